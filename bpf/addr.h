@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* struct lb_addr: build, compare, classify. Nothing here reads a map. */
+#ifndef LB_ADDR_H
+#define LB_ADDR_H
+
+#define LB_AF_INET 2
+#define LB_AF_INET6 10
+
+#define LB_IPV4_PREFIX bpf_htonl(0x0000ffff)
+
+static __always_inline void lb_addr_from_ipv4(struct lb_addr *addr, __be32 ipv4)
+{
+	addr->word[0] = 0;
+	addr->word[1] = 0;
+	addr->word[2] = LB_IPV4_PREFIX;
+	addr->word[3] = ipv4;
+}
+
+static __always_inline int lb_addr_is_ipv4(const struct lb_addr *addr)
+{
+	return !addr->word[0] && !addr->word[1] && addr->word[2] == LB_IPV4_PREFIX;
+}
+
+static __always_inline int lb_addr_is_equal(const struct lb_addr *a, const struct lb_addr *b)
+{
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
+	       a->word[3] == b->word[3];
+}
+
+/* The wildcard of the address's family: ::ffff:0.0.0.0 or ::. */
+static __always_inline void lb_addr_wildcard(struct lb_addr *wildcard, const struct lb_addr *addr)
+{
+	wildcard->word[0] = 0;
+	wildcard->word[1] = 0;
+	wildcard->word[2] = lb_addr_is_ipv4(addr) ? LB_IPV4_PREFIX : 0;
+	wildcard->word[3] = 0;
+}
+
+static __always_inline int lb_addr_is_zero(const struct lb_addr *addr)
+{
+	return !addr->word[0] && !addr->word[1] && !addr->word[2] && !addr->word[3];
+}
+
+/* 127.0.0.0/8, ::1, and the two wildcards: connecting to those reaches the own host as well. */
+static __always_inline int lb_addr_is_own_host(const struct lb_addr *addr)
+{
+	if (lb_addr_is_ipv4(addr))
+		return !addr->word[3] || (bpf_ntohl(addr->word[3]) >> 24) == 127;
+	return !addr->word[0] && !addr->word[1] && !addr->word[2] &&
+	       (!addr->word[3] || addr->word[3] == bpf_htonl(1));
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Which endpoint a new connection gets, and whether an old choice still stands. */
+#ifndef LB_BACKEND_H
+#define LB_BACKEND_H
+
+struct lb_choice {
+	struct lb_backend *backend;
+	__u32 index;
+};
+
+/* Uniformly random (kube-proxy: statistic mode random, numgen random). */
+static __always_inline int lb_backend_select(const struct lb_range *range, struct lb_choice *choice)
+{
+	__u32 *slot;
+	int i;
+
+	if (!range->count)
+		return range->if_empty == LB_EMPTY_DROP ? -LB_DROP_NO_LOCAL_ENDPOINT :
+							  -LB_DROP_NO_ENDPOINT;
+	i = range->base + bpf_get_prandom_u32() % range->count;
+	slot = lb_slots.lookup(&i);
+	if (!slot)
+		return -LB_DROP_NO_ENDPOINT;
+	i = *slot;
+	choice->index = i;
+	choice->backend = lb_backends.lookup(&i);
+	return choice->backend ? LB_NEXT : -LB_DROP_NO_ENDPOINT;
+}
+
+/* generation: of the backend when it was chosen; the index may have another owner by now. */
+static __always_inline struct lb_backend *lb_backend_usable(__u32 index, __u32 generation)
+{
+	int i = index;
+	struct lb_backend *backend = lb_backends.lookup(&i);
+
+	if (!backend || backend->generation != generation)
+		return NULL;
+	return backend->flags & LB_BACKEND_USABLE ? backend : NULL;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Compile-time sizes. Each has a default and may be overridden with -D by the loader. */
+#ifndef LB_CONFIG_H
+#define LB_CONFIG_H
+
+#ifndef LB_PIN_MAPS
+#define LB_PIN_MAPS "/sys/fs/bpf/ebpflb/maps"
+#endif
+
+#ifndef LB_MAX_FRONTENDS
+#define LB_MAX_FRONTENDS 4096
+#endif
+
+/* Every update takes a fresh descriptor before it frees the old one. */
+#ifndef LB_MAX_DESCS
+#define LB_MAX_DESCS (2 * LB_MAX_FRONTENDS)
+#endif
+
+#ifndef LB_MAX_SLOTS
+#define LB_MAX_SLOTS 65536
+#endif
+
+#ifndef LB_MAX_BACKENDS
+#define LB_MAX_BACKENDS 16384
+#endif
+
+#ifndef LB_MAX_ADDRS
+#define LB_MAX_ADDRS 8192
+#endif
+
+#ifndef LB_MAX_NAMES
+#define LB_MAX_NAMES 8192
+#endif
+
+#ifndef LB_MAX_CONNTRACK
+#define LB_MAX_CONNTRACK 131072
+#endif
+
+#ifndef LB_MAX_CT_SHORT
+#define LB_MAX_CT_SHORT 65536
+#endif
+
+#ifndef LB_MAX_SOCKETS
+#define LB_MAX_SOCKETS 65536
+#endif
+
+#define LB_MAX_DEVICES 4096
+#define LB_MAX_NETNS 4096
+
+/* Whether the kernel has bpf_set_retval; without it a refusal is left to tc. */
+#ifndef LB_HAS_SET_RETVAL
+#define LB_HAS_SET_RETVAL 1
+#endif
+
+/* Random SNAT ports tried before a packet is dropped with LB_DROP_SNAT_PORTS. */
+#define LB_SNAT_ATTEMPTS 16
+
+#endif

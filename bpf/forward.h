@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Packets that must leave straight from tc, because the stack drops an arriving packet whose
+ * source is local: what a router does, here. And the way back to the device a packet came from.
+ */
+#ifndef LB_FORWARD_H
+#define LB_FORWARD_H
+
+/* bcc declares this helper with three arguments; the kernel's has four. */
+static long (*lb_redirect_neigh)(__u32 ifindex, void *params, int plen,
+				 __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
+
+/* The largest packet this skb becomes on the wire. */
+static __always_inline __u32 lb_wire_len(struct __sk_buff *skb, const struct lb_packet *pkt)
+{
+	if (skb->gso_size)
+		return skb->gso_size + pkt->header_len + pkt->l4 - pkt->l3;
+	return skb->len - pkt->l2;
+}
+
+static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, struct __sk_buff *skb,
+					const struct lb_packet *pkt, const struct lb_addr *daddr)
+{
+	fib->ifindex = skb->ifindex;
+	fib->l4_protocol = pkt->tuple.proto;
+	if (pkt->is_ipv4) {
+		fib->family = LB_AF_INET;
+		fib->ipv4_src = pkt->tuple.saddr.word[3];
+		fib->ipv4_dst = daddr->word[3];
+	} else {
+		fib->family = LB_AF_INET6;
+		__builtin_memcpy(fib->ipv6_src, &pkt->tuple.saddr, sizeof(struct lb_addr));
+		__builtin_memcpy(fib->ipv6_dst, daddr, sizeof(struct lb_addr));
+	}
+}
+
+/* Where a packet to daddr leaves. The packet must still be as it came: errors quote it. */
+static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, struct __sk_buff *skb,
+					 const struct lb_packet *pkt, const struct lb_addr *daddr)
+{
+	int result;
+
+	if (pkt->ttl <= 1)
+		return -LB_DROP_TTL_EXCEEDED;
+	lb_fib_fill(fib, skb, pkt, daddr);
+	result = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
+	if (result == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return -LB_DROP_TOO_BIG;
+	if (result == BPF_FIB_LKUP_RET_NO_NEIGH)
+		__builtin_memset(fib->dmac, 0, sizeof(fib->dmac));
+	else if (result)
+		return -LB_DROP_NO_ROUTE;
+	if (skb->gso_size && fib->tot_len && lb_wire_len(skb, pkt) > fib->tot_len)
+		return -LB_DROP_TOO_BIG;
+	return LB_NEXT;
+}
+
+static __always_inline int lb_has_mac(const struct bpf_fib_lookup *fib)
+{
+	return fib->dmac[0] | fib->dmac[1] | fib->dmac[2] | fib->dmac[3] | fib->dmac[4] |
+	       fib->dmac[5];
+}
+
+/* The rewritten packet leaves as the lookup said; the neighbour subsystem fills what is missing. */
+static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_packet *pkt,
+				      struct bpf_fib_lookup *fib)
+{
+	if (lb_rewrite_ttl(skb, pkt))
+		return -LB_DROP_REWRITE;
+	if (pkt->l2 != sizeof(struct ethhdr) || !lb_has_mac(fib)) {
+		lb_redirect_neigh(fib->ifindex, NULL, 0, 0);
+		return LB_REDIRECT;
+	}
+	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_dest), fib->dmac, ETH_ALEN, 0) ||
+	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_source), fib->smac, ETH_ALEN, 0))
+		return -LB_DROP_REWRITE;
+	bpf_redirect(fib->ifindex, 0);
+	return LB_REDIRECT;
+}
+
+/* Out of the device the packet came in by, to whoever sent it. */
+static __always_inline int lb_return_to_sender(struct __sk_buff *skb, const struct lb_packet *pkt)
+{
+	__u8 macs[2 * ETH_ALEN];
+
+	if (pkt->l2 == sizeof(struct ethhdr)) {
+		if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)) ||
+		    bpf_skb_store_bytes(skb, 0, macs + ETH_ALEN, ETH_ALEN, 0) ||
+		    bpf_skb_store_bytes(skb, ETH_ALEN, macs, ETH_ALEN, 0))
+			return -LB_DROP_REWRITE;
+	}
+	bpf_redirect(skb->ifindex, 0);
+	return LB_REDIRECT;
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* (address, port, protocol) -> what serves it, or that nothing does. */
+#ifndef LB_FRONTEND_H
+#define LB_FRONTEND_H
+
+/* index: of the frontend, for its counters. */
+struct lb_match {
+	struct lb_desc *desc;
+	__u32 index;
+};
+
+static __always_inline __u64 lb_addr_flags_of(const struct lb_addr *addr, int *known)
+{
+	struct lb_addr key = *addr;
+	__u32 *index = lb_addrs.lookup(&key);
+	__u64 *flags;
+	int i;
+
+	*known = index != NULL;
+	if (!index)
+		return 0;
+	i = *index;
+	flags = lb_addr_flags.lookup(&i);
+	return flags ? *flags : 0;
+}
+
+static __always_inline int lb_frontend_is_equal(const struct lb_frontend_key *a,
+						const struct lb_frontend_key *b)
+{
+	return a->port == b->port && a->proto == b->proto && lb_addr_is_equal(&a->addr, &b->addr);
+}
+
+/*
+ * One hash lookup and two array loads. The descriptor names its frontend, so an index that was
+ * given to another one between two of these loads is noticed and counts as a miss.
+ */
+static __always_inline int lb_frontend_lookup(struct lb_frontend_key *key, struct lb_match *match)
+{
+	__u32 *index = lb_frontends.lookup(key);
+	__u64 *word;
+	int i;
+
+	if (!index)
+		return 0;
+	i = *index;
+	match->index = i;
+	word = lb_current.lookup(&i);
+	if (!word)
+		return 0;
+	i = *(volatile __u64 *)word;
+	match->desc = lb_descs.lookup(&i);
+	return match->desc && lb_frontend_is_equal(&match->desc->frontend, key);
+}
+
+/* The same port on the wildcard address of the family. Changes the key. */
+static __always_inline int lb_node_port_lookup(struct lb_frontend_key *key, struct lb_match *match)
+{
+	struct lb_addr addr = key->addr;
+
+	lb_addr_wildcard(&key->addr, &addr);
+	return lb_frontend_lookup(key, match);
+}
+
+#endif

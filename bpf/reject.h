@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The answer to a packet that is not let through, built in place: the packet becomes an ICMP error
+ * that quotes it. Port unreachable is what kube-proxy's REJECT sends, for TCP as well.
+ */
+#ifndef LB_REJECT_H
+#define LB_REJECT_H
+
+#define LB_ICMP_TTL 64
+#define LB_ICMP_HEADER 8
+
+/* rest: the second word of the ICMP header, the MTU of the next hop for "too big". */
+struct lb_icmp {
+	__u8 type;
+	__u8 code;
+	__be16 csum;
+	__be32 rest;
+};
+
+/* Quoted: the IP header and the part of the transport header that partial checksums need. */
+struct lb_icmp_v4 {
+	struct iphdr ip;
+	struct lb_icmp icmp;
+	__u8 quote[40];
+};
+
+struct lb_icmp_v6 {
+	struct ipv6hdr ip;
+	struct lb_icmp icmp;
+	__u8 quote[60];
+};
+
+/* Returns 0 for a reason that is not answered. */
+static __always_inline int lb_icmp_fill(struct lb_icmp *icmp, const struct lb_packet *pkt,
+					int reason, __u32 mtu)
+{
+	icmp->csum = 0;
+	icmp->rest = 0;
+	if (reason == LB_DROP_NO_ENDPOINT || reason == LB_DROP_UNKNOWN_PORT) {
+		icmp->type = pkt->is_ipv4 ? ICMP_DEST_UNREACH : ICMPV6_DEST_UNREACH;
+		icmp->code = pkt->is_ipv4 ? ICMP_PORT_UNREACH : ICMPV6_PORT_UNREACH;
+		return 1;
+	}
+	if (reason == LB_DROP_TTL_EXCEEDED) {
+		icmp->type = pkt->is_ipv4 ? ICMP_TIME_EXCEEDED : ICMPV6_TIME_EXCEED;
+		icmp->code = 0;
+		return 1;
+	}
+	if (reason == LB_DROP_TOO_BIG) {
+		icmp->type = pkt->is_ipv4 ? ICMP_DEST_UNREACH : ICMPV6_PKT_TOOBIG;
+		icmp->code = pkt->is_ipv4 ? ICMP_FRAG_NEEDED : 0;
+		icmp->rest = bpf_htonl(mtu);
+		return 1;
+	}
+	return 0;
+}
+
+/* Cuts the packet to what is quoted and makes room for the new headers in front of it. */
+static __always_inline int lb_icmp_make_room(struct __sk_buff *skb, const struct lb_packet *pkt,
+					     int quote, int header)
+{
+	if (bpf_skb_change_tail(skb, pkt->l3 + quote, 0))
+		return -1;
+	return bpf_skb_adjust_room(skb, header, BPF_ADJ_ROOM_MAC, 0);
+}
+
+static __always_inline int lb_reject_ipv4(struct __sk_buff *skb, const struct lb_packet *pkt,
+					  const struct lb_icmp *icmp)
+{
+	int quote = pkt->tuple.proto == IPPROTO_TCP ? 40 : 28;
+	struct lb_icmp_v4 out = { .icmp = *icmp };
+	int len = sizeof(out.ip) + LB_ICMP_HEADER + quote;
+
+	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, 28) ||
+	    (quote == 40 && bpf_skb_load_bytes(skb, pkt->l3, out.quote, 40)))
+		return -1;
+	out.ip.version = 4;
+	out.ip.ihl = 5;
+	out.ip.tot_len = bpf_htons(len);
+	out.ip.ttl = LB_ICMP_TTL;
+	out.ip.protocol = IPPROTO_ICMP;
+	out.ip.saddr = pkt->tuple.daddr.word[3];
+	out.ip.daddr = pkt->tuple.saddr.word[3];
+	out.ip.check = lb_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&out.ip, sizeof(out.ip), 0));
+	out.icmp.csum = lb_csum_fold(
+		bpf_csum_diff(NULL, 0, (__be32 *)&out.icmp, LB_ICMP_HEADER + sizeof(out.quote), 0));
+	if (lb_icmp_make_room(skb, pkt, quote, sizeof(out.ip) + LB_ICMP_HEADER))
+		return -1;
+	if (quote == 40)
+		return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out), 0);
+	return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out) - 12, 0);
+}
+
+/* The pseudo header of RFC 8200 8.1: both addresses, the length, the next header. */
+static __always_inline __u16 lb_icmp6_csum(struct lb_icmp_v6 *out, __u32 len)
+{
+	__be32 rest[2] = { bpf_htonl(len), bpf_htonl(IPPROTO_ICMPV6) };
+	__s64 sum = bpf_csum_diff(NULL, 0, (__be32 *)&out->ip.saddr, 32, 0);
+
+	sum = bpf_csum_diff(NULL, 0, rest, sizeof(rest), sum);
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)&out->icmp, LB_ICMP_HEADER + sizeof(out->quote),
+			    sum);
+	return lb_csum_fold(sum);
+}
+
+static __always_inline int lb_reject_ipv6(struct __sk_buff *skb, const struct lb_packet *pkt,
+					  const struct lb_icmp *icmp)
+{
+	int quote = pkt->tuple.proto == IPPROTO_TCP ? 60 : 48;
+	struct lb_icmp_v6 out = { .icmp = *icmp };
+
+	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, 48) ||
+	    (quote == 60 && bpf_skb_load_bytes(skb, pkt->l3, out.quote, 60)))
+		return -1;
+	out.ip.version = 6;
+	out.ip.payload_len = bpf_htons(LB_ICMP_HEADER + quote);
+	out.ip.nexthdr = IPPROTO_ICMPV6;
+	out.ip.hop_limit = LB_ICMP_TTL;
+	__builtin_memcpy(&out.ip.saddr, &pkt->tuple.daddr, sizeof(struct lb_addr));
+	__builtin_memcpy(&out.ip.daddr, &pkt->tuple.saddr, sizeof(struct lb_addr));
+	out.icmp.csum = lb_icmp6_csum(&out, LB_ICMP_HEADER + quote);
+	if (lb_icmp_make_room(skb, pkt, quote, sizeof(out.ip) + LB_ICMP_HEADER))
+		return -1;
+	if (quote == 60)
+		return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out), 0);
+	return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out) - 12, 0);
+}
+
+/* LB_REDIRECT when the sender is told, LB_NEXT when the reason is not one to tell. */
+static __always_inline int lb_reject(struct __sk_buff *skb, const struct lb_packet *pkt, int reason,
+				     __u32 mtu)
+{
+	struct lb_icmp icmp;
+
+	if (!lb_icmp_fill(&icmp, pkt, reason, mtu))
+		return LB_NEXT;
+	if (pkt->is_ipv4 ? lb_reject_ipv4(skb, pkt, &icmp) : lb_reject_ipv6(skb, pkt, &icmp))
+		return LB_NEXT;
+	return lb_return_to_sender(skb, pkt);
+}
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What a packet that opens a flow to one of our addresses becomes: the packet path's decision. */
+#ifndef LB_SERVICE_H
+#define LB_SERVICE_H
+
+/* What an entry point knows about the packets it sees. */
+struct lb_place {
+	__u8 hook;
+	__u8 is_local_source;
+};
+
+/* A UDP packet for a socket of this host that is connected to its sender is not a request. */
+static __always_inline int lb_has_connected_socket(struct __sk_buff *skb,
+						   const struct lb_packet *pkt)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	int is_connected;
+
+	if (pkt->tuple.proto != IPPROTO_UDP)
+		return 0;
+	if (pkt->is_ipv4) {
+		tuple.ipv4.saddr = pkt->tuple.saddr.word[3];
+		tuple.ipv4.daddr = pkt->tuple.daddr.word[3];
+		tuple.ipv4.sport = pkt->tuple.sport;
+		tuple.ipv4.dport = pkt->tuple.dport;
+		sk = bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &pkt->tuple.saddr, sizeof(struct lb_addr));
+		__builtin_memcpy(tuple.ipv6.daddr, &pkt->tuple.daddr, sizeof(struct lb_addr));
+		tuple.ipv6.sport = pkt->tuple.sport;
+		tuple.ipv6.dport = pkt->tuple.dport;
+		sk = bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	}
+	if (!sk)
+		return 0;
+	is_connected = sk->dst_port != 0;
+	bpf_sk_release(sk);
+	return is_connected;
+}
+
+/* LB_NEXT with match filled, LB_PASS when no frontend, or a negative reason. */
+static __always_inline int lb_service_match(struct __sk_buff *skb, const struct lb_packet *pkt,
+					    __u64 flags, struct lb_match *match)
+{
+	struct lb_frontend_key key = {
+		.addr = pkt->tuple.daddr,
+		.port = pkt->tuple.dport,
+		.proto = pkt->tuple.proto,
+	};
+
+	if (flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) && lb_frontend_lookup(&key, match))
+		return LB_NEXT;
+	if (flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(&key, match))
+		return lb_has_connected_socket(skb, pkt) ? LB_PASS : LB_NEXT;
+	if (flags & LB_ADDR_CLUSTER_IP && !(flags & LB_ADDR_NODE))
+		return -LB_DROP_UNKNOWN_PORT;
+	return LB_PASS;
+}
+
+/* Fills the destination side of the flow. */
+static __always_inline int lb_service_select(const struct lb_packet *pkt,
+					     const struct lb_match *match,
+					     const struct lb_place *place, struct lb_flow *flow,
+					     struct lb_choice *choice)
+{
+	int verdict;
+
+	if (place->is_local_source)
+		verdict = lb_backend_select(&match->desc->local, choice);
+	else
+		verdict = lb_backend_select(&match->desc->others, choice);
+	if (verdict) {
+		lb_count_failure(match->index, verdict);
+		return verdict;
+	}
+	flow->to = pkt->tuple;
+	flow->to.daddr = choice->backend->addr;
+	flow->to.dport = choice->backend->port;
+	flow->service = match->desc->service;
+	flow->backend = choice->index;
+	flow->generation = choice->backend->generation;
+	flow->hook = place->hook;
+	return LB_NEXT;
+}
+
+/* A pod that reaches itself must see another source, or it would answer itself directly. */
+static __always_inline int lb_service_from_pod(const struct lb_packet *pkt, struct lb_flow *flow)
+{
+	struct lb_settings *settings;
+	int zero = 0;
+
+	flow->reply_hook = LB_HOOK_POD_EGRESS;
+	if (!lb_addr_is_equal(&flow->to.daddr, &pkt->tuple.saddr))
+		return LB_NEXT;
+	settings = lb_settings.lookup(&zero);
+	if (!settings)
+		return -LB_DROP_NO_SNAT_ADDRESS;
+	flow->to.saddr = pkt->is_ipv4 ? settings->node4 : settings->node6;
+	flow->reply_hook = LB_HOOK_POD_INGRESS;
+	flow->flags = LB_CT_SNAT | LB_CT_HAIRPIN;
+	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
+}
+
+/* A backend here keeps the client's address; one elsewhere must answer through this node. */
+static __always_inline int lb_service_from_outside(struct __sk_buff *skb,
+						   const struct lb_packet *pkt,
+						   const struct lb_choice *choice,
+						   struct lb_flow *flow, struct bpf_fib_lookup *fib)
+{
+	struct lb_device *device;
+	__u32 ifindex;
+	int verdict;
+
+	if (choice->backend->flags & LB_BACKEND_LOCAL) {
+		flow->reply_hook = LB_HOOK_HOST_EGRESS;
+		flow->ifindex = skb->ifindex;
+		return LB_NEXT;
+	}
+	verdict = lb_fib_lookup(fib, skb, pkt, &flow->to.daddr);
+	if (verdict)
+		return verdict;
+	ifindex = fib->ifindex;
+	device = lb_devices.lookup(&ifindex);
+	if (!device)
+		return -LB_DROP_NO_SNAT_ADDRESS;
+	flow->to.saddr = pkt->is_ipv4 ? device->snat4 : device->snat6;
+	flow->reply_hook = LB_HOOK_HOST_INGRESS;
+	flow->flags = LB_CT_SNAT;
+	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
+}
+
+/* The host's own packets that no socket hook saw: routed again, and answered to the stack. */
+static __always_inline int lb_service_from_host(struct __sk_buff *skb, const struct lb_packet *pkt,
+						const struct lb_choice *choice,
+						struct lb_flow *flow, struct bpf_fib_lookup *fib)
+{
+	flow->reply_hook = choice->backend->flags & LB_BACKEND_LOCAL ? LB_HOOK_POD_INGRESS :
+								       LB_HOOK_HOST_INGRESS;
+	flow->flags = LB_CT_TO_HOST;
+	return lb_fib_lookup(fib, skb, pkt, &flow->to.daddr);
+}
+
+#endif

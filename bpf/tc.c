@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Packet-level balancing. A workload device's ingress is what its pod sends; a host device's
+ * ingress is what arrives from outside. Whatever is not ours passes untouched.
+ */
+#include "config.h"
+#include "types.h"
+#include "maps.h"
+#include "verdict.h"
+#include "addr.h"
+#include "packet.h"
+#include "counters.h"
+#include "csum.h"
+#include "rewrite.h"
+#include "frontend.h"
+#include "backend.h"
+#include "conntrack.h"
+#include "snat.h"
+#include "forward.h"
+#include "reject.h"
+#include "service.h"
+#include "path.h"
+
+int lb_host_ingress(struct __sk_buff *skb)
+{
+	struct lb_place place = { .hook = LB_HOOK_HOST_INGRESS };
+
+	return lb_tc_request(skb, &place, ETH_HLEN);
+}
+
+int lb_host_egress(struct __sk_buff *skb)
+{
+	struct lb_place place = { .hook = LB_HOOK_HOST_EGRESS, .is_local_source = 1 };
+
+	return lb_tc_reply(skb, &place, ETH_HLEN);
+}
+
+int lb_l3_ingress(struct __sk_buff *skb)
+{
+	struct lb_place place = { .hook = LB_HOOK_HOST_INGRESS };
+
+	return lb_tc_request(skb, &place, 0);
+}
+
+int lb_l3_egress(struct __sk_buff *skb)
+{
+	struct lb_place place = { .hook = LB_HOOK_HOST_EGRESS, .is_local_source = 1 };
+
+	return lb_tc_reply(skb, &place, 0);
+}
+
+int lb_pod_ingress(struct __sk_buff *skb)
+{
+	struct lb_place place = { .hook = LB_HOOK_POD_INGRESS, .is_local_source = 1 };
+
+	return lb_tc_request(skb, &place, ETH_HLEN);
+}
+
+int lb_pod_egress(struct __sk_buff *skb)
+{
+	struct lb_place place = { .hook = LB_HOOK_POD_EGRESS };
+
+	return lb_tc_reply(skb, &place, ETH_HLEN);
+}

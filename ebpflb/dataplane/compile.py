@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short-lived child that compiles with bcc, loads and pins, and the call that starts it.
+
+Compiling pulls LLVM (about 120 MB) into the process, so the agent never does it itself.
+bcc makes every map where the C text says (LB_PIN_MAPS), and takes what is pinned there already.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.programs import PROGRAMS
+from ebpflb.dataplane.source_text import bpf_directory
+from ebpflb.errors import CompileError, LoadError, ProbeError
+
+STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
+
+_NO_BCC, _NOT_COMPILED, _NOT_LOADED = 3, 4, 5
+_TIMEOUT_SECONDS = 120
+_LOG_LINES = 25
+
+
+class _Module(Protocol):
+    def load_func(
+        self, name: bytes, prog_type: int, device: None, attach_type: int
+    ) -> "_Function": ...
+
+
+class _Function(Protocol):
+    fd: int
+
+
+def compile_and_pin(
+    text: str,
+    defines: Mapping[str, str],
+    programs: Path,
+    *,
+    names: Iterable[str] = PROGRAMS,
+    flags: Iterable[str] = (),
+) -> None:
+    """Compile `text`, load the programs `names` and pin them as `programs`/NAME.
+
+    Raises ProbeError without bcc, CompileError with clang's text, LoadError with the end of the
+    verifier's log. Maps and programs pinned before a failure stay; the caller removes them.
+    """
+    cflags = [f"-D{name}={value}" for name, value in defines.items()]
+    request = {
+        "text": text,
+        "cflags": [*cflags, *flags],
+        "programs": str(programs),
+        "names": list(names),
+    }
+    child = subprocess.run(
+        [sys.executable, "-m", "ebpflb.dataplane.compile"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "BCC_KERNEL_SOURCE": str(bpf_directory() / "uapi")},
+        timeout=_TIMEOUT_SECONDS,
+        check=False,
+    )
+    if child.returncode:
+        _raise(child.returncode, child.stderr)
+
+
+def _raise(code: int, output: str) -> None:
+    lines = [line for line in output.splitlines() if line.strip()]
+    if code == _NO_BCC:
+        raise ProbeError(
+            "bcc for Python is missing: install the distribution's package (Debian: "
+            "python3-bpfcc; the package called bcc on PyPI is something else)"
+        )
+    if code == _NOT_COMPILED:
+        raise CompileError("\n".join(["the C programs do not compile:", *lines[:_LOG_LINES]]))
+    raise LoadError("\n".join(["the kernel rejects a program:", *lines[-_LOG_LINES:]]))
+
+
+def _main() -> int:
+    request = json.load(sys.stdin)
+    try:
+        from bcc import BPF
+    except ImportError:
+        return _NO_BCC
+    try:
+        module = BPF(text=request["text"], cflags=request["cflags"])
+    except Exception:  # noqa: BLE001  bcc raises nothing narrower
+        return _NOT_COMPILED
+    try:
+        for name in request["names"]:
+            _load_and_pin(module, name, Path(request["programs"]))
+    except Exception as error:  # noqa: BLE001  bcc raises nothing narrower
+        print(error, file=sys.stderr)
+        return _NOT_LOADED
+    return 0
+
+
+def _load_and_pin(module: Any, name: str, directory: Path) -> None:
+    program = PROGRAMS[name]
+    attach_type = -1 if program.attach_type is None else program.attach_type
+    loaded: _Module = module
+    function = loaded.load_func(name.encode(), program.type, None, attach_type)
+    libbpf.obj_pin(function.fd, directory / name)
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each map of bpf/maps.h is made of, and which maps belong together."""
+
+import ctypes
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ebpflb.dataplane import structs
+from ebpflb.dataplane.sizes import Sizes
+from ebpflb.dataplane.structs import u32, u64
+
+
+class MapSpec(NamedTuple):
+    """key and value as ctypes; size: the field of Sizes that bounds it, or a fixed number."""
+
+    key: type
+    value: type
+    size: str | int
+
+    def shape(self, sizes: Sizes) -> tuple[int, int, int]:
+        """Key size, value size (of one CPU) and number of entries."""
+        entries = self.size if isinstance(self.size, int) else getattr(sizes, self.size)
+        return ctypes.sizeof(self.key), ctypes.sizeof(self.value), entries
+
+
+_FIXED = 4096
+
+# Bound together by indices: taken over together, or not at all.
+SERVICE_MAPS: Mapping[str, MapSpec] = {
+    "lb_frontends": MapSpec(structs.FrontendKey, u32, "frontends"),
+    "lb_current": MapSpec(u32, u64, "frontends"),
+    "lb_descs": MapSpec(u32, structs.Desc, "descs"),
+    "lb_slots": MapSpec(u32, u32, "slots"),
+    "lb_backends": MapSpec(u32, structs.Backend, "backends"),
+    "lb_addrs": MapSpec(structs.Addr, u32, "addrs"),
+    "lb_addr_flags": MapSpec(u32, u64, "addrs"),
+    "lb_names": MapSpec(u32, structs.Name, "names"),
+    "lb_count_front": MapSpec(u32, structs.Counts, "frontends"),
+    "lb_count_back": MapSpec(u32, structs.Counts, "backends"),
+}
+FLOW_MAPS: Mapping[str, MapSpec] = {
+    "lb_conntrack": MapSpec(structs.Tuple, structs.Conntrack, "conntrack"),
+    "lb_ct_short": MapSpec(structs.Tuple, structs.Conntrack, "ct_short"),
+    "lb_sockets": MapSpec(structs.SocketKey, structs.Socket, "sockets"),
+}
+# Written anew for every generation.
+NODE_MAPS: Mapping[str, MapSpec] = {
+    "lb_devices": MapSpec(u32, structs.Device, _FIXED),
+    "lb_netns": MapSpec(u64, structs.Netns, _FIXED),
+    "lb_settings": MapSpec(u32, structs.Settings, 1),
+    "lb_count_drop": MapSpec(u32, u64, len(structs.DropReason) + 1),
+    "lb_meta": MapSpec(u32, structs.Meta, 1),
+}
+MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **NODE_MAPS}

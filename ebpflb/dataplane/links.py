@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pinned bpf_links: cgroup socket hooks, and tcx at ingress and egress of a device.
+
+A pinned link outlives the agent. To run another program it is updated in place (one pointer in the
+kernel), so a hook that has a program always has one. A pin that hangs on something else, on a
+device that is gone (the kernel reports ifindex 0) or on another cgroup, is replaced: the new link
+is made and renamed over the old pin.
+
+Order at tcx: first at ingress and last at egress, at the time of attaching.
+
+There is no fallback to bpf_prog_attach for cgroups: cgroup links exist since Linux 5.7 (commit
+af6eea57437a "bpf: Implement bpf_link-based cgroup BPF program attachment"), below our floor of
+5.10. tcx links exist since 6.6 (commit e420bed02507 "bpf: Add fd-based tcx multi-prog infra with
+link support"); clsact.py serves older kernels.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from ebpflb.dataplane import libbpf, libc
+from ebpflb.dataplane.uapi import AttachFlag, AttachType, LinkInfo, LinkType
+from ebpflb.errors import AttachError
+
+# What reverses comes before what translates: nothing is translated that could not be reversed.
+CGROUP_HOOKS = {
+    "lb_sock_release": AttachType.CGROUP_INET_SOCK_RELEASE,
+    "lb_getpeer4": AttachType.CGROUP_INET4_GETPEERNAME,
+    "lb_getpeer6": AttachType.CGROUP_INET6_GETPEERNAME,
+    "lb_recvmsg4": AttachType.CGROUP_UDP4_RECVMSG,
+    "lb_recvmsg6": AttachType.CGROUP_UDP6_RECVMSG,
+    "lb_sendmsg4": AttachType.CGROUP_UDP4_SENDMSG,
+    "lb_sendmsg6": AttachType.CGROUP_UDP6_SENDMSG,
+    "lb_connect4": AttachType.CGROUP_INET4_CONNECT,
+    "lb_connect6": AttachType.CGROUP_INET6_CONNECT,
+}
+
+_UNFINISHED = "_new"
+
+
+class TcDirection(StrEnum):
+    """Seen from the device: what arrives on it, what leaves by it."""
+
+    INGRESS = "ingress"
+    EGRESS = "egress"
+
+
+class Change(Enum):
+    """What attaching had to do."""
+
+    KEPT = "kept"
+    ATTACHED = "attached"
+    REPLACED = "replaced"
+
+
+class Program(NamedTuple):
+    """A loaded program; `identity` is the kernel's id."""
+
+    name: str
+    fd: int
+    identity: int
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The program pinned at `path`; `close()` it. OSError when there is none."""
+        fd = libbpf.obj_get(path)
+        return cls(path.name, fd, libbpf.prog_info(fd).id)
+
+    def close(self) -> None:
+        """Give the descriptor back; the pin stays."""
+        os.close(self.fd)
+
+
+class _Hook(NamedTuple):
+    """Where a link goes. `target` is what the kernel is given, `identity` what it reports."""
+
+    place: str
+    link_type: LinkType
+    attach_type: AttachType
+    target: int
+    identity: int
+    flags: AttachFlag = AttachFlag(0)
+
+    def carries(self, link: LinkInfo) -> bool:
+        """Whether a link hangs here, alive."""
+        if link.type != self.link_type:
+            return False
+        if self.link_type == LinkType.CGROUP:
+            found = (link.target.cgroup.cgroup_id, link.target.cgroup.attach_type)
+        else:
+            found = (link.target.device.ifindex, link.target.device.attach_type)
+        return bool(found == (self.identity, self.attach_type))
+
+
+def attach_cgroup(pin: Path, cgroup: Path, attach_type: AttachType, program: Program) -> Change:
+    """Have `program` run at a hook of a cgroup v2 directory and all below, by the link at `pin`.
+
+    AttachError names directory and hook.
+    """
+    place = f"cgroup {cgroup}, {attach_type.name}"
+    with _explained(place), _owned(os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)) as target:
+        if libc.filesystem_type(cgroup) != libc.CGROUP2_SUPER_MAGIC:
+            raise AttachError(
+                f"{cgroup}: not a cgroup v2 directory: name one with --cgroup-root "
+                "(`grep cgroup2 /proc/mounts` shows where they are)"
+            )
+        identity = os.fstat(target).st_ino
+        return _attach(pin, program, _Hook(place, LinkType.CGROUP, attach_type, target, identity))
+
+
+def attach_tcx(pin: Path, ifindex: int, direction: TcDirection, program: Program) -> Change:
+    """Have `program` run at tcx of a device of the current network namespace.
+
+    AttachError names the device; its cause is an OSError with ENODEV when the device is gone.
+    """
+    place = f"device {ifindex}, tcx {direction}"
+    if direction == TcDirection.INGRESS:
+        attach_type, order = AttachType.TCX_INGRESS, AttachFlag.BEFORE
+    else:
+        attach_type, order = AttachType.TCX_EGRESS, AttachFlag.AFTER
+    hook = _Hook(place, LinkType.TCX, attach_type, ifindex, ifindex, order)
+    with _explained(place):
+        return _attach(pin, program, hook)
+
+
+def detach(pin: Path) -> bool:
+    """Take the program of a pinned link off its hook at once; False when nothing was pinned.
+
+    Unlinking alone would detach a moment later, from a kernel worker.
+    """
+    with _explained(f"pin {pin}"):
+        try:
+            link = libbpf.obj_get(pin)
+        except FileNotFoundError:
+            return False
+        with _owned(link):
+            libbpf.link_detach(link)
+            pin.unlink()
+    return True
+
+
+def _attach(pin: Path, program: Program, hook: _Hook) -> Change:
+    pin.with_name(pin.name + _UNFINISHED).unlink(missing_ok=True)
+    try:
+        link = libbpf.obj_get(pin)
+    except FileNotFoundError:
+        _create(pin, program, hook)
+        return Change.ATTACHED
+    with _owned(link):
+        found = libbpf.link_info(link)
+        if not hook.carries(found):
+            _replace_pin(pin, program, hook)
+            return Change.ATTACHED
+        if found.prog_id == program.identity:
+            return Change.KEPT
+        libbpf.link_update(link, program.fd)
+        return Change.REPLACED
+
+
+def _create(pin: Path, program: Program, hook: _Hook) -> None:
+    link = libbpf.link_create(program.fd, hook.target, hook.attach_type, hook.flags)
+    with _owned(link):
+        libbpf.obj_pin(link, pin)
+
+
+def _replace_pin(pin: Path, program: Program, hook: _Hook) -> None:
+    unfinished = pin.with_name(pin.name + _UNFINISHED)
+    _create(unfinished, program, hook)
+    unfinished.rename(pin)
+
+
+@contextlib.contextmanager
+def _owned(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _explained(place: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        advice = ""
+        if error.errno == errno.EPERM:
+            advice = ": run as root; `bpftool cgroup tree` shows a program attached exclusively"
+        raise AttachError(f"{place}: {error.strerror}{advice}") from error

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From C files to pinned maps and programs, and from one generation to the next.
+
+A generation whose source, settings and layout match is used as it is: nothing is compiled.
+Otherwise a new one is made beside it (takeover.py); the hooks move over one by one, and then the
+old one goes.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.compile import compile_and_pin
+from ebpflb.dataplane.layout import MAPS
+from ebpflb.dataplane.meta import read_meta, write_meta
+from ebpflb.dataplane.pins import Generation, Pins
+from ebpflb.dataplane.sizes import Sizes
+from ebpflb.dataplane.source_text import source_hash, source_text
+from ebpflb.dataplane.takeover import copy_flows, copy_maps, share_maps, shared_maps
+
+Compile = Callable[[str, Mapping[str, str], Path], None]
+
+
+class Loader:
+    """Makes generations. Errors: CompileError, LoadError, ProbeError, PinError, MapError."""
+
+    def __init__(
+        self, pins: Pins, *, has_set_retval: bool, compiler: Compile = compile_and_pin
+    ) -> None:
+        """`has_set_retval`: whether a connect() can be refused at the socket."""
+        self._pins = pins
+        self._has_set_retval = has_set_retval
+        self._compile = compiler
+
+    def load(self, sizes: Sizes) -> Generation:
+        """The current generation if it is what a compile would give, else a new one.
+
+        A new one is not the current one yet: write its maps, move the hooks, call `finish()`.
+        Maps never shrink.
+        """
+        current = self._pins.current()
+        if current is None:
+            return self._make(None, sizes)
+        sizes = sizes.at_least(pinned_sizes(current))
+        meta = read_meta(current)
+        if meta and bytes(meta.source) == self._digest(source_text(), sizes):
+            return current
+        return self._make(current, sizes)
+
+    def finish(self, generation: Generation) -> None:
+        """All hooks run `generation`: take over the last flows and remove the others."""
+        current = self._pins.current()
+        if current and current != generation:
+            copy_flows(current, generation, shared_maps(current, generation))
+        self._pins.commit(generation)
+        self._pins.remove_others(generation)
+
+    def _make(self, current: Generation | None, sizes: Sizes) -> Generation:
+        generation = self._pins.create()
+        text = source_text()
+        shared = share_maps(current, generation, sizes) if current else frozenset()
+        defines = {**self._settings(sizes), "LB_PIN_MAPS": f'"{generation.maps}"'}
+        self._compile(text, defines, generation.progs)
+        if current:
+            copy_maps(current, generation, shared)
+        write_meta(generation, self._digest(text, sizes))
+        return generation
+
+    def _digest(self, text: str, sizes: Sizes) -> bytes:
+        return source_hash(text, self._settings(sizes))
+
+    def _settings(self, sizes: Sizes) -> dict[str, str]:
+        return {**sizes.defines(), "LB_HAS_SET_RETVAL": str(int(self._has_set_retval))}
+
+
+def pinned_sizes(generation: Generation) -> Sizes:
+    """The sizes of a generation's maps; the default where it lacks a map of this layout."""
+    found: dict[str, int] = {}
+    for name, spec in MAPS.items():
+        path = generation.maps / name
+        if isinstance(spec.size, str) and path.exists():
+            found.setdefault(spec.size, _entries(path))
+    return Sizes(**found)
+
+
+def _entries(path: Path) -> int:
+    fd = libbpf.obj_get(path)
+    try:
+        return int(libbpf.map_info(fd).max_entries)
+    finally:
+        os.close(fd)

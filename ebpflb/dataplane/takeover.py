@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new generation takes over from the one before it.
+
+Maps that did not change are shared: both generations' programs use the same map while the hooks
+move over, so nothing is lost in between. Maps that only grew are copied. The maps of the Services
+go together, because they are bound by indices; after a change of their layout they are left
+empty and written from the desired state.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+
+from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.layout import FLOW_MAPS, SERVICE_MAPS, MapSpec
+from ebpflb.dataplane.maps import MapSet, open_maps
+from ebpflb.dataplane.meta import read_meta
+from ebpflb.dataplane.pins import Generation
+from ebpflb.dataplane.sizes import Sizes
+from ebpflb.dataplane.structs import FLOW_VERSION, LAYOUT_VERSION
+from ebpflb.dataplane.uapi import Exist, MapInfo
+
+
+def share_maps(old: Generation, new: Generation, sizes: Sizes) -> frozenset[str]:
+    """Pin the unchanged maps of `old` in `new`, before its programs are compiled."""
+    meta = read_meta(old)
+    shared: set[str] = set()
+    if meta is None:
+        return frozenset()
+    if meta.layout == LAYOUT_VERSION and _unchanged(old, SERVICE_MAPS, sizes) == set(SERVICE_MAPS):
+        shared |= set(SERVICE_MAPS)
+    if meta.flows == FLOW_VERSION:
+        shared |= _unchanged(old, FLOW_MAPS, sizes)
+    for name in shared:
+        _pin_again(old, new, name)
+    return frozenset(shared)
+
+
+def copy_maps(old: Generation, new: Generation, shared: frozenset[str]) -> None:
+    """Copy what grew. MapError when something does not fit."""
+    meta = read_meta(old)
+    if meta is not None and meta.layout == LAYOUT_VERSION:
+        _copy(open_maps(old.maps), open_maps(new.maps), set(SERVICE_MAPS) - shared)
+    copy_flows(old, new, shared)
+
+
+def copy_flows(old: Generation, new: Generation, shared: frozenset[str]) -> None:
+    """Copy the flows that `new` does not have; again when the last hook has moved."""
+    meta = read_meta(old)
+    if meta is not None and meta.flows == FLOW_VERSION:
+        _copy(open_maps(old.maps), open_maps(new.maps), set(FLOW_MAPS) - shared, missing_only=True)
+
+
+def shared_maps(old: Generation, new: Generation) -> frozenset[str]:
+    """The maps that both generations use."""
+    names = {path.name for path in old.maps.iterdir()} & {path.name for path in new.maps.iterdir()}
+    return frozenset(name for name in names if _info(old, name).id == _info(new, name).id)
+
+
+def _unchanged(old: Generation, specs: Mapping[str, MapSpec], sizes: Sizes) -> set[str]:
+    return {name for name, spec in specs.items() if _shape(old, name) == spec.shape(sizes)}
+
+
+def _shape(generation: Generation, name: str) -> tuple[int, int, int]:
+    facts = _info(generation, name)
+    return facts.key_size, facts.value_size, facts.max_entries
+
+
+def _info(generation: Generation, name: str) -> MapInfo:
+    fd = libbpf.obj_get(generation.maps / name)
+    try:
+        return libbpf.map_info(fd)
+    finally:
+        os.close(fd)
+
+
+def _pin_again(old: Generation, new: Generation, name: str) -> None:
+    fd = libbpf.obj_get(old.maps / name)
+    try:
+        libbpf.obj_pin(fd, new.maps / name)
+    finally:
+        os.close(fd)
+
+
+def _copy(old: MapSet, new: MapSet, names: Iterable[str], *, missing_only: bool = False) -> None:
+    for name in names:
+        if missing_only:
+            _copy_missing(old, new, name)
+        else:
+            new[name].update_batch(list(old[name].items()))
+
+
+def _copy_missing(old: MapSet, new: MapSet, name: str) -> None:
+    target = new[name]
+    for key, value in old[name].items():
+        if target.lookup(key) is None:
+            target.update(key, value, exist=Exist.ANY)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error this program raises on purpose.
+
+EbpflbError
+├── ConfigError      a flag, variable or settings file; names the option
+├── SourceError      a manifest or API object; names file, document and field
+├── ProbeError       the kernel or the machine lacks something; says what to do
+├── CompileError     clang's text
+├── LoadError        the verifier's last lines
+├── PinError         bpffs: not mounted, locked by another agent, newer layout
+├── AttachError      a hook refused a program; names the hook
+└── MapError         one map operation; names map, operation and errno
+
+The agent retries MapError and SourceError; the CLI prints one line for each and exits 1.
+"""
+
+import os
+
+
+class EbpflbError(Exception):
+    """Base of all; its text is one line that says what, where and what to do."""
+
+
+class ConfigError(EbpflbError):
+    """A setting that cannot be used."""
+
+
+class SourceError(EbpflbError):
+    """An object that cannot be read."""
+
+
+class ProbeError(EbpflbError):
+    """The machine lacks something that is needed."""
+
+
+class CompileError(EbpflbError):
+    """clang rejected the C programs; the text carries file and line."""
+
+
+class LoadError(EbpflbError):
+    """The kernel rejected a program; the text carries the end of the verifier's log."""
+
+
+class PinError(EbpflbError):
+    """The pin directory cannot be used."""
+
+
+class AttachError(EbpflbError):
+    """A program could not be attached."""
+
+
+class MapError(EbpflbError):
+    """A map operation failed."""
+
+    def __init__(self, map_name: str, operation: str, errno: int) -> None:
+        super().__init__(f"map {map_name}: {operation} failed: {os.strerror(errno)}")
+        self.map_name = map_name
+        self.operation = operation
+        self.errno = errno

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy: API objects in, desired frontends out. Pure: no clock, no I/O, no library."""

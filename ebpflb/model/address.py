@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IP addresses, families and protocols as values."""
+
+import re
+from collections.abc import Mapping
+from enum import IntEnum
+from ipaddress import ip_network
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
+from types import MappingProxyType
+from typing import NewType
+
+Address = NewType("Address", bytes)
+"""16 bytes in network order; IPv4 as ::ffff:a.b.c.d."""
+
+
+class Family(IntEnum):
+    """An IP family by its version number."""
+
+    IPV4 = 4
+    IPV6 = 6
+
+
+class Protocol(IntEnum):
+    """A transport protocol by its number in the IP header."""
+
+    TCP = 6
+    UDP = 17
+    SCTP = 132
+
+
+_MAPPED = bytes(10) + b"\xff\xff"
+# Zeros before a digit, inside an address in dotted decimal form.
+_LEADING_ZEROS = re.compile(r"(?<=\.)0+(?=[0-9])|(?:^|(?<=:))0+(?=[0-9]+\.)")
+
+WILDCARD: Mapping[Family, Address] = MappingProxyType(
+    {Family.IPV4: Address(_MAPPED + bytes(4)), Family.IPV6: Address(bytes(16))}
+)
+"""Any address of the node, in that family: what a NodePort listens on."""
+
+
+def parse_address(text: str) -> Address:
+    """The address that text names; blanks around it and leading zeros (decimal) do not matter.
+
+    Raises ValueError. An IPv4-mapped IPv6 address is the IPv4 address, as in Go.
+    """
+    try:
+        return _parse(text)
+    except OSError:
+        return _parse_leniently(text)
+
+
+def _parse(text: str) -> Address:
+    if ":" in text:
+        return Address(inet_pton(AF_INET6, text))
+    return Address(_MAPPED + inet_pton(AF_INET, text))
+
+
+def _parse_leniently(text: str) -> Address:
+    try:
+        return _parse(_LEADING_ZEROS.sub("", text.strip()))
+    except OSError as error:
+        raise ValueError(f"{text!r} is not an IP address") from error
+
+
+def format_address(address: Address) -> str:
+    """The canonical text of an address."""
+    if family_of(address) is Family.IPV4:
+        return inet_ntop(AF_INET, address[12:])
+    return inet_ntop(AF_INET6, address)
+
+
+def family_of(address: Address) -> Family:
+    """The family of an address."""
+    return Family.IPV4 if address.startswith(_MAPPED) else Family.IPV6
+
+
+def parse_range(text: str) -> tuple[Family, str]:
+    """The family and the canonical text of a CIDR, as lenient as parse_address().
+
+    Raises ValueError. Bits behind the prefix are cleared.
+    """
+    start, _, length = text.strip().partition("/")
+    address = parse_address(start)
+    if not (length.isascii() and length.isdigit()):
+        raise ValueError(f"{text!r} is not a CIDR")
+    network = ip_network(f"{format_address(address)}/{int(length)}", strict=False)
+    return family_of(address), str(network)

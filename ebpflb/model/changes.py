@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects as they come and go, and which Services must be planned again because of it."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.model.node import Node
+from ebpflb.model.plan import Frontend, FrontendKey, frontend_keys, plan_service
+from ebpflb.model.service import Service, ServiceName
+
+ApiObject = Service | EndpointSlice | Node
+ServiceNames = set[ServiceName]
+
+
+class Kind(StrEnum):
+    """The kinds of API objects that matter here."""
+
+    SERVICE = "Service"
+    ENDPOINT_SLICE = "EndpointSlice"
+    NODE = "Node"
+
+
+class ObjectKey(NamedTuple):
+    """Names an API object; namespace is empty for a Node."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        place = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.kind} {place}{self.name}"
+
+
+def key_of(item: ApiObject) -> ObjectKey:
+    """The key of an object."""
+    if isinstance(item, Service):
+        return ObjectKey(Kind.SERVICE, *item.name)
+    if isinstance(item, EndpointSlice):
+        return ObjectKey(Kind.ENDPOINT_SLICE, item.namespace, item.name)
+    return ObjectKey(Kind.NODE, "", item.name)
+
+
+class Conflict(NamedTuple):
+    """A frontend key that two Services claim; the loser does not get it."""
+
+    key: FrontendKey
+    winner: ServiceName
+    loser: ServiceName
+
+
+class Changes:
+    """All known objects, and what changed between them since the last take().
+
+    Only the Node called node_name counts; until it is known, the node is in no zone. Not for
+    several threads.
+    """
+
+    def __init__(self, node_name: str) -> None:
+        self._node_key = ObjectKey(Kind.NODE, "", node_name)
+        self._objects: dict[ObjectKey, ApiObject] = {}
+        self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
+        self._claims: dict[FrontendKey, tuple[ServiceName, ...]] = {}
+        self._contested: set[FrontendKey] = set()
+        # What each object that differs now was at the last take(); None = it was not there.
+        self._before: dict[ObjectKey, ApiObject | None] = {}
+
+    @property
+    def node(self) -> Node:
+        """The own Node."""
+        found = self._objects.get(self._node_key)
+        return found if isinstance(found, Node) else Node(self._node_key.name)
+
+    def service(self, name: ServiceName) -> Service | None:
+        """The Service of that name."""
+        found = self._objects.get(ObjectKey(Kind.SERVICE, *name))
+        return found if isinstance(found, Service) else None
+
+    def slices(self, name: ServiceName) -> tuple[EndpointSlice, ...]:
+        """The slices of a Service, whether it is known or not."""
+        return self._slices.get(name, ())
+
+    def names(self) -> ServiceNames:
+        """The names of all Services, also of those without a port to serve."""
+        return {ServiceName(*key[1:]) for key in self._objects if key.kind is Kind.SERVICE}
+
+    def set(self, item: ApiObject) -> None:
+        """Add an object or replace the one of the same name."""
+        key = key_of(item)
+        if key.kind is not Kind.NODE or key == self._node_key:
+            self._replace(key, item)
+
+    def remove(self, key: ObjectKey) -> None:
+        """Forget an object; an unknown one is no error."""
+        self._replace(key, None)
+
+    def take(self) -> ServiceNames:
+        """The Services that must be planned again since the last call.
+
+        Changes that cancelled each other out are not among them. A Service that is gone is named
+        once; its plan is empty.
+        """
+        before, self._before = self._before, {}
+        names: ServiceNames = set()
+        for key, old in before.items():
+            names |= self._affected(old, self._objects.get(key))
+        return names
+
+    def plan(self, name: ServiceName) -> tuple[Frontend, ...]:
+        """The frontends that the Service gets; empty when it is not known."""
+        service = self.service(name)
+        if service is None:
+            return ()
+        frontends = plan_service(service, self.slices(name), self.node)
+        if not self._contested:
+            return frontends
+        return tuple(each for each in frontends if self._claims[each.key][0] == name)
+
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """Who wants a frontend that another Service has: the first in the order of names."""
+        return tuple(
+            Conflict(key, self._claims[key][0], loser)
+            for key in sorted(self._contested)
+            for loser in self._claims[key][1:]
+        )
+
+    def _replace(self, key: ObjectKey, new: ApiObject | None) -> None:
+        old = self._objects.get(key)
+        if old == new:
+            return
+        if self._before.setdefault(key, old) == new:
+            del self._before[key]
+        self._unlink(old)
+        self._link(new)
+        if new is None:
+            del self._objects[key]
+        else:
+            self._objects[key] = new
+
+    def _unlink(self, old: ApiObject | None) -> None:
+        if isinstance(old, EndpointSlice):
+            service = ServiceName(old.namespace, old.service)
+            rest = tuple(piece for piece in self._slices.pop(service) if piece.name != old.name)
+            if rest:
+                self._slices[service] = rest
+        elif isinstance(old, Service):
+            for key in frontend_keys(old):
+                self._claim(key, tuple(name for name in self._claims[key] if name != old.name))
+
+    def _link(self, new: ApiObject | None) -> None:
+        if isinstance(new, EndpointSlice):
+            service = ServiceName(new.namespace, new.service)
+            self._slices[service] = (*self.slices(service), new)
+        elif isinstance(new, Service):
+            for key in frontend_keys(new):
+                self._claim(key, tuple(sorted((*self._claims.get(key, ()), new.name))))
+
+    def _claim(self, key: FrontendKey, names: tuple[ServiceName, ...]) -> None:
+        if names:
+            self._claims[key] = names
+        else:
+            del self._claims[key]
+        if len(names) > 1:
+            self._contested.add(key)
+        else:
+            self._contested.discard(key)
+
+    def _affected(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
+        if isinstance(old or new, Service):
+            return self._affected_by_service(old, new)
+        if isinstance(old or new, EndpointSlice):
+            slices = (each for each in (old, new) if isinstance(each, EndpointSlice))
+            names = (ServiceName(each.namespace, each.service) for each in slices)
+            return {name for name in names if self.service(name)}
+        return self.names() if _zone(old) != _zone(new) else set()
+
+    def _affected_by_service(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
+        services = [each for each in (old, new) if isinstance(each, Service)]
+        names = {service.name for service in services}
+        for key in _keys(old) ^ _keys(new):
+            names.update(self._claims.get(key, ()))
+        return names
+
+
+def _keys(item: ApiObject | None) -> frozenset[FrontendKey]:
+    return frontend_keys(item) if isinstance(item, Service) else frozenset()
+
+
+def _zone(item: ApiObject | None) -> str:
+    return item.zone if isinstance(item, Node) else ""

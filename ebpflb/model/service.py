@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services and their ports, with the questions that policy asks of a port."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from ebpflb.model.address import Address, Family, Protocol
+
+
+class TrafficPolicy(StrEnum):
+    """Where traffic may go: to endpoints of the whole cluster or of this node."""
+
+    CLUSTER = "Cluster"
+    LOCAL = "Local"
+
+
+class ServiceName(NamedTuple):
+    """Names a Service."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ServicePortName(NamedTuple):
+    """Names one port of a Service; port is empty where the API object leaves it out."""
+
+    namespace: str
+    service: str
+    port: str
+    protocol: Protocol
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.service}:{self.port}/{self.protocol.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePort:
+    """One port of one Service in one family.
+
+    external_policy is Local only where the API lets it count. node_port and
+    health_check_node_port are 0 where there is none. affinity_timeout is in seconds, 0 without
+    session affinity. source_ranges are canonical CIDRs of the family and hold for
+    load_balancer_ips alone; none means everybody.
+    """
+
+    name: ServicePortName
+    family: Family
+    cluster_ip: Address
+    port: int
+    node_port: int = 0
+    external_ips: tuple[Address, ...] = ()
+    load_balancer_ips: tuple[Address, ...] = ()
+    internal_policy: TrafficPolicy = TrafficPolicy.CLUSTER
+    external_policy: TrafficPolicy = TrafficPolicy.CLUSTER
+    affinity_timeout: int = 0
+    source_ranges: tuple[str, ...] = ()
+    health_check_node_port: int = 0
+
+    @property
+    def externally_accessible(self) -> bool:
+        """Whether it has a frontend that the external traffic policy governs."""
+        return bool(self.node_port or self.external_ips or self.load_balancer_ips)
+
+    @property
+    def uses_cluster_endpoints(self) -> bool:
+        """Whether some frontend sends some client to endpoints of the whole cluster.
+
+        External frontends always do: sources on this node ignore the external policy Local.
+        """
+        return self.internal_policy is TrafficPolicy.CLUSTER or self.externally_accessible
+
+    @property
+    def uses_local_endpoints(self) -> bool:
+        """Whether some frontend sends some client to endpoints of this node alone."""
+        if self.internal_policy is TrafficPolicy.LOCAL:
+            return True
+        return self.external_policy is TrafficPolicy.LOCAL and self.externally_accessible
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A Service; without ports it is known, but nothing is served for it."""
+
+    name: ServiceName
+    ports: tuple[ServicePort, ...] = ()

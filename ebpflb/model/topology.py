@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which endpoints of a Service port this node may use."""
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from ebpflb.model.endpoint import Endpoint, PortEndpoint
+from ebpflb.model.node import Node
+from ebpflb.model.service import ServicePort
+
+
+class EndpointSets(NamedTuple):
+    """What categorize() found; both sets keep the order of its input."""
+
+    cluster: tuple[PortEndpoint, ...]
+    local: tuple[PortEndpoint, ...]
+    has_any: bool
+
+
+class _Scope(Enum):
+    NODE = auto()
+    ZONE = auto()
+    CLUSTER = auto()
+
+
+def categorize(
+    service_port: ServicePort, endpoints: Sequence[PortEndpoint], node: Node
+) -> EndpointSets:
+    """Decide where new connections to a Service port may go from this node.
+
+    An endpoint is usable when it is ready. Where none is ready, those that still serve while they
+    terminate are usable instead; each set judges that by itself.
+
+    - cluster: the usable endpoints of the whole cluster, narrowed by topology hints. Hints count
+      only if every ready endpoint carries them and one of them names this node (or, failing that,
+      its zone); they never apply to terminating endpoints. Computed for internal policy Cluster
+      and for every external frontend, also under external policy Local, which sources on this
+      node do not have to heed; empty for other ports.
+    - local: the usable endpoints of this node, hints ignored; terminating ones also while others
+      are ready elsewhere. Empty for ports without traffic policy Local.
+    - has_any: whether anybody in the cluster could use an endpoint. It tells an empty set that
+      must be refused (False: nobody has one) from one that must be dropped (True: this node has
+      none). It is never False while one of the sets is not empty.
+
+    endpoints must name each (address, port) once, see endpoints_of().
+    """
+    cluster: tuple[PortEndpoint, ...] = ()
+    local: tuple[PortEndpoint, ...] = ()
+    has_any = False
+    if service_port.uses_cluster_endpoints:
+        cluster = _ready_in_scope(endpoints, node) or _last_resort(endpoints)
+        has_any = bool(cluster)
+    if service_port.uses_local_endpoints:
+        here = [each for each in endpoints if each.endpoint.node_name == node.name]
+        local = _ready(here) or _last_resort(here)
+        has_any = bool(_ready(endpoints) or _last_resort(endpoints))
+    return EndpointSets(cluster, local, has_any)
+
+
+def _ready(endpoints: Sequence[PortEndpoint]) -> tuple[PortEndpoint, ...]:
+    return tuple(each for each in endpoints if each.endpoint.ready)
+
+
+def _last_resort(endpoints: Sequence[PortEndpoint]) -> tuple[PortEndpoint, ...]:
+    return tuple(each for each in endpoints if each.endpoint.is_last_resort)
+
+
+def _ready_in_scope(endpoints: Sequence[PortEndpoint], node: Node) -> tuple[PortEndpoint, ...]:
+    ready = _ready(endpoints)
+    match _scope([each.endpoint for each in ready], node):
+        case _Scope.NODE:
+            return tuple(each for each in ready if node.name in each.endpoint.node_hints)
+        case _Scope.ZONE:
+            return tuple(each for each in ready if node.zone in each.endpoint.zone_hints)
+        case _Scope.CLUSTER:
+            return ready
+
+
+def _scope(ready: Sequence[Endpoint], node: Node) -> _Scope:
+    if _hints_name(node.name, [endpoint.node_hints for endpoint in ready]):
+        return _Scope.NODE
+    if node.zone and _hints_name(node.zone, [endpoint.zone_hints for endpoint in ready]):
+        return _Scope.ZONE
+    return _Scope.CLUSTER
+
+
+def _hints_name(place: str, hints: Sequence[tuple[str, ...]]) -> bool:
+    """Whether everybody is hinted and somebody names place."""
+    return all(hints) and any(place in each for each in hints)

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""API objects (as JSON or YAML gives them) -> the model, with the defaults of the API server."""
+
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from ebpflb.errors import SourceError
+from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address, parse_range
+from ebpflb.model.changes import ApiObject, Kind
+from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
+from ebpflb.model.node import Node
+from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName, TrafficPolicy
+from ebpflb.source.fields import (
+    FieldError,
+    Fields,
+    as_fields,
+    as_text,
+    choice_at,
+    flag_at,
+    list_at,
+    name_at,
+    number_at,
+    object_at,
+    text_at,
+)
+
+_API_VERSIONS = {"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1", "Node": "v1"}
+
+_PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
+_HEADLESS_LABEL = "service.kubernetes.io/headless"
+_SERVICE_LABEL = "kubernetes.io/service-name"
+_ZONE_LABEL = "topology.kubernetes.io/zone"
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_LABEL_LENGTH = 63
+_NAME_LENGTH = 253
+_LAST_PORT = 65535
+_AFFINITY_DEFAULT = 10800
+_AFFINITY_LAST = 86400
+
+_FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
+_ADDRESS_TYPES = {**_FAMILIES, "FQDN": None}
+_PROTOCOLS = {member.name: member for member in Protocol}
+_POLICIES = {member.value: member for member in TrafficPolicy}
+_TYPES = {name: name for name in ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")}
+_AFFINITIES = {"None": False, "ClientIP": True}
+_IP_MODES = {"VIP": True, "Proxy": False}
+
+
+class _Metadata(NamedTuple):
+    namespace: str
+    name: str
+    labels: Fields
+
+
+class _Port(NamedTuple):
+    name: str
+    protocol: Protocol
+    port: int
+    node_port: int
+
+
+def kind_of(document: Fields) -> Kind | None:
+    """The kind of an object, None if it is none of those this program reads.
+
+    Raises SourceError if it has no kind. Without apiVersion the kind alone decides.
+    """
+    kind = document.get("kind")
+    if not isinstance(kind, str) or not kind:
+        raise SourceError("kind: is missing, so this is no Kubernetes object")
+    version = document.get("apiVersion")
+    if version is not None and version != _API_VERSIONS.get(kind):
+        return None
+    return Kind(kind) if kind in _API_VERSIONS else None
+
+
+def decode(document: Fields) -> ApiObject | None:
+    """The object that a document describes; None if it does not matter to a service proxy.
+
+    That is another kind, or a slice that is headless, of no Service or of host names. A Service
+    that is left to others or has no ClusterIP comes without ports. IP addresses and CIDRs that
+    cannot be parsed are skipped. Raises SourceError, which names object and field.
+    """
+    kind = kind_of(document)
+    if kind is None:
+        return None
+    try:
+        metadata = object_at(document, "metadata", partial(_metadata, kind))
+        return _DECODERS[kind](metadata, document)
+    except FieldError as error:
+        raise SourceError(f"{_identity(kind, document)}: {error}") from error
+
+
+def _identity(kind: Kind, document: Fields) -> str:
+    metadata = document.get("metadata")
+    fields = metadata if isinstance(metadata, dict) else {}
+    name, namespace = fields.get("name"), fields.get("namespace") or "default"
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return kind
+    return f"{kind} {name}" if kind is Kind.NODE else f"{kind} {namespace}/{name}"
+
+
+def _metadata(kind: Kind, fields: Fields) -> _Metadata:
+    longest = _LABEL_LENGTH if kind is Kind.SERVICE else _NAME_LENGTH
+    name = _checked_name(name_at(fields, "name"), "name", longest)
+    namespace = text_at(fields, "namespace") or "default"
+    _checked_name(namespace, "namespace", _LABEL_LENGTH)
+    return _Metadata(namespace, name, object_at(fields, "labels", as_fields))
+
+
+def _checked_name(name: str, field: str, longest: int) -> str:
+    if len(name) > longest:
+        raise FieldError(field, f"must have at most {longest} characters")
+    if not _NAME.fullmatch(name):
+        raise FieldError(field, "must consist of lower-case letters, digits, '-' and '.'")
+    return name
+
+
+def _node(metadata: _Metadata, document: Fields) -> Node:
+    zone = text_at(metadata.labels, _ZONE_LABEL)
+    return Node(metadata.name, zone, object_at(document, "status", _node_addresses))
+
+
+def _node_addresses(status: Fields) -> tuple[Address, ...]:
+    entries = list_at(status, "addresses", as_fields)
+    wanted = ("InternalIP", "ExternalIP")
+    return _addresses(
+        text_at(entry, "address")
+        for kind in wanted
+        for entry in entries
+        if entry.get("type") == kind
+    )
+
+
+def _service(metadata: _Metadata, document: Fields) -> Service:
+    name = ServiceName(metadata.namespace, metadata.name)
+    if _PROXY_LABEL in metadata.labels:
+        return Service(name)
+    ingress_ips = object_at(document, "status", _ingress_ips)
+    return Service(name, object_at(document, "spec", partial(_service_ports, name, ingress_ips)))
+
+
+def _ingress_ips(status: Fields) -> tuple[Address, ...]:
+    def ips(balancer: Fields) -> list[str]:
+        return list_at(balancer, "ingress", _ingress_ip)
+
+    return _addresses(object_at(status, "loadBalancer", ips))
+
+
+def _ingress_ip(entry: Fields) -> str:
+    vip = choice_at(as_fields(entry), "ipMode", _IP_MODES, True)
+    return text_at(entry, "ip") if vip else ""
+
+
+def _service_ports(
+    name: ServiceName, ingress_ips: tuple[Address, ...], spec: Fields
+) -> tuple[ServicePort, ...]:
+    cluster_ips = _cluster_ips(spec)
+    if not cluster_ips:
+        return ()
+    external_ips = _addresses(list_at(spec, "externalIPs", as_text))
+    ranges = _source_ranges(spec)
+    external_policy = _external_policy(spec)
+    make = partial(
+        ServicePort,
+        internal_policy=choice_at(spec, "internalTrafficPolicy", _POLICIES, TrafficPolicy.CLUSTER),
+        external_policy=external_policy,
+        affinity_timeout=_affinity_timeout(spec),
+        health_check_node_port=_health_check_node_port(spec, external_policy),
+    )
+    return tuple(
+        make(
+            name=ServicePortName(*name, port.name, port.protocol),
+            family=family,
+            cluster_ip=cluster_ip,
+            port=port.port,
+            node_port=port.node_port,
+            external_ips=_of_family(family, external_ips),
+            load_balancer_ips=_of_family(family, ingress_ips),
+            source_ranges=ranges.get(family, ()),
+        )
+        for port in _ports(spec)
+        for family, cluster_ip in cluster_ips.items()
+    )
+
+
+def _cluster_ips(spec: Fields) -> dict[Family, Address]:
+    first = text_at(spec, "clusterIP")
+    if first in ("", "None") or _type(spec) == "ExternalName":
+        return {}
+    families = list_at(spec, "ipFamilies", _family)
+    if not families:
+        return {family_of(address): address for address in _addresses([first])}
+    texts = list_at(spec, "clusterIPs", as_text) or [first]
+    found: dict[Family, Address] = {}
+    for family, text in zip(families, texts, strict=False):
+        for address in _of_family(family, _addresses([text])):
+            found.setdefault(family, address)
+    return found
+
+
+def _family(value: object) -> Family:
+    text = as_text(value)
+    if text not in _FAMILIES:
+        raise FieldError("", f"must be one of {', '.join(_FAMILIES)}")
+    return _FAMILIES[text]
+
+
+def _type(spec: Fields) -> str:
+    return choice_at(spec, "type", _TYPES, "ClusterIP")
+
+
+def _external_policy(spec: Fields) -> TrafficPolicy:
+    policy = choice_at(spec, "externalTrafficPolicy", _POLICIES, TrafficPolicy.CLUSTER)
+    counts = _type(spec) in ("LoadBalancer", "NodePort") or spec.get("externalIPs")
+    return policy if counts else TrafficPolicy.CLUSTER
+
+
+def _health_check_node_port(spec: Fields, external_policy: TrafficPolicy) -> int:
+    port = number_at(spec, "healthCheckNodePort", _LAST_PORT)
+    counts = _type(spec) == "LoadBalancer" and external_policy is TrafficPolicy.LOCAL
+    return port if counts else 0
+
+
+def _affinity_timeout(spec: Fields) -> int:
+    if not choice_at(spec, "sessionAffinity", _AFFINITIES, False):
+        return 0
+
+    def seconds(client_ip: Fields) -> int:
+        return number_at(client_ip, "timeoutSeconds", _AFFINITY_LAST) or _AFFINITY_DEFAULT
+
+    def of_client_ip(config: Fields) -> int:
+        return object_at(config, "clientIP", seconds)
+
+    return object_at(spec, "sessionAffinityConfig", of_client_ip)
+
+
+def _source_ranges(spec: Fields) -> dict[Family, tuple[str, ...]]:
+    found: dict[Family, tuple[str, ...]] = {}
+    everybody = set()
+    for text in list_at(spec, "loadBalancerSourceRanges", as_text):
+        try:
+            family, canonical = parse_range(text)
+        except ValueError:
+            continue
+        if canonical.endswith("/0"):
+            everybody.add(family)
+        found[family] = (*found.get(family, ()), canonical)
+    return {family: ranges for family, ranges in found.items() if family not in everybody}
+
+
+def _ports(spec: Fields) -> list[_Port]:
+    ports = list_at(spec, "ports", _port)
+    seen = set()
+    for index, port in enumerate(ports):
+        if port[:2] in seen:
+            raise FieldError(f"ports[{index}].name", "is there twice with this protocol")
+        seen.add(port[:2])
+    return ports
+
+
+def _port(entry: Fields) -> _Port:
+    name = text_at(as_fields(entry), "name")
+    if name:
+        _checked_name(name, "name", _LABEL_LENGTH)
+    port = number_at(entry, "port", _LAST_PORT)
+    if not port:
+        raise FieldError("port", "is missing")
+    protocol = choice_at(entry, "protocol", _PROTOCOLS, Protocol.TCP)
+    return _Port(name, protocol, port, number_at(entry, "nodePort", _LAST_PORT))
+
+
+def _endpoint_slice(metadata: _Metadata, document: Fields) -> EndpointSlice | None:
+    service = text_at(metadata.labels, _SERVICE_LABEL)
+    if not service or _HEADLESS_LABEL in metadata.labels:
+        return None
+    name_at(document, "addressType")
+    family = choice_at(document, "addressType", _ADDRESS_TYPES, None)
+    if family is None:
+        return None
+    ports = list_at(document, "ports", _slice_port)
+    endpoints = list_at(document, "endpoints", partial(_endpoint, family))
+    return EndpointSlice(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        service=service,
+        family=family,
+        ports=tuple(filter(None, ports)),
+        endpoints=tuple(filter(None, endpoints)),
+    )
+
+
+def _slice_port(entry: Fields) -> SlicePort | None:
+    port = number_at(as_fields(entry), "port", _LAST_PORT)
+    protocol = choice_at(entry, "protocol", _PROTOCOLS, Protocol.TCP)
+    name = text_at(entry, "name")
+    if not port or entry.get("name") is None:
+        return None
+    return SlicePort(name, protocol, port)
+
+
+def _endpoint(family: Family, entry: Fields) -> Endpoint | None:
+    texts = list_at(as_fields(entry), "addresses", as_text)
+    ready, serving, terminating = object_at(entry, "conditions", _conditions)
+    zone_hints, node_hints = object_at(entry, "hints", _hints)
+    node_name = text_at(entry, "nodeName") or None
+    for address in _of_family(family, _addresses(texts[:1])):
+        return Endpoint(address, ready, serving, terminating, node_name, zone_hints, node_hints)
+    return None
+
+
+def _conditions(fields: Fields) -> tuple[bool, bool, bool]:
+    ready = flag_at(fields, "ready", True)
+    return ready, flag_at(fields, "serving", True), flag_at(fields, "terminating", False)
+
+
+def _hints(fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    zones = list_at(fields, "forZones", _hinted_name)
+    return _shared(tuple(zones)), _shared(tuple(list_at(fields, "forNodes", _hinted_name)))
+
+
+def _hinted_name(entry: Fields) -> str:
+    return name_at(as_fields(entry), "name")
+
+
+@lru_cache(maxsize=8192)
+def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Many endpoints have the same hints: keep one copy."""
+    return names
+
+
+def _addresses(texts: Iterable[str]) -> tuple[Address, ...]:
+    found: dict[Address, None] = {}
+    for text in texts:
+        with suppress(ValueError):
+            found[parse_address(text)] = None
+    return tuple(found)
+
+
+def _of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
+    return tuple(address for address in addresses if family_of(address) is family)
+
+
+_DECODERS: dict[Kind, Callable[[_Metadata, Fields], ApiObject | None]] = {
+    Kind.SERVICE: _service,
+    Kind.ENDPOINT_SLICE: _endpoint_slice,
+    Kind.NODE: _node,
+}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The content of a manifest file: one or more objects as YAML or JSON."""
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import NamedTuple
+
+import yaml
+
+from ebpflb.errors import SourceError
+from ebpflb.model.changes import ApiObject, ObjectKey, key_of
+from ebpflb.source.decode import decode, kind_of
+from ebpflb.source.fields import FieldError, Fields, as_fields, list_at
+
+Objects = dict[ObjectKey, ApiObject]
+
+# What PyYAML lets out of its constructors where a tag does not fit its text.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
+_END = object()
+
+
+class Content(NamedTuple):
+    """What a manifest holds; remarks tell the operator what of it does not count."""
+
+    objects: Objects
+    remarks: list[str]
+
+
+def parse_manifest(name: str, raw: bytes) -> Content:
+    """The objects in a file; name decides between JSON and YAML.
+
+    Raises SourceError, which names document, object and field; the file is then to be used as a
+    whole or not at all.
+    """
+    content = Content({}, [])
+    documents = _json(raw) if name.endswith(".json") else _yaml(raw)
+    for number in count(1):
+        try:
+            document = next(documents, _END)
+            if document is _END:
+                return content
+            _add_document(content, document)
+        except SourceError as error:
+            raise SourceError(f"document {number}: {error}") from error
+    raise AssertionError("count() has no end")
+
+
+def _json(raw: bytes) -> Iterator[object]:
+    if not raw.strip():
+        return
+    try:
+        yield json.loads(raw)
+    except json.JSONDecodeError as error:
+        raise SourceError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"cannot be read as JSON: {error}") from error
+
+
+def _yaml(raw: bytes) -> Iterator[object]:
+    try:
+        yield from yaml.load_all(raw, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise SourceError(f"{place}{error.problem}") from error
+    except _YAML_ERRORS as error:
+        raise SourceError(f"cannot be read as YAML: {' '.join(str(error).split())}") from error
+
+
+def _add_document(content: Content, document: object) -> None:
+    if document is None:
+        return
+    try:
+        fields = as_fields(document)
+        items = list_at(fields, "items", as_fields) if fields.get("kind") == "List" else None
+    except FieldError as error:
+        raise SourceError(str(error)) from error
+    if items is None:
+        _add_object(content, fields)
+    else:
+        _add_items(content, items)
+
+
+def _add_items(content: Content, items: list[Fields]) -> None:
+    for index, item in enumerate(items):
+        try:
+            _add_object(content, item)
+        except SourceError as error:
+            raise SourceError(f"items[{index}]: {error}") from error
+
+
+def _add_object(content: Content, fields: Fields) -> None:
+    found = decode(fields)
+    if found is not None:
+        content.objects[key_of(found)] = found
+    elif kind_of(fields) is None:
+        content.remarks.append(f"objects of kind {fields['kind']} are ignored")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For every test: markers by folder, root where it is needed, and skips that cannot hide."""
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+from tests.skips import KernelLacks
+
+TESTS = Path(__file__).parent
+MARKERS = {"bpf": ("bpf",), "e2e": ("bpf", "e2e")}
+
+# The same examples in each run, without a database: a leftover cannot change a result. No deadline
+# per example, because the machine may be busy.
+hypothesis.settings.register_profile("ebpflb", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("ebpflb")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests of a folder with what the folder is for."""
+    folder = item.path.relative_to(TESTS).parts[0]
+    for marker in MARKERS.get(folder, ()):
+        item.add_marker(marker)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Say once, before anything runs, that the chosen tests need root."""
+    needing_root = [item for item in session.items if item.get_closest_marker("bpf")]
+    if needing_root and os.geteuid() != 0 and not session.config.option.collectonly:
+        raise pytest.UsageError(f"{len(needing_root)} tests need root; without it: -m 'not bpf'")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn the skip of a test into a failure, unless the kernel lacks a feature."""
+    report = yield
+    _fail_hidden_skip(report, call)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Do the same for the skip of a whole module."""
+    report = yield
+    _fail_hidden_skip(report, getattr(report, "call", None))
+    return report
+
+
+def _fail_hidden_skip(
+    report: pytest.TestReport | pytest.CollectReport, call: pytest.CallInfo[Any] | None
+) -> None:
+    excinfo = call.excinfo if call else None
+    if not report.skipped or hasattr(report, "wasxfail") or excinfo is None:
+        return
+    if not isinstance(excinfo.value, KernelLacks):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which counts as a failure: {excinfo.value}"
