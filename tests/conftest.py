@@ -22,9 +22,10 @@ hypothesis.settings.load_profile("ebpflb")
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the tests of a folder with what the folder is for."""
-    folder = item.path.relative_to(TESTS).parts[0]
-    for marker in MARKERS.get(folder, ()):
-        item.add_marker(marker)
+    for folder, markers in MARKERS.items():
+        if item.path.is_relative_to(TESTS / folder):
+            for marker in markers:
+                item.add_marker(marker)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -47,7 +47,7 @@ class Indices:
     """Single indices from `first` to `size` - 1, the low ones first."""
 
     def __init__(self, size: int, first: int = 0) -> None:
-        self._size = size
+        self.size = size
         self._first = first
         self.restore(())
 
@@ -63,13 +63,13 @@ class Indices:
     @property
     def available(self) -> int:
         """How many can be taken now."""
-        return len(self._free) + self._size - self._untouched
+        return len(self._free) + self.size - self._untouched
 
     def take(self) -> int:
         """A free index. NoRoomError when there is none."""
         if self._free:
             return self._free.pop()
-        if self._untouched >= self._size:
+        if self._untouched >= self.size:
             raise NoRoomError
         self._untouched += 1
         return self._untouched - 1
@@ -96,7 +96,7 @@ class Ranges:
     """Contiguous ranges out of 0 to `size` - 1: of the smallest free ones that fit, the lowest."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self.size = size
         self.restore(())
 
     def restore(self, used: Iterable[Range]) -> None:
@@ -107,7 +107,7 @@ class Ranges:
         self._retired: _Retired[list[Range]] = _Retired()
         self.available = 0
         end = 0
-        for taken in [*sorted(used), Range(self._size, 0)]:
+        for taken in [*sorted(used), Range(self.size, 0)]:
             if taken.base > end:
                 self._add(end, taken.base - end)
             end = max(end, taken.base + taken.length)

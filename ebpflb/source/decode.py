@@ -91,10 +91,11 @@ def decode(document: Fields) -> ApiObject | None:
         metadata = object_at(document, "metadata", partial(_metadata, kind))
         return _DECODERS[kind](metadata, document)
     except FieldError as error:
-        raise SourceError(f"{_identity(kind, document)}: {error}") from error
+        raise SourceError(f"{identity(kind, document)}: {error}") from error
 
 
-def _identity(kind: Kind, document: Fields) -> str:
+def identity(kind: Kind, document: Fields) -> str:
+    """What an object calls itself, as far as that can be read."""
     metadata = document.get("metadata")
     fields = metadata if isinstance(metadata, dict) else {}
     name, namespace = fields.get("name"), fields.get("namespace") or "default"

@@ -30,7 +30,7 @@ class Inventory:
         Returns remarks about objects that other files have, too.
         """
         old = self._files.get(file, {})
-        for key in old.keys() | objects.keys():
+        for key in {**old, **objects}:
             self._before.setdefault(key, self._current(key))
         for key in old.keys() - objects.keys():
             self._release(key, file)

@@ -3,21 +3,25 @@
 
 import json
 from collections.abc import Iterator
-from itertools import count
 from typing import NamedTuple
 
 import yaml
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ApiObject, ObjectKey, key_of
-from ebpflb.source.decode import decode, kind_of
+from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
+from ebpflb.model.service import Service
+from ebpflb.source.decode import decode, identity, kind_of
 from ebpflb.source.fields import FieldError, Fields, as_fields, list_at
 
 Objects = dict[ObjectKey, ApiObject]
 
 # What PyYAML lets out of its constructors where a tag does not fit its text.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
-_END = object()
+
+_NOTHING_TO_DO = {
+    Kind.SERVICE: "nothing is served: it has no ClusterIP or is left to another proxy",
+    Kind.ENDPOINT_SLICE: "ignored: it is headless, names no Service or has no IP addresses",
+}
 
 
 class Content(NamedTuple):
@@ -35,15 +39,14 @@ def parse_manifest(name: str, raw: bytes) -> Content:
     """
     content = Content({}, [])
     documents = _json(raw) if name.endswith(".json") else _yaml(raw)
-    for number in count(1):
-        try:
-            document = next(documents, _END)
-            if document is _END:
-                return content
+    done = 0
+    try:
+        for document in documents:
             _add_document(content, document)
-        except SourceError as error:
-            raise SourceError(f"document {number}: {error}") from error
-    raise AssertionError("count() has no end")
+            done += 1
+    except SourceError as error:
+        raise SourceError(f"document {done + 1}: {error}") from error
+    return content
 
 
 def _json(raw: bytes) -> Iterator[object]:
@@ -91,8 +94,12 @@ def _add_items(content: Content, items: list[Fields]) -> None:
 
 
 def _add_object(content: Content, fields: Fields) -> None:
+    kind = kind_of(fields)
+    if kind is None:
+        content.remarks.append(f"objects of kind {fields['kind']} are ignored")
+        return
     found = decode(fields)
     if found is not None:
         content.objects[key_of(found)] = found
-    elif kind_of(fields) is None:
-        content.remarks.append(f"objects of kind {fields['kind']} are ignored")
+    if found is None or (isinstance(found, Service) and not found.ports):
+        content.remarks.append(f"{identity(kind, fields)}: {_NOTHING_TO_DO[kind]}")

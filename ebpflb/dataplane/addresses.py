@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The addresses that packets are looked up by: VIPs and the node's own, in lb_addrs.
+
+An address has the flags of all that use it. One that nobody uses any more keeps its entry, without
+flags, because flows may still name it; `forget()` takes it away.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from sys import byteorder
+
+from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.mirror import Words
+from ebpflb.dataplane.slots import Indices, NoRoomError
+from ebpflb.dataplane.structs import AddrFlag, FrontendType
+from ebpflb.model.address import Address
+
+_NODE_FLAGS = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
+
+VIP_FLAGS: Mapping[int, AddrFlag] = {
+    FrontendType.LB_CLUSTER_IP: AddrFlag.LB_ADDR_CLUSTER_IP,
+    FrontendType.LB_EXTERNAL_IP: AddrFlag.LB_ADDR_EXTERNAL,
+    FrontendType.LB_LOAD_BALANCER: AddrFlag.LB_ADDR_EXTERNAL,
+}
+"""What a frontend of a type makes its address; a NodePort has none of its own."""
+
+
+class Addresses:
+    """lb_addrs and lb_addr_flags. Changes are gathered; `publish()` and `withdraw()` write them."""
+
+    def __init__(self, maps: MapSet) -> None:
+        self._map = maps["lb_addrs"]
+        self._flags = Words(maps["lb_addr_flags"])
+        size = min(self._map.max_entries, self._flags.size)
+        self.indices = Indices(size)
+        self._index: dict[Address, int] = {}
+        self._unwritten: dict[Address, None] = {}
+        self._users: Counter[tuple[Address, int]] = Counter()
+        self._node: dict[Address, int] = {}
+        self._touched: set[Address] = set()
+
+    def load(self) -> None:
+        """Read the maps. VIP flags then come from `use()`, and what is wrong is touched."""
+        self._flags.load()
+        self._index = {
+            Address(key): int.from_bytes(value, byteorder) for key, value in self._map.items()
+        }
+        self.indices.restore(self._index.values())
+        words = {address: self._flags.word(index) for address, index in self._index.items()}
+        self._node = {
+            address: word & _NODE_FLAGS for address, word in words.items() if word & _NODE_FLAGS
+        }
+        self._unwritten.clear()
+        self._users.clear()
+        self._touched = set(self._index)
+
+    def reserve(self, address: Address) -> bool:
+        """Make sure that the address has an index; whether it is a new one. NoRoomError."""
+        if address in self._index:
+            return False
+        self._index[address] = self.indices.take()
+        self._unwritten[address] = None
+        return True
+
+    def release(self, address: Address) -> None:
+        """Undo a `reserve()` that returned True."""
+        self.indices.give(self._index.pop(address))
+        del self._unwritten[address]
+
+    def use(self, address: Address, kind: int) -> None:
+        """A frontend of type `kind` is on this address, for which there is an index."""
+        self._count(address, kind, 1)
+
+    def leave(self, address: Address, kind: int) -> None:
+        """A frontend of type `kind` is gone from this address."""
+        self._count(address, kind, -1)
+
+    def _count(self, address: Address, kind: int, step: int) -> None:
+        if flag := VIP_FLAGS.get(kind):
+            self._users[address, flag] += step
+            if not self._users[address, flag]:
+                del self._users[address, flag]
+            self._touched.add(address)
+
+    def set_node(self, wanted: Mapping[Address, AddrFlag]) -> list[Address]:
+        """Replace the node's addresses and write that. Returns those for which there is no room."""
+        missing = [address for address in wanted if not self._has_room(address)]
+        known = wanted.keys() - set(missing)
+        self._touched |= self._node.keys() | known
+        self._node = {address: int(wanted[address]) for address in known}
+        self.publish()
+        self.withdraw()
+        return missing
+
+    def _has_room(self, address: Address) -> bool:
+        try:
+            self.reserve(address)
+        except NoRoomError:
+            return False
+        return True
+
+    def publish(self) -> None:
+        """Write new addresses and new flags; take no flag away."""
+        for address in self._touched:
+            index = self._index[address]
+            self._flags.set_word(index, self._flags.word(index) | self._wanted(address))
+        self._flags.flush()
+        new = [(bytes(key), self._index[key].to_bytes(4, byteorder)) for key in self._unwritten]
+        self._map.update_batch(new)
+        self._unwritten.clear()
+
+    def withdraw(self) -> None:
+        """Take away the flags that no longer hold."""
+        for address in self._touched:
+            self._flags.set_word(self._index[address], self._wanted(address))
+        self._flags.flush()
+        self._touched.clear()
+
+    def _wanted(self, address: Address) -> int:
+        flags = self._node.get(address, 0)
+        for flag in set(VIP_FLAGS.values()):
+            if (address, flag) in self._users:
+                flags |= flag
+        return flags
+
+    def idle(self) -> set[Address]:
+        """The addresses without flags: candidates for `forget()`."""
+        return {address for address in self._index if not self._wanted(address)}
+
+    def forget(self, unused: Iterable[Address], now: float) -> None:
+        """Delete those of `unused` that have no flags; their indices are retired."""
+        gone = self.idle().intersection(unused)
+        self._map.delete_batch([bytes(address) for address in gone])
+        self.indices.retire((self._index.pop(address) for address in gone), now)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An array map and its copy in this process: only what differs is written."""
+
+from array import array
+from collections.abc import Sequence
+from sys import byteorder
+
+from ebpflb.dataplane.maps import BpfMap
+
+_WORD = 8
+_MANY = 4096
+
+
+class Mirror:
+    """Elements by index, as bytes. What is set is written by `flush()`, in the same order.
+
+    Much of it is written before: what must not be seen yet is to be set only after the flush of
+    what comes first.
+    """
+
+    def __init__(self, array: BpfMap) -> None:
+        self.size = array.max_entries
+        self._array = array
+        self._width = array.value_size
+        self._values = bytearray(self.size * self._width)
+        self._pending: list[tuple[bytes, bytes]] = []
+
+    def load(self) -> None:
+        """Read the map anew and forget what was set but not written."""
+        self._pending.clear()
+        at = 0
+        for chunk in self._array.chunks():
+            self._values[at : at + len(chunk.values)] = chunk.values
+            at += len(chunk.values)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether every element is zero."""
+        return self._values.count(0) == len(self._values)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.span(index, 1)
+
+    def span(self, first: int, length: int) -> bytes:
+        """`length` elements side by side."""
+        width = self._width
+        return bytes(self._values[first * width : (first + length) * width])
+
+    def column(self, offset: int, typecode: str = "I") -> Sequence[int]:
+        """The number at `offset` bytes in each element; `typecode` is its type in `array`."""
+        numbers = array(typecode, bytes(self._values))
+        return numbers[offset // numbers.itemsize :: self._width // numbers.itemsize]
+
+    def set(self, index: int, value: bytes) -> None:
+        """Set one element, unless it has that value."""
+        start = index * self._width
+        place = slice(start, start + self._width)
+        if self._values[place] == value:
+            return
+        self._values[place] = value
+        self._pending.append((index.to_bytes(4, byteorder), value))
+        if len(self._pending) >= _MANY:
+            self.flush()
+
+    def set_span(self, first: int, values: bytes) -> None:
+        """Set elements that stand side by side."""
+        for at in range(0, len(values), self._width):
+            self.set(first + at // self._width, values[at : at + self._width])
+
+    def flush(self) -> None:
+        """Write what was set. MapError; then `load()` tells what was written."""
+        if self._pending:
+            self._array.update_batch(self._pending)
+            self._pending.clear()
+
+
+class Words(Mirror):
+    """A mirror of an array of u64, whose elements change at once for every reader."""
+
+    def word(self, index: int) -> int:
+        """One element as a number."""
+        return int.from_bytes(self[index], byteorder)
+
+    def set_word(self, index: int, value: int) -> None:
+        """Set one element to a number."""
+        self.set(index, value.to_bytes(_WORD, byteorder))

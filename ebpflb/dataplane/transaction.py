@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of writes.
+
+New things come first, each complete before anything names it: backends, slots, names, descriptors;
+then the words of lb_current, each of which commits one frontend; then what makes a new frontend
+visible: lb_frontends, and the flags of its address. What goes is taken away in reverse. What a
+program may still be reading is not touched but retired, with one exception: the flags of a backend,
+a single byte, change in place.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from sys import byteorder
+
+from ebpflb.dataplane.records import USABLE, BackendRecord, DescRecord
+from ebpflb.dataplane.slots import Range
+from ebpflb.dataplane.staging import Staged
+from ebpflb.dataplane.state import Port, State
+from ebpflb.model.service import ServiceName
+
+
+class Transaction:
+    """Some Services that change together: `add()` as often as needed, then `finish()`.
+
+    Every method raises MapError; the state is then unknown.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._touched: dict[int, Port] = {}
+        self._kept: dict[ServiceName, set[int]] = {}
+        self._old_descs: list[int] = []
+
+    def add(self, staged: Sequence[Staged]) -> None:
+        """Write what is new of these Services, and commit it."""
+        state = self._state
+        self._clear_counters(staged)
+        for service in staged:
+            for index, record in service.backends:
+                state.backends.set(index, record)
+        state.backends.flush()
+        for service in staged:
+            for place, content in service.slots:
+                state.slots.set_span(place.base, content)
+        state.slots.flush()
+        names = [(_key(index), name) for service in staged for index, name in service.names]
+        state.maps["lb_names"].update_batch(names)
+        for service in staged:
+            for _, index, record in service.descs:
+                state.descs.set(index, record)
+        state.descs.flush()
+        self._commit(staged)
+
+    def _clear_counters(self, staged: Sequence[Staged]) -> None:
+        used_before = self._state.used_before
+        frontends = (index for service in staged for index, _ in service.new_frontends)
+        self._clear("lb_count_front", (index for index in frontends if used_before[index]))
+        self._clear("lb_count_back", (i for service in staged for i in service.reused_backends))
+
+    def _clear(self, name: str, indices: Iterable[int]) -> None:
+        counters = self._state.maps[name]
+        zero = bytes(counters.value_size)
+        counters.update_batch([(_key(index), zero) for index in indices])
+
+    def _commit(self, staged: Sequence[Staged]) -> None:
+        state = self._state
+        for service in staged:
+            self._kept[service.service] = service.frontends
+            for name, identity in service.ports.items():
+                if identity not in state.ports:
+                    state.add_port(name, identity)
+            for frontend, index, record in service.descs:
+                self._replace_desc(frontend, index, DescRecord.unpack(record))
+        state.current.flush()
+        new = [(key, _key(index)) for service in staged for index, key in service.new_frontends]
+        state.maps["lb_frontends"].update_batch(new)
+        state.addresses.publish()
+
+    def _replace_desc(self, frontend: int, index: int, new: DescRecord) -> None:
+        state = self._state
+        self._drop_desc(frontend)
+        port = state.ports[new.service]
+        port.frontends.append(frontend)
+        self._touched[port.identity] = port
+        state.addresses.use(new.address, new.type)
+        state.current.set_word(frontend, index)
+
+    def _drop_desc(self, frontend: int) -> None:
+        state = self._state
+        if desc := state.desc(frontend):
+            self._old_descs.append(state.current.word(frontend))
+            port = state.ports[desc.service]
+            port.frontends.remove(frontend)
+            self._touched[port.identity] = port
+            state.addresses.leave(desc.address, desc.type)
+
+    def finish(self, now: float) -> None:
+        """Take away what these Services no longer have, and retire it."""
+        state = self._state
+        gone = {frontend: desc.frontend for frontend, desc in self._gone()}
+        for frontend in gone:
+            self._drop_desc(frontend)
+        state.addresses.withdraw()
+        state.maps["lb_frontends"].delete_batch(list(gone.values()))
+        for frontend, key in gone.items():
+            state.current.set_word(frontend, 0)
+            state.used_before[frontend] = 1
+            del state.frontends[key]
+        state.current.flush()
+        self._release(now)
+        state.frontend_indices.retire(gone, now)
+        state.desc_indices.retire(self._old_descs, now)
+
+    def _gone(self) -> Iterator[tuple[int, DescRecord]]:
+        state = self._state
+        for service, kept in self._kept.items():
+            for port in state.services.get(service, {}).values():
+                for frontend in port.frontends:
+                    if frontend not in kept and (desc := state.desc(frontend)):
+                        yield frontend, desc
+
+    def _release(self, now: float) -> None:
+        state = self._state
+        ranges: set[Range] = set()
+        backends: set[int] = set()
+        for port in self._touched.values():
+            before = set(port.ranges), set(port.backends)
+            state.refresh(port)
+            ranges |= before[0].difference(port.ranges)
+            backends |= before[1].difference(port.backends)
+        for index in sorted(backends):
+            record = BackendRecord.unpack(state.backends[index])
+            state.backends.set(index, record._replace(flags=record.flags & ~USABLE).pack())
+        state.backends.flush()
+        self._remove_empty_ports()
+        state.slot_ranges.retire(ranges, now)
+        state.backend_indices.retire(backends, now)
+
+    def _remove_empty_ports(self) -> None:
+        state = self._state
+        empty = [port for port in self._touched.values() if not port.frontends]
+        state.maps["lb_names"].delete_batch([_key(port.identity) for port in empty])
+        for port in empty:
+            state.remove_port(port)
+        state.names_left += len(empty)
+
+
+def _key(index: int) -> bytes:
+    return index.to_bytes(4, byteorder)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source that reads manifests from a directory or a file, and watches them."""
+
+import errno
+import logging
+import os
+import select
+import stat
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpflb.errors import SourceError
+from ebpflb.model.changes import ApiObject, ObjectKey
+from ebpflb.source.inventory import Inventory
+from ebpflb.source.manifest import parse_manifest
+from ebpflb.source.watch import Watch
+
+_log = logging.getLogger("ebpflb.source")
+Signature = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEvent:
+    """What changed since the event before; the first one (initial) carries everything.
+
+    errors is always the complete list: path -> one line that names file, document, object and
+    field. The objects of a path with an error are those that were read there last.
+    """
+
+    upserts: tuple[ApiObject, ...]
+    removals: tuple[ObjectKey, ...]
+    errors: Mapping[str, str]
+    initial: bool
+
+
+class DirectorySource:
+    """Reads *.yaml, *.yml and *.json in a directory (not below it), or one file.
+
+    Calls emit() from a thread of its own: once at the start, also if there is nothing, then for
+    every change. While the path does not exist, its objects stay as they were. An object in
+    several files is taken from the last one in the order of file names.
+    """
+
+    def __init__(self, path: Path, emit: Callable[[SourceEvent], None]) -> None:
+        self._path = str(path)
+        self._emit = emit
+        self._inventory = Inventory()
+        self._signatures: dict[str, Signature] = {}
+        # File name -> its path and what is wrong with it; "" = the path as a whole.
+        self._errors: dict[str, tuple[str, str]] = {}
+        self._told: dict[str, str] = {}
+        self._said: set[str] = set()
+        self._stop: int | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to read and watch. Raises SourceError if the machine cannot watch."""
+        try:
+            watch = Watch(self._path)
+        except OSError as error:
+            advice = "raise the sysctl fs.inotify.max_user_instances"
+            raise SourceError(f"{self._path}: no inotify: {error.strerror}; {advice}") from error
+        self._stop = os.eventfd(0)
+        self._thread = threading.Thread(
+            target=self._run, args=(watch, self._stop), name="ebpflb-source", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it; emit() is not called after that."""
+        if self._thread is None or self._stop is None:
+            return
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        os.close(self._stop)
+        self._thread = self._stop = None
+
+    def _run(self, watch: Watch, stop: int) -> None:
+        poller = select.poll()
+        poller.register(stop, select.POLLIN)
+        poller.register(watch.fileno(), select.POLLIN)
+        with closing(watch):
+            self._read_all(watch)
+            self._send(initial=True)
+            while stop not in dict(poller.poll()):
+                self._read_touched(watch)
+                self._send(initial=False)
+
+    def _read_touched(self, watch: Watch) -> None:
+        touched = watch.read()
+        for name in sorted(touched.gone):
+            self._drop(name)
+        for name in sorted(touched.changed - touched.gone):
+            self._read(name, watch.path_of(name))
+        if touched.anew:
+            self._read_all(watch)
+
+    def _read_all(self, watch: Watch) -> None:
+        """Follow the path anew; read what may differ from what was read before."""
+        try:
+            names = watch.follow()
+        except OSError as error:
+            line = f"{self._path}: {error.strerror}; what was read there before stays in force"
+            self._errors[""] = (self._path, line)
+            return
+        self._errors.pop("", None)
+        for name in self._signatures.keys() - set(names):
+            self._drop(name)
+        for name in sorted(names):
+            path = watch.path_of(name)
+            if name not in self._signatures or _signature_at(path) != self._signatures[name]:
+                self._read(name, path)
+
+    def _drop(self, name: str) -> None:
+        self._signatures.pop(name, None)
+        self._errors.pop(name, None)
+        self._inventory.put(name, {})
+
+    def _read(self, name: str, path: str) -> None:
+        try:
+            self._signatures[name], raw = _content(path)
+            content = parse_manifest(name, raw)
+        except SourceError as error:
+            self._errors[name] = (path, f"{path}: {error}")
+        except OSError as error:
+            # A file that has vanished meanwhile is told by an event of its own.
+            if os.path.lexists(path):
+                self._signatures[name] = ()
+                self._errors[name] = (path, f"{path}: cannot be read: {error.strerror}")
+        else:
+            self._errors.pop(name, None)
+            self._say(logging.INFO, content.remarks)
+            self._say(logging.WARNING, self._inventory.put(name, content.objects))
+
+    def _say(self, level: int, remarks: Iterable[str]) -> None:
+        for remark in remarks:
+            if remark not in self._said:
+                self._said.add(remark)
+                _log.log(level, remark)
+
+    def _send(self, initial: bool) -> None:
+        errors = dict(self._errors.values())
+        upserts, removals = self._inventory.take()
+        if initial or upserts or removals or errors != self._told:
+            self._told = errors
+            self._emit(SourceEvent(upserts, removals, errors, initial))
+
+
+def _content(path: str) -> tuple[Signature, bytes]:
+    with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return _signature(status), file.read()
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _signature_at(path: str) -> Signature:
+    try:
+        return _signature(os.stat(path))
+    except OSError:
+        return ()
+
+
+def _signature(status: os.stat_result) -> Signature:
+    """Differs when the content may differ."""
+    return (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
