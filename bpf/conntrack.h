@@ -27,31 +27,64 @@ static __always_inline int lb_ct_is_syn(const struct lb_packet *pkt)
 	       (pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK | LB_TCP_RST)) == LB_TCP_SYN;
 }
 
-/* Where a live flow most likely is comes first: UDP and SYN in lb_ct_short, else established. */
-static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_packet *pkt)
+static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_tuple *key)
 {
 	struct lb_conntrack *entry;
 
-	if (pkt->tuple.proto == IPPROTO_UDP)
-		return lb_ct_short.lookup(&pkt->tuple);
-	entry = lb_conntrack.lookup(&pkt->tuple);
-	return entry ? entry : lb_ct_short.lookup(&pkt->tuple);
+	if (key->proto == IPPROTO_UDP)
+		return lb_ct_short.lookup(key);
+	entry = lb_conntrack.lookup(key);
+	return entry ? entry : lb_ct_short.lookup(key);
+}
+
+/*
+ * The entry of the other direction, whose key follows from what this one becomes. NULL when it is
+ * gone, or belongs to a later flow that has begun with the same key.
+ */
+static __always_inline struct lb_conntrack *
+lb_conntrack_peer(const struct lb_tuple *key, const struct lb_conntrack *entry,
+		  struct lb_tuple *peer_key)
+{
+	struct lb_conntrack *peer;
+	struct lb_tuple back;
+
+	lb_tuple_reverse(peer_key, &entry->to);
+	peer = lb_conntrack_lookup(peer_key);
+	if (!peer)
+		return NULL;
+	lb_tuple_reverse(&back, &peer->to);
+	return lb_tuple_is_equal(&back, key) ? peer : NULL;
+}
+
+/* Whether the timeout of UDP has passed since the last packet of either direction. */
+static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
+						const struct lb_conntrack *entry)
+{
+	struct lb_settings *settings;
+	struct lb_conntrack *peer;
+	struct lb_tuple peer_key;
+	__s64 oldest;
+	int zero = 0;
+
+	settings = lb_settings.lookup(&zero);
+	if (!settings)
+		return 0;
+	oldest = bpf_ktime_get_ns() - settings->udp_timeout * LB_SECOND;
+	if ((__s64)entry->last_seen >= oldest)
+		return 0;
+	peer = lb_conntrack_peer(key, entry, &peer_key);
+	return !peer || (__s64)peer->last_seen < oldest;
 }
 
 static __always_inline int lb_conntrack_is_stale_udp(const struct lb_packet *pkt,
 						     const struct lb_conntrack *entry)
 {
-	struct lb_settings *settings;
-	int zero = 0;
-
 	if (pkt->tuple.proto != IPPROTO_UDP)
 		return 0;
 	if (entry->direction == LB_DIR_ORIGINAL &&
 	    !lb_backend_usable(entry->backend, entry->generation))
 		return 1;
-	settings = lb_settings.lookup(&zero);
-	return settings &&
-	       bpf_ktime_get_ns() - entry->last_seen > settings->udp_timeout * LB_SECOND;
+	return lb_conntrack_is_idle(&pkt->tuple, entry);
 }
 
 /* Whether the entry still decides for this packet, or the packet opens a new flow in its place. */
@@ -96,32 +129,27 @@ static __always_inline void lb_conntrack_fill_reply(struct lb_conntrack *entry,
 	entry->hook = flow->reply_hook;
 }
 
-/* The other direction's key follows from what this direction becomes. */
-static __always_inline void lb_conntrack_peer_key(struct lb_tuple *peer,
-						  const struct lb_conntrack *entry)
-{
-	lb_tuple_reverse(peer, &entry->to);
-}
-
+/* While lb_conntrack is full the flow stays where it is, and every packet tries again. */
 static __always_inline void lb_conntrack_promote(struct lb_tuple *key, struct lb_conntrack *entry)
 {
 	struct lb_conntrack *reply;
 	struct lb_tuple peer;
 
-	lb_conntrack_peer_key(&peer, entry);
-	reply = lb_ct_short.lookup(&peer);
+	reply = lb_conntrack_peer(key, entry, &peer);
 	if (!reply || !(reply->state & LB_CT_SYN))
 		return;
 	entry->state |= LB_CT_ESTABLISHED;
 	reply->state |= LB_CT_ESTABLISHED;
-	if (lb_conntrack.update(&peer, reply))
-		return;
-	if (lb_conntrack.update(key, entry)) {
+	if (!lb_conntrack.update(&peer, reply)) {
+		if (!lb_conntrack.update(key, entry)) {
+			lb_ct_short.delete(&peer);
+			lb_ct_short.delete(key);
+			return;
+		}
 		lb_conntrack.delete(&peer);
-		return;
 	}
-	lb_ct_short.delete(&peer);
-	lb_ct_short.delete(key);
+	entry->state &= ~LB_CT_ESTABLISHED;
+	reply->state &= ~LB_CT_ESTABLISHED;
 }
 
 static __always_inline void lb_conntrack_close_one(struct lb_tuple *key, struct lb_conntrack *entry)
@@ -137,13 +165,9 @@ static __always_inline void lb_conntrack_close_one(struct lb_tuple *key, struct 
 static __always_inline void lb_conntrack_close(struct lb_tuple *key, struct lb_conntrack *entry,
 					       int must_have_fin)
 {
-	struct lb_conntrack *other;
 	struct lb_tuple peer;
+	struct lb_conntrack *other = lb_conntrack_peer(key, entry, &peer);
 
-	lb_conntrack_peer_key(&peer, entry);
-	other = lb_conntrack.lookup(&peer);
-	if (!other)
-		other = lb_ct_short.lookup(&peer);
 	if (must_have_fin && (!other || !(other->state & LB_CT_FIN)))
 		return;
 	if (other)
@@ -170,12 +194,11 @@ static __always_inline void lb_conntrack_track_tcp(struct lb_packet *pkt,
 }
 
 /* Counts the packet and moves the state on. May move the entry: it is not to be used after. */
-static __always_inline void lb_conntrack_track(struct __sk_buff *skb, struct lb_packet *pkt,
-					       struct lb_conntrack *entry)
+static __always_inline void lb_conntrack_track(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	entry->last_seen = bpf_ktime_get_ns();
 	__sync_fetch_and_add(&entry->packets, 1);
-	__sync_fetch_and_add(&entry->bytes, skb->len - pkt->l2);
+	__sync_fetch_and_add(&entry->bytes, pkt->len);
 	if (pkt->tuple.proto == IPPROTO_TCP)
 		lb_conntrack_track_tcp(pkt, entry);
 }

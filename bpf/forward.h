@@ -10,12 +10,12 @@
 static long (*lb_redirect_neigh)(__u32 ifindex, void *params, int plen,
 				 __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
 
-/* The largest packet this skb becomes on the wire. */
+/* The largest packet this skb becomes on the wire, without its link header. */
 static __always_inline __u32 lb_wire_len(struct __sk_buff *skb, const struct lb_packet *pkt)
 {
 	if (skb->gso_size)
 		return skb->gso_size + pkt->header_len + pkt->l4 - pkt->l3;
-	return skb->len - pkt->l2;
+	return pkt->len;
 }
 
 static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, struct __sk_buff *skb,
@@ -23,6 +23,7 @@ static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, struct __sk_
 {
 	fib->ifindex = skb->ifindex;
 	fib->l4_protocol = pkt->tuple.proto;
+	fib->tot_len = lb_wire_len(skb, pkt);
 	if (pkt->is_ipv4) {
 		fib->family = LB_AF_INET;
 		fib->ipv4_src = pkt->tuple.saddr.word[3];
@@ -34,7 +35,10 @@ static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, struct __sk_
 	}
 }
 
-/* Where a packet to daddr leaves. The packet must still be as it came: errors quote it. */
+/*
+ * Where a packet to daddr leaves. The packet must still be as it came: errors quote it. The MTU of
+ * what does not fit is in fib->tot_len.
+ */
 static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, struct __sk_buff *skb,
 					 const struct lb_packet *pkt, const struct lb_addr *daddr)
 {
@@ -50,8 +54,6 @@ static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, struct __sk
 		__builtin_memset(fib->dmac, 0, sizeof(fib->dmac));
 	else if (result)
 		return -LB_DROP_NO_ROUTE;
-	if (skb->gso_size && fib->tot_len && lb_wire_len(skb, pkt) > fib->tot_len)
-		return -LB_DROP_TOO_BIG;
 	return LB_NEXT;
 }
 

@@ -19,9 +19,10 @@ struct lb_cursor {
 	void *end;
 };
 
-/* l3 and l4 are offsets from skb->data; l2 is the length of the link header. */
+/* l3 and l4 are offsets from skb->data; l2 is the length of the link header, len of what follows. */
 struct lb_packet {
 	struct lb_tuple tuple;
+	__u32 len;
 	__u16 l3;
 	__u16 l4;
 	__u16 header_len;
@@ -126,10 +127,17 @@ static __always_inline int lb_parse(struct __sk_buff *skb, struct lb_packet *pkt
 		verdict = lb_parse_ipv6(&cur, pkt);
 	if (verdict)
 		return verdict;
+	pkt->len = skb->len - l2;
 	pkt->l2 = l2;
 	pkt->l3 = l2;
 	pkt->l4 = l2 + (pkt->is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 	return lb_parse_l4(&cur, pkt);
+}
+
+static __always_inline int lb_tuple_is_equal(const struct lb_tuple *a, const struct lb_tuple *b)
+{
+	return a->sport == b->sport && a->dport == b->dport && a->proto == b->proto &&
+	       lb_addr_is_equal(&a->saddr, &b->saddr) && lb_addr_is_equal(&a->daddr, &b->daddr);
 }
 
 static __always_inline void lb_tuple_reverse(struct lb_tuple *out, const struct lb_tuple *in)

@@ -40,29 +40,28 @@ static __always_inline int lb_leaves_from_tc(const struct lb_conntrack *entry)
 	return entry->flags & LB_CT_SNAT;
 }
 
-/* A masqueraded flow lives only as a pair; the LRU may have taken one half. */
-static __always_inline int lb_has_lost_reply(const struct lb_conntrack *entry)
+/* A flow lives only as a pair; the LRU may have taken one half. */
+static __always_inline int lb_has_lost_reply(const struct lb_packet *pkt,
+					     const struct lb_conntrack *entry)
 {
 	struct lb_tuple peer;
 
-	if (!(entry->flags & LB_CT_SNAT) || entry->direction != LB_DIR_ORIGINAL ||
-	    entry->state & LB_CT_ESTABLISHED)
+	if (entry->direction != LB_DIR_ORIGINAL || entry->state & LB_CT_ESTABLISHED)
 		return 0;
-	lb_conntrack_peer_key(&peer, entry);
-	return !lb_ct_short.lookup(&peer);
+	return !lb_conntrack_peer(&pkt->tuple, entry, &peer);
 }
 
 /* LB_NEXT: no entry for this packet at this hook. */
 static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet *pkt, int hook,
 					 struct bpf_fib_lookup *fib)
 {
-	struct lb_conntrack *entry = lb_conntrack_lookup(pkt);
+	struct lb_conntrack *entry = lb_conntrack_lookup(&pkt->tuple);
 	struct lb_action action;
 	int verdict;
 
 	if (!entry || entry->hook != hook)
 		return LB_NEXT;
-	if (!lb_conntrack_is_current(pkt, entry) || lb_has_lost_reply(entry))
+	if (!lb_conntrack_is_current(pkt, entry) || lb_has_lost_reply(pkt, entry))
 		return LB_NEXT;
 	if (lb_leaves_from_tc(entry)) {
 		verdict = lb_fib_lookup(fib, skb, pkt, &entry->to.daddr);
@@ -73,7 +72,7 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 	action.ifindex = entry->ifindex;
 	action.direction = entry->direction;
 	action.flags = entry->flags;
-	lb_conntrack_track(skb, pkt, entry);
+	lb_conntrack_track(pkt, entry);
 	return lb_act(skb, pkt, &action, fib);
 }
 

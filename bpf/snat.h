@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Both entries of a new flow, and the source port of one that is masqueraded. The reply's tuple is
- * the reservation: inserting it fails when another flow has it.
+ * Both entries of a new flow, and its source port. The reply's tuple is the reservation: inserting
+ * it fails when another flow has it.
  */
 #ifndef LB_SNAT_H
 #define LB_SNAT_H
@@ -18,7 +18,15 @@ static __always_inline __u16 lb_snat_random_port(const struct lb_settings *setti
 	return settings->snat_ports[1].first + n - first;
 }
 
-/* Takes the reply tuple, also from a flow that has ended. Returns 0 when it is taken. */
+static __always_inline int lb_snat_is_over(const struct lb_tuple *reply,
+					   const struct lb_conntrack *entry)
+{
+	if (reply->proto == IPPROTO_UDP)
+		return lb_conntrack_is_idle(reply, entry);
+	return entry->state & LB_CT_CLOSED;
+}
+
+/* Takes the reply tuple: a free one, its own, or that of a flow which has ended. 0 if it can. */
 static __always_inline int lb_snat_take(struct lb_tuple *reply, struct lb_conntrack *entry)
 {
 	struct lb_conntrack *old;
@@ -29,10 +37,14 @@ static __always_inline int lb_snat_take(struct lb_tuple *reply, struct lb_conntr
 	if (!lb_ct_short.insert(reply, entry))
 		return 0;
 	old = lb_ct_short.lookup(reply);
-	if (!old || !(old->state & LB_CT_CLOSED))
+	if (!old)
 		return -1;
-	lb_conntrack_peer_key(&peer, old);
-	lb_ct_short.delete(&peer);
+	if (!lb_tuple_is_equal(&old->to, &entry->to)) {
+		if (!lb_snat_is_over(reply, old))
+			return -1;
+		if (lb_conntrack_peer(reply, old, &peer))
+			lb_ct_short.delete(&peer);
+	}
 	return lb_ct_short.update(reply, entry);
 }
 
@@ -53,9 +65,26 @@ static __always_inline int lb_snat_reserve(struct lb_tuple *reply, struct lb_con
 	return -LB_DROP_SNAT_PORTS;
 }
 
+/* An established flow of the same tuple, which would hide the new entries. */
+static __always_inline void lb_conntrack_forget(struct lb_tuple *key)
+{
+	struct lb_conntrack *old;
+	struct lb_tuple peer;
+
+	if (key->proto == IPPROTO_UDP)
+		return;
+	old = lb_conntrack.lookup(key);
+	if (!old)
+		return;
+	if (lb_conntrack_peer(key, old, &peer))
+		lb_conntrack.delete(&peer);
+	lb_conntrack.delete(key);
+}
+
 /*
- * Makes both entries of the flow; fills flow->to.sport when it is masqueraded. The reply comes
- * first: an original without its reply would send packets whose answers nobody reverses.
+ * Makes both entries of the flow and fills flow->to.sport: another port when it is masqueraded, or
+ * when the client has a flow from this port to the backend already, by another frontend. The reply
+ * comes first: an original without its reply would send packets whose answers nobody reverses.
  */
 static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_flow *flow)
 {
@@ -63,19 +92,19 @@ static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_
 	struct lb_tuple reply;
 	int verdict = LB_NEXT;
 
+	lb_conntrack_forget(&pkt->tuple);
 	lb_tuple_reverse(&reply, &flow->to);
 	lb_conntrack_fill(&entry, flow, bpf_ktime_get_ns());
 	lb_conntrack_fill_reply(&entry, flow, &pkt->tuple);
-	if (flow->flags & LB_CT_SNAT)
+	if (flow->flags & LB_CT_SNAT || lb_snat_take(&reply, &entry))
 		verdict = lb_snat_reserve(&reply, &entry);
-	else if (lb_ct_short.update(&reply, &entry))
-		verdict = -LB_DROP_CONNTRACK_FULL;
 	if (verdict)
 		return verdict;
 	flow->to.sport = reply.dport;
 	lb_conntrack_fill(&entry, flow, entry.created);
 	entry.state = LB_CT_SYN;
 	entry.packets = 1;
+	entry.bytes = pkt->len;
 	if (lb_ct_short.update(&pkt->tuple, &entry)) {
 		lb_ct_short.delete(&reply);
 		return -LB_DROP_CONNTRACK_FULL;

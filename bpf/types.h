@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Every struct and enum shared with Python (ebpflb/dataplane/structs.py mirrors them, and every
- * compile asserts that both agree). No code, no maps. Field types carry the byte order.
- * No implicit padding: padding is named pad and is zero.
+ * Every struct and enum shared with Python: dataplane/structs.py mirrors them, each compile asserts
+ * that both agree. No code. Field types carry the byte order; padding is named pad and is zero.
  */
 #ifndef LB_TYPES_H
 #define LB_TYPES_H
@@ -44,7 +43,6 @@ enum lb_desc_flag {
 	LB_DESC_INTERNAL_LOCAL = 1 << 0,
 	LB_DESC_EXTERNAL_LOCAL = 1 << 1,
 };
-
 /* What a frontend does. Immutable while lb_current names it. */
 struct lb_desc {
 	struct lb_frontend_key frontend;
@@ -180,7 +178,7 @@ enum lb_ct_flag {
 };
 
 /*
- * One direction of a flow: what its packets become, and at which hook. Times are bpf_ktime_get_ns().
+ * One direction of a flow: what its packets become, and at which hook. Times: bpf_ktime_get_ns().
  * ifindex: where packets of this direction must leave, 0 when the stack routes them.
  */
 struct lb_conntrack {
@@ -226,7 +224,7 @@ struct lb_counts {
 	__u64 dropped;
 };
 
-/* Why a packet or a connection was not let through; the index of lb_count_drop. */
+/* Why something was not let through; the index of lb_count_drop. */
 enum lb_drop_reason {
 	LB_DROP_NO_ENDPOINT = 1,
 	LB_DROP_NO_LOCAL_ENDPOINT = 2,
@@ -241,7 +239,7 @@ enum lb_drop_reason {
 	LB_DROP_REASONS = 11,
 };
 
-/* What the pins were made from; the only map whose layout never changes. */
+/* What the pins were made from; this layout never changes. */
 struct lb_meta {
 	__u32 magic;
 	__u32 layout;

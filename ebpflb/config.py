@@ -20,11 +20,6 @@ ENVIRONMENT_PREFIX = "EBPFLB_"
 BPFFS_ROOT = "/sys/fs/bpf/ebpflb"
 METRICS_BIND_ADDRESS = "127.0.0.1:10249"
 HEALTHZ_BIND_ADDRESS = "0.0.0.0:10256"
-# Workload patterns are looked at first: eni0a1b2c3d4e5 is a pod's, eno1 is an uplink.
-WORKLOAD_DEVICES = "veth*,cali*,lxc*,eni[0-9a-f]*,gke*,azv*"
-HOST_DEVICES = (
-    "eth*,en[opsxX]*,wl*,ww*,ib*,bond*,team*,vxlan*,flannel*,geneve*,tunl*,wg*,wireguard*"
-)
 
 # Kubernetes puts these into a pod's environment when a Service is called ebpflb.
 _SERVICE_LINK = re.compile(r"EBPFLB(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
@@ -34,7 +29,10 @@ _MOUNTS = Path("/proc/mounts")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an agent was told, checked. An empty bind address means: do not listen."""
+    """What an agent was told, checked.
+
+    No device patterns: those of dataplane/devices.py. An empty bind address: do not listen.
+    """
 
     manifests: Path
     node_name: str
@@ -295,16 +293,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "host-devices",
         _list,
-        lambda: HOST_DEVICES,
+        lambda: "",
         "PATTERN,...",
-        f"uplinks and tunnels of the node  [{HOST_DEVICES}]",
+        "uplinks and tunnels of the node  [eth*, en*, bond*, vxlan*, wg* and their like]",
     ),
     Option(
         "workload-devices",
         _list,
-        lambda: WORKLOAD_DEVICES,
+        lambda: "",
         "PATTERN,...",
-        f"host side of pods' devices; looked at before host-devices  [{WORKLOAD_DEVICES}]",
+        "the host's end of pods' devices, looked at first  [veth*, cali*, eni* and their like]",
     ),
     Option(
         "socket-lb",

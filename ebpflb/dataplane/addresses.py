@@ -15,14 +15,17 @@ from ebpflb.dataplane.slots import Indices, NoRoomError
 from ebpflb.dataplane.structs import AddrFlag, FrontendType
 from ebpflb.model.address import Address
 
-_NODE_FLAGS = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
+# Plain numbers: an IntFlag costs ten times as much to combine.
+_CLUSTER_IP = int(AddrFlag.LB_ADDR_CLUSTER_IP)
+_EXTERNAL = int(AddrFlag.LB_ADDR_EXTERNAL)
+_NODE_FLAGS = int(AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT)
 
-VIP_FLAGS: Mapping[int, AddrFlag] = {
-    FrontendType.LB_CLUSTER_IP: AddrFlag.LB_ADDR_CLUSTER_IP,
-    FrontendType.LB_EXTERNAL_IP: AddrFlag.LB_ADDR_EXTERNAL,
-    FrontendType.LB_LOAD_BALANCER: AddrFlag.LB_ADDR_EXTERNAL,
+# What a frontend of a type makes its address; a NodePort has none of its own.
+_VIP_FLAGS: Mapping[int, int] = {
+    FrontendType.LB_CLUSTER_IP: _CLUSTER_IP,
+    FrontendType.LB_EXTERNAL_IP: _EXTERNAL,
+    FrontendType.LB_LOAD_BALANCER: _EXTERNAL,
 }
-"""What a frontend of a type makes its address; a NodePort has none of its own."""
 
 
 class Addresses:
@@ -37,6 +40,7 @@ class Addresses:
         self._unwritten: dict[Address, None] = {}
         self._users: Counter[tuple[Address, int]] = Counter()
         self._node: dict[Address, int] = {}
+        self._unpublished: set[Address] = set()
         self._touched: set[Address] = set()
 
     def load(self) -> None:
@@ -52,10 +56,13 @@ class Addresses:
         }
         self._unwritten.clear()
         self._users.clear()
-        self._touched = set(self._index)
+        self._touch(self._index)
 
-    def reserve(self, address: Address) -> bool:
-        """Make sure that the address has an index; whether it is a new one. NoRoomError."""
+    def reserve(self, address: Address, kind: int) -> bool:
+        """Find room for the address of a frontend of type `kind`; whether it is new. NoRoomError."""
+        return kind in _VIP_FLAGS and self._reserve(address)
+
+    def _reserve(self, address: Address) -> bool:
         if address in self._index:
             return False
         self._index[address] = self.indices.take()
@@ -76,17 +83,21 @@ class Addresses:
         self._count(address, kind, -1)
 
     def _count(self, address: Address, kind: int, step: int) -> None:
-        if flag := VIP_FLAGS.get(kind):
+        if flag := _VIP_FLAGS.get(kind):
             self._users[address, flag] += step
             if not self._users[address, flag]:
                 del self._users[address, flag]
-            self._touched.add(address)
+            self._touch((address,))
+
+    def _touch(self, addresses: Iterable[Address]) -> None:
+        self._unpublished.update(addresses)
+        self._touched.update(addresses)
 
     def set_node(self, wanted: Mapping[Address, AddrFlag]) -> list[Address]:
         """Replace the node's addresses and write that. Returns those for which there is no room."""
         missing = [address for address in wanted if not self._has_room(address)]
         known = wanted.keys() - set(missing)
-        self._touched |= self._node.keys() | known
+        self._touch(self._node.keys() | known)
         self._node = {address: int(wanted[address]) for address in known}
         self.publish()
         self.withdraw()
@@ -94,17 +105,18 @@ class Addresses:
 
     def _has_room(self, address: Address) -> bool:
         try:
-            self.reserve(address)
+            self._reserve(address)
         except NoRoomError:
             return False
         return True
 
     def publish(self) -> None:
         """Write new addresses and new flags; take no flag away."""
-        for address in self._touched:
+        for address in self._unpublished:
             index = self._index[address]
             self._flags.set_word(index, self._flags.word(index) | self._wanted(address))
         self._flags.flush()
+        self._unpublished.clear()
         new = [(bytes(key), self._index[key].to_bytes(4, byteorder)) for key in self._unwritten]
         self._map.update_batch(new)
         self._unwritten.clear()
@@ -118,9 +130,10 @@ class Addresses:
 
     def _wanted(self, address: Address) -> int:
         flags = self._node.get(address, 0)
-        for flag in set(VIP_FLAGS.values()):
-            if (address, flag) in self._users:
-                flags |= flag
+        if (address, _CLUSTER_IP) in self._users:
+            flags |= _CLUSTER_IP
+        if (address, _EXTERNAL) in self._users:
+            flags |= _EXTERNAL
         return flags
 
     def idle(self) -> set[Address]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.dataplane.links import Change, Program, TcDirection
+from ebpflb.dataplane.links import Change, LoadedProgram, TcDirection
 from ebpflb.dataplane.netlink import (
     NLM_F_CREATE,
     NLM_F_ECHO,
@@ -77,9 +77,13 @@ class Clsact:
         self._marks = marks
 
     def qdiscs(self) -> frozenset[int]:
-        """The devices that carry a clsact qdisc, whoever made it."""
-        with _explained("clsact qdiscs"):
+        """The devices that carry a clsact qdisc, whoever made it; none on kernels without tc."""
+        try:
             found = self._netlink.dump(Rtm.GETQDISC, _tcmsg(0))
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return frozenset()
+            raise AttachError(f"cannot list qdiscs: {error.strerror}") from error
         return frozenset(
             _TCMSG.unpack_from(body)[1]
             for body in found
@@ -104,7 +108,7 @@ class Clsact:
             for found in self.filters(ifindex, direction)
         )
 
-    def attach(self, ifindex: int, direction: TcDirection, program: Program) -> Change:
+    def attach(self, ifindex: int, direction: TcDirection, program: LoadedProgram) -> Change:
         """Have `program` run at a device. AttachError names the device.
 
         Its cause is an OSError, with ENODEV when the device is gone.
@@ -201,7 +205,7 @@ def _filter_message(ifindex: int, direction: TcDirection) -> bytes:
     return _tcmsg(ifindex, HANDLE, _PARENT[direction], details) + attribute(_TCA_KIND, b"bpf\0")
 
 
-def _filter_options(program: Program) -> bytes:
+def _filter_options(program: LoadedProgram) -> bytes:
     return attribute(
         _TCA_OPTIONS,
         attribute(_TCA_BPF_FD, _U32.pack(program.fd))
@@ -210,7 +214,7 @@ def _filter_options(program: Program) -> bytes:
     )
 
 
-def _name(program: Program) -> str:
+def _name(program: LoadedProgram) -> str:
     return _NAME_PREFIX + program.name
 
 

@@ -278,7 +278,8 @@ class Watch:
 
     def _wait(self, timeout: float | None) -> bool:
         """Whether there is an event; False when the time is over or the watch ends."""
-        ready, _, _ = select.select([self._netlink, self._wake], [], [], timeout)
+        events = self._netlink.fileno()
+        ready, _, _ = select.select([events, self._wake], [], [], timeout)
         return bool(ready) and self._wake not in ready
 
     def _drain(self) -> None:

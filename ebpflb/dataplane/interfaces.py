@@ -24,6 +24,7 @@ _SKIP_STATISTICS = 1 << 3
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
 _RTA_DST, _RTA_PREFSRC = 1, 7
 _MAPPED = bytes(10) + b"\xff\xff"
+_FAMILY = {int(socket.AF_INET): Family.IPV4, int(socket.AF_INET6): Family.IPV6}
 
 # Addresses for documentation: never a destination, so only a default route leads there.
 _ANYWHERE = {
@@ -81,8 +82,7 @@ def read_addresses(netlink: Rtnetlink) -> list[InterfaceAddress]:
     """All addresses of the namespace; those of one device and family as the kernel ranks them."""
     request = _IFADDRMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     bodies = netlink.dump(Rtm.GETADDR, request)
-    families = {socket.AF_INET: Family.IPV4, socket.AF_INET6: Family.IPV6}
-    return [_address(body, families[body[0]]) for body in bodies if body[0] in families]
+    return [_address(body, _FAMILY[body[0]]) for body in bodies if body[0] in _FAMILY]
 
 
 def default_source(netlink: Rtnetlink, family: Family) -> Address | None:

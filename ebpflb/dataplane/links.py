@@ -18,28 +18,26 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator
-from enum import Enum, StrEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from ebpflb.dataplane import libbpf, libc
+from ebpflb.dataplane.programs import CGROUP_PROGRAMS
 from ebpflb.dataplane.uapi import AttachFlag, AttachType, LinkInfo, LinkType
 from ebpflb.errors import AttachError
 
 # What reverses comes before what translates: nothing is translated that could not be reversed.
-CGROUP_HOOKS = {
-    "lb_sock_release": AttachType.CGROUP_INET_SOCK_RELEASE,
-    "lb_getpeer4": AttachType.CGROUP_INET4_GETPEERNAME,
-    "lb_getpeer6": AttachType.CGROUP_INET6_GETPEERNAME,
-    "lb_recvmsg4": AttachType.CGROUP_UDP4_RECVMSG,
-    "lb_recvmsg6": AttachType.CGROUP_UDP6_RECVMSG,
-    "lb_sendmsg4": AttachType.CGROUP_UDP4_SENDMSG,
-    "lb_sendmsg6": AttachType.CGROUP_UDP6_SENDMSG,
-    "lb_connect4": AttachType.CGROUP_INET4_CONNECT,
-    "lb_connect6": AttachType.CGROUP_INET6_CONNECT,
+_CGROUP_ORDER = (
+    *("lb_sock_release", "lb_getpeer4", "lb_getpeer6", "lb_recvmsg4", "lb_recvmsg6"),
+    *("lb_sendmsg4", "lb_sendmsg6", "lb_connect4", "lb_connect6"),
+)
+CGROUP_HOOKS: dict[str, AttachType] = {
+    name: attach_type
+    for name in _CGROUP_ORDER
+    if (attach_type := CGROUP_PROGRAMS[name].attach_type) is not None
 }
-
-_UNFINISHED = "_new"
+"""The hook of each socket program, in the order in which they are attached."""
 
 
 class TcDirection(StrEnum):
@@ -49,15 +47,16 @@ class TcDirection(StrEnum):
     EGRESS = "egress"
 
 
-class Change(Enum):
-    """What attaching had to do."""
+class Change(IntEnum):
+    """What had to be done about a program; of two changes the larger one counts."""
 
-    KEPT = "kept"
-    ATTACHED = "attached"
-    REPLACED = "replaced"
+    KEPT = 0
+    REPLACED = 1
+    ATTACHED = 2
+    DETACHED = 3
 
 
-class Program(NamedTuple):
+class LoadedProgram(NamedTuple):
     """A loaded program; `identity` is the kernel's id."""
 
     name: str
@@ -96,7 +95,9 @@ class _Hook(NamedTuple):
         return bool(found == (self.identity, self.attach_type))
 
 
-def attach_cgroup(pin: Path, cgroup: Path, attach_type: AttachType, program: Program) -> Change:
+def attach_cgroup(
+    pin: Path, cgroup: Path, attach_type: AttachType, program: LoadedProgram
+) -> Change:
     """Have `program` run at a hook of a cgroup v2 directory and all below, by the link at `pin`.
 
     AttachError names directory and hook.
@@ -112,7 +113,7 @@ def attach_cgroup(pin: Path, cgroup: Path, attach_type: AttachType, program: Pro
         return _attach(pin, program, _Hook(place, LinkType.CGROUP, attach_type, target, identity))
 
 
-def attach_tcx(pin: Path, ifindex: int, direction: TcDirection, program: Program) -> Change:
+def attach_tcx(pin: Path, ifindex: int, direction: TcDirection, program: LoadedProgram) -> Change:
     """Have `program` run at tcx of a device of the current network namespace.
 
     AttachError names the device; its cause is an OSError with ENODEV when the device is gone.
@@ -133,6 +134,7 @@ def detach(pin: Path) -> bool:
     Unlinking alone would detach a moment later, from a kernel worker.
     """
     with _explained(f"pin {pin}"):
+        _unfinished(pin).unlink(missing_ok=True)
         try:
             link = libbpf.obj_get(pin)
         except FileNotFoundError:
@@ -143,8 +145,8 @@ def detach(pin: Path) -> bool:
     return True
 
 
-def _attach(pin: Path, program: Program, hook: _Hook) -> Change:
-    pin.with_name(pin.name + _UNFINISHED).unlink(missing_ok=True)
+def _attach(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
+    _unfinished(pin).unlink(missing_ok=True)
     try:
         link = libbpf.obj_get(pin)
     except FileNotFoundError:
@@ -161,16 +163,20 @@ def _attach(pin: Path, program: Program, hook: _Hook) -> Change:
         return Change.REPLACED
 
 
-def _create(pin: Path, program: Program, hook: _Hook) -> None:
+def _create(pin: Path, program: LoadedProgram, hook: _Hook) -> None:
     link = libbpf.link_create(program.fd, hook.target, hook.attach_type, hook.flags)
     with _owned(link):
         libbpf.obj_pin(link, pin)
 
 
-def _replace_pin(pin: Path, program: Program, hook: _Hook) -> None:
-    unfinished = pin.with_name(pin.name + _UNFINISHED)
-    _create(unfinished, program, hook)
-    unfinished.rename(pin)
+def _replace_pin(pin: Path, program: LoadedProgram, hook: _Hook) -> None:
+    _create(_unfinished(pin), program, hook)
+    _unfinished(pin).rename(pin)
+
+
+def _unfinished(pin: Path) -> Path:
+    """Where a link waits to take the place of the one at `pin`."""
+    return pin.with_name(f"{pin.name}_new")
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An array map and its copy in this process: only what differs is written."""
 
-from array import array
 from collections.abc import Sequence
 from sys import byteorder
+from typing import Literal
 
 from ebpflb.dataplane.maps import BpfMap
 
@@ -46,9 +46,9 @@ class Mirror:
         width = self._width
         return bytes(self._values[first * width : (first + length) * width])
 
-    def column(self, offset: int, typecode: str = "I") -> Sequence[int]:
-        """The number at `offset` bytes in each element; `typecode` is its type in `array`."""
-        numbers = array(typecode, bytes(self._values))
+    def column(self, offset: int, typecode: Literal["I", "Q"] = "I") -> Sequence[int]:
+        """The number at `offset` bytes in each element; `typecode` is its type in `struct`."""
+        numbers = memoryview(self._values).cast(typecode)
         return numbers[offset // numbers.itemsize :: self._width // numbers.itemsize]
 
     def set(self, index: int, value: bytes) -> None:

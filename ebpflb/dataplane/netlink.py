@@ -130,7 +130,7 @@ class Rtnetlink:
     def request(self, kind: Rtm, body: bytes, flags: int = 0) -> list[bytes]:
         """One request; returns the bodies of the answers before the acknowledgement."""
         sequence = self._send(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body)
-        answers = []
+        answers: list[bytes] = []
         for message in self._answers(sequence):
             if message.type == _NLMSG_ERROR:
                 _raise_for(message)

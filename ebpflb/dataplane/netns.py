@@ -7,8 +7,8 @@ and can only be read from inside, so a thread of its own enters each namespace o
 A veth is matched with a namespace by the number that our namespace has for the peer's
 (IFLA_LINK_NETNSID, RTM_GETNSID). The peer's ifindex would not do: where several nodes share a
 machine, each has a device 2. Namespaces are looked for in /run/netns (containerd, CRI-O) and
-/run/docker/netns, and only if one is still missing, among all processes; so in a container the agent
-needs either directory from the host, or the host's PID namespace.
+/run/docker/netns, and only if one is still missing, among all processes: in a container the agent
+needs the host's directory, or the host's PID namespace.
 """
 
 import contextlib

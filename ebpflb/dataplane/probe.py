@@ -16,6 +16,7 @@ from errno import EAFNOSUPPORT, EBADF, EINVAL, ENODEV, ENOPROTOOPT, ENOSYS, EOPN
 from pathlib import Path
 from typing import NamedTuple
 
+from ebpflb.config import cgroup_root
 from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.netns import SO_NETNS_COOKIE
 from ebpflb.dataplane.uapi import AttachType, MapType, ProgType
@@ -96,15 +97,6 @@ class Probe:
             finding = self.find(feature)
             if not row.instead and finding.support is Support.MISSING:
                 raise ProbeError(f"{feature}: {finding.reason}")
-
-
-def find_cgroup2() -> Path:
-    """Where cgroup v2 is mounted first. ProbeError when nowhere."""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, place, kind = line.split()[:3]
-        if kind == "cgroup2":
-            return Path(place)
-    raise ProbeError("cgroup v2 is not mounted: run `mount -t cgroup2 cgroup2 DIRECTORY`")
 
 
 def _find(row: Row) -> Finding:
@@ -200,7 +192,7 @@ _NO_BATCH = (EINVAL, EOPNOTSUPP, _ENOTSUPP)
 FEATURES: Mapping[Feature, Row] = {
     Feature.BPF: Row("root, or CAP_BPF with CAP_NET_ADMIN", _make_map, (), (EPERM, ENOSYS)),
     Feature.BPFFS: Row("Linux 4.4", _find_bpffs),
-    Feature.CGROUP2: Row("Linux 4.5", find_cgroup2),
+    Feature.CGROUP2: Row("Linux 4.5", cgroup_root),
     Feature.CGROUP_LINK: Row(
         "Linux 5.7", lambda: _with(_load_socket_hook(_RETURN_1), _link_cgroup), (EBADF,)
     ),

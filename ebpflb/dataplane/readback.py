@@ -115,7 +115,7 @@ def _clear_backends(state: State) -> None:
 def _repair_addresses(state: State) -> None:
     for frontend in state.frontends.values():
         if desc := state.desc(frontend):
-            state.addresses.reserve(desc.address)
+            state.addresses.reserve(desc.address, desc.type)
             state.addresses.use(desc.address, desc.type)
     state.addresses.publish()
     state.addresses.withdraw()

@@ -48,6 +48,7 @@ class Indices:
 
     def __init__(self, size: int, first: int = 0) -> None:
         self.size = size
+        self.capacity = size - first
         self._first = first
         self.restore(())
 
@@ -96,7 +97,7 @@ class Ranges:
     """Contiguous ranges out of 0 to `size` - 1: of the smallest free ones that fit, the lowest."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self.capacity = size
         self.restore(())
 
     def restore(self, used: Iterable[Range]) -> None:
@@ -107,7 +108,7 @@ class Ranges:
         self._retired: _Retired[list[Range]] = _Retired()
         self.available = 0
         end = 0
-        for taken in [*sorted(used), Range(self.size, 0)]:
+        for taken in [*sorted(used), Range(self.capacity, 0)]:
             if taken.base > end:
                 self._add(end, taken.base - end)
             end = max(end, taken.base + taken.length)

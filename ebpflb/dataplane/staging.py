@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from errno import E2BIG
 from typing import TypeVar
 
-from ebpflb.dataplane.addresses import VIP_FLAGS
 from ebpflb.dataplane.records import (
     BackendRecord,
     DescRecord,
@@ -167,7 +166,9 @@ class _PortStaging:
         state, staged = self._state, self._staged
         key = socket_of(frontend).pack()
         desc = self._desc(key, frontend, ranges)
-        self._stage_address(frontend.key.address, desc.type)
+        address = frontend.key.address
+        if _take("lb_addrs", state.addresses.reserve, address, desc.type):
+            staged.new_addresses.append(address)
         index = state.frontends.get(key)
         if index is None:
             index = self._new_frontend(key)
@@ -181,10 +182,6 @@ class _PortStaging:
         self._state.frontends[key] = index
         self._staged.new_frontends.append((index, key))
         return index
-
-    def _stage_address(self, address: Address, kind: int) -> None:
-        if kind in VIP_FLAGS and _take("lb_addrs", self._state.addresses.reserve, address):
-            self._staged.new_addresses.append(address)
 
     def _desc(self, key: bytes, frontend: Frontend, ranges: Mapping[Backends, Range]) -> DescRecord:
         return DescRecord(

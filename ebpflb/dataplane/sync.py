@@ -129,7 +129,7 @@ class Sync:
         with self._loaded() as state:
             names = self._maps["lb_names"].max_entries
             pools = {
-                name: Usage(pool.size - pool.available, pool.size)
+                name: Usage(pool.capacity - pool.available, pool.capacity)
                 for name, pool in state.pools.items()
             }
             return {**pools, "lb_names": Usage(names - state.names_left, names)}

@@ -13,14 +13,14 @@ untranslated, and their peers would answer them with a reset.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ebpflb.dataplane import links
 from ebpflb.dataplane.clsact import Clsact
 from ebpflb.dataplane.devices import Device
-from ebpflb.dataplane.links import Change, Program, TcDirection
+from ebpflb.dataplane.links import Change, LoadedProgram, TcDirection
 from ebpflb.dataplane.netlink import Rtnetlink
 from ebpflb.dataplane.structs import DeviceKind
 from ebpflb.errors import AttachError
@@ -30,7 +30,7 @@ AttachMode = Literal["auto", "tcx", "clsact"]
 # What reverses comes before what translates: nothing is translated that could not be reversed.
 ATTACH_ORDER = (TcDirection.EGRESS, TcDirection.INGRESS)
 
-_TCX_PIN = re.compile(r"tcx_(ingress|egress)_([0-9]+)")
+TCX_PIN = re.compile(r"tcx_(ingress|egress)_([0-9]+)")
 
 
 class DevicePrograms(NamedTuple):
@@ -69,12 +69,12 @@ class TcHooks:
     def __init__(self, netlink: Rtnetlink, pins: Path, mode: AttachMode, *, has_tcx: bool) -> None:
         """`pins` is the directory of pinned links."""
         self._clsact = Clsact(netlink, pins)
-        self._qdiscs = self._clsact.qdiscs()
+        self._qdiscs = set(self._clsact.qdiscs())
         self._pins = pins
         self._mode = mode
         self._has_tcx = has_tcx
 
-    def attach(self, device: Device, programs: Mapping[str, Program]) -> Change:
+    def attach(self, device: Device, programs: Mapping[str, LoadedProgram]) -> Change:
         """Have both programs of a device run; KEPT when nothing had to be done.
 
         AttachError names the device. What was attached first is then taken back: one direction
@@ -92,13 +92,13 @@ class TcHooks:
         self._detach("tcx" if way == "clsact" else "clsact", device.ifindex)
         return max(done.values())
 
-    def detach_others(self, keep: Collection[int]) -> list[int]:
-        """Take ours off all devices but those in `keep`; returns the devices that had some."""
-        candidates = self._pinned() | self._qdiscs
-        gone = self._clsact.marked() - self._qdiscs
-        for ifindex in gone:
+    def present(self) -> frozenset[int]:
+        """The devices that may carry something of ours, some of them perhaps gone."""
+        for ifindex in self._clsact.marked() - self._qdiscs:
             self._clsact.forget(ifindex)
-        return [ifindex for ifindex in sorted(candidates - set(keep)) if self.detach(ifindex)]
+        names = (path.name for path in self._pins.iterdir())
+        matches = (TCX_PIN.match(name) for name in names)
+        return frozenset(int(match[2]) for match in matches if match) | self._qdiscs
 
     def detach(self, ifindex: int) -> bool:
         """Take ours off one device; False when there was nothing."""
@@ -109,15 +109,15 @@ class TcHooks:
         return choose(self._mode, has_tcx=self._has_tcx, is_foreign=foreign)
 
     def _attach(
-        self, way: AttachMode, ifindex: int, direction: TcDirection, program: Program
+        self, way: AttachMode, ifindex: int, direction: TcDirection, program: LoadedProgram
     ) -> Change:
         if way == "clsact":
-            return self._clsact.attach(ifindex, direction, program)
+            change = self._clsact.attach(ifindex, direction, program)
+            self._qdiscs.add(ifindex)
+            return change
         return links.attach_tcx(self._pin(ifindex, direction), ifindex, direction, program)
 
-    def _take_back(
-        self, way: AttachMode, ifindex: int, done: Mapping[TcDirection, Change]
-    ) -> None:
+    def _take_back(self, way: AttachMode, ifindex: int, done: Mapping[TcDirection, Change]) -> None:
         if Change.ATTACHED in done.values():
             self._detach(way, ifindex)
 
@@ -134,7 +134,3 @@ class TcHooks:
 
     def _pin(self, ifindex: int, direction: TcDirection) -> Path:
         return self._pins / f"tcx_{direction}_{ifindex}"
-
-    def _pinned(self) -> set[int]:
-        matches = (_TCX_PIN.match(path.name) for path in self._pins.iterdir())
-        return {int(match[2]) for match in matches if match}

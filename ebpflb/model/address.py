@@ -31,6 +31,7 @@ class Protocol(IntEnum):
 _MAPPED = bytes(10) + b"\xff\xff"
 # Zeros before a digit, inside an address in dotted decimal form.
 _LEADING_ZEROS = re.compile(r"(?<=\.)0+(?=[0-9])|(?:^|(?<=:))0+(?=[0-9]+\.)")
+_RANGE = re.compile(r"([^/]*)/([0-9]+)\s*")
 
 WILDCARD: Mapping[Family, Address] = MappingProxyType(
     {Family.IPV4: Address(_MAPPED + bytes(4)), Family.IPV6: Address(bytes(16))}
@@ -45,7 +46,7 @@ def parse_address(text: str) -> Address:
     """
     try:
         return _parse(text)
-    except OSError:
+    except (OSError, ValueError):
         return _parse_leniently(text)
 
 
@@ -58,7 +59,7 @@ def _parse(text: str) -> Address:
 def _parse_leniently(text: str) -> Address:
     try:
         return _parse(_LEADING_ZEROS.sub("", text.strip()))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{text!r} is not an IP address") from error
 
 
@@ -79,9 +80,12 @@ def parse_range(text: str) -> tuple[Family, str]:
 
     Raises ValueError. Bits behind the prefix are cleared.
     """
-    start, _, length = text.strip().partition("/")
-    address = parse_address(start)
-    if not (length.isascii() and length.isdigit()):
+    parts = _RANGE.fullmatch(text)
+    if parts is None:
         raise ValueError(f"{text!r} is not a CIDR")
-    network = ip_network(f"{format_address(address)}/{int(length)}", strict=False)
+    try:
+        address = parse_address(parts[1])
+        network = ip_network(f"{format_address(address)}/{int(parts[2])}", strict=False)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a CIDR") from error
     return family_of(address), str(network)

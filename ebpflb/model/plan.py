@@ -90,10 +90,10 @@ def plan_service(
 
 def frontend_keys(service: Service) -> frozenset[FrontendKey]:
     """The keys of what plan_service() returns, whatever the endpoints are."""
-    return frozenset(key for port in service.ports for _, key in _listeners(port))
+    return frozenset(key for port in service.ports for _, key in _typed_keys(port))
 
 
-def _listeners(port: ServicePort) -> Iterator[tuple[FrontendType, FrontendKey]]:
+def _typed_keys(port: ServicePort) -> Iterator[tuple[FrontendType, FrontendKey]]:
     protocol = port.name.protocol
     yield FrontendType.CLUSTER_IP, FrontendKey(port.cluster_ip, port.port, protocol)
     if port.node_port:
@@ -115,7 +115,7 @@ def _plan_port(
     }
     internal = choices[port.internal_policy]
     external = choices[port.external_policy]
-    for kind, key in _listeners(port):
+    for kind, key in _typed_keys(port):
         inside = kind is FrontendType.CLUSTER_IP
         yield Frontend(
             key=key,

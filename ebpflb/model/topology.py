@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which endpoints of a Service port this node may use."""
 
-from collections.abc import Sequence
-from enum import Enum, auto
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
-from ebpflb.model.endpoint import Endpoint, PortEndpoint
+from ebpflb.model.endpoint import PortEndpoint
 from ebpflb.model.node import Node
 from ebpflb.model.service import ServicePort
 
@@ -16,12 +16,6 @@ class EndpointSets(NamedTuple):
     cluster: tuple[PortEndpoint, ...]
     local: tuple[PortEndpoint, ...]
     has_any: bool
-
-
-class _Scope(Enum):
-    NODE = auto()
-    ZONE = auto()
-    CLUSTER = auto()
 
 
 def categorize(
@@ -49,7 +43,7 @@ def categorize(
     local: tuple[PortEndpoint, ...] = ()
     has_any = False
     if service_port.uses_cluster_endpoints:
-        cluster = _ready_in_scope(endpoints, node) or _last_resort(endpoints)
+        cluster = _ready_near(endpoints, node) or _last_resort(endpoints)
         has_any = bool(cluster)
     if service_port.uses_local_endpoints:
         here = [each for each in endpoints if each.endpoint.node_name == node.name]
@@ -66,25 +60,21 @@ def _last_resort(endpoints: Sequence[PortEndpoint]) -> tuple[PortEndpoint, ...]:
     return tuple(each for each in endpoints if each.endpoint.is_last_resort)
 
 
-def _ready_in_scope(endpoints: Sequence[PortEndpoint], node: Node) -> tuple[PortEndpoint, ...]:
+def _ready_near(endpoints: Sequence[PortEndpoint], node: Node) -> tuple[PortEndpoint, ...]:
     ready = _ready(endpoints)
-    match _scope([each.endpoint for each in ready], node):
-        case _Scope.NODE:
-            return tuple(each for each in ready if node.name in each.endpoint.node_hints)
-        case _Scope.ZONE:
-            return tuple(each for each in ready if node.zone in each.endpoint.zone_hints)
-        case _Scope.CLUSTER:
-            return ready
+    return (
+        _hinted(ready, node.name, attrgetter("endpoint.node_hints"))
+        or _hinted(ready, node.zone, attrgetter("endpoint.zone_hints"))
+        or ready
+    )
 
 
-def _scope(ready: Sequence[Endpoint], node: Node) -> _Scope:
-    if _hints_name(node.name, [endpoint.node_hints for endpoint in ready]):
-        return _Scope.NODE
-    if node.zone and _hints_name(node.zone, [endpoint.zone_hints for endpoint in ready]):
-        return _Scope.ZONE
-    return _Scope.CLUSTER
-
-
-def _hints_name(place: str, hints: Sequence[tuple[str, ...]]) -> bool:
-    """Whether everybody is hinted and somebody names place."""
-    return all(hints) and any(place in each for each in hints)
+def _hinted(
+    ready: tuple[PortEndpoint, ...],
+    place: str,
+    hints_of: Callable[[PortEndpoint], tuple[str, ...]],
+) -> tuple[PortEndpoint, ...]:
+    """The endpoints hinted for place; none if there is no such place or one lacks hints."""
+    if not place or not all(map(hints_of, ready)):
+        return ()
+    return tuple(each for each in ready if place in hints_of(each))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address, parse_range
@@ -98,10 +98,15 @@ def identity(kind: Kind, document: Fields) -> str:
     """What an object calls itself, as far as that can be read."""
     metadata = document.get("metadata")
     fields = metadata if isinstance(metadata, dict) else {}
-    name, namespace = fields.get("name"), fields.get("namespace") or "default"
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    namespace = None if kind is Kind.NODE else fields.get("namespace") or "default"
+    if not _is_name(fields.get("name")):
         return kind
-    return f"{kind} {name}" if kind is Kind.NODE else f"{kind} {namespace}/{name}"
+    path = [each for each in (namespace, fields["name"]) if _is_name(each)]
+    return f"{kind} {'/'.join(path)}"
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def _metadata(kind: Kind, fields: Fields) -> _Metadata:
@@ -115,7 +120,7 @@ def _metadata(kind: Kind, fields: Fields) -> _Metadata:
 def _checked_name(name: str, field: str, longest: int) -> str:
     if len(name) > longest:
         raise FieldError(field, f"must have at most {longest} characters")
-    if not _NAME.fullmatch(name):
+    if not _is_name(name):
         raise FieldError(field, "must consist of lower-case letters, digits, '-' and '.'")
     return name
 

@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import yaml
@@ -17,6 +18,8 @@ Objects = dict[ObjectKey, ApiObject]
 
 # What PyYAML lets out of its constructors where a tag does not fit its text.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
+_DEEPEST = 100
+_SURELY_SAFE = 2000
 
 _NOTHING_TO_DO = {
     Kind.SERVICE: "nothing is served: it has no ClusterIP or is left to another proxy",
@@ -61,6 +64,8 @@ def _json(raw: bytes) -> Iterator[object]:
 
 
 def _yaml(raw: bytes) -> Iterator[object]:
+    if _may_be_deep(raw) and _is_deep(raw):
+        raise SourceError(f"is nested more than {_DEEPEST} levels deep")
     try:
         yield from yaml.load_all(raw, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -69,6 +74,24 @@ def _yaml(raw: bytes) -> Iterator[object]:
         raise SourceError(f"{place}{error.problem}") from error
     except _YAML_ERRORS as error:
         raise SourceError(f"cannot be read as YAML: {' '.join(str(error).split())}") from error
+
+
+def _may_be_deep(raw: bytes) -> bool:
+    """Cheap: a level needs a bracket, or in block style a column for every two."""
+    longest = max(map(len, raw.splitlines()), default=0)
+    return raw.count(b"[") + raw.count(b"{") + 2 * longest > _SURELY_SAFE
+
+
+def _is_deep(raw: bytes) -> bool:
+    """PyYAML builds nodes recursively in C, where too deep a document ends the process."""
+    depth = 0
+    with suppress(yaml.YAMLError):
+        for event in yaml.parse(raw, Loader=yaml.CSafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                return True
+    return False
 
 
 def _add_document(content: Content, document: object) -> None:

@@ -124,6 +124,8 @@ class Watch:
         links = 0
         while rest and links <= _MOST_LINKS:
             name = rest.pop()
+            if name == ".." and not os.path.isdir(here):
+                return None
             if name == "..":
                 here, name = os.path.split(os.path.dirname(here))
             watch = self._watch(here, _ENTRIES)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ebpflb lab`: a small cluster on this machine out of network namespaces, to try things in."""
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import click
+
+from ebpflb.errors import EbpflbError
+
+if TYPE_CHECKING:
+    from ebpflb.lab.cluster import Lab, MemberStatus
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_NAME = "lab"
+
+_NAME = click.option(
+    "--name", default=DEFAULT_NAME, show_default=True, help="Which lab; several can be up."
+)
+_OUTPUT = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people or for programs.",
+)
+
+
+def _told_in_one_line(command: Callable[P, R]) -> Callable[P, R]:
+    """Show an error of ours as click shows its own: one line, exit status 1."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return command(*arguments, **options)
+        except EbpflbError as error:
+            raise click.ClickException(str(error)) from error
+
+    return wrapped
+
+
+@click.group()
+def lab() -> None:
+    """Build a small cluster out of network namespaces on this machine (root)."""
+
+
+@lab.command()
+@_NAME
+@click.option("--nodes", default=2, show_default=True, help="Number of nodes.")
+@click.option("--pods", default=3, show_default=True, help="Pods per node.")
+@click.option(
+    "--cni",
+    type=click.Choice(["ptp", "bridge", "vxlan"]),
+    default="ptp",
+    show_default=True,
+    help="How pods are connected: routed one by one, a bridge per node, or that and a tunnel.",
+)
+@click.option(
+    "--family", type=click.Choice(["ipv4", "ipv6", "dual"]), default="dual", show_default=True
+)
+@click.option("--port", default=8080, show_default=True, help="Where pods serve TCP and UDP.")
+@click.option(
+    "--rp-filter",
+    default=2,
+    show_default=True,
+    help="net.ipv4.conf.*.rp_filter: 0 off, 1 strict (as RHEL), 2 loose (as systemd, Ubuntu).",
+)
+@_OUTPUT
+@_told_in_one_line
+def up(output: str, cni: str, family: str, **options: int) -> None:
+    """Build a lab; its pods serve when this returns."""
+    from ebpflb.lab import Cni, Lab, LabConfig, Stack
+
+    config = LabConfig(cni=Cni(cni), family=Stack(family), **options)  # type: ignore[arg-type]
+    _show([Lab.up(config)], output)
+
+
+@lab.command()
+@_NAME
+@_told_in_one_line
+def down(name: str) -> None:
+    """Remove a lab and all that runs in it; also one that was interrupted."""
+    from ebpflb.lab.teardown import take_down
+
+    done = take_down(name)
+    click.echo(f"lab {name!r} is down" if done else f"lab {name!r} was not up")
+
+
+@lab.command()
+@click.option("--name", default=None, help="Only this lab.")
+@_OUTPUT
+@_told_in_one_line
+def status(name: str | None, output: str) -> None:
+    """Show who is in the labs that are up. Exit status 1 when something in them is not."""
+    from ebpflb.lab import Lab, state
+
+    labs = [Lab.load(each) for each in ([name] if name else state.names())]
+    if not labs and output == "table":
+        click.echo("no lab is up")
+    _show(labs, output)
+    if not all(each.complete and each.is_whole() for each in labs):
+        raise click.exceptions.Exit(1)
+
+
+@lab.command("exec", context_settings={"ignore_unknown_options": True})
+@_NAME
+@click.argument("member")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@_told_in_one_line
+def execute(name: str, member: str, command: Sequence[str]) -> None:
+    """Run COMMAND on MEMBER: a node, a pod or the client. Its exit status becomes ours."""
+    from ebpflb.lab import Lab
+
+    try:
+        Lab.load(name).member(member).become(command)
+    except OSError as error:
+        raise click.ClickException(f"{command[0]}: {error.strerror}") from error
+
+
+@lab.command()
+@_NAME
+@click.argument("path", type=click.Path(path_type=Path))
+@_told_in_one_line
+def apply(name: str, path: Path) -> None:
+    """Give a manifest, or all in a directory, to every node of a lab."""
+    from ebpflb.lab import Lab
+
+    there = Lab.load(name)
+    for file in there.apply(path):
+        click.echo(f"{file}: on {', '.join(node.name for node in there.nodes)}")
+
+
+def _show(labs: Sequence["Lab"], output: str) -> None:
+    if output == "json":
+        shown = [_as_dict(each) for each in labs]
+        click.echo(json.dumps(shown, indent=2))
+        return
+    for each in labs:
+        settings = each.config
+        unfinished = "" if each.complete else ", not complete"
+        click.echo(
+            f"lab {each.name}: {settings.cni}, {settings.family}, {each.directory}{unfinished}"
+        )
+        _print_table(each.status())
+
+
+def _as_dict(each: "Lab") -> dict[str, object]:
+    return {
+        "name": each.name,
+        "complete": each.complete,
+        "directory": str(each.directory),
+        "config": asdict(each.config),
+        "members": [asdict(row) for row in each.status()],
+    }
+
+
+def _print_table(rows: Sequence["MemberStatus"]) -> None:
+    table = [("NAME", "KIND", "NODE", "ADDRESSES", "PID", "STATE")]
+    for row in rows:
+        addresses = " ".join(row.addresses)
+        table.append((row.name, row.kind, row.node, addresses, str(row.pid or ""), row.state))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        click.echo("  " + "  ".join(cells).rstrip())

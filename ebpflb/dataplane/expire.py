@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Garbage collection of flows: the kernel never drops one from lb_conntrack by itself.
+
+Both directions of a flow go together, when neither has been seen for the time that lb_settings
+gives its state. What is in lb_ct_short the kernel would forget on its own, but late.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet
+from ebpflb.dataplane.structs import CtState, Settings
+from ebpflb.model.address import Address, Protocol
+
+# struct lb_tuple: addresses, ports, and the protocol with its padding.
+_TUPLE = Struct("16s16s2s2s4s")
+_TUPLE_SIZE = _TUPLE.size
+_PROTOCOL = 36
+# Of struct lb_conntrack: to, last_seen, state.
+_ENTRY = Struct("=40s8xQ34xB5x")
+_BYTE = 256
+_SECOND = 1_000_000_000
+_FOREVER = 1 << 64
+_BUDGET = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What one step did: entries looked at, and entries deleted.
+
+    `unused` is None, but at the end of a pass over all flows: those of the addresses that were
+    idle at its beginning which no flow names.
+    """
+
+    seen: int
+    deleted: int
+    unused: Set[Address] | None = None
+
+
+class _Entry(NamedTuple):
+    to: bytes
+    last_seen: int
+    state: int
+
+
+class Expiry:
+    """Goes over all flows, again and again, some with each `step()`."""
+
+    def __init__(
+        self, maps: MapSet, *, clock: Callable[[], int] = time.monotonic_ns, budget: int = _BUDGET
+    ) -> None:
+        """`budget`: about how many entries one step looks at. `clock`: CLOCK_MONOTONIC in ns."""
+        # In this order: a flow that becomes established meanwhile moves on to the second.
+        self._tables = (maps["lb_ct_short"], maps["lb_conntrack"])
+        self._settings = maps["lb_settings"]
+        self._clock = clock
+        self._budget = budget
+        self._pass: Iterator[tuple[int, int]] | None = None
+        self._candidates: set[Address] = set()
+        self._limits: Sequence[Sequence[int]] = ()
+
+    def step(self, idle: Set[Address] = frozenset()) -> Expired:
+        """Look at the next entries and delete those whose time is over. MapError.
+
+        `idle` are addresses that only flows may name; those of the first step of a pass count.
+        """
+        current, self._pass = self._pass or self._begin(idle), None
+        seen = deleted = 0
+        for size, gone in current:
+            seen += size
+            deleted += gone
+            if seen >= self._budget:
+                self._pass = current
+                return Expired(seen, deleted)
+        return Expired(seen, deleted, frozenset(self._candidates))
+
+    def _begin(self, idle: Set[Address]) -> Iterator[tuple[int, int]]:
+        value = self._settings.lookup(bytes(4)) or bytes(self._settings.value_size)
+        self._limits = _limits(Settings.from_buffer_copy(value))
+        self._candidates = set(idle)
+        for table in self._tables:
+            for chunk in table.chunks(self._budget):
+                yield chunk.size, self._look_at(table, chunk)
+
+    def _look_at(self, table: BpfMap, chunk: Chunk) -> int:
+        now = self._clock()
+        deleted = 0
+        starts = range(0, len(chunk.keys), _TUPLE_SIZE)
+        for start, (to, last_seen, state) in zip(
+            starts, _ENTRY.iter_unpack(chunk.values), strict=True
+        ):
+            key = chunk.keys[start : start + _TUPLE_SIZE]
+            gone = None
+            if now - last_seen > self._limits[key[_PROTOCOL]][state]:
+                gone = self._expire(table, key, now)
+            if gone is not None:
+                deleted += gone
+            elif self._candidates:
+                self._candidates.difference_update(_addresses(key), _addresses(to))
+        return deleted
+
+    def _expire(self, table: BpfMap, key: bytes, now: int) -> int | None:
+        """Delete a flow, as both directions stand now: how many entries, or None if it lives."""
+        entry = _read(table, key)
+        if entry is None:
+            return 0
+        other_key = _reverse(entry.to)
+        other_table, other = self._find(other_key)
+        both = [entry, other] if other else [entry]
+        last_seen = max(each.last_seen for each in both)
+        state = entry.state | (other.state if other else 0)
+        if now - last_seen <= self._limits[key[_PROTOCOL]][state]:
+            return None
+        return table.delete(key) + (other_table.delete(other_key) if other_table else 0)
+
+    def _find(self, key: bytes) -> tuple[BpfMap | None, _Entry | None]:
+        for table in self._tables:
+            if entry := _read(table, key):
+                return table, entry
+        return None, None
+
+
+def _read(table: BpfMap, key: bytes) -> _Entry | None:
+    value = table.lookup(key)
+    return _Entry(*_ENTRY.unpack(value)) if value else None
+
+
+def _reverse(key: bytes) -> bytes:
+    source, destination, source_port, destination_port, rest = _TUPLE.unpack(key)
+    return _TUPLE.pack(destination, source, destination_port, source_port, rest)
+
+
+def _addresses(key: bytes) -> tuple[Address, Address]:
+    return Address(key[:16]), Address(key[16:32])
+
+
+def _limits(settings: Settings) -> Sequence[Sequence[int]]:
+    """Nanoseconds by protocol and state. A timeout of 0 has not been set yet: forever."""
+    udp = [_nanoseconds(settings.udp_timeout)] * _BYTE
+    others = [_nanoseconds(_timeout(settings, state)) for state in range(_BYTE)]
+    return [udp if protocol == Protocol.UDP else others for protocol in range(_BYTE)]
+
+
+def _timeout(settings: Settings, state: int) -> int:
+    if state & CtState.LB_CT_CLOSED:
+        seconds: int = settings.tcp_closed_timeout
+    elif state & CtState.LB_CT_ESTABLISHED:
+        seconds = settings.tcp_established_timeout
+    else:
+        seconds = settings.tcp_opening_timeout
+    return seconds
+
+
+def _nanoseconds(seconds: int) -> int:
+    return seconds * _SECOND or _FOREVER

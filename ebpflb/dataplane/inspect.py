@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the maps offer, frontend by frontend, as plain values. Needs the maps alone, no agent.
+
+The maps may change while they are read. What was replaced stays readable for a grace time, so a
+snapshot is normally whole; where it is not, it is taken again.
+"""
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from sys import byteorder
+from typing import NamedTuple
+
+from ebpflb.dataplane.counters import Counts, read_backends, read_frontends
+from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.mirror import Mirror, Words
+from ebpflb.dataplane.records import (
+    USABLE,
+    BackendRecord,
+    DescRecord,
+    SocketAddress,
+    unpack_name,
+)
+from ebpflb.dataplane.structs import (
+    BackendFlag,
+    Conntrack,
+    CtState,
+    DescFlag,
+    Direction,
+    FrontendType,
+    IfEmpty,
+    Socket,
+    SocketKey,
+)
+from ebpflb.model import plan
+from ebpflb.model.address import Protocol, format_address
+from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
+
+_TRIES = 3
+_TYPES: Mapping[int, plan.FrontendType] = {
+    FrontendType.LB_CLUSTER_IP: plan.FrontendType.CLUSTER_IP,
+    FrontendType.LB_NODE_PORT: plan.FrontendType.NODE_PORT,
+    FrontendType.LB_EXTERNAL_IP: plan.FrontendType.EXTERNAL_IP,
+    FrontendType.LB_LOAD_BALANCER: plan.FrontendType.LOAD_BALANCER,
+}
+_IF_EMPTY: Mapping[int, plan.IfEmpty] = {
+    IfEmpty.LB_EMPTY_REFUSE: plan.IfEmpty.REFUSE,
+    IfEmpty.LB_EMPTY_DROP: plan.IfEmpty.DROP,
+}
+_NO_COUNTS = Counts(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendView:
+    """A backend. `active`: connections and flows that use it now; `connections`: all so far."""
+
+    address: str
+    port: int
+    local: bool
+    terminating: bool
+    usable: bool
+    active: int
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceView:
+    """Where some sources go, and what they meet (refuse, drop) where there is no backend."""
+
+    backends: tuple[BackendView, ...]
+    if_empty: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendView:
+    """A frontend. `local`: for pods and processes of this node, `others`: for everybody else.
+
+    `draining`: backends of the Service port that take nothing new but still have flows.
+    """
+
+    protocol: str
+    address: str
+    port: int
+    type: str
+    namespace: str
+    service: str
+    port_name: str
+    internal_policy: str
+    external_policy: str
+    affinity_timeout: int
+    connections: int
+    refused: int
+    dropped: int
+    local: ChoiceView
+    others: ChoiceView
+    draining: tuple[BackendView, ...]
+
+
+def view_frontends(maps: MapSet, only: ServiceName | None = None) -> list[FrontendView]:
+    """Every frontend, or those of one Service, by Service, type and address. MapError."""
+    snapshot = _Snapshot(maps)
+    for _ in range(_TRIES - 1):
+        if snapshot.is_whole:
+            break
+        snapshot = _Snapshot(maps)
+    return [
+        snapshot.frontend(desc)
+        for desc in sorted(snapshot.descs, key=snapshot.rank)
+        if only in (None, ServiceName(*snapshot.name(desc)[:2]))
+    ]
+
+
+class _Flow(NamedTuple):
+    """What a flow says of its backend."""
+
+    backend: int
+    generation: int
+
+
+class _Snapshot:
+    def __init__(self, maps: MapSet) -> None:
+        keys = {k: int.from_bytes(v, byteorder) for k, v in maps["lb_frontends"].items()}
+        self._names = {int.from_bytes(k, byteorder): v for k, v in maps["lb_names"].items()}
+        current = Words(maps["lb_current"])
+        self._slots, self._backends = Mirror(maps["lb_slots"]), Mirror(maps["lb_backends"])
+        stored = Mirror(maps["lb_descs"])
+        for mirror in (current, stored, self._slots, self._backends):
+            mirror.load()
+        found = ((key, DescRecord.unpack(stored[current.word(at)])) for key, at in keys.items())
+        self.descs = [
+            desc for key, desc in found if desc.frontend == key and desc.service in self._names
+        ]
+        self.is_whole = len(self.descs) == len(keys)
+        self._counts = {each.key: each.counts for each in read_frontends(maps)}
+        self._backend_counts = {
+            (each.service, each.key, each.usable): each.counts for each in read_backends(maps)
+        }
+        self._active = Counter(_flows(maps))
+        self._draining = self._find_draining()
+        self._choices: dict[tuple[int, ...], ChoiceView] = {}
+
+    def name(self, desc: DescRecord) -> ServicePortName:
+        return unpack_name(self._names[desc.service], SocketAddress.unpack(desc.frontend).protocol)
+
+    def rank(self, desc: DescRecord) -> tuple[object, ...]:
+        return *self.name(desc), desc.type, desc.frontend
+
+    def frontend(self, desc: DescRecord) -> FrontendView:
+        key, name = _key(desc.frontend), self.name(desc)
+        counts = self._counts.get(key, _NO_COUNTS)
+        return FrontendView(
+            protocol=name.protocol.name,
+            address=format_address(key.address),
+            port=key.port,
+            type=_TYPES[desc.type],
+            namespace=name.namespace,
+            service=name.service,
+            port_name=name.port,
+            internal_policy=_policy(desc, DescFlag.LB_DESC_INTERNAL_LOCAL),
+            external_policy=_policy(desc, DescFlag.LB_DESC_EXTERNAL_LOCAL),
+            affinity_timeout=desc.affinity_timeout,
+            connections=counts.connections,
+            refused=counts.refused,
+            dropped=counts.dropped,
+            local=self._choice(desc, desc.local_base, desc.local_count, desc.local_if_empty),
+            others=self._choice(desc, desc.others_base, desc.others_count, desc.others_if_empty),
+            draining=self._views(desc.service, self._draining.get(desc.service, ())),
+        )
+
+    def _choice(self, desc: DescRecord, base: int, count: int, if_empty: int) -> ChoiceView:
+        known = (desc.service, base, count, if_empty)
+        if known not in self._choices:
+            indices = array("I", self._slots.span(base, count))
+            self._choices[known] = ChoiceView(
+                self._views(desc.service, indices), _IF_EMPTY[if_empty]
+            )
+        return self._choices[known]
+
+    def _views(self, service: int, indices: Iterable[int]) -> tuple[BackendView, ...]:
+        records = ((index, BackendRecord.unpack(self._backends[index])) for index in indices)
+        return tuple(self._backend(*each) for each in records if each[1].service == service)
+
+    def _backend(self, index: int, record: BackendRecord) -> BackendView:
+        key = _key(record.socket)
+        usable = bool(record.flags & USABLE)
+        name = unpack_name(self._names[record.service], key.protocol)
+        counts = self._backend_counts.get((name, key, usable), _NO_COUNTS)
+        return BackendView(
+            address=format_address(key.address),
+            port=key.port,
+            local=bool(record.flags & BackendFlag.LB_BACKEND_LOCAL),
+            terminating=bool(record.flags & BackendFlag.LB_BACKEND_TERMINATING),
+            usable=usable,
+            active=self._active[_Flow(index, record.generation)],
+            connections=counts.connections,
+        )
+
+    def _find_draining(self) -> Mapping[int, list[int]]:
+        draining = defaultdict(list)
+        for flow in sorted(self._active):
+            if flow.backend < self._backends.size:
+                record = BackendRecord.unpack(self._backends[flow.backend])
+                is_same = record.generation == flow.generation and record.service in self._names
+                if is_same and not record.flags & USABLE:
+                    draining[record.service].append(flow.backend)
+        return draining
+
+
+def _key(socket: bytes) -> plan.FrontendKey:
+    address, port, protocol = SocketAddress.unpack(socket)
+    return plan.FrontendKey(address, port, Protocol(protocol))
+
+
+def _policy(desc: DescRecord, flag: DescFlag) -> str:
+    return TrafficPolicy.LOCAL if desc.flags & flag else TrafficPolicy.CLUSTER
+
+
+def _flows(maps: MapSet) -> Iterator[_Flow]:
+    """One for each connected socket, and one for each flow at tc that has not ended."""
+    reply, original = Direction.LB_DIR_REPLY, Direction.LB_DIR_ORIGINAL
+    for key, value in maps["lb_sockets"].items():
+        if key[SocketKey.direction.offset] == reply:
+            socket = Socket.from_buffer_copy(value)
+            yield _Flow(socket.backend, socket.generation)
+    for table in (maps["lb_conntrack"], maps["lb_ct_short"]):
+        for _, value in table.items():
+            ended = value[Conntrack.state.offset] & CtState.LB_CT_CLOSED
+            if value[Conntrack.direction.offset] == original and not ended:
+                entry = Conntrack.from_buffer_copy(value)
+                yield _Flow(entry.backend, entry.generation)

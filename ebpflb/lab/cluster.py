@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lab as its users see it: members, manifests, up and down.
+
+What is about to be made is written down first (state.py), and nothing that exists is ever taken
+over: so taking down may remove what is written down, however far the building came.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ebpflb.errors import ConfigError, ProbeError
+from ebpflb.lab import build, manifests, namespaces, network, processes, reach, state, teardown
+from ebpflb.lab.layout import CLIENT, UNDERLAY, Kind, LabConfig, Layout, Seat
+from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.lab.member import Member, Node
+from ebpflb.lab.state import State
+
+NODES_FILE = "nodes.yaml"
+EXAMPLES_FILE = "examples.yaml"
+
+_REACH_TIMEOUT = 20.0
+# Nothing listens there; a refusal shows that the node is reached.
+_UNUSED_PORT = 9
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What `status` shows. pid: of a pod's server, 0 without one. state: "up" or what is wrong."""
+
+    name: str
+    kind: str
+    node: str
+    namespace: str
+    addresses: tuple[str, ...]
+    pid: int
+    state: str
+
+
+class Lab:
+    """A lab that is up. As a context manager it is taken down at the end."""
+
+    def __init__(self, made: State) -> None:
+        self._made = made
+        self.layout = Layout(made.config, made.index)
+        self.members = tuple(self._member(seat) for seat in self.layout.seats())
+
+    @classmethod
+    def up(cls, config: LabConfig | None = None) -> Self:
+        """Build a lab and return when all its members reach each other.
+
+        ConfigError when the name is in use, ProbeError when the machine lacks something; what was
+        made is removed again.
+        """
+        config = config or LabConfig()
+        if os.geteuid() != 0:
+            raise ProbeError("the lab needs root: it makes network namespaces, mounts and cgroups")
+        try:
+            with contextlib.ExitStack() as held:
+                made = build.reserve(config, held)
+                with _removed_on_failure(made):
+                    lab = cls(made)
+                    lab._build()
+                    made.complete = True
+                    made.save()
+                return lab
+        except OSError as error:
+            raise ProbeError(f"lab {config.name!r} could not be built: {error}") from error
+
+    @classmethod
+    def load(cls, name: str) -> Self:
+        """A lab that another process has built. ConfigError when there is none of that name."""
+        return cls(state.load(name))
+
+    def down(self) -> None:
+        """Remove the lab and all that runs in it; nothing happens if that was done already."""
+        teardown.take_down(self.name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.down()
+
+    @property
+    def config(self) -> LabConfig:
+        """The settings it was built with."""
+        return self._made.config
+
+    @property
+    def name(self) -> str:
+        """Its name, unique on the machine."""
+        return self.config.name
+
+    @property
+    def complete(self) -> bool:
+        """False while it is being built, and for ever if that was interrupted."""
+        return self._made.complete
+
+    @property
+    def directory(self) -> Path:
+        """Manifests, pins and the logs of the pods."""
+        return self._made.directory
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """node1, node2, ..."""
+        return tuple(member for member in self.members if isinstance(member, Node))
+
+    @property
+    def pods(self) -> tuple[Member, ...]:
+        """The pods of all nodes."""
+        return tuple(member for member in self.members if member.kind is Kind.POD)
+
+    @property
+    def client(self) -> Member:
+        """The external client: on the underlay, outside the cluster."""
+        return self.member(CLIENT)
+
+    @property
+    def underlay(self) -> Member:
+        """Where the uplinks of all nodes and of the client meet, e.g. for tcpdump."""
+        return self.member(UNDERLAY)
+
+    def member(self, name: str) -> Member:
+        """Whoever has that name. ConfigError lists the names there are."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        names = ", ".join(member.name for member in self.members)
+        raise ConfigError(f"lab {self.name!r} has no {name!r}, only {names}")
+
+    def node(self, name: str) -> Node:
+        """A node. ConfigError when there is none of that name."""
+        member = self.member(name)
+        if not isinstance(member, Node):
+            raise ConfigError(f"{name} is a {member.kind}, not a node")
+        return member
+
+    def pod(self, name: str) -> Member:
+        """A pod. ConfigError when there is none of that name."""
+        member = self.member(name)
+        if member.kind is not Kind.POD:
+            raise ConfigError(f"{name} is a {member.kind}, not a pod")
+        return member
+
+    def pods_on(self, node: str) -> tuple[Member, ...]:
+        """The pods of one node."""
+        return tuple(pod for pod in self.pods if pod.node == node)
+
+    def service(self, spec: ServiceSpec, pods: Iterable[Member]) -> list[dict[str, Any]]:
+        """The objects of a Service in front of these pods, all ready; change them as you need."""
+        names = {pod.name for pod in pods}
+        seats = [seat for seat in self.layout.seats() if seat.name in names]
+        return manifests.service_with_slices(self.layout, spec, seats)
+
+    def cluster_ip(self, number: int, version: int | None = None) -> str:
+        """The ClusterIP of ServiceSpec.number; version: 4 or 6, else the primary family."""
+        return manifests.cluster_ip(self.layout.ranges_of(version), number)
+
+    def ingress_ip(self, number: int, version: int | None = None) -> str:
+        """The load-balancer IP of ServiceSpec.number; version: 4 or 6, else the primary family."""
+        return manifests.ingress_ip(self.layout.ranges_of(version), number)
+
+    def write_manifests(self, objects: Iterable[Mapping[str, Any]], file: str) -> None:
+        """Put a file with these objects into every node's directory, whole and at once."""
+        self._write(file, manifests.dump(objects).encode())
+
+    def remove_manifests(self, file: str) -> None:
+        """Remove a file from every node's directory; nothing happens if it is not there."""
+        for node in self.nodes:
+            (node.manifests / file).unlink(missing_ok=True)
+
+    def apply(self, path: Path) -> Sequence[str]:
+        """Copy a manifest, or all in a directory, to every node. Returns the names of the files."""
+        files = manifests.files_of(path)
+        for file, content in files.items():
+            self._write(file, content)
+        return list(files)
+
+    def status(self) -> list[MemberStatus]:
+        """One row for each member."""
+        return [self._status(member) for member in self.members]
+
+    def is_whole(self) -> bool:
+        """Whether all members are up."""
+        return all(row.state == "up" for row in self.status())
+
+    def _write(self, file: str, content: bytes) -> None:
+        for node in self.nodes:
+            manifests.write_atomically(node.manifests, file, content)
+
+    def _build(self) -> None:
+        build.make_namespaces(self._made, self.layout)
+        build.make_network(self.layout)
+        build.make_places(self._made, self.members)
+        build.start_pods(self._made, self.members)
+        self.write_manifests(manifests.nodes(self.layout), NODES_FILE)
+        self.write_manifests(manifests.examples(self.layout), EXAMPLES_FILE)
+        reach.wait_reachable(list(self._routes()), _REACH_TIMEOUT)
+
+    def _routes(self) -> Iterator[reach.Path]:
+        """Each node and its first pod to all pods, and the client to all nodes."""
+        port = self.config.port
+        for node in self.nodes:
+            for source in (node, *self.pods_on(node.name)[:1]):
+                for pod in self.pods:
+                    for address in pod.addresses:
+                        yield reach.Path(source, address, port, pod.name)
+            for address in node.addresses:
+                yield reach.Path(self.client, address, _UNUSED_PORT)
+
+    def _status(self, member: Member) -> MemberStatus:
+        recorded = self._made.processes.get(member.name)
+        problem = "" if member.namespace.exists() else "no namespace"
+        if member.kind is Kind.POD and not problem:
+            running = recorded and processes.identity(recorded.pid) == recorded
+            problem = "" if running else "server ended"
+        return MemberStatus(
+            name=member.name,
+            kind=member.kind.value,
+            node=member.node,
+            namespace=str(member.namespace),
+            addresses=member.addresses,
+            pid=recorded.pid if recorded else 0,
+            state=problem or "up",
+        )
+
+    def _member(self, seat: Seat) -> Member:
+        node = f"node{seat.node}" if seat.node else ""
+        below = f"{node}/{seat.name}" if seat.kind is Kind.POD else seat.name
+        namespace = namespaces.path_of(self.layout.namespace(seat))
+        cgroup = Path(self._made.cgroup) / below
+        addresses = self.layout.addresses(seat)
+        common = (self.name, seat.kind, seat.name, node, namespace, cgroup, addresses)
+        if seat.kind is not Kind.NODE:
+            return Member(*common)
+        return Node(
+            *common,
+            zone=self.layout.zone(seat.node),
+            manifests=self.directory / "nodes" / seat.name / "manifests",
+            bpffs=Path(self._made.bpffs) / seat.name,
+            host_devices=network.host_devices(self.config),
+            cluster_cidr=tuple(str(ranges.cluster()) for ranges in self.layout.ranges),
+        )
+
+
+@contextlib.contextmanager
+def _removed_on_failure(made: State) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        teardown.remove(made)
+        raise

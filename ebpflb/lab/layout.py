@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is in a lab: names, namespaces and addresses, worked out from its settings. No I/O.
+
+Lab number i has the ranges 10.(100+i).0.0/16 and fdeb:f1b:i::/48, so that no two labs overlap:
+
+    what                  IPv4                          IPv6
+    underlay              10.100.0.0/24                 fdeb:f1b:0::/64
+      gateway, client       .1, .2                        ::1, ::2
+      node1, node2, ...     .11, .12, ...                 ::11, ::12, ...
+    ClusterIPs            10.100.64.0/20                fdeb:f1b:0:40::/112
+    load-balancer IPs     10.100.80.0/24                fdeb:f1b:0:50::/64
+    pods of node1         10.100.129.0/24               fdeb:f1b:0:101::/64
+      their gateway         .1                            ::1
+      pod-1-1, pod-1-2      .11, .12                      ::11, ::12
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+from ebpflb.errors import ConfigError
+
+LABS_AT_ONCE = 100
+UNDERLAY = "underlay"
+CLIENT = "client"
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_MOST_NODES = 100
+_MOST_PODS = 200
+_MOST_PORT = 65535
+_MOST_RP_FILTER = 2
+# Nodes and pods count from here inside their range.
+_FIRST_HOST = {4: 10, 6: 0x10}
+
+
+class Cni(StrEnum):
+    """How pods are connected."""
+
+    PTP = "ptp"
+    BRIDGE = "bridge"
+    VXLAN = "vxlan"
+
+
+class Stack(StrEnum):
+    """The IP families of a lab."""
+
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
+    DUAL = "dual"
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """4, 6 or both; the primary family first."""
+        return {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}[self.value]
+
+
+class Kind(StrEnum):
+    """What a namespace of the lab is."""
+
+    NODE = "node"
+    POD = "pod"
+    CLIENT = "client"
+    UNDERLAY = "underlay"
+
+
+@dataclass(frozen=True, slots=True)
+class LabConfig:
+    """What an operator may choose. ConfigError names the setting that cannot be used.
+
+    pods: per node. port: where the pods serve TCP and UDP. rp_filter: the default, 2 (loose), is
+    what systemd and Ubuntu set; with 1 (strict, as on RHEL) a pod of a vxlan lab cannot reach the
+    address of another node, because that packet travels outside the tunnel and its answer inside.
+    """
+
+    name: str = "lab"
+    nodes: int = 2
+    pods: int = 3
+    cni: Cni = Cni.PTP
+    family: Stack = Stack.DUAL
+    port: int = 8080
+    rp_filter: int = 2
+    zones: tuple[str, ...] = ("zone-a", "zone-b")
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"name: {self.name!r} is not 1 to 40 small letters, digits and inner hyphens"
+            )
+        _check_range("nodes", self.nodes, 1, _MOST_NODES)
+        _check_range("pods", self.pods, 0, _MOST_PODS)
+        _check_range("port", self.port, 1, _MOST_PORT)
+        _check_range("rp_filter", self.rp_filter, 0, _MOST_RP_FILTER)
+        if not self.zones:
+            raise ConfigError("zones: name at least one")
+
+
+def _check_range(name: str, value: int, first: int, last: int) -> None:
+    if not first <= value <= last:
+        raise ConfigError(f"{name}: {value} is not between {first} and {last}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The addresses of one lab in one IP family (version 4 or 6). Nodes and pods count from 1."""
+
+    version: int
+    index: int
+
+    @property
+    def host_bits(self) -> int:
+        """The prefix length of a single address."""
+        return 32 if self.version == 4 else 128  # noqa: PLR2004 - an IP version is a name
+
+    def underlay(self) -> IPv4Network | IPv6Network:
+        """What nodes, client and gateway share."""
+        return self._network("0.0/24", ":/64")
+
+    def services(self) -> IPv4Network | IPv6Network:
+        """ClusterIPs."""
+        return self._network("64.0/20", "40::/112")
+
+    def external(self) -> IPv4Network | IPv6Network:
+        """Load-balancer and external IPs; the client routes them to the first node."""
+        return self._network("80.0/24", "50::/64")
+
+    def cluster(self) -> IPv4Network | IPv6Network:
+        """The pods of all nodes."""
+        return self._network("128.0/17", "100::/56")
+
+    def pods(self, node: int) -> IPv4Network | IPv6Network:
+        """The pods of one node."""
+        return self._network(f"{128 + node}.0/24", f"{0x100 + node:x}::/64")
+
+    def gateway(self) -> str:
+        """The underlay's own address: everybody's default gateway, which forwards nothing."""
+        return str(self.underlay()[1])
+
+    def client(self) -> str:
+        """The external client."""
+        return str(self.underlay()[2])
+
+    def node(self, node: int) -> str:
+        """A node's primary address."""
+        return str(self.underlay()[_FIRST_HOST[self.version] + node])
+
+    def pod_gateway(self, node: int) -> str:
+        """What the pods of a node have as their gateway."""
+        return str(self.pods(node)[1])
+
+    def pod(self, node: int, pod: int) -> str:
+        """A pod's address."""
+        return str(self.pods(node)[_FIRST_HOST[self.version] + pod])
+
+    def tunnel(self, node: int) -> str:
+        """The address of a node's vxlan device: as flannel, the first one of the pod range."""
+        return str(self.pods(node)[0])
+
+    def _network(self, inside4: str, inside6: str) -> IPv4Network | IPv6Network:
+        if self.version == 4:  # noqa: PLR2004 - an IP version is a name
+            return ip_network(f"10.{100 + self.index}.{inside4}")
+        return ip_network(f"fdeb:f1b:{self.index:x}:{inside6}")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One namespace. node and number: position, from 1, of the node and of the pod on it, or 0."""
+
+    kind: Kind
+    name: str
+    node: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everybody in a lab, in the order in which they are built. index: 0 to LABS_AT_ONCE - 1."""
+
+    config: LabConfig
+    index: int
+
+    @property
+    def ranges(self) -> tuple[Ranges, ...]:
+        """One for each family, the primary family first."""
+        return tuple(Ranges(version, self.index) for version in self.config.family.versions)
+
+    def ranges_of(self, version: int | None) -> Ranges:
+        """The ranges of IP version 4 or 6, None: the primary one. ConfigError without it."""
+        for ranges in self.ranges:
+            if version in {None, ranges.version}:
+                return ranges
+        raise ConfigError(f"lab {self.config.name!r} has no IPv{version}")
+
+    def seats(self) -> Iterator[Seat]:
+        """All members; the underlay first, because it makes the uplinks of the others."""
+        yield Seat(Kind.UNDERLAY, UNDERLAY)
+        yield from self.nodes()
+        for node in self.nodes():
+            yield from self.pods(node.node)
+        yield Seat(Kind.CLIENT, CLIENT)
+
+    def nodes(self) -> Iterator[Seat]:
+        """All nodes."""
+        for node in range(1, self.config.nodes + 1):
+            yield Seat(Kind.NODE, f"node{node}", node)
+
+    def pods(self, node: int) -> Iterator[Seat]:
+        """The pods of one node."""
+        for pod in range(1, self.config.pods + 1):
+            yield Seat(Kind.POD, f"pod-{node}-{pod}", node, pod)
+
+    def namespace(self, seat: Seat) -> str:
+        """The name below /run/netns."""
+        return f"{self.config.name}-{seat.name}"
+
+    def addresses(self, seat: Seat) -> tuple[str, ...]:
+        """One address for each family."""
+        return tuple(_address(ranges, seat) for ranges in self.ranges)
+
+    def zone(self, node: int) -> str:
+        """The zone of a node; zones take turns."""
+        return self.config.zones[(node - 1) % len(self.config.zones)]
+
+
+def _address(ranges: Ranges, seat: Seat) -> str:
+    match seat.kind:
+        case Kind.NODE:
+            return ranges.node(seat.node)
+        case Kind.POD:
+            return ranges.pod(seat.node, seat.number)
+        case Kind.CLIENT:
+            return ranges.client()
+        case Kind.UNDERLAY:
+            return ranges.gateway()

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends connections to an address and notices each one that fails.
+
+Standard library only and started by path inside a namespace. It prints "started",
+then one JSON line per connection as it ends (the fields of Connection) and a last one with the
+summary. Exit status 1 when any connection failed. SIGTERM or SIGINT: no new connections, those
+under way end in order.
+
+An exchange is an empty line there and a line with the pod's name back (echo.py). A connection is
+good when each of its exchanges was answered in time and always by the same pod.
+"""
+
+import argparse
+import dataclasses
+import errno
+import json
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+# The first line of output: from now on a signal ends the run in order.
+STARTED = "started"
+
+_MOST_BYTES = 65536
+_STRANGER = "?"
+_ERRORS: dict[int | None, str] = {
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "reset",
+    errno.EPIPE: "reset",
+    errno.ETIMEDOUT: "timeout",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What to send. Times in seconds; rate in connections per second, 0 is as fast as possible.
+
+    count, duration: the load ends with whichever comes first; 0 is without limit.
+    workers: the most connections at once.
+    exchanges: per connection, 0 is until the load ends; interval: between them.
+    unconnected: UDP without connect(2), each datagram with its destination.
+    """
+
+    protocol: str = "tcp"
+    count: int = 0
+    duration: float = 0.0
+    rate: float = 0.0
+    workers: int = 4
+    timeout: float = 2.0
+    exchanges: int = 1
+    interval: float = 0.1
+    unconnected: bool = False
+
+    def arguments(self) -> list[str]:
+        """The command line that says the same."""
+        line = []
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if value is True:
+                line.append(f"--{each.name}")
+            elif value is not False:
+                line += [f"--{each.name}", str(value)]
+        return line
+
+
+@dataclass(slots=True)
+class Connection:
+    """How one connection went. started: time.monotonic() of the machine; ms: until its end.
+
+    client: the own address and port. pod: who answered, "" when nobody did. error: "" or refused,
+    reset, closed, timeout, unreachable, moved (another pod answered), stranger (the answer came
+    from an address that was not asked), or the name of an errno.
+    """
+
+    number: int
+    started: float
+    ms: float = 0.0
+    client: str = ""
+    pod: str = ""
+    exchanges: int = 0
+    error: str = ""
+
+
+@dataclass(slots=True)
+class LoadResult:
+    """The summary. pods, errors: number of connections by the answering pod and by the error."""
+
+    attempted: int = 0
+    ok: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    max_ms: float = 0.0
+    pods: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    connections: list[Connection] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Connections per second, failed ones included."""
+        return self.attempted / self.seconds if self.seconds else 0.0
+
+    @property
+    def failures(self) -> list[Connection]:
+        """The connections that failed."""
+        return [each for each in self.connections if each.error]
+
+
+class Load:
+    """One run. `report` gets each connection as it ends, from several threads but one at a time."""
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        options: LoadOptions,
+        report: Callable[[Connection], None],
+    ) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        canonical = socket.inet_ntop(family, socket.inet_pton(family, address))
+        self._family = family
+        self._target = (canonical, port)
+        self._options = options
+        self._report = report
+        self._turn = threading.Lock()
+        self._reporting = threading.Lock()
+        self._stopped = threading.Event()
+        self._issued = 0
+        self._started = 0.0
+
+    def stop(self) -> None:
+        """No new connections; may be called from a signal's function and from any thread."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Return when all connections have ended; what a thread raises is raised here."""
+        self._started = time.monotonic()
+        with ThreadPoolExecutor(self._options.workers) as executor:
+            running = [executor.submit(self._work) for _ in range(self._options.workers)]
+        for each in running:
+            each.result()
+
+    def _work(self) -> None:
+        try:
+            while (number := self._next()) is not None:
+                connection = Connection(number, time.monotonic())
+                self._connect(connection)
+                connection.ms = round((time.monotonic() - connection.started) * 1000, 3)
+                with self._reporting:
+                    self._report(connection)
+        except BaseException:
+            self._stopped.set()
+            raise
+
+    def _next(self) -> int | None:
+        """Wait for the next connection's turn; None when there is none any more."""
+        with self._turn:
+            number = self._issued
+            if self._is_over() or (self._options.count and number >= self._options.count):
+                return None
+            self._issued += 1
+            if self._options.rate:
+                due = self._started + number / self._options.rate
+                if self._stopped.wait(max(0.0, due - time.monotonic())) or self._is_over():
+                    self._issued -= 1
+                    return None
+            return number
+
+    def _is_over(self) -> bool:
+        limit = self._options.duration
+        elapsed = time.monotonic() - self._started
+        return self._stopped.is_set() or bool(limit and elapsed >= limit)
+
+    def _connect(self, connection: Connection) -> None:
+        kind = socket.SOCK_STREAM if self._options.protocol == "tcp" else socket.SOCK_DGRAM
+        try:
+            with socket.socket(self._family, kind) as sock:
+                sock.settimeout(self._options.timeout)
+                if not self._options.unconnected:
+                    sock.connect(self._target)
+                    connection.client = "{} {}".format(*sock.getsockname())
+                self._converse(sock, connection)
+        except TimeoutError:
+            connection.error = "timeout"
+        except OSError as error:
+            code = error.errno or 0
+            connection.error = _ERRORS.get(code) or errno.errorcode.get(code, str(error))
+
+    def _converse(self, sock: socket.socket, connection: Connection) -> None:
+        while not connection.error:
+            pod = self._exchange(sock)
+            if not pod:
+                connection.error = "closed"
+            elif pod == _STRANGER:
+                connection.error = "stranger"
+            elif connection.pod not in {"", pod}:
+                connection.error = "moved"
+            else:
+                connection.pod = pod
+                connection.exchanges += 1
+            if connection.exchanges == self._options.exchanges or self._is_over():
+                return
+            self._stopped.wait(self._options.interval)
+
+    def _exchange(self, sock: socket.socket) -> str:
+        """The name of the pod that answered; "" when the connection was closed instead."""
+        if self._options.unconnected:
+            return self._exchange_datagrams(sock)
+        sock.sendall(b"\n")
+        answer = sock.recv(_MOST_BYTES)
+        while self._options.protocol == "tcp" and answer and not answer.endswith(b"\n"):
+            more = sock.recv(_MOST_BYTES)
+            answer = answer + more if more else b""
+        return answer.decode("latin-1").strip()
+
+    def _exchange_datagrams(self, sock: socket.socket) -> str:
+        sock.sendto(b"\n", self._target)
+        answer, peer = sock.recvfrom(_MOST_BYTES)
+        return answer.decode("latin-1").strip() if peer[:2] == self._target else _STRANGER
+
+
+def summarize(connections: Sequence[Connection], seconds: float) -> LoadResult:
+    """Count. The latencies are those of good connections."""
+    good = sorted(each.ms for each in connections if not each.error)
+    return LoadResult(
+        attempted=len(connections),
+        ok=len(good),
+        failed=len(connections) - len(good),
+        seconds=round(seconds, 3),
+        p50_ms=good[len(good) // 2] if good else 0.0,
+        p99_ms=good[len(good) * 99 // 100] if good else 0.0,
+        max_ms=good[-1] if good else 0.0,
+        pods=dict(sorted(Counter(each.pod for each in connections if each.pod).items())),
+        errors=dict(sorted(Counter(each.error for each in connections if each.error).items())),
+    )
+
+
+def parse_output(text: str) -> LoadResult:
+    """Read back what a run has printed. ValueError when the summary is missing or miscounts."""
+    lines = [json.loads(line) for line in text.splitlines()[1:]]
+    if not lines or "attempted" not in lines[-1]:
+        raise ValueError("the load ended without a summary")
+    result = LoadResult(**lines.pop())
+    result.connections = [Connection(**line) for line in lines]
+    if len(lines) != result.attempted or len(result.failures) != result.failed:
+        raise ValueError("the load's summary does not fit its connections")
+    return result
+
+
+def main(arguments: list[str]) -> int:
+    """Run a load from the command line."""
+    address, port, options = _parse(arguments)
+    connections: list[Connection] = []
+
+    def report(connection: Connection) -> None:
+        connections.append(connection)
+        sys.stdout.write(json.dumps(dataclasses.asdict(connection)) + "\n")
+
+    load = Load(address, port, options, report)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: load.stop())
+    print(STARTED, flush=True)
+    started = time.monotonic()
+    load.run()
+    summary = dataclasses.asdict(summarize(connections, time.monotonic() - started))
+    del summary["connections"]
+    sys.stdout.write(json.dumps(summary) + "\n")
+    return 1 if summary["failed"] else 0
+
+
+def _parse(arguments: list[str]) -> tuple[str, int, LoadOptions]:
+    parser = argparse.ArgumentParser(prog="load", description=__doc__)
+    parser.add_argument("address")
+    parser.add_argument("port", type=int)
+    for each in dataclasses.fields(LoadOptions):
+        kind: dict[str, Any] = {"type": type(each.default)}
+        if each.default is False:
+            kind = {"action": "store_true"}
+        parser.add_argument(f"--{each.name}", default=each.default, **kind)
+    chosen = vars(parser.parse_args(arguments))
+    return chosen.pop("address"), chosen.pop("port"), LoadOptions(**chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

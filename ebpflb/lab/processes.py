@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes belong to a lab, and how they are ended: by id, verified, never by name.
+
+A process is the lab's if it is in the lab's cgroup and, beyond that, is a recorded one (id and
+start time), carries the lab's environment marker, or has a parent of which this is true. Somebody
+else's process that was moved into the cgroup is left alone and reported.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ebpflb.lab import cgroups
+
+# Not EBPFLB_...: those are settings of the agent, which refuses names that it does not know.
+MARKER = "EBPFLBLAB_MEMBER"
+
+_PROC = Path("/proc")
+# Fields of /proc/PID/stat, counted after the command's name: state, parent, ..., start time.
+_PARENT, _START_TIME = 1, 19
+# Between fork and exec a child does not carry the marker yet.
+_PATIENCE = 0.3
+# How long the killed ones may take to end, and how long all of it may take.
+_WAIT, _WAIT_FOR_ALL = 2.0, 10.0
+
+
+class Identity(NamedTuple):
+    """A process: ids are used again, but not with the same start time (in clock ticks)."""
+
+    pid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """How to tell the processes of one lab."""
+
+    lab: str
+    cgroup: Path
+    recorded: frozenset[Identity]
+
+    def own(self, pids: Collection[int]) -> set[int]:
+        """Those among `pids` that the lab started, or that descend from such."""
+        known: dict[int, bool] = {}
+        return {pid for pid in pids if self._is_own(pid, pids, known)}
+
+    def _is_own(self, pid: int, pids: Collection[int], known: dict[int, bool]) -> bool:
+        if pid not in known:
+            known[pid] = False
+            parent = _stat_field(pid, _PARENT)
+            known[pid] = (
+                identity(pid) in self.recorded
+                or _has_marker(pid, self.lab)
+                or (parent in pids and self._is_own(parent, pids, known))
+            )
+        return known[pid]
+
+
+def identity(pid: int) -> Identity | None:
+    """None when there is no such process, or it has ended and is not yet waited for."""
+    start_time = _stat_field(pid, _START_TIME)
+    return Identity(pid, start_time) if start_time else None
+
+
+def marker(lab: str, member: str) -> str:
+    """The value of the environment variable that all processes of a member inherit."""
+    return f"{lab}/{member}"
+
+
+def end(ownership: Ownership) -> list[str]:
+    """Kill the lab's processes and wait for them. Describes what is left in the cgroup."""
+    started = own_seen = time.monotonic()
+    while pids := cgroups.processes(ownership.cgroup):
+        now = time.monotonic()
+        if own := ownership.own(pids):
+            own_seen = now
+            _kill(ownership.cgroup, own)
+        if now - own_seen > _PATIENCE or now - started > _WAIT_FOR_ALL:
+            return [_describe(pid) for pid in sorted(pids)]
+        if not own:
+            time.sleep(0.01)
+    return []
+
+
+def _kill(cgroup: Path, pids: Iterable[int]) -> None:
+    """Send SIGKILL through pidfds, which still mean the same process after the second look."""
+    with contextlib.ExitStack() as opened:
+        poll = select.poll()
+        waiting = 0
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(pid)
+                opened.callback(os.close, pidfd)
+                if pid in cgroups.processes(cgroup):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    poll.register(pidfd, select.POLLIN)
+                    waiting += 1
+        _wait(poll, waiting)
+
+
+def _wait(poll: select.poll, waiting: int) -> None:
+    deadline = time.monotonic() + _WAIT
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        for pidfd, _ in poll.poll(left * 1000):
+            poll.unregister(pidfd)
+            waiting -= 1
+
+
+def _stat_field(pid: int, field: int) -> int:
+    """A number from /proc/PID/stat; 0 when the process is gone or a zombie."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    fields = text.rpartition(")")[2].split()
+    return 0 if fields[0] in {"Z", "X"} else int(fields[field])
+
+
+def _has_marker(pid: int, lab: str) -> bool:
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    wanted = f"{MARKER}={marker(lab, '')}".encode()
+    return any(entry.startswith(wanted) for entry in environment.split(b"\0"))
+
+
+def _describe(pid: int) -> str:
+    try:
+        name = (_PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        name = "?"
+    return f"process {pid} ({name})"

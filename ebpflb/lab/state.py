@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a lab has made, written down before it is made: /run/ebpflb-lab/<name>/state.json.
+
+`down` works from this file alone, so it also works for a lab that was interrupted half-way.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ebpflb.errors import ConfigError, EbpflbError
+from ebpflb.lab import cgroups
+from ebpflb.lab.layout import LABS_AT_ONCE, Cni, LabConfig, Stack
+from ebpflb.lab.processes import Identity
+
+ROOT = Path("/run/ebpflb-lab")
+
+FILE = "state.json"
+
+
+@dataclass(slots=True)
+class State:
+    """namespaces: inode number by name, None if not known to be made. complete: `up` came through.
+
+    processes: the pod servers, by pod. cgroup and bpffs: what `down` removes with all below it.
+    """
+
+    config: LabConfig
+    index: int
+    cgroup: str
+    bpffs: str
+    namespaces: dict[str, int | None] = field(default_factory=dict)
+    processes: dict[str, Identity] = field(default_factory=dict)
+    complete: bool = False
+
+    @property
+    def directory(self) -> Path:
+        """Where everything else of this lab is: manifests, logs, pins."""
+        return directory_of(self.config.name)
+
+    def save(self) -> None:
+        """Write the file as a whole, or leave the old one."""
+        path = self.directory / FILE
+        unfinished = path.with_suffix(".new")
+        unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        unfinished.replace(path)
+
+    def discard(self) -> None:
+        """Forget the lab, and after the last one the directories of all labs."""
+        with locked_root():
+            cgroups.remove_if_empty(Path(self.cgroup).parent)
+            shutil.rmtree(self.directory, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                ROOT.rmdir()
+
+
+def directory_of(name: str) -> Path:
+    """The directory of a lab of that name."""
+    return ROOT / name
+
+
+def load(name: str) -> State:
+    """The state of a lab. ConfigError when there is none of that name."""
+    path = directory_of(name) / FILE
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no lab {name!r}: ebpflb lab status shows those that are up"
+        ) from None
+    except ValueError as error:
+        raise EbpflbError(f"{path}: not a lab's state: {error}") from error
+    return _decode(document, path)
+
+
+def drop_unmade(name: str) -> None:
+    """Remove the directory of a lab that was interrupted before its state was written.
+
+    Nothing else had been made by then. Call it under locked_root().
+    """
+    directory = directory_of(name)
+    if directory.exists() and not (directory / FILE).exists():
+        shutil.rmtree(directory)
+
+
+def names() -> list[str]:
+    """All labs that are up, or half up."""
+    return sorted(path.parent.name for path in ROOT.glob(f"*/{FILE}"))
+
+
+def free_index() -> int:
+    """The lowest lab number not in use; call it under locked_root()."""
+    taken = {load(name).index for name in names()}
+    for index in range(LABS_AT_ONCE):
+        if index not in taken:
+            return index
+    raise ConfigError(f"{LABS_AT_ONCE} labs are up: take one down first")
+
+
+@contextlib.contextmanager
+def locked_root() -> Iterator[None]:
+    """Only one process at a time chooses a number or removes the directory of all labs."""
+    fd = _open_root()
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Only one process at a time builds a lab or takes it down. ConfigError if another does."""
+    try:
+        fd = os.open(directory_of(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise ConfigError(f"lab {name!r} is being built or taken down by another process") from None
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def _open_root() -> int:
+    """Open and lock ROOT, again if somebody has just removed it."""
+    while True:
+        ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
+        try:
+            fd = os.open(ROOT, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), ROOT.stat()):
+                return fd
+        os.close(fd)
+
+
+def _decode(document: Any, path: Path) -> State:
+    try:
+        config = document["config"] | {
+            "cni": Cni(document["config"]["cni"]),
+            "family": Stack(document["config"]["family"]),
+            "zones": tuple(document["config"]["zones"]),
+        }
+        processes = {pod: Identity(*pair) for pod, pair in document["processes"].items()}
+        return State(**(document | {"config": LabConfig(**config), "processes": processes}))
+    except (TypeError, ValueError, KeyError) as error:
+        raise EbpflbError(f"{path}: not a lab's state: {error!r}") from error

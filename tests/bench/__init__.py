@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements of speed and size: `make bench`. None of them is a test or can fail one."""

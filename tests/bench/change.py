@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One endpoint changes while 10,000 Services are loaded: from the file's rename to the word.
+
+The clock starts before rename(2) and stops when the pinned lb_current holds another word for the
+frontend. This process looks at it all the time, on a core of its own; a look takes some 2 us. What
+the word then leads to is read and compared, so that a wrong commit is no fast commit.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from sys import byteorder
+
+from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.structs import Addr, Backend, Desc, FrontendKey
+from ebpflb.model.address import Address, Protocol, format_address, parse_address
+from tests.bench import agent, labs, manifests
+from tests.bench.options import BenchError, Options
+from tests.bench.report import Row, percentile_row
+
+SERVICES = 10_000
+ENDPOINTS = 10
+CHANGES = 1_000
+TARGET_MS = 10
+
+_PATIENCE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.02
+_NOTHING = bytes(8)
+
+
+def run(options: Options) -> Iterator[Row]:
+    """Changes of Services chosen at random, one at a time."""
+    services, changes = options.scaled(SERVICES), options.scaled(CHANGES)
+    with (
+        labs.one_node(services, ENDPOINTS) as (lab, directory),
+        agent.running(lab.node(labs.NODES[0]), directory) as running,
+    ):
+        times = list(_changes(running.maps(), directory, services, changes))
+    case = f"one endpoint, {services:,} Services x {ENDPOINTS}"
+    yield percentile_row("change", case, times, 99, "ms", TARGET_MS)
+
+
+def _changes(maps: MapSet, directory: Path, services: int, changes: int) -> Iterator[float]:
+    chooser = random.Random(1)
+    first = [0] * services
+    for _ in range(changes):
+        number = chooser.randrange(services)
+        first[number] = 1 - first[number]
+        yield _change(maps, directory, number, first[number])
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _change(maps: MapSet, directory: Path, number: int, first: int) -> float:
+    """Replace one endpoint of a Service; returns milliseconds."""
+    index = _index(maps, number)
+    current = maps["lb_current"]
+    content = manifests.numbered(number, ENDPOINTS, labs.NODES, first)
+    name = manifests.file_of(number)
+    unfinished = manifests.write_unfinished(directory, name, content)
+    before = word = current.lookup(index)
+    begin = time.perf_counter()
+    unfinished.rename(directory / name)
+    while word == before:
+        word = current.lookup(index)
+        if time.perf_counter() - begin > _PATIENCE_SECONDS:
+            raise BenchError(f"{name}: no new word after {_PATIENCE_SECONDS:g} s")
+    end = time.perf_counter()
+    expected = set(manifests.pods(number, ENDPOINTS, first))
+    if (found := _backends(maps, word or _NOTHING)) != expected:
+        raise BenchError(f"{name}: {sorted(found)} were written")
+    return (end - begin) * 1000
+
+
+def _index(maps: MapSet, number: int) -> bytes:
+    address = Addr.from_buffer_copy(parse_address(manifests.cluster_ip(number)))
+    key = FrontendKey(addr=address, port=manifests.PORT, proto=Protocol.TCP)
+    index = maps["lb_frontends"].lookup(bytes(key))
+    if index is None:
+        raise BenchError(f"{manifests.name_of(number)} is not in lb_frontends")
+    return index
+
+
+def _backends(maps: MapSet, word: bytes) -> set[str]:
+    """The addresses to which a word leads, for sources on this node."""
+    descriptor = maps["lb_descs"].lookup(_key(int.from_bytes(word, byteorder)))
+    chosen = Desc.from_buffer_copy(descriptor or b"").local
+    found = set()
+    for slot in range(chosen.base, chosen.base + chosen.count):
+        backend = maps["lb_backends"].lookup(maps["lb_slots"].lookup(_key(slot)) or b"")
+        address = Backend.from_buffer_copy(backend or b"").addr
+        found.add(format_address(Address(bytes(address))))
+    return found
+
+
+def _key(index: int) -> bytes:
+    return index.to_bytes(4, byteorder)

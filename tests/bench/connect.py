@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New TCP connections through a ClusterIP, translated at the socket, against straight to the pod.
+
+From a pod and from a process of the host to a pod on the other node.
+"""
+
+from collections.abc import Iterator
+
+from tests.bench import labs, ways
+from tests.bench.options import Options
+from tests.bench.report import Row
+from tests.bench.ways import Way
+
+SERVICES = 10_000
+TARGET = 0.98
+
+_FAR = 1
+
+
+def run(options: Options) -> Iterator[Row]:
+    """With one Service and with many."""
+    for services in (1, options.scaled(SERVICES)):
+        loaded = f"{services:,} Service{'s' * (services > 1)}"
+        with labs.pair(services, targets=[_FAR]) as pair:
+            for kind, source in (("pod", "pod-1-1"), ("host", labs.NODES[0])):
+                case = f"{kind} to ClusterIP, {loaded}"
+                way = Way(case, source, _FAR, lambda _: (labs.CLUSTER_IPS[_FAR], 80), TARGET)
+                yield from ways.compare("connect", pair, way, ways.CONNECT_RATE, options)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Maps and programs of a bench's own, on a bpffs of their own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ebpflb.dataplane.loader import Loader
+from ebpflb.dataplane.pins import Generation, Pins
+from ebpflb.dataplane.sizes import Sizes
+
+
+@contextmanager
+def generation(sizes: Sizes) -> Iterator[Generation]:
+    """Compile and load; everything is gone afterwards. No hook runs the programs."""
+    with TemporaryDirectory(prefix="ebpflb-bench-") as directory:
+        pins = Pins(Path(directory) / "pins")
+        try:
+            loader = Loader(pins, has_set_retval=True)
+            made = loader.load(sizes)
+            loader.finish(made)
+            yield made
+        finally:
+            pins.remove_all()

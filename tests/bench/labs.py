@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two labs of one shape: agents run in one, nothing is attached in the other.
+
+Two nodes with a pod each, and a client outside. In both labs the client has routes to the pods, so
+that the straight way leads through the same node as the NodePort.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ebpflb.lab import Lab, LabConfig, Member, Stack
+from tests.bench import agent, load, manifests
+
+# The Service of the pod on the first node and on the second: ClusterIP and NodePort.
+CLUSTER_IPS = ("10.67.0.1", "10.67.0.2")
+NODE_PORTS = (31001, 31002)
+
+NODES = ("node1", "node2")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The lab with agents, and the one without."""
+
+    ours: Lab
+    straight: Lab
+
+
+@contextmanager
+def pair(services: int, targets: Collection[int]) -> Iterator[Pair]:
+    """Both labs, the agents in sync with so many Services.
+
+    `targets`: the pods with a Service of their own, counted from 0; the other Services are made up.
+    """
+    with ExitStack() as stack:
+        ours = stack.enter_context(_lab("bench-ours"))
+        straight = stack.enter_context(_lab("bench-straight"))
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="ebpflb-bench-")))
+        manifests.fill(directory, services - len(targets), 1, NODES)
+        for number in targets:
+            target = pod(ours, number)
+            manifests.write(directory, f"{target.name}.json", _target(number, target.ipv4))
+        for name in NODES:
+            stack.enter_context(agent.running(ours.node(name), directory))
+        yield Pair(ours, straight)
+
+
+@contextmanager
+def one_node(services: int, endpoints: int) -> Iterator[tuple[Lab, Path]]:
+    """A lab of one node without pods, and a directory with made-up Services; no agent yet."""
+    config = LabConfig("bench-agent", nodes=1, pods=0, family=Stack.IPV4)
+    with Lab.up(config) as lab, TemporaryDirectory(prefix="ebpflb-bench-") as directory:
+        manifests.fill(Path(directory), services, endpoints, NODES)
+        yield lab, Path(directory)
+
+
+def pod(lab: Lab, number: int) -> Member:
+    """The pod on the node with this number, from 0."""
+    return lab.member(f"pod-{number + 1}-1")
+
+
+def node_port(number: int) -> Callable[[Lab], tuple[str, int]]:
+    """The NodePort of a pod's Service, on the first node."""
+    return lambda lab: (lab.node(NODES[0]).ipv4, NODE_PORTS[number])
+
+
+@contextmanager
+def _lab(name: str) -> Iterator[Lab]:
+    with Lab.up(LabConfig(name, nodes=len(NODES), pods=1, family=Stack.IPV4)) as lab:
+        pods = [pod(lab, number) for number in range(len(NODES))]
+        load.prepare(lab.client, *(lab.node(node) for node in NODES), *pods)
+        for node, target in zip(NODES, pods, strict=True):
+            route = ["ip", "route", "add", target.ipv4, "via", lab.node(node).ipv4]
+            lab.client.exec(route)
+        yield lab
+
+
+def _target(number: int, address: str) -> bytes:
+    name = f"target-{number}"
+    node_port = NODE_PORTS[number]
+    made = manifests.service(name, CLUSTER_IPS[number], node_port=node_port)
+    piece = manifests.endpoint_slice(name, [address], [NODES[number]], port=load.PORT)
+    return manifests.listed([made, piece])

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent with 1,000 Services keeps in memory once nothing changes any more."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench import agent, labs
+from tests.bench.options import Options
+from tests.bench.report import Row, limit_row
+
+SERVICES = 1_000
+ENDPOINTS = 10
+TARGET_MB = 64
+
+_STEADY_SECONDS = 10.0
+
+
+def run(options: Options) -> Iterator[Row]:
+    """A start that compiles, then one that finds its pins: both are steady states."""
+    services = options.scaled(SERVICES)
+    with labs.one_node(services, ENDPOINTS) as (lab, directory):
+        for start in ("first start", "restart"):
+            with agent.running(lab.node(labs.NODES[0]), directory) as running:
+                time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
+                case = f"resident, {services:,} Services x {ENDPOINTS}, {start}"
+                resident = _resident_megabytes(running.process.pid)
+            yield limit_row("memory", case, [resident], "MB", TARGET_MB)
+
+
+def _resident_megabytes(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"^VmRSS:\s*(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 / 1e6 if found else 0.0

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all benches are told, and how they fail."""
+
+from dataclasses import dataclass
+
+
+class BenchError(Exception):
+    """Something makes a figure worthless; one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """rounds: of each comparison. seconds: of one measurement. quick: a smoke run, few Services."""
+
+    rounds: int = 9
+    seconds: float = 2.0
+    quick: bool = False
+
+    def scaled(self, count: int) -> int:
+        """As many as that, or a tenth in a smoke run."""
+        return count // 10 if self.quick else count

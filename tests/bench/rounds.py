@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interleaved rounds: what is compared is measured in turns, so that a slow minute hits both."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+Measure = Callable[[], float]
+
+
+class Span(NamedTuple):
+    """Median, smallest and largest of some values."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Values of both sides, round by round; more is better."""
+
+    ours: Sequence[float]
+    straight: Sequence[float]
+
+    @property
+    def ratio(self) -> Span:
+        """The ratio of the medians; low and high of the ratios within one round."""
+        pairs = [ours / straight for ours, straight in zip(self.ours, self.straight, strict=True)]
+        return Span(median(self.ours) / median(self.straight), min(pairs), max(pairs))
+
+
+def in_turns(measures: Mapping[str, Measure], rounds: int) -> dict[str, list[float]]:
+    """Measure all of them once per round, in order, after a round that does not count."""
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(1 + rounds):
+        for name, measure in measures.items():
+            found[name].append(measure())
+    return {name: values[1:] for name, values in found.items()}
+
+
+def span(values: Sequence[float]) -> Span:
+    """The span of some values."""
+    return Span(median(values), min(values), max(values))
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` of all values do not exceed."""
+    ordered = sorted(values)
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(int(rank), 1) - 1]

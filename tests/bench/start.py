@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long an agent takes from its start to being in sync when its pins are there and match."""
+
+from collections.abc import Iterator
+
+from tests.bench import agent, labs
+from tests.bench.options import Options
+from tests.bench.report import Row, limit_row
+
+SERVICES = 1_000
+ENDPOINTS = 10
+TARGET_SECONDS = 1
+
+
+def run(options: Options) -> Iterator[Row]:
+    """Starts one after the other; the first one, which compiles, does not count."""
+    services = options.scaled(SERVICES)
+    times = []
+    with labs.one_node(services, ENDPOINTS) as (lab, directory):
+        for _ in range(1 + options.rounds):
+            with agent.running(lab.node(labs.NODES[0]), directory) as running:
+                times.append(running.start_seconds)
+    case = f"pins match, {services:,} Services x {ENDPOINTS}"
+    yield limit_row("start", case, times[1:], "s", TARGET_SECONDS)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network namespaces and veths for one test."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from ebpflb.dataplane import libc
+
+NAMESPACES = Path("/run/netns")
+PEER, OWN, PORT = "192.0.2.1", "192.0.2.2", 5000
+
+
+class Network:
+    """Named network namespaces. The calling thread moves to the first one, which has only `lo`."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        """`stack` undoes everything."""
+        self._stack = stack
+        self._count = 0
+        self.path = self.add()
+        stack.enter_context(entered(self.path))
+        ip("link set lo up")
+
+    def add(self) -> Path:
+        """Make one more namespace."""
+        self._count += 1
+        name = f"ebpflb-test-{os.getpid()}-{self._count}"
+        run("ip", "netns", "add", name)
+        self._stack.callback(run, "ip", "netns", "del", name)
+        return NAMESPACES / name
+
+    def add_pod(self, veth: str, inside: str = "eth0") -> Path:
+        """Make a namespace and a veth into it, whose end in this namespace is called `veth`."""
+        path = self.add()
+        ip(f"link add {veth} type veth peer name {inside} netns {path.name}\nlink set {veth} up")
+        with entered(path):
+            ip(f"link set lo up\nlink set {inside} up")
+        return path
+
+
+class Wire:
+    """UDP from a namespace behind the veth `name` to this one, and back."""
+
+    def __init__(self, network: Network, name: str) -> None:
+        peer = network.add_pod(name)
+        ip(f"addr add {OWN}/24 dev {name}")
+        with entered(peer):
+            ip(f"addr add {PEER}/24 dev eth0")
+            self._there = _receiver(PEER)
+        self._here = _receiver(OWN)
+        self.ifindex = socket.if_nametoindex(name)
+        assert self.comes_in()
+        assert self.goes_out()
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self._here.close()
+        self._there.close()
+
+    def comes_in(self) -> bool:
+        """Whether a packet from the peer arrives."""
+        self.send_in()
+        return _arrives(self._here)
+
+    def goes_out(self) -> bool:
+        """Whether a packet arrives at the peer; to the sender a drop at egress is ENOBUFS."""
+        with contextlib.suppress(OSError):
+            self._here.sendto(b"out", (PEER, PORT))
+        return _arrives(self._there)
+
+    def send_in(self) -> None:
+        """Let the peer send a packet."""
+        self._there.sendto(b"in", (OWN, PORT))
+
+    @contextlib.contextmanager
+    def flood(self) -> Iterator[list[None]]:
+        """Let the peer send as fast as it can meanwhile; the list grows with each packet."""
+        sent: list[None] = []
+        over = threading.Event()
+
+        def send() -> None:
+            while not over.is_set():
+                self.send_in()
+                sent.append(None)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            yield sent
+        finally:
+            over.set()
+            sender.join()
+
+    def has_come_in(self) -> bool:
+        """Whether any packet from the peer has arrived."""
+        return _arrives(self._here)
+
+
+def ip(commands: str) -> None:
+    """Run lines of ip(8) in the namespace of the calling thread."""
+    run("ip", "-batch", "-", stdin=commands + "\n")
+
+
+def tc(command: str) -> str:
+    """Run tc(8) in the namespace of the calling thread and return what it wrote."""
+    return run("tc", *command.split())
+
+
+def run(*command: str, stdin: str = "") -> str:
+    """Run a command to its end and return what it wrote."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr or done.stdout}"
+    return done.stdout
+
+
+@contextlib.contextmanager
+def entered(namespace: Path) -> Iterator[None]:
+    """Put the calling thread into a network namespace for a while."""
+    with open("/proc/thread-self/ns/net") as home, namespace.open() as there:
+        libc.enter_network_namespace(there.fileno())
+        try:
+            yield
+        finally:
+            libc.enter_network_namespace(home.fileno())
+
+
+def _receiver(address: str) -> socket.socket:
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind((address, PORT))
+    receiver.settimeout(0.1)
+    return receiver
+
+
+def _arrives(receiver: socket.socket) -> bool:
+    try:
+        return bool(receiver.recv(16))
+    except TimeoutError:
+        return False

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from ebpflb.dataplane import devices
+from ebpflb.dataplane.devices import NetworkState, Watch, snapshot
+from ebpflb.dataplane.netlink import GROUP_IPV4_ADDRESS, Message, Rtnetlink
+from ebpflb.dataplane.structs import AddrFlag, DeviceKind
+from ebpflb.model.address import Family, format_address, parse_address
+from tests.bpf.attach.network import entered, ip
+
+HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD
+WAIT = 5.0
+
+
+class Settings(NamedTuple):
+    host_devices: tuple[str, ...] = ()
+    workload_devices: tuple[str, ...] = ()
+
+
+def kinds(settings: Settings = Settings()) -> dict[str, DeviceKind]:  # noqa: B008  immutable
+    return {device.name: device.kind for device in snapshot(settings).devices.values()}
+
+
+def sources(state: NetworkState, name: str) -> tuple[str | None, str | None]:
+    (device,) = (device for device in state.devices.values() if device.name == name)
+    both = (device.snat4, device.snat6)
+    return tuple(format_address(source) if source else None for source in both)  # type: ignore[return-value]
+
+
+def test_the_devices_of_a_node_are_told_apart(network):
+    network.add_pod("veth1")
+    network.add_pod("cali2")
+    ip("""\
+link add eth0 type veth peer name far
+link add cni0 type bridge
+link set veth1 master cni0
+link add vxlan1 type vxlan id 1 dstport 4789""")
+    assert kinds() == {"veth1": WORKLOAD, "cali2": WORKLOAD, "eth0": HOST, "vxlan1": HOST}
+
+
+def test_a_bridge_with_the_uplink_is_a_host_device_in_its_place(network):
+    ip("link add eth0 type veth peer name far\nlink add br0 type bridge\nlink set eth0 master br0")
+    assert kinds() == {"br0": HOST}
+    ip("link set eth0 nomaster")
+    assert kinds() == {"eth0": HOST}
+
+
+def test_patterns_of_the_settings_replace_the_default(network):
+    ip("link add a0 type veth peer name b0\nlink add eth0 type veth peer name veth9")
+    assert kinds(Settings(("a*",), ("b?",))) == {"a0": HOST, "b0": WORKLOAD}
+    assert kinds(Settings(host_devices=("a*",))) == {"a0": HOST, "veth9": WORKLOAD}
+
+
+def test_a_device_without_ethernet_header_says_so(network):
+    ip("tuntap add tun0 mode tun\ntuntap add tun1 mode tap\nlink set tun1 up")
+    found = {device.name: device for device in snapshot(Settings()).devices.values()}
+    assert (found["tun0"].ethernet, found["tun0"].up) == (False, False)
+    assert (found["tun1"].ethernet, found["tun1"].up) == (True, True)
+
+
+def test_a_device_masquerades_with_its_own_address_else_with_the_primary_one(network):
+    ip("""\
+link add eth0 type veth peer name far0
+link add eth1 type veth peer name far1
+link set far0 up
+link set eth0 up
+addr add 198.51.100.7/32 dev eth0
+addr add 192.0.2.2/24 dev eth0
+addr add 2001:db8::2/64 dev eth0 nodad
+addr add 10.0.0.2/24 dev eth1""")
+    state = snapshot(Settings())
+    assert sources(state, "eth0") == ("192.0.2.2", "2001:db8::2")
+    assert sources(state, "eth1") == ("10.0.0.2", "2001:db8::2")
+    assert state.primary == {
+        Family.IPV4: parse_address("192.0.2.2"),
+        Family.IPV6: parse_address("2001:db8::2"),
+    }
+
+
+def test_the_primary_address_is_that_of_the_default_route(network):
+    ip("""\
+link add eth0 type veth peer name far0
+link add eth1 type veth peer name far1
+link set far1 up
+link set eth1 up
+addr add 10.0.0.2/24 dev eth0
+addr add 10.1.0.2/24 dev eth1
+addr add 10.1.0.3/24 dev eth1
+route add default via 10.1.0.1 src 10.1.0.3""")
+    assert snapshot(Settings()).primary == {Family.IPV4: parse_address("10.1.0.3")}
+
+
+def test_every_address_but_loopback_is_one_of_the_node(network):
+    ip("""\
+addr add 203.0.113.9/32 dev lo
+addr add 2001:db8::9/128 dev lo
+link add cni0 type bridge
+addr add 10.42.0.1/24 dev cni0
+addr add 10.9.0.1 peer 10.9.0.2 dev cni0""")
+    flags = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
+    expected = ("203.0.113.9", "2001:db8::9", "10.42.0.1", "10.9.0.1")
+    found = snapshot(Settings()).node_addresses
+    assert found == {parse_address(address): flags for address in expected}
+
+
+def test_an_unchanged_network_gives_an_equal_state(network):
+    network.add_pod("veth1")
+    time.sleep(0.1)
+    assert snapshot(Settings()) == snapshot(Settings())
+
+
+def test_another_namespace_has_a_state_of_its_own(network):
+    pod = network.add_pod("veth1", inside="eth0")
+    with entered(pod):
+        assert kinds() == {"eth0": HOST}
+    assert kinds() == {"veth1": WORKLOAD}
+
+
+class Calls:
+    """Counts calls, and waits for them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = threading.Condition()
+
+    def __call__(self) -> None:
+        with self._changed:
+            self.count += 1
+            self._changed.notify_all()
+
+    def wait_for(self, expected: Callable[[], bool]) -> bool:
+        with self._changed:
+            return self._changed.wait_for(expected, WAIT)
+
+
+@pytest.fixture
+def calls(network) -> Iterator[Calls]:
+    calls = Calls()
+    watch = devices.watch(calls)
+    yield calls
+    watch.stop()
+
+
+def test_a_new_device_and_a_new_address_are_called_about(calls):
+    ip("link add veth1 type veth peer name veth2")
+    assert calls.wait_for(lambda: calls.count == 1)
+    ip("addr add 192.0.2.1/24 dev veth1")
+    assert calls.wait_for(lambda: calls.count == 2)
+    ip("link set veth1 up")
+    assert calls.wait_for(lambda: calls.count == 3)
+
+
+def test_a_burst_is_one_call(calls):
+    ip("\n".join(f"link add veth{i} type veth peer name peer{i}" for i in range(50)))
+    assert calls.wait_for(lambda: calls.count > 0)
+    time.sleep(0.2)
+    assert calls.count <= 2
+
+
+def test_a_stream_of_events_does_not_hold_the_call_back(network):
+    calls = Calls()
+    watch = Watch(calls, settle=0.05)
+    deadline = time.monotonic() + 3.0
+    while calls.count < 2 and time.monotonic() < deadline:
+        ip("addr add 192.0.2.1/32 dev lo\naddr del 192.0.2.1/32 dev lo")
+    watch.stop()
+    assert calls.count >= 2
+
+
+def test_lost_events_are_a_call_and_not_the_end(calls, monkeypatch):
+    lost = []
+
+    def lose(self: Rtnetlink) -> list[Message]:
+        lost.append(receive(self))
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    receive = Rtnetlink.receive
+    monkeypatch.setattr(Rtnetlink, "receive", lose)
+    ip("addr add 192.0.2.1/32 dev lo")
+    assert calls.wait_for(lambda: calls.count == 1)
+    assert lost
+    monkeypatch.undo()
+    ip("addr del 192.0.2.1/32 dev lo")
+    assert calls.wait_for(lambda: calls.count == 2)
+
+
+def test_the_kernel_reports_lost_events_to_a_slow_reader(network):
+    """What the watch must survive really happens."""
+    with Rtnetlink(GROUP_IPV4_ADDRESS) as netlink:
+        lines = "addr add 192.0.2.1/32 dev lo\naddr del 192.0.2.1/32 dev lo\n"
+        ip(lines * 2000)
+        with pytest.raises(OSError, match="No buffer space") as caught:
+            list(iter(netlink.receive, []))
+    assert caught.value.errno == errno.ENOBUFS

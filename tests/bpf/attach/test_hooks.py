@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ebpflb.dataplane import libbpf, structs
+from ebpflb.dataplane.devices import snapshot
+from ebpflb.dataplane.hooks import Applied, HookPlaces, Hooks, detach_all
+from ebpflb.dataplane.links import CGROUP_HOOKS, Change
+from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.netns import own_cookie
+from ebpflb.dataplane.probe import Feature, Probe
+from ebpflb.dataplane.structs import Addr, DeviceFlag, DeviceKind, NetnsFlag
+from ebpflb.errors import AttachError, MapError, PinError, ProbeError
+from ebpflb.model.address import parse_address
+from tests.bpf.attach import tiny
+from tests.bpf.attach.network import Network, entered, ip, tc
+
+HOST = structs.Netns(flags=NetnsFlag.LB_NETNS_HOST)
+
+
+class _Defaults:
+    host_devices = workload_devices = ()
+
+
+class Node(NamedTuple):
+    """A node with an uplink `eth0`, a pod behind `veth1`, and programs that let all pass."""
+
+    places: HookPlaces
+    maps: MapSet
+    network: Network
+    pod: Path
+
+    def hooks(self, probe: Probe | None = None) -> Hooks:
+        return Hooks(self.places, self.maps, probe or Probe())
+
+    def apply(self, probe: Probe | None = None) -> Applied:
+        with self.hooks(probe) as hooks:
+            return hooks.apply(snapshot(_Defaults()))
+
+    def pins(self) -> set[str]:
+        return {path.name for path in self.places.links.iterdir()}
+
+    def netns(self) -> dict[int, structs.Netns]:
+        return {
+            int.from_bytes(key, "little"): structs.Netns.from_buffer_copy(value)
+            for key, value in self.maps["lb_netns"].items()
+        }
+
+    def devices(self) -> dict[int, structs.Device]:
+        return {
+            int.from_bytes(key, "little"): structs.Device.from_buffer_copy(value)
+            for key, value in self.maps["lb_devices"].items()
+        }
+
+
+@pytest.fixture
+def node(network: Network, bpffs: Path, cgroup: Path) -> Iterator[Node]:
+    places = HookPlaces(bpffs / "progs", bpffs / "links", cgroup)
+    places.links.mkdir()
+    tiny.pin_programs(places.progs)
+    ip("link add eth0 index 70 type veth peer name far\naddr add 192.0.2.1/24 dev eth0")
+    pod = network.add_pod("veth1")
+    ip("tuntap add tun0 mode tun")
+    yield Node(places, memory_maps(), network, pod)
+    assert not detach_all(places.links).errors
+
+
+def index(name: str) -> int:
+    (device,) = (d for d in snapshot(_Defaults()).devices.values() if d.name == name)
+    return device.ifindex
+
+
+def cookie_of(pod: Path) -> int:
+    with entered(pod):
+        return own_cookie()
+
+
+def test_everything_is_attached_and_written(node):
+    done = node.apply()
+    names = {"lb_devices", "lb_netns", "eth0", "veth1", "tun0", *CGROUP_HOOKS}
+    assert (done.changes.keys(), done.errors) == (names, {})
+    sides = {
+        f"tcx_{side}_{index(n)}"
+        for side in ("ingress", "egress")
+        for n in ("eth0", "tun0", "veth1")
+    }
+    assert node.pins() == sides | CGROUP_HOOKS.keys()
+    covered = structs.Netns(NetnsFlag.LB_NETNS_COVERED, index("veth1"))
+    assert node.netns() == {own_cookie(): HOST, cookie_of(node.pod): covered}
+    source = Addr.from_buffer_copy(parse_address("192.0.2.1"))
+    host, ethernet = DeviceKind.LB_DEVICE_HOST, DeviceFlag.LB_DEVICE_ETHERNET
+    assert node.devices() == {
+        70: structs.Device(host, ethernet, source),
+        index("tun0"): structs.Device(host, 0, source),
+        index("veth1"): structs.Device(DeviceKind.LB_DEVICE_WORKLOAD, ethernet, source),
+    }
+
+
+def test_each_device_runs_the_programs_of_its_kind(node):
+    node.apply()
+    expected = {"eth0": "lb_host_ingress", "tun0": "lb_l3_ingress", "veth1": "lb_pod_ingress"}
+    for name, program in expected.items():
+        fd = libbpf.obj_get(node.places.progs / program)
+        identity = tiny.program_id(fd)
+        assert tiny.link_of(node.places.links / f"tcx_ingress_{index(name)}")[1] == identity
+
+
+def test_a_second_pass_does_nothing(node):
+    with node.hooks() as hooks:
+        for expected in (False, True, True):
+            done = hooks.apply(snapshot(_Defaults()))
+            assert (not done.changes) is expected
+            assert not done.errors
+
+
+def test_another_agent_finds_everything_attached(node):
+    node.apply()
+    assert node.apply().changes == {}
+
+
+def test_new_programs_replace_all_old_ones_in_place(node, bpffs):
+    node.apply()
+    before = {name: tiny.link_of(node.places.links / name) for name in node.pins()}
+    newer = node._replace(places=node.places._replace(progs=bpffs / "newer"))
+    tiny.pin_programs(newer.places.progs)
+    done = newer.apply()
+    assert set(done.changes.values()) == {Change.REPLACED}
+    after = {name: tiny.link_of(node.places.links / name) for name in node.pins()}
+    assert {name: link for name, (link, _) in before.items()} == {
+        name: link for name, (link, _) in after.items()
+    }
+    assert all(before[name][1] != after[name][1] for name in before)
+
+
+def test_a_pod_that_goes_takes_its_entries_along(node):
+    second = node.network.add_pod("veth2")
+    gone = cookie_of(second)
+    node.apply()
+    ifindex = index("veth2")
+    assert gone in node.netns()
+    ip("link del veth2")
+    done = node.apply()
+    assert done.errors == {}
+    assert gone not in node.netns()
+    assert ifindex not in node.devices()
+    assert not any(name.endswith(f"_{ifindex}") for name in node.pins())
+
+
+def test_a_device_that_is_no_workload_any_more_is_let_go(node):
+    node.apply()
+    ip("link set veth1 down\nlink set veth1 name other1")
+    done = node.apply()
+    assert Change.DETACHED in done.changes.values()
+    assert node.netns() == {own_cookie(): HOST}
+    assert node.devices().keys() == {70, index("tun0")}
+
+
+@pytest.mark.parametrize("lacking", [{Feature.TCX_LINK}, set()], ids=["clsact", "tcx"])
+def test_all_is_detached_by_pins_and_names_alone(node, lacking):
+    node.apply(Probe(without=lacking))
+    done = detach_all(node.places.links)
+    assert set(done.changes.values()) == {Change.DETACHED}
+    assert node.pins() == set()
+    assert "clsact" not in tc("qdisc show")
+    assert detach_all(node.places.links).changes == {}
+    assert detach_all(node.places.links / "nowhere").changes == {}
+
+
+def test_clsact_serves_where_tcx_is_missing_and_tcx_takes_over(node):
+    node.apply(Probe(without={Feature.TCX_LINK}))
+    assert node.pins() == CGROUP_HOOKS.keys() | {f"clsact_{ifindex}" for ifindex in node.devices()}
+    done = node.apply()
+    assert done.changes == dict.fromkeys(("eth0", "tun0", "veth1"), Change.ATTACHED)
+    assert "clsact" not in tc("qdisc show")
+
+
+def test_links_of_another_version_are_removed(node):
+    node.apply()
+    (node.places.links / "lb_connect4").rename(node.places.links / "lb_older")
+    done = node.apply()
+    assert done.changes == {"lb_connect4": Change.ATTACHED, "lb_older": Change.DETACHED}
+
+
+def test_a_broken_device_is_reported_and_keeps_no_other_from_its_programs(node):
+    tc("qdisc add dev veth1 ingress")
+    done = node.apply(Probe(without={Feature.TCX_LINK}))
+    assert done.errors.keys() == {"veth1"}
+    assert isinstance(done.errors["veth1"], AttachError)
+    assert {"eth0", "tun0"} <= done.changes.keys()
+    assert node.netns() == {own_cookie(): HOST}
+    tc("qdisc del dev veth1 ingress")
+    assert node.apply(Probe(without={Feature.TCX_LINK})).errors == {}
+    assert cookie_of(node.pod) in node.netns()
+
+
+def test_a_device_that_went_since_the_snapshot_is_no_error(node):
+    state = snapshot(_Defaults())
+    ip("link del veth1")
+    with node.hooks() as hooks:
+        done = hooks.apply(state)
+    assert done.errors == {}
+    assert "veth1" not in done.changes
+
+
+def test_a_pod_with_one_device_that_cannot_be_served_is_not_covered(node):
+    ip(f"link add veth2 type veth peer name eth1 netns {node.pod.name}")
+    tc("qdisc add dev veth2 ingress")
+    done = node.apply(Probe(without={Feature.TCX_LINK}))
+    assert done.errors.keys() == {"veth2"}
+    assert node.netns() == {own_cookie(): HOST}
+
+
+def test_a_full_map_is_reported_and_the_rest_goes_on(node):
+    maps = {**node.maps, "lb_devices": _Full(node.maps["lb_devices"])}
+    done = node._replace(maps=maps).apply()
+    assert done.errors.keys() == {"lb_devices"}
+    assert CGROUP_HOOKS.keys() <= done.changes.keys()
+
+
+def test_a_cgroup_that_is_missing_is_reported_for_each_hook(node):
+    places = node.places._replace(cgroup=node.places.cgroup / "nowhere")
+    done = node._replace(places=places).apply()
+    assert done.errors.keys() == CGROUP_HOOKS.keys()
+    assert {"eth0", "veth1"} <= done.changes.keys()
+
+
+def test_a_kernel_without_cookies_costs_only_the_namespaces(node, monkeypatch):
+    def refuse() -> int:
+        raise ProbeError("no cookies")
+
+    monkeypatch.setattr("ebpflb.dataplane.hooks.own_cookie", refuse)
+    done = node.apply()
+    assert done.errors.keys() == {"lb_netns"}
+    assert {"eth0", "veth1", "lb_connect4"} <= done.changes.keys()
+
+
+def test_a_missing_program_is_named(node):
+    (node.places.progs / "lb_pod_egress").unlink()
+    with pytest.raises(PinError, match=r"lb_pod_egress: cannot open the program: .*No such file"):
+        node.hooks()
+
+
+def test_tcx_that_was_asked_for_and_is_missing_is_refused(node):
+    probe = Probe(without={Feature.TCX_LINK})
+    with pytest.raises(ProbeError, match="tcx was asked for, but: switched off"):
+        Hooks(node.places, node.maps, probe, "tcx")
+
+
+class _Full:
+    """A map that takes nothing."""
+
+    def __init__(self, inner) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def update_batch(self, elements) -> None:
+        raise MapError("lb_devices", "update", 7)
+
+
+assert ctypes

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of two instructions that return a number, and ways to see what they do."""
+
+import contextlib
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ebpflb.config import cgroup_root
+from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.links import LoadedProgram
+from ebpflb.dataplane.programs import PROGRAMS
+from ebpflb.dataplane.uapi import AttachType, ProgType
+
+REFUSE, ALLOW = 0, 1
+NEXT, PASS, DROP = -1, 0, 2
+
+_CONNECT = """
+import socket, sys
+with open(sys.argv[1] + "/cgroup.procs", "w") as procs:
+    procs.write("0")
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+    try:
+        client.connect(("127.0.0.1", 9))
+    except PermissionError:
+        sys.exit(7)
+"""
+
+
+def load(
+    returns: int,
+    kind: ProgType = ProgType.SCHED_CLS,
+    attach_type: AttachType | None = None,
+    name: str = "lb_tiny",
+) -> LoadedProgram:
+    """A program that returns `returns`; the caller closes it."""
+    text = struct.pack("=BBhi", 0xB7, 0, 0, returns) + struct.pack("=BBhi", 0x95, 0, 0, 0)
+    fd = libbpf.prog_load(kind, name, text, attach_type or 0)
+    return LoadedProgram(name, fd, libbpf.prog_info(fd).id)
+
+
+def load_connect4(returns: int) -> LoadedProgram:
+    """A program for connect() of IPv4 sockets."""
+    return load(returns, ProgType.CGROUP_SOCK_ADDR, AttachType.CGROUP_INET4_CONNECT)
+
+
+def pin_programs(directory: Path) -> None:
+    """Pin one of each program there is; all let everything pass."""
+    directory.mkdir(parents=True)
+    for name, spec in PROGRAMS.items():
+        returns = NEXT if spec.type == ProgType.SCHED_CLS else ALLOW
+        program = load(returns, spec.type, spec.attach_type, name)
+        libbpf.obj_pin(program.fd, directory / name)
+        program.close()
+
+
+def link_of(pin: Path) -> tuple[int, int]:
+    """The ids of a pinned link and of its program."""
+    fd = libbpf.obj_get(pin)
+    try:
+        found = libbpf.link_info(fd)
+        return found.id, found.prog_id
+    finally:
+        os.close(fd)
+
+
+def may_connect(cgroup: Path) -> bool:
+    """Whether connect() succeeds for a process in a cgroup."""
+    child = subprocess.run([sys.executable, "-c", _CONNECT, str(cgroup)], check=False)
+    assert child.returncode in {0, 7}
+    return child.returncode == 0
+
+
+@contextlib.contextmanager
+def own_cgroup(name: str) -> Iterator[Path]:
+    """A cgroup v2 directory; whatever ran in it must have ended by the end."""
+    path = Path(cgroup_root()) / f"ebpflb-test-{os.getpid()}-{name}"
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            path.rmdir()

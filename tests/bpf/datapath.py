@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real programs and maps: a test fills the maps, runs a program over a frame by test-run, and
+looks at the frame that came out and at the maps.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from sys import byteorder
+from typing import Any, NamedTuple, TypeVar
+
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from ebpflb.dataplane import libbpf, libc
+from ebpflb.dataplane.compile import STRICT, compile_and_pin
+from ebpflb.dataplane.maps import MapSet, open_maps
+from ebpflb.dataplane.programs import TC_PROGRAMS
+from ebpflb.dataplane.sizes import Sizes
+from ebpflb.dataplane.source_text import source_text
+from ebpflb.dataplane.structs import (
+    Addr,
+    AddrFlag,
+    Backend,
+    BackendFlag,
+    Conntrack,
+    Counts,
+    CtState,
+    Desc,
+    Device,
+    DropReason,
+    FrontendKey,
+    FrontendType,
+    IfEmpty,
+    PortRange,
+    Range,
+    Settings,
+    Struct,
+    Tuple,
+)
+from ebpflb.model.address import Protocol
+from tests.bpf.packets import End, assert_same, mapped
+
+SIZES = Sizes(
+    frontends=64,
+    descs=128,
+    slots=512,
+    backends=128,
+    addrs=64,
+    names=16,
+    conntrack=64,
+    ct_short=1024,
+    sockets=64,
+)
+ARRAYS = {
+    "lb_addr_flags",
+    "lb_backends",
+    "lb_count_back",
+    "lb_count_drop",
+    "lb_count_front",
+    "lb_current",
+    "lb_descs",
+    "lb_meta",
+    "lb_settings",
+    "lb_slots",
+}
+SNAT_PORTS = ((1024, 29999), (61000, 65535))
+SERVICE = 7
+
+_Struct = TypeVar("_Struct", bound=Struct)
+_CONTEXT_BYTES = 192
+_IFINDEX_AT, _GSO_SIZE_AT = 40, 176
+
+
+class Verdict(IntEnum):
+    """TC_ACT_*: go on with the next program, drop, go where a helper has said."""
+
+    PASS = 0xFFFFFFFF
+    DROP = 2
+    REDIRECT = 7
+
+
+class Result(NamedTuple):
+    """What a program returned, and the frame it left."""
+
+    verdict: Verdict
+    packet: Packet
+
+
+class Loaded(NamedTuple):
+    """Maps by name, and descriptors of programs by name."""
+
+    maps: MapSet
+    programs: Mapping[str, int]
+
+
+def load(
+    directory: Path, text: str, names: Iterable[str] = TC_PROGRAMS, flags: Sequence[str] = STRICT
+) -> Loaded:
+    """Compile and load, on a bpffs of its own that is gone when this returns.
+
+    From then on maps and programs live by their descriptors, and go with this process.
+    """
+    maps, programs = directory / "maps", directory / "progs"
+    libc.mount_bpffs(directory, "ebpflb-tests")
+    try:
+        maps.mkdir()
+        programs.mkdir()
+        defines = {**SIZES.defines(), "LB_PIN_MAPS": f'"{maps}"', "LB_HAS_SET_RETVAL": "0"}
+        compile_and_pin(text, defines, programs, names=names, flags=flags)
+        descriptors = {path.name: libbpf.obj_get(path) for path in programs.iterdir()}
+        return Loaded(open_maps(maps), descriptors)
+    finally:
+        libc.unmount(directory)
+
+
+def load_programs(directory: Path) -> Loaded:
+    """The tc programs of bpf/."""
+    return load(directory, source_text())
+
+
+class Datapath:
+    """Maps to fill and programs to run. Indices are given out from 1 on."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.maps = loaded.maps
+        self._programs = loaded.programs
+
+    def reset(self) -> None:
+        """Empty every map, then write the settings."""
+        for name, each in self.maps.items():
+            if name in ARRAYS:
+                zero = bytes(each.value_size)
+                each.update_batch([(u32(index), zero) for index in range(each.max_entries)])
+            else:
+                each.delete_batch([key for key, _ in each.items()])
+        self._next = dict.fromkeys(("address", "frontend", "desc", "slot", "backend"), 1)
+        self.settings()
+
+    # What is written
+
+    def settings(
+        self, snat_ports: Sequence[tuple[int, int]] = SNAT_PORTS, **changes: Any
+    ) -> None:
+        """lb_settings: the defaults of the tests, with changes."""
+        fields: dict[str, Any] = {
+            "tcp_opening_timeout": 60,
+            "tcp_established_timeout": 3600,
+            "tcp_closed_timeout": 60,
+            "udp_timeout": 120,
+            "node4": addr("192.0.2.1"),
+            "node6": addr("2001:db8:2::1"),
+        }
+        value = Settings(**(fields | changes))
+        value.snat_ports[:] = [PortRange(*ports) for ports in snat_ports]
+        self.maps["lb_settings"].update(bytes(4), bytes(value))
+
+    def address(self, text: str, flags: AddrFlag | int) -> None:
+        """An address that is ours."""
+        index = self._take("address")
+        self.maps["lb_addr_flags"].update(u32(index), u64(flags))
+        self.maps["lb_addrs"].update(mapped(text), u32(index))
+
+    def device(self, ifindex: int, snat4: str = "", snat6: str = "") -> None:
+        """A host device and what it masquerades with."""
+        value = Device(kind=1, flags=1)
+        value.snat4 = addr(snat4) if snat4 else Addr()
+        value.snat6 = addr(snat6) if snat6 else Addr()
+        self.maps["lb_devices"].update(u32(ifindex), bytes(value))
+
+    def backend(
+        self, end: End, proto: Protocol, *, flags: BackendFlag | int = 0, generation: int = 1
+    ) -> int:
+        """A usable backend; returns its index. `flags`: more of them."""
+        index = self._take("backend")
+        self.write_backend(index, end, proto, flags=flags, generation=generation)
+        return index
+
+    def write_backend(
+        self, index: int, end: End, proto: Protocol, *, flags: int = 0, generation: int = 1
+    ) -> None:
+        """Give an index to an endpoint, which is usable."""
+        value = Backend(
+            addr=addr(end.address),
+            port=end.port,
+            proto=proto,
+            flags=flags | BackendFlag.LB_BACKEND_USABLE,
+            generation=generation,
+            service=SERVICE,
+        )
+        self.maps["lb_backends"].update(u32(index), bytes(value))
+
+    def retire_backend(self, index: int) -> None:
+        """Take LB_BACKEND_USABLE away: no range names it any more."""
+        value = self.backend_at(index)
+        value.flags &= ~BackendFlag.LB_BACKEND_USABLE
+        self.maps["lb_backends"].update(u32(index), bytes(value))
+
+    def frontend(
+        self,
+        end: End,
+        proto: Protocol,
+        *,
+        local: Sequence[int] = (),
+        others: Sequence[int] = (),
+        if_empty: IfEmpty = IfEmpty.LB_EMPTY_REFUSE,
+        kind: FrontendType = FrontendType.LB_CLUSTER_IP,
+    ) -> int:
+        """A frontend with backends for local sources and for others; returns its index."""
+        index = self._take("frontend")
+        key = frontend_key(end, proto)
+        self.maps["lb_frontends"].update(bytes(key), u32(index))
+        self.write_desc(
+            index, key, self._range(local, if_empty), self._range(others, if_empty), kind
+        )
+        return index
+
+    def write_desc(
+        self,
+        index: int,
+        key: FrontendKey,
+        local: Range,
+        others: Range,
+        kind: FrontendType = FrontendType.LB_CLUSTER_IP,
+    ) -> None:
+        """A fresh descriptor, and the word of the frontend `index` that names it."""
+        desc = self._take("desc")
+        value = Desc(frontend=key, service=SERVICE, local=local, others=others, type=kind)
+        self.maps["lb_descs"].update(u32(desc), bytes(value))
+        self.maps["lb_current"].update(u32(index), u64(desc))
+
+    def _range(self, backends: Sequence[int], if_empty: IfEmpty) -> Range:
+        base = self._next["slot"]
+        for backend in backends:
+            self.maps["lb_slots"].update(u32(self._take("slot")), u32(backend))
+        return Range(base, len(backends), if_empty)
+
+    def _take(self, what: str) -> int:
+        self._next[what] += 1
+        return self._next[what] - 1
+
+    # What runs
+
+    def run(
+        self, program: str, packet: Packet | bytes, *, ifindex: int = 1, gso_size: int = 0
+    ) -> Result:
+        """Run a program over a frame that came by the device `ifindex` (1: the loopback)."""
+        context = bytearray(_CONTEXT_BYTES)
+        context[_IFINDEX_AT : _IFINDEX_AT + 4] = u32(ifindex)
+        context[_GSO_SIZE_AT : _GSO_SIZE_AT + 4] = u32(gso_size)
+        run = libbpf.prog_test_run(self._programs[program], bytes(packet), ctx=bytes(context))
+        return Result(Verdict(run.retval), Ether(run.data))
+
+    # What is read
+
+    def snapshot(self) -> dict[str, dict[bytes, bytes]]:
+        """Every element of every map."""
+        return {name: dict(each.items()) for name, each in self.maps.items()}
+
+    def established(self) -> dict[Tuple, Conntrack]:
+        """lb_conntrack."""
+        return self._entries("lb_conntrack")
+
+    def short(self) -> dict[Tuple, Conntrack]:
+        """lb_ct_short."""
+        return self._entries("lb_ct_short")
+
+    def entry(self, source: End, target: End, proto: Protocol) -> Conntrack:
+        """The entry of the packets from `source` to `target`, wherever it is."""
+        return (self.established() | self.short())[flow_tuple(source, target, proto)]
+
+    def states(self) -> set[CtState]:
+        """The states that occur, in either table."""
+        entries = [*self.established().values(), *self.short().values()]
+        return {CtState(entry.state) for entry in entries}
+
+    def backend_at(self, index: int) -> Backend:
+        """An element of lb_backends."""
+        return self._array("lb_backends", index, Backend)
+
+    def drops(self) -> dict[DropReason, int]:
+        """The drop reasons that were counted."""
+        counts = {reason: self._cpus("lb_count_drop", reason) for reason in DropReason}
+        sums = {reason: sum(map(number, values)) for reason, values in counts.items()}
+        return {reason: count for reason, count in sums.items() if count}
+
+    def counts(self, name: str, index: int) -> tuple[int, int, int]:
+        """Connections, refused and dropped, of `lb_count_front` or `lb_count_back`."""
+        each = [Counts.from_buffer_copy(value) for value in self._cpus(name, index)]
+        return (
+            sum(counts.connections for counts in each),
+            sum(counts.refused for counts in each),
+            sum(counts.dropped for counts in each),
+        )
+
+    def write_entry(self, table: str, key: Tuple, **changes: Any) -> None:
+        """Change fields of an entry."""
+        value = self._entries(table)[key]
+        for name, change in changes.items():
+            setattr(value, name, change)
+        self.maps[table].update(bytes(key), bytes(value))
+
+    def _entries(self, name: str) -> dict[Tuple, Conntrack]:
+        return {
+            Tuple.from_buffer_copy(key): Conntrack.from_buffer_copy(value)
+            for key, value in self.maps[name].items()
+        }
+
+    def _array(self, name: str, index: int, kind: type[_Struct]) -> _Struct:
+        value = self.maps[name].lookup(u32(index))
+        assert value is not None
+        return kind.from_buffer_copy(value)
+
+    def _cpus(self, name: str, index: int) -> list[bytes]:
+        value = self.maps[name].lookup(u32(index))
+        assert value is not None
+        stride = len(value) // self.maps[name].cpus
+        return [value[at : at + stride] for at in range(0, len(value), stride)]
+
+
+def assert_untouched(
+    datapath: Datapath, program: str, packet: Packet, *, ifindex: int = 1
+) -> None:
+    """The frame passes as it is, and no map changes."""
+    before = datapath.snapshot()
+    result = datapath.run(program, packet, ifindex=ifindex)
+    assert result.verdict is Verdict.PASS
+    assert_same(result.packet, packet)
+    assert datapath.snapshot() == before
+
+
+def addr(text: str) -> Addr:
+    """struct lb_addr."""
+    return Addr.from_buffer_copy(mapped(text))
+
+
+def frontend_key(end: End, proto: Protocol) -> FrontendKey:
+    """struct lb_frontend_key."""
+    return FrontendKey(addr=addr(end.address), port=end.port, proto=proto)
+
+
+def flow_tuple(source: End, target: End, proto: Protocol) -> Tuple:
+    """struct lb_tuple of the packets from `source` to `target`."""
+    return Tuple(
+        saddr=addr(source.address),
+        daddr=addr(target.address),
+        sport=source.port,
+        dport=target.port,
+        proto=proto,
+    )
+
+
+def u32(number: int) -> bytes:
+    """A key or value of 4 bytes."""
+    return int(number).to_bytes(4, byteorder)
+
+
+def u64(number: int) -> bytes:
+    """A value of 8 bytes."""
+    return int(number).to_bytes(8, byteorder)
+
+
+def number(value: bytes) -> int:
+    """The reverse of `u32()` and `u64()`."""
+    return int.from_bytes(value, byteorder)

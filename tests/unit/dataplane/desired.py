@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Desired states for tests of the sync: by hand, and drawn by hypothesis from a small world.
+
+The world is small so that frontends often move between Services and addresses are shared.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ebpflb.model.address import WILDCARD, Address, Family, Protocol, parse_address
+from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
+from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
+
+Desired = Mapping[ServiceName, tuple[Frontend, ...]]
+
+NOTHING = Choice((), IfEmpty.REFUSE)
+
+
+def key(text: str, port: int = 80, protocol: Protocol = Protocol.TCP) -> FrontendKey:
+    return FrontendKey(parse_address(text), port, protocol)
+
+
+def backends(*texts: str, local: bool = False, terminating: bool = False) -> Choice:
+    """Backends on port 8080, in order."""
+    addresses = sorted(map(parse_address, texts))
+    each = (Backend(address, 8080, local, terminating) for address in addresses)
+    return Choice(tuple(each), IfEmpty.REFUSE)
+
+
+def frontend(text: str = "10.96.0.1", choice: Choice = NOTHING, **fields: Any) -> Frontend:
+    """Port 80 of default/web as a ClusterIP; keywords are fields of Frontend."""
+    plain = Frontend(
+        key=key(text),
+        type=FrontendType.CLUSTER_IP,
+        service=ServicePortName("default", "web", "", Protocol.TCP),
+        local=choice,
+        others=choice,
+        internal_policy=TrafficPolicy.CLUSTER,
+        external_policy=TrafficPolicy.CLUSTER,
+        affinity_timeout=0,
+    )
+    return replace(plain, **fields)
+
+
+def named(service: str, port: str = "") -> ServicePortName:
+    return ServicePortName("default", service, port, Protocol.TCP)
+
+
+def by_service(*frontends: Frontend) -> dict[ServiceName, tuple[Frontend, ...]]:
+    desired: dict[ServiceName, tuple[Frontend, ...]] = {}
+    for each in frontends:
+        name = ServiceName(*each.service[:2])
+        desired[name] = (*desired.get(name, ()), each)
+    return desired
+
+
+KINDS: Mapping[FrontendKey, tuple[FrontendType, ...]] = {
+    key("10.96.0.1"): (FrontendType.CLUSTER_IP,),
+    key("10.96.0.1", 443): (FrontendType.CLUSTER_IP, FrontendType.EXTERNAL_IP),
+    key("fd00::1"): (FrontendType.CLUSTER_IP, FrontendType.LOAD_BALANCER),
+    FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP): (FrontendType.NODE_PORT,),
+    key("192.0.2.1"): (FrontendType.EXTERNAL_IP, FrontendType.LOAD_BALANCER),
+}
+PORTS = (named("a"), named("a", "x"), named("b"))
+PODS = tuple(map(parse_address, ("10.1.0.1", "10.1.0.2", "10.2.0.1", "fd00:1::1")))
+POLICIES = st.sampled_from(TrafficPolicy)
+
+
+def _choices(pods: Mapping[Address, tuple[bool, bool]]) -> st.SearchStrategy[Choice]:
+    subsets = st.sets(st.sampled_from(sorted(pods)), max_size=len(pods))
+    return st.builds(
+        lambda chosen, if_empty: Choice(
+            tuple(Backend(pod, 8080, *pods[pod]) for pod in sorted(chosen)), if_empty
+        ),
+        subsets,
+        st.sampled_from(IfEmpty),
+    )
+
+
+@st.composite
+def desired_states(draw: st.DrawFn) -> Desired:
+    """Which Service port has which of the frontends, with which backends."""
+    flags = st.tuples(st.booleans(), st.booleans())
+    choices = _choices({pod: draw(flags) for pod in PODS})
+    owners = draw(st.tuples(*[st.sampled_from((None, *PORTS)) for _ in KINDS]))
+    frontends = [
+        Frontend(
+            key=place,
+            type=draw(st.sampled_from(KINDS[place])),
+            service=owner,
+            local=draw(choices),
+            others=draw(choices),
+            internal_policy=draw(POLICIES),
+            external_policy=draw(POLICIES),
+            affinity_timeout=draw(st.sampled_from((0, 10800))),
+        )
+        for place, owner in zip(KINDS, owners, strict=True)
+        if owner is not None
+    ]
+    return by_service(*frontends)

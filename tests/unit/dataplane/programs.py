@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program in the kernel finds in the maps, and what it should find for a frontend.
+
+Read with the ctypes mirrors of the C structs: nothing of what is tested is used here.
+"""
+
+import ctypes
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.structs import Backend, Desc, FrontendKey, Name, Range, u32, u64
+from ebpflb.model import plan
+from ebpflb.model.plan import Choice, Frontend, FrontendType, IfEmpty
+from ebpflb.model.service import TrafficPolicy
+
+LOCAL, TERMINATING, USABLE = 1, 2, 4
+TYPES = {
+    FrontendType.CLUSTER_IP: 1,
+    FrontendType.NODE_PORT: 2,
+    FrontendType.EXTERNAL_IP: 3,
+    FrontendType.LOAD_BALANCER: 4,
+}
+IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2}
+
+# (address, port, protocol)
+Place = tuple[bytes, int, int]
+
+
+class Offer(NamedTuple):
+    """What a frontend does with a new connection; the order of backends does not matter."""
+
+    service: tuple[str, str, str]
+    local: frozenset[Place]
+    local_if_empty: int
+    others: frozenset[Place]
+    others_if_empty: int
+    type: int
+    flags: int
+    affinity_timeout: int
+
+
+class Found(NamedTuple):
+    """An offer, and what lies behind it."""
+
+    offer: Offer
+    desc: int
+    index: int
+    backends: dict[int, Backend]
+
+
+def key_bytes(key: plan.FrontendKey) -> bytes:
+    struct = FrontendKey(port=key.port, proto=key.protocol)
+    ctypes.memmove(ctypes.addressof(struct), key.address, 16)
+    return bytes(struct)
+
+
+def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
+    """The way of a program: hash, word, descriptor, slots, backends."""
+    value = maps["lb_frontends"].lookup(key_bytes(key))
+    if value is None:
+        return None
+    index = u32.from_buffer_copy(value).value
+    word = number(maps, "lb_current", index)
+    desc = Desc.from_buffer_copy(element(maps, "lb_descs", word))
+    if not word or bytes(desc.frontend) != key_bytes(key):
+        return None
+    local, others = slots(maps, desc.local), slots(maps, desc.others)
+    backends = {slot: backend(maps, slot) for slot in (*local, *others)}
+    name = Name.from_buffer_copy(maps["lb_names"].lookup(bytes(u32(desc.service))) or b"")
+    offer = Offer(
+        (name.ns.decode(), name.service.decode(), name.port.decode()),
+        frozenset(place(backends[slot]) for slot in local),
+        desc.local.if_empty,
+        frozenset(place(backends[slot]) for slot in others),
+        desc.others.if_empty,
+        desc.type,
+        desc.flags,
+        desc.affinity_timeout,
+    )
+    return Found(offer, word, index, backends)
+
+
+def element(maps: MapSet, name: str, index: int) -> bytes:
+    value = maps[name].lookup(bytes(u32(index)))
+    assert value is not None, f"{name}[{index}] is out of range"
+    return value
+
+
+def number(maps: MapSet, name: str, index: int) -> int:
+    return int(u64.from_buffer_copy(element(maps, name, index)).value)
+
+
+def slots(maps: MapSet, place: Range) -> list[int]:
+    indices = range(place.base, place.base + place.count)
+    return [u32.from_buffer_copy(element(maps, "lb_slots", index)).value for index in indices]
+
+
+def backend(maps: MapSet, index: int) -> Backend:
+    return Backend.from_buffer_copy(element(maps, "lb_backends", index))
+
+
+def place(record: Backend) -> Place:
+    return bytes(record.addr), record.port, record.proto
+
+
+def offer_of(frontend: Frontend) -> Offer:
+    """What a program should find for a frontend."""
+    name = frontend.service
+    internal = frontend.internal_policy is TrafficPolicy.LOCAL
+    external = frontend.external_policy is TrafficPolicy.LOCAL
+    return Offer(
+        (name.namespace, name.service, name.port),
+        _places(frontend, frontend.local),
+        IF_EMPTY[frontend.local.if_empty],
+        _places(frontend, frontend.others),
+        IF_EMPTY[frontend.others.if_empty],
+        TYPES[frontend.type],
+        internal + 2 * external,
+        frontend.affinity_timeout,
+    )
+
+
+def _places(frontend: Frontend, choice: Choice) -> frozenset[Place]:
+    protocol = int(frontend.service.protocol)
+    return frozenset((bytes(each.address), each.port, protocol) for each in choice.backends)
+
+
+def flags_of(frontends: Iterable[Frontend]) -> dict[tuple[object, Place], int]:
+    """The flags that each backend of each Service port should have, USABLE aside."""
+    flags: dict[tuple[object, Place], int] = {}
+    for frontend in frontends:
+        name = frontend.service
+        for each in (*frontend.local.backends, *frontend.others.backends):
+            where = (name[:3], (bytes(each.address), each.port, int(name.protocol)))
+            flags[where] = LOCAL * each.local + TERMINATING * each.terminating
+    return flags
+
+
+def address_flags(maps: MapSet, address: bytes) -> int | None:
+    """The flags behind an address; None when it is not in lb_addrs."""
+    value = maps["lb_addrs"].lookup(address)
+    if value is None:
+        return None
+    return number(maps, "lb_addr_flags", u32.from_buffer_copy(value).value)
+
+
+def vip_flags(frontends: Iterable[Frontend]) -> dict[bytes, int]:
+    """The flags that the addresses of these frontends should have; NodePorts have none."""
+    flags: dict[bytes, int] = {}
+    for frontend in frontends:
+        if frontend.type is not FrontendType.NODE_PORT:
+            flag = 1 if frontend.type is FrontendType.CLUSTER_IP else 2
+            address = bytes(frontend.key.address)
+            flags[address] = flags.get(address, 0) | flag
+    return flags

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for all sequences of changes: after every single write, and after every crash."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebpflb.dataplane.structs import Backend, u32
+from tests.unit.dataplane.desired import Desired, desired_states
+from tests.unit.dataplane.programs import USABLE, flags_of
+from tests.unit.dataplane.watching import CrashError
+from tests.unit.dataplane.world import World, difference, every
+
+TIGHT = {
+    "lb_frontends": 4,
+    "lb_descs": 7,
+    "lb_slots": 12,
+    "lb_backends": 8,
+    "lb_addrs": 3,
+    "lb_names": 2,
+}
+STATES = st.lists(desired_states(), min_size=1, max_size=4)
+
+
+@settings(max_examples=60)
+@given(STATES)
+def test_each_frontend_has_its_old_backends_or_its_new_ones_at_every_moment(states: list[Desired]):
+    world = World()
+    for desired in states:
+        assert not world.change(desired)
+        assert world.state == desired
+        assert_tidy(world)
+
+
+@settings(max_examples=60)
+@given(STATES, st.sets(st.sampled_from(sorted(TIGHT))))
+def test_a_service_that_does_not_fit_keeps_what_it_had(states: list[Desired], tight: set[str]):
+    world = World({name: TIGHT[name] for name in tight})
+    for desired in states:
+        world.change(desired)
+        assert_tidy(world)
+        world.now += 10
+        world.sync.collect()
+
+
+@settings(max_examples=60)
+@given(STATES)
+def test_a_restart_writes_nothing(states: list[Desired]):
+    world = World()
+    for desired in states:
+        world.change(desired)
+    written = len(world.watch.written)
+    assert not world.resync(world.restarted(), states[-1])
+    assert world.watch.written[written:] == []
+
+
+@settings(max_examples=60)
+@given(desired_states(), desired_states(), st.integers(0, 1000))
+def test_after_a_crash_at_any_write_a_resync_converges(old: Desired, new: Desired, moment: int):
+    world = World()
+    world.change(old)
+    writes = count_writes(old, new)
+    world.watch.crash_at = len(world.watch.written) + moment % max(writes, 1)
+    if writes:
+        with pytest.raises(CrashError):
+            world.sync.apply(dict(difference(old, new)))
+    world.watch.crash_at = None
+    assert not world.resync(world.restarted(), new)
+    assert_tidy(world)
+    written = len(world.watch.written)
+    assert not world.resync(world.restarted(), new)
+    assert world.watch.written[written:] == []
+
+
+def count_writes(old: Desired, new: Desired) -> int:
+    world = World()
+    world.change(old)
+    before = len(world.watch.written)
+    world.change(new)
+    return len(world.watch.written) - before
+
+
+def assert_tidy(world: World) -> None:
+    """Nothing is in the maps, or in use, but what the state of the world needs."""
+    world.now += 10
+    world.sync.collect()
+    frontends = list(every(world.state))
+    ports = {each.service for each in frontends}
+    used = {name: usage.used for name, usage in world.sync.usage().items()}
+    assert used["lb_frontends"] == used["lb_descs"] == len(frontends)
+    assert used["lb_names"] == len(ports) == len(list(world.maps["lb_names"].items()))
+    assert used["lb_backends"] == len(flags_of(frontends)) == len(usable(world))
+    assert len(list(world.maps["lb_frontends"].items())) == len(frontends)
+    words = [value for _, value in world.maps["lb_current"].items() if any(value)]
+    assert len(words) == len(frontends)
+    contents = {
+        (each.service, choice.backends)
+        for each in frontends
+        for choice in (each.local, each.others)
+    }
+    assert used["lb_slots"] == sum(len(backends) for _, backends in contents)
+
+
+def usable(world: World) -> list[int]:
+    records = ((key, Backend.from_buffer_copy(v)) for key, v in world.maps["lb_backends"].items())
+    return [u32.from_buffer_copy(key).value for key, each in records if each.flags & USABLE]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sync over memory maps, with programs that look up everything after every single write."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.sync import Sync
+from ebpflb.model.plan import Frontend, FrontendKey
+from ebpflb.model.service import ServiceName
+from tests.unit.dataplane.desired import KINDS, Desired
+from tests.unit.dataplane.programs import (
+    LOCAL,
+    TERMINATING,
+    USABLE,
+    Found,
+    Offer,
+    Place,
+    address_flags,
+    flags_of,
+    offer_of,
+    place,
+    vip_flags,
+)
+from tests.unit.dataplane.watching import Readers, Watch
+
+SIZES = {
+    "lb_frontends": 16,
+    "lb_current": 16,
+    "lb_descs": 64,
+    "lb_slots": 128,
+    "lb_backends": 64,
+    "lb_addrs": 16,
+    "lb_addr_flags": 16,
+    "lb_names": 16,
+    "lb_count_front": 16,
+    "lb_count_back": 64,
+    "lb_conntrack": 16,
+    "lb_ct_short": 16,
+    "lb_sockets": 16,
+}
+ADDRESSES = frozenset(bytes(key.address) for key in KINDS)
+BackendName = tuple[object, Place]
+
+
+class World:
+    """`state` is what has been applied."""
+
+    def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
+        self.watch = Watch(memory_maps({**SIZES, **(sizes or {})}))
+        self.maps = self.watch.plain
+        self.readers = Readers(self.maps, KINDS)
+        self.now = 0.0
+        self.state: Desired = {}
+        self.sync = self.restarted()
+        self.sync.load()
+        self.watch.inspect = self._inspect
+        self._forget()
+
+    def restarted(self) -> Sync:
+        """A new agent's sync over the same maps."""
+        return Sync(self.watch.maps, quiesce=self.readers.quiesce, clock=lambda: self.now)
+
+    def _forget(self) -> None:
+        self.offers: dict[FrontendKey, list[Offer | None]] = {key: [] for key in KINDS}
+        self.backend_flags: dict[BackendName, set[int]] = {}
+        self.address_flags: dict[bytes, set[int]] = {each: set() for each in ADDRESSES}
+
+    def _inspect(self) -> None:
+        for key, found in self.readers.look().items():
+            offer = found.offer if found else None
+            if self.offers[key][-1:] != [offer]:
+                self.offers[key].append(offer)
+            if found:
+                self._inspect_backends(found)
+        for address in ADDRESSES:
+            self.address_flags[address].add(address_flags(self.maps, address) or 0)
+
+    def _inspect_backends(self, found: Found) -> None:
+        for backend in found.backends.values():
+            assert backend.generation > 0
+            assert backend.flags & USABLE
+            name = (found.offer.service, place(backend))
+            flags = backend.flags & (LOCAL | TERMINATING)
+            self.backend_flags.setdefault(name, set()).add(flags)
+
+    def change(self, desired: Desired) -> set[ServiceName]:
+        """Apply what differs, check every moment of it, and return who was refused."""
+        self._forget()
+        changed = dict(difference(self.state, desired))
+        refused = set(self.sync.apply(changed))
+        self._settle(changed, refused)
+        return refused
+
+    def resync(self, sync: Sync, desired: Desired) -> set[ServiceName]:
+        """The same with a sync that has to read everything back."""
+        self._forget()
+        self.sync = sync
+        sync.load()
+        refused = set(sync.resync(desired))
+        self._settle(dict(difference(self.state, desired)), refused)
+        return refused
+
+    def _settle(self, changed: Desired, refused: set[ServiceName]) -> None:
+        old, self.state = self.state, outcome(self.state, changed, refused)
+        self._inspect()
+        self._check_offers(old)
+        self._check_flags(old)
+
+    def _check_offers(self, old: Desired) -> None:
+        before, after = by_key(old), by_key(self.state)
+        for key, seen in self.offers.items():
+            first, last = before.get(key), after.get(key)
+            assert seen[-1] == last
+            assert seen in ([last], [first, last]), f"{key} was neither old nor new"
+
+    def _check_flags(self, old: Desired) -> None:
+        before, after = flags_of(every(old)), flags_of(every(self.state))
+        for name, seen in self.backend_flags.items():
+            assert seen <= {before.get(name), after.get(name)}
+        vips_before, vips_after = vip_flags(every(old)), vip_flags(every(self.state))
+        for address, seen in self.address_flags.items():
+            first, last = vips_before.get(address, 0), vips_after.get(address, 0)
+            assert all(first & last & ~flags == 0 and flags & ~(first | last) == 0 for flags in seen)
+            assert (address_flags(self.maps, address) or 0) == last
+
+
+def every(desired: Desired) -> Iterator[Frontend]:
+    for frontends in desired.values():
+        yield from frontends
+
+
+def by_key(desired: Desired) -> dict[FrontendKey, Offer]:
+    return {frontend.key: offer_of(frontend) for frontend in every(desired)}
+
+
+def difference(old: Desired, new: Desired) -> Iterator[tuple[ServiceName, tuple[Frontend, ...]]]:
+    for name in old.keys() | new.keys():
+        if old.get(name) != new.get(name):
+            yield name, new.get(name, ())
+
+
+def outcome(old: Desired, changed: Desired, refused: Iterable[ServiceName]) -> Desired:
+    """What holds afterwards: who was refused keeps what nobody else has taken."""
+    new = {name: each for name, each in changed.items() if name not in refused}
+    taken = {frontend.key for frontend in every(new)}
+    kept = {
+        name: tuple(each for each in frontends if each.key not in taken)
+        for name, frontends in old.items()
+        if name not in new
+    }
+    return {name: each for name, each in {**kept, **new}.items() if each}

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes: which Services must be planned again, and what they get."""
+
+from dataclasses import replace
+
+import pytest
+
+from ebpflb.model.changes import ApiObject, Changes, Conflict, Kind, ObjectKey, key_of
+from ebpflb.model.plan import frontend_keys, plan_service
+from ebpflb.model.service import Service, ServiceName
+from tests.builders import (
+    NODE,
+    OTHER_NODE,
+    address,
+    endpoint,
+    endpoint_slice,
+    node,
+    service,
+    service_port,
+)
+
+WEB, SHOP = ServiceName("default", "web"), ServiceName("default", "shop")
+
+
+def known(*items: ApiObject) -> Changes:
+    """Changes that were told these objects, and asked."""
+    changes = Changes(NODE)
+    for item in items:
+        changes.set(item)
+    changes.take()
+    return changes
+
+
+def shop(cluster_ip: str = "10.96.0.20", **fields: object) -> Service:
+    return service("shop", service_port(cluster_ip, **fields))
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        (service(), "Service default/web"),
+        (endpoint_slice(), "EndpointSlice default/web-1"),
+        (node(), "Node node-a"),
+    ],
+)
+def test_keys_name_objects(item: ApiObject, text: str):
+    assert str(key_of(item)) == text
+
+
+def test_nothing_is_known_at_first():
+    changes = Changes(NODE)
+    assert changes.take() == set()
+    assert changes.names() == set()
+    assert changes.plan(WEB) == ()
+    assert changes.service(WEB) is None
+    assert changes.slices(WEB) == ()
+    assert changes.conflicts() == ()
+    assert changes.node == node()
+
+
+@pytest.mark.parametrize("slice_first", [True, False])
+def test_a_slice_may_come_before_or_after_its_service(slice_first: bool):
+    pair: list[ApiObject] = [service(), endpoint_slice("web-1", endpoint())]
+    changes = Changes(NODE)
+    for item in reversed(pair) if slice_first else pair:
+        changes.set(item)
+    assert changes.take() == {WEB}
+    assert len(changes.plan(WEB)[0].local.backends) == 1
+
+
+def test_a_slice_without_its_service_changes_nothing():
+    changes = Changes(NODE)
+    changes.set(endpoint_slice("web-1", endpoint()))
+    assert changes.take() == set()
+    assert changes.slices(WEB) == (endpoint_slice("web-1", endpoint()),)
+
+
+def test_only_what_changed_is_planned_again():
+    changes = known(service(), shop(), endpoint_slice("web-1", endpoint()))
+    changes.set(endpoint_slice("web-1", endpoint("10.1.0.2")))
+    assert changes.take() == {WEB}
+    assert changes.take() == set()
+
+
+def test_an_equal_object_is_no_change():
+    changes = known(service(), endpoint_slice("web-1", endpoint()), node(zone="zone-1"))
+    changes.set(service())
+    changes.set(endpoint_slice("web-1", endpoint()))
+    changes.set(node(zone="zone-1"))
+    assert changes.take() == set()
+
+
+def test_changes_that_cancel_each_other_out_are_none():
+    changes = known(service(), endpoint_slice("web-1", endpoint()))
+    changes.set(endpoint_slice("web-1"))
+    changes.set(endpoint_slice("web-1", endpoint()))
+    changes.remove(key_of(service()))
+    changes.set(service())
+    changes.set(shop())
+    changes.remove(key_of(shop()))
+    assert changes.take() == set()
+
+
+def test_a_removed_service_is_named_once_and_has_no_plan():
+    changes = known(service(), endpoint_slice("web-1", endpoint()))
+    changes.remove(key_of(service()))
+    assert changes.take() == {WEB}
+    assert changes.take() == set()
+    assert changes.plan(WEB) == ()
+    assert changes.names() == set()
+
+
+def test_a_removed_slice_takes_its_endpoints_along():
+    changes = known(service(), endpoint_slice("web-1", endpoint()), endpoint_slice("web-2"))
+    changes.remove(ObjectKey(Kind.ENDPOINT_SLICE, "default", "web-1"))
+    assert changes.take() == {WEB}
+    assert changes.plan(WEB)[0].local.backends == ()
+    assert changes.slices(WEB) == (endpoint_slice("web-2"),)
+
+
+def test_removing_what_is_unknown_is_no_error():
+    changes = known(service())
+    changes.remove(key_of(shop()))
+    changes.remove(key_of(endpoint_slice()))
+    changes.remove(key_of(node()))
+    assert changes.take() == set()
+
+
+def test_a_slice_that_moves_to_another_service_changes_both():
+    changes = known(service(), shop(), endpoint_slice("web-1", endpoint()))
+    changes.set(endpoint_slice("web-1", endpoint(), service="shop"))
+    assert changes.take() == {WEB, SHOP}
+    assert changes.plan(WEB)[0].local.backends == ()
+    assert len(changes.plan(SHOP)[0].local.backends) == 1
+    assert changes.slices(WEB) == ()
+
+
+def test_the_zone_of_the_own_node_changes_everything():
+    changes = known(service(), shop())
+    changes.set(node(zone="zone-1"))
+    assert changes.take() == {WEB, SHOP}
+    changes.remove(key_of(node()))
+    assert changes.take() == {WEB, SHOP}
+
+
+def test_other_fields_of_the_own_node_change_no_plan():
+    changes = known(service(), node(zone="zone-1"))
+    changes.set(node(zone="zone-1", addresses=("192.0.2.1",)))
+    assert changes.take() == set()
+    assert changes.node.addresses == (address("192.0.2.1"),)
+
+
+def test_other_nodes_do_not_matter():
+    changes = known(service())
+    changes.set(node(OTHER_NODE, zone="zone-2"))
+    assert changes.take() == set()
+    assert changes.node == node()
+
+
+def test_the_plan_heeds_the_zone_of_the_own_node():
+    endpoints = (
+        endpoint("10.1.0.1", zone_hints=("zone-1",)),
+        endpoint("10.1.0.2", zone_hints=("zone-2",)),
+    )
+    slices = endpoint_slice("web-1", *endpoints)
+    changes = known(service(), slices, node(zone="zone-2"))
+    assert changes.plan(WEB) == plan_service(service(), [slices], node(zone="zone-2"))
+    assert len(changes.plan(WEB)[0].local.backends) == 1
+
+
+def test_of_two_services_with_one_frontend_the_first_name_gets_it():
+    changes = known(service(), shop("10.96.0.10", node_port=30080))
+    (key,) = frontend_keys(service())
+    assert changes.conflicts() == (Conflict(key, winner=SHOP, loser=WEB),)
+    assert changes.plan(SHOP)[0].key == key
+    assert changes.plan(WEB) == ()
+
+
+def test_a_loser_keeps_its_other_frontends():
+    changes = known(service("web", service_port(node_port=30080)), shop(node_port=30080))
+    assert [each.type for each in changes.plan(WEB)] == ["ClusterIP"]
+    assert [each.type for each in changes.plan(SHOP)] == ["ClusterIP", "NodePort"]
+
+
+@pytest.mark.parametrize("leaves", ["is removed", "moves away", "loses its ports"])
+def test_the_loser_is_planned_again_when_the_winner_goes(leaves: str):
+    changes = known(service(), shop("10.96.0.10"))
+    if leaves == "is removed":
+        changes.remove(key_of(shop()))
+    elif leaves == "moves away":
+        changes.set(shop("10.96.0.30"))
+    else:
+        changes.set(replace(shop(), ports=()))
+    assert changes.take() == {WEB, SHOP}
+    assert changes.conflicts() == ()
+    assert len(changes.plan(WEB)) == 1
+
+
+def test_the_loser_is_planned_again_when_the_winner_comes():
+    changes = known(service())
+    changes.set(shop("10.96.0.10"))
+    assert changes.take() == {WEB, SHOP}
+    assert changes.plan(WEB) == ()
+
+
+def test_the_loser_is_left_alone_while_the_winner_keeps_the_frontend():
+    changes = known(service(), shop("10.96.0.10"))
+    changes.set(shop("10.96.0.10", affinity_timeout=60))
+    assert changes.take() == {SHOP}
+
+
+def test_all_losers_are_told():
+    bank = service("bank")
+    changes = known(service(), shop("10.96.0.10"), bank)
+    assert [(each.winner.name, each.loser.name) for each in changes.conflicts()] == [
+        ("bank", "shop"),
+        ("bank", "web"),
+    ]

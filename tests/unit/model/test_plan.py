@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""plan_service(): which frontends a Service gets, and whom each of them sends where."""
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from ebpflb.model.address import Family, Protocol, format_address
+from ebpflb.model.endpoint import Endpoint, SlicePort
+from ebpflb.model.plan import (
+    Backend,
+    Choice,
+    Frontend,
+    FrontendKey,
+    FrontendType,
+    IfEmpty,
+    frontend_keys,
+    plan_service,
+)
+from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
+from tests.builders import (
+    OTHER_NODE,
+    address,
+    endpoint,
+    endpoint_slice,
+    node,
+    port_name,
+    service,
+    service_port,
+    terminating,
+)
+
+CLUSTER, LOCAL = TrafficPolicy.CLUSTER, TrafficPolicy.LOCAL
+EXTERNAL: dict[str, Any] = {
+    "node_port": 30080,
+    "external_ips": (address("203.0.113.1"),),
+    "load_balancer_ips": (address("203.0.113.2"),),
+}
+
+HERE = endpoint("10.1.0.1")
+THERE = endpoint("10.1.0.2", OTHER_NODE)
+UNREADY = endpoint("10.1.0.3", ready=False)
+
+
+def plan(port: ServicePort, *endpoints: Endpoint) -> tuple[Frontend, ...]:
+    return plan_service(service("web", port), [endpoint_slice("web-1", *endpoints)], node())
+
+
+def shown(choice: Choice) -> str:
+    """The last numbers of the backends, or what happens without any."""
+    numbers = [format_address(each.address).rpartition(".")[2] for each in choice.backends]
+    return " ".join(numbers) or choice.if_empty
+
+
+def table(frontends: tuple[Frontend, ...]) -> dict[str, tuple[str, str]]:
+    return {each.type.value: (shown(each.local), shown(each.others)) for each in frontends}
+
+
+def keys(frontends: tuple[Frontend, ...]) -> list[str]:
+    return [f"{each.type} {format_address(each.key.address)}:{each.key.port}" for each in frontends]
+
+
+def test_each_field_makes_its_frontends():
+    assert keys(plan(service_port(**EXTERNAL), HERE)) == [
+        "ClusterIP 10.96.0.10:80",
+        "NodePort 0.0.0.0:30080",
+        "ExternalIP 203.0.113.1:80",
+        "LoadBalancer 203.0.113.2:80",
+    ]
+
+
+def test_a_cluster_ip_alone_makes_one_frontend():
+    assert keys(plan(service_port(), HERE)) == ["ClusterIP 10.96.0.10:80"]
+
+
+def test_ipv6_has_a_wildcard_of_its_own():
+    port = service_port("fd00::10", node_port=30080)
+    assert keys(plan(port)) == ["ClusterIP fd00::10:80", "NodePort :::30080"]
+
+
+def test_a_service_without_ports_has_no_frontends():
+    nothing = Service(ServiceName("default", "web"))
+    assert plan_service(nothing, [endpoint_slice("web-1", HERE)], node()) == ()
+
+
+def test_protocols_are_different_frontends():
+    ports = [
+        service_port(name=port_name(protocol.name.lower(), protocol), port=53)
+        for protocol in Protocol
+    ]
+    slice_ports = tuple(
+        SlicePort(protocol.name.lower(), protocol, 5300 + protocol) for protocol in Protocol
+    )
+    frontends = plan_service(
+        service("web", *ports), [endpoint_slice("web-1", HERE, ports=slice_ports)], node()
+    )
+    targets = {each.key.protocol: each.local.backends[0].port for each in frontends}
+    assert targets == {protocol: 5300 + protocol for protocol in Protocol}
+
+
+def test_a_frontend_says_what_its_service_port_says():
+    port = service_port(internal_policy=LOCAL, affinity_timeout=120)
+    assert plan(port, HERE, THERE) == (
+        Frontend(
+            key=FrontendKey(address("10.96.0.10"), 80, Protocol.TCP),
+            type=FrontendType.CLUSTER_IP,
+            service=port_name(),
+            local=Choice(
+                (Backend(address("10.1.0.1"), 8080, True, False),),
+                IfEmpty.REFUSE,
+            ),
+            others=Choice(
+                (Backend(address("10.1.0.1"), 8080, True, False),),
+                IfEmpty.REFUSE,
+            ),
+            internal_policy=LOCAL,
+            external_policy=CLUSTER,
+            affinity_timeout=120,
+        ),
+    )
+
+
+def test_backends_know_whether_they_are_local_and_whether_they_terminate():
+    (frontend,) = plan(service_port(), terminating("10.1.0.1"), terminating("10.1.0.2", OTHER_NODE))
+    assert frontend.local.backends == (
+        Backend(address("10.1.0.1"), 8080, local=True, terminating=True),
+        Backend(address("10.1.0.2"), 8080, local=False, terminating=True),
+    )
+
+
+SERVED = {
+    "policy Cluster: everybody uses the cluster": (
+        (CLUSTER, CLUSTER),
+        (HERE, THERE),
+        ("1 2", "1 2"),
+        ("1 2", "1 2"),
+    ),
+    "internal Local: only the ClusterIP stays on the node": (
+        (LOCAL, CLUSTER),
+        (HERE, THERE),
+        ("1", "1"),
+        ("1 2", "1 2"),
+    ),
+    "external Local: sources on the node use the cluster": (
+        (CLUSTER, LOCAL),
+        (HERE, THERE),
+        ("1 2", "1 2"),
+        ("1 2", "1"),
+    ),
+    "both Local": ((LOCAL, LOCAL), (HERE, THERE), ("1", "1"), ("1 2", "1")),
+    "nobody has an endpoint: all refuse": (
+        (CLUSTER, CLUSTER),
+        (),
+        ("refuse", "refuse"),
+        ("refuse", "refuse"),
+    ),
+    "nobody has a usable endpoint: all refuse, whatever the policies": (
+        (LOCAL, LOCAL),
+        (UNREADY,),
+        ("refuse", "refuse"),
+        ("refuse", "refuse"),
+    ),
+    "internal Local without a local endpoint: the ClusterIP drops": (
+        (LOCAL, CLUSTER),
+        (THERE,),
+        ("drop", "drop"),
+        ("2", "2"),
+    ),
+    "external Local without a local endpoint: others are dropped, the node is served": (
+        (CLUSTER, LOCAL),
+        (THERE, UNREADY),
+        ("2", "2"),
+        ("2", "drop"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("policies", "endpoints", "inside", "outside"),
+    [pytest.param(*row, id=sentence) for sentence, row in SERVED.items()],
+)
+def test_who_is_sent_where(policies, endpoints, inside, outside):
+    internal, external = policies
+    port = service_port(internal_policy=internal, external_policy=external, **EXTERNAL)
+    assert table(plan(port, *endpoints)) == {
+        "ClusterIP": inside,
+        "NodePort": outside,
+        "ExternalIP": outside,
+        "LoadBalancer": outside,
+    }
+
+
+def test_internal_local_without_external_frontends_drops_too():
+    assert table(plan(service_port(internal_policy=LOCAL), THERE)) == {"ClusterIP": ("drop",) * 2}
+
+
+def test_what_is_not_empty_says_refuse():
+    port = service_port(external_policy=LOCAL, **EXTERNAL)
+    frontends = plan(port, HERE, THERE)
+    assert {each.others.if_empty for each in frontends} == {IfEmpty.REFUSE}
+
+
+def test_a_family_has_its_own_endpoints():
+    dual = service("web", service_port(), service_port("fd00::10"))
+    slices = [
+        endpoint_slice("web-1", HERE),
+        endpoint_slice("web-2", endpoint("fd01::1"), family=Family.IPV6),
+    ]
+    first, second = plan_service(dual, slices, node())
+    assert [format_address(each.address) for each in first.local.backends] == ["10.1.0.1"]
+    assert [format_address(each.address) for each in second.local.backends] == ["fd01::1"]
+
+
+def test_the_order_of_slices_and_endpoints_does_not_matter():
+    slices = [
+        endpoint_slice("web-1", HERE, THERE),
+        endpoint_slice("web-2", endpoint("10.1.0.9")),
+        endpoint_slice("web-3", endpoint("10.1.0.9", OTHER_NODE, ready=False, terminating=True)),
+        endpoint_slice("web-4", THERE, HERE, ports=(SlicePort("", Protocol.TCP, 9090),)),
+    ]
+    plans = {plan_service(service(), order, node()) for order in permutations(slices)}
+    assert len(plans) == 1
+    (frontend,) = plans.pop()
+    assert list(frontend.local.backends) == sorted(frontend.local.backends)
+
+
+def test_slices_of_other_services_do_not_count():
+    slices = [
+        endpoint_slice("web-1", HERE),
+        endpoint_slice("web-2", THERE, service="shop"),
+        endpoint_slice("web-3", THERE, namespace="shop"),
+    ]
+    assert plan_service(service(), slices, node()) == plan(service_port(), HERE)
+
+
+def test_an_address_given_twice_is_one_frontend_of_the_first_type():
+    twice = address("203.0.113.1")
+    port = service_port(external_ips=(twice,), load_balancer_ips=(twice, address("10.96.0.10")))
+    assert keys(plan(port)) == ["ClusterIP 10.96.0.10:80", "ExternalIP 203.0.113.1:80"]
+
+
+def test_frontend_keys_are_the_keys_of_the_plan():
+    dual = service("web", service_port(**EXTERNAL), service_port("fd00::10", node_port=30080))
+    planned = plan_service(dual, [], node())
+    assert frontend_keys(dual) == {each.key for each in planned}
+    assert len(planned) == 6

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EndpointSlices, Nodes, and what all objects have in common."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebpflb.errors import SourceError
+from ebpflb.model.address import Family, Protocol, format_address
+from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
+from ebpflb.model.node import Node
+from ebpflb.source.decode import decode
+from tests.builders import (
+    Manifest,
+    address,
+    endpoint,
+    endpoint_manifest,
+    endpoint_slice,
+    node,
+    node_manifest,
+    port_manifest,
+    service_manifest,
+    slice_manifest,
+)
+
+
+def decoded(manifest: Manifest) -> EndpointSlice:
+    found = decode(json.loads(json.dumps(manifest)))
+    assert isinstance(found, EndpointSlice)
+    return found
+
+
+def endpoint_of(**fields: Any) -> Endpoint:
+    (found,) = decoded(slice_manifest(endpoints=[endpoint_manifest(**fields)])).endpoints
+    return found
+
+
+def test_the_builders_describe_the_same_objects():
+    assert decoded(slice_manifest()) == endpoint_slice("web-1", endpoint())
+    assert decode(node_manifest()) == node()
+    addresses = ("192.0.2.1", "fd02::1")
+    manifest = node_manifest(zone="zone-1", addresses=addresses)
+    assert decode(manifest) == node(zone="zone-1", addresses=addresses)
+
+
+@pytest.mark.parametrize(
+    ("labels", "fields"),
+    [
+        ({}, {}),
+        ({"kubernetes.io/service-name": ""}, {}),
+        ({"kubernetes.io/service-name": "web", "service.kubernetes.io/headless": ""}, {}),
+        ({"kubernetes.io/service-name": "web"}, {"addressType": "FQDN"}),
+    ],
+)
+def test_slices_that_do_not_matter(labels: dict[str, str], fields: Manifest):
+    manifest = slice_manifest(**fields)
+    manifest["metadata"]["labels"] = labels
+    assert decode(manifest) is None
+
+
+def test_the_label_that_leaves_a_service_to_others_does_not_count_on_a_slice():
+    manifest = slice_manifest()
+    manifest["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = "other"
+    assert decode(manifest) is not None
+
+
+def test_a_slice_belongs_to_the_service_of_its_own_namespace():
+    found = decoded(slice_manifest(service="shop", namespace="prod"))
+    assert (found.namespace, found.service, found.name) == ("prod", "shop", "web-1")
+
+
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        ({"name": "http", "port": 8080}, SlicePort("http", Protocol.TCP, 8080)),
+        ({"name": "", "port": 8080, "protocol": "UDP"}, SlicePort("", Protocol.UDP, 8080)),
+        ({"name": None, "port": 8080}, None),
+        ({"port": 8080}, None),
+        ({"name": "http", "port": None}, None),
+        ({"name": "http", "port": 0}, None),
+        ({"name": "http"}, None),
+    ],
+)
+def test_ports_need_a_name_and_a_number(port: Manifest, expected: SlicePort | None):
+    assert decoded(slice_manifest(ports=[port])).ports == ((expected,) if expected else ())
+
+
+@pytest.mark.parametrize("members", ["ports", "endpoints"])
+def test_a_slice_may_be_empty(members: str):
+    found = decoded({**slice_manifest(), members: []})
+    assert getattr(found, members) == ()
+    assert decoded({**slice_manifest(), members: None}) == found
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (None, (True, True, False)),
+        ({}, (True, True, False)),
+        ({"ready": None, "serving": None, "terminating": None}, (True, True, False)),
+        ({"ready": False, "serving": True, "terminating": True}, (False, True, True)),
+        ({"ready": True, "serving": False}, (True, False, False)),
+    ],
+)
+def test_conditions_have_defaults(conditions: Manifest | None, expected: tuple[bool, bool, bool]):
+    found = endpoint_of(conditions=conditions)
+    assert (found.ready, found.serving, found.terminating) == expected
+
+
+def test_only_the_first_address_of_an_endpoint_counts():
+    assert endpoint_of(addresses=["10.1.0.1", "10.1.0.2"]).address == address("10.1.0.1")
+
+
+@pytest.mark.parametrize(
+    "addresses", [[], None, ["bogus"], ["fd01::1"], ["bogus", "10.1.0.1"], [""]]
+)
+def test_endpoints_without_a_usable_address_are_skipped(addresses: list[str] | None):
+    entries = [endpoint_manifest(addresses=addresses), endpoint_manifest("10.1.0.2")]
+    assert decoded(slice_manifest(endpoints=entries)).endpoints == (endpoint("10.1.0.2"),)
+
+
+def test_addresses_are_of_the_type_of_the_slice():
+    entries = [endpoint_manifest("10.1.0.1"), endpoint_manifest("FD01::0001")]
+    found = decoded(slice_manifest(addressType="IPv6", endpoints=entries))
+    assert found.family is Family.IPV6
+    assert [format_address(each.address) for each in found.endpoints] == ["fd01::1"]
+
+
+def test_an_endpoint_may_be_on_no_node():
+    assert endpoint_of(nodeName=None).node_name is None
+    assert endpoint_of(nodeName="").node_name is None
+
+
+def test_hints_are_read():
+    hints = {"forZones": [{"name": "zone-1"}, {"name": "zone-2"}], "forNodes": [{"name": "node-a"}]}
+    found = endpoint_of(hints=hints)
+    assert found.zone_hints == ("zone-1", "zone-2")
+    assert found.node_hints == ("node-a",)
+    assert endpoint_of(hints=None) == endpoint()
+
+
+def test_texts_and_hints_that_repeat_are_kept_once():
+    hints = {"forZones": [{"name": "zone-1"}]}
+    entries = [endpoint_manifest(f"10.1.0.{n}", "node-" + "x" * 9, hints=hints) for n in (1, 2)]
+    first, second = decoded(slice_manifest(endpoints=entries)).endpoints
+    assert first.node_name is second.node_name
+    assert first.zone_hints is second.zone_hints
+
+
+def test_node_addresses_are_the_internal_ones_first():
+    manifest = node_manifest()
+    manifest["status"]["addresses"] = [
+        {"type": "ExternalIP", "address": "203.0.113.1"},
+        {"type": "Hostname", "address": "192.0.2.9"},
+        {"type": "InternalIP", "address": "192.0.2.1"},
+        {"type": "InternalIP", "address": "bogus"},
+        {"address": "192.0.2.8"},
+    ]
+    found = decode(manifest)
+    assert isinstance(found, Node)
+    assert [format_address(each) for each in found.addresses] == ["192.0.2.1", "203.0.113.1"]
+
+
+def test_a_node_may_have_no_status():
+    assert decode({"kind": "Node", "metadata": {"name": "node-a"}}) == node()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "Deployment", "apiVersion": "apps/v1"},
+        {"kind": "Service", "apiVersion": "serving.knative.dev/v1"},
+        {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1beta1"},
+        {"kind": "Pod"},
+    ],
+)
+def test_other_kinds_are_not_ours(fields: Manifest):
+    assert decode({**service_manifest(), "apiVersion": None, **fields}) is None
+
+
+def test_the_kind_alone_decides_without_a_version():
+    manifest = service_manifest()
+    del manifest["apiVersion"]
+    assert decode(manifest) == decode(service_manifest())
+
+
+@pytest.mark.parametrize("fields", [{}, {"kind": ""}, {"kind": 1}, {"apiVersion": "v1"}])
+def test_an_object_without_a_kind_is_an_error(fields: Manifest):
+    with pytest.raises(SourceError, match=r"^kind: is missing"):
+        decode(fields)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (None, "Service: metadata.name: is missing"),
+        ({}, "Service: metadata.name: is missing"),
+        ({"name": ""}, "Service: metadata.name: is missing"),
+        ({"name": 8}, "Service: metadata.name: must be text, not 8"),
+        ({"name": "a\nb"}, "Service: metadata.name: must consist of"),
+        ({"name": "Web"}, "Service: metadata.name: must consist of"),
+        ({"name": "w" * 64}, "metadata.name: must have at most 63 characters"),
+        ([], "Service: metadata: must be an object, not a list"),
+        ({"name": "web", "namespace": 3}, "metadata.namespace: must be text, not 3"),
+        ({"name": "web", "namespace": "a b"}, "metadata.namespace: must consist of"),
+        ({"name": "web", "namespace": "a\nb"}, "Service web: metadata.namespace: must consist of"),
+        ({"name": "web", "labels": []}, "Service default/web: metadata.labels: must be an object"),
+    ],
+)
+def test_errors_in_metadata_name_the_field(metadata: Any, message: str):
+    with pytest.raises(SourceError) as caught:
+        decode({**service_manifest(), "metadata": metadata})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"addressType": None}, "addressType: is missing"),
+        ({"addressType": "ipv4"}, "addressType: must be one of IPv4, IPv6, FQDN"),
+        ({"ports": [{"name": "a", "port": "abc"}]}, "ports[0].port: must be a whole number up to"),
+        ({"ports": [port_manifest(protocol="ICMP")]}, "ports[0].protocol: must be one of TCP"),
+        ({"endpoints": [endpoint_manifest(addresses="10.1.0.1")]}, "endpoints[0].addresses: must"),
+        ({"endpoints": [endpoint_manifest(addresses=[1])]}, "endpoints[0].addresses[0]: must be"),
+        ({"endpoints": [endpoint_manifest(), 7]}, "endpoints[1]: must be an object, not 7"),
+        (
+            {"endpoints": [endpoint_manifest(conditions={"ready": "yes"})]},
+            'endpoints[0].conditions.ready: must be true or false, not "yes"',
+        ),
+        (
+            {"endpoints": [endpoint_manifest(hints={"forZones": [{"name": None}]})]},
+            "endpoints[0].hints.forZones[0].name: is missing",
+        ),
+        ({"endpoints": [endpoint_manifest(nodeName=1)]}, "endpoints[0].nodeName: must be text"),
+    ],
+)
+def test_errors_in_a_slice_name_the_field(fields: Manifest, message: str):
+    manifest = slice_manifest()
+    manifest.update(fields)
+    with pytest.raises(SourceError) as caught:
+        decode(manifest)
+    assert str(caught.value).startswith(f"EndpointSlice default/web-1: {message}")
+
+
+def test_errors_of_a_node_name_no_namespace():
+    manifest = node_manifest()
+    manifest["status"]["addresses"] = "192.0.2.1"
+    with pytest.raises(SourceError, match=r"^Node node-a: status\.addresses: must be a list"):
+        decode(manifest)
+
+
+def test_long_texts_are_cut():
+    manifest = slice_manifest(addressType="x" * 1000)
+    with pytest.raises(SourceError) as caught:
+        decode(manifest)
+    assert len(str(caught.value)) < 150
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["name", "port", "ip", "clientIP"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+PATHS = [
+    ("metadata", "namespace"),
+    ("spec", "ports"),
+    ("spec", "clusterIP"),
+    ("spec", "ipFamilies"),
+    ("spec", "externalIPs"),
+    ("spec", "sessionAffinityConfig"),
+    ("spec", "loadBalancerSourceRanges"),
+    ("metadata", "labels"),
+    ("metadata", "name"),
+    ("status", "loadBalancer"),
+    ("status", "addresses"),
+]
+
+
+@given(
+    st.sampled_from(["Service", "EndpointSlice", "Node"]),
+    st.dictionaries(st.sampled_from(PATHS), VALUES, max_size=3),
+    st.dictionaries(st.sampled_from(["ports", "endpoints", "spec", "status"]), VALUES, max_size=1),
+)
+def test_nothing_but_a_source_error_comes_out_of_any_object(kind, nested, top):
+    document: Manifest = {"kind": kind, "addressType": "IPv4", "metadata": {"name": "web"}}
+    document["spec"] = {"clusterIP": "10.96.0.10", "sessionAffinity": "ClientIP"}
+    document["status"] = {}
+    for (parent, key), value in nested.items():
+        document[parent][key] = value
+    message = ""
+    try:
+        decode({**document, **top})
+    except SourceError as error:
+        message = str(error)
+    assert "\n" not in message

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services as the API server or an operator writes them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ebpflb.errors import SourceError
+from ebpflb.model.address import Family, Protocol, format_address
+from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
+from ebpflb.source.decode import decode
+from tests.builders import (
+    Manifest,
+    load_balancer_status,
+    port_manifest,
+    port_name,
+    service,
+    service_manifest,
+)
+
+DUAL: Manifest = {"clusterIPs": ["10.96.0.10", "fd00::10"], "ipFamilies": ["IPv4", "IPv6"]}
+
+
+def decoded(manifest: Manifest) -> Service:
+    found = decode(json.loads(json.dumps(manifest)))
+    assert isinstance(found, Service)
+    return found
+
+
+def port_of(status: Manifest | None = None, **spec: Any) -> ServicePort:
+    """The only port of a Service with this spec."""
+    manifest = service_manifest(**spec)
+    (port,) = decoded({**manifest, "status": status} if status else manifest).ports
+    return port
+
+
+def cluster_ips(**spec: Any) -> list[str]:
+    return [format_address(port.cluster_ip) for port in decoded(service_manifest(**spec)).ports]
+
+
+def texts(addresses: Any) -> list[str]:
+    return [format_address(address) for address in addresses]
+
+
+def test_the_builders_describe_the_same_service():
+    assert decoded(service_manifest()) == service()
+
+
+def test_a_short_manifest_gets_the_defaults_of_the_api_server():
+    found = decoded(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "web"},
+            "spec": {"clusterIP": "10.96.0.10", "ports": [{"port": 80}]},
+        }
+    )
+    assert found == service()
+
+
+def test_null_counts_as_absent():
+    manifest = service_manifest(
+        ports=[{"port": 80, "name": None, "protocol": None, "nodePort": None}],
+        clusterIPs=None,
+        ipFamilies=None,
+        externalIPs=None,
+        type=None,
+        externalTrafficPolicy=None,
+        internalTrafficPolicy=None,
+        sessionAffinity=None,
+        sessionAffinityConfig=None,
+        loadBalancerSourceRanges=None,
+        healthCheckNodePort=None,
+    )
+    manifest["metadata"]["labels"] = None
+    assert decoded({**manifest, "status": None}) == service()
+    assert decoded({**manifest, "status": {"loadBalancer": {"ingress": None}}}) == service()
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        service_manifest(cluster_ip="None"),
+        service_manifest(cluster_ip=""),
+        service_manifest(cluster_ip="", clusterIPs=["10.96.0.10"]),
+        service_manifest(type="ExternalName", externalName="web.example"),
+        service_manifest(labels={"service.kubernetes.io/service-proxy-name": "other"}),
+        service_manifest(labels={"service.kubernetes.io/service-proxy-name": ""}),
+        service_manifest(cluster_ip="10.96.0.300"),
+        service_manifest(ports=[]),
+        {**service_manifest(), "spec": None},
+    ],
+)
+def test_what_is_not_served_has_no_ports(manifest: Manifest):
+    assert decoded(manifest) == Service(ServiceName("default", "web"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, ["10.96.0.10"]),
+        ({"ipFamilies": ["IPv4"]}, ["10.96.0.10"]),
+        ({"ipFamilies": ["IPv6"]}, []),
+        ({"clusterIPs": ["10.96.0.10", "fd00::10"]}, ["10.96.0.10"]),
+        (DUAL, ["10.96.0.10", "fd00::10"]),
+        ({**DUAL, "ipFamilies": ["IPv4"]}, ["10.96.0.10"]),
+        ({**DUAL, "ipFamilies": ["IPv6", "IPv4"]}, []),
+        ({**DUAL, "clusterIPs": ["10.96.0.10"]}, ["10.96.0.10"]),
+        ({**DUAL, "clusterIPs": ["10.96.0.10", "fd00::zz"]}, ["10.96.0.10"]),
+        ({**DUAL, "clusterIPs": ["bad", "fd00::10"]}, ["fd00::10"]),
+        ({"cluster_ip": "fd00::10", "ipFamilies": ["IPv6"]}, ["fd00::10"]),
+        ({"cluster_ip": "010.096.00.010 "}, ["10.96.0.10"]),
+    ],
+)
+def test_each_family_with_a_cluster_ip_is_served(spec: Manifest, expected: list[str]):
+    assert cluster_ips(**spec) == expected
+
+
+def test_a_family_has_its_own_addresses():
+    spec: Manifest = {**DUAL, "externalIPs": ["fd02::1", "203.0.113.1"], "type": "LoadBalancer"}
+    manifest = {
+        **service_manifest(**spec),
+        "status": load_balancer_status("203.0.113.2", "fd02::2"),
+    }
+    first, second = decoded(manifest).ports
+    assert (first.family, second.family) == (Family.IPV4, Family.IPV6)
+    assert texts(first.external_ips + first.load_balancer_ips) == ["203.0.113.1", "203.0.113.2"]
+    assert texts(second.external_ips + second.load_balancer_ips) == ["fd02::1", "fd02::2"]
+
+
+def test_addresses_are_read_leniently_and_once():
+    external_ips = ["203.000.113.001", "no address", " 203.0.113.1", "203.0.113.2"]
+    assert texts(port_of(externalIPs=external_ips).external_ips) == ["203.0.113.1", "203.0.113.2"]
+
+
+def test_load_balancer_ips_are_those_with_mode_vip():
+    ingress = [
+        {"ip": "203.0.113.1"},
+        {"ip": "203.0.113.2", "ipMode": "VIP"},
+        {"ip": "203.0.113.3", "ipMode": "Proxy"},
+        {"ip": "203.0.113.4", "ipMode": None},
+        {"hostname": "lb.example"},
+        {"ip": "bogus"},
+    ]
+    port = port_of({"loadBalancer": {"ingress": ingress}})
+    assert texts(port.load_balancer_ips) == ["203.0.113.1", "203.0.113.2", "203.0.113.4"]
+
+
+def test_the_type_does_not_decide_which_frontends_there_are():
+    port = port_of(
+        load_balancer_status("203.0.113.1"), type="ClusterIP", ports=[port_manifest(nodePort=30080)]
+    )
+    assert port.node_port == 30080
+    assert port.load_balancer_ips
+
+
+def test_ports_keep_their_names_and_protocols():
+    ports = [port_manifest(53, "dns", protocol) for protocol in ("TCP", "UDP", "SCTP")]
+    found = decoded(service_manifest(ports=ports)).ports
+    assert [port.name for port in found] == [port_name("dns", protocol) for protocol in Protocol]
+
+
+@pytest.mark.parametrize(
+    ("spec", "counts"),
+    [
+        ({"type": "LoadBalancer"}, True),
+        ({"type": "NodePort"}, True),
+        ({"type": "ClusterIP", "externalIPs": ["203.0.113.1"]}, True),
+        ({"externalIPs": ["203.0.113.1"]}, True),
+        ({"type": "ClusterIP", "externalIPs": []}, False),
+        ({}, False),
+    ],
+)
+def test_external_policy_local_counts_for_some_types_only(spec: Manifest, counts: bool):
+    port = port_of(externalTrafficPolicy="Local", **spec)
+    assert (port.external_policy is TrafficPolicy.LOCAL) is counts
+
+
+def test_policies_are_read():
+    port = port_of(internalTrafficPolicy="Local", externalTrafficPolicy="Cluster", type="NodePort")
+    assert port.internal_policy is TrafficPolicy.LOCAL
+    assert port.external_policy is TrafficPolicy.CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [
+        ({}, 0),
+        ({"sessionAffinity": "None"}, 0),
+        ({"sessionAffinity": "ClientIP"}, 10800),
+        ({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": None}}, 10800),
+        (
+            {
+                "sessionAffinity": "ClientIP",
+                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 125}},
+            },
+            125,
+        ),
+        ({"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 125}}}, 0),
+    ],
+)
+def test_affinity_timeout(spec: Manifest, seconds: int):
+    assert port_of(**spec).affinity_timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("spec", "port"),
+    [
+        ({"type": "LoadBalancer", "externalTrafficPolicy": "Local"}, 31000),
+        ({"type": "LoadBalancer", "externalTrafficPolicy": "Cluster"}, 0),
+        ({"type": "NodePort", "externalTrafficPolicy": "Local"}, 0),
+    ],
+)
+def test_the_health_check_node_port_is_for_load_balancers_with_policy_local(
+    spec: Manifest, port: int
+):
+    assert port_of(healthCheckNodePort=31000, **spec).health_check_node_port == port
+
+
+@pytest.mark.parametrize(
+    ("ranges", "ipv4", "ipv6"),
+    [
+        ([], (), ()),
+        (["192.168.0.0/24", " 203.0.113.9/25"], ("192.168.0.0/24", "203.0.113.0/25"), ()),
+        (["fd03::/16", "10.0.0.0/8"], ("10.0.0.0/8",), ("fd03::/16",)),
+        (["10.0.0.0/8", "0.0.0.0/0", "fd03::/16"], (), ("fd03::/16",)),
+        (["bogus", "10.0.0.0/8"], ("10.0.0.0/8",), ()),
+    ],
+)
+def test_source_ranges_belong_to_their_family(ranges: list[str], ipv4: object, ipv6: object):
+    first, second = decoded(service_manifest(loadBalancerSourceRanges=ranges, **DUAL)).ports
+    assert (first.source_ranges, second.source_ranges) == (ipv4, ipv6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"ports": [{"port": "abc"}]}, 'ports[0].port: must be a whole number up to 65535, not "'),
+        ({"ports": [port_manifest(), {"port": 70000}]}, "ports[1].port: must be"),
+        ({"ports": [{"port": -1}]}, "ports[0].port: must be"),
+        ({"ports": [{"port": 80.5}]}, "ports[0].port: must be"),
+        ({"ports": [{"port": True}]}, "not true"),
+        ({"ports": [{"port": 10**5000}]}, "not one that large"),
+        ({"ports": [{"name": "web"}]}, "ports[0].port: is missing"),
+        ({"ports": [{"port": 0}]}, "ports[0].port: is missing"),
+        ({"ports": [{"port": 80, "nodePort": "x"}]}, "ports[0].nodePort: must be"),
+        ({"ports": [{"port": 80, "name": "Web!"}]}, "ports[0].name: must consist of"),
+        ({"ports": [{"port": 80, "name": "w" * 64}]}, "ports[0].name: must have at most 63"),
+        ({"ports": [{"port": 80, "protocol": "tcp"}]}, 'must be one of TCP, UDP, SCTP, not "tcp"'),
+        ({"ports": [port_manifest(80), port_manifest(81)]}, "ports[1].name: is there twice"),
+        ({"ports": {"port": 80}}, "ports: must be a list, not an object"),
+        ({"ports": [80]}, "ports[0]: must be an object, not 80"),
+        ({"ports": [None]}, "ports[0]: must be an object, not null"),
+        ({"ports": [[]]}, "ports[0]: must be an object, not a list"),
+        ({"externalIPs": [1]}, "externalIPs[0]: must be text, not 1"),
+        ({"clusterIP": 10.96}, "clusterIP: must be text, not 10.96"),
+        ({"ipFamilies": ["IPv5"]}, "ipFamilies[0]: must be one of IPv4, IPv6"),
+        ({"type": "Cluster"}, "type: must be one of ClusterIP, NodePort, LoadBalancer, Ext"),
+        ({"externalTrafficPolicy": "local"}, "externalTrafficPolicy: must be one of Cluster, "),
+        ({"internalTrafficPolicy": {}}, "internalTrafficPolicy: must be text, not an object"),
+        ({"sessionAffinity": "Cookie"}, "sessionAffinity: must be one of None, ClientIP"),
+        (
+            {
+                "sessionAffinity": "ClientIP",
+                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 86401}},
+            },
+            "sessionAffinityConfig.clientIP.timeoutSeconds: must be a whole number up to 86400",
+        ),
+    ],
+)
+def test_errors_name_object_and_field(spec: Manifest, message: str):
+    manifest = service_manifest()
+    manifest["spec"].update(spec)
+    with pytest.raises(SourceError) as caught:
+        decode(manifest)
+    assert str(caught.value).startswith("Service default/web: spec.")
+    assert message in str(caught.value)
+
+
+def test_errors_in_the_status_are_named_too():
+    manifest = service_manifest()
+    manifest["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}, {"ip": 1}]}}
+    with pytest.raises(SourceError) as caught:
+        decode(manifest)
+    assert "status.loadBalancer.ingress[1].ip: must be text, not 1" in str(caught.value)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch where symbolic links lead, and one file instead of a directory."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ebpflb.source.watch import Touched, Watch
+
+NOTHING = Touched()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory with one manifest."""
+    path = tmp_path / "manifests"
+    path.mkdir()
+    (path / "web.yaml").write_text("old")
+    return path
+
+
+@pytest.fixture
+def watch(home: Path) -> Iterator[Watch]:
+    """A watch that follows that directory."""
+    with closing(Watch(str(home))) as found:
+        found.follow()
+        yield found
+
+
+@pytest.fixture
+def file_watch(home: Path) -> Iterator[Watch]:
+    """A watch that follows the one manifest."""
+    with closing(Watch(str(home / "web.yaml"))) as found:
+        found.follow()
+        yield found
+
+
+def changed(*names: str) -> Touched:
+    return Touched(changed=set(names))
+
+
+# Symbolic links
+
+
+def versions(parent: Path) -> Iterator[Path]:
+    """Directories that hold a manifest each."""
+    for number in range(1, 4):
+        version = parent / f"..version-{number}"
+        version.mkdir()
+        (version / "web.yaml").write_text(f"version {number}")
+        yield version
+
+
+def point(link: Path, target: str | Path) -> None:
+    """Let a link point elsewhere, atomically, as kubelet does it."""
+    fresh = link.with_name(link.name + "_new")
+    fresh.symlink_to(target)
+    fresh.rename(link)
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_the_directory_may_be_a_link_that_is_swapped(tmp_path: Path, relative: bool):
+    link = tmp_path / "current"
+    first, second, _ = versions(tmp_path)
+    point(link, first.name if relative else first)
+    with closing(Watch(str(link))) as watch:
+        assert watch.follow() == ["web.yaml"]
+        (first / "web.yaml").write_text("new")
+        assert watch.read() == changed("web.yaml")
+        point(link, second.name if relative else second)
+        assert watch.read() == Touched(anew=True)
+        watch.follow()
+        (first / "web.yaml").write_text("newer")
+        assert watch.read() == NOTHING
+        (second / "web.yaml").write_text("new")
+        assert watch.read() == changed("web.yaml")
+
+
+def test_a_link_may_be_swapped_anywhere_on_the_way(tmp_path: Path):
+    for name in ("one", "two"):
+        (tmp_path / name / "manifests").mkdir(parents=True)
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "current"
+    point(link, "../one")
+    with closing(Watch(str(tmp_path / "links" / "current" / "manifests"))) as watch:
+        assert watch.follow() == []
+        point(link, "../two")
+        assert watch.read() == Touched(anew=True)
+        assert watch.follow() == []
+        (tmp_path / "two" / "manifests" / "web.yaml").write_text("new")
+        assert watch.read() == changed("web.yaml")
+
+
+def test_a_mounted_config_map_is_swapped_at_once(tmp_path: Path):
+    first, second, third = versions(tmp_path)
+    point(tmp_path / "..data", first.name)
+    (tmp_path / "web.yaml").symlink_to("..data/web.yaml")
+    with closing(Watch(str(tmp_path))) as watch:
+        assert watch.follow() == ["web.yaml"]
+        for version in (second, third):
+            point(tmp_path / "..data", version.name)
+            assert watch.read() == Touched(anew=True)
+            assert watch.follow() == ["web.yaml"]
+        (tmp_path / "shop.yaml").symlink_to("..data/shop.yaml")
+        assert watch.read() == Touched(anew=True)
+
+
+def test_a_linked_manifest_is_watched_where_it_is(home: Path, watch: Watch):
+    target = home.parent / "elsewhere.txt"
+    target.write_text("old")
+    (home / "shop.yaml").symlink_to(target)
+    (home / "bank.yaml").symlink_to("shop.yaml")
+    assert watch.read() == Touched(anew=True)
+    assert sorted(watch.follow()) == ["bank.yaml", "shop.yaml", "web.yaml"]
+    target.write_text("new")
+    assert watch.read() == changed("bank.yaml", "shop.yaml")
+    target.unlink()
+    assert watch.read() == changed("bank.yaml", "shop.yaml")
+    target.write_text("newer")
+    assert watch.read() == changed("bank.yaml", "shop.yaml")
+
+
+def test_a_link_that_points_nowhere_is_listed_and_watched(home: Path, watch: Watch):
+    (home / "shop.yaml").symlink_to("missing/shop.txt")
+    assert sorted(watch.follow()) == ["shop.yaml", "web.yaml"]
+    (home / "missing").mkdir()
+    assert watch.read() == Touched(anew=True)
+
+
+def test_links_in_a_circle_lead_nowhere(tmp_path: Path):
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with closing(Watch(str(tmp_path / "one"))) as watch, pytest.raises(FileNotFoundError):
+        watch.follow()
+
+
+# One file instead of a directory
+
+
+def test_a_single_file_is_followed_anew_when_it_changes(home: Path, file_watch: Watch):
+    assert file_watch.follow() == ["web.yaml"]
+    assert file_watch.path_of("web.yaml") == str(home / "web.yaml")
+    (home / "shop.yaml").write_text("none of ours")
+    assert file_watch.read() == NOTHING
+    with (home / "web.yaml").open("w") as file:
+        assert file_watch.read() == NOTHING
+        file.write("new")
+    assert file_watch.read() == Touched(anew=True)
+
+
+def test_a_single_file_may_have_any_name(home: Path):
+    (home / "services").write_text("old")
+    with closing(Watch(str(home / "services"))) as watch:
+        assert watch.follow() == ["services"]
+
+
+def test_a_single_file_may_go_and_come_again(home: Path, file_watch: Watch):
+    (home / "web.yaml").unlink()
+    assert file_watch.read() == Touched(anew=True)
+    with pytest.raises(FileNotFoundError):
+        file_watch.follow()
+    with (home / "web.yaml").open("w") as file:
+        assert file_watch.read() == NOTHING
+        file.write("new")
+    assert file_watch.read() == Touched(anew=True)
+    assert file_watch.follow() == ["web.yaml"]
+
+
+def test_a_single_file_may_become_a_directory(home: Path, file_watch: Watch):
+    (home / "web.yaml").unlink()
+    (home / "web.yaml").mkdir()
+    assert file_watch.read() == Touched(anew=True)
+    assert file_watch.follow() == []
+    (home / "web.yaml" / "shop.yaml").write_text("new")
+    assert file_watch.read() == changed("shop.yaml")
+    assert file_watch.path_of("shop.yaml") == str(home / "web.yaml" / "shop.yaml")
+
+
+def test_a_single_file_may_be_a_link_that_is_swapped(tmp_path: Path):
+    first, second, _ = versions(tmp_path)
+    link = tmp_path / "web.yaml"
+    point(link, first / "web.yaml")
+    with closing(Watch(str(link))) as watch:
+        assert watch.follow() == ["web.yaml"]
+        point(link, second / "web.yaml")
+        assert watch.read() == Touched(anew=True)
+        assert watch.follow() == ["web.yaml"]
+        (second / "web.yaml").write_text("new")
+        assert watch.read() == Touched(anew=True)
