@@ -41,28 +41,24 @@ static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_tuple 
  * The entry of the other direction, whose key follows from what this one becomes. NULL when it is
  * gone, or belongs to a later flow that has begun with the same key.
  */
-static __always_inline struct lb_conntrack *
-lb_conntrack_peer(const struct lb_tuple *key, const struct lb_conntrack *entry,
-		  struct lb_tuple *peer_key)
+static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tuple *key,
+							      const struct lb_conntrack *entry,
+							      struct lb_tuple *peer_key)
 {
 	struct lb_conntrack *peer;
-	struct lb_tuple back;
 
 	lb_tuple_reverse(peer_key, &entry->to);
 	peer = lb_conntrack_lookup(peer_key);
-	if (!peer)
-		return NULL;
-	lb_tuple_reverse(&back, &peer->to);
-	return lb_tuple_is_equal(&back, key) ? peer : NULL;
+	return peer && lb_tuple_is_reverse(&peer->to, key) ? peer : NULL;
 }
 
 /* Whether the timeout of UDP has passed since the last packet of either direction. */
 static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
-						const struct lb_conntrack *entry)
+						const struct lb_conntrack *entry,
+						struct lb_tuple *peer_key)
 {
 	struct lb_settings *settings;
 	struct lb_conntrack *peer;
-	struct lb_tuple peer_key;
 	__s64 oldest;
 	int zero = 0;
 
@@ -72,11 +68,11 @@ static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 	oldest = bpf_ktime_get_ns() - settings->udp_timeout * LB_SECOND;
 	if ((__s64)entry->last_seen >= oldest)
 		return 0;
-	peer = lb_conntrack_peer(key, entry, &peer_key);
+	peer = lb_conntrack_peer(key, entry, peer_key);
 	return !peer || (__s64)peer->last_seen < oldest;
 }
 
-static __always_inline int lb_conntrack_is_stale_udp(const struct lb_packet *pkt,
+static __always_inline int lb_conntrack_is_stale_udp(struct lb_packet *pkt,
 						     const struct lb_conntrack *entry)
 {
 	if (pkt->tuple.proto != IPPROTO_UDP)
@@ -84,11 +80,11 @@ static __always_inline int lb_conntrack_is_stale_udp(const struct lb_packet *pkt
 	if (entry->direction == LB_DIR_ORIGINAL &&
 	    !lb_backend_usable(entry->backend, entry->generation))
 		return 1;
-	return lb_conntrack_is_idle(&pkt->tuple, entry);
+	return lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
 }
 
 /* Whether the entry still decides for this packet, or the packet opens a new flow in its place. */
-static __always_inline int lb_conntrack_is_current(const struct lb_packet *pkt,
+static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 						   const struct lb_conntrack *entry)
 {
 	if (lb_conntrack_is_stale_udp(pkt, entry))
@@ -130,23 +126,21 @@ static __always_inline void lb_conntrack_fill_reply(struct lb_conntrack *entry,
 }
 
 /* While lb_conntrack is full the flow stays where it is, and every packet tries again. */
-static __always_inline void lb_conntrack_promote(struct lb_tuple *key, struct lb_conntrack *entry)
+static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	struct lb_conntrack *reply;
-	struct lb_tuple peer;
+	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
 
-	reply = lb_conntrack_peer(key, entry, &peer);
 	if (!reply || !(reply->state & LB_CT_SYN))
 		return;
 	entry->state |= LB_CT_ESTABLISHED;
 	reply->state |= LB_CT_ESTABLISHED;
-	if (!lb_conntrack.update(&peer, reply)) {
-		if (!lb_conntrack.update(key, entry)) {
-			lb_ct_short.delete(&peer);
-			lb_ct_short.delete(key);
+	if (!lb_conntrack.update(&pkt->peer, reply)) {
+		if (!lb_conntrack.update(&pkt->tuple, entry)) {
+			lb_ct_short.delete(&pkt->peer);
+			lb_ct_short.delete(&pkt->tuple);
 			return;
 		}
-		lb_conntrack.delete(&peer);
+		lb_conntrack.delete(&pkt->peer);
 	}
 	entry->state &= ~LB_CT_ESTABLISHED;
 	reply->state &= ~LB_CT_ESTABLISHED;
@@ -162,17 +156,16 @@ static __always_inline void lb_conntrack_close_one(struct lb_tuple *key, struct 
 		lb_conntrack.delete(key);
 }
 
-static __always_inline void lb_conntrack_close(struct lb_tuple *key, struct lb_conntrack *entry,
+static __always_inline void lb_conntrack_close(struct lb_packet *pkt, struct lb_conntrack *entry,
 					       int must_have_fin)
 {
-	struct lb_tuple peer;
-	struct lb_conntrack *other = lb_conntrack_peer(key, entry, &peer);
+	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
 
 	if (must_have_fin && (!other || !(other->state & LB_CT_FIN)))
 		return;
 	if (other)
-		lb_conntrack_close_one(&peer, other);
-	lb_conntrack_close_one(key, entry);
+		lb_conntrack_close_one(&pkt->peer, other);
+	lb_conntrack_close_one(&pkt->tuple, entry);
 }
 
 static __always_inline void lb_conntrack_track_tcp(struct lb_packet *pkt,
@@ -183,13 +176,13 @@ static __always_inline void lb_conntrack_track_tcp(struct lb_packet *pkt,
 	else if (pkt->tcp_flags & LB_TCP_ACK)
 		entry->state |= LB_CT_ACK;
 	if (pkt->tcp_flags & LB_TCP_RST) {
-		lb_conntrack_close(&pkt->tuple, entry, 0);
+		lb_conntrack_close(pkt, entry, 0);
 	} else if (pkt->tcp_flags & LB_TCP_FIN) {
 		entry->state |= LB_CT_FIN;
-		lb_conntrack_close(&pkt->tuple, entry, 1);
+		lb_conntrack_close(pkt, entry, 1);
 	} else if (entry->direction == LB_DIR_ORIGINAL && entry->state & LB_CT_ACK &&
 		   !(entry->state & (LB_CT_ESTABLISHED | LB_CT_CLOSED))) {
-		lb_conntrack_promote(&pkt->tuple, entry);
+		lb_conntrack_promote(pkt, entry);
 	}
 }
 

@@ -63,16 +63,24 @@ static __always_inline int lb_has_mac(const struct bpf_fib_lookup *fib)
 	       fib->dmac[5];
 }
 
+/* The neighbour subsystem fills the link header; the helper wants one, be it empty. */
+static __always_inline int lb_leave(struct __sk_buff *skb, const struct lb_packet *pkt,
+				    __u32 ifindex)
+{
+	if (!pkt->l2 && bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return -LB_DROP_REWRITE;
+	lb_redirect_neigh(ifindex, NULL, 0, 0);
+	return LB_REDIRECT;
+}
+
 /* The rewritten packet leaves as the lookup said; the neighbour subsystem fills what is missing. */
 static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_packet *pkt,
 				      struct bpf_fib_lookup *fib)
 {
 	if (lb_rewrite_ttl(skb, pkt))
 		return -LB_DROP_REWRITE;
-	if (pkt->l2 != sizeof(struct ethhdr) || !lb_has_mac(fib)) {
-		lb_redirect_neigh(fib->ifindex, NULL, 0, 0);
-		return LB_REDIRECT;
-	}
+	if (!pkt->l2 || !lb_has_mac(fib))
+		return lb_leave(skb, pkt, fib->ifindex);
 	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_dest), fib->dmac, ETH_ALEN, 0) ||
 	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_source), fib->smac, ETH_ALEN, 0))
 		return -LB_DROP_REWRITE;
@@ -85,7 +93,7 @@ static __always_inline int lb_return_to_sender(struct __sk_buff *skb, const stru
 {
 	__u8 macs[2 * ETH_ALEN];
 
-	if (pkt->l2 == sizeof(struct ethhdr)) {
+	if (pkt->l2) {
 		if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)) ||
 		    bpf_skb_store_bytes(skb, 0, macs + ETH_ALEN, ETH_ALEN, 0) ||
 		    bpf_skb_store_bytes(skb, ETH_ALEN, macs, ETH_ALEN, 0))

@@ -38,6 +38,8 @@ LB_MAP("lru_hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SO
 LB_MAP("percpu_array", int, struct lb_counts, lb_count_front, LB_MAX_FRONTENDS);
 LB_MAP("percpu_array", int, struct lb_counts, lb_count_back, LB_MAX_BACKENDS);
 LB_MAP("percpu_array", int, __u64, lb_count_drop, LB_DROP_REASONS);
+/* The entry that is being made: too large for the stack. Not pinned, it goes with the programs. */
+BPF_PERCPU_ARRAY(lb_ct_scratch, struct lb_conntrack, 1);
 /* What the pins were made from. */
 LB_MAP("array", int, struct lb_meta, lb_meta, 1);
 

@@ -19,9 +19,13 @@ struct lb_cursor {
 	void *end;
 };
 
-/* l3 and l4 are offsets from skb->data; l2 is the length of the link header, len of what follows. */
+/*
+ * l3 and l4 are offsets from skb->data; l2 is the length of the link header, len of what follows.
+ * peer: the key of the other direction, once it was needed; one place, because the stack is small.
+ */
 struct lb_packet {
 	struct lb_tuple tuple;
+	struct lb_tuple peer;
 	__u32 len;
 	__u16 l3;
 	__u16 l4;
@@ -138,6 +142,12 @@ static __always_inline int lb_tuple_is_equal(const struct lb_tuple *a, const str
 {
 	return a->sport == b->sport && a->dport == b->dport && a->proto == b->proto &&
 	       lb_addr_is_equal(&a->saddr, &b->saddr) && lb_addr_is_equal(&a->daddr, &b->daddr);
+}
+
+static __always_inline int lb_tuple_is_reverse(const struct lb_tuple *a, const struct lb_tuple *b)
+{
+	return a->sport == b->dport && a->dport == b->sport && a->proto == b->proto &&
+	       lb_addr_is_equal(&a->saddr, &b->daddr) && lb_addr_is_equal(&a->daddr, &b->saddr);
 }
 
 static __always_inline void lb_tuple_reverse(struct lb_tuple *out, const struct lb_tuple *in)

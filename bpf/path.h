@@ -3,30 +3,21 @@
 #ifndef LB_PATH_H
 #define LB_PATH_H
 
-/* What an entry says, copied out: tracking may move the entry to the other table. */
-struct lb_action {
-	struct lb_tuple to;
-	__u32 ifindex;
-	__u8 direction;
-	__u8 flags;
-};
-
-/* Rewritten and sent on as its entry says. fib is filled when the packet leaves from here. */
+/* Rewritten, and sent where it must leave. fib is filled when the packet leaves from here. */
 static __always_inline int lb_act(struct __sk_buff *skb, struct lb_packet *pkt,
-				  const struct lb_action *action, struct bpf_fib_lookup *fib)
+				  const struct lb_tuple *to, int flags, __u32 ifindex,
+				  struct bpf_fib_lookup *fib)
 {
 	int leaves = fib->ifindex != 0;
 
-	if (lb_rewrite(skb, pkt, &action->to))
+	if (lb_rewrite(skb, pkt, to))
 		return -LB_DROP_REWRITE;
-	if (action->flags & LB_CT_HAIRPIN)
+	if (flags & LB_CT_HAIRPIN)
 		return lb_return_to_sender(skb, pkt);
 	if (leaves)
 		return lb_forward(skb, pkt, fib);
-	if (action->ifindex && action->ifindex != skb->ifindex) {
-		lb_redirect_neigh(action->ifindex, NULL, 0, 0);
-		return LB_REDIRECT;
-	}
+	if (ifindex && ifindex != skb->ifindex)
+		return lb_leave(skb, pkt, ifindex);
 	return LB_PASS;
 }
 
@@ -41,14 +32,12 @@ static __always_inline int lb_leaves_from_tc(const struct lb_conntrack *entry)
 }
 
 /* A flow lives only as a pair; the LRU may have taken one half. */
-static __always_inline int lb_has_lost_reply(const struct lb_packet *pkt,
+static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
 					     const struct lb_conntrack *entry)
 {
-	struct lb_tuple peer;
-
 	if (entry->direction != LB_DIR_ORIGINAL || entry->state & LB_CT_ESTABLISHED)
 		return 0;
-	return !lb_conntrack_peer(&pkt->tuple, entry, &peer);
+	return !lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
 }
 
 /* LB_NEXT: no entry for this packet at this hook. */
@@ -56,8 +45,10 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 					 struct bpf_fib_lookup *fib)
 {
 	struct lb_conntrack *entry = lb_conntrack_lookup(&pkt->tuple);
-	struct lb_action action;
+	struct lb_tuple to;
+	__u32 ifindex;
 	int verdict;
+	int flags;
 
 	if (!entry || entry->hook != hook)
 		return LB_NEXT;
@@ -68,12 +59,11 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 		if (verdict)
 			return verdict;
 	}
-	action.to = entry->to;
-	action.ifindex = entry->ifindex;
-	action.direction = entry->direction;
-	action.flags = entry->flags;
+	to = entry->to;
+	flags = entry->flags;
+	ifindex = entry->ifindex;
 	lb_conntrack_track(pkt, entry);
-	return lb_act(skb, pkt, &action, fib);
+	return lb_act(skb, pkt, &to, flags, ifindex, fib);
 }
 
 static __always_inline int lb_service_route(struct __sk_buff *skb, const struct lb_packet *pkt,
@@ -95,7 +85,6 @@ static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *
 	struct lb_choice choice = {};
 	struct lb_match match = {};
 	struct lb_flow flow = {};
-	struct lb_action action;
 	int verdict;
 
 	if (pkt->tuple.proto == IPPROTO_TCP && !lb_ct_is_syn(pkt))
@@ -113,11 +102,7 @@ static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *
 	if (verdict)
 		return verdict;
 	lb_count_connection(match.index, choice.index);
-	action.to = flow.to;
-	action.ifindex = 0;
-	action.direction = LB_DIR_ORIGINAL;
-	action.flags = flow.flags;
-	return lb_act(skb, pkt, &action, fib);
+	return lb_act(skb, pkt, &flow.to, flow.flags, 0, fib);
 }
 
 /* Counts and answers what is not let through. */

@@ -18,19 +18,19 @@ static __always_inline __u16 lb_snat_random_port(const struct lb_settings *setti
 	return settings->snat_ports[1].first + n - first;
 }
 
-static __always_inline int lb_snat_is_over(const struct lb_tuple *reply,
+static __always_inline int lb_snat_is_over(struct lb_packet *pkt, const struct lb_tuple *reply,
 					   const struct lb_conntrack *entry)
 {
 	if (reply->proto == IPPROTO_UDP)
-		return lb_conntrack_is_idle(reply, entry);
+		return lb_conntrack_is_idle(reply, entry, &pkt->peer);
 	return entry->state & LB_CT_CLOSED;
 }
 
 /* Takes the reply tuple: a free one, its own, or that of a flow which has ended. 0 if it can. */
-static __always_inline int lb_snat_take(struct lb_tuple *reply, struct lb_conntrack *entry)
+static __always_inline int lb_snat_take(struct lb_packet *pkt, struct lb_tuple *reply,
+					struct lb_conntrack *entry)
 {
 	struct lb_conntrack *old;
-	struct lb_tuple peer;
 
 	if (reply->proto == IPPROTO_TCP && lb_conntrack.lookup(reply))
 		return -1;
@@ -40,16 +40,17 @@ static __always_inline int lb_snat_take(struct lb_tuple *reply, struct lb_conntr
 	if (!old)
 		return -1;
 	if (!lb_tuple_is_equal(&old->to, &entry->to)) {
-		if (!lb_snat_is_over(reply, old))
+		if (!lb_snat_is_over(pkt, reply, old))
 			return -1;
-		if (lb_conntrack_peer(reply, old, &peer))
-			lb_ct_short.delete(&peer);
+		if (lb_conntrack_peer(reply, old, &pkt->peer))
+			lb_ct_short.delete(&pkt->peer);
 	}
 	return lb_ct_short.update(reply, entry);
 }
 
 /* Fills reply->dport. */
-static __always_inline int lb_snat_reserve(struct lb_tuple *reply, struct lb_conntrack *entry)
+static __always_inline int lb_snat_reserve(struct lb_packet *pkt, struct lb_tuple *reply,
+					   struct lb_conntrack *entry)
 {
 	struct lb_settings *settings;
 	int zero = 0;
@@ -59,26 +60,25 @@ static __always_inline int lb_snat_reserve(struct lb_tuple *reply, struct lb_con
 		return -LB_DROP_SNAT_PORTS;
 	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
 		reply->dport = bpf_htons(lb_snat_random_port(settings));
-		if (!lb_snat_take(reply, entry))
+		if (!lb_snat_take(pkt, reply, entry))
 			return LB_NEXT;
 	}
 	return -LB_DROP_SNAT_PORTS;
 }
 
 /* An established flow of the same tuple, which would hide the new entries. */
-static __always_inline void lb_conntrack_forget(struct lb_tuple *key)
+static __always_inline void lb_conntrack_forget(struct lb_packet *pkt)
 {
 	struct lb_conntrack *old;
-	struct lb_tuple peer;
 
-	if (key->proto == IPPROTO_UDP)
+	if (pkt->tuple.proto == IPPROTO_UDP)
 		return;
-	old = lb_conntrack.lookup(key);
+	old = lb_conntrack.lookup(&pkt->tuple);
 	if (!old)
 		return;
-	if (lb_conntrack_peer(key, old, &peer))
-		lb_conntrack.delete(&peer);
-	lb_conntrack.delete(key);
+	if (lb_conntrack_peer(&pkt->tuple, old, &pkt->peer))
+		lb_conntrack.delete(&pkt->peer);
+	lb_conntrack.delete(&pkt->tuple);
 }
 
 /*
@@ -88,24 +88,28 @@ static __always_inline void lb_conntrack_forget(struct lb_tuple *key)
  */
 static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_flow *flow)
 {
-	struct lb_conntrack entry;
+	struct lb_conntrack *entry;
 	struct lb_tuple reply;
 	int verdict = LB_NEXT;
+	int zero = 0;
 
-	lb_conntrack_forget(&pkt->tuple);
+	entry = lb_ct_scratch.lookup(&zero);
+	if (!entry)
+		return -LB_DROP_CONNTRACK_FULL;
+	lb_conntrack_forget(pkt);
 	lb_tuple_reverse(&reply, &flow->to);
-	lb_conntrack_fill(&entry, flow, bpf_ktime_get_ns());
-	lb_conntrack_fill_reply(&entry, flow, &pkt->tuple);
-	if (flow->flags & LB_CT_SNAT || lb_snat_take(&reply, &entry))
-		verdict = lb_snat_reserve(&reply, &entry);
+	lb_conntrack_fill(entry, flow, bpf_ktime_get_ns());
+	lb_conntrack_fill_reply(entry, flow, &pkt->tuple);
+	if (flow->flags & LB_CT_SNAT || lb_snat_take(pkt, &reply, entry))
+		verdict = lb_snat_reserve(pkt, &reply, entry);
 	if (verdict)
 		return verdict;
 	flow->to.sport = reply.dport;
-	lb_conntrack_fill(&entry, flow, entry.created);
-	entry.state = LB_CT_SYN;
-	entry.packets = 1;
-	entry.bytes = pkt->len;
-	if (lb_ct_short.update(&pkt->tuple, &entry)) {
+	lb_conntrack_fill(entry, flow, entry->created);
+	entry->state = LB_CT_SYN;
+	entry->packets = 1;
+	entry->bytes = pkt->len;
+	if (lb_ct_short.update(&pkt->tuple, entry)) {
 		lb_ct_short.delete(&reply);
 		return -LB_DROP_CONNTRACK_FULL;
 	}

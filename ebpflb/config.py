@@ -68,6 +68,11 @@ class Option(NamedTuple):
         return self.name.replace("-", "_")
 
     @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times."""
+        return self.parse in (_list, _cidrs)
+
+    @property
     def variable(self) -> str:
         """The name in the environment."""
         return ENVIRONMENT_PREFIX + self.field.upper()

@@ -8,9 +8,8 @@ is given as fields: `_log.info("in sync", extra=fields(services=3))`.
 import json
 import logging
 import sys
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 _ATTRIBUTE = "ebpflb_fields"
@@ -31,11 +30,10 @@ def set_up(log_format: Literal["text", "json"], verbosity: int) -> None:
     root.setLevel(logging.DEBUG if verbosity else logging.INFO)
     # Whoever read stderr may be gone; the node's Services must not suffer from that.
     logging.raiseExceptions = False
-    threading.excepthook = _log_thread_error
 
 
 class _Line(logging.Formatter):
-    def __init__(self, render: Any, traceback: bool) -> None:
+    def __init__(self, render: Callable[[Mapping[str, object]], str], traceback: bool) -> None:
         super().__init__()
         self._render = render
         self._traceback = traceback
@@ -53,7 +51,7 @@ class _Line(logging.Formatter):
             values.setdefault("error", str(error) or type(error).__name__)
             if self._traceback:
                 values["traceback"] = self.formatException(record.exc_info)
-        return str(self._render(values))
+        return self._render(values)
 
 
 def _timestamp(seconds: float) -> str:
@@ -74,9 +72,3 @@ def _quote(text: str) -> str:
         return text
     return json.dumps(text, ensure_ascii=False)
 
-
-def _log_thread_error(failed: threading.ExceptHookArgs) -> None:
-    error = failed.exc_value or failed.exc_type()
-    name = failed.thread.name if failed.thread else "?"
-    trace = (failed.exc_type, error, failed.exc_traceback)
-    logging.getLogger("ebpflb").error("a thread ended", exc_info=trace, extra=fields(thread=name))

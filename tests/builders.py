@@ -5,9 +5,13 @@ The defaults of the two forms describe the same objects: Service default/web on 
 slice web-1 with one ready endpoint 10.1.0.1:8080 on NODE.
 """
 
+import json
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PortEndpoint, SlicePort
@@ -102,6 +106,16 @@ def node_manifest(name: str = NODE, *, zone: str = "", addresses: tuple[str, ...
 def list_manifest(*items: Manifest) -> Manifest:
     """A List of objects."""
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+def write_manifests(path: Path, *manifests: Manifest) -> Path:
+    """Replace a file at once with these objects: *.json holds a List, others are YAML."""
+    fresh = path.with_name("fresh-manifests")
+    if path.suffix == ".json":
+        fresh.write_text(json.dumps(list_manifest(*manifests)))
+    else:
+        fresh.write_text(yaml.safe_dump_all(manifests))
+    return fresh.rename(path)
 
 
 def bulk_manifest(index: int, endpoints: int) -> Manifest:

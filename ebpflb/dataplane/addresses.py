@@ -122,11 +122,12 @@ class Addresses:
         self._unwritten.clear()
 
     def withdraw(self) -> None:
-        """Take away the flags that no longer hold."""
+        """Take away the flags that no longer hold; comes after `publish()`."""
         for address in self._touched:
             self._flags.set_word(self._index[address], self._wanted(address))
         self._flags.flush()
         self._touched.clear()
+        self._unpublished.clear()
 
     def _wanted(self, address: Address) -> int:
         flags = self._node.get(address, 0)

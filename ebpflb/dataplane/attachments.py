@@ -5,7 +5,7 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,13 +33,13 @@ class Attachment:
     current: bool
 
 
-def attachments(links: Path, generation: Generation) -> list[Attachment]:
+def attachments(links: Path, generation: Generation | None) -> list[Attachment]:
     """Everything attached by pins in `links`, and by filters in the current network namespace.
 
     Cgroup hooks come first. PinError or AttachError when something cannot be read.
     """
     try:
-        pinned = {_program_id(path): path.name for path in generation.progs.iterdir()}
+        pinned = set(map(_program_id, generation.progs.iterdir())) if generation else set()
         found = list(_links(links, pinned))
         with Rtnetlink() as netlink:
             return [*found, *_filters(Clsact(netlink, links), pinned)]
@@ -53,7 +53,7 @@ def missing_hooks(found: list[Attachment]) -> list[str]:
     return [hook for hook in map(_cgroup_hook, CGROUP_HOOKS) if hook not in running]
 
 
-def _links(links: Path, pinned: dict[int, str]) -> Iterator[Attachment]:
+def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
     for path in sorted(links.iterdir() if links.is_dir() else ()):
         match = _TCX_PIN.fullmatch(path.name)
         if not match and path.name not in CGROUP_HOOKS:
@@ -68,7 +68,7 @@ def _links(links: Path, pinned: dict[int, str]) -> Iterator[Attachment]:
         yield Attachment(hook, place, _program_name(link.prog_id), link.prog_id in pinned)
 
 
-def _filters(clsact: Clsact, pinned: dict[int, str]) -> Iterator[Attachment]:
+def _filters(clsact: Clsact, pinned: Collection[int]) -> Iterator[Attachment]:
     for ifindex in sorted(clsact.qdiscs()):
         for direction in TcDirection:
             # A device may vanish while it is asked.

@@ -119,7 +119,8 @@ class Clsact:
         with _explained(_place(ifindex, direction)):
             self._ensure_qdisc(ifindex)
             request = _filter_message(ifindex, direction) + _filter_options(program)
-            self._netlink.request(Rtm.NEWTFILTER, request, NLM_F_CREATE)
+            flags = NLM_F_CREATE if found else NLM_F_CREATE | NLM_F_EXCL
+            self._netlink.request(Rtm.NEWTFILTER, request, flags)
         return Change.REPLACED if found else Change.ATTACHED
 
     def detach(self, ifindex: int, direction: TcDirection) -> bool:

@@ -4,9 +4,10 @@
 Level-triggered: `Hooks.apply()` compares what is with what should be, and does what is missing. A
 device that cannot be served is reported and does not keep the others from it.
 
-Order: what a program reads is there before the program runs, and goes after it. A pod is marked as
-covered once its device has our programs, and loses the mark before they go. The socket hooks come
-last, when they can tell host and pods apart.
+Order: what a program reads is there before the program runs, and goes after it. First the socket
+hooks, which serve everybody at once while the devices take their time: attaching to a device for
+the first time waits for an RCU grace period, some 15 ms for each direction. A pod is marked as
+covered once all its devices have our programs, and loses the mark before they go.
 """
 
 import errno
@@ -29,6 +30,8 @@ from ebpflb.dataplane.structs import Addr, DeviceFlag, DeviceKind, NetnsFlag
 from ebpflb.dataplane.tc_hooks import TCX_PIN, AttachMode, TcHooks
 from ebpflb.errors import EbpflbError, PinError, ProbeError
 from ebpflb.model.address import Address
+
+_HOST = bytes(structs.Netns(flags=NetnsFlag.LB_NETNS_HOST))
 
 
 class HookPlaces(NamedTuple):
@@ -102,6 +105,8 @@ class Hooks:
         desired = {_key(device): _value(device) for device in state.devices.values()}
         with Rtnetlink() as netlink:
             tc = TcHooks(netlink, self._places.links, self._mode, has_tcx=self._has_tcx)
+            done.attempt("lb_netns", self._write_host)
+            self._attach_cgroup(done)
             done.attempt("lb_devices", lambda: _write(self._devices, desired))
             served = {
                 ifindex
@@ -109,7 +114,6 @@ class Hooks:
                 if done.attempt(device.name, partial(tc.attach, device, self._programs))
             }
             done.attempt("lb_netns", lambda: self._write_netns(state, served))
-            self._attach_cgroup(done)
             _detach_devices(tc, tc.present() - state.devices.keys(), done)
         _detach_pins(_unknown(self._places.links), done)
         done.attempt("lb_devices", lambda: _remove_others(self._devices, desired))
@@ -130,14 +134,16 @@ class Hooks:
             pin, program = self._places.links / name, self._programs[name]
             done.attempt(name, partial(links.attach_cgroup, pin, cgroup, attach_type, program))
 
+    def _write_host(self) -> Change:
+        return _write(self._netns, {_cookie_key(own_cookie()): _HOST})
+
     def _write_netns(self, state: NetworkState, served: Collection[int]) -> Change:
-        host = structs.Netns(flags=NetnsFlag.LB_NETNS_HOST)
         desired = {
             _cookie_key(cookie): bytes(structs.Netns(NetnsFlag.LB_NETNS_COVERED, min(ifindexes)))
             for cookie, ifindexes in self._pods(state).items()
             if ifindexes.issubset(served)
         }
-        desired[_cookie_key(own_cookie())] = bytes(host)
+        desired[_cookie_key(own_cookie())] = _HOST
         return max(_write(self._netns, desired), _remove_others(self._netns, desired))
 
     def _pods(self, state: NetworkState) -> Mapping[int, set[int]]:

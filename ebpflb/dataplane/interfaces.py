@@ -17,19 +17,20 @@ _U32 = struct.Struct("=I")
 _S32 = struct.Struct("=i")
 
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
-_IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO = 3, 10, 18
-_IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 29, 37
-_IFLA_INFO_KIND, _IFLA_INFO_SLAVE_KIND = 1, 4
+_IFLA_IFNAME, _IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 3, 29, 37
+# IFLA_MASTER; IFLA_LINKINFO and in it IFLA_INFO_KIND and IFLA_INFO_SLAVE_KIND.
+_IFLA_UPPER = 10
+_IFLA_DETAILS, _DETAIL_KIND, _DETAIL_UPPER_KIND = 18, 1, 4
 _SKIP_STATISTICS = 1 << 3
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
 _RTA_DST, _RTA_PREFSRC = 1, 7
 _MAPPED = bytes(10) + b"\xff\xff"
 _FAMILY = {int(socket.AF_INET): Family.IPV4, int(socket.AF_INET6): Family.IPV6}
 
-# Addresses for documentation: never a destination, so only a default route leads there.
+# A reserved and a discarded address: no network has them, so only a default route leads there.
 _ANYWHERE = {
-    Family.IPV4: (socket.AF_INET, 32, parse_address("192.0.2.1")[12:]),
-    Family.IPV6: (socket.AF_INET6, 128, parse_address("2001:db8::1")),
+    Family.IPV4: (socket.AF_INET, 32, parse_address("240.0.0.1")[12:]),
+    Family.IPV6: (socket.AF_INET6, 128, parse_address("100::1")),
 }
 
 
@@ -100,7 +101,7 @@ def default_source(netlink: Rtnetlink, family: Family) -> Address | None:
 def _interface(body: bytes) -> Interface:
     _, header, ifindex, flags, _ = _IFINFOMSG.unpack_from(body)
     found = attributes(body, _IFINFOMSG.size)
-    details = attributes(found.get(_IFLA_LINKINFO, b""))
+    details = attributes(found.get(_IFLA_DETAILS, b""))
     netnsid = found.get(_IFLA_LINK_NETNSID)
     return Interface(
         ifindex=ifindex,
@@ -108,9 +109,9 @@ def _interface(body: bytes) -> Interface:
         header=header,
         up=bool(flags & _IFF_UP),
         loopback=bool(flags & _IFF_LOOPBACK),
-        kind=text(details.get(_IFLA_INFO_KIND, b"")),
-        upper=number(found.get(_IFLA_MASTER, b"")),
-        upper_kind=text(details.get(_IFLA_INFO_SLAVE_KIND, b"")),
+        kind=text(details.get(_DETAIL_KIND, b"")),
+        upper=number(found.get(_IFLA_UPPER, b"")),
+        upper_kind=text(details.get(_DETAIL_UPPER_KIND, b"")),
         netnsid=_S32.unpack(netnsid)[0] if netnsid else None,
     )
 

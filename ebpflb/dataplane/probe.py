@@ -138,13 +138,13 @@ def _instruction(code: int, register: int = 0, value: int = 0) -> bytes:
     return struct.pack("=BBhi", code, register, 0, value)
 
 
-def _call(helper: int, *zeros: int) -> bytes:
-    """A program that calls a helper with these argument registers set to 0, and returns 1.
+def _call(function: int, *zeros: int) -> bytes:
+    """A program that calls a function of the kernel and returns 1.
 
-    Register 1 holds the context otherwise.
+    The argument registers `zeros` are 0; register 1 otherwise holds the context.
     """
     arguments = b"".join(_instruction(_SET, register) for register in zeros)
-    return arguments + _instruction(_CALL, value=helper) + _RETURN_1
+    return arguments + _instruction(_CALL, value=function) + _RETURN_1
 
 
 _RETURN_1 = _instruction(_SET, value=1) + _instruction(_EXIT)

@@ -117,5 +117,5 @@ def _repair_addresses(state: State) -> None:
         if desc := state.desc(frontend):
             state.addresses.reserve(desc.address, desc.type)
             state.addresses.use(desc.address, desc.type)
+    # Flags that nobody needs go with the next change: it may need them.
     state.addresses.publish()
-    state.addresses.withdraw()

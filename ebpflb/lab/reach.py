@@ -6,22 +6,36 @@ import errno
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Protocol
 
 from ebpflb.errors import ProbeError
-from ebpflb.lab.member import Member
 
 _ATTEMPT = 0.5
 _PAUSE = 0.02
 _AT_ONCE = 256
 
 
+class Source(Protocol):
+    """Where connections come from: a member of the lab."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Sockets made meanwhile belong to the source's namespace."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Path:
     """From a member to an address. pod: who must answer; "" when a refusal is answer enough."""
 
-    source: Member
+    source: Source
     address: str
     port: int
     pod: str = ""

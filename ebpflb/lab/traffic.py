@@ -47,17 +47,16 @@ class LoadRun:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        if self._process.poll() is None:
-            self.kill()
-        self._output.close()
+        self.kill()
 
     def wait_started(self) -> None:
         """Return when connections are being made. EbpflbError if that does not come."""
         deadline = time.monotonic() + _START_TIMEOUT
         while not self._text().startswith(load.STARTED):
             if self._process.poll() is not None or time.monotonic() > deadline:
+                said = self._text().strip()[-500:]
                 self.kill()
-                raise EbpflbError(f"the load did not start: {self._text().strip()[-500:]}")
+                raise EbpflbError(f"the load did not start: {said}")
             time.sleep(0.005)
 
     def result(self, timeout: float | None = None) -> LoadResult:
@@ -81,9 +80,10 @@ class LoadRun:
         return self.result(self._options.timeout + _STOP_TIMEOUT)
 
     def kill(self) -> None:
-        """End it without a result."""
+        """End it without a result; nothing happens if it has ended."""
         self._process.kill()
         self._process.wait()
+        self._output.close()
 
     def _text(self) -> str:
         self._output.flush()

@@ -62,6 +62,10 @@ class Health:
         """When the last sync succeeded, in seconds since 1970."""
         return self._state.last_sync
 
+    def is_idle(self) -> bool:
+        """Whether no change waits."""
+        return self._state.waiting_since is None
+
     def is_alive(self) -> bool:
         """/livez: whether no change has waited for too long."""
         return self._is_alive(self._state)
@@ -95,7 +99,9 @@ class Health:
             "currentTime": now,
             **eligibility,
             "healthy": healthy,
-            "status": {family: {"lastUpdated": last, "healthy": healthy} for family in self._families},
+            "status": {
+                family: {"lastUpdated": last, "healthy": healthy} for family in self._families
+            },
         }
         return good, json.dumps(body)
 

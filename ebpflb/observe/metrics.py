@@ -2,9 +2,10 @@
 """Every Prometheus metric of the agent.
 
 What kube-proxy measures as well has kube-proxy's name, labels and buckets. One sync writes both
-families, so metrics with the label ip_family have the same value for each.
+families, so what has the label ip_family is the same for each.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,19 +14,21 @@ from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
-    GCCollector,
     Gauge,
+    GCCollector,
     Histogram,
     PlatformCollector,
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ebpflb import __version__
+from ebpflb.errors import EbpflbError
 from ebpflb.observe.server import Answer
+
+_log = logging.getLogger("ebpflb.observe")
 
 # kube-proxy's: 15 buckets from 1 ms, each twice the one before.
 _BUCKETS = [0.001 * 2**power for power in range(15)]
@@ -34,87 +37,219 @@ _FAMILY = ["ip_family"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the kernel holds. map_entries: map -> (used, room for); dropped: reason -> count."""
+    """What the kernel holds. entries: map -> (used, room for); dropped: reason -> how often."""
 
-    map_entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What the agent knows. source_errors: the files; no_local: (policy, family) -> ports."""
+
+    services: int = 0
+    frontends: int = 0
+    services_refused: int = 0
+    conflicts: int = 0
+    attach_errors: int = 0
+    source_errors: tuple[str, ...] = ()
+    no_local: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
 class Metrics:
-    """All metrics of one agent, in a registry of their own."""
+    """All metrics of one agent, in a registry of their own. Any thread may use it."""
 
     def __init__(self, families: Iterable[str], read: Callable[[], Reading] = Reading) -> None:
-        """`read` is called at every scrape, in the thread of the scrape."""
+        """`read` is called at every scrape, in the thread that answers it."""
         self.registry = CollectorRegistry()
         self._families = tuple(families)
-        self._add_sync_metrics()
-        self._add_change_metrics()
-        self._add_own_metrics()
+        self._syncs = _Syncs(self.registry)
+        self._changes = _Changes(self.registry)
+        self._gauges = _Gauges(self.registry)
+        self._answers = {
+            "/healthz": _counter(
+                self.registry, "kubeproxy_proxy_healthz_total", "Answers of /healthz.", ["code"]
+            ),
+            "/livez": _counter(
+                self.registry, "kubeproxy_proxy_livez_total", "Answers of /livez.", ["code"]
+            ),
+        }
+        self._expired = _counter(
+            self.registry, "ebpflb_conntrack_expired_total", "Flow entries that timed out."
+        )
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.registry.register(_KernelCollector(read))
 
-    def _add_sync_metrics(self) -> None:
+    def changed(self, services: int, endpoints: int) -> None:
+        """So many Services and EndpointSlices changed, and a sync is wanted."""
+        self._changes.count("service", services * len(self._families))
+        self._changes.count("endpoint", endpoints)
+        for family in self._families:
+            self._syncs.last_queued.labels(family).set(time.time())
+
+    def synced(self, seconds: float, *, full: bool, complete: bool) -> None:
+        """A sync took so long; `complete`: everything that was wanted is in the kernel."""
+        self._changes.taken()
+        for family in self._families:
+            self._syncs.duration.labels(family).observe(seconds)
+            kind = self._syncs.full_duration if full else self._syncs.partial_duration
+            kind.labels(family).observe(seconds)
+            if complete:
+                self._syncs.last.labels(family).set(time.time())
+        if not complete:
+            self._syncs.failures.inc()
+
+    def expired(self, entries: int) -> None:
+        """So many flow entries timed out."""
+        self._expired.inc(entries)
+
+    def answered(self, path: str, status: int) -> None:
+        """A health server answered."""
+        self._answers[path].labels(str(int(status))).inc()
+
+    def show(self, totals: Totals) -> None:
+        """Replace what the agent knows."""
+        self._gauges.show(totals, self._families)
+
+    def page(self) -> Answer:
+        """The page /metrics."""
+        return Answer(generate_latest(self.registry), CONTENT_TYPE_LATEST)
+
+
+class _Syncs:
+    def __init__(self, registry: CollectorRegistry) -> None:
         prefix = "kubeproxy_sync_proxy_rules"
-        self._duration = self._histogram(f"{prefix}_duration_seconds", "Every sync.")
-        self._full_duration = self._histogram(
-            "kubeproxy_sync_full_proxy_rules_duration_seconds", "Syncs of all Services."
+        self.duration = _histogram(registry, f"{prefix}_duration_seconds", "Time of each sync.")
+        self.full_duration = _histogram(
+            registry,
+            "kubeproxy_sync_full_proxy_rules_duration_seconds",
+            "Time of each sync of all Services.",
         )
-        self._partial_duration = self._histogram(
-            "kubeproxy_sync_partial_proxy_rules_duration_seconds", "Syncs of what changed."
+        self.partial_duration = _histogram(
+            registry,
+            "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+            "Time of each sync of what changed.",
         )
-        self._last_sync = self._gauge(
-            f"{prefix}_last_timestamp_seconds", "When the last sync succeeded.", _FAMILY
+        self.last = Gauge(
+            f"{prefix}_last_timestamp_seconds",
+            "When a sync last succeeded, in seconds since 1970.",
+            _FAMILY,
+            registry=registry,
         )
-        self._last_queued = self._gauge(
-            f"{prefix}_last_queued_timestamp_seconds", "When the last sync was asked for.", _FAMILY
+        self.last_queued = Gauge(
+            f"{prefix}_last_queued_timestamp_seconds",
+            "When a sync was last wanted, in seconds since 1970.",
+            _FAMILY,
+            registry=registry,
         )
-        self._no_local = self._gauge(
-            f"{prefix}_no_local_endpoints_total",
-            "Service ports whose policy is Local while all their endpoints are elsewhere.",
-            ["traffic_policy", *_FAMILY],
+        self.failures = _counter(
+            registry, "ebpflb_sync_failures_total", "Syncs that left something undone."
         )
 
-    def _add_change_metrics(self) -> None:
+
+class _Changes:
+    def __init__(self, registry: CollectorRegistry) -> None:
         prefix = "kubeproxy_sync_proxy_rules"
+        kinds = {"service": "Services", "endpoint": "EndpointSlices"}
+        self._totals = {
+            kind: _counter(registry, f"{prefix}_{kind}_changes_total", f"Changes of {what}.")
+            for kind, what in kinds.items()
+        }
         self._pending = {
-            kind: self._gauge(f"{prefix}_{kind}_changes_pending", f"Changed {what}, not in sync.")
-            for kind, what in (("service", "Services"), ("endpoint", "EndpointSlices"))
+            kind: Gauge(
+                f"{prefix}_{kind}_changes_pending",
+                f"Changes of {what} that no sync has taken yet.",
+                registry=registry,
+            )
+            for kind, what in kinds.items()
         }
-        self._changes = {
-            kind: self._counter(f"{prefix}_{kind}_changes_total", f"Changes of {what} seen.")
-            for kind, what in (("service", "Services"), ("endpoint", "EndpointSlices"))
+
+    def count(self, kind: str, changes: int) -> None:
+        self._totals[kind].inc(changes)
+        self._pending[kind].inc(changes)
+
+    def taken(self) -> None:
+        for gauge in self._pending.values():
+            gauge.set(0)
+
+
+class _Gauges:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        plain = {
+            "services": "Services that are known.",
+            "frontends": "Frontends that the Services want.",
+            "services_refused": "Services that do not fit and keep what they had.",
+            "conflicts": "Frontends that a second Service wants in vain.",
+            "attach_errors": "Devices, hooks and addresses that could not be served.",
         }
-        self._healthz = self._counter("kubeproxy_proxy_healthz_total", "/healthz answers.", ["code"])
-        self._livez = self._counter("kubeproxy_proxy_livez_total", "/livez answers.", ["code"])
-
-    def _add_own_metrics(self) -> None:
-        self._gauge("ebpflb_build_info", "The version that runs.", ["version"]).labels(
-            __version__
-        ).set(1)
-        self._source_errors = self._gauge(
-            "ebpflb_source_errors", "Manifests that cannot be read; the old content holds.", ["file"]
+        self._plain = {
+            name: Gauge(f"ebpflb_{name}", text, registry=registry) for name, text in plain.items()
+        }
+        self._source_errors = Gauge(
+            "ebpflb_source_errors",
+            "1 for a manifest that cannot be read; what it held before stays in force.",
+            ["file"],
+            registry=registry,
         )
-        self._failures = self._counter(
-            "ebpflb_sync_failures_total", "Syncs that left something undone."
+        self._no_local = Gauge(
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            "Service ports with the policy Local whose endpoints are all on other nodes.",
+            ["traffic_policy", *_FAMILY],
+            registry=registry,
         )
-        self._services = self._gauge("ebpflb_services", "Services known.")
-        self._frontends = self._gauge("ebpflb_frontends", "Frontends wanted.")
-        self._refused = self._gauge("ebpflb_services_refused", "Services that do not fit the maps.")
-        self._conflicts = self._gauge(
-            "ebpflb_frontend_conflicts", "Frontends that a second Service wants in vain."
+        build = Gauge("ebpflb_build_info", "The version, always 1.", ["version"], registry=registry)
+        build.labels(__version__).set(1)
+
+    def show(self, totals: Totals, families: Iterable[str]) -> None:
+        for name, gauge in self._plain.items():
+            gauge.set(getattr(totals, name))
+        self._source_errors.clear()
+        for file in totals.source_errors:
+            self._source_errors.labels(file).set(1)
+        for family in families:
+            for policy in ("internal", "external"):
+                ports = totals.no_local.get((policy, family), 0)
+                self._no_local.labels(policy, family).set(ports)
+
+
+class _KernelCollector(Collector):
+    def __init__(self, read: Callable[[], Reading]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Spare the registry a look into the kernel just to learn the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            reading = self._read()
+        except EbpflbError as error:
+            _log.warning("cannot read the maps for a scrape: %s", error)
+            return
+        used = GaugeMetricFamily(
+            "ebpflb_map_entries", "Entries of a BPF map that are in use.", labels=["map"]
         )
-        self._device_errors = self._gauge(
-            "ebpflb_attach_errors", "Devices and hooks that our programs could not be attached to."
+        room = GaugeMetricFamily(
+            "ebpflb_map_max_entries", "Entries that a BPF map has room for.", labels=["map"]
         )
-        self._expired = self._counter("ebpflb_conntrack_expired_total", "Entries that timed out.")
+        for name, (entries, most) in reading.entries.items():
+            used.add_metric([name], entries)
+            room.add_metric([name], most)
+        dropped = CounterMetricFamily(
+            "ebpflb_dropped", "Packets and connections not let through.", labels=["reason"]
+        )
+        for reason, count in reading.dropped.items():
+            dropped.add_metric([reason], count)
+        yield from (used, room, dropped)
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(name, text, _FAMILY, buckets=_BUCKETS, registry=self.registry)
 
-    def _gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry)
+def _histogram(registry: CollectorRegistry, name: str, text: str) -> Histogram:
+    return Histogram(name, text, _FAMILY, buckets=_BUCKETS, registry=registry)
 
-    def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
+
+def _counter(
+    registry: CollectorRegistry, name: str, text: str, labels: Iterable[str] = ()
+) -> Counter:
+    return Counter(name, text, labels, registry=registry)

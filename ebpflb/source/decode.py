@@ -8,7 +8,15 @@ from functools import lru_cache, partial
 from typing import NamedTuple, TypeGuard
 
 from ebpflb.errors import SourceError
-from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address, parse_range
+from ebpflb.model.address import (
+    WILDCARD,
+    Address,
+    Family,
+    Protocol,
+    family_of,
+    parse_address,
+    parse_range,
+)
 from ebpflb.model.changes import ApiObject, Kind
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
 from ebpflb.model.node import Node
@@ -41,6 +49,7 @@ _LAST_PORT = 65535
 _AFFINITY_DEFAULT = 10800
 _AFFINITY_LAST = 86400
 
+_WILDCARDS = frozenset(WILDCARD.values())
 _FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
 _ADDRESS_TYPES = {**_FAMILIES, "FQDN": None}
 _PROTOCOLS = {member.name: member for member in Protocol}
@@ -82,7 +91,8 @@ def decode(document: Fields) -> ApiObject | None:
 
     That is another kind, or a slice that is headless, of no Service or of host names. A Service
     that is left to others or has no ClusterIP comes without ports. IP addresses and CIDRs that
-    cannot be parsed are skipped. Raises SourceError, which names object and field.
+    cannot be parsed are skipped, and so are 0.0.0.0 and ::. Raises SourceError, which names object
+    and field.
     """
     kind = kind_of(document)
     if kind is None:
@@ -339,11 +349,12 @@ def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _addresses(texts: Iterable[str]) -> tuple[Address, ...]:
+    """What can be parsed, each once. The wildcards are nobody's address, but any NodePort's."""
     found: dict[Address, None] = {}
     for text in texts:
         with suppress(ValueError):
             found[parse_address(text)] = None
-    return tuple(found)
+    return tuple(address for address in found if address not in _WILDCARDS)
 
 
 def _of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:

@@ -7,6 +7,7 @@ import os
 import select
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from ebpflb.source.manifest import parse_manifest
 from ebpflb.source.watch import Watch
 
 _log = logging.getLogger("ebpflb.source")
+# Seconds, longer than an editor or git takes from deleting a file until it has created it again.
+_PAUSE = 0.05
+
 Signature = tuple[int, ...]
 
 
@@ -40,12 +44,13 @@ class DirectorySource:
     """Reads *.yaml, *.yml and *.json in a directory (not below it), or one file.
 
     Calls emit() from a thread of its own: once at the start, also if there is nothing, then for
-    every change. While the path does not exist, its objects stay as they were. An object in
-    several files is taken from the last one in the order of file names.
+    every change. While the path does not exist, its objects stay as they were. A file that is
+    deleted and made anew at once was never missing. An object in several files is taken from the
+    last one in the order of file names.
     """
 
     def __init__(self, path: Path, emit: Callable[[SourceEvent], None]) -> None:
-        self._path = str(path)
+        self._path = str(path.absolute())
         self._emit = emit
         self._inventory = Inventory()
         self._signatures: dict[str, Signature] = {}
@@ -53,6 +58,8 @@ class DirectorySource:
         self._errors: dict[str, tuple[str, str]] = {}
         self._told: dict[str, str] = {}
         self._said: set[str] = set()
+        # Deleted files, and when they will be taken for gone.
+        self._missing: dict[str, float] = {}
         self._stop: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -85,18 +92,38 @@ class DirectorySource:
         with closing(watch):
             self._read_all(watch)
             self._send(initial=True)
-            while stop not in dict(poller.poll()):
+            while stop not in dict(poller.poll(self._patience())):
                 self._read_touched(watch)
                 self._send(initial=False)
 
+    def _patience(self) -> float | None:
+        """How long to wait for an event, in milliseconds; None = for ever."""
+        if not self._missing:
+            return None
+        return max(0.0, min(self._missing.values()) - time.monotonic()) * 1000
+
     def _read_touched(self, watch: Watch) -> None:
         touched = watch.read()
+        now = time.monotonic()
+        for name in touched.missing:
+            self._missing.setdefault(name, now + _PAUSE)
         for name in sorted(touched.gone):
             self._drop(name)
         for name in sorted(touched.changed - touched.gone):
             self._read(name, watch.path_of(name))
         if touched.anew:
             self._read_all(watch)
+        self._drop_missing(watch, now)
+
+    def _drop_missing(self, watch: Watch, now: float) -> None:
+        for name in [name for name, deadline in self._missing.items() if deadline <= now]:
+            del self._missing[name]
+            if os.path.lexists(watch.path_of(name)):
+                continue
+            if watch.is_file:
+                self._read_all(watch)
+            else:
+                self._drop(name)
 
     def _read_all(self, watch: Watch) -> None:
         """Follow the path anew; read what may differ from what was read before."""
@@ -107,7 +134,7 @@ class DirectorySource:
             self._errors[""] = (self._path, line)
             return
         self._errors.pop("", None)
-        for name in self._signatures.keys() - set(names):
+        for name in self._signatures.keys() - set(names) - self._missing.keys():
             self._drop(name)
         for name in sorted(names):
             path = watch.path_of(name)
@@ -115,6 +142,7 @@ class DirectorySource:
                 self._read(name, path)
 
     def _drop(self, name: str) -> None:
+        self._missing.pop(name, None)
         self._signatures.pop(name, None)
         self._errors.pop(name, None)
         self._inventory.put(name, {})
@@ -131,6 +159,7 @@ class DirectorySource:
                 self._signatures[name] = ()
                 self._errors[name] = (path, f"{path}: cannot be read: {error.strerror}")
         else:
+            self._missing.pop(name, None)
             self._errors.pop(name, None)
             self._say(logging.INFO, content.remarks)
             self._say(logging.WARNING, self._inventory.put(name, content.objects))

@@ -27,14 +27,17 @@ def is_manifest(name: str) -> bool:
 
 @dataclass(slots=True)
 class Touched:
-    """What read() found: manifests to read again, manifests that are gone.
+    """What read() found, as names of manifests.
 
-    anew: links or directories on the way changed, so follow() must be called again; the other
-    two hold nevertheless.
+    changed: to be read again. gone: renamed to something else. missing: deleted, or renamed to
+    a backup of its own, which is also how editors and git begin to write a file anew; whether it
+    is gone shows a moment later. anew: links or directories on the way changed, so follow() must
+    be called again; the others hold nevertheless.
     """
 
     changed: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)
     anew: bool = False
 
 
@@ -50,11 +53,12 @@ class Watch:
 
     Each directory that the path leads through is watched for the entry that matters, so a link
     that is swapped is noticed, and a directory that appears later. A file that is being written
-    counts as changed once it is closed. Raises OSError if the user has no inotify instance left.
+    counts as changed once it is closed. path is absolute. is_file tells what follow() found last.
+    Raises OSError if the user has no inotify instance left.
     """
 
     def __init__(self, path: str) -> None:
-        self._path = os.path.join(os.getcwd(), path)
+        self._path = path
         self._inotify = INotify(nonblocking=True)
         self._directories: dict[int, str] = {}
         # Entries on the way, and entries that are the content of manifests, with their names.
@@ -63,7 +67,7 @@ class Watch:
         self._writing: set[_Entry] = set()
         # The watch of the directory of manifests; None while the path is no directory.
         self._home: int | None = None
-        self._is_file = False
+        self.is_file = False
 
     def fileno(self) -> int:
         """The descriptor that becomes readable when read() has something to tell."""
@@ -75,7 +79,7 @@ class Watch:
 
     def path_of(self, name: str) -> str:
         """The path of a manifest as the operator knows it."""
-        return self._path if self._is_file else os.path.join(self._path, name)
+        return self._path if self.is_file else os.path.join(self._path, name)
 
     def follow(self) -> list[str]:
         """Watch where the path leads now; the names of the manifests there.
@@ -89,8 +93,8 @@ class Watch:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
         self._contents[end] = {name}
         place = self._watch_content(end)
-        self._is_file = not stat.S_ISDIR(os.stat(place).st_mode)
-        if self._is_file:
+        self.is_file = not stat.S_ISDIR(os.stat(place).st_mode)
+        if self.is_file:
             return [name]
         del self._contents[end]
         self._steps.add(end)
@@ -99,13 +103,16 @@ class Watch:
     def read(self) -> Touched:
         """What happened since the last call; does not wait."""
         touched = Touched()
-        for event in self._inotify.read(timeout=0):
+        events = list(self._inotify.read(timeout=0))
+        backups = {(event.cookie, event.name) for event in events if event.mask & flags.MOVED_TO}
+        for event in events:
             if self._is_step(event):
                 touched.anew = True
+            set_aside = (event.cookie, f"{event.name}~") in backups
             for name in self._manifests_at(event):
-                self._note(touched, event, name)
+                self._note(touched, event, name, set_aside)
         if self._home is None and (touched.changed or touched.gone):
-            return Touched(anew=True)
+            return Touched(missing=touched.missing, anew=True)
         return touched
 
     def _forget(self) -> None:
@@ -197,25 +204,26 @@ class Watch:
             return names | {event.name}
         return names
 
-    def _note(self, touched: Touched, event: Event, name: str) -> None:
+    def _note(self, touched: Touched, event: Event, name: str, set_aside: bool) -> None:
         entry = _Entry(event.wd, event.name)
         place = os.path.join(self._directories[event.wd], event.name)
         if event.mask & _APPEARS and (event.mask & flags.ISDIR or os.path.islink(place)):
             touched.anew = True
         elif event.mask & _VANISHES:
             self._writing.discard(entry)
-            self._note_vanished(touched, name)
+            renamed = event.mask & flags.MOVED_FROM and not set_aside
+            self._note_vanished(touched, name, touched.gone if renamed else touched.missing)
         elif event.mask & flags.MODIFY or (event.mask & flags.CREATE and not _is_hard_link(place)):
             self._writing.add(entry)
         elif not event.mask & flags.ATTRIB or entry not in self._writing:
             self._writing.discard(entry)
             touched.changed.add(name)
 
-    def _note_vanished(self, touched: Touched, name: str) -> None:
+    def _note_vanished(self, touched: Touched, name: str, vanished: set[str]) -> None:
         """What exists again by now will be, or has been, told by an event of its own."""
         path = self.path_of(name)
         if not os.path.lexists(path):
-            touched.gone.add(name)
+            vanished.add(name)
         elif os.path.islink(path):
             touched.changed.add(name)
 

@@ -32,11 +32,8 @@ _NOTHING = bytes(8)
 def run(options: Options) -> Iterator[Row]:
     """Changes of Services chosen at random, one at a time."""
     services, changes = options.scaled(SERVICES), options.scaled(CHANGES)
-    with (
-        labs.one_node(services, ENDPOINTS) as (lab, directory),
-        agent.running(lab.node(labs.NODES[0]), directory) as running,
-    ):
-        times = list(_changes(running.maps(), directory, services, changes))
+    with labs.one_node(services, ENDPOINTS) as (node, directory), agent.running(node, directory):
+        times = list(_changes(agent.pinned_maps(node), directory, services, changes))
     case = f"one endpoint, {services:,} Services x {ENDPOINTS}"
     yield percentile_row("change", case, times, 99, "ms", TARGET_MS)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ebpflb.lab import Lab, LabConfig, Member, Stack
+from ebpflb.lab import Lab, LabConfig, Member, Node, Stack
+from ebpflb.lab.teardown import take_down
 from tests.bench import agent, load, manifests
 
 # The Service of the pod on the first node and on the second: ClusterIP and NodePort.
@@ -49,12 +50,12 @@ def pair(services: int, targets: Collection[int]) -> Iterator[Pair]:
 
 
 @contextmanager
-def one_node(services: int, endpoints: int) -> Iterator[tuple[Lab, Path]]:
-    """A lab of one node without pods, and a directory with made-up Services; no agent yet."""
+def one_node(services: int, endpoints: int) -> Iterator[tuple[Node, Path]]:
+    """The node of a lab without pods, and a directory with made-up Services; no agent yet."""
     config = LabConfig("bench-agent", nodes=1, pods=0, family=Stack.IPV4)
-    with Lab.up(config) as lab, TemporaryDirectory(prefix="ebpflb-bench-") as directory:
+    with _up(config) as lab, TemporaryDirectory(prefix="ebpflb-bench-") as directory:
         manifests.fill(Path(directory), services, endpoints, NODES)
-        yield lab, Path(directory)
+        yield lab.node(NODES[0]), Path(directory)
 
 
 def pod(lab: Lab, number: int) -> Member:
@@ -69,13 +70,19 @@ def node_port(number: int) -> Callable[[Lab], tuple[str, int]]:
 
 @contextmanager
 def _lab(name: str) -> Iterator[Lab]:
-    with Lab.up(LabConfig(name, nodes=len(NODES), pods=1, family=Stack.IPV4)) as lab:
+    with _up(LabConfig(name, nodes=len(NODES), pods=1, family=Stack.IPV4)) as lab:
         pods = [pod(lab, number) for number in range(len(NODES))]
         load.prepare(lab.client, *(lab.node(node) for node in NODES), *pods)
         for node, target in zip(NODES, pods, strict=True):
             route = ["ip", "route", "add", target.ipv4, "via", lab.node(node).ipv4]
             lab.client.exec(route)
         yield lab
+
+
+def _up(config: LabConfig) -> Lab:
+    """Build a lab; first remove what a bench that was killed has left behind."""
+    take_down(config.name)
+    return Lab.up(config)
 
 
 def _target(number: int, address: str) -> bytes:

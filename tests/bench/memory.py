@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent with 1,000 Services keeps in memory once nothing changes any more."""
+"""What an agent with 1,000 Services keeps in memory once nothing changes any more.
+
+All processes in the cgroup of its node count, and there are no others.
+"""
 
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ebpflb.lab.cgroups import processes
 from tests.bench import agent, labs
 from tests.bench.options import Options
 from tests.bench.report import Row, limit_row
@@ -20,12 +24,12 @@ _STEADY_SECONDS = 10.0
 def run(options: Options) -> Iterator[Row]:
     """A start that compiles, then one that finds its pins: both are steady states."""
     services = options.scaled(SERVICES)
-    with labs.one_node(services, ENDPOINTS) as (lab, directory):
+    with labs.one_node(services, ENDPOINTS) as (node, directory):
         for start in ("first start", "restart"):
-            with agent.running(lab.node(labs.NODES[0]), directory) as running:
+            with agent.running(node, directory):
                 time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
                 case = f"resident, {services:,} Services x {ENDPOINTS}, {start}"
-                resident = _resident_megabytes(running.process.pid)
+                resident = sum(map(_resident_megabytes, processes(node.cgroup)))
             yield limit_row("memory", case, [resident], "MB", TARGET_MB)
 
 

@@ -95,8 +95,8 @@ def keep(rows: Sequence[Row], names: Sequence[str]) -> str:
 def machine_line() -> str:
     """Kernel, processor and number of cores."""
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    processor = model[1] if model else platform.machine()
-    return f"Linux {platform.release()}, {os.cpu_count()} cores of {processor}"
+    chip = model[1] if model else platform.machine()
+    return f"Linux {platform.release()}, {os.cpu_count()} cores of {chip}"
 
 
 def _markdown(rows: Iterable[Row]) -> str:

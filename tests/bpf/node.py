@@ -16,23 +16,25 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig, ICMPv6TimeExceeded, IPv6
+from scapy.layers.inet import ICMP, TCP, UDP
+from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig, ICMPv6TimeExceeded
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
 
 from ebpflb.dataplane.libc import enter_network_namespace
-from tests.bpf.packets import NODE_MAC
+from tests.bpf.packets import NODE_MAC, SENDER_MAC
 from tests.skips import kernel_lacks
 
 ROUTER_MAC = "02:00:00:00:01:01"
 OVERLAY_MAC = "02:00:00:00:01:02"
+POD_MAC = "02:00:00:00:01:03"
 OVERLAY_MTU = 1400
 ROUTE_MTU = 1300
+TUNNEL_CLIENT = {"198.51.100.9": "198.18.0.9", "2001:db8:100::9": "2001:db8:18::9"}
 NO_NEIGHBOUR = {"10.2.0.7": "10.4.0.7", "fd00:2::7": "fd00:4::7"}
 NARROW_ROUTE = {"10.2.0.7": "10.3.0.7", "fd00:2::7": "fd00:3::7"}
 BEHIND_TUNNEL = {"10.2.0.7": "10.5.0.7", "fd00:2::7": "fd00:5::7"}
@@ -52,25 +54,41 @@ neigh add 192.0.2.254 lladdr {router_mac} nud permanent dev uplink
 neigh add 2001:db8:2::fe lladdr {router_mac} nud permanent dev uplink
 neigh add 172.16.0.2 lladdr {overlay_mac} nud permanent dev overlay
 neigh add fd00:16::2 lladdr {overlay_mac} nud permanent dev overlay
+neigh add 10.1.0.5 lladdr {pod_mac} nud permanent dev pod
+neigh add fd00:1::5 lladdr {pod_mac} nud permanent dev pod
 route add 10.1.0.5 dev pod
 route add fd00:1::5 dev pod
 route add 198.51.100.0/24 via 192.0.2.254
 route add 2001:db8:100::/48 via 2001:db8:2::fe
 route add 10.2.0.0/16 via 172.16.0.2
 route add fd00:2::/32 via fd00:16::2
-route add 10.3.0.0/16 via 172.16.0.2 mtu {route_mtu}
-route add fd00:3::/32 via fd00:16::2 mtu {route_mtu}
+route add 10.3.0.0/16 via 172.16.0.2 mtu lock {route_mtu}
+route add fd00:3::/32 via fd00:16::2 mtu lock {route_mtu}
 route add 10.4.0.0/16 via 172.16.0.3
 route add fd00:4::/32 via fd00:16::3
 route add 10.5.0.0/16 dev tunnel
 route add fd00:5::/32 dev tunnel
+route add 198.18.0.0/16 dev tunnel
+route add 2001:db8:18::/48 dev tunnel
 """
+# What goes from the overlay's address to a client leaves by the overlay.
+_POLICY = {
+    "-4": """
+rule add from 172.16.0.1 lookup 100
+route add 198.51.100.0/24 via 172.16.0.2 table 100
+""",
+    "-6": """
+rule add from fd00:16::1 lookup 100
+route add 2001:db8:100::/48 via fd00:16::2 table 100
+""",
+}
 _SYSCTLS = ("ipv4/ip_forward", "ipv6/conf/all/forwarding")
 
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x2, 0x1000, 0x4000
 _VNET = struct.Struct("=BBHHHH")
+_LINK_HEADER = 14
 _SECONDS = 2.0
 
 
@@ -86,7 +104,10 @@ class Offload(NamedTuple):
 
 
 class Tap:
-    """One device: `send()` is what arrives on it, `receive()` what the node sends out of it."""
+    """One device: `send()` is what arrives on it, `receive()` what the node sends out of it.
+
+    Where frames have no Ethernet header, the one of `Kind.frame()` is taken off or put in front.
+    """
 
     def __init__(self, name: str, *, has_ethernet: bool = True) -> None:
         """Make it in the present network namespace."""
@@ -99,15 +120,20 @@ class Tap:
         self.ifindex = socket.if_nametoindex(name)
 
     def send(self, packet: Packet | bytes, offload: Offload | None = None) -> None:
-        """Let a frame arrive; without Ethernet header on a device that has none."""
-        os.write(self.fd, _VNET.pack(*(offload or Offload())) + bytes(packet))
+        """Let a frame arrive."""
+        frame = bytes(packet)[0 if self.has_ethernet else _LINK_HEADER :]
+        os.write(self.fd, _VNET.pack(*(offload or Offload())) + frame)
 
     def receive(self) -> Packet:
         """The next frame that is part of a test, not of address resolution. AssertionError."""
+        return self.await_frame(_is_traffic)
+
+    def await_frame(self, is_wanted: Callable[[Packet], bool]) -> Packet:
+        """The next frame of a kind; others are thrown away. AssertionError."""
         deadline = time.monotonic() + _SECONDS
         while select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
             packet = self._read()
-            if _is_traffic(packet):
+            if is_wanted(packet):
                 return packet
         raise AssertionError(f"nothing left by {self.name}")
 
@@ -124,9 +150,10 @@ class Tap:
 
     def _read(self) -> Packet:
         frame = os.read(self.fd, 1 << 17)[_VNET.size :]
-        if self.has_ethernet:
-            return Ether(frame)
-        return IP(frame) if frame[0] >> 4 == 4 else IPv6(frame)
+        if not self.has_ethernet:
+            kind = "IPv4" if frame[0] >> 4 == 4 else "IPv6"
+            frame = bytes(Ether(src=SENDER_MAC, dst=NODE_MAC, type=kind)) + frame
+        return Ether(frame)
 
 
 class Node:
@@ -151,6 +178,10 @@ class Node:
         for tap in self.taps:
             os.close(tap.fd)
         os.close(self._netns)
+
+    def forget_neighbours(self) -> None:
+        """Drop what was learned about neighbours; the namespace must be entered."""
+        subprocess.run(["ip", "neigh", "flush", "dev", self.overlay.name], check=True)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -183,12 +214,15 @@ def _configure() -> None:
         node_mac=NODE_MAC,
         router_mac=ROUTER_MAC,
         overlay_mac=OVERLAY_MAC,
+        pod_mac=POD_MAC,
         overlay_mtu=OVERLAY_MTU,
         route_mtu=ROUTE_MTU,
     )
     for name in _SYSCTLS:
         Path("/proc/sys/net", name).write_text("1")
     subprocess.run(["ip", "-batch", "-"], input=script, text=True, check=True)
+    for family, rules in _POLICY.items():
+        subprocess.run(["ip", family, "-batch", "-"], input=rules, text=True, check=True)
 
 
 def _new_namespace() -> int:

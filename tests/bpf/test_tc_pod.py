@@ -83,6 +83,20 @@ def test_what_goes_elsewhere_passes(datapath: Datapath, kind: Kind):
     assert_untouched(datapath, "lb_pod_ingress", kind.frame(pod(kind), End(kind.net.client, 80)))
 
 
+def test_one_port_of_a_pod_may_reach_a_backend_by_two_frontends(
+    datapath: Datapath, node: Node, kind: Kind
+):
+    node_addresses(datapath, node)
+    backend, index = remote_backend(datapath, kind)
+    for frontend in (cluster_ip(datapath, kind, [index]), node_port(datapath, kind, [index])):
+        sent = datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend)).packet
+        reply = kind.frame(backend, source_of(sent), "SA")
+
+        result = datapath.run("lb_pod_egress", reply)
+
+        assert_same(result.packet, changed(reply, source=frontend, target=pod(kind)))
+
+
 def test_an_unknown_flow_back_to_the_pod_passes(datapath: Datapath, kind: Kind):
     backend, index = remote_backend(datapath, kind)
     datapath.run("lb_pod_ingress", kind.frame(pod(kind), cluster_ip(datapath, kind, [index])))
@@ -123,8 +137,8 @@ def test_a_node_port_is_served_on_each_node_address(datapath: Datapath, node: No
     node_addresses(datapath, node)
     backend, index = remote_backend(datapath, kind)
     port = node_port(datapath, kind, [index]).port
-    for address in (kind.net.node, kind.net.overlay):
-        request = kind.frame(pod(kind), End(address, port))
+    for i, address in enumerate((kind.net.node, kind.net.overlay)):
+        request = kind.frame(pod(kind, CLIENT_PORT + i), End(address, port))
         result = datapath.run("lb_pod_ingress", request)
         assert_same(result.packet, changed(request, target=backend))
 

@@ -113,6 +113,19 @@ def test_programs_of_others_are_seen_and_left_alone(bench, bpffs, drop):
     theirs.close()
 
 
+def test_a_filter_of_others_in_our_place_is_not_replaced(bench, bpffs, drop):
+    tc("qdisc add dev veth0 clsact")
+    theirs = tiny.load(tiny.NEXT)
+    add_foreign(theirs, bpffs, "egress prio 65534 handle 0x6c62")
+    assert bench.clsact.is_foreign(bench.wire.ifindex)
+    assert not bench.detach(EGRESS)
+    with pytest.raises(AttachError, match="clsact egress: File exists"):
+        bench.attach(EGRESS, drop)
+    (left,) = bench.clsact.filters(bench.wire.ifindex, EGRESS)
+    assert left.program == theirs.identity
+    theirs.close()
+
+
 def test_our_qdisc_goes_with_the_last_filter(bench, drop):
     bench.attach(INGRESS, drop)
     bench.attach(EGRESS, drop)

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from ebpflb.dataplane import libbpf, structs
+from ebpflb.dataplane import links, structs
 from ebpflb.dataplane.devices import snapshot
 from ebpflb.dataplane.hooks import Applied, HookPlaces, Hooks, detach_all
-from ebpflb.dataplane.links import CGROUP_HOOKS, Change
+from ebpflb.dataplane.links import CGROUP_HOOKS, Change, LoadedProgram
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.netns import own_cookie
@@ -105,9 +104,24 @@ def test_each_device_runs_the_programs_of_its_kind(node):
     node.apply()
     expected = {"eth0": "lb_host_ingress", "tun0": "lb_l3_ingress", "veth1": "lb_pod_ingress"}
     for name, program in expected.items():
-        fd = libbpf.obj_get(node.places.progs / program)
-        identity = tiny.program_id(fd)
-        assert tiny.link_of(node.places.links / f"tcx_ingress_{index(name)}")[1] == identity
+        loaded = LoadedProgram.open(node.places.progs / program)
+        loaded.close()
+        assert tiny.link_of(node.places.links / f"tcx_ingress_{index(name)}")[1] == loaded.identity
+
+
+def test_what_a_program_reads_is_there_before_it_runs(node, monkeypatch):
+    seen = []
+
+    def note(pin: Path, *others) -> Change:
+        seen.append((pin.name, [*node.netns().values()], len(node.devices())))
+        return Change.ATTACHED
+
+    monkeypatch.setattr(links, "attach_cgroup", note)
+    monkeypatch.setattr(links, "attach_tcx", note)
+    node.apply()
+    assert seen[:9] == [(name, [HOST], 0) for name in CGROUP_HOOKS]
+    assert [after for _, *after in seen[9:]] == [[[HOST], 3]] * 6
+    assert len(node.netns()) == 2
 
 
 def test_a_second_pass_does_nothing(node):
@@ -262,6 +276,3 @@ class _Full:
 
     def update_batch(self, elements) -> None:
         raise MapError("lb_devices", "update", 7)
-
-
-assert ctypes

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 from collections.abc import Iterator
 from errno import ENODEV
 from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import links
+from ebpflb.dataplane import libbpf, links
 from ebpflb.dataplane.links import CGROUP_HOOKS, Change, TcDirection
 from ebpflb.dataplane.programs import CGROUP_PROGRAMS
 from ebpflb.dataplane.uapi import AttachType
@@ -45,6 +46,14 @@ def test_a_socket_hook_runs_until_it_is_detached(bpffs, cgroup, refuse):
     assert links.detach(pin)
     assert tiny.may_connect(cgroup)
     assert not links.detach(pin)
+
+
+def test_a_hook_is_detached_though_somebody_else_holds_the_link(bpffs, cgroup, refuse):
+    links.attach_cgroup(bpffs / "lb_connect4", cgroup, CONNECT4, refuse)
+    held = libbpf.obj_get(bpffs / "lb_connect4")
+    assert links.detach(bpffs / "lb_connect4")
+    assert tiny.may_connect(cgroup)
+    os.close(held)
 
 
 def test_attaching_again_changes_nothing(bpffs, cgroup, refuse):

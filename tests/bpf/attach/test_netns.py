@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from ebpflb.dataplane import libc, netns
+from ebpflb.dataplane import netns
 from ebpflb.dataplane.devices import Device, snapshot
+from ebpflb.dataplane.netlink import Rtnetlink
 from ebpflb.dataplane.netns import Namespaces, own_cookie
 from ebpflb.errors import ProbeError
 from tests.bpf.attach.network import entered, ip
@@ -85,19 +86,30 @@ def test_what_cannot_be_found_is_missing(network, no_processes):
     assert cookies(Namespaces(directories=())) == {}
 
 
-def test_known_namespaces_are_not_entered_again(network, monkeypatch):
+def test_known_namespaces_cost_nothing(network, monkeypatch):
     network.add_pod("veth1")
     namespaces = Namespaces()
     first = cookies(namespaces)
-    moves: list[int] = []
-    monkeypatch.setattr(libc, "enter_network_namespace", moves.append)
+    monkeypatch.setattr(netns, "Rtnetlink", None)
     assert cookies(namespaces) == first
-    assert moves == []
-    monkeypatch.undo()
-    network.add_pod("veth2")
-    monkeypatch.setattr(libc, "enter_network_namespace", moves.append)
-    cookies(namespaces)
-    assert len(moves) == 1
+
+
+def test_known_namespaces_are_not_asked_again(network, monkeypatch, tmp_path, no_processes):
+    """Only the new one is, however many there are."""
+    namespaces = Namespaces([tmp_path / "names"])
+    (tmp_path / "names").mkdir()
+    numbers: list[int] = []
+    number = netns._number
+
+    def counted(netlink: Rtnetlink, namespace: int) -> int:
+        numbers.append(namespace)
+        return number(netlink, namespace)
+
+    for name in ("veth1", "veth2", "veth3"):
+        (tmp_path / "names" / name).symlink_to(network.add_pod(name))
+        with monkeypatch.context() as patch:
+            patch.setattr(netns, "_number", counted)
+            assert len(cookies(namespaces)) == len(numbers)
 
 
 def test_a_new_pod_on_an_old_name_is_looked_at_again(network):

@@ -23,7 +23,7 @@ TYPES = {
 }
 IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2}
 
-# (address, port, protocol)
+# Address, port and protocol.
 Place = tuple[bytes, int, int]
 
 
@@ -45,7 +45,7 @@ class Found(NamedTuple):
 
     offer: Offer
     desc: int
-    index: int
+    place: int
     backends: dict[int, Backend]
 
 

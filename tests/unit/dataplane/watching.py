@@ -72,14 +72,17 @@ class Watch:
 
     def __init__(self, maps: MapSet) -> None:
         self.plain = maps
-        self.maps = {name: WatchedMap(each, self._before, self._after) for name, each in maps.items()}
+        self.maps = {
+            name: WatchedMap(each, self._before, self._after) for name, each in maps.items()
+        }
         self.written: list[str] = []
         self.crash_at: int | None = None
+        self.crash: Exception = CrashError()
         self.inspect: Callable[[], None] = lambda: None
 
     def _before(self, name: str) -> None:
         if self.crash_at == len(self.written):
-            raise CrashError(name)
+            raise self.crash
         self.written.append(name)
 
     def _after(self) -> None:
@@ -109,7 +112,7 @@ class Readers:
         for key, each in found.items():
             if each is not None:
                 self._held.setdefault(each.desc, self._content(each.desc))
-                self._owners.setdefault(each.index, key)
+                self._owners.setdefault(each.place, key)
         for desc, content in self._held.items():
             assert self._content(desc) == content, f"descriptor {desc} changed under a reader"
         for index, key in self._owners.items():

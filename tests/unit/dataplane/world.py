@@ -2,10 +2,11 @@
 """A sync over memory maps, with programs that look up everything after every single write."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.sync import Sync
-from ebpflb.model.plan import Frontend, FrontendKey
+from ebpflb.model.plan import Frontend, FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
 from tests.unit.dataplane.desired import KINDS, Desired
 from tests.unit.dataplane.programs import (
@@ -40,10 +41,19 @@ SIZES = {
 }
 ADDRESSES = frozenset(bytes(key.address) for key in KINDS)
 BackendName = tuple[object, Place]
+CLUSTER_IP = 1
+
+
+class Moment(NamedTuple):
+    """An address after some write: its flags, and which of its frontends programs find."""
+
+    address: bytes
+    flags: int
+    keys: frozenset[FrontendKey]
 
 
 class World:
-    """`state` is what has been applied."""
+    """`state` is what has been applied; what was seen since then is checked by the next change."""
 
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
         self.watch = Watch(memory_maps({**SIZES, **(sizes or {})}))
@@ -63,17 +73,21 @@ class World:
     def _forget(self) -> None:
         self.offers: dict[FrontendKey, list[Offer | None]] = {key: [] for key in KINDS}
         self.backend_flags: dict[BackendName, set[int]] = {}
-        self.address_flags: dict[bytes, set[int]] = {each: set() for each in ADDRESSES}
+        self.moments: set[Moment] = set()
 
     def _inspect(self) -> None:
-        for key, found in self.readers.look().items():
+        visible = self.readers.look()
+        for key, found in visible.items():
             offer = found.offer if found else None
             if self.offers[key][-1:] != [offer]:
                 self.offers[key].append(offer)
             if found:
                 self._inspect_backends(found)
+        keys = [key for key, found in visible.items() if found]
         for address in ADDRESSES:
-            self.address_flags[address].add(address_flags(self.maps, address) or 0)
+            here = frozenset(key for key in keys if key.address == address)
+            flags = address_flags(self.maps, address) or 0
+            self.moments.add(Moment(address, flags, here))
 
     def _inspect_backends(self, found: Found) -> None:
         for backend in found.backends.values():
@@ -85,18 +99,16 @@ class World:
 
     def change(self, desired: Desired) -> set[ServiceName]:
         """Apply what differs, check every moment of it, and return who was refused."""
-        self._forget()
         changed = dict(difference(self.state, desired))
         refused = set(self.sync.apply(changed))
         self._settle(changed, refused)
         return refused
 
-    def resync(self, sync: Sync, desired: Desired) -> set[ServiceName]:
-        """The same with a sync that has to read everything back."""
-        self._forget()
-        self.sync = sync
-        sync.load()
-        refused = set(sync.resync(desired))
+    def resync(self, desired: Desired) -> set[ServiceName]:
+        """The same by a new agent that has to read everything back."""
+        self.sync = self.restarted()
+        self.sync.load()
+        refused = set(self.sync.resync(desired))
         self._settle(dict(difference(self.state, desired)), refused)
         return refused
 
@@ -105,6 +117,8 @@ class World:
         self._inspect()
         self._check_offers(old)
         self._check_flags(old)
+        self._check_addresses(old)
+        self._forget()
 
     def _check_offers(self, old: Desired) -> None:
         before, after = by_key(old), by_key(self.state)
@@ -117,11 +131,18 @@ class World:
         before, after = flags_of(every(old)), flags_of(every(self.state))
         for name, seen in self.backend_flags.items():
             assert seen <= {before.get(name), after.get(name)}
-        vips_before, vips_after = vip_flags(every(old)), vip_flags(every(self.state))
-        for address, seen in self.address_flags.items():
-            first, last = vips_before.get(address, 0), vips_after.get(address, 0)
-            assert all(first & last & ~flags == 0 and flags & ~(first | last) == 0 for flags in seen)
-            assert (address_flags(self.maps, address) or 0) == last
+
+    def _check_addresses(self, old: Desired) -> None:
+        before, after = vip_flags(every(old)), vip_flags(every(self.state))
+        for address, flags, keys in self.moments:
+            first, last = before.get(address, 0), after.get(address, 0)
+            assert flags & first & last == first & last
+            assert flags | first | last == first | last
+            if flags & CLUSTER_IP and not first & last & CLUSTER_IP:
+                # Other ports are refused: then its own must be there.
+                assert keys >= cluster_ips(old if first & CLUSTER_IP else self.state, address)
+        for address in ADDRESSES:
+            assert (address_flags(self.maps, address) or 0) == after.get(address, 0)
 
 
 def every(desired: Desired) -> Iterator[Frontend]:
@@ -149,3 +170,11 @@ def outcome(old: Desired, changed: Desired, refused: Iterable[ServiceName]) -> D
         if name not in new
     }
     return {name: each for name, each in {**kept, **new}.items() if each}
+
+
+def cluster_ips(desired: Desired, address: bytes) -> set[FrontendKey]:
+    return {
+        frontend.key
+        for frontend in every(desired)
+        if frontend.key.address == address and frontend.type is FrontendType.CLUSTER_IP
+    }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Addresses: one form for both families, lenient reading."""
 
+import socket
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from ebpflb.model.address import (
     WILDCARD,
     Family,
+    Protocol,
     family_of,
     format_address,
     parse_address,
@@ -65,6 +67,11 @@ def test_ipv4_is_kept_as_a_mapped_address():
     assert parse_address("10.0.0.1") == bytes(10) + b"\xff\xff\x0a\x00\x00\x01"
     assert family_of(parse_address("10.0.0.1")) is Family.IPV4
     assert family_of(parse_address("::1")) is Family.IPV6
+
+
+def test_protocols_have_the_numbers_of_the_ip_header():
+    for protocol in Protocol:
+        assert protocol == getattr(socket, f"IPPROTO_{protocol.name}")
 
 
 def test_each_family_has_its_own_wildcard():

@@ -225,6 +225,15 @@ def test_the_order_of_slices_and_endpoints_does_not_matter():
     assert list(frontend.local.backends) == sorted(frontend.local.backends)
 
 
+def test_of_equal_endpoints_the_one_of_the_first_slice_name_stays():
+    twins = [
+        endpoint_slice("web-2", terminating("10.1.0.1", OTHER_NODE)),
+        endpoint_slice("web-1", terminating("10.1.0.1")),
+    ]
+    (frontend,) = plan_service(service(), twins, node())
+    assert [each.local for each in frontend.local.backends] == [True]
+
+
 def test_slices_of_other_services_do_not_count():
     slices = [
         endpoint_slice("web-1", HERE),

@@ -18,6 +18,7 @@ def test_names_read_as_in_kubernetes():
 
 def test_a_cluster_ip_alone_is_not_external():
     port = service_port()
+    assert (port.node_port, port.affinity_timeout, port.health_check_node_port) == (0, 0, 0)
     assert not port.externally_accessible
     assert port.uses_cluster_endpoints
     assert not port.uses_local_endpoints

@@ -88,6 +88,7 @@ def test_null_counts_as_absent():
         service_manifest(labels={"service.kubernetes.io/service-proxy-name": "other"}),
         service_manifest(labels={"service.kubernetes.io/service-proxy-name": ""}),
         service_manifest(cluster_ip="10.96.0.300"),
+        service_manifest(cluster_ip="0.0.0.0"),
         service_manifest(ports=[]),
         {**service_manifest(), "spec": None},
     ],
@@ -130,7 +131,7 @@ def test_a_family_has_its_own_addresses():
 
 
 def test_addresses_are_read_leniently_and_once():
-    external_ips = ["203.000.113.001", "no address", " 203.0.113.1", "203.0.113.2"]
+    external_ips = ["203.000.113.001", "no address", "0.0.0.0", " 203.0.113.1", "203.0.113.2"]
     assert texts(port_of(externalIPs=external_ips).external_ips) == ["203.0.113.1", "203.0.113.2"]
 
 

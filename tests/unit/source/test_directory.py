@@ -2,81 +2,36 @@
 """DirectorySource with its thread: files change, events come."""
 
 import errno
-import json
 import logging
 import os
 import queue
-from collections.abc import Callable, Iterator
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import format_address
 from ebpflb.model.changes import key_of
-from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.node import Node
 from ebpflb.model.service import Service
 from ebpflb.source import directory
 from ebpflb.source.directory import DirectorySource, SourceEvent
 from ebpflb.source.manifest import Content, parse_manifest
+from ebpflb.source.watch import Watch
 from tests.builders import (
-    Manifest,
     endpoint,
-    endpoint_manifest,
     endpoint_slice,
-    list_manifest,
     service,
     service_manifest,
     slice_manifest,
+    write_manifests,
 )
 
 WEB, SLICE = service(), endpoint_slice("web-1", endpoint())
 BROKEN = service_manifest(ports=[{"port": "abc"}])
-
-
-class Events:
-    """What a source has emitted, one by one."""
-
-    def __init__(self) -> None:
-        self.queue: queue.Queue[SourceEvent] = queue.Queue()
-
-    def next(self) -> SourceEvent:
-        return self.queue.get(timeout=10)
-
-    def is_empty(self) -> bool:
-        return self.queue.empty()
-
-
-Start = Callable[[Path], Events]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts sources; all are stopped at the end."""
-    sources = []
-
-    def start_source(path: Path) -> Events:
-        events = Events()
-        sources.append(DirectorySource(path, events.queue.put))
-        sources[-1].start()
-        return events
-
-    yield start_source
-    for source in sources:
-        source.stop()
-
-
-def write(path: Path, *manifests: Manifest) -> Path:
-    """Replace a file at once."""
-    fresh = path.with_name("fresh")
-    if path.suffix == ".json":
-        fresh.write_text(json.dumps(list_manifest(*manifests)))
-    else:
-        fresh.write_text(yaml.safe_dump_all(manifests))
-    return fresh.rename(path)
 
 
 def cluster_ips(event: SourceEvent) -> list[str]:
@@ -84,13 +39,13 @@ def cluster_ips(event: SourceEvent) -> list[str]:
     return [format_address(port.cluster_ip) for each in services for port in each.ports]
 
 
-def test_an_empty_directory_is_an_initial_event(start: Start, tmp_path: Path):
+def test_an_empty_directory_is_an_initial_event(start, tmp_path: Path):
     assert start(tmp_path).next() == SourceEvent((), (), {}, initial=True)
 
 
-def test_the_initial_event_carries_everything(start: Start, tmp_path: Path):
-    write(tmp_path / "b.yaml", slice_manifest())
-    write(tmp_path / "a.json", service_manifest())
+def test_the_initial_event_carries_everything(start, tmp_path: Path):
+    write_manifests(tmp_path / "b.yaml", slice_manifest())
+    write_manifests(tmp_path / "a.json", service_manifest())
     assert start(tmp_path).next() == SourceEvent((WEB, SLICE), (), {}, initial=True)
 
 
@@ -107,24 +62,20 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_only_the_file_that_changed_is_parsed_again(
-    start: Start, tmp_path: Path, parsed: list[str]
-):
-    write(tmp_path / "a.yaml", service_manifest())
-    write(tmp_path / "b.json", slice_manifest(), service_manifest("shop"))
+def test_only_the_file_that_changed_is_parsed_again(start, tmp_path: Path, parsed: list[str]):
+    write_manifests(tmp_path / "a.yaml", service_manifest())
+    write_manifests(tmp_path / "b.json", slice_manifest(), service_manifest("shop"))
     events = start(tmp_path)
     events.next()
-    write(tmp_path / "b.json", slice_manifest(endpoints=[]), service_manifest("shop"))
+    write_manifests(tmp_path / "b.json", slice_manifest(endpoints=[]), service_manifest("shop"))
     event = events.next()
     assert event == SourceEvent((endpoint_slice("web-1"),), (), {}, initial=False)
     assert parsed == ["a.yaml", "b.json", "b.json"]
 
 
-def test_following_anew_parses_only_what_may_differ(
-    start: Start, tmp_path: Path, parsed: list[str]
-):
-    write(tmp_path / "a.yaml", service_manifest())
-    write(tmp_path / "target", slice_manifest())
+def test_following_anew_parses_only_what_may_differ(start, tmp_path: Path, parsed: list[str]):
+    write_manifests(tmp_path / "a.yaml", service_manifest())
+    write_manifests(tmp_path / "target", slice_manifest())
     events = start(tmp_path)
     events.next()
     (tmp_path / "b.yaml").symlink_to("target")
@@ -133,7 +84,7 @@ def test_following_anew_parses_only_what_may_differ(
 
 
 def test_a_file_that_vanishes_while_it_is_read_is_no_error(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     original = directory._content
 
@@ -143,93 +94,142 @@ def test_a_file_that_vanishes_while_it_is_read_is_no_error(
         return original(name)
 
     monkeypatch.setattr(directory, "_content", content)
-    write(tmp_path / "gone.yaml", slice_manifest())
-    write(tmp_path / "web.yaml", service_manifest())
+    write_manifests(tmp_path / "gone.yaml", slice_manifest())
+    write_manifests(tmp_path / "web.yaml", service_manifest())
     assert start(tmp_path).next() == SourceEvent((WEB,), (), {}, initial=True)
 
 
-def test_a_deleted_file_takes_its_objects_along(start: Start, tmp_path: Path):
-    write(tmp_path / "web.yaml", service_manifest(), slice_manifest())
+def test_a_deleted_file_takes_its_objects_along(start, tmp_path: Path):
+    write_manifests(tmp_path / "web.yaml", service_manifest(), slice_manifest())
     events = start(tmp_path)
     events.next()
     (tmp_path / "web.yaml").unlink()
     assert events.next() == SourceEvent((), (key_of(WEB), key_of(SLICE)), {}, initial=False)
 
 
-def test_an_object_that_leaves_a_file_is_removed(start: Start, tmp_path: Path):
-    write(tmp_path / "web.yaml", service_manifest(), slice_manifest())
+@pytest.mark.parametrize("leaves", ["is deleted", "is renamed to a backup"])
+def test_a_file_that_is_made_anew_was_never_missing(
+    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str
+):
+    monkeypatch.setattr(directory, "_PAUSE", 10)
+    path = write_manifests(tmp_path / "web.yaml", service_manifest(), slice_manifest())
+    write_manifests(tmp_path / "shop.yaml", service_manifest("shop"))
     events = start(tmp_path)
     events.next()
-    write(tmp_path / "web.yaml", service_manifest())
+    if leaves == "is deleted":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "web.yaml~")
+    (tmp_path / "shop.yaml").rename(tmp_path / "shop.yaml.bak")
+    assert [key.name for key in events.next().removals] == ["shop"]
+    write_manifests(path, service_manifest())
     assert events.next().removals == (key_of(SLICE),)
 
 
-def test_a_slice_that_stops_to_matter_is_removed(start: Start, tmp_path: Path):
-    write(tmp_path / "web.yaml", slice_manifest())
+def test_a_file_that_does_not_come_again_is_gone(start, tmp_path: Path):
+    path = write_manifests(tmp_path / "web.yaml", service_manifest())
+    (tmp_path / "linked.yaml").symlink_to("missing")
+    events = start(tmp_path)
+    events.next()
+    path.rename(tmp_path / "web.yaml~")
+    (tmp_path / "linked.yaml").unlink()
+    event = events.next()
+    while not event.removals:
+        event = events.next()
+    assert event == SourceEvent((), (key_of(WEB),), {}, initial=False)
+
+
+def test_a_file_that_is_being_made_anew_is_waited_for(tmp_path: Path):
+    path = write_manifests(tmp_path / "web.yaml", service_manifest())
+    events: queue.Queue[SourceEvent] = queue.Queue()
+    source = DirectorySource(tmp_path, events.put)
+    with closing(Watch(str(tmp_path))) as watch:
+        source._read_all(watch)
+        path.unlink()
+        source._read_touched(watch)
+        with path.open("w"):
+            source._drop_missing(watch, time.monotonic() + directory._PAUSE)
+            source._send(initial=False)
+            assert events.get_nowait().upserts == (WEB,)
+        source._read_touched(watch)
+        source._send(initial=False)
+        assert events.get_nowait().removals == (key_of(WEB),)
+
+
+def test_an_object_that_leaves_a_file_is_removed(start, tmp_path: Path):
+    write_manifests(tmp_path / "web.yaml", service_manifest(), slice_manifest())
+    events = start(tmp_path)
+    events.next()
+    write_manifests(tmp_path / "web.yaml", service_manifest())
+    assert events.next().removals == (key_of(SLICE),)
+
+
+def test_a_slice_that_stops_to_matter_is_removed(start, tmp_path: Path):
+    write_manifests(tmp_path / "web.yaml", slice_manifest())
     events = start(tmp_path)
     events.next()
     headless = slice_manifest()
     headless["metadata"]["labels"]["service.kubernetes.io/headless"] = ""
-    write(tmp_path / "web.yaml", headless)
+    write_manifests(tmp_path / "web.yaml", headless)
     assert events.next().removals == (key_of(SLICE),)
 
 
-def test_what_says_the_same_is_no_event(start: Start, tmp_path: Path):
-    write(tmp_path / "web.yaml", service_manifest())
+def test_what_says_the_same_is_no_event(start, tmp_path: Path):
+    write_manifests(tmp_path / "web.yaml", service_manifest())
     events = start(tmp_path)
     events.next()
-    write(tmp_path / "web.yaml", service_manifest())
+    write_manifests(tmp_path / "web.yaml", service_manifest())
     (tmp_path / "web.yaml~").write_text("backup")
     (tmp_path / ".web.yaml.swp").write_text("swap")
-    write(tmp_path / "last.yaml", slice_manifest())
+    write_manifests(tmp_path / "last.yaml", slice_manifest())
     assert events.next().upserts == (SLICE,)
 
 
-def test_a_broken_file_keeps_its_last_good_objects(start: Start, tmp_path: Path):
-    path = write(tmp_path / "web.yaml", service_manifest(), slice_manifest())
+def test_a_broken_file_keeps_its_last_good_objects(start, tmp_path: Path):
+    path = write_manifests(tmp_path / "web.yaml", service_manifest(), slice_manifest())
     events = start(tmp_path)
     events.next()
-    write(path, slice_manifest(endpoints=[]), BROKEN)
+    write_manifests(path, slice_manifest(endpoints=[]), BROKEN)
     line = (
         f"{path}: document 2: Service default/web: spec.ports[0].port: "
         'must be a whole number up to 65535, not "abc"'
     )
     assert events.next() == SourceEvent((), (), {str(path): line}, initial=False)
-    write(path, service_manifest(), slice_manifest(endpoints=[]))
+    write_manifests(path, service_manifest(), slice_manifest(endpoints=[]))
     assert events.next() == SourceEvent((endpoint_slice("web-1"),), (), {}, initial=False)
 
 
-def test_a_broken_file_does_not_hide_the_others(start: Start, tmp_path: Path):
-    write(tmp_path / "a.yaml", BROKEN)
-    write(tmp_path / "b.yaml", slice_manifest())
-    write(tmp_path / "c.json", BROKEN)
+def test_a_broken_file_does_not_hide_the_others(start, tmp_path: Path):
+    write_manifests(tmp_path / "a.yaml", BROKEN)
+    write_manifests(tmp_path / "b.yaml", slice_manifest())
+    write_manifests(tmp_path / "c.json", BROKEN)
     event = start(tmp_path).next()
     assert event.upserts == (SLICE,)
     assert list(event.errors) == [str(tmp_path / "a.yaml"), str(tmp_path / "c.json")]
 
 
-def test_a_deleted_broken_file_is_no_error_any_more(start: Start, tmp_path: Path):
-    path = write(tmp_path / "web.yaml", BROKEN)
+def test_a_deleted_broken_file_is_no_error_any_more(start, tmp_path: Path):
+    path = write_manifests(tmp_path / "web.yaml", BROKEN)
     events = start(tmp_path)
     assert events.next().errors
     path.unlink()
     assert events.next() == SourceEvent((), (), {}, initial=False)
 
 
-def test_errors_are_told_when_they_change(start: Start, tmp_path: Path):
-    write(tmp_path / "web.yaml", BROKEN)
+def test_errors_are_told_when_they_change(start, tmp_path: Path):
+    write_manifests(tmp_path / "web.yaml", BROKEN)
     events = start(tmp_path)
     events.next()
-    write(tmp_path / "web.yaml", BROKEN)
-    write(tmp_path / "web.yaml", service_manifest(ports=[{"port": "xyz"}]))
+    write_manifests(tmp_path / "web.yaml", BROKEN)
+    write_manifests(tmp_path / "web.yaml", service_manifest(ports=[{"port": "xyz"}]))
     (line,) = events.next().errors.values()
     assert "xyz" in line
 
 
 def test_a_file_that_becomes_unreadable_keeps_its_objects(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    path = write(tmp_path / "web.yaml", service_manifest())
+    path = write_manifests(tmp_path / "web.yaml", service_manifest())
     events = start(tmp_path)
     events.next()
     original = directory._content
@@ -246,10 +246,10 @@ def test_a_file_that_becomes_unreadable_keeps_its_objects(
     assert events.next() == SourceEvent((), (), {}, initial=False)
 
 
-def test_a_directory_named_like_a_manifest_is_an_error(start: Start, tmp_path: Path):
+def test_a_directory_named_like_a_manifest_is_an_error(start, tmp_path: Path):
     path = tmp_path / "web.yaml"
     path.mkdir()
-    line = f"{path}: cannot be read: it is not a regular file"
+    line = f"{path}: cannot be read: Is a directory"
     assert start(tmp_path).next().errors == {str(path): line}
 
 
@@ -258,9 +258,9 @@ def test_a_directory_named_like_a_manifest_is_an_error(start: Start, tmp_path: P
     [("fifo", "it is not a regular file"), ("link", "No such file or directory")],
 )
 def test_a_file_that_turns_into_something_else_keeps_its_objects(
-    start: Start, tmp_path: Path, kind: str, problem: str
+    start, tmp_path: Path, kind: str, problem: str
 ):
-    path = write(tmp_path / "web.yaml", service_manifest())
+    path = write_manifests(tmp_path / "web.yaml", service_manifest())
     events = start(tmp_path)
     events.next()
     if kind == "fifo":
@@ -273,32 +273,30 @@ def test_a_file_that_turns_into_something_else_keeps_its_objects(
 
 
 def test_the_last_file_counts_where_two_have_an_object(
-    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    write(tmp_path / "a.yaml", service_manifest(cluster_ip="10.96.0.1"))
-    write(tmp_path / "b.yaml", service_manifest(cluster_ip="10.96.0.2"))
+    write_manifests(tmp_path / "a.yaml", service_manifest(cluster_ip="10.96.0.1"))
+    write_manifests(tmp_path / "b.yaml", service_manifest(cluster_ip="10.96.0.2"))
     events = start(tmp_path)
     assert cluster_ips(events.next()) == ["10.96.0.2"]
-    write(tmp_path / "b.yaml", service_manifest(cluster_ip="10.96.0.3"))
+    write_manifests(tmp_path / "b.yaml", service_manifest(cluster_ip="10.96.0.3"))
     assert cluster_ips(events.next()) == ["10.96.0.3"]
     (tmp_path / "b.yaml").unlink()
     assert cluster_ips(events.next()) == ["10.96.0.1"]
-    write(tmp_path / "b.yaml", service_manifest(cluster_ip="10.96.0.4"))
+    write_manifests(tmp_path / "b.yaml", service_manifest(cluster_ip="10.96.0.4"))
     assert cluster_ips(events.next()) == ["10.96.0.4"]
     said = [record.message for record in caplog.records if record.name == "ebpflb.source"]
     assert said == ["Service default/web is in a.yaml, b.yaml: b.yaml counts"]
 
 
-def test_other_kinds_are_named_once_each(
-    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_other_kinds_are_named_once_each(start, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "ebpflb.source")
     kinds = [{"kind": kind, "metadata": {"name": "web"}} for kind in ("Pod", "Ingress", "Pod")]
-    write(tmp_path / "a.yaml", *kinds)
-    write(tmp_path / "b.yaml", *kinds, service_manifest())
+    write_manifests(tmp_path / "a.yaml", *kinds)
+    write_manifests(tmp_path / "b.yaml", *kinds, service_manifest())
     events = start(tmp_path)
     assert events.next() == SourceEvent((WEB,), (), {}, initial=True)
-    write(tmp_path / "a.yaml", *kinds, slice_manifest())
+    write_manifests(tmp_path / "a.yaml", *kinds, slice_manifest())
     events.next()
     assert [record.message for record in caplog.records] == [
         "objects of kind Pod are ignored",
@@ -306,97 +304,21 @@ def test_other_kinds_are_named_once_each(
     ]
 
 
-def test_a_directory_that_is_missing_is_an_error_until_it_appears(start: Start, tmp_path: Path):
-    path = tmp_path / "etc" / "manifests"
-    events = start(path)
-    event = events.next()
-    assert event.initial
-    assert list(event.errors) == [str(path)]
-    assert "No such file or directory" in event.errors[str(path)]
-    fresh = tmp_path / "fresh"
-    fresh.mkdir()
-    write(fresh / "web.yaml", service_manifest())
-    path.parent.mkdir()
-    fresh.rename(path)
-    assert events.next() == SourceEvent((WEB,), (), {}, initial=False)
-
-
-def test_a_directory_that_is_away_for_a_while_changes_nothing(start: Start, tmp_path: Path):
-    path = tmp_path / "manifests"
-    path.mkdir()
-    write(path / "web.yaml", service_manifest(), slice_manifest())
-    events = start(path)
-    events.next()
-    path.rename(tmp_path / "away")
-    event = events.next()
-    assert not event.removals
-    assert list(event.errors) == [str(path)]
-    write(tmp_path / "away" / "web.yaml", service_manifest())
-    (tmp_path / "away").rename(path)
-    assert events.next() == SourceEvent((), (key_of(SLICE),), {}, initial=False)
-
-
-def test_a_mounted_config_map_is_read_as_it_changes(start: Start, tmp_path: Path):
-    for number, endpoints in (("1", None), ("2", []), ("3", [endpoint_manifest("10.1.0.7")])):
-        (tmp_path / f"..{number}").mkdir()
-        write(tmp_path / f"..{number}" / "web.yaml", slice_manifest(endpoints=endpoints))
-    (tmp_path / "..data").symlink_to("..1")
-    (tmp_path / "web.yaml").symlink_to("..data/web.yaml")
-    events = start(tmp_path)
-    assert events.next().upserts == (SLICE,)
-    for number, expected in (("2", endpoint_slice()), ("3", None)):
-        (tmp_path / "..data_tmp").symlink_to(f"..{number}")
-        (tmp_path / "..data_tmp").rename(tmp_path / "..data")
-        (found,) = events.next().upserts
-        assert isinstance(found, EndpointSlice)
-        assert found == (expected or endpoint_slice("web-1", endpoint("10.1.0.7")))
-
-
-def test_a_directory_that_is_swapped_is_compared(start: Start, tmp_path: Path):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name / "web.yaml", service_manifest())
-    write(tmp_path / "one" / "old.yaml", slice_manifest())
-    write(tmp_path / "two" / "new.yaml", service_manifest("shop", cluster_ip="10.96.0.2"))
-    (tmp_path / "current").symlink_to("one")
-    events = start(tmp_path / "current")
-    events.next()
-    (tmp_path / "fresh").symlink_to("two")
-    (tmp_path / "fresh").rename(tmp_path / "current")
-    event = events.next()
-    assert cluster_ips(event) == ["10.96.0.2"]
-    assert event.removals == (key_of(SLICE),)
-
-
-def test_a_single_file_is_a_source_too(start: Start, tmp_path: Path):
-    path = write(tmp_path / "web.yaml", service_manifest())
-    write(tmp_path / "other.yaml", slice_manifest())
-    events = start(path)
-    assert events.next() == SourceEvent((WEB,), (), {}, initial=True)
-    write(path, BROKEN)
-    assert list(events.next().errors) == [str(path)]
-    path.unlink()
-    (line,) = events.next().errors.values()
-    assert "No such file or directory" in line
-    write(path, slice_manifest())
-    assert events.next() == SourceEvent((SLICE,), (key_of(WEB),), {}, initial=False)
-
-
-def test_a_node_is_an_object_like_others(start: Start, tmp_path: Path):
-    write(tmp_path / "a.yaml", {"kind": "Node", "metadata": {"name": "node-a"}})
+def test_a_node_is_an_object_like_others(start, tmp_path: Path):
+    write_manifests(tmp_path / "a.yaml", {"kind": "Node", "metadata": {"name": "node-a"}})
     assert start(tmp_path).next().upserts == (Node("node-a"),)
 
 
 def test_nothing_is_told_after_stop(tmp_path: Path):
-    events = Events()
-    source = DirectorySource(tmp_path, events.queue.put)
+    events: queue.Queue[SourceEvent] = queue.Queue()
+    source = DirectorySource(tmp_path, events.put)
     source.stop()
     source.start()
-    events.next()
+    events.get(timeout=10)
     source.stop()
     source.stop()
-    write(tmp_path / "web.yaml", service_manifest())
-    assert events.is_empty()
+    write_manifests(tmp_path / "web.yaml", service_manifest())
+    assert events.empty()
 
 
 def test_a_machine_that_cannot_watch_says_what_to_do(

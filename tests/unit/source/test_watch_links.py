@@ -158,7 +158,7 @@ def test_a_single_file_may_have_any_name(home: Path):
 
 def test_a_single_file_may_go_and_come_again(home: Path, file_watch: Watch):
     (home / "web.yaml").unlink()
-    assert file_watch.read() == Touched(anew=True)
+    assert file_watch.read() == Touched(missing={"web.yaml"})
     with pytest.raises(FileNotFoundError):
         file_watch.follow()
     with (home / "web.yaml").open("w") as file:
@@ -166,6 +166,24 @@ def test_a_single_file_may_go_and_come_again(home: Path, file_watch: Watch):
         file.write("new")
     assert file_watch.read() == Touched(anew=True)
     assert file_watch.follow() == ["web.yaml"]
+
+
+def test_a_file_may_appear_where_there_was_nothing(tmp_path: Path):
+    with closing(Watch(str(tmp_path / "web.yaml"))) as watch:
+        with pytest.raises(FileNotFoundError):
+            watch.follow()
+        (tmp_path / "web.yaml").write_text("new")
+        assert watch.read() == Touched(anew=True)
+        assert watch.follow() == ["web.yaml"]
+
+
+def test_a_directory_may_become_a_file(home: Path, watch: Watch):
+    (home / "web.yaml").rename(home.parent / "moved")
+    home.rmdir()
+    assert watch.read() == Touched(gone={"web.yaml"}, anew=True)
+    (home.parent / "moved").rename(home)
+    assert watch.follow() == ["manifests"]
+    assert watch.path_of("manifests") == str(home)
 
 
 def test_a_single_file_may_become_a_directory(home: Path, file_watch: Watch):

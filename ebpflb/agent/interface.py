@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the loop needs of a node: kernel.py does it, tests do it over maps in memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from ebpflb.errors import EbpflbError, MapError
+from ebpflb.model.plan import Frontend
+from ebpflb.model.service import ServiceName
+from ebpflb.observe.metrics import Reading
+
+Desired = Mapping[ServiceName, Sequence[Frontend]]
+Refused = Mapping[ServiceName, MapError]
+Errors = Mapping[str, EbpflbError]
+
+
+class Expired(NamedTuple):
+    """What a step of expiry did; `finished`: it came to the end of the tables."""
+
+    deleted: int
+    finished: bool
+
+
+class Dataplane(Protocol):
+    """What the loop needs of a node. Not for several threads, except `read`.
+
+    Methods raise MapError where a write failed, and other errors where repeating is of no use.
+    """
+
+    def start(self, desired: Desired) -> Refused:
+        """Bring maps and hooks in force; what was in force before stays so until then.
+
+        Returns the Services that do not fit and keep what they had.
+        """
+        ...
+
+    def apply(self, changed: Desired) -> Refused:
+        """Give these Services these frontends; none means that a Service is gone."""
+        ...
+
+    def resync(self, desired: Desired) -> Refused:
+        """Read the maps back and compare everything; Services not in `desired` are gone."""
+        ...
+
+    def grow(self, desired: Desired) -> Refused:
+        """As `resync()`, with more room in the maps: a new generation."""
+        ...
+
+    def follow_network(self, *, repair: bool) -> Errors:
+        """Serve the devices and addresses there are now; what could not be served.
+
+        `repair`: look at every hook, also if nothing seems to have changed.
+        """
+        ...
+
+    def prepare_collect(self, ready: Callable[[], None]) -> None:
+        """Wait for the kernel in a thread, then call `ready` from there."""
+        ...
+
+    def collect(self) -> None:
+        """Free what was replaced some time ago; to be called soon after `ready` was."""
+        ...
+
+    def expire(self) -> Expired:
+        """Look at some flows and delete those whose time is over."""
+        ...
+
+    def read(self) -> Reading:
+        """For metrics; from any thread."""
+        ...

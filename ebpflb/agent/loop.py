@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop: queue -> changes -> plan -> sync -> health. The only thread that writes state.
+
+Changes coalesce only while a write is under way; no timer stands in their way. Before the source
+has told everything once, nothing is programmed. A write that fails is repeated, as a comparison of
+everything, after a waiting time that doubles.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from enum import Enum
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from ebpflb.agent.interface import Dataplane, Errors
+from ebpflb.agent.state import State
+from ebpflb.agent.timers import Backoff, Task, Timers
+from ebpflb.agent.writer import Writer, Written, is_full
+from ebpflb.errors import EbpflbError, MapError
+from ebpflb.log import fields
+from ebpflb.model.changes import Changes, Kind, key_of
+from ebpflb.observe.health import Health
+from ebpflb.observe.metrics import Metrics
+from ebpflb.source.directory import SourceEvent
+
+_log = logging.getLogger("ebpflb.agent")
+
+# A little longer than what was replaced is left alone.
+COLLECT_SECONDS = 1.1
+EXPIRE_SECONDS = 5.0
+# Between two steps of a pass over the flows, so that changes are not kept waiting.
+STEP_SECONDS = 0.02
+RESYNC_SECONDS = 3600.0
+REPAIR_SECONDS = 60.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.1, 30.0
+
+
+class Wakeup(Enum):
+    """What the loop is told besides what the source says."""
+
+    NETWORK = "devices or addresses may have changed"
+    QUIET = "the kernel has let go of what was replaced"
+    STOP = "end"
+
+
+Message = SourceEvent | Wakeup | BaseException
+
+
+class Observers(NamedTuple):
+    """Who is told what happens."""
+
+    health: Health
+    metrics: Metrics
+    on_first_sync: Callable[[], None]
+
+
+class Agent:
+    """One node. `run()` is the loop; `tell()` may be called by any thread and by signals."""
+
+    def __init__(
+        self,
+        changes: Changes,
+        dataplane: Dataplane,
+        observers: Observers,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock`: seconds."""
+        self.state = State(changes.node.name)
+        self._changes = changes
+        self._dataplane = dataplane
+        self._writer = Writer(changes, dataplane)
+        self._health, self._metrics, self._on_first_sync = observers
+        self._clock = clock
+        self._queue: SimpleQueue[Message] = SimpleQueue()
+        self._timers = Timers(clock)
+        self._write_backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._repair_backoff = Backoff(FIRST_RETRY_SECONDS, REPAIR_SECONDS)
+        # Whether the source has told everything once, and whether it is in force.
+        self._informed = False
+        self._in_force = False
+        self._blocked = False
+        self._stopped = False
+        self._network_changed = False
+        self._must_repair = False
+        self._must_publish = False
+        self._last_write = 0.0
+        self._tasks = {
+            Task.COLLECT: self._prepare_collect,
+            Task.EXPIRE: self._expire,
+            Task.COLLECT_NOW: self._collect,
+            Task.RETRY: self._retry,
+            Task.RESYNC: self._resync,
+            Task.REPAIR: self._repair,
+        }
+
+    def tell(self, message: Message) -> None:
+        """Queue a message. An exception ends the loop with it: a thread has failed."""
+        self._queue.put(message)
+
+    def run(self) -> None:
+        """Work until told to stop. Raises what cannot be repeated with any hope of success."""
+        while not self._stopped:
+            self.turn(self._timers.wait())
+
+    def turn(self, wait: float | None) -> None:
+        """Wait for so long (None: for ever), take what has come, and act on it."""
+        for message in self._receive(wait):
+            self._take(message)
+        if self._stopped or not self._informed:
+            return
+        try:
+            self._act()
+        except MapError as error:
+            self._repeat_later(error)
+        self._publish()
+
+    def _receive(self, wait: float | None) -> list[Message]:
+        messages: list[Message] = []
+        try:
+            messages.append(self._queue.get(timeout=wait))
+            while True:
+                messages.append(self._queue.get_nowait())
+        except Empty:
+            return messages
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case SourceEvent():
+                self._take_objects(message)
+            case Wakeup.NETWORK:
+                self._network_changed = True
+            case Wakeup.QUIET:
+                self._timers.start(Task.COLLECT_NOW, 0)
+            case Wakeup.STOP:
+                self._stopped = True
+            case BaseException():
+                raise message
+
+    def _take_objects(self, event: SourceEvent) -> None:
+        self._informed = True
+        for key in event.removals:
+            self._changes.remove(key)
+        for item in event.upserts:
+            self._changes.set(item)
+        keys = [*event.removals, *map(key_of, event.upserts)]
+        kinds = [key.kind for key in keys]
+        if keys or event.initial:
+            self._health.queued()
+            self._metrics.changed(kinds.count(Kind.SERVICE), kinds.count(Kind.ENDPOINT_SLICE))
+        self.state.set_source_errors(event.errors)
+        self._must_publish = True
+
+    def _act(self) -> None:
+        for task in self._timers.take_due():
+            # What is left out here is taken up after the next write.
+            if task is Task.RETRY or not self._blocked:
+                self._tasks[task]()
+        if not self._blocked:
+            self._write()
+            self._follow_network()
+
+    def _write(self) -> None:
+        began = self._clock()
+        written = self._writer.write(may_grow=not self._timers.is_started(Task.RETRY))
+        if written is None:
+            return
+        self._last_write = self._clock()
+        seconds = self._last_write - began
+        self._ensure_timers()
+        self._note_write(seconds, written)
+        if not self._in_force:
+            self._begin(seconds)
+
+    def _ensure_timers(self) -> None:
+        self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
+        self._timers.ensure(Task.EXPIRE, EXPIRE_SECONDS)
+        self._timers.ensure(Task.RESYNC, RESYNC_SECONDS)
+        self._timers.ensure(Task.REPAIR, REPAIR_SECONDS)
+
+    def _note_write(self, seconds: float, written: Written) -> None:
+        complete = self._writer.is_complete
+        if complete:
+            self._health.synced()
+            self._write_backoff.reset()
+        elif not self._timers.is_started(Task.RETRY):
+            self._timers.start(Task.RETRY, self._write_backoff.fail())
+        self._metrics.synced(seconds, full=written.full, complete=complete)
+        self._must_publish = True
+        shown = fields(services=written.services, full=written.full, seconds=round(seconds, 4))
+        _log.debug("synced", extra=shown)
+
+    def _begin(self, seconds: float) -> None:
+        """After the first sync, which also brought the hooks in line; learn how they fared."""
+        self._in_force = True
+        self._network_changed = True
+        self._on_first_sync()
+        tally = self._writer.tally
+        shown = fields(
+            services=tally.services, frontends=tally.frontends, seconds=round(seconds, 3)
+        )
+        _log.info("in sync", extra=shown)
+
+    def _repeat_later(self, error: MapError) -> None:
+        wait = self._write_backoff.fail()
+        self._blocked = True
+        self._writer.compare_everything()
+        self._timers.start(Task.RETRY, wait)
+        self._metrics.synced(0, full=False, complete=False)
+        _log.error("a write failed: %s", error, extra=fields(again_in_seconds=wait))
+
+    def _retry(self) -> None:
+        self._blocked = False
+        self._writer.compare_everything()
+
+    def _resync(self) -> None:
+        self._writer.compare_everything()
+        self._timers.start(Task.RESYNC, RESYNC_SECONDS)
+
+    def _repair(self) -> None:
+        self._network_changed = self._must_repair = True
+
+    def _follow_network(self) -> None:
+        if not (self._network_changed and self._in_force):
+            return
+        repair, self._network_changed, self._must_repair = self._must_repair, False, False
+        errors = self._network_errors(repair=repair)
+        self.state.set_attach_errors(errors)
+        self._must_publish = True
+        if is_full(errors.values()):
+            self._writer.grow()
+        if errors:
+            self._timers.start(Task.REPAIR, self._repair_backoff.fail())
+        else:
+            self._repair_backoff.reset()
+            self._timers.start(Task.REPAIR, REPAIR_SECONDS)
+        self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
+
+    def _network_errors(self, *, repair: bool) -> Errors:
+        try:
+            return self._dataplane.follow_network(repair=repair)
+        except MapError:
+            self._network_changed = True
+            raise
+        except EbpflbError as error:
+            return {"network": error}
+
+    def _prepare_collect(self) -> None:
+        self._dataplane.prepare_collect(lambda: self.tell(Wakeup.QUIET))
+
+    def _collect(self) -> None:
+        self._dataplane.collect()
+        if self._clock() - self._last_write < COLLECT_SECONDS:
+            self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
+
+    def _expire(self) -> None:
+        expired = self._dataplane.expire()
+        self._metrics.expired(expired.deleted)
+        self._timers.start(Task.EXPIRE, EXPIRE_SECONDS if expired.finished else STEP_SECONDS)
+
+    def _publish(self) -> None:
+        if self._must_publish:
+            self._must_publish = False
+            self.state.set_plan(self._writer, self._changes.conflicts())
+            self._metrics.show(self.state.totals())

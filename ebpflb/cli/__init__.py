@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line. One file per command; a command's file is imported when it is used.
+
+Every error is one line on stderr: exit status 1 for what went wrong, 2 for a wrong command line.
+"""
+
+import errno
+import traceback
+from collections import UserDict
+from importlib import import_module
+from typing import Any
+
+import click
+
+from ebpflb import __version__
+from ebpflb.errors import EbpflbError
+
+VERBOSITY = "ebpflb.verbosity"
+
+
+class _Commands(UserDict[str, Any]):
+    """Name -> command; what is stored is "module:attribute"."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        module, _, attribute = super().__getitem__(name).partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+
+class _Program(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, and make one line of whatever goes wrong."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except EbpflbError as error:
+            raise click.ClickException(str(error)) from error
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise
+            raise click.ClickException(_explain(error, ctx.meta.get(VERBOSITY, 0))) from error
+
+
+def _explain(error: Exception, verbosity: int) -> str:
+    if verbosity:
+        return "".join(traceback.format_exception(error)).rstrip()
+    text = " ".join(str(error).split())
+    return f"unexpected {type(error).__name__}: {text} (this is a bug; -v shows where)"
+
+
+def add_verbosity(ctx: click.Context, _: click.Parameter, count: int) -> int:
+    """Callback of -v, wherever it stands on the command line."""
+    ctx.meta[VERBOSITY] = ctx.meta.get(VERBOSITY, 0) + count
+    return count
+
+
+@click.group(
+    cls=_Program,
+    commands=_Commands(
+        {
+            "run": "ebpflb.cli.run:run",
+            "status": "ebpflb.cli.status:status",
+            "maps": "ebpflb.cli.maps:maps",
+            "cleanup": "ebpflb.cli.cleanup:cleanup",
+            "lab": "ebpflb.cli.lab:lab",
+            "completion": "ebpflb.cli.completion:completion",
+        }
+    ),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  ebpflb run --manifests /etc/ebpflb/manifests
+  ebpflb status
+  ebpflb maps dump --service default/web
+  ebpflb COMMAND --help
+""",
+)
+@click.version_option(__version__, prog_name="ebpflb")
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    expose_value=False,
+    callback=add_verbosity,
+    help="Log more; show where an unexpected error comes from.",
+)
+def main() -> None:
+    """Kubernetes Services without kube-proxy, in the kernel with eBPF, beside any CNI."""

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ebpflb cleanup: remove everything of ours from this node."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ebpflb.cli.pinned import bpffs_option, pin_root
+from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.errors import AttachError
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was there before: hooks with their places, and directories of pins."""
+
+    hooks: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  ebpflb cleanup
+  ebpflb cleanup --bpffs-root /sys/fs/bpf/ebpflb -o json
+"""
+)
+@bpffs_option
+@output_option
+def cleanup(bpffs_root: str | None, output: Output) -> None:
+    """Detach all programs and remove all pins. Stop the agent first.
+
+    New connections to Services fail after that, and connections that pass this node at tc break.
+    Cleaning up twice does no harm. Devices are those of the current network namespace.
+    """
+    removed = remove(pin_root(bpffs_root))
+    emit(removed, output, lambda: _lines(removed))
+
+
+def remove(root: Path) -> Removed:
+    """Remove everything below `root`. PinError while an agent holds it, AttachError for a hook."""
+    from ebpflb.dataplane.attachments import attachments
+    from ebpflb.dataplane.hooks import detach_all
+    from ebpflb.dataplane.libc import BPF_FS_MAGIC, filesystem_type
+    from ebpflb.dataplane.pins import Pins
+
+    if not root.is_dir() or filesystem_type(root) != BPF_FS_MAGIC:
+        return Removed()
+    pins = Pins(root)
+    try:
+        hooks = tuple(f"{each.hook} {each.place}".strip() for each in attachments(pins.links, None))
+        errors = detach_all(pins.links).errors
+        if errors:
+            place, error = next(iter(errors.items()))
+            raise AttachError(f"{place}: {error}; the pins are left in place") from error
+        directories = tuple(sorted(path.name for path in root.iterdir()))
+        pins.remove_all()
+    finally:
+        pins.close()
+    return Removed(hooks, directories)
+
+
+def _lines(removed: Removed) -> list[str]:
+    lines = [f"removed hook {hook}" for hook in removed.hooks]
+    lines += [f"removed pins {directory}" for directory in removed.pins]
+    return lines or ["nothing to remove"]

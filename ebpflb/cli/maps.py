@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ebpflb maps: what the kernel holds, from the pins alone."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
+from ebpflb.cli.render import Output, columns, emit, output_option, size, socket_address
+from ebpflb.config import nearest
+
+if TYPE_CHECKING:
+    from ebpflb.dataplane.inspect import BackendView, ChoiceView, FrontendView
+    from ebpflb.dataplane.plain import Element
+    from ebpflb.model.service import ServiceName
+
+
+def _known_names(
+    _ctx: click.Context, _param: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    from ebpflb.dataplane.layout import MAPS
+
+    for name in names:
+        if name not in MAPS:
+            raise click.BadParameter(f"unknown map {name!r}{nearest(name, MAPS)}")
+    return names
+
+
+def _names_like(_ctx: click.Context, _param: click.Parameter, begin: str) -> list[str]:
+    from ebpflb.dataplane.layout import MAPS
+
+    return [name for name in sorted(MAPS) if name.startswith(begin)]
+
+
+def _service_name(
+    _ctx: click.Context, _param: click.Parameter, text: str | None
+) -> "ServiceName | None":
+    from ebpflb.model.service import ServiceName
+
+    if text is None:
+        return None
+    namespace, _, name = text.partition("/")
+    if not (namespace and name):
+        raise click.BadParameter(f"{text!r}: want NAMESPACE/NAME")
+    return ServiceName(namespace, name)
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  ebpflb maps list
+  ebpflb maps dump
+  ebpflb maps dump lb_conntrack -o json
+"""
+)
+def maps() -> None:
+    """Show what the kernel holds. Needs the pins alone, no agent."""
+
+
+@maps.command(
+    name="list",
+    epilog="""\b
+Examples:
+  ebpflb maps list
+  ebpflb maps list -o yaml
+""",
+)
+@bpffs_option
+@output_option
+def list_maps(bpffs_root: str | None, output: Output) -> None:
+    """Every BPF map with its type, how full it is, and its memory."""
+    from ebpflb.dataplane.fill import map_fills
+
+    fills = map_fills(open_pins(pin_root(bpffs_root))[1])
+    rows = [(each.name, each.type, each.used, each.max, size(each.memory)) for each in fills]
+    emit(fills, output, lambda: columns([("NAME", "TYPE", "USED", "MAX", "MEMORY"), *rows]))
+
+
+@maps.command(
+    epilog="""\b
+Without NAME, like `ipvsadm -Ln`: each frontend with its Service, type and traffic policy, and
+below it the backends.
+  ACTIVE       connected sockets and flows that use a backend now
+  CONNECTIONS  new ones since the frontend or backend was made
+  FROM         where a backend takes connections from: `this node` (its pods and processes),
+               `elsewhere`, or `all`
+
+\b
+Examples:
+  ebpflb maps dump
+  ebpflb maps dump --service default/web
+  ebpflb maps dump -o json | jq '.[] | select(.refused > 0)'
+  ebpflb maps dump lb_backends lb_slots
+"""
+)
+@click.argument(
+    "names", metavar="[NAME]...", nargs=-1, callback=_known_names, shell_complete=_names_like
+)
+@click.option(
+    "--service", metavar="NAMESPACE/NAME", callback=_service_name, help="Only this Service."
+)
+@bpffs_option
+@output_option
+def dump(
+    names: tuple[str, ...], service: "ServiceName | None", bpffs_root: str | None, output: Output
+) -> None:
+    """Print what is served, or maps entry by entry."""
+    if names and service:
+        raise click.UsageError("--service goes with the view of all frontends, not with NAME")
+    _, opened = open_pins(pin_root(bpffs_root))
+    if names:
+        from ebpflb.dataplane.plain import decode_map
+
+        raw = {name: decode_map(opened[name]) for name in dict.fromkeys(names)}
+        shown = {name: [element._asdict() for element in found] for name, found in raw.items()}
+        emit(shown, output, lambda: _raw_lines(raw))
+    else:
+        from ebpflb.dataplane.inspect import view_frontends
+
+        views = view_frontends(opened, service)
+        emit(views, output, lambda: columns(list(_frontend_rows(views))))
+
+
+def _frontend_rows(views: Iterable["FrontendView"]) -> Iterator[tuple[object, ...]]:
+    yield (
+        *("", "FRONTEND", "TYPE", "SERVICE", "POLICY"),
+        *("ACTIVE", "CONNECTIONS", "REFUSED", "DROPPED"),
+    )
+    yield "  ->", "BACKEND", "STATE", "FROM"
+    for view in views:
+        yield (
+            view.protocol,
+            socket_address(view.address, view.port),
+            view.type,
+            _service_port(view),
+            _policy(view),
+            "-",
+            *(view.connections, view.refused, view.dropped),
+        )
+        yield from _choice_rows(view)
+
+
+def _choice_rows(view: "FrontendView") -> Iterator[tuple[object, ...]]:
+    if view.local == view.others:
+        yield from _backend_rows(view.local, "all")
+    else:
+        both = [backend for backend in view.local.backends if backend in view.others.backends]
+        for backend in both:
+            yield _backend_row(backend, "all")
+        yield from _backend_rows(view.local, "this node", but=both)
+        yield from _backend_rows(view.others, "elsewhere", but=both)
+    for backend in view.draining:
+        yield _backend_row(backend, "nobody new")
+
+
+def _backend_rows(
+    choice: "ChoiceView", source: str, but: Iterable["BackendView"] = ()
+) -> Iterator[tuple[object, ...]]:
+    if not choice.backends:
+        yield "  ->", "(none)", choice.if_empty, source
+    for backend in choice.backends:
+        if backend not in but:
+            yield _backend_row(backend, source)
+
+
+def _backend_row(backend: "BackendView", source: str) -> tuple[object, ...]:
+    state = ["local" if backend.local else "remote"]
+    state += ["terminating"] if backend.terminating else []
+    state += [] if backend.usable else ["unusable"]
+    address = socket_address(backend.address, backend.port)
+    return "  ->", address, ", ".join(state), source, "", backend.active, backend.connections
+
+
+def _service_port(view: "FrontendView") -> str:
+    port = f":{view.port_name}" if view.port_name else ""
+    return f"{view.namespace}/{view.service}{port}"
+
+
+def _policy(view: "FrontendView") -> str:
+    policy = view.internal_policy if view.type == "ClusterIP" else view.external_policy
+    affinity = f", affinity {view.affinity_timeout} s" if view.affinity_timeout else ""
+    return f"{policy}{affinity}"
+
+
+def _raw_lines(raw: Mapping[str, "list[Element]"]) -> Iterator[str]:
+    for name, elements in raw.items():
+        yield f"{name}: {len(elements)} {'entry' if len(elements) == 1 else 'entries'}"
+        rows = [(f"  {_words(each.key)}", "->", _words(each.value)) for each in elements]
+        yield from columns(rows) if rows else ()
+
+
+def _words(value: Any, prefix: str = "") -> str:
+    """A plain value on one line: a=1 b.c=2, lists with commas."""
+    if isinstance(value, dict):
+        inner = f"{prefix}." if prefix else ""
+        return " ".join(_words(each, f"{inner}{name}") for name, each in value.items())
+    text = ",".join(map(_words, value)) if isinstance(value, list) else str(value)
+    return f"{prefix}={text or '-'}" if prefix else text or "-"

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening the pins to read them: no lock, no agent."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ebpflb.config import BPFFS_ROOT, setting
+from ebpflb.errors import PinError
+
+if TYPE_CHECKING:
+    from ebpflb.dataplane.maps import MapSet
+    from ebpflb.dataplane.pins import Generation
+
+bpffs_option: Callable[[Any], Any] = click.option(
+    "--bpffs-root",
+    metavar="DIR",
+    help=f"Where the pins live, as told to `ebpflb run`.  [{BPFFS_ROOT}]",
+)
+
+
+def pin_root(flag: str | None) -> Path:
+    """Where the pins live, by flag or environment."""
+    root: Path = setting("bpffs-root", flag, os.environ)
+    return root
+
+
+def open_pins(root: Path) -> "tuple[Generation, MapSet]":
+    """The generation in force and its maps. PinError when there is none that this version reads."""
+    from ebpflb.dataplane.maps import open_maps
+    from ebpflb.dataplane.pins import newest_generation
+    from ebpflb.dataplane.structs import LAYOUT_VERSION
+
+    generation = newest_generation(root)
+    if generation is None:
+        raise PinError(f"nothing is loaded at {root}: is `ebpflb run` using another --bpffs-root?")
+    if generation.layout != LAYOUT_VERSION:
+        raise PinError(
+            f"{generation.directory}: made by a version with map layout {generation.layout}, this "
+            f"one reads {LAYOUT_VERSION}: use the `ebpflb` of that version"
+        )
+    return generation, open_maps(generation.maps)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output: aligned tables for people, JSON and YAML for tools."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import zip_longest
+from typing import Any, Literal
+
+import click
+
+Output = Literal["table", "json", "yaml"]
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print.",
+)
+
+
+def emit(value: object, output: Output, table: Callable[[], Iterable[str]]) -> None:
+    """Print a value as asked for; `table` makes the lines for people.
+
+    Dataclasses become objects with the names of their fields.
+    """
+    if output == "json":
+        click.echo(json.dumps(to_plain(value), indent=2))
+    elif output == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(to_plain(value), sort_keys=False), nl=False)
+    else:
+        for line in table():
+            click.echo(line)
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses to dicts, tuples to lists, all the way down."""
+    if is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(each) for each in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def columns(rows: Sequence[Sequence[object]]) -> Iterable[str]:
+    """Rows as lines; each column as wide as its widest cell, numbers to the right.
+
+    A row may be shorter than the others. The header is a row like any other.
+    """
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip_longest(*texts, fillvalue="")]
+    right = [_is_number(column) for column in zip_longest(*rows[1:], fillvalue="")]
+    for row in texts:
+        cells = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(
+                row, widths, [*right, *[False] * len(row)], strict=False
+            )
+        )
+        yield "  ".join(cells).rstrip()
+
+
+def socket_address(address: str, port: int) -> str:
+    """10.0.0.1:80 or [fd00::1]:80."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def size(count: int) -> str:
+    """A number of bytes in the unit that suits it."""
+    amount, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    while amount >= 1024 and len(units) > 1:  # noqa: PLR2004  the factor between two units
+        amount, units = amount / 1024, units[1:]
+    return f"{amount:.0f} {units[0]}" if units[0] == "B" else f"{amount:.1f} {units[0]}"
+
+
+def _is_number(column: Iterable[object]) -> bool:
+    return all(isinstance(cell, int) or cell in ("", "-") for cell in column)

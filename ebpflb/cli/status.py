@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ebpflb status: is this node served, by what, and does an agent look after it."""
+
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
+from ebpflb.cli.render import Output, columns, emit, output_option, size
+from ebpflb.config import METRICS_BIND_ADDRESS, parse_bind_address, setting
+from ebpflb.errors import PinError
+
+if TYPE_CHECKING:
+    from ebpflb.dataplane.attachments import Attachment
+    from ebpflb.dataplane.fill import MapFill
+
+_ANSWER_SECONDS = 2.0
+_ANY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+_FLOW_TABLES = {
+    "lb_conntrack": "established",
+    "lb_ct_short": "opening, ended, UDP",
+    "lb_sockets": "sockets",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the pins say."""
+
+    generation: str
+    source_hash: str
+    hooks: "list[Attachment]"
+    missing_hooks: list[str]
+    maps: "list[MapFill]"
+    flows: dict[str, int]
+    dropped: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The answer. `agent` is what it says of itself, None without one."""
+
+    healthy: bool
+    problems: list[str]
+    agent: dict[str, Any] | None
+    loaded: Loaded | None = field(default=None)
+
+
+@click.command(
+    epilog="""\b
+Exit status 1 when something is wrong: no agent, nothing loaded, a hook missing, or changes that
+do not get into the kernel. Manifests that cannot be read are shown, but what they held before is
+still served.
+
+\b
+Examples:
+  ebpflb status
+  ebpflb status -o json | jq .loaded.dropped
+  ebpflb status --metrics-bind-address 127.0.0.1:20249
+"""
+)
+@bpffs_option
+@click.option(
+    "--metrics-bind-address",
+    metavar="IP:PORT",
+    help=f"Where to ask the agent, as told to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
+)
+@output_option
+def status(bpffs_root: str | None, metrics_bind_address: str | None, output: Output) -> None:
+    """Show the agent, what is attached, how full the maps are, and why packets were dropped."""
+    address = setting("metrics-bind-address", metrics_bind_address, os.environ)
+    found = look(pin_root(bpffs_root), address)
+    emit(found, output, lambda: _lines(found))
+    if not found.healthy:
+        raise click.exceptions.Exit(1)
+
+
+def look(root: Path, metrics_address: str) -> Status:
+    """Gather the status. An agent that does not answer, and missing pins, are part of it."""
+    problems = []
+    agent = ask_agent(metrics_address)
+    if agent is None:
+        problems.append(f"no agent answers at {metrics_address or '(no address)'}")
+    elif not agent["healthy"]:
+        problems.append("changes wait to get into the kernel; see the agent's log")
+    try:
+        loaded = _loaded(root)
+    except PinError as error:
+        return Status(False, [*problems, str(error)], agent)
+    if loaded.missing_hooks:
+        problems.append(f"socket hooks not attached: {', '.join(loaded.missing_hooks)}")
+    problems += [f"outdated program at {each.hook} {each.place}" for each in _outdated(loaded)]
+    problems += [f"{at}: {text}" for at, text in (agent or {}).get("attach_errors", {}).items()]
+    return Status(not problems, problems, agent, loaded)
+
+
+def ask_agent(metrics_address: str) -> dict[str, Any] | None:
+    """What the agent says of itself; None when nobody, or something else, answers there."""
+    address = parse_bind_address(metrics_address)
+    if address is None:
+        return None
+    host = _ANY.get(address.host, address.host)
+    connection = http.client.HTTPConnection(host, address.port, timeout=_ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/status")
+        answer = connection.getresponse()
+        content = json.loads(answer.read()) if answer.status == http.HTTPStatus.OK else None
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return content if isinstance(content, dict) and "in_sync" in content else None
+
+
+def _loaded(root: Path) -> Loaded:
+    from ebpflb.dataplane.attachments import attachments, missing_hooks
+    from ebpflb.dataplane.counters import read_drops
+    from ebpflb.dataplane.fill import map_fills
+    from ebpflb.dataplane.meta import read_meta
+    from ebpflb.dataplane.pins import LINKS
+    from ebpflb.dataplane.plain import word
+
+    generation, maps = open_pins(root)
+    hooks = attachments(root / LINKS, generation)
+    fills = map_fills(maps)
+    meta = read_meta(generation)
+    return Loaded(
+        generation=str(generation.directory),
+        source_hash=bytes(meta.source).hex() if meta else "",
+        hooks=hooks,
+        missing_hooks=missing_hooks(hooks),
+        maps=fills,
+        flows={each.name: each.used for each in fills if each.name in _FLOW_TABLES},
+        dropped={word(reason): count for reason, count in read_drops(maps).items()},
+    )
+
+
+def _outdated(loaded: Loaded) -> "list[Attachment]":
+    """What is attached to something that is there, but runs programs that no longer count."""
+    return [each for each in loaded.hooks if each.place and not each.current]
+
+
+def _lines(found: Status) -> Iterator[str]:
+    yield f"Node is {'served' if found.healthy else 'NOT served as it should be'}"
+    for problem in found.problems:
+        yield f"  {problem}"
+    if found.agent:
+        yield from _agent_lines(found.agent)
+    if found.loaded:
+        yield from _loaded_lines(found.loaded)
+
+
+def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str]:
+    state = "in sync" if agent["in_sync"] else "not in sync"
+    yield ""
+    yield f"Agent {agent['version']}, node {agent['node']}, pid {agent['pid']}: {state}"
+    yield f"  started {agent['started']}, last sync {agent['last_sync'] or 'never'}"
+    yield f"  {agent['services']} Services with {agent['frontends']} frontends"
+    for text in agent["source_errors"].values():
+        yield f"  cannot read: {text}"
+    for service, text in agent["refused"].items():
+        yield f"  does not fit: {service}: {text}"
+    for text in agent["conflicts"]:
+        yield f"  conflict: {text}"
+
+
+def _loaded_lines(loaded: Loaded) -> Iterator[str]:
+    yield ""
+    yield f"Loaded from {loaded.generation}, source {loaded.source_hash[:12]}"
+    yield ""
+    hooks = [(each.hook, each.place or "(gone)", each.program) for each in loaded.hooks]
+    yield from columns([("HOOK", "AT", "PROGRAM"), *hooks])
+    yield ""
+    maps = [(each.name, each.used, each.max, size(each.memory)) for each in loaded.maps]
+    yield from columns([("MAP", "USED", "MAX", "MEMORY"), *maps])
+    yield ""
+    flows = [(_FLOW_TABLES[name], used) for name, used in loaded.flows.items()]
+    yield from columns([("FLOWS", "ENTRIES"), *flows])
+    yield ""
+    dropped = [(reason, count) for reason, count in loaded.dropped.items() if count]
+    yield from columns([("DROPPED, REFUSED", "COUNT"), *(dropped or [("nothing", 0)])])

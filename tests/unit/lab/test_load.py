@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The load against servers that behave and servers that do not."""
+
+import contextlib
+import itertools
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ebpflb.errors import EbpflbError
+from ebpflb.lab import load
+from ebpflb.lab.load import Connection, Load, LoadOptions, parse_output, summarize
+from ebpflb.lab.traffic import LoadRun
+
+
+def answer(sock):
+    """What a good pod does."""
+    while sock.recv(64):
+        sock.sendall(b"a\n")
+
+
+def close_at_once(sock):
+    sock.recv(64)
+
+
+def stay_silent(sock):
+    sock.recv(64)
+    time.sleep(0.5)
+
+
+def break_off(sock):
+    sock.recv(64)
+    sock.sendall(b"half a na")
+
+
+def reset(sock):
+    sock.recv(64)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+
+
+@contextlib.contextmanager
+def serving(serve):
+    """A TCP server on loopback that gives each connection to `serve`; yields its port."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
+
+        def one(sock):
+            with sock, contextlib.suppress(OSError):
+                serve(sock)
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=one, args=(server.accept()[0],), daemon=True).start()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def run(port, **options):
+    done: list[Connection] = []
+    Load("127.0.0.1", port, LoadOptions(timeout=0.2, **options), done.append).run()
+    return done
+
+
+def test_every_connection_is_reported_once():
+    with serving(answer) as port:
+        done = run(port, count=50, workers=5)
+    assert sorted(each.number for each in done) == list(range(50))
+    assert {(each.pod, each.error, each.exchanges) for each in done} == {("a", "", 1)}
+    assert all(each.client.startswith("127.0.0.1 ") for each in done)
+
+
+@pytest.mark.parametrize(
+    ("serve", "error"),
+    [
+        (close_at_once, "closed"),
+        (break_off, "closed"),
+        (stay_silent, "timeout"),
+        (reset, "reset"),
+    ],
+)
+def test_every_failure_is_noticed_and_named(serve, error):
+    with serving(serve) as port:
+        done = run(port, count=4)
+    assert [each.error for each in done] == [error] * 4
+    assert {each.pod for each in done} == {""}
+
+
+def test_a_refused_connection_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert [each.error for each in run(port, count=2)] == ["refused"] * 2
+
+
+def test_one_failure_among_many_is_not_lost():
+    turn = itertools.count()
+
+    def fail_once(sock):
+        if next(turn) != 17:
+            answer(sock)
+
+    with serving(fail_once) as port:
+        done = run(port, count=40, workers=1)
+    assert [each.number for each in done if each.error] == [17]
+
+
+def test_a_held_connection_that_changes_its_pod_has_moved():
+    def change(sock):
+        for name in (b"a\n", b"a\n", b"b\n"):
+            sock.recv(64)
+            sock.sendall(name)
+
+    with serving(change) as port:
+        (done,) = run(port, count=1, exchanges=5, interval=0.01)
+    assert (done.error, done.exchanges, done.pod) == ("moved", 2, "a")
+
+
+def test_a_held_connection_that_breaks_between_exchanges_is_noticed():
+    def twice(sock):
+        for _ in range(2):
+            sock.recv(64)
+            sock.sendall(b"a\n")
+
+    with serving(twice) as port:
+        (done,) = run(port, count=1, exchanges=0, duration=1, interval=0.05)
+    assert done.error in {"closed", "reset"}
+    assert done.exchanges == 2
+
+
+def test_the_rate_bounds_how_many_are_made():
+    with serving(answer) as port:
+        begin = time.monotonic()
+        done = run(port, rate=100, count=20)
+        assert time.monotonic() - begin >= 0.19
+        assert len(done) == 20
+
+
+def test_the_duration_ends_the_load():
+    with serving(answer) as port:
+        done = run(port, rate=50, duration=0.2)
+    assert 0 < len(done) <= 11
+
+
+def test_stopping_lets_those_under_way_end_in_order():
+    with serving(answer) as port:
+        done: list[Connection] = []
+        options = LoadOptions(exchanges=0, workers=3, count=3, interval=0.02)
+        held = Load("127.0.0.1", port, options, done.append)
+        threading.Timer(0.2, held.stop).start()
+        held.run()
+    assert [each.error for each in done] == ["", "", ""]
+    assert all(each.exchanges > 1 for each in done)
+
+
+def test_what_goes_wrong_inside_is_not_swallowed():
+    def refuse(_connection):
+        raise RuntimeError("full")
+
+    with serving(answer) as port, pytest.raises(RuntimeError, match="full"):
+        Load("127.0.0.1", port, LoadOptions(), refuse).run()
+
+
+@pytest.mark.parametrize("unconnected", [False, True])
+def test_udp(unconnected):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+
+        def serve():
+            for _ in range(3):
+                server.sendto(b"a", server.recvfrom(64)[1])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        done = run(port, protocol="udp", count=4, workers=1, unconnected=unconnected)
+        thread.join()
+    assert [each.error for each in done] == ["", "", "", "timeout"]
+
+
+def test_a_datagram_from_an_address_that_was_not_asked_is_a_failure():
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other,
+    ):
+        server.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=lambda: other.sendto(b"a", server.recvfrom(64)[1]))
+        thread.start()
+        port = server.getsockname()[1]
+        (done,) = run(port, protocol="udp", count=1, unconnected=True)
+        thread.join()
+    assert done.error == "stranger"
+
+
+def test_the_summary_counts_pods_and_errors():
+    connections = [
+        Connection(0, 0.0, ms=1.0, pod="a"),
+        Connection(1, 0.0, ms=3.0, pod="b"),
+        Connection(2, 0.0, ms=2.0, pod="a"),
+        Connection(3, 0.0, ms=900.0, pod="b", error="reset"),
+    ]
+    result = summarize(connections, 2.0)
+    assert (result.attempted, result.ok, result.failed) == (4, 3, 1)
+    assert result.pods == {"a": 2, "b": 2}
+    assert result.errors == {"reset": 1}
+    assert (result.p50_ms, result.p99_ms, result.max_ms) == (2.0, 3.0, 3.0)
+    assert result.rate == 2.0
+
+
+@pytest.mark.parametrize("options", [LoadOptions(), LoadOptions("udp", 3, 1.5, unconnected=True)])
+def test_options_survive_the_command_line(options):
+    assert load._parse([*options.arguments(), "--", "::1", "80"]) == ("::1", 80, options)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "started\n",
+        'started\n{"number": 0, "started": 1.0}\n',
+        'started\n{"attempted": 1, "ok": 1}\n',
+        'started\n{"number": 0, "started": 1.0, "error": "reset"}\n{"attempted": 1, "ok": 1}\n',
+    ],
+)
+def test_output_that_does_not_add_up_is_refused(text):
+    with pytest.raises(ValueError, match="the load"):
+        parse_output(text)
+
+
+def test_a_run_reports_from_a_process_of_its_own():
+    with serving(answer) as port, LoadRun(subprocess.Popen, "127.0.0.1", port, LoadOptions()) as it:
+        it.wait_started()
+        time.sleep(0.1)
+        result = it.stop()
+    assert result.failed == 0
+    assert result.ok == result.attempted == len(result.connections) > 0
+    assert result.pods == {"a": result.ok}
+
+
+def test_the_exit_status_tells_of_failures():
+    command = [sys.executable, "-I", "-S", str(Path(load.__file__)), "--count", "2", "--"]
+    with serving(answer) as port:
+        good = subprocess.run([*command, "127.0.0.1", str(port)], capture_output=True, check=False)
+    bad = subprocess.run([*command, "127.0.0.1", str(port)], capture_output=True, check=False)
+    assert (good.returncode, bad.returncode) == (0, 1)
+    assert parse_output(bad.stdout.decode()).errors == {"refused": 2}
+
+
+def test_a_run_that_is_killed_has_no_result():
+    with serving(answer) as port:
+        it = LoadRun(subprocess.Popen, "127.0.0.1", port, LoadOptions(rate=10))
+        it.wait_started()
+        it._process.send_signal(signal.SIGKILL)
+        with pytest.raises(EbpflbError, match="without a summary"):
+            it.result(5)
+
+
+def test_a_run_that_cannot_start_says_why():
+    options = LoadOptions(protocol="tcp")
+    with (
+        LoadRun(subprocess.Popen, "no-address", 1, options) as it,
+        pytest.raises(EbpflbError, match="did not start"),
+    ):
+        it.wait_started()
+
+
+def test_a_run_that_does_not_end_in_time_is_ended():
+    with serving(answer) as port:
+        it = LoadRun(subprocess.Popen, "127.0.0.1", port, LoadOptions(rate=10))
+        it.wait_started()
+        with pytest.raises(EbpflbError, match="still running after"):
+            it.result(0.05)

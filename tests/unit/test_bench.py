@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+from ebpflb.source.manifest import parse_manifest
+from tests.bench import manifests, report
+from tests.bench.report import Row, keep, limit_row, percentile_row, ratio_row
+from tests.bench.rounds import Comparison, in_turns, percentile
+
+NAMES = ["connect", "bulk", "start"]
+
+
+@pytest.fixture
+def document(tmp_path, monkeypatch):
+    path = tmp_path / "performance.md"
+    path.write_text("# P\n<!-- bench: begin -->\n<!-- bench: end -->\nend\n")
+    monkeypatch.setattr(report, "DOCUMENT", path)
+    return path
+
+
+def test_measures_take_turns_and_the_first_round_does_not_count():
+    order = []
+
+    def measure(name):
+        order.append(name)
+        return len(order)
+
+    found = in_turns({"a": lambda: measure("a"), "b": lambda: measure("b")}, rounds=2)
+    assert order == ["a", "b"] * 3
+    assert found == {"a": [3, 5], "b": [4, 6]}
+
+
+def test_a_ratio_is_that_of_the_medians_and_its_span_that_of_the_rounds():
+    ratio = Comparison(ours=[10, 30, 20], straight=[20, 40, 10]).ratio
+    assert ratio == (1.0, 0.5, 2.0)
+
+
+@pytest.mark.parametrize(("percent", "value"), [(50, 5), (99, 10), (100, 10), (1, 1)])
+def test_a_percentile_is_one_of_the_values(percent, value):
+    assert percentile([10, 9, 8, 7, 6, 5, 4, 3, 2, 1], percent) == value
+
+
+@pytest.mark.parametrize(("target", "verdict"), [(0.5, "OK"), (0.51, "short"), (None, "")])
+def test_a_ratio_is_short_below_its_target(target, verdict):
+    assert ratio_row("bulk", "x", Comparison([1], [2]), "/s", target).verdict == verdict
+
+
+def test_a_limit_is_short_when_the_median_reaches_it():
+    assert limit_row("start", "x", [0.5, 0.9, 5], "s", 1).verdict == "OK"
+    assert limit_row("start", "x", [0.5, 1.0, 5], "s", 1).verdict == "short"
+    assert percentile_row("change", "x", [1, 2, 30], 99, "ms", 10).verdict == "short"
+
+
+def test_rows_of_benches_that_did_not_run_stay(document):
+    keep([Row("connect", "old", "m", "r"), Row("start", "s", "m", "r", "< 1 s", "OK")], NAMES)
+    keep([Row("bulk", "b", "m", "r"), Row("connect", "new", "m", "r")], NAMES)
+    lines = [line for line in document.read_text().splitlines() if line.startswith("| ")]
+    assert [line.split()[3] for line in lines[2:]] == ["new", "b", "s"]
+    assert lines[-1] == "| start | s | m | r | < 1 s | OK |"
+    assert document.read_text().endswith("<!-- bench: end -->\nend\n")
+
+
+def test_rows_of_another_machine_are_not_mixed(document, monkeypatch):
+    keep([Row(name, "x", "m", "r") for name in NAMES], NAMES)
+    before = document.read_text()
+    monkeypatch.setattr(report, "machine_line", lambda: "another one")
+    assert "another machine" in keep([Row("bulk", "b", "m", "r")], NAMES)
+    assert document.read_text() == before
+    keep([Row(name, "y", "m", "r") for name in NAMES], NAMES)
+    assert "Machine: another one." in document.read_text()
+
+
+def test_made_up_services_are_what_an_agent_reads():
+    content = parse_manifest("x.json", manifests.numbered(7, 3, ["node1", "node2"]))
+    assert not content.remarks
+    assert [key.name for key in content.objects] == ["service-00007", "service-00007-1"]
+
+
+def test_no_two_made_up_services_share_an_address():
+    addresses = [manifests.cluster_ip(number) for number in range(10_000)]
+    for number in (0, 1, 9_999):
+        addresses += manifests.pods(number, 10) + manifests.pods(number, 1, first=10)
+    assert len(set(addresses)) == len(addresses)
+
+
+def test_one_endpoint_changes_with_the_first_one():
+    documents = [json.loads(manifests.numbered(0, 10, ["node1"], first)) for first in (0, 1)]
+    pods = [
+        {each["addresses"][0] for each in document["items"][1]["endpoints"]}
+        for document in documents
+    ]
+    assert len(pods[0] - pods[1]) == len(pods[1] - pods[0]) == 1
