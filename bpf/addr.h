@@ -3,6 +3,8 @@
 #ifndef LB_ADDR_H
 #define LB_ADDR_H
 
+#include "types.h"
+
 #define LB_AF_INET 2
 #define LB_AF_INET6 10
 

@@ -3,6 +3,9 @@
 #ifndef LB_BACKEND_H
 #define LB_BACKEND_H
 
+#include "maps.h"
+#include "verdict.h"
+
 struct lb_choice {
 	struct lb_backend *backend;
 	__u32 index;

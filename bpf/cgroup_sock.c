@@ -3,14 +3,6 @@
  * Socket-level balancing: the destination is replaced before a packet exists. IPv4 and IPv6 differ
  * only in how the context's address is read and written.
  */
-#include "config.h"
-#include "types.h"
-#include "maps.h"
-#include "verdict.h"
-#include "addr.h"
-#include "counters.h"
-#include "frontend.h"
-#include "backend.h"
 #include "socket.h"
 
 static __always_inline void lb_peer_get4(struct bpf_sock_addr *ctx, struct lb_addr *addr)

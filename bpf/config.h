@@ -44,12 +44,18 @@
 #define LB_MAX_SOCKETS 65536
 #endif
 
+#define LB_REPLY_FILTER_BITS 14
 #define LB_MAX_DEVICES 4096
 #define LB_MAX_NETNS 4096
 
 /* Whether the kernel has bpf_set_retval; without it a refusal is left to tc. */
 #ifndef LB_HAS_SET_RETVAL
 #define LB_HAS_SET_RETVAL 1
+#endif
+
+/* Whether the kernel has bpf_ktime_get_coarse_ns. */
+#ifndef LB_HAS_COARSE_CLOCK
+#define LB_HAS_COARSE_CLOCK 1
 #endif
 
 /* Random SNAT ports tried before a packet is dropped with LB_DROP_SNAT_PORTS. */

@@ -7,7 +7,21 @@
 #ifndef LB_CONNTRACK_H
 #define LB_CONNTRACK_H
 
+#include "backend.h"
+#include "maps.h"
+#include "packet.h"
+
 #define LB_SECOND 1000000000ULL
+
+/* CLOCK_MONOTONIC in nanoseconds, to the tick where the kernel has that (5.11): it costs less. */
+static __always_inline __u64 lb_now(void)
+{
+#if LB_HAS_COARSE_CLOCK
+	return bpf_ktime_get_coarse_ns();
+#else
+	return bpf_ktime_get_ns();
+#endif
+}
 
 /* A new flow as decided: what its packets become and where its replies are reversed. */
 struct lb_flow {
@@ -65,7 +79,7 @@ static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 	settings = lb_settings.lookup(&zero);
 	if (!settings)
 		return 0;
-	oldest = bpf_ktime_get_ns() - settings->udp_timeout * LB_SECOND;
+	oldest = lb_now() - settings->udp_timeout * LB_SECOND;
 	if ((__s64)entry->last_seen >= oldest)
 		return 0;
 	peer = lb_conntrack_peer(key, entry, peer_key);
@@ -83,11 +97,47 @@ static __always_inline int lb_conntrack_is_stale_udp(struct lb_packet *pkt,
 	return lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
 }
 
+static __always_inline void lb_conntrack_delete(struct lb_tuple *key, int is_established)
+{
+	if (is_established)
+		lb_conntrack.delete(key);
+	else
+		lb_ct_short.delete(key);
+}
+
+/* Deletes both directions; the other one must be known to be this flow's. */
+static __always_inline void lb_conntrack_remove(struct lb_packet *pkt,
+						const struct lb_conntrack *entry)
+{
+	int is_established = entry->state & LB_CT_ESTABLISHED;
+
+	lb_tuple_reverse(&pkt->peer, &entry->to);
+	lb_conntrack_delete(&pkt->peer, is_established);
+	lb_conntrack_delete(&pkt->tuple, is_established);
+}
+
+/*
+ * A backend accepts a connection that did not open here: the client came to it directly, from the
+ * port of a flow that has ended. That flow is forgotten, or its entry would claim the new one.
+ */
+static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
+						   const struct lb_conntrack *entry)
+{
+	__u8 accepts = LB_TCP_SYN | LB_TCP_ACK;
+
+	if (pkt->tuple.proto != IPPROTO_TCP || entry->direction != LB_DIR_REPLY ||
+	    !(entry->state & LB_CT_CLOSED) || (pkt->tcp_flags & accepts) != accepts)
+		return 0;
+	if (lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer))
+		lb_conntrack_remove(pkt, entry);
+	return 1;
+}
+
 /* Whether the entry still decides for this packet, or the packet opens a new flow in its place. */
 static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 						   const struct lb_conntrack *entry)
 {
-	if (lb_conntrack_is_stale_udp(pkt, entry))
+	if (lb_conntrack_is_stale_udp(pkt, entry) || lb_conntrack_is_foreign(pkt, entry))
 		return 0;
 	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)
 		return 1;
@@ -111,7 +161,7 @@ static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,
 	entry->hook = flow->hook;
 	entry->state = 0;
 	entry->flags = flow->flags;
-	entry->pad = 0;
+	entry->fin_end = 0;
 }
 
 /* The original's entry turned into the reply's, which becomes the reverse of the packet's tuple. */
@@ -156,40 +206,77 @@ static __always_inline void lb_conntrack_close_one(struct lb_tuple *key, struct 
 		lb_conntrack.delete(key);
 }
 
-static __always_inline void lb_conntrack_close(struct lb_packet *pkt, struct lb_conntrack *entry,
-					       int must_have_fin)
+/* A reset may be forged or out of window: the flow goes where pressure may take it, no further. */
+static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
 
-	if (must_have_fin && (!other || !(other->state & LB_CT_FIN)))
-		return;
 	if (other)
 		lb_conntrack_close_one(&pkt->peer, other);
 	lb_conntrack_close_one(&pkt->tuple, entry);
 }
 
+/* A FIN: the other direction is told which acknowledgement covers it. */
+static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_conntrack *entry)
+{
+	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	__u32 payload = pkt->len - (pkt->l4 - pkt->l3) - pkt->header_len;
+
+	if (!other)
+		return;
+	other->fin_end = pkt->seq + payload + 1;
+	other->state |= LB_CT_PEER_FIN;
+	if (entry->state & LB_CT_PEER_FIN) {
+		other->state |= LB_CT_CLOSED;
+		entry->state |= LB_CT_CLOSED;
+	}
+}
+
+/* Both sides have acknowledged the other's FIN: nothing that matters can follow. */
+static __always_inline void lb_conntrack_fin_acked(struct lb_packet *pkt,
+						   struct lb_conntrack *entry)
+{
+	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+
+	entry->state |= LB_CT_FIN_ACKED;
+	if (other && other->state & LB_CT_FIN_ACKED)
+		lb_conntrack_remove(pkt, entry);
+}
+
+static __always_inline void lb_conntrack_track_ack(struct lb_packet *pkt,
+						   struct lb_conntrack *entry)
+{
+	__u8 fin = entry->state & (LB_CT_PEER_FIN | LB_CT_FIN_ACKED);
+
+	entry->state |= LB_CT_ACK;
+	if (fin == LB_CT_PEER_FIN && (__s32)(pkt->ack - entry->fin_end) >= 0)
+		lb_conntrack_fin_acked(pkt, entry);
+	else if (entry->direction == LB_DIR_ORIGINAL &&
+		 !(entry->state & (LB_CT_ESTABLISHED | LB_CT_CLOSED)))
+		lb_conntrack_promote(pkt, entry);
+}
+
 static __always_inline void lb_conntrack_track_tcp(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
-	if (pkt->tcp_flags & LB_TCP_SYN)
-		entry->state |= LB_CT_SYN;
-	else if (pkt->tcp_flags & LB_TCP_ACK)
-		entry->state |= LB_CT_ACK;
 	if (pkt->tcp_flags & LB_TCP_RST) {
-		lb_conntrack_close(pkt, entry, 0);
-	} else if (pkt->tcp_flags & LB_TCP_FIN) {
-		entry->state |= LB_CT_FIN;
-		lb_conntrack_close(pkt, entry, 1);
-	} else if (entry->direction == LB_DIR_ORIGINAL && entry->state & LB_CT_ACK &&
-		   !(entry->state & (LB_CT_ESTABLISHED | LB_CT_CLOSED))) {
-		lb_conntrack_promote(pkt, entry);
+		lb_conntrack_reset(pkt, entry);
+		return;
 	}
+	if (pkt->tcp_flags & LB_TCP_SYN) {
+		entry->state |= LB_CT_SYN;
+		return;
+	}
+	if (pkt->tcp_flags & LB_TCP_FIN)
+		lb_conntrack_fin(pkt, entry);
+	if (pkt->tcp_flags & LB_TCP_ACK)
+		lb_conntrack_track_ack(pkt, entry);
 }
 
 /* Counts the packet and moves the state on. May move the entry: it is not to be used after. */
 static __always_inline void lb_conntrack_track(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	entry->last_seen = bpf_ktime_get_ns();
+	entry->last_seen = lb_now();
 	__sync_fetch_and_add(&entry->packets, 1);
 	__sync_fetch_and_add(&entry->bytes, pkt->len);
 	if (pkt->tuple.proto == IPPROTO_TCP)

@@ -6,6 +6,9 @@
 #ifndef LB_COUNTERS_H
 #define LB_COUNTERS_H
 
+#include "maps.h"
+#include "types.h"
+
 static __always_inline void lb_count_drop_reason(int reason)
 {
 	__u64 *count = lb_count_drop.lookup(&reason);

@@ -3,18 +3,13 @@
 #ifndef LB_CSUM_H
 #define LB_CSUM_H
 
+#include "packet.h"
+
 static __always_inline __u16 lb_csum_fold(__u32 sum)
 {
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	return ~sum;
-}
-
-/* The difference between two addresses; equal words (the mapped prefix) add nothing. */
-static __always_inline __s64 lb_csum_diff_addr(const struct lb_addr *from, const struct lb_addr *to,
-					       __s64 seed)
-{
-	return bpf_csum_diff((__be32 *)from, sizeof(*from), (__be32 *)to, sizeof(*to), seed);
 }
 
 static __always_inline int lb_csum_offset(const struct lb_packet *pkt)

@@ -6,6 +6,10 @@
 #ifndef LB_FORWARD_H
 #define LB_FORWARD_H
 
+#include "packet.h"
+#include "rewrite.h"
+#include "verdict.h"
+
 /* bcc declares this helper with three arguments; the kernel's has four. */
 static long (*lb_redirect_neigh)(__u32 ifindex, void *params, int plen,
 				 __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
@@ -88,8 +92,9 @@ static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_pac
 	return LB_REDIRECT;
 }
 
-/* Out of the device the packet came in by, to whoever sent it. */
-static __always_inline int lb_return_to_sender(struct __sk_buff *skb, const struct lb_packet *pkt)
+/* To whoever sent the packet: out of the device it came in by, or back up the stack at egress. */
+static __always_inline int lb_return_to_sender(struct __sk_buff *skb, const struct lb_packet *pkt,
+					       int hook)
 {
 	__u8 macs[2 * ETH_ALEN];
 
@@ -99,7 +104,7 @@ static __always_inline int lb_return_to_sender(struct __sk_buff *skb, const stru
 		    bpf_skb_store_bytes(skb, ETH_ALEN, macs, ETH_ALEN, 0))
 			return -LB_DROP_REWRITE;
 	}
-	bpf_redirect(skb->ifindex, 0);
+	bpf_redirect(skb->ifindex, hook == LB_HOOK_HOST_EGRESS ? BPF_F_INGRESS : 0);
 	return LB_REDIRECT;
 }
 

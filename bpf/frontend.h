@@ -3,6 +3,9 @@
 #ifndef LB_FRONTEND_H
 #define LB_FRONTEND_H
 
+#include "addr.h"
+#include "maps.h"
+
 /* index: of the frontend, for its counters. */
 struct lb_match {
 	struct lb_desc *desc;

@@ -3,6 +3,9 @@
 #ifndef LB_MAPS_H
 #define LB_MAPS_H
 
+#include "config.h"
+#include "types.h"
+
 #define LB_MAP(type, key, leaf, name, size) \
 	BPF_TABLE_PINNED(type, key, leaf, name, size, LB_PIN_MAPS "/" #name)
 
@@ -32,6 +35,8 @@ LB_MAP("array", int, struct lb_settings, lb_settings, 1);
 LB_MAP("hash", struct lb_tuple, struct lb_conntrack, lb_conntrack, LB_MAX_CONNTRACK);
 /* Half-open, closed and UDP flows. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_short, LB_MAX_CT_SHORT);
+/* Hash of (source address, port) -> whether replies of flows may look like that. */
+LB_MAP("array", int, __u8, lb_reply_filter, 1 << LB_REPLY_FILTER_BITS);
 /* What a socket was translated to, and back. */
 LB_MAP("lru_hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SOCKETS);
 /* Per frontend index, per backend index, per drop reason. */

@@ -7,6 +7,10 @@
 #ifndef LB_PACKET_H
 #define LB_PACKET_H
 
+#include "addr.h"
+#include "types.h"
+#include "verdict.h"
+
 #define LB_TCP_FIN 0x01
 #define LB_TCP_SYN 0x02
 #define LB_TCP_RST 0x04
@@ -20,13 +24,16 @@ struct lb_cursor {
 };
 
 /*
- * l3 and l4 are offsets from skb->data; l2 is the length of the link header, len of what follows.
+ * l3 and l4 are offsets from skb->data; l2 is the length of the link header, len of the IP packet.
+ * seq and ack: of TCP, host byte order.
  * peer: the key of the other direction, once it was needed; one place, because the stack is small.
  */
 struct lb_packet {
 	struct lb_tuple tuple;
 	struct lb_tuple peer;
 	__u32 len;
+	__u32 seq;
+	__u32 ack;
 	__u16 l3;
 	__u16 l4;
 	__u16 header_len;
@@ -48,6 +55,7 @@ static __always_inline int lb_parse_ipv4(struct lb_cursor *cur, struct lb_packet
 	lb_addr_from_ipv4(&pkt->tuple.daddr, ip->daddr);
 	pkt->tuple.proto = ip->protocol;
 	pkt->ttl = ip->ttl;
+	pkt->len = bpf_ntohs(ip->tot_len);
 	pkt->is_ipv4 = 1;
 	cur->pos = ip + 1;
 	return LB_NEXT;
@@ -65,6 +73,7 @@ static __always_inline int lb_parse_ipv6(struct lb_cursor *cur, struct lb_packet
 		return LB_PASS;
 	pkt->tuple.proto = ip->nexthdr;
 	pkt->ttl = ip->hop_limit;
+	pkt->len = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	pkt->is_ipv4 = 0;
 	cur->pos = ip + 1;
 	return LB_NEXT;
@@ -79,6 +88,8 @@ static __always_inline int lb_parse_tcp(struct lb_cursor *cur, struct lb_packet 
 	pkt->tuple.sport = tcp->source;
 	pkt->tuple.dport = tcp->dest;
 	pkt->tcp_flags = ((__u8 *)tcp)[13];
+	pkt->seq = bpf_ntohl(tcp->seq);
+	pkt->ack = bpf_ntohl(tcp->ack_seq);
 	pkt->header_len = tcp->doff * 4;
 	return LB_NEXT;
 }
@@ -131,7 +142,9 @@ static __always_inline int lb_parse(struct __sk_buff *skb, struct lb_packet *pkt
 		verdict = lb_parse_ipv6(&cur, pkt);
 	if (verdict)
 		return verdict;
-	pkt->len = skb->len - l2;
+	/* Smaller than what arrived: padding of the link. Larger: truncated, or BIG TCP. */
+	if (pkt->len > skb->len - l2 || skb->gso_size)
+		pkt->len = skb->len - l2;
 	pkt->l2 = l2;
 	pkt->l3 = l2;
 	pkt->l4 = l2 + (pkt->is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));

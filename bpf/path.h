@@ -3,18 +3,23 @@
 #ifndef LB_PATH_H
 #define LB_PATH_H
 
-/* Rewritten, and sent where it must leave. fib is filled when the packet leaves from here. */
-static __always_inline int lb_act(struct __sk_buff *skb, struct lb_packet *pkt,
-				  const struct lb_tuple *to, int flags, __u32 ifindex,
-				  struct bpf_fib_lookup *fib)
-{
-	int leaves = fib->ifindex != 0;
+#include "conntrack.h"
+#include "counters.h"
+#include "filter.h"
+#include "forward.h"
+#include "frontend.h"
+#include "reject.h"
+#include "rewrite.h"
+#include "service.h"
+#include "snat.h"
 
-	if (lb_rewrite(skb, pkt, to))
-		return -LB_DROP_REWRITE;
+/* The rewritten packet, where it must leave. fib is filled when that is from here. */
+static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet *pkt, int flags,
+				   __u32 ifindex, struct bpf_fib_lookup *fib)
+{
 	if (flags & LB_CT_HAIRPIN)
-		return lb_return_to_sender(skb, pkt);
-	if (leaves)
+		return lb_return_to_sender(skb, pkt, LB_HOOK_POD_INGRESS);
+	if (fib->ifindex)
 		return lb_forward(skb, pkt, fib);
 	if (ifindex && ifindex != skb->ifindex)
 		return lb_leave(skb, pkt, ifindex);
@@ -31,13 +36,28 @@ static __always_inline int lb_leaves_from_tc(const struct lb_conntrack *entry)
 	return entry->flags & LB_CT_SNAT;
 }
 
-/* A flow lives only as a pair; the LRU may have taken one half. */
+/* A flow lives only as a pair; the LRU may have taken one half before it was established. */
 static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
 					     const struct lb_conntrack *entry)
 {
 	if (entry->direction != LB_DIR_ORIGINAL || entry->state & LB_CT_ESTABLISHED)
 		return 0;
+	if (pkt->tuple.proto == IPPROTO_TCP && !lb_ct_is_syn(pkt) && !(entry->flags & LB_CT_SNAT))
+		return 0;
 	return !lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+}
+
+/* Whether the entry is for this packet at this hook. One that a SYN replaces makes room for it. */
+static __always_inline int lb_conntrack_applies(struct lb_packet *pkt,
+						const struct lb_conntrack *entry, int hook)
+{
+	if (entry->hook != hook)
+		return 0;
+	if (lb_conntrack_is_current(pkt, entry) && !lb_has_lost_reply(pkt, entry))
+		return 1;
+	if (entry->direction == LB_DIR_ORIGINAL && entry->state & LB_CT_ESTABLISHED)
+		lb_conntrack_remove(pkt, entry);
+	return 0;
 }
 
 /* LB_NEXT: no entry for this packet at this hook. */
@@ -45,25 +65,23 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 					 struct bpf_fib_lookup *fib)
 {
 	struct lb_conntrack *entry = lb_conntrack_lookup(&pkt->tuple);
-	struct lb_tuple to;
 	__u32 ifindex;
 	int verdict;
 	int flags;
 
-	if (!entry || entry->hook != hook)
-		return LB_NEXT;
-	if (!lb_conntrack_is_current(pkt, entry) || lb_has_lost_reply(pkt, entry))
+	if (!entry || !lb_conntrack_applies(pkt, entry, hook))
 		return LB_NEXT;
 	if (lb_leaves_from_tc(entry)) {
 		verdict = lb_fib_lookup(fib, skb, pkt, &entry->to.daddr);
 		if (verdict)
 			return verdict;
 	}
-	to = entry->to;
+	if (lb_rewrite(skb, pkt, &entry->to))
+		return -LB_DROP_REWRITE;
 	flags = entry->flags;
 	ifindex = entry->ifindex;
 	lb_conntrack_track(pkt, entry);
-	return lb_act(skb, pkt, &to, flags, ifindex, fib);
+	return lb_send(skb, pkt, flags, ifindex, fib);
 }
 
 static __always_inline int lb_service_route(struct __sk_buff *skb, const struct lb_packet *pkt,
@@ -102,11 +120,13 @@ static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *
 	if (verdict)
 		return verdict;
 	lb_count_connection(match.index, choice.index);
-	return lb_act(skb, pkt, &flow.to, flow.flags, 0, fib);
+	if (lb_rewrite(skb, pkt, &flow.to))
+		return -LB_DROP_REWRITE;
+	return lb_send(skb, pkt, flow.flags, 0, fib);
 }
 
 /* Counts and answers what is not let through. */
-static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_packet *pkt,
+static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_packet *pkt, int hook,
 				      int verdict, __u32 mtu)
 {
 	if (verdict == LB_REDIRECT)
@@ -114,7 +134,7 @@ static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_pac
 	if (verdict >= 0)
 		return TC_ACT_UNSPEC;
 	lb_count_drop_reason(-verdict);
-	if (lb_reject(skb, pkt, -verdict, mtu) == LB_REDIRECT)
+	if (lb_reject(skb, pkt, -verdict, hook, mtu) == LB_REDIRECT)
 		return TC_ACT_REDIRECT;
 	return TC_ACT_SHOT;
 }
@@ -147,7 +167,7 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 	if (verdict)
 		return TC_ACT_UNSPEC;
 	verdict = lb_to_our_address(skb, &pkt, place, &fib);
-	return lb_tc_exit(skb, &pkt, verdict, fib.tot_len);
+	return lb_tc_exit(skb, &pkt, place->hook, verdict, fib.tot_len);
 }
 
 /* What leaves: replies of backends; and, on a host device, what the host itself sends to a VIP. */
@@ -156,13 +176,16 @@ static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_pl
 	struct bpf_fib_lookup fib = {};
 	struct lb_packet pkt;
 	int verdict = lb_parse(skb, &pkt, l2);
+	int is_own;
 
 	if (verdict)
 		return TC_ACT_UNSPEC;
-	verdict = lb_known_flow(skb, &pkt, place->hook, &fib);
-	if (!verdict && place->is_local_source && skb->sk)
+	is_own = place->is_local_source && skb->sk;
+	if (is_own || lb_filter_may_be_reply(&pkt.tuple))
+		verdict = lb_known_flow(skb, &pkt, place->hook, &fib);
+	if (!verdict && is_own)
 		verdict = lb_to_our_address(skb, &pkt, place, &fib);
-	return lb_tc_exit(skb, &pkt, verdict, fib.tot_len);
+	return lb_tc_exit(skb, &pkt, place->hook, verdict, fib.tot_len);
 }
 
 #endif

@@ -6,6 +6,11 @@
 #ifndef LB_REJECT_H
 #define LB_REJECT_H
 
+#include "csum.h"
+#include "forward.h"
+#include "packet.h"
+#include "verdict.h"
+
 #define LB_ICMP_TTL 64
 #define LB_ICMP_HEADER 8
 
@@ -128,7 +133,7 @@ static __always_inline int lb_reject_ipv6(struct __sk_buff *skb, const struct lb
 
 /* LB_REDIRECT when the sender is told, LB_NEXT when the reason is not one to tell. */
 static __always_inline int lb_reject(struct __sk_buff *skb, const struct lb_packet *pkt, int reason,
-				     __u32 mtu)
+				     int hook, __u32 mtu)
 {
 	struct lb_icmp icmp;
 
@@ -136,7 +141,7 @@ static __always_inline int lb_reject(struct __sk_buff *skb, const struct lb_pack
 		return LB_NEXT;
 	if (pkt->is_ipv4 ? lb_reject_ipv4(skb, pkt, &icmp) : lb_reject_ipv6(skb, pkt, &icmp))
 		return LB_NEXT;
-	return lb_return_to_sender(skb, pkt);
+	return lb_return_to_sender(skb, pkt, hook);
 }
 
 #endif

@@ -3,6 +3,14 @@
 #ifndef LB_SERVICE_H
 #define LB_SERVICE_H
 
+#include "backend.h"
+#include "conntrack.h"
+#include "counters.h"
+#include "forward.h"
+#include "frontend.h"
+#include "maps.h"
+#include "packet.h"
+
 /* What an entry point knows about the packets it sees. */
 struct lb_place {
 	__u8 hook;

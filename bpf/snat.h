@@ -6,6 +6,12 @@
 #ifndef LB_SNAT_H
 #define LB_SNAT_H
 
+#include "conntrack.h"
+#include "filter.h"
+#include "maps.h"
+#include "packet.h"
+#include "verdict.h"
+
 /* Host byte order; uniformly random over both ranges, fully random as kube-proxy's masquerade. */
 static __always_inline __u16 lb_snat_random_port(const struct lb_settings *settings)
 {
@@ -18,39 +24,53 @@ static __always_inline __u16 lb_snat_random_port(const struct lb_settings *setti
 	return settings->snat_ports[1].first + n - first;
 }
 
-static __always_inline int lb_snat_is_over(struct lb_packet *pkt, const struct lb_tuple *reply,
-					   const struct lb_conntrack *entry)
+/* Whether a live flow has this reply tuple; with UDP, one that was answered within its timeout. */
+static __always_inline int lb_snat_is_taken(struct lb_tuple *reply,
+					    const struct lb_settings *settings, __u64 now)
 {
-	if (reply->proto == IPPROTO_UDP)
-		return lb_conntrack_is_idle(reply, entry, &pkt->peer);
-	return entry->state & LB_CT_CLOSED;
-}
+	struct lb_conntrack *old = lb_conntrack_lookup(reply);
 
-/* Takes the reply tuple: a free one, its own, or that of a flow which has ended. 0 if it can. */
-static __always_inline int lb_snat_take(struct lb_packet *pkt, struct lb_tuple *reply,
-					struct lb_conntrack *entry)
-{
-	struct lb_conntrack *old;
-
-	if (reply->proto == IPPROTO_TCP && lb_conntrack.lookup(reply))
-		return -1;
-	if (!lb_ct_short.insert(reply, entry))
-		return 0;
-	old = lb_ct_short.lookup(reply);
 	if (!old)
-		return -1;
-	if (!lb_tuple_is_equal(&old->to, &entry->to)) {
-		if (!lb_snat_is_over(pkt, reply, old))
-			return -1;
-		if (lb_conntrack_peer(reply, old, &pkt->peer))
-			lb_ct_short.delete(&pkt->peer);
-	}
-	return lb_ct_short.update(reply, entry);
+		return 0;
+	if (reply->proto == IPPROTO_UDP)
+		return (__s64)(now - old->last_seen) < (__s64)(settings->udp_timeout * LB_SECOND);
+	return !(old->state & LB_CT_CLOSED);
 }
 
-/* Fills reply->dport. */
-static __always_inline int lb_snat_reserve(struct lb_packet *pkt, struct lb_tuple *reply,
-					   struct lb_conntrack *entry)
+/* Fills reply->dport. Returns 0 when a port was found. */
+static __always_inline int lb_snat_pick(struct lb_tuple *reply, const struct lb_settings *settings,
+					__u64 now)
+{
+	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
+		reply->dport = bpf_htons(lb_snat_random_port(settings));
+		if (!lb_snat_is_taken(reply, settings, now))
+			return 0;
+	}
+	return -1;
+}
+
+/* Forgets the flow that had the reply tuple, if it has ended or is the same one. 0 if it is free. */
+static __always_inline int lb_snat_free(struct lb_packet *pkt, struct lb_tuple *reply,
+					const struct lb_conntrack *entry,
+					const struct lb_settings *settings)
+{
+	struct lb_conntrack *old = lb_conntrack_lookup(reply);
+	int is_established;
+
+	if (!old)
+		return 0;
+	if (!lb_tuple_is_equal(&old->to, &entry->to) &&
+	    lb_snat_is_taken(reply, settings, entry->created))
+		return -1;
+	is_established = old->state & LB_CT_ESTABLISHED;
+	if (lb_conntrack_peer(reply, old, &pkt->peer))
+		lb_conntrack_delete(&pkt->peer, is_established);
+	lb_conntrack_delete(reply, is_established);
+	return 0;
+}
+
+static __always_inline int lb_snat_reserve(struct lb_packet *pkt, const struct lb_flow *flow,
+					   struct lb_tuple *reply, struct lb_conntrack *entry)
 {
 	struct lb_settings *settings;
 	int zero = 0;
@@ -58,27 +78,12 @@ static __always_inline int lb_snat_reserve(struct lb_packet *pkt, struct lb_tupl
 	settings = lb_settings.lookup(&zero);
 	if (!settings)
 		return -LB_DROP_SNAT_PORTS;
-	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
-		reply->dport = bpf_htons(lb_snat_random_port(settings));
-		if (!lb_snat_take(pkt, reply, entry))
-			return LB_NEXT;
+	if (flow->flags & LB_CT_SNAT || lb_snat_free(pkt, reply, entry, settings)) {
+		if (lb_snat_pick(reply, settings, entry->created) ||
+		    lb_snat_free(pkt, reply, entry, settings))
+			return -LB_DROP_SNAT_PORTS;
 	}
-	return -LB_DROP_SNAT_PORTS;
-}
-
-/* An established flow of the same tuple, which would hide the new entries. */
-static __always_inline void lb_conntrack_forget(struct lb_packet *pkt)
-{
-	struct lb_conntrack *old;
-
-	if (pkt->tuple.proto == IPPROTO_UDP)
-		return;
-	old = lb_conntrack.lookup(&pkt->tuple);
-	if (!old)
-		return;
-	if (lb_conntrack_peer(&pkt->tuple, old, &pkt->peer))
-		lb_conntrack.delete(&pkt->peer);
-	lb_conntrack.delete(&pkt->tuple);
+	return lb_ct_short.insert(reply, entry) ? -LB_DROP_SNAT_PORTS : LB_NEXT;
 }
 
 /*
@@ -90,18 +95,16 @@ static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_
 {
 	struct lb_conntrack *entry;
 	struct lb_tuple reply;
-	int verdict = LB_NEXT;
+	int verdict;
 	int zero = 0;
 
 	entry = lb_ct_scratch.lookup(&zero);
 	if (!entry)
 		return -LB_DROP_CONNTRACK_FULL;
-	lb_conntrack_forget(pkt);
 	lb_tuple_reverse(&reply, &flow->to);
-	lb_conntrack_fill(entry, flow, bpf_ktime_get_ns());
+	lb_conntrack_fill(entry, flow, lb_now());
 	lb_conntrack_fill_reply(entry, flow, &pkt->tuple);
-	if (flow->flags & LB_CT_SNAT || lb_snat_take(pkt, &reply, entry))
-		verdict = lb_snat_reserve(pkt, &reply, entry);
+	verdict = lb_snat_reserve(pkt, flow, &reply, entry);
 	if (verdict)
 		return verdict;
 	flow->to.sport = reply.dport;
@@ -113,6 +116,7 @@ static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_
 		lb_ct_short.delete(&reply);
 		return -LB_DROP_CONNTRACK_FULL;
 	}
+	lb_filter_add(&reply);
 	return LB_NEXT;
 }
 

@@ -3,6 +3,13 @@
 #ifndef LB_SOCKET_H
 #define LB_SOCKET_H
 
+#include "addr.h"
+#include "backend.h"
+#include "counters.h"
+#include "frontend.h"
+#include "maps.h"
+#include "verdict.h"
+
 /* bcc 0.26 declares this helper as u32; the kernel's is u64. */
 static __u64 (*lb_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
 

@@ -3,22 +3,6 @@
  * Packet-level balancing. A workload device's ingress is what its pod sends; a host device's
  * ingress is what arrives from outside. Whatever is not ours passes untouched.
  */
-#include "config.h"
-#include "types.h"
-#include "maps.h"
-#include "verdict.h"
-#include "addr.h"
-#include "packet.h"
-#include "counters.h"
-#include "csum.h"
-#include "rewrite.h"
-#include "frontend.h"
-#include "backend.h"
-#include "conntrack.h"
-#include "snat.h"
-#include "forward.h"
-#include "reject.h"
-#include "service.h"
 #include "path.h"
 
 int lb_host_ingress(struct __sk_buff *skb)

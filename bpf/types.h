@@ -58,8 +58,7 @@ struct lb_desc {
 enum lb_backend_flag {
 	LB_BACKEND_LOCAL = 1 << 0,
 	LB_BACKEND_TERMINATING = 1 << 1,
-	/* Some range of its Service port names it: new flows may go there. */
-	LB_BACKEND_USABLE = 1 << 2,
+	LB_BACKEND_USABLE = 1 << 2, /* some range of its Service port names it */
 };
 
 /* One endpoint of one Service port. generation changes when the index is given to another one. */
@@ -73,7 +72,7 @@ struct lb_backend {
 	__u32 service;
 };
 
-/* Zero-terminated; a Service port name for tools that have only the pins. */
+/* Zero-terminated; for tools that have only the pins. */
 struct lb_name {
 	char ns[64];
 	char service[64];
@@ -107,8 +106,7 @@ struct lb_device {
 
 enum lb_netns_flag {
 	LB_NETNS_HOST = 1 << 0,
-	/* Its device carries our tc programs. */
-	LB_NETNS_COVERED = 1 << 1,
+	LB_NETNS_COVERED = 1 << 1, /* its device carries our tc programs */
 };
 
 struct lb_netns {
@@ -161,13 +159,14 @@ enum lb_hook {
 	LB_HOOK_POD_EGRESS = 4,
 };
 
-/* Seen in this direction; LB_CT_CLOSED once the flow has ended. */
+/* Seen in this direction. PEER_FIN: in the other one; CLOSED: by both sides, or reset. */
 enum lb_ct_state {
 	LB_CT_SYN = 1 << 0,
 	LB_CT_ACK = 1 << 1,
-	LB_CT_FIN = 1 << 2,
+	LB_CT_PEER_FIN = 1 << 2,
 	LB_CT_CLOSED = 1 << 3,
 	LB_CT_ESTABLISHED = 1 << 4,
+	LB_CT_FIN_ACKED = 1 << 5,
 };
 
 enum lb_ct_flag {
@@ -178,8 +177,9 @@ enum lb_ct_flag {
 };
 
 /*
- * One direction of a flow: what its packets become, and at which hook. Times: bpf_ktime_get_ns().
- * ifindex: where packets of this direction must leave, 0 when the stack routes them.
+ * One direction of a flow: what its packets become, and at which hook. Times: CLOCK_MONOTONIC, ns.
+ * ifindex: where they must leave, 0 when the stack routes them. fin_end: what acknowledges the
+ * other side's FIN, host byte order.
  */
 struct lb_conntrack {
 	struct lb_tuple to;
@@ -195,7 +195,7 @@ struct lb_conntrack {
 	__u8 hook;
 	__u8 state;
 	__u8 flags;
-	__u32 pad;
+	__u32 fin_end;
 };
 
 /* peer is the frontend in direction original (sendmsg) and the backend in direction reply. */

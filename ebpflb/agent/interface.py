@@ -13,6 +13,9 @@ Desired = Mapping[ServiceName, Sequence[Frontend]]
 Refused = Mapping[ServiceName, MapError]
 Errors = Mapping[str, EbpflbError]
 
+# For so long what was replaced is left alone.
+GRACE_SECONDS = 1.0
+
 
 class Expired(NamedTuple):
     """What a step of expiry did; `finished`: it came to the end of the tables."""
@@ -27,10 +30,11 @@ class Dataplane(Protocol):
     Methods raise MapError where a write failed, and other errors where repeating is of no use.
     """
 
-    def start(self, desired: Desired) -> Refused:
+    def start(self, desired: Desired, *, keep_others: bool) -> Refused:
         """Bring maps and hooks in force; what was in force before stays so until then.
 
-        Returns the Services that do not fit and keep what they had.
+        `keep_others`: Services of an earlier run that are not in `desired` stay. Returns the
+        Services that do not fit and keep what they had.
         """
         ...
 
@@ -38,11 +42,11 @@ class Dataplane(Protocol):
         """Give these Services these frontends; none means that a Service is gone."""
         ...
 
-    def resync(self, desired: Desired) -> Refused:
-        """Read the maps back and compare everything; Services not in `desired` are gone."""
+    def resync(self, desired: Desired, *, keep_others: bool) -> Refused:
+        """Read the maps back and compare everything; other Services go, unless they are kept."""
         ...
 
-    def grow(self, desired: Desired) -> Refused:
+    def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
         """As `resync()`, with more room in the maps: a new generation."""
         ...
 

@@ -13,7 +13,7 @@ from errno import E2BIG
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.agent.interface import Desired, Errors, Expired, Refused
+from ebpflb.agent.interface import GRACE_SECONDS, Desired, Errors, Expired, Refused
 from ebpflb.config import Settings
 from ebpflb.dataplane import libc
 from ebpflb.dataplane.counters import read_drops
@@ -37,9 +37,6 @@ from ebpflb.log import fields
 from ebpflb.observe.metrics import Reading
 
 _log = logging.getLogger("ebpflb.agent")
-
-# For so long what was replaced is left alone.
-GRACE_SECONDS = 1.0
 
 # Looked through at a scrape; how full the others are is known without looking.
 _FLOW_TABLES = ("lb_conntrack", "lb_ct_short", "lb_sockets", "lb_devices", "lb_netns")
@@ -68,14 +65,17 @@ class Kernel:
         self._probe.require()
         _require_cgroup2(settings.cgroup_root)
         self._pins = Pins(settings.bpffs_root)
-        can_refuse = self._probe.supports(Feature.SET_RETVAL)
-        self._loader = Loader(self._pins, has_set_retval=can_refuse)
+        self._loader = Loader(
+            self._pins,
+            has_set_retval=self._probe.supports(Feature.SET_RETVAL),
+            has_coarse_clock=self._probe.supports(Feature.COARSE_CLOCK),
+        )
         self._in_use: _Active | None = None
         self._network = NetworkState({}, {}, {})
         self._errors: Errors = {}
         self._usage: Mapping[str, tuple[int, int]] = {}
-        self._quiet_since = float("-inf")
-        self._is_quiet = False
+        self._quiesced: float | None = None
+        self._committed = False
         self._may_forget = True
         self._expiring = False
 
@@ -90,34 +90,32 @@ class Kernel:
             self._in_use.hooks.close()
         self._pins.close()
 
-    def start(self, desired: Desired) -> Refused:
+    def start(self, desired: Desired, *, keep_others: bool) -> Refused:
         """See Dataplane."""
-        refused = self._move(self._loader.load(_sizes_for(desired)), desired)
+        generation = self._loader.load(_sizes_for(desired))
+        refused = self._move(generation, desired, keep_others=keep_others)
         for hook in CGROUP_HOOKS:
             if hook in self._errors:
                 raise self._errors[hook]
-        self._loader.finish(self._active.generation)
         return refused
 
-    def grow(self, desired: Desired) -> Refused:
+    def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
         """See Dataplane. LoadError when there is far more room than `desired` could need."""
         sizes, needed = pinned_sizes(self._active.generation), _sizes_for(desired)
         if sizes == sizes.at_least(needed.grown().grown()):
             raise LoadError(f"the maps are large enough already: {sizes}")
         sizes = sizes.grown().at_least(needed)
         _log.info("making room", extra=fields(frontends=sizes.frontends, slots=sizes.slots))
-        refused = self._move(self._loader.load(sizes), desired)
-        self._loader.finish(self._active.generation)
-        return refused
+        return self._move(self._loader.load(sizes), desired, keep_others=keep_others)
 
     def apply(self, changed: Desired) -> Refused:
         """See Dataplane."""
         return self._wrote(self._active.sync.apply(changed))
 
-    def resync(self, desired: Desired) -> Refused:
+    def resync(self, desired: Desired, *, keep_others: bool) -> Refused:
         """See Dataplane."""
         self._active.sync.load()
-        return self._wrote(self._active.sync.resync(desired))
+        return self._wrote(_write_all(self._active.sync, desired, keep_others=keep_others))
 
     def follow_network(self, *, repair: bool) -> Errors:
         """See Dataplane."""
@@ -130,21 +128,16 @@ class Kernel:
         """See Dataplane."""
 
         def wait() -> None:
-            since = time.monotonic()
+            began = time.monotonic()
             membarrier()
-            self._quiet_since = since
+            self._quiesced = began
             ready()
 
         threading.Thread(target=wait, name="ebpflb-quiesce", daemon=True).start()
 
     def collect(self) -> None:
         """See Dataplane."""
-        # Sync frees what was replaced that long ago: all of it before the thread began to wait.
-        self._is_quiet = time.monotonic() - self._quiet_since <= GRACE_SECONDS
-        try:
-            self._active.sync.collect()
-        finally:
-            self._is_quiet = False
+        self._active.sync.collect(self._quiesced)
 
     def expire(self) -> Expired:
         """See Dataplane."""
@@ -174,16 +167,17 @@ class Kernel:
             raise RuntimeError("not started")
         return self._in_use
 
-    def _move(self, generation: Generation, desired: Desired) -> Refused:
+    def _move(self, generation: Generation, desired: Desired, *, keep_others: bool) -> Refused:
         """Fill the maps of a generation, then have the hooks run its programs."""
         network = snapshot(self._settings)
         active = self._open(generation)
         active.sync.load()
-        refused = active.sync.resync(desired)
+        refused = _write_all(active.sync, desired, keep_others=keep_others)
         old, self._in_use = self._in_use, active
         if old:
             old.hooks.close()
         self._network = NetworkState({}, {}, {})
+        self._committed = self._expiring = False
         self._serve(network)
         return self._wrote(refused)
 
@@ -193,14 +187,10 @@ class Kernel:
         return _Active(
             generation,
             maps,
-            Sync(maps, quiesce=self._quiesce, grace=GRACE_SECONDS),
+            Sync(maps, grace=GRACE_SECONDS),
             Hooks(places, maps, self._probe, self._settings.attach),
             Expiry(maps),
         )
-
-    def _quiesce(self) -> None:
-        if not self._is_quiet:
-            membarrier()
 
     def _serve(self, network: NetworkState) -> None:
         """Bring settings, addresses and hooks in line; afterwards `_errors` says what failed."""
@@ -215,6 +205,9 @@ class Kernel:
         _log_changes(applied.changes)
         self._errors = {**errors, **applied.errors}
         self._network = network
+        if not (self._committed or CGROUP_HOOKS.keys() & applied.errors):
+            self._loader.finish(active.generation)
+            self._committed = True
 
     def _set_addresses(self, network: NetworkState, errors: dict[str, EbpflbError]) -> None:
         self._may_forget = True
@@ -229,6 +222,10 @@ class Kernel:
         self._usage = self._active.sync.usage()
         self._may_forget = True
         return refused
+
+
+def _write_all(sync: Sync, desired: Desired, *, keep_others: bool) -> Refused:
+    return sync.apply(desired) if keep_others else sync.resync(desired)
 
 
 def _sizes_for(desired: Desired) -> Sizes:

@@ -2,7 +2,8 @@
 """The loop: queue -> changes -> plan -> sync -> health. The only thread that writes state.
 
 Changes coalesce only while a write is under way; no timer stands in their way. Before the source
-has told everything once, nothing is programmed. A write that fails is repeated, as a comparison of
+has told everything once, nothing is programmed, and nothing of an earlier run is removed before
+all of it could be read. A write that fails is repeated, as a comparison of
 everything, after a waiting time that doubles.
 """
 
@@ -13,7 +14,7 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from ebpflb.agent.interface import Dataplane, Errors
+from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
 from ebpflb.agent.state import State
 from ebpflb.agent.timers import Backoff, Task, Timers
 from ebpflb.agent.writer import Writer, Written, is_full
@@ -26,8 +27,7 @@ from ebpflb.source.directory import SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
 
-# A little longer than what was replaced is left alone.
-COLLECT_SECONDS = 1.1
+COLLECT_SECONDS = GRACE_SECONDS + 0.1
 EXPIRE_SECONDS = 5.0
 # Between two steps of a pass over the flows, so that changes are not kept waiting.
 STEP_SECONDS = 0.02
@@ -149,6 +149,9 @@ class Agent:
             self._health.queued()
             self._metrics.changed(kinds.count(Kind.SERVICE), kinds.count(Kind.ENDPOINT_SLICE))
         self.state.set_source_errors(event.errors)
+        # Until everything could be read once, something that was in force before may be wanted.
+        if not event.errors:
+            self._writer.forget_others()
         self._must_publish = True
 
     def _act(self) -> None:
@@ -164,6 +167,7 @@ class Agent:
         began = self._clock()
         written = self._writer.write(may_grow=not self._timers.is_started(Task.RETRY))
         if written is None:
+            self._note_idle()
             return
         self._last_write = self._clock()
         seconds = self._last_write - began
@@ -189,6 +193,12 @@ class Agent:
         self._must_publish = True
         shown = fields(services=written.services, full=written.full, seconds=round(seconds, 4))
         _log.debug("synced", extra=shown)
+
+    def _note_idle(self) -> None:
+        """What has come makes no difference: it is in force already."""
+        if self._writer.is_complete and not self._health.is_idle():
+            self._health.synced()
+            self._metrics.taken()
 
     def _begin(self, seconds: float) -> None:
         """After the first sync, which also brought the hooks in line; learn how they fared."""
@@ -250,7 +260,7 @@ class Agent:
 
     def _collect(self) -> None:
         self._dataplane.collect()
-        if self._clock() - self._last_write < COLLECT_SECONDS:
+        if self._clock() - self._last_write < GRACE_SECONDS:
             self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
 
     def _expire(self) -> None:

@@ -26,7 +26,8 @@ class Written(NamedTuple):
 class Writer:
     """Writes what `changes` has gathered. Nothing is written before the first `write()`.
 
-    After a MapError nobody knows what was written: the next write compares everything.
+    After a MapError nobody knows what was written: the next write compares everything. What an
+    earlier run left in force stays until `forget_others()`.
     """
 
     def __init__(self, changes: Changes, dataplane: Dataplane) -> None:
@@ -36,6 +37,7 @@ class Writer:
         self._dataplane = dataplane
         self._started = False
         self._compare = False
+        self._keep_others = True
 
     @property
     def is_complete(self) -> bool:
@@ -45,6 +47,12 @@ class Writer:
     def compare_everything(self) -> None:
         """Have the next write compare all Services."""
         self._compare = True
+
+    def forget_others(self) -> None:
+        """All that is wanted is known: remove the Services of an earlier run that are not."""
+        if self._keep_others:
+            self._keep_others = False
+            self._compare = True
 
     def write(self, *, may_grow: bool) -> Written | None:
         """Write what has changed; None when nothing has. MapError when a write failed.
@@ -68,7 +76,7 @@ class Writer:
         """Make more room and give every Service another try. MapError when a write failed."""
         desired = self._plan(self._changes.names())
         try:
-            refused = self._dataplane.grow(desired)
+            refused = self._dataplane.grow(desired, keep_others=self._keep_others)
         except MapError:
             self._compare = True
             raise
@@ -82,10 +90,10 @@ class Writer:
 
     def _give(self, desired: Desired, *, full: bool) -> Refused:
         if not self._started:
-            refused = self._dataplane.start(desired)
+            refused = self._dataplane.start(desired, keep_others=self._keep_others)
             self._started = True
         elif full:
-            refused = self._dataplane.resync(desired)
+            refused = self._dataplane.resync(desired, keep_others=self._keep_others)
         else:
             refused = self._dataplane.apply(desired)
         return refused

@@ -5,7 +5,6 @@ Every error is one line on stderr: exit status 1 for what went wrong, 2 for a wr
 """
 
 import errno
-import traceback
 from collections import UserDict
 from importlib import import_module
 from typing import Any
@@ -27,11 +26,33 @@ class _Commands(UserDict[str, Any]):
         return command
 
 
+class _WrongCommandLine(click.ClickException):
+    exit_code = 2
+
+    def __init__(self, error: click.UsageError) -> None:
+        path = error.ctx.command_path if error.ctx else "ebpflb"
+        text = error.format_message().rstrip(".")
+        super().__init__(f"{text} (`{path} --help` shows what there is)")
+
+
 class _Program(click.Group):
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read what stands before the command's name."""
+        try:
+            return super().make_context(*args, **extra)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            raise _WrongCommandLine(error) from error
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and make one line of whatever goes wrong."""
         try:
             return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            raise _WrongCommandLine(error) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except EbpflbError as error:
@@ -44,8 +65,12 @@ class _Program(click.Group):
 
 def _explain(error: Exception, verbosity: int) -> str:
     if verbosity:
+        import traceback
+
         return "".join(traceback.format_exception(error)).rstrip()
     text = " ".join(str(error).split())
+    if isinstance(error, OSError):
+        return f"{error.filename or 'input or output'}: {error.strerror or text}"
     return f"unexpected {type(error).__name__}: {text} (this is a bug; -v shows where)"
 
 

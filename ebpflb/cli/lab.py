@@ -109,15 +109,21 @@ def status(name: str | None, output: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-@lab.command("exec", context_settings={"ignore_unknown_options": True})
+@lab.command("exec", context_settings={"allow_interspersed_args": False})
 @_NAME
 @click.argument("member")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @_told_in_one_line
 def execute(name: str, member: str, command: Sequence[str]) -> None:
-    """Run COMMAND on MEMBER: a node, a pod or the client. Its exit status becomes ours."""
+    """Run COMMAND on MEMBER: a node, a pod or the client. Its exit status becomes ours.
+
+    What follows MEMBER is the command's; a -- between them may stand or not.
+    """
     from ebpflb.lab import Lab
 
+    command = command[1:] if command[0] == "--" else command
+    if not command:
+        raise click.UsageError("Missing argument 'COMMAND...'.")
     try:
         Lab.load(name).member(member).become(command)
     except OSError as error:

@@ -33,8 +33,7 @@ def emit(value: object, output: Output, table: Callable[[], Iterable[str]]) -> N
 
         click.echo(yaml.safe_dump(to_plain(value), sort_keys=False), nl=False)
     else:
-        for line in table():
-            click.echo(line)
+        click.echo("".join(f"{line}\n" for line in table()), nl=False)
 
 
 def to_plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ flags, because flows may still name it; `forget()` takes it away.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from sys import byteorder
 
 from ebpflb.dataplane.maps import MapSet
@@ -44,7 +44,7 @@ class Addresses:
         self._touched: set[Address] = set()
 
     def load(self) -> None:
-        """Read the maps. VIP flags then come from `use()`, and what is wrong is touched."""
+        """Read the maps. Then come `use()` for all frontends, and `loaded()`."""
         self._flags.load()
         self._index = {
             Address(key): int.from_bytes(value, byteorder) for key, value in self._map.items()
@@ -56,10 +56,21 @@ class Addresses:
         }
         self._unwritten.clear()
         self._users.clear()
-        self._touch(self._index)
+
+    def loaded(self) -> None:
+        """Leave flags that an interrupted sync left wrong to the end of the next change.
+
+        Only then all frontends of an address are there, or gone.
+        """
+        self._unpublished.clear()
+        self._touched = {
+            address
+            for address, index in self._index.items()
+            if self._flags.word(index) != self._wanted(address)
+        }
 
     def reserve(self, address: Address, kind: int) -> bool:
-        """Find room for the address of a frontend of type `kind`; whether it is new. NoRoomError."""
+        """Find room for the address of a frontend of type `kind`: is it new? NoRoomError."""
         return kind in _VIP_FLAGS and self._reserve(address)
 
     def _reserve(self, address: Address) -> bool:
@@ -114,7 +125,8 @@ class Addresses:
         """Write new addresses and new flags; take no flag away."""
         for address in self._unpublished:
             index = self._index[address]
-            self._flags.set_word(index, self._flags.word(index) | self._wanted(address))
+            before = 0 if address in self._unwritten else self._flags.word(index)
+            self._flags.set_word(index, before | self._wanted(address))
         self._flags.flush()
         self._unpublished.clear()
         new = [(bytes(key), self._index[key].to_bytes(4, byteorder)) for key in self._unwritten]
@@ -139,10 +151,14 @@ class Addresses:
 
     def idle(self) -> set[Address]:
         """The addresses without flags: candidates for `forget()`."""
-        return {address for address in self._index if not self._wanted(address)}
+        return {
+            address
+            for address, index in self._index.items()
+            if not self._flags.word(index) and not self._wanted(address)
+        }
 
-    def forget(self, unused: Iterable[Address], now: float) -> None:
+    def forget(self, unused: Iterable[Address], clock: Callable[[], float]) -> None:
         """Delete those of `unused` that have no flags; their indices are retired."""
         gone = self.idle().intersection(unused)
         self._map.delete_batch([bytes(address) for address in gone])
-        self.indices.retire((self._index.pop(address) for address in gone), now)
+        self.indices.retire((self._index.pop(address) for address in gone), clock())

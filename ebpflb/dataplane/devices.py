@@ -252,6 +252,9 @@ class Watch:
 
     A burst of events is one call, `settle` seconds after its last event and at most 20 times that
     after its first. Lost events (ENOBUFS) are a call as well: whoever is called takes a snapshot.
+    Routes are not watched, they may change by the thousand: a default route that moves to another
+    device is noticed at the next event.
+
     Make the watch before the first snapshot, in a thread that is in the right namespace. The
     callback runs in the watching thread and must not raise.
     """

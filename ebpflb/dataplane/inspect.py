@@ -34,10 +34,13 @@ from ebpflb.dataplane.structs import (
     SocketKey,
 )
 from ebpflb.model import plan
-from ebpflb.model.address import Protocol, format_address
+from ebpflb.model.address import Protocol, family_of, format_address
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 
 _TRIES = 3
+# Plain numbers: an IntFlag costs ten times as much to combine.
+_LOCAL = int(BackendFlag.LB_BACKEND_LOCAL)
+_TERMINATING = int(BackendFlag.LB_BACKEND_TERMINATING)
 _TYPES: Mapping[int, plan.FrontendType] = {
     FrontendType.LB_CLUSTER_IP: plan.FrontendType.CLUSTER_IP,
     FrontendType.LB_NODE_PORT: plan.FrontendType.NODE_PORT,
@@ -122,6 +125,7 @@ class _Snapshot:
     def __init__(self, maps: MapSet) -> None:
         keys = {k: int.from_bytes(v, byteorder) for k, v in maps["lb_frontends"].items()}
         self._names = {int.from_bytes(k, byteorder): v for k, v in maps["lb_names"].items()}
+        self._unpacked: dict[tuple[int, int], ServicePortName] = {}
         current = Words(maps["lb_current"])
         self._slots, self._backends = Mirror(maps["lb_slots"]), Mirror(maps["lb_backends"])
         stored = Mirror(maps["lb_descs"])
@@ -141,10 +145,17 @@ class _Snapshot:
         self._choices: dict[tuple[int, ...], ChoiceView] = {}
 
     def name(self, desc: DescRecord) -> ServicePortName:
-        return unpack_name(self._names[desc.service], SocketAddress.unpack(desc.frontend).protocol)
+        return self._name(desc.service, SocketAddress.unpack(desc.frontend).protocol)
+
+    def _name(self, service: int, protocol: int) -> ServicePortName:
+        known = self._unpacked.get((service, protocol))
+        if known is None:
+            known = unpack_name(self._names[service], protocol)
+            self._unpacked[service, protocol] = known
+        return known
 
     def rank(self, desc: DescRecord) -> tuple[object, ...]:
-        return *self.name(desc), desc.type, desc.frontend
+        return *self.name(desc), desc.type, family_of(desc.address), desc.frontend
 
     def frontend(self, desc: DescRecord) -> FrontendView:
         key, name = _key(desc.frontend), self.name(desc)
@@ -184,13 +195,13 @@ class _Snapshot:
     def _backend(self, index: int, record: BackendRecord) -> BackendView:
         key = _key(record.socket)
         usable = bool(record.flags & USABLE)
-        name = unpack_name(self._names[record.service], key.protocol)
+        name = self._name(record.service, key.protocol)
         counts = self._backend_counts.get((name, key, usable), _NO_COUNTS)
         return BackendView(
             address=format_address(key.address),
             port=key.port,
-            local=bool(record.flags & BackendFlag.LB_BACKEND_LOCAL),
-            terminating=bool(record.flags & BackendFlag.LB_BACKEND_TERMINATING),
+            local=bool(record.flags & _LOCAL),
+            terminating=bool(record.flags & _TERMINATING),
             usable=usable,
             active=self._active[_Flow(index, record.generation)],
             connections=counts.connections,

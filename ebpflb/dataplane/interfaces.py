@@ -91,11 +91,11 @@ def default_source(netlink: Rtnetlink, family: Family) -> Address | None:
     number_of, length, destination = _ANYWHERE[family]
     request = _RTMSG.pack(number_of, length, 0, 0, 0, 0, 0, 0, 0)
     try:
-        (route,) = netlink.request(Rtm.GETROUTE, request + attribute(_RTA_DST, destination))
+        routes = netlink.request(Rtm.GETROUTE, request + attribute(_RTA_DST, destination))
     except OSError:
         return None
-    source = attributes(route, _RTMSG.size).get(_RTA_PREFSRC)
-    return _mapped(source) if source else None
+    sources = [attributes(route, _RTMSG.size).get(_RTA_PREFSRC) for route in routes]
+    return next((_mapped(source) for source in sources if source), None)
 
 
 def _interface(body: bytes) -> Interface:

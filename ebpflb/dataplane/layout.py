@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ebpflb.dataplane import structs
 from ebpflb.dataplane.sizes import Sizes
-from ebpflb.dataplane.structs import u32, u64
+from ebpflb.dataplane.structs import u8, u32, u64
 
 
 class MapSpec(NamedTuple):
@@ -41,6 +41,7 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
 FLOW_MAPS: Mapping[str, MapSpec] = {
     "lb_conntrack": MapSpec(structs.Tuple, structs.Conntrack, "conntrack"),
     "lb_ct_short": MapSpec(structs.Tuple, structs.Conntrack, "ct_short"),
+    "lb_reply_filter": MapSpec(u32, u8, 1 << 14),
     "lb_sockets": MapSpec(structs.SocketKey, structs.Socket, "sockets"),
 }
 # Written anew for every generation.

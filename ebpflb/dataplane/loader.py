@@ -26,11 +26,19 @@ class Loader:
     """Makes generations. Errors: CompileError, LoadError, ProbeError, PinError, MapError."""
 
     def __init__(
-        self, pins: Pins, *, has_set_retval: bool, compiler: Compile = compile_and_pin
+        self,
+        pins: Pins,
+        *,
+        has_set_retval: bool,
+        has_coarse_clock: bool = True,
+        compiler: Compile = compile_and_pin,
     ) -> None:
-        """`has_set_retval`: whether a connect() can be refused at the socket."""
+        """What the kernel has: bpf_set_retval refuses at the socket, the coarse clock is faster."""
         self._pins = pins
-        self._has_set_retval = has_set_retval
+        self._features = {
+            "LB_HAS_SET_RETVAL": str(int(has_set_retval)),
+            "LB_HAS_COARSE_CLOCK": str(int(has_coarse_clock)),
+        }
         self._compile = compiler
 
     def load(self, sizes: Sizes) -> Generation:
@@ -58,6 +66,16 @@ class Loader:
 
     def _make(self, current: Generation | None, sizes: Sizes) -> Generation:
         generation = self._pins.create()
+        # Their numbers count until here, their memory must not pile up.
+        self._pins.remove_unfinished(generation)
+        try:
+            self._fill(generation, current, sizes)
+        except BaseException:
+            self._pins.remove(generation)
+            raise
+        return generation
+
+    def _fill(self, generation: Generation, current: Generation | None, sizes: Sizes) -> None:
         text = source_text()
         shared = share_maps(current, generation, sizes) if current else frozenset()
         defines = {**self._settings(sizes), "LB_PIN_MAPS": f'"{generation.maps}"'}
@@ -65,13 +83,12 @@ class Loader:
         if current:
             copy_maps(current, generation, shared)
         write_meta(generation, self._digest(text, sizes))
-        return generation
 
     def _digest(self, text: str, sizes: Sizes) -> bytes:
         return source_hash(text, self._settings(sizes))
 
     def _settings(self, sizes: Sizes) -> dict[str, str]:
-        return {**sizes.defines(), "LB_HAS_SET_RETVAL": str(int(self._has_set_retval))}
+        return {**sizes.defines(), **self._features}
 
 
 def pinned_sizes(generation: Generation) -> Sizes:

@@ -5,7 +5,6 @@ They refuse what the kernel refuses, with the same errno: keys and values of ano
 index out of range, a full hash.
 """
 
-import ctypes
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from errno import E2BIG, EEXIST, EINVAL, ENOENT
@@ -13,8 +12,9 @@ from itertools import islice
 from sys import byteorder
 from typing import NamedTuple
 
-from ebpflb.dataplane import structs
+from ebpflb.dataplane.layout import MAPS
 from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet, split_chunks
+from ebpflb.dataplane.sizes import Sizes
 from ebpflb.dataplane.uapi import Exist, MapType
 from ebpflb.errors import MapError
 
@@ -23,7 +23,7 @@ _ARRAYS = (MapType.ARRAY, MapType.PERCPU_ARRAY)
 
 
 class MapSpec(NamedTuple):
-    """One line of bpf/maps.h with the size of bpf/config.h; the value size is that of one CPU."""
+    """One line of bpf/maps.h; the value size is that of one CPU."""
 
     kind: MapType
     key_size: int
@@ -31,34 +31,19 @@ class MapSpec(NamedTuple):
     max_entries: int
 
 
-def _spec(kind: MapType, key: type, value: type, max_entries: int) -> MapSpec:
-    return MapSpec(kind, ctypes.sizeof(key), ctypes.sizeof(value), max_entries)
-
-
-_HASH, _LRU, _ARRAY = MapType.HASH, MapType.LRU_HASH, MapType.ARRAY
 _PER_CPU = MapType.PERCPU_ARRAY
-_u32, _u64 = structs.u32, structs.u64
+_KINDS: Mapping[str, MapType] = {
+    **dict.fromkeys(("lb_frontends", "lb_addrs", "lb_names"), MapType.HASH),
+    **dict.fromkeys(("lb_devices", "lb_netns", "lb_conntrack"), MapType.HASH),
+    **dict.fromkeys(("lb_ct_short", "lb_sockets"), MapType.LRU_HASH),
+    **dict.fromkeys(("lb_count_front", "lb_count_back", "lb_count_drop"), _PER_CPU),
+}
 
 SPECS: Mapping[str, MapSpec] = {
-    "lb_frontends": _spec(_HASH, structs.FrontendKey, _u32, 4096),
-    "lb_current": _spec(_ARRAY, _u32, _u64, 4096),
-    "lb_descs": _spec(_ARRAY, _u32, structs.Desc, 8192),
-    "lb_slots": _spec(_ARRAY, _u32, _u32, 65536),
-    "lb_backends": _spec(_ARRAY, _u32, structs.Backend, 16384),
-    "lb_addrs": _spec(_HASH, structs.Addr, _u32, 8192),
-    "lb_addr_flags": _spec(_ARRAY, _u32, _u64, 8192),
-    "lb_names": _spec(_HASH, _u32, structs.Name, 8192),
-    "lb_devices": _spec(_HASH, _u32, structs.Device, 4096),
-    "lb_netns": _spec(_HASH, _u64, structs.Netns, 4096),
-    "lb_settings": _spec(_ARRAY, _u32, structs.Settings, 1),
-    "lb_conntrack": _spec(_HASH, structs.Tuple, structs.Conntrack, 131072),
-    "lb_ct_short": _spec(_LRU, structs.Tuple, structs.Conntrack, 65536),
-    "lb_sockets": _spec(_LRU, structs.SocketKey, structs.Socket, 65536),
-    "lb_count_front": _spec(_PER_CPU, _u32, structs.Counts, 4096),
-    "lb_count_back": _spec(_PER_CPU, _u32, structs.Counts, 16384),
-    "lb_count_drop": _spec(_PER_CPU, _u32, _u64, max(structs.DropReason) + 1),
-    "lb_meta": _spec(_ARRAY, _u32, structs.Meta, 1),
+    name: MapSpec(_KINDS.get(name, MapType.ARRAY), *spec.shape(Sizes()))
+    for name, spec in MAPS.items()
 }
+"""All maps, in the default sizes."""
 
 
 class MemoryHash:

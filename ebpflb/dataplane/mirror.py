@@ -23,15 +23,19 @@ class Mirror:
         self._array = array
         self._width = array.value_size
         self._values = bytearray(self.size * self._width)
+        self._known = self.size
         self._pending: list[tuple[bytes, bytes]] = []
 
-    def load(self) -> None:
-        """Read the map anew and forget what was set but not written."""
+    def load(self, length: int | None = None) -> None:
+        """Read the map anew, at least `length` elements; forget what was set but not written."""
         self._pending.clear()
-        at = 0
+        self._known = 0
         for chunk in self._array.chunks():
+            if length is not None and self._known >= length:
+                break
+            at = self._known * self._width
             self._values[at : at + len(chunk.values)] = chunk.values
-            at += len(chunk.values)
+            self._known += chunk.size
 
     @property
     def is_blank(self) -> bool:
@@ -52,10 +56,10 @@ class Mirror:
         return numbers[offset // numbers.itemsize :: self._width // numbers.itemsize]
 
     def set(self, index: int, value: bytes) -> None:
-        """Set one element, unless it has that value."""
+        """Set one element, unless it is known to have that value."""
         start = index * self._width
         place = slice(start, start + self._width)
-        if self._values[place] == value:
+        if index < self._known and self._values[place] == value:
             return
         self._values[place] = value
         self._pending.append((index.to_bytes(4, byteorder), value))

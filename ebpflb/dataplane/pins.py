@@ -126,8 +126,18 @@ class Pins:
         """Remove every other generation, complete or not. What is attached goes on running."""
         for generation in _generations(self.root):
             if generation.directory != keep.directory:
-                with _explained(generation.directory):
-                    _remove_generation(generation)
+                self.remove(generation)
+
+    def remove_unfinished(self, keep: Generation) -> None:
+        """Remove what interrupted starts left behind, but not `keep`."""
+        for generation in _generations(self.root):
+            if not generation.is_complete and generation.directory != keep.directory:
+                self.remove(generation)
+
+    def remove(self, generation: Generation) -> None:
+        """Remove one generation. What is attached goes on running."""
+        with _explained(generation.directory):
+            _remove_generation(generation)
 
     def remove_all(self) -> None:
         """Remove the links and all generations, of other layouts too, then `root`, and the lock.

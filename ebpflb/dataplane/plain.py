@@ -131,6 +131,8 @@ def _plain(value: Any, words: Words | None = None) -> Plain:
         return _in_words(words, value)
     if isinstance(value, structs.Addr):
         return format_address(Address(bytes(value)))
+    if isinstance(value, structs.PortRange):
+        return f"{value.first}-{value.last}"
     if isinstance(value, Struct):
         return {
             name: _plain(getattr(value, name), _FIELDS.get((type(value), name)))

@@ -27,7 +27,7 @@ _ENOTSUPP = 524
 _NO_FD = -1
 _NO_IFINDEX = 0x7FFFFFFF
 _CALL, _SET, _EXIT = 0x85, 0xB7, 0x95
-_GET_NETNS_COOKIE, _REDIRECT_NEIGH, _SET_RETVAL = 122, 152, 187
+_GET_NETNS_COOKIE, _REDIRECT_NEIGH, _GET_COARSE_NS, _SET_RETVAL = 122, 152, 160, 187
 
 
 class Feature(StrEnum):
@@ -41,6 +41,7 @@ class Feature(StrEnum):
     NETNS_COOKIE = "bpf_get_netns_cookie"
     SO_NETNS_COOKIE = "SO_NETNS_COOKIE"
     SET_RETVAL = "bpf_set_retval"
+    COARSE_CLOCK = "bpf_ktime_get_coarse_ns"
     TCX_LINK = "tcx links"
     REDIRECT_NEIGH = "bpf_redirect_neigh"
     LRU_HASH = "LRU hash maps"
@@ -209,6 +210,11 @@ FEATURES: Mapping[Feature, Row] = {
         "Linux 6.1",
         lambda: os.close(_load_socket_hook(_call(_SET_RETVAL, 1))),
         instead="connections to be refused are refused by tc",
+    ),
+    Feature.COARSE_CLOCK: Row(
+        "Linux 5.11",
+        lambda: os.close(_load_tc(_call(_GET_COARSE_NS))),
+        instead="the exact clock, which costs more",
     ),
     Feature.TCX_LINK: Row(
         "Linux 6.6",

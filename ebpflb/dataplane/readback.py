@@ -30,11 +30,12 @@ def read_back(state: State) -> None:
 
     Nothing that is free now may be given out before a grace period has passed.
     """
-    for mirror in (state.current, state.descs, state.slots, state.backends):
+    for mirror in (state.current, state.descs, state.backends):
         mirror.load()
     state.addresses.load()
     names = {_number(key): value for key, value in state.maps["lb_names"].items()}
     frontends = {key: _number(value) for key, value in state.maps["lb_frontends"].items()}
+    state.slots.load(_slots_in_use(state))
     for key, index in frontends.items():
         if desc := _whole_desc(state, key, index):
             _add_frontend(state, index, desc, names)
@@ -44,6 +45,13 @@ def read_back(state: State) -> None:
 
 def _number(value: bytes) -> int:
     return int.from_bytes(value, byteorder)
+
+
+def _slots_in_use(state: State) -> int:
+    """How many of the slots, from the first on, descriptors may name; the others are not read."""
+    words = [word for word in state.current.column(0, "Q") if 0 < word < state.descs.size]
+    descs = (DescRecord.unpack(state.descs[word]) for word in words)
+    return max((sum(place) for desc in descs for place in ranges_of(desc)), default=0)
 
 
 def _whole_desc(state: State, key: bytes, index: int) -> DescRecord | None:
@@ -117,5 +125,4 @@ def _repair_addresses(state: State) -> None:
         if desc := state.desc(frontend):
             state.addresses.reserve(desc.address, desc.type)
             state.addresses.use(desc.address, desc.type)
-    # Flags that nobody needs go with the next change: it may need them.
-    state.addresses.publish()
+    state.addresses.loaded()

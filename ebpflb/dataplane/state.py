@@ -32,7 +32,7 @@ class Port:
 
 
 class State:
-    """The maps of frontends. Changing it writes nothing; see sync.py for the order of writes."""
+    """The maps of frontends. See transaction.py for the order in which it is written."""
 
     def __init__(self, maps: MapSet) -> None:
         self.maps = maps

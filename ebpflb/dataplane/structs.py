@@ -153,7 +153,7 @@ class Conntrack(Struct):
         ("hook", u8),
         ("state", u8),
         ("flags", u8),
-        ("pad", u32),
+        ("fin_end", u32),
     ]
 
 
@@ -282,9 +282,10 @@ class CtState(IntFlag):
 
     LB_CT_SYN = 1
     LB_CT_ACK = 2
-    LB_CT_FIN = 4
+    LB_CT_PEER_FIN = 4
     LB_CT_CLOSED = 8
     LB_CT_ESTABLISHED = 16
+    LB_CT_FIN_ACKED = 32
 
 
 class CtFlag(IntFlag):

@@ -109,17 +109,20 @@ class Sync:
     def forget_addresses(self, unused: Iterable[Address]) -> None:
         """Delete those of `unused` that are neither a VIP nor the node's."""
         with self._loaded() as state:
-            state.addresses.forget(unused, self._clock())
+            state.addresses.forget(unused, self._clock)
 
-    def collect(self) -> None:
+    def collect(self, quiesced: float | None = None) -> None:
         """Free what was replaced longer ago than the grace time.
 
-        Waits for a grace period of the kernel if there is anything to free.
+        Waits for a grace period of the kernel if there is anything to free; not if one has passed
+        elsewhere, which began at `quiesced` by the clock of this sync.
         """
         until = self._clock() - self._grace
+        if quiesced is not None:
+            until = min(until, quiesced)
         with self._loaded() as state:
             due = [pool for pool in state.pools.values() if pool.has_retired(until)]
-            if due:
+            if due and quiesced is None:
                 self._quiesce()
             for pool in due:
                 pool.collect(until)
@@ -148,7 +151,7 @@ class Sync:
         claims = _claims(changed)
         while group := list(islice(claims, _GROUP)):
             transaction.add(list(_stage_group(state, group, refused)))
-        transaction.finish(self._clock())
+        transaction.finish(self._clock)
         return refused
 
 

@@ -8,7 +8,7 @@ program may still be reading is not touched but retired, with one exception: the
 a single byte, change in place.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import byteorder
 
 from ebpflb.dataplane.records import USABLE, BackendRecord, DescRecord
@@ -93,8 +93,8 @@ class Transaction:
             self._touched[port.identity] = port
             state.addresses.leave(desc.address, desc.type)
 
-    def finish(self, now: float) -> None:
-        """Take away what these Services no longer have, and retire it."""
+    def finish(self, clock: Callable[[], float]) -> None:
+        """Take away what these Services no longer have; then it is retired, at that time."""
         state = self._state
         gone = {frontend: desc.frontend for frontend, desc in self._gone()}
         for frontend in gone:
@@ -106,9 +106,14 @@ class Transaction:
             state.used_before[frontend] = 1
             del state.frontends[key]
         state.current.flush()
-        self._release(now)
+        ranges, backends = self._unname()
+        self._clear_usable(backends)
+        self._remove_empty_ports()
+        now = clock()
         state.frontend_indices.retire(gone, now)
         state.desc_indices.retire(self._old_descs, now)
+        state.slot_ranges.retire(ranges, now)
+        state.backend_indices.retire(backends, now)
 
     def _gone(self) -> Iterator[tuple[int, DescRecord]]:
         state = self._state
@@ -118,22 +123,23 @@ class Transaction:
                     if frontend not in kept and (desc := state.desc(frontend)):
                         yield frontend, desc
 
-    def _release(self, now: float) -> None:
-        state = self._state
+    def _unname(self) -> tuple[set[Range], set[int]]:
+        """The ranges and backends that the ports concerned no longer name."""
         ranges: set[Range] = set()
         backends: set[int] = set()
         for port in self._touched.values():
             before = set(port.ranges), set(port.backends)
-            state.refresh(port)
+            self._state.refresh(port)
             ranges |= before[0].difference(port.ranges)
             backends |= before[1].difference(port.backends)
-        for index in sorted(backends):
-            record = BackendRecord.unpack(state.backends[index])
-            state.backends.set(index, record._replace(flags=record.flags & ~USABLE).pack())
-        state.backends.flush()
-        self._remove_empty_ports()
-        state.slot_ranges.retire(ranges, now)
-        state.backend_indices.retire(backends, now)
+        return ranges, backends
+
+    def _clear_usable(self, backends: Iterable[int]) -> None:
+        records = self._state.backends
+        for index in backends:
+            record = BackendRecord.unpack(records[index])
+            records.set(index, record._replace(flags=record.flags & ~USABLE).pack())
+        records.flush()
 
     def _remove_empty_ports(self) -> None:
         state = self._state

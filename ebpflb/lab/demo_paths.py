@@ -114,11 +114,11 @@ def _owner(lab: Lab, address: str) -> str:
     for member in lab.members:
         if address in member.addresses:
             return member.name
-    gateways = {
-        node.name: {ranges.pod_gateway(number) for ranges in lab.layout.ranges}
-        for number, node in enumerate(lab.nodes, start=1)
-    }
-    return next((name for name, own in gateways.items() if address in own), address)
+    for number, node in enumerate(lab.nodes, start=1):
+        for ranges in lab.layout.ranges:
+            if address in {ranges.pod_gateway(number), ranges.tunnel(number)}:
+                return node.name
+    return address
 
 
 def _errors(answers: Answers) -> str:

@@ -19,6 +19,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -61,6 +62,8 @@ class Metrics:
 
     def __init__(self, families: Iterable[str], read: Callable[[], Reading] = Reading) -> None:
         """`read` is called at every scrape, in the thread that answers it."""
+        # kube-proxy has no such series, and each would double the page.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._families = tuple(families)
         self._syncs = _Syncs(self.registry)
@@ -89,9 +92,13 @@ class Metrics:
         for family in self._families:
             self._syncs.last_queued.labels(family).set(time.time())
 
+    def taken(self) -> None:
+        """No change is pending any more."""
+        self._changes.taken()
+
     def synced(self, seconds: float, *, full: bool, complete: bool) -> None:
         """A sync took so long; `complete`: everything that was wanted is in the kernel."""
-        self._changes.taken()
+        self.taken()
         for family in self._families:
             self._syncs.duration.labels(family).observe(seconds)
             kind = self._syncs.full_duration if full else self._syncs.partial_duration

@@ -143,8 +143,6 @@ class _Tcp(ThreadingTCPServer):
 
 class _Request(BaseHTTPRequestHandler):
     server: _Tcp
-    server_version = "ebpflb"
-    sys_version = ""
     timeout = _REQUEST_SECONDS
 
     def do_GET(self) -> None:
@@ -160,6 +158,10 @@ class _Request(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     do_HEAD = do_GET  # noqa: N815  the standard library's name
+
+    def version_string(self) -> str:
+        """Say who answers, and no version: that is for those who may read metrics."""
+        return "ebpflb"
 
     def log_message(self, *_: object) -> None:
         """Keep a steady state silent."""

@@ -6,7 +6,7 @@ From a pod and from a process of the host to a pod on the other node.
 
 from collections.abc import Iterator
 
-from tests.bench import labs, ways
+from tests.bench import labs, manifests, ways
 from tests.bench.options import Options
 from tests.bench.report import Row
 from tests.bench.ways import Way
@@ -18,11 +18,17 @@ _FAR = 1
 
 
 def run(options: Options) -> Iterator[Row]:
-    """With one Service and with many."""
+    """With one Service and with many; before that, both labs without agents."""
+    with labs.bare_pair() as pair:
+        way = _way("control: both without agents", "pod-1-1")
+        yield ways.control("connect", pair, way, ways.CONNECT_RATE, options)
     for services in (1, options.scaled(SERVICES)):
         loaded = f"{services:,} Service{'s' * (services > 1)}"
         with labs.pair(services, targets=[_FAR]) as pair:
             for kind, source in (("pod", "pod-1-1"), ("host", labs.NODES[0])):
-                case = f"{kind} to ClusterIP, {loaded}"
-                way = Way(case, source, _FAR, lambda _: (labs.CLUSTER_IPS[_FAR], 80), TARGET)
+                way = _way(f"{kind} to ClusterIP, {loaded}", source)
                 yield from ways.compare("connect", pair, way, ways.CONNECT_RATE, options)
+
+
+def _way(case: str, source: str) -> Way:
+    return Way(case, source, _FAR, lambda _: (labs.CLUSTER_IPS[_FAR], manifests.PORT), TARGET)

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from ebpflb.lab import Lab, LabConfig, Member, Node, Stack
 from ebpflb.lab.teardown import take_down
 from tests.bench import agent, load, manifests
+from tests.bench.load import Goal
 
 # The Service of the pod on the first node and on the second: ClusterIP and NodePort.
 CLUSTER_IPS = ("10.67.0.1", "10.67.0.2")
@@ -31,22 +32,28 @@ class Pair:
 
 
 @contextmanager
+def bare_pair() -> Iterator[Pair]:
+    """Both labs without any agent."""
+    with _lab("bench-ours") as ours, _lab("bench-straight") as straight:
+        yield Pair(ours, straight)
+
+
+@contextmanager
 def pair(services: int, targets: Collection[int]) -> Iterator[Pair]:
     """Both labs, the agents in sync with so many Services.
 
     `targets`: the pods with a Service of their own, counted from 0; the other Services are made up.
     """
     with ExitStack() as stack:
-        ours = stack.enter_context(_lab("bench-ours"))
-        straight = stack.enter_context(_lab("bench-straight"))
+        found = stack.enter_context(bare_pair())
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="ebpflb-bench-")))
         manifests.fill(directory, services - len(targets), 1, NODES)
         for number in targets:
-            target = pod(ours, number)
+            target = pod(found.ours, number)
             manifests.write(directory, f"{target.name}.json", _target(number, target.ipv4))
         for name in NODES:
-            stack.enter_context(agent.running(ours.node(name), directory))
-        yield Pair(ours, straight)
+            stack.enter_context(agent.running(found.ours.node(name), directory))
+        yield found
 
 
 @contextmanager
@@ -63,7 +70,7 @@ def pod(lab: Lab, number: int) -> Member:
     return lab.member(f"pod-{number + 1}-1")
 
 
-def node_port(number: int) -> Callable[[Lab], tuple[str, int]]:
+def node_port(number: int) -> Callable[[Lab], Goal]:
     """The NodePort of a pod's Service, on the first node."""
     return lambda lab: (lab.node(NODES[0]).ipv4, NODE_PORTS[number])
 

@@ -2,13 +2,13 @@
 """One way through a Service against the straight way to the same pod, in turns."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ebpflb.lab import Lab
 from tests.bench import labs, load
 from tests.bench.labs import Pair
-from tests.bench.load import Client, Load
+from tests.bench.load import Client, Goal, Load
 from tests.bench.options import Options
 from tests.bench.report import Row, ratio_row
 from tests.bench.rounds import Comparison, in_turns
@@ -21,7 +21,7 @@ class Way:
     case: str
     source: str
     pod: int
-    frontend: Callable[[Lab], tuple[str, int]]
+    frontend: Callable[[Lab], Goal]
     target: float
 
 
@@ -34,29 +34,19 @@ class Figure:
     unit: str
 
 
-CONNECT_RATE = Figure(Client.ASK, lambda result: result.connect_rate, "/s")
-PUSH_RATE = Figure(Client.PUSH, lambda result: result.throughput, "MB/s")
-PULL_RATE = Figure(Client.PULL, lambda result: result.throughput, "MB/s")
+CONNECT_RATE = Figure(Client.ASK, lambda result: result.connect_rate, "/CPU s")
+PUSH_RATE = Figure(Client.PUSH, lambda result: result.throughput, "MB/CPU s")
+PULL_RATE = Figure(Client.PULL, lambda result: result.throughput, "MB/CPU s")
 
 
 def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Iterator[Row]:
     """A row for the way through the Service, and one for what the mere presence of ours costs."""
-    with ExitStack() as servers:
-        for lab in (pair.ours, pair.straight):
-            servers.enter_context(load.serving(labs.pod(lab, way.pod), figure.client.server))
-
-        def measure(lab: Lab, address: str, port: int) -> float:
-            source = lab.member(way.source)
-            return figure.value(load.run(source, figure.client, address, port, options.seconds))
-
-        def straight(lab: Lab) -> float:
-            return measure(lab, labs.pod(lab, way.pod).ipv4, load.PORT)
-
+    with _measuring(pair, way, figure, options) as measure:
         found = in_turns(
             {
-                "straight": lambda: straight(pair.straight),
-                "ours": lambda: measure(pair.ours, *way.frontend(pair.ours)),
-                "loaded": lambda: straight(pair.ours),
+                "straight": lambda: measure(pair.straight, _pod(pair.straight, way)),
+                "ours": lambda: measure(pair.ours, way.frontend(pair.ours)),
+                "loaded": lambda: measure(pair.ours, _pod(pair.ours, way)),
             },
             options.rounds,
         )
@@ -64,3 +54,41 @@ def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) 
     loaded = Comparison(found["loaded"], found["straight"])
     yield ratio_row(bench, way.case, through, figure.unit, way.target)
     yield ratio_row(bench, f"{way.case}: straight beside it", loaded, figure.unit, None)
+
+
+def control(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Row:
+    """The straight ways of both labs, which are the same while there is no agent."""
+    with _measuring(pair, way, figure, options) as measure:
+        found = in_turns(
+            {
+                "straight": lambda: measure(pair.straight, _pod(pair.straight, way)),
+                "ours": lambda: measure(pair.ours, _pod(pair.ours, way)),
+            },
+            options.rounds,
+        )
+    compared = Comparison(found["ours"], found["straight"])
+    return ratio_row(bench, way.case, compared, figure.unit, None)
+
+
+@contextmanager
+def _measuring(
+    pair: Pair, way: Way, figure: Figure, options: Options
+) -> Iterator[Callable[[Lab, Goal], float]]:
+    """Have the pods of both labs serve; yields what measures once, from the source to a goal."""
+    with ExitStack() as stack:
+        servers = {
+            lab.name: stack.enter_context(
+                load.serving(labs.pod(lab, way.pod), figure.client.server)
+            )
+            for lab in (pair.ours, pair.straight)
+        }
+
+        def measure(lab: Lab, goal: Goal) -> float:
+            source, server = lab.member(way.source), servers[lab.name]
+            return figure.value(load.run(source, figure.client, goal, server, options.seconds))
+
+        yield measure
+
+
+def _pod(lab: Lab, way: Way) -> Goal:
+    return labs.pod(lab, way.pod).ipv4, load.PORT

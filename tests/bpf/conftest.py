@@ -5,17 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("tests.bpf.packets", "tests.bpf.datapath")
-
-from tests.bpf.datapath import Datapath, Loaded, load_programs
+from ebpflb.dataplane.source_text import source_text
+from tests.bpf.datapath import Datapath, Loaded, load
 from tests.bpf.node import Node
 from tests.bpf.packets import KINDS, TCP_KINDS, UDP_KINDS, Kind
 
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """The tc programs and their maps."""
-    return load_programs(tmp_path_factory.mktemp("bpffs"))
+    """All programs of bpf/ and their maps."""
+    return load(tmp_path_factory.mktemp("bpffs"), source_text())
 
 
 @pytest.fixture(scope="session")

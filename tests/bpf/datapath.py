@@ -15,7 +15,8 @@ from scapy.packet import Packet
 from ebpflb.dataplane import libbpf, libc
 from ebpflb.dataplane.compile import STRICT, compile_and_pin
 from ebpflb.dataplane.maps import MapSet, open_maps
-from ebpflb.dataplane.programs import TC_PROGRAMS
+from ebpflb.dataplane.probe import Feature, Probe
+from ebpflb.dataplane.programs import PROGRAMS
 from ebpflb.dataplane.sizes import Sizes
 from ebpflb.dataplane.source_text import source_text
 from ebpflb.dataplane.structs import (
@@ -52,20 +53,23 @@ SIZES = Sizes(
     ct_short=1024,
     sockets=64,
 )
-ARRAYS = {
-    "lb_addr_flags",
-    "lb_backends",
-    "lb_count_back",
-    "lb_count_drop",
-    "lb_count_front",
-    "lb_current",
-    "lb_descs",
-    "lb_meta",
-    "lb_settings",
-    "lb_slots",
+# All others are arrays.
+HASHES = {
+    "lb_addrs",
+    "lb_conntrack",
+    "lb_ct_short",
+    "lb_devices",
+    "lb_frontends",
+    "lb_names",
+    "lb_netns",
+    "lb_sockets",
 }
+WRAPPERS = Path(__file__).parent / "wrappers"
 SNAT_PORTS = ((1024, 29999), (61000, 65535))
 SERVICE = 7
+
+# What is used of a header depends on who includes it.
+ALONE = (*STRICT, "-Wno-unused-function")
 
 _Struct = TypeVar("_Struct", bound=Struct)
 _CONTEXT_BYTES = 192
@@ -95,7 +99,7 @@ class Loaded(NamedTuple):
 
 
 def load(
-    directory: Path, text: str, names: Iterable[str] = TC_PROGRAMS, flags: Sequence[str] = STRICT
+    directory: Path, text: str, names: Iterable[str] = PROGRAMS, flags: Sequence[str] = STRICT
 ) -> Loaded:
     """Compile and load, on a bpffs of its own that is gone when this returns.
 
@@ -106,7 +110,7 @@ def load(
     try:
         maps.mkdir()
         programs.mkdir()
-        defines = {**SIZES.defines(), "LB_PIN_MAPS": f'"{maps}"', "LB_HAS_SET_RETVAL": "0"}
+        defines = {**SIZES.defines(), **kernel_settings(), "LB_PIN_MAPS": f'"{maps}"'}
         compile_and_pin(text, defines, programs, names=names, flags=flags)
         descriptors = {path.name: libbpf.obj_get(path) for path in programs.iterdir()}
         return Loaded(open_maps(maps), descriptors)
@@ -114,9 +118,18 @@ def load(
         libc.unmount(directory)
 
 
-def load_programs(directory: Path) -> Loaded:
-    """The tc programs of bpf/."""
-    return load(directory, source_text())
+def kernel_settings() -> dict[str, str]:
+    """The -D settings that follow the kernel."""
+    return {"LB_HAS_SET_RETVAL": str(int(Probe().supports(Feature.SET_RETVAL)))}
+
+
+def load_wrapper(directory: Path, name: str, programs: Iterable[str]) -> Loaded:
+    """A program that calls some function of bpf/ alone: `wrappers`/NAME.
+
+    Its entry points have names of real programs, which is how the compiler knows their type.
+    """
+    text = source_text((str(WRAPPERS / name),))
+    return load(directory, text, programs, ALONE)
 
 
 class Datapath:
@@ -125,23 +138,25 @@ class Datapath:
     def __init__(self, loaded: Loaded) -> None:
         self.maps = loaded.maps
         self._programs = loaded.programs
+        self._restart()
 
     def reset(self) -> None:
         """Empty every map, then write the settings."""
         for name, each in self.maps.items():
-            if name in ARRAYS:
+            if name in HASHES:
+                each.delete_batch([key for key, _ in each.items()])
+            elif any(chunk.values.strip(b"\0") for chunk in each.chunks()):
                 zero = bytes(each.value_size)
                 each.update_batch([(u32(index), zero) for index in range(each.max_entries)])
-            else:
-                each.delete_batch([key for key, _ in each.items()])
-        self._next = dict.fromkeys(("address", "frontend", "desc", "slot", "backend"), 1)
+        self._restart()
         self.settings()
+
+    def _restart(self) -> None:
+        self._next = dict.fromkeys(("address", "frontend", "desc", "slot", "backend"), 1)
 
     # What is written
 
-    def settings(
-        self, snat_ports: Sequence[tuple[int, int]] = SNAT_PORTS, **changes: Any
-    ) -> None:
+    def settings(self, snat_ports: Sequence[tuple[int, int]] = SNAT_PORTS, **changes: Any) -> None:
         """lb_settings: the defaults of the tests, with changes."""
         fields: dict[str, Any] = {
             "tcp_opening_timeout": 60,
@@ -195,6 +210,12 @@ class Datapath:
         value = self.backend_at(index)
         value.flags &= ~BackendFlag.LB_BACKEND_USABLE
         self.maps["lb_backends"].update(u32(index), bytes(value))
+
+    def replace_backends(self, old: int, new: int) -> None:
+        """Retire a backend and have every slot name another one."""
+        self.retire_backend(old)
+        for slot in range(1, self._next["slot"]):
+            self.maps["lb_slots"].update(u32(slot), u32(new))
 
     def frontend(
         self,
@@ -318,9 +339,7 @@ class Datapath:
         return [value[at : at + stride] for at in range(0, len(value), stride)]
 
 
-def assert_untouched(
-    datapath: Datapath, program: str, packet: Packet, *, ifindex: int = 1
-) -> None:
+def assert_untouched(datapath: Datapath, program: str, packet: Packet, *, ifindex: int = 1) -> None:
     """The frame passes as it is, and no map changes."""
     before = datapath.snapshot()
     result = datapath.run(program, packet, ifindex=ifindex)

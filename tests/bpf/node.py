@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's network namespace with an uplink, an overlay, a tunnel and a pod's device.
+"""A node's network namespace with an uplink, an overlay, a tunnel, and devices of two pods: `pod`
+and `bare`, which is for a pod that our programs do not cover.
 
 The devices are taps: a frame written to one arrives at its tc ingress as from the wire, and what
 the kernel sends out of it can be read. The namespace has no name: it goes with the descriptors,
@@ -45,6 +46,7 @@ link set lo up
 link set uplink up address {node_mac} addrgenmode none
 link set overlay up address {node_mac} addrgenmode none mtu {overlay_mtu}
 link set pod up address {node_mac} addrgenmode none
+link set bare up address {node_mac} addrgenmode none
 link set tunnel up addrgenmode none
 addr add 192.0.2.1/24 dev uplink
 addr add 2001:db8:2::1/64 dev uplink nodad
@@ -60,6 +62,8 @@ route add 10.1.0.5 dev pod
 route add fd00:1::5 dev pod
 route add 198.51.100.0/24 via 192.0.2.254
 route add 2001:db8:100::/48 via 2001:db8:2::fe
+route add 10.96.0.0/16 via 192.0.2.254
+route add fd00:96::/32 via 2001:db8:2::fe
 route add 10.2.0.0/16 via 172.16.0.2
 route add fd00:2::/32 via fd00:16::2
 route add 10.3.0.0/16 via 172.16.0.2 mtu lock {route_mtu}
@@ -82,7 +86,7 @@ rule add from fd00:16::1 lookup 100
 route add 2001:db8:100::/48 via fd00:16::2 table 100
 """,
 }
-_SYSCTLS = ("ipv4/ip_forward", "ipv6/conf/all/forwarding")
+_FORWARDING = ("ipv4/ip_forward", "ipv6/conf/all/forwarding")
 
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA
@@ -165,13 +169,14 @@ class Node:
             self.uplink = Tap("uplink")
             self.overlay = Tap("overlay")
             self.pod = Tap("pod")
+            self.bare = Tap("bare")
             self.tunnel = Tap("tunnel", has_ethernet=False)
             _configure()
 
     @property
     def taps(self) -> tuple[Tap, ...]:
         """All devices."""
-        return self.uplink, self.overlay, self.pod, self.tunnel
+        return self.uplink, self.overlay, self.pod, self.bare, self.tunnel
 
     def close(self) -> None:
         """Let everything go."""
@@ -218,8 +223,10 @@ def _configure() -> None:
         overlay_mtu=OVERLAY_MTU,
         route_mtu=ROUTE_MTU,
     )
-    for name in _SYSCTLS:
+    for name in _FORWARDING:
         Path("/proc/sys/net", name).write_text("1")
+    for path in Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter"):
+        path.write_text("0")
     subprocess.run(["ip", "-batch", "-"], input=script, text=True, check=True)
     for family, rules in _POLICY.items():
         subprocess.run(["ip", family, "-batch", "-"], input=rules, text=True, check=True)

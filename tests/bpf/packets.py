@@ -15,6 +15,7 @@ from ebpflb.model.address import Address, Family, Protocol, parse_address
 SENDER_MAC = "02:00:00:00:00:0a"
 NODE_MAC = "02:00:00:00:00:01"
 PAYLOAD = b"seventeen letters"
+SEQUENCE = 1000
 
 
 class End(NamedTuple):
@@ -89,10 +90,19 @@ class Kind(NamedTuple):
         return TCP if self.proto is Protocol.TCP else UDP
 
     def frame(
-        self, source: End, target: End, flags: str = "S", *, payload: bytes = PAYLOAD, ttl: int = 64
+        self,
+        source: End,
+        target: End,
+        flags: str = "S",
+        *,
+        payload: bytes = PAYLOAD,
+        ttl: int = 64,
+        ack: int = 0,
     ) -> Packet:
-        """A frame from `source` to `target` with all checksums; `flags` concern TCP only."""
-        options = {"flags": flags, "seq": 1000} if self.proto is Protocol.TCP else {}
+        """A frame from `source` to `target` with all checksums; flags and ack concern TCP only."""
+        options = (
+            {"flags": flags, "seq": SEQUENCE, "ack": ack} if self.proto is Protocol.TCP else {}
+        )
         transport = self.transport(sport=source.port, dport=target.port, **options)
         return built(self.packet(source.address, target.address, ttl) / transport / Raw(payload))
 

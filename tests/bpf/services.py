@@ -23,9 +23,7 @@ def cluster_ip(
     """A ClusterIP with the same backends for everybody."""
     frontend = End(kind.net.cluster_ip, CLUSTER_PORT)
     datapath.address(frontend.address, AddrFlag.LB_ADDR_CLUSTER_IP)
-    datapath.frontend(
-        frontend, kind.proto, local=backends, others=backends, if_empty=if_empty
-    )
+    datapath.frontend(frontend, kind.proto, local=backends, others=backends, if_empty=if_empty)
     return frontend
 
 

@@ -41,9 +41,7 @@ def quoted(kind: Kind, packet: Packet) -> bytes:
     return bytes(packet.payload)[: network + (20 if kind.proto is Protocol.TCP else 8)]
 
 
-def assert_answered(
-    result: Result, kind: Kind, packet: Packet, what: str, mtu: int = 0
-) -> None:
+def assert_answered(result: Result, kind: Kind, packet: Packet, what: str, mtu: int = 0) -> None:
     """The sender gets a correct ICMP error that quotes its packet."""
     network = packet.payload
     answer = kind.packet(network.dst, network.src)

@@ -219,9 +219,7 @@ def test_what_is_forwarded_passes_in_both_directions(datapath: Datapath, node: N
 # The host's own packets that no socket hook saw
 
 
-def test_the_hosts_own_request_is_routed_to_the_backend(
-    datapath: Datapath, node: Node, kind: Kind
-):
+def test_the_hosts_own_request_is_routed_to_the_backend(datapath: Datapath, node: Node, kind: Kind):
     backend, index = remote_backend(datapath, kind)
     request = kind.frame(End(kind.net.node, CLIENT_PORT), cluster_ip(datapath, kind, [index]))
 

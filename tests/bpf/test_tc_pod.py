@@ -103,9 +103,7 @@ def test_an_unknown_flow_back_to_the_pod_passes(datapath: Datapath, kind: Kind):
     assert_untouched(datapath, "lb_pod_egress", kind.frame(backend, pod(kind, 40001), "SA"))
 
 
-def test_a_reply_is_reversed_at_the_pods_device_only(
-    datapath: Datapath, node: Node, kind: Kind
-):
+def test_a_reply_is_reversed_at_the_pods_device_only(datapath: Datapath, node: Node, kind: Kind):
     node_addresses(datapath, node)
     backend, index = remote_backend(datapath, kind)
     datapath.run("lb_pod_ingress", kind.frame(pod(kind), cluster_ip(datapath, kind, [index])))
@@ -118,7 +116,9 @@ def test_an_address_whose_service_went_serves_the_flows_it_has(datapath: Datapat
     backend, index = remote_backend(datapath, kind)
     frontend = cluster_ip(datapath, kind, [index])
     datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend))
-    datapath.maps["lb_frontends"].delete_batch([key for key, _ in datapath.maps["lb_frontends"].items()])
+    datapath.maps["lb_frontends"].delete_batch(
+        [key for key, _ in datapath.maps["lb_frontends"].items()]
+    )
     datapath.address(frontend.address, 0)
     packet = kind.frame(pod(kind), frontend, "A")
 

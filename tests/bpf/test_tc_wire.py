@@ -6,10 +6,17 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from scapy.layers.inet import TCP
-from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6NDOptDstLLAddr, IPv6
+from scapy.layers.inet import TCP, in4_pseudoheader
+from scapy.layers.inet6 import (
+    ICMPv6ND_NA,
+    ICMPv6ND_NS,
+    ICMPv6NDOptDstLLAddr,
+    IPv6,
+    in6_pseudoheader,
+)
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
+from scapy.utils import checksum
 
 from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.uapi import AttachType
@@ -50,20 +57,29 @@ from tests.skips import kernel_lacks
 NEEDS_CHECKSUM, TCP4_SEGMENTS, TCP6_SEGMENTS = 1, 1, 4
 
 
-@pytest.fixture(autouse=True)
-def attached(programs: Loaded, datapath: Datapath, node: Node) -> Iterator[None]:
-    """Every device of the node with the programs that belong there."""
-    node_addresses(datapath, node)
-    hooks = {"host": (node.uplink, node.overlay), "pod": (node.pod,), "l3": (node.tunnel,)}
-    links = [
-        _attach(programs.programs[f"lb_{kind}_{direction}"], tap, direction)
-        for kind, taps in hooks.items()
-        for tap in taps
-        for direction in ("ingress", "egress")
-    ]
+@pytest.fixture(scope="module")
+def attached(programs: Loaded, machine: Node) -> Iterator[None]:
+    """Each device with the programs that belong there; `bare` has none."""
+    hooks = {
+        "host": (machine.uplink, machine.overlay),
+        "pod": (machine.pod,),
+        "l3": (machine.tunnel,),
+    }
+    with machine.entered():
+        links = [
+            _attach(programs.programs[f"lb_{kind}_{direction}"], tap, direction)
+            for kind, taps in hooks.items()
+            for tap in taps
+            for direction in ("ingress", "egress")
+        ]
     yield
     for link in links:
         os.close(link)
+
+
+@pytest.fixture(autouse=True)
+def addresses(attached: None, datapath: Datapath, node: Node) -> None:
+    node_addresses(datapath, node)
 
 
 def _attach(program: int, tap: Tap, direction: str) -> int:
@@ -138,9 +154,7 @@ def answer_neighbour_request(tap: Tap) -> None:
 # A backend on this node
 
 
-def test_a_local_backend_and_its_client_see_each_other(
-    datapath: Datapath, node: Node, kind: Kind
-):
+def test_a_local_backend_and_its_client_see_each_other(datapath: Datapath, node: Node, kind: Kind):
     backend, index = local_backend(datapath, kind, kind.net.pod)
     frontend = node_port(datapath, kind, [index])
     request = kind.frame(client(kind), frontend)
@@ -200,9 +214,7 @@ def test_a_request_from_a_tunnel_leaves_for_another_node(
     node.tunnel.send(request)
     sent = node.overlay.receive()
     macs = (NODE_MAC, OVERLAY_MAC)
-    assert_same(
-        sent, changed(request, source=source_of(sent), target=backend, hops=1, macs=macs)
-    )
+    assert_same(sent, changed(request, source=source_of(sent), target=backend, hops=1, macs=macs))
 
     reply = kind.frame(backend, source_of(sent), "SA")
     node.overlay.send(reply)
@@ -230,3 +242,177 @@ def test_a_tunnels_client_reaches_a_local_backend(datapath: Datapath, node: Node
     node.pod.send(reply)
     answered = changed(reply, source=frontend, hops=1)
     assert_same(node.tunnel.receive(), answered)
+
+
+# The host's own sockets, where no socket hook is attached
+
+
+def host_socket(kind: Kind) -> socket.socket:
+    """A socket at the node's address."""
+    family = socket.AF_INET if kind.net.family is Family.IPV4 else socket.AF_INET6
+    type_ = socket.SOCK_STREAM if kind.proto is Protocol.TCP else socket.SOCK_DGRAM
+    made = socket.socket(family, type_)
+    made.bind((kind.net.node, 0))
+    made.settimeout(2)
+    return made
+
+
+def test_the_host_talks_to_a_cluster_ip(datapath: Datapath, node: Node, udp: Kind):
+    backend, index = remote_backend(datapath, udp)
+    frontend = cluster_ip(datapath, udp, [index])
+    with host_socket(udp) as client:
+        client.sendto(b"question", frontend)
+        sent = node.overlay.receive()
+        assert target_of(sent) == backend
+        assert_valid(sent)
+        node.overlay.send(udp.frame(backend, source_of(sent), payload=b"answer"))
+        assert client.recvfrom(100)[0] == b"answer"
+        assert client.getsockname()[:2] == source_of(sent)
+
+
+def test_the_host_connects_to_a_cluster_ip(datapath: Datapath, node: Node, tcp: Kind):
+    backend, index = remote_backend(datapath, tcp)
+    frontend = cluster_ip(datapath, tcp, [index])
+    with host_socket(tcp) as client:
+        client.setblocking(False)
+        client.connect_ex(frontend)
+        syn = node.overlay.receive()
+        assert target_of(syn) == backend
+        assert_valid(syn)
+        answer = tcp.frame(backend, source_of(syn), "SA", payload=b"")
+        answer[TCP].ack = syn[TCP].seq + 1
+        node.overlay.send(changed(answer))
+        assert node.overlay.receive()[TCP].flags == "A"
+        assert client.getpeername()[:2] == frontend
+
+
+def test_the_host_is_refused(datapath: Datapath, node: Node, kind: Kind):
+    frontend = cluster_ip(datapath, kind)
+    with host_socket(kind) as client, pytest.raises(ConnectionRefusedError):
+        client.connect(frontend)
+        client.send(b"question")
+        client.recv(100)
+
+
+def assert_valid(packet: Packet) -> None:
+    """Its checksums are those that scapy computes."""
+    assert_same(packet, changed(packet))
+
+
+def test_what_is_forwarded_for_others_is_not_the_hosts_own(
+    datapath: Datapath, node: Node, kind: Kind
+):
+    _, index = remote_backend(datapath, kind)
+    frontend = cluster_ip(datapath, kind, [index])
+    packet = kind.frame(pod(kind), frontend)
+    node.bare.send(packet)
+    macs = (NODE_MAC, ROUTER_MAC)
+    assert_same(node.uplink.receive(), changed(packet, hops=1, macs=macs))
+
+
+# What is left to the device that sends: checksums and segments
+
+
+def partial(packet: Packet) -> tuple[Packet, Offload]:
+    """The packet with the sum of its pseudo header in place of its checksum, as veth has it."""
+    packet = packet.copy()
+    network, transport = packet.payload, packet.payload.payload
+    if network.name == "IP":
+        pseudo = in4_pseudoheader(network.proto, network, len(transport))
+    else:
+        pseudo = bytes(in6_pseudoheader(network.nh, network, len(transport)))
+    transport.chksum = 0xFFFF ^ checksum(pseudo)
+    start = len(packet) - len(transport)
+    offset = 16 if transport.name == "TCP" else 6
+    offload = Offload(flags=NEEDS_CHECKSUM, checksum_start=start, checksum_offset=offset)
+    return built(packet), offload
+
+
+def test_a_partial_checksum_is_completed_behind_the_translation(
+    datapath: Datapath, node: Node, kind: Kind
+):
+    backend, index = remote_backend(datapath, kind)
+    frontend = cluster_ip(datapath, kind, [index])
+    request = kind.frame(pod(kind), frontend)
+    node.pod.send(*partial(request))
+    sent = node.overlay.receive()
+    macs = (NODE_MAC, OVERLAY_MAC)
+    assert_same(sent, changed(request, target=backend, hops=1, macs=macs))
+
+    reply = kind.frame(backend, pod(kind), "SA")
+    node.overlay.send(*partial(reply))
+    answered = changed(reply, source=frontend, hops=1, macs=(NODE_MAC, POD_MAC))
+    assert_same(node.pod.receive(), answered)
+
+
+def test_a_partial_checksum_survives_masquerading(datapath: Datapath, node: Node, kind: Kind):
+    backend, index = remote_backend(datapath, kind)
+    frontend = node_port(datapath, kind, [index])
+    request = kind.frame(client(kind), frontend)
+    node.uplink.send(*partial(request))
+    sent = node.overlay.receive()
+    macs = (NODE_MAC, OVERLAY_MAC)
+    source = source_of(sent)
+    assert_same(sent, changed(request, source=source, target=backend, hops=1, macs=macs))
+
+    reply = kind.frame(backend, source, "SA")
+    node.overlay.send(*partial(reply))
+    macs = (NODE_MAC, ROUTER_MAC)
+    expected = changed(reply, source=frontend, target=client(kind), hops=1, macs=macs)
+    assert_same(node.uplink.receive(), expected)
+
+
+def test_segments_of_a_long_packet_are_translated(datapath: Datapath, node: Node, tcp: Kind):
+    backend, index = remote_backend(datapath, tcp)
+    frontend = node_port(datapath, tcp, [index])
+    node.uplink.send(tcp.frame(client(tcp), frontend))
+    source = source_of(node.overlay.receive())
+    long = tcp.frame(client(tcp), frontend, "PA", payload=os.urandom(3000))
+    packet, offload = partial(long)
+    kinds = {Family.IPV4: TCP4_SEGMENTS, Family.IPV6: TCP6_SEGMENTS}
+    segments = offload._replace(
+        gso_type=kinds[tcp.net.family],
+        gso_size=1000,
+        header_length=len(packet) - 3000,
+    )
+    node.uplink.send(packet, segments)
+
+    sent = [node.overlay.receive() for _ in range(3)]
+    for segment in sent:
+        assert (source_of(segment), target_of(segment)) == (source, backend)
+        assert_valid(segment)
+    assert b"".join(bytes(segment[TCP].payload) for segment in sent) == bytes(long[TCP].payload)
+
+
+# What a test-run refuses
+
+
+def test_the_first_bytes_of_a_frame_alone_do_no_harm(datapath: Datapath, node: Node, kind: Kind):
+    _, index = remote_backend(datapath, kind)
+    frame = bytes(kind.frame(client(kind), cluster_ip(datapath, kind, [index]), payload=b""))
+    before = datapath.snapshot()
+    for tap in node.taps:
+        for length in range(15, len(frame)):
+            tap.send(frame[:length])
+    assert datapath.snapshot() == before
+    assert all(tap.is_silent() for tap in node.taps)
+
+
+def test_headers_outside_the_linear_part_are_translated(datapath: Datapath, node: Node, kind: Kind):
+    itself, index = local_backend(datapath, kind, kind.net.pod)
+    frontend = cluster_ip(datapath, kind, [index])
+    request = kind.frame(pod(kind), frontend, payload=os.urandom(5000))
+    node.pod.send(request, Offload(header_length=14))
+    seen = node.pod.receive()
+    turned = (NODE_MAC, SENDER_MAC)
+    assert_same(seen, changed(request, source=source_of(seen), target=itself, macs=turned))
+
+
+def test_a_packet_whose_headers_are_outside_the_linear_part_is_refused(
+    datapath: Datapath, node: Node, kind: Kind
+):
+    request = kind.frame(pod(kind), cluster_ip(datapath, kind), payload=bytes(5000))
+    node.pod.send(request, Offload(header_length=14))
+    error = node.pod.receive()
+    assert (error.payload.src, error.payload.dst) == (kind.net.cluster_ip, kind.net.pod)
+    assert bytes(request.payload)[:28] in bytes(error)

@@ -277,7 +277,8 @@ def test_down_ends_all_that_was_started_inside(name):
     time.sleep(0.2)
     running = cgroups.processes(Path(cgroup_root(), cgroups.TOP, name))
     lab.down()
-    assert [child.wait(5) for child in children] == [-signal.SIGKILL] * 3
+    # A shell may have outlived its child just long enough to say so: 128 + 9.
+    assert {child.wait(5) for child in children} <= {-signal.SIGKILL, 128 + signal.SIGKILL}
     assert len(running) == 7
     assert leftovers() == []
 

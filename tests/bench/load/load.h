@@ -21,9 +21,10 @@
 /* Reads or writes once. Like recv(): a length, 0 for an end, -1 with errno. */
 typedef ssize_t (*mover)(int fd);
 
-/* main.c; times are nanoseconds */
+/* main.c; nanoseconds of the clock, and of processor time that this process has used */
 void die(const char *what);
 uint64_t now(void);
+uint64_t used(void);
 
 /* connection.c */
 extern int active;
@@ -49,6 +50,6 @@ void run_streams(int count, uint64_t until, mover mover);
 void report_closed(uint64_t nanoseconds);
 void report_moved(uint64_t bytes);
 void report_error(int error);
-void print_report(uint64_t nanoseconds);
+void print_report(uint64_t elapsed, uint64_t used);
 
 #endif

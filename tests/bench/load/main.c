@@ -35,12 +35,22 @@ void die(const char *what)
 	exit(1);
 }
 
-uint64_t now(void)
+static uint64_t read_clock(clockid_t clock)
 {
 	struct timespec time;
 
-	clock_gettime(CLOCK_MONOTONIC, &time);
+	clock_gettime(clock, &time);
 	return time.tv_sec * 1000000000ULL + time.tv_nsec;
+}
+
+uint64_t now(void)
+{
+	return read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t used(void)
+{
+	return read_clock(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 static const struct role *role_of(int argc, char **argv)
@@ -58,13 +68,13 @@ static const struct role *role_of(int argc, char **argv)
 
 static void run_client(const struct role *role, double seconds, int count)
 {
-	uint64_t start = now(), until = start + seconds * 1e9;
+	uint64_t used_before = used(), start = now(), until = start + seconds * 1e9;
 
 	if (role->mover)
 		run_streams(count, until, role->mover);
 	else
 		run_connects(count, until);
-	print_report(now() - start);
+	print_report(now() - start, used() - used_before);
 }
 
 int main(int argc, char **argv)

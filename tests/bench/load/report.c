@@ -73,10 +73,11 @@ static void print_errors(void)
 	printf("}");
 }
 
-void print_report(uint64_t nanoseconds)
+void print_report(uint64_t elapsed, uint64_t used)
 {
-	printf("{\"seconds\": %.6f, \"connections\": %llu, \"bytes\": %llu, ", nanoseconds / 1e9,
-	       (unsigned long long)closed, (unsigned long long)moved);
+	printf("{\"seconds\": %.6f, \"cpu_seconds\": %.6f, ", elapsed / 1e9, used / 1e9);
+	printf("\"connections\": %llu, \"bytes\": %llu, ", (unsigned long long)closed,
+	       (unsigned long long)moved);
 	printf("\"p50_us\": %llu, \"p99_us\": %llu, ", percentile(50), percentile(99));
 	print_errors();
 	printf("}\n");

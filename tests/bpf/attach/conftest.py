@@ -10,7 +10,7 @@ import pytest
 from ebpflb.dataplane import libc
 from ebpflb.dataplane.links import LoadedProgram
 from tests.bpf.attach import tiny
-from tests.bpf.attach.network import Network
+from tests.bpf.attach.network import Network, run
 
 
 @pytest.fixture
@@ -26,7 +26,16 @@ def bpffs(tmp_path: Path) -> Iterator[Path]:
     path.mkdir()
     libc.mount_bpffs(path, "ebpflb-test")
     yield path
-    libc.unmount(path)
+    run("umount", "--lazy", str(path))
+
+
+@pytest.fixture
+def unmounted(tmp_path: Path) -> Iterator[Path]:
+    """A directory that need not be there, and is no mount afterwards."""
+    path = tmp_path / "a" / "b"
+    yield path
+    if path.is_mount():
+        run("umount", "--lazy", str(path))
 
 
 @pytest.fixture

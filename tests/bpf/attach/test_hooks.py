@@ -174,6 +174,23 @@ def test_a_device_that_is_no_workload_any_more_is_let_go(node):
     assert node.devices().keys() == {70, index("tun0")}
 
 
+def test_what_a_program_reads_goes_after_it_and_its_mark_before(node, monkeypatch):
+    node.apply()
+    ifindex = index("veth1")
+    ip("link set veth1 down\nlink set veth1 name other1")
+    seen = []
+
+    def note(pin: Path) -> bool:
+        seen.append((len(node.netns()), ifindex in node.devices()))
+        return True
+
+    monkeypatch.setattr(links, "detach", note)
+    node.apply()
+    monkeypatch.undo()
+    assert seen == [(1, True)] * 2
+    assert ifindex not in node.devices()
+
+
 @pytest.mark.parametrize("lacking", [{Feature.TCX_LINK}, set()], ids=["clsact", "tcx"])
 def test_all_is_detached_by_pins_and_names_alone(node, lacking):
     node.apply(Probe(without=lacking))

@@ -24,14 +24,13 @@ def pin_a_map(path: Path) -> None:
     os.close(fd)
 
 
-def test_a_bpffs_is_mounted_where_there_is_none_and_unmounted_with_the_pins(tmp_path):
-    root = tmp_path / "a" / "b"
-    with Pins(root) as held:
+def test_a_bpffs_is_mounted_where_there_is_none_and_unmounted_with_the_pins(unmounted):
+    with Pins(unmounted) as held:
         pin_a_map(held.links / "x")
-        assert root.is_mount()
-    assert remove_pins(root)
-    assert not root.exists()
-    assert libc.filesystem_type(tmp_path) != libc.BPF_FS_MAGIC
+        assert unmounted.is_mount()
+    assert remove_pins(unmounted)
+    assert not unmounted.exists()
+    assert libc.filesystem_type(unmounted.parent) != libc.BPF_FS_MAGIC
 
 
 def test_below_sys_fs_bpf_it_is_mounted_there():

@@ -39,9 +39,17 @@ def test_an_error_is_one_line(run, arguments, message):
     assert done.output.count("\n") == 1
 
 
-def test_a_command_keeps_its_own_options(run):
-    done = run("exec", "--name", "x", "node1", "--", "ls", "--name", "y")
+@pytest.mark.parametrize("separator", [(), ("--",)])
+def test_a_command_keeps_its_own_options(run, separator):
+    done = run("exec", "--name", "x", "node1", *separator, "ls", "--name", "y", "--no-such")
     assert "there is no lab 'x'" in done.output
+
+
+@pytest.mark.parametrize("arguments", [(), ("--",)])
+def test_a_command_is_needed(run, arguments):
+    done = run("exec", "node1", *arguments)
+    assert done.exit_code == 2
+    assert "Missing argument 'COMMAND...'" in done.output
 
 
 @pytest.mark.parametrize("command", ["up", "down", "status", "exec", "apply"])

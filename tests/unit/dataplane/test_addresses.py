@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from contextlib import suppress
 from errno import E2BIG
 
 import pytest
@@ -10,6 +11,7 @@ from ebpflb.model.plan import FrontendType
 from tests.unit.dataplane.desired import by_service, frontend, key, named
 from tests.unit.dataplane.programs import address_flags
 from tests.unit.dataplane.test_sync import NODE_PORT
+from tests.unit.dataplane.watching import CrashError
 from tests.unit.dataplane.world import World
 
 CLUSTER_IP, EXTERNAL = AddrFlag.LB_ADDR_CLUSTER_IP, AddrFlag.LB_ADDR_EXTERNAL
@@ -80,6 +82,19 @@ def test_an_address_that_is_gone_is_known_until_it_is_forgotten(world: World):
     assert address_flags(world.maps, VIP) == 0
     world.sync.forget_addresses({VIP, HOST})
     assert address_flags(world.maps, VIP) is None
+
+
+@pytest.mark.parametrize("moment", range(16))
+def test_an_address_is_a_cluster_ip_throughout_a_crash(world: World, moment: int):
+    other = key("10.96.0.1", 443)
+    world.change(by_service(frontend(key=other)))
+    world.watch.crash_at = len(world.watch.written) + moment
+    desired = by_service(frontend(), frontend(key=other, type=FrontendType.EXTERNAL_IP))
+    with suppress(CrashError):
+        world.sync.apply(desired)
+    world.watch.crash_at = None
+    world.resync(desired)
+    assert address_flags(world.maps, VIP) == CLUSTER_IP | EXTERNAL
 
 
 def test_an_address_without_flags_is_still_idle_after_a_restart(world: World):

@@ -99,17 +99,21 @@ def test_a_flow_that_is_seen_in_one_direction_keeps_both(seen: tuple[int, int]):
     assert flows.expiry.step().deleted == 2
 
 
-def test_a_flow_is_closed_when_one_direction_is():
+@pytest.mark.parametrize(
+    ("original", "reply", "seconds"),
+    [(SYN, ESTABLISHED, ESTABLISHED_TIME), (ESTABLISHED, CLOSED, CLOSED_TIME)],
+)
+def test_a_flow_has_the_state_of_both_directions(original: CtState, reply: CtState, seconds: int):
     flows = Flows()
-    flows.add(1)
-    flows.add(2)
+    flows.add(1, state=original)
     key = bytes(flow_tuple(POD, 8080, NODE, 1001, Protocol.TCP))
-    reply = Conntrack.from_buffer_copy(flows.maps["lb_conntrack"].lookup(key) or b"")
-    reply.state = CLOSED
-    flows.maps["lb_conntrack"].update(key, bytes(reply))
-    flows.now = CLOSED_TIME + 1
+    entry = Conntrack.from_buffer_copy(flows.maps["lb_conntrack"].lookup(key) or b"")
+    entry.state = reply
+    flows.maps["lb_conntrack"].update(key, bytes(entry))
+    flows.now = seconds
+    assert flows.expiry.step().deleted == 0
+    flows.now += 1
     assert flows.expiry.step().deleted == 2
-    assert flows.count == 2
 
 
 @pytest.mark.parametrize(

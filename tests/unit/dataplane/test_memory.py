@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-import ast
 import ctypes
+import math
 import re
 from errno import E2BIG, EEXIST, EINVAL, ENOENT
 from pathlib import Path
@@ -14,7 +14,7 @@ from ebpflb.dataplane.uapi import Exist, MapType
 from ebpflb.errors import MapError
 
 BPF = Path(__file__).parents[3] / "bpf"
-SCALARS = {"int": 4, "__u32": 4, "__u64": 8}
+SCALARS = {"int": 4, "__u8": 1, "__u32": 4, "__u64": 8}
 KINDS = {
     "hash": MapType.HASH,
     "lru_hash": MapType.LRU_HASH,
@@ -35,16 +35,18 @@ def size_of(c_type: str) -> int:
 
 def limits() -> dict[str, str]:
     text = (BPF / "config.h").read_text()
-    return dict(re.findall(r"^#define (LB_MAX_\w+) (.+)$", text, re.MULTILINE))
+    return {
+        "LB_DROP_REASONS": str(max(structs.DropReason) + 1),
+        **dict(re.findall(r"^#define (LB_\w+) (.+)$", text, re.MULTILINE)),
+    }
 
 
 def number_of(text: str) -> int:
-    """The value of a size in maps.h: a name of config.h, or a number, or a product of both."""
-    while names := re.findall(r"LB_MAX_\w+", text):
+    """The value of a size in maps.h: a number, a name of config.h, a product or a power of two."""
+    while names := re.findall(r"LB_\w+", text):
         text = text.replace(names[0], limits()[names[0]])
-    text = text.replace("LB_DROP_REASONS", str(max(structs.DropReason) + 1)).strip("()")
-    first, _, second = text.partition("*")
-    return int(ast.literal_eval(first.strip())) * int(ast.literal_eval(second.strip() or "1"))
+    operands = [int(word) for word in re.findall(r"\d+", text)]
+    return 1 << operands[1] if "<<" in text else math.prod(operands)
 
 
 def test_the_maps_are_those_of_maps_h():

@@ -35,6 +35,16 @@ def test_a_copy_is_read_anew():
     assert not slots.is_blank
 
 
+def test_what_was_not_read_is_written_whatever_it_is():
+    watch = Watch(memory_maps({"lb_slots": 10_000}))
+    slots = Mirror(watch.maps["lb_slots"])
+    slots.load(1)
+    slots.set(0, bytes(4))
+    slots.set(9999, bytes(4))
+    slots.flush()
+    assert len(watch.written) == 1
+
+
 def test_much_at_once_is_written_before_the_flush():
     watch = Watch(memory_maps({"lb_slots": 5000}))
     Mirror(watch.maps["lb_slots"]).set_span(0, b"x" * 4 * 5000)

@@ -8,7 +8,7 @@ import pytest
 from ebpflb.dataplane.structs import Desc, u32, u64
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import element, key_bytes, look_up
-from tests.unit.dataplane.test_sync_properties import assert_tidy
+from tests.unit.dataplane.test_sync_properties import assert_tidy, usable
 from tests.unit.dataplane.world import World
 
 DESIRED = by_service(frontend(choice=backends("10.1.0.1")))
@@ -71,5 +71,7 @@ def test_what_an_interrupted_sync_left_behind_is_cleaned_before_anything_is_desi
     world.watch.inspect = lambda: None
     world.sync = world.restarted()
     world.sync.load()
+    assert usable(world) == []
+    assert world.sync.apply({}) == {}
     world.state = {}
     assert_tidy(world)

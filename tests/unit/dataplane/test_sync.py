@@ -5,17 +5,17 @@ from errno import E2BIG, ENAMETOOLONG, ENOMEM
 
 import pytest
 
-from ebpflb.dataplane.sync import Sync
 from ebpflb.dataplane.uapi import Exist
 from ebpflb.errors import MapError
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
 from tests.unit.dataplane.desired import NOTHING, backends, by_service, frontend, key, named
-from tests.unit.dataplane.programs import TERMINATING, USABLE, Found, look_up, place
+from tests.unit.dataplane.programs import TERMINATING, USABLE, Found, address_flags, look_up, place
 from tests.unit.dataplane.world import World
 
 WEB = ServiceName("default", "web")
+GRACE = 1
 POD, OTHER_POD = "10.1.0.1", "10.1.0.2"
 NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP)
 
@@ -45,7 +45,7 @@ def written(world: World, *frontends: Frontend) -> list[str]:
 def test_a_new_frontend_is_complete_before_it_can_be_seen(world: World):
     assert written(world, frontend(choice=backends(POD, OTHER_POD))) == [
         *["lb_backends"] * 2,
-        *["lb_slots"],
+        *["lb_slots"] * 2,
         *["lb_names", "lb_descs", "lb_current", "lb_frontends", "lb_addr_flags", "lb_addrs"],
     ]
 
@@ -105,24 +105,58 @@ def test_two_service_ports_with_the_same_endpoint_have_each_their_own_backend(wo
     assert not backend_indices(world) & set(found(world, "10.96.0.2").backends)
 
 
-def test_an_index_is_not_used_again_before_a_grace_period(world: World):
-    grace_periods = 0
+@pytest.fixture
+def waits(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When a grace period was waited for, after reading back."""
+    times: list[float] = []
+    monkeypatch.setattr(world.readers, "quiesce", lambda: times.append(world.now))
+    world.sync = world.restarted()
+    world.sync.load()
+    times.clear()
+    return times
 
-    def quiesce() -> None:
-        nonlocal grace_periods
-        grace_periods += 1
 
-    sync = Sync(world.watch.maps, quiesce=quiesce, clock=lambda: world.now, grace=5)
-    sync.apply(by_service(frontend(choice=backends(POD))))
-    sync.apply({WEB: ()})
-    world.now = 4.9
-    sync.collect()
-    assert (grace_periods, sync.usage()["lb_backends"].used) == (1, 1)
+def test_an_index_is_not_used_again_before_a_grace_period(world: World, waits: list[float]):
+    world.sync.apply(by_service(frontend(choice=backends(POD))))
+    world.sync.apply({WEB: ()})
+    world.now = GRACE - 0.1
+    world.sync.collect()
+    assert (waits, world.sync.usage()["lb_backends"].used) == ([], 1)
+    world.now = GRACE
+    world.sync.collect()
+    assert (waits, world.sync.usage()["lb_backends"].used) == ([GRACE], 0)
+    world.sync.collect()
+    assert waits == [GRACE]
+
+
+def test_a_grace_period_that_has_passed_elsewhere_is_not_waited_for(
+    world: World, waits: list[float]
+):
     world.now = 5
-    sync.collect()
-    assert (grace_periods, sync.usage()["lb_backends"].used) == (2, 0)
-    sync.collect()
-    assert grace_periods == 2
+    world.sync.apply(by_service(frontend(choice=backends(POD))))
+    world.sync.apply({WEB: ()})
+    world.now = 5 + GRACE
+    world.sync.collect(quiesced=4.9)
+    assert world.sync.usage()["lb_backends"].used == 1
+    world.sync.collect(quiesced=5)
+    assert world.sync.usage()["lb_backends"].used == 0
+    assert waits == []
+
+
+def test_a_grace_period_that_began_before_the_last_write_frees_nothing(world: World):
+    def pass_time() -> None:
+        world.now += GRACE
+
+    world.change(by_service(frontend(choice=backends(POD))))
+    used = world.sync.usage()
+    world.watch.inspect = pass_time
+    world.sync.apply({WEB: ()})
+    world.sync.collect(quiesced=world.now - GRACE)
+    assert world.sync.usage() == {**used, "lb_names": (0, used["lb_names"].size)}
+    world.sync.forget_addresses(world.sync.idle_addresses())
+    world.sync.collect(quiesced=world.now - GRACE)
+    assert world.sync.usage()["lb_backends"].used == 0
+    assert world.sync.usage()["lb_addrs"].used == 1
 
 
 def test_an_index_that_is_used_again_has_a_new_generation_and_fresh_counters(world: World):
@@ -158,9 +192,9 @@ def test_a_service_id_is_not_given_to_another_service_even_after_a_restart(world
     assert first.service != second.service
 
 
-def test_a_frontend_that_two_services_want_goes_to_the_first_by_name(world: World):
-    mine, other = frontend(service=named("b")), frontend(service=named("a"))
-    world.sync.apply(by_service(mine, other))
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_frontend_that_two_services_want_goes_to_the_first_by_name(world: World, order: str):
+    world.sync.apply(by_service(*(frontend(service=named(name)) for name in order)))
     assert found(world).offer.service == ("default", "a", "")
 
 
@@ -199,6 +233,7 @@ def test_a_full_map_refuses_one_service_and_no_other(name: str, size: int):
     assert error.errno == E2BIG
     assert look_up(world.maps, key("10.96.0.1")) is None
     assert look_up(world.maps, key("10.96.0.2")) is None
+    assert address_flags(world.maps, large.key.address) is None
 
 
 def test_a_service_that_is_refused_fits_once_room_was_collected():

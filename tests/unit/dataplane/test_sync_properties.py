@@ -60,6 +60,7 @@ def test_after_crashes_at_any_write_a_resync_converges(
 ):
     world = World()
     world.change(old)
+    world.crashed = True
     for moment in moments:
         world.watch.crash_at = len(world.watch.written) + moment
         with suppress(CrashError):

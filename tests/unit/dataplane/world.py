@@ -61,6 +61,8 @@ class World:
         self.readers = Readers(self.maps, KINDS)
         self.now = 0.0
         self.state: Desired = {}
+        # Half of a Service may be gone after a crash, and then is refused.
+        self.crashed = False
         self.sync = self.restarted()
         self.sync.load()
         self.watch.inspect = self._inspect
@@ -138,9 +140,11 @@ class World:
             first, last = before.get(address, 0), after.get(address, 0)
             assert flags & first & last == first & last
             assert flags | first | last == first | last
-            if flags & CLUSTER_IP and not first & last & CLUSTER_IP:
-                # Other ports are refused: then its own must be there.
-                assert keys >= cluster_ips(old if first & CLUSTER_IP else self.state, address)
+            # Where other ports are refused, its own must be there.
+            if flags & CLUSTER_IP and not first & CLUSTER_IP:
+                assert keys >= cluster_ips(self.state, address)
+            if flags & CLUSTER_IP and not last & CLUSTER_IP and not self.crashed:
+                assert keys >= cluster_ips(old, address)
         for address in ADDRESSES:
             assert (address_flags(self.maps, address) or 0) == after.get(address, 0)
 

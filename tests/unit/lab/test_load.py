@@ -60,9 +60,11 @@ def serving(serve):
 
         thread = threading.Thread(target=accept)
         thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def run(port, **options):

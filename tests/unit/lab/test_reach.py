@@ -33,9 +33,11 @@ def a_pod(answer=b"pod-1-1\n"):
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_paths_that_work_end_the_wait():

@@ -68,6 +68,12 @@ def test_a_slice_may_come_before_or_after_its_service(slice_first: bool):
     assert len(changes.plan(WEB)[0].local.backends) == 1
 
 
+def test_a_new_slice_of_a_known_service_is_planned():
+    changes = known(service(), shop())
+    changes.set(endpoint_slice("web-1", endpoint()))
+    assert changes.take() == {WEB}
+
+
 def test_a_slice_without_its_service_changes_nothing():
     changes = Changes(NODE)
     changes.set(endpoint_slice("web-1", endpoint()))

@@ -30,7 +30,7 @@ ENDPOINTS = st.builds(
     terminating=st.booleans(),
     zone_hints=st.sampled_from([(), ("zone-1",), ("zone-2",)]),
 )
-NAMES = st.sampled_from(["bank", "shop", "web"])
+NAMES = st.sampled_from(["shop", "web"])
 
 
 def some_service(name: str, ports: list[object]) -> Service:
@@ -58,26 +58,28 @@ class ChangesMachine(RuleBasedStateMachine):
         self.objects: dict[ObjectKey, ApiObject] = {}
         self.planned: dict[ServiceName, tuple[Frontend, ...]] = {}
 
-    @rule(item=OBJECTS)
-    def set(self, item: ApiObject) -> None:
+    @rule(item=OBJECTS, ask=st.booleans())
+    def set(self, item: ApiObject, ask: bool) -> None:
         self.objects[key_of(item)] = item
         self.changes.set(item)
+        self.plan_if(ask)
 
-    @rule(item=OBJECTS)
-    def remove(self, item: ApiObject) -> None:
+    @rule(item=OBJECTS, ask=st.booleans())
+    def remove(self, item: ApiObject, ask: bool) -> None:
         self.objects.pop(key_of(item), None)
         self.changes.remove(key_of(item))
+        self.plan_if(ask)
 
-    @rule()
-    def plan(self) -> None:
+    def plan_if(self, ask: bool) -> None:
         """What was planned before, plus what take() names, is the whole truth."""
-        self.plan_again(self.changes.take())
-        assert {name: plan for name, plan in self.planned.items() if plan} == self.expected()
+        if ask:
+            for name in self.changes.take():
+                self.planned[name] = self.changes.plan(name)
+            assert {name: plan for name, plan in self.planned.items() if plan} == self.expected()
+            assert self.changes.take() == set()
 
-    @rule()
-    def take_twice(self) -> None:
-        self.plan_again(self.changes.take())
-        assert self.changes.take() == set()
+    def teardown(self) -> None:
+        self.plan_if(True)
 
     @invariant()
     def knows_the_final_objects(self) -> None:
@@ -93,10 +95,6 @@ class ChangesMachine(RuleBasedStateMachine):
             for key, names in self.claims().items()
             for loser in names - {min(names)}
         }
-
-    def plan_again(self, names: ServiceNames) -> None:
-        for name in names:
-            self.planned[name] = self.changes.plan(name)
 
     def all_plans(self) -> dict[ServiceName, tuple[Frontend, ...]]:
         slices = [each for each in self.objects.values() if isinstance(each, EndpointSlice)]

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's half that touches the kernel: on a network, a cgroup, a bpffs of the test's own."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ebpflb.agent.kernel import Kernel
+from ebpflb.cli import main
+from ebpflb.config import Settings, load_settings
+from ebpflb.dataplane.devices import watch
+from ebpflb.errors import ConfigError, LoadError, PinError
+from tests.bpf.attach.network import Network, ip
+from tests.unit.dataplane.desired import backends, by_service, frontend, named
+
+WEB = by_service(frontend(choice=backends("10.1.0.1"), service=named("web")))
+OTHER = by_service(frontend("10.96.0.2", service=named("other")))
+
+
+@pytest.fixture
+def settings(network: Network, bpffs: Path, cgroup: Path) -> Settings:
+    """Of a node with an uplink and one pod."""
+    ip("link add eth0 type veth peer name wire\nlink set eth0 up\nlink set wire up")
+    ip("addr add 192.0.2.1/24 dev eth0")
+    network.add_pod("veth0")
+    given = {"manifests": "/m", "node-name": "a", "cgroup-root": str(cgroup)}
+    return load_settings({**given, "bpffs-root": str(bpffs / "pins")}, {})
+
+
+@pytest.fixture
+def make(settings: Settings) -> Iterator[Callable[[], Kernel]]:
+    """Makes kernels, which are closed at the end."""
+    with ExitStack() as stack:
+
+        def make() -> Kernel:
+            kernel = Kernel(settings)
+            stack.callback(kernel.close)
+            return kernel
+
+        yield make
+
+
+def run(settings: Settings, *arguments: str) -> Result:
+    environ = {"EBPFLB_BPFFS_ROOT": str(settings.bpffs_root)}
+    return CliRunner().invoke(main, arguments, env=environ)
+
+
+def shown(settings: Settings, *arguments: str) -> Any:
+    """What a command prints as JSON."""
+    return json.loads(run(settings, *arguments, "-o", "json").stdout)
+
+
+def addresses(settings: Settings) -> list[str]:
+    return [each["key"] for each in shown(settings, "maps", "dump", "lb_addrs")["lb_addrs"]]
+
+
+def loaded(settings: Settings) -> Any:
+    """What `ebpflb status` says of the pins."""
+    return shown(settings, "status", "--metrics-bind-address", "")["loaded"]
+
+
+def places(settings: Settings) -> set[tuple[str, str]]:
+    """Hooks at devices that run the programs in force."""
+    hooks = loaded(settings)["hooks"]
+    return {(each["hook"], each["place"]) for each in hooks if each["current"]}
+
+
+def served(settings: Settings) -> list[str]:
+    return [each["service"] for each in shown(settings, "maps", "dump")]
+
+
+def test_from_nothing_to_cleaned_up(settings, make):
+    kernel = make()
+    assert kernel.start(WEB, keep_others=False) == {}
+    found = loaded(settings)
+    assert (found["generation"], found["missing_hooks"]) == (f"{settings.bpffs_root}/1-1", [])
+    assert len([each for each in found["hooks"] if each["place"].startswith("cgroup ")]) == 9
+    assert {place for hook, place in places(settings) if hook == "tcx egress"} == {"eth0", "veth0"}
+    assert served(settings) == ["web"]
+    assert run(settings, "maps", "list").exit_code == 0
+    assert kernel.read().entries["lb_frontends"][0] == 1
+    assert kernel.read().entries["lb_devices"][0] == 2
+    assert "another agent uses these pins" in run(settings, "cleanup").output
+    with pytest.raises(PinError, match="another agent uses these pins"):
+        make()
+    kernel.close()
+
+    kernel = make()
+    assert kernel.start(OTHER, keep_others=True) == {}
+    assert served(settings) == ["other", "web"]
+    assert kernel.resync(OTHER, keep_others=False) == {}
+    assert served(settings) == ["other"]
+    kernel.close()
+
+    output = run(settings, "cleanup").output
+    assert "removed hook connect4 cgroup" in output
+    assert "removed hook tcx ingress veth0" in output
+    assert "removed pins 1-1\nremoved pins links\n" in output
+    assert not settings.bpffs_root.exists()
+    assert run(settings, "cleanup").output == "nothing to remove\n"
+
+
+def test_devices_and_addresses_are_followed(settings, make, network):
+    kernel, changed = make(), threading.Event()
+    kernel.start(WEB, keep_others=False)
+    watching = watch(changed.set)
+    try:
+        network.add_pod("veth1")
+        ip("addr add 192.0.2.9/24 dev eth0")
+        assert changed.wait(5)
+    finally:
+        watching.stop()
+    assert kernel.follow_network(repair=False) == {}
+    assert ("tcx ingress", "veth1") in places(settings)
+    assert "192.0.2.9" in addresses(settings)
+    ip("link del veth1")
+    kernel.follow_network(repair=False)
+    assert ("tcx ingress", "veth1") not in places(settings)
+
+
+def test_growing_moves_all_hooks_and_keeps_what_was_there(settings, make):
+    kernel = make()
+    kernel.start(WEB, keep_others=False)
+    assert kernel.grow({**WEB, **OTHER}, keep_others=False) == {}
+    found = loaded(settings)
+    assert found["generation"].endswith("/1-2")
+    assert found["missing_hooks"] == []
+    assert ("tcx egress", "eth0") in places(settings)
+    assert served(settings) == ["other", "web"]
+    assert [path.name for path in settings.bpffs_root.iterdir()] == ["1-2", "links"]
+    assert {each["name"]: each["max"] for each in found["maps"]}["lb_slots"] == 131072
+    assert kernel.apply({**WEB, next(iter(OTHER)): ()}) == {}
+    kernel.grow(WEB, keep_others=False)
+    with pytest.raises(LoadError, match="large enough already"):
+        kernel.grow(WEB, keep_others=False)
+    assert served(settings) == ["web"]
+
+
+def test_what_was_replaced_is_freed_and_idle_addresses_are_forgotten(settings, make, monkeypatch):
+    monkeypatch.setattr("ebpflb.agent.kernel.GRACE_SECONDS", 0.0)
+    kernel, ready = make(), threading.Event()
+    kernel.start(WEB, keep_others=False)
+    kernel.apply({next(iter(WEB)): ()})
+    used = kernel.read().entries["lb_backends"][0]
+    kernel.prepare_collect(ready.set)
+    assert ready.wait(5)
+    kernel.collect()
+    assert kernel.apply({}) == {}
+    assert kernel.read().entries["lb_backends"][0] == used - 1
+    assert kernel.expire().finished
+    assert "10.96.0.1" not in addresses(settings)
+
+
+def test_what_is_no_cgroup_is_said_before_anything_is_touched(settings):
+    for path, problem in ((Path("/proc"), "not a cgroup v2"), (Path("/nowhere"), "No such file")):
+        with pytest.raises(ConfigError, match=f"--cgroup-root {path}: {problem}"):
+            Kernel(replace(settings, cgroup_root=path))
+    assert not settings.bpffs_root.exists()

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of the verifier's patience each program takes: a written limit, far below the kernel's.
+
+The kernel gives up at a million instructions, and older ones need more for the same program.
+"""
+
+import pytest
+
+from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.programs import PROGRAMS
+from tests.bpf.datapath import Loaded
+from tests.skips import kernel_lacks
+
+# Measured on Linux 6.18, with room for half as much again.
+LIMITS = {
+    "lb_connect4": 2_000,
+    "lb_connect6": 2_600,
+    "lb_sendmsg4": 1_500,
+    "lb_sendmsg6": 3_000,
+    "lb_recvmsg4": 100,
+    "lb_recvmsg6": 100,
+    "lb_getpeer4": 100,
+    "lb_getpeer6": 100,
+    "lb_sock_release": 100,
+    "lb_host_ingress": 240_000,
+    "lb_host_egress": 240_000,
+    "lb_l3_ingress": 170_000,
+    "lb_l3_egress": 130_000,
+    "lb_pod_ingress": 90_000,
+    "lb_pod_egress": 40_000,
+}
+
+
+def test_every_program_has_a_limit():
+    assert set(LIMITS) == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_program_stays_within_its_limit(programs: Loaded, record_property, name: str):
+    count = libbpf.prog_info(programs.programs[name]).verified_insns
+    if not count:
+        kernel_lacks("verified_insns", "it reports 0")
+    record_property("verified_insns", count)
+    assert count <= LIMITS[name]

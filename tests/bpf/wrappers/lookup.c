@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The way from a frontend to a backend alone. Each backend of a set has the number of the set as
+ * its port, and the descriptor has it as its affinity timeout: they must never differ.
+ */
+#include "config.h"
+#include "types.h"
+#include "maps.h"
+#include "verdict.h"
+#include "addr.h"
+#include "counters.h"
+#include "frontend.h"
+#include "backend.h"
+
+struct lb_lookups {
+	__u64 found;
+	__u64 missed;
+	__u64 mixed;
+};
+
+/* What is looked up. */
+LB_MAP("array", int, struct lb_frontend_key, lb_wanted, 1);
+LB_MAP("percpu_array", int, struct lb_lookups, lb_lookups, 1);
+
+static __always_inline int lb_look_up(struct lb_lookups *lookups, const struct lb_frontend_key *of)
+{
+	struct lb_frontend_key key = *of;
+	struct lb_choice choice = {};
+	struct lb_match match = {};
+
+	if (!lb_frontend_lookup(&key, &match) || lb_backend_select(&match.desc->local, &choice)) {
+		lookups->missed++;
+		return LB_PASS;
+	}
+	lookups->found++;
+	if (bpf_ntohs(choice.backend->port) != match.desc->affinity_timeout)
+		lookups->mixed++;
+	lb_count_connection(match.index, choice.index);
+	return LB_NEXT;
+}
+
+int lb_pod_ingress(struct __sk_buff *skb)
+{
+	struct lb_frontend_key *wanted;
+	struct lb_lookups *lookups;
+	int zero = 0;
+
+	wanted = lb_wanted.lookup(&zero);
+	lookups = lb_lookups.lookup(&zero);
+	return wanted && lookups ? lb_look_up(lookups, wanted) : LB_PASS;
+}
+
+/* The same for a NodePort: the wildcard of the address's family. */
+int lb_pod_egress(struct __sk_buff *skb)
+{
+	struct lb_frontend_key *wanted;
+	struct lb_frontend_key key;
+	struct lb_match match = {};
+	int zero = 0;
+
+	wanted = lb_wanted.lookup(&zero);
+	if (!wanted)
+		return LB_PASS;
+	key = *wanted;
+	return lb_node_port_lookup(&key, &match) ? LB_NEXT : LB_PASS;
+}

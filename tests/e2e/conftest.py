@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labs with agents: one for each kind of network, shared by all tests, and one for each module."""
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "tests.e2e.cluster", "tests.e2e.in_force", "tests.e2e.loads", "tests.e2e.sockets"
+)
+
+from ebpflb.lab import Cni, Lab, LabConfig, Stack
+from tests.e2e.cluster import Cluster, built, lab_name, started
+from tests.e2e.in_force import wait_in_force
+
+NETWORKS = [(cni, family) for cni in Cni for family in Stack]
+
+
+def network_id(network: tuple[Cni, Stack]) -> str:
+    return f"{network[0]}-{network[1]}"
+
+
+@pytest.fixture(scope="session", params=NETWORKS, ids=network_id)
+def network(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Two nodes with three pods each, and agents, on every kind of network in turn."""
+    cni, family = request.param
+    with (
+        built(LabConfig(lab_name(), cni=cni, family=family)) as lab,
+        started(lab, tmp_path_factory.mktemp(f"{cni}-{family}")) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes with two pods each, both families, and an agent on each node."""
+    with (
+        built(LabConfig(lab_name(), pods=2)) as lab,
+        started(lab, tmp_path_factory.mktemp("shared")) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Iterator[Cluster]:
+    """The shared one, without the Services of another test."""
+    yield shared
+    assert all(agent.is_running() for agent in shared.agents.values()), "an agent has ended"
+    shared.clear()
+    wait_in_force(shared.nodes)
+
+
+@pytest.fixture(scope="module")
+def own_lab() -> Iterator[Lab]:
+    """Two nodes with two pods each and both families, for one module; no agents."""
+    with built(LabConfig(lab_name(), pods=2)) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(cluster: Cluster) -> Lab:
+    """The lab of `cluster`."""
+    return cluster.lab

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for a condition instead of sleeping."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+_PAUSE = 0.02
+
+
+def wait_until(condition: Callable[[], T], what: str, timeout: float = 15.0) -> T:
+    """The first true value of `condition`; the test fails, naming `what`, after `timeout` s."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout} s: {what}; at last: {value!r}")
+        time.sleep(_PAUSE)
+    return value

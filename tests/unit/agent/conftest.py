@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent on a node in memory, whose loop turns when a test says so."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from ebpflb.agent.loop import Agent, Observers
+from ebpflb.model.changes import ApiObject, Changes, ObjectKey, key_of
+from ebpflb.observe.health import Health
+from ebpflb.observe.metrics import Metrics
+from ebpflb.source.directory import SourceEvent
+from tests.builders import NODE
+from tests.unit.agent.node import Clock, MemoryNode
+
+FAMILIES = ("IPv4", "IPv6")
+
+
+class Bench:
+    """An agent with everything around it."""
+
+    def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
+        self.clock = Clock()
+        self.node = MemoryNode(self.clock, sizes)
+        self.health = Health(FAMILIES, monotonic=self.clock)
+        self.metrics = Metrics(FAMILIES)
+        self.first_syncs = 0
+        observers = Observers(self.health, self.metrics, self._count_first_sync)
+        self.agent = Agent(Changes(NODE), self.node, observers, self.clock)
+        self._said_anything = False
+
+    def _count_first_sync(self) -> None:
+        self.first_syncs += 1
+
+    def say(
+        self, *upserts: ApiObject, gone: tuple[ApiObject | ObjectKey, ...] = (), **fields: Any
+    ) -> None:
+        """Let the source say something, and queue it."""
+        keys = tuple(key if isinstance(key, ObjectKey) else key_of(key) for key in gone)
+        initial, self._said_anything = not self._said_anything, True
+        self.agent.tell(SourceEvent(upserts, keys, fields.get("errors", {}), initial))
+
+    def turn(self, seconds: float = 0.0) -> list[str]:
+        """Let time pass, turn the loop once, and tell what was called."""
+        self.clock.now += seconds
+        del self.node.calls[:]
+        self.agent.turn(0)
+        return list(self.node.calls)
+
+    def report(self) -> dict[str, Any]:
+        """What /status says."""
+        return self.agent.state.report(self.health)
+
+    def samples(self) -> dict[str, float]:
+        """Metrics without labels."""
+        collected = self.metrics.registry.collect()
+        return {each.name: each.value for family in collected for each in family.samples}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """An agent that has heard nothing yet."""
+    return Bench()
+
+
+@pytest.fixture
+def make_bench() -> Callable[..., Bench]:
+    """For agents with small maps."""
+    return Bench

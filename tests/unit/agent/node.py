@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node for tests of the loop: the real sync over maps in memory, and what a test makes fail."""
+
+from collections.abc import Callable, Mapping
+from errno import EIO
+
+from ebpflb.agent.interface import Desired, Errors, Expired, Refused
+from ebpflb.dataplane.inspect import view_frontends
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.sync import Sync
+from ebpflb.errors import EbpflbError, MapError
+from ebpflb.observe.metrics import Reading
+
+MAP_ERROR = MapError("lb_slots", "update", EIO)
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+class MemoryNode:
+    """A Dataplane. `calls` says what the loop did; `failures` are raised one by one, by call."""
+
+    def __init__(self, clock: Callable[[], float], sizes: Mapping[str, int] | None = None) -> None:
+        self.clock = clock
+        self.sizes = dict(sizes or {})
+        self.calls: list[str] = []
+        self.failures: dict[str, list[EbpflbError]] = {}
+        self.attach_errors: Errors = {}
+        self.expired: list[Expired] = []
+        self._load()
+
+    def _load(self) -> None:
+        self.maps = memory_maps(self.sizes)
+        self.sync = Sync(self.maps, quiesce=lambda: None, clock=self.clock)
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.failures.get(name):
+            raise self.failures[name].pop(0)
+
+    def start(self, desired: Desired, *, keep_others: bool) -> Refused:
+        self._called("start")
+        return self._write(desired, keep_others=keep_others)
+
+    def apply(self, changed: Desired) -> Refused:
+        self._called(f"apply {' '.join(sorted(map(str, changed)))}")
+        return self.sync.apply(changed)
+
+    def resync(self, desired: Desired, *, keep_others: bool) -> Refused:
+        self._called("resync")
+        return self._write(desired, keep_others=keep_others)
+
+    def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
+        self._called("grow")
+        self.sizes = {name: 2 * size for name, size in self.sizes.items()}
+        self._load()
+        return self._write(desired, keep_others=keep_others)
+
+    def _write(self, desired: Desired, *, keep_others: bool) -> Refused:
+        return self.sync.apply(desired) if keep_others else self.sync.resync(desired)
+
+    def follow_network(self, *, repair: bool) -> Errors:
+        self._called("repair" if repair else "follow")
+        return self.attach_errors
+
+    def prepare_collect(self, ready: Callable[[], None]) -> None:
+        self._called("prepare")
+        ready()
+
+    def collect(self) -> None:
+        self._called("collect")
+        self.sync.collect()
+
+    def expire(self) -> Expired:
+        self._called("expire")
+        return self.expired.pop(0) if self.expired else Expired(0, finished=True)
+
+    def read(self) -> Reading:
+        return Reading()
+
+    def served(self) -> dict[str, list[str]]:
+        """Service name -> the addresses of its backends, of all its frontends in order."""
+        found: dict[str, list[str]] = {}
+        for view in view_frontends(self.maps):
+            backends = [backend.address for backend in view.local.backends]
+            found.setdefault(view.service, []).extend(backends)
+        return found

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole process but for the kernel: real manifests, servers, signals and threads."""
+
+import http.client
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from ebpflb.agent import process
+from ebpflb.config import load_settings
+from tests.builders import service_manifest, slice_manifest
+from tests.unit.agent.node import MemoryNode
+
+SECONDS = 10
+
+
+class Node(MemoryNode):
+    """Stands in for Kernel."""
+
+    families = ("IPv4", "IPv6")
+
+    def __init__(self, _settings):
+        super().__init__(time.monotonic)
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def node(monkeypatch):
+    made = Node(None)
+    monkeypatch.setattr(process, "Kernel", lambda _settings: made)
+    monkeypatch.setattr(process, "settle", lambda: None)
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, logging.raiseExceptions
+    yield made
+    root.handlers[:], root.level, logging.raiseExceptions = before
+
+
+@pytest.fixture
+def settings(tmp_path):
+    ports = [free_port(), free_port()]
+    given = {
+        "manifests": str(tmp_path),
+        "cgroup-root": "/cg",
+        "node-name": "node-a",
+        "metrics-bind-address": f"127.0.0.1:{ports[0]}",
+        "healthz-bind-address": f"127.0.0.1:{ports[1]}",
+    }
+    return load_settings(given, {})
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def get(bind_address, path):
+    with closing(http.client.HTTPConnection(bind_address, timeout=SECONDS)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def is_in_sync(bind_address):
+    try:
+        return json.loads(get(bind_address, "/status")[1])["in_sync"]
+    except ConnectionRefusedError:
+        return False
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, "nothing happens"
+        time.sleep(0.01)
+
+
+def run_while(settings, act):
+    """Run the agent in this thread, the main one, and `act` in another; SIGTERM at its end."""
+    failures = []
+
+    def meanwhile():
+        try:
+            act()
+        except BaseException as failure:  # noqa: BLE001  told to the test below
+            failures.append(failure)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    actor = threading.Thread(target=meanwhile)
+    actor.start()
+    process.run(settings)
+    actor.join()
+    assert not failures, failures
+
+
+def write(settings, *manifests):
+    items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+    (settings.manifests / "web.json").write_text(json.dumps(items))
+
+
+def test_from_a_manifest_to_the_maps_and_to_the_outside(node, settings, capsys):
+    def act():
+        wait_until(lambda: is_in_sync(settings.metrics_bind_address))
+        assert get(settings.healthz_bind_address, "/healthz")[0] == 200
+        write(settings, service_manifest(), slice_manifest())
+        wait_until(lambda: node.served() == {"web": ["10.1.0.1"]})
+        page = get(settings.metrics_bind_address, "/metrics")[1].decode()
+        assert 'kubeproxy_proxy_healthz_total{code="200"} 1.0' in page
+
+    before = signal.getsignal(signal.SIGTERM)
+    run_while(settings, act)
+    assert node.closed
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(ConnectionRefusedError):
+        get(settings.metrics_bind_address, "/status")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("msg=")[1].split(" services")[0] for line in lines] == [
+        f"started version=0.1.0 node=node-a source={settings.manifests}",
+        '"in sync"',
+        '"stopped, what is loaded goes on"',
+    ]
+
+
+def test_a_thread_that_fails_ends_the_process_with_its_error(node, settings, monkeypatch):
+    def fail(_self, _watch):
+        raise ZeroDivisionError("a bug in the source")
+
+    before = threading.excepthook
+    monkeypatch.setattr("ebpflb.source.directory.DirectorySource._read_all", fail)
+    with pytest.raises(ZeroDivisionError, match="a bug in the source"):
+        process.run(settings)
+    assert node.closed
+    assert threading.excepthook is before
+
+
+def test_without_addresses_there_are_no_servers(node, settings, tmp_path):
+    given = {"manifests": str(tmp_path), "cgroup-root": "/cg", "node-name": "node-a"}
+    silent = {**given, "metrics-bind-address": "", "healthz-bind-address": ""}
+
+    def act():
+        wait_until(lambda: "start" in node.calls)
+        assert "ebpflb-http" not in [thread.name for thread in threading.enumerate()]
+
+    run_while(load_settings(silent, {}), act)

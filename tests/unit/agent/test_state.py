@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent says of itself in /status, metrics and its log."""
+
+import os
+
+from ebpflb import __version__
+from ebpflb.model.service import TrafficPolicy
+from tests.builders import NODE, endpoint, endpoint_slice, service, service_port
+
+
+def test_the_report_of_a_node_that_is_served(bench):
+    bench.say(service("web"), endpoint_slice("web-1", endpoint()))
+    bench.turn()
+    report = bench.report()
+    assert report.pop("started") <= report["last_sync"]
+    assert report.pop("last_sync").endswith("Z")
+    assert report == {
+        "version": __version__,
+        "node": NODE,
+        "pid": os.getpid(),
+        "healthy": True,
+        "in_sync": True,
+        "services": 1,
+        "frontends": 1,
+        "source_errors": {},
+        "attach_errors": {},
+        "refused": {},
+        "conflicts": [],
+    }
+
+
+def test_a_change_that_waits_is_not_in_sync(bench):
+    bench.say()
+    bench.turn()
+    bench.health.queued()
+    assert bench.report()["in_sync"] is False
+
+
+def test_source_errors_are_said_once_and_taken_back(bench, caplog):
+    caplog.set_level("INFO")
+    error = {"/m/a.yaml": "/m/a.yaml: document 1: broken"}
+    bench.say(errors=error)
+    bench.turn()
+    bench.say(service("x"), errors=error)
+    bench.turn()
+    assert bench.report()["source_errors"] == error
+    assert caplog.text.count("broken") == 1
+    bench.say(errors={})
+    bench.turn()
+    assert bench.report()["source_errors"] == {}
+    assert caplog.text.count("can be read again") == 1
+
+
+def test_source_errors_are_metrics(bench):
+    bench.say(errors={"/m/a.yaml": "broken"})
+    bench.turn()
+    page = bench.metrics.page().body.decode()
+    assert 'ebpflb_source_errors{file="/m/a.yaml"} 1.0' in page
+
+
+def test_two_services_with_one_address_are_a_conflict(bench, caplog):
+    bench.say(service("a"), service("b"))
+    bench.turn()
+    text = "default/b does not get TCP 10.96.0.10 port 80: default/a has it"
+    assert bench.report()["conflicts"] == [text]
+    assert bench.samples()["ebpflb_conflicts"] == 1
+    bench.say(service("c", service_port("10.96.0.99")))
+    bench.turn()
+    assert caplog.text.count(text) == 1
+    bench.say(gone=(service("a"),))
+    bench.turn()
+    assert bench.report()["conflicts"] == []
+
+
+def test_changes_are_counted_by_kind(bench):
+    bench.say(service("web"), endpoint_slice("web-1", endpoint()))
+    bench.turn()
+    bench.say(gone=(endpoint_slice("web-1"),))
+    bench.turn()
+    samples = bench.samples()
+    assert samples["kubeproxy_sync_proxy_rules_service_changes_total"] == 2
+    assert samples["kubeproxy_sync_proxy_rules_endpoint_changes_total"] == 2
+    assert samples["ebpflb_frontends"] == 1
+
+
+def test_ports_without_a_local_endpoint_are_metrics(bench):
+    port = service_port(internal_policy=TrafficPolicy.LOCAL)
+    bench.say(service("web", port), endpoint_slice("web-1", endpoint(node="node-z")))
+    bench.turn()
+    page = bench.metrics.page().body.decode()
+    name = "kubeproxy_sync_proxy_rules_no_local_endpoints_total"
+    assert f'{name}{{ip_family="IPv4",traffic_policy="internal"}} 1.0' in page
+
+
+def test_only_the_first_sync_is_worth_a_line_without_verbosity(bench, caplog):
+    caplog.set_level("DEBUG")
+    bench.say(service("web"))
+    bench.turn()
+    bench.say(endpoint_slice("web-1", endpoint()))
+    bench.turn()
+    bench.turn()
+    said = [(record.levelname, record.message) for record in caplog.records]
+    assert said == [("DEBUG", "synced"), ("INFO", "in sync"), ("DEBUG", "synced")]

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ebpflb.cli import main
+from ebpflb.cli import status as command
+from ebpflb.cli.status import Loaded
+from ebpflb.dataplane.attachments import Attachment
+from ebpflb.dataplane.fill import MapFill
+from ebpflb.errors import PinError
+from ebpflb.observe.server import Answer, Server, metrics_routes
+
+REPORT = {
+    "version": "1.2.3",
+    "node": "node-a",
+    "pid": 7,
+    "started": "2026-01-01T00:00:00Z",
+    "healthy": True,
+    "in_sync": True,
+    "last_sync": "2026-01-02T00:00:00Z",
+    "services": 3,
+    "frontends": 5,
+    "source_errors": {},
+    "attach_errors": {},
+    "refused": {},
+    "conflicts": [],
+}
+LOADED = Loaded(
+    generation="/pins/1-4",
+    source_hash="0123456789abcdef",
+    hooks=[
+        Attachment("connect4", "cgroup 5", "lb_connect4", True),
+        Attachment("tcx ingress", "eth0", "lb_host_ingress", True),
+        Attachment("tcx egress", "", "lb_host_egress", False),
+    ],
+    missing_hooks=[],
+    maps=[MapFill("lb_slots", "array", 4, 8, 2048)],
+    flows={"lb_conntrack": 9, "lb_ct_short": 0, "lb_sockets": 1},
+    dropped={"no_route": 3, "rewrite": 0},
+)
+
+
+@pytest.fixture
+def node(monkeypatch):
+    """A node with an agent; what differs is put over it."""
+
+    def make(loaded=LOADED, **report):
+        def look(_):
+            if isinstance(loaded, PinError):
+                raise loaded
+            return loaded
+
+        monkeypatch.setattr(command, "_loaded", look)
+        routes = metrics_routes(lambda: Answer(b""), lambda: {**REPORT, **report})
+        servers.append(Server(("127.0.0.1", 0), routes))
+        servers[-1].start()
+        monkeypatch.setenv("EBPFLB_METRICS_BIND_ADDRESS", f"127.0.0.1:{servers[-1].port}")
+
+    servers: list[Server] = []
+    yield make
+    for server in servers:
+        server.stop()
+
+
+def run(*arguments, status=0):
+    done = CliRunner().invoke(main, ["status", *arguments])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_a_node_that_is_served(node):
+    node()
+    output = run()
+    assert output.startswith("Node is served\n\nAgent 1.2.3, node node-a, pid 7: in sync\n")
+    assert "Loaded from /pins/1-4, source 0123456789ab\n" in output
+    assert "tcx ingress  eth0      lb_host_ingress\n" in output
+    assert "tcx egress   (gone)    lb_host_egress\n" in output
+    assert "lb_slots     4    8  2.0 KiB\n" in output
+    assert "established                9\n" in output
+    assert output.endswith("no_route              3\n")
+
+
+def test_json_has_it_all(node):
+    node()
+    shown = json.loads(run("-o", "json"))
+    assert (shown["healthy"], shown["problems"]) == (True, [])
+    assert shown["agent"] == REPORT
+    assert shown["loaded"]["hooks"][0]["place"] == "cgroup 5"
+    assert shown["loaded"]["dropped"] == {"no_route": 3, "rewrite": 0}
+
+
+def test_what_cannot_be_read_or_does_not_fit_is_shown(node):
+    node(
+        source_errors={"/m/a": "/m/a: document 1: broken"},
+        refused={"default/big": "map lb_slots: full"},
+        conflicts=["b does not get it"],
+        in_sync=False,
+    )
+    output = run()
+    assert "cannot read: /m/a: document 1: broken" in output
+    assert "does not fit: default/big: map lb_slots: full" in output
+    assert "conflict: b does not get it" in output
+    assert "pid 7: not in sync" in output
+
+
+@pytest.mark.parametrize(
+    ("report", "problem"),
+    [
+        ({"healthy": False}, "changes wait to get into the kernel"),
+        ({"attach_errors": {"eth0": "device 2: busy"}}, "eth0: device 2: busy"),
+    ],
+)
+def test_an_agent_in_trouble_is_status_1(node, report, problem):
+    node(**report)
+    output = run(status=1)
+    assert output.startswith("Node is NOT served as it should be\n")
+    assert problem in output
+
+
+def test_a_hook_that_is_missing_or_runs_something_else_is_status_1(node):
+    old = Attachment("tcx ingress", "eth1", "lb_host_ingress", False)
+    node(
+        Loaded("/pins/1-4", "", [old], ["connect4", "connect6"], [], {}, {"no_route": 0}),
+    )
+    output = run(status=1)
+    assert "socket hooks not attached: connect4, connect6" in output
+    assert "outdated program at tcx ingress eth1" in output
+    assert output.endswith("nothing               0\n")
+
+
+def test_nothing_loaded_is_status_1_and_the_agent_is_shown_all_the_same(node):
+    node(PinError("nothing is loaded at /x"), last_sync=None, in_sync=False)
+    output = run(status=1)
+    assert "nothing is loaded at /x" in output
+    assert "last sync never" in output
+
+
+def test_without_an_agent_the_rest_is_shown(node, monkeypatch):
+    node()
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    output = run("--metrics-bind-address", f"127.0.0.1:{port}", status=1)
+    assert f"no agent answers at 127.0.0.1:{port}" in output
+    assert "Loaded from /pins/1-4" in output
+    assert "no agent answers at (no address)" in run("--metrics-bind-address", "", status=1)
+
+
+def test_something_else_on_the_port_is_no_agent(node):
+    server = Server(("127.0.0.1", 0), {"/status": lambda: Answer(b"<html>")})
+    server.start()
+    try:
+        assert command.ask_agent(f"127.0.0.1:{server.port}") is None
+    finally:
+        server.stop()
+
+
+def test_an_agent_that_listens_everywhere_is_asked_here(node):
+    node()
+    port = os.environ["EBPFLB_METRICS_BIND_ADDRESS"].rpartition(":")[2]
+    assert command.ask_agent(f"0.0.0.0:{port}") == REPORT
+
+
+def test_a_wrong_address_is_one_line():
+    assert run("--metrics-bind-address", "x", status=1).startswith("Error: --metrics-bind-address")
+
+
+def test_missing_pins_are_found_missing(tmp_path):
+    with pytest.raises(PinError, match="nothing is loaded"):
+        command._loaded(Path(tmp_path))
