@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The only places that count. Atomic although per CPU: cgroup hooks can be pre-empted and
+ * The only places that count. Atomic although per CPU: cgroup hooks can be preempted and
  * interrupted by a hook on the same CPU.
  */
 #ifndef LB_COUNTERS_H

@@ -12,6 +12,7 @@
 #include "rewrite.h"
 #include "service.h"
 #include "snat.h"
+#include "track.h"
 
 /* The rewritten packet, where it must leave. fib is filled when that is from here. */
 static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet *pkt, int flags,

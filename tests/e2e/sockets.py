@@ -78,5 +78,5 @@ def echo(connection: socket.socket, body: bytes) -> bytes:
     """Send a body over a connected TCP socket and return what comes back."""
     conversation = http.client.HTTPConnection("pod")
     conversation.sock = connection
-    conversation.request("POST", "/echo", body, {"Connection": "close"})
+    conversation.request("POST", "/echo", body)
     return conversation.getresponse().read()

@@ -68,7 +68,7 @@ def ask(member, address, protocol):
     with member.entered():
         sock = socket.socket(family, kind)
     with sock:
-        sock.settimeout(3)
+        sock.settimeout(10)
         sock.connect((address, 8080))
         sock.send(b"who\n")
         return json.loads(sock.recv(4096))

@@ -70,19 +70,19 @@ def narrow_between_nodes(network: Cluster) -> Iterator[None]:
     """From the first node to the pods of the second only small packets pass."""
     lab = network.lab
     node = lab.node("node1")
+    routes = {}
+    for ranges in lab.layout.ranges:
+        family = f"-{ranges.version}"
+        shown = node.exec(["ip", family, "route", "show", str(ranges.pods(2))])
+        routes[family] = shown.stdout.split()
     try:
-        for ranges in lab.layout.ranges:
-            pods = str(ranges.pods(2))
-            (route,) = node.exec(["ip", "route", "show", pods]).stdout.splitlines()
-            node.exec(["ip", "route", "change", *route.split(), "mtu", str(NARROW_MTU)])
+        for family, route in routes.items():
+            node.exec(["ip", family, "route", "replace", *route, "mtu", str(NARROW_MTU)])
         yield
     finally:
-        for ranges in lab.layout.ranges:
-            pods = str(ranges.pods(2))
-            (route,) = node.exec(["ip", "route", "show", pods]).stdout.splitlines()
-            wide = route.replace(f" mtu {NARROW_MTU}", "").split()
-            node.exec(["ip", "route", "replace", *wide])
-            lab.client.exec(["ip", f"-{ranges.version}", "route", "flush", "cache"])
+        for family, route in routes.items():
+            node.exec(["ip", family, "route", "replace", *route])
+            lab.client.exec(["ip", family, "route", "flush", "cache"])
 
 
 @pytest.fixture
