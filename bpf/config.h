@@ -44,7 +44,7 @@
 #define LB_MAX_SOCKETS 65536
 #endif
 
-#define LB_REPLY_FILTER_BITS 14
+#define LB_FILTER_SIZE 65536
 #define LB_MAX_DEVICES 4096
 #define LB_MAX_NETNS 4096
 

@@ -12,14 +12,14 @@ struct lb_match {
 	__u32 index;
 };
 
-static __always_inline __u64 lb_addr_flags_of(const struct lb_addr *addr, int *known)
+/* enum lb_addr_flag; 0 for an address that is none of ours. */
+static __always_inline __u64 lb_addr_flags_of(const struct lb_addr *addr)
 {
 	struct lb_addr key = *addr;
 	__u32 *index = lb_addrs.lookup(&key);
 	__u64 *flags;
 	int i;
 
-	*known = index != NULL;
 	if (!index)
 		return 0;
 	i = *index;

@@ -21,6 +21,8 @@ LB_MAP("array", int, __u32, lb_slots, LB_MAX_SLOTS);
 LB_MAP("array", int, struct lb_backend, lb_backends, LB_MAX_BACKENDS);
 /* Address we have to do with (VIP, node) -> its index in lb_addr_flags. */
 LB_MAP("hash", struct lb_addr, __u32, lb_addrs, LB_MAX_ADDRS);
+/* End of an address -> whether one in lb_addrs may have it. */
+LB_MAP("array", int, __u8, lb_addr_filter, LB_FILTER_SIZE);
 /* enum lb_addr_flag of an address. */
 LB_MAP("array", int, __u64, lb_addr_flags, LB_MAX_ADDRS);
 /* Service id -> name. */
@@ -35,8 +37,8 @@ LB_MAP("array", int, struct lb_settings, lb_settings, 1);
 LB_MAP("hash", struct lb_tuple, struct lb_conntrack, lb_conntrack, LB_MAX_CONNTRACK);
 /* Half-open, closed and UDP flows. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_short, LB_MAX_CT_SHORT);
-/* Hash of (source address, port) -> whether replies of flows may look like that. */
-LB_MAP("array", int, __u8, lb_reply_filter, 1 << LB_REPLY_FILTER_BITS);
+/* Ends of source address and port -> whether replies of flows may have them. */
+LB_MAP("array", int, __u8, lb_reply_filter, LB_FILTER_SIZE);
 /* What a socket was translated to, and back. */
 LB_MAP("lru_hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SOCKETS);
 /* Per frontend index, per backend index, per drop reason. */

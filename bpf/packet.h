@@ -118,10 +118,14 @@ static __always_inline int lb_parse_l4(struct lb_cursor *cur, struct lb_packet *
 /* Headers may lie outside the linear part: pull them in before the cursor is made. */
 static __always_inline void lb_cursor_init(struct lb_cursor *cur, struct __sk_buff *skb, int l3)
 {
-	__u32 need = l3 + sizeof(struct ipv6hdr) + sizeof(struct tcphdr);
+	__u32 need = l3 + sizeof(struct tcphdr);
 
+	need += skb->protocol == bpf_htons(ETH_P_IP) ? sizeof(struct iphdr) :
+						       sizeof(struct ipv6hdr);
+	if (need > skb->len)
+		need = skb->len;
 	if ((void *)(long)skb->data + need > (void *)(long)skb->data_end)
-		bpf_skb_pull_data(skb, need < skb->len ? need : skb->len);
+		bpf_skb_pull_data(skb, need);
 	cur->pos = (void *)(long)skb->data + l3;
 	cur->end = (void *)(long)skb->data_end;
 }

@@ -98,8 +98,7 @@ static __always_inline int lb_service_route(struct __sk_buff *skb, const struct 
 }
 
 static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *pkt,
-				       const struct lb_place *place, __u64 flags,
-				       struct bpf_fib_lookup *fib)
+				       const struct lb_place *place, struct bpf_fib_lookup *fib)
 {
 	struct lb_choice choice = {};
 	struct lb_match match = {};
@@ -108,7 +107,7 @@ static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *
 
 	if (pkt->tuple.proto == IPPROTO_TCP && !lb_ct_is_syn(pkt))
 		return LB_PASS;
-	verdict = lb_service_match(skb, pkt, flags, &match);
+	verdict = lb_service_match(skb, pkt, &match);
 	if (verdict)
 		return verdict;
 	verdict = lb_service_select(pkt, &match, place, &flow, &choice);
@@ -141,51 +140,36 @@ static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_pac
 }
 
 /* Packets to one of our addresses: requests, and replies to what was masqueraded. */
-static __always_inline int lb_to_our_address(struct __sk_buff *skb, struct lb_packet *pkt,
-					     const struct lb_place *place,
-					     struct bpf_fib_lookup *fib)
-{
-	int known;
-	__u64 flags = lb_addr_flags_of(&pkt->tuple.daddr, &known);
-	int verdict = LB_NEXT;
-
-	if (!known)
-		return LB_PASS;
-	if (place->hook != LB_HOOK_HOST_EGRESS)
-		verdict = lb_known_flow(skb, pkt, place->hook, fib);
-	if (verdict)
-		return verdict;
-	return lb_new_flow(skb, pkt, place, flags, fib);
-}
-
 static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_place *place,
 					 int l2)
 {
 	struct bpf_fib_lookup fib = {};
 	struct lb_packet pkt;
-	int verdict = lb_parse(skb, &pkt, l2);
+	int verdict;
 
-	if (verdict)
+	if (!lb_filter_may_be_request(skb, l2) || lb_parse(skb, &pkt, l2))
 		return TC_ACT_UNSPEC;
-	verdict = lb_to_our_address(skb, &pkt, place, &fib);
+	verdict = lb_known_flow(skb, &pkt, place->hook, &fib);
+	if (!verdict)
+		verdict = lb_new_flow(skb, &pkt, place, &fib);
 	return lb_tc_exit(skb, &pkt, place->hook, verdict, fib.tot_len);
 }
 
 /* What leaves: replies of backends; and, on a host device, what the host itself sends to a VIP. */
 static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_place *place, int l2)
 {
+	int is_own = place->is_local_source && skb->sk;
 	struct bpf_fib_lookup fib = {};
 	struct lb_packet pkt;
-	int verdict = lb_parse(skb, &pkt, l2);
-	int is_own;
+	int verdict;
 
-	if (verdict)
+	if (!is_own && !lb_filter_may_be_reply(skb, l2))
 		return TC_ACT_UNSPEC;
-	is_own = place->is_local_source && skb->sk;
-	if (is_own || lb_filter_may_be_reply(&pkt.tuple))
-		verdict = lb_known_flow(skb, &pkt, place->hook, &fib);
+	if (lb_parse(skb, &pkt, l2))
+		return TC_ACT_UNSPEC;
+	verdict = lb_known_flow(skb, &pkt, place->hook, &fib);
 	if (!verdict && is_own)
-		verdict = lb_to_our_address(skb, &pkt, place, &fib);
+		verdict = lb_new_flow(skb, &pkt, place, &fib);
 	return lb_tc_exit(skb, &pkt, place->hook, verdict, fib.tot_len);
 }
 

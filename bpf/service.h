@@ -49,8 +49,9 @@ static __always_inline int lb_has_connected_socket(struct __sk_buff *skb,
 
 /* LB_NEXT with match filled, LB_PASS when no frontend, or a negative reason. */
 static __always_inline int lb_service_match(struct __sk_buff *skb, const struct lb_packet *pkt,
-					    __u64 flags, struct lb_match *match)
+					    struct lb_match *match)
 {
+	__u64 flags = lb_addr_flags_of(&pkt->tuple.daddr);
 	struct lb_frontend_key key = {
 		.addr = pkt->tuple.daddr,
 		.port = pkt->tuple.dport,

@@ -49,11 +49,10 @@ static __always_inline int lb_socket_node_port(struct bpf_sock_addr *ctx,
 					       struct lb_frontend_key *key, struct lb_match *match)
 {
 	__u64 flags;
-	int known;
 
 	if (lb_addr_is_own_host(&key->addr))
 		return lb_node_port_lookup(key, match) && (lb_netns_flags(ctx) & LB_NETNS_HOST);
-	flags = lb_addr_flags_of(&key->addr, &known);
+	flags = lb_addr_flags_of(&key->addr);
 	if (flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(key, match))
 		return 1;
 	return flags & LB_ADDR_CLUSTER_IP ? -LB_DROP_UNKNOWN_PORT : 0;

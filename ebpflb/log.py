@@ -71,4 +71,3 @@ def _quote(text: str) -> str:
     if text and text.isprintable() and _QUOTED.isdisjoint(text):
         return text
     return json.dumps(text, ensure_ascii=False)
-

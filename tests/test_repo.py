@@ -25,7 +25,7 @@ VAGUE = re.compile(
 # Vague too, but the words of bpf(2) itself, which only the dataplane speaks.
 KERNEL_WORDS = re.compile(r"_(data|info)_")
 # What other people's interfaces call their own things.
-FOREIGN_NAMES = {"tmp_path", "tmp_path_factory"}
+FOREIGN_NAMES = {"tmp_path", "tmp_path_factory", "do_GET", "do_HEAD", "handle_error"}
 
 
 def repository_files() -> Iterator[Path]:

@@ -38,6 +38,9 @@ from ebpflb.observe.metrics import Reading
 
 _log = logging.getLogger("ebpflb.agent")
 
+# Flows looked at in one step: some milliseconds, for which a change may have to wait.
+EXPIRY_BUDGET = 2048
+
 # Looked through at a scrape; how full the others are is known without looking.
 _FLOW_TABLES = ("lb_conntrack", "lb_ct_short", "lb_sockets", "lb_devices", "lb_netns")
 
@@ -189,7 +192,7 @@ class Kernel:
             maps,
             Sync(maps, grace=GRACE_SECONDS),
             Hooks(places, maps, self._probe, self._settings.attach),
-            Expiry(maps),
+            Expiry(maps, budget=EXPIRY_BUDGET),
         )
 
     def _serve(self, network: NetworkState) -> None:

@@ -26,8 +26,8 @@ class Written(NamedTuple):
 class Writer:
     """Writes what `changes` has gathered. Nothing is written before the first `write()`.
 
-    After a MapError nobody knows what was written: the next write compares everything. What an
-    earlier run left in force stays until `forget_others()`.
+    After a MapError nobody knows what was written: call `compare_everything()`. What an earlier
+    run left in force stays until `forget_others()`.
     """
 
     def __init__(self, changes: Changes, dataplane: Dataplane) -> None:
@@ -63,7 +63,6 @@ class Writer:
         full = self._compare or not self._started
         if not names and not full:
             return None
-        self._compare = True
         desired = self._plan(self._changes.names() if full else names)
         refused = self._give(desired, full=full)
         self._compare = False
@@ -78,7 +77,6 @@ class Writer:
         try:
             refused = self._dataplane.grow(desired, keep_others=self._keep_others)
         except MapError:
-            self._compare = True
             raise
         except EbpflbError as error:
             _log.error("cannot make room: %s", error)

@@ -28,23 +28,27 @@ _VIP_FLAGS: Mapping[int, int] = {
 }
 
 
+# lb_addr_filter: a packet is looked at closer if its destination ends like one of our addresses.
+_IN_FILTER = b"\1"
+
+
 class Addresses:
-    """lb_addrs and lb_addr_flags. Changes are gathered; `publish()` and `withdraw()` write them."""
+    """lb_addrs and lb_addr_flags. Changes are gathered; `write()` writes them."""
 
     def __init__(self, maps: MapSet) -> None:
         self._map = maps["lb_addrs"]
         self._flags = Words(maps["lb_addr_flags"])
+        self._filter = maps["lb_addr_filter"]
         size = min(self._map.max_entries, self._flags.size)
         self.indices = Indices(size)
         self._index: dict[Address, int] = {}
         self._unwritten: dict[Address, None] = {}
         self._users: Counter[tuple[Address, int]] = Counter()
         self._node: dict[Address, int] = {}
-        self._unpublished: set[Address] = set()
         self._touched: set[Address] = set()
 
     def load(self) -> None:
-        """Read the maps. Then come `use()` for all frontends, and `loaded()`."""
+        """Read the maps. Then come `use()` for every frontend, and `loaded()`."""
         self._flags.load()
         self._index = {
             Address(key): int.from_bytes(value, byteorder) for key, value in self._map.items()
@@ -62,7 +66,6 @@ class Addresses:
 
         Only then all frontends of an address are there, or gone.
         """
-        self._unpublished.clear()
         self._touched = {
             address
             for address, index in self._index.items()
@@ -98,20 +101,15 @@ class Addresses:
             self._users[address, flag] += step
             if not self._users[address, flag]:
                 del self._users[address, flag]
-            self._touch((address,))
-
-    def _touch(self, addresses: Iterable[Address]) -> None:
-        self._unpublished.update(addresses)
-        self._touched.update(addresses)
+            self._touched.add(address)
 
     def set_node(self, wanted: Mapping[Address, AddrFlag]) -> list[Address]:
         """Replace the node's addresses and write that. Returns those for which there is no room."""
         missing = [address for address in wanted if not self._has_room(address)]
         known = wanted.keys() - set(missing)
-        self._touch(self._node.keys() | known)
+        self._touched |= self._node.keys() | known
         self._node = {address: int(wanted[address]) for address in known}
-        self.publish()
-        self.withdraw()
+        self.write()
         return missing
 
     def _has_room(self, address: Address) -> bool:
@@ -121,25 +119,16 @@ class Addresses:
             return False
         return True
 
-    def publish(self) -> None:
-        """Write new addresses and new flags; take no flag away."""
-        for address in self._unpublished:
-            index = self._index[address]
-            before = 0 if address in self._unwritten else self._flags.word(index)
-            self._flags.set_word(index, before | self._wanted(address))
-        self._flags.flush()
-        self._unpublished.clear()
-        new = [(bytes(key), self._index[key].to_bytes(4, byteorder)) for key in self._unwritten]
-        self._map.update_batch(new)
-        self._unwritten.clear()
-
-    def withdraw(self) -> None:
-        """Take away the flags that no longer hold; comes after `publish()`."""
+    def write(self) -> None:
+        """Write the flags that have changed, then the new addresses, and let packets see them."""
         for address in self._touched:
             self._flags.set_word(self._index[address], self._wanted(address))
         self._flags.flush()
+        new = [(bytes(key), self._index[key].to_bytes(4, byteorder)) for key in self._unwritten]
+        self._map.update_batch(new)
+        self._filter.update_batch([(_filter_key(key), _IN_FILTER) for key in self._unwritten])
         self._touched.clear()
-        self._unpublished.clear()
+        self._unwritten.clear()
 
     def _wanted(self, address: Address) -> int:
         flags = self._node.get(address, 0)
@@ -162,3 +151,8 @@ class Addresses:
         gone = self.idle().intersection(unused)
         self._map.delete_batch([bytes(address) for address in gone])
         self.indices.retire((self._index.pop(address) for address in gone), clock())
+
+
+def _filter_key(address: Address) -> bytes:
+    """The last two bytes of the address as a number: see bpf/filter.h."""
+    return int.from_bytes(address[-2:], "big").to_bytes(4, byteorder)

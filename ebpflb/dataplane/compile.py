@@ -63,6 +63,7 @@ def compile_and_pin(
         env={**os.environ, "BCC_KERNEL_SOURCE": str(bpf_directory() / "uapi")},
         timeout=_TIMEOUT_SECONDS,
         check=False,
+        start_new_session=True,
     )
     if child.returncode:
         _raise(child.returncode, child.stderr)

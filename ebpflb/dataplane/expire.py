@@ -108,7 +108,7 @@ class Expiry:
         if entry is None:
             return 0
         other_key = _reverse(entry.to)
-        other_table, other = self._find(other_key)
+        other_table, other = self._find(other_key, key)
         both = [entry, other] if other else [entry]
         last_seen = max(each.last_seen for each in both)
         state = entry.state | (other.state if other else 0)
@@ -116,9 +116,11 @@ class Expiry:
             return None
         return table.delete(key) + (other_table.delete(other_key) if other_table else 0)
 
-    def _find(self, key: bytes) -> tuple[BpfMap | None, _Entry | None]:
+    def _find(self, key: bytes, other_key: bytes) -> tuple[BpfMap | None, _Entry | None]:
+        """The entry of `key`, unless it is that of a later flow, with another reverse."""
         for table in self._tables:
-            if entry := _read(table, key):
+            entry = _read(table, key)
+            if entry and _reverse(entry.to) == other_key:
                 return table, entry
         return None, None
 

@@ -23,6 +23,7 @@ class MapSpec(NamedTuple):
         return ctypes.sizeof(self.key), ctypes.sizeof(self.value), entries
 
 
+FILTER_SIZE = 65536
 _FIXED = 4096
 
 # Bound together by indices: taken over together, or not at all.
@@ -33,6 +34,7 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
     "lb_slots": MapSpec(u32, u32, "slots"),
     "lb_backends": MapSpec(u32, structs.Backend, "backends"),
     "lb_addrs": MapSpec(structs.Addr, u32, "addrs"),
+    "lb_addr_filter": MapSpec(u32, u8, FILTER_SIZE),
     "lb_addr_flags": MapSpec(u32, u64, "addrs"),
     "lb_names": MapSpec(u32, structs.Name, "names"),
     "lb_count_front": MapSpec(u32, structs.Counts, "frontends"),
@@ -41,7 +43,7 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
 FLOW_MAPS: Mapping[str, MapSpec] = {
     "lb_conntrack": MapSpec(structs.Tuple, structs.Conntrack, "conntrack"),
     "lb_ct_short": MapSpec(structs.Tuple, structs.Conntrack, "ct_short"),
-    "lb_reply_filter": MapSpec(u32, u8, 1 << 14),
+    "lb_reply_filter": MapSpec(u32, u8, FILTER_SIZE),
     "lb_sockets": MapSpec(structs.SocketKey, structs.Socket, "sockets"),
 }
 # Written anew for every generation.

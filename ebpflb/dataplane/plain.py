@@ -129,16 +129,8 @@ def _rank(key: Struct | int) -> int | bytes:
 def _plain(value: Any, words: Words | None = None) -> Plain:
     if words is not None:
         return _in_words(words, value)
-    if isinstance(value, structs.Addr):
-        return format_address(Address(bytes(value)))
-    if isinstance(value, structs.PortRange):
-        return f"{value.first}-{value.last}"
     if isinstance(value, Struct):
-        return {
-            name: _plain(getattr(value, name), _FIELDS.get((type(value), name)))
-            for name in field_names(type(value))
-            if name != "pad"
-        }
+        return _plain_struct(value)
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, ctypes.Array):
@@ -146,6 +138,18 @@ def _plain(value: Any, words: Words | None = None) -> Plain:
             bytes(value).hex() if value._type_ is structs.u8 else [_plain(each) for each in value]
         )
     return int(value)
+
+
+def _plain_struct(value: Struct) -> Plain:
+    if isinstance(value, structs.Addr):
+        return format_address(Address(bytes(value)))
+    if isinstance(value, structs.PortRange):
+        return f"{value.first}-{value.last}"
+    return {
+        name: _plain(getattr(value, name), _FIELDS.get((type(value), name)))
+        for name in field_names(type(value))
+        if name != "pad"
+    }
 
 
 def _in_words(words: Words, value: int) -> Plain:

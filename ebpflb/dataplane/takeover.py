@@ -8,7 +8,7 @@ empty and written from the desired state.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.layout import FLOW_MAPS, SERVICE_MAPS, MapSpec
@@ -60,7 +60,9 @@ def _unchanged(old: Generation, specs: Mapping[str, MapSpec], sizes: Sizes) -> s
     return {name for name, spec in specs.items() if _shape(old, name) == spec.shape(sizes)}
 
 
-def _shape(generation: Generation, name: str) -> tuple[int, int, int]:
+def _shape(generation: Generation, name: str) -> tuple[int, int, int] | None:
+    if not (generation.maps / name).exists():
+        return None
     facts = _info(generation, name)
     return facts.key_size, facts.value_size, facts.max_entries
 
@@ -81,8 +83,8 @@ def _pin_again(old: Generation, new: Generation, name: str) -> None:
         os.close(fd)
 
 
-def _copy(old: MapSet, new: MapSet, names: Iterable[str], *, missing_only: bool = False) -> None:
-    for name in names:
+def _copy(old: MapSet, new: MapSet, names: set[str], *, missing_only: bool = False) -> None:
+    for name in old.keys() & names:
         if missing_only:
             _copy_missing(old, new, name)
         else:

@@ -2,10 +2,10 @@
 """The order of writes.
 
 New things come first, each complete before anything names it: backends, slots, names, descriptors;
-then the words of lb_current, each of which commits one frontend; then what makes a new frontend
-visible: lb_frontends, and the flags of its address. What goes is taken away in reverse. What a
-program may still be reading is not touched but retired, with one exception: the flags of a backend,
-a single byte, change in place.
+then the words of lb_current, each of which commits one frontend; then lb_frontends for the new
+ones. When all that is new is there, the flags of addresses change; then what goes is taken away in
+reverse. What a program may still be reading is not touched but retired, with one exception: the
+flags of a backend, a single byte, change in place.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,7 +73,6 @@ class Transaction:
         state.current.flush()
         new = [(key, _key(index)) for service in staged for index, key in service.new_frontends]
         state.maps["lb_frontends"].update_batch(new)
-        state.addresses.publish()
 
     def _replace_desc(self, frontend: int, index: int, new: DescRecord) -> None:
         state = self._state
@@ -99,7 +98,7 @@ class Transaction:
         gone = {frontend: desc.frontend for frontend, desc in self._gone()}
         for frontend in gone:
             self._drop_desc(frontend)
-        state.addresses.withdraw()
+        state.addresses.write()
         state.maps["lb_frontends"].delete_batch(list(gone.values()))
         for frontend, key in gone.items():
             state.current.set_word(frontend, 0)

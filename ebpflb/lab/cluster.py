@@ -23,7 +23,8 @@ from ebpflb.lab.state import State
 NODES_FILE = "nodes.yaml"
 EXAMPLES_FILE = "examples.yaml"
 
-_REACH_TIMEOUT = 20.0
+# Seconds; the servers of all pods start at the same time.
+_REACH_TIMEOUT, _REACH_TIMEOUT_PER_POD = 20.0, 0.2
 # Nothing listens there; a refusal shows that the node is reached.
 _UNUSED_PORT = 9
 
@@ -206,18 +207,29 @@ class Lab:
         build.start_pods(self._made, self.members)
         self.write_manifests(manifests.nodes(self.layout), NODES_FILE)
         self.write_manifests(manifests.examples(self.layout), EXAMPLES_FILE)
-        reach.wait_reachable(list(self._routes()), _REACH_TIMEOUT)
+        timeout = _REACH_TIMEOUT + len(self.pods) * _REACH_TIMEOUT_PER_POD
+        reach.wait_reachable(list(self._routes()), timeout)
 
     def _routes(self) -> Iterator[reach.Path]:
-        """Each node and its first pod to all pods, and the client to all nodes."""
-        port = self.config.port
-        for node in self.nodes:
-            for source in (node, *self.pods_on(node.name)[:1]):
-                for pod in self.pods:
-                    for address in pod.addresses:
-                        yield reach.Path(source, address, port, pod.name)
+        """Each pod from its node and from the next node's first pod, and all nodes' first pods.
+
+        That uses every device and every route, without growing with the square of the pods.
+        """
+        first = [pod for node in self.nodes for pod in self.pods_on(node.name)[:1]]
+        for node, after in zip(self.nodes, [*first[1:], *first[:1]] or self.nodes, strict=True):
+            own = self.pods_on(node.name)
+            elsewhere = [pod for pod in first if pod.node != node.name]
+            for source in (node, after):
+                yield from self._to_pods(source, own)
+            for source in (node, *own[:1]):
+                yield from self._to_pods(source, elsewhere)
             for address in node.addresses:
                 yield reach.Path(self.client, address, _UNUSED_PORT)
+
+    def _to_pods(self, source: Member, pods: Iterable[Member]) -> Iterator[reach.Path]:
+        for pod in pods:
+            for address in pod.addresses:
+                yield reach.Path(source, address, self.config.port, pod.name)
 
     def _status(self, member: Member) -> MemberStatus:
         recorded = self._made.processes.get(member.name)
@@ -241,11 +253,11 @@ class Lab:
         namespace = namespaces.path_of(self.layout.namespace(seat))
         cgroup = Path(self._made.cgroup) / below
         addresses = self.layout.addresses(seat)
-        common = (self.name, seat.kind, seat.name, node, namespace, cgroup, addresses)
+        shared = (self.name, seat.kind, seat.name, node, namespace, cgroup, addresses)
         if seat.kind is not Kind.NODE:
-            return Member(*common)
+            return Member(*shared)
         return Node(
-            *common,
+            *shared,
             zone=self.layout.zone(seat.node),
             manifests=self.directory / "nodes" / seat.name / "manifests",
             bpffs=Path(self._made.bpffs) / seat.name,

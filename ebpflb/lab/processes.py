@@ -91,17 +91,18 @@ def end(ownership: Ownership) -> list[str]:
 def _kill(cgroup: Path, pids: Iterable[int]) -> None:
     """Send SIGKILL through pidfds, which still mean the same process after the second look."""
     with contextlib.ExitStack() as opened:
-        poll = select.poll()
-        waiting = 0
+        pidfds = {}
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                pidfd = os.pidfd_open(pid)
-                opened.callback(os.close, pidfd)
-                if pid in cgroups.processes(cgroup):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                    poll.register(pidfd, select.POLLIN)
-                    waiting += 1
-        _wait(poll, waiting)
+                pidfds[pid] = os.pidfd_open(pid)
+                opened.callback(os.close, pidfds[pid])
+        poll = select.poll()
+        still_there = pidfds.keys() & cgroups.processes(cgroup)
+        for pid in still_there:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfds[pid], signal.SIGKILL)
+            poll.register(pidfds[pid], select.POLLIN)
+        _wait(poll, len(still_there))
 
 
 def _wait(poll: select.poll, waiting: int) -> None:

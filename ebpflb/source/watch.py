@@ -97,7 +97,6 @@ class Watch:
         if self.is_file:
             return [name]
         del self._contents[end]
-        self._steps.add(end)
         return self._enter(place)
 
     def read(self) -> Touched:
@@ -131,10 +130,6 @@ class Watch:
         links = 0
         while rest and links <= _MOST_LINKS:
             name = rest.pop()
-            if name == ".." and not os.path.isdir(here):
-                return None
-            if name == "..":
-                here, name = os.path.split(os.path.dirname(here))
             watch = self._watch(here, _ENTRIES)
             if watch is None:
                 return None

@@ -4,6 +4,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable
+from subprocess import SubprocessError
 
 import click
 from rich.console import Console
@@ -47,7 +48,7 @@ def main(names: tuple[str, ...], rounds: int, seconds: float, quick: bool) -> No
     for name in names or BENCHES:
         try:
             rows += _run(name, options, console)
-        except (BenchError, EbpflbError, OSError) as error:
+        except (BenchError, EbpflbError, OSError, SubprocessError) as error:
             failed.append(name)
             console.print(f"{name}: {error}", style="bold red")
     show(rows, console)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that load programs into the kernel. Assertions of the modules they share explain themselves."""
+"""Tests that load programs. Assertions in the modules they share explain themselves, too."""
 
 import pytest
 

@@ -64,6 +64,8 @@ HASHES = {
     "lb_netns",
     "lb_sockets",
 }
+# Large, and what is set in vain in them does no harm.
+FILTERS = {"lb_addr_filter", "lb_reply_filter"}
 WRAPPERS = Path(__file__).parent / "wrappers"
 SNAT_PORTS = ((1024, 29999), (61000, 65535))
 SERVICE = 7
@@ -141,15 +143,21 @@ class Datapath:
         self._restart()
 
     def reset(self) -> None:
-        """Empty every map, then write the settings."""
+        """Empty every map but the filters, then write the settings."""
         for name, each in self.maps.items():
             if name in HASHES:
                 each.delete_batch([key for key, _ in each.items()])
-            elif any(chunk.values.strip(b"\0") for chunk in each.chunks()):
-                zero = bytes(each.value_size)
-                each.update_batch([(u32(index), zero) for index in range(each.max_entries)])
+            elif name not in FILTERS:
+                self.clear(name)
         self._restart()
         self.settings()
+
+    def clear(self, name: str) -> None:
+        """Set every element of an array to zero."""
+        each = self.maps[name]
+        if any(chunk.values.strip(b"\0") for chunk in each.chunks()):
+            zero = bytes(each.value_size)
+            each.update_batch([(u32(index), zero) for index in range(each.max_entries)])
 
     def _restart(self) -> None:
         self._next = dict.fromkeys(("address", "frontend", "desc", "slot", "backend"), 1)
@@ -175,6 +183,9 @@ class Datapath:
         index = self._take("address")
         self.maps["lb_addr_flags"].update(u32(index), u64(flags))
         self.maps["lb_addrs"].update(mapped(text), u32(index))
+        end = int.from_bytes(mapped(text)[-2:], "big")
+        self.maps["lb_addr_filter"].update(u32(end), b"\1")
+        self.maps["lb_addr_filter"].update(u32(int.from_bytes(mapped(text)[-2:], "big")), b"\1")
 
     def device(self, ifindex: int, snat4: str = "", snat6: str = "") -> None:
         """A host device and what it masquerades with."""
@@ -275,8 +286,9 @@ class Datapath:
     # What is read
 
     def snapshot(self) -> dict[str, dict[bytes, bytes]]:
-        """Every element of every map."""
-        return {name: dict(each.items()) for name, each in self.maps.items()}
+        """Every element of every map but the filters."""
+        names = self.maps.keys() - FILTERS
+        return {name: dict(self.maps[name].items()) for name in names}
 
     def established(self) -> dict[Tuple, Conntrack]:
         """lb_conntrack."""

@@ -3,6 +3,7 @@
 comparison of frames field by field.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from scapy.layers.inet import IP, TCP, UDP
@@ -11,6 +12,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from ebpflb.model.address import Address, Family, Protocol, parse_address
+
+Layer = Callable[..., Packet]
 
 SENDER_MAC = "02:00:00:00:00:0a"
 NODE_MAC = "02:00:00:00:00:01"
@@ -80,12 +83,12 @@ class Kind(NamedTuple):
         return f"{self.net}-{self.proto.name.lower()}"
 
     @property
-    def ip(self) -> type[Packet]:
+    def ip(self) -> Layer:
         """The network layer."""
         return ip_layer(self.net)
 
     @property
-    def transport(self) -> type[Packet]:
+    def transport(self) -> Layer:
         """The transport layer."""
         return TCP if self.proto is Protocol.TCP else UDP
 
@@ -100,10 +103,9 @@ class Kind(NamedTuple):
         ack: int = 0,
     ) -> Packet:
         """A frame from `source` to `target` with all checksums; flags and ack concern TCP only."""
-        options = (
-            {"flags": flags, "seq": SEQUENCE, "ack": ack} if self.proto is Protocol.TCP else {}
-        )
-        transport = self.transport(sport=source.port, dport=target.port, **options)
+        transport = self.transport(sport=source.port, dport=target.port)
+        if self.proto is Protocol.TCP:
+            transport.flags, transport.seq, transport.ack = flags, SEQUENCE, ack
         return built(self.packet(source.address, target.address, ttl) / transport / Raw(payload))
 
     def packet(self, source: str, target: str, ttl: int = 64) -> Packet:
@@ -118,7 +120,7 @@ TCP_KINDS = [kind for kind in KINDS if kind.proto is Protocol.TCP]
 UDP_KINDS = [kind for kind in KINDS if kind.proto is Protocol.UDP]
 
 
-def ip_layer(net: Net) -> type[Packet]:
+def ip_layer(net: Net) -> Layer:
     """The network layer of a family."""
     return IP if net.family is Family.IPV4 else IPv6
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames to a ClusterIP that are none of our business: each a way of not being TCP or UDP as it is."""
+"""Frames to a ClusterIP that are none of our business, each in its own way."""
 
 from typing import Any
 

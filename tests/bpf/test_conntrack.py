@@ -2,10 +2,11 @@
 """The life of a TCP flow: half-open, established, closed, and what a new SYN finds."""
 
 import pytest
+from scapy.layers.inet import TCP
 
 from ebpflb.dataplane.structs import CtState, Tuple
 from tests.bpf.datapath import SIZES, Datapath, Verdict, flow_tuple
-from tests.bpf.packets import PAYLOAD, SEQUENCE, End, Kind, target_of
+from tests.bpf.packets import PAYLOAD, SEQUENCE, End, Kind, assert_same, changed, target_of
 from tests.bpf.services import CLIENT_PORT, cluster_ip, remote_backend
 
 SYN, ACK = CtState.LB_CT_SYN, CtState.LB_CT_ACK
@@ -228,6 +229,38 @@ def test_a_fin_of_a_half_open_flow_from_both_sides_closes_it(flow: Flow):
     flow.reply("FA")
     flow.request("FA")
     assert all(state & CLOSED for state in flow.states())
+
+
+def test_a_direct_connection_from_the_port_of_a_closed_flow_is_left_alone(flow: Flow):
+    flow.establish()
+    flow.request("R")
+    accepts = flow.kind.frame(flow.backend, flow.pod, "SA")
+    result = flow.datapath.run("lb_pod_egress", accepts)
+    assert result.verdict is Verdict.PASS
+    assert_same(result.packet, accepts)
+    assert not flow.keys & set(flow.datapath.short())
+
+
+def test_sequence_numbers_may_pass_zero(flow: Flow):
+    flow.establish()
+    last = flow.kind.frame(flow.pod, flow.frontend, "FA", payload=b"")
+    last[TCP].seq = 0xFFFFFFFF
+    flow.datapath.run("lb_pod_ingress", changed(last))
+    flow.reply("A", 0xFFFFFFFF)
+    flow.reply("FA", 0)
+    flow.request("A", FIN_END)
+    assert not flow.keys & {*flow.datapath.established(), *flow.datapath.short()}
+
+
+def test_both_sides_may_close_at_once(flow: Flow):
+    flow.establish()
+    flow.request("FA")
+    flow.reply("FA")
+    assert flow.is_established()
+    flow.request("A", FIN_END)
+    assert flow.is_established()
+    flow.reply("A", FIN_END)
+    assert not flow.keys & {*flow.datapath.established(), *flow.datapath.short()}
 
 
 # A SYN where an entry is

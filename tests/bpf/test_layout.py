@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,15 +66,16 @@ def test_the_present_mirrors_agree(tmp_path: Path):
 
 
 Mirrors = dict[str, type[structs.Struct]]
+Fields = list[Any]
 
 
-def with_fields(name: str, change: Callable[[list[tuple]], list[tuple]]) -> Mirrors:
+def with_fields(name: str, change: Callable[[Fields], Fields]) -> Mirrors:
     """The mirrors, one of them with other fields."""
     fields = change(list(structs.STRUCTS[name]._fields_))
     return {**structs.STRUCTS, name: type("Drifted", (structs.Struct,), {"_fields_": fields})}
 
 
-def swapped(fields: list[tuple]) -> list[tuple]:
+def swapped(fields: Fields) -> Fields:
     return [fields[1], fields[0], *fields[2:]]
 
 
@@ -107,7 +109,7 @@ def test_a_mirror_that_drifts_is_named(
 
 
 def test_a_number_that_drifts_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    drifted = IntEnum("Hook", {"LB_HOOK_POD_EGRESS": 5})
-    monkeypatch.setattr(structs, "ENUMS", (drifted,))
+    Drifted = IntEnum("Drifted", {"LB_HOOK_POD_EGRESS": 5})  # noqa: N806  a class
+    monkeypatch.setattr(structs, "ENUMS", (Drifted,))
     with pytest.raises(CompileError, match="LB_HOOK_POD_EGRESS != 5"):
         compile_types(tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one generation of maps and programs to the next: what is made anew, shared, copied, removed."""
+"""From one generation of maps and programs to the next: what is made, shared, copied, removed."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import libbpf, loader, pins, takeover
+from ebpflb.dataplane import libbpf, loader, pins, structs, takeover
 from ebpflb.dataplane.layout import FLOW_MAPS, MAPS, NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.loader import Loader, pinned_sizes
 from ebpflb.dataplane.maps import MapSet, open_maps
@@ -22,6 +22,7 @@ from tests.bpf.datapath import HASHES, SIZES, Datapath, Loaded, Verdict
 from tests.bpf.node import Node
 from tests.bpf.packets import IPV4, End, Kind
 
+TAKEN_OVER = {**SERVICE_MAPS, **FLOW_MAPS}
 GROWN = SIZES.grown()
 LRU = {"lb_ct_short", "lb_sockets"}
 
@@ -160,6 +161,12 @@ def test_another_kernel_feature_compiles_again(root: Pins):
     assert second != first
 
 
+def test_another_clock_compiles_again(root: Pins):
+    first = start(root)
+    second = Loader(root, has_set_retval=True, has_coarse_clock=False, compiler=make_maps)
+    assert second.load(SIZES) != first
+
+
 def test_pins_without_a_note_of_their_making_are_not_used(root: Pins):
     first = start(root)
     open_maps(first.maps)["lb_meta"].update(bytes(4), bytes(44))
@@ -175,12 +182,12 @@ def test_new_programs_share_the_maps_of_services_and_flows(
     root: Pins, monkeypatch: pytest.MonkeyPatch
 ):
     first = start(root)
-    before = fill(first, SERVICE_MAPS | FLOW_MAPS)
+    before = fill(first, TAKEN_OVER)
     change_source(monkeypatch)
     second = load(root)
     assert second.number == first.number + 1
-    assert shared(first, second) == set(SERVICE_MAPS) | set(FLOW_MAPS)
-    assert contents(second, SERVICE_MAPS | FLOW_MAPS) == before
+    assert shared(first, second) == set(TAKEN_OVER)
+    assert contents(second, TAKEN_OVER) == before
 
 
 def test_the_old_generation_goes_when_the_new_one_is_finished(
@@ -258,13 +265,11 @@ def test_what_the_new_programs_wrote_is_not_overwritten(root: Pins):
 # Other layouts
 
 
-def test_a_new_layout_keeps_the_flows_and_no_services(
-    root: Pins, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_new_layout_keeps_the_flows_and_no_services(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
-    before = fill(first, SERVICE_MAPS | FLOW_MAPS)
+    before = fill(first, TAKEN_OVER)
     for module in (pins, takeover):
-        monkeypatch.setattr(module, "LAYOUT_VERSION", pins.LAYOUT_VERSION + 1)
+        monkeypatch.setattr(module, "LAYOUT_VERSION", structs.LAYOUT_VERSION + 1)
     change_source(monkeypatch)
     second = start(root)
     assert second.layout == first.layout + 1
@@ -275,8 +280,8 @@ def test_a_new_layout_keeps_the_flows_and_no_services(
 
 def test_a_new_layout_of_flows_begins_without_any(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
-    fill(first, SERVICE_MAPS | FLOW_MAPS)
-    monkeypatch.setattr(takeover, "FLOW_VERSION", takeover.FLOW_VERSION + 1)
+    fill(first, TAKEN_OVER)
+    monkeypatch.setattr(takeover, "FLOW_VERSION", structs.FLOW_VERSION + 1)
     change_source(monkeypatch)
     second = load(root)
     assert shared(first, second) == set(SERVICE_MAPS)
@@ -291,12 +296,21 @@ def test_what_belongs_to_the_node_is_written_anew(root: Pins, monkeypatch: pytes
     assert not any(contents(load(root), names).values())
 
 
+def test_a_map_that_the_old_generation_lacks_is_made(root: Pins, monkeypatch: pytest.MonkeyPatch):
+    first = start(root)
+    before = fill(first, SERVICE_MAPS)
+    (first.maps / "lb_sockets").unlink()
+    (first.maps / "lb_netns").unlink()
+    change_source(monkeypatch)
+    second = start(root)
+    assert {path.name for path in second.maps.iterdir()} == set(MAPS)
+    assert contents(second, SERVICE_MAPS) == before
+
+
 # Interruptions
 
 
-def test_an_interrupted_start_is_ignored_and_removed(
-    root: Pins, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_interrupted_start_is_ignored_and_removed(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
     with monkeypatch.context() as patch:
         change_source(patch)
@@ -339,25 +353,22 @@ def test_starts_that_are_killed_do_not_pile_up(root: Pins, monkeypatch: pytest.M
 # The real compiler
 
 
-def test_the_real_compiler_pins_everything_and_is_not_needed_twice(root: Pins):
-    real = Loader(root, has_set_retval=False)
-    generation = real.load(SIZES)
-    real.finish(generation)
-    assert {path.name for path in generation.maps.iterdir()} == set(MAPS)
-    assert {path.name for path in generation.progs.iterdir()} == set(PROGRAMS)
-    assert Loader(root, has_set_retval=False, compiler=refuse).load(SIZES) == generation
-
-
-def test_new_programs_see_the_services_that_were_there(root: Pins, machine: Node):
+def test_the_real_programs_are_pinned_and_see_the_services_that_were_there(
+    root: Pins, machine: Node
+):
     kind = Kind(IPV4, Protocol.UDP)
     first = start(root)
     old = Datapath(Loaded(open_maps(first.maps), {}))
     old.address(kind.net.cluster_ip, AddrFlag.LB_ADDR_CLUSTER_IP)
-    second = Loader(root, has_set_retval=False).load(SIZES)
-    programs = {"lb_pod_ingress": libbpf.obj_get(second.progs / "lb_pod_ingress")}
+    real = Loader(root, has_set_retval=False)
+    second = real.load(SIZES)
+    assert {path.name for path in second.progs.iterdir()} == set(PROGRAMS)
 
+    programs = {"lb_pod_ingress": libbpf.obj_get(second.progs / "lb_pod_ingress")}
     new = Datapath(Loaded(open_maps(second.maps), programs))
     frame = kind.frame(End(kind.net.pod, 40000), End(kind.net.cluster_ip, 80))
     with machine.entered():
         assert new.run("lb_pod_ingress", frame).verdict is Verdict.REDIRECT
-    assert shared(first, second) == set(SERVICE_MAPS) | set(FLOW_MAPS)
+    assert shared(first, second) == set(TAKEN_OVER)
+    real.finish(second)
+    assert Loader(root, has_set_retval=False, compiler=refuse).load(SIZES) == second

@@ -22,7 +22,7 @@ LINK = 14
 class Parsed(Struct):
     """struct lb_parsed of the wrapper."""
 
-    _fields_ = [
+    _fields_ = (
         ("tuple", Tuple),
         ("len", u32),
         ("l3", u16),
@@ -33,7 +33,7 @@ class Parsed(Struct):
         ("tcp_flags", u8),
         ("l2", u8),
         ("pad", u16),
-    ]
+    )
 
 
 class Parser:

@@ -5,12 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "tests.e2e.cluster", "tests.e2e.in_force", "tests.e2e.loads", "tests.e2e.sockets"
-)
-
-from ebpflb.lab import Cni, Lab, LabConfig, Stack
-from tests.e2e.cluster import Cluster, built, lab_name, started
+from ebpflb.lab import Cni, Lab, LabConfig, Member, Stack
+from tests.e2e.cluster import Cluster, address_of, built, lab_name, started
 from tests.e2e.in_force import wait_in_force
 
 NETWORKS = [(cni, family) for cni in Cni for family in Stack]
@@ -63,3 +59,14 @@ def own_lab() -> Iterator[Lab]:
 def lab(cluster: Cluster) -> Lab:
     """The lab of `cluster`."""
     return cluster.lab
+
+
+@pytest.fixture
+def client(lab: Lab) -> Iterator[Member]:
+    """The client outside, with routes to the ClusterIPs by node1."""
+    for ranges in lab.layout.ranges:
+        via = address_of(lab.node("node1"), ranges.version)
+        lab.client.exec(["ip", "route", "add", str(ranges.services()), "via", via])
+    yield lab.client
+    for ranges in lab.layout.ranges:
+        lab.client.exec(["ip", "route", "del", str(ranges.services())])

@@ -11,11 +11,9 @@ from ebpflb.dataplane.pins import Generation, newest_generation
 from ebpflb.lab import Node
 from ebpflb.model.address import format_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.plan import Backend, Frontend
+from ebpflb.model.plan import Frontend
 from ebpflb.source.manifest import parse_manifest
 from tests.e2e.waiting import wait_until
-
-Socket = tuple[str, int]
 
 
 class Offer(NamedTuple):
@@ -24,9 +22,14 @@ class Offer(NamedTuple):
     protocol: str
     address: str
     port: int
-    local: frozenset[Socket]
-    others: frozenset[Socket]
-    terminating: frozenset[Socket]
+    local: "frozenset[_Backend]"
+    others: "frozenset[_Backend]"
+
+
+class _Backend(NamedTuple):
+    address: str
+    port: int
+    terminating: bool
 
 
 def wait_in_force(nodes: Iterable[Node], timeout: float = 15.0) -> None:
@@ -70,31 +73,20 @@ def pinned_maps(node: Node) -> MapSet:
 
 
 def _planned(frontend: Frontend) -> Offer:
-    choices = (frontend.local.backends, frontend.others.backends)
-    return Offer(
-        frontend.key.protocol.name,
-        format_address(frontend.key.address),
-        frontend.key.port,
-        *(frozenset(map(_socket, backends)) for backends in choices),
-        frozenset(_socket(each) for backends in choices for each in backends if each.terminating),
+    key = frontend.key
+    local, others = (
+        {_Backend(format_address(each.address), each.port, each.terminating) for each in backends}
+        for backends in (frontend.local.backends, frontend.others.backends)
     )
+    address = format_address(key.address)
+    return Offer(key.protocol.name, address, key.port, frozenset(local), frozenset(others))
 
 
 def _offered(frontend: FrontendView) -> Offer:
-    choices = (frontend.local.backends, frontend.others.backends)
-    return Offer(
-        frontend.protocol,
-        frontend.address,
-        frontend.port,
-        *(frozenset((each.address, each.port) for each in backends) for backends in choices),
-        frozenset(
-            (each.address, each.port)
-            for backends in choices
-            for each in backends
-            if each.terminating
-        ),
+    local, others = (
+        {_Backend(each.address, each.port, each.terminating) for each in backends}
+        for backends in (frontend.local.backends, frontend.others.backends)
     )
-
-
-def _socket(backend: Backend) -> Socket:
-    return format_address(backend.address), backend.port
+    return Offer(
+        frontend.protocol, frontend.address, frontend.port, frozenset(local), frozenset(others)
+    )

@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load on every way to a Service while something happens, without a connection that fails."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from ebpflb.lab.load import LoadResult
+from ebpflb.lab import Lab, LoadResult, Member
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.lab.traffic import LoadRun
 from tests.e2e.cluster import Cluster, address_of
 
 _RATE = 40.0
 # Answers take milliseconds; only what is lost, or a machine at its limits, takes seconds.
 _PATIENCE = 5.0
-_NEW: dict[str, Any] = {"rate": _RATE, "timeout": _PATIENCE, "workers": 8}
-# So many that backends here and elsewhere are among them.
-_HELD: dict[str, Any] = {
-    "exchanges": 0,
-    "interval": 0.05,
-    "count": 12,
-    "workers": 12,
-    "timeout": _PATIENCE,
-}
+# So many connections at once that backends here and elsewhere are among them.
+_MANY = 12
 
 Results = dict[str, LoadResult]
+Place = tuple[str, int]
+
+
+class Way(NamedTuple):
+    """From where, to which address and port, and the options of the load."""
+
+    name: str
+    source: Member
+    place: Place
+    options: dict[str, Any]
 
 
 @contextmanager
@@ -33,27 +35,63 @@ def none_fails(cluster: Cluster, spec: ServiceSpec, *, held: bool = False) -> It
     held: and TCP connections through the NodePort that stay, with exchanges all the time; their
     backends must stay too. The results are there when the block has ended.
     """
+    with _running(_to_service(cluster, spec, held=held)) as results:
+        yield results
+
+
+@contextmanager
+def none_fails_directly(lab: Lab) -> Iterator[None]:
+    """From pod and host straight to pods, here and elsewhere: new connections and held ones."""
+    with _running(_to_pods(lab)):
+        yield
+
+
+@contextmanager
+def _running(ways: Iterable[Way]) -> Iterator[Results]:
     results: Results = {}
     with ExitStack() as stack:
-        running = dict(_start(cluster, spec, stack, held=held))
+        running = {
+            way.name: stack.enter_context(way.source.start_load(*way.place, **way.options))
+            for way in ways
+        }
         yield results
-        results.update({way: load.stop() for way, load in running.items()})
-    failed = {way: each.errors for way, each in results.items() if each.failed or not each.ok}
+        results.update({name: load.stop() for name, load in running.items()})
+    failed = {name: each.errors for name, each in results.items() if each.failed or not each.ok}
     assert failed == {}
 
 
-def _start(
-    cluster: Cluster, spec: ServiceSpec, stack: ExitStack, *, held: bool
-) -> Iterator[tuple[str, LoadRun]]:
+def _to_service(cluster: Cluster, spec: ServiceSpec, *, held: bool) -> Iterator[Way]:
     lab = cluster.lab
     node, pod, client = lab.node("node1"), lab.pod("pod-1-1"), lab.client
     for version in cluster.versions:
         service = (lab.cluster_ip(spec.number, version), spec.port)
         outside = (address_of(node, version), spec.node_port)
-        ways = [(pod, service, "tcp"), (pod, service, "udp"), (node, service, "tcp")]
-        for source, place, protocol in [*ways, (client, outside, "tcp"), (client, outside, "udp")]:
-            load = source.start_load(*place, protocol=protocol, **_NEW)
-            yield f"{source.name}, {protocol}{version}", stack.enter_context(load)
+        yield _new(pod, service, "tcp")
+        yield _new(pod, service, "udp")
+        yield _new(node, service, "tcp")
+        yield _new(client, outside, "tcp")
+        yield _new(client, outside, "udp")
         if held:
-            load = client.start_load(*outside, **_HELD)
-            yield f"held connections, IPv{version}", stack.enter_context(load)
+            yield _held(client, outside)
+
+
+def _to_pods(lab: Lab) -> Iterator[Way]:
+    for source, target in (
+        (lab.pod("pod-1-1"), lab.pod("pod-2-1")),
+        (lab.node("node1"), lab.pod("pod-1-1")),
+    ):
+        for address in target.addresses:
+            place = (address, lab.config.port)
+            yield _new(source, place, "tcp")
+            yield _new(source, place, "udp")
+            yield _held(source, place)
+
+
+def _new(source: Member, place: Place, protocol: str) -> Way:
+    options = {"protocol": protocol, "rate": _RATE, "timeout": _PATIENCE, "workers": 8}
+    return Way(f"{source.name}, {protocol} to {place[0]}", source, place, options)
+
+
+def _held(source: Member, place: Place) -> Way:
+    options = {"exchanges": 0, "interval": 0.05, "timeout": _PATIENCE, "count": _MANY}
+    return Way(f"held by {source.name}, to {place[0]}", source, place, options | {"workers": _MANY})

@@ -14,6 +14,8 @@ TIMES = 60
 # An ICMP error that comes while connect() is still under way, as it may between namespaces, is
 # lost on a TCP socket; the next one comes a second later, when TCP tries again.
 REFUSAL_SECONDS = 2.5
+# Shorter than that second.
+AT_ONCE = 0.9
 SILENCE_SECONDS = 0.4
 
 REFUSED = "ConnectionRefusedError"

@@ -3,12 +3,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ebpflb.lab import Lab, Member, Node, namespaces
-from ebpflb.lab.layout import Kind, Seat
+from ebpflb.lab.layout import Kind, Ranges, Seat
 from ebpflb.lab.network import sysctls
 from tests.e2e.cluster import Cluster, address_of, started
 from tests.e2e.command import status
@@ -131,28 +132,39 @@ def test_a_pod_that_comes_later_is_served_until_it_goes(own_lab, tmp_path, way):
         assert "not served" not in cluster.agents["node1"].said()
 
 
+@contextmanager
+def new_address(node: Node, ranges: Ranges) -> Iterator[str]:
+    """One more address of the first node."""
+    address = str(ranges.underlay()[200])
+    place = [f"{address}/{ranges.underlay().prefixlen}", "dev", "eth0"]
+    node.exec(["ip", "address", "add", *place])
+    try:
+        yield address
+    finally:
+        node.exec(["ip", "address", "del", *place])
+
+
+def is_answered(member: Member, place: tuple[str, int]) -> bool:
+    """Whether one attempt finds a pod."""
+    return fate(member, *place, seconds=0.2).startswith("pod-")
+
+
+def is_left_alone(member: Member, place: tuple[str, int]) -> bool:
+    """Whether one attempt finds none."""
+    return not is_answered(member, place)
+
+
 def test_an_address_that_comes_later_has_node_ports_until_it_goes(own_lab, tmp_path):
     with serving(own_lab, tmp_path) as cluster:
         spec = cluster.serve(cluster.new(), own_lab.pods)
-        node = own_lab.node("node1")
+        node, client, pod = own_lab.node("node1"), own_lab.client, own_lab.pod("pod-1-1")
+        everybody = names(own_lab.pods)
         for ranges in own_lab.layout.ranges:
-            address = str(ranges.underlay()[200])
-            place = f"{address}/{ranges.underlay().prefixlen}"
-            node.exec(["ip", "address", "add", place, "dev", "eth0"])
-            try:
-                wait_until(
-                    lambda at=address: pods_at(own_lab.client, at, spec.node_port)
-                    == names(own_lab.pods),
-                    "the new address is served",
-                )
-                assert pods_at(node, address, spec.node_port, "udp") == names(own_lab.pods)
-            finally:
-                node.exec(["ip", "address", "del", place, "dev", "eth0"])
-            wait_until(
-                lambda at=address: fate(own_lab.pod("pod-1-1"), at, spec.node_port, seconds=0.2)
-                not in names(own_lab.pods),
-                "the address is no longer served",
-            )
+            with new_address(node, ranges) as address:
+                place = (address, spec.node_port)
+                wait_until(partial(is_answered, client, place), "the address is served")
+                assert pods_at(client, *place) == pods_at(node, *place, "udp") == everybody
+            wait_until(partial(is_left_alone, pod, place), "it is no longer served")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

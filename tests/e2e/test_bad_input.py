@@ -28,7 +28,7 @@ WRONG = {
     "name": (["--node-name", "Node_1"], "--node-name: 'Node_1': want"),
     "no settings file": (["--config", "/nonexistent.yaml"], "/nonexistent.yaml: No such file"),
     "no cgroup": (["--cgroup-root", "/nonexistent"], "--cgroup-root /nonexistent: No such file"),
-    "cgroup v1": (["--cgroup-root", "/tmp"], "--cgroup-root /tmp: not a cgroup v2"),
+    "cgroup v1": (["--cgroup-root", "/proc"], "--cgroup-root /proc: not a cgroup v2"),
     "no place for pins": (["--bpffs-root", "/dev/null/pins"], "/dev/null/pins: Not a directory"),
     "place that cannot be made": (["--bpffs-root", "/proc/pins"], "/proc/pins: No such file"),
 }
@@ -121,9 +121,7 @@ def test_what_is_broken_does_not_keep_other_manifests_from_being_read(cluster, l
         wait_until(lambda: status(node)["agent"]["source_errors"], "the error is shown")
         spec = cluster.serve(cluster.new(), lab.pods, wait=False)
         (place, *_) = cluster.cluster_ips(spec)
-        wait_until(
-            lambda: pods_at(lab.pod("pod-1-1"), place, PORT) == names(lab.pods), "is served"
-        )
+        wait_until(lambda: pods_at(lab.pod("pod-1-1"), place, PORT) == names(lab.pods), "is served")
     finally:
         (node.manifests / "broken.yaml").unlink()
 

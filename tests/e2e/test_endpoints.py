@@ -7,24 +7,23 @@ import pytest
 
 from tests.e2e.cluster import Cluster, address_of, stopped
 from tests.e2e.loads import none_fails
-from tests.e2e.questions import PROTOCOLS, REFUSED, fate, is_silent, names, node_ports, pods_at
+from tests.e2e.questions import (
+    AT_ONCE,
+    PROTOCOLS,
+    REFUSAL_SECONDS,
+    REFUSED,
+    fate,
+    is_silent,
+    names,
+    node_ports,
+    pods_at,
+)
 from tests.e2e.sockets import connected, exchange, opened, send_and_hear
 from tests.e2e.waiting import wait_until
 
 PORT = 80
 # A connection is made 40 times a second, from outside to one of three pods.
 SOME = 10
-
-
-@pytest.fixture
-def client(cluster, lab):
-    """The client outside, with routes to the ClusterIPs by node1."""
-    for ranges in lab.layout.ranges:
-        via = address_of(lab.node("node1"), ranges.version)
-        lab.client.exec(["ip", "route", "add", str(ranges.services()), "via", via])
-    yield lab.client
-    for ranges in lab.layout.ranges:
-        lab.client.exec(["ip", "route", "del", str(ranges.services())])
 
 
 def wait_for_connections(cluster: Cluster, spec, pod) -> None:
@@ -67,12 +66,12 @@ def test_a_held_connection_outlives_the_end_of_its_backend_as_an_endpoint(cluste
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_without_endpoints_everybody_is_refused_at_once(cluster, lab, client, protocol):
     spec = cluster.serve(cluster.new(), [])
-    for place in cluster.cluster_ips(spec):
-        for member in (lab.pod("pod-1-1"), lab.node("node1"), client):
-            assert fate(member, place, PORT, protocol) == REFUSED, (member.name, place)
-    for place in node_ports(cluster, spec):
-        for member in (lab.pod("pod-1-1"), lab.node("node1"), client):
-            assert fate(member, place, spec.node_port, protocol) == REFUSED, (member.name, place)
+    places = [(address, PORT) for address in cluster.cluster_ips(spec)]
+    places += [(address, spec.node_port) for address in node_ports(cluster, spec)]
+    for place in places:
+        for member in (lab.pod("pod-1-1"), lab.node("node1")):
+            assert fate(member, *place, protocol, AT_ONCE) == REFUSED, (member.name, place)
+        assert fate(client, *place, protocol, REFUSAL_SECONDS) == REFUSED, place
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -90,10 +90,10 @@ def test_external_addresses_are_served_to_everybody(cluster, lab, kind, protocol
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_port_that_a_cluster_ip_does_not_serve_is_refused(cluster, lab, protocol):
+def test_a_port_that_a_cluster_ip_does_not_serve_is_refused(cluster, lab, client, protocol):
     spec = cluster.serve(cluster.new(), lab.pods)
     for place in cluster.cluster_ips(spec):
-        for member in (lab.node("node1"), lab.pod("pod-1-1")):
+        for member in (lab.node("node1"), lab.pod("pod-1-1"), client):
             for port in (UNKNOWN_PORT, spec.node_port):
                 assert fate(member, place, port, protocol) == REFUSED, (member.name, port)
 
@@ -129,7 +129,7 @@ def test_what_else_listens_on_a_node_is_left_alone(cluster, lab, version):
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_node_port_wins_over_a_listener_of_the_host(cluster, lab, version):
+def test_a_node_port_wins_over_a_server_of_the_host(cluster, lab, version):
     spec = cluster.serve(cluster.new(), lab.pods)
     node = lab.node("node1")
     place = (address_of(node, version), spec.node_port)
@@ -169,3 +169,13 @@ def test_a_socket_sees_whom_it_asked(cluster, lab, protocol):
             with connected(member, place, PORT, protocol) as asking:
                 assert exchange(asking)
                 assert asking.getpeername()[:2] == (place, PORT)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_socket_of_family_ipv6_reaches_services_of_ipv4(cluster, lab, protocol):
+    spec = cluster.serve(cluster.new(), lab.pods)
+    place = (f"::ffff:{lab.cluster_ip(spec.number, 4)}", PORT)
+    for member in (lab.node("node1"), lab.pod("pod-1-1")):
+        with connected(member, *place, protocol) as asking:
+            assert exchange(asking) in names(lab.pods)
+            assert asking.getpeername()[:2] == place

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab itself: who reaches whom, what is inside what, and that nothing stays behind."""
+"""A lab that is up: who reaches whom, and what is inside what."""
 
 import json
 import os
@@ -13,36 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ebpflb.config import cgroup_root
-from ebpflb.errors import ConfigError, EbpflbError, ProbeError
-from ebpflb.lab import Cni, Lab, LabConfig, Stack, build, cgroups, namespaces, reach, state
+from ebpflb.errors import ConfigError
+from ebpflb.lab import Cni, Lab, LabConfig, Stack, cgroups, reach
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.teardown import take_down
+from tests.e2e.leftovers import NAME, lab_command, leftovers
 
-NAME = f"test-{os.getpid()}"
 SMALL = f"small-{os.getpid()}"
-COMMAND = [sys.executable, "-c", "from ebpflb.cli.lab import lab; lab()"]
-
-
-def ebpflb_lab(*arguments, **options):
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
-    )
-
-
-def leftovers(name=NAME):
-    """Whatever on this machine still has the lab's name."""
-    found = [str(path) for path in Path("/run/netns").glob(f"{name}-*")]
-    found += [str(path) for path in Path(cgroup_root(), cgroups.TOP).glob(name)]
-    found += [str(path) for path in state.ROOT.glob(name)]
-    found += [line for line in Path("/proc/mounts").read_text().splitlines() if name in line]
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"EBPFLBLAB_MEMBER={name}/".encode() in path.read_bytes():
-                found.append(str(path))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.fixture
@@ -218,7 +195,7 @@ def test_a_load_notices_the_end_of_a_pod(name):
         assert all(each.exchanges for each in result.connections)
         states = {row.name: row.state for row in lab.status()}
         assert states["pod-2-1"] == "server ended"
-        assert ebpflb_lab("status", "--name", name).returncode == 1
+        assert lab_command("status", "--name", name).returncode == 1
 
 
 def test_two_labs_are_up_at_once_with_different_addresses(small, name):
@@ -234,166 +211,8 @@ def test_a_name_is_given_once(small):
     assert small.is_whole()
 
 
-def test_what_has_the_name_but_is_no_labs_is_not_touched(name):
-    namespaces.create(f"{name}-node1")
-    try:
-        with pytest.raises(ConfigError, match=rf"/run/netns/{name}-node1 exists and belongs to no"):
-            Lab.up(LabConfig(name))
-        assert not take_down(name)
-        assert leftovers()[0] == f"/run/netns/{name}-node1"
-    finally:
-        namespaces.delete(f"{name}-node1", None)
-
-
-def test_a_namespace_that_took_the_name_later_is_not_touched(name):
-    lab = Lab.up(LabConfig(name, nodes=1, pods=0))
-    with lab.client.namespace.open():  # or its number might be given again
-        namespaces.delete(f"{name}-client", None)
-        inode = namespaces.create(f"{name}-client")
-    try:
-        lab.down()
-        assert lab.client.namespace.stat().st_ino == inode
-    finally:
-        namespaces.delete(f"{name}-client", inode)
-
-
-def test_down_can_be_repeated(name):
-    lab = Lab.up(LabConfig(name, nodes=1, pods=1))
-    lab.down()
-    assert leftovers() == []
-    lab.down()
-    assert ebpflb_lab("down", "--name", name).stdout == f"lab '{name}' was not up\n"
-    with pytest.raises(ConfigError, match=r"node1: lab .* is down"):
-        lab.node("node1").exec(["true"])
-
-
-def test_down_ends_all_that_was_started_inside(name):
-    lab = Lab.up(LabConfig(name, nodes=1, pods=1))
-    children = [
-        lab.node("node1").popen(["sleep", "100"]),
-        lab.pod("pod-1-1").popen(["sh", "-c", "env -i sleep 100 & wait"]),
-        lab.client.popen(["sh", "-c", "setsid -f sleep 100; sleep 100"]),
-    ]
-    time.sleep(0.2)
-    running = cgroups.processes(Path(cgroup_root(), cgroups.TOP, name))
-    lab.down()
-    # A shell may have outlived its child just long enough to say so: 128 + 9.
-    assert {child.wait(5) for child in children} <= {-signal.SIGKILL, 128 + signal.SIGKILL}
-    assert len(running) == 7
-    assert leftovers() == []
-
-
-def test_down_spares_a_foreign_process_and_says_so(name):
-    lab = Lab.up(LabConfig(name, nodes=1, pods=0))
-    with subprocess.Popen(["sleep", "100"]) as foreign:
-        try:
-            (lab.node("node1").cgroup / "cgroup.procs").write_text(str(foreign.pid))
-            with pytest.raises(EbpflbError, match=rf"process {foreign.pid} \(sleep\) in .* move"):
-                lab.down()
-            assert foreign.poll() is None
-            assert state.names()
-        finally:
-            foreign.kill()
-    lab.down()
-    assert leftovers() == []
-
-
 def test_a_lab_is_not_taken_down_from_inside(small):
     code = f"from ebpflb.lab.teardown import take_down; take_down({small.name!r})"
     done = small.node("node1").exec([sys.executable, "-c", code], check=False)
     assert "runs inside lab" in done.stderr
     assert small.is_whole()
-
-
-STEPS = ("make_namespaces", "make_network", "make_places", "start_pods")
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
-def test_down_cleans_up_after_up_was_killed(name, step, when):
-    code = f"""
-import os, signal, sys
-from ebpflb.lab import Lab, LabConfig, build
-step = build.{step}
-def last(*arguments):
-    if {when == "after"}:
-        step(*arguments)
-    os.kill(os.getpid(), signal.SIGKILL)
-build.{step} = last
-Lab.up(LabConfig({name!r}))
-"""
-    killed = subprocess.run([sys.executable, "-c", code], timeout=30, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert leftovers()
-    shown = ebpflb_lab("status", "--name", name)
-    assert (shown.returncode, "not complete" in shown.stdout) == (1, True)
-    assert take_down(name)
-    assert leftovers() == []
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_up_that_fails_removes_what_it_made(name, step, monkeypatch):
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(build, step, fail)
-    with pytest.raises(ProbeError, match=f"lab '{name}' could not be built: .* No space left"):
-        Lab.up(LabConfig(name))
-    assert leftovers() == []
-
-
-def test_up_does_not_return_before_pods_are_reached(name, monkeypatch):
-    cut = build.make_network
-
-    def without_a_route(layout):
-        cut(layout)
-        with namespaces.entered(namespaces.path_of(f"{name}-node1")):
-            route = str(layout.ranges[0].pods(2))
-            subprocess.run(["ip", "route", "del", route], check=True)
-
-    monkeypatch.setattr(build, "make_network", without_a_route)
-    monkeypatch.setattr("ebpflb.lab.cluster._REACH_TIMEOUT", 2.0)
-    with pytest.raises(ProbeError, match="paths fail; node1 to pod-2-1"):
-        Lab.up(LabConfig(name, family=Stack.IPV4))
-
-
-def test_a_refused_command_is_named(name, monkeypatch):
-    lines = ["link set lo up", "link set x up"]
-    monkeypatch.setattr("ebpflb.lab.network.commands", lambda *_: lines)
-    with pytest.raises(ProbeError, match=rf"{name}-underlay: ip link set x up: Cannot find device"):
-        Lab.up(LabConfig(name))
-
-
-def test_the_command_line_from_up_to_down(name, tmp_path):
-    up = ebpflb_lab("up", "--name", name, "--nodes", "1", "--pods", "1", "-o", "json")
-    (shown,) = json.loads(up.stdout)
-    assert (shown["name"], shown["complete"]) == (name, True)
-    assert [row["name"] for row in shown["members"]] == ["underlay", "node1", "pod-1-1", "client"]
-    again = ebpflb_lab("up", "--name", name)
-    assert (again.returncode, again.stderr.count("\n")) == (1, 1)
-
-    inside = (
-        "exec",
-        "--name",
-        name,
-        "pod-1-1",
-        "--",
-        "sh",
-        "-c",
-        "ip -br -4 addr show eth0; exit 7",
-    )
-    done = ebpflb_lab(*inside)
-    assert done.returncode == 7
-    assert shown["members"][2]["addresses"][0] in done.stdout
-    missing = ebpflb_lab("exec", "--name", name, "node1", "no-such-command")
-    assert (missing.returncode, missing.stderr) == (
-        1,
-        "Error: no-such-command: No such file or directory\n",
-    )
-
-    (tmp_path / "more.yaml").write_text("---\n")
-    assert ebpflb_lab("apply", "--name", name, str(tmp_path)).stdout == "more.yaml: on node1\n"
-    status = ebpflb_lab("status", "--name", name)
-    assert (status.returncode, status.stdout.count(" up\n")) == (0, 4)
-    assert ebpflb_lab("down", "--name", name).stdout == f"lab '{name}' is down\n"
-    assert ebpflb_lab("status", "--name", name).returncode == 1

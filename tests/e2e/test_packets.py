@@ -6,12 +6,13 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import pytest
 
-from ebpflb.lab import Cni, Stack
+from ebpflb.lab import Cni, Member, Stack
+from ebpflb.lab.network import UPLINK
 from tests.e2e.cluster import Cluster, address_of
 from tests.e2e.sockets import connected, echo, exchange, opened, version_of
 
@@ -34,6 +35,11 @@ class Way(NamedTuple):
     address: str
     port: int
     pod: str
+
+
+def ends(network: Cluster) -> list[Member]:
+    """A pod on the first node, and one on the other."""
+    return [network.lab.pod("pod-1-1"), network.lab.pod("pod-2-1")]
 
 
 @contextmanager
@@ -66,23 +72,23 @@ def path_mtu(made: socket.socket) -> int:
 
 
 @contextmanager
-def narrow_between_nodes(network: Cluster) -> Iterator[None]:
-    """From the first node to the pods of the second only small packets pass."""
+def narrow(network: Cluster, to: str) -> Iterator[None]:
+    """Only small packets pass from the first node to the other one's pods, or to the client."""
     lab = network.lab
     node = lab.node("node1")
-    routes = {}
-    for ranges in lab.layout.ranges:
-        family = f"-{ranges.version}"
-        shown = node.exec(["ip", family, "route", "show", str(ranges.pods(2))])
-        routes[family] = shown.stdout.split()
-    try:
-        for family, route in routes.items():
-            node.exec(["ip", family, "route", "replace", *route, "mtu", str(NARROW_MTU)])
+    with ExitStack() as undone:
+        for ranges in lab.layout.ranges:
+            route = ["ip", f"-{ranges.version}", "route"]
+            pods = str(ranges.pods(2))
+            known = node.exec([*route, "show", pods]).stdout.split()
+            wanted = known if to == "pods" else [ranges.client(), "dev", UPLINK]
+            # A router heeds the MTU of a route only if it is locked.
+            node.exec([*route, "replace", *wanted, "mtu", "lock", str(NARROW_MTU)])
+            back = ["replace", *known] if to == "pods" else ["del", ranges.client()]
+            for member in (lab.client, *ends(network)):
+                undone.callback(member.exec, [*route, "flush", "cache"])
+            undone.callback(node.exec, [*route, *back])
         yield
-    finally:
-        for family, route in routes.items():
-            node.exec(["ip", family, "route", "replace", *route])
-            lab.client.exec(["ip", family, "route", "flush", "cache"])
 
 
 @pytest.fixture
@@ -93,7 +99,7 @@ def ways(network: Cluster) -> Iterator[list[Way]]:
         via = address_of(lab.node("node1"), ranges.version)
         lab.client.exec(["ip", "route", "replace", str(ranges.services()), "via", via])
     found = []
-    for pod in (lab.pod("pod-1-1"), lab.pod("pod-2-1")):
+    for pod in ends(network):
         spec = network.serve(network.new(), [pod])
         for version in network.versions:
             node_port = (address_of(lab.node("node1"), version), spec.node_port)
@@ -132,11 +138,23 @@ def test_who_counts_hops_hears_from_the_node(network, ways, protocol):
                 assert reach(enough, way) == way.pod, way.name
 
 
-def test_tcp_learns_how_large_packets_may_be(network, ways):
+def test_a_client_learns_how_large_packets_may_be(network, ways):
     body = os.urandom(MEGABYTE)
-    with narrow_between_nodes(network):
+    with narrow(network, "pods"):
         for way in ways:
-            if way.pod == "pod-2-1":
-                with connected(network.lab.client, way.address, way.port) as bulk:
-                    assert echo(bulk, body) == body, way.name
+            with connected(network.lab.client, way.address, way.port) as bulk:
+                assert echo(bulk, body) == body, way.name
+                if way.pod == "pod-2-1":
                     assert path_mtu(bulk) == NARROW_MTU, way.name
+
+
+def test_a_pod_learns_how_large_packets_may_be(network, ways):
+    body = os.urandom(MEGABYTE)
+    with narrow(network, "client"):
+        for way in ways:
+            with connected(network.lab.client, way.address, way.port) as bulk:
+                assert echo(bulk, body) == body, way.name
+        for pod in ends(network):
+            for version in network.versions:
+                learnt = pod.exec(["ip", f"-{version}", "route", "show", "cache"]).stdout
+                assert f"mtu {NARROW_MTU}" in learnt, (pod.name, version)

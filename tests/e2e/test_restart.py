@@ -52,9 +52,7 @@ def wait_for_connections(cluster, spec) -> None:
     """Until the load from outside has reached the first pod some times more."""
     pod = cluster.lab.pod("pod-1-1")
     before = cluster.backend(spec, pod).connections
-    wait_until(
-        lambda: cluster.backend(spec, pod).connections >= before + SOME, "connections go on"
-    )
+    wait_until(lambda: cluster.backend(spec, pod).connections >= before + SOME, "connections go on")
 
 
 def loaded(node: Node) -> dict[str, Any]:
@@ -64,7 +62,9 @@ def loaded(node: Node) -> dict[str, Any]:
     links = [(path.name, of_pin(path, libbpf.link_info)) for path in pins]
     return {
         "links": [(name, link.id, link.prog_id) for name, link in links],
-        "programs": {path: of_pin(path, libbpf.prog_info).id for path in generation.progs.iterdir()},
+        "programs": {
+            path: of_pin(path, libbpf.prog_info).id for path in generation.progs.iterdir()
+        },
         "maps": {path: of_pin(path, libbpf.map_info).id for path in generation.maps.iterdir()},
         "contents": {name: dict(maps[name].items()) for name in CONFIGURED},
     }

@@ -50,7 +50,7 @@ def agent(cluster):
 
 
 @pytest.fixture
-def newer(tmp_path) -> Path:
+def newer(tmp_path: Path) -> Path:
     """A checkout of a version whose frontends and backends have one more field each."""
     checkout = tmp_path / "newer"
     package = Path(lab_package.__file__).parents[1]
@@ -81,9 +81,7 @@ def wait_for_connections(cluster: Cluster, spec) -> None:
     """Until the load from outside has made some connections more to the first pod."""
     pod = cluster.lab.pod("pod-1-1")
     before = cluster.backend(spec, pod).connections
-    wait_until(
-        lambda: cluster.backend(spec, pod).connections >= before + SOME, "connections go on"
-    )
+    wait_until(lambda: cluster.backend(spec, pod).connections >= before + SOME, "connections go on")
 
 
 def outdated_hooks(node: Node) -> list[str]:

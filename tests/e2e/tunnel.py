@@ -20,7 +20,7 @@ _MOST_BYTES = 65536
 
 @contextmanager
 def tunnel(ends: Sequence[tuple[Member, Sequence[str]]]) -> Iterator[None]:
-    """Two members with addresses, prefix length included; packets go to and fro meanwhile."""
+    """Two members with addresses, prefix length included; packets go back and forth meanwhile."""
     with ExitStack() as stack:
         here, there = (stack.enter_context(_device(*end)) for end in ends)
         stop, stopped = os.pipe()

@@ -68,7 +68,7 @@ def test_an_exception_is_its_text_and_with_verbosity_its_traceback(capsys, verbo
     assert line.count("\n") == 1
 
 
-def test_a_reader_that_is_gone_does_no_harm(monkeypatch):
+def test_a_reader_that_is_gone_does_no_harm(monkeypatch, capsys):
     set_up("text", 0)
 
     class Gone:
@@ -77,3 +77,4 @@ def test_a_reader_that_is_gone_does_no_harm(monkeypatch):
 
     monkeypatch.setattr(logging.getLogger().handlers[0], "stream", Gone())
     LOG.info("said to nobody")
+    assert not written(capsys)

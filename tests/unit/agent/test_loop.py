@@ -111,6 +111,16 @@ def test_a_failed_write_is_repeated_as_a_comparison_with_growing_waits(served, c
     assert caplog.text.count("a write failed") == 2
 
 
+def test_after_a_success_the_waits_begin_anew(served):
+    for _ in range(2):
+        served.node.failures["apply default/web"] = [MAP_ERROR]
+        served.say(OTHER_SLICE)
+        served.turn()
+        assert "resync" in served.turn(0.11)
+        served.say(SLICE)
+        served.turn()
+
+
 def test_a_failed_start_is_repeated(bench):
     bench.node.failures["start"] = [MAP_ERROR]
     bench.say(WEB, SLICE)
@@ -172,6 +182,21 @@ def test_a_service_that_never_fits_does_not_hold_up_the_others(make_bench):
     assert bench.report()["in_sync"] is True
 
 
+def test_a_service_that_went_while_everything_waited_is_refused_no_more(make_bench):
+    bench = make_bench(SMALL)
+    bench.node.failures["grow"] = [LoadError("no memory")]
+    pods = [endpoint(f"10.1.0.{last}") for last in range(1, 5)]
+    bench.say(WEB, endpoint_slice("web-1", *pods))
+    bench.turn()
+    bench.say(endpoint_slice("web-1", *pods, endpoint("10.1.0.9")))
+    assert bench.turn() == ["apply default/web"]
+    bench.node.failures["expire"] = [MAP_ERROR]
+    bench.turn(EXPIRE_SECONDS)
+    bench.say(gone=(WEB,))
+    assert "resync" in bench.turn(1)
+    assert bench.report()["refused"] == {}
+
+
 def test_what_was_replaced_is_freed_later_after_the_kernel_was_waited_for(served):
     assert served.turn(COLLECT_SECONDS) == ["prepare"]
     assert served.turn() == ["collect"]
@@ -227,6 +252,10 @@ def test_a_device_that_cannot_be_served_is_shown_and_tried_again(served, caplog)
     assert served.report()["attach_errors"] == {}
     assert caplog.text.count("not served: device 2: busy") == 1
     assert "served again" in caplog.text
+    served.node.attach_errors = {"eth0": AttachError("device 2: busy")}
+    served.agent.tell(Wakeup.NETWORK)
+    served.turn()
+    assert served.turn(0.11) == ["repair"]
 
 
 def test_netlink_that_fails_is_an_attach_error(served):

@@ -15,6 +15,7 @@ from contextlib import closing
 import pytest
 
 from ebpflb.agent import process
+from ebpflb.agent.loop import Wakeup
 from ebpflb.config import load_settings
 from tests.builders import service_manifest, slice_manifest
 from tests.unit.agent.node import MemoryNode
@@ -129,6 +130,17 @@ def test_from_a_manifest_to_the_maps_and_to_the_outside(node, settings, capsys):
         '"in sync"',
         '"stopped, what is loaded goes on"',
     ]
+
+
+def test_a_second_signal_ends_the_process_at_once(bench):
+    told: list[object] = []
+    agent = bench.agent
+    agent.tell = told.append
+    with process._ended_by_signals(agent):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    assert told == [Wakeup.STOP]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_thread_that_fails_ends_the_process_with_its_error(node, settings, monkeypatch):

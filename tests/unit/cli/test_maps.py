@@ -149,8 +149,8 @@ def test_the_list(maps):
     assert lines[0] == ["NAME", "TYPE", "USED", "MAX", "MEMORY"]
     assert ["lb_frontends", "hash", "1", "4096", "96.0", "KiB"] in lines
     assert len(lines) == 1 + len(maps)
-    first = json.loads(run("list", "-o", "json"))[0]
-    assert first == {
+    listed = {each["name"]: each for each in json.loads(run("list", "-o", "json"))}
+    assert listed["lb_addr_flags"] == {
         "name": "lb_addr_flags",
         "type": "array",
         "used": 1,

@@ -97,6 +97,12 @@ def test_an_address_is_a_cluster_ip_throughout_a_crash(world: World, moment: int
     assert address_flags(world.maps, VIP) == CLUSTER_IP | EXTERNAL
 
 
+def test_flags_without_an_address_are_not_inherited_by_the_next_one(world: World):
+    world.maps["lb_addr_flags"].update(bytes(4), bytes([CLUSTER_IP, *bytes(7)]))
+    world.resync(by_service(frontend("192.0.2.1", type=FrontendType.EXTERNAL_IP)))
+    assert address_flags(world.maps, parse_address("192.0.2.1")) == EXTERNAL
+
+
 def test_an_address_without_flags_is_still_idle_after_a_restart(world: World):
     world.change(by_service(frontend()))
     world.change({})

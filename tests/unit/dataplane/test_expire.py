@@ -136,6 +136,16 @@ def test_a_direction_whose_other_one_is_gone_goes_alone():
     assert flows.expiry.step() == Expired(1, 1, frozenset())
 
 
+def test_what_an_ended_flow_left_behind_goes_without_the_flow_that_has_its_client_now():
+    flows = Flows()
+    flows.add(1, seen=(100, 100))
+    old = flow_tuple(POD, 8080, NODE, 9999, Protocol.TCP)
+    flows._put("lb_ct_short", old, flow_tuple(VIP, 80, CLIENT, 1, Protocol.TCP), 0, CLOSED)
+    flows.now = 100 + CLOSED_TIME + 1
+    assert flows.expiry.step() == Expired(3, 1, frozenset())
+    assert len(list(flows.maps["lb_conntrack"].items())) == 2
+
+
 def test_a_packet_after_the_reading_saves_the_flow(monkeypatch: pytest.MonkeyPatch):
     flows = Flows()
     flows.add(1)

@@ -168,6 +168,6 @@ def test_what_changes_while_it_is_read_is_read_again(maps, sync, monkeypatch):
 
 
 def test_a_frontend_that_stays_torn_is_left_out(maps, sync):
-    sync.resync(by_service(frontend()))
-    maps["lb_current"].update(index(0), bytes(8))
-    assert view_frontends(maps) == []
+    sync.resync(by_service(frontend(), frontend("10.96.0.2")))
+    maps["lb_current"].update(index(0), maps["lb_current"].lookup(index(1)) or b"")
+    assert [view.address for view in view_frontends(maps)] == ["10.96.0.2"]

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for all sequences of changes: after every single write, and after every crash."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebpflb.dataplane import sync
 from ebpflb.dataplane.structs import Backend, u32
 from tests.unit.dataplane.desired import Desired, desired_states
 from tests.unit.dataplane.programs import USABLE, flags_of, vip_flags
@@ -20,6 +23,15 @@ TIGHT = {
     "lb_addrs": 3,
     "lb_names": 2,
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def each_service_is_written_on_its_own() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sync, "_GROUP", 1)
+        yield
+
+
 STATES = st.lists(desired_states(), min_size=1, max_size=4)
 
 

@@ -68,7 +68,7 @@ def test_two_processes_cannot_work_on_one_lab(root):
         pass
 
 
-def test_the_last_lab_takes_the_common_directory_with_it(root):
+def test_the_last_lab_takes_the_directory_of_all_labs_with_it(root):
     first, second = a_state(root, "a"), a_state(root, "b", 1)
     first.save()
     second.save()

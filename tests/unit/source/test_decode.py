@@ -2,6 +2,7 @@
 """EndpointSlices, Nodes, and what all objects have in common."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -243,6 +244,15 @@ def test_errors_in_a_slice_name_the_field(fields: Manifest, message: str):
     with pytest.raises(SourceError) as caught:
         decode(manifest)
     assert str(caught.value).startswith(f"EndpointSlice default/web-1: {message}")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "longest"), [(service_manifest, 63), (slice_manifest, 253), (node_manifest, 253)]
+)
+def test_names_have_a_longest_length(manifest: Callable[[str], Manifest], longest: int):
+    assert decode(manifest("n" * longest)) is not None
+    with pytest.raises(SourceError, match=f"must have at most {longest} characters"):
+        decode(manifest("n" * (longest + 1)))
 
 
 def test_errors_of_a_node_name_no_namespace():

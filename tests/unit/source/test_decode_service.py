@@ -97,6 +97,10 @@ def test_what_is_not_served_has_no_ports(manifest: Manifest):
     assert decoded(manifest) == Service(ServiceName("default", "web"))
 
 
+def test_the_ports_of_what_is_not_served_do_not_matter():
+    assert not decoded(service_manifest(cluster_ip="None", ports=[{"port": "any"}])).ports
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [

@@ -157,6 +157,12 @@ def test_a_file_that_is_nested_too_deeply_is_an_error(raw: bytes):
     assert error("a.yaml", raw) == "document 1: is nested more than 100 levels deep"
 
 
+def test_a_file_may_be_nested_a_hundred_levels_deep():
+    long_line = b"# " + b"-" * 2000 + b"\n"
+    assert "kind" in error("a.yaml", long_line + b"a: " + b"[" * 99 + b"]" * 99)
+    assert "deep" in error("a.yaml", long_line + b"a: " + b"[" * 100 + b"]" * 100)
+
+
 def test_many_brackets_and_long_lines_are_not_depth():
     manifest = service_manifest()
     manifest["metadata"]["annotations"] = {"note": "[" * 3000}

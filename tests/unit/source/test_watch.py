@@ -65,7 +65,9 @@ def test_follow_lists_the_manifests(watch: Watch, home: Path):
 
 
 def test_nothing_happened(watch: Watch):
-    assert watch.read() == NOTHING
+    touched = watch.read()
+    assert touched == NOTHING
+    assert not touched.anew
 
 
 def test_a_new_file_counts_once_it_is_closed(watch: Watch, home: Path):
@@ -187,6 +189,23 @@ def test_lost_events_mean_anew(watch: Watch, monkeypatch: pytest.MonkeyPatch, lo
 def test_events_of_watches_given_up_are_ignored(watch: Watch):
     watch.follow()
     assert watch.read() == NOTHING
+
+
+def test_watches_given_up_are_given_back(watch: Watch):
+    def count() -> int:
+        lines = Path(f"/proc/self/fdinfo/{watch.fileno()}").read_text().splitlines()
+        return sum(line.startswith("inotify") for line in lines)
+
+    before = count()
+    watch.follow()
+    assert count() == before > 0
+
+
+def test_a_directory_that_is_replaced_means_anew(watch: Watch, home: Path):
+    (home / "web.yaml").unlink()
+    (home.parent / "other").mkdir()
+    (home.parent / "other").rename(home)
+    assert watch.read() == Touched(missing={"web.yaml"}, anew=True)
 
 
 def test_a_directory_that_moves_away_means_anew(watch: Watch, home: Path):

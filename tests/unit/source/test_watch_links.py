@@ -72,7 +72,8 @@ def test_the_directory_may_be_a_link_that_is_swapped(tmp_path: Path, relative: b
         point(link, second.name if relative else second)
         assert watch.read() == Touched(anew=True)
         watch.follow()
-        (first / "web.yaml").write_text("newer")
+        (first / "web.yaml").unlink()
+        first.rmdir()
         assert watch.read() == NOTHING
         (second / "web.yaml").write_text("new")
         assert watch.read() == changed("web.yaml")
@@ -166,6 +167,11 @@ def test_a_single_file_may_go_and_come_again(home: Path, file_watch: Watch):
         file.write("new")
     assert file_watch.read() == Touched(anew=True)
     assert file_watch.follow() == ["web.yaml"]
+
+
+def test_a_single_file_that_is_renamed_is_followed_anew(home: Path, file_watch: Watch):
+    (home / "web.yaml").rename(home / "web.yaml.bak")
+    assert file_watch.read() == Touched(anew=True)
 
 
 def test_a_file_may_appear_where_there_was_nothing(tmp_path: Path):

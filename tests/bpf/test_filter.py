@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""filter.h: what it lets by is none of ours, and what is ours it never lets by."""
+
+import pytest
+
+from tests.bpf.datapath import FILTERS, Datapath, assert_untouched
+from tests.bpf.node import Node
+from tests.bpf.packets import End, Kind, assert_same, changed
+from tests.bpf.services import (
+    CLIENT_PORT,
+    cluster_ip,
+    local_backend,
+    node_addresses,
+    node_port,
+    remote_backend,
+)
+
+
+@pytest.fixture(autouse=True)
+def filters(datapath: Datapath) -> None:
+    """Empty ones: other tests leave in them what they set."""
+    for name in FILTERS:
+        datapath.clear(name)
+
+
+def pod(kind: Kind) -> End:
+    return End(kind.net.pod, CLIENT_PORT)
+
+
+def test_an_address_that_is_not_in_the_filter_is_not_looked_up(datapath: Datapath, kind: Kind):
+    _, index = remote_backend(datapath, kind)
+    frontend = cluster_ip(datapath, kind, [index])
+    datapath.clear("lb_addr_filter")
+    for program in ("lb_pod_ingress", "lb_host_ingress"):
+        assert_untouched(datapath, program, kind.frame(pod(kind), frontend))
+
+
+def test_a_reply_is_reversed_because_its_flow_is_in_the_filter(datapath: Datapath, kind: Kind):
+    backend, index = remote_backend(datapath, kind)
+    frontend = cluster_ip(datapath, kind, [index])
+    datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend))
+    reply = kind.frame(backend, pod(kind), "SA")
+    assert_same(datapath.run("lb_pod_egress", reply).packet, changed(reply, source=frontend))
+
+    datapath.clear("lb_reply_filter")
+    assert_untouched(datapath, "lb_pod_egress", reply)
+
+
+def test_a_reply_to_the_outside_is_in_the_filter(datapath: Datapath, node: Node, kind: Kind):
+    node_addresses(datapath, node)
+    backend, index = local_backend(datapath, kind)
+    client, frontend = End(kind.net.client, CLIENT_PORT), node_port(datapath, kind, [index])
+    ifindex = node.uplink.ifindex
+    datapath.run("lb_host_ingress", kind.frame(client, frontend), ifindex=ifindex)
+    reply = kind.frame(backend, client, "SA")
+    result = datapath.run("lb_host_egress", reply, ifindex=ifindex)
+    assert_same(result.packet, changed(reply, source=frontend))
+
+
+@pytest.mark.parametrize("port", [1, 255, 256, 32768, 65535])
+def test_ports_of_any_value_are_in_the_filter(datapath: Datapath, kind: Kind, port: int):
+    backend = End(kind.net.remote, port)
+    frontend = cluster_ip(datapath, kind, [datapath.backend(backend, kind.proto)])
+    datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend))
+    reply = kind.frame(backend, pod(kind), "SA")
+    assert_same(datapath.run("lb_pod_egress", reply).packet, changed(reply, source=frontend))
+
+
+def test_what_is_none_of_ours_is_not_in_the_filter(datapath: Datapath, kind: Kind):
+    packet = kind.frame(pod(kind), End(kind.net.client, 80))
+    assert_untouched(datapath, "lb_pod_ingress", packet)
+    for name in FILTERS:
+        assert not any(any(chunk.values) for chunk in datapath.maps[name].chunks())

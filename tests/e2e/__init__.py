@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real traffic in the lab. Assertions in the modules that tests share explain themselves, too."""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "tests.e2e.cluster", "tests.e2e.command", "tests.e2e.loads", "tests.e2e.sockets"
+)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lab's own tests share: the command line, and a look for what stays behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ebpflb.config import cgroup_root
+from ebpflb.lab import cgroups, state
+
+NAME = f"test-{os.getpid()}"
+COMMAND = [sys.executable, "-c", "from ebpflb.cli.lab import lab; lab()"]
+
+
+def lab_command(*arguments, **options):
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+def leftovers(name=NAME):
+    """Whatever on this machine still has the lab's name."""
+    found = [str(path) for path in Path("/run/netns").glob(f"{name}-*")]
+    found += [str(path) for path in Path(cgroup_root(), cgroups.TOP).glob(name)]
+    found += [str(path) for path in state.ROOT.glob(name)]
+    found += [line for line in Path("/proc/mounts").read_text().splitlines() if name in line]
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"EBPFLBLAB_MEMBER={name}/".encode() in path.read_bytes():
+                found.append(str(path))
+        except OSError:
+            continue
+    return found
