@@ -9,15 +9,15 @@
 
 #include "maps.h"
 
-static __always_inline int lb_filter_reply_index(__be16 address, __be16 port)
+/* By the last word of an address, and a port. */
+static __always_inline int lb_filter_index(__be32 address, __be16 port)
 {
-	return bpf_ntohs(address) ^ bpf_ntohs(port);
+	return (bpf_ntohl(address) & 0xffff) ^ bpf_ntohs(port);
 }
 
 static __always_inline void lb_filter_add(const struct lb_tuple *reply)
 {
-	__be16 end = bpf_htons(bpf_ntohl(reply->saddr.word[3]));
-	int index = lb_filter_reply_index(end, reply->sport);
+	int index = lb_filter_index(reply->saddr.word[3], reply->sport);
 	__u8 *is_set = lb_reply_filter.lookup(&index);
 
 	if (is_set)
@@ -61,7 +61,7 @@ static __always_inline int lb_filter_may_be_reply(struct __sk_buff *skb, int l2)
 	    !lb_filter_peek(skb, l2, offsetof(struct iphdr, saddr) + 2,
 			    offsetof(struct ipv6hdr, saddr) + 14, &end))
 		return 1;
-	index = lb_filter_reply_index(end, port);
+	index = bpf_ntohs(end) ^ bpf_ntohs(port);
 	is_set = lb_reply_filter.lookup(&index);
 	return is_set && *is_set;
 }

@@ -39,6 +39,8 @@ LB_MAP("hash", struct lb_tuple, struct lb_conntrack, lb_conntrack, LB_MAX_CONNTR
 LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_short, LB_MAX_CT_SHORT);
 /* Ends of source address and port -> whether replies of flows may have them. */
 LB_MAP("array", int, __u8, lb_reply_filter, LB_FILTER_SIZE);
+/* Ends of address and port -> whether sockets may have been translated to that. */
+LB_MAP("array", int, __u8, lb_peer_filter, LB_FILTER_SIZE);
 /* What a socket was translated to, and back. */
 LB_MAP("lru_hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SOCKETS);
 /* Per frontend index, per backend index, per drop reason. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The decision for one connect() or sendmsg(), and the record that lets a socket see the frontend. */
+/* The decision for one connect() or sendmsg(). */
 #ifndef LB_SOCKET_H
 #define LB_SOCKET_H
 
@@ -8,16 +8,8 @@
 #include "counters.h"
 #include "frontend.h"
 #include "maps.h"
+#include "record.h"
 #include "verdict.h"
-
-/* bcc 0.26 declares this helper as u32; the kernel's is u64. */
-static __u64 (*lb_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
-
-/* Where the socket wants to go, and after LB_REDIRECT where it goes instead. */
-struct lb_peer {
-	struct lb_addr addr;
-	__be16 port;
-};
 
 static __always_inline __u32 lb_netns_flags(struct bpf_sock_addr *ctx)
 {
@@ -67,48 +59,6 @@ static __always_inline int lb_socket_match(struct bpf_sock_addr *ctx, struct lb_
 	return lb_socket_node_port(ctx, key, match);
 }
 
-/* Lets recvmsg and getpeername show the frontend; for sendmsg keeps the choice. */
-static __always_inline void lb_socket_record(struct bpf_sock_addr *ctx, int direction,
-					     const struct lb_peer *from, const struct lb_peer *to,
-					     const struct lb_choice *choice)
-{
-	struct lb_socket_key key = {
-		.cookie = lb_get_socket_cookie(ctx),
-		.peer = from->addr,
-		.port = from->port,
-		.proto = ctx->protocol,
-		.direction = direction,
-	};
-	struct lb_socket value = {
-		.peer = to->addr,
-		.port = to->port,
-		.backend = choice->index,
-		.generation = choice->backend->generation,
-		.service = choice->backend->service,
-	};
-
-	lb_sockets.update(&key, &value);
-}
-
-/* The backend of an earlier datagram of this socket to the same frontend, while it is usable. */
-static __always_inline int lb_socket_recall(struct bpf_sock_addr *ctx, struct lb_peer *peer)
-{
-	struct lb_socket_key key = {
-		.cookie = lb_get_socket_cookie(ctx),
-		.peer = peer->addr,
-		.port = peer->port,
-		.proto = ctx->protocol,
-		.direction = LB_DIR_ORIGINAL,
-	};
-	struct lb_socket *socket = lb_sockets.lookup(&key);
-
-	if (!socket || !lb_backend_usable(socket->backend, socket->generation))
-		return 0;
-	peer->addr = socket->peer;
-	peer->port = socket->port;
-	return 1;
-}
-
 /*
  * LB_PASS: not a frontend, or not for this hook. A range that is empty and drops is left to tc as
  * well, where nothing is sent back; a refusal is answered here.
@@ -156,6 +106,7 @@ static __always_inline int lb_socket_connect(struct bpf_sock_addr *ctx, struct l
 	if (verdict)
 		return verdict;
 	lb_peer_take(peer, &choice);
+	lb_peer_filter_add(peer);
 	lb_socket_record(ctx, LB_DIR_REPLY, peer, &frontend, &choice);
 	return LB_REDIRECT;
 }
@@ -179,48 +130,6 @@ static __always_inline int lb_socket_send(struct bpf_sock_addr *ctx, struct lb_p
 	lb_socket_record(ctx, LB_DIR_ORIGINAL, &frontend, peer, &choice);
 	lb_socket_record(ctx, LB_DIR_REPLY, peer, &frontend, &choice);
 	return LB_REDIRECT;
-}
-
-/* 1 when the peer is a backend this socket was translated to; peer becomes the frontend. */
-static __always_inline int lb_socket_reverse(struct bpf_sock_addr *ctx, struct lb_peer *peer)
-{
-	struct lb_socket_key key = {
-		.cookie = lb_get_socket_cookie(ctx),
-		.peer = peer->addr,
-		.port = ctx->user_port,
-		.proto = ctx->protocol,
-		.direction = LB_DIR_REPLY,
-	};
-	struct lb_socket *socket = lb_sockets.lookup(&key);
-
-	if (!socket)
-		return 0;
-	peer->addr = socket->peer;
-	peer->port = socket->port;
-	return 1;
-}
-
-/* Frees the record of a connected socket; those of unconnected ones age out of the LRU. */
-static __always_inline void lb_socket_forget(struct bpf_sock *ctx)
-{
-	struct lb_socket_key key = {
-		.cookie = lb_get_socket_cookie(ctx),
-		.port = ctx->dst_port,
-		.proto = ctx->protocol,
-		.direction = LB_DIR_REPLY,
-	};
-	__be32 ipv4 = *(volatile __be32 *)&ctx->dst_ip4;
-
-	if (!key.port)
-		return;
-	/* A socket of family IPv6 that talks IPv4 has the mapped address here as well. */
-	key.peer.word[0] = ctx->dst_ip6[0];
-	key.peer.word[1] = ctx->dst_ip6[1];
-	key.peer.word[2] = ctx->dst_ip6[2];
-	key.peer.word[3] = ctx->dst_ip6[3];
-	if (ctx->family == LB_AF_INET)
-		lb_addr_from_ipv4(&key.peer, ipv4);
-	lb_sockets.delete(&key);
 }
 
 /* 1 lets the call go on; 0 fails it with the errno set here. */

@@ -44,6 +44,7 @@ FLOW_MAPS: Mapping[str, MapSpec] = {
     "lb_conntrack": MapSpec(structs.Tuple, structs.Conntrack, "conntrack"),
     "lb_ct_short": MapSpec(structs.Tuple, structs.Conntrack, "ct_short"),
     "lb_reply_filter": MapSpec(u32, u8, FILTER_SIZE),
+    "lb_peer_filter": MapSpec(u32, u8, FILTER_SIZE),
     "lb_sockets": MapSpec(structs.SocketKey, structs.Socket, "sockets"),
 }
 # Written anew for every generation.

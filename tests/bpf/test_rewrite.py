@@ -21,12 +21,12 @@ MANY = settings(max_examples=40, suppress_health_check=[HealthCheck.function_sco
 
 
 @MANY
-@given(frame=st.frame(), payload=PAYLOADS)
+@given(drawn=st.data(), payload=PAYLOADS)
 def test_a_new_destination_leaves_the_checksums_right(
-    datapath: Datapath, kind: Kind, frame: st.DataObject, payload: bytes
+    datapath: Datapath, kind: Kind, drawn: st.DataObject, payload: bytes
 ):
     addresses = IPV4 if kind.net.family is Family.IPV4 else IPV6
-    client, backend = (End(frame.draw(addresses), frame.draw(PORTS)) for _ in range(2))
+    client, backend = (End(drawn.draw(addresses), drawn.draw(PORTS)) for _ in range(2))
     datapath.reset()
     frontend = cluster_ip(datapath, kind, [datapath.backend(backend, kind.proto)])
     request = kind.frame(client, frontend, payload=payload)
@@ -42,16 +42,16 @@ def test_a_new_destination_leaves_the_checksums_right(
 
 
 @MANY
-@given(frame=st.frame(), payload=PAYLOADS)
+@given(drawn=st.data(), payload=PAYLOADS)
 def test_new_ends_leave_the_checksums_right(
-    datapath: Datapath, node: Node, kind: Kind, frame: st.DataObject, payload: bytes
+    datapath: Datapath, node: Node, kind: Kind, drawn: st.DataObject, payload: bytes
 ):
     addresses = IPV4 if kind.net.family is Family.IPV4 else IPV6
-    address = frame.draw(addresses)
+    address = drawn.draw(addresses)
     datapath.reset()
     node_addresses(datapath, node)
     itself, index = local_backend(datapath, kind, address)
-    client = End(address, frame.draw(PORTS))
+    client = End(address, drawn.draw(PORTS))
     request = kind.frame(client, cluster_ip(datapath, kind, [index]), payload=payload)
 
     seen = datapath.run("lb_pod_ingress", request).packet

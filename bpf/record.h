@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What a socket was translated to: lets it see the frontend, and keeps the choice of a UDP socket. */
+#ifndef LB_RECORD_H
+#define LB_RECORD_H
+
+#include "addr.h"
+#include "backend.h"
+#include "filter.h"
+#include "maps.h"
+
+/* bcc 0.26 declares this helper as u32; the kernel's is u64. */
+static __u64 (*lb_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
+
+/* Where the socket wants to go, and after LB_REDIRECT where it goes instead. */
+struct lb_peer {
+	struct lb_addr addr;
+	__be16 port;
+};
+
+/* Lets recvmsg and getpeername show the frontend; for sendmsg keeps the choice. */
+static __always_inline void lb_socket_record(struct bpf_sock_addr *ctx, int direction,
+					     const struct lb_peer *from, const struct lb_peer *to,
+					     const struct lb_choice *choice)
+{
+	struct lb_socket_key key = {
+		.cookie = lb_get_socket_cookie(ctx),
+		.peer = from->addr,
+		.port = from->port,
+		.proto = ctx->protocol,
+		.direction = direction,
+	};
+	struct lb_socket value = {
+		.peer = to->addr,
+		.port = to->port,
+		.backend = choice->index,
+		.generation = choice->backend->generation,
+		.service = choice->backend->service,
+	};
+
+	lb_sockets.update(&key, &value);
+}
+
+static __always_inline void lb_peer_filter_add(const struct lb_peer *peer)
+{
+	int index = lb_filter_index(peer->addr.word[3], peer->port);
+	__u8 *is_set = lb_peer_filter.lookup(&index);
+
+	if (is_set)
+		*is_set = 1;
+}
+
+static __always_inline int lb_peer_filter_has(__be32 address, __be16 port)
+{
+	int index = lb_filter_index(address, port);
+	__u8 *is_set = lb_peer_filter.lookup(&index);
+
+	return is_set && *is_set;
+}
+
+/* The backend of an earlier datagram of this socket to the same frontend, while it is usable. */
+static __always_inline int lb_socket_recall(struct bpf_sock_addr *ctx, struct lb_peer *peer)
+{
+	struct lb_socket_key key = {
+		.cookie = lb_get_socket_cookie(ctx),
+		.peer = peer->addr,
+		.port = peer->port,
+		.proto = ctx->protocol,
+		.direction = LB_DIR_ORIGINAL,
+	};
+	struct lb_socket *socket = lb_sockets.lookup(&key);
+
+	if (!socket || !lb_backend_usable(socket->backend, socket->generation))
+		return 0;
+	peer->addr = socket->peer;
+	peer->port = socket->port;
+	return 1;
+}
+
+/* 1 when the peer is a backend this socket was translated to; peer becomes the frontend. */
+static __always_inline int lb_socket_reverse(struct bpf_sock_addr *ctx, struct lb_peer *peer)
+{
+	struct lb_socket_key key = {
+		.cookie = lb_get_socket_cookie(ctx),
+		.peer = peer->addr,
+		.port = ctx->user_port,
+		.proto = ctx->protocol,
+		.direction = LB_DIR_REPLY,
+	};
+	struct lb_socket *socket = lb_sockets.lookup(&key);
+
+	if (!socket)
+		return 0;
+	peer->addr = socket->peer;
+	peer->port = socket->port;
+	return 1;
+}
+
+static __always_inline void lb_socket_delete(struct bpf_sock *ctx, struct lb_socket_key *key)
+{
+	key->cookie = lb_get_socket_cookie(ctx);
+	lb_sockets.delete(key);
+}
+
+/* Frees the record of a connected socket; those of unconnected ones age out of the LRU. */
+static __always_inline void lb_socket_forget(struct bpf_sock *ctx)
+{
+	__be32 ipv4 = *(volatile __be32 *)&ctx->dst_ip4;
+	struct lb_socket_key key = {
+		.port = ctx->dst_port,
+		.proto = ctx->protocol,
+		.direction = LB_DIR_REPLY,
+	};
+
+	/* A socket of family IPv6 that talks IPv4 has the mapped address here as well. */
+	key.peer.word[0] = ctx->dst_ip6[0];
+	key.peer.word[1] = ctx->dst_ip6[1];
+	key.peer.word[2] = ctx->dst_ip6[2];
+	key.peer.word[3] = ctx->dst_ip6[3];
+	if (ctx->family == LB_AF_INET)
+		lb_addr_from_ipv4(&key.peer, ipv4);
+	if (lb_peer_filter_has(key.peer.word[3], key.port))
+		lb_socket_delete(ctx, &key);
+}
+
+#endif
