@@ -75,15 +75,20 @@ route add fd00:5::/32 dev tunnel
 route add 198.18.0.0/16 dev tunnel
 route add 2001:db8:18::/48 dev tunnel
 """
-# What goes from the overlay's address to a client leaves by the overlay.
+# What goes from the overlay's address to a client leaves by the overlay, and what goes from the
+# uplink's to the clients behind the tunnel by the uplink.
 _POLICY = {
     "-4": """
 rule add from 172.16.0.1 lookup 100
 route add 198.51.100.0/24 via 172.16.0.2 table 100
+rule add from 192.0.2.1 lookup 101
+route add 198.18.0.0/16 via 192.0.2.254 table 101
 """,
     "-6": """
 rule add from fd00:16::1 lookup 100
 route add 2001:db8:100::/48 via fd00:16::2 table 100
+rule add from 2001:db8:2::1 lookup 101
+route add 2001:db8:18::/48 via 2001:db8:2::fe table 101
 """,
 }
 _FORWARDING = ("ipv4/ip_forward", "ipv6/conf/all/forwarding")

@@ -11,7 +11,7 @@ from tests.bpf.packets import IPV4, End, Kind
 
 FOUND, MISSED = 0, 1
 FRAME = bytes(64)
-LOOKUPS = 200_000
+LOOKUPS = 1_000_000
 # Chi-square with 6 degrees of freedom exceeds this once in 10^15 runs.
 UNLIKELY = 85.0
 

@@ -206,6 +206,28 @@ def test_a_tunnels_client_reaches_a_local_backend(datapath: Datapath, node: Node
     assert_same(node.tunnel.receive(), answered)
 
 
+def test_a_reply_that_is_routed_into_a_tunnel_leaves_by_the_right_device(
+    datapath: Datapath, node: Node, kind: Kind
+):
+    backend, index = local_backend(datapath, kind, kind.net.pod)
+    frontend = node_port(datapath, kind, [index])
+    node.uplink.send(kind.frame(tunnel_client(kind), frontend))
+    node.pod.receive()
+    reply = kind.frame(backend, tunnel_client(kind), "SA")
+    node.pod.send(reply)
+    answered = changed(reply, source=frontend, hops=1, macs=(NODE_MAC, ROUTER_MAC))
+    assert_same(node.uplink.receive(), answered)
+    assert node.tunnel.is_silent()
+
+
+def test_a_tunnels_client_is_refused(datapath: Datapath, node: Node, kind: Kind):
+    request = kind.frame(tunnel_client(kind), cluster_ip(datapath, kind))
+    node.tunnel.send(request)
+    error = node.tunnel.receive()
+    assert (error.payload.src, error.payload.dst) == (request.payload.dst, request.payload.src)
+    assert bytes(request.payload)[:28] in bytes(error)
+
+
 # The host's own sockets, where no socket hook is attached
 
 

@@ -138,6 +138,15 @@ def test_who_counts_hops_hears_from_the_node(network, ways, protocol):
                 assert reach(enough, way) == way.pod, way.name
 
 
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_the_node_is_a_hop_on_the_way_to_another_one(network, ways, protocol):
+    for way in ways:
+        if way.pod == "pod-2-1":
+            with expiring(network, way, protocol, hops=2) as short:
+                short.settimeout(0.3)
+                assert reach(short, way) != way.pod, way.name
+
+
 def test_a_client_learns_how_large_packets_may_be(network, ways):
     body = os.urandom(MEGABYTE)
     with narrow(network, "pods"):

@@ -35,7 +35,7 @@ def each_service_is_written_on_its_own() -> Iterator[None]:
 STATES = st.lists(desired_states(), min_size=1, max_size=4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(STATES)
 def test_each_frontend_has_its_old_backends_or_its_new_ones_at_every_moment(states: list[Desired]):
     world = World()
@@ -45,7 +45,7 @@ def test_each_frontend_has_its_old_backends_or_its_new_ones_at_every_moment(stat
         assert_tidy(world)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(STATES, st.sets(st.sampled_from(sorted(TIGHT))))
 def test_a_service_that_does_not_fit_keeps_what_it_had(states: list[Desired], tight: set[str]):
     world = World({name: TIGHT[name] for name in tight})
@@ -56,7 +56,7 @@ def test_a_service_that_does_not_fit_keeps_what_it_had(states: list[Desired], ti
         world.sync.collect()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(STATES)
 def test_a_restart_writes_nothing(states: list[Desired]):
     world = World()
@@ -65,7 +65,7 @@ def test_a_restart_writes_nothing(states: list[Desired]):
     assert written_by_restart(world) == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(desired_states(), desired_states(), st.lists(st.integers(0, 60), min_size=1, max_size=3))
 def test_after_crashes_at_any_write_a_resync_converges(
     old: Desired, new: Desired, moments: list[int]
