@@ -41,6 +41,8 @@ _log = logging.getLogger("ebpflb.agent")
 # Flows looked at in one step: some milliseconds, for which a change may have to wait.
 EXPIRY_BUDGET = 2048
 
+_EPOCHS, _GENERATIONS_PER_EPOCH = 1 << 15, 1 << 16
+
 # Looked through at a scrape; how full the others are is known without looking.
 _FLOW_TABLES = ("lb_conntrack", "lb_ct_short", "lb_sockets", "lb_devices", "lb_netns")
 
@@ -190,7 +192,7 @@ class Kernel:
         return _Active(
             generation,
             maps,
-            Sync(maps, grace=GRACE_SECONDS),
+            Sync(maps, grace=GRACE_SECONDS, epoch=_epoch(generation)),
             Hooks(places, maps, self._probe, self._settings.attach),
             Expiry(maps, budget=EXPIRY_BUDGET),
         )
@@ -229,6 +231,11 @@ class Kernel:
 
 def _write_all(sync: Sync, desired: Desired, *, keep_others: bool) -> Refused:
     return sync.apply(desired) if keep_others else sync.resync(desired)
+
+
+def _epoch(generation: Generation) -> int:
+    """Flows that outlive a set of maps name backends by generations that must not come again."""
+    return generation.number % _EPOCHS * _GENERATIONS_PER_EPOCH
 
 
 def _sizes_for(desired: Desired) -> Sizes:

@@ -58,7 +58,12 @@ def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
         match = _TCX_PIN.fullmatch(path.name)
         if not match and path.name not in CGROUP_HOOKS:
             continue
-        with _opened(libbpf.obj_get(path)) as fd:
+        try:
+            fd = libbpf.obj_get(path)
+        except FileNotFoundError:
+            # Its device went away since the directory was read.
+            continue
+        with _opened(fd):
             link = libbpf.link_info(fd)
         if link.type == LinkType.CGROUP:
             identity = link.target.cgroup.cgroup_id

@@ -139,7 +139,9 @@ class _PortStaging:
             generation = BackendRecord.unpack(state.backends[index]).generation
             if generation:
                 staged.reused_backends.append(index)
-            record = BackendRecord(socket, flags, _following(generation), self._identity)
+            record = BackendRecord(
+                socket, flags, _following(generation or state.epoch), self._identity
+            )
             staged.backends.append((index, record.pack()))
             return index
         old = BackendRecord.unpack(state.backends[index])

@@ -34,8 +34,9 @@ class Port:
 class State:
     """The maps of frontends. See transaction.py for the order in which it is written."""
 
-    def __init__(self, maps: MapSet) -> None:
+    def __init__(self, maps: MapSet, epoch: int = 0) -> None:
         self.maps = maps
+        self.epoch = epoch
         self.current = Words(maps["lb_current"])
         self.descs = Mirror(maps["lb_descs"])
         self.slots = Mirror(maps["lb_slots"])

@@ -54,12 +54,17 @@ class Sync:
         quiesce: Callable[[], None] = membarrier,
         clock: Callable[[], float] = time.monotonic,
         grace: float = _GRACE,
+        epoch: int = 0,
     ) -> None:
-        """`grace`: seconds for which what was replaced is left alone, besides `quiesce`."""
+        """`grace`: seconds for which what was replaced is left alone, besides `quiesce`.
+
+        `epoch`: where the generations of backends begin in empty maps; flows may be older.
+        """
         self._maps = maps
         self._quiesce = quiesce
         self._clock = clock
         self._grace = grace
+        self._epoch = epoch
         self._state: State | None = None
 
     def load(self) -> None:
@@ -71,7 +76,7 @@ class Sync:
         self._state = self._read_back()
 
     def _read_back(self) -> State:
-        state = State(self._maps)
+        state = State(self._maps, self._epoch)
         read_back(state)
         self._quiesce()
         return state

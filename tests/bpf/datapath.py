@@ -65,7 +65,7 @@ HASHES = {
     "lb_sockets",
 }
 # Large, and what is set in vain in them does no harm.
-FILTERS = {"lb_addr_filter", "lb_reply_filter"}
+FILTERS = {"lb_addr_filter", "lb_peer_filter", "lb_reply_filter"}
 WRAPPERS = Path(__file__).parent / "wrappers"
 SNAT_PORTS = ((1024, 29999), (61000, 65535))
 SERVICE = 7

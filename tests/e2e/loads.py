@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ebpflb.lab import Lab, LoadResult, Member
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.cluster import Cluster, address_of
+from tests.e2e.questions import PROTOCOLS
 
 _RATE = 40.0
 # Answers take milliseconds; only what is lost, or a machine at its limits, takes seconds.
@@ -29,21 +30,27 @@ class Way(NamedTuple):
 
 
 @contextmanager
-def none_fails(cluster: Cluster, spec: ServiceSpec, *, held: bool = False) -> Iterator[Results]:
+def none_fails(
+    cluster: Cluster, spec: ServiceSpec, *, held: bool = False, only: str = ""
+) -> Iterator[Results]:
     """New connections all the time, from pod, host and outside, TCP and UDP, every family.
 
     held: and TCP connections through the NodePort that stay, with exchanges all the time; their
-    backends must stay too. The results are there when the block has ended.
+    backends must stay too. only: one protocol. The results are there when the block has ended.
     """
-    with _running(_to_service(cluster, spec, held=held)) as results:
+    with _running(_of(only, _to_service(cluster, spec, held=held))) as results:
         yield results
 
 
 @contextmanager
-def none_fails_directly(lab: Lab) -> Iterator[None]:
+def none_fails_directly(lab: Lab, *, only: str = "") -> Iterator[None]:
     """From pod and host straight to pods, here and elsewhere: new connections and held ones."""
-    with _running(_to_pods(lab)):
+    with _running(_of(only, _to_pods(lab))):
         yield
+
+
+def _of(protocol: str, ways: Iterable[Way]) -> list[Way]:
+    return [way for way in ways if way.options["protocol"] in (protocol or PROTOCOLS)]
 
 
 @contextmanager
@@ -93,5 +100,6 @@ def _new(source: Member, place: Place, protocol: str) -> Way:
 
 
 def _held(source: Member, place: Place) -> Way:
-    options = {"exchanges": 0, "interval": 0.05, "timeout": _PATIENCE, "count": _MANY}
-    return Way(f"held by {source.name}, to {place[0]}", source, place, options | {"workers": _MANY})
+    number = {"count": _MANY, "workers": _MANY}
+    options = {"protocol": "tcp", "timeout": _PATIENCE, "exchanges": 0, "interval": 0.05} | number
+    return Way(f"held by {source.name}, to {place[0]}", source, place, options)

@@ -104,7 +104,8 @@ def test_the_way_to_attach_changes_under_load(own_lab, tmp_path):
     node = own_lab.node("node1")
     with serving(own_lab, tmp_path, "--attach", "tcx") as cluster:
         spec = cluster.serve(cluster.new(), own_lab.pods)
-        with none_fails(cluster, spec, held=True):
+        # While the kernel adds or removes a clsact qdisc, it drops what is sent on the device.
+        with none_fails(cluster, spec, held=True, only="tcp"):
             for way in ("clsact", "tcx", "clsact"):
                 cluster.agents["node1"].stop()
                 with serving(own_lab, tmp_path, "--attach", way):

@@ -61,7 +61,8 @@ def is_served(lab: Lab, spec: ServiceSpec) -> bool:
 def test_cleanup_removes_everything_and_can_be_repeated(own_lab, served, way):
     node = own_lab.node("node1")
     assert len(traces(node)) > 30
-    with none_fails_directly(own_lab):
+    # While the kernel removes a clsact qdisc, it drops what is sent on the device.
+    with none_fails_directly(own_lab, only="tcp" if way == "clsact" else ""):
         removed = json.loads(ebpflb(node, "cleanup", "-o", "json").stdout)
     assert {f"{way} ingress eth0", f"{way} egress veth-1-2"} <= set(removed["hooks"])
     assert traces(node) == []

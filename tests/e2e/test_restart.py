@@ -13,6 +13,7 @@ from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.layout import NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.pins import LINKS
 from ebpflb.lab import Node
+from ebpflb.lab.manifests import write_atomically
 from tests.e2e.cluster import Cluster, started, stopped
 from tests.e2e.command import status
 from tests.e2e.in_force import generation_of, offered, pinned_maps, planned
@@ -106,6 +107,20 @@ def test_what_changes_while_the_agent_is_down_is_right_after_its_start(cluster, 
         ended.enter_context(stopped(lab, goes))
         wait_for_connections(cluster, spec)
     assert all(set(each.pods) == names([first, goes, comes]) for each in results.values())
+
+
+def test_a_start_with_unreadable_manifests_removes_nothing(cluster, lab, agent):
+    first, second = lab.pod("pod-1-2"), lab.pod("pod-2-1")
+    spec, gone = cluster.serve(cluster.new(), [first]), cluster.serve(cluster.new(), [first])
+    agent.kill()
+    lab.remove_manifests(f"{gone.name}.yaml")
+    write_atomically(agent.node.manifests, f"{spec.name}.yaml", b"kind: [")
+    agent.start()
+    agent.wait_in_sync()
+    assert differing(everywhere(cluster, spec), [first]) == {}
+    assert spec.name in str(status(agent.node)["agent"]["source_errors"])
+    cluster.serve(spec, [second])
+    assert differing(everywhere(cluster, spec), [second]) == {}
 
 
 def test_sigterm_ends_an_agent_in_order(cluster, agent):

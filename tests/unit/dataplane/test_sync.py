@@ -5,6 +5,9 @@ from errno import E2BIG, ENAMETOOLONG, ENOMEM
 
 import pytest
 
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.structs import Backend
+from ebpflb.dataplane.sync import Sync
 from ebpflb.dataplane.uapi import Exist
 from ebpflb.errors import MapError
 from ebpflb.model.address import WILDCARD, Family, Protocol
@@ -296,3 +299,11 @@ def test_a_choice_without_backends_takes_no_slot(world: World):
 def test_backends_stand_in_the_order_of_the_plan(world: World):
     world.change(by_service(frontend(choice=backends(OTHER_POD, POD))))
     assert [place(each)[0][-1] for each in found(world).backends.values()] == [1, 2]
+
+
+def test_backends_of_empty_maps_begin_with_the_epoch():
+    maps = memory_maps()
+    sync = Sync(maps, quiesce=lambda: None, epoch=5 << 16)
+    sync.apply(by_service(frontend(choice=backends(POD))))
+    first = Backend.from_buffer_copy(maps["lb_backends"].lookup(bytes(4)) or b"")
+    assert first.generation == (5 << 16) + 1

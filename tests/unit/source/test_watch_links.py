@@ -79,6 +79,24 @@ def test_the_directory_may_be_a_link_that_is_swapped(tmp_path: Path, relative: b
         assert watch.read() == changed("web.yaml")
 
 
+def watch_count(watch: Watch) -> int:
+    """How many directories the kernel watches."""
+    lines = Path(f"/proc/self/fdinfo/{watch.fileno()}").read_text().splitlines()
+    return sum(line.startswith("inotify") for line in lines)
+
+
+def test_watches_given_up_are_given_back(tmp_path: Path):
+    link = tmp_path / "current"
+    first, second, _ = versions(tmp_path)
+    point(link, first)
+    with closing(Watch(str(link))) as watch:
+        watch.follow()
+        before = watch_count(watch)
+        point(link, second)
+        watch.follow()
+        assert watch_count(watch) == before > 0
+
+
 def test_a_link_may_be_swapped_anywhere_on_the_way(tmp_path: Path):
     for name in ("one", "two"):
         (tmp_path / name / "manifests").mkdir(parents=True)
