@@ -106,7 +106,7 @@ class DirectorySource:
         touched = watch.read()
         now = time.monotonic()
         for name in touched.missing:
-            self._missing.setdefault(name, now + _PAUSE)
+            self._missing[name] = now + _PAUSE
         for name in sorted(touched.gone):
             self._drop(name)
         for name in sorted(touched.changed - touched.gone):
@@ -142,7 +142,6 @@ class DirectorySource:
                 self._read(name, path)
 
     def _drop(self, name: str) -> None:
-        self._missing.pop(name, None)
         self._signatures.pop(name, None)
         self._errors.pop(name, None)
         self._inventory.put(name, {})
@@ -159,7 +158,6 @@ class DirectorySource:
                 self._signatures[name] = ()
                 self._errors[name] = (path, f"{path}: cannot be read: {error.strerror}")
         else:
-            self._missing.pop(name, None)
             self._errors.pop(name, None)
             self._say(logging.INFO, content.remarks)
             self._say(logging.WARNING, self._inventory.put(name, content.objects))

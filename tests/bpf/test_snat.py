@@ -11,7 +11,7 @@ from ebpflb.model.address import Protocol
 from tests.bpf.datapath import SNAT_PORTS, Datapath, Result, Verdict, flow_tuple
 from tests.bpf.node import Node
 from tests.bpf.packets import End, Kind, assert_same, changed, source_of
-from tests.bpf.services import CLIENT_PORT, node_addresses, node_port, remote_backend
+from tests.bpf.services import node_addresses, node_port, remote_backend
 
 ONE_PORT = ((2000, 2000), (2000, 2000))
 
@@ -90,9 +90,16 @@ def test_every_port_of_the_default_ranges_is_possible(datapath: Datapath, node: 
     assert max(ports) > 61000
 
 
-def test_the_last_port_of_a_range_is_used(outside: Outside):
-    outside.datapath.settings(snat_ports=((65535, 65535), (65535, 65535)))
-    assert outside.source(CLIENT_PORT).port == 65535
+def test_the_first_and_the_last_port_of_both_ranges_are_used(outside: Outside):
+    datapath, kind = outside.datapath, outside.kind
+    datapath.settings(snat_ports=((2000, 2001), (65534, 65535)))
+    ports, backend = set(), 1
+    for i in range(80):  # to as many backends, so that every port is free
+        new = datapath.backend(End(kind.net.remote, 9000 + i), kind.proto)
+        datapath.replace_backends(backend, new)
+        ports.add(outside.source(10000 + i).port)
+        backend = new
+    assert ports == {2000, 2001, 65534, 65535}
 
 
 def test_the_same_port_serves_two_backends(datapath: Datapath, node: Node, kind: Kind):

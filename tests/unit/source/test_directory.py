@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import queue
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -309,13 +310,17 @@ def test_a_node_is_an_object_like_others(start, tmp_path: Path):
     assert start(tmp_path).next().upserts == (Node("node-a"),)
 
 
-def test_nothing_is_told_after_stop(tmp_path: Path):
+def test_stop_ends_the_thread_and_gives_everything_back(tmp_path: Path):
     events: queue.Queue[SourceEvent] = queue.Queue()
     source = DirectorySource(tmp_path, events.put)
     source.stop()
+    before = len(os.listdir("/proc/self/fd"))
     source.start()
     events.get(timeout=10)
+    assert "ebpflb-source" in {thread.name for thread in threading.enumerate()}
     source.stop()
+    assert "ebpflb-source" not in {thread.name for thread in threading.enumerate()}
+    assert len(os.listdir("/proc/self/fd")) == before
     source.stop()
     write_manifests(tmp_path / "web.yaml", service_manifest())
     assert events.empty()

@@ -92,20 +92,23 @@ def test_a_mounted_config_map_is_read_as_it_changes(start, tmp_path: Path):
         assert found == (expected or endpoint_slice("web-1", endpoint("10.1.0.7")))
 
 
-def test_a_directory_that_is_swapped_is_compared(start, tmp_path: Path):
+def test_a_directory_that_is_swapped_and_swapped_back_is_compared(start, tmp_path: Path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         write_manifests(tmp_path / name / "web.yaml", service_manifest())
     write_manifests(tmp_path / "one" / "old.yaml", slice_manifest())
-    write_manifests(tmp_path / "two" / "new.yaml", service_manifest("shop", cluster_ip="10.96.0.2"))
+    write_manifests(tmp_path / "two" / "new.yaml", service_manifest("shop"))
     (tmp_path / "current").symlink_to("one")
     events = start(tmp_path / "current")
     events.next()
-    (tmp_path / "fresh").symlink_to("two")
-    (tmp_path / "fresh").rename(tmp_path / "current")
-    event = events.next()
-    assert [key_of(each).name for each in event.upserts] == ["shop"]
-    assert event.removals == (key_of(SLICE),)
+    shop = service("shop")
+    for target, upserts, removals in (
+        ("two", (shop,), (key_of(SLICE),)),
+        ("one", (SLICE,), (key_of(shop),)),
+    ):
+        (tmp_path / "fresh").symlink_to(target)
+        (tmp_path / "fresh").rename(tmp_path / "current")
+        assert events.next() == SourceEvent(upserts, removals, {}, initial=False)
 
 
 def test_a_single_file_is_a_source_too(start, tmp_path: Path):
