@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench coverage format clean
+.PHONY: help demo test test-kernels conformance lint bench image cluster pictures coverage format clean
 SHELL := /bin/bash
 unexport PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTEST_ADDOPTS
 
 PYTHON := .venv/bin/python
-TESTS := tests/test_repo.py tests/unit tests/bpf tests/e2e
 C_FILES = $(shell find bpf tests -name '*.[ch]' -not -path 'bpf/uapi/*')
 SHELL_FILES = $(shell grep -rlI '^\#!/bin/.*sh$$' .ci tests ebpflb)
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: ## Build a small cluster out of namespaces and send real traffic through it (root)
 	@.ci/setup demo
@@ -19,7 +18,17 @@ demo: ## Build a small cluster out of namespaces and send real traffic through i
 
 test: ## Run all tests; ARGS='-k name' goes to pytest (root)
 	@.ci/setup test
-	@$(PYTHON) -m pytest $(TESTS) $(ARGS)
+	@$(PYTHON) -m tests.cluster build
+	@.ci/test $(ARGS)
+
+test-kernels: ## Load and try the programs on Linux 5.10, 6.1 and 6.12 in qemu; ARGS='6.1 --long' (root)
+	@.ci/setup kernels
+	@$(PYTHON) -m tests.kernels $(ARGS)
+
+conformance: ## Run the tests that prove kube-proxy's rules; write docs/conformance.md (root)
+	@.ci/setup test
+	@$(PYTHON) -m tests.cluster build
+	@$(PYTHON) -m pytest --renew-conformance $$($(PYTHON) -m tests.conformance) $(ARGS)
 
 lint: ## Check style, types, layers, spelling and scripts
 	@.ci/setup lint
@@ -35,6 +44,17 @@ lint: ## Check style, types, layers, spelling and scripts
 bench: ## Measure speed and size; prints tables, takes minutes (root)
 	@.ci/setup bench
 	@$(PYTHON) -m tests.bench $(ARGS)
+
+image: ## Build the container image with buildah or docker; IMAGE=name:tag
+	@.ci/image $(IMAGE)
+
+cluster: ## Run a real Kubernetes of two nodes with ebpflb on it, for you to play with (root)
+	@.ci/setup test
+	@$(PYTHON) -m tests.cluster up --ebpflb $(ARGS)
+
+pictures: ## Make docs/pictures anew: what commands print, with real traffic in a lab (root)
+	@.ci/setup test
+	@$(PYTHON) -m tests.pictures
 
 coverage: ## Run the unit tests under branch coverage; the model must be covered completely
 	@.ci/setup lint

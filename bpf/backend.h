@@ -30,15 +30,31 @@ static __always_inline int lb_backend_select(const struct lb_range *range, struc
 	return choice->backend ? LB_NEXT : -LB_DROP_NO_ENDPOINT;
 }
 
-/* generation: of the backend when it was chosen; the index may have another owner by now. */
-static __always_inline struct lb_backend *lb_backend_usable(__u32 index, __u32 generation)
+/*
+ * A backend that was chosen earlier, while it has one of the flags. generation: the one it had
+ * then; the index may have another owner by now.
+ */
+static __always_inline struct lb_backend *lb_backend_recall(__u32 index, __u32 generation,
+							    __u32 flags)
 {
 	int i = index;
 	struct lb_backend *backend = lb_backends.lookup(&i);
 
 	if (!backend || backend->generation != generation)
 		return NULL;
-	return backend->flags & LB_BACKEND_USABLE ? backend : NULL;
+	return backend->flags & flags ? backend : NULL;
+}
+
+/* Whether a connection may still be opened there. */
+static __always_inline struct lb_backend *lb_backend_usable(__u32 index, __u32 generation)
+{
+	return lb_backend_recall(index, generation, LB_BACKEND_USABLE);
+}
+
+/* Whether UDP stays there: policies, hints and readiness are for new flows. */
+static __always_inline struct lb_backend *lb_backend_serving(__u32 index, __u32 generation)
+{
+	return lb_backend_recall(index, generation, LB_BACKEND_USABLE | LB_BACKEND_SERVING);
 }
 
 #endif

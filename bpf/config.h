@@ -21,11 +21,15 @@
 #endif
 
 #ifndef LB_MAX_BACKENDS
-#define LB_MAX_BACKENDS 16384
+#define LB_MAX_BACKENDS 4096
 #endif
 
 #ifndef LB_MAX_ADDRS
 #define LB_MAX_ADDRS 8192
+#endif
+
+#ifndef LB_MAX_SRC_RANGES
+#define LB_MAX_SRC_RANGES 16384
 #endif
 
 #ifndef LB_MAX_NAMES
@@ -44,9 +48,19 @@
 #define LB_MAX_SOCKETS 65536
 #endif
 
+#ifndef LB_MAX_AFFINITY
+#define LB_MAX_AFFINITY 65536
+#endif
+
 #define LB_FILTER_SIZE 65536
+#define LB_MAX_FRAGMENTS 8192
 #define LB_MAX_DEVICES 4096
 #define LB_MAX_NETNS 4096
+#define LB_MAX_DROPS 1024
+/* For each path one of each kind. */
+#define LB_HISTOGRAMS 6
+/* Bytes, a power of two of pages. */
+#define LB_FLOW_RING 1048576
 
 /* Whether the kernel has bpf_set_retval; without it a refusal is left to tc. */
 #ifndef LB_HAS_SET_RETVAL
@@ -60,5 +74,10 @@
 
 /* Random SNAT ports tried before a packet is dropped with LB_DROP_SNAT_PORTS. */
 #define LB_SNAT_ATTEMPTS 16
+/* How many of them, the last ones, may take the port of one that has just ended or never began. */
+#define LB_SNAT_LAST_RESORTS 4
+
+/* ICMP errors that each CPU sends in a second, as many as the kernel's icmp_msgs_per_sec. */
+#define LB_REJECTS_PER_SECOND 1000
 
 #endif

@@ -2,26 +2,16 @@
 /*
  * The flows of the packet path: two entries each, one per direction, keyed by the tuple a packet
  * has where it is looked up. A flow begins in lb_ct_short and moves to lb_conntrack once both sides
- * of a TCP handshake were seen. It goes when both FINs are acknowledged; a reset moves it back.
+ * of a handshake were seen. It goes when both FINs are acknowledged; a reset moves it back. SCTP is
+ * TCP with other names: INIT, INIT ACK, and ABORT or SHUTDOWN COMPLETE as a reset.
  */
 #ifndef LB_CONNTRACK_H
 #define LB_CONNTRACK_H
 
 #include "backend.h"
+#include "clock.h"
 #include "maps.h"
 #include "packet.h"
-
-#define LB_SECOND 1000000000ULL
-
-/* CLOCK_MONOTONIC in nanoseconds, to the tick where the kernel has that (5.11): it costs less. */
-static __always_inline __u64 lb_now(void)
-{
-#if LB_HAS_COARSE_CLOCK
-	return bpf_ktime_get_coarse_ns();
-#else
-	return bpf_ktime_get_ns();
-#endif
-}
 
 /* A new flow as decided: what its packets become and where its replies are reversed. */
 struct lb_flow {
@@ -30,15 +20,22 @@ struct lb_flow {
 	__u32 backend;
 	__u32 generation;
 	__u32 ifindex;
+	__u32 frontend;
+	__u32 desc_flags;
 	__u8 reply_hook;
 	__u8 hook;
 	__u8 flags;
 };
 
+/* A SYN of TCP, or the INIT of SCTP. */
 static __always_inline int lb_ct_is_syn(const struct lb_packet *pkt)
 {
-	return pkt->tuple.proto == IPPROTO_TCP &&
-	       (pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK | LB_TCP_RST)) == LB_TCP_SYN;
+	return (pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK | LB_TCP_RST)) == LB_TCP_SYN;
+}
+
+static __always_inline __u8 lb_ct_state(const struct lb_conntrack *entry)
+{
+	return entry->state | entry->peer_state;
 }
 
 static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_tuple *key)
@@ -66,6 +63,15 @@ static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tu
 	return peer && lb_tuple_is_reverse(&peer->to, key) ? peer : NULL;
 }
 
+/* How long a UDP flow may be silent: less while it has no answer. state: of both directions. */
+static __always_inline __s64 lb_conntrack_udp_timeout(const struct lb_settings *settings,
+						      __u8 state)
+{
+	__u32 seconds = state & LB_CT_ACK ? settings->udp_stream_timeout : settings->udp_timeout;
+
+	return seconds * LB_SECOND;
+}
+
 /* Whether the timeout of UDP has passed since the last packet of either direction. */
 static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 						const struct lb_conntrack *entry,
@@ -73,17 +79,21 @@ static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 {
 	struct lb_settings *settings;
 	struct lb_conntrack *peer;
-	__s64 oldest;
+	__u64 now = lb_now();
+	__s64 silence, limit;
 	int zero = 0;
 
 	settings = lb_settings.lookup(&zero);
 	if (!settings)
 		return 0;
-	oldest = lb_now() - settings->udp_timeout * LB_SECOND;
-	if ((__s64)entry->last_seen >= oldest)
+	silence = now - entry->last_seen;
+	if (silence <= lb_conntrack_udp_timeout(settings, entry->state))
 		return 0;
 	peer = lb_conntrack_peer(key, entry, peer_key);
-	return !peer || (__s64)peer->last_seen < oldest;
+	if (!peer)
+		return 1;
+	limit = lb_conntrack_udp_timeout(settings, entry->state | peer->state);
+	return silence > limit && (__s64)(now - peer->last_seen) > limit;
 }
 
 static __always_inline int lb_conntrack_is_stale_udp(struct lb_packet *pkt,
@@ -92,57 +102,92 @@ static __always_inline int lb_conntrack_is_stale_udp(struct lb_packet *pkt,
 	if (pkt->tuple.proto != IPPROTO_UDP)
 		return 0;
 	if (entry->direction == LB_DIR_ORIGINAL &&
-	    !lb_backend_usable(entry->backend, entry->generation))
+	    !lb_backend_serving(entry->backend, entry->generation))
 		return 1;
 	return lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
 }
 
-static __always_inline void lb_conntrack_delete(struct lb_tuple *key, int is_established)
+/* Returns 0 when it was there. Whatever its state says: what stayed would stand before a new flow. */
+static __always_inline int lb_conntrack_delete(struct lb_tuple *key, int is_established)
 {
-	if (is_established)
-		lb_conntrack.delete(key);
-	else
-		lb_ct_short.delete(key);
-}
-
-/* Deletes both directions; the other one must be known to be this flow's. */
-static __always_inline void lb_conntrack_remove(struct lb_packet *pkt,
-						const struct lb_conntrack *entry)
-{
-	int is_established = entry->state & LB_CT_ESTABLISHED;
-
-	lb_tuple_reverse(&pkt->peer, &entry->to);
-	lb_conntrack_delete(&pkt->peer, is_established);
-	lb_conntrack_delete(&pkt->tuple, is_established);
+	if (!is_established && !lb_ct_short.delete(key))
+		return 0;
+	return lb_conntrack.delete(key);
 }
 
 /*
- * A backend accepts a connection that did not open here: the client came to it directly, from the
- * port of a flow that has ended. That flow is forgotten, or its entry would claim the new one.
+ * Deletes both directions; the other one must be known to be this flow's. Returns 0 when this took
+ * the original one away: of two packets that end a flow at once, one.
+ */
+static __always_inline int lb_conntrack_remove(struct lb_packet *pkt,
+					       const struct lb_conntrack *entry)
+{
+	int is_established = lb_ct_state(entry) & LB_CT_ESTABLISHED;
+	int is_original = entry->direction == LB_DIR_ORIGINAL;
+	int peer, own;
+
+	lb_tuple_reverse(&pkt->peer, &entry->to);
+	peer = lb_conntrack_delete(&pkt->peer, is_established);
+	own = lb_conntrack_delete(&pkt->tuple, is_established);
+	return is_original ? own : peer;
+}
+
+/*
+ * What a backend sends on a flow that has ended may be for somebody else, who came to it directly
+ * from the same port: when it accepts a connection, which did not open here, or when the client
+ * has begun another flow. Of the first the old flow is forgotten, or it would claim the new one.
  */
 static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
 						   const struct lb_conntrack *entry)
 {
 	__u8 accepts = LB_TCP_SYN | LB_TCP_ACK;
+	int has_original;
 
-	if (pkt->tuple.proto != IPPROTO_TCP || entry->direction != LB_DIR_REPLY ||
-	    !(entry->state & LB_CT_CLOSED) || (pkt->tcp_flags & accepts) != accepts)
+	if (pkt->tuple.proto == IPPROTO_UDP || entry->direction != LB_DIR_REPLY ||
+	    !(lb_ct_state(entry) & LB_CT_CLOSED))
 		return 0;
-	if (lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer))
-		lb_conntrack_remove(pkt, entry);
+	has_original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer) != NULL;
+	if ((pkt->tcp_flags & accepts) != accepts)
+		return !has_original;
+	if (has_original)
+		lb_ct_short.delete(&pkt->peer);
+	lb_ct_short.delete(&pkt->tuple);
+	return 1;
+}
+
+/*
+ * A backend that has an earlier connection from the same port in TIME_WAIT may answer a SYN with a
+ * bare ACK. The client resets, which ends what the backend remembers, and sends its SYN again some
+ * milliseconds later: the flow begins anew as it is. From another port it might meet the next one.
+ * Once only, because the backend may be deaf to resets (RFC 1337). Returns 0 for any other flow.
+ */
+static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_conntrack *entry)
+{
+	struct lb_conntrack *reply;
+
+	if (lb_ct_state(entry) != (LB_CT_SYN | LB_CT_CLOSED))
+		return 0;
+	reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	if (!reply || lb_ct_state(reply) != (LB_CT_ACK | LB_CT_CLOSED))
+		return 0;
+	reply->state = 0;
+	reply->peer_state = 0;
+	entry->state = LB_CT_SYN | LB_CT_RETRIED;
+	entry->peer_state = 0;
 	return 1;
 }
 
 /* Whether the entry still decides for this packet, or the packet opens a new flow in its place. */
 static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
-						   const struct lb_conntrack *entry)
+						   struct lb_conntrack *entry)
 {
 	if (lb_conntrack_is_stale_udp(pkt, entry) || lb_conntrack_is_foreign(pkt, entry))
 		return 0;
 	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)
 		return 1;
-	return !(entry->state & LB_CT_CLOSED) &&
-	       lb_backend_usable(entry->backend, entry->generation) != NULL;
+	if (!lb_backend_usable(entry->backend, entry->generation))
+		return 0;
+	return !(lb_ct_state(entry) & LB_CT_CLOSED) || lb_conntrack_retry(pkt, entry);
 }
 
 static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,
@@ -162,6 +207,10 @@ static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,
 	entry->state = 0;
 	entry->flags = flow->flags;
 	entry->fin_end = 0;
+	entry->frontend = flow->frontend;
+	entry->desc_flags = flow->desc_flags;
+	entry->peer_state = 0;
+	entry->pad = 0;
 }
 
 /* The original's entry turned into the reply's, which becomes the reverse of the packet's tuple. */

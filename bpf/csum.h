@@ -12,6 +12,21 @@ static __always_inline __u16 lb_csum_fold(__u32 sum)
 	return ~sum;
 }
 
+/* What to is more than from, as a checksum; both of size bytes, a multiple of 4. */
+static __always_inline __u32 lb_csum_diff(const void *from, const void *to, __u32 size)
+{
+	return bpf_csum_diff((__be32 *)from, size, (__be32 *)to, size, 0);
+}
+
+/* Of the IPv4 header, with another TTL and addresses that differ by diff. */
+static __always_inline __sum16 lb_csum_ipv4(const struct lb_packet *pkt, __u8 ttl, __u32 diff)
+{
+	__u32 sum = (__u16)~pkt->check + (diff & 0xffff) + (diff >> 16);
+
+	sum += bpf_htons(ttl << 8) + (__u16)~bpf_htons(pkt->ttl << 8);
+	return lb_csum_fold(sum);
+}
+
 static __always_inline int lb_csum_offset(const struct lb_packet *pkt)
 {
 	if (pkt->tuple.proto == IPPROTO_TCP)

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Most packets are none of ours. A byte in an array says so before they are parsed: by the end of
- * the destination on the way in, by the ends of source and port on the way out. The agent sets the
- * one, a flow that begins the other; neither is cleared, one that is set in vain costs a look.
+ * Most packets are none of ours. Bytes in arrays say so before they are parsed: lb_dest_filter
+ * by the destination, lb_reply_filter by the source. The agent sets the one, a flow that begins the
+ * other; neither is cleared, one that is set in vain costs a look. ICMP errors, which come from
+ * anywhere, pass the second one.
  */
 #ifndef LB_FILTER_H
 #define LB_FILTER_H
 
+#include "extension.h"
 #include "maps.h"
+#include "packet.h"
+
+/* ICMP_PARAMETERPROB; the errors of ICMPv6 end before. */
+#define LB_ICMP_LAST_ERROR 12
 
 /* By the last word of an address, and a port. */
 static __always_inline int lb_filter_index(__be32 address, __be16 port)
@@ -37,18 +43,34 @@ static __always_inline int lb_filter_peek(struct __sk_buff *skb, int l2, int off
 	return 1;
 }
 
-static __always_inline int lb_filter_may_be_request(struct __sk_buff *skb, int l2)
+/* In ICMP the type and the code stand where others have the source port. */
+static __always_inline int lb_filter_may_be_error(struct __sk_buff *skb, int l2, __be16 type)
 {
-	__be16 end;
-	__u8 *is_set;
-	int index;
+	int is_ipv4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__be16 field;
+	__u8 proto;
 
-	if (!lb_filter_peek(skb, l2, offsetof(struct iphdr, daddr) + 2,
-			    offsetof(struct ipv6hdr, daddr) + 14, &end))
+	if (bpf_ntohs(type) >= (LB_ICMP_LAST_ERROR + 1) << 8)
+		return 0;
+	if (!lb_filter_peek(skb, l2, offsetof(struct iphdr, ttl), offsetof(struct ipv6hdr, nexthdr),
+			    &field))
 		return 1;
-	index = bpf_ntohs(end);
-	is_set = lb_addr_filter.lookup(&index);
-	return is_set && *is_set;
+	proto = is_ipv4 ? bpf_ntohs(field) & 0xff : bpf_ntohs(field) >> 8;
+	return proto == (is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
+}
+
+/* Whether ports are where lb_filter_peek() looks for them: not so with options, or in fragments. */
+static __always_inline int lb_filter_is_plain(struct __sk_buff *skb, int l2)
+{
+	__be16 start, end;
+
+	if (!lb_filter_peek(skb, l2, 0, offsetof(struct ipv6hdr, nexthdr), &start))
+		return 0;
+	if (skb->protocol != bpf_htons(ETH_P_IP))
+		return !lb_is_extension(bpf_ntohs(start) >> 8);
+	return (start & bpf_htons(0x0f00)) == bpf_htons(0x0500) &&
+	       lb_filter_peek(skb, l2, offsetof(struct iphdr, frag_off), 0, &end) &&
+	       !(end & bpf_htons(LB_IPV4_FRAGMENT));
 }
 
 static __always_inline int lb_filter_may_be_reply(struct __sk_buff *skb, int l2)
@@ -63,7 +85,42 @@ static __always_inline int lb_filter_may_be_reply(struct __sk_buff *skb, int l2)
 		return 1;
 	index = bpf_ntohs(end) ^ bpf_ntohs(port);
 	is_set = lb_reply_filter.lookup(&index);
-	return is_set && *is_set;
+	return (is_set && *is_set) || lb_filter_may_be_error(skb, l2, port) ||
+	       !lb_filter_is_plain(skb, l2);
+}
+
+/* enum lb_addr_flag of all that the end of an address, or a port, may stand for. */
+static __always_inline int lb_filter_flags(__be16 end)
+{
+	int index = bpf_ntohs(end);
+	__u8 *flags = lb_dest_filter.lookup(&index);
+
+	return flags ? *flags : 0;
+}
+
+/* Of what comes to a node, NodePorts are ours, and the replies to what was masqueraded. */
+static __always_inline int lb_filter_may_be_for_node(struct __sk_buff *skb, int l2)
+{
+	__be16 port;
+
+	if (!lb_filter_peek(skb, l2, sizeof(struct iphdr) + offsetof(struct udphdr, dest),
+			    sizeof(struct ipv6hdr) + offsetof(struct udphdr, dest), &port))
+		return 1;
+	return lb_filter_flags(port) & LB_ADDR_NODE_PORT || lb_filter_may_be_reply(skb, l2);
+}
+
+static __always_inline int lb_filter_may_be_request(struct __sk_buff *skb, int l2)
+{
+	__be16 end;
+	int flags;
+
+	if (!lb_filter_peek(skb, l2, offsetof(struct iphdr, daddr) + 2,
+			    offsetof(struct ipv6hdr, daddr) + 14, &end))
+		return 1;
+	flags = lb_filter_flags(end);
+	if (flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL))
+		return 1;
+	return flags & LB_ADDR_NODE && lb_filter_may_be_for_node(skb, l2);
 }
 
 #endif

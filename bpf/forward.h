@@ -7,16 +7,20 @@
 #define LB_FORWARD_H
 
 #include "packet.h"
-#include "rewrite.h"
 #include "verdict.h"
 
 /* bcc declares this helper with three arguments; the kernel's has four. */
 static long (*lb_redirect_neigh)(__u32 ifindex, void *params, int plen,
 				 __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
 
-/* The largest packet this skb becomes on the wire, without its link header. */
+/* linux/skbuff.h: SCTP packets in a chain, each as large as its sender found right. */
+#define LB_GSO_BY_FRAGS 0xffff
+
+/* The largest packet this skb becomes on the wire, without its link header; 0 if nobody knows. */
 static __always_inline __u32 lb_wire_len(struct __sk_buff *skb, const struct lb_packet *pkt)
 {
+	if (skb->gso_size == LB_GSO_BY_FRAGS)
+		return 0;
 	if (skb->gso_size)
 		return skb->gso_size + pkt->header_len + pkt->l4 - pkt->l3;
 	return pkt->len;
@@ -61,6 +65,13 @@ static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, struct __sk
 	return LB_NEXT;
 }
 
+/* The TTL with which a packet goes on; fib is filled when it leaves from here. */
+static __always_inline __u8 lb_next_ttl(const struct lb_packet *pkt,
+					const struct bpf_fib_lookup *fib)
+{
+	return fib->ifindex ? pkt->ttl - 1 : pkt->ttl;
+}
+
 static __always_inline int lb_has_mac(const struct bpf_fib_lookup *fib)
 {
 	return fib->dmac[0] | fib->dmac[1] | fib->dmac[2] | fib->dmac[3] | fib->dmac[4] |
@@ -81,12 +92,13 @@ static __always_inline int lb_leave(struct __sk_buff *skb, const struct lb_packe
 static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_packet *pkt,
 				      struct bpf_fib_lookup *fib)
 {
-	if (lb_rewrite_ttl(skb, pkt))
-		return -LB_DROP_REWRITE;
+	__u8 macs[2 * ETH_ALEN];
+
 	if (!pkt->l2 || !lb_has_mac(fib))
 		return lb_leave(skb, pkt, fib->ifindex);
-	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_dest), fib->dmac, ETH_ALEN, 0) ||
-	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_source), fib->smac, ETH_ALEN, 0))
+	__builtin_memcpy(macs, fib->dmac, ETH_ALEN);
+	__builtin_memcpy(macs + ETH_ALEN, fib->smac, ETH_ALEN);
+	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
 		return -LB_DROP_REWRITE;
 	bpf_redirect(fib->ifindex, 0);
 	return LB_REDIRECT;

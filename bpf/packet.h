@@ -1,62 +1,63 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * From bytes to struct lb_packet. Every lb_parse_* step checks its bounds, fills the packet, moves
- * the cursor and returns LB_NEXT, or LB_PASS for what is not ours: another protocol, a fragment,
- * IP options or extension headers, a truncated header, a mapped address on the wire.
+ * the cursor and returns LB_NEXT, or LB_PASS for what is not ours: another protocol, a truncated
+ * header, a mapped address on the wire, a frame of a VLAN.
  */
 #ifndef LB_PACKET_H
 #define LB_PACKET_H
 
 #include "addr.h"
+#include "extension.h"
+#include "length.h"
+#include "parsed.h"
+#include "transport.h"
+#include "tuple.h"
 #include "types.h"
 #include "verdict.h"
 
-#define LB_TCP_FIN 0x01
-#define LB_TCP_SYN 0x02
-#define LB_TCP_RST 0x04
-#define LB_TCP_ACK 0x10
-
 #define LB_IPV4_FRAGMENT 0x3fff /* more fragments, or an offset */
+#define LB_IPV4_OFFSET 0x1fff
 
-struct lb_cursor {
-	void *pos;
-	void *end;
+#define LB_VLAN_ID 0x0fff
+
+/* More than fits: what the verifier knows of pkt->l4 is only that it is 16 bits. */
+#define LB_L4_MASK 0x3fff
+
+/* Bytes of a transport header that every ICMP error quotes: the ports are among them. */
+#define LB_QUOTED_TRANSPORT 8
+
+/* A packet that an ICMP error quotes, and its first bytes. */
+struct lb_quote {
+	struct lb_packet pkt;
+	__u8 bytes[sizeof(struct ipv6hdr) + LB_QUOTED_TRANSPORT];
 };
 
-/*
- * l3 and l4 are offsets from skb->data; l2 is the length of the link header, len of the IP packet.
- * seq and ack: of TCP, host byte order.
- * peer: the key of the other direction, once it was needed; one place, because the stack is small.
- */
-struct lb_packet {
-	struct lb_tuple tuple;
-	struct lb_tuple peer;
-	__u32 len;
-	__u32 seq;
-	__u32 ack;
-	__u16 l3;
-	__u16 l4;
-	__u16 header_len;
-	__u8 is_ipv4;
-	__u8 ttl;
-	__u8 tcp_flags;
-	__u8 l2;
-};
+static __always_inline void lb_parse_ipv4_fragment(const struct iphdr *ip, struct lb_packet *pkt)
+{
+	if (!(ip->frag_off & bpf_htons(LB_IPV4_FRAGMENT)))
+		return;
+	pkt->fragment = ip->frag_off & bpf_htons(LB_IPV4_OFFSET) ? LB_FRAGMENT_LATER :
+								   LB_FRAGMENT_FIRST;
+	pkt->id = ip->id;
+}
 
+/* As lb_parse_ipv6(): pkt->l4 becomes the header's length, the cursor is behind its fixed part. */
 static __always_inline int lb_parse_ipv4(struct lb_cursor *cur, struct lb_packet *pkt)
 {
 	struct iphdr *ip = cur->pos;
 
-	if ((void *)(ip + 1) > cur->end || ip->version != 4 || ip->ihl != 5)
+	if ((void *)(ip + 1) > cur->end || ip->version != 4 || ip->ihl < 5)
 		return LB_PASS;
-	if (ip->frag_off & bpf_htons(LB_IPV4_FRAGMENT))
-		return LB_PASS;
+	lb_parse_ipv4_fragment(ip, pkt);
 	lb_addr_from_ipv4(&pkt->tuple.saddr, ip->saddr);
 	lb_addr_from_ipv4(&pkt->tuple.daddr, ip->daddr);
 	pkt->tuple.proto = ip->protocol;
 	pkt->ttl = ip->ttl;
+	pkt->check = ip->check;
 	pkt->len = bpf_ntohs(ip->tot_len);
 	pkt->is_ipv4 = 1;
+	pkt->l4 = ip->ihl * 4;
 	cur->pos = ip + 1;
 	return LB_NEXT;
 }
@@ -75,44 +76,9 @@ static __always_inline int lb_parse_ipv6(struct lb_cursor *cur, struct lb_packet
 	pkt->ttl = ip->hop_limit;
 	pkt->len = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	pkt->is_ipv4 = 0;
+	pkt->l4 = sizeof(*ip);
 	cur->pos = ip + 1;
 	return LB_NEXT;
-}
-
-static __always_inline int lb_parse_tcp(struct lb_cursor *cur, struct lb_packet *pkt)
-{
-	struct tcphdr *tcp = cur->pos;
-
-	if ((void *)(tcp + 1) > cur->end)
-		return LB_PASS;
-	pkt->tuple.sport = tcp->source;
-	pkt->tuple.dport = tcp->dest;
-	pkt->tcp_flags = ((__u8 *)tcp)[13];
-	pkt->seq = bpf_ntohl(tcp->seq);
-	pkt->ack = bpf_ntohl(tcp->ack_seq);
-	pkt->header_len = tcp->doff * 4;
-	return LB_NEXT;
-}
-
-static __always_inline int lb_parse_udp(struct lb_cursor *cur, struct lb_packet *pkt)
-{
-	struct udphdr *udp = cur->pos;
-
-	if ((void *)(udp + 1) > cur->end)
-		return LB_PASS;
-	pkt->tuple.sport = udp->source;
-	pkt->tuple.dport = udp->dest;
-	pkt->header_len = sizeof(*udp);
-	return LB_NEXT;
-}
-
-static __always_inline int lb_parse_l4(struct lb_cursor *cur, struct lb_packet *pkt)
-{
-	if (pkt->tuple.proto == IPPROTO_TCP)
-		return lb_parse_tcp(cur, pkt);
-	if (pkt->tuple.proto == IPPROTO_UDP)
-		return lb_parse_udp(cur, pkt);
-	return LB_PASS;
 }
 
 /* Headers may lie outside the linear part: pull them in before the cursor is made. */
@@ -130,15 +96,59 @@ static __always_inline void lb_cursor_init(struct lb_cursor *cur, struct __sk_bu
 	cur->end = (void *)(long)skb->data_end;
 }
 
+/* Behind options or extension headers, which are rarely in the linear part already. */
+static __always_inline void lb_cursor_to_l4(struct lb_cursor *cur, struct __sk_buff *skb, int l4)
+{
+	__u32 need = l4 + sizeof(struct tcphdr);
+
+	bpf_skb_pull_data(skb, need > skb->len ? skb->len : need);
+	/* Or the compiler, which may know more than the verifier, drops the mask. */
+	asm volatile("" : "+r"(l4));
+	cur->pos = (void *)(long)skb->data + (l4 & LB_L4_MASK);
+	cur->end = (void *)(long)skb->data_end;
+}
+
+static __always_inline int lb_parse_extensions(struct __sk_buff *skb, struct lb_packet *pkt)
+{
+	struct lb_extension_walk walk = { .offset = pkt->l4, .proto = pkt->tuple.proto };
+
+	if (lb_extension_pass_all(skb, &walk))
+		return LB_PASS;
+	pkt->l4 = walk.offset;
+	pkt->tuple.proto = walk.proto;
+	pkt->fragment = walk.fragment;
+	pkt->id = walk.id;
+	return LB_NEXT;
+}
+
+/* What the FIN of a segment in fragments covers the first one cannot tell: it is not heeded. */
+static __always_inline int lb_parse_transport(struct __sk_buff *skb, struct lb_packet *pkt,
+					      struct lb_cursor *cur)
+{
+	if (lb_room(pkt) < 0)
+		return LB_PASS;
+	if (!lb_has_transport(pkt))
+		return LB_NEXT;
+	if (!lb_is_plain(pkt))
+		lb_cursor_to_l4(cur, skb, pkt->l4);
+	if (lb_parse_l4(cur, pkt) || !lb_is_whole(cur, pkt))
+		return LB_PASS;
+	if (pkt->fragment)
+		pkt->tcp_flags &= ~LB_TCP_FIN;
+	return LB_NEXT;
+}
+
 /* l2: length of the link header in front of the IP header, a constant of the caller. */
 static __always_inline int lb_parse(struct __sk_buff *skb, struct lb_packet *pkt, int l2)
 {
 	struct lb_cursor cur;
 	int verdict;
 
+	__builtin_memset(pkt, 0, sizeof(*pkt));
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return LB_PASS;
-	__builtin_memset(pkt, 0, sizeof(*pkt));
+	if (skb->vlan_present && skb->vlan_tci & LB_VLAN_ID)
+		return LB_PASS;
 	lb_cursor_init(&cur, skb, l2);
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		verdict = lb_parse_ipv4(&cur, pkt);
@@ -146,37 +156,14 @@ static __always_inline int lb_parse(struct __sk_buff *skb, struct lb_packet *pkt
 		verdict = lb_parse_ipv6(&cur, pkt);
 	if (verdict)
 		return verdict;
-	/* Smaller than what arrived: padding of the link. Larger: truncated, or BIG TCP. */
-	if (pkt->len > skb->len - l2 || skb->gso_size)
-		pkt->len = skb->len - l2;
+	if (lb_measure(skb, pkt, l2))
+		return LB_PASS;
 	pkt->l2 = l2;
 	pkt->l3 = l2;
-	pkt->l4 = l2 + (pkt->is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
-	return lb_parse_l4(&cur, pkt);
-}
-
-static __always_inline int lb_tuple_is_equal(const struct lb_tuple *a, const struct lb_tuple *b)
-{
-	return a->sport == b->sport && a->dport == b->dport && a->proto == b->proto &&
-	       lb_addr_is_equal(&a->saddr, &b->saddr) && lb_addr_is_equal(&a->daddr, &b->daddr);
-}
-
-static __always_inline int lb_tuple_is_reverse(const struct lb_tuple *a, const struct lb_tuple *b)
-{
-	return a->sport == b->dport && a->dport == b->sport && a->proto == b->proto &&
-	       lb_addr_is_equal(&a->saddr, &b->daddr) && lb_addr_is_equal(&a->daddr, &b->saddr);
-}
-
-static __always_inline void lb_tuple_reverse(struct lb_tuple *out, const struct lb_tuple *in)
-{
-	out->saddr = in->daddr;
-	out->daddr = in->saddr;
-	out->sport = in->dport;
-	out->dport = in->sport;
-	out->proto = in->proto;
-	out->pad[0] = 0;
-	out->pad[1] = 0;
-	out->pad[2] = 0;
+	pkt->l4 += l2;
+	if (!pkt->is_ipv4 && lb_is_extension(pkt->tuple.proto) && lb_parse_extensions(skb, pkt))
+		return LB_PASS;
+	return lb_parse_transport(skb, pkt, &cur);
 }
 
 #endif

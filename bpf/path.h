@@ -5,14 +5,19 @@
 
 #include "conntrack.h"
 #include "counters.h"
+#include "exit.h"
 #include "filter.h"
+#include "forget.h"
 #include "forward.h"
+#include "fragment.h"
 #include "frontend.h"
-#include "reject.h"
+#include "icmp.h"
 #include "rewrite.h"
 #include "service.h"
 #include "snat.h"
+#include "tell.h"
 #include "track.h"
+#include "unused.h"
 
 /* The rewritten packet, where it must leave. fib is filled when that is from here. */
 static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet *pkt, int flags,
@@ -41,23 +46,30 @@ static __always_inline int lb_leaves_from_tc(const struct lb_conntrack *entry)
 static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
 					     const struct lb_conntrack *entry)
 {
-	if (entry->direction != LB_DIR_ORIGINAL || entry->state & LB_CT_ESTABLISHED)
+	if (entry->direction != LB_DIR_ORIGINAL || lb_ct_state(entry) & LB_CT_ESTABLISHED)
 		return 0;
-	if (pkt->tuple.proto == IPPROTO_TCP && !lb_ct_is_syn(pkt) && !(entry->flags & LB_CT_SNAT))
+	if (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt) && !(entry->flags & LB_CT_SNAT))
 		return 0;
 	return !lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
 }
 
-/* Whether the entry is for this packet at this hook. One that a SYN replaces makes room for it. */
-static __always_inline int lb_conntrack_applies(struct lb_packet *pkt,
-						const struct lb_conntrack *entry, int hook)
+/*
+ * Whether the entry is for this packet at this hook. One that a SYN replaces goes at once: the new
+ * connection may be none of ours. The reply of an ended flow stays, to keep its source port.
+ */
+static __always_inline int lb_conntrack_applies(struct lb_packet *pkt, struct lb_conntrack *entry,
+						int hook)
 {
 	if (entry->hook != hook)
 		return 0;
 	if (lb_conntrack_is_current(pkt, entry) && !lb_has_lost_reply(pkt, entry))
 		return 1;
-	if (entry->direction == LB_DIR_ORIGINAL && entry->state & LB_CT_ESTABLISHED)
+	if (entry->direction != LB_DIR_ORIGINAL)
+		return 0;
+	if (lb_ct_state(entry) & LB_CT_ESTABLISHED)
 		lb_conntrack_remove(pkt, entry);
+	else
+		lb_conntrack_delete(&pkt->tuple, 0);
 	return 0;
 }
 
@@ -70,6 +82,8 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 	int verdict;
 	int flags;
 
+	if (entry && entry->hook == LB_HOOK_RESERVED)
+		return LB_PASS;
 	if (!entry || !lb_conntrack_applies(pkt, entry, hook))
 		return LB_NEXT;
 	if (lb_leaves_from_tc(entry)) {
@@ -77,7 +91,8 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 		if (verdict)
 			return verdict;
 	}
-	if (lb_rewrite(skb, pkt, &entry->to))
+	lb_fragment_remember(pkt);
+	if (lb_rewrite(skb, pkt, &entry->to, lb_next_ttl(pkt, fib)))
 		return -LB_DROP_REWRITE;
 	flags = entry->flags;
 	ifindex = entry->ifindex;
@@ -85,58 +100,94 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 	return lb_send(skb, pkt, flags, ifindex, fib);
 }
 
+/*
+ * An error about a packet of a known flow becomes what a packet of that flow would that goes the
+ * same way. The flow stays as it is: errors are easily forged. None is answered, and one that does
+ * not match in every respect passes.
+ */
+static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packet *pkt, int hook,
+					  struct bpf_fib_lookup *fib)
+{
+	struct lb_packet *quote = lb_icmp_quote(skb, pkt);
+	struct lb_conntrack *entry;
+
+	if (!quote)
+		return LB_PASS;
+	entry = lb_conntrack_lookup(&quote->peer);
+	if (!entry || entry->hook != hook || !lb_conntrack_peer(&quote->peer, entry, &pkt->peer))
+		return LB_PASS;
+	if (lb_leaves_from_tc(entry) && lb_fib_lookup(fib, skb, pkt, &entry->to.daddr))
+		return LB_PASS;
+	if (lb_icmp_rewrite(skb, pkt, quote, &entry->to, lb_next_ttl(pkt, fib)))
+		return -LB_DROP_REWRITE;
+	return lb_send(skb, pkt, entry->flags, entry->ifindex, fib);
+}
+
+/* Parses the packet. LB_NEXT: neither of a known flow nor an error about one. */
+static __always_inline int lb_known(struct __sk_buff *skb, struct lb_packet *pkt, int hook,
+				    struct bpf_fib_lookup *fib, int l2)
+{
+	if (lb_fragment_parse(skb, pkt, l2))
+		return lb_known_error(skb, pkt, hook, fib);
+	return lb_known_flow(skb, pkt, hook, fib);
+}
+
 static __always_inline int lb_service_route(struct __sk_buff *skb, const struct lb_packet *pkt,
 					    const struct lb_place *place,
+					    const struct lb_match *match,
 					    const struct lb_choice *choice, struct lb_flow *flow,
 					    struct bpf_fib_lookup *fib)
 {
 	if (place->hook == LB_HOOK_POD_INGRESS)
-		return lb_service_from_pod(pkt, flow);
+		return lb_service_from_pod(skb, pkt, match, choice, flow, fib);
 	if (place->hook == LB_HOOK_HOST_INGRESS)
-		return lb_service_from_outside(skb, pkt, choice, flow, fib);
+		return lb_service_from_outside(skb, pkt, match, choice, flow, fib);
 	return lb_service_from_host(skb, pkt, choice, flow, fib);
+}
+
+static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet *pkt,
+					const struct lb_place *place, struct lb_match *match,
+					struct bpf_fib_lookup *fib)
+{
+	struct lb_choice choice = {};
+	struct lb_flow flow = {};
+	int verdict;
+
+	if (!lb_has_transport(pkt) || (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt)))
+		return LB_PASS;
+	lb_forget(pkt);
+	verdict = lb_service_match(skb, pkt, match);
+	if (verdict)
+		return verdict;
+	verdict = lb_service_select(pkt, match, place, &flow, &choice);
+	if (verdict)
+		return verdict;
+	verdict = lb_service_route(skb, pkt, place, match, &choice, &flow, fib);
+	if (verdict)
+		return verdict;
+	if (lb_flow_is_sampled())
+		flow.flags |= LB_CT_SAMPLED;
+	verdict = lb_conntrack_create(pkt, &flow);
+	if (verdict)
+		return verdict;
+	lb_count_connection(match->index, choice.index);
+	lb_count_first_packet(pkt, match->index, choice.index);
+	lb_tell_begin(pkt, &flow);
+	lb_fragment_remember(pkt);
+	if (lb_rewrite(skb, pkt, &flow.to, lb_next_ttl(pkt, fib)))
+		return -LB_DROP_REWRITE;
+	return lb_send(skb, pkt, flow.flags, 0, fib);
 }
 
 static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *pkt,
 				       const struct lb_place *place, struct bpf_fib_lookup *fib)
 {
-	struct lb_choice choice = {};
 	struct lb_match match = {};
-	struct lb_flow flow = {};
-	int verdict;
+	int verdict = lb_open_flow(skb, pkt, place, &match, fib);
 
-	if (pkt->tuple.proto == IPPROTO_TCP && !lb_ct_is_syn(pkt))
-		return LB_PASS;
-	verdict = lb_service_match(skb, pkt, &match);
-	if (verdict)
-		return verdict;
-	verdict = lb_service_select(pkt, &match, place, &flow, &choice);
-	if (verdict)
-		return verdict;
-	verdict = lb_service_route(skb, pkt, place, &choice, &flow, fib);
-	if (verdict)
-		return verdict;
-	verdict = lb_conntrack_create(pkt, &flow);
-	if (verdict)
-		return verdict;
-	lb_count_connection(match.index, choice.index);
-	if (lb_rewrite(skb, pkt, &flow.to))
-		return -LB_DROP_REWRITE;
-	return lb_send(skb, pkt, flow.flags, 0, fib);
-}
-
-/* Counts and answers what is not let through. */
-static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_packet *pkt, int hook,
-				      int verdict, __u32 mtu)
-{
-	if (verdict == LB_REDIRECT)
-		return TC_ACT_REDIRECT;
-	if (verdict >= 0)
-		return TC_ACT_UNSPEC;
-	lb_count_drop_reason(-verdict);
-	if (lb_reject(skb, pkt, -verdict, hook, mtu) == LB_REDIRECT)
-		return TC_ACT_REDIRECT;
-	return TC_ACT_SHOT;
+	if (verdict < 0)
+		lb_flow_fail(pkt, &match, place->hook, verdict);
+	return verdict;
 }
 
 /* Packets to one of our addresses: requests, and replies to what was masqueraded. */
@@ -147,9 +198,9 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 	struct lb_packet pkt;
 	int verdict;
 
-	if (!lb_filter_may_be_request(skb, l2) || lb_parse(skb, &pkt, l2))
+	if (!lb_filter_may_be_request(skb, l2))
 		return TC_ACT_UNSPEC;
-	verdict = lb_known_flow(skb, &pkt, place->hook, &fib);
+	verdict = lb_known(skb, &pkt, place->hook, &fib, l2);
 	if (!verdict)
 		verdict = lb_new_flow(skb, &pkt, place, &fib);
 	return lb_tc_exit(skb, &pkt, place->hook, verdict, fib.tot_len);
@@ -163,11 +214,13 @@ static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_pl
 	struct lb_packet pkt;
 	int verdict;
 
-	if (!is_own && !lb_filter_may_be_reply(skb, l2))
+	if (place->hook == LB_HOOK_HOST_EGRESS && lb_is_unused(skb, l2, is_own)) {
+		lb_count_drop_at(skb->ifindex, LB_DROP_UNUSED_ADDRESS);
+		return TC_ACT_SHOT;
+	}
+	if (!(is_own && lb_filter_may_be_request(skb, l2)) && !lb_filter_may_be_reply(skb, l2))
 		return TC_ACT_UNSPEC;
-	if (lb_parse(skb, &pkt, l2))
-		return TC_ACT_UNSPEC;
-	verdict = lb_known_flow(skb, &pkt, place->hook, &fib);
+	verdict = lb_known(skb, &pkt, place->hook, &fib, l2);
 	if (!verdict && is_own)
 		verdict = lb_new_flow(skb, &pkt, place, &fib);
 	return lb_tc_exit(skb, &pkt, place->hook, verdict, fib.tot_len);

@@ -5,7 +5,10 @@
 
 #include "addr.h"
 #include "backend.h"
+#include "client.h"
 #include "filter.h"
+#include "flow.h"
+#include "frontend.h"
 #include "maps.h"
 
 /* bcc 0.26 declares this helper as u32; the kernel's is u64. */
@@ -17,9 +20,63 @@ struct lb_peer {
 	__be16 port;
 };
 
+/* What a socket asked for and does not get. desc: NULL when no frontend is there. */
+static __always_inline void lb_socket_tell_failure(struct bpf_sock_addr *ctx,
+						   const struct lb_peer *peer,
+						   const struct lb_desc *desc, int verdict)
+{
+	int is_refused = verdict == -LB_DROP_NO_ENDPOINT || verdict == -LB_DROP_UNKNOWN_PORT;
+	struct lb_flow_record *record;
+
+	record = lb_flow_record_of(is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED, LB_PATH_SOCKET);
+	if (!record)
+		return;
+	record->reason = -verdict;
+	record->proto = ctx->protocol;
+	record->source = LB_FROM_THIS_NODE;
+	lb_client_of_host(ctx, &peer->addr, &record->client);
+	record->frontend = peer->addr;
+	record->frontend_port = peer->port;
+	if (desc) {
+		record->service = desc->service;
+		record->desc_flags = desc->flags;
+	}
+	lb_flow_tell(record);
+}
+
+/*
+ * The beginning or the end of what a UDP socket has to do with a backend; key, socket: of direction
+ * reply. How much it sent is not known here, and neither is the port.
+ */
+static __always_inline void lb_socket_tell(void *ctx, int event, const struct lb_socket_key *key,
+					   const struct lb_socket *socket)
+{
+	struct lb_flow_record *record;
+
+	if (!(socket->flow_flags & LB_CT_SAMPLED))
+		return;
+	record = lb_flow_record_of(event, LB_PATH_SOCKET);
+	if (!record)
+		return;
+	record->end = event == LB_FLOW_END ? LB_END_CLOSED : 0;
+	record->proto = key->proto;
+	record->source = LB_FROM_THIS_NODE;
+	lb_client_of_host(ctx, &key->peer, &record->client);
+	record->frontend = socket->peer;
+	record->frontend_port = socket->port;
+	record->backend_addr = key->peer;
+	record->backend_port = key->port;
+	record->service = socket->service;
+	record->backend = socket->backend;
+	record->generation = socket->generation;
+	record->desc_flags = socket->desc_flags;
+	lb_flow_tell(record);
+}
+
 /* Lets recvmsg and getpeername show the frontend; for sendmsg keeps the choice. */
 static __always_inline void lb_socket_record(struct bpf_sock_addr *ctx, int direction,
 					     const struct lb_peer *from, const struct lb_peer *to,
+					     const struct lb_match *match,
 					     const struct lb_choice *choice)
 {
 	struct lb_socket_key key = {
@@ -35,8 +92,14 @@ static __always_inline void lb_socket_record(struct bpf_sock_addr *ctx, int dire
 		.backend = choice->index,
 		.generation = choice->backend->generation,
 		.service = choice->backend->service,
+		.frontend = match->index,
+		.desc_flags = match->desc->flags,
 	};
 
+	if (direction == LB_DIR_REPLY && ctx->protocol == IPPROTO_UDP && lb_flow_is_sampled()) {
+		value.flow_flags = LB_CT_SAMPLED;
+		lb_socket_tell(ctx, LB_FLOW_START, &key, &value);
+	}
 	lb_sockets.update(&key, &value);
 }
 
@@ -57,7 +120,7 @@ static __always_inline int lb_peer_filter_has(__be32 address, __be16 port)
 	return is_set && *is_set;
 }
 
-/* The backend of an earlier datagram of this socket to the same frontend, while it is usable. */
+/* The backend of an earlier datagram of this socket to the same frontend, while it serves. */
 static __always_inline int lb_socket_recall(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_socket_key key = {
@@ -69,7 +132,7 @@ static __always_inline int lb_socket_recall(struct bpf_sock_addr *ctx, struct lb
 	};
 	struct lb_socket *socket = lb_sockets.lookup(&key);
 
-	if (!socket || !lb_backend_usable(socket->backend, socket->generation))
+	if (!socket || !lb_backend_serving(socket->backend, socket->generation))
 		return 0;
 	peer->addr = socket->peer;
 	peer->port = socket->port;
@@ -97,7 +160,12 @@ static __always_inline int lb_socket_reverse(struct bpf_sock_addr *ctx, struct l
 
 static __always_inline void lb_socket_delete(struct bpf_sock *ctx, struct lb_socket_key *key)
 {
+	struct lb_socket *socket;
+
 	key->cookie = lb_get_socket_cookie(ctx);
+	socket = key->proto == IPPROTO_UDP ? lb_sockets.lookup(key) : NULL;
+	if (socket)
+		lb_socket_tell(ctx, LB_FLOW_END, key, socket);
 	lb_sockets.delete(key);
 }
 

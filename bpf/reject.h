@@ -6,6 +6,7 @@
 #ifndef LB_REJECT_H
 #define LB_REJECT_H
 
+#include "conntrack.h"
 #include "csum.h"
 #include "forward.h"
 #include "packet.h"
@@ -13,6 +14,8 @@
 
 #define LB_ICMP_TTL 64
 #define LB_ICMP_HEADER 8
+/* The longest IPv4 header and what an error must quote of the transport header. */
+#define LB_ICMP_QUOTE 68
 
 /* rest: the second word of the ICMP header, the MTU of the next hop for "too big". */
 struct lb_icmp {
@@ -26,13 +29,13 @@ struct lb_icmp {
 struct lb_icmp_v4 {
 	struct iphdr ip;
 	struct lb_icmp icmp;
-	__u8 quote[40];
+	__u8 quote[LB_ICMP_QUOTE];
 };
 
 struct lb_icmp_v6 {
 	struct ipv6hdr ip;
 	struct lb_icmp icmp;
-	__u8 quote[60];
+	__u8 quote[LB_ICMP_QUOTE];
 };
 
 /* Returns 0 for a reason that is not answered. */
@@ -60,6 +63,20 @@ static __always_inline int lb_icmp_fill(struct lb_icmp *icmp, const struct lb_pa
 	return 0;
 }
 
+/*
+ * From 1 to LB_ICMP_QUOTE. The compiler may not see through the limit, or it would check another
+ * register than it passes, which verifiers before 6.18 do not connect.
+ */
+static __always_inline __u32 lb_quote_len(const struct lb_packet *pkt)
+{
+	__u64 last = (__u16)(pkt->l4 - pkt->l3 + lb_transport_len(pkt->tuple.proto) - 1);
+
+	if (last >= LB_ICMP_QUOTE)
+		last = LB_ICMP_QUOTE - 1;
+	asm volatile("" : "+r"(last));
+	return last + 1;
+}
+
 /* Cuts the packet to what is quoted and makes room for the new headers in front of it. */
 static __always_inline int lb_icmp_make_room(struct __sk_buff *skb, const struct lb_packet *pkt,
 					     int quote, int header)
@@ -72,12 +89,11 @@ static __always_inline int lb_icmp_make_room(struct __sk_buff *skb, const struct
 static __always_inline int lb_reject_ipv4(struct __sk_buff *skb, const struct lb_packet *pkt,
 					  const struct lb_icmp *icmp)
 {
-	int quote = pkt->tuple.proto == IPPROTO_TCP ? 40 : 28;
+	__u32 quote = lb_quote_len(pkt);
 	struct lb_icmp_v4 out = { .icmp = *icmp };
 	int len = sizeof(out.ip) + LB_ICMP_HEADER + quote;
 
-	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, 28) ||
-	    (quote == 40 && bpf_skb_load_bytes(skb, pkt->l3, out.quote, 40)))
+	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, quote))
 		return -1;
 	out.ip.version = 4;
 	out.ip.ihl = 5;
@@ -91,9 +107,7 @@ static __always_inline int lb_reject_ipv4(struct __sk_buff *skb, const struct lb
 		bpf_csum_diff(NULL, 0, (__be32 *)&out.icmp, LB_ICMP_HEADER + sizeof(out.quote), 0));
 	if (lb_icmp_make_room(skb, pkt, quote, sizeof(out.ip) + LB_ICMP_HEADER))
 		return -1;
-	if (quote == 40)
-		return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out), 0);
-	return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out) - 12, 0);
+	return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out) - LB_ICMP_QUOTE + quote, 0);
 }
 
 /* The pseudo header of RFC 8200 8.1: both addresses, the length, the next header. */
@@ -111,11 +125,10 @@ static __always_inline __u16 lb_icmp6_csum(struct lb_icmp_v6 *out, __u32 len)
 static __always_inline int lb_reject_ipv6(struct __sk_buff *skb, const struct lb_packet *pkt,
 					  const struct lb_icmp *icmp)
 {
-	int quote = pkt->tuple.proto == IPPROTO_TCP ? 60 : 48;
+	__u32 quote = lb_quote_len(pkt);
 	struct lb_icmp_v6 out = { .icmp = *icmp };
 
-	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, 48) ||
-	    (quote == 60 && bpf_skb_load_bytes(skb, pkt->l3, out.quote, 60)))
+	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, quote))
 		return -1;
 	out.ip.version = 6;
 	out.ip.payload_len = bpf_htons(LB_ICMP_HEADER + quote);
@@ -126,18 +139,40 @@ static __always_inline int lb_reject_ipv6(struct __sk_buff *skb, const struct lb
 	out.icmp.csum = lb_icmp6_csum(&out, LB_ICMP_HEADER + quote);
 	if (lb_icmp_make_room(skb, pkt, quote, sizeof(out.ip) + LB_ICMP_HEADER))
 		return -1;
-	if (quote == 60)
-		return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out), 0);
-	return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out) - 12, 0);
+	return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out) - LB_ICMP_QUOTE + quote, 0);
 }
 
-/* LB_REDIRECT when the sender is told, LB_NEXT when the reason is not one to tell. */
+/* Lest a flood of requests becomes one of answers. As the kernel has it, path MTUs go without. */
+static __always_inline int lb_reject_is_due(int reason)
+{
+	__u64 second = lb_now() / LB_SECOND << 32;
+	int zero = 0;
+	__u64 *sent;
+
+	if (reason == LB_DROP_TOO_BIG)
+		return 1;
+	sent = lb_rejects.lookup(&zero);
+	if (!sent)
+		return 0;
+	if (*sent >> 32 != second >> 32)
+		*sent = second;
+	if ((__u32)*sent >= LB_REJECTS_PER_SECOND)
+		return 0;
+	*sent += 1;
+	return 1;
+}
+
+/*
+ * LB_REDIRECT when the sender is told; LB_NEXT when it is not: another reason, a later fragment, or
+ * too many for now.
+ */
 static __always_inline int lb_reject(struct __sk_buff *skb, const struct lb_packet *pkt, int reason,
 				     int hook, __u32 mtu)
 {
 	struct lb_icmp icmp;
 
-	if (!lb_icmp_fill(&icmp, pkt, reason, mtu))
+	if (!lb_has_transport(pkt) || !lb_icmp_fill(&icmp, pkt, reason, mtu) ||
+	    !lb_reject_is_due(reason))
 		return LB_NEXT;
 	if (pkt->is_ipv4 ? lb_reject_ipv4(skb, pkt, &icmp) : lb_reject_ipv6(skb, pkt, &icmp))
 		return LB_NEXT;

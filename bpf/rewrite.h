@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * One tuple becomes another: addresses, ports and their checksums. What is equal is not written.
- * Afterwards direct packet pointers are invalid; pkt->tuple stays what it was.
+ * One tuple becomes another: addresses, ports, TTL and their checksums, in as few calls as the
+ * headers allow. Afterwards direct packet pointers are invalid; pkt stays what it was.
  */
 #ifndef LB_REWRITE_H
 #define LB_REWRITE_H
@@ -9,83 +9,111 @@
 #include "addr.h"
 #include "csum.h"
 #include "packet.h"
+#include "sctp.h"
 #include "verdict.h"
 
+/* The end of an IPv4 header and, where it has no options, the ports behind it. */
+struct lb_ipv4_end {
+	__u8 ttl;
+	__u8 proto;
+	__sum16 check;
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+};
+
+#define LB_IPV4_END_HEADER offsetof(struct lb_ipv4_end, sport)
+
+static __always_inline int lb_rewrite_ports(struct __sk_buff *skb, const struct lb_packet *pkt,
+					    const struct lb_tuple *to)
+{
+	if (!lb_has_transport(pkt))
+		return 0;
+	return bpf_skb_store_bytes(skb, pkt->l4, (void *)&to->sport, 2 * sizeof(to->sport), 0);
+}
+
+/* size: what is stored of it, the whole or LB_IPV4_END_HEADER. diff: of the addresses. */
+static __always_inline int lb_rewrite_ipv4_end(struct __sk_buff *skb, const struct lb_packet *pkt,
+					       const struct lb_tuple *to, __u8 ttl, __u32 diff,
+					       int size)
+{
+	struct lb_ipv4_end end = {
+		.ttl = ttl,
+		.proto = pkt->tuple.proto,
+		.check = lb_csum_ipv4(pkt, ttl, diff),
+		.saddr = to->saddr.word[3],
+		.daddr = to->daddr.word[3],
+		.sport = to->sport,
+		.dport = to->dport,
+	};
+
+	return bpf_skb_store_bytes(skb, pkt->l3 + offsetof(struct iphdr, ttl), &end, size, 0);
+}
+
 static __always_inline int lb_rewrite_ipv4(struct __sk_buff *skb, const struct lb_packet *pkt,
-					   __be32 from, __be32 to, int offset)
+					   const struct lb_tuple *to, __u8 ttl, __u32 diff)
 {
-	if (bpf_l4_csum_replace(skb, lb_csum_offset(pkt), from, to,
-				BPF_F_PSEUDO_HDR | lb_csum_flags(pkt) | sizeof(to)) ||
-	    bpf_l3_csum_replace(skb, pkt->l3 + offsetof(struct iphdr, check), from, to, sizeof(to)))
+	if (lb_is_plain(pkt) && lb_has_transport(pkt))
+		return lb_rewrite_ipv4_end(skb, pkt, to, ttl, diff, sizeof(struct lb_ipv4_end));
+	if (lb_rewrite_ipv4_end(skb, pkt, to, ttl, diff, LB_IPV4_END_HEADER))
 		return -1;
-	return bpf_skb_store_bytes(skb, pkt->l3 + offset, &to, sizeof(to), 0);
+	return lb_rewrite_ports(skb, pkt, to);
 }
 
-/* RECOMPUTE_CSUM: no header checksum makes up for a changed IPv6 address in skb->csum. */
+/* RECOMPUTE_CSUM: no header checksum makes up in skb->csum for what changes in an IPv6 header. */
+static __always_inline int lb_rewrite_ipv6_header(struct __sk_buff *skb,
+						  const struct lb_packet *pkt,
+						  const struct lb_tuple *to, __u8 ttl)
+{
+	if (ttl != pkt->ttl &&
+	    bpf_skb_store_bytes(skb, pkt->l3 + offsetof(struct ipv6hdr, hop_limit), &ttl,
+				sizeof(ttl), BPF_F_RECOMPUTE_CSUM))
+		return -1;
+	return bpf_skb_store_bytes(skb, pkt->l3 + offsetof(struct ipv6hdr, saddr),
+				   (void *)&to->saddr, 2 * sizeof(to->saddr), BPF_F_RECOMPUTE_CSUM);
+}
+
 static __always_inline int lb_rewrite_ipv6(struct __sk_buff *skb, const struct lb_packet *pkt,
-					   const struct lb_addr *from, const struct lb_addr *to,
-					   int offset)
+					   const struct lb_tuple *to, __u8 ttl)
 {
-	__s64 diff = bpf_csum_diff((__be32 *)from, sizeof(*from), (__be32 *)to, sizeof(*to), 0);
-
-	if (bpf_l4_csum_replace(skb, lb_csum_offset(pkt), 0, diff,
-				BPF_F_PSEUDO_HDR | lb_csum_flags(pkt)))
+	if (lb_rewrite_ipv6_header(skb, pkt, to, ttl))
 		return -1;
-	return bpf_skb_store_bytes(skb, pkt->l3 + offset, (void *)to, sizeof(*to),
-				   BPF_F_RECOMPUTE_CSUM);
+	return lb_rewrite_ports(skb, pkt, to);
 }
 
-static __always_inline int lb_rewrite_addr(struct __sk_buff *skb, const struct lb_packet *pkt,
-					   const struct lb_addr *from, const struct lb_addr *to,
-					   int is_source)
+/* addresses: the difference of the addresses. */
+static __always_inline int lb_rewrite_l4_csum(struct __sk_buff *skb, const struct lb_packet *pkt,
+					      const struct lb_tuple *to, __u32 addresses)
 {
-	if (lb_addr_is_equal(from, to))
-		return 0;
-	if (pkt->is_ipv4)
-		return lb_rewrite_ipv4(skb, pkt, from->word[3], to->word[3],
-				       is_source ? offsetof(struct iphdr, saddr) :
-						   offsetof(struct iphdr, daddr));
-	return lb_rewrite_ipv6(skb, pkt, from, to,
-			       is_source ? offsetof(struct ipv6hdr, saddr) :
-					   offsetof(struct ipv6hdr, daddr));
-}
+	__u64 flags = lb_csum_flags(pkt);
+	__u32 ports;
 
-static __always_inline int lb_rewrite_port(struct __sk_buff *skb, const struct lb_packet *pkt,
-					   __be16 from, __be16 to, int offset)
-{
-	if (from == to)
-		return 0;
-	if (bpf_l4_csum_replace(skb, lb_csum_offset(pkt), from, to,
-				lb_csum_flags(pkt) | sizeof(to)))
+	if (pkt->tuple.proto == IPPROTO_SCTP)
+		return lb_sctp_note(skb, pkt, to);
+	ports = lb_csum_diff(&pkt->tuple.sport, &to->sport, 2 * sizeof(to->sport));
+	if (bpf_l4_csum_replace(skb, lb_csum_offset(pkt), 0, addresses, BPF_F_PSEUDO_HDR | flags))
 		return -1;
-	return bpf_skb_store_bytes(skb, pkt->l4 + offset, &to, sizeof(to), 0);
+	return bpf_l4_csum_replace(skb, lb_csum_offset(pkt), 0, ports, flags);
 }
 
+/*
+ * ttl: the new TTL or hop limit. diff: of a mapped IPv4 address only the end counts. The checksum
+ * of a whole datagram is in its first fragment.
+ */
 static __always_inline int lb_rewrite(struct __sk_buff *skb, const struct lb_packet *pkt,
-				      const struct lb_tuple *to)
+				      const struct lb_tuple *to, __u8 ttl)
 {
-	if (lb_rewrite_addr(skb, pkt, &pkt->tuple.saddr, &to->saddr, 1) ||
-	    lb_rewrite_addr(skb, pkt, &pkt->tuple.daddr, &to->daddr, 0) ||
-	    lb_rewrite_port(skb, pkt, pkt->tuple.sport, to->sport,
-			    offsetof(struct udphdr, source)) ||
-	    lb_rewrite_port(skb, pkt, pkt->tuple.dport, to->dport, offsetof(struct udphdr, dest)))
+	__u32 diff = lb_csum_diff(&pkt->tuple.saddr, &to->saddr, 2 * sizeof(to->saddr));
+	int error;
+
+	if (lb_has_transport(pkt) && lb_rewrite_l4_csum(skb, pkt, to, diff))
 		return -LB_DROP_REWRITE;
-	return LB_NEXT;
-}
-
-/* TTL or hop limit minus one; the caller has refused a packet that has none left. */
-static __always_inline int lb_rewrite_ttl(struct __sk_buff *skb, const struct lb_packet *pkt)
-{
-	__be16 from = bpf_htons((pkt->ttl << 8) | pkt->tuple.proto);
-	__be16 to = bpf_htons(((pkt->ttl - 1) << 8) | pkt->tuple.proto);
-	__u8 hop_limit = pkt->ttl - 1;
-
-	if (!pkt->is_ipv4)
-		return bpf_skb_store_bytes(skb, pkt->l3 + offsetof(struct ipv6hdr, hop_limit),
-					   &hop_limit, sizeof(hop_limit), BPF_F_RECOMPUTE_CSUM);
-	if (bpf_l3_csum_replace(skb, pkt->l3 + offsetof(struct iphdr, check), from, to, sizeof(to)))
-		return -1;
-	return bpf_skb_store_bytes(skb, pkt->l3 + offsetof(struct iphdr, ttl), &to, sizeof(to), 0);
+	if (pkt->is_ipv4)
+		error = lb_rewrite_ipv4(skb, pkt, to, ttl, diff);
+	else
+		error = lb_rewrite_ipv6(skb, pkt, to, ttl);
+	return error ? -LB_DROP_REWRITE : LB_NEXT;
 }
 
 #endif

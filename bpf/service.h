@@ -3,13 +3,17 @@
 #ifndef LB_SERVICE_H
 #define LB_SERVICE_H
 
+#include "affinity.h"
 #include "backend.h"
 #include "conntrack.h"
 #include "counters.h"
+#include "filter.h"
 #include "forward.h"
 #include "frontend.h"
 #include "maps.h"
+#include "masquerade.h"
 #include "packet.h"
+#include "source_range.h"
 
 /* What an entry point knows about the packets it sees. */
 struct lb_place {
@@ -47,24 +51,50 @@ static __always_inline int lb_has_connected_socket(struct __sk_buff *skb,
 	return is_connected;
 }
 
-/* LB_NEXT with match filled, LB_PASS when no frontend, or a negative reason. */
+/* By its address, if the filter says so. A wildcard, which stands for NodePorts, is nobody's. */
+static __always_inline int lb_service_match_vip(struct lb_frontend_key *key, struct lb_match *match)
+{
+	__be16 end = bpf_htons(bpf_ntohl(key->addr.word[3]) & 0xffff);
+
+	return lb_filter_flags(end) & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) &&
+	       lb_frontend_lookup(key, match) && match->desc->type != LB_NODE_PORT;
+}
+
+/*
+ * LB_NEXT with match filled, LB_PASS when no frontend, or a negative reason. What the address is to
+ * us is only asked when it is no frontend itself.
+ */
 static __always_inline int lb_service_match(struct __sk_buff *skb, const struct lb_packet *pkt,
 					    struct lb_match *match)
 {
-	__u64 flags = lb_addr_flags_of(&pkt->tuple.daddr);
 	struct lb_frontend_key key = {
 		.addr = pkt->tuple.daddr,
 		.port = pkt->tuple.dport,
 		.proto = pkt->tuple.proto,
 	};
+	__u64 flags;
 
-	if (flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) && lb_frontend_lookup(&key, match))
+	if (lb_service_match_vip(&key, match))
 		return LB_NEXT;
+	flags = lb_addr_flags_of(&pkt->tuple.daddr);
 	if (flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(&key, match))
 		return lb_has_connected_socket(skb, pkt) ? LB_PASS : LB_NEXT;
 	if (flags & LB_ADDR_CLUSTER_IP && !(flags & LB_ADDR_NODE))
 		return -LB_DROP_UNKNOWN_PORT;
 	return LB_PASS;
+}
+
+static __always_inline int lb_service_choose(const struct lb_desc *desc,
+					     const struct lb_range *range,
+					     const struct lb_addr *client, struct lb_choice *choice)
+{
+	int verdict = lb_source_range_check(desc, client);
+
+	if (verdict)
+		return verdict;
+	if (desc->affinity_timeout)
+		return lb_affinity_select(desc, range, client, choice);
+	return lb_backend_select(range, choice);
 }
 
 /* Fills the destination side of the flow. */
@@ -73,20 +103,18 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
 					     const struct lb_place *place, struct lb_flow *flow,
 					     struct lb_choice *choice)
 {
-	int verdict;
+	const struct lb_desc *desc = match->desc;
+	const struct lb_range *range = place->is_local_source ? &desc->local : &desc->others;
+	int verdict = lb_service_choose(desc, range, &pkt->tuple.saddr, choice);
 
-	if (place->is_local_source)
-		verdict = lb_backend_select(&match->desc->local, choice);
-	else
-		verdict = lb_backend_select(&match->desc->others, choice);
-	if (verdict) {
-		lb_count_failure(match->index, verdict);
+	if (verdict)
 		return verdict;
-	}
 	flow->to = pkt->tuple;
 	flow->to.daddr = choice->backend->addr;
 	flow->to.dport = choice->backend->port;
-	flow->service = match->desc->service;
+	flow->service = desc->service;
+	flow->frontend = match->index;
+	flow->desc_flags = desc->flags;
 	flow->backend = choice->index;
 	flow->generation = choice->backend->generation;
 	flow->hook = place->hook;
@@ -94,49 +122,36 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
 }
 
 /* A pod that reaches itself must see another source, or it would answer itself directly. */
-static __always_inline int lb_service_from_pod(const struct lb_packet *pkt, struct lb_flow *flow)
+static __always_inline int lb_service_from_pod(struct __sk_buff *skb, const struct lb_packet *pkt,
+					       const struct lb_match *match,
+					       const struct lb_choice *choice, struct lb_flow *flow,
+					       struct bpf_fib_lookup *fib)
 {
-	struct lb_settings *settings;
-	int zero = 0;
+	int verdict;
 
 	flow->reply_hook = LB_HOOK_POD_EGRESS;
-	if (!lb_addr_is_equal(&flow->to.daddr, &pkt->tuple.saddr))
-		return LB_NEXT;
-	settings = lb_settings.lookup(&zero);
-	if (!settings)
-		return -LB_DROP_NO_SNAT_ADDRESS;
-	flow->to.saddr = pkt->is_ipv4 ? settings->node4 : settings->node6;
-	flow->reply_hook = LB_HOOK_POD_INGRESS;
-	flow->flags = LB_CT_SNAT | LB_CT_HAIRPIN;
-	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
+	if (lb_addr_is_equal(&flow->to.daddr, &pkt->tuple.saddr)) {
+		verdict = lb_masquerade_here(pkt, flow);
+		flow->flags |= LB_CT_HAIRPIN;
+		return verdict;
+	}
+	if (lb_must_masquerade(match->desc, choice))
+		return lb_masquerade(skb, pkt, choice, flow, fib);
+	return LB_NEXT;
 }
 
-/* A backend here keeps the client's address; one elsewhere must answer through this node. */
+/* Otherwise a backend here keeps the client's address; one elsewhere must answer through this node. */
 static __always_inline int lb_service_from_outside(struct __sk_buff *skb,
 						   const struct lb_packet *pkt,
+						   const struct lb_match *match,
 						   const struct lb_choice *choice,
 						   struct lb_flow *flow, struct bpf_fib_lookup *fib)
 {
-	struct lb_device *device;
-	__u32 ifindex;
-	int verdict;
-
-	if (choice->backend->flags & LB_BACKEND_LOCAL) {
-		flow->reply_hook = LB_HOOK_HOST_EGRESS;
-		flow->ifindex = skb->ifindex;
-		return LB_NEXT;
-	}
-	verdict = lb_fib_lookup(fib, skb, pkt, &flow->to.daddr);
-	if (verdict)
-		return verdict;
-	ifindex = fib->ifindex;
-	device = lb_devices.lookup(&ifindex);
-	if (!device)
-		return -LB_DROP_NO_SNAT_ADDRESS;
-	flow->to.saddr = pkt->is_ipv4 ? device->snat4 : device->snat6;
-	flow->reply_hook = LB_HOOK_HOST_INGRESS;
-	flow->flags = LB_CT_SNAT;
-	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
+	if (!(choice->backend->flags & LB_BACKEND_LOCAL) || lb_must_masquerade(match->desc, choice))
+		return lb_masquerade(skb, pkt, choice, flow, fib);
+	flow->reply_hook = LB_HOOK_HOST_EGRESS;
+	flow->ifindex = skb->ifindex;
+	return LB_NEXT;
 }
 
 /* The host's own packets that no socket hook saw: routed again, and answered to the stack. */

@@ -24,66 +24,121 @@ static __always_inline __u16 lb_snat_random_port(const struct lb_settings *setti
 	return settings->snat_ports[1].first + n - first;
 }
 
-/* Whether a live flow has this reply tuple; with UDP, one that was answered within its timeout. */
-static __always_inline int lb_snat_is_taken(struct lb_tuple *reply,
-					    const struct lb_settings *settings, __u64 now)
-{
-	struct lb_conntrack *old = lb_conntrack_lookup(reply);
+/* How long a handshake may take whose port others need. */
+#define LB_HANDSHAKE (3 * LB_SECOND)
 
-	if (!old)
+/*
+ * Gives the reply tuple to the entry, if nobody has it. Returns 0 when that worked; else old is who
+ * has it, or NULL. Nobody looks into lb_ct_short before: inserting fails where an entry is.
+ */
+static __always_inline int lb_snat_claim(struct lb_tuple *reply, struct lb_conntrack *entry,
+					 struct lb_conntrack **old)
+{
+	*old = reply->proto == IPPROTO_UDP ? NULL : lb_conntrack.lookup(reply);
+	if (*old)
+		return -1;
+	if (!lb_ct_short.insert(reply, entry))
 		return 0;
-	if (reply->proto == IPPROTO_UDP)
-		return (__s64)(now - old->last_seen) < (__s64)(settings->udp_timeout * LB_SECOND);
-	return !(old->state & LB_CT_CLOSED);
-}
-
-/* Fills reply->dport. Returns 0 when a port was found. */
-static __always_inline int lb_snat_pick(struct lb_tuple *reply, const struct lb_settings *settings,
-					__u64 now)
-{
-	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
-		reply->dport = bpf_htons(lb_snat_random_port(settings));
-		if (!lb_snat_is_taken(reply, settings, now))
-			return 0;
-	}
+	*old = lb_ct_short.lookup(reply);
 	return -1;
 }
 
-/* Forgets the flow that had the reply tuple, if it has ended or is the same one. 0 if it is free. */
-static __always_inline int lb_snat_free(struct lb_packet *pkt, struct lb_tuple *reply,
-					const struct lb_conntrack *entry,
+/* How long a pod may have a closed connection in TIME_WAIT, where a new one is not welcome. */
+#define LB_TIME_WAIT (60 * LB_SECOND)
+
+/*
+ * Whether the flow is over; with UDP, whether it was not answered within its timeout.
+ * choosy: whether there may be better ones than one that has only just ended.
+ */
+static __always_inline int lb_snat_has_ended(const struct lb_tuple *reply,
+					     const struct lb_conntrack *old,
+					     const struct lb_settings *settings, __u64 now,
+					     int choosy)
+{
+	__s64 silence = now - old->last_seen;
+
+	if (reply->proto == IPPROTO_UDP)
+		return silence >= lb_conntrack_udp_timeout(settings, old->state);
+	return lb_ct_state(old) & LB_CT_CLOSED && (!choosy || silence >= (__s64)LB_TIME_WAIT);
+}
+
+/* Whether the flow is a handshake that the backend or the client has not gone on with in time. */
+static __always_inline int lb_snat_is_abandoned(struct lb_packet *pkt, const struct lb_tuple *reply,
+						const struct lb_conntrack *old, __u64 now)
+{
+	struct lb_conntrack *original;
+
+	if (reply->proto == IPPROTO_UDP || lb_ct_state(old) & (LB_CT_ESTABLISHED | LB_CT_ACK) ||
+	    (__s64)(now - old->created) < (__s64)LB_HANDSHAKE)
+		return 0;
+	if (!(old->state & LB_CT_SYN))
+		return 1;
+	original = lb_conntrack_peer(reply, old, &pkt->peer);
+	return !original || !(original->state & LB_CT_ACK);
+}
+
+/* Fills reply->dport. Returns 0 when the entry has the tuple; else old, if any, may be taken over. */
+static __always_inline int lb_snat_pick(struct lb_packet *pkt, struct lb_tuple *reply,
+					struct lb_conntrack *entry, struct lb_conntrack **old,
 					const struct lb_settings *settings)
 {
-	struct lb_conntrack *old = lb_conntrack_lookup(reply);
-	int is_established;
+	__u64 now = entry->created;
+	int is_last;
 
-	if (!old)
+	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
+		is_last = i >= LB_SNAT_ATTEMPTS - LB_SNAT_LAST_RESORTS;
+		reply->dport = bpf_htons(lb_snat_random_port(settings));
+		if (!lb_snat_claim(reply, entry, old))
+			return 0;
+		if (*old && (lb_snat_has_ended(reply, *old, settings, now, !is_last) ||
+			     (is_last && lb_snat_is_abandoned(pkt, reply, *old, now))))
+			return -1;
+	}
+	*old = NULL;
+	return -1;
+}
+
+/* Whether the client's port is free, or old may be taken over: it has ended or is the same flow. */
+static __always_inline int lb_snat_keep(struct lb_tuple *reply, struct lb_conntrack *entry,
+					struct lb_conntrack **old,
+					const struct lb_settings *settings)
+{
+	if (!lb_snat_claim(reply, entry, old))
 		return 0;
-	if (!lb_tuple_is_equal(&old->to, &entry->to) &&
-	    lb_snat_is_taken(reply, settings, entry->created))
-		return -1;
-	is_established = old->state & LB_CT_ESTABLISHED;
+	if (*old && !lb_tuple_is_equal(&(*old)->to, &entry->to) &&
+	    !lb_snat_has_ended(reply, *old, settings, entry->created, 0))
+		*old = NULL;
+	return -1;
+}
+
+/* Forgets the flow that has the reply tuple, and gives it to the entry. Returns 0 on success. */
+static __always_inline int lb_snat_take_over(struct lb_packet *pkt, struct lb_tuple *reply,
+					     const struct lb_conntrack *old,
+					     struct lb_conntrack *entry)
+{
+	int is_established = lb_ct_state(old) & LB_CT_ESTABLISHED;
+
 	if (lb_conntrack_peer(reply, old, &pkt->peer))
 		lb_conntrack_delete(&pkt->peer, is_established);
 	lb_conntrack_delete(reply, is_established);
-	return 0;
+	return lb_ct_short.insert(reply, entry);
 }
 
+/*
+ * Fills reply->dport and gives the tuple to the entry. Returns 0 when that worked. What is not
+ * masqueraded keeps the client's port, unless that has a flow to the backend already.
+ */
 static __always_inline int lb_snat_reserve(struct lb_packet *pkt, const struct lb_flow *flow,
-					   struct lb_tuple *reply, struct lb_conntrack *entry)
+					   struct lb_tuple *reply, struct lb_conntrack *entry,
+					   const struct lb_settings *settings)
 {
-	struct lb_settings *settings;
-	int zero = 0;
+	struct lb_conntrack *old = NULL;
 
-	settings = lb_settings.lookup(&zero);
-	if (!settings)
-		return -LB_DROP_SNAT_PORTS;
-	if (flow->flags & LB_CT_SNAT || lb_snat_free(pkt, reply, entry, settings)) {
-		if (lb_snat_pick(reply, settings, entry->created) ||
-		    lb_snat_free(pkt, reply, entry, settings))
-			return -LB_DROP_SNAT_PORTS;
-	}
-	return lb_ct_short.insert(reply, entry) ? -LB_DROP_SNAT_PORTS : LB_NEXT;
+	if (!(flow->flags & LB_CT_SNAT) && !lb_snat_keep(reply, entry, &old, settings))
+		return 0;
+	if (!old && !lb_snat_pick(pkt, reply, entry, &old, settings))
+		return 0;
+	return old ? lb_snat_take_over(pkt, reply, old, entry) : -1;
 }
 
 /*
@@ -93,25 +148,25 @@ static __always_inline int lb_snat_reserve(struct lb_packet *pkt, const struct l
  */
 static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_flow *flow)
 {
+	struct lb_settings *settings;
 	struct lb_conntrack *entry;
 	struct lb_tuple reply;
-	int verdict;
 	int zero = 0;
 
+	settings = lb_settings.lookup(&zero);
 	entry = lb_ct_scratch.lookup(&zero);
-	if (!entry)
+	if (!settings || !entry)
 		return -LB_DROP_CONNTRACK_FULL;
 	lb_tuple_reverse(&reply, &flow->to);
 	lb_conntrack_fill(entry, flow, lb_now());
 	lb_conntrack_fill_reply(entry, flow, &pkt->tuple);
-	verdict = lb_snat_reserve(pkt, flow, &reply, entry);
-	if (verdict)
-		return verdict;
+	if (lb_snat_reserve(pkt, flow, &reply, entry, settings))
+		return -LB_DROP_SNAT_PORTS;
 	flow->to.sport = reply.dport;
 	lb_conntrack_fill(entry, flow, entry->created);
 	entry->state = LB_CT_SYN;
-	entry->packets = 1;
-	entry->bytes = pkt->len;
+	entry->packets = pkt->segs;
+	entry->bytes = lb_payload(pkt);
 	if (lb_ct_short.update(&pkt->tuple, entry)) {
 		lb_ct_short.delete(&reply);
 		return -LB_DROP_CONNTRACK_FULL;

@@ -4,20 +4,15 @@
 #define LB_SOCKET_H
 
 #include "addr.h"
+#include "affinity.h"
 #include "backend.h"
+#include "client.h"
 #include "counters.h"
 #include "frontend.h"
 #include "maps.h"
 #include "record.h"
+#include "source_range.h"
 #include "verdict.h"
-
-static __always_inline __u32 lb_netns_flags(struct bpf_sock_addr *ctx)
-{
-	__u64 cookie = bpf_get_netns_cookie(ctx);
-	struct lb_netns *netns = lb_netns.lookup(&cookie);
-
-	return netns ? netns->flags : 0;
-}
 
 /*
  * Whether this hook is the one to translate, not tc: TCP always, UDP for the host and for pods
@@ -36,14 +31,29 @@ static __always_inline int lb_socket_is_ours(struct bpf_sock_addr *ctx)
 	return !(lb_netns_flags(ctx) & LB_NETNS_COVERED);
 }
 
-/* NodePorts: any accepted node address; the loopback ones only for processes of the host. */
+/* Of IPv4 only and by choice, as with kube-proxy; a pod's loopback is its own. */
+static __always_inline int lb_socket_localhost(struct bpf_sock_addr *ctx,
+					       struct lb_frontend_key *key, struct lb_match *match)
+{
+	struct lb_settings *settings;
+	int zero = 0;
+
+	if (!lb_addr_is_ipv4(&key->addr))
+		return 0;
+	settings = lb_settings.lookup(&zero);
+	if (!settings || !(settings->flags & LB_SETTING_LOCALHOST))
+		return 0;
+	return lb_node_port_lookup(key, match) && (lb_netns_flags(ctx) & LB_NETNS_HOST);
+}
+
+/* NodePorts: any accepted node address. */
 static __always_inline int lb_socket_node_port(struct bpf_sock_addr *ctx,
 					       struct lb_frontend_key *key, struct lb_match *match)
 {
 	__u64 flags;
 
 	if (lb_addr_is_own_host(&key->addr))
-		return lb_node_port_lookup(key, match) && (lb_netns_flags(ctx) & LB_NETNS_HOST);
+		return lb_socket_localhost(ctx, key, match);
 	flags = lb_addr_flags_of(&key->addr);
 	if (flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(key, match))
 		return 1;
@@ -59,30 +69,71 @@ static __always_inline int lb_socket_match(struct bpf_sock_addr *ctx, struct lb_
 	return lb_socket_node_port(ctx, key, match);
 }
 
+/* What needs the client's address in the packet is left to tc, if that covers the pod. */
+static __always_inline int lb_socket_client(struct bpf_sock_addr *ctx, const struct lb_desc *desc)
+{
+	__u32 flags;
+
+	if (!lb_client_matters(desc) && !(desc->flags & LB_DESC_MASQUERADE))
+		return LB_NEXT;
+	flags = lb_netns_flags(ctx);
+	return flags & LB_NETNS_COVERED ? LB_PASS : lb_source_range_of_socket(desc, flags);
+}
+
+static __always_inline int lb_socket_choose(struct bpf_sock_addr *ctx, const struct lb_desc *desc,
+					    const struct lb_addr *peer, struct lb_choice *choice)
+{
+	int verdict = lb_socket_client(ctx, desc);
+	struct lb_addr client;
+
+	if (verdict)
+		return verdict;
+	if (!desc->affinity_timeout)
+		return lb_backend_select(&desc->local, choice);
+	lb_client_of_socket(ctx, peer, &client);
+	return lb_affinity_select(desc, &desc->local, &client, choice);
+}
+
+/* Without a way to say so here it is left to tc. */
+static __always_inline int lb_socket_refuse(struct bpf_sock_addr *ctx, const struct lb_peer *peer,
+					    const struct lb_match *match, int verdict)
+{
+	if (!LB_HAS_SET_RETVAL)
+		return LB_PASS;
+	if (match)
+		lb_count_failure(match->index, verdict);
+	lb_socket_tell_failure(ctx, peer, match ? match->desc : NULL, verdict);
+	return verdict;
+}
+
 /*
- * LB_PASS: not a frontend, or not for this hook. A range that is empty and drops is left to tc as
- * well, where nothing is sent back; a refusal is answered here.
+ * LB_PASS: not a frontend, or not for this hook. A range that is empty and drops is left to tc,
+ * where nothing is sent back; a refusal is answered here.
  */
 static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const struct lb_peer *peer,
-					    struct lb_choice *choice)
+					    struct lb_match *match, struct lb_choice *choice)
 {
 	struct lb_frontend_key key = { .addr = peer->addr,
 				       .port = peer->port,
 				       .proto = ctx->protocol };
-	struct lb_match match = {};
-	int verdict = lb_socket_match(ctx, &key, &match);
+	int verdict = lb_socket_match(ctx, &key, match);
+	struct lb_desc *desc = match->desc;
 
 	if (!verdict || !lb_socket_is_ours(ctx))
 		return LB_PASS;
 	if (verdict < 0)
-		return verdict;
-	verdict = lb_backend_select(&match.desc->local, choice);
-	if (verdict == -LB_DROP_NO_LOCAL_ENDPOINT)
+		return lb_socket_refuse(ctx, peer, NULL, verdict);
+	/* Looked at once more: the compiler may keep `verdict` where older verifiers lose sight of it. */
+	asm volatile("" : "+r"(desc));
+	if (!desc)
+		return LB_PASS;
+	match->desc = desc;
+	verdict = lb_socket_choose(ctx, desc, &peer->addr, choice);
+	if (verdict == LB_PASS || verdict == -LB_DROP_NO_LOCAL_ENDPOINT)
 		return LB_PASS;
 	if (verdict)
-		lb_count_failure(match.index, verdict);
-	else
-		lb_count_connection(match.index, choice->index);
+		return lb_socket_refuse(ctx, peer, match, verdict);
+	lb_count_connection(match->index, choice->index);
 	return verdict;
 }
 
@@ -95,6 +146,7 @@ static __always_inline void lb_peer_take(struct lb_peer *peer, const struct lb_c
 static __always_inline int lb_socket_connect(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_choice choice = {};
+	struct lb_match match = {};
 	struct lb_peer frontend;
 	int verdict;
 
@@ -102,18 +154,19 @@ static __always_inline int lb_socket_connect(struct bpf_sock_addr *ctx, struct l
 		return LB_PASS;
 	peer->port = ctx->user_port;
 	frontend = *peer;
-	verdict = lb_socket_select(ctx, peer, &choice);
+	verdict = lb_socket_select(ctx, peer, &match, &choice);
 	if (verdict)
 		return verdict;
 	lb_peer_take(peer, &choice);
 	lb_peer_filter_add(peer);
-	lb_socket_record(ctx, LB_DIR_REPLY, peer, &frontend, &choice);
+	lb_socket_record(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
 	return LB_REDIRECT;
 }
 
 static __always_inline int lb_socket_send(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_choice choice = {};
+	struct lb_match match = {};
 	struct lb_peer frontend;
 	int verdict;
 
@@ -123,12 +176,12 @@ static __always_inline int lb_socket_send(struct bpf_sock_addr *ctx, struct lb_p
 	if (lb_socket_recall(ctx, peer))
 		return LB_REDIRECT;
 	frontend = *peer;
-	verdict = lb_socket_select(ctx, peer, &choice);
+	verdict = lb_socket_select(ctx, peer, &match, &choice);
 	if (verdict)
 		return verdict;
 	lb_peer_take(peer, &choice);
-	lb_socket_record(ctx, LB_DIR_ORIGINAL, &frontend, peer, &choice);
-	lb_socket_record(ctx, LB_DIR_REPLY, peer, &frontend, &choice);
+	lb_socket_record(ctx, LB_DIR_ORIGINAL, &frontend, peer, &match, &choice);
+	lb_socket_record(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
 	return LB_REDIRECT;
 }
 
@@ -137,7 +190,7 @@ static __always_inline int lb_socket_exit(int verdict)
 {
 	if (verdict >= 0)
 		return 1;
-	lb_count_drop_reason(-verdict);
+	lb_count_drop_at(LB_DROP_AT_SOCKET, -verdict);
 #if LB_HAS_SET_RETVAL
 	bpf_set_retval(-ECONNREFUSED);
 	return 0;

@@ -4,8 +4,10 @@
 #define LB_TRACK_H
 
 #include "conntrack.h"
+#include "counters.h"
 #include "maps.h"
 #include "packet.h"
+#include "tell.h"
 
 /* While lb_conntrack is full the flow stays where it is, and every packet tries again. */
 static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry)
@@ -15,7 +17,7 @@ static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct l
 	if (!reply || !(reply->state & LB_CT_SYN))
 		return;
 	entry->state |= LB_CT_ESTABLISHED;
-	reply->state |= LB_CT_ESTABLISHED;
+	reply->peer_state |= LB_CT_ESTABLISHED;
 	if (!lb_conntrack.update(&pkt->peer, reply)) {
 		if (!lb_conntrack.update(&pkt->tuple, entry)) {
 			lb_ct_short.delete(&pkt->peer);
@@ -25,17 +27,51 @@ static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct l
 		lb_conntrack.delete(&pkt->peer);
 	}
 	entry->state &= ~LB_CT_ESTABLISHED;
-	reply->state &= ~LB_CT_ESTABLISHED;
+	reply->peer_state &= ~LB_CT_ESTABLISHED;
 }
 
-static __always_inline void lb_conntrack_close_one(struct lb_tuple *key, struct lb_conntrack *entry)
+/* Moves a closed entry back, by way of a copy. Returns 0 unless another packet has just done so. */
+static __always_inline int lb_conntrack_retire(struct lb_tuple *key,
+					       const struct lb_conntrack *entry)
 {
-	entry->state |= LB_CT_CLOSED;
-	if (!(entry->state & LB_CT_ESTABLISHED))
-		return;
-	entry->state &= ~LB_CT_ESTABLISHED;
-	if (!lb_ct_short.update(key, entry))
-		lb_conntrack.delete(key);
+	struct lb_conntrack *closed;
+	int zero = 0;
+
+	closed = lb_ct_scratch.lookup(&zero);
+	if (!closed || !(lb_ct_state(entry) & LB_CT_ESTABLISHED))
+		return 0;
+	*closed = *entry;
+	closed->state &= ~LB_CT_ESTABLISHED;
+	closed->peer_state &= ~LB_CT_ESTABLISHED;
+	return lb_ct_short.update(key, closed) ? 0 : lb_conntrack.delete(key);
+}
+
+static __always_inline int lb_conntrack_retire_both(struct lb_packet *pkt,
+						    const struct lb_conntrack *entry,
+						    const struct lb_conntrack *other)
+{
+	int is_original = entry->direction == LB_DIR_ORIGINAL;
+	int peer = lb_conntrack_retire(&pkt->peer, other);
+	int own = lb_conntrack_retire(&pkt->tuple, entry);
+
+	return is_original ? own : peer;
+}
+
+/* SHUTDOWN COMPLETE and ABORT of SCTP look the same here: the first is the usual end. */
+static __always_inline int lb_conntrack_how_reset(const struct lb_packet *pkt,
+						  const struct lb_conntrack *entry)
+{
+	if (entry->direction == LB_DIR_REPLY && !(entry->state & LB_CT_SYN))
+		return LB_END_BACKEND_REFUSED;
+	return pkt->tuple.proto == IPPROTO_SCTP ? LB_END_CLOSED : LB_END_RESET;
+}
+
+/* Whether the client resets what answered its SYN with a bare ACK: see lb_conntrack_retry(). */
+static __always_inline int lb_conntrack_may_retry(const struct lb_conntrack *entry,
+						  const struct lb_conntrack *other)
+{
+	return entry->direction == LB_DIR_ORIGINAL && lb_ct_state(entry) == LB_CT_SYN &&
+	       lb_ct_state(other) == LB_CT_ACK;
 }
 
 /* A reset may be forged or out of window: the flow goes where pressure may take it, no further. */
@@ -43,53 +79,71 @@ static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_
 {
 	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
 
-	if (other)
-		lb_conntrack_close_one(&pkt->peer, other);
-	lb_conntrack_close_one(&pkt->tuple, entry);
+	if (!other) {
+		entry->state |= LB_CT_CLOSED;
+		lb_conntrack_retire(&pkt->tuple, entry);
+		return;
+	}
+	if (!lb_conntrack_may_retry(entry, other))
+		lb_flow_end(pkt, entry, other, lb_conntrack_how_reset(pkt, entry));
+	entry->state |= LB_CT_CLOSED;
+	other->peer_state |= LB_CT_CLOSED;
+	if (lb_conntrack_retire_both(pkt, entry, other))
+		lb_flow_end_elsewhere();
 }
 
 /* A FIN: the other direction is told which acknowledgement covers it. */
 static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
-	__u32 payload = pkt->len - (pkt->l4 - pkt->l3) - pkt->header_len;
 
 	if (!other)
 		return;
-	other->fin_end = pkt->seq + payload + 1;
-	other->state |= LB_CT_PEER_FIN;
-	if (entry->state & LB_CT_PEER_FIN) {
-		other->state |= LB_CT_CLOSED;
+	other->fin_end = pkt->seq + lb_payload(pkt) + 1;
+	other->peer_state |= LB_CT_PEER_FIN;
+	if (lb_ct_state(entry) & LB_CT_PEER_FIN) {
+		other->peer_state |= LB_CT_CLOSED;
 		entry->state |= LB_CT_CLOSED;
 	}
 }
 
-/* Both sides have acknowledged the other's FIN: nothing that matters can follow. */
+/*
+ * Both sides have acknowledged the other's FIN: nothing that matters can follow. A masqueraded flow
+ * is kept as a closed one, lest its port is given to another while the pod has it in TIME_WAIT.
+ */
 static __always_inline void lb_conntrack_fin_acked(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
 	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	int is_late;
 
 	entry->state |= LB_CT_FIN_ACKED;
-	if (other && other->state & LB_CT_FIN_ACKED)
-		lb_conntrack_remove(pkt, entry);
+	if (!other || !(other->state & LB_CT_FIN_ACKED))
+		return;
+	lb_flow_end(pkt, entry, other, LB_END_CLOSED);
+	if (entry->flags & LB_CT_SNAT)
+		is_late = lb_conntrack_retire_both(pkt, entry, other);
+	else
+		is_late = lb_conntrack_remove(pkt, entry);
+	if (is_late)
+		lb_flow_end_elsewhere();
 }
 
 static __always_inline void lb_conntrack_track_ack(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
-	__u8 fin = entry->state & (LB_CT_PEER_FIN | LB_CT_FIN_ACKED);
+	__u8 fin = lb_ct_state(entry) & (LB_CT_PEER_FIN | LB_CT_FIN_ACKED);
 
 	entry->state |= LB_CT_ACK;
 	if (fin == LB_CT_PEER_FIN && (__s32)(pkt->ack - entry->fin_end) >= 0)
 		lb_conntrack_fin_acked(pkt, entry);
 	else if (entry->direction == LB_DIR_ORIGINAL &&
-		 !(entry->state & (LB_CT_ESTABLISHED | LB_CT_CLOSED)))
+		 !(lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)))
 		lb_conntrack_promote(pkt, entry);
 }
 
-static __always_inline void lb_conntrack_track_tcp(struct lb_packet *pkt,
-						   struct lb_conntrack *entry)
+static __always_inline void lb_conntrack_track_connection(struct lb_packet *pkt,
+							  struct lb_conntrack *entry)
 {
 	if (pkt->tcp_flags & LB_TCP_RST) {
 		lb_conntrack_reset(pkt, entry);
@@ -109,10 +163,13 @@ static __always_inline void lb_conntrack_track_tcp(struct lb_packet *pkt,
 static __always_inline void lb_conntrack_track(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	entry->last_seen = lb_now();
-	__sync_fetch_and_add(&entry->packets, 1);
-	__sync_fetch_and_add(&entry->bytes, pkt->len);
-	if (pkt->tuple.proto == IPPROTO_TCP)
-		lb_conntrack_track_tcp(pkt, entry);
+	__sync_fetch_and_add(&entry->packets, pkt->segs);
+	__sync_fetch_and_add(&entry->bytes, lb_payload(pkt));
+	lb_count_packet(pkt, entry);
+	if (pkt->tuple.proto != IPPROTO_UDP)
+		lb_conntrack_track_connection(pkt, entry);
+	else if (entry->direction == LB_DIR_REPLY)
+		entry->state |= LB_CT_ACK;
 }
 
 #endif

@@ -1,40 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting of an agent: its names, default and check, in one table.
+"""What an agent was told, from every place that may tell it, checked once.
 
 A setting comes from the command line, else from the environment (EBPFLB_NODE_NAME), else from the
-YAML file named by --config (node-name: ...), else it has its default. Each value is checked once,
-here; the rest of the program reads a frozen `Settings`.
+file named by --config (node-name: ...), else it has its default. A KubeProxyConfiguration goes
+before both for what it has a field for, but for the node's name and logging. The rest of the
+program reads a frozen `Settings`.
 """
 
-import difflib
-import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from ebpflb.errors import ConfigError, ProbeError
+from ebpflb.errors import ConfigError
+from ebpflb.kube_proxy_flags import Warn, translate
+from ebpflb.option import ENVIRONMENT_PREFIX, Option, variable
+from ebpflb.options import (
+    BPFFS_ROOT,
+    HEALTHZ_BIND_ADDRESS,
+    METRICS_BIND_ADDRESS,
+    OPTIONS,
+    Given,
+    by_option,
+    cgroup_root,
+    is_service_link,
+)
+from ebpflb.settings_file import NO_FILE, FileVersion, SettingsFile, read_settings_file
+from ebpflb.values import BindAddress, nearest, parse_bind_address
+from ebpflb.without_effect import warn_of_what_has_no_effect
 
-ENVIRONMENT_PREFIX = "EBPFLB_"
-BPFFS_ROOT = "/sys/fs/bpf/ebpflb"
-METRICS_BIND_ADDRESS = "127.0.0.1:10249"
-HEALTHZ_BIND_ADDRESS = "0.0.0.0:10256"
+__all__ = (
+    "BPFFS_ROOT",
+    "ENVIRONMENT_PREFIX",
+    "HEALTHZ_BIND_ADDRESS",
+    "METRICS_BIND_ADDRESS",
+    "OPTIONS",
+    "BindAddress",
+    "Settings",
+    "cgroup_root",
+    "load_settings",
+    "nearest",
+    "parse_bind_address",
+    "setting",
+)
 
-# Kubernetes puts these into a pod's environment when a Service is called ebpflb.
-_SERVICE_LINK = re.compile(r"EBPFLB(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
-_LAST_PORT = 65535
-_MOUNTS = Path("/proc/mounts")
+_DETECTING = {
+    "BridgeInterface": "pod-bridge-interface",
+    "InterfaceNamePrefix": "pod-interface-name-prefix",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an agent was told, checked.
+    """What an agent was told, checked. Times are in seconds.
 
-    No device patterns: those of dataplane/devices.py. An empty bind address: do not listen.
+    Without manifests the Kubernetes API is the source. No device patterns: those of
+    dataplane/devices.py. An empty metrics or healthz address: do not listen. bind_address: empty,
+    or the node's primary address; an unspecified one (0.0.0.0, ::) says only which family is first.
+    nodeport_addresses: ("primary",) or CIDRs, none for all addresses. A conntrack timeout
+    or size of 0 is the dataplane's own. flow_export: empty, a file, or "-". No query_socket: nobody
+    is answered there. config: the file that was read, if there was one.
     """
 
-    manifests: Path
+    manifests: Path | None
+    kubeconfig: Path | None
+    master: str
     node_name: str
     cgroup_root: Path
     bpffs_root: Path
@@ -43,313 +73,121 @@ class Settings:
     socket_lb: Literal["all", "host"]
     attach: Literal["auto", "tcx", "clsact"]
     metrics_bind_address: str
+    metrics_services: bool
+    metrics_backends: bool
     healthz_bind_address: str
-    cluster_cidr: tuple[str, ...]
+    bind_address_hard_fail: bool
     log_format: Literal["text", "json"]
     verbosity: int
+    oom_score_adj: int
+    bind_address: str
+    nodeport_addresses: tuple[str, ...]
+    localhost_nodeports: bool
+    masquerade_all: bool
+    detect_local_mode: Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
+    cluster_cidr: tuple[str, ...]
+    pod_bridge_interface: str
+    pod_interface_name_prefix: str
+    sync_period: float
+    min_sync_period: float
+    conntrack_tcp_timeout_established: float
+    conntrack_tcp_timeout_close_wait: float
+    conntrack_udp_timeout: float
+    conntrack_udp_timeout_stream: float
+    conntrack_max_per_core: int
+    conntrack_min: int
+    flow_events: tuple[str, ...]
+    flow_sample: int
+    flow_rate: int
+    flow_history: int
+    flow_export: str
+    flow_export_max_bytes: int
+    flow_export_files: int
+    query_socket: Path | None
+    config: FileVersion | None = None
 
 
-class Option(NamedTuple):
-    """One setting: its name as flag and YAML key, how a value is checked, and what it is for.
+def load_settings(
+    flags: Mapping[str, object], environ: Mapping[str, str], warn: Warn = lambda _: None
+) -> Settings:
+    """Merge and check; flags holds what was given on the command line, by flag name.
 
-    parse takes a string (flag, environment) or a YAML value and raises ValueError; default gives
-    the text to parse when nobody set the option, and is None where one must be given.
+    warn() gets a line for each flag, variable or field that has no effect. Raises ConfigError
+    naming the option and where the value stands, ProbeError without cgroup v2.
     """
-
-    name: str
-    parse: Callable[[object], Any]
-    default: Callable[[], str] | None
-    metavar: str
-    help: str
-
-    @property
-    def field(self) -> str:
-        """The name in Settings."""
-        return self.name.replace("-", "_")
-
-    @property
-    def is_list(self) -> bool:
-        """Whether it may be given several times."""
-        return self.parse in (_list, _cidrs)
-
-    @property
-    def variable(self) -> str:
-        """The name in the environment."""
-        return ENVIRONMENT_PREFIX + self.field.upper()
-
-
-class BindAddress(NamedTuple):
-    """Where a server listens; host is an IP address, or empty for all addresses."""
-
-    host: str
-    port: int
-
-
-def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """Merge and check; flags holds what was given on the command line, by option name.
-
-    Raises ConfigError naming the option and where the value stands, ProbeError without cgroup v2.
-    """
-    path = flags.get("config") or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
-    sources = [
-        _from_flags(flags),
-        _from_environment(environ),
-        _from_file(Path(str(path))) if path else {},
-    ]
-    return Settings(**{option.field: _value(option, sources) for option in OPTIONS})
+    others = dict(flags)
+    path = others.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
+    from_flags = _from_flags(translate(others, warn))
+    from_environment = _from_environment(environ)
+    file = read_settings_file(Path(str(path)), warn) if path else NO_FILE
+    free = [_undecided(source, file, warn) for source in (from_flags, from_environment)]
+    sources = [*free, file.given]
+    found = {option.field: _value(option, sources) for option in OPTIONS}
+    settings = Settings(**found, config=file.version)
+    _check_together(settings)
+    given = {name for source in sources for name in source}
+    warn_of_what_has_no_effect(given, found, warn)
+    return settings
 
 
 def setting(name: str, flag: object, environ: Mapping[str, str]) -> Any:
     """One checked setting for a command that needs no more than that. Raises as load_settings."""
     option = next(option for option in OPTIONS if option.name == name)
     flags = {} if flag is None else {name: flag}
-    return _value(option, [_from_flags(flags), _from_environment(environ, strict=False)])
+    names = {variable(each) for each in option.names}
+    variables = {each: value for each, value in environ.items() if each in names}
+    return _value(option, [_from_flags(flags), _from_environment(variables)])
 
 
-def parse_bind_address(text: str) -> BindAddress | None:
-    """Split "host:port", "[host]:port" or ":port"; None for an empty text. Raises ValueError."""
-    if not text:
-        return None
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
-        raise ValueError("want IP:PORT with a port from 1 to 65535")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("an IPv6 address stands in brackets, as in [::1]:10249")
-    if host:
-        _check_ip(host)
-    return BindAddress(host, int(port))
+def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
+    return by_option({name: Given(value, f"--{name}") for name, value in flags.items()})
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt word: " (did you mean X?)", or every choice where nothing is near."""
-    choices = sorted(known)
-    found = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
-    if found:
-        return f" (did you mean {' or '.join(found)}?)"
-    return f" (known: {', '.join(choices)})"
-
-
-def cgroup_root(mounts: Path = _MOUNTS) -> str:
-    """Where cgroup v2 is mounted, the first place if there are several. Raises ProbeError."""
-    for line in mounts.read_text().splitlines():
-        _, where, kind, *_ = line.split()
-        if kind == "cgroup2":
-            return where.encode().decode("unicode_escape")
-    raise ProbeError(
-        "cgroup v2 is not mounted: run `mount -t cgroup2 none DIR`, or name it with --cgroup-root"
-    )
-
-
-class _Given(NamedTuple):
-    """A value somebody gave, and the name under which errors speak of it."""
-
-    value: object
-    where: str
-
-
-def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
-    return {name: _Given(value, f"--{name}") for name, value in flags.items()}
-
-
-def _from_environment(environ: Mapping[str, str], *, strict: bool = True) -> dict[str, _Given]:
-    names = {option.variable: option.name for option in OPTIONS}
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    names = {variable(name): name for option in OPTIONS for name in option.names}
     given = {}
-    for variable, value in environ.items():
-        if variable in names:
-            given[names[variable]] = _Given(value, variable)
-        elif strict and _is_misspelt(variable):
-            hint = nearest(variable, names)
-            raise ConfigError(f"unknown environment variable {variable}{hint}")
-    return given
+    for name, value in environ.items():
+        if name in names:
+            given[names[name]] = Given(value, name)
+        elif _is_misspelt(name):
+            raise ConfigError(f"unknown environment variable {name}{nearest(name, names)}")
+    return by_option(given)
 
 
-def _is_misspelt(variable: str) -> bool:
+def _is_misspelt(name: str) -> bool:
     return (
-        variable.startswith(ENVIRONMENT_PREFIX)
-        and variable != ENVIRONMENT_PREFIX + "CONFIG"
-        and not _SERVICE_LINK.fullmatch(variable)
+        name.startswith(ENVIRONMENT_PREFIX)
+        and name != ENVIRONMENT_PREFIX + "CONFIG"
+        and not is_service_link(name)
     )
 
 
-def _from_file(path: Path) -> dict[str, _Given]:
-    names = {option.name for option in OPTIONS}
-    content = _read_yaml(path)
-    for key in content:
-        if key not in names:
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(str(key), names)}")
-    return {str(key): _Given(value, f"{path}: {key}") for key, value in content.items()}
+def _undecided(given: Mapping[str, Given], file: SettingsFile, warn: Warn) -> dict[str, Given]:
+    """What a KubeProxyConfiguration leaves to flags and variables."""
+    for name in sorted(given.keys() & file.decides):
+        warn(f"{given[name].where} is ignored: {file.version and file.version.path} decides that")
+    return {name: one for name, one in given.items() if name not in file.decides}
 
 
-def _read_yaml(path: Path) -> Mapping[object, object]:
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"settings file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"settings file {path}: {' '.join(str(error).split())}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"settings file {path}: want a mapping of option names to values")
-    return content
-
-
-def _value(option: Option, sources: Sequence[Mapping[str, _Given]]) -> Any:
+def _value(option: Option, sources: Sequence[Mapping[str, Given]]) -> Any:
     given = next((source[option.name] for source in sources if option.name in source), None)
     if given is None:
-        if option.default is None:
-            raise ConfigError(f"--{option.name} {option.metavar} is needed: {option.help}")
-        return option.parse(option.default())
+        return None if option.default is None else option.parse(option.default())
     try:
         return option.parse(given.value)
     except ValueError as error:
         raise ConfigError(f"{given.where}: {given.value!r}: {error}") from error
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("want a string")  # noqa: TRY004  one kind of error for a wrong value
-    return value.strip()
-
-
-def _path(value: object) -> Path:
-    if not _text(value):
-        raise ValueError("want a path")
-    return Path(_text(value))
-
-
-def _node_name(value: object) -> str:
-    name = _text(value)
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
-        raise ValueError("want the name of a Node: lower-case letters, digits, '-' and '.'")
-    return name
-
-
-def _choice(*choices: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        if value not in choices:
-            raise ValueError(f"unknown value{nearest(str(value), choices)}")
-        return str(value)
-
-    return parse
-
-
-def _list(value: object) -> tuple[str, ...]:
-    """Strings and lists of strings, each split at commas, without doubles, in order."""
-    items = value if isinstance(value, list | tuple) else [value]
-    words = (word.strip() for item in items for word in _text(item).split(","))
-    return tuple(dict.fromkeys(word for word in words if word))
-
-
-def _cidrs(value: object) -> tuple[str, ...]:
-    from ipaddress import ip_network
-
-    return tuple(str(ip_network(word, strict=False)) for word in _list(value))
-
-
-def _bind_address(value: object) -> str:
-    text = _text(value)
-    parse_bind_address(text)
-    return text
-
-
-def _verbosity(value: object) -> int:
-    if isinstance(value, bool) or not str(value).isdecimal():
-        raise ValueError("want a number from 0")
-    return int(str(value))
-
-
-def _check_ip(host: str) -> None:
-    from ipaddress import ip_address
-
-    try:
-        ip_address(host)
-    except ValueError:
-        raise ValueError("want an IP address before the port") from None
-
-
-OPTIONS: tuple[Option, ...] = (
-    Option(
-        "manifests",
-        _path,
-        None,
-        "PATH",
-        "file or directory with Service, EndpointSlice and Node objects (YAML, JSON), watched",
-    ),
-    Option(
-        "node-name",
-        _node_name,
-        lambda: os.uname().nodename.lower(),
-        "NAME",
-        "name of this node's Node object; decides which endpoints are local  [host name]",
-    ),
-    Option(
-        "cgroup-root",
-        _path,
-        cgroup_root,
-        "DIR",
-        "cgroup v2 directory whose processes are served at the socket  [cgroup v2 mount]",
-    ),
-    Option("bpffs-root", _path, lambda: BPFFS_ROOT, "DIR", f"where pins live  [{BPFFS_ROOT}]"),
-    Option(
-        "host-devices",
-        _list,
-        lambda: "",
-        "PATTERN,...",
-        "uplinks and tunnels of the node  [eth*, en*, bond*, vxlan*, wg* and their like]",
-    ),
-    Option(
-        "workload-devices",
-        _list,
-        lambda: "",
-        "PATTERN,...",
-        "the host's end of pods' devices, looked at first  [veth*, cali*, eni* and their like]",
-    ),
-    Option(
-        "socket-lb",
-        _choice("all", "host"),
-        lambda: "all",
-        "all|host",
-        "whom to serve at the socket: everyone, or all but pods that tc serves  [all]",
-    ),
-    Option(
-        "attach",
-        _choice("auto", "tcx", "clsact"),
-        lambda: "auto",
-        "auto|tcx|clsact",
-        "how to attach to devices  [auto: tcx where the kernel has it]",
-    ),
-    Option(
-        "metrics-bind-address",
-        _bind_address,
-        lambda: METRICS_BIND_ADDRESS,
-        "IP:PORT",
-        f"/metrics, /proxyMode, /status; empty = off  [{METRICS_BIND_ADDRESS}]",
-    ),
-    Option(
-        "healthz-bind-address",
-        _bind_address,
-        lambda: HEALTHZ_BIND_ADDRESS,
-        "IP:PORT",
-        f"/healthz, /livez; empty = off  [{HEALTHZ_BIND_ADDRESS}]",
-    ),
-    Option(
-        "cluster-cidr",
-        _cidrs,
-        lambda: "",
-        "CIDR,...",
-        "addresses of the cluster's pods  [none]",
-    ),
-    Option(
-        "log-format",
-        _choice("text", "json"),
-        lambda: "text",
-        "text|json",
-        "key=value lines or JSON objects on stderr  [text]",
-    ),
-    Option("verbosity", _verbosity, lambda: "0", "N", "1 logs every sync  [0]"),
-)
+def _check_together(settings: Settings) -> None:
+    """What only shows when several settings are looked at."""
+    if settings.min_sync_period > settings.sync_period:
+        raise ConfigError(
+            f"--min-sync-period: {settings.min_sync_period:g}s: want no more than the sync period, "
+            f"which is {settings.sync_period:g}s"
+        )
+    needed = _DETECTING.get(settings.detect_local_mode)
+    if needed and not getattr(settings, needed.replace("-", "_")):
+        raise ConfigError(
+            f"--detect-local-mode: {settings.detect_local_mode!r}: --{needed} is needed for it"
+        )

@@ -9,6 +9,7 @@ EbpflbError
 ├── LoadError        the verifier's last lines
 ├── PinError         bpffs: not mounted, locked by another agent, newer layout
 ├── AttachError      a hook refused a program; names the hook
+├── QueryError       the agent cannot be asked, or cannot answer
 └── MapError         one map operation; names map, operation and errno
 
 The agent retries MapError and SourceError; the CLI prints one line for each and exits 1.
@@ -47,6 +48,10 @@ class PinError(EbpflbError):
 
 class AttachError(EbpflbError):
     """A program could not be attached."""
+
+
+class QueryError(EbpflbError):
+    """The agent was asked in vain."""
 
 
 class MapError(EbpflbError):

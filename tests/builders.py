@@ -103,6 +103,16 @@ def node_manifest(name: str = NODE, *, zone: str = "", addresses: tuple[str, ...
     }
 
 
+def service_cidr_manifest(name: str = "kubernetes", *cidrs: str) -> Manifest:
+    """A ServiceCIDR."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "ServiceCIDR",
+        "metadata": {"name": name},
+        "spec": {"cidrs": list(cidrs)},
+    }
+
+
 def list_manifest(*items: Manifest) -> Manifest:
     """A List of objects."""
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}

@@ -14,6 +14,8 @@ from tests.skips import KernelLacks
 TESTS = Path(__file__).parent
 MARKERS = {"bpf": ("bpf",), "e2e": ("bpf", "e2e")}
 
+pytest_plugins = ["tests.conformance.plugin"]
+
 # The same examples in each run, without a database: a leftover cannot change a result. No deadline
 # per example, because the machine may be busy.
 hypothesis.settings.register_profile("ebpflb", deadline=None, derandomize=True, database=None)

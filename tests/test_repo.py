@@ -13,7 +13,7 @@ import pytest
 import ebpflb
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("bpf", "docs", "ebpflb", "tests", ".ci", ".github")
+FOLDERS = ("bpf", "charts", "docs", "ebpflb", "tests", ".ci", ".github")
 MADE = {"__pycache__", "_bpf"}
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -25,7 +25,10 @@ VAGUE = re.compile(
 # Vague too, but the words of bpf(2) itself, which only the dataplane speaks.
 KERNEL_WORDS = re.compile(r"_(data|info)_")
 # What other people's interfaces call their own things.
-FOREIGN_NAMES = {"tmp_path", "tmp_path_factory", "do_GET", "do_HEAD", "handle_error"}
+FOREIGN_NAMES = {"tmp_path", "tmp_path_factory", "do_GET", "do_HEAD", "do_POST", "do_PATCH"} | {
+    "handle_error",
+    "master",  # kube-proxy's flag
+}
 
 
 def repository_files() -> Iterator[Path]:
@@ -130,7 +133,8 @@ def test_c_functions_stay_small():
 
 def test_every_source_file_names_its_licence():
     kinds = ("*.py", "*.[ch]", "*.toml", "*.yml", "*.yaml", "Makefile", ".ci/*", ".clang-format")
-    for path in matching(*kinds):
+    of_image_and_chart = ("Dockerfile", ".dockerignore", ".helmignore", "*.tpl", "NOTES.txt")
+    for path in matching(*kinds, *of_image_and_chart):
         in_bpf = path.is_relative_to(ROOT / "bpf")
         licence = "(GPL-2.0-only OR BSD-2-Clause)" if in_bpf else "Apache-2.0"
         top = path.read_text().splitlines()[:2]
@@ -189,7 +193,7 @@ def test_nothing_names_the_machine_it_was_written_on():
 
 def test_the_readme_names_every_make_target():
     readme = (ROOT / "README.md").read_text()
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert "demo" in targets
     assert not [target for target in targets if f"make {target}" not in readme]
 
@@ -204,7 +208,7 @@ def test_the_readme_names_every_command():
 
 def test_make_help_explains_every_target():
     shown = subprocess.run(["make"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for target in re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE):
+    for target in re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE):
         assert f"make {target} " in shown
 
 
@@ -216,3 +220,12 @@ def test_the_changelog_names_the_version():
 def test_links_lead_somewhere(path):
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text()):
         assert (path.parent / link).exists(), link
+
+
+def test_the_rules_are_written_as_the_tests_prove_them():
+    from tests.conformance.document import render
+    from tests.conformance.rules import faults, read_groups
+
+    groups = read_groups(ROOT)
+    assert not faults(ROOT, groups)
+    assert (ROOT / "docs/conformance.md").read_text() == render(groups), "make conformance"

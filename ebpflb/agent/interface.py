@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ebpflb.errors import EbpflbError, MapError
+from ebpflb.model.address import Address, Family
 from ebpflb.model.plan import Frontend
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.metrics import Reading
 
 Desired = Mapping[ServiceName, Sequence[Frontend]]
 Refused = Mapping[ServiceName, MapError]
@@ -24,8 +24,15 @@ class Expired(NamedTuple):
     finished: bool
 
 
+class EndedSockets(NamedTuple):
+    """How many were ended; `pending`: look again in a moment."""
+
+    sockets: Mapping[Family, int]
+    pending: bool
+
+
 class Dataplane(Protocol):
-    """What the loop needs of a node. Not for several threads, except `read`.
+    """What the loop needs of a node. Not for several threads.
 
     Methods raise MapError where a write failed, and other errors where repeating is of no use.
     """
@@ -57,6 +64,14 @@ class Dataplane(Protocol):
         """
         ...
 
+    def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
+        """Take note of what the API calls the node's addresses, for `follow_network()`."""
+        ...
+
+    def set_service_ranges(self, ranges: Sequence[str]) -> None:
+        """Have what leaves for addresses in these CIDRs that no Service has dropped."""
+        ...
+
     def prepare_collect(self, ready: Callable[[], None]) -> None:
         """Wait for the kernel in a thread, then call `ready` from there."""
         ...
@@ -69,6 +84,10 @@ class Dataplane(Protocol):
         """Look at some flows and delete those whose time is over."""
         ...
 
-    def read(self) -> Reading:
-        """For metrics; from any thread."""
+    def take_ended_udp(self) -> bool:
+        """Whether, since the last call, a UDP backend may have stopped serving."""
+        ...
+
+    def end_udp_sockets(self) -> EndedSockets:
+        """End connected UDP sockets of this node whose backend has stopped serving."""
         ...

@@ -6,45 +6,57 @@ hooks move to it.
 """
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from errno import E2BIG
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.agent.interface import GRACE_SECONDS, Desired, Errors, Expired, Refused
+from ebpflb.agent.interface import (
+    GRACE_SECONDS,
+    Desired,
+    EndedSockets,
+    Errors,
+    Expired,
+    Refused,
+)
 from ebpflb.config import Settings
 from ebpflb.dataplane import libc
-from ebpflb.dataplane.counters import read_drops
 from ebpflb.dataplane.devices import NetworkState, snapshot
+from ebpflb.dataplane.enums import FlowEvent, SettingFlag
 from ebpflb.dataplane.expire import Expiry
-from ebpflb.dataplane.fill import used_entries
 from ebpflb.dataplane.hooks import HookPlaces, Hooks
 from ebpflb.dataplane.layout import MAPS
 from ebpflb.dataplane.links import CGROUP_HOOKS, Change
 from ebpflb.dataplane.loader import Loader, pinned_sizes
 from ebpflb.dataplane.maps import MapSet, open_maps
+from ebpflb.dataplane.node_addresses import LOCALHOST, node_port_filter
 from ebpflb.dataplane.pins import Generation, Pins
-from ebpflb.dataplane.plain import word
 from ebpflb.dataplane.probe import Feature, Probe
 from ebpflb.dataplane.quiesce import membarrier
-from ebpflb.dataplane.settings import write_settings
+from ebpflb.dataplane.reserve import Reservations
+from ebpflb.dataplane.service_nets import write_service_nets
+from ebpflb.dataplane.settings import FlowRecords, Timeouts, write_settings
 from ebpflb.dataplane.sizes import Sizes, sizes_for
+from ebpflb.dataplane.stale_sockets import StaleSockets
 from ebpflb.dataplane.sync import Sync
 from ebpflb.errors import ConfigError, EbpflbError, LoadError, MapError
 from ebpflb.log import fields
-from ebpflb.observe.metrics import Reading
+from ebpflb.model.address import Address, Family
 
 _log = logging.getLogger("ebpflb.agent")
 
 # Flows looked at in one step: some milliseconds, for which a change may have to wait.
 EXPIRY_BUDGET = 2048
 
+_MOST_FLOWS = 1048576
 _EPOCHS, _GENERATIONS_PER_EPOCH = 1 << 15, 1 << 16
 
-# Looked through at a scrape; how full the others are is known without looking.
-_FLOW_TABLES = ("lb_conntrack", "lb_ct_short", "lb_sockets", "lb_devices", "lb_netns")
+
+Ends = Callable[[Sequence[bytes]], None]
 
 
 class _Active(NamedTuple):
@@ -55,6 +67,8 @@ class _Active(NamedTuple):
     sync: Sync
     hooks: Hooks
     expiry: Expiry
+    reservations: Reservations
+    sockets: StaleSockets
 
 
 class Kernel:
@@ -74,10 +88,16 @@ class Kernel:
             self._pins,
             has_set_retval=self._probe.supports(Feature.SET_RETVAL),
             has_coarse_clock=self._probe.supports(Feature.COARSE_CLOCK),
+            has_sock_ops=self._probe.supports(Feature.SOCK_OPS),
         )
         self._in_use: _Active | None = None
+        self._tell_ends: Ends | None = None
         self._network = NetworkState({}, {}, {})
+        self._node_ips: Mapping[Family, Address] = {}
+        self._service_ranges: Sequence[str] = ()
         self._errors: Errors = {}
+        # Set by each write; whoever waits for it clears it.
+        self.written = threading.Event()
         self._usage: Mapping[str, tuple[int, int]] = {}
         self._quiesced: float | None = None
         self._committed = False
@@ -89,6 +109,20 @@ class Kernel:
         """The IP families that the kernel has."""
         return ("IPv4", "IPv6") if self._probe.supports(Feature.IPV6) else ("IPv4",)
 
+    @property
+    def lacks(self) -> Mapping[str, str]:
+        """What the kernel does not have, and what is done without it."""
+        return self._probe.lacks()
+
+    @property
+    def maps(self) -> MapSet | None:
+        """Those in use, None before the start; for any thread."""
+        return self._in_use.maps if self._in_use else None
+
+    def tell_ends(self, tell: Ends) -> None:
+        """Before start(): who is given the records of flows that expire."""
+        self._tell_ends = tell
+
     def close(self) -> None:
         """Release the pins; they stay, and so does what is attached."""
         if self._in_use:
@@ -97,8 +131,10 @@ class Kernel:
 
     def start(self, desired: Desired, *, keep_others: bool) -> Refused:
         """See Dataplane."""
-        generation = self._loader.load(_sizes_for(desired))
+        generation = self._loader.load(self._sizes_for(desired))
         refused = self._move(generation, desired, keep_others=keep_others)
+        # Those that were made while the hooks were attached.
+        self._active.reservations.renew(self._network.node_addresses)
         for hook in CGROUP_HOOKS:
             if hook in self._errors:
                 raise self._errors[hook]
@@ -106,7 +142,7 @@ class Kernel:
 
     def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
         """See Dataplane. LoadError when there is far more room than `desired` could need."""
-        sizes, needed = pinned_sizes(self._active.generation), _sizes_for(desired)
+        sizes, needed = pinned_sizes(self._active.generation), self._sizes_for(desired)
         if sizes == sizes.at_least(needed.grown().grown()):
             raise LoadError(f"the maps are large enough already: {sizes}")
         sizes = sizes.grown().at_least(needed)
@@ -124,10 +160,24 @@ class Kernel:
 
     def follow_network(self, *, repair: bool) -> Errors:
         """See Dataplane."""
-        network = snapshot(self._settings)
+        network = snapshot(self._settings, self._node_ips)
         if network != self._network or self._errors or repair:
             self._serve(network)
         return self._errors
+
+    def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
+        """See Dataplane."""
+        self._node_ips = node_ips
+
+    def set_service_ranges(self, ranges: Sequence[str]) -> None:
+        """See Dataplane."""
+        self._service_ranges = ranges
+        left_out = self._write_service_nets()
+        if left_out:
+            _log.warning("too many ServiceCIDRs, left out: %s", ", ".join(left_out))
+
+    def _write_service_nets(self) -> Sequence[str]:
+        return write_service_nets(self._active.maps["lb_service_nets"], self._service_ranges)
 
     def prepare_collect(self, ready: Callable[[], None]) -> None:
         """See Dataplane."""
@@ -146,6 +196,8 @@ class Kernel:
 
     def expire(self) -> Expired:
         """See Dataplane."""
+        if self._active.reservations.step(self._network.node_addresses):
+            return Expired(0, finished=False)
         sync, expiry = self._active.sync, self._active.expiry
         begins = not self._expiring
         idle = sync.idle_addresses() if begins and self._may_forget else frozenset()
@@ -157,14 +209,20 @@ class Kernel:
             sync.forget_addresses(expired.unused)
         return Expired(expired.deleted, not self._expiring)
 
-    def read(self) -> Reading:
+    def take_ended_udp(self) -> bool:
         """See Dataplane."""
-        if self._in_use is None:
-            return Reading()
-        maps = self._in_use.maps
-        flows = {name: (used_entries(maps, name), maps[name].max_entries) for name in _FLOW_TABLES}
-        dropped = {word(reason): count for reason, count in read_drops(maps).items()}
-        return Reading({**self._usage, **flows}, dropped)
+        return self._active.sync.take_ended_udp()
+
+    def end_udp_sockets(self) -> EndedSockets:
+        """See Dataplane."""
+        if not self._probe.supports(Feature.SOCKET_DESTROY):
+            return EndedSockets({}, pending=False)
+        return EndedSockets(*self._active.sockets.end())
+
+    @property
+    def usage(self) -> Mapping[str, tuple[int, int]]:
+        """How full the maps are that only the sync fills: (used, room for). For any thread."""
+        return self._usage
 
     @property
     def _active(self) -> _Active:
@@ -172,9 +230,13 @@ class Kernel:
             raise RuntimeError("not started")
         return self._in_use
 
+    def _sizes_for(self, desired: Desired) -> Sizes:
+        every = (frontend for frontends in desired.values() for frontend in frontends)
+        return sizes_for(every, flows_wanted(self._settings))
+
     def _move(self, generation: Generation, desired: Desired, *, keep_others: bool) -> Refused:
         """Fill the maps of a generation, then have the hooks run its programs."""
-        network = snapshot(self._settings)
+        network = snapshot(self._settings, self._node_ips)
         active = self._open(generation)
         active.sync.load()
         refused = _write_all(active.sync, desired, keep_others=keep_others)
@@ -183,6 +245,8 @@ class Kernel:
             old.hooks.close()
         self._network = NetworkState({}, {}, {})
         self._committed = self._expiring = False
+        # From the first hook on ports are given out.
+        active.reservations.renew(network.node_addresses)
         self._serve(network)
         return self._wrote(refused)
 
@@ -194,16 +258,22 @@ class Kernel:
             maps,
             Sync(maps, grace=GRACE_SECONDS, epoch=_epoch(generation)),
             Hooks(places, maps, self._probe, self._settings.attach),
-            Expiry(maps, budget=EXPIRY_BUDGET),
+            Expiry(maps, budget=EXPIRY_BUDGET, tell=self._tell_ends),
+            Reservations(maps),
+            StaleSockets(maps),
         )
 
     def _serve(self, network: NetworkState) -> None:
         """Bring settings, addresses and hooks in line; afterwards `_errors` says what failed."""
         active, errors = self._active, dict[str, EbpflbError]()
-        host_only = self._settings.socket_lb == "host"
         write_settings(
-            active.maps["lb_settings"], socket_host_only=host_only, primary=network.primary
+            active.maps["lb_settings"],
+            flags=_flags(self._settings, network),
+            primary=network.primary,
+            timeouts=timeouts(self._settings),
+            records=flow_records(self._settings),
         )
+        self._write_service_nets()
         if network.node_addresses != self._network.node_addresses:
             self._set_addresses(network, errors)
         applied = active.hooks.apply(network)
@@ -225,6 +295,7 @@ class Kernel:
 
     def _wrote(self, refused: Refused) -> Refused:
         self._usage = self._active.sync.usage()
+        self.written.set()
         self._may_forget = True
         return refused
 
@@ -238,8 +309,38 @@ def _epoch(generation: Generation) -> int:
     return generation.number % _EPOCHS * _GENERATIONS_PER_EPOCH
 
 
-def _sizes_for(desired: Desired) -> Sizes:
-    return sizes_for(frontend for frontends in desired.values() for frontend in frontends)
+def flows_wanted(settings: Settings) -> int:
+    """As kube-proxy computes nf_conntrack_max."""
+    scaled = settings.conntrack_max_per_core * (os.cpu_count() or 1)
+    return min(max(scaled, settings.conntrack_min), _MOST_FLOWS)
+
+
+def _flags(settings: Settings, network: NetworkState) -> SettingFlag:
+    flags = SettingFlag(0)
+    if settings.socket_lb == "host":
+        flags |= SettingFlag.LB_SETTING_SOCKET_HOST
+    accepts = node_port_filter(settings.nodeport_addresses, network.primary)
+    if settings.localhost_nodeports and accepts(LOCALHOST):
+        flags |= SettingFlag.LB_SETTING_LOCALHOST
+    return flags
+
+
+def timeouts(settings: Settings) -> Timeouts:
+    """As the settings say, which leave some to the dataplane."""
+    default = Timeouts()
+    established = ceil(settings.conntrack_tcp_timeout_established) or default.tcp_established
+    return Timeouts(
+        established,
+        ceil(settings.conntrack_tcp_timeout_close_wait) or established,
+        ceil(settings.conntrack_udp_timeout) or default.udp,
+        ceil(settings.conntrack_udp_timeout_stream) or default.udp_stream,
+    )
+
+
+def flow_records(settings: Settings) -> FlowRecords:
+    """Which records the programs make."""
+    events = frozenset(FlowEvent[f"LB_FLOW_{event.upper()}"] for event in settings.flow_events)
+    return FlowRecords(events, settings.flow_sample, settings.flow_rate)
 
 
 def _require_cgroup2(path: Path) -> None:

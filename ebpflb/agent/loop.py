@@ -1,29 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop: queue -> changes -> plan -> sync -> health. The only thread that writes state.
 
-Changes coalesce only while a write is under way; no timer stands in their way. Before the source
-has told everything once, nothing is programmed, and nothing of an earlier run is removed before
-all of it could be read. A write that fails is repeated, as a comparison of
-everything, after a waiting time that doubles.
+Changes coalesce while a write is under way; without a shortest period between syncs, which nobody
+needs, no timer stands in their way. Before the source has told everything once, nothing is
+programmed, and nothing of an earlier run is removed before all of it could be read. A write that
+fails is repeated, as a comparison of everything, after a waiting time that doubles.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ebpflb.agent.inquiry import Inquiry
 from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
+from ebpflb.agent.latency import Latency
+from ebpflb.agent.socket_care import SocketCare
 from ebpflb.agent.state import State
 from ebpflb.agent.timers import Backoff, Task, Timers
 from ebpflb.agent.writer import Writer, Written, is_full
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.log import fields
-from ebpflb.model.changes import Changes, Kind, key_of
+from ebpflb.model.address import Address, Family
+from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
+from ebpflb.model.health_check import HealthCheck
+from ebpflb.model.node import Node
+from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics import Metrics
-from ebpflb.source.directory import SourceEvent
+from ebpflb.source.announcement import Announcement
+from ebpflb.source.event import SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -33,7 +41,9 @@ EXPIRE_SECONDS = 5.0
 STEP_SECONDS = 0.02
 RESYNC_SECONDS = 3600.0
 REPAIR_SECONDS = 60.0
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.1, 30.0
+FIRST_RETRY_SECONDS = 0.1
+# Until a port that somebody else had is tried again: kube-proxy, when its node is taken over.
+LISTEN_SECONDS = 1.0
 
 
 class Wakeup(Enum):
@@ -44,7 +54,14 @@ class Wakeup(Enum):
     STOP = "end"
 
 
-Message = SourceEvent | Wakeup | BaseException
+Message = SourceEvent | Wakeup | Inquiry[Any] | BaseException
+
+
+class Periods(NamedTuple):
+    """Seconds, by kube-proxy's names: longest wait until a retry, and shortest between syncs."""
+
+    sync: float = 30.0
+    min_sync: float = 0.0
 
 
 class Observers(NamedTuple):
@@ -53,6 +70,8 @@ class Observers(NamedTuple):
     health: Health
     metrics: Metrics
     on_first_sync: Callable[[], None]
+    announce: Callable[[Announcement], None]
+    serve_health_checks: Callable[[Mapping[ServiceName, HealthCheck]], Mapping[ServiceName, str]]
 
 
 class Agent:
@@ -63,18 +82,23 @@ class Agent:
         changes: Changes,
         dataplane: Dataplane,
         observers: Observers,
+        periods: Periods,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock`: seconds."""
-        self.state = State(changes.node.name)
+        self.state = State(changes.node.name, observers.announce)
         self._changes = changes
         self._dataplane = dataplane
         self._writer = Writer(changes, dataplane)
-        self._health, self._metrics, self._on_first_sync = observers
+        self._observers = observers
+        self._health, self._metrics = observers.health, observers.metrics
+        self._periods = periods
         self._clock = clock
         self._queue: SimpleQueue[Message] = SimpleQueue()
         self._timers = Timers(clock)
-        self._write_backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._latency = Latency()
+        self._sockets = SocketCare(dataplane, observers.metrics, self._timers, clock, periods.sync)
+        self._write_backoff = Backoff(FIRST_RETRY_SECONDS, periods.sync)
         self._repair_backoff = Backoff(FIRST_RETRY_SECONDS, REPAIR_SECONDS)
         # Whether the source has told everything once, and whether it is in force.
         self._informed = False
@@ -85,13 +109,19 @@ class Agent:
         self._must_repair = False
         self._must_publish = False
         self._last_write = 0.0
-        self._tasks = {
+        self._node_ips: Mapping[Family, Address] = {}
+        self._service_ranges: tuple[str, ...] = ()
+        self._tasks: dict[Task, Callable[[], None]] = {
             Task.COLLECT: self._prepare_collect,
             Task.EXPIRE: self._expire,
             Task.COLLECT_NOW: self._collect,
             Task.RETRY: self._retry,
             Task.RESYNC: self._resync,
             Task.REPAIR: self._repair,
+            Task.LISTEN: self._serve_health_checks,
+            Task.SOCKETS: self._sockets.look,
+            # It only wakes the loop, which then writes.
+            Task.WRITE: lambda: None,
         }
 
     def tell(self, message: Message) -> None:
@@ -107,13 +137,17 @@ class Agent:
         """Wait for so long (None: for ever), take what has come, and act on it."""
         for message in self._receive(wait):
             self._take(message)
-        if self._stopped or not self._informed:
+        if self._stopped:
             return
+        if self._informed:
+            self._try_to_act()
+        self._publish()
+
+    def _try_to_act(self) -> None:
         try:
             self._act()
         except MapError as error:
             self._repeat_later(error)
-        self._publish()
 
     def _receive(self, wait: float | None) -> list[Message]:
         messages: list[Message] = []
@@ -128,6 +162,8 @@ class Agent:
         match message:
             case SourceEvent():
                 self._take_objects(message)
+            case Inquiry():
+                message.answer(self._changes if self._informed else None)
             case Wakeup.NETWORK:
                 self._network_changed = True
             case Wakeup.QUIET:
@@ -138,11 +174,13 @@ class Agent:
                 raise message
 
     def _take_objects(self, event: SourceEvent) -> None:
-        self._informed = True
+        self._informed |= event.initial
         for key in event.removals:
             self._changes.remove(key)
         for item in event.upserts:
             self._changes.set(item)
+        self._latency.note(event.triggers)
+        self._note_eligibility(event)
         keys = [*event.removals, *map(key_of, event.upserts)]
         kinds = [key.kind for key in keys]
         if keys or event.initial:
@@ -150,9 +188,17 @@ class Agent:
             self._metrics.changed(kinds.count(Kind.SERVICE), kinds.count(Kind.ENDPOINT_SLICE))
         self.state.set_source_errors(event.errors)
         # Until everything could be read once, something that was in force before may be wanted.
-        if not event.errors:
+        if self._informed and event.complete:
             self._writer.forget_others()
         self._must_publish = True
+
+    def _note_eligibility(self, event: SourceEvent) -> None:
+        name = self._changes.node.name
+        if ObjectKey(Kind.NODE, "", name) in event.removals:
+            self._health.set_eligible(False)
+        for item in event.upserts:
+            if isinstance(item, Node) and item.name == name:
+                self._health.set_eligible(item.eligible)
 
     def _act(self) -> None:
         for task in self._timers.take_due():
@@ -160,12 +206,27 @@ class Agent:
             if task is Task.RETRY or not self._blocked:
                 self._tasks[task]()
         if not self._blocked:
-            self._write()
+            self._note_node_ips()
+            if not self._must_gather():
+                self._write()
+            self._follow_service_ranges()
             self._follow_network()
 
+    def _must_gather(self) -> bool:
+        """Whether it is too soon after the last sync."""
+        wait = self._last_write + self._periods.min_sync - self._clock()
+        if not (self._in_force and wait > 0):
+            return False
+        self._timers.ensure(Task.WRITE, wait)
+        return True
+
     def _write(self) -> None:
-        began = self._clock()
-        written = self._writer.write(may_grow=not self._timers.is_started(Task.RETRY))
+        began, full = self._clock(), self._writer.is_full_next
+        try:
+            written = self._writer.write(may_grow=not self._timers.is_started(Task.RETRY))
+        except MapError:
+            self._metrics.tried(self._clock() - began, full=full)
+            raise
         if written is None:
             self._note_idle()
             return
@@ -173,6 +234,8 @@ class Agent:
         seconds = self._last_write - began
         self._ensure_timers()
         self._note_write(seconds, written)
+        self._serve_health_checks()
+        self._sockets.synced()
         if not self._in_force:
             self._begin(seconds)
 
@@ -187,8 +250,10 @@ class Agent:
         if complete:
             self._health.synced()
             self._write_backoff.reset()
+            self._metrics.programmed(self._latency.take())
         elif not self._timers.is_started(Task.RETRY):
             self._timers.start(Task.RETRY, self._write_backoff.fail())
+        self._latency.forget()
         self._metrics.synced(seconds, full=written.full, complete=complete)
         self._must_publish = True
         shown = fields(services=written.services, full=written.full, seconds=round(seconds, 4))
@@ -198,13 +263,14 @@ class Agent:
         """What has come makes no difference: it is in force already."""
         if self._writer.is_complete and not self._health.is_idle():
             self._health.synced()
-            self._metrics.taken()
+            self._metrics.idle()
+            self._metrics.programmed(self._latency.take())
 
     def _begin(self, seconds: float) -> None:
         """After the first sync, which also brought the hooks in line; learn how they fared."""
         self._in_force = True
         self._network_changed = True
-        self._on_first_sync()
+        self._observers.on_first_sync()
         tally = self._writer.tally
         shown = fields(
             services=tally.services, frontends=tally.frontends, seconds=round(seconds, 3)
@@ -214,9 +280,10 @@ class Agent:
     def _repeat_later(self, error: MapError) -> None:
         wait = self._write_backoff.fail()
         self._blocked = True
+        self._latency.forget()
         self._writer.compare_everything()
         self._timers.start(Task.RETRY, wait)
-        self._metrics.synced(0, full=False, complete=False)
+        self._metrics.failed()
         _log.error("a write failed: %s", error, extra=fields(again_in_seconds=wait))
 
     def _retry(self) -> None:
@@ -229,6 +296,20 @@ class Agent:
 
     def _repair(self) -> None:
         self._network_changed = self._must_repair = True
+
+    def _note_node_ips(self) -> None:
+        node_ips = self._changes.node.primary
+        if node_ips != self._node_ips:
+            self._dataplane.set_node_ips(node_ips)
+            self._node_ips = node_ips
+            self._network_changed = True
+
+    def _follow_service_ranges(self) -> None:
+        """After the Services, whose addresses are used then."""
+        ranges = self._changes.service_ranges
+        if self._in_force and ranges != self._service_ranges:
+            self._dataplane.set_service_ranges(ranges)
+            self._service_ranges = ranges
 
     def _follow_network(self) -> None:
         if not (self._network_changed and self._in_force):
@@ -245,6 +326,15 @@ class Agent:
             self._repair_backoff.reset()
             self._timers.start(Task.REPAIR, REPAIR_SECONDS)
         self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
+        self._serve_health_checks()
+
+    def _serve_health_checks(self) -> None:
+        """Also after the network has changed: the addresses to listen at may be there only now."""
+        errors = self._observers.serve_health_checks(self._writer.health_checks)
+        self.state.set_health_check_errors(errors)
+        self._must_publish = True
+        if errors:
+            self._timers.start(Task.LISTEN, LISTEN_SECONDS)
 
     def _network_errors(self, *, repair: bool) -> Errors:
         try:

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeping the process small and without pauses."""
+"""Keeping the process small, without pauses, and alive when memory is short."""
 
 import ctypes
 import gc
+import logging
+from pathlib import Path
+
+from ebpflb.log import fields
+
+_log = logging.getLogger("ebpflb.agent")
+_OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 
 
 def settle() -> None:
@@ -16,3 +23,12 @@ def settle() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
+
+
+def protect(oom_score_adj: int) -> None:
+    """Have the kernel kill others first when memory is short; -1000 to 1000, less is safer."""
+    try:
+        _OOM_SCORE_ADJ.write_text(str(oom_score_adj))
+    except OSError as error:
+        shown = fields(oom_score_adj=oom_score_adj, needs="CAP_SYS_RESOURCE")
+        _log.debug("cannot lower the own OOM score: %s", error.strerror, extra=shown)

@@ -4,22 +4,35 @@
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 
 from ebpflb import __version__
+from ebpflb.agent.config_file import config_watched
+from ebpflb.agent.file_limit import raise_file_limit
+from ebpflb.agent.flow_parts import FlowParts
 from ebpflb.agent.kernel import Kernel
-from ebpflb.agent.loop import Agent, Observers, Wakeup
-from ebpflb.agent.memory import settle
+from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
+from ebpflb.agent.measuring import Measuring
+from ebpflb.agent.memory import protect, settle
+from ebpflb.agent.origin import Origin, origin_of
+from ebpflb.agent.places import Places
 from ebpflb.config import Settings, parse_bind_address
 from ebpflb.dataplane.devices import watch
+from ebpflb.dataplane.listen_addresses import listen_addresses
+from ebpflb.dataplane.node_addresses import bound_address
 from ebpflb.log import fields, set_up
-from ebpflb.model.changes import Changes
+from ebpflb.model.changes import Changes, Kind, ObjectKey
+from ebpflb.observe.debug_pages import debug_routes
 from ebpflb.observe.health import Health
+from ebpflb.observe.health_check_server import HealthCheckServer
 from ebpflb.observe.metrics import Metrics
 from ebpflb.observe.server import Routes, Server, health_routes, metrics_routes
-from ebpflb.source.directory import DirectorySource
+from ebpflb.settings_text import plain_settings
+from ebpflb.source.announcement import Announcement
+from ebpflb.source.event import SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -33,31 +46,101 @@ def run(settings: Settings) -> None:
     """
     set_up(settings.log_format, settings.verbosity)
     with ExitStack() as parts:
+        protect(settings.oom_score_adj)
+        raise_file_limit()
         kernel = Kernel(settings)
         parts.callback(kernel.close)
-        health = Health(kernel.families)
-        metrics = Metrics(kernel.families, kernel.read)
-        agent = Agent(Changes(settings.node_name), kernel, Observers(health, metrics, settle))
-        parts.enter_context(_ended_by_signals(agent))
-        parts.enter_context(_ended_by_failed_threads(agent))
-        parts.callback(watch(lambda: agent.tell(Wakeup.NETWORK)).stop)
-        source = DirectorySource(settings.manifests, agent.tell)
-        source.start()
-        parts.callback(source.stop)
-        shown = fields(version=__version__, node=settings.node_name, source=settings.manifests)
-        _log.info("started", extra=shown)
-        _serve(parts, settings.healthz_bind_address, health_routes(health, metrics.answered))
-        report = metrics_routes(metrics.page, lambda: agent.state.report(health))
-        _serve(parts, settings.metrics_bind_address, report)
+        health = Health(kernel.families, patience=2 * settings.sync_period)
+        changes, places = _changes(settings), Places(settings.node_name)
+        flows = FlowParts(settings, changes, lambda: kernel.maps)
+        kernel.tell_ends(flows.accept)
+        measuring = Measuring(settings, kernel, places, flows.counts)
+        measuring.metrics.registry.register(flows.collector())
+        parts.callback(measuring.stop)
+        origin = origin_of(settings)
+        checks = HealthCheckServer(health.is_alive, partial(listen_addresses, settings))
+        parts.callback(checks.stop)
+        observers = Observers(
+            health, measuring.metrics, _begun(measuring), origin.announce, checks.serve
+        )
+        agent = Agent(changes, kernel, observers, _periods(settings))
+        _heed(parts, settings, agent)
+        origin.start(_told(places, agent))
+        parts.callback(origin.stop)
+        _tell_start(settings, str(origin))
+        _tell_lacks(kernel, agent, measuring.metrics)
+        _serve_health(parts, settings, health_routes(health, measuring.metrics.answered), origin)
+        _serve_metrics(
+            parts, settings, metrics_routes(measuring.page, lambda: agent.state.report(health))
+        )
+        flows.start(agent.tell)
+        parts.callback(flows.stop)
         agent.run()
     _log.info("stopped, what is loaded goes on")
 
 
-def _serve(parts: ExitStack, bind_address: str, routes: Routes) -> None:
+def _heed(parts: ExitStack, settings: Settings, agent: Agent) -> None:
+    """What ends the loop, and what wakes it beside the source."""
+    parts.enter_context(_ended_by_signals(agent))
+    parts.enter_context(_ended_by_failed_threads(agent))
+    parts.enter_context(config_watched(settings.config, lambda: agent.tell(Wakeup.STOP)))
+    parts.callback(watch(lambda: agent.tell(Wakeup.NETWORK)).stop)
+
+
+def _periods(settings: Settings) -> Periods:
+    return Periods(settings.sync_period, settings.min_sync_period)
+
+
+def _begun(measuring: Measuring) -> Callable[[], None]:
+    """What follows the first sync: first what stays, then all that is there is settled."""
+
+    def begin() -> None:
+        measuring.begin()
+        settle()
+
+    return begin
+
+
+def _told(places: Places, agent: Agent) -> Callable[[SourceEvent], None]:
+    def tell(event: SourceEvent) -> None:
+        places.note(event)
+        agent.tell(event)
+
+    return tell
+
+
+def _changes(settings: Settings) -> Changes:
+    bound = tuple(bound_address(settings.bind_address).values())
+    return Changes(settings.node_name, bound, masquerade_all=settings.masquerade_all)
+
+
+def _serve_health(parts: ExitStack, settings: Settings, routes: Routes, origin: Origin) -> None:
+    """The server that load balancers ask: that nobody answers there is told at the Node."""
+    node = ObjectKey(Kind.NODE, "", settings.node_name)
+
+    def tell(error: str) -> None:
+        note = f"failed to start proxier healthz on {error}"
+        origin.announce(Announcement(node, "FailedToStartProxierHealthcheck", note))
+
+    _serve(parts, settings.healthz_bind_address, settings, routes, tell)
+
+
+def _serve_metrics(parts: ExitStack, settings: Settings, report: Routes) -> None:
+    routes = {**report, **debug_routes(plain_settings(settings), report)}
+    _serve(parts, settings.metrics_bind_address, settings, routes)
+
+
+def _serve(
+    parts: ExitStack,
+    bind_address: str,
+    settings: Settings,
+    routes: Routes,
+    on_failure: Callable[[str], None] = lambda _: None,
+) -> None:
     address = parse_bind_address(bind_address)
     if address:
-        server = Server(address, routes)
-        server.start()
+        server = Server(address, routes, on_failure=on_failure)
+        server.start(hard_fail=settings.bind_address_hard_fail)
         parts.callback(server.stop)
 
 
@@ -89,3 +172,13 @@ def _ended_by_failed_threads(agent: Agent) -> Iterator[None]:
         yield
     finally:
         threading.excepthook = before
+
+
+def _tell_start(settings: Settings, source: str) -> None:
+    shown = fields(version=__version__, node=settings.node_name, source=source)
+    _log.info("started", extra=shown)
+
+
+def _tell_lacks(kernel: Kernel, agent: Agent, metrics: Metrics) -> None:
+    agent.state.set_lacks(kernel.lacks)
+    metrics.lacks(kernel.lacks)

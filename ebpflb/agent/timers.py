@@ -15,6 +15,9 @@ class Task(StrEnum):
     RETRY = "repeat what failed"
     RESYNC = "compare everything"
     REPAIR = "look at the hooks"
+    LISTEN = "listen for health checks"
+    WRITE = "write what has gathered"
+    SOCKETS = "end UDP sockets of backends that are gone"
 
 
 class Timers:

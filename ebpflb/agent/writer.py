@@ -2,7 +2,7 @@
 """From changed objects to the dataplane: what to plan, how to write it, and what did not fit."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from errno import E2BIG
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from ebpflb.agent.tally import Tally
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.log import fields
 from ebpflb.model.changes import Changes
+from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.service import ServiceName
 
 _log = logging.getLogger("ebpflb.agent")
@@ -33,11 +34,18 @@ class Writer:
     def __init__(self, changes: Changes, dataplane: Dataplane) -> None:
         self.tally = Tally()
         self.refused: dict[ServiceName, MapError] = {}
+        # Replaced as a whole: the thread that answers them reads it.
+        self.health_checks: Mapping[ServiceName, HealthCheck] = {}
         self._changes = changes
         self._dataplane = dataplane
         self._started = False
         self._compare = False
         self._keep_others = True
+
+    @property
+    def is_full_next(self) -> bool:
+        """Whether the next write compares all Services."""
+        return self._compare or not self._started
 
     @property
     def is_complete(self) -> bool:
@@ -60,7 +68,7 @@ class Writer:
         `may_grow`: make more room, which takes a second, where Services do not fit.
         """
         names = self._changes.take()
-        full = self._compare or not self._started
+        full = self.is_full_next
         if not names and not full:
             return None
         desired = self._plan(self._changes.names() if full else names)
@@ -105,7 +113,15 @@ class Writer:
             self.refused.pop(name, None)
             self.tally.replace(name, frontends)
         self.refused.update(refused)
+        self.health_checks = self._checks(desired, full=full)
         _log_refused(before, self.refused)
+
+    def _checks(
+        self, names: Iterable[ServiceName], *, full: bool
+    ) -> dict[ServiceName, HealthCheck]:
+        found = {name: self._changes.health_check(name) for name in names}
+        before = {} if full else self.health_checks
+        return {name: check for name, check in {**before, **found}.items() if check}
 
 
 def is_full(errors: Iterable[EbpflbError]) -> bool:

@@ -87,7 +87,12 @@ def add_verbosity(ctx: click.Context, _: click.Parameter, count: int) -> int:
             "run": "ebpflb.cli.run:run",
             "status": "ebpflb.cli.status:status",
             "maps": "ebpflb.cli.maps:maps",
+            "top": "ebpflb.cli.top:top",
+            "flows": "ebpflb.cli.flows:flows",
+            "doctor": "ebpflb.cli.doctor:doctor",
+            "explain": "ebpflb.cli.explain:explain",
             "cleanup": "ebpflb.cli.cleanup:cleanup",
+            "takeover": "ebpflb.cli.takeover:takeover",
             "lab": "ebpflb.cli.lab:lab",
             "completion": "ebpflb.cli.completion:completion",
         }
@@ -98,6 +103,8 @@ Examples:
   ebpflb run --manifests /etc/ebpflb/manifests
   ebpflb status
   ebpflb maps dump --service default/web
+  ebpflb flows --follow --verdict refused,dropped
+  ebpflb explain host default/web
   ebpflb COMMAND --help
 """,
 )

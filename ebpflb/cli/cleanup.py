@@ -23,32 +23,44 @@ class Removed:
     epilog="""\b
 Examples:
   ebpflb cleanup
+  ebpflb cleanup --drain 30
   ebpflb cleanup --bpffs-root /sys/fs/bpf/ebpflb -o json
 """
 )
 @bpffs_option
+@click.option(
+    "--drain",
+    default=0.0,
+    metavar="SECONDS",
+    help="First leave new connections to others, and wait so long for those at tc to end.  [0]",
+)
 @output_option
-def cleanup(bpffs_root: str | None, output: Output) -> None:
+def cleanup(bpffs_root: str | None, drain: float, output: Output) -> None:
     """Detach all programs and remove all pins. Stop the agent first.
 
-    New connections to Services fail after that, and connections that pass this node at tc break.
-    Cleaning up twice does no harm. Devices are those of the current network namespace.
+    New connections to Services fail after that unless kube-proxy serves them; connections that
+    pass this node at tc break unless they have ended within the time of --drain. Cleaning up twice
+    does no harm. Devices are those of the current network namespace.
     """
-    removed = remove(pin_root(bpffs_root))
+    removed = remove(pin_root(bpffs_root), drain)
     emit(removed, output, lambda: _lines(removed))
 
 
-def remove(root: Path) -> Removed:
+def remove(root: Path, drain_seconds: float = 0) -> Removed:
     """Remove everything below `root`. PinError while an agent holds it, AttachError for a hook."""
     from ebpflb.dataplane.attachments import attachments
+    from ebpflb.dataplane.drain import drain
     from ebpflb.dataplane.hooks import detach_all
     from ebpflb.dataplane.libc import BPF_FS_MAGIC, filesystem_type
-    from ebpflb.dataplane.pins import Pins
+    from ebpflb.dataplane.maps import open_maps
+    from ebpflb.dataplane.pins import Pins, newest_generation
 
     if not root.is_dir() or filesystem_type(root) != BPF_FS_MAGIC:
         return Removed()
     pins = Pins(root)
     try:
+        if drain_seconds > 0 and (generation := newest_generation(root)):
+            drain(open_maps(generation.maps), drain_seconds)
         hooks = tuple(f"{each.hook} {each.place}".strip() for each in attachments(pins.links, None))
         errors = detach_all(pins.links).errors
         if errors:

@@ -85,6 +85,7 @@ below it the backends.
   CONNECTIONS  new ones since the frontend or backend was made
   FROM         where a backend takes connections from: `this node` (its pods and processes),
                `elsewhere`, or `all`
+  <-           clients that the frontend is for, if not for everybody
 
 \b
 Examples:
@@ -138,6 +139,7 @@ def _frontend_rows(views: Iterable["FrontendView"]) -> Iterator[tuple[object, ..
             "-",
             *(view.connections, view.refused, view.dropped),
         )
+        yield from (("  <-", each, "source range") for each in view.source_ranges)
         yield from _choice_rows(view)
 
 

@@ -30,6 +30,7 @@ def pin_root(flag: str | None) -> Path:
 
 def open_pins(root: Path) -> "tuple[Generation, MapSet]":
     """The generation in force and its maps. PinError when there is none that this version reads."""
+    from ebpflb.dataplane.layout import MAPS
     from ebpflb.dataplane.maps import open_maps
     from ebpflb.dataplane.pins import newest_generation
     from ebpflb.dataplane.structs import LAYOUT_VERSION
@@ -42,4 +43,10 @@ def open_pins(root: Path) -> "tuple[Generation, MapSet]":
             f"{generation.directory}: made by a version with map layout {generation.layout}, this "
             f"one reads {LAYOUT_VERSION}: use the `ebpflb` of that version"
         )
-    return generation, open_maps(generation.maps)
+    maps = open_maps(generation.maps)
+    if missing := sorted(MAPS.keys() - maps.keys()):
+        raise PinError(
+            f"{generation.directory}: made by another version, without {', '.join(missing)}: use "
+            "the `ebpflb` of that version, or start the agent of this one"
+        )
+    return generation, maps

@@ -33,7 +33,7 @@ def emit(value: object, output: Output, table: Callable[[], Iterable[str]]) -> N
 
         click.echo(yaml.safe_dump(to_plain(value), sort_keys=False), nl=False)
     else:
-        click.echo("".join(f"{line}\n" for line in table()), nl=False)
+        click.echo("".join(f"{visible(line)}\n" for line in table()), nl=False)
 
 
 def to_plain(value: Any) -> Any:
@@ -45,6 +45,20 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(each) for each in value]
     return str(value) if isinstance(value, str) else value
+
+
+def visible(value: Any) -> Any:
+    """Control characters written out (\\x1b), for what others named: a terminal obeys them.
+
+    Of a string, or of those in lists and objects.
+    """
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(map(_visible, value))
+    if isinstance(value, Mapping):
+        return {key: visible(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [visible(each) for each in value]
+    return value
 
 
 def columns(rows: Sequence[Sequence[object]]) -> Iterable[str]:
@@ -76,6 +90,12 @@ def size(count: int) -> str:
     while amount >= 1024 and len(units) > 1:  # noqa: PLR2004  the factor between two units
         amount, units = amount / 1024, units[1:]
     return f"{amount:.0f} {units[0]}" if units[0] == "B" else f"{amount:.1f} {units[0]}"
+
+
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def _is_number(column: Iterable[object]) -> bool:

@@ -1,65 +1,168 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb run: the agent in the foreground."""
+"""ebpflb run: the agent in the foreground, also with kube-proxy's command line."""
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ebpflb.cli import VERBOSITY, add_verbosity
-from ebpflb.config import OPTIONS, load_settings
+from ebpflb.config import Settings, load_settings
+from ebpflb.kube_proxy_flags import DEPRECATED_PORTS, IGNORED, SWITCHES
+from ebpflb.log import set_up
+from ebpflb.option import Option
+from ebpflb.options import OPTIONS
+from ebpflb.without_effect import WITHOUT_EFFECT
+
+_log = logging.getLogger("ebpflb.run")
 
 # On the command line this one is -v.
 _VERBOSITY = "verbosity"
+# An option whose value, if it has one, is true or false.
+_SWITCH: dict[str, Any] = {"is_flag": False, "flag_value": "true"}
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
-def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
-    """One option per setting; what is not given is not passed on."""
-    for option in reversed(OPTIONS):
+class _Level(click.ParamType[int]):
+    """A number, or more of the letter v: -v, -vv, -v 2, -v=2."""
+
+    name = "level"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        level = str(value).removeprefix("=")
+        if level.isdecimal():
+            return int(level)
+        if level.strip("v"):
+            self.fail(f"{value!r}: want a number from 0", param, ctx)
+        return 1 + len(level)
+
+
+def _settings() -> Iterator[Decorator]:
+    """One option per setting; other names, and what changes nothing, are not shown."""
+    for option in OPTIONS:
         if option.name != _VERBOSITY:
-            add = click.option(
-                f"--{option.name}",
-                metavar=option.metavar,
-                help=f"{option.help[0].upper()}{option.help[1:]}",
-                multiple=option.is_list,
-            )
-            command = add(command)
+            yield _option(option, option.name, hidden=option.name in WITHOUT_EFFECT)
+            yield from (_option(option, alias, hidden=True) for alias in option.aliases)
+
+
+def _option(option: Option, name: str, *, hidden: bool) -> Decorator:
+    return click.option(
+        f"--{name}",
+        metavar=option.metavar,
+        help=f"{option.help[0].upper()}{option.help[1:]}",
+        multiple=option.is_list,
+        hidden=hidden,
+        **(_SWITCH if option.is_switch else {}),
+    )
+
+
+def _others_of_kube_proxy() -> Iterator[Decorator]:
+    for name in (*IGNORED, *DEPRECATED_PORTS):
+        yield click.option(f"--{name}", hidden=True, **(_SWITCH if name in SWITCHES else {}))
+
+
+def _all_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Every option that is in a table; what is not given is not passed on."""
+    for add in reversed([*_settings(), *_others_of_kube_proxy()]):
+        command = add(command)
     return command
 
 
+def _action(name: str, text: str) -> Decorator:
+    """A flag that does something else than to serve; kube-proxy's may be followed by =true."""
+    return click.option(
+        f"--{name}",
+        type=click.BOOL,
+        default=False,
+        metavar="",
+        help=text,
+        **_SWITCH,
+    )
+
+
 @click.command(
+    # As kube-proxy: --node_name is --node-name.
+    context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
     epilog="""\b
 Each option may also come from the environment (--node-name: EBPFLB_NODE_NAME) or from a YAML
 file (node-name: ...). The command line goes before the environment, the environment before the
-file.
+file. A KubeProxyConfiguration goes before both.
+
+kube-proxy's other flags are accepted; a warning says of each that has no effect why.
 
 \b
 Examples:
   ebpflb run --manifests /etc/ebpflb/manifests
   ebpflb run --manifests services.yaml --host-devices eth0,eth1 --socket-lb host -v
   EBPFLB_MANIFESTS=/etc/ebpflb ebpflb run --log-format json
-  ebpflb run --config /etc/ebpflb/settings.yaml
-"""
+  ebpflb run --config /var/lib/kube-proxy/config.conf --hostname-override node1
+""",
 )
-@click.option("--config", metavar="FILE", help="YAML file with any of the options below.")
-@_setting_options
 @click.option(
-    "-v", "--verbose", count=True, expose_value=False, callback=add_verbosity, help="Log each sync."
+    "--config", metavar="FILE", help="YAML with any of the options below, or kube-proxy's file."
 )
+@_all_options
+@click.option(
+    "-v",
+    "--v",
+    "--verbose",
+    type=_Level(),
+    metavar="[N]",
+    multiple=True,
+    is_flag=False,
+    flag_value="1",
+    expose_value=False,
+    callback=lambda ctx, param, levels: add_verbosity(ctx, param, sum(levels)),
+    help="Log each sync.",
+)
+@click.option(
+    "--write-config-to", metavar="FILE", help="Write the settings in force as YAML, then exit."
+)
+@_action("cleanup", "Do what `ebpflb cleanup` does, then exit.")
+@_action("init-only", "Check that this machine has what is needed, then exit.")
 @click.pass_context
-def run(ctx: click.Context, /, **given: Any) -> None:
+def run(
+    ctx: click.Context, /, write_config_to: str | None, cleanup: bool, init_only: bool, **given: Any
+) -> None:
     """Serve this node's Services until SIGTERM or SIGINT.
 
     Stopping it cuts nothing: what is loaded goes on, and the next run takes over. `ebpflb cleanup`
-    removes it.
+    removes it. The agent also ends, to be started anew, when the file given by --config changes.
     """
+    settings = _load(ctx, given)
+    if write_config_to:
+        from ebpflb.settings_text import settings_text
+
+        Path(write_config_to).write_text(settings_text(settings))
+    elif cleanup:
+        from ebpflb.cli.cleanup import cleanup as remove
+
+        ctx.invoke(remove, bpffs_root=str(settings.bpffs_root))
+    elif init_only:
+        from ebpflb.dataplane.probe import Probe
+
+        Probe().require()
+        _log.info("this machine has what is needed, nothing was changed")
+    else:
+        from ebpflb.agent.process import run as run_agent
+
+        run_agent(settings)
+
+
+def _load(ctx: click.Context, given: dict[str, Any]) -> Settings:
+    """The settings; what has no effect is logged in the format that they ask for."""
     flags = {
         name.replace("_", "-"): value for name, value in given.items() if value not in (None, ())
     }
     if ctx.meta.get(VERBOSITY):
         flags[_VERBOSITY] = ctx.meta[VERBOSITY]
-    settings = load_settings(flags, os.environ)
-    from ebpflb.agent.process import run as run_agent
-
-    run_agent(settings)
+    warnings: list[str] = []
+    settings = load_settings(flags, os.environ, warnings.append)
+    set_up(settings.log_format, settings.verbosity)
+    for warning in warnings:
+        _log.warning(warning)
+    return settings

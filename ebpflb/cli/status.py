@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb status: is this node served, by what, and does an agent look after it."""
 
-import http.client
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebpflb.cli.agent_pages import fetch_json
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
-from ebpflb.config import METRICS_BIND_ADDRESS, parse_bind_address, setting
+from ebpflb.config import METRICS_BIND_ADDRESS, setting
 from ebpflb.errors import PinError
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.attachments import Attachment
     from ebpflb.dataplane.fill import MapFill
 
-_ANSWER_SECONDS = 2.0
-_ANY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _FLOW_TABLES = {
     "lb_conntrack": "established",
     "lb_ct_short": "opening, ended, UDP",
@@ -102,25 +99,13 @@ def look(root: Path, metrics_address: str) -> Status:
 
 def ask_agent(metrics_address: str) -> dict[str, Any] | None:
     """What the agent says of itself; None when nobody, or something else, answers there."""
-    address = parse_bind_address(metrics_address)
-    if address is None:
-        return None
-    host = _ANY.get(address.host, address.host)
-    connection = http.client.HTTPConnection(host, address.port, timeout=_ANSWER_SECONDS)
-    try:
-        connection.request("GET", "/status")
-        answer = connection.getresponse()
-        content = json.loads(answer.read()) if answer.status == http.HTTPStatus.OK else None
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-    return content if isinstance(content, dict) and "in_sync" in content else None
+    content = fetch_json(metrics_address, "/status")
+    return content if content and "in_sync" in content else None
 
 
 def _loaded(root: Path) -> Loaded:
     from ebpflb.dataplane.attachments import attachments, missing_hooks
-    from ebpflb.dataplane.counters import read_drops
+    from ebpflb.dataplane.counters import read_drops, sum_drops
     from ebpflb.dataplane.fill import map_fills
     from ebpflb.dataplane.meta import read_meta
     from ebpflb.dataplane.pins import LINKS
@@ -137,7 +122,7 @@ def _loaded(root: Path) -> Loaded:
         missing_hooks=missing_hooks(hooks),
         maps=fills,
         flows={each.name: each.used for each in fills if each.name in _FLOW_TABLES},
-        dropped={word(reason): count for reason, count in read_drops(maps).items()},
+        dropped={word(reason): count for reason, count in sum_drops(read_drops(maps)).items()},
     )
 
 
@@ -162,10 +147,14 @@ def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str]:
     yield f"Agent {agent['version']}, node {agent['node']}, pid {agent['pid']}: {state}"
     yield f"  started {agent['started']}, last sync {agent['last_sync'] or 'never'}"
     yield f"  {agent['services']} Services with {agent['frontends']} frontends"
+    for feature, text in agent.get("kernel_lacks", {}).items():
+        yield f"  the kernel lacks {feature}: {text}"
     for text in agent["source_errors"].values():
         yield f"  cannot read: {text}"
     for service, text in agent["refused"].items():
         yield f"  does not fit: {service}: {text}"
+    for service, text in agent.get("health_check_errors", {}).items():
+        yield f"  health check not answered: {service}: {text}"
     for text in agent["conflicts"]:
         yield f"  conflict: {text}"
 

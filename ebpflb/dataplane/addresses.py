@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from sys import byteorder
 
+from ebpflb.dataplane.dest_filter import DestFilter
+from ebpflb.dataplane.enums import AddrFlag, FrontendType
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.mirror import Words
+from ebpflb.dataplane.records import DescRecord
 from ebpflb.dataplane.slots import Indices, NoRoomError
-from ebpflb.dataplane.structs import AddrFlag, FrontendType
 from ebpflb.model.address import Address
 
 # Plain numbers: an IntFlag costs ten times as much to combine.
@@ -28,17 +30,13 @@ _VIP_FLAGS: Mapping[int, int] = {
 }
 
 
-# lb_addr_filter: a packet is looked at closer if its destination ends like one of our addresses.
-_IN_FILTER = b"\1"
-
-
 class Addresses:
     """lb_addrs and lb_addr_flags. Changes are gathered; `write()` writes them."""
 
     def __init__(self, maps: MapSet) -> None:
         self._map = maps["lb_addrs"]
         self._flags = Words(maps["lb_addr_flags"])
-        self._filter = maps["lb_addr_filter"]
+        self._filter = DestFilter(maps["lb_dest_filter"])
         size = min(self._map.max_entries, self._flags.size)
         self.indices = Indices(size)
         self._index: dict[Address, int] = {}
@@ -50,6 +48,7 @@ class Addresses:
     def load(self) -> None:
         """Read the maps. Then come `use()` for every frontend, and `loaded()`."""
         self._flags.load()
+        self._filter.load()
         self._index = {
             Address(key): int.from_bytes(value, byteorder) for key, value in self._map.items()
         }
@@ -88,13 +87,15 @@ class Addresses:
         self.indices.give(self._index.pop(address))
         del self._unwritten[address]
 
-    def use(self, address: Address, kind: int) -> None:
-        """A frontend of type `kind` is on this address, for which there is an index."""
-        self._count(address, kind, 1)
+    def use(self, desc: DescRecord) -> None:
+        """This frontend is there; its address has an index, unless it is a NodePort."""
+        if desc.type == FrontendType.LB_NODE_PORT:
+            self._filter.add_node_port(desc.port)
+        self._count(desc.address, desc.type, 1)
 
-    def leave(self, address: Address, kind: int) -> None:
-        """A frontend of type `kind` is gone from this address."""
-        self._count(address, kind, -1)
+    def leave(self, desc: DescRecord) -> None:
+        """This frontend is gone."""
+        self._count(desc.address, desc.type, -1)
 
     def _count(self, address: Address, kind: int, step: int) -> None:
         if flag := _VIP_FLAGS.get(kind):
@@ -122,11 +123,13 @@ class Addresses:
     def write(self) -> None:
         """Write the flags that have changed, then the new addresses, and let packets see them."""
         for address in self._touched:
-            self._flags.set_word(self._index[address], self._wanted(address))
+            wanted = self._wanted(address)
+            self._flags.set_word(self._index[address], wanted)
+            self._filter.add_address(address, wanted)
         self._flags.flush()
         new = [(bytes(key), self._index[key].to_bytes(4, byteorder)) for key in self._unwritten]
         self._map.update_batch(new)
-        self._filter.update_batch([(_filter_key(key), _IN_FILTER) for key in self._unwritten])
+        self._filter.flush()
         self._touched.clear()
         self._unwritten.clear()
 
@@ -151,8 +154,3 @@ class Addresses:
         gone = self.idle().intersection(unused)
         self._map.delete_batch([bytes(address) for address in gone])
         self.indices.retire((self._index.pop(address) for address in gone), clock())
-
-
-def _filter_key(address: Address) -> bytes:
-    """The last two bytes of the address as a number: see bpf/filter.h."""
-    return int.from_bytes(address[-2:], "big").to_bytes(4, byteorder)

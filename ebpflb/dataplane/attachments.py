@@ -39,7 +39,7 @@ def attachments(links: Path, generation: Generation | None) -> list[Attachment]:
     Cgroup hooks come first. PinError or AttachError when something cannot be read.
     """
     try:
-        pinned = set(map(_program_id, generation.progs.iterdir())) if generation else set()
+        pinned = pinned_programs(generation) if generation else frozenset()
         found = list(_links(links, pinned))
         with Rtnetlink() as netlink:
             return [*found, *_filters(Clsact(netlink, links), pinned)]
@@ -70,7 +70,7 @@ def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
             hook, place = _cgroup_hook(path.name), f"cgroup {identity}" if identity else ""
         else:
             hook, place = f"tcx {match[1] if match else ''}", _device(link.target.device.ifindex)
-        yield Attachment(hook, place, _program_name(link.prog_id), link.prog_id in pinned)
+        yield Attachment(hook, place, program_name(link.prog_id), link.prog_id in pinned)
 
 
 def _filters(clsact: Clsact, pinned: Collection[int]) -> Iterator[Attachment]:
@@ -80,7 +80,7 @@ def _filters(clsact: Clsact, pinned: Collection[int]) -> Iterator[Attachment]:
             with contextlib.suppress(AttachError):
                 for found in clsact.filters(ifindex, direction):
                     if found.is_ours(direction):
-                        name, current = _program_name(found.program), found.program in pinned
+                        name, current = program_name(found.program), found.program in pinned
                         yield Attachment(f"clsact {direction}", _device(ifindex), name, current)
 
 
@@ -95,12 +95,18 @@ def _device(ifindex: int) -> str:
         return ""
 
 
+def pinned_programs(generation: Generation) -> frozenset[int]:
+    """The kernel's ids of a generation's programs. OSError."""
+    return frozenset(map(_program_id, generation.progs.iterdir()))
+
+
 def _program_id(path: Path) -> int:
     with _opened(libbpf.obj_get(path)) as fd:
         return int(libbpf.prog_info(fd).id)
 
 
-def _program_name(identity: int) -> str:
+def program_name(identity: int) -> str:
+    """The kernel's name of a program, at most 15 characters; empty when it is gone. OSError."""
     try:
         with _opened(libbpf.prog_by_id(identity)) as fd:
             return str(libbpf.prog_info(fd).name.decode())

@@ -21,7 +21,7 @@ from ebpflb.errors import CompileError, LoadError, ProbeError
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
 
 _NO_BCC, _NOT_COMPILED, _NOT_LOADED = 3, 4, 5
-_TIMEOUT_SECONDS = 120
+_TIMEOUT_SECONDS = 600  # an emulated machine needs minutes
 _LOG_LINES = 25
 
 

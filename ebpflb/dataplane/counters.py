@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from sys import byteorder
 
-from ebpflb.dataplane.maps import BpfMap, MapSet
+from ebpflb.dataplane.enums import DropReason
+from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.mirror import Mirror, Words
 from ebpflb.dataplane.records import (
     USABLE,
@@ -14,21 +15,28 @@ from ebpflb.dataplane.records import (
     SocketAddress,
     unpack_name,
 )
-from ebpflb.dataplane.structs import DropReason
+from ebpflb.dataplane.structs import DropKey
+from ebpflb.dataplane.sums import sums
 from ebpflb.model.address import Protocol
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName
 
-_NUMBER_SIZE = 8
+_REASONS = frozenset(DropReason)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """New connections and flows since the frontend or backend came."""
+    """Since the frontend or backend came: the fields of struct lb_counts. bytes: of payload."""
 
-    connections: int
-    refused: int
-    dropped: int
+    connections: int = 0
+    refused: int = 0
+    dropped: int = 0
+    failed: int = 0
+    retransmits: int = 0
+    original_packets: int = 0
+    original_bytes: int = 0
+    reply_packets: int = 0
+    reply_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +64,48 @@ def read_frontends(maps: MapSet) -> Iterator[FrontendCounts]:
     current, descs = Words(maps["lb_current"]), Mirror(maps["lb_descs"])
     current.load()
     descs.load()
-    sums = list(_sums(maps["lb_count_front"]))
+    counted = list(sums(maps["lb_count_front"]))
     for key, value in maps["lb_frontends"].items():
         index = int.from_bytes(value, byteorder)
         desc = DescRecord.unpack(descs[current.word(index)])
         if desc.frontend == key and desc.service in names:
             place = _key(key)
             service = unpack_name(names[desc.service], place.protocol)
-            yield FrontendCounts(place, service, Counts(*sums[index]))
+            yield FrontendCounts(place, service, Counts(*counted[index]))
 
 
 def read_backends(maps: MapSet) -> Iterator[BackendCounts]:
     """Every backend of a Service port that is there, also one that only flows use. MapError."""
     names = _names(maps)
     backends = maps["lb_backends"].items()
-    for (_, value), sums in zip(backends, _sums(maps["lb_count_back"]), strict=True):
+    for (_, value), counted in zip(backends, sums(maps["lb_count_back"]), strict=True):
         record = BackendRecord.unpack(value)
         usable = bool(record.flags & USABLE)
-        if record.service in names and (usable or any(sums)):
+        if record.service in names and (usable or any(counted)):
             place = _key(record.socket)
             service = unpack_name(names[record.service], place.protocol)
-            yield BackendCounts(place, service, usable, Counts(*sums))
+            yield BackendCounts(place, service, usable, Counts(*counted))
 
 
-def read_drops(maps: MapSet) -> Mapping[DropReason, int]:
-    """How often each reason occurred. MapError."""
-    sums = list(_sums(maps["lb_count_drop"]))
-    return {reason: sums[reason][0] for reason in DropReason}
+def read_drops(maps: MapSet) -> Mapping[tuple[DropReason, int], int]:
+    """How often each reason occurred, by reason and ifindex or DropPlace. MapError.
+
+    A reason that this version does not know is left out.
+    """
+    found: dict[tuple[DropReason, int], int] = {}
+    for key, value in maps["lb_count_drop"].items():
+        place = DropKey.from_buffer_copy(key)
+        if place.reason in _REASONS:
+            found[DropReason(place.reason), place.ifindex] = sum(memoryview(value).cast("Q"))
+    return found
+
+
+def sum_drops(drops: Mapping[tuple[DropReason, int], int]) -> Mapping[DropReason, int]:
+    """How often each reason occurred, wherever that was."""
+    sums = dict.fromkeys(DropReason, 0)
+    for (reason, _), count in drops.items():
+        sums[reason] += count
+    return sums
 
 
 def _key(socket: bytes) -> FrontendKey:
@@ -92,15 +115,3 @@ def _key(socket: bytes) -> FrontendKey:
 
 def _names(maps: MapSet) -> Mapping[int, bytes]:
     return {int.from_bytes(key, byteorder): value for key, value in maps["lb_names"].items()}
-
-
-def _sums(counters: BpfMap) -> Iterator[tuple[int, ...]]:
-    """For each index the numbers of its struct, each the sum over all CPUs."""
-    width = counters.value_size // _NUMBER_SIZE
-    stride = width // counters.cpus
-    for chunk in counters.chunks():
-        numbers = memoryview(chunk.values).cast("Q")
-        columns = [numbers[at::width].tolist() for at in range(width)]
-        yield from zip(
-            *(map(sum, zip(*columns[at::stride], strict=True)) for at in range(stride)), strict=True
-        )

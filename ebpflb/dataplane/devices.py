@@ -31,8 +31,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from ebpflb.dataplane.enums import AddrFlag, DeviceKind
 from ebpflb.dataplane.interfaces import (
     AddressFlag,
     Interface,
@@ -47,7 +49,7 @@ from ebpflb.dataplane.netlink import (
     GROUP_LINK,
     Rtnetlink,
 )
-from ebpflb.dataplane.structs import AddrFlag, DeviceKind
+from ebpflb.dataplane.node_addresses import bound_address, node_addresses, node_port_filter
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family
 
@@ -61,11 +63,10 @@ DEFAULT_HOST_DEVICES = (
 _ETHERNET = 1
 # ARPHRD_PPP, RAWIP, TUNNEL, TUNNEL6, SIT, IPGRE, IP6GRE, NONE: tc sees the IP header first.
 _IP_FIRST = (512, 519, 768, 769, 776, 778, 823, 65534)
-_LOOPBACK_4 = bytes(10) + b"\xff\xff\x7f"
-_LOOPBACK_6 = bytes(15) + b"\1"
 _NO_SOURCE = AddressFlag.DADFAILED | AddressFlag.DEPRECATED
 _LONGEST_PREFIX = {Family.IPV4: 32, Family.IPV6: 128}
 _LONGEST_WAIT = 20
+_NO_ADDRESSES: Mapping[Family, Address] = MappingProxyType({})
 
 
 class DeviceSettings(Protocol):
@@ -78,6 +79,14 @@ class DeviceSettings(Protocol):
     @property
     def workload_devices(self) -> Sequence[str]:
         """Patterns of device names."""
+
+    @property
+    def nodeport_addresses(self) -> Sequence[str]:
+        """Which addresses accept NodePorts: ("primary",), CIDRs, or none for all."""
+
+    @property
+    def bind_address(self) -> str:
+        """The primary address of its family, unless empty or unspecified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +130,13 @@ class Patterns(NamedTuple):
         return _matches(name, self.workload)
 
 
-def snapshot(settings: DeviceSettings) -> NetworkState:
+def snapshot(
+    settings: DeviceSettings, node_ips: Mapping[Family, Address] = _NO_ADDRESSES
+) -> NetworkState:
     """Read the network namespace of the calling thread. ProbeError when netlink fails.
 
-    Every address of the node except loopback ones accepts NodePorts.
+    Every address of the node except loopback ones may accept NodePorts. `node_ips`: what the API
+    calls the node's addresses; the primary one for NodePorts, though nothing may be sent from it.
     """
     patterns = Patterns(
         settings.host_devices or DEFAULT_HOST_DEVICES,
@@ -137,7 +149,8 @@ def snapshot(settings: DeviceSettings) -> NetworkState:
     except OSError as error:
         raise ProbeError(f"cannot read devices and addresses by netlink: {error}") from error
     kinds = classify(interfaces, patterns)
-    primary = primary_addresses(routed, addresses, kinds)
+    bound = bound_address(settings.bind_address)
+    primary = {**primary_addresses(routed, addresses, kinds), **bound}
     by_device = _by_device(addresses)
     devices = {
         interface.ifindex: _device(
@@ -146,7 +159,8 @@ def snapshot(settings: DeviceSettings) -> NetworkState:
         for interface in interfaces
         if interface.ifindex in kinds
     }
-    return NetworkState(devices, node_addresses(addresses), primary)
+    accepts = node_port_filter(settings.nodeport_addresses, {**primary, **node_ips, **bound})
+    return NetworkState(devices, node_addresses(addresses, accepts), primary)
 
 
 def classify(interfaces: Iterable[Interface], patterns: Patterns) -> dict[int, DeviceKind]:
@@ -182,12 +196,6 @@ def primary_addresses(
     ranked = [found for ifindex in hosts for found in by_device[ifindex]]
     chosen = {family: routed.get(family) or best_source(ranked, family) for family in Family}
     return {family: address for family, address in chosen.items() if address}
-
-
-def node_addresses(addresses: Iterable[InterfaceAddress]) -> dict[Address, AddrFlag]:
-    """The addresses at which the node can be reached, all of which accept NodePorts."""
-    flags = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
-    return {found.address: flags for found in addresses if not _is_loopback(found.address)}
 
 
 def _kind(interface: Interface, patterns: Patterns, uplinked: bool) -> DeviceKind | None:
@@ -241,10 +249,6 @@ def _is_source(found: InterfaceAddress) -> bool:
 def _source_rank(found: InterfaceAddress) -> tuple[bool, bool]:
     lone = found.prefix_length == _LONGEST_PREFIX[found.family]
     return AddressFlag.SECONDARY in found.flags, lone
-
-
-def _is_loopback(address: Address) -> bool:
-    return address.startswith(_LOOPBACK_4) or address == _LOOPBACK_6
 
 
 class Watch:

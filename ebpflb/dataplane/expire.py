@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
+from ebpflb.dataplane.enums import CtState, FlowEvent
+from ebpflb.dataplane.expired import record_of_expired
 from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet
-from ebpflb.dataplane.structs import CtState, Settings
+from ebpflb.dataplane.structs import Settings
 from ebpflb.model.address import Address, Protocol
 
 # struct lb_tuple: addresses, ports, and the protocol with its padding.
 _TUPLE = Struct("16s16s2s2s4s")
 _TUPLE_SIZE = _TUPLE.size
 _PROTOCOL = 36
-# Of struct lb_conntrack: to, last_seen, state.
-_ENTRY = Struct("=40s8xQ34xB5x")
+# Of struct lb_conntrack: to, last_seen, state, peer_state.
+_ENTRY = Struct("=40s8xQ34xB11xBx")
 _BYTE = 256
 _SECOND = 1_000_000_000
 _FOREVER = 1 << 64
@@ -44,29 +46,51 @@ class _Entry(NamedTuple):
     to: bytes
     last_seen: int
     state: int
+    value: bytes
 
 
 class Expiry:
     """Goes over all flows, again and again, some with each `step()`."""
 
     def __init__(
-        self, maps: MapSet, *, clock: Callable[[], int] = time.monotonic_ns, budget: int = _BUDGET
+        self,
+        maps: MapSet,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+        budget: int = _BUDGET,
+        tell: Callable[[Sequence[bytes]], None] | None = None,
     ) -> None:
-        """`budget`: about how many entries one step looks at. `clock`: CLOCK_MONOTONIC in ns."""
+        """`budget`: about how many entries one step looks at. `clock`: CLOCK_MONOTONIC in ns.
+
+        `tell` is given the ends of flows that are sampled, as records of the kernel, while
+        lb_settings asks for them. They are few: no flow_rate limits them.
+        """
         # In this order: a flow that becomes established meanwhile moves on to the second.
         self._tables = (maps["lb_ct_short"], maps["lb_conntrack"])
         self._settings = maps["lb_settings"]
         self._clock = clock
         self._budget = budget
+        self._tell = tell
+        self._ended: list[bytes] | None = None
         self._pass: Iterator[tuple[int, int]] | None = None
         self._candidates: set[Address] = set()
         self._limits: Sequence[Sequence[int]] = ()
+        # Of one entry, whatever the other one's state.
+        self._earliest: Sequence[Sequence[int]] = ()
 
     def step(self, idle: Set[Address] = frozenset()) -> Expired:
         """Look at the next entries and delete those whose time is over. MapError.
 
         `idle` are addresses that only flows may name; those of the first step of a pass count.
         """
+        try:
+            return self._step(idle)
+        finally:
+            if self._ended and self._tell:
+                ended, self._ended = self._ended, []
+                self._tell(ended)
+
+    def _step(self, idle: Set[Address]) -> Expired:
         current, self._pass = self._pass or self._begin(idle), None
         seen = deleted = 0
         for size, gone in current:
@@ -79,7 +103,11 @@ class Expiry:
 
     def _begin(self, idle: Set[Address]) -> Iterator[tuple[int, int]]:
         value = self._settings.lookup(bytes(4)) or bytes(self._settings.value_size)
-        self._limits = _limits(Settings.from_buffer_copy(value))
+        settings = Settings.from_buffer_copy(value)
+        self._limits = _limits(settings, _timeout)
+        self._earliest = _limits(settings, _earliest)
+        is_told = self._tell and settings.flow_events & 1 << FlowEvent.LB_FLOW_END
+        self._ended = [] if is_told else None
         self._candidates = set(idle)
         for table in self._tables:
             for chunk in table.chunks(self._budget):
@@ -89,12 +117,12 @@ class Expiry:
         now = self._clock()
         deleted = 0
         starts = range(0, len(chunk.keys), _TUPLE_SIZE)
-        for start, (to, last_seen, state) in zip(
+        for start, (to, last_seen, state, peer_state) in zip(
             starts, _ENTRY.iter_unpack(chunk.values), strict=True
         ):
             key = chunk.keys[start : start + _TUPLE_SIZE]
             gone = None
-            if now - last_seen > self._limits[key[_PROTOCOL]][state]:
+            if now - last_seen > self._earliest[key[_PROTOCOL]][state | peer_state]:
                 gone = self._expire(table, key, now)
             if gone is not None:
                 deleted += gone
@@ -111,10 +139,16 @@ class Expiry:
         other_table, other = self._find(other_key, key)
         both = [entry, other] if other else [entry]
         last_seen = max(each.last_seen for each in both)
-        state = entry.state | (other.state if other else 0)
+        state = _state_of(entry.state, other.state if other else 0)
         if now - last_seen <= self._limits[key[_PROTOCOL]][state]:
             return None
-        return table.delete(key) + (other_table.delete(other_key) if other_table else 0)
+        if not table.delete(key):
+            return 0
+        if self._ended is not None:
+            record = record_of_expired(key, entry.value, other.value if other else None, now)
+            if record:
+                self._ended.append(bytes(record))
+        return 1 + (other_table.delete(other_key) if other_table else 0)
 
     def _find(self, key: bytes, other_key: bytes) -> tuple[BpfMap | None, _Entry | None]:
         """The entry of `key`, unless it is that of a later flow, with another reverse."""
@@ -127,7 +161,16 @@ class Expiry:
 
 def _read(table: BpfMap, key: bytes) -> _Entry | None:
     value = table.lookup(key)
-    return _Entry(*_ENTRY.unpack(value)) if value else None
+    if not value:
+        return None
+    to, last_seen, state, peer_state = _ENTRY.unpack(value)
+    return _Entry(to, last_seen, state | peer_state, value)
+
+
+def _state_of(one: int, other: int) -> int:
+    """Of a flow. Two FINs at once may each not have seen the other: the flow is closed."""
+    closed = CtState.LB_CT_CLOSED if one & other & CtState.LB_CT_PEER_FIN else 0
+    return one | other | closed
 
 
 def _reverse(key: bytes) -> bytes:
@@ -139,20 +182,35 @@ def _addresses(key: bytes) -> tuple[Address, Address]:
     return Address(key[:16]), Address(key[16:32])
 
 
-def _limits(settings: Settings) -> Sequence[Sequence[int]]:
+def _limits(settings: Settings, timeout: Callable[[Settings, int], int]) -> Sequence[Sequence[int]]:
     """Nanoseconds by protocol and state. A timeout of 0 has not been set yet: forever."""
-    udp = [_nanoseconds(settings.udp_timeout)] * _BYTE
-    others = [_nanoseconds(_timeout(settings, state)) for state in range(_BYTE)]
+    udp = [_nanoseconds(_udp_timeout(settings, state)) for state in range(_BYTE)]
+    others = [_nanoseconds(timeout(settings, state)) for state in range(_BYTE)]
     return [udp if protocol == Protocol.UDP else others for protocol in range(_BYTE)]
+
+
+def _udp_timeout(settings: Settings, state: int) -> int:
+    answered = state & CtState.LB_CT_ACK
+    return int(settings.udp_stream_timeout if answered else settings.udp_timeout)
 
 
 def _timeout(settings: Settings, state: int) -> int:
     if state & CtState.LB_CT_CLOSED:
         seconds: int = settings.tcp_closed_timeout
-    elif state & CtState.LB_CT_ESTABLISHED:
-        seconds = settings.tcp_established_timeout
-    else:
+    elif not state & CtState.LB_CT_ESTABLISHED:
         seconds = settings.tcp_opening_timeout
+    elif state & CtState.LB_CT_PEER_FIN:
+        seconds = settings.tcp_close_wait_timeout
+    else:
+        seconds = settings.tcp_established_timeout
+    return seconds
+
+
+def _earliest(settings: Settings, state: int) -> int:
+    """Of one entry: if the other direction has seen a FIN as well, the flow is closed."""
+    seconds = _timeout(settings, state)
+    if state & CtState.LB_CT_PEER_FIN:
+        seconds = min(seconds, _timeout(settings, CtState.LB_CT_CLOSED), key=_nanoseconds)
     return seconds
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ebpflb.dataplane.maps import BpfMap, KernelMap, MapSet
 from ebpflb.dataplane.memory import SPECS
 from ebpflb.dataplane.mirror import Mirror
-from ebpflb.dataplane.records import USABLE, DescRecord
+from ebpflb.dataplane.records import SERVING, USABLE, DescRecord
 from ebpflb.dataplane.state import ranges_of
 from ebpflb.dataplane.structs import Backend
 from ebpflb.dataplane.uapi import MapType
@@ -49,7 +49,8 @@ def used_entries(maps: MapSet, name: str) -> int:
     if name in ("lb_backends", "lb_count_back"):
         backends = Mirror(maps["lb_backends"])
         backends.load()
-        return sum(flags & USABLE == USABLE for flags in backends.column(Backend.flags.offset))
+        flags = backends.column(Backend.flags.offset)
+        return sum(each & (USABLE | SERVING) != 0 for each in flags)
     table = maps[name]
     if name in SPECS and SPECS[name].kind in _ARRAYS:
         zero = bytes(table.value_size)

@@ -20,13 +20,14 @@ from typing import NamedTuple, Self
 
 from ebpflb.dataplane import links, structs
 from ebpflb.dataplane.devices import Device, NetworkState
+from ebpflb.dataplane.enums import DeviceFlag, DeviceKind, NetnsFlag
 from ebpflb.dataplane.links import CGROUP_HOOKS, Change, LoadedProgram
 from ebpflb.dataplane.maps import BpfMap, MapSet
 from ebpflb.dataplane.netlink import Rtnetlink
 from ebpflb.dataplane.netns import Namespaces, own_cookie
 from ebpflb.dataplane.probe import Feature, Probe
-from ebpflb.dataplane.programs import PROGRAMS
-from ebpflb.dataplane.structs import Addr, DeviceFlag, DeviceKind, NetnsFlag
+from ebpflb.dataplane.programs import TC_PROGRAMS
+from ebpflb.dataplane.structs import Addr
 from ebpflb.dataplane.tc_hooks import TCX_PIN, AttachMode, TcHooks
 from ebpflb.errors import EbpflbError, PinError, ProbeError
 from ebpflb.model.address import Address
@@ -73,6 +74,10 @@ class Hooks:
     ) -> None:
         """PinError when a program is missing; ProbeError when `mode` asks for what is not there."""
         self._has_tcx = probe.supports(Feature.TCX_LINK)
+        without = () if probe.supports(Feature.SOCK_OPS) else ("lb_sock_ops",)
+        self._cgroup_hooks = {
+            name: kind for name, kind in CGROUP_HOOKS.items() if name not in without
+        }
         if mode == "tcx" and not self._has_tcx:
             reason = probe.find(Feature.TCX_LINK).reason
             raise ProbeError(f"tcx was asked for, but: {reason}; say `auto` or `clsact`")
@@ -120,7 +125,7 @@ class Hooks:
         return done
 
     def _open_programs(self) -> None:
-        for name in PROGRAMS:
+        for name in (*self._cgroup_hooks, *TC_PROGRAMS):
             path = self._places.progs / name
             try:
                 self._programs[name] = LoadedProgram.open(path)
@@ -130,7 +135,7 @@ class Hooks:
 
     def _attach_cgroup(self, done: Applied) -> None:
         cgroup = self._places.cgroup
-        for name, attach_type in CGROUP_HOOKS.items():
+        for name, attach_type in self._cgroup_hooks.items():
             pin, program = self._places.links / name, self._programs[name]
             done.attempt(name, partial(links.attach_cgroup, pin, cgroup, attach_type, program))
 

@@ -6,33 +6,25 @@ snapshot is normally whole; where it is not, it is taken again.
 """
 
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from sys import byteorder
-from typing import NamedTuple
 
+from ebpflb.dataplane.active import read_active
 from ebpflb.dataplane.counters import Counts, read_backends, read_frontends
+from ebpflb.dataplane.enums import BackendFlag, DescFlag, IfEmpty
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.mirror import Mirror, Words
 from ebpflb.dataplane.records import (
+    FRONTEND_TYPES,
     USABLE,
     BackendRecord,
     DescRecord,
     SocketAddress,
     unpack_name,
 )
-from ebpflb.dataplane.structs import (
-    BackendFlag,
-    Conntrack,
-    CtState,
-    DescFlag,
-    Direction,
-    FrontendType,
-    IfEmpty,
-    Socket,
-    SocketKey,
-)
+from ebpflb.dataplane.source_ranges import SourceRanges
 from ebpflb.model import plan
 from ebpflb.model.address import Protocol, family_of, format_address
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
@@ -41,17 +33,11 @@ _TRIES = 3
 # Plain numbers: an IntFlag costs ten times as much to combine.
 _LOCAL = int(BackendFlag.LB_BACKEND_LOCAL)
 _TERMINATING = int(BackendFlag.LB_BACKEND_TERMINATING)
-_TYPES: Mapping[int, plan.FrontendType] = {
-    FrontendType.LB_CLUSTER_IP: plan.FrontendType.CLUSTER_IP,
-    FrontendType.LB_NODE_PORT: plan.FrontendType.NODE_PORT,
-    FrontendType.LB_EXTERNAL_IP: plan.FrontendType.EXTERNAL_IP,
-    FrontendType.LB_LOAD_BALANCER: plan.FrontendType.LOAD_BALANCER,
-}
-_IF_EMPTY: Mapping[int, plan.IfEmpty] = {
+IF_EMPTY: Mapping[int, plan.IfEmpty] = {
     IfEmpty.LB_EMPTY_REFUSE: plan.IfEmpty.REFUSE,
     IfEmpty.LB_EMPTY_DROP: plan.IfEmpty.DROP,
 }
-_NO_COUNTS = Counts(0, 0, 0)
+_NO_COUNTS = Counts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +65,8 @@ class ChoiceView:
 class FrontendView:
     """A frontend. `local`: for pods and processes of this node, `others`: for everybody else.
 
-    `draining`: backends of the Service port that take nothing new but still have flows.
+    `source_ranges`: whom it is for, empty for everybody. `draining`: backends of the Service port
+    that take nothing new but still have flows.
     """
 
     protocol: str
@@ -92,6 +79,7 @@ class FrontendView:
     internal_policy: str
     external_policy: str
     affinity_timeout: int
+    source_ranges: tuple[str, ...]
     connections: int
     refused: int
     dropped: int
@@ -114,13 +102,6 @@ def view_frontends(maps: MapSet, only: ServiceName | None = None) -> list[Fronte
     ]
 
 
-class _Flow(NamedTuple):
-    """What a flow says of its backend."""
-
-    backend: int
-    generation: int
-
-
 class _Snapshot:
     def __init__(self, maps: MapSet) -> None:
         keys = {k: int.from_bytes(v, byteorder) for k, v in maps["lb_frontends"].items()}
@@ -131,6 +112,8 @@ class _Snapshot:
         stored = Mirror(maps["lb_descs"])
         for mirror in (current, stored, self._slots, self._backends):
             mirror.load()
+        self._source_ranges = SourceRanges(maps["lb_src_ranges"])
+        self._source_ranges.load()
         found = ((key, DescRecord.unpack(stored[current.word(at)])) for key, at in keys.items())
         self.descs = [
             desc for key, desc in found if desc.frontend == key and desc.service in self._names
@@ -140,7 +123,7 @@ class _Snapshot:
         self._backend_counts = {
             (each.service, each.key, each.usable): each.counts for each in read_backends(maps)
         }
-        self._active = Counter(_flows(maps))
+        self._active = read_active(maps).flows
         self._draining = self._find_draining()
         self._choices: dict[tuple[int, ...], ChoiceView] = {}
 
@@ -164,13 +147,14 @@ class _Snapshot:
             protocol=name.protocol.name,
             address=format_address(key.address),
             port=key.port,
-            type=_TYPES[desc.type],
+            type=FRONTEND_TYPES[desc.type],
             namespace=name.namespace,
             service=name.service,
             port_name=name.port,
             internal_policy=_policy(desc, DescFlag.LB_DESC_INTERNAL_LOCAL),
             external_policy=_policy(desc, DescFlag.LB_DESC_EXTERNAL_LOCAL),
             affinity_timeout=desc.affinity_timeout,
+            source_ranges=tuple(map(str, self._source_ranges.prefixes(desc.source_ranges))),
             connections=counts.connections,
             refused=counts.refused,
             dropped=counts.dropped,
@@ -184,13 +168,14 @@ class _Snapshot:
         if known not in self._choices:
             indices = array("I", self._slots.span(base, count))
             self._choices[known] = ChoiceView(
-                self._views(desc.service, indices), _IF_EMPTY[if_empty]
+                self._views(desc.service, indices), IF_EMPTY[if_empty]
             )
         return self._choices[known]
 
     def _views(self, service: int, indices: Iterable[int]) -> tuple[BackendView, ...]:
-        records = ((index, BackendRecord.unpack(self._backends[index])) for index in indices)
-        return tuple(self._backend(*each) for each in records if each[1].service == service)
+        records = ((BackendRecord.unpack(self._backends[index]), index) for index in indices)
+        own = sorted(each for each in records if each[0].service == service)
+        return tuple(self._backend(index, record) for record, index in own)
 
     def _backend(self, index: int, record: BackendRecord) -> BackendView:
         key = _key(record.socket)
@@ -203,18 +188,18 @@ class _Snapshot:
             local=bool(record.flags & _LOCAL),
             terminating=bool(record.flags & _TERMINATING),
             usable=usable,
-            active=self._active[_Flow(index, record.generation)],
+            active=self._active[index, record.generation],
             connections=counts.connections,
         )
 
     def _find_draining(self) -> Mapping[int, list[int]]:
         draining = defaultdict(list)
-        for flow in sorted(self._active):
-            if flow.backend < self._backends.size:
-                record = BackendRecord.unpack(self._backends[flow.backend])
-                is_same = record.generation == flow.generation and record.service in self._names
+        for backend, generation in sorted(self._active):
+            if backend < self._backends.size:
+                record = BackendRecord.unpack(self._backends[backend])
+                is_same = record.generation == generation and record.service in self._names
                 if is_same and not record.flags & USABLE:
-                    draining[record.service].append(flow.backend)
+                    draining[record.service].append(backend)
         return draining
 
 
@@ -225,18 +210,3 @@ def _key(socket: bytes) -> plan.FrontendKey:
 
 def _policy(desc: DescRecord, flag: DescFlag) -> str:
     return TrafficPolicy.LOCAL if desc.flags & flag else TrafficPolicy.CLUSTER
-
-
-def _flows(maps: MapSet) -> Iterator[_Flow]:
-    """One for each connected socket, and one for each flow at tc that has not ended."""
-    reply, original = Direction.LB_DIR_REPLY, Direction.LB_DIR_ORIGINAL
-    for key, value in maps["lb_sockets"].items():
-        if key[SocketKey.direction.offset] == reply:
-            socket = Socket.from_buffer_copy(value)
-            yield _Flow(socket.backend, socket.generation)
-    for table in (maps["lb_conntrack"], maps["lb_ct_short"]):
-        for _, value in table.items():
-            ended = value[Conntrack.state.offset] & CtState.LB_CT_CLOSED
-            if value[Conntrack.direction.offset] == original and not ended:
-                entry = Conntrack.from_buffer_copy(value)
-                yield _Flow(entry.backend, entry.generation)

@@ -5,9 +5,13 @@ import ctypes
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ebpflb.dataplane import structs
+from ebpflb.dataplane import enums, structs
 from ebpflb.dataplane.sizes import Sizes
 from ebpflb.dataplane.structs import u8, u32, u64
+
+
+class _Nothing(ctypes.Structure):
+    """A ring buffer has no keys and values."""
 
 
 class MapSpec(NamedTuple):
@@ -25,6 +29,10 @@ class MapSpec(NamedTuple):
 
 FILTER_SIZE = 65536
 _FIXED = 4096
+_FRAGMENTS = 8192
+_DROPS = 1024
+_FLOW_RING = 1 << 20
+_HISTOGRAMS = len(enums.FlowPath) * len(enums.HistogramKind)
 
 # Bound together by indices: taken over together, or not at all.
 SERVICE_MAPS: Mapping[str, MapSpec] = {
@@ -34,8 +42,9 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
     "lb_slots": MapSpec(u32, u32, "slots"),
     "lb_backends": MapSpec(u32, structs.Backend, "backends"),
     "lb_addrs": MapSpec(structs.Addr, u32, "addrs"),
-    "lb_addr_filter": MapSpec(u32, u8, FILTER_SIZE),
+    "lb_dest_filter": MapSpec(u32, u8, FILTER_SIZE),
     "lb_addr_flags": MapSpec(u32, u64, "addrs"),
+    "lb_src_ranges": MapSpec(structs.SourceRange, u8, "src_ranges"),
     "lb_names": MapSpec(u32, structs.Name, "names"),
     "lb_count_front": MapSpec(u32, structs.Counts, "frontends"),
     "lb_count_back": MapSpec(u32, structs.Counts, "backends"),
@@ -43,16 +52,26 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
 FLOW_MAPS: Mapping[str, MapSpec] = {
     "lb_conntrack": MapSpec(structs.Tuple, structs.Conntrack, "conntrack"),
     "lb_ct_short": MapSpec(structs.Tuple, structs.Conntrack, "ct_short"),
+    "lb_fragments": MapSpec(structs.Tuple, structs.Fragment, _FRAGMENTS),
     "lb_reply_filter": MapSpec(u32, u8, FILTER_SIZE),
     "lb_peer_filter": MapSpec(u32, u8, FILTER_SIZE),
     "lb_sockets": MapSpec(structs.SocketKey, structs.Socket, "sockets"),
+    "lb_affinity": MapSpec(structs.AffinityKey, structs.Affinity, "affinity"),
+    "lb_connections": MapSpec(u64, structs.Connection, "sockets"),
+}
+# What was counted, and told, besides what lies beside the Services.
+COUNT_MAPS: Mapping[str, MapSpec] = {
+    "lb_count_drop": MapSpec(structs.DropKey, u64, _DROPS),
+    "lb_flows": MapSpec(_Nothing, _Nothing, _FLOW_RING),
+    "lb_flow_lost": MapSpec(u32, u64, len(enums.FlowLost)),
+    "lb_histograms": MapSpec(u32, structs.Histogram, _HISTOGRAMS),
 }
 # Written anew for every generation.
 NODE_MAPS: Mapping[str, MapSpec] = {
     "lb_devices": MapSpec(u32, structs.Device, _FIXED),
     "lb_netns": MapSpec(u64, structs.Netns, _FIXED),
     "lb_settings": MapSpec(u32, structs.Settings, 1),
-    "lb_count_drop": MapSpec(u32, u64, len(structs.DropReason) + 1),
+    "lb_service_nets": MapSpec(u32, structs.ServiceNets, 1),
     "lb_meta": MapSpec(u32, structs.Meta, 1),
 }
-MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **NODE_MAPS}
+MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS, **NODE_MAPS}

@@ -9,7 +9,7 @@ the path where there is one. ProbeError when the library is missing.
 import ctypes
 import os
 from collections.abc import Callable
-from errno import EINTR, ENOENT
+from errno import EINTR, ENOENT, ENOSPC
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +25,9 @@ from ebpflb.dataplane.uapi import (
     ProgType,
 )
 from ebpflb.errors import ProbeError
+
+_QUERY_EFFECTIVE = 1 << 0
+_QUERY_ROOM = 64
 
 _Info = TypeVar("_Info", MapInfo, ProgInfo, LinkInfo)
 
@@ -287,6 +290,27 @@ def prog_attach(prog: int, target: int, attach_type: AttachType, flags: AttachFl
 def prog_detach(prog: int, target: int, attach_type: AttachType) -> None:
     """Undo `prog_attach`; ENOENT when the program is not attached there."""
     _call("bpf_prog_detach2", prog, target, attach_type)
+
+
+def prog_query(target: int, attach_type: AttachType, *, effective: bool = False) -> list[int]:
+    """Ids of the programs at a hook in the order in which they run.
+
+    `target`: a cgroup's fd, or an ifindex for TCX; `effective`: with those of the cgroups above.
+    EINVAL on a kernel without the hook.
+    """
+    room = _QUERY_ROOM
+    while True:
+        identities, count = (ctypes.c_uint32 * room)(), ctypes.c_uint32(room)
+        flags = _QUERY_EFFECTIVE if effective else 0
+        try:
+            args = (None, identities, ctypes.byref(count))
+            _call("bpf_prog_query", target, attach_type, flags, *args)
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+            room *= 2
+        else:
+            return list(identities[: count.value])
 
 
 def link_create(

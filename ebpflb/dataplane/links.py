@@ -27,9 +27,10 @@ from ebpflb.dataplane.programs import CGROUP_PROGRAMS
 from ebpflb.dataplane.uapi import AttachFlag, AttachType, LinkInfo, LinkType
 from ebpflb.errors import AttachError
 
-# What reverses comes before what translates: nothing is translated that could not be reversed.
+# What reverses comes before what translates: nothing is translated that could not be reversed, or
+# whose connection would not be counted.
 _CGROUP_ORDER = (
-    *("lb_sock_release", "lb_getpeer4", "lb_getpeer6", "lb_recvmsg4", "lb_recvmsg6"),
+    *("lb_sock_ops", "lb_sock_release", "lb_getpeer4", "lb_getpeer6", "lb_recvmsg4", "lb_recvmsg6"),
     *("lb_sendmsg4", "lb_sendmsg6", "lb_connect4", "lb_connect6"),
 )
 CGROUP_HOOKS: dict[str, AttachType] = {

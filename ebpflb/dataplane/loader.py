@@ -8,6 +8,7 @@ old one goes.
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from ebpflb.dataplane import libbpf
@@ -15,6 +16,7 @@ from ebpflb.dataplane.compile import compile_and_pin
 from ebpflb.dataplane.layout import MAPS
 from ebpflb.dataplane.meta import read_meta, write_meta
 from ebpflb.dataplane.pins import Generation, Pins
+from ebpflb.dataplane.programs import PROGRAMS
 from ebpflb.dataplane.sizes import Sizes
 from ebpflb.dataplane.source_text import source_hash, source_text
 from ebpflb.dataplane.takeover import copy_flows, copy_maps, share_maps, shared_maps
@@ -31,15 +33,20 @@ class Loader:
         *,
         has_set_retval: bool,
         has_coarse_clock: bool = True,
-        compiler: Compile = compile_and_pin,
+        has_sock_ops: bool = True,
+        compiler: Compile | None = None,
     ) -> None:
-        """What the kernel has: bpf_set_retval refuses at the socket, the coarse clock is faster."""
+        """What the kernel has: bpf_set_retval refuses at the socket, the coarse clock is faster.
+
+        Without sock_ops the program of that name is not loaded.
+        """
         self._pins = pins
         self._features = {
             "LB_HAS_SET_RETVAL": str(int(has_set_retval)),
             "LB_HAS_COARSE_CLOCK": str(int(has_coarse_clock)),
         }
-        self._compile = compiler
+        names = [name for name in PROGRAMS if has_sock_ops or name != "lb_sock_ops"]
+        self._compile = compiler or partial(compile_and_pin, names=names)
 
     def load(self, sizes: Sizes) -> Generation:
         """The current generation if it is what a compile would give, else a new one.

@@ -97,7 +97,8 @@ class KernelMap:
         self.value_size: int = stride * self.cpus
         self.fd = fd
         self._batch = batch
-        self._quick = max(256, _CHUNK_BYTES // (self.key_size + self.value_size))
+        self._has_elements = facts.type != MapType.RINGBUF
+        self._quick = max(256, _CHUNK_BYTES // max(1, self.key_size + self.value_size))
         self._closer = weakref.finalize(self, os.close, fd)
 
     def close(self) -> None:
@@ -138,7 +139,9 @@ class KernelMap:
             self.delete(key)
 
     def chunks(self, limit: int = 0) -> Iterator[Chunk]:
-        """See BpfMap."""
+        """See BpfMap. A ring buffer has no elements."""
+        if not self._has_elements:
+            return
         limit = min(limit or self._quick, self.max_entries)
         cursor: bytes | None = None
         while self._batch:

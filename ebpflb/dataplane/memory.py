@@ -31,12 +31,17 @@ class MapSpec(NamedTuple):
     max_entries: int
 
 
-_PER_CPU = MapType.PERCPU_ARRAY
+_PER_CPU = (MapType.PERCPU_ARRAY, MapType.PERCPU_HASH)
 _KINDS: Mapping[str, MapType] = {
     **dict.fromkeys(("lb_frontends", "lb_addrs", "lb_names"), MapType.HASH),
     **dict.fromkeys(("lb_devices", "lb_netns", "lb_conntrack"), MapType.HASH),
-    **dict.fromkeys(("lb_ct_short", "lb_sockets"), MapType.LRU_HASH),
-    **dict.fromkeys(("lb_count_front", "lb_count_back", "lb_count_drop"), _PER_CPU),
+    "lb_src_ranges": MapType.LPM_TRIE,
+    **dict.fromkeys(("lb_ct_short", "lb_fragments"), MapType.LRU_HASH),
+    **dict.fromkeys(("lb_sockets", "lb_affinity", "lb_connections"), MapType.LRU_HASH),
+    **dict.fromkeys(("lb_count_front", "lb_count_back"), MapType.PERCPU_ARRAY),
+    **dict.fromkeys(("lb_flow_lost", "lb_histograms"), MapType.PERCPU_ARRAY),
+    "lb_count_drop": MapType.PERCPU_HASH,
+    "lb_flows": MapType.RINGBUF,
 }
 
 SPECS: Mapping[str, MapSpec] = {
@@ -47,12 +52,17 @@ SPECS: Mapping[str, MapSpec] = {
 
 
 class MemoryHash:
-    """A hash. One for LRU too: it refuses where the kernel forgets the oldest."""
+    """A hash. One for LRU too: it refuses where the kernel forgets the oldest.
 
-    def __init__(self, name: str, spec: MapSpec) -> None:
+    And for a trie: it finds a key where the kernel finds the longest prefix of it. And for a ring
+    buffer, which has no elements.
+    """
+
+    def __init__(self, name: str, spec: MapSpec, cpus: int = 1) -> None:
+        """`cpus` above 1 makes it a per-CPU hash."""
         self.name = name
-        self.key_size, self.value_size, self.max_entries = spec[1:]
-        self.cpus = 1
+        self.key_size, self.max_entries, self.cpus = spec.key_size, spec.max_entries, cpus
+        self.value_size = spec.value_size * cpus
         self._values: dict[bytes, bytes] = {}
 
     def lookup(self, key: bytes) -> bytes | None:
@@ -165,9 +175,8 @@ def memory_maps(sizes: Mapping[str, int] | None = None, *, cpus: int = 2) -> Map
 
 
 def _memory_map(name: str, spec: MapSpec, cpus: int) -> BpfMap:
-    if spec.kind in _ARRAYS:
-        return MemoryArray(name, spec, cpus if spec.kind is _PER_CPU else 1)
-    return MemoryHash(name, spec)
+    kind = MemoryArray if spec.kind in _ARRAYS else MemoryHash
+    return kind(name, spec, cpus if spec.kind in _PER_CPU else 1)
 
 
 def _check(table: BpfMap, operation: str, key: bytes, value: bytes | None = None) -> None:

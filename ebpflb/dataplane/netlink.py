@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rtnetlink without decoration: requests, dumps, events and attributes as bytes.
+"""netlink without decoration: requests, dumps, events and attributes as bytes.
 
 pyroute2 would do the same, but it brings 24 MB and 95 ms at import and another 14 MB for one dump
 of 500 devices, a third of what the whole agent may use; this file needs none and is ten times
@@ -41,6 +41,7 @@ NLM_F_ECHO, NLM_F_EXCL, NLM_F_CREATE = 0x8, 0x200, 0x400
 
 _NLM_F_DUMP_INTR, _NLM_F_CAPPED, _NLM_F_ACK_TLVS = 0x10, 0x100, 0x200
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_ENDS = (_NLMSG_ERROR, _NLMSG_DONE)
 _NLMSGERR_ATTR_MSG = 1
 _SOL_NETLINK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK = 270, 11, 12
 _ATTRIBUTE_TYPE = 0x3FFF
@@ -92,14 +93,14 @@ def number(payload: bytes) -> int:
 _LITTLE_ENDIAN = struct.pack("=H", 1) == b"\1\0"
 
 
-class Rtnetlink:
+class Netlink:
     """A socket of one thread. Errors are OSError with the kernel's own text where it gives one."""
 
-    def __init__(self, groups: int = 0) -> None:
-        """Open; `groups` is a mask of GROUP_* whose events `receive()` then returns."""
+    def __init__(self, protocol: int, groups: int = 0) -> None:
+        """Open; `groups` is a mask of events that `receive()` then returns."""
         self._sequence = itertools.count(1)
         self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol
         )
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
         self._socket.bind((0, groups))
@@ -127,7 +128,7 @@ class Rtnetlink:
         """Wait for one datagram. ENOBUFS (OSError) means that events were lost."""
         return list(_messages(self._socket.recv(_RECEIVE_BYTES)))
 
-    def request(self, kind: Rtm, body: bytes, flags: int = 0) -> list[bytes]:
+    def request(self, kind: int, body: bytes, flags: int = 0) -> list[bytes]:
         """One request; returns the bodies of the answers before the acknowledgement."""
         sequence = self._send(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body)
         answers: list[bytes] = []
@@ -137,6 +138,44 @@ class Rtnetlink:
                 return answers
             answers.append(message.body)
         return answers
+
+    def stream(self, kind: int, body: bytes) -> Iterator[list[bytes]]:
+        """All objects of a kind, a datagram at a time, however many there are.
+
+        EINTR (OSError) at the end if they have changed so that some may be missing.
+        """
+        sequence = self._send(kind, NLM_F_REQUEST | NLM_F_DUMP, body)
+        ended = interrupted = False
+        while not ended:
+            messages = [each for each in self.receive() if each.sequence == sequence]
+            for message in messages:
+                interrupted = interrupted or bool(message.flags & _NLM_F_DUMP_INTR)
+                if message.type in _ENDS:
+                    _raise_for(message)
+                    ended = True
+            yield [message.body for message in messages if message.type not in _ENDS]
+        if interrupted:
+            raise OSError(errno.EINTR, "the objects changed while they were read")
+
+    def _send(self, kind: int, flags: int, body: bytes) -> int:
+        sequence = next(self._sequence)
+        length = _HEADER.size + len(body)
+        self._socket.send(_HEADER.pack(length, kind, flags, sequence, 0) + body)
+        return sequence
+
+    def _answers(self, sequence: int) -> Iterator[Message]:
+        while True:
+            for message in self.receive():
+                if message.sequence == sequence:
+                    yield message
+
+
+class Rtnetlink(Netlink):
+    """Devices, addresses and routes."""
+
+    def __init__(self, groups: int = 0) -> None:
+        """Open; `groups` is a mask of GROUP_* whose events `receive()` then returns."""
+        super().__init__(socket.NETLINK_ROUTE, groups)
 
     def dump(self, kind: Rtm, body: bytes) -> list[bytes]:
         """All objects of a kind. A dump that changed while it ran is taken again."""
@@ -152,24 +191,11 @@ class Rtnetlink:
         consistent = True
         for message in self._answers(sequence):
             consistent = consistent and not message.flags & _NLM_F_DUMP_INTR
-            if message.type == _NLMSG_ERROR:
-                _raise_for(message)
             if message.type in (_NLMSG_DONE, _NLMSG_ERROR):
+                _raise_for(message)
                 break
             bodies.append(message.body)
         return bodies, consistent
-
-    def _send(self, kind: Rtm, flags: int, body: bytes) -> int:
-        sequence = next(self._sequence)
-        length = _HEADER.size + len(body)
-        self._socket.send(_HEADER.pack(length, kind, flags, sequence, 0) + body)
-        return sequence
-
-    def _answers(self, sequence: int) -> Iterator[Message]:
-        while True:
-            for message in self.receive():
-                if message.sequence == sequence:
-                    yield message
 
 
 def _messages(datagram: bytes) -> Iterator[Message]:

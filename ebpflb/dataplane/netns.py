@@ -17,7 +17,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,8 @@ SO_NETNS_COOKIE = 71
 _COOKIE = struct.Struct("=Q")
 _NETNSA_NSID, _NETNSA_FD = 1, 3
 _RTGENMSG = bytes(4)
+# Left behind without a mount, or of a process that has ended.
+_NO_NAMESPACE = (errno.EINVAL, errno.ENOENT, errno.ESRCH)
 _NET_LINK = re.compile(r"net:\[([0-9]+)\]")
 
 
@@ -86,7 +88,7 @@ class Namespaces:
         return {veth.ifindex: known.cookie for veth, known in self._known.items()}
 
     def _find(self, missing: set[_Veth]) -> None:
-        seen = {_own_inode()} | {known.inode for known in self._known.values()}
+        seen = {own_inode()} | {known.inode for known in self._known.values()}
         with Rtnetlink() as netlink:
             for places in (_named(self._directories), _of_processes()):
                 found = _numbers(netlink, places, seen)
@@ -98,6 +100,60 @@ class Namespaces:
                 missing = missing - self._known.keys()
                 if not missing:
                     return
+
+
+def peers(devices: Iterable[Device]) -> dict[int, int]:
+    """Inode number of the namespace behind each veth, by ifindex; those not found are missing.
+
+    OSError when netlink fails.
+    """
+    numbers = {device.ifindex: device.netnsid for device in devices if device.netnsid is not None}
+    seen = {own_inode()}
+    found: dict[int, int] = {}
+    with Rtnetlink() as netlink:
+        for places in (_named(NAMESPACE_DIRECTORIES), _of_processes()):
+            known = _numbers(netlink, places, seen)
+            found |= {
+                ifindex: known[number].inode
+                for ifindex, number in numbers.items()
+                if number in known
+            }
+            if numbers.keys() <= found.keys():
+                break
+    return found
+
+
+def visit_others(
+    visit: Callable[[], bool], directories: Iterable[Path] = NAMESPACE_DIRECTORIES
+) -> None:
+    """Call `visit` inside every other namespace, each once, until it returns True. OSError.
+
+    It runs in a thread that does nothing else ever after.
+    """
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(_visit, visit, tuple(directories)).result()
+
+
+def _visit(visit: Callable[[], bool], directories: Iterable[Path]) -> None:
+    seen = {own_inode()}
+    for places in (_named(directories), _of_processes()):
+        for place in places:
+            if place.inode not in seen and _can_enter(place):
+                seen.add(place.inode)
+                if visit():
+                    return
+
+
+def _can_enter(place: _Place) -> bool:
+    """Go there. False when it is gone, or no namespace."""
+    try:
+        with _opened(place.path) as fd:
+            libc.enter_network_namespace(fd)
+    except OSError as error:
+        if error.errno in _NO_NAMESPACE:
+            return False
+        raise
+    return own_inode() == place.inode
 
 
 def own_cookie() -> int:
@@ -119,7 +175,8 @@ def own_cookie() -> int:
     return int(_COOKIE.unpack(cookie)[0])
 
 
-def _own_inode() -> int:
+def own_inode() -> int:
+    """The inode number of the calling thread's network namespace."""
     return os.stat("/proc/thread-self/ns/net").st_ino
 
 
@@ -171,7 +228,7 @@ def _cookies_inside(places: set[_Place]) -> dict[_Place, int]:
     for place in places:
         with contextlib.suppress(FileNotFoundError), _opened(place.path) as fd:
             libc.enter_network_namespace(fd)
-            if _own_inode() == place.inode:
+            if own_inode() == place.inode:
                 cookies[place] = own_cookie()
     return cookies
 

@@ -109,7 +109,7 @@ class Pins:
 
     def create(self) -> Generation:
         """Directories for a new generation; it is nobody's current one before `commit()`."""
-        number = 1 + max((found.number for found in _generations(self.root)), default=0)
+        number = 1 + max((found.number for found in generations(self.root)), default=0)
         directory = self.root / f"{LAYOUT_VERSION}-{number}"
         generation = Generation(number, LAYOUT_VERSION, directory)
         with _explained(directory):
@@ -124,13 +124,13 @@ class Pins:
 
     def remove_others(self, keep: Generation) -> None:
         """Remove every other generation, complete or not. What is attached goes on running."""
-        for generation in _generations(self.root):
+        for generation in generations(self.root):
             if generation.directory != keep.directory:
                 self.remove(generation)
 
     def remove_unfinished(self, keep: Generation) -> None:
         """Remove what interrupted starts left behind, but not `keep`."""
-        for generation in _generations(self.root):
+        for generation in generations(self.root):
             if not generation.is_complete and generation.directory != keep.directory:
                 self.remove(generation)
 
@@ -147,7 +147,7 @@ class Pins:
         """
         with _explained(self.root):
             shutil.rmtree(self.links)
-            for generation in _generations(self.root):
+            for generation in generations(self.root):
                 _remove_generation(generation)
             self.close()
             _remove_root(self.root)
@@ -155,7 +155,7 @@ class Pins:
 
 def newest_generation(root: Path) -> Generation | None:
     """The newest complete generation of any layout, without a lock: for those who only read."""
-    complete = [generation for generation in _generations(root) if generation.is_complete]
+    complete = [generation for generation in generations(root) if generation.is_complete]
     return max(complete, default=None)
 
 
@@ -170,7 +170,8 @@ def remove_pins(root: Path) -> bool:
     return True
 
 
-def _generations(root: Path) -> Iterator[Generation]:
+def generations(root: Path) -> Iterator[Generation]:
+    """Every generation below `root`, complete or not, of any layout."""
     with _explained(root):
         names = sorted(os.listdir(root)) if root.is_dir() else []
     for name in names:

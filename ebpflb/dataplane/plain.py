@@ -11,14 +11,16 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 
-from ebpflb.dataplane import structs
+from ebpflb.dataplane import enums, structs
 from ebpflb.dataplane.layout import MAPS, MapSpec
 from ebpflb.dataplane.maps import BpfMap
 from ebpflb.dataplane.memory import SPECS
+from ebpflb.dataplane.source_ranges import ID_BITS
 from ebpflb.dataplane.structs import Struct, field_names
 from ebpflb.dataplane.uapi import MapType
 from ebpflb.errors import PinError
 from ebpflb.model.address import Address, Protocol, format_address
+from ebpflb.model.source_ranges import Prefix
 
 Plain = str | int | list[Any] | dict[str, Any]
 Words = type[IntEnum | IntFlag]
@@ -26,42 +28,58 @@ Words = type[IntEnum | IntFlag]
 # What stands before the word in the names of an enum's members.
 _PREFIXES: Mapping[Words, str] = {
     Protocol: "",
-    structs.FrontendType: "LB_",
-    structs.IfEmpty: "LB_EMPTY_",
-    structs.DescFlag: "LB_DESC_",
-    structs.BackendFlag: "LB_BACKEND_",
-    structs.AddrFlag: "LB_ADDR_",
-    structs.DeviceKind: "LB_DEVICE_",
-    structs.DeviceFlag: "LB_DEVICE_",
-    structs.NetnsFlag: "LB_NETNS_",
-    structs.SettingFlag: "LB_SETTING_",
-    structs.Direction: "LB_DIR_",
-    structs.Hook: "LB_HOOK_",
-    structs.CtState: "LB_CT_",
-    structs.CtFlag: "LB_CT_",
-    structs.DropReason: "LB_DROP_",
+    enums.FrontendType: "LB_",
+    enums.IfEmpty: "LB_EMPTY_",
+    enums.DescFlag: "LB_DESC_",
+    enums.BackendFlag: "LB_BACKEND_",
+    enums.AddrFlag: "LB_ADDR_",
+    enums.DeviceKind: "LB_DEVICE_",
+    enums.DeviceFlag: "LB_DEVICE_",
+    enums.NetnsFlag: "LB_NETNS_",
+    enums.SettingFlag: "LB_SETTING_",
+    enums.Direction: "LB_DIR_",
+    enums.Hook: "LB_HOOK_",
+    enums.CtState: "LB_CT_",
+    enums.CtFlag: "LB_CT_",
+    enums.ConnectionState: "LB_CONN_",
+    enums.DropReason: "LB_DROP_",
+    enums.DropPlace: "LB_DROP_",
+    enums.FlowPath: "LB_PATH_",
+    enums.FlowEvent: "LB_FLOW_",
+    enums.FlowEnd: "LB_END_",
+    enums.FlowSource: "LB_FROM_",
+    enums.FlowLost: "LB_LOST_",
+    enums.HistogramKind: "LB_HISTOGRAM_",
 }
 _FIELDS: Mapping[tuple[type[Struct], str], Words] = {
     (structs.FrontendKey, "proto"): Protocol,
-    (structs.Range, "if_empty"): structs.IfEmpty,
-    (structs.Desc, "type"): structs.FrontendType,
-    (structs.Desc, "flags"): structs.DescFlag,
+    (structs.Range, "if_empty"): enums.IfEmpty,
+    (structs.Desc, "type"): enums.FrontendType,
+    (structs.Desc, "flags"): enums.DescFlag,
     (structs.Backend, "proto"): Protocol,
-    (structs.Backend, "flags"): structs.BackendFlag,
-    (structs.Device, "kind"): structs.DeviceKind,
-    (structs.Device, "flags"): structs.DeviceFlag,
-    (structs.Netns, "flags"): structs.NetnsFlag,
-    (structs.Settings, "flags"): structs.SettingFlag,
+    (structs.Backend, "flags"): enums.BackendFlag,
+    (structs.Device, "kind"): enums.DeviceKind,
+    (structs.Device, "flags"): enums.DeviceFlag,
+    (structs.Netns, "flags"): enums.NetnsFlag,
+    (structs.Settings, "flags"): enums.SettingFlag,
     (structs.Tuple, "proto"): Protocol,
-    (structs.Conntrack, "direction"): structs.Direction,
-    (structs.Conntrack, "hook"): structs.Hook,
-    (structs.Conntrack, "state"): structs.CtState,
-    (structs.Conntrack, "flags"): structs.CtFlag,
+    (structs.Conntrack, "direction"): enums.Direction,
+    (structs.Conntrack, "hook"): enums.Hook,
+    (structs.Conntrack, "state"): enums.CtState,
+    (structs.Conntrack, "peer_state"): enums.CtState,
+    (structs.Conntrack, "flags"): enums.CtFlag,
     (structs.SocketKey, "proto"): Protocol,
-    (structs.SocketKey, "direction"): structs.Direction,
+    (structs.SocketKey, "direction"): enums.Direction,
+    (structs.Connection, "state"): enums.ConnectionState,
+    (structs.DropKey, "reason"): enums.DropReason,
+    (structs.FlowRecord, "event"): enums.FlowEvent,
+    (structs.FlowRecord, "path"): enums.FlowPath,
+    (structs.FlowRecord, "end"): enums.FlowEnd,
+    (structs.FlowRecord, "proto"): Protocol,
+    (structs.FlowRecord, "hook"): enums.Hook,
 }
-_KEYS: Mapping[str, Words] = {"lb_count_drop": structs.DropReason}
-_VALUES: Mapping[str, Words] = {"lb_addr_flags": structs.AddrFlag}
+_KEYS: Mapping[str, Words] = {"lb_flow_lost": enums.FlowLost}
+_VALUES: Mapping[str, Words] = {"lb_addr_flags": enums.AddrFlag}
 
 
 _ARRAYS = (MapType.ARRAY, MapType.PERCPU_ARRAY)
@@ -145,6 +163,9 @@ def _plain_struct(value: Struct) -> Plain:
         return format_address(Address(bytes(value)))
     if isinstance(value, structs.PortRange):
         return f"{value.first}-{value.last}"
+    if isinstance(value, structs.SourceRange):
+        prefix = Prefix(Address(bytes(value.addr)), value.length - ID_BITS)
+        return {"source_ranges": int(value.source_ranges), "range": str(prefix)}
     return {
         name: _plain(getattr(value, name), _FIELDS.get((type(value), name)))
         for name in field_names(type(value))

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ebpflb.config import cgroup_root
 from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.netns import SO_NETNS_COOKIE
+from ebpflb.dataplane.sock_diag import try_to_destroy
 from ebpflb.dataplane.uapi import AttachType, MapType, ProgType
 from ebpflb.errors import ProbeError
 
@@ -27,6 +28,7 @@ _ENOTSUPP = 524
 _NO_FD = -1
 _NO_IFINDEX = 0x7FFFFFFF
 _CALL, _SET, _EXIT = 0x85, 0xB7, 0x95
+_GET_SOCKET_COOKIE = 46
 _GET_NETNS_COOKIE, _REDIRECT_NEIGH, _GET_COARSE_NS, _SET_RETVAL = 122, 152, 160, 187
 
 
@@ -42,12 +44,14 @@ class Feature(StrEnum):
     SO_NETNS_COOKIE = "SO_NETNS_COOKIE"
     SET_RETVAL = "bpf_set_retval"
     COARSE_CLOCK = "bpf_ktime_get_coarse_ns"
+    SOCK_OPS = "sock_ops"
     TCX_LINK = "tcx links"
     REDIRECT_NEIGH = "bpf_redirect_neigh"
     LRU_HASH = "LRU hash maps"
     BATCH = "batch map operations"
     PERCPU_BATCH = "batch operations on per-CPU arrays"
     IPV6 = "IPv6"
+    SOCKET_DESTROY = "ending UDP sockets"
 
 
 class Support(Enum):
@@ -91,6 +95,14 @@ class Probe:
     def supports(self, feature: Feature) -> bool:
         """Whether a feature is there for certain."""
         return self.find(feature).support is Support.SUPPORTED
+
+    def lacks(self) -> Mapping[str, str]:
+        """What is missing, or may be, and what is done without it."""
+        return {
+            feature: f"{finding.reason}: {row.instead}"
+            for feature, row in FEATURES.items()
+            if row.instead and (finding := self.find(feature)).support is not Support.SUPPORTED
+        }
 
     def require(self) -> None:
         """ProbeError naming the first feature that is needed and known to be missing."""
@@ -160,6 +172,11 @@ def _load_tc(text: bytes) -> int:
     return libbpf.prog_load(ProgType.SCHED_CLS, "lb_probe", text)
 
 
+def _load_sock_ops() -> int:
+    kind, attach_type = ProgType.SOCK_OPS, AttachType.CGROUP_SOCK_OPS
+    return libbpf.prog_load(kind, "lb_probe", _call(_GET_SOCKET_COOKIE), attach_type)
+
+
 def _with(program: int, use: Callable[[int], None]) -> None:
     try:
         use(program)
@@ -216,6 +233,11 @@ FEATURES: Mapping[Feature, Row] = {
         lambda: os.close(_load_tc(_call(_GET_COARSE_NS))),
         instead="the exact clock, which costs more",
     ),
+    Feature.SOCK_OPS: Row(
+        "Linux 5.0, CONFIG_INET",
+        lambda: os.close(_load_sock_ops()),
+        instead="of connections that are translated at the socket no bytes, and no end, are known",
+    ),
     Feature.TCX_LINK: Row(
         "Linux 6.6",
         lambda: _with(_load_tc(_RETURN_1), _link_tcx),
@@ -239,4 +261,10 @@ FEATURES: Mapping[Feature, Row] = {
         instead="one operation per element",
     ),
     Feature.IPV6: Row("a kernel with IPv6", _open_ipv6, (), (EAFNOSUPPORT,), "IPv4 only"),
+    Feature.SOCKET_DESTROY: Row(
+        "CONFIG_INET_DIAG_DESTROY",
+        try_to_destroy,
+        disproves=(EOPNOTSUPP,),
+        instead="a connected UDP socket of the host stays with a backend that is gone",
+    ),
 }

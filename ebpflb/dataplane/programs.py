@@ -29,6 +29,7 @@ CGROUP_PROGRAMS: Mapping[str, Program] = {
     "lb_recvmsg6": _sock_addr(AttachType.CGROUP_UDP6_RECVMSG),
     "lb_getpeer4": _sock_addr(AttachType.CGROUP_INET4_GETPEERNAME),
     "lb_getpeer6": _sock_addr(AttachType.CGROUP_INET6_GETPEERNAME),
+    "lb_sock_ops": Program(ProgType.SOCK_OPS, AttachType.CGROUP_SOCK_OPS),
     "lb_sock_release": Program(ProgType.CGROUP_SOCK, AttachType.CGROUP_INET_SOCK_RELEASE),
 }
 TC_PROGRAMS: Mapping[str, Program] = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from sys import byteorder
 
 from ebpflb.dataplane.records import (
+    SERVING,
     USABLE,
     BackendRecord,
     DescRecord,
@@ -33,6 +34,7 @@ def read_back(state: State) -> None:
     for mirror in (state.current, state.descs, state.backends):
         mirror.load()
     state.addresses.load()
+    state.source_ranges.load()
     names = {_number(key): value for key, value in state.maps["lb_names"].items()}
     frontends = {key: _number(value) for key, value in state.maps["lb_frontends"].items()}
     state.slots.load(_slots_in_use(state))
@@ -60,6 +62,8 @@ def _whole_desc(state: State, key: bytes, index: int) -> DescRecord | None:
     desc = state.desc(index)
     if desc is None or desc.frontend != key:
         return None
+    if desc.source_ranges and not state.source_ranges.prefixes(desc.source_ranges):
+        return None
     return desc if all(_is_whole(state, place) for place in ranges_of(desc)) else None
 
 
@@ -80,6 +84,7 @@ def _add_frontend(state: State, index: int, desc: DescRecord, names: Mapping[int
 
 
 def _mark_used(state: State, names: Mapping[int, bytes]) -> None:
+    _restore_kept(state)
     for port in state.ports.values():
         state.refresh(port)
     ports = state.ports.values()
@@ -87,10 +92,18 @@ def _mark_used(state: State, names: Mapping[int, bytes]) -> None:
     state.desc_indices.restore(map(state.current.word, state.frontends.values()))
     state.slot_ranges.restore(place for port in ports for place in port.ranges)
     state.backend_indices.restore(index for port in ports for index in port.backends)
+    state.source_ranges.restore(each for port in ports for each in port.source_ranges)
     state.names_left = state.maps["lb_names"].max_entries - len(state.ports)
     state.skip_identities(max(max(names, default=0), max(state.backends.column(_SERVICE))))
     if not state.descs.is_blank:
         state.used_before[:] = b"\1" * len(state.used_before)
+
+
+def _restore_kept(state: State) -> None:
+    services = state.backends.column(_SERVICE)
+    for index, flags in enumerate(state.backends.column(_FLAGS)):
+        if flags & SERVING and (port := state.ports.get(services[index])):
+            port.kept |= {index}
 
 
 def _repair(state: State, frontends: Mapping[bytes, int], names: Mapping[int, bytes]) -> None:
@@ -113,10 +126,12 @@ def _clear_words(state: State) -> None:
 
 def _clear_backends(state: State) -> None:
     used = {index for port in state.ports.values() for index in port.backends}
+    kept = {index for port in state.ports.values() for index in port.kept}
     for index, flags in enumerate(state.backends.column(_FLAGS)):
-        if flags & USABLE and index not in used:
+        wrong = USABLE if index in kept else 0 if index in used else USABLE | SERVING
+        if flags & wrong:
             record = BackendRecord.unpack(state.backends[index])
-            state.backends.set(index, record._replace(flags=flags & ~USABLE).pack())
+            state.backends.set(index, record.without(wrong).pack())
     state.backends.flush()
 
 
@@ -124,5 +139,5 @@ def _repair_addresses(state: State) -> None:
     for frontend in state.frontends.values():
         if desc := state.desc(frontend):
             state.addresses.reserve(desc.address, desc.type)
-            state.addresses.use(desc.address, desc.type)
+            state.addresses.use(desc)
     state.addresses.loaded()

@@ -6,8 +6,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Self
 
 from ebpflb.model.plan import Frontend
+from ebpflb.model.service import ServicePortName
+from ebpflb.model.source_ranges import Prefix
 
 _HEADROOM = 2
+_ENTRIES_PER_FLOW = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +20,14 @@ class Sizes:
     frontends: int = 4096
     descs: int = 8192
     slots: int = 65536
-    backends: int = 16384
+    backends: int = 4096
     addrs: int = 8192
+    src_ranges: int = 16384
     names: int = 8192
     conntrack: int = 131072
     ct_short: int = 65536
     sockets: int = 65536
+    affinity: int = 65536
 
     def defines(self) -> Mapping[str, str]:
         """The -D settings of a compile."""
@@ -35,17 +40,22 @@ class Sizes:
 
     def grown(self) -> Self:
         """Twice the room for what the plan fills; flow tables stay."""
-        planned = ("frontends", "descs", "slots", "backends", "addrs", "names")
+        planned = ("frontends", "descs", "slots", "backends", "addrs", "src_ranges", "names")
         sizes = asdict(self)
         return type(self)(**{**sizes, **{name: 2 * sizes[name] for name in planned}})
 
 
-def sizes_for(frontends: Iterable[Frontend]) -> Sizes:
-    """Room for these frontends twice over: an update needs fresh slots before it frees the old."""
+def sizes_for(frontends: Iterable[Frontend], flows: int = 0) -> Sizes:
+    """Room for these frontends twice over: an update needs fresh slots before it frees the old.
+
+    flows: how many established ones there must be room for, and half as many of other kinds.
+    """
     count, slots, backends, names = 0, 0, 0, set()
+    ranges: set[tuple[ServicePortName, Prefix]] = set()
     for frontend in frontends:
         count += 1
         names.add(frontend.service)
+        ranges.update((frontend.service, each) for each in frontend.allowed_sources)
         slots += len(frontend.local.backends) + len(frontend.others.backends)
         backends += max(len(frontend.local.backends), len(frontend.others.backends))
     return Sizes().at_least(
@@ -55,7 +65,10 @@ def sizes_for(frontends: Iterable[Frontend]) -> Sizes:
             slots=_room(slots),
             backends=_room(backends),
             addrs=_room(count),
+            src_ranges=_room(len(ranges)),
             names=_room(len(names)),
+            conntrack=_ENTRIES_PER_FLOW * flows,
+            ct_short=flows,
         )
     )
 

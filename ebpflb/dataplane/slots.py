@@ -25,20 +25,24 @@ class Range(NamedTuple):
     length: int
 
 
-class _Retired(Generic[_Kept]):
+class Retired(Generic[_Kept]):
     """Lots, oldest first, with the time of each."""
 
     def __init__(self) -> None:
+        """None yet."""
         self._lots: deque[tuple[float, _Kept]] = deque()
 
     def add(self, lot: _Kept, now: float) -> None:
+        """One more lot; `now` never decreases."""
         if lot:
             self._lots.append((now, lot))
 
     def has(self, until: float) -> bool:
+        """Whether `take(until)` gives something."""
         return bool(self._lots) and self._lots[0][0] <= until
 
     def take(self, until: float) -> Iterable[_Kept]:
+        """The lots of that time and before, which are then gone."""
         while self.has(until):
             yield self._lots.popleft()[1]
 
@@ -59,7 +63,7 @@ class Indices:
         gaps = (index for index in range(self._first, self._untouched) if index not in taken)
         self._free = array("I", gaps)
         self._free.reverse()
-        self._retired: _Retired[array[int]] = _Retired()
+        self._retired: Retired[array[int]] = Retired()
 
     @property
     def available(self) -> int:
@@ -105,7 +109,7 @@ class Ranges:
         self._by_length: list[tuple[int, int]] = []
         self._by_base: dict[int, int] = {}
         self._by_end: dict[int, int] = {}
-        self._retired: _Retired[list[Range]] = _Retired()
+        self._retired: Retired[list[Range]] = Retired()
         self.available = 0
         end = 0
         for taken in [*sorted(used), Range(self.capacity, 0)]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ebpflb.dataplane.structs import layout_assertions
 
-PROGRAM_FILES = ("cgroup_sock.c", "tc.c")
+PROGRAM_FILES = ("cgroup_sock.c", "sock_ops.c", "tc.c")
 UAPI_INCLUDES = (
     "linux/types.h",
     "linux/errno.h",

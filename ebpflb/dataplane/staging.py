@@ -7,12 +7,14 @@ names the same backends.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import E2BIG
 from typing import TypeVar
 
 from ebpflb.dataplane.records import (
+    SERVING,
+    USABLE,
     BackendRecord,
     DescRecord,
     SocketAddress,
@@ -29,6 +31,7 @@ from ebpflb.errors import MapError
 from ebpflb.model.address import Address
 from ebpflb.model.plan import Backend, Choice, Frontend
 from ebpflb.model.service import ServiceName, ServicePortName
+from ebpflb.model.source_ranges import Prefixes
 
 _EMPTY = Range(0, 0)
 _LAST_GENERATION = (1 << 32) - 1
@@ -50,12 +53,16 @@ class Staged:
     # Those of new_backends that were another endpoint's before.
     reused_backends: list[int] = field(default_factory=list)
     slots: list[tuple[Range, bytes]] = field(default_factory=list)
+    # Ids of sets.
+    source_ranges: list[int] = field(default_factory=list)
     # (frontend index, descriptor index, record)
     descs: list[tuple[int, int, bytes]] = field(default_factory=list)
     new_frontends: list[tuple[int, bytes]] = field(default_factory=list)
     new_addresses: list[Address] = field(default_factory=list)
     # Every frontend index that the Service has from now on.
     frontends: set[int] = field(default_factory=set)
+    # By Service id: the backends that no range names but that serve the flows they have.
+    kept: dict[int, frozenset[int]] = field(default_factory=dict)
 
 
 def stage(state: State, service: ServiceName, frontends: Iterable[Frontend]) -> Staged:
@@ -79,6 +86,8 @@ def _give_back(state: State, staged: Staged) -> None:
         state.backend_indices.give(index)
     for place, _ in staged.slots:
         state.slot_ranges.give(place)
+    for identity in staged.source_ranges:
+        state.source_ranges.give(identity)
     for _, desc, _ in staged.descs:
         state.desc_indices.give(desc)
     for index, key in staged.new_frontends:
@@ -97,12 +106,17 @@ class _PortStaging:
         self._name = name
         self._port = state.port(name)
         self._identity = self._port.identity if self._port else self._new_identity()
+        self._source_ranges: dict[Prefixes, int] = {(): 0}
         staged.ports[name] = self._identity
 
     def stage(self, frontends: Sequence[Frontend]) -> None:
         choices = {choice.backends for each in frontends for choice in (each.local, each.others)}
         indices = self._stage_backends({backend for choice in choices for backend in choice})
         ranges = self._stage_ranges(choices, indices)
+        # Frontends of both families are of one port.
+        serving = {backend for each in frontends for backend in each.serving}
+        self._staged.kept[self._identity] = self._stage_kept(serving, indices)
+        self._stage_source_ranges({frontend.allowed_sources for frontend in frontends})
         for frontend in frontends:
             self._stage_frontend(frontend, ranges)
 
@@ -113,17 +127,37 @@ class _PortStaging:
         return identity
 
     def _stage_backends(self, backends: Iterable[Backend]) -> Mapping[Backend, int]:
-        sockets: dict[Backend, bytes] = {}
-        flags: dict[bytes, int] = {}
-        for backend in backends:
-            address, port = backend[:2]
-            socket = SocketAddress(address, port, self._name.protocol).pack()
-            sockets[backend] = socket
-            flags[socket] = flags.get(socket, 0) | backend_flags(backend)
+        sockets = {backend: self._socket(backend) for backend in backends}
+        flags = dict.fromkeys(sockets.values(), USABLE)
+        for backend, socket in sockets.items():
+            flags[socket] |= backend_flags(backend)
         known = self._known_backends()
         for socket in sorted(flags):
             known[socket] = self._stage_backend(known.get(socket), socket, flags[socket])
         return {backend: known[socket] for backend, socket in sockets.items()}
+
+    def _stage_kept(
+        self, serving: Collection[Backend], named: Mapping[Backend, int]
+    ) -> frozenset[int]:
+        """Of those that get no new flows, the ones that may have some."""
+        known = self._known_backends() if serving else {}
+        found = {known.get(self._socket(backend)): backend for backend in serving}
+        kept = {index: each for index, each in found.items() if index is not None}
+        for index in named.values():
+            kept.pop(index, None)
+        for index, backend in kept.items():
+            # Until nothing names it any more it is as usable as before.
+            usable = BackendRecord.unpack(self._state.backends[index]).flags & USABLE
+            self._stage_flags(index, usable | SERVING | backend_flags(backend))
+        return frozenset(kept)
+
+    def _socket(self, backend: Backend) -> bytes:
+        return SocketAddress(backend.address, backend.port, self._name.protocol).pack()
+
+    def _stage_flags(self, index: int, flags: int) -> None:
+        old = BackendRecord.unpack(self._state.backends[index])
+        if old.flags != flags:
+            self._staged.backends.append((index, old._replace(flags=flags).pack()))
 
     def _known_backends(self) -> dict[bytes, int]:
         if not self._port:
@@ -144,25 +178,33 @@ class _PortStaging:
             )
             staged.backends.append((index, record.pack()))
             return index
-        old = BackendRecord.unpack(state.backends[index])
-        if old.flags != flags:
-            staged.backends.append((index, old._replace(flags=flags).pack()))
+        self._stage_flags(index, flags)
         return index
 
     def _stage_ranges(
         self, choices: Iterable[Backends], indices: Mapping[Backend, int]
     ) -> Mapping[Backends, Range]:
+        """Ranges of slots in the order of backend indices: programs search them."""
         known = {b"": _EMPTY}
         if self._port:
             known |= {self._state.slots.span(*place): place for place in self._port.ranges}
         ranges: dict[Backends, Range] = {}
         for choice in choices:
-            content = array("I", map(indices.__getitem__, choice)).tobytes()
+            content = array("I", sorted(map(indices.__getitem__, choice))).tobytes()
             if content not in known:
                 known[content] = _take("lb_slots", self._state.slot_ranges.take, len(choice))
                 self._staged.slots.append((known[content], content))
             ranges[choice] = known[content]
         return ranges
+
+    def _stage_source_ranges(self, wanted: Iterable[Prefixes]) -> None:
+        sets, known = self._state.source_ranges, self._source_ranges
+        if self._port:
+            known |= {sets.prefixes(identity): identity for identity in self._port.source_ranges}
+        for prefixes in wanted:
+            if prefixes not in known:
+                known[prefixes] = _take("lb_src_ranges", sets.take, prefixes)
+                self._staged.source_ranges.append(known[prefixes])
 
     def _stage_frontend(self, frontend: Frontend, ranges: Mapping[Backends, Range]) -> None:
         state, staged = self._state, self._staged
@@ -194,6 +236,7 @@ class _PortStaging:
             desc_type(frontend),
             desc_flags(frontend),
             frontend.affinity_timeout,
+            self._source_ranges[frontend.allowed_sources],
         )
 
 

@@ -2,8 +2,9 @@
 """What the maps hold, in this process: copies of the arrays, and who uses which index.
 
 Who uses what is derived from the descriptors that lb_current names, after a restart as after a
-change: a Service port uses the ranges that its frontends' descriptors name, and the backends that
-these ranges name. There is one object per Service port and none per backend.
+change: a Service port uses the ranges and the source ranges that its frontends' descriptors name,
+and the backends that these ranges name. A UDP port keeps others as long as their endpoints serve:
+these carry LB_BACKEND_SERVING. There is one object per Service port and none per backend.
 """
 
 from array import array
@@ -15,6 +16,7 @@ from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.mirror import Mirror, Words
 from ebpflb.dataplane.records import DescRecord
 from ebpflb.dataplane.slots import Indices, NoRoomError, Range, Ranges
+from ebpflb.dataplane.source_ranges import SourceRanges
 from ebpflb.model.service import ServiceName, ServicePortName
 
 _IDENTITIES = 1 << 32
@@ -28,7 +30,10 @@ class Port:
     identity: int
     frontends: list[int] = field(default_factory=list)
     ranges: tuple[Range, ...] = ()
+    # No range names them, but UDP flows may: their endpoints serve.
+    kept: frozenset[int] = frozenset()
     backends: "array[int]" = field(default_factory=lambda: array("I"))
+    source_ranges: tuple[int, ...] = ()
 
 
 class State:
@@ -42,6 +47,7 @@ class State:
         self.slots = Mirror(maps["lb_slots"])
         self.backends = Mirror(maps["lb_backends"])
         self.addresses = Addresses(maps)
+        self.source_ranges = SourceRanges(maps["lb_src_ranges"])
         size = min(self.current.size, maps["lb_frontends"].max_entries)
         self.frontend_indices = Indices(size)
         self.desc_indices = Indices(self.descs.size, first=1)
@@ -55,7 +61,7 @@ class State:
         self._next_identity = 1
 
     @property
-    def pools(self) -> Mapping[str, Indices | Ranges]:
+    def pools(self) -> Mapping[str, Indices | Ranges | SourceRanges]:
         """Who gives out the indices of which map."""
         return {
             "lb_frontends": self.frontend_indices,
@@ -63,6 +69,7 @@ class State:
             "lb_slots": self.slot_ranges,
             "lb_backends": self.backend_indices,
             "lb_addrs": self.addresses.indices,
+            "lb_src_ranges": self.source_ranges,
         }
 
     def desc(self, frontend: int) -> DescRecord | None:
@@ -104,12 +111,15 @@ class State:
         self._next_identity = _following(last)
 
     def refresh(self, port: Port) -> None:
-        """Derive what a port uses from what its frontends name."""
+        """Derive what a port uses from what its frontends name, and from what it keeps."""
         descs = [desc for index in port.frontends if (desc := self.desc(index))]
         ranges = {place for desc in descs for place in ranges_of(desc)}
         slots = (array("I", self.slots.span(*place)) for place in ranges)
+        named = set[int]().union(*slots)
         port.ranges = tuple(sorted(ranges))
-        port.backends = array("I", sorted(set().union(*slots)))
+        port.kept = port.kept - named if port.frontends else frozenset()
+        port.backends = array("I", sorted(named | port.kept))
+        port.source_ranges = tuple({desc.source_ranges for desc in descs if desc.source_ranges})
 
 
 def ranges_of(desc: DescRecord) -> Iterator[Range]:

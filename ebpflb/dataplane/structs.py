@@ -7,12 +7,15 @@ a drift between the two files is a compile error that names the field.
 
 import ctypes
 from collections.abc import Iterator
-from enum import IntEnum, IntFlag
 from typing import Any
+
+from ebpflb.dataplane import enums
 
 LAYOUT_VERSION = 1
 FLOW_VERSION = 1
 META_MAGIC = 0x65627066
+FLOW_RECORD_VERSION = 1
+BUCKETS = 40
 
 u8, u16, u32, u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
 be16: Any = ctypes.c_uint16.__ctype_be__
@@ -62,8 +65,14 @@ class Desc(Struct):
         ("type", u32),
         ("flags", u32),
         ("affinity_timeout", u32),
-        ("pad", u32),
+        ("source_ranges", u32),
     ]
+
+
+class SourceRange(Struct):
+    """struct lb_source_range."""
+
+    _fields_ = [("length", u32), ("source_ranges", u32), ("addr", Addr)]
 
 
 class Backend(Struct):
@@ -83,11 +92,7 @@ class Backend(Struct):
 class Name(Struct):
     """struct lb_name."""
 
-    _fields_ = [
-        ("ns", ctypes.c_char * 64),
-        ("service", ctypes.c_char * 64),
-        ("port", ctypes.c_char * 64),
-    ]
+    _fields_ = [(name, ctypes.c_char * 64) for name in ("ns", "service", "port")]
 
 
 class Device(Struct):
@@ -117,10 +122,33 @@ class Settings(Struct):
         ("tcp_opening_timeout", u32),
         ("tcp_established_timeout", u32),
         ("tcp_closed_timeout", u32),
+        ("tcp_close_wait_timeout", u32),
         ("udp_timeout", u32),
+        ("udp_stream_timeout", u32),
+        ("flow_events", u32),
+        ("flow_sample", u32),
+        ("flow_rate", u32),
         ("node4", Addr),
         ("node6", Addr),
     ]
+
+
+class Net4(Struct):
+    """struct lb_net4."""
+
+    _fields_ = [("net", be32), ("mask", be32)]
+
+
+class Net6(Struct):
+    """struct lb_net6."""
+
+    _fields_ = [("net", Addr), ("mask", Addr)]
+
+
+class ServiceNets(Struct):
+    """struct lb_service_nets."""
+
+    _fields_ = [("ipv4", Net4 * 8), ("ipv6", Net6 * 8)]
 
 
 class Tuple(Struct):
@@ -154,7 +182,22 @@ class Conntrack(Struct):
         ("state", u8),
         ("flags", u8),
         ("fin_end", u32),
+        ("frontend", u32),
+        ("desc_flags", u16),
+        ("peer_state", u8),
+        ("pad", u8),
     ]
+
+    @property
+    def whole_state(self) -> int:
+        """What holds, whichever direction's packets wrote it: enum lb_ct_state."""
+        return int(self.state) | int(self.peer_state)
+
+
+class Fragment(Struct):
+    """struct lb_fragment."""
+
+    _fields_ = [("created", u64), ("sport", be16), ("dport", be16), ("pad", u32)]
 
 
 class SocketKey(Struct):
@@ -176,17 +219,110 @@ class Socket(Struct):
     _fields_ = [
         ("peer", Addr),
         ("port", be16),
-        ("pad", u16),
+        ("flow_flags", u16),
         ("backend", u32),
         ("generation", u32),
         ("service", u32),
+        ("frontend", u32),
+        ("desc_flags", u32),
     ]
+
+
+class AffinityKey(Struct):
+    """struct lb_affinity_key."""
+
+    _fields_ = [("service", u32), ("client", Addr)]
+
+
+class Affinity(Struct):
+    """struct lb_affinity."""
+
+    _fields_ = [("backend", u32), ("generation", u32), ("last_used", u64)]
+
+
+class Traffic(Struct):
+    """struct lb_traffic."""
+
+    _fields_ = [("packets", u64), ("bytes", u64)]
 
 
 class Counts(Struct):
     """struct lb_counts."""
 
-    _fields_ = [("connections", u64), ("refused", u64), ("dropped", u64)]
+    _fields_ = [
+        ("connections", u64),
+        ("refused", u64),
+        ("dropped", u64),
+        ("failed", u64),
+        ("retransmits", u64),
+        ("original", Traffic),
+        ("reply", Traffic),
+    ]
+
+
+class Connection(Struct):
+    """struct lb_connection."""
+
+    _fields_ = [
+        ("started", u64),
+        ("flushed", u64),
+        ("original", Traffic),
+        ("reply", Traffic),
+        ("addr", Addr),
+        ("port", be16),
+        ("state", u8),
+        ("pad", u8),
+        ("frontend", u32),
+        ("service", u32),
+        ("backend", u32),
+        ("generation", u32),
+        ("desc_flags", u32),
+        ("retransmits", u32),
+    ]
+
+
+class DropKey(Struct):
+    """struct lb_drop_key."""
+
+    _fields_ = [("reason", u32), ("ifindex", u32)]
+
+
+class FlowRecord(Struct):
+    """struct lb_flow_record."""
+
+    _fields_ = [
+        ("version", u8),
+        ("event", u8),
+        ("path", u8),
+        ("end", u8),
+        ("reason", u8),
+        ("proto", u8),
+        ("hook", u8),
+        ("source", u8),
+        ("time", u64),
+        ("started", u64),
+        ("client", Addr),
+        ("frontend", Addr),
+        ("backend_addr", Addr),
+        ("client_port", be16),
+        ("frontend_port", be16),
+        ("backend_port", be16),
+        ("flow_flags", u16),
+        ("service", u32),
+        ("backend", u32),
+        ("generation", u32),
+        ("desc_flags", u32),
+        ("original", Traffic),
+        ("reply", Traffic),
+        ("rtt", u32),
+        ("retransmits", u32),
+    ]
+
+
+class Histogram(Struct):
+    """struct lb_histogram."""
+
+    _fields_ = [("buckets", u64 * BUCKETS), ("sum", u64)]
 
 
 class Meta(Struct):
@@ -195,156 +331,36 @@ class Meta(Struct):
     _fields_ = [("magic", u32), ("layout", u32), ("flows", u32), ("source", u8 * 32)]
 
 
-class FrontendType(IntEnum):
-    """enum lb_frontend_type."""
-
-    LB_CLUSTER_IP = 1
-    LB_NODE_PORT = 2
-    LB_EXTERNAL_IP = 3
-    LB_LOAD_BALANCER = 4
-
-
-class IfEmpty(IntEnum):
-    """enum lb_if_empty."""
-
-    LB_EMPTY_REFUSE = 1
-    LB_EMPTY_DROP = 2
-
-
-class DescFlag(IntFlag):
-    """enum lb_desc_flag."""
-
-    LB_DESC_INTERNAL_LOCAL = 1
-    LB_DESC_EXTERNAL_LOCAL = 2
-
-
-class BackendFlag(IntFlag):
-    """enum lb_backend_flag."""
-
-    LB_BACKEND_LOCAL = 1
-    LB_BACKEND_TERMINATING = 2
-    LB_BACKEND_USABLE = 4
-
-
-class AddrFlag(IntFlag):
-    """enum lb_addr_flag."""
-
-    LB_ADDR_CLUSTER_IP = 1
-    LB_ADDR_EXTERNAL = 2
-    LB_ADDR_NODE = 4
-    LB_ADDR_NODE_PORT = 8
-
-
-class DeviceKind(IntEnum):
-    """enum lb_device_kind."""
-
-    LB_DEVICE_HOST = 1
-    LB_DEVICE_WORKLOAD = 2
-
-
-class DeviceFlag(IntFlag):
-    """enum lb_device_flag."""
-
-    LB_DEVICE_ETHERNET = 1
-
-
-class NetnsFlag(IntFlag):
-    """enum lb_netns_flag."""
-
-    LB_NETNS_HOST = 1
-    LB_NETNS_COVERED = 2
-
-
-class SettingFlag(IntFlag):
-    """enum lb_setting_flag."""
-
-    LB_SETTING_SOCKET_HOST = 1
-
-
-class Direction(IntEnum):
-    """enum lb_direction."""
-
-    LB_DIR_ORIGINAL = 1
-    LB_DIR_REPLY = 2
-
-
-class Hook(IntEnum):
-    """enum lb_hook."""
-
-    LB_HOOK_HOST_INGRESS = 1
-    LB_HOOK_HOST_EGRESS = 2
-    LB_HOOK_POD_INGRESS = 3
-    LB_HOOK_POD_EGRESS = 4
-
-
-class CtState(IntFlag):
-    """enum lb_ct_state."""
-
-    LB_CT_SYN = 1
-    LB_CT_ACK = 2
-    LB_CT_PEER_FIN = 4
-    LB_CT_CLOSED = 8
-    LB_CT_ESTABLISHED = 16
-    LB_CT_FIN_ACKED = 32
-
-
-class CtFlag(IntFlag):
-    """enum lb_ct_flag."""
-
-    LB_CT_SNAT = 1
-    LB_CT_HAIRPIN = 2
-    LB_CT_TO_HOST = 4
-
-
-class DropReason(IntEnum):
-    """enum lb_drop_reason, without its count."""
-
-    LB_DROP_NO_ENDPOINT = 1
-    LB_DROP_NO_LOCAL_ENDPOINT = 2
-    LB_DROP_UNKNOWN_PORT = 3
-    LB_DROP_SNAT_PORTS = 4
-    LB_DROP_CONNTRACK_FULL = 5
-    LB_DROP_TTL_EXCEEDED = 6
-    LB_DROP_TOO_BIG = 7
-    LB_DROP_NO_ROUTE = 8
-    LB_DROP_NO_SNAT_ADDRESS = 9
-    LB_DROP_REWRITE = 10
-
-
 STRUCTS: dict[str, type[Struct]] = {
     "lb_addr": Addr,
     "lb_frontend_key": FrontendKey,
     "lb_range": Range,
     "lb_desc": Desc,
+    "lb_source_range": SourceRange,
     "lb_backend": Backend,
     "lb_name": Name,
     "lb_device": Device,
     "lb_netns": Netns,
     "lb_port_range": PortRange,
     "lb_settings": Settings,
+    "lb_net4": Net4,
+    "lb_net6": Net6,
+    "lb_service_nets": ServiceNets,
     "lb_tuple": Tuple,
     "lb_conntrack": Conntrack,
+    "lb_fragment": Fragment,
     "lb_socket_key": SocketKey,
     "lb_socket": Socket,
+    "lb_affinity_key": AffinityKey,
+    "lb_affinity": Affinity,
+    "lb_traffic": Traffic,
     "lb_counts": Counts,
+    "lb_connection": Connection,
+    "lb_drop_key": DropKey,
+    "lb_flow_record": FlowRecord,
+    "lb_histogram": Histogram,
     "lb_meta": Meta,
 }
-ENUMS: tuple[type[IntEnum | IntFlag], ...] = (
-    FrontendType,
-    IfEmpty,
-    DescFlag,
-    BackendFlag,
-    AddrFlag,
-    DeviceKind,
-    DeviceFlag,
-    NetnsFlag,
-    SettingFlag,
-    Direction,
-    Hook,
-    CtState,
-    CtFlag,
-    DropReason,
-)
 
 
 def field_names(struct: type[Struct]) -> list[str]:
@@ -364,7 +380,8 @@ def _assertions() -> Iterator[str]:
             place = getattr(struct, field)
             yield _assertion(f"__builtin_offsetof(struct {name}, {field})", place.offset)
             yield _assertion(f"sizeof(((struct {name} *)0)->{field})", place.size)
-    for enum in ENUMS:
+    yield _assertion("LB_FLOW_RECORD_VERSION", FLOW_RECORD_VERSION)
+    for enum in enums.ENUMS:
         for name, member in enum.__members__.items():
             yield _assertion(name, member.value)
 

@@ -13,12 +13,12 @@ from errno import E2BIG
 from itertools import islice
 from typing import NamedTuple
 
+from ebpflb.dataplane.enums import AddrFlag
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.quiesce import membarrier
 from ebpflb.dataplane.readback import read_back
 from ebpflb.dataplane.staging import Staged, stage
 from ebpflb.dataplane.state import State
-from ebpflb.dataplane.structs import AddrFlag
 from ebpflb.dataplane.transaction import Transaction
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address
@@ -66,6 +66,7 @@ class Sync:
         self._grace = grace
         self._epoch = epoch
         self._state: State | None = None
+        self._ended_udp = False
 
     def load(self) -> None:
         """Read the maps back and free what an interrupted sync left behind.
@@ -76,6 +77,7 @@ class Sync:
         self._state = self._read_back()
 
     def _read_back(self) -> State:
+        self._ended_udp = True
         state = State(self._maps, self._epoch)
         read_back(state)
         self._quiesce()
@@ -115,6 +117,11 @@ class Sync:
         """Delete those of `unused` that are neither a VIP nor the node's."""
         with self._loaded() as state:
             state.addresses.forget(unused, self._clock)
+
+    def take_ended_udp(self) -> bool:
+        """Whether, since the last call, a UDP backend may have stopped serving."""
+        ended, self._ended_udp = self._ended_udp, False
+        return ended
 
     def collect(self, quiesced: float | None = None) -> None:
         """Free what was replaced longer ago than the grace time.
@@ -157,6 +164,7 @@ class Sync:
         while group := list(islice(claims, _GROUP)):
             transaction.add(list(_stage_group(state, group, refused)))
         transaction.finish(self._clock)
+        self._ended_udp = self._ended_udp or transaction.ended_udp
         return refused
 
 

@@ -4,15 +4,16 @@
 Maps that did not change are shared: both generations' programs use the same map while the hooks
 move over, so nothing is lost in between. Maps that only grew are copied. The maps of the Services
 go together, because they are bound by indices; after a change of their layout they are left
-empty and written from the desired state.
+empty and written from the desired state. Fields that are new at the end of a value are zero in
+what is copied.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.layout import FLOW_MAPS, SERVICE_MAPS, MapSpec
-from ebpflb.dataplane.maps import MapSet, open_maps
+from ebpflb.dataplane.layout import COUNT_MAPS, FLOW_MAPS, SERVICE_MAPS, MapSpec
+from ebpflb.dataplane.maps import BpfMap, MapSet, open_maps
 from ebpflb.dataplane.meta import read_meta
 from ebpflb.dataplane.pins import Generation
 from ebpflb.dataplane.sizes import Sizes
@@ -30,6 +31,7 @@ def share_maps(old: Generation, new: Generation, sizes: Sizes) -> frozenset[str]
         shared |= set(SERVICE_MAPS)
     if meta.flows == FLOW_VERSION:
         shared |= _unchanged(old, FLOW_MAPS, sizes)
+    shared |= _unchanged(old, COUNT_MAPS, sizes)
     for name in shared:
         _pin_again(old, new, name)
     return frozenset(shared)
@@ -85,14 +87,23 @@ def _pin_again(old: Generation, new: Generation, name: str) -> None:
 
 def _copy(old: MapSet, new: MapSet, names: set[str], *, missing_only: bool = False) -> None:
     for name in old.keys() & names:
+        source, target = old[name], new[name]
+        elements = ((key, _fitted(value, source, target)) for key, value in source.items())
         if missing_only:
-            _copy_missing(old, new, name)
+            _add_missing(target, elements)
         else:
-            new[name].update_batch(list(old[name].items()))
+            target.update_batch(list(elements))
 
 
-def _copy_missing(old: MapSet, new: MapSet, name: str) -> None:
-    target = new[name]
-    for key, value in old[name].items():
+def _add_missing(target: BpfMap, elements: Iterable[tuple[bytes, bytes]]) -> None:
+    for key, value in elements:
         if target.lookup(key) is None:
             target.update(key, value, exist=Exist.ANY)
+
+
+def _fitted(value: bytes, source: BpfMap, target: BpfMap) -> bytes:
+    if source.value_size == target.value_size:
+        return value
+    old, new = source.value_size // source.cpus, target.value_size // target.cpus
+    parts = (value[at : at + min(old, new)] for at in range(0, len(value), old))
+    return b"".join(part.ljust(new, b"\0") for part in parts)

@@ -20,9 +20,9 @@ from typing import Literal, NamedTuple
 from ebpflb.dataplane import links
 from ebpflb.dataplane.clsact import Clsact
 from ebpflb.dataplane.devices import Device
+from ebpflb.dataplane.enums import DeviceKind
 from ebpflb.dataplane.links import Change, LoadedProgram, TcDirection
 from ebpflb.dataplane.netlink import Rtnetlink
-from ebpflb.dataplane.structs import DeviceKind
 from ebpflb.errors import AttachError
 
 AttachMode = Literal["auto", "tcx", "clsact"]

@@ -1,30 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of writes.
 
-New things come first, each complete before anything names it: backends, slots, names, descriptors;
-then the words of lb_current, each of which commits one frontend; then lb_frontends for the new
-ones. When all that is new is there, the flags of addresses change; then what goes is taken away in
-reverse. What a program may still be reading is not touched but retired, with one exception: the
-flags of a backend, a single byte, change in place.
+New things come first, each complete before anything names it: backends, slots, source ranges,
+names, descriptors; then the words of lb_current, each of which commits one frontend; then
+lb_frontends for the new ones. When all that is new is there, the flags of addresses change; then
+what goes is taken away in reverse. What a program may still be reading is not touched but retired,
+with one exception: the flags of a backend, a single byte, change in place.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import byteorder
+from typing import NamedTuple
 
-from ebpflb.dataplane.records import USABLE, BackendRecord, DescRecord
+from ebpflb.dataplane.records import SERVING, USABLE, BackendRecord, DescRecord, SocketAddress
 from ebpflb.dataplane.slots import Range
 from ebpflb.dataplane.staging import Staged
 from ebpflb.dataplane.state import Port, State
+from ebpflb.model.address import Protocol
 from ebpflb.model.service import ServiceName
+
+
+class _Unnamed(NamedTuple):
+    """What the ports concerned no longer name."""
+
+    ranges: set[Range]
+    backends: set[int]
+    source_ranges: set[int]
 
 
 class Transaction:
     """Some Services that change together: `add()` as often as needed, then `finish()`.
 
-    Every method raises MapError; the state is then unknown.
+    Every method raises MapError; the state is then unknown. `ended_udp`: whether flows and sockets
+    of UDP may have a backend that has gone.
     """
 
     def __init__(self, state: State) -> None:
+        self.ended_udp = False
         self._state = state
         self._touched: dict[int, Port] = {}
         self._kept: dict[ServiceName, set[int]] = {}
@@ -42,6 +54,7 @@ class Transaction:
             for place, content in service.slots:
                 state.slots.set_span(place.base, content)
         state.slots.flush()
+        state.source_ranges.write(each for service in staged for each in service.source_ranges)
         names = [(_key(index), name) for service in staged for index, name in service.names]
         state.maps["lb_names"].update_batch(names)
         for service in staged:
@@ -66,8 +79,10 @@ class Transaction:
         for service in staged:
             self._kept[service.service] = service.frontends
             for name, identity in service.ports.items():
-                if identity not in state.ports:
-                    state.add_port(name, identity)
+                port = state.ports.get(identity) or state.add_port(name, identity)
+                if port.kept != service.kept[identity]:
+                    port.kept = service.kept[identity]
+                    self._touched[identity] = port
             for frontend, index, record in service.descs:
                 self._replace_desc(frontend, index, DescRecord.unpack(record))
         state.current.flush()
@@ -80,7 +95,7 @@ class Transaction:
         port = state.ports[new.service]
         port.frontends.append(frontend)
         self._touched[port.identity] = port
-        state.addresses.use(new.address, new.type)
+        state.addresses.use(new)
         state.current.set_word(frontend, index)
 
     def _drop_desc(self, frontend: int) -> None:
@@ -90,7 +105,7 @@ class Transaction:
             port = state.ports[desc.service]
             port.frontends.remove(frontend)
             self._touched[port.identity] = port
-            state.addresses.leave(desc.address, desc.type)
+            state.addresses.leave(desc)
 
     def finish(self, clock: Callable[[], float]) -> None:
         """Take away what these Services no longer have; then it is retired, at that time."""
@@ -105,14 +120,15 @@ class Transaction:
             state.used_before[frontend] = 1
             del state.frontends[key]
         state.current.flush()
-        ranges, backends = self._unname()
-        self._clear_usable(backends)
+        unnamed = self._unname()
+        self._clear_flags(unnamed.backends)
         self._remove_empty_ports()
         now = clock()
         state.frontend_indices.retire(gone, now)
         state.desc_indices.retire(self._old_descs, now)
-        state.slot_ranges.retire(ranges, now)
-        state.backend_indices.retire(backends, now)
+        state.slot_ranges.retire(unnamed.ranges, now)
+        state.backend_indices.retire(unnamed.backends, now)
+        state.source_ranges.retire(unnamed.source_ranges, now)
 
     def _gone(self) -> Iterator[tuple[int, DescRecord]]:
         state = self._state
@@ -122,22 +138,26 @@ class Transaction:
                     if frontend not in kept and (desc := state.desc(frontend)):
                         yield frontend, desc
 
-    def _unname(self) -> tuple[set[Range], set[int]]:
-        """The ranges and backends that the ports concerned no longer name."""
-        ranges: set[Range] = set()
-        backends: set[int] = set()
+    def _unname(self) -> _Unnamed:
+        unnamed = _Unnamed(set(), set(), set())
         for port in self._touched.values():
-            before = set(port.ranges), set(port.backends)
+            before = set(port.ranges), set(port.backends), set(port.source_ranges)
             self._state.refresh(port)
-            ranges |= before[0].difference(port.ranges)
-            backends |= before[1].difference(port.backends)
-        return ranges, backends
+            unnamed.ranges.update(before[0].difference(port.ranges))
+            unnamed.backends.update(before[1].difference(port.backends))
+            unnamed.source_ranges.update(before[2].difference(port.source_ranges))
+        return unnamed
 
-    def _clear_usable(self, backends: Iterable[int]) -> None:
+    def _clear_flags(self, gone: Iterable[int]) -> None:
         records = self._state.backends
-        for index in backends:
+        for index in gone:
             record = BackendRecord.unpack(records[index])
-            records.set(index, record._replace(flags=record.flags & ~USABLE).pack())
+            protocol = SocketAddress.unpack(record.socket).protocol
+            self.ended_udp = self.ended_udp or protocol == Protocol.UDP
+            records.set(index, record.without(USABLE | SERVING).pack())
+        for port in self._touched.values():
+            for index in port.kept:
+                records.set(index, BackendRecord.unpack(records[index]).without(USABLE).pack())
         records.flush()
 
     def _remove_empty_ports(self) -> None:

@@ -261,6 +261,7 @@ class Lab:
             zone=self.layout.zone(seat.node),
             manifests=self.directory / "nodes" / seat.name / "manifests",
             bpffs=Path(self._made.bpffs) / seat.name,
+            query_socket=self.directory / "nodes" / seat.name / "agent.sock",
             host_devices=network.host_devices(self.config),
             cluster_cidr=tuple(str(ranges.cluster()) for ranges in self.layout.ranges),
         )

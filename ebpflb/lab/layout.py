@@ -8,7 +8,7 @@ Lab number i has the ranges 10.(100+i).0.0/16 and fdeb:f1b:i::/48, so that no tw
       gateway, client       .1, .2                        ::1, ::2
       node1, node2, ...     .11, .12, ...                 ::11, ::12, ...
     ClusterIPs            10.100.64.0/20                fdeb:f1b:0:40::/112
-    load-balancer IPs     10.100.80.0/24                fdeb:f1b:0:50::/64
+    load-balancer IPs     10.100.80.0/20                fdeb:f1b:0:50::/64
     pods of node1         10.100.129.0/24               fdeb:f1b:0:101::/64
       their gateway         .1                            ::1
       pod-1-1, pod-1-2      .11, .12                      ::11, ::12
@@ -123,7 +123,7 @@ class Ranges:
 
     def external(self) -> IPv4Network | IPv6Network:
         """Load-balancer and external IPs; the client routes them to the first node."""
-        return self._network("80.0/24", "50::/64")
+        return self._network("80.0/20", "50::/64")
 
     def cluster(self) -> IPv4Network | IPv6Network:
         """The pods of all nodes."""

@@ -115,6 +115,7 @@ class Node(Member):
     zone: str
     manifests: Path
     bpffs: Path
+    query_socket: Path
     host_devices: tuple[str, ...]
     cluster_cidr: tuple[str, ...]
 
@@ -125,6 +126,7 @@ class Node(Member):
             "MANIFESTS": str(self.manifests),
             "CGROUP_ROOT": str(self.cgroup),
             "BPFFS_ROOT": str(self.bpffs),
+            "QUERY_SOCKET": str(self.query_socket),
             "HOST_DEVICES": ",".join(self.host_devices),
             "WORKLOAD_DEVICES": "veth*",
             "CLUSTER_CIDR": ",".join(self.cluster_cidr),

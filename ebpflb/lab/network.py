@@ -28,8 +28,14 @@ def sysctls(seat: Seat, config: LabConfig) -> Mapping[str, str]:
     """What to set below /proc/sys/net before the namespace has a device.
 
     Addresses are unique by construction, so IPv6 need not wait for duplicate address detection.
+    Routes to Services lead through a node on the same link as the client; were a node to forward
+    what it does not serve, its redirect would spoil the route for minutes.
     """
     settings = {
+        "ipv4/conf/all/accept_redirects": "0",
+        "ipv4/conf/default/accept_redirects": "0",
+        "ipv6/conf/all/accept_redirects": "0",
+        "ipv6/conf/default/accept_redirects": "0",
         "ipv6/conf/all/accept_dad": "0",
         "ipv6/conf/default/accept_dad": "0",
         "ipv6/conf/default/accept_ra": "0",

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects as they come and go, and which Services must be planned again because of it."""
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from ebpflb.model.address import Address
 from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.model.health_check import HealthCheck, health_check
 from ebpflb.model.node import Node
 from ebpflb.model.plan import Frontend, FrontendKey, frontend_keys, plan_service
 from ebpflb.model.service import Service, ServiceName
+from ebpflb.model.service_cidr import ServiceCidr
 
-ApiObject = Service | EndpointSlice | Node
+ApiObject = Service | EndpointSlice | Node | ServiceCidr
 ServiceNames = set[ServiceName]
 
 
@@ -19,10 +23,16 @@ class Kind(StrEnum):
     SERVICE = "Service"
     ENDPOINT_SLICE = "EndpointSlice"
     NODE = "Node"
+    SERVICE_CIDR = "ServiceCIDR"
+
+    @property
+    def is_namespaced(self) -> bool:
+        """Whether a namespace is part of an object's name."""
+        return self in (Kind.SERVICE, Kind.ENDPOINT_SLICE)
 
 
 class ObjectKey(NamedTuple):
-    """Names an API object; namespace is empty for a Node."""
+    """Names an API object; namespace is empty where objects have none."""
 
     kind: Kind
     namespace: str
@@ -39,29 +49,44 @@ def key_of(item: ApiObject) -> ObjectKey:
         return ObjectKey(Kind.SERVICE, *item.name)
     if isinstance(item, EndpointSlice):
         return ObjectKey(Kind.ENDPOINT_SLICE, item.namespace, item.name)
-    return ObjectKey(Kind.NODE, "", item.name)
+    kind = Kind.NODE if isinstance(item, Node) else Kind.SERVICE_CIDR
+    return ObjectKey(kind, "", item.name)
 
 
 class Conflict(NamedTuple):
-    """A frontend key that two Services claim; the loser does not get it."""
+    """A frontend key that two Services claim; the younger one does not get it."""
 
     key: FrontendKey
     winner: ServiceName
     loser: ServiceName
 
 
+class _Claim(NamedTuple):
+    """Who wants a frontend key; the oldest has it."""
+
+    created: str
+    name: ServiceName
+
+
 class Changes:
     """All known objects, and what changed between them since the last take().
 
-    Only the Node called node_name counts; until it is known, the node is in no zone. Not for
-    several threads.
+    Only the Node called node_name counts; until it is known, the node is in no zone.
+    masquerade_all: as of plan_service(). For one thread; but any may call service(), slices(),
+    every_slices() and names().
     """
 
-    def __init__(self, node_name: str) -> None:
+    def __init__(
+        self, node_name: str, bound: tuple[Address, ...] = (), *, masquerade_all: bool = False
+    ) -> None:
+        """`bound`: addresses of the own node that go before those of its Node."""
+        self._masquerade_all = masquerade_all
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
+        self._bound = bound
         self._objects: dict[ObjectKey, ApiObject] = {}
+        self._service_cidrs: dict[str, ServiceCidr] = {}
         self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
-        self._claims: dict[FrontendKey, tuple[ServiceName, ...]] = {}
+        self._claims: dict[FrontendKey, tuple[_Claim, ...]] = {}
         self._contested: set[FrontendKey] = set()
         # What each object that differs now was at the last take(); None = it was not there.
         self._before: dict[ObjectKey, ApiObject | None] = {}
@@ -70,7 +95,14 @@ class Changes:
     def node(self) -> Node:
         """The own Node."""
         found = self._objects.get(self._node_key)
-        return found if isinstance(found, Node) else Node(self._node_key.name)
+        node = found if isinstance(found, Node) else Node(self._node_key.name)
+        return replace(node, addresses=(*self._bound, *node.addresses))
+
+    @property
+    def service_ranges(self) -> tuple[str, ...]:
+        """The CIDRs that ClusterIPs are taken from, in order; none where nobody has said."""
+        found = {text for each in self._service_cidrs.values() for text in each.ranges}
+        return tuple(sorted(found))
 
     def service(self, name: ServiceName) -> Service | None:
         """The Service of that name."""
@@ -81,9 +113,13 @@ class Changes:
         """The slices of a Service, whether it is known or not."""
         return self._slices.get(name, ())
 
+    def every_slices(self) -> list[tuple[ServiceName, tuple[EndpointSlice, ...]]]:
+        """What slices() gives, for each Service that has some."""
+        return list(self._slices.items())
+
     def names(self) -> ServiceNames:
         """The names of all Services, also of those without a port to serve."""
-        return {ServiceName(*key[1:]) for key in self._objects if key.kind is Kind.SERVICE}
+        return {ServiceName(*key[1:]) for key in list(self._objects) if key.kind is Kind.SERVICE}
 
     def set(self, item: ApiObject) -> None:
         """Add an object or replace the one of the same name."""
@@ -112,15 +148,27 @@ class Changes:
         service = self.service(name)
         if service is None:
             return ()
-        frontends = plan_service(service, self.slices(name), self.node)
+        frontends = plan_service(
+            service, self.slices(name), self.node, masquerade_all=self._masquerade_all
+        )
         if not self._contested:
             return frontends
-        return tuple(each for each in frontends if self._claims[each.key][0] == name)
+        return tuple(each for each in frontends if self._claims[each.key][0].name == name)
+
+    def owner(self, key: FrontendKey) -> ServiceName | None:
+        """The Service that has a frontend: of several that claim it the oldest."""
+        claims = self._claims.get(key)
+        return claims[0].name if claims else None
+
+    def health_check(self, name: ServiceName) -> HealthCheck | None:
+        """What load balancers may ask this node about the Service."""
+        service = self.service(name)
+        return health_check(service, self.slices(name), self.node) if service else None
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        """Who wants a frontend that another Service has: the first in the order of names."""
+        """Who wants a frontend that an older Service has; of one age, by the order of names."""
         return tuple(
-            Conflict(key, self._claims[key][0], loser)
+            Conflict(key, self._claims[key][0].name, loser.name)
             for key in sorted(self._contested)
             for loser in self._claims[key][1:]
         )
@@ -146,22 +194,28 @@ class Changes:
                 self._slices[service] = rest
         elif isinstance(old, Service):
             for key in frontend_keys(old):
-                self._claim(key, tuple(name for name in self._claims[key] if name != old.name))
+                others = (claim for claim in self._claims[key] if claim.name != old.name)
+                self._claim(key, tuple(others))
+        elif isinstance(old, ServiceCidr):
+            del self._service_cidrs[old.name]
 
     def _link(self, new: ApiObject | None) -> None:
         if isinstance(new, EndpointSlice):
             service = ServiceName(new.namespace, new.service)
             self._slices[service] = (*self.slices(service), new)
         elif isinstance(new, Service):
+            claim = _Claim(new.created, new.name)
             for key in frontend_keys(new):
-                self._claim(key, tuple(sorted((*self._claims.get(key, ()), new.name))))
+                self._claim(key, tuple(sorted((*self._claims.get(key, ()), claim))))
+        elif isinstance(new, ServiceCidr):
+            self._service_cidrs[new.name] = new
 
-    def _claim(self, key: FrontendKey, names: tuple[ServiceName, ...]) -> None:
-        if names:
-            self._claims[key] = names
+    def _claim(self, key: FrontendKey, claims: tuple[_Claim, ...]) -> None:
+        if claims:
+            self._claims[key] = claims
         else:
             del self._claims[key]
-        if len(names) > 1:
+        if len(claims) > 1:
             self._contested.add(key)
         else:
             self._contested.discard(key)
@@ -173,13 +227,14 @@ class Changes:
             slices = (each for each in (old, new) if isinstance(each, EndpointSlice))
             names = (ServiceName(each.namespace, each.service) for each in slices)
             return {name for name in names if self.service(name)}
-        return self.names() if _zone(old) != _zone(new) else set()
+        return self.names() if _place(old) != _place(new) else set()
 
     def _affected_by_service(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
         services = [each for each in (old, new) if isinstance(each, Service)]
         names = {service.name for service in services}
-        for key in _keys(old) ^ _keys(new):
-            names.update(self._claims.get(key, ()))
+        same_age = len({service.created for service in services}) == 1
+        for key in _keys(old) ^ _keys(new) if same_age else _keys(old) | _keys(new):
+            names.update(claim.name for claim in self._claims.get(key, ()))
         return names
 
 
@@ -187,5 +242,7 @@ def _keys(item: ApiObject | None) -> frozenset[FrontendKey]:
     return frontend_keys(item) if isinstance(item, Service) else frozenset()
 
 
-def _zone(item: ApiObject | None) -> str:
-    return item.zone if isinstance(item, Node) else ""
+def _place(item: ApiObject | None) -> tuple[object, ...]:
+    """What plans heed of a Node."""
+    node = item if isinstance(item, Node) else Node("")
+    return node.zone, node.primary

@@ -11,7 +11,10 @@ from ebpflb.model.service import ServicePort
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address of a slice. Conditions that the API object leaves out have their defaults."""
+    """One address of a slice. Conditions that the API object leaves out have their defaults.
+
+    pod: NAMESPACE/NAME of what the address belongs to, or "".
+    """
 
     address: Address
     ready: bool = True
@@ -20,6 +23,8 @@ class Endpoint:
     node_name: str | None = None
     zone_hints: tuple[str, ...] = ()
     node_hints: tuple[str, ...] = ()
+    zone: str = ""
+    pod: str = ""
 
     @property
     def is_last_resort(self) -> bool:

@@ -11,7 +11,8 @@ from ebpflb.model.address import WILDCARD, Address, Protocol
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
 from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName, TrafficPolicy
-from ebpflb.model.topology import categorize
+from ebpflb.model.source_ranges import Prefixes, allowed_sources
+from ebpflb.model.topology import EndpointSets, categorize
 
 
 class FrontendType(StrEnum):
@@ -39,7 +40,11 @@ class FrontendKey(NamedTuple):
 
 
 class Backend(NamedTuple):
-    """An endpoint as the dataplane needs it; local: on this node."""
+    """An endpoint as the dataplane needs it.
+
+    local: on this node, by its node's name, or without one because it has an address of the node
+    (the API servers of the Service `kubernetes`).
+    """
 
     address: Address
     port: int
@@ -59,7 +64,10 @@ class Frontend:
     """One frontend of one Service port.
 
     local is for new connections from pods and processes of this node, others for everybody else.
-    affinity_timeout is in seconds, 0 without session affinity.
+    affinity_timeout is in seconds, 0 without session affinity. allowed_sources: the clients that it
+    is for, whatever else they would meet; empty for everybody. masquerade: backends see an address
+    of this node as the client, whoever it is. serving: endpoints of a UDP port that get no new
+    flows but serve, so that flows they have stay, sorted.
     """
 
     key: FrontendKey
@@ -70,20 +78,24 @@ class Frontend:
     internal_policy: TrafficPolicy
     external_policy: TrafficPolicy
     affinity_timeout: int
+    allowed_sources: Prefixes = ()
+    masquerade: bool = False
+    serving: tuple[Backend, ...] = ()
 
 
 def plan_service(
-    service: Service, slices: Iterable[EndpointSlice], node: Node
+    service: Service, slices: Iterable[EndpointSlice], node: Node, *, masquerade_all: bool = False
 ) -> tuple[Frontend, ...]:
     """The frontends of a Service, in the order of its ports, each key once.
 
-    Slices of other Services do not count; the order of slices does not matter.
+    Slices of other Services do not count; the order of slices does not matter. masquerade_all: all
+    but those that the external policy Local governs, which promises clients' addresses.
     """
     own = [piece for piece in slices if ServiceName(piece.namespace, piece.service) == service.name]
     own.sort(key=attrgetter("name"))
     frontends: dict[FrontendKey, Frontend] = {}
     for port in service.ports:
-        for frontend in _plan_port(port, own, node):
+        for frontend in _plan_port(port, own, node, masquerade_all):
             frontends.setdefault(frontend.key, frontend)
     return tuple(frontends.values())
 
@@ -106,15 +118,19 @@ def _typed_keys(port: ServicePort) -> Iterator[tuple[FrontendType, FrontendKey]]
 
 
 def _plan_port(
-    port: ServicePort, slices: Iterable[EndpointSlice], node: Node
+    port: ServicePort, slices: Iterable[EndpointSlice], node: Node, masquerade_all: bool
 ) -> Iterator[Frontend]:
-    sets = categorize(port, endpoints_of(port, slices), node)
+    endpoints = endpoints_of(port, slices)
+    sets = categorize(port, endpoints, node)
+    serving = tuple(sorted(_backend(each, node) for each in _serving(port, endpoints, sets)))
     choices = {
         TrafficPolicy.CLUSTER: _choice(sets.cluster, sets.has_any, node),
         TrafficPolicy.LOCAL: _choice(sets.local, sets.has_any, node),
     }
     internal = choices[port.internal_policy]
     external = choices[port.external_policy]
+    allowed = allowed_sources(port, node)
+    promises_clients = port.external_policy is TrafficPolicy.LOCAL
     for kind, key in _typed_keys(port):
         inside = kind is FrontendType.CLUSTER_IP
         yield Frontend(
@@ -126,7 +142,18 @@ def _plan_port(
             internal_policy=port.internal_policy,
             external_policy=port.external_policy,
             affinity_timeout=port.affinity_timeout,
+            allowed_sources=allowed if key.address in port.load_balancer_ips else (),
+            masquerade=masquerade_all and (inside or not promises_clients),
+            serving=serving,
         )
+
+
+def _serving(
+    port: ServicePort, endpoints: Iterable[PortEndpoint], sets: EndpointSets
+) -> Iterator[PortEndpoint]:
+    if port.name.protocol is Protocol.UDP:
+        chosen = {*sets.cluster, *sets.local}
+        yield from (each for each in endpoints if each.endpoint.serving and each not in chosen)
 
 
 def _choice(endpoints: Iterable[PortEndpoint], has_any: bool, node: Node) -> Choice:
@@ -138,4 +165,6 @@ def _choice(endpoints: Iterable[PortEndpoint], has_any: bool, node: Node) -> Cho
 def _backend(endpoint: PortEndpoint, node: Node) -> Backend:
     target = endpoint.endpoint
     local = target.node_name == node.name
+    if target.node_name is None:
+        local = target.address in node.addresses
     return Backend(target.address, endpoint.port, local, target.terminating)

@@ -83,7 +83,11 @@ class ServicePort:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A Service; without ports it is known, but nothing is served for it."""
+    """A Service; without ports it is known, but nothing is served for it.
+
+    created: RFC 3339 in UTC, empty where that is not known.
+    """
 
     name: ServiceName
     ports: tuple[ServicePort, ...] = ()
+    created: str = ""

@@ -2,12 +2,21 @@
 """Which endpoints of a Service port this node may use."""
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
 
 from ebpflb.model.endpoint import PortEndpoint
 from ebpflb.model.node import Node
 from ebpflb.model.service import ServicePort
+
+
+class Hints(StrEnum):
+    """Which topology hints narrow the ready endpoints."""
+
+    NODE = "node"
+    ZONE = "zone"
+    NONE = "none"
 
 
 class EndpointSets(NamedTuple):
@@ -43,7 +52,7 @@ def categorize(
     local: tuple[PortEndpoint, ...] = ()
     has_any = False
     if service_port.uses_cluster_endpoints:
-        cluster = _ready_near(endpoints, node) or _last_resort(endpoints)
+        cluster = ready_near(endpoints, node)[1] or _last_resort(endpoints)
         has_any = bool(cluster)
     if service_port.uses_local_endpoints:
         here = [each for each in endpoints if each.endpoint.node_name == node.name]
@@ -52,21 +61,24 @@ def categorize(
     return EndpointSets(cluster, local, has_any)
 
 
+def ready_near(
+    endpoints: Sequence[PortEndpoint], node: Node
+) -> tuple[Hints, tuple[PortEndpoint, ...]]:
+    """The ready endpoints for this node, and by which hints they are fewer than all."""
+    ready = _ready(endpoints)
+    by_node = _hinted(ready, node.name, attrgetter("endpoint.node_hints"))
+    by_zone = _hinted(ready, node.zone, attrgetter("endpoint.zone_hints"))
+    if by_node:
+        return Hints.NODE, by_node
+    return (Hints.ZONE, by_zone) if by_zone else (Hints.NONE, ready)
+
+
 def _ready(endpoints: Sequence[PortEndpoint]) -> tuple[PortEndpoint, ...]:
     return tuple(each for each in endpoints if each.endpoint.ready)
 
 
 def _last_resort(endpoints: Sequence[PortEndpoint]) -> tuple[PortEndpoint, ...]:
     return tuple(each for each in endpoints if each.endpoint.is_last_resort)
-
-
-def _ready_near(endpoints: Sequence[PortEndpoint], node: Node) -> tuple[PortEndpoint, ...]:
-    ready = _ready(endpoints)
-    return (
-        _hinted(ready, node.name, attrgetter("endpoint.node_hints"))
-        or _hinted(ready, node.zone, attrgetter("endpoint.zone_hints"))
-        or ready
-    )
 
 
 def _hinted(

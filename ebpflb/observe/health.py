@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-# Twice kube-proxy's syncPeriod.
+# Twice kube-proxy's default syncPeriod.
 PATIENCE_SECONDS = 60.0
 # Go's time.Time before anything happened, as kube-proxy shows it.
 _NEVER = "0001-01-01T00:00:00Z"
@@ -35,10 +35,15 @@ class Health:
         self,
         families: tuple[str, ...],
         *,
+        patience: float = PATIENCE_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`families`: IPv4, IPv6. `wall`: seconds since 1970, for what is shown."""
+        """`families`: IPv4, IPv6. `patience`: seconds that a change may wait.
+
+        `wall`: seconds since 1970, for what is shown.
+        """
+        self._patience = patience
         self._families = families
         self._monotonic = monotonic
         self._wall = wall
@@ -74,6 +79,11 @@ class Health:
         """/healthz: alive, and load balancers may send traffic."""
         return self.is_alive() and self._state.eligible
 
+    @property
+    def is_started(self) -> bool:
+        """/readyz: whether this node serves what it was told to at first."""
+        return self._state.last_sync is not None
+
     def liveness(self) -> tuple[bool, str]:
         """The verdict of /livez and its body."""
         return self._report(with_eligibility=False)
@@ -84,7 +94,7 @@ class Health:
 
     def _is_alive(self, state: _State) -> bool:
         since = state.waiting_since
-        return since is None or self._monotonic() - since < PATIENCE_SECONDS
+        return since is None or self._monotonic() - since < self._patience
 
     def _report(self, *, with_eligibility: bool) -> tuple[bool, str]:
         state = self._state

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Prometheus metric of the agent.
+"""The page /metrics, and the metrics of what the agent does.
 
 What kube-proxy measures as well has kube-proxy's name, labels and buckets. One sync writes both
-families, so what has the label ip_family is the same for each.
+families, so what has the label ip_family is the same for each. What the kernel counts is in
+kernel_metrics.py and traffic_metrics.py.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -22,26 +24,31 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ebpflb import __version__
 from ebpflb.errors import EbpflbError
+from ebpflb.model.address import Family
+from ebpflb.observe.exposition import exposition
+from ebpflb.observe.kernel_metrics import kernel_families
+from ebpflb.observe.reading import Reading
 from ebpflb.observe.server import Answer
+from ebpflb.observe.traffic_metrics import backend_families, service_families
 
 _log = logging.getLogger("ebpflb.observe")
 
 # kube-proxy's: 15 buckets from 1 ms, each twice the one before.
 _BUCKETS = [0.001 * 2**power for power in range(15)]
+_LATENCY_BUCKETS = [
+    *(0.25, 0.5),
+    *map(float, range(1, 60)),
+    *map(float, range(60, 120, 5)),
+    *map(float, range(120, 301, 30)),
+]
+_FIRST_CONNECTION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300)
 _FAMILY = ["ip_family"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the kernel holds. entries: map -> (used, room for); dropped: reason -> how often."""
-
-    entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)
+_NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Totals:
     services_refused: int = 0
     conflicts: int = 0
     attach_errors: int = 0
+    health_check_errors: int = 0
     source_errors: tuple[str, ...] = ()
     no_local: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
@@ -66,6 +74,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._families = tuple(families)
+        self._read = read
         self._syncs = _Syncs(self.registry)
         self._changes = _Changes(self.registry)
         self._gauges = _Gauges(self.registry)
@@ -80,10 +89,24 @@ class Metrics:
         self._expired = _counter(
             self.registry, "ebpflb_conntrack_expired_total", "Flow entries that timed out."
         )
+        self._first_connection = Histogram(
+            "ebpflb_endpoint_first_connection_seconds",
+            "From an endpoint being in force on this node to its first connection from or through "
+            "it, seen at most a second late; nothing for those that wait longer than 5 minutes.",
+            buckets=_FIRST_CONNECTION_BUCKETS,
+            registry=self.registry,
+        )
+        self._reconciler = _Reconciler(self.registry)
+        self._latency = Histogram(
+            "kubeproxy_network_programming_duration_seconds",
+            "From what changed endpoints to the change being in force.",
+            _FAMILY,
+            buckets=_LATENCY_BUCKETS,
+            registry=self.registry,
+        )
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        self.registry.register(_KernelCollector(read))
 
     def changed(self, services: int, endpoints: int) -> None:
         """So many Services and EndpointSlices changed, and a sync is wanted."""
@@ -92,25 +115,55 @@ class Metrics:
         for family in self._families:
             self._syncs.last_queued.labels(family).set(time.time())
 
-    def taken(self) -> None:
-        """No change is pending any more."""
+    def idle(self) -> None:
+        """What has changed made no difference: nothing is pending, and all is in force."""
         self._changes.taken()
+        self._note_success()
 
-    def synced(self, seconds: float, *, full: bool, complete: bool) -> None:
-        """A sync took so long; `complete`: everything that was wanted is in the kernel."""
-        self.taken()
+    def tried(self, seconds: float, *, full: bool) -> None:
+        """A sync took so long, however it ended."""
+        self._changes.taken()
         for family in self._families:
             self._syncs.duration.labels(family).observe(seconds)
             kind = self._syncs.full_duration if full else self._syncs.partial_duration
             kind.labels(family).observe(seconds)
-            if complete:
-                self._syncs.last.labels(family).set(time.time())
-        if not complete:
-            self._syncs.failures.inc()
+
+    def synced(self, seconds: float, *, full: bool, complete: bool) -> None:
+        """A sync took so long; `complete`: everything that was wanted is in the kernel."""
+        self.tried(seconds, full=full)
+        if complete:
+            self._note_success()
+        else:
+            self.failed()
+
+    def failed(self) -> None:
+        """Something has to be repeated."""
+        self._syncs.failures.inc()
+
+    def _note_success(self) -> None:
+        for family in self._families:
+            self._syncs.last.labels(family).set(time.time())
+
+    def programmed(self, delays: Iterable[tuple[Family, float]]) -> None:
+        """Changes of endpoints are in force, so many seconds after what triggered them."""
+        for family, seconds in delays:
+            self._latency.labels(_NAMES[family]).observe(seconds)
 
     def expired(self, entries: int) -> None:
         """So many flow entries timed out."""
         self._expired.inc(entries)
+
+    def reconciled(self, seconds: float, ended: Mapping[Family, int]) -> None:
+        """A look for UDP sockets of backends that are gone took so long, and ended so many."""
+        for family in self._families:
+            self._reconciler.duration.labels(family).observe(seconds)
+        for kind, count in ended.items():
+            self._reconciler.deleted.labels(_NAMES[kind]).inc(count)
+
+    def lacks(self, features: Iterable[str]) -> None:
+        """The kernel does not have these."""
+        for feature in features:
+            self._gauges.lacks.labels(feature).set(1)
 
     def answered(self, path: str, status: int) -> None:
         """A health server answered."""
@@ -120,9 +173,18 @@ class Metrics:
         """Replace what the agent knows."""
         self._gauges.show(totals, self._families)
 
+    def first_connection(self, seconds: float) -> None:
+        """An endpoint got its first connection, so long after it was in force."""
+        self._first_connection.observe(seconds)
+
     def page(self) -> Answer:
-        """The page /metrics."""
-        return Answer(generate_latest(self.registry), CONTENT_TYPE_LATEST)
+        """The page /metrics, without what the kernel counts if that cannot be read."""
+        page = generate_latest(self.registry)
+        try:
+            page += _kernel_page(self._read())
+        except EbpflbError as error:
+            _log.warning("cannot read the maps for a scrape: %s", error)
+        return Answer(page, CONTENT_TYPE_LATEST)
 
 
 class _Syncs:
@@ -153,6 +215,24 @@ class _Syncs:
         )
         self.failures = _counter(
             registry, "ebpflb_sync_failures_total", "Syncs that left something undone."
+        )
+
+
+class _Reconciler:
+    """kube-proxy deletes entries of the kernel's conntrack; here sockets are what stays behind."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        prefix = "kubeproxy_conntrack_reconciler"
+        self.duration = _histogram(
+            registry,
+            f"{prefix}_sync_duration_seconds",
+            "Time of each look for UDP sockets whose backend is gone.",
+        )
+        self.deleted = _counter(
+            registry,
+            f"{prefix}_deleted_entries_total",
+            "UDP sockets ended because their backend is gone.",
+            _FAMILY,
         )
 
 
@@ -190,6 +270,7 @@ class _Gauges:
             "services_refused": "Services that do not fit and keep what they had.",
             "conflicts": "Frontends that a second Service wants in vain.",
             "attach_errors": "Devices, hooks and addresses that could not be served.",
+            "health_check_errors": "Services whose health check node port is not answered here.",
         }
         self._plain = {
             name: Gauge(f"ebpflb_{name}", text, registry=registry) for name, text in plain.items()
@@ -206,8 +287,16 @@ class _Gauges:
             ["traffic_policy", *_FAMILY],
             registry=registry,
         )
-        build = Gauge("ebpflb_build_info", "The version, always 1.", ["version"], registry=registry)
-        build.labels(__version__).set(1)
+        self.lacks = Gauge(
+            "ebpflb_kernel_lacks",
+            "1 for what the kernel does not have and that something else is done for.",
+            ["feature"],
+            registry=registry,
+        )
+        version = Gauge(
+            "ebpflb_build_info", "The version, always 1.", ["version"], registry=registry
+        )
+        version.labels(__version__).set(1)
 
     def show(self, totals: Totals, families: Iterable[str]) -> None:
         for name, gauge in self._plain.items():
@@ -222,34 +311,18 @@ class _Gauges:
 
 
 class _KernelCollector(Collector):
-    def __init__(self, read: Callable[[], Reading]) -> None:
-        self._read = read
-
-    def describe(self) -> Iterable[Metric]:
-        """Spare the registry a look into the kernel just to learn the names."""
-        return []
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
 
     def collect(self) -> Iterator[Metric]:
-        try:
-            reading = self._read()
-        except EbpflbError as error:
-            _log.warning("cannot read the maps for a scrape: %s", error)
-            return
-        used = GaugeMetricFamily(
-            "ebpflb_map_entries", "Entries of a BPF map that are in use.", labels=["map"]
-        )
-        room = GaugeMetricFamily(
-            "ebpflb_map_max_entries", "Entries that a BPF map has room for.", labels=["map"]
-        )
-        for name, (entries, most) in reading.entries.items():
-            used.add_metric([name], entries)
-            room.add_metric([name], most)
-        dropped = CounterMetricFamily(
-            "ebpflb_dropped", "Packets and connections not let through.", labels=["reason"]
-        )
-        for reason, count in reading.dropped.items():
-            dropped.add_metric([reason], count)
-        yield from (used, room, dropped)
+        return kernel_families(self._reading)
+
+
+def _kernel_page(reading: Reading) -> bytes:
+    registry = CollectorRegistry()
+    registry.register(_KernelCollector(reading))
+    traffic = chain(service_families(reading.ports), backend_families(reading.backends))
+    return generate_latest(registry) + exposition(traffic)
 
 
 def _histogram(registry: CollectorRegistry, name: str, text: str) -> Histogram:

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from typing import Any, NamedTuple
 
+from ebpflb.errors import ConfigError
 from ebpflb.log import fields
 from ebpflb.observe.health import Health
 
@@ -38,17 +39,26 @@ Routes = Mapping[str, Callable[[], Answer]]
 class Server:
     """Serves `routes` at one address until stopped.
 
-    Where the address cannot be had, that is logged once and tried again every 5 seconds: the
+    Where the address cannot be had, that is told once and tried again every 5 seconds: the
     node's Services do not depend on it.
     """
 
     def __init__(
-        self, address: tuple[str, int], routes: Routes, *, retry: float = _RETRY_SECONDS
+        self,
+        address: tuple[str, int],
+        routes: Routes,
+        *,
+        retry: float = _RETRY_SECONDS,
+        on_failure: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """An empty host means all addresses, of both families where there is IPv6."""
+        """An empty host means all addresses, of both families where there is IPv6.
+
+        `on_failure` is told where it cannot listen, and why.
+        """
         self._address = address
         self._routes = routes
         self._retry = retry
+        self._on_failure = on_failure
         self._stopped = threading.Event()
         self._listening: _Tcp | None = None
         self._thread = threading.Thread(target=self._run, name="ebpflb-http", daemon=True)
@@ -58,9 +68,14 @@ class Server:
         """Where it listens, 0 while it does not."""
         return int(self._listening.server_address[1]) if self._listening else 0
 
-    def start(self) -> None:
-        """Listen before this returns, if the address can be had."""
+    def start(self, *, hard_fail: bool = False) -> None:
+        """Listen before this returns, if the address can be had.
+
+        `hard_fail`: ConfigError if it cannot be had.
+        """
         self._listen(is_first=True)
+        if hard_fail and not self._listening:
+            raise ConfigError("cannot listen at {}:{}".format(*self._address))
         self._thread.start()
 
     def stop(self) -> None:
@@ -81,19 +96,24 @@ class Server:
                 listening.handle_request()
 
     def _listen(self, *, is_first: bool) -> None:
-        shown = fields(address="{}:{}".format(*self._address))
+        address = "{}:{}".format(*self._address)
+        shown = fields(address=address)
         try:
             self._listening = _Tcp(*self._address, self._routes)
         except OSError as error:
             if is_first:
                 _log.warning("cannot listen: %s; trying again", error.strerror, extra=shown)
+                self._on_failure(f"{address}: {error.strerror}")
         else:
             if not is_first:
                 _log.info("listening", extra=shown)
 
 
 def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -> Routes:
-    """What kube-proxy has on its metrics port, and /status. `render` makes the page /metrics."""
+    """What kube-proxy has on its metrics port, and /status. `render` makes the page /metrics.
+
+    debug_pages.py has the rest of it.
+    """
     return {
         "/metrics": render,
         "/proxyMode": lambda: Answer(b"ebpf"),
@@ -103,7 +123,10 @@ def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -
 
 
 def health_routes(health: Health, count: Callable[[str, int], None]) -> Routes:
-    """/healthz and /livez. `count` is told the path and the status of each answer."""
+    """/healthz and /livez, of which `count` is told the path and the status, and /readyz.
+
+    /readyz is what a rollout waits for: 200 once the node is served.
+    """
 
     def answer(path: str, verdict: tuple[bool, str]) -> Answer:
         good, body = verdict
@@ -111,7 +134,13 @@ def health_routes(health: Health, count: Callable[[str, int], None]) -> Routes:
         count(path, status)
         return Answer(body.encode(), JSON, status)
 
+    def started() -> Answer:
+        if health.is_started:
+            return Answer(b"ok")
+        return Answer(b"not in sync yet\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+
     return {
+        "/readyz": started,
         "/healthz": lambda: answer("/healthz", health.readiness()),
         "/livez": lambda: answer("/livez", health.liveness()),
     }

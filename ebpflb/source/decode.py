@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """API objects (as JSON or YAML gives them) -> the model, with the defaults of the API server."""
 
-import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import (
@@ -21,6 +20,7 @@ from ebpflb.model.changes import ApiObject, Kind
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
 from ebpflb.model.node import Node
 from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName, TrafficPolicy
+from ebpflb.model.service_cidr import ServiceCidr
 from ebpflb.source.fields import (
     FieldError,
     Fields,
@@ -34,17 +34,22 @@ from ebpflb.source.fields import (
     object_at,
     text_at,
 )
+from ebpflb.source.metadata import Metadata, checked_label, identity, read_metadata
 
-_API_VERSIONS = {"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1", "Node": "v1"}
+_API_VERSIONS = {
+    "Service": "v1",
+    "EndpointSlice": "discovery.k8s.io/v1",
+    "Node": "v1",
+    "ServiceCIDR": "networking.k8s.io/v1",
+}
 
 _PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
 _HEADLESS_LABEL = "service.kubernetes.io/headless"
 _SERVICE_LABEL = "kubernetes.io/service-name"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
+# The cluster autoscaler is about to remove the node: kube-proxy's NodeEligible.
+_LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_LABEL_LENGTH = 63
-_NAME_LENGTH = 253
 _LAST_PORT = 65535
 _AFFINITY_DEFAULT = 10800
 _AFFINITY_LAST = 86400
@@ -57,12 +62,6 @@ _POLICIES = {member.value: member for member in TrafficPolicy}
 _TYPES = {name: name for name in ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")}
 _AFFINITIES = {"None": False, "ClientIP": True}
 _IP_MODES = {"VIP": True, "Proxy": False}
-
-
-class _Metadata(NamedTuple):
-    namespace: str
-    name: str
-    labels: Fields
 
 
 class _Port(NamedTuple):
@@ -98,46 +97,29 @@ def decode(document: Fields) -> ApiObject | None:
     if kind is None:
         return None
     try:
-        metadata = object_at(document, "metadata", partial(_metadata, kind))
+        metadata = object_at(document, "metadata", partial(read_metadata, kind))
         return _DECODERS[kind](metadata, document)
     except FieldError as error:
         raise SourceError(f"{identity(kind, document)}: {error}") from error
 
 
-def identity(kind: Kind, document: Fields) -> str:
-    """What an object calls itself, as far as that can be read."""
-    metadata = document.get("metadata")
-    fields = metadata if isinstance(metadata, dict) else {}
-    namespace = None if kind is Kind.NODE else fields.get("namespace") or "default"
-    if not _is_name(fields.get("name")):
-        return kind
-    path = [each for each in (namespace, fields["name"]) if _is_name(each)]
-    return f"{kind} {'/'.join(path)}"
-
-
-def _is_name(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
-
-
-def _metadata(kind: Kind, fields: Fields) -> _Metadata:
-    longest = _LABEL_LENGTH if kind is Kind.SERVICE else _NAME_LENGTH
-    name = _checked_name(name_at(fields, "name"), "name", longest)
-    namespace = text_at(fields, "namespace") or "default"
-    _checked_name(namespace, "namespace", _LABEL_LENGTH)
-    return _Metadata(namespace, name, object_at(fields, "labels", as_fields))
-
-
-def _checked_name(name: str, field: str, longest: int) -> str:
-    if len(name) > longest:
-        raise FieldError(field, f"must have at most {longest} characters")
-    if not _is_name(name):
-        raise FieldError(field, "must consist of lower-case letters, digits, '-' and '.'")
-    return name
-
-
-def _node(metadata: _Metadata, document: Fields) -> Node:
+def _node(metadata: Metadata, document: Fields) -> Node:
     zone = text_at(metadata.labels, _ZONE_LABEL)
-    return Node(metadata.name, zone, object_at(document, "status", _node_addresses))
+    taints = object_at(document, "spec", _taints)
+    return Node(
+        metadata.name,
+        zone,
+        object_at(document, "status", _node_addresses),
+        eligible=not metadata.deleted and _LEAVING_TAINT not in taints,
+    )
+
+
+def _taints(spec: Fields) -> list[str]:
+    return list_at(spec, "taints", _taint_key)
+
+
+def _taint_key(entry: Fields) -> str:
+    return text_at(as_fields(entry), "key")
 
 
 def _node_addresses(status: Fields) -> tuple[Address, ...]:
@@ -151,12 +133,26 @@ def _node_addresses(status: Fields) -> tuple[Address, ...]:
     )
 
 
-def _service(metadata: _Metadata, document: Fields) -> Service:
+def _service_cidr(metadata: Metadata, document: Fields) -> ServiceCidr:
+    """Its conditions do not count: kube-proxy does not look at them, and a range is one at once."""
+    return ServiceCidr(metadata.name, object_at(document, "spec", _cidrs))
+
+
+def _cidrs(spec: Fields) -> tuple[str, ...]:
+    found = []
+    for text in list_at(spec, "cidrs", as_text):
+        with suppress(ValueError):
+            found.append(parse_range(text)[1])
+    return tuple(found)
+
+
+def _service(metadata: Metadata, document: Fields) -> Service:
     name = ServiceName(metadata.namespace, metadata.name)
     if _PROXY_LABEL in metadata.labels:
-        return Service(name)
+        return Service(name, created=metadata.created)
     ingress_ips = object_at(document, "status", _ingress_ips)
-    return Service(name, object_at(document, "spec", partial(_service_ports, name, ingress_ips)))
+    ports = object_at(document, "spec", partial(_service_ports, name, ingress_ips))
+    return Service(name, ports, metadata.created)
 
 
 def _ingress_ips(status: Fields) -> tuple[Address, ...]:
@@ -281,7 +277,7 @@ def _ports(spec: Fields) -> list[_Port]:
 def _port(entry: Fields) -> _Port:
     name = text_at(as_fields(entry), "name")
     if name:
-        _checked_name(name, "name", _LABEL_LENGTH)
+        checked_label(name, "name")
     port = number_at(entry, "port", _LAST_PORT)
     if not port:
         raise FieldError("port", "is missing")
@@ -289,7 +285,7 @@ def _port(entry: Fields) -> _Port:
     return _Port(name, protocol, port, number_at(entry, "nodePort", _LAST_PORT))
 
 
-def _endpoint_slice(metadata: _Metadata, document: Fields) -> EndpointSlice | None:
+def _endpoint_slice(metadata: Metadata, document: Fields) -> EndpointSlice | None:
     service = text_at(metadata.labels, _SERVICE_LABEL)
     if not service or _HEADLESS_LABEL in metadata.labels:
         return None
@@ -324,8 +320,17 @@ def _endpoint(family: Family, entry: Fields) -> Endpoint | None:
     zone_hints, node_hints = object_at(entry, "hints", _hints)
     node_name = text_at(entry, "nodeName") or None
     for address in _of_family(family, _addresses(texts[:1])):
-        return Endpoint(address, ready, serving, terminating, node_name, zone_hints, node_hints)
+        return Endpoint(
+            *(address, ready, serving, terminating, node_name, zone_hints, node_hints),
+            zone=text_at(entry, "zone"),
+            pod=object_at(entry, "targetRef", _pod),
+        )
     return None
+
+
+def _pod(reference: Fields) -> str:
+    namespace, name = text_at(reference, "namespace"), text_at(reference, "name")
+    return f"{namespace}/{name}" if text_at(reference, "kind") == "Pod" else ""
 
 
 def _conditions(fields: Fields) -> tuple[bool, bool, bool]:
@@ -361,8 +366,9 @@ def _of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address,
     return tuple(address for address in addresses if family_of(address) is family)
 
 
-_DECODERS: dict[Kind, Callable[[_Metadata, Fields], ApiObject | None]] = {
+_DECODERS: dict[Kind, Callable[[Metadata, Fields], ApiObject | None]] = {
     Kind.SERVICE: _service,
     Kind.ENDPOINT_SLICE: _endpoint_slice,
     Kind.NODE: _node,
+    Kind.SERVICE_CIDR: _service_cidr,
 }

@@ -8,13 +8,12 @@ import select
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ApiObject, ObjectKey
+from ebpflb.source.event import SourceEvent
 from ebpflb.source.inventory import Inventory
 from ebpflb.source.manifest import parse_manifest
 from ebpflb.source.watch import Watch
@@ -24,20 +23,6 @@ _log = logging.getLogger("ebpflb.source")
 _PAUSE = 0.05
 
 Signature = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SourceEvent:
-    """What changed since the event before; the first one (initial) carries everything.
-
-    errors is always the complete list: path -> one line that names file, document, object and
-    field. The objects of a path with an error are those that were read there last.
-    """
-
-    upserts: tuple[ApiObject, ...]
-    removals: tuple[ObjectKey, ...]
-    errors: Mapping[str, str]
-    initial: bool
 
 
 class DirectorySource:
@@ -173,7 +158,7 @@ class DirectorySource:
         upserts, removals = self._inventory.take()
         if initial or upserts or removals or errors != self._told:
             self._told = errors
-            self._emit(SourceEvent(upserts, removals, errors, initial))
+            self._emit(SourceEvent(upserts, removals, errors, initial, complete=not errors))
 
 
 def _content(path: str) -> tuple[Signature, bytes]:

@@ -11,8 +11,9 @@ import yaml
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.model.service import Service
-from ebpflb.source.decode import decode, identity, kind_of
+from ebpflb.source.decode import decode, kind_of
 from ebpflb.source.fields import FieldError, Fields, as_fields, list_at
+from ebpflb.source.metadata import identity
 
 Objects = dict[ObjectKey, ApiObject]
 

@@ -10,7 +10,20 @@ import click
 from rich.console import Console
 
 from ebpflb.errors import EbpflbError
-from tests.bench import bulk, change, connect, fill, memory, node_port, programs, start
+from tests.bench import (
+    api,
+    beside,
+    bulk,
+    change,
+    connect,
+    fill,
+    memory,
+    node_port,
+    programs,
+    scrape,
+    sock_ops,
+    start,
+)
 from tests.bench.options import BenchError, Options
 from tests.bench.report import Row, keep, machine_line, show
 
@@ -18,25 +31,30 @@ Bench = Callable[[Options], Iterable[Row]]
 
 BENCHES: dict[str, Bench] = {
     "connect": connect.run,
+    "sock_ops": sock_ops.run,
     "nodeport": node_port.run,
     "bulk": bulk.run,
     "change": change.run,
     "fill": fill.run,
     "memory": memory.run,
     "start": start.run,
+    "api": api.run,
+    "beside": beside.run,
     "programs": programs.run,
+    "scrape": scrape.run,
 }
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(BENCHES)), metavar="[NAME]...")
-@click.option("--rounds", default=9, show_default=True, help="Rounds of each comparison.")
-@click.option("--seconds", default=2.0, show_default=True, help="Of one measurement.")
+@click.option("--rounds", default=25, show_default=True, help="Rounds of each comparison.")
+@click.option("--seconds", default=0.5, show_default=True, help="Of one measurement.")
 @click.option("--quick", is_flag=True, help="A tenth of the Services; no document is written.")
 def main(names: tuple[str, ...], rounds: int, seconds: float, quick: bool) -> None:
     """Measure speed and size; the results replace those in docs/performance.md.
 
-    NAME is connect, nodeport, bulk, change, fill, memory, start or programs; none means all.
+    NAME is connect, sock_ops, nodeport, bulk, change, fill, memory, start, api, beside, programs or
+    scrape; none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

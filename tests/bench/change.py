@@ -44,15 +44,18 @@ def _changes(maps: MapSet, directory: Path, services: int, changes: int) -> Iter
     for _ in range(changes):
         number = chooser.randrange(services)
         first[number] = 1 - first[number]
-        yield _change(maps, directory, number, first[number])
+        content = manifests.numbered(number, ENDPOINTS, labs.NODES, first[number])
+        yield change(maps, directory, number, content)
+        expected = set(manifests.pods(number, ENDPOINTS, first[number]))
+        if (found := _backends(maps, number)) != expected:
+            raise BenchError(f"{manifests.name_of(number)}: {sorted(found)} were written")
         time.sleep(_PAUSE_SECONDS)
 
 
-def _change(maps: MapSet, directory: Path, number: int, first: int) -> float:
-    """Replace one endpoint of a Service; returns milliseconds."""
+def change(maps: MapSet, directory: Path, number: int, content: bytes) -> float:
+    """Replace the manifest of a Service; milliseconds until the maps hold another word for it."""
     index = _index(maps, number)
     current = maps["lb_current"]
-    content = manifests.numbered(number, ENDPOINTS, labs.NODES, first)
     name = manifests.file_of(number)
     unfinished = manifests.write_unfinished(directory, name, content)
     before = word = current.lookup(index)
@@ -62,11 +65,7 @@ def _change(maps: MapSet, directory: Path, number: int, first: int) -> float:
         word = current.lookup(index)
         if time.perf_counter() - begin > _PATIENCE_SECONDS:
             raise BenchError(f"{name}: no new word after {_PATIENCE_SECONDS:g} s")
-    end = time.perf_counter()
-    expected = set(manifests.pods(number, ENDPOINTS, first))
-    if (found := _backends(maps, word or _NOTHING)) != expected:
-        raise BenchError(f"{name}: {sorted(found)} were written")
-    return (end - begin) * 1000
+    return (time.perf_counter() - begin) * 1000
 
 
 def _index(maps: MapSet, number: int) -> bytes:
@@ -78,8 +77,9 @@ def _index(maps: MapSet, number: int) -> bytes:
     return index
 
 
-def _backends(maps: MapSet, word: bytes) -> set[str]:
-    """The addresses to which a word leads, for sources on this node."""
+def _backends(maps: MapSet, number: int) -> set[str]:
+    """The addresses to which the word of a Service leads, for sources on this node."""
+    word = maps["lb_current"].lookup(_index(maps, number)) or _NOTHING
     descriptor = maps["lb_descs"].lookup(_key(int.from_bytes(word, byteorder)))
     chosen = Desc.from_buffer_copy(descriptor or b"").local
     found = set()

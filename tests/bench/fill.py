@@ -14,7 +14,8 @@ from ebpflb.dataplane.maps import open_maps
 from ebpflb.dataplane.sizes import sizes_for
 from ebpflb.dataplane.sync import Desired, Sync
 from ebpflb.model.changes import Changes
-from ebpflb.source.directory import DirectorySource, SourceEvent
+from ebpflb.source.directory import DirectorySource
+from ebpflb.source.event import SourceEvent
 from tests.bench import manifests
 from tests.bench.generation import generation
 from tests.bench.options import BenchError, Options

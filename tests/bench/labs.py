@@ -44,8 +44,22 @@ def pair(services: int, targets: Collection[int]) -> Iterator[Pair]:
 
     `targets`: the pods with a Service of their own, counted from 0; the other Services are made up.
     """
+    with bare_pair() as found, _served(found, services, targets):
+        yield found
+
+
+@contextmanager
+def left_pair(targets: Collection[int]) -> Iterator[Pair]:
+    """As pair(), but the agents have ended: what they have attached stays as it is."""
+    with bare_pair() as found:
+        with _served(found, len(targets), targets):
+            pass
+        yield found
+
+
+@contextmanager
+def _served(found: Pair, services: int, targets: Collection[int]) -> Iterator[None]:
     with ExitStack() as stack:
-        found = stack.enter_context(bare_pair())
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="ebpflb-bench-")))
         manifests.fill(directory, services - len(targets), 1, NODES)
         for number in targets:
@@ -53,7 +67,7 @@ def pair(services: int, targets: Collection[int]) -> Iterator[Pair]:
             manifests.write(directory, f"{target.name}.json", _target(number, target.ipv4))
         for name in NODES:
             stack.enter_context(agent.running(found.ours.node(name), directory))
-        yield found
+        yield
 
 
 @contextmanager

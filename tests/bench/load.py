@@ -24,7 +24,7 @@ from tests.bench.options import BenchError
 
 PORT = 7000
 # Connections at a time: enough that neither end waits for the other.
-PARALLEL = 128
+PARALLEL = 32
 STREAMS = 4
 
 # Address and port.

@@ -12,8 +12,8 @@ class BenchError(Exception):
 class Options:
     """rounds: of each comparison. seconds: of one measurement. quick: a smoke run, few Services."""
 
-    rounds: int = 9
-    seconds: float = 2.0
+    rounds: int = 25
+    seconds: float = 0.5
     quick: bool = False
 
     def scaled(self, count: int) -> int:

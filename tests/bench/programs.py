@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs cost: the verifier, in size, and a packet that is not theirs. No targets.
+"""What the programs cost: the verifier, in size, hash lookups of a flow, and a packet that is not
+theirs. The target is for the first packet of a flow.
 
 The packet is a TCP acknowledgement between two strangers, run over and over: everything is in the
 processor's caches. The kernel runs neither hooks of sockets nor devices without Ethernet like that.
@@ -10,24 +11,36 @@ import struct
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.programs import PROGRAMS
 from ebpflb.dataplane.sizes import Sizes
+from ebpflb.dataplane.source_text import source_text
 from tests.bench.generation import generation
 from tests.bench.options import Options
 from tests.bench.report import Row
+from tests.bpf.datapath import Datapath
+from tests.bpf.loading import load
+from tests.bpf.lookups import FLOWS, Costs, counting
+from tests.bpf.node import Node
+from tests.bpf.packets import IPV4, KINDS
+from tests.bpf.services import node_addresses
 
 _RUNNABLE = ("lb_host_ingress", "lb_host_egress", "lb_pod_ingress", "lb_pod_egress")
 _RUNS = 1_000_000
+_MOST_LOOKUPS = 4
+# Of IPv6 they are as many.
+_KINDS = [kind for kind in KINDS if kind.net is IPV4]
 _TIMESTAMPS = bytes.fromhex("0101080a0000000100000001")
 
 
 def run(options: Options) -> Iterator[Row]:
-    """One row for each program."""
+    """One row for each program, then one for each kind of flow."""
     with generation(Sizes()) as made:
         for name in PROGRAMS:
             yield _row(made.progs / name, options)
+    yield from _flows()
 
 
 def _row(path: Path, options: Options) -> Row:
@@ -49,3 +62,26 @@ def _acknowledgement() -> bytes:
     tcp = struct.pack("!HHIIBBHHH", 40000, 7000, 1, 1, 8 << 4, 0x10, 64, 0, 0) + _TIMESTAMPS
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0x4000, 64, 6, 0)
     return bytes(12) + b"\x08\x00" + ip + source.packed + destination.packed + tcp
+
+
+def _flows() -> Iterator[Row]:
+    node = Node()
+    try:
+        with TemporaryDirectory(prefix="ebpflb-bench-") as directory, node.entered():
+            datapath = Datapath(load(Path(directory), counting(source_text())))
+            for kind in _KINDS:
+                for name, flow in FLOWS.items():
+                    datapath.reset()
+                    node_addresses(datapath, node)
+                    costs = flow(datapath, node, kind).costs(datapath, kind)
+                    yield _lookups(f"{kind.proto.name}, {name}", costs)
+    finally:
+        node.close()
+
+
+def _lookups(case: str, costs: Costs) -> Row:
+    measured = f"answer {costs.answer}, later {costs.later} hash lookups"
+    verdict = "OK" if costs.first <= _MOST_LOOKUPS else "short"
+    return Row(
+        "programs", case, measured, f"first packet {costs.first}", f"<= {_MOST_LOOKUPS}", verdict
+    )

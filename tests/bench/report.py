@@ -55,13 +55,20 @@ def limit_row(bench: str, case: str, values: Sequence[float], unit: str, target:
     )
 
 
+def plain_row(bench: str, case: str, value: float, unit: str) -> Row:
+    """One value that nobody has set a target for."""
+    return Row(bench, case, "", f"{value:,.2f} {unit}")
+
+
 def percentile_row(
-    bench: str, case: str, values: Sequence[float], percent: int, unit: str, target: float
+    bench: str, case: str, values: Sequence[float], percent: int, unit: str, target: float = 0
 ) -> Row:
-    """Values of which a percentile must stay below `target`."""
+    """Values of which a percentile must stay below `target`; 0: nobody has set one."""
     worst, middle = percentile(values, percent), percentile(values, 50)
     measured = f"p50 {middle:,.2f}, most {max(values):,.2f} {unit}, {len(values):,} times"
     result = f"p{percent} {worst:,.2f} {unit}"
+    if not target:
+        return Row(bench, case, measured, result)
     return Row(bench, case, measured, result, f"< {target:g} {unit}", _verdict(worst < target))
 
 

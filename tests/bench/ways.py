@@ -70,6 +70,32 @@ def control(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) 
     return ratio_row(bench, way.case, compared, figure.unit, None)
 
 
+def switched(
+    bench: str,
+    pair: Pair,
+    way: Way,
+    figure: Figure,
+    switch: Callable[[bool], None],
+    options: Options,
+) -> Row:
+    """The way through the Service with something switched on, against the same without it."""
+
+    def measured(measure: Callable[[Lab, Goal], float], *, on: bool) -> float:
+        switch(on)
+        return measure(pair.ours, way.frontend(pair.ours))
+
+    with _measuring(pair, way, figure, options) as measure:
+        found = in_turns(
+            {
+                "off": lambda: measured(measure, on=False),
+                "on": lambda: measured(measure, on=True),
+            },
+            options.rounds,
+        )
+    compared = Comparison(found["on"], found["off"])
+    return ratio_row(bench, way.case, compared, figure.unit, way.target)
+
+
 @contextmanager
 def _measuring(
     pair: Pair, way: Way, figure: Figure, options: Options

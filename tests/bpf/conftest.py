@@ -2,18 +2,25 @@
 """The programs are loaded once; each test finds the maps empty, in the node's namespace."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.clsact import Clsact
+from ebpflb.dataplane.links import LoadedProgram, TcDirection
+from ebpflb.dataplane.netlink import Rtnetlink
+from ebpflb.dataplane.probe import Feature, Probe
 from ebpflb.dataplane.source_text import source_text
 from ebpflb.dataplane.uapi import AttachType
-from tests.bpf.datapath import Datapath, Loaded, load
-from tests.bpf.node import Node, Tap
-from tests.bpf.packets import KINDS, TCP_KINDS, UDP_KINDS, Kind
+from tests.bpf.asker import Asker
+from tests.bpf.asking import asking
+from tests.bpf.datapath import Datapath
+from tests.bpf.loading import Loaded, load
+from tests.bpf.node import Node
+from tests.bpf.packets import KINDS, SCTP_KINDS, TCP_KINDS, UDP_KINDS, Kind
 from tests.bpf.services import node_addresses
-from tests.skips import kernel_lacks
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +55,9 @@ def datapath(programs: Loaded, node: Node) -> Datapath:
 
 
 @pytest.fixture(scope="module")
-def attached(programs: Loaded, machine: Node) -> Iterator[None]:
+def attached(
+    programs: Loaded, machine: Node, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """Each device with the programs that belong there; `bare` has none."""
     hooks = {
         "host": (machine.uplink, machine.overlay),
@@ -56,15 +65,18 @@ def attached(programs: Loaded, machine: Node) -> Iterator[None]:
         "l3": (machine.tunnel,),
     }
     with machine.entered():
-        links = [
-            _attach(programs.programs[f"lb_{kind}_{direction}"], tap, direction)
+        netlink = Rtnetlink()
+        attach = _way_to_attach(Clsact(netlink, tmp_path_factory.mktemp("clsact")))
+        detach = [
+            attach(programs.programs[f"lb_{kind}_{direction}"], tap.ifindex, direction)
             for kind, taps in hooks.items()
             for tap in taps
-            for direction in ("ingress", "egress")
+            for direction in TcDirection
         ]
-    yield
-    for link in links:
-        os.close(link)
+    with netlink:
+        yield
+        for each in detach:
+            each()
 
 
 @pytest.fixture
@@ -73,11 +85,26 @@ def wired(attached: None, datapath: Datapath, node: Node) -> None:
     node_addresses(datapath, node)
 
 
-def _attach(program: int, tap: Tap, direction: str) -> int:
-    try:
-        return libbpf.link_create(program, tap.ifindex, AttachType[f"TCX_{direction.upper()}"])
-    except OSError as error:
-        kernel_lacks("tcx", str(error))
+def _way_to_attach(clsact: Clsact) -> Callable[[int, int, TcDirection], Callable[[], object]]:
+    """By tcx, or on older kernels at clsact; what it returns detaches."""
+
+    def by_tcx(program: int, ifindex: int, direction: TcDirection) -> Callable[[], object]:
+        link = libbpf.link_create(program, ifindex, AttachType[f"TCX_{direction.name}"])
+        return partial(os.close, link)
+
+    def at_clsact(program: int, ifindex: int, direction: TcDirection) -> Callable[[], object]:
+        loaded = LoadedProgram("lb_tests", program, libbpf.prog_info(program).id)
+        clsact.attach(ifindex, direction, loaded)
+        return partial(clsact.detach, ifindex, direction)
+
+    return by_tcx if Probe().supports(Feature.TCX_LINK) else at_clsact
+
+
+@pytest.fixture(scope="module")
+def asker(programs: Loaded, machine: Node) -> Iterator[Asker]:
+    """A process on the node, under the hooks of connect()."""
+    with asking(programs, machine, "asker") as made:
+        yield made
 
 
 @pytest.fixture(params=KINDS, ids=str)
@@ -89,6 +116,12 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture(params=TCP_KINDS, ids=str)
 def tcp(request: pytest.FixtureRequest) -> Kind:
     """TCP in each family."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(params=SCTP_KINDS, ids=str)
+def sctp(request: pytest.FixtureRequest) -> Kind:
+    """SCTP in each family."""
     return request.param  # type: ignore[no-any-return]
 
 

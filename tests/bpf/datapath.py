@@ -3,36 +3,35 @@
 looks at the frame that came out and at the maps.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
-from pathlib import Path
-from sys import byteorder
 from typing import Any, NamedTuple, TypeVar
 
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from ebpflb.dataplane import libbpf, libc
-from ebpflb.dataplane.compile import STRICT, compile_and_pin
-from ebpflb.dataplane.maps import MapSet, open_maps
-from ebpflb.dataplane.probe import Feature, Probe
-from ebpflb.dataplane.programs import PROGRAMS
-from ebpflb.dataplane.sizes import Sizes
-from ebpflb.dataplane.source_text import source_text
-from ebpflb.dataplane.structs import (
-    Addr,
+from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.counters import read_drops, sum_drops
+from ebpflb.dataplane.dest_filter import DestFilter
+from ebpflb.dataplane.enums import (
     AddrFlag,
-    Backend,
     BackendFlag,
-    Conntrack,
-    Counts,
     CtState,
-    Desc,
-    Device,
+    DescFlag,
     DropReason,
-    FrontendKey,
     FrontendType,
     IfEmpty,
+)
+from ebpflb.dataplane.structs import (
+    Addr,
+    Backend,
+    Conntrack,
+    Counts,
+    Desc,
+    Device,
+    FrontendKey,
     PortRange,
     Range,
     Settings,
@@ -40,38 +39,31 @@ from ebpflb.dataplane.structs import (
     Tuple,
 )
 from ebpflb.model.address import Protocol
+from tests.bpf.loading import Loaded
+from tests.bpf.numbers import u32, u64
 from tests.bpf.packets import End, assert_same, mapped
 
-SIZES = Sizes(
-    frontends=64,
-    descs=128,
-    slots=512,
-    backends=128,
-    addrs=64,
-    names=16,
-    conntrack=64,
-    ct_short=1024,
-    sockets=64,
-)
 # All others are arrays.
 HASHES = {
     "lb_addrs",
+    "lb_affinity",
+    "lb_connections",
+    "lb_count_drop",
     "lb_conntrack",
     "lb_ct_short",
     "lb_devices",
+    "lb_fragments",
     "lb_frontends",
     "lb_names",
     "lb_netns",
     "lb_sockets",
+    "lb_src_ranges",
 }
 # Large, and what is set in vain in them does no harm.
-FILTERS = {"lb_addr_filter", "lb_peer_filter", "lb_reply_filter"}
-WRAPPERS = Path(__file__).parent / "wrappers"
+FILTERS = {"lb_peer_filter", "lb_reply_filter", "lb_dest_filter"}
+RING = "lb_flows"
 SNAT_PORTS = ((1024, 29999), (61000, 65535))
 SERVICE = 7
-
-# What is used of a header depends on who includes it.
-ALONE = (*STRICT, "-Wno-unused-function")
 
 _Struct = TypeVar("_Struct", bound=Struct)
 _CONTEXT_BYTES = 192
@@ -93,47 +85,6 @@ class Result(NamedTuple):
     packet: Packet
 
 
-class Loaded(NamedTuple):
-    """Maps by name, and descriptors of programs by name."""
-
-    maps: MapSet
-    programs: Mapping[str, int]
-
-
-def load(
-    directory: Path, text: str, names: Iterable[str] = PROGRAMS, flags: Sequence[str] = STRICT
-) -> Loaded:
-    """Compile and load, on a bpffs of its own that is gone when this returns.
-
-    From then on maps and programs live by their descriptors, and go with this process.
-    """
-    maps, programs = directory / "maps", directory / "progs"
-    libc.mount_bpffs(directory, "ebpflb-tests")
-    try:
-        maps.mkdir()
-        programs.mkdir()
-        defines = {**SIZES.defines(), **kernel_settings(), "LB_PIN_MAPS": f'"{maps}"'}
-        compile_and_pin(text, defines, programs, names=names, flags=flags)
-        descriptors = {path.name: libbpf.obj_get(path) for path in programs.iterdir()}
-        return Loaded(open_maps(maps), descriptors)
-    finally:
-        libc.unmount(directory)
-
-
-def kernel_settings() -> dict[str, str]:
-    """The -D settings that follow the kernel."""
-    return {"LB_HAS_SET_RETVAL": str(int(Probe().supports(Feature.SET_RETVAL)))}
-
-
-def load_wrapper(directory: Path, name: str, programs: Iterable[str]) -> Loaded:
-    """A program that calls some function of bpf/ alone: `wrappers`/NAME.
-
-    Its entry points have names of real programs, which is how the compiler knows their type.
-    """
-    text = source_text((str(WRAPPERS / name),))
-    return load(directory, text, programs, ALONE)
-
-
 class Datapath:
     """Maps to fill and programs to run. Indices are given out from 1 on."""
 
@@ -147,7 +98,7 @@ class Datapath:
         for name, each in self.maps.items():
             if name in HASHES:
                 each.delete_batch([key for key, _ in each.items()])
-            elif name not in FILTERS:
+            elif name not in FILTERS | {RING}:
                 self.clear(name)
         self._restart()
         self.settings()
@@ -170,7 +121,9 @@ class Datapath:
             "tcp_opening_timeout": 60,
             "tcp_established_timeout": 3600,
             "tcp_closed_timeout": 60,
+            "tcp_close_wait_timeout": 600,
             "udp_timeout": 120,
+            "udp_stream_timeout": 120,
             "node4": addr("192.0.2.1"),
             "node6": addr("2001:db8:2::1"),
         }
@@ -183,9 +136,15 @@ class Datapath:
         index = self._take("address")
         self.maps["lb_addr_flags"].update(u32(index), u64(flags))
         self.maps["lb_addrs"].update(mapped(text), u32(index))
-        end = int.from_bytes(mapped(text)[-2:], "big")
-        self.maps["lb_addr_filter"].update(u32(end), b"\1")
-        self.maps["lb_addr_filter"].update(u32(int.from_bytes(mapped(text)[-2:], "big")), b"\1")
+        with self._filter() as each:
+            each.add_address(mapped(text), int(flags))
+
+    @contextmanager
+    def _filter(self) -> Iterator[DestFilter]:
+        found = DestFilter(self.maps["lb_dest_filter"])
+        found.load()
+        yield found
+        found.flush()
 
     def device(self, ifindex: int, snat4: str = "", snat6: str = "") -> None:
         """A host device and what it masquerades with."""
@@ -216,15 +175,16 @@ class Datapath:
         )
         self.maps["lb_backends"].update(u32(index), bytes(value))
 
-    def retire_backend(self, index: int) -> None:
-        """Take LB_BACKEND_USABLE away: no range names it any more."""
+    def retire_backend(self, index: int, *, serving: bool = False) -> None:
+        """Take LB_BACKEND_USABLE away: no range names it any more. `serving`: but it serves."""
         value = self.backend_at(index)
-        value.flags &= ~BackendFlag.LB_BACKEND_USABLE
+        value.flags &= ~(BackendFlag.LB_BACKEND_USABLE | BackendFlag.LB_BACKEND_SERVING)
+        value.flags |= BackendFlag.LB_BACKEND_SERVING * serving
         self.maps["lb_backends"].update(u32(index), bytes(value))
 
-    def replace_backends(self, old: int, new: int) -> None:
+    def replace_backends(self, old: int, new: int, *, serving: bool = False) -> None:
         """Retire a backend and have every slot name another one."""
-        self.retire_backend(old)
+        self.retire_backend(old, serving=serving)
         for slot in range(1, self._next["slot"]):
             self.maps["lb_slots"].update(u32(slot), u32(new))
 
@@ -240,6 +200,9 @@ class Datapath:
     ) -> int:
         """A frontend with backends for local sources and for others; returns its index."""
         index = self._take("frontend")
+        if kind is FrontendType.LB_NODE_PORT:
+            with self._filter() as each:
+                each.add_node_port(end.port)
         key = frontend_key(end, proto)
         self.maps["lb_frontends"].update(bytes(key), u32(index))
         self.write_desc(
@@ -261,6 +224,13 @@ class Datapath:
         self.maps["lb_descs"].update(u32(desc), bytes(value))
         self.maps["lb_current"].update(u32(index), u64(desc))
 
+    def flag_frontends(self, flags: DescFlag) -> None:
+        """Set flags in the descriptors of all frontends so far."""
+        for index in range(1, self._next["desc"]):
+            value = self._array("lb_descs", index, Desc)
+            value.flags |= flags
+            self.maps["lb_descs"].update(u32(index), bytes(value))
+
     def _range(self, backends: Sequence[int], if_empty: IfEmpty) -> Range:
         base = self._next["slot"]
         for backend in backends:
@@ -277,11 +247,18 @@ class Datapath:
         self, program: str, packet: Packet | bytes, *, ifindex: int = 1, gso_size: int = 0
     ) -> Result:
         """Run a program over a frame that came by the device `ifindex` (1: the loopback)."""
+        retval, frame = self.run_bytes(program, bytes(packet), ifindex=ifindex, gso_size=gso_size)
+        return Result(Verdict(retval), Ether(frame))
+
+    def run_bytes(
+        self, program: str, frame: bytes, *, ifindex: int, gso_size: int = 0
+    ) -> tuple[int, bytes]:
+        """As `run()`, with nothing taken apart."""
         context = bytearray(_CONTEXT_BYTES)
         context[_IFINDEX_AT : _IFINDEX_AT + 4] = u32(ifindex)
         context[_GSO_SIZE_AT : _GSO_SIZE_AT + 4] = u32(gso_size)
-        run = libbpf.prog_test_run(self._programs[program], bytes(packet), ctx=bytes(context))
-        return Result(Verdict(run.retval), Ether(run.data))
+        run = libbpf.prog_test_run(self._programs[program], frame, ctx=bytes(context))
+        return run.retval, run.data
 
     # What is read
 
@@ -305,7 +282,7 @@ class Datapath:
     def states(self) -> set[CtState]:
         """The states that occur, in either table."""
         entries = [*self.established().values(), *self.short().values()]
-        return {CtState(entry.state) for entry in entries}
+        return {CtState(entry.whole_state) for entry in entries}
 
     def backend_at(self, index: int) -> Backend:
         """An element of lb_backends."""
@@ -313,18 +290,19 @@ class Datapath:
 
     def drops(self) -> dict[DropReason, int]:
         """The drop reasons that were counted."""
-        counts = {reason: self._cpus("lb_count_drop", reason) for reason in DropReason}
-        sums = {reason: sum(map(number, values)) for reason, values in counts.items()}
-        return {reason: count for reason, count in sums.items() if count}
+        counts = sum_drops(read_drops(self.maps))
+        return {reason: count for reason, count in counts.items() if count}
 
     def counts(self, name: str, index: int) -> tuple[int, int, int]:
         """Connections, refused and dropped, of `lb_count_front` or `lb_count_back`."""
-        each = [Counts.from_buffer_copy(value) for value in self._cpus(name, index)]
-        return (
-            sum(counts.connections for counts in each),
-            sum(counts.refused for counts in each),
-            sum(counts.dropped for counts in each),
-        )
+        counts = self.all_counts(name, index)
+        return counts.connections, counts.refused, counts.dropped
+
+    def all_counts(self, name: str, index: int) -> Counts:
+        """An element of `lb_count_front` or `lb_count_back`, of all CPUs."""
+        rows = [memoryview(value).cast("Q") for value in self._cpus(name, index)]
+        sums = array("Q", map(sum, zip(*rows, strict=True)))
+        return Counts.from_buffer_copy(sums.tobytes())
 
     def write_entry(self, table: str, key: Tuple, **changes: Any) -> None:
         """Change fields of an entry."""
@@ -379,18 +357,3 @@ def flow_tuple(source: End, target: End, proto: Protocol) -> Tuple:
         dport=target.port,
         proto=proto,
     )
-
-
-def u32(number: int) -> bytes:
-    """A key or value of 4 bytes."""
-    return int(number).to_bytes(4, byteorder)
-
-
-def u64(number: int) -> bytes:
-    """A value of 8 bytes."""
-    return int(number).to_bytes(8, byteorder)
-
-
-def number(value: bytes) -> int:
-    """The reverse of `u32()` and `u64()`."""
-    return int.from_bytes(value, byteorder)

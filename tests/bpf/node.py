@@ -24,6 +24,7 @@ from typing import NamedTuple
 from scapy.layers.inet import ICMP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig, ICMPv6TimeExceeded
 from scapy.layers.l2 import ARP, Ether
+from scapy.layers.sctp import SCTP
 from scapy.packet import Packet
 
 from ebpflb.dataplane.libc import enter_network_namespace
@@ -58,8 +59,8 @@ neigh add 172.16.0.2 lladdr {overlay_mac} nud permanent dev overlay
 neigh add fd00:16::2 lladdr {overlay_mac} nud permanent dev overlay
 neigh add 10.1.0.5 lladdr {pod_mac} nud permanent dev pod
 neigh add fd00:1::5 lladdr {pod_mac} nud permanent dev pod
-route add 10.1.0.5 dev pod
-route add fd00:1::5 dev pod
+route add 10.1.0.0/24 dev pod
+route add fd00:1::/64 dev pod
 route add 198.51.100.0/24 via 192.0.2.254
 route add 2001:db8:100::/48 via 2001:db8:2::fe
 route add 10.96.0.0/16 via 192.0.2.254
@@ -209,7 +210,7 @@ def _is_traffic(packet: Packet) -> bool:
     if ARP in packet:
         return False
     errors = (ICMPv6DestUnreach, ICMPv6PacketTooBig, ICMPv6TimeExceeded)
-    return any(layer in packet for layer in (TCP, UDP, ICMP, *errors))
+    return any(layer in packet for layer in (TCP, UDP, SCTP, ICMP, *errors))
 
 
 def _open_tun() -> int:

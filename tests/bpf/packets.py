@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
+from scapy.layers.sctp import SCTP, SCTPChunkInit
 from scapy.packet import Packet, Raw
 
 from ebpflb.model.address import Address, Family, Protocol, parse_address
@@ -90,7 +91,7 @@ class Kind(NamedTuple):
     @property
     def transport(self) -> Layer:
         """The transport layer."""
-        return TCP if self.proto is Protocol.TCP else UDP
+        return {Protocol.TCP: TCP, Protocol.UDP: UDP, Protocol.SCTP: SCTP}[self.proto]
 
     def frame(
         self,
@@ -102,10 +103,15 @@ class Kind(NamedTuple):
         ttl: int = 64,
         ack: int = 0,
     ) -> Packet:
-        """A frame from `source` to `target` with all checksums; flags and ack concern TCP only."""
+        """A frame from `source` to `target` with all checksums; flags and ack concern TCP only.
+
+        Of SCTP it opens an association, and the payload stands behind the INIT.
+        """
         transport = self.transport(sport=source.port, dport=target.port)
         if self.proto is Protocol.TCP:
             transport.flags, transport.seq, transport.ack = flags, SEQUENCE, ack
+        elif self.proto is Protocol.SCTP:
+            transport /= SCTPChunkInit(init_tag=1)
         return built(self.packet(source.address, target.address, ttl) / transport / Raw(payload))
 
     def packet(self, source: str, target: str, ttl: int = 64) -> Packet:
@@ -117,6 +123,7 @@ class Kind(NamedTuple):
 
 KINDS = [Kind(net, proto) for net in (IPV4, IPV6) for proto in (Protocol.TCP, Protocol.UDP)]
 TCP_KINDS = [kind for kind in KINDS if kind.proto is Protocol.TCP]
+SCTP_KINDS = [Kind(net, Protocol.SCTP) for net in (IPV4, IPV6)]
 UDP_KINDS = [kind for kind in KINDS if kind.proto is Protocol.UDP]
 
 
@@ -166,6 +173,8 @@ def without_checksums(packet: Packet) -> None:
         del packet[IP].chksum
     if TCP in packet:
         del packet[TCP].chksum
+    elif SCTP in packet:
+        del packet[SCTP].chksum
     elif packet[UDP].chksum:
         del packet[UDP].chksum
 

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from ebpflb.dataplane.structs import AddrFlag, BackendFlag, FrontendType, IfEmpty
+from ebpflb.dataplane.enums import AddrFlag, BackendFlag, FrontendType, IfEmpty
 from tests.bpf.datapath import Datapath
 from tests.bpf.node import Node
 from tests.bpf.packets import IPV4, IPV6, End, Kind
@@ -14,7 +14,17 @@ NODE_PORT = 30080
 BACKEND_PORT = 8080
 
 REFUSE, DROP = IfEmpty.LB_EMPTY_REFUSE, IfEmpty.LB_EMPTY_DROP
-_WILDCARD = {IPV4: "0.0.0.0", IPV6: "::"}
+WILDCARD = {IPV4: "0.0.0.0", IPV6: "::"}
+
+
+def pod(kind: Kind, port: int = CLIENT_PORT) -> End:
+    """A port of the pod on the node that asks."""
+    return End(kind.net.pod, port)
+
+
+def client(kind: Kind, port: int = CLIENT_PORT) -> End:
+    """A port of the client outside."""
+    return End(kind.net.client, port)
 
 
 def cluster_ip(
@@ -44,7 +54,7 @@ def node_port(
 ) -> End:
     """A NodePort; returns it at the node's address."""
     datapath.frontend(
-        End(_WILDCARD[kind.net], NODE_PORT),
+        End(WILDCARD[kind.net], NODE_PORT),
         kind.proto,
         local=backends,
         others=backends,

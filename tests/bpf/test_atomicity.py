@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from ipaddress import IPv4Address
 from itertools import count
 
 import pytest
 
 from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.structs import Desc, Range
+from ebpflb.dataplane.enums import DescFlag
+from ebpflb.dataplane.structs import Addr, Desc, Range, SourceRange
 from ebpflb.dataplane.sync import Sync
 from ebpflb.model.address import Protocol, parse_address
 from ebpflb.model.plan import (
@@ -23,7 +25,10 @@ from ebpflb.model.plan import (
     IfEmpty,
 )
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
-from tests.bpf.datapath import Datapath, Loaded, frontend_key, load_wrapper, number, u32
+from ebpflb.model.source_ranges import Prefix
+from tests.bpf.datapath import Datapath, frontend_key
+from tests.bpf.loading import Loaded, load_wrapper
+from tests.bpf.numbers import number, u32
 from tests.bpf.packets import End
 
 ENOUGH_LOOKUPS = 10_000_000
@@ -93,7 +98,7 @@ def write_until(is_enough: Callable[[int], bool], write: Callable[[int], None]) 
 
 
 def frontend(number_of_set: int) -> Frontend:
-    """The frontend with the set of this number, of one to nine backends."""
+    """The frontend with the set of this number, of one to nine backends, for one client."""
     backends = tuple(
         Backend(parse_address(f"10.1.0.{i + 1}"), number_of_set, local=True, terminating=False)
         for i in range(1 + number_of_set % 9)
@@ -108,7 +113,14 @@ def frontend(number_of_set: int) -> Frontend:
         internal_policy=TrafficPolicy.CLUSTER,
         external_policy=TrafficPolicy.CLUSTER,
         affinity_timeout=number_of_set,
+        allowed_sources=(client(number_of_set),),
     )
+
+
+def client(number_of_set: int) -> Prefix:
+    """The only one of a set: its number as an IPv4 address."""
+    address = parse_address(str(IPv4Address(number_of_set)))
+    return Prefix(address, 128)
 
 
 def enough(datapath: Datapath) -> Callable[[int], bool]:
@@ -153,6 +165,29 @@ def test_a_writer_that_changes_a_descriptor_in_place_is_found_out(
         key, ranges = frontend_key(VIP, Protocol.TCP), Range(1, 1, 1)
         desc = Desc(frontend=key, local=ranges, others=ranges, affinity_timeout=FIRST + which)
         datapath.maps["lb_descs"].update(u32(1), bytes(desc))
+
+    with readers(wrapper.programs["lb_pod_ingress"]):
+        write_until(lambda _: Seen(datapath).mixed > 0, write)
+
+    assert Seen(datapath).mixed > 0
+
+
+def test_a_writer_that_changes_source_ranges_in_place_is_found_out(
+    datapath: Datapath, wrapper: Loaded
+):
+    backends_of(datapath, [FIRST])
+    index = datapath.frontend(VIP, Protocol.TCP, local=[1])
+    key, ranges = frontend_key(VIP, Protocol.TCP), Range(1, 1, 1)
+    desc = Desc(frontend=key, local=ranges, others=ranges, affinity_timeout=FIRST, source_ranges=1)
+    desc.flags = DescFlag.LB_DESC_SOURCE_RANGES
+    datapath.maps["lb_descs"].update(u32(index), bytes(desc))
+    address, length = client(FIRST)
+    element = bytes(SourceRange(32 + length, 1, Addr.from_buffer_copy(address)))
+    table = datapath.maps["lb_src_ranges"]
+
+    def write(_: int) -> None:
+        table.update(element, b"\1")
+        table.delete(element)
 
     with readers(wrapper.programs["lb_pod_ingress"]):
         write_until(lambda _: Seen(datapath).mixed > 0, write)

@@ -10,7 +10,7 @@ from ebpflb.dataplane.compile import STRICT, compile_and_pin
 from ebpflb.dataplane.programs import PROGRAMS
 from ebpflb.dataplane.source_text import bpf_directory, source_text
 from ebpflb.errors import CompileError, LoadError, ProbeError
-from tests.bpf.datapath import ALONE, Loaded, load
+from tests.bpf.loading import ALONE, Loaded, load
 
 HEADERS = sorted(path.name for path in bpf_directory().glob("*.h"))
 REFUSED = """

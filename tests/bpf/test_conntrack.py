@@ -4,8 +4,10 @@
 import pytest
 from scapy.layers.inet import TCP
 
-from ebpflb.dataplane.structs import CtState, Tuple
-from tests.bpf.datapath import SIZES, Datapath, Verdict, flow_tuple
+from ebpflb.dataplane.enums import CtState
+from ebpflb.dataplane.structs import Tuple
+from tests.bpf.datapath import Datapath, Verdict, flow_tuple, frontend_key
+from tests.bpf.loading import SIZES
 from tests.bpf.packets import PAYLOAD, SEQUENCE, End, Kind, assert_same, changed, target_of
 from tests.bpf.services import CLIENT_PORT, cluster_ip, remote_backend
 
@@ -58,7 +60,7 @@ class Flow:
         """State of the original direction and of the reply."""
         original = self.datapath.entry(self.pod, self.frontend, self.kind.proto)
         reply = self.datapath.entry(self.backend, self.pod, self.kind.proto)
-        return CtState(original.state), CtState(reply.state)
+        return CtState(original.whole_state), CtState(reply.whole_state)
 
     def is_established(self) -> bool:
         """Whether both entries are in lb_conntrack, and only there."""
@@ -239,6 +241,27 @@ def test_a_direct_connection_from_the_port_of_a_closed_flow_is_left_alone(flow: 
     assert result.verdict is Verdict.PASS
     assert_same(result.packet, accepts)
     assert not flow.keys & set(flow.datapath.short())
+
+
+def test_a_direct_connection_is_left_alone_also_when_half_of_the_old_flow_is_lost(flow: Flow):
+    flow.establish()
+    flow.request("R")
+    original = flow_tuple(flow.pod, flow.frontend, flow.kind.proto)
+    flow.datapath.maps["lb_ct_short"].delete(bytes(original))
+    for flags in ("A", "SA", "PA"):
+        packet = flow.kind.frame(flow.backend, flow.pod, flags)
+        assert_same(flow.datapath.run("lb_pod_egress", packet).packet, packet)
+
+
+def test_a_connection_of_somebody_else_from_the_port_of_a_closed_flow_is_left_alone(flow: Flow):
+    flow.establish()
+    flow.request("R")
+    key = frontend_key(flow.frontend, flow.kind.proto)
+    flow.datapath.maps["lb_frontends"].delete(bytes(key))
+    flow.datapath.address(flow.frontend.address, 0)
+    for flags in ("S", "A", "PA"):
+        packet = flow.kind.frame(flow.pod, flow.frontend, flags)
+        assert_same(flow.datapath.run("lb_pod_ingress", packet).packet, packet)
 
 
 def test_sequence_numbers_may_pass_zero(flow: Flow):

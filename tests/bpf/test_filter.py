@@ -3,15 +3,18 @@
 
 import pytest
 
+from ebpflb.dataplane.enums import AddrFlag
 from tests.bpf.datapath import FILTERS, Datapath, assert_untouched
 from tests.bpf.node import Node
 from tests.bpf.packets import End, Kind, assert_same, changed
 from tests.bpf.services import (
     CLIENT_PORT,
+    WILDCARD,
     cluster_ip,
     local_backend,
     node_addresses,
     node_port,
+    pod,
     remote_backend,
 )
 
@@ -23,14 +26,10 @@ def filters(datapath: Datapath) -> None:
         datapath.clear(name)
 
 
-def pod(kind: Kind) -> End:
-    return End(kind.net.pod, CLIENT_PORT)
-
-
 def test_an_address_that_is_not_in_the_filter_is_not_looked_up(datapath: Datapath, kind: Kind):
     _, index = remote_backend(datapath, kind)
     frontend = cluster_ip(datapath, kind, [index])
-    datapath.clear("lb_addr_filter")
+    datapath.clear("lb_dest_filter")
     for program in ("lb_pod_ingress", "lb_host_ingress"):
         assert_untouched(datapath, program, kind.frame(pod(kind), frontend))
 
@@ -71,3 +70,13 @@ def test_what_is_none_of_ours_is_not_in_the_filter(datapath: Datapath, kind: Kin
     assert_untouched(datapath, "lb_pod_ingress", packet)
     for name in FILTERS:
         assert not any(any(chunk.values) for chunk in datapath.maps[name].chunks())
+
+
+def test_the_wildcard_of_a_node_port_is_no_address_of_packets(datapath: Datapath, kind: Kind):
+    _, index = remote_backend(datapath, kind)
+    wildcard = WILDCARD[kind.net]
+    datapath.address(
+        {"0.0.0.0": "10.96.0.0", "::": "fd00:96::"}[wildcard], AddrFlag.LB_ADDR_CLUSTER_IP
+    )
+    port = node_port(datapath, kind, [index]).port
+    assert_untouched(datapath, "lb_pod_ingress", kind.frame(pod(kind), End(wildcard, port)))

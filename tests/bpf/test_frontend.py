@@ -4,9 +4,12 @@
 import pytest
 
 from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.structs import BackendFlag, FrontendKey, IfEmpty, Range
+from ebpflb.dataplane.enums import BackendFlag, IfEmpty
+from ebpflb.dataplane.structs import FrontendKey, Range
 from ebpflb.model.address import Protocol
-from tests.bpf.datapath import Datapath, Loaded, frontend_key, load_wrapper, number
+from tests.bpf.datapath import Datapath, frontend_key
+from tests.bpf.loading import Loaded, load_wrapper
+from tests.bpf.numbers import number
 from tests.bpf.packets import IPV4, End, Kind
 
 FOUND, MISSED = 0, 1

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from ebpflb.dataplane import libbpf, structs
+from ebpflb.dataplane import enums, libbpf, structs
 from ebpflb.dataplane.compile import STRICT, compile_and_pin
 from ebpflb.dataplane.layout import MAPS
 from ebpflb.dataplane.maps import KernelMap
 from ebpflb.dataplane.source_text import bpf_directory, source_text
 from ebpflb.errors import CompileError
-from tests.bpf.datapath import SIZES, Loaded
+from tests.bpf.loading import SIZES, Loaded
 
-TYPES = (bpf_directory() / "types.h").read_text()
+TYPES = "".join(path.read_text() for path in sorted(bpf_directory().glob("*types.h")))
 C_STRUCTS = dict(re.findall(r"^struct (\w+) \{\n(.*?)^\};", TYPES, re.MULTILINE | re.DOTALL))
 C_ENUMS = dict(re.findall(r"^enum (\w+) \{\n(.*?)^\};", TYPES, re.MULTILINE | re.DOTALL))
 # How many there are; not a value of its own.
-COUNTS = {"LB_DROP_REASONS"}
+COUNTS = {"LB_LOST_REASONS", "LB_HISTOGRAM_KINDS"}
 
 
 def c_fields(body: str) -> list[str]:
@@ -42,7 +42,7 @@ def test_a_mirror_has_the_fields_of_its_struct_in_order(name: str):
 
 
 def test_every_enum_has_a_mirror_with_all_members():
-    mirrors = {frozenset(enum.__members__) for enum in structs.ENUMS}
+    mirrors = {frozenset(enum.__members__) for enum in enums.ENUMS}
     assert mirrors == {frozenset(c_members(body)) for body in C_ENUMS.values()}
 
 
@@ -110,6 +110,6 @@ def test_a_mirror_that_drifts_is_named(
 
 def test_a_number_that_drifts_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     Drifted = IntEnum("Drifted", {"LB_HOOK_POD_EGRESS": 5})  # noqa: N806  a class
-    monkeypatch.setattr(structs, "ENUMS", (Drifted,))
+    monkeypatch.setattr(enums, "ENUMS", (Drifted,))
     with pytest.raises(CompileError, match="LB_HOOK_POD_EGRESS != 5"):
         compile_types(tmp_path)

@@ -10,7 +10,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from ebpflb.dataplane.programs import TC_PROGRAMS
-from tests.bpf.datapath import SIZES, Datapath, Verdict, assert_untouched
+from tests.bpf.datapath import Datapath, Verdict, assert_untouched
+from tests.bpf.loading import SIZES
 from tests.bpf.node import Node
 from tests.bpf.packets import KINDS, NODE_MAC, SENDER_MAC, End, Kind
 from tests.bpf.services import (

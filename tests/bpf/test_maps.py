@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from errno import E2BIG, EEXIST, EINVAL, EOPNOTSUPP
+from mmap import PAGESIZE
 from pathlib import Path
 from struct import pack
 
@@ -12,16 +13,18 @@ import pytest
 
 from ebpflb.dataplane import libbpf, libc, quiesce
 from ebpflb.dataplane.counters import Counts, read_backends
+from ebpflb.dataplane.enums import CtState
 from ebpflb.dataplane.expire import Expired, Expiry
 from ebpflb.dataplane.maps import KernelMap, MapSet, open_maps
 from ebpflb.dataplane.memory import SPECS
-from ebpflb.dataplane.structs import Conntrack, CtState, Settings
+from ebpflb.dataplane.structs import Conntrack, Settings
 from ebpflb.dataplane.sync import Sync
 from ebpflb.dataplane.uapi import Exist, MapType
 from ebpflb.errors import MapError, PinError
 from ebpflb.model.address import Protocol
 from ebpflb.model.service import ServiceName
-from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
+from tests.bpf.numbers import map_flags
+from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import look_up, offer_of
 from tests.unit.dataplane.test_expire import CLIENT, POD, VIP, flow_tuple
 
@@ -36,7 +39,8 @@ def make_map(request: pytest.FixtureRequest) -> Iterator[MakeMap]:
     made: list[KernelMap] = []
 
     def make(kind: MapType, key_size: int, value_size: int, max_entries: int) -> KernelMap:
-        fd = libbpf.map_create(kind, "lb_test", key_size, value_size, max_entries)
+        flags = map_flags(kind)
+        fd = libbpf.map_create(kind, "lb_test", key_size, value_size, max_entries, flags)
         made.append(KernelMap(fd, batch=request.param))
         return made[-1]
 
@@ -58,12 +62,15 @@ def bpffs(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def maps() -> MapSet:
     """All maps of this program, small."""
-    return {name: own_map(name, min(spec.max_entries, 64)) for name, spec in SPECS.items()}
+    small = {name: min(spec.max_entries, 64) for name, spec in SPECS.items()}
+    small["lb_flows"] = PAGESIZE
+    return {name: own_map(name, size) for name, size in small.items()}
 
 
 def own_map(name: str, max_entries: int) -> KernelMap:
     kind, key_size, value_size, _ = SPECS[name]
-    return KernelMap(libbpf.map_create(kind, name, key_size, value_size, max_entries))
+    fd = libbpf.map_create(kind, name, key_size, value_size, max_entries, map_flags(kind))
+    return KernelMap(fd)
 
 
 def elements(*numbers: int) -> list[tuple[bytes, bytes]]:
@@ -89,6 +96,19 @@ def test_deleting_skips_what_is_not_there(make_map: MakeMap):
     assert sorted(table.items()) == elements(3, 4, 5)
     assert table.delete(pack("=I", 3))
     assert not table.delete(pack("=I", 3))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7])
+def test_a_trie_gives_back_and_loses_what_it_is_told_to(make_map: MakeMap, limit: int):
+    table = make_map(MapType.LPM_TRIE, 24, 1, 1000)
+    numbers = [(length, ranges) for ranges in range(1, 7) for length in range(32, 161)]
+    prefixes = [(pack("=II16x", *each), b"\1") for each in numbers]
+    table.update_batch(prefixes)
+    chunks = list(table.chunks(limit))
+    assert sum(chunk.size for chunk in chunks) == len(prefixes)
+    assert sorted(table.items()) == sorted(prefixes)
+    table.delete_batch([key for key, _ in prefixes[::2]])
+    assert sorted(table.items()) == sorted(prefixes[1::2])
 
 
 @pytest.mark.parametrize("limit", [1, 2, 1000])
@@ -180,11 +200,11 @@ def test_the_kernel_grants_a_grace_period_without_the_fallback(monkeypatch: pyte
 
 
 def test_a_sync_converges_on_kernel_maps_and_a_restart_changes_nothing(maps: MapSet):
-    web = frontend(choice=backends("10.1.0.1", "10.1.0.2"))
+    web = frontend(choice=backends("10.1.0.1", "10.1.0.2"), allowed_sources=ALLOWED)
     other = frontend("10.96.0.2", backends("fd00::1"), service=named("other"))
     sync = Sync(maps, grace=0)
     assert sync.apply(by_service(web, other)) == {}
-    changed = frontend(choice=backends("10.1.0.1", "10.1.0.3"))
+    changed = frontend(choice=backends("10.1.0.1", "10.1.0.3"), allowed_sources=ALLOWED[1:])
     assert sync.apply({ServiceName("default", "other"): (), **by_service(changed)}) == {}
     sync.collect()
     found = look_up(maps, key("10.96.0.1"))
@@ -192,6 +212,7 @@ def test_a_sync_converges_on_kernel_maps_and_a_restart_changes_nothing(maps: Map
     assert found.offer == offer_of(changed)
     assert look_up(maps, key("10.96.0.2")) is None
     assert sync.usage()["lb_backends"].used == 2
+    assert sync.usage()["lb_src_ranges"].used == len(list(maps["lb_src_ranges"].items())) == 1
     before = contents(maps)
     assert Sync(maps).resync(by_service(changed)) == {}
     assert contents(maps) == before
@@ -204,10 +225,10 @@ def contents(maps: MapSet) -> dict[str, list[tuple[bytes, bytes]]]:
 def test_counters_of_all_cpus_are_added(maps: MapSet):
     Sync(maps).apply(by_service(frontend(choice=backends("10.1.0.1"))))
     cpus = libbpf.possible_cpus()
-    value = b"".join(pack("=3Q", 1, cpu, 10) for cpu in range(cpus))
+    value = b"".join(pack("=9Q", 1, cpu, *range(7)) for cpu in range(cpus))
     maps["lb_count_back"].update(bytes(4), value)
     (backend,) = read_backends(maps)
-    assert backend.counts == Counts(cpus, sum(range(cpus)), 10 * cpus)
+    assert backend.counts == Counts(cpus, sum(range(cpus)), *(cpus * each for each in range(7)))
 
 
 def test_flows_expire_by_the_clock_of_the_kernel(maps: MapSet):

@@ -10,7 +10,8 @@ from scapy.packet import Packet
 from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.structs import Struct, Tuple, u8, u16, u32
 from ebpflb.model.address import Family, Protocol
-from tests.bpf.datapath import Loaded, flow_tuple, load_wrapper
+from tests.bpf.datapath import flow_tuple
+from tests.bpf.loading import Loaded, load_wrapper
 from tests.bpf.packets import IPV4, KINDS, End, Kind, built
 from tests.bpf.strange import NOT_OURS
 

@@ -1,44 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is not let through: the ICMP error that the sender gets, or silence, and what is counted."""
 
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+
 import pytest
-from scapy.layers.inet import ICMP, IP
-from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig, ICMPv6TimeExceeded
+from scapy.layers.inet import IP
 from scapy.packet import Packet, Raw
 
-from ebpflb.dataplane.structs import DropReason
-from ebpflb.model.address import Family, Protocol
+from ebpflb.dataplane.enums import DropReason
+from ebpflb.dataplane.libbpf import prog_test_run
+from ebpflb.model.address import Protocol
 from tests.bpf.datapath import Datapath, Result, Verdict, assert_untouched
+from tests.bpf.errors import TIME_EXCEEDED, TOO_BIG, UNREACHABLE, error_header, network_length
+from tests.bpf.loading import Loaded
 from tests.bpf.node import NARROW_ROUTE, NO_NEIGHBOUR, OVERLAY_MTU, ROUTE_MTU, Node
 from tests.bpf.packets import NODE_MAC, SENDER_MAC, End, Kind, assert_same, built, ttl_of
 from tests.bpf.services import (
-    CLIENT_PORT,
     DROP,
+    client,
     cluster_ip,
     external_ip,
     node_addresses,
     node_port,
+    pod,
     remote_backend,
 )
 
-UNREACHABLE, TIME_EXCEEDED, TOO_BIG = "unreachable", "time exceeded", "too big"
-
-
-def error_header(kind: Kind, what: str, mtu: int = 0) -> Packet:
-    """The ICMP header of an error."""
-    if kind.net.family is Family.IPV4:
-        types = {UNREACHABLE: (3, 3), TIME_EXCEEDED: (11, 0), TOO_BIG: (3, 4)}
-        number, code = types[what]
-        return ICMP(type=number, code=code, nexthopmtu=mtu) if mtu else ICMP(type=number, code=code)
-    if what == UNREACHABLE:
-        return ICMPv6DestUnreach(code=4)
-    return ICMPv6PacketTooBig(mtu=mtu) if what == TOO_BIG else ICMPv6TimeExceeded(code=0)
+PER_SECOND, FLOOD = 1000, 5000
+# The programs' clock lags behind by up to as much.
+CLOCK_TICK = 0.01
 
 
 def quoted(kind: Kind, packet: Packet) -> bytes:
     """The network header and the first bytes of the transport header, 20 of TCP, 8 of UDP."""
-    network = 20 if kind.ip is IP else 40
-    return bytes(packet.payload)[: network + (20 if kind.proto is Protocol.TCP else 8)]
+    return bytes(packet.payload)[: network_length(kind) + (20 if kind.proto is Protocol.TCP else 8)]
 
 
 def assert_answered(result: Result, kind: Kind, packet: Packet, what: str, mtu: int = 0) -> None:
@@ -52,14 +50,6 @@ def assert_answered(result: Result, kind: Kind, packet: Packet, what: str, mtu: 
     assert result.verdict is Verdict.REDIRECT
     assert_same(result.packet, built(answer))
     assert ttl_of(result.packet) == 64
-
-
-def pod(kind: Kind) -> End:
-    return End(kind.net.pod, CLIENT_PORT)
-
-
-def client(kind: Kind) -> End:
-    return End(kind.net.client, CLIENT_PORT)
 
 
 # Refused
@@ -115,6 +105,49 @@ def test_a_segment_of_an_unknown_connection_is_not_refused(datapath: Datapath, t
     for port in (frontend.port, 22):
         packet = tcp.frame(pod(tcp), frontend._replace(port=port), "A")
         assert_untouched(datapath, "lb_pod_ingress", packet)
+
+
+# No more than the kernel would
+
+
+@pytest.fixture
+def one_cpu() -> Iterator[None]:
+    """The test stays on one, from the beginning of a second until all that it has used are over."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    await_next_second()
+    yield
+    os.sched_setaffinity(0, before)
+    await_next_second()
+
+
+def await_next_second() -> None:
+    time.sleep(1 + CLOCK_TICK - time.monotonic() % 1)
+
+
+@pytest.mark.usefixtures("one_cpu")
+def test_only_so_many_are_refused_in_a_second(datapath: Datapath, programs: Loaded, udp: Kind):
+    frame = bytes(udp.frame(pod(udp), cluster_ip(datapath, udp)))
+    begin = time.monotonic()
+    results = Counter(
+        prog_test_run(programs.programs["lb_pod_ingress"], frame).retval for _ in range(FLOOD)
+    )
+    seconds = int(time.monotonic()) - int(begin) + 1
+    assert PER_SECOND <= results[Verdict.REDIRECT] <= seconds * PER_SECOND
+    assert results[Verdict.DROP] == FLOOD - results[Verdict.REDIRECT]
+    assert seconds > FLOOD / PER_SECOND or results[Verdict.DROP]
+
+
+@pytest.mark.usefixtures("one_cpu")
+def test_path_mtus_are_told_without_limit(
+    datapath: Datapath, programs: Loaded, node: Node, udp: Kind
+):
+    node_addresses(datapath, node)
+    frontend = node_port(datapath, udp, [remote_backend(datapath, udp)[1]])
+    frame = bytes(sized(udp, frontend, OVERLAY_MTU + 1))
+    program = programs.programs["lb_host_ingress"]
+    verdicts = {prog_test_run(program, frame).retval for _ in range(FLOOD)}
+    assert verdicts == {Verdict.REDIRECT}
 
 
 # Dropped

@@ -6,9 +6,11 @@ from collections import Counter
 import pytest
 from scapy.packet import Packet
 
-from ebpflb.dataplane.structs import CtState, DropReason
+from ebpflb.dataplane.enums import CtState, DropReason
+from ebpflb.dataplane.structs import Tuple
 from ebpflb.model.address import Protocol
 from tests.bpf.datapath import SNAT_PORTS, Datapath, Result, Verdict, flow_tuple
+from tests.bpf.loading import SIZES
 from tests.bpf.node import Node
 from tests.bpf.packets import End, Kind, assert_same, changed, source_of
 from tests.bpf.services import node_addresses, node_port, remote_backend
@@ -143,6 +145,46 @@ def test_a_new_flow_takes_the_port_of_one_that_has_ended(tcp_outside: Outside):
     assert outside.reply_goes_to(source) == 10001
 
 
+def test_a_port_that_the_backend_may_have_in_time_wait_is_left_alone(tcp_outside: Outside):
+    tcp_outside.datapath.settings(snat_ports=((2000, 2099), (3000, 3099)))
+    ended = [tcp_outside.run_to_its_end(10000 + number).port for number in range(40)]
+    assert len(set(ended)) == len(ended)
+
+
+def meet_time_wait(outside: Outside, port: int) -> End:
+    """A SYN that the backend answers as one of an earlier connection; returns its source."""
+    source = outside.source(port)
+    outside.reply(source, "A")
+    assert outside.source(port, "R") == source
+    return source
+
+
+def test_a_syn_that_met_time_wait_comes_again_from_the_port_that_is_free_now(tcp_outside: Outside):
+    outside = tcp_outside
+    source = meet_time_wait(outside, 10000)
+
+    assert outside.source(10000) == source
+
+    outside.reply(source, "SA")
+    outside.source(10000, "A")
+    assert len(outside.datapath.established()) == 2
+    assert not outside.datapath.short()
+
+
+def test_where_resets_end_no_time_wait_another_port_is_tried(tcp_outside: Outside):
+    outside = tcp_outside
+    source = meet_time_wait(outside, 10000)
+    assert meet_time_wait(outside, 10000) == source
+    assert outside.source(10000) != source
+
+
+def test_a_client_that_the_backend_refused_begins_anew(tcp_outside: Outside):
+    outside = tcp_outside
+    source = outside.source(10000)
+    outside.reply(source, "RA")
+    assert outside.source(10000) != source
+
+
 def test_a_flow_whose_port_was_taken_is_forgotten_whole(tcp_outside: Outside):
     outside = tcp_outside
     outside.datapath.settings(snat_ports=ONE_PORT)
@@ -162,9 +204,77 @@ def test_a_busy_node_port_does_not_run_out_of_ports(tcp_outside: Outside):
     assert not outside.datapath.drops()
 
 
+class HalfOpen:
+    """Every port of a small range is that of a handshake; `open` say the clients' ports."""
+
+    def __init__(self, outside: Outside, flags: str) -> None:
+        """`flags`: what the backend has answered with, if anything."""
+        self.outside = outside
+        outside.datapath.settings(snat_ports=((2000, 2003), (3000, 3003)))
+        self.open: dict[int, End] = {}
+        for port in range(10000, 10200):
+            if outside.send(port).verdict is Verdict.REDIRECT:
+                self.open[port] = outside.source(port)
+        assert len(self.open) == 8
+        if flags:
+            for source in self.open.values():
+                outside.reply(source, flags)
+
+    def age(self) -> None:
+        """Let them have begun long ago."""
+        for key in self.outside.datapath.short():
+            self.outside.datapath.write_entry("lb_ct_short", key, created=1)
+
+    def newcomers(self) -> list[End]:
+        """The sources that new connections get, of twenty."""
+        results = [self.outside.send(20000 + number) for number in range(20)]
+        sent = [each for each in results if each.verdict is Verdict.REDIRECT]
+        return [source_of(each.packet) for each in sent]
+
+
+@pytest.fixture(params=["", "SA"], ids=["unanswered", "answered"])
+def half_open(tcp_outside: Outside, request: pytest.FixtureRequest) -> HalfOpen:
+    return HalfOpen(tcp_outside, request.param)
+
+
+def test_a_new_flow_takes_the_port_of_a_handshake_that_nobody_ends(half_open: HalfOpen):
+    half_open.age()
+    source, *_ = half_open.newcomers()
+    assert source in half_open.open.values()
+    assert half_open.outside.reply_goes_to(source) == 20000
+    (left,) = [port for port, each in half_open.open.items() if each == source]
+    assert half_open.outside.send(left, "A").verdict is Verdict.PASS
+
+
+def test_a_handshake_that_has_just_begun_keeps_its_port(half_open: HalfOpen):
+    assert not half_open.newcomers()
+
+
+def test_established_flows_keep_their_ports_among_half_open_ones(tcp_outside: Outside):
+    half_open = HalfOpen(tcp_outside, "SA")
+    established = dict(list(half_open.open.items())[:4])
+    for port in established:
+        tcp_outside.source(port, "A")
+    half_open.age()
+    assert half_open.newcomers()
+    assert not set(half_open.newcomers()) & set(established.values())
+    assert {port: tcp_outside.source(port, "PA") for port in established} == established
+
+
+def test_a_flow_that_found_no_room_among_established_ones_keeps_its_port(tcp_outside: Outside):
+    table = tcp_outside.datapath.maps["lb_conntrack"]
+    full = [bytes(Tuple(sport=port)) for port in range(SIZES.conntrack)]
+    table.update_batch([(key, bytes(table.value_size)) for key in full])
+    half_open = HalfOpen(tcp_outside, "SA")
+    for port in half_open.open:
+        tcp_outside.source(port, "A")
+    half_open.age()
+    assert not half_open.newcomers()
+
+
 def test_an_idle_udp_flow_gives_its_port_away(datapath: Datapath, node: Node, udp: Kind):
     outside = Outside(datapath, node, udp)
-    datapath.settings(snat_ports=ONE_PORT, udp_timeout=10)
+    datapath.settings(snat_ports=ONE_PORT, udp_timeout=10, udp_stream_timeout=10)
     source = outside.source(10000)
     assert outside.send(10001).verdict is Verdict.DROP
     for key in datapath.short():
@@ -230,7 +340,7 @@ def test_a_late_reset_of_an_old_flow_does_not_close_the_new_one(tcp_outside: Out
     outside.reply(old, "R")
 
     entry = outside.datapath.entry(outside.client(10000), outside.frontend, Protocol.TCP)
-    assert not entry.state & CtState.LB_CT_CLOSED
+    assert not entry.whole_state & CtState.LB_CT_CLOSED
     assert len(outside.datapath.established()) == 2
 
 

@@ -3,13 +3,14 @@
 
 import pytest
 
-from ebpflb.dataplane.structs import AddrFlag, CtFlag, DropReason
+from ebpflb.dataplane.enums import AddrFlag, CtFlag, DropReason
 from tests.bpf.datapath import SNAT_PORTS, Datapath, Verdict, assert_untouched
 from tests.bpf.node import NO_NEIGHBOUR, NO_ROUTE, OVERLAY_MAC, ROUTER_MAC, Node
 from tests.bpf.packets import NODE_MAC, End, Kind, assert_same, changed, source_of
 from tests.bpf.services import (
     CLIENT_PORT,
     NODE_PORT,
+    client,
     cluster_ip,
     external_ip,
     local_backend,
@@ -22,10 +23,6 @@ from tests.bpf.services import (
 @pytest.fixture(autouse=True)
 def addresses(datapath: Datapath, node: Node) -> None:
     node_addresses(datapath, node)
-
-
-def client(kind: Kind, port: int = CLIENT_PORT) -> End:
-    return End(kind.net.client, port)
 
 
 def arrive(datapath: Datapath, node: Node, packet):

@@ -17,7 +17,6 @@ from tests.bpf.node import OVERLAY_MAC, POD_MAC, ROUTER_MAC, Node, Offload
 from tests.bpf.packets import (
     NODE_MAC,
     SENDER_MAC,
-    End,
     Kind,
     assert_same,
     built,
@@ -26,24 +25,17 @@ from tests.bpf.packets import (
     target_of,
 )
 from tests.bpf.services import (
-    CLIENT_PORT,
+    client,
     cluster_ip,
     local_backend,
     node_port,
+    pod,
     remote_backend,
 )
 
 NEEDS_CHECKSUM, TCP4_SEGMENTS, TCP6_SEGMENTS = 1, 1, 4
 
 pytestmark = pytest.mark.usefixtures("wired")
-
-
-def client(kind: Kind) -> End:
-    return End(kind.net.client, CLIENT_PORT)
-
-
-def pod(kind: Kind) -> End:
-    return End(kind.net.pod, CLIENT_PORT)
 
 
 def partial(packet: Packet) -> tuple[Packet, Offload]:

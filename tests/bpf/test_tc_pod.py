@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """At a pod's device: what it sends to our addresses, and what comes back to it."""
 
-from ebpflb.dataplane.structs import Addr, AddrFlag, CtFlag, Direction, DropReason, Hook
+from ebpflb.dataplane.enums import AddrFlag, CtFlag, Direction, DropReason, Hook
+from ebpflb.dataplane.structs import Addr, Traffic
 from tests.bpf.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.node import Node
 from tests.bpf.packets import NODE_MAC, SENDER_MAC, End, Kind, assert_same, changed, source_of
@@ -13,12 +14,9 @@ from tests.bpf.services import (
     local_backend,
     node_addresses,
     node_port,
+    pod,
     remote_backend,
 )
-
-
-def pod(kind: Kind, port: int = CLIENT_PORT) -> End:
-    return End(kind.net.pod, port)
 
 
 def test_a_request_to_a_cluster_ip_goes_to_the_backend(datapath: Datapath, kind: Kind):
@@ -212,21 +210,20 @@ def test_a_connection_is_counted_at_its_frontend_and_its_backend(datapath: Datap
     assert not datapath.drops()
 
 
-def test_packets_and_bytes_of_a_flow_are_counted_without_the_link_header(
-    datapath: Datapath, kind: Kind
-):
+def test_the_packets_of_a_flow_and_their_payload_are_counted(datapath: Datapath, kind: Kind):
     backend, index = remote_backend(datapath, kind)
     frontend = cluster_ip(datapath, kind, [index])
-    request = kind.frame(pod(kind), frontend)
-    reply = kind.frame(backend, pod(kind), "SA")
-    datapath.run("lb_pod_ingress", request)
-    datapath.run("lb_pod_egress", reply)
-    datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend, "A"))
+    datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend, payload=b""))
+    datapath.run("lb_pod_egress", kind.frame(backend, pod(kind), "SA", payload=b"12"))
+    datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend, "A", payload=b"12345"))
 
     original = datapath.entry(pod(kind), frontend, kind.proto)
     answered = datapath.entry(backend, pod(kind), kind.proto)
-    assert (original.packets, original.bytes) == (2, 2 * (len(request) - 14))
-    assert (answered.packets, answered.bytes) == (1, len(reply) - 14)
+    assert (original.packets, original.bytes) == (2, 5)
+    assert (answered.packets, answered.bytes) == (1, 2)
+    for name, at in (("lb_count_front", 1), ("lb_count_back", index)):
+        counts = datapath.all_counts(name, at)
+        assert (counts.original, counts.reply) == (Traffic(2, 5), Traffic(1, 2))
 
 
 def test_the_backends_port_is_used_whatever_the_frontends_is(datapath: Datapath, kind: Kind):

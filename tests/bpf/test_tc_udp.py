@@ -7,9 +7,13 @@ import time
 import pytest
 from scapy.layers.inet import UDP
 
+from ebpflb.dataplane.enums import DropReason, IfEmpty
+from ebpflb.dataplane.structs import Range
 from ebpflb.model.address import Family
-from tests.bpf.datapath import SIZES, Datapath, Verdict, assert_untouched, flow_tuple
+from tests.bpf.datapath import Datapath, Verdict, assert_untouched, flow_tuple, frontend_key
+from tests.bpf.loading import SIZES
 from tests.bpf.node import Node
+from tests.bpf.numbers import u32
 from tests.bpf.packets import End, Kind, assert_same, built, changed, source_of, target_of
 from tests.bpf.services import (
     CLIENT_PORT,
@@ -17,15 +21,12 @@ from tests.bpf.services import (
     cluster_ip,
     node_addresses,
     node_port,
+    pod,
     remote_backend,
 )
 
 TIMEOUT = 10
 SECOND = 10**9
-
-
-def pod(kind: Kind, port: int = CLIENT_PORT) -> End:
-    return End(kind.net.pod, port)
 
 
 # Checksums
@@ -75,7 +76,7 @@ class Talk:
 
     def __init__(self, datapath: Datapath, kind: Kind) -> None:
         self.datapath, self.kind = datapath, kind
-        datapath.settings(udp_timeout=TIMEOUT)
+        datapath.settings(udp_timeout=TIMEOUT, udp_stream_timeout=TIMEOUT)
         backends = [datapath.backend(End(kind.net.remote, 8000 + i), kind.proto) for i in range(60)]
         self.frontend = cluster_ip(datapath, kind, backends)
         self.backend = self.request()
@@ -131,6 +132,32 @@ def test_a_client_that_only_listens_keeps_its_backend(talk: Talk):
     assert talk.request() == talk.backend
 
 
+def test_a_flow_with_answers_may_be_silent_for_longer(talk: Talk):
+    talk.datapath.settings(udp_timeout=TIMEOUT, udp_stream_timeout=3 * TIMEOUT)
+    assert talk.reply_comes_from() == talk.frontend.address
+    for _ in range(5):
+        talk.age_request(2 * TIMEOUT)
+        talk.age_reply(2 * TIMEOUT)
+        assert talk.request() == talk.backend
+    talk.age_request(2 * TIMEOUT)
+    talk.age_reply(2 * TIMEOUT)
+    assert talk.reply_comes_from() == talk.frontend.address
+    talk.age_request(4 * TIMEOUT)
+    talk.age_reply(4 * TIMEOUT)
+    assert talk.reply_comes_from() == talk.backend.address
+
+
+def test_a_flow_without_an_answer_does_not_get_the_time_of_one_with_answers(talk: Talk):
+    talk.datapath.settings(udp_timeout=TIMEOUT, udp_stream_timeout=3 * TIMEOUT)
+    chosen = set()
+    for _ in range(8):
+        talk.age_request(2 * TIMEOUT)
+        talk.age_reply(2 * TIMEOUT)
+        talk.backend = talk.request()
+        chosen.add(talk.backend)
+    assert len(chosen) > 1
+
+
 def test_a_reply_after_the_timeout_is_not_reversed(talk: Talk):
     talk.age_request(TIMEOUT + 1)
     talk.age_reply(TIMEOUT + 1)
@@ -149,6 +176,39 @@ def test_a_flow_leaves_a_backend_that_is_gone(talk: Talk):
     assert talk.request() == new
     talk.backend = new
     assert talk.reply_comes_from() == talk.frontend.address
+
+
+def test_a_flow_stays_with_a_backend_that_serves_without_new_flows(talk: Talk):
+    _, index = remote_backend(talk.datapath, talk.kind)
+    talk.datapath.replace_backends(talk.chosen(), index, serving=True)
+    assert {talk.request() for _ in range(5)} == {talk.backend}
+    talk.datapath.retire_backend(talk.chosen())
+    assert talk.request() != talk.backend
+
+
+def test_a_flow_whose_service_has_nothing_left_is_refused_until_there_is_something(talk: Talk):
+    key = frontend_key(talk.frontend, talk.kind.proto)
+    nothing = Range(0, 0, IfEmpty.LB_EMPTY_REFUSE)
+    talk.datapath.retire_backend(talk.chosen())
+    talk.datapath.write_desc(1, key, nothing, nothing)
+    packet = talk.kind.frame(pod(talk.kind), talk.frontend)
+    assert talk.datapath.run("lb_pod_ingress", packet).verdict is not Verdict.PASS
+    assert talk.datapath.drops() == {DropReason.LB_DROP_NO_ENDPOINT: 1}
+    new, index = remote_backend(talk.datapath, talk.kind)
+    talk.datapath.maps["lb_slots"].update(u32(0), u32(index))
+    some = Range(0, 1, IfEmpty.LB_EMPTY_REFUSE)
+    talk.datapath.write_desc(1, key, some, some)
+    assert talk.request() == new
+
+
+def test_a_flow_leaves_a_backend_that_has_another_port_now(talk: Talk):
+    index = talk.chosen()
+    talk.datapath.write_backend(
+        index, End(talk.kind.net.remote, 9090), talk.kind.proto, generation=2
+    )
+    for slot in range(1, 61):
+        talk.datapath.maps["lb_slots"].update(u32(slot), u32(index))
+    assert talk.request().port == 9090
 
 
 def test_the_late_reply_of_a_backend_that_is_gone_is_reversed(talk: Talk):

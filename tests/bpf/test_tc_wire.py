@@ -39,24 +39,15 @@ from tests.bpf.packets import (
 )
 from tests.bpf.services import (
     CLIENT_PORT,
+    client,
     cluster_ip,
     local_backend,
     node_port,
+    pod,
     remote_backend,
 )
 
-NEEDS_CHECKSUM, TCP4_SEGMENTS, TCP6_SEGMENTS = 1, 1, 4
-
-
 pytestmark = pytest.mark.usefixtures("wired")
-
-
-def client(kind: Kind, port: int = CLIENT_PORT) -> End:
-    return End(kind.net.client, port)
-
-
-def pod(kind: Kind, port: int = CLIENT_PORT) -> End:
-    return End(kind.net.pod, port)
 
 
 # A backend on another node

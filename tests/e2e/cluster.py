@@ -4,7 +4,7 @@
 import itertools
 import os
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,18 +54,30 @@ class Cluster:
         terminating: Collection[Member] = (),
         *,
         wait: bool = True,
+        target_port: int = 0,
     ) -> ServiceSpec:
-        """Have these pods behind the Service, on all nodes; return when that is in force."""
+        """Have these pods behind the Service, on all nodes; return when that is in force.
+
+        target_port: another one than the pods listen on.
+        """
         objects = self.lab.service(spec, [*pods, *terminating])
+        for port in (each for item in objects for each in item.get("ports", ())):
+            port["port"] = target_port or port["port"]
         ending = {address for pod in terminating for address in pod.addresses}
         for endpoint in (each for item in objects for each in item.get("endpoints", ())):
             if endpoint["addresses"][0] in ending:
                 endpoint["conditions"] = TERMINATING
+        self.write(spec, objects, wait=wait)
+        return spec
+
+    def write(
+        self, spec: ServiceSpec, objects: Iterable[dict[str, Any]], *, wait: bool = True
+    ) -> None:
+        """Have these objects for a Service; return when they are in force."""
         self._files.add(f"{spec.name}.yaml")
         self.lab.write_manifests(objects, f"{spec.name}.yaml")
         if wait:
             wait_in_force(self.nodes)
-        return spec
 
     def remove(self, spec: ServiceSpec) -> None:
         """Remove a Service; return when it is gone from all nodes."""

@@ -8,6 +8,10 @@ from typing import Any
 
 from ebpflb.lab import Node
 
+_METRICS = """
+from urllib.request import urlopen
+print(urlopen("http://127.0.0.1:10249/metrics").read().decode())
+"""
 PROGRAM = (sys.executable, "-m", "ebpflb")
 
 
@@ -21,6 +25,14 @@ def status(node: Node) -> dict[str, Any]:
     """What `ebpflb status` says."""
     found: dict[str, Any] = json.loads(ebpflb(node, "status", "-o", "json").stdout)
     return found
+
+
+def metric(node: Node, series: str) -> float:
+    """The value of a series of the agent's metrics; 0 while it is not there."""
+    command = [sys.executable, "-I", "-S", "-c", _METRICS]
+    lines = node.exec(command).stdout.splitlines()
+    values = [line.removeprefix(f"{series} ") for line in lines if line.startswith(f"{series} ")]
+    return float(values[0]) if values else 0.0
 
 
 def error_line(done: "subprocess.CompletedProcess[str]") -> str:

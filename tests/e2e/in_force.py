@@ -24,6 +24,7 @@ class Offer(NamedTuple):
     port: int
     local: "frozenset[_Backend]"
     others: "frozenset[_Backend]"
+    source_ranges: tuple[str, ...]
 
 
 class _Backend(NamedTuple):
@@ -78,8 +79,14 @@ def _planned(frontend: Frontend) -> Offer:
         {_Backend(format_address(each.address), each.port, each.terminating) for each in backends}
         for backends in (frontend.local.backends, frontend.others.backends)
     )
-    address = format_address(key.address)
-    return Offer(key.protocol.name, address, key.port, frozenset(local), frozenset(others))
+    return Offer(
+        key.protocol.name,
+        format_address(key.address),
+        key.port,
+        frozenset(local),
+        frozenset(others),
+        tuple(map(str, frontend.allowed_sources)),
+    )
 
 
 def _offered(frontend: FrontendView) -> Offer:
@@ -88,5 +95,10 @@ def _offered(frontend: FrontendView) -> Offer:
         for backends in (frontend.local.backends, frontend.others.backends)
     )
     return Offer(
-        frontend.protocol, frontend.address, frontend.port, frozenset(local), frozenset(others)
+        frontend.protocol,
+        frontend.address,
+        frontend.port,
+        frozenset(local),
+        frozenset(others),
+        frontend.source_ranges,
     )

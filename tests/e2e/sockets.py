@@ -20,6 +20,8 @@ made = socket.socket(family, kind)
 socket.send_fds(socket.socket(fileno=channel), [b"."], [made.fileno()])
 """
 _MOST_BYTES = 65536
+# linux/in.h and in6.h
+_IP_MTU, _IPV6_MTU = 14, 24
 
 
 @contextmanager
@@ -80,3 +82,10 @@ def echo(connection: socket.socket, body: bytes) -> bytes:
     conversation.sock = connection
     conversation.request("POST", "/echo", body)
     return conversation.getresponse().read()
+
+
+def path_mtu(made: socket.socket) -> int:
+    """How large the packets of a connected socket may be."""
+    if made.family == socket.AF_INET:
+        return made.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+    return made.getsockopt(socket.IPPROTO_IPV6, _IPV6_MTU)

@@ -2,6 +2,8 @@
 """`ebpflb cleanup` takes everything of ours off a node, and nothing else."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,8 @@ from tests.e2e.cluster import address_of, started
 from tests.e2e.command import ebpflb
 from tests.e2e.loads import none_fails_directly
 from tests.e2e.questions import PROTOCOLS, differing, everywhere, fate
+from tests.e2e.sockets import connected, exchange
+from tests.e2e.waiting import wait_until
 
 PORT = 80
 WAYS = ("tcx", "clsact")
@@ -69,3 +73,24 @@ def test_cleanup_removes_everything_and_can_be_repeated(own_lab, served, way):
     assert not is_served(own_lab, served)
     again = ebpflb(node, "cleanup")
     assert (again.returncode, again.stdout) == (0, "nothing to remove\n")
+
+
+def is_left_alone(lab: Lab, address: str, port: int) -> bool:
+    """Whether a new connection from outside reaches no pod."""
+    return not fate(lab.client, address, port, "tcp", seconds=0.2).startswith("pod-")
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_drain_lets_connections_end(own_lab, served, version: int):
+    node = own_lab.node("node1")
+    place = (address_of(node, version), served.node_port)
+    with connected(own_lab.client, *place) as connection:
+        pod = exchange(connection)
+        command = [sys.executable, "-m", "ebpflb", "cleanup", "--drain=60"]
+        with node.popen(command, stdout=subprocess.PIPE, text=True) as cleanup:
+            wait_until(lambda: is_left_alone(own_lab, *place), "left alone")
+            assert exchange(connection) == pod
+            assert cleanup.poll() is None
+            connection.close()
+            assert cleanup.wait(10) == 0
+    assert traces(node) == []

@@ -22,7 +22,6 @@ from tests.e2e.sockets import connected, exchange, opened
 
 PORT = 80
 UNKNOWN_PORT = 4711
-LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 SSH_LIKE = 2222
 
 
@@ -135,15 +134,6 @@ def test_a_node_port_wins_over_a_server_of_the_host(cluster, lab, version):
     place = (address_of(node, version), spec.node_port)
     with listening(node, version, spec.node_port):
         assert pods_at(lab.client, *place) == names(lab.pods)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("version", [4, 6])
-def test_loopback_has_node_ports_for_the_host_alone(cluster, lab, version, protocol):
-    spec = cluster.serve(cluster.new(), lab.pods)
-    place = (LOOPBACK[version], spec.node_port)
-    assert pods_at(lab.node("node1"), *place, protocol) == names(lab.pods)
-    assert fate(lab.pod("pod-1-1"), *place, protocol) == REFUSED
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -14,7 +14,7 @@ import pytest
 from ebpflb.lab import Cni, Member, Stack
 from ebpflb.lab.network import UPLINK
 from tests.e2e.cluster import Cluster, address_of
-from tests.e2e.sockets import connected, echo, exchange, opened, version_of
+from tests.e2e.sockets import connected, echo, exchange, opened, path_mtu, version_of
 
 PORT = 80
 MEGABYTE = 1 << 20
@@ -25,7 +25,6 @@ LARGEST_IN_TUNNEL = 1430 - 48
 NARROW_MTU = 1300
 # linux/in.h and in6.h
 IP_RECVERR, IPV6_RECVERR = 11, 25
-IP_MTU, IPV6_MTU = 14, 24
 
 
 class Way(NamedTuple):
@@ -62,13 +61,6 @@ def reach(made: socket.socket, way: Way) -> str:
         return exchange(made)
     except OSError as error:
         return errno.errorcode.get(error.errno or 0, str(error))
-
-
-def path_mtu(made: socket.socket) -> int:
-    """How large the packets of a connected socket may be."""
-    if made.family == socket.AF_INET:
-        return made.getsockopt(socket.IPPROTO_IP, IP_MTU)
-    return made.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU)
 
 
 @contextmanager

@@ -130,6 +130,8 @@ def test_sigterm_ends_an_agent_in_order(cluster, agent):
 
 def test_nothing_is_done_again_where_all_is_as_it_should_be(cluster, lab, agent):
     cluster.serve(cluster.new(), lab.pods)
+    ranges = ["192.0.2.0/24", "2001:db8::/32"]
+    cluster.serve(cluster.new("LoadBalancer", loadBalancerSourceRanges=ranges), lab.pods)
     before = loaded(agent.node)
     agent.kill()
     agent.start()

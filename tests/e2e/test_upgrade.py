@@ -2,7 +2,6 @@
 """Another version with another layout takes over, or maps grow: under load, nothing is lost."""
 
 import contextlib
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +23,10 @@ from tests.e2e.cluster import Cluster, started
 from tests.e2e.command import ebpflb, error_line, status
 from tests.e2e.in_force import pinned_maps, wait_in_force
 from tests.e2e.loads import none_fails
+from tests.e2e.newer_layout import NEWER_LAYOUT, change_layout
 from tests.e2e.questions import differing, everywhere, pods_at
 from tests.e2e.waiting import wait_until
 
-NEWER_LAYOUT = LAYOUT_VERSION + 1
 # More than the maps have room for at first.
 MANY = 4500
 MANY_FILE = "many.json"
@@ -57,24 +56,8 @@ def newer(tmp_path: Path) -> Path:
     unwanted = shutil.ignore_patterns("__pycache__", "_bpf")
     shutil.copytree(package, checkout / "ebpflb", ignore=unwanted)
     shutil.copytree(bpf_directory(), checkout / "bpf")
-    dataplane = checkout / "ebpflb/dataplane"
-    edit(checkout / "bpf/types.h", r"(struct lb_(desc|backend) \{[^}]*)\}", r"\1\t__u64 more;\n}")
-    edit(
-        dataplane / "structs.py",
-        r"(class (Desc|Backend)\(Struct\):.*?)\n    \]",
-        r'\1\n        ("more", u64),\n    ]',
-    )
-    edit(dataplane / "records.py", r'(_(DESC|BACKEND) = Struct\("[^"]*)"', r'\1 8x"')
-    version = dataplane / "structs.py"
-    edit(version, r"(LAYOUT_VERSION = )\d+()", rf"\g<1>{NEWER_LAYOUT}", times=1)
+    change_layout(checkout / "ebpflb", checkout / "bpf")
     return checkout
-
-
-def edit(path: Path, pattern: str, replacement: str, times: int = 2) -> None:
-    """Replace what the pattern finds so many times in a file."""
-    text, count = re.subn(pattern, replacement, path.read_text(), flags=re.DOTALL)
-    assert count == times, path
-    path.write_text(text)
 
 
 def wait_for_connections(cluster: Cluster, spec) -> None:

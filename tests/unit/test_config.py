@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ebpflb import config
+from ebpflb import options
 from ebpflb.config import (
     OPTIONS,
     BindAddress,
@@ -16,18 +17,32 @@ from ebpflb.config import (
     setting,
 )
 from ebpflb.errors import ConfigError, ProbeError
+from ebpflb.settings_file import digest
 
+FLOW_DEFAULTS: dict[str, Any] = {
+    "flow_events": ("end", "refused", "dropped"),
+    "flow_sample": 1,
+    "flow_rate": 1000,
+    "flow_history": 4096,
+    "flow_export": "",
+    "flow_export_max_bytes": 10485760,
+    "flow_export_files": 5,
+    "query_socket": Path("/run/ebpflb/agent.sock"),
+}
 GIVEN = {"manifests": "/m", "cgroup-root": "/cg"}
 
 
 def test_every_setting_has_an_option_in_the_same_order():
-    assert [option.field for option in OPTIONS] == [field.name for field in fields(Settings)]
+    names = [field.name for field in fields(Settings)]
+    assert [*(option.field for option in OPTIONS), "config"] == names
 
 
 def test_defaults(monkeypatch):
     monkeypatch.setattr("os.uname", lambda: type("Names", (), {"nodename": "Node-A.Example"}))
     assert load_settings(GIVEN, {}) == Settings(
         manifests=Path("/m"),
+        kubeconfig=None,
+        master="",
         node_name="node-a.example",
         cgroup_root=Path("/cg"),
         bpffs_root=Path("/sys/fs/bpf/ebpflb"),
@@ -36,10 +51,30 @@ def test_defaults(monkeypatch):
         socket_lb="all",
         attach="auto",
         metrics_bind_address="127.0.0.1:10249",
+        metrics_services=True,
+        metrics_backends=False,
         healthz_bind_address="0.0.0.0:10256",
-        cluster_cidr=(),
+        bind_address_hard_fail=False,
         log_format="text",
         verbosity=0,
+        oom_score_adj=-999,
+        bind_address="",
+        nodeport_addresses=(),
+        localhost_nodeports=True,
+        masquerade_all=False,
+        detect_local_mode="ClusterCIDR",
+        cluster_cidr=(),
+        pod_bridge_interface="",
+        pod_interface_name_prefix="",
+        sync_period=30.0,
+        min_sync_period=0.0,
+        conntrack_tcp_timeout_established=86400.0,
+        conntrack_tcp_timeout_close_wait=3600.0,
+        conntrack_udp_timeout=0.0,
+        conntrack_udp_timeout_stream=0.0,
+        conntrack_max_per_core=0,
+        conntrack_min=0,
+        **FLOW_DEFAULTS,
     )
 
 
@@ -89,6 +124,22 @@ def test_cidrs_are_made_canonical():
         ("log-format", "yaml", "known: json, text"),
         ("verbosity", "-1", "want a number"),
         ("verbosity", True, "want a number"),
+        ("bind-address", "node1", "does not appear to be"),
+        ("master", "api:6443", "want a URL"),
+        ("nodeport-addresses", "primary,10.0.0.0/8", "either primary or CIDRs, not both"),
+        ("nodeport-addresses", "10.0.0.0/33", "does not appear to be"),
+        ("detect-local-mode", "ClusterCidr", "did you mean ClusterCIDR"),
+        ("sync-period", "30x", "want a duration from 0, as in 30s"),
+        ("sync-period", "0s", "greater than 0"),
+        ("min-sync-period", "-1s", "want a duration"),
+        ("oom-score-adj", "1001", "from -1000 to 1000"),
+        ("flow-events", "end,drops", "unknown event 'drops' (did you mean dropped?)"),
+        ("flow-events", "none,end", "unknown event 'none'"),
+        ("flow-sample", "-1", "from 0 to"),
+        ("flow-history", "0", "from 1 to 1048576"),
+        ("flow-export-files", "0", "from 1 to"),
+        ("query-socket", "/" + 107 * "a", "the path has 108 bytes"),
+        ("masquerade-all", "maybe", "want true or false"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_place_and_reason(name, value, words):
@@ -107,9 +158,8 @@ def test_errors_say_where_the_value_stands(tmp_path):
         load_settings({**GIVEN, "config": file}, {})
 
 
-def test_a_setting_that_must_be_given_is_asked_for():
-    with pytest.raises(ConfigError, match=r"^--manifests PATH is needed: file or directory"):
-        load_settings({}, {})
+def test_without_manifests_the_api_is_the_source():
+    assert load_settings({"cgroup-root": "/cg"}, {}).manifests is None
 
 
 def test_an_unknown_variable_is_a_misspelling():
@@ -140,6 +190,8 @@ def test_what_kubernetes_puts_there_for_a_service_called_ebpflb_is_none(name):
         ("7: a", "unknown key 7 "),
         ("[a]", "want a mapping"),
         ("a: [", "while parsing"),
+        ("node-name: a\n---\nattach: tcx", "want one document, there are 2"),
+        ("v: 1\nverbosity: 2", "verbosity: the same setting as .*: v: give one"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, text, words):
@@ -151,9 +203,75 @@ def test_a_wrong_file_is_one_line(tmp_path, text, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_an_error(tmp_path):
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"settings file .*: No such file"):
         load_settings({"config": tmp_path / "x"}, {})
+    with pytest.raises(ConfigError, match=r"settings file .*: Is a directory"):
+        load_settings({"config": tmp_path}, {})
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"settings file .*/binary: 'utf-8' codec"):
+        load_settings({"config": tmp_path / "binary"}, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sync-period": "1s", "min-sync-period": "2s"}, "no more than the sync period"),
+        ({"detect-local-mode": "BridgeInterface"}, "--pod-bridge-interface is needed"),
+        ({"detect-local-mode": "InterfaceNamePrefix"}, "--pod-interface-name-prefix is needed"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_named(given, words):
+    with pytest.raises(ConfigError, match=words):
+        load_settings({**GIVEN, **given}, {})
+
+
+@pytest.mark.parametrize("name", ["hostname-override", "node-name"])
+def test_both_names_of_a_setting_work_everywhere(tmp_path, name):
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"{name}: from-file")
+    variable = "EBPFLB_" + name.upper().replace("-", "_")
+    assert load_settings({**GIVEN, name: "from-flag"}, {}).node_name == "from-flag"
+    assert load_settings(GIVEN, {variable: "from-variable"}).node_name == "from-variable"
+    assert load_settings({**GIVEN, "config": file}, {}).node_name == "from-file"
+
+
+def test_two_names_of_one_setting_are_one_too_many():
+    given = {**GIVEN, "node-name": "a", "hostname-override": "b"}
+    with pytest.raises(ConfigError, match=r"^--hostname-override: the same .* --node-name"):
+        load_settings(given, {})
+
+
+def test_the_file_that_was_read_is_remembered_with_its_content(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("attach: tcx")
+    version = load_settings({**GIVEN, "config": file}, {}).config
+    assert version is not None
+    assert version == (file, digest(b"attach: tcx"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_told"),
+    [
+        ("cluster-cidr", "10.0.0.0/8", True),
+        ("cluster-cidr", "", False),
+        ("detect-local-mode", "NodeCIDR", True),
+        ("detect-local-mode", "ClusterCIDR", False),
+        ("pod-bridge-interface", "cni0", True),
+        ("pod-interface-name-prefix", "veth", True),
+    ],
+)
+def test_what_has_no_effect_is_told_unless_it_asks_for_nothing(name, value, is_told):
+    warnings: list[str] = []
+    load_settings({**GIVEN, name: value}, {}, warnings.append)
+    line = f"{name} has no effect: pods of this node are known by their devices"
+    assert warnings == [line] * is_told
+
+
+def test_a_default_is_not_worth_a_warning():
+    warnings: list[str] = []
+    load_settings(GIVEN, {}, warnings.append)
+    assert warnings == []
 
 
 @pytest.mark.parametrize(
@@ -193,5 +311,5 @@ def test_the_nearest_words_are_offered_else_all():
 
 
 def test_the_default_of_the_cgroup_is_looked_up_only_when_needed(monkeypatch):
-    monkeypatch.setattr(config, "_MOUNTS", Path("/nowhere"))
+    monkeypatch.setattr(options, "_MOUNTS", Path("/nowhere"))
     load_settings(GIVEN, {})

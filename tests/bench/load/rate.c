@@ -18,10 +18,11 @@ static int epoll;
 ssize_t answer(int fd)
 {
 	char byte;
+	ssize_t length = recv(fd, &byte, 1, 0);
 
-	if (recv(fd, &byte, 1, 0) != 1 || send(fd, &byte, 1, MSG_NOSIGNAL) != 1)
-		return -1;
-	return 0;
+	if (length <= 0)
+		return length;
+	return send(fd, &byte, 1, MSG_NOSIGNAL) == 1 ? 0 : -1;
 }
 
 static void begin(struct connection *connection)

@@ -9,9 +9,9 @@ import pytest
 
 from ebpflb.dataplane import devices
 from ebpflb.dataplane.devices import NetworkState, Watch, snapshot
+from ebpflb.dataplane.enums import AddrFlag, DeviceKind
 from ebpflb.dataplane.netlink import GROUP_IPV4_ADDRESS, Message, Rtnetlink
-from ebpflb.dataplane.structs import AddrFlag, DeviceKind
-from ebpflb.model.address import Family, format_address, parse_address
+from ebpflb.model.address import Family, family_of, format_address, parse_address
 from tests.bpf.attach.network import entered, ip
 
 HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD
@@ -21,6 +21,8 @@ WAIT = 5.0
 class Settings(NamedTuple):
     host_devices: tuple[str, ...] = ()
     workload_devices: tuple[str, ...] = ()
+    nodeport_addresses: tuple[str, ...] = ()
+    bind_address: str = ""
 
 
 def kinds(settings: Settings = Settings()) -> dict[str, DeviceKind]:  # noqa: B008  immutable
@@ -105,6 +107,40 @@ addr add 10.9.0.1 peer 10.9.0.2 dev cni0""")
     expected = ("203.0.113.9", "2001:db8::9", "10.42.0.1", "10.9.0.1")
     found = snapshot(Settings()).node_addresses
     assert found == {parse_address(address): flags for address in expected}
+
+
+@pytest.mark.parametrize(
+    ("node_ips", "bind_address", "expected"),
+    [
+        pytest.param([], "", {"10.0.0.2", "fd00::2"}, id="without a Node object"),
+        pytest.param(["10.0.0.3"], "", {"10.0.0.3", "fd00::2"}, id="of one family"),
+        pytest.param(["10.0.0.3", "fd00::3"], "", {"10.0.0.3", "fd00::3"}, id="of both"),
+        pytest.param(["10.0.0.3"], "10.0.0.2", {"10.0.0.2", "fd00::2"}, id="bind address first"),
+        pytest.param(["203.0.113.1"], "", {"fd00::2"}, id="not an address of this machine"),
+    ],
+)
+def test_primary_addresses_for_node_ports_are_those_of_the_node_object(
+    network, node_ips, bind_address, expected
+):
+    ip("""\
+link add eth0 type veth peer name far0
+addr add 10.0.0.2/24 dev eth0
+addr add 10.0.0.3/24 dev eth0
+addr add fd00::2/64 dev eth0 nodad
+addr add fd00::3/64 dev eth0 nodad noprefixroute preferred_lft 0""")
+    settings = Settings(nodeport_addresses=("primary",), bind_address=bind_address)
+    addresses = [parse_address(text) for text in node_ips]
+    state = snapshot(settings, {family_of(each): each for each in addresses})
+    accepting = {
+        format_address(address)
+        for address, flags in state.node_addresses.items()
+        if flags & AddrFlag.LB_ADDR_NODE_PORT
+    }
+    assert accepting == expected
+    assert state.primary == {
+        Family.IPV4: parse_address("10.0.0.2"),
+        Family.IPV6: parse_address("fd00::2"),
+    }
 
 
 def test_an_unchanged_network_gives_an_equal_state(network):

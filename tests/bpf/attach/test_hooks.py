@@ -7,13 +7,14 @@ import pytest
 
 from ebpflb.dataplane import links, structs
 from ebpflb.dataplane.devices import snapshot
+from ebpflb.dataplane.enums import DeviceFlag, DeviceKind, NetnsFlag
 from ebpflb.dataplane.hooks import Applied, HookPlaces, Hooks, detach_all
 from ebpflb.dataplane.links import CGROUP_HOOKS, Change, LoadedProgram
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.netns import own_cookie
 from ebpflb.dataplane.probe import Feature, Probe
-from ebpflb.dataplane.structs import Addr, DeviceFlag, DeviceKind, NetnsFlag
+from ebpflb.dataplane.structs import Addr
 from ebpflb.errors import AttachError, MapError, PinError, ProbeError
 from ebpflb.model.address import parse_address
 from tests.bpf.attach import tiny
@@ -23,7 +24,8 @@ HOST = structs.Netns(flags=NetnsFlag.LB_NETNS_HOST)
 
 
 class _Defaults:
-    host_devices = workload_devices = ()
+    host_devices = workload_devices = nodeport_addresses = ()
+    bind_address = ""
 
 
 class Node(NamedTuple):
@@ -119,8 +121,9 @@ def test_what_a_program_reads_is_there_before_it_runs(node, monkeypatch):
     monkeypatch.setattr(links, "attach_cgroup", note)
     monkeypatch.setattr(links, "attach_tcx", note)
     node.apply()
-    assert seen[:9] == [(name, [HOST], 0) for name in CGROUP_HOOKS]
-    assert [after for _, *after in seen[9:]] == [[[HOST], 3]] * 6
+    socket_hooks = len(CGROUP_HOOKS)
+    assert seen[:socket_hooks] == [(name, [HOST], 0) for name in CGROUP_HOOKS]
+    assert [after for _, *after in seen[socket_hooks:]] == [[[HOST], 3]] * 6
     assert len(node.netns()) == 2
 
 

@@ -16,7 +16,9 @@ from ebpflb.agent.kernel import Kernel
 from ebpflb.cli import main
 from ebpflb.config import Settings, load_settings
 from ebpflb.dataplane.devices import watch
+from ebpflb.dataplane.fill import used_entries
 from ebpflb.errors import ConfigError, LoadError, PinError
+from ebpflb.model.address import Family, parse_address
 from tests.bpf.attach.network import Network, ip
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
@@ -81,12 +83,12 @@ def test_from_nothing_to_cleaned_up(settings, make):
     assert kernel.start(WEB, keep_others=False) == {}
     found = loaded(settings)
     assert (found["generation"], found["missing_hooks"]) == (f"{settings.bpffs_root}/1-1", [])
-    assert len([each for each in found["hooks"] if each["place"].startswith("cgroup ")]) == 9
+    assert len([each for each in found["hooks"] if each["place"].startswith("cgroup ")]) == 10
     assert {place for hook, place in places(settings) if hook == "tcx egress"} == {"eth0", "veth0"}
     assert served(settings) == ["web"]
     assert run(settings, "maps", "list").exit_code == 0
-    assert kernel.read().entries["lb_frontends"][0] == 1
-    assert kernel.read().entries["lb_devices"][0] == 2
+    assert kernel.usage["lb_frontends"][0] == 1
+    assert used_entries(kernel.maps, "lb_devices") == 2
     assert "another agent uses these pins" in run(settings, "cleanup").output
     with pytest.raises(PinError, match="another agent uses these pins"):
         make()
@@ -148,12 +150,12 @@ def test_what_was_replaced_is_freed_and_idle_addresses_are_forgotten(settings, m
     kernel, ready = make(), threading.Event()
     kernel.start(WEB, keep_others=False)
     kernel.apply({next(iter(WEB)): ()})
-    used = kernel.read().entries["lb_backends"][0]
+    used = kernel.usage["lb_backends"][0]
     kernel.prepare_collect(ready.set)
     assert ready.wait(5)
     kernel.collect()
     assert kernel.apply({}) == {}
-    assert kernel.read().entries["lb_backends"][0] == used - 1
+    assert kernel.usage["lb_backends"][0] == used - 1
     assert kernel.expire().finished
     assert "10.96.0.1" not in addresses(settings)
 
@@ -163,3 +165,55 @@ def test_what_is_no_cgroup_is_said_before_anything_is_touched(settings):
         with pytest.raises(ConfigError, match=f"--cgroup-root {path}: {problem}"):
             Kernel(replace(settings, cgroup_root=path))
     assert not settings.bpffs_root.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ["localhost"]),
+        ({"localhost_nodeports": False}, []),
+        ({"nodeport_addresses": ("primary",)}, []),
+        ({"nodeport_addresses": ("127.0.0.0/8",)}, ["localhost"]),
+        ({"localhost_nodeports": False, "socket_lb": "host"}, ["socket_host"]),
+    ],
+)
+def test_options_of_sockets_are_in_the_maps(settings, given, expected):
+    kernel = Kernel(replace(settings, **given))
+    try:
+        kernel.start(WEB, keep_others=False)
+        (row,) = shown(settings, "maps", "dump", "lb_settings")["lb_settings"]
+    finally:
+        kernel.close()
+    assert row["value"]["flags"] == expected
+
+
+def test_ranges_of_services_are_in_the_maps_and_outlive_a_new_generation(settings, make):
+    kernel = make()
+    kernel.start(WEB, keep_others=False)
+    kernel.set_service_ranges(["10.96.0.0/12"])
+    kernel.grow(WEB, keep_others=False)
+    (row,) = shown(settings, "maps", "dump", "lb_service_nets")["lb_service_nets"]
+    assert row["value"]["ipv4"][0] == {"net": 0x0A600000, "mask": 0xFFF00000}
+
+
+def test_the_primary_address_follows_the_node_object_and_the_network(settings):
+    kernel = Kernel(replace(settings, nodeport_addresses=("primary",)))
+    try:
+        kernel.start(WEB, keep_others=False)
+        assert accepting(settings) == ["192.0.2.1"]
+        kernel.set_node_ips({Family.IPV4: parse_address("192.0.2.9")})
+        kernel.follow_network(repair=False)
+        assert accepting(settings) == []
+        ip("addr add 192.0.2.9/24 dev eth0")
+        kernel.follow_network(repair=False)
+        assert accepting(settings) == ["192.0.2.9"]
+    finally:
+        kernel.close()
+
+
+def accepting(settings: Settings) -> list[str]:
+    """The addresses that accept NodePorts."""
+    dump = shown(settings, "maps", "dump", "lb_addrs", "lb_addr_flags")
+    flags = {each["key"]: each["value"] for each in dump["lb_addr_flags"]}
+    index = {each["key"]: each["value"] for each in dump["lb_addrs"]}
+    return [address for address, at in index.items() if "node_port" in str(flags[at])]

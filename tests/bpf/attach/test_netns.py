@@ -13,7 +13,8 @@ from tests.bpf.attach.network import entered, ip
 
 
 class _Defaults:
-    host_devices = workload_devices = ()
+    host_devices = workload_devices = nodeport_addresses = ()
+    bind_address = ""
 
 
 def devices() -> dict[str, Device]:

@@ -25,7 +25,7 @@ except ProbeError as error:
 """
 _NEED_PERMISSION = {
     *(Feature.CGROUP_LINK, Feature.LINK_UPDATE, Feature.NETNS_COOKIE, Feature.SET_RETVAL),
-    Feature.COARSE_CLOCK,
+    *(Feature.COARSE_CLOCK, Feature.SOCK_OPS),
     *(Feature.TCX_LINK, Feature.REDIRECT_NEIGH, Feature.LRU_HASH, Feature.BATCH),
     Feature.PERCPU_BATCH,
 }

@@ -7,9 +7,9 @@ import pytest
 
 from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.devices import Device
+from ebpflb.dataplane.enums import DeviceKind
 from ebpflb.dataplane.links import Change, LoadedProgram
 from ebpflb.dataplane.netlink import Rtnetlink
-from ebpflb.dataplane.structs import DeviceKind
 from ebpflb.dataplane.tc_hooks import POD_PROGRAMS, AttachMode, TcHooks
 from ebpflb.errors import AttachError
 from tests.bpf.attach import tiny

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The way from a frontend to a backend alone. Each backend of a set has the number of the set as
- * its port, and the descriptor has it as its affinity timeout: they must never differ.
+ * its port, the descriptor has it as its affinity timeout, and where there are source ranges it is
+ * the only client of the set, as an IPv4 address: they must never differ.
  */
 #include "config.h"
 #include "types.h"
@@ -11,6 +12,7 @@
 #include "counters.h"
 #include "frontend.h"
 #include "backend.h"
+#include "source_range.h"
 
 struct lb_lookups {
 	__u64 found;
@@ -21,6 +23,20 @@ struct lb_lookups {
 /* What is looked up. */
 LB_MAP("array", int, struct lb_frontend_key, lb_wanted, 1);
 LB_MAP("percpu_array", int, struct lb_lookups, lb_lookups, 1);
+
+static __always_inline int lb_is_mixed(const struct lb_desc *desc, const struct lb_backend *backend)
+{
+	struct lb_addr client;
+	struct lb_addr other;
+
+	lb_addr_from_ipv4(&client, bpf_htonl(desc->affinity_timeout));
+	lb_addr_from_ipv4(&other, bpf_htonl(desc->affinity_timeout + 1));
+	if (lb_source_range_check(desc, &client))
+		return 1;
+	if (desc->flags & LB_DESC_SOURCE_RANGES && !lb_source_range_check(desc, &other))
+		return 1;
+	return bpf_ntohs(backend->port) != desc->affinity_timeout;
+}
 
 static __always_inline int lb_look_up(struct lb_lookups *lookups, const struct lb_frontend_key *of)
 {
@@ -33,7 +49,7 @@ static __always_inline int lb_look_up(struct lb_lookups *lookups, const struct l
 		return LB_PASS;
 	}
 	lookups->found++;
-	if (bpf_ntohs(choice.backend->port) != match.desc->affinity_timeout)
+	if (lb_is_mixed(match.desc, choice.backend))
 		lookups->mixed++;
 	lb_count_connection(match.index, choice.index);
 	return LB_NEXT;

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from ebpflb.agent.loop import Agent, Observers
+from ebpflb.agent.loop import Agent, Observers, Periods
 from ebpflb.model.changes import ApiObject, Changes, ObjectKey, key_of
+from ebpflb.model.health_check import HealthCheck
+from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics import Metrics
-from ebpflb.source.directory import SourceEvent
+from ebpflb.source.announcement import Announcement
+from ebpflb.source.event import SourceEvent
 from tests.builders import NODE
 from tests.unit.agent.node import Clock, MemoryNode
 
@@ -20,18 +23,37 @@ FAMILIES = ("IPv4", "IPv6")
 class Bench:
     """An agent with everything around it."""
 
-    def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        periods: Periods = Periods(),  # noqa: B008  immutable
+    ) -> None:
         self.clock = Clock()
         self.node = MemoryNode(self.clock, sizes)
         self.health = Health(FAMILIES, monotonic=self.clock)
         self.metrics = Metrics(FAMILIES)
         self.first_syncs = 0
-        observers = Observers(self.health, self.metrics, self._count_first_sync)
-        self.agent = Agent(Changes(NODE), self.node, observers, self.clock)
+        self.announced: list[Announcement] = []
+        self.health_checks: Mapping[ServiceName, HealthCheck] = {}
+        self.health_check_errors: dict[ServiceName, str] = {}
+        observers = Observers(
+            self.health,
+            self.metrics,
+            self._count_first_sync,
+            self.announced.append,
+            self._serve_health_checks,
+        )
+        self.agent = Agent(Changes(NODE), self.node, observers, periods, self.clock)
         self._said_anything = False
 
     def _count_first_sync(self) -> None:
         self.first_syncs += 1
+
+    def _serve_health_checks(
+        self, checks: Mapping[ServiceName, HealthCheck]
+    ) -> Mapping[ServiceName, str]:
+        self.health_checks = checks
+        return {name: text for name, text in self.health_check_errors.items() if name in checks}
 
     def say(
         self, *upserts: ApiObject, gone: tuple[ApiObject | ObjectKey, ...] = (), **fields: Any
@@ -39,7 +61,8 @@ class Bench:
         """Let the source say something, and queue it."""
         keys = tuple(key if isinstance(key, ObjectKey) else key_of(key) for key in gone)
         initial, self._said_anything = not self._said_anything, True
-        self.agent.tell(SourceEvent(upserts, keys, fields.get("errors", {}), initial))
+        errors = fields.get("errors", {})
+        self.agent.tell(SourceEvent(upserts, keys, errors, initial, complete=not errors))
 
     def turn(self, seconds: float = 0.0) -> list[str]:
         """Let time pass, turn the loop once, and tell what was called."""

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node for tests of the loop: the real sync over maps in memory, and what a test makes fail."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from errno import EIO
 
-from ebpflb.agent.interface import Desired, Errors, Expired, Refused
+from ebpflb.agent.interface import Desired, EndedSockets, Errors, Expired, Refused
 from ebpflb.dataplane.inspect import view_frontends
 from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.sync import Sync
 from ebpflb.errors import EbpflbError, MapError
-from ebpflb.observe.metrics import Reading
+from ebpflb.model.address import Address, Family, format_address
 
 MAP_ERROR = MapError("lb_slots", "update", EIO)
 
@@ -35,6 +35,8 @@ class MemoryNode:
         self.failures: dict[str, list[EbpflbError]] = {}
         self.attach_errors: Errors = {}
         self.expired: list[Expired] = []
+        self.ended_udp = False
+        self.ended: list[EndedSockets] = []
         self._load()
 
     def _load(self) -> None:
@@ -71,6 +73,12 @@ class MemoryNode:
         self._called("repair" if repair else "follow")
         return self.attach_errors
 
+    def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
+        self._called(f"node {' '.join(map(format_address, node_ips.values()))}")
+
+    def set_service_ranges(self, ranges: Sequence[str]) -> None:
+        self._called(f"ranges {' '.join(ranges)}")
+
     def prepare_collect(self, ready: Callable[[], None]) -> None:
         self._called("prepare")
         ready()
@@ -83,8 +91,13 @@ class MemoryNode:
         self._called("expire")
         return self.expired.pop(0) if self.expired else Expired(0, finished=True)
 
-    def read(self) -> Reading:
-        return Reading()
+    def take_ended_udp(self) -> bool:
+        ended, self.ended_udp = self.ended_udp, False
+        return ended
+
+    def end_udp_sockets(self) -> EndedSockets:
+        self._called("sockets")
+        return self.ended.pop(0) if self.ended else EndedSockets({}, pending=False)
 
     def served(self) -> dict[str, list[str]]:
         """Service name -> the addresses of its backends, of all its frontends in order."""

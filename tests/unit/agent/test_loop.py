@@ -11,11 +11,14 @@ from ebpflb.agent.loop import (
     REPAIR_SECONDS,
     RESYNC_SECONDS,
     STEP_SECONDS,
+    Periods,
     Wakeup,
 )
 from ebpflb.errors import AttachError, LoadError, ProbeError
+from ebpflb.model.service_cidr import ServiceCidr
 from ebpflb.observe.health import PATIENCE_SECONDS
 from tests.builders import endpoint, endpoint_slice, node, service, service_port
+from tests.unit.agent.conftest import Bench
 from tests.unit.agent.node import MAP_ERROR
 
 WEB = service("web")
@@ -31,6 +34,16 @@ def served(bench):
     bench.say(WEB, SLICE)
     bench.turn()
     return bench
+
+
+def test_changes_gather_while_the_shortest_period_between_syncs_has_not_passed():
+    bench = Bench(periods=Periods(min_sync=5))
+    bench.say(WEB, SLICE)
+    bench.turn()
+    bench.say(OTHER_SLICE)
+    assert not any(call.startswith("apply") for call in bench.turn(4))
+    assert any(call.startswith("apply") for call in bench.turn(1))
+    assert bench.report()["in_sync"] is True
 
 
 def test_nothing_is_programmed_before_the_source_has_spoken(bench):
@@ -65,6 +78,7 @@ def test_what_cancels_out_or_does_not_matter_is_no_write(served):
     served.say(SLICE)
     served.say(node("node-z", zone="z"))
     assert served.turn() == []
+    assert served.samples()["kubeproxy_sync_proxy_rules_endpoint_changes_pending"] == 0
     assert served.report()["in_sync"] is True
 
 
@@ -108,6 +122,8 @@ def test_a_failed_write_is_repeated_as_a_comparison_with_growing_waits(served, c
     assert served.node.served() == {"late": [], "web": ["10.1.0.2"]}
     assert served.report()["in_sync"] is True
     assert served.samples()["ebpflb_sync_failures_total"] == 2
+    # start, apply, and two comparisons, of which one failed.
+    assert served.samples()["kubeproxy_sync_proxy_rules_duration_seconds_count"] == 4
     assert caplog.text.count("a write failed") == 2
 
 
@@ -307,3 +323,40 @@ def test_running_ends_when_told_and_waits_in_between(bench):
     thread.join(5)
     assert not thread.is_alive()
     assert bench.node.served() == {"web": ["10.1.0.1"]}
+
+
+def test_ranges_of_services_are_in_force_after_the_services(bench):
+    bench.say(WEB, SLICE, ServiceCidr("kubernetes", ("10.96.0.0/12",)))
+    assert bench.turn() == ["start", "ranges 10.96.0.0/12", "follow"]
+    assert bench.turn() == []
+
+
+def test_ranges_are_written_when_they_change_and_are_no_reason_to_plan(served):
+    served.say(ServiceCidr("kubernetes", ("10.96.0.0/12",)))
+    assert served.turn() == ["ranges 10.96.0.0/12"]
+    assert served.report()["in_sync"] is True
+    served.say(gone=(ServiceCidr("kubernetes", ()),))
+    assert served.turn() == ["ranges "]
+
+
+def test_ranges_that_could_not_be_written_are_written_again(served):
+    served.node.failures["ranges 10.96.0.0/12"] = [MAP_ERROR]
+    served.say(ServiceCidr("kubernetes", ("10.96.0.0/12",)))
+    served.turn()
+    assert "ranges 10.96.0.0/12" in served.turn(1)
+
+
+def test_the_addresses_of_the_node_object_are_known_before_anything_is_served(bench):
+    bench.say(node(addresses=("192.0.2.1", "192.0.2.2")))
+    assert bench.turn() == ["node 192.0.2.1", "start", "follow"]
+    assert bench.turn() == []
+
+
+def test_other_addresses_of_the_node_object_are_followed(served):
+    served.say(node(addresses=("192.0.2.1",)))
+    # Source ranges may name the node's address, so Services are planned again.
+    assert served.turn() == ["node 192.0.2.1", "apply default/web", "follow"]
+    served.say(node(zone="zone-1", addresses=("192.0.2.1",)))
+    assert not any(call.startswith(("node", "follow")) for call in served.turn())
+    served.say(gone=(node(),))
+    assert {"node ", "follow"} <= set(served.turn())

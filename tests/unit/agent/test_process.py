@@ -9,16 +9,25 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
-from ebpflb.agent import process
+from ebpflb.agent import flow_reader, process
 from ebpflb.agent.loop import Wakeup
+from ebpflb.agent.origin import Manifests
+from ebpflb.cli.agent_socket import stream
 from ebpflb.config import load_settings
+from ebpflb.errors import ConfigError
+from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.source.announcement import Announcement
 from tests.builders import service_manifest, slice_manifest
+from tests.unit.agent.flows import record
 from tests.unit.agent.node import MemoryNode
+from tests.unit.agent.test_flow_reader import Ring
 
 SECONDS = 10
 
@@ -27,10 +36,16 @@ class Node(MemoryNode):
     """Stands in for Kernel."""
 
     families = ("IPv4", "IPv6")
+    lacks: Mapping[str, str] = MappingProxyType({"IPv6": "not there: IPv4 only"})
 
     def __init__(self, _settings):
         super().__init__(time.monotonic)
+        self.usage: Mapping[str, tuple[int, int]] = {}
+        self.written = threading.Event()
         self.closed = False
+
+    def tell_ends(self, _tell: object) -> None:
+        """Nothing expires."""
 
     def close(self):
         self.closed = True
@@ -56,6 +71,7 @@ def settings(tmp_path):
         "node-name": "node-a",
         "metrics-bind-address": f"127.0.0.1:{ports[0]}",
         "healthz-bind-address": f"127.0.0.1:{ports[1]}",
+        "query-socket": str(tmp_path / "agent.sock"),
     }
     return load_settings(given, {})
 
@@ -75,7 +91,7 @@ def get(bind_address, path):
 def is_in_sync(bind_address):
     try:
         return json.loads(get(bind_address, "/status")[1])["in_sync"]
-    except ConnectionRefusedError:
+    except ConnectionError:
         return False
 
 
@@ -117,6 +133,7 @@ def test_from_a_manifest_to_the_maps_and_to_the_outside(node, settings, capsys):
         wait_until(lambda: node.served() == {"web": ["10.1.0.1"]})
         page = get(settings.metrics_bind_address, "/metrics")[1].decode()
         assert 'kubeproxy_proxy_healthz_total{code="200"} 1.0' in page
+        assert 'ebpflb_kernel_lacks{feature="IPv6"} 1.0' in page
 
     before = signal.getsignal(signal.SIGTERM)
     run_while(settings, act)
@@ -127,8 +144,86 @@ def test_from_a_manifest_to_the_maps_and_to_the_outside(node, settings, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("msg=")[1].split(" services")[0] for line in lines] == [
         f"started version=0.1.0 node=node-a source={settings.manifests}",
+        '"the kernel lacks something: not there: IPv4 only" feature=IPv6',
         '"in sync"',
         '"stopped, what is loaded goes on"',
+    ]
+
+
+def test_health_checks_are_answered_from_a_manifest_on(node, settings):
+    port = free_port()
+    local = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": port}
+    at = f"127.0.0.1:{port}"
+
+    def act():
+        write(settings, service_manifest(**local), slice_manifest())
+        wait_until(lambda: node.served() == {"web": ["10.1.0.1"]})
+        wait_until(lambda: answer_at(at))
+        status, body = answer_at(at)
+        assert status == 200
+        assert json.loads(body)["localEndpoints"] == 1
+        write(settings, service_manifest(**{**local, "externalTrafficPolicy": "Cluster"}))
+        wait_until(lambda: answer_at(at) is None)
+
+    run_while(settings, act)
+
+
+def test_flows_are_told_at_the_socket_in_the_metrics_and_in_the_export(
+    node, settings, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(flow_reader, "KernelMap", Ring)
+    monkeypatch.setattr(flow_reader, "FlowRing", lambda ring: ring)
+    node.maps["lb_flows"] = Ring([record(), b"of another version"])
+    exported = tmp_path / "flows"
+
+    def act():
+        wait_until(lambda: exported.exists() and exported.read_text())
+        (line,) = stream(settings.query_socket, ("flows",), {})
+        assert line.decode() == exported.read_text()
+        page = get(settings.metrics_bind_address, "/metrics")[1].decode()
+        assert "ebpflb_flow_records_unreadable_total 1.0" in page
+        assert "ebpflb_flow_export_lost_total 0.0" in page
+
+    run_while(replace(settings, flow_export=str(exported)), act)
+    assert not settings.query_socket.exists()
+
+
+def answer_at(bind_address):
+    try:
+        return get(bind_address, "/")
+    except ConnectionError:
+        return None
+
+
+@pytest.fixture
+def announced(monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        Manifests, "announce", lambda _self, announcement: told.append(announcement)
+    )
+    return told
+
+
+@pytest.mark.parametrize("hard_fail", [False, True])
+def test_a_health_port_in_use_is_told_at_the_node(node, settings, announced, hard_fail):
+    port = int(settings.healthz_bind_address.rpartition(":")[2])
+    error = f"127.0.0.1:{port}: Address already in use"
+
+    def act():
+        wait_until(lambda: announced)
+
+    with socket.create_server(("127.0.0.1", port)):
+        if hard_fail:
+            with pytest.raises(ConfigError, match="cannot listen at 127"):
+                process.run(replace(settings, bind_address_hard_fail=True))
+        else:
+            run_while(settings, act)
+    assert announced == [
+        Announcement(
+            ObjectKey(Kind.NODE, "", "node-a"),
+            "FailedToStartProxierHealthcheck",
+            f"failed to start proxier healthz on {error}",
+        )
     ]
 
 

@@ -22,8 +22,10 @@ def test_the_report_of_a_node_that_is_served(bench):
         "in_sync": True,
         "services": 1,
         "frontends": 1,
+        "kernel_lacks": {},
         "source_errors": {},
         "attach_errors": {},
+        "health_check_errors": {},
         "refused": {},
         "conflicts": [],
     }

@@ -9,14 +9,15 @@ from click.testing import CliRunner
 
 from ebpflb.cli import main
 from ebpflb.cli import maps as command
+from ebpflb.dataplane.enums import Direction
 from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.pins import Generation
-from ebpflb.dataplane.structs import Conntrack, Direction
+from ebpflb.dataplane.structs import Conntrack
 from ebpflb.dataplane.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
-from tests.unit.dataplane.desired import backends, by_service, frontend, named
+from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, named
 
 DROP = Choice((), IfEmpty.DROP)
 VIEW = Path(__file__).with_name("service_view.txt")
@@ -72,6 +73,20 @@ def test_the_two_sets_are_told_apart_where_they_differ(maps):
         ["TCP", "10.96.0.3:80", "ClusterIP", "default/web"],
         ["->", "(none)", "refuse", "all"],
     ]
+
+
+def test_clients_that_a_frontend_is_for_are_shown_where_it_is_not_for_all(maps):
+    fill(maps, frontend(allowed_sources=ALLOWED), frontend("10.96.0.2"))
+    lines = [line.split() for line in run("dump").splitlines()[2:]]
+    assert [line[:4] for line in lines] == [
+        ["TCP", "10.96.0.1:80", "ClusterIP", "default/web"],
+        ["<-", "192.0.2.7/32", "source", "range"],
+        ["<-", "192.0.2.8/32", "source", "range"],
+        ["->", "(none)", "refuse", "all"],
+        ["TCP", "10.96.0.2:80", "ClusterIP", "default/web"],
+        ["->", "(none)", "refuse", "all"],
+    ]
+    assert "source_ranges=1 range=192.0.2.7/32" in run("dump", "lb_src_ranges")
 
 
 def test_the_policy_shown_is_the_one_that_matters(maps):

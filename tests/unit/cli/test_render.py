@@ -6,7 +6,7 @@ from enum import StrEnum
 import pytest
 import yaml
 
-from ebpflb.cli.render import columns, emit, size, socket_address
+from ebpflb.cli.render import columns, emit, size, socket_address, visible
 
 
 class Colour(StrEnum):
@@ -33,6 +33,12 @@ def test_json_and_yaml_say_the_same(capsys):
 def test_a_table_is_made_only_when_it_is_wanted(capsys):
     emit(THING, "table", lambda: ["one", "two"])
     assert capsys.readouterr().out == "one\ntwo\n"
+
+
+def test_a_terminal_does_not_obey_what_others_named(capsys):
+    emit(THING, "table", lambda: ["process \x1b]0;mine\x07 (1)", "grün"])
+    assert capsys.readouterr().out == "process \\x1b]0;mine\\x07 (1)\ngrün\n"
+    assert visible({"a": ["x\n", 1, None]}) == {"a": ["x\\n", 1, None]}
 
 
 def test_columns_are_aligned_and_numbers_stand_to_the_right():

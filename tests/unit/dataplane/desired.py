@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, parse_address
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
+from ebpflb.model.source_ranges import Prefix
 
 Desired = Mapping[ServiceName, tuple[Frontend, ...]]
 
+ALLOWED = tuple(Prefix(parse_address(text), 128) for text in ("192.0.2.7", "192.0.2.8"))
+SOURCES = st.sampled_from(((), ALLOWED[:1], ALLOWED))
 NOTHING = Choice((), IfEmpty.REFUSE)
 
 
@@ -96,6 +99,7 @@ def desired_states(draw: st.DrawFn) -> Desired:
             internal_policy=draw(POLICIES),
             external_policy=draw(POLICIES),
             affinity_timeout=draw(st.sampled_from((0, 10800))),
+            allowed_sources=draw(SOURCES),
         )
         for place, owner in zip(KINDS, owners, strict=True)
         if owner is not None

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.structs import Backend, Desc, FrontendKey, Name, Range, u32, u64
+from ebpflb.dataplane.structs import Backend, Desc, FrontendKey, Name, Range, SourceRange, u32, u64
 from ebpflb.model import plan
 from ebpflb.model.plan import Choice, Frontend, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
 
 LOCAL, TERMINATING, USABLE = 1, 2, 4
+SOURCE_RANGES = 4
+ID_BITS = 32
 TYPES = {
     FrontendType.CLUSTER_IP: 1,
     FrontendType.NODE_PORT: 2,
@@ -25,6 +27,8 @@ IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2}
 
 # Address, port and protocol.
 Place = tuple[bytes, int, int]
+# Address and length in bits; None: everybody.
+Sources = frozenset[tuple[bytes, int]] | None
 
 
 class Offer(NamedTuple):
@@ -38,6 +42,7 @@ class Offer(NamedTuple):
     type: int
     flags: int
     affinity_timeout: int
+    sources: Sources
 
 
 class Found(NamedTuple):
@@ -66,6 +71,7 @@ def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
     if not word or bytes(desc.frontend) != key_bytes(key):
         return None
     local, others = slots(maps, desc.local), slots(maps, desc.others)
+    assert (local, others) == (sorted(set(local)), sorted(set(others))), "cannot be searched"
     backends = {slot: backend(maps, slot) for slot in (*local, *others)}
     name = Name.from_buffer_copy(maps["lb_names"].lookup(bytes(u32(desc.service))) or b"")
     offer = Offer(
@@ -77,8 +83,18 @@ def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
         desc.type,
         desc.flags,
         desc.affinity_timeout,
+        sources(maps, desc),
     )
     return Found(offer, word, index, backends)
+
+
+def sources(maps: MapSet, desc: Desc) -> Sources:
+    """Whom the trie lets in."""
+    if not desc.flags & SOURCE_RANGES:
+        return None
+    keys = (SourceRange.from_buffer_copy(key) for key, _ in maps["lb_src_ranges"].items())
+    own = (key for key in keys if key.source_ranges == desc.source_ranges)
+    return frozenset((bytes(key.addr), key.length - ID_BITS) for key in own)
 
 
 def element(maps: MapSet, name: str, index: int) -> bytes:
@@ -116,8 +132,9 @@ def offer_of(frontend: Frontend) -> Offer:
         _places(frontend, frontend.others),
         IF_EMPTY[frontend.others.if_empty],
         TYPES[frontend.type],
-        internal + 2 * external,
+        internal + 2 * external + SOURCE_RANGES * bool(frontend.allowed_sources),
         frontend.affinity_timeout,
+        frozenset((*each,) for each in frontend.allowed_sources) or None,
     )
 
 

@@ -4,7 +4,7 @@ from errno import E2BIG
 
 import pytest
 
-from ebpflb.dataplane.structs import AddrFlag
+from ebpflb.dataplane.enums import AddrFlag
 from ebpflb.errors import MapError
 from ebpflb.model.address import parse_address
 from ebpflb.model.plan import FrontendType

@@ -8,9 +8,11 @@ from ebpflb.dataplane.counters import (
     read_backends,
     read_drops,
     read_frontends,
+    sum_drops,
 )
+from ebpflb.dataplane.enums import DropPlace, DropReason
 from ebpflb.dataplane.structs import Counts as CountsStruct
-from ebpflb.dataplane.structs import DropReason, u32, u64
+from ebpflb.dataplane.structs import DropKey, u32, u64
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import FrontendKey, FrontendType
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
@@ -68,11 +70,11 @@ def test_what_has_lost_its_name_is_not_shown(world: World):
     assert list(read_frontends(world.maps)) == []
 
 
-def test_drops_are_counted_by_reason(world: World):
-    value = bytes(u64(3)) + bytes(u64(4))
-    world.maps["lb_count_drop"].update(bytes(u32(DropReason.LB_DROP_NO_ROUTE)), value)
+def test_drops_are_counted_by_reason_and_place(world: World):
+    no_route, unheard_of = DropReason.LB_DROP_NO_ROUTE, 200
+    for reason, place, counted in ((no_route, 3, 7), (no_route, 0, 2), (unheard_of, 3, 1)):
+        value = bytes(u64(counted - 1)) + bytes(u64(1))
+        world.maps["lb_count_drop"].update(bytes(DropKey(reason, place)), value)
     drops = read_drops(world.maps)
-    assert drops.keys() == set(DropReason)
-    assert {reason: number for reason, number in drops.items() if number} == {
-        DropReason.LB_DROP_NO_ROUTE: 7
-    }
+    assert drops == {(no_route, 3): 7, (no_route, DropPlace.LB_DROP_AT_SOCKET): 2}
+    assert {reason: count for reason, count in sum_drops(drops).items() if count} == {no_route: 9}

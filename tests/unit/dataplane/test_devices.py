@@ -8,11 +8,10 @@ from ebpflb.dataplane.devices import (
     Patterns,
     best_source,
     classify,
-    node_addresses,
     primary_addresses,
 )
+from ebpflb.dataplane.enums import DeviceKind
 from ebpflb.dataplane.interfaces import AddressFlag, Interface, InterfaceAddress
-from ebpflb.dataplane.structs import DeviceKind
 from ebpflb.model.address import Address, Family, format_address, parse_address
 
 HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD
@@ -196,12 +195,6 @@ def test_without_a_default_route_it_is_that_of_the_first_host_device():
     assert found == {IPV4: parse_address("10.0.0.3")}
 
 
-def test_loopback_addresses_are_none_of_the_node():
-    texts = ("127.0.0.1", "127.9.0.1", "::1", "128.0.0.1", "fe80::1", "::2")
-    found = node_addresses(address(text, 8) for text in texts)
-    assert [format_address(one) for one in found] == ["128.0.0.1", "fe80::1", "::2"]
-
-
 def test_the_agents_settings_will_do():
     names = {field.name for field in dataclasses.fields(Settings)}
-    assert {"host_devices", "workload_devices"} <= names
+    assert {"host_devices", "workload_devices", "nodeport_addresses", "bind_address"} <= names

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
+from ebpflb.dataplane.enums import FlowLost
 from ebpflb.dataplane.fill import MapFill, map_fills, used_entries
 from ebpflb.dataplane.layout import MAPS
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.structs import DropReason, u32, u64
+from ebpflb.dataplane.structs import u32, u64
 from ebpflb.dataplane.sync import Sync
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
@@ -44,7 +45,7 @@ def test_what_is_in_force_counts(maps):
         "lb_names": 2,
         "lb_addrs": 3,
         "lb_addr_flags": 3,
-        "lb_addr_filter": 3,
+        "lb_dest_filter": 3,
     }
     assert used(maps) == expected
     sync.apply(by_service(frontend(choice=backends("10.1.0.2"))))
@@ -52,18 +53,17 @@ def test_what_is_in_force_counts(maps):
         **dict.fromkeys(("lb_frontends", "lb_current", "lb_count_front", "lb_descs"), 2),
         **dict.fromkeys(("lb_slots", "lb_backends", "lb_count_back"), 3),
         "lb_names": 2,
-        **dict.fromkeys(("lb_addrs", "lb_addr_flags", "lb_addr_filter"), 3),
+        **dict.fromkeys(("lb_addrs", "lb_addr_flags", "lb_dest_filter"), 3),
     }
 
 
 def test_other_arrays_count_what_is_not_zero(maps):
-    reason = u32(DropReason.LB_DROP_NO_ROUTE)
-    maps["lb_count_drop"].update(bytes(reason), bytes(u64(1)) + bytes(8))
-    assert used(maps) == {"lb_count_drop": 1}
+    maps["lb_flow_lost"].update(bytes(u32(FlowLost.LB_LOST_RATE)), bytes(u64(1)) + bytes(8))
+    assert used(maps) == {"lb_flow_lost": 1}
 
 
 def test_every_map_is_listed_by_name_with_its_memory(maps):
     fills = map_fills(maps)
     assert [each.name for each in fills] == sorted(MAPS)
     assert MapFill("lb_frontends", "hash", 0, 4096, 4096 * 24) in fills
-    assert MapFill("lb_count_drop", "percpu_array", 0, 11, 11 * (4 + 16)) in fills
+    assert MapFill("lb_flow_lost", "percpu_array", 0, 2, 2 * (4 + 16)) in fills

@@ -3,14 +3,23 @@ from sys import byteorder
 
 import pytest
 
+from ebpflb.dataplane.enums import CtState, Direction
 from ebpflb.dataplane.inspect import BackendView, ChoiceView, view_frontends
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.structs import Conntrack, Counts, CtState, Direction, Socket, SocketKey
+from ebpflb.dataplane.structs import Conntrack, Counts, Socket, SocketKey
 from ebpflb.dataplane.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, TrafficPolicy
-from tests.unit.dataplane.desired import NOTHING, backends, by_service, frontend, key, named
+from tests.unit.dataplane.desired import (
+    ALLOWED,
+    NOTHING,
+    backends,
+    by_service,
+    frontend,
+    key,
+    named,
+)
 
 REFUSED = ChoiceView((), "refuse")
 DROPPED = ChoiceView((), "drop")
@@ -64,6 +73,7 @@ def test_a_frontend_with_all_that_can_be_said_of_it(maps, sync):
         service=named("web", "http"),
         internal_policy=TrafficPolicy.LOCAL,
         affinity_timeout=60,
+        allowed_sources=ALLOWED,
     )
     sync.resync(by_service(wanted))
     count(maps, "lb_count_front", 0, 5, 6, 7)
@@ -74,6 +84,7 @@ def test_a_frontend_with_all_that_can_be_said_of_it(maps, sync):
     )
     assert (view.internal_policy, view.external_policy) == ("Local", "Cluster")
     assert view.affinity_timeout == 60
+    assert view.source_ranges == ("192.0.2.7/32", "192.0.2.8/32")
     assert (view.connections, view.refused, view.dropped) == (10, 12, 14)
     assert view.local == ChoiceView((remote("10.1.0.1"), remote("10.1.0.2")), "refuse")
     assert view.others.backends == (remote("10.1.0.3", local=True, terminating=True),)
@@ -143,6 +154,13 @@ def test_a_backend_that_left_is_shown_while_it_has_flows(maps, sync):
     (view,) = view_frontends(maps)
     assert [backend.address for backend in view.local.backends] == ["10.1.0.2"]
     assert view.draining == (remote("10.1.0.1", usable=False, active=1),)
+
+
+def test_backends_come_in_the_order_of_their_addresses(maps, sync):
+    sync.resync(by_service(frontend(choice=backends("10.1.0.2"))))
+    sync.apply(by_service(frontend(choice=backends("10.1.0.1", "10.1.0.2"))))
+    (view,) = view_frontends(maps)
+    assert [backend.address for backend in view.local.backends] == ["10.1.0.1", "10.1.0.2"]
 
 
 def test_a_flow_of_a_recycled_backend_is_nobodys(maps, sync):

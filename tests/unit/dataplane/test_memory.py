@@ -7,19 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import structs
+from ebpflb.dataplane import enums, structs
 from ebpflb.dataplane.maps import BpfMap
 from ebpflb.dataplane.memory import SPECS, MapSpec, memory_maps
 from ebpflb.dataplane.uapi import Exist, MapType
 from ebpflb.errors import MapError
 
 BPF = Path(__file__).parents[3] / "bpf"
-SCALARS = {"int": 4, "__u8": 1, "__u32": 4, "__u64": 8}
+SCALARS = {"void": 0, "int": 4, "__u8": 1, "__u32": 4, "__u64": 8}
 KINDS = {
     "hash": MapType.HASH,
     "lru_hash": MapType.LRU_HASH,
     "array": MapType.ARRAY,
     "percpu_array": MapType.PERCPU_ARRAY,
+    "percpu_hash": MapType.PERCPU_HASH,
+    "ringbuf": MapType.RINGBUF,
+    "trie": MapType.LPM_TRIE,
 }
 
 
@@ -36,7 +39,7 @@ def size_of(c_type: str) -> int:
 def limits() -> dict[str, str]:
     text = (BPF / "config.h").read_text()
     return {
-        "LB_DROP_REASONS": str(max(structs.DropReason) + 1),
+        "LB_LOST_REASONS": str(len(enums.FlowLost)),
         **dict(re.findall(r"^#define (LB_\w+) (.+)$", text, re.MULTILINE)),
     }
 
@@ -50,8 +53,10 @@ def number_of(text: str) -> int:
 
 
 def test_the_maps_are_those_of_maps_h():
+    text = (BPF / "maps.h").read_text().replace("LB_TRIE(", 'LB_MAP("trie", ')
+    text = text.replace("LB_RING(", 'LB_MAP("ringbuf", void, void, ')
     line = r'^LB_MAP\("(\w+)", ([\w ]+), ([\w ]+), (\w+), (.+)\);$'
-    found = re.findall(line, (BPF / "maps.h").read_text(), re.MULTILINE)
+    found = re.findall(line, text, re.MULTILINE)
     assert found
     assert {
         name: MapSpec(KINDS[kind], size_of(key), size_of(leaf), number_of(size))
@@ -143,6 +148,6 @@ def test_keys_and_values_of_another_size_are_refused(name: str):
 
 def test_the_value_of_a_per_cpu_map_has_all_cpus_side_by_side():
     table = memory_maps(cpus=3)["lb_count_front"]
-    assert (table.cpus, table.value_size) == (3, 72)
-    table.update(word(7), bytes(range(72)))
-    assert table.lookup(word(7)) == bytes(range(72))
+    assert (table.cpus, table.value_size) == (3, 3 * 72)
+    table.update(word(7), bytes(range(216)))
+    assert table.lookup(word(7)) == bytes(range(216))

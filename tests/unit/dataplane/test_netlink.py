@@ -109,3 +109,25 @@ def test_answers_to_earlier_requests_and_events_are_passed_over(socket_of):
     assert socket_of(stale, message(16, 1, b"mine"), message(2, 1, bytes(20))).request(
         Rtm.GETLINK, b""
     ) == [b"mine"]
+
+
+def test_a_stream_comes_datagram_by_datagram(socket_of):
+    first = message(16, 1, b"a") + bytes(3) + message(16, 9, b"strange")
+    socket = socket_of(first, message(16, 1, b"b"), message(3, 1, bytes(4)))
+    assert list(socket.stream(Rtm.GETLINK, b"")) == [[b"a"], [b"b"], []]
+
+
+@pytest.mark.parametrize("kind", [2, 3], ids=["error", "done"])
+def test_a_stream_that_fails_on_its_way_says_so(socket_of, kind):
+    failure = message(kind, 1, struct.pack("=i", -errno.EPERM), flags=2)
+    stream = socket_of(message(16, 1, b"a"), failure).stream(Rtm.GETLINK, b"")
+    assert next(stream) == [b"a"]
+    with pytest.raises(PermissionError):
+        next(stream)
+
+
+def test_a_stream_that_may_lack_some_says_so_at_its_end(socket_of):
+    stream = socket_of(message(16, 1, b"a", flags=0x10), message(3, 1, bytes(4))).stream(1, b"")
+    assert [next(stream), next(stream)] == [[b"a"], []]
+    with pytest.raises(InterruptedError):
+        next(stream)

@@ -5,17 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpflb.dataplane import structs
+from ebpflb.dataplane import enums, structs
 from ebpflb.dataplane.records import (
     BackendRecord,
     DescRecord,
     SocketAddress,
+    desc_flags,
     pack_name,
     unpack_name,
 )
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.service import ServicePortName
+from tests.unit.dataplane.desired import frontend
 
 U32 = st.integers(0, (1 << 32) - 1)
 SOCKETS = st.builds(
@@ -43,14 +45,15 @@ def test_a_backend_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, i
     assert BackendRecord.unpack(record.pack()) == record
 
 
-@given(SOCKETS, st.tuples(*[U32] * 10))
+@given(SOCKETS, st.tuples(*[U32] * 11))
 def test_a_descriptor_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, ...]):
     record = DescRecord(socket.pack(), *rest)
     struct = structs.Desc.from_buffer_copy(record.pack())
     ranges = [(place.base, place.count, place.if_empty) for place in (struct.local, struct.others)]
     assert bytes(struct.frontend) == socket.pack()
     assert (struct.service, *ranges[0], *ranges[1]) == rest[:7]
-    assert (struct.type, struct.flags, struct.affinity_timeout, struct.pad) == (*rest[7:], 0)
+    last = (struct.type, struct.flags, struct.affinity_timeout, struct.source_ranges)
+    assert last == rest[7:]
     assert DescRecord.unpack(record.pack()) == record
     assert record.address == socket.address
 
@@ -67,3 +70,8 @@ def test_a_name_that_would_lose_its_end_is_refused():
     with pytest.raises(MapError) as error:
         pack_name(ServicePortName("default", "w" * 64, "", Protocol.TCP))
     assert error.value.errno == ENAMETOOLONG
+
+
+def test_a_masqueraded_frontend_says_so():
+    assert desc_flags(frontend(masquerade=True)) == enums.DescFlag.LB_DESC_MASQUERADE
+    assert desc_flags(frontend()) == 0

@@ -3,7 +3,8 @@
 
 import pytest
 
-from ebpflb.dataplane.settings import Ports, snat_ports
+from ebpflb.dataplane import settings
+from ebpflb.dataplane.settings import Ports, own_ports, snat_ports
 
 
 @pytest.mark.parametrize(
@@ -26,4 +27,12 @@ from ebpflb.dataplane.settings import Ports, snat_ports
 def test_snat_ports_avoid_what_is_taken(
     taken: tuple[Ports, Ports], expected: tuple[Ports, Ports]
 ) -> None:
-    assert snat_ports(*taken) == expected
+    assert snat_ports(*taken) == list(expected)
+
+
+@pytest.mark.parametrize("local", ["1024\t65535\n", "1025\t65535\n", "1500\t65535\n"])
+def test_where_sockets_may_have_all_ports_they_are_shared(monkeypatch, tmp_path, local):
+    path = tmp_path / "ip_local_port_range"
+    path.write_text(local)
+    monkeypatch.setattr(settings, "_LOCAL_PORTS", path)
+    assert own_ports() == ((1024, 29999), (32768, 65535))

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one change writes, and in which order; test_sync_properties.py has what always holds."""
 
+from ctypes import sizeof
 from errno import E2BIG, ENAMETOOLONG, ENOMEM
 
 import pytest
 
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.structs import Backend
+from ebpflb.dataplane.structs import Backend, Counts
 from ebpflb.dataplane.sync import Sync
 from ebpflb.dataplane.uapi import Exist
 from ebpflb.errors import MapError
@@ -50,7 +51,7 @@ def test_a_new_frontend_is_complete_before_it_can_be_seen(world: World):
         *["lb_backends"] * 2,
         *["lb_slots"] * 2,
         *["lb_names", "lb_descs", "lb_current", "lb_frontends", "lb_addr_flags", "lb_addrs"],
-        "lb_addr_filter",
+        "lb_dest_filter",
     ]
 
 
@@ -167,9 +168,9 @@ def test_an_index_that_is_used_again_has_a_new_generation_and_fresh_counters(wor
     counters = [world.maps["lb_count_back"], world.maps["lb_count_front"]]
     for pod in (POD, OTHER_POD):
         world.change(by_service(frontend(choice=backends(pod))))
-        assert all(counter.lookup(bytes(4)) == bytes(48) for counter in counters)
+        assert all(counter.lookup(bytes(4)) == bytes(2 * sizeof(Counts)) for counter in counters)
         for counter in counters:
-            counter.update(bytes(4), b"\1" * 48, exist=Exist.YES)
+            counter.update(bytes(4), b"\1" * 2 * sizeof(Counts), exist=Exist.YES)
         world.change({})
         world.now += 10
         world.sync.collect()
@@ -182,9 +183,9 @@ def test_an_index_that_is_used_again_has_a_new_generation_and_fresh_counters(wor
 def test_a_frontend_that_is_used_again_after_a_restart_has_fresh_counters(world: World):
     world.change(by_service(frontend()))
     world.change({})
-    world.maps["lb_count_front"].update(bytes(4), b"\1" * 48)
+    world.maps["lb_count_front"].update(bytes(4), b"\1" * 2 * sizeof(Counts))
     world.resync(by_service(frontend()))
-    assert world.maps["lb_count_front"].lookup(bytes(4)) == bytes(48)
+    assert world.maps["lb_count_front"].lookup(bytes(4)) == bytes(2 * sizeof(Counts))
 
 
 def test_a_service_id_is_not_given_to_another_service_even_after_a_restart(world: World):
@@ -296,9 +297,11 @@ def test_a_choice_without_backends_takes_no_slot(world: World):
     assert found(world).backends == {}
 
 
-def test_backends_stand_in_the_order_of_the_plan(world: World):
+def test_backends_stand_in_the_order_of_their_indices(world: World):
+    world.change(by_service(frontend(choice=backends(OTHER_POD))))
     world.change(by_service(frontend(choice=backends(OTHER_POD, POD))))
-    assert [place(each)[0][-1] for each in found(world).backends.values()] == [1, 2]
+    assert list(found(world).backends) == [0, 1]
+    assert [place(each)[0][-1] for each in found(world).backends.values()] == [2, 1]
 
 
 def test_backends_of_empty_maps_begin_with_the_epoch():

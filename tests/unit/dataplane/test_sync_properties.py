@@ -22,6 +22,7 @@ TIGHT = {
     "lb_backends": 8,
     "lb_addrs": 3,
     "lb_names": 2,
+    "lb_src_ranges": 3,
 }
 
 
@@ -109,6 +110,9 @@ def assert_tidy(world: World) -> None:
         for each in frontends
         for choice in (each.local, each.others)
     }
+    sets = {(each.service, each.allowed_sources) for each in frontends}
+    ranges = sum(len(prefixes) for _, prefixes in sets)
+    assert used["lb_src_ranges"] == ranges == len(list(world.maps["lb_src_ranges"].items()))
     assert used["lb_slots"] == sum(len(backends) for _, backends in contents)
 
 

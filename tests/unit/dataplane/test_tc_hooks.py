@@ -2,7 +2,7 @@
 import pytest
 
 from ebpflb.dataplane.devices import Device
-from ebpflb.dataplane.structs import DeviceKind
+from ebpflb.dataplane.enums import DeviceKind
 from ebpflb.dataplane.tc_hooks import choose, programs_of
 
 HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD

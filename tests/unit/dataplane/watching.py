@@ -10,6 +10,7 @@ from ebpflb.model.plan import FrontendKey
 from tests.unit.dataplane.programs import (
     Found,
     Place,
+    Sources,
     backend,
     element,
     key_bytes,
@@ -17,12 +18,13 @@ from tests.unit.dataplane.programs import (
     number,
     place,
     slots,
+    sources,
 )
 
 KEY_SIZE = 20
 
-# A descriptor, its slots, and the backends with generation and Service id.
-Content = tuple[bytes, list[int], list[tuple[Place, int, int]]]
+# A descriptor, its slots, the backends with generation and Service id, and whom it lets in.
+Content = tuple[bytes, list[int], list[tuple[Place, int, int]], Sources]
 
 
 class CrashError(Exception):
@@ -126,4 +128,4 @@ class Readers:
         indices = [*slots(self._maps, desc.local), *slots(self._maps, desc.others)]
         backends = [backend(self._maps, each) for each in indices]
         named = [(place(each), each.generation, each.service) for each in backends]
-        return bytes(desc), indices, named
+        return bytes(desc), indices, named, sources(self._maps, desc)

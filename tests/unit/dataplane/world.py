@@ -33,11 +33,13 @@ SIZES = {
     "lb_addrs": 16,
     "lb_addr_flags": 16,
     "lb_names": 16,
+    "lb_src_ranges": 64,
     "lb_count_front": 16,
     "lb_count_back": 64,
     "lb_conntrack": 16,
     "lb_ct_short": 16,
     "lb_sockets": 16,
+    "lb_affinity": 16,
 }
 ADDRESSES = frozenset(bytes(key.address) for key in KINDS)
 BackendName = tuple[object, Place]

@@ -102,7 +102,7 @@ def test_reverse_path_filtering_is_loose_unless_chosen():
 
 def test_the_client_sends_load_balancer_addresses_to_the_first_node_and_knows_no_pods():
     made = lines(Cni.PTP, Stack.DUAL, "client")
-    assert "route add 10.100.80.0/24 via 10.100.0.11" in made
+    assert "route add 10.100.80.0/20 via 10.100.0.11" in made
     assert "route add fdeb:f1b:0:50::/64 via fdeb:f1b::11" in made
     assert not [line for line in made if "10.100.129" in line or ":101:" in line]
 

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from ebpflb.model.address import Family
 from ebpflb.model.changes import ApiObject, Changes, Conflict, Kind, ObjectKey, key_of
 from ebpflb.model.plan import frontend_keys, plan_service
 from ebpflb.model.service import Service, ServiceName
+from ebpflb.model.service_cidr import ServiceCidr
 from tests.builders import (
     NODE,
     OTHER_NODE,
@@ -41,6 +43,7 @@ def shop(cluster_ip: str = "10.96.0.20", **fields: object) -> Service:
         (service(), "Service default/web"),
         (endpoint_slice(), "EndpointSlice default/web-1"),
         (node(), "Node node-a"),
+        (ServiceCidr("kubernetes", ()), "ServiceCIDR kubernetes"),
     ],
 )
 def test_keys_name_objects(item: ApiObject, text: str):
@@ -124,6 +127,14 @@ def test_a_removed_slice_takes_its_endpoints_along():
     assert changes.slices(WEB) == (endpoint_slice("web-2"),)
 
 
+def test_the_slices_of_all_services_are_told_also_of_unknown_ones():
+    first, second = endpoint_slice(), endpoint_slice("web-2")
+    changes = known(first, second)
+    assert changes.every_slices() == [(WEB, (first, second))]
+    changes.remove(key_of(first))
+    assert changes.every_slices() == [(WEB, (second,))]
+
+
 def test_removing_what_is_unknown_is_no_error():
     changes = known(service())
     changes.remove(key_of(shop()))
@@ -151,9 +162,29 @@ def test_the_zone_of_the_own_node_changes_everything():
 
 def test_other_fields_of_the_own_node_change_no_plan():
     changes = known(service(), node(zone="zone-1"))
-    changes.set(node(zone="zone-1", addresses=("192.0.2.1",)))
+    changes.set(replace(node(zone="zone-1"), eligible=False))
     assert changes.take() == set()
-    assert changes.node.addresses == (address("192.0.2.1"),)
+    assert not changes.node.eligible
+
+
+def test_the_first_address_of_a_family_of_the_own_node_changes_everything():
+    changes = known(service(), shop())
+    for addresses, names in (
+        (("192.0.2.1",), {WEB, SHOP}),
+        (("192.0.2.1", "192.0.2.2"), set()),
+        (("192.0.2.1", "192.0.2.2", "fd00::2"), {WEB, SHOP}),
+        (("192.0.2.2", "fd00::2"), {WEB, SHOP}),
+    ):
+        changes.set(node(addresses=addresses))
+        assert changes.take() == names
+
+
+def test_bound_addresses_go_before_those_of_the_node():
+    changes = Changes(NODE, (address("192.0.2.9"),))
+    assert changes.node.primary[Family.IPV4] == address("192.0.2.9")
+    changes.set(node(addresses=("192.0.2.1", "fd00::2")))
+    assert changes.node.primary[Family.IPV4] == address("192.0.2.9")
+    assert changes.node.primary[Family.IPV6] == address("fd00::2")
 
 
 def test_other_nodes_do_not_matter():
@@ -174,7 +205,7 @@ def test_the_plan_heeds_the_zone_of_the_own_node():
     assert len(changes.plan(WEB)[0].local.backends) == 1
 
 
-def test_of_two_services_with_one_frontend_the_first_name_gets_it():
+def test_of_two_services_of_unknown_age_with_one_frontend_the_first_name_gets_it():
     changes = known(service(), shop("10.96.0.10", node_port=30080))
     (key,) = frontend_keys(service())
     assert changes.conflicts() == (Conflict(key, winner=SHOP, loser=WEB),)
@@ -222,3 +253,31 @@ def test_all_losers_are_told():
         ("bank", "shop"),
         ("bank", "web"),
     ]
+
+
+def test_whether_all_are_masqueraded_is_known_to_every_plan():
+    changes = Changes(NODE, masquerade_all=True)
+    changes.set(service())
+    assert [each.masquerade for each in changes.plan(WEB)] == [True]
+
+
+def ranges(changes: Changes) -> list[str]:
+    return list(changes.service_ranges)
+
+
+def test_the_ranges_of_all_service_cidrs_are_known():
+    assert ranges(known(service())) == []
+    changes = known(service())
+    first = ServiceCidr("kubernetes", ("10.96.0.0/12", "fd00:96::/108"))
+    changes.set(first)
+    changes.set(ServiceCidr("more", ("10.112.0.0/16", "10.96.0.0/12")))
+    assert ranges(changes) == ["10.112.0.0/16", "10.96.0.0/12", "fd00:96::/108"]
+    changes.set(ServiceCidr("more", ("10.113.0.0/16",)))
+    changes.remove(key_of(first))
+    assert ranges(changes) == ["10.113.0.0/16"]
+
+
+def test_a_service_cidr_plans_no_service_again():
+    changes = known(service())
+    changes.set(ServiceCidr("kubernetes", ("10.96.0.0/12",)))
+    assert changes.take() == set()

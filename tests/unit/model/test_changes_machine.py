@@ -2,6 +2,7 @@
 """Changes as a state machine: any order of changes ends where the final objects alone lead."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -34,12 +35,16 @@ ENDPOINTS = st.builds(
 NAMES = st.sampled_from(["shop", "web"])
 
 
-def some_service(name: str, ports: list[object]) -> Service:
+def some_service(name: str, ports: list[object], created: str) -> Service:
     made = service(name, *ports)  # type: ignore[arg-type]
-    return made if ports else Service(made.name)
+    return replace(made, ports=made.ports if ports else (), created=created)
 
 
-SERVICES = st.builds(some_service, NAMES, st.lists(PORTS, max_size=2))
+AGES = st.sampled_from(["", "2024-01-01T00:00:00Z", "2025-01-01T00:00:00Z"])
+# Some want all the same, so that their age alone decides.
+SERVICES = st.builds(
+    some_service, NAMES, st.just([service_port()]) | st.lists(PORTS, max_size=2), AGES
+)
 SLICES = st.builds(
     lambda name, of, endpoints: endpoint_slice(name, *endpoints, service=of),
     st.sampled_from(["one", "two"]),
@@ -92,9 +97,9 @@ class ChangesMachine(RuleBasedStateMachine):
     def tells_every_conflict(self) -> None:
         told = {(each.key, each.winner, each.loser) for each in self.changes.conflicts()}
         assert told == {
-            (key, min(names), loser)
+            (key, self.winner(names), loser)
             for key, names in self.claims().items()
-            for loser in names - {min(names)}
+            for loser in names - {self.winner(names)}
         }
 
     def all_plans(self) -> dict[ServiceName, tuple[Frontend, ...]]:
@@ -114,10 +119,15 @@ class ChangesMachine(RuleBasedStateMachine):
                     found[key].add(each.name)
         return found
 
+    def winner(self, names: ServiceNames) -> ServiceName:
+        """Who gets what all of these want."""
+        services = (self.changes.service(name) for name in names)
+        return min((each.created, each.name) for each in services if each)[1]
+
     def expected(self) -> dict[ServiceName, tuple[Frontend, ...]]:
         claims = self.claims()
         wanted = {
-            name: tuple(each for each in frontends if min(claims[each.key]) == name)
+            name: tuple(each for each in frontends if self.winner(claims[each.key]) == name)
             for name, frontends in self.all_plans().items()
         }
         return {name: frontends for name, frontends in wanted.items() if frontends}

@@ -254,3 +254,70 @@ def test_frontend_keys_are_the_keys_of_the_plan():
     planned = plan_service(dual, [], node())
     assert frontend_keys(dual) == {each.key for each in planned}
     assert len(planned) == 6
+
+
+@pytest.mark.parametrize(
+    ("external_policy", "masqueraded"),
+    [
+        (CLUSTER, {"ClusterIP", "NodePort", "ExternalIP", "LoadBalancer"}),
+        (LOCAL, {"ClusterIP"}),
+    ],
+)
+def test_all_are_masqueraded_but_those_whose_policy_promises_the_clients_address(
+    external_policy: TrafficPolicy, masqueraded: set[str]
+):
+    port = service_port(external_policy=external_policy, internal_policy=LOCAL, **EXTERNAL)
+    pieces = [endpoint_slice("web-1", HERE, THERE)]
+    frontends = plan_service(service("web", port), pieces, node(), masquerade_all=True)
+    assert {each.type.value for each in frontends if each.masquerade} == masqueraded
+
+
+def test_nobody_is_masqueraded_without_being_told():
+    frontends = plan(service_port(**EXTERNAL), HERE, THERE)
+    assert not any(each.masquerade for each in frontends)
+
+
+UDP_PORT = port_name(protocol=Protocol.UDP)
+
+
+def plan_udp(port: ServicePort, *endpoints: Endpoint) -> tuple[Frontend, ...]:
+    piece = endpoint_slice("web-1", *endpoints, ports=(SlicePort("", Protocol.UDP, 8080),))
+    return plan_service(service("web", port), [piece], node(zone="here"))
+
+
+IN_ZONE = endpoint("10.1.0.5", zone_hints=("here",))
+OUT_OF_ZONE = endpoint("10.1.0.6", zone_hints=("there",))
+ENDING = terminating("10.1.0.7")
+GONE = terminating("10.1.0.8", serving=False)
+DEAD = endpoint("10.1.0.9", ready=False, serving=False)
+
+
+@pytest.mark.parametrize(
+    ("policy", "endpoints", "expected"),
+    [
+        pytest.param(CLUSTER, (HERE, THERE), "", id="all are used"),
+        pytest.param(CLUSTER, (IN_ZONE, OUT_OF_ZONE), "6", id="out of the zone"),
+        pytest.param(CLUSTER, (HERE, ENDING, GONE), "7", id="ending while others are ready"),
+        pytest.param(CLUSTER, (ENDING, GONE), "", id="the last resort"),
+        pytest.param(LOCAL, (HERE, THERE), "2", id="on another node"),
+        pytest.param(CLUSTER, (HERE, DEAD), "", id="not serving"),
+        pytest.param(CLUSTER, (HERE, UNREADY), "3", id="serving but not ready"),
+    ],
+)
+def test_udp_stays_with_endpoints_that_serve_without_new_flows(policy, endpoints, expected):
+    port = service_port(name=UDP_PORT, internal_policy=policy)
+    (frontend,) = plan_udp(port, *endpoints)
+    found = Choice(frontend.serving, IfEmpty.REFUSE)
+    assert shown(found) == (expected or IfEmpty.REFUSE)
+
+
+def test_other_protocols_have_no_endpoints_without_new_flows():
+    (frontend,) = plan(service_port(internal_policy=LOCAL), HERE, THERE)
+    assert frontend.serving == ()
+
+
+def test_an_endpoint_without_a_node_is_local_by_the_address_of_the_node():
+    own = node(addresses=("10.1.0.1",))
+    piece = endpoint_slice("web-1", endpoint("10.1.0.1", None), THERE)
+    (frontend,) = plan_service(service("web", service_port()), [piece], own)
+    assert [each.local for each in frontend.local.backends] == [True, False]

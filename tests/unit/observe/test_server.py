@@ -48,6 +48,16 @@ def test_health_paths_have_kube_proxys_headers_and_are_counted(serve):
     assert counted == [("/healthz", 200), ("/healthz", 503), ("/livez", 200)]
 
 
+def test_a_node_is_ready_once_it_was_in_sync(serve):
+    health = Health(("IPv4",))
+    server = serve(health_routes(health, lambda *_: None))
+    assert get(server, "/readyz")[0] == HTTPStatus.SERVICE_UNAVAILABLE
+    health.synced()
+    assert get(server, "/readyz")[0] == HTTPStatus.OK
+    health.queued()
+    assert get(server, "/readyz")[0] == HTTPStatus.OK
+
+
 def test_the_metrics_port_has_kube_proxys_paths_and_a_status(serve):
     server = serve(metrics_routes(lambda: Answer(b"page"), lambda: {"in_sync": True}))
     assert get(server, "/proxyMode")[2] == b"ebpf"
@@ -85,6 +95,15 @@ def test_an_address_that_is_taken_is_tried_again(serve, caplog):
         time.sleep(0.01)
     assert get(server, "/")[0] == HTTPStatus.OK
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_an_address_that_is_taken_is_told_once(serve):
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        serve({}, port=port, retry=0.01, on_failure=told.append)
+        time.sleep(0.05)
+    assert told == [f"127.0.0.1:{port}: Address already in use"]
 
 
 def test_stopping_closes_the_port_at_once(serve):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.source.directory import DirectorySource, SourceEvent
+from ebpflb.source.directory import DirectorySource
+from ebpflb.source.event import SourceEvent
 
 
 class Events:

@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ebpflb.errors import SourceError
 from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
 from ebpflb.model.node import Node
+from ebpflb.model.service_cidr import ServiceCidr
 from ebpflb.source.decode import decode
 from tests.builders import (
     Manifest,
@@ -23,6 +25,7 @@ from tests.builders import (
     node,
     node_manifest,
     port_manifest,
+    service_cidr_manifest,
     service_manifest,
     slice_manifest,
 )
@@ -255,6 +258,47 @@ def test_names_have_a_longest_length(manifest: Callable[[str], Manifest], longes
         decode(manifest("n" * (longest + 1)))
 
 
+def tainted(*keys: str) -> Manifest:
+    taints = [{"key": key, "effect": "NoSchedule", "value": "1"} for key in keys]
+    return {**node_manifest(), "spec": {"taints": taints}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "eligible"),
+    [
+        ((), True),
+        (("node.kubernetes.io/unschedulable",), True),
+        (("node.kubernetes.io/unschedulable", "ToBeDeletedByClusterAutoscaler"), False),
+    ],
+)
+def test_a_node_that_the_autoscaler_removes_is_not_eligible(keys: tuple[str, ...], eligible: bool):
+    assert decode(tainted(*keys)) == replace(node(), eligible=eligible)
+
+
+def test_a_node_that_is_being_deleted_is_not_eligible():
+    manifest = node_manifest()
+    manifest["metadata"]["deletionTimestamp"] = "2025-01-01T00:00:00Z"
+    assert decode(manifest) == replace(node(), eligible=False)
+
+
+def test_a_node_that_takes_no_new_pods_is_eligible():
+    manifest = {**node_manifest(), "spec": {"unschedulable": True}}
+    assert decode(manifest) == node()
+
+
+@pytest.mark.parametrize(
+    ("taints", "text"),
+    [
+        (3, r"spec\.taints: must be a list, not 3"),
+        ([3], r"spec\.taints\[0\]: must be an object, not 3"),
+        ([{"key": 3}], r"spec\.taints\[0\]\.key: must be text, not 3"),
+    ],
+)
+def test_odd_taints_are_named(taints: object, text: str):
+    with pytest.raises(SourceError, match=rf"\ANode node-a: {text}\Z"):
+        decode({**node_manifest(), "spec": {"taints": taints}})
+
+
 def test_errors_of_a_node_name_no_namespace():
     manifest = node_manifest()
     manifest["status"]["addresses"] = "192.0.2.1"
@@ -290,11 +334,15 @@ PATHS = [
     ("metadata", "name"),
     ("status", "loadBalancer"),
     ("status", "addresses"),
+    ("spec", "taints"),
+    ("spec", "cidrs"),
+    ("metadata", "creationTimestamp"),
+    ("metadata", "deletionTimestamp"),
 ]
 
 
 @given(
-    st.sampled_from(["Service", "EndpointSlice", "Node"]),
+    st.sampled_from(["Service", "EndpointSlice", "Node", "ServiceCIDR"]),
     st.dictionaries(st.sampled_from(PATHS), VALUES, max_size=3),
     st.dictionaries(st.sampled_from(["ports", "endpoints", "spec", "status"]), VALUES, max_size=1),
 )
@@ -310,3 +358,22 @@ def test_nothing_but_a_source_error_comes_out_of_any_object(kind, nested, top):
     except SourceError as error:
         message = str(error)
     assert "\n" not in message
+
+
+def test_a_service_cidr_has_the_ranges_that_can_be_read_in_their_canonical_form():
+    manifest = service_cidr_manifest("more", " 010.96.0.1/12", "fd00:96::1/108", "10.96.0.0", "?/8")
+    assert decode(manifest) == ServiceCidr("more", ("10.96.0.0/12", "fd00:96::/108"))
+    assert decode(service_cidr_manifest("none")) == ServiceCidr("none", ())
+
+
+def test_a_service_cidr_that_is_not_ready_yet_or_no_more_counts():
+    manifest = service_cidr_manifest("more", "10.96.0.0/12")
+    manifest["status"] = {"conditions": [{"type": "Ready", "status": "False"}]}
+    manifest["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert decode(manifest) == ServiceCidr("more", ("10.96.0.0/12",))
+
+
+def test_a_service_cidr_that_cannot_be_read_is_named_without_a_namespace():
+    manifest = service_cidr_manifest("more") | {"spec": {"cidrs": "10.96.0.0/12"}}
+    with pytest.raises(SourceError, match=r"\AServiceCIDR more: spec.cidrs: must be a list"):
+        decode(manifest)

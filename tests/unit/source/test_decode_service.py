@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family, Protocol, format_address
@@ -160,6 +161,14 @@ def test_the_type_does_not_decide_which_frontends_there_are():
     assert port.load_balancer_ips
 
 
+def test_what_is_for_others_changes_nothing():
+    manifest = service_manifest(
+        trafficDistribution="PreferSameZone", loadBalancerClass="example.com/other"
+    )
+    manifest["metadata"]["annotations"] = {"service.kubernetes.io/topology-mode": "Auto"}
+    assert decoded(manifest) == service()
+
+
 def test_ports_keep_their_names_and_protocols():
     ports = [port_manifest(53, "dns", protocol) for protocol in ("TCP", "UDP", "SCTP")]
     found = decoded(service_manifest(ports=ports)).ports
@@ -231,6 +240,8 @@ def test_the_health_check_node_port_is_for_load_balancers_with_policy_local(
         (["fd03::/16", "10.0.0.0/8"], ("10.0.0.0/8",), ("fd03::/16",)),
         (["10.0.0.0/8", "0.0.0.0/0", "fd03::/16"], (), ("fd03::/16",)),
         (["bogus", "10.0.0.0/8"], ("10.0.0.0/8",), ()),
+        (["bogus", "10.0.0.0/33", ""], (), ()),
+        (["fd03::/16", "::/0", " 010.0.0.0/8"], ("10.0.0.0/8",), ()),
     ],
 )
 def test_source_ranges_belong_to_their_family(ranges: list[str], ipv4: object, ipv6: object):
@@ -289,3 +300,37 @@ def test_errors_in_the_status_are_named_too():
     with pytest.raises(SourceError) as caught:
         decode(manifest)
     assert "status.loadBalancer.ingress[1].ip: must be text, not 1" in str(caught.value)
+
+
+CREATED = "2025-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize("labels", [{}, {"service.kubernetes.io/service-proxy-name": "other"}])
+def test_a_service_knows_when_it_was_created(labels: dict[str, str]):
+    manifest = service_manifest(labels=labels)
+    manifest["metadata"]["creationTimestamp"] = CREATED
+    assert decoded(manifest).created == CREATED
+
+
+@pytest.mark.parametrize("created", [None, ""])
+def test_a_manifest_may_leave_out_when_it_was_created(created: str | None):
+    manifest = service_manifest()
+    manifest["metadata"]["creationTimestamp"] = created
+    assert decoded(manifest).created == ""
+
+
+@pytest.mark.parametrize("text", ["2025-01-01T00:00:00Z", "2025-01-01T01:00:00+01:00"])
+def test_a_time_without_quotes_is_the_same_time(text: str):
+    manifest = service_manifest()
+    manifest["metadata"] |= yaml.safe_load(f"creationTimestamp: {text}")
+    found = decode(manifest)
+    assert isinstance(found, Service)
+    assert found.created == CREATED
+
+
+def test_a_time_of_creation_that_is_no_text_is_named():
+    manifest = service_manifest()
+    manifest["metadata"]["creationTimestamp"] = 3
+    text = r"\AService default/web: metadata\.creationTimestamp: must be text, not 3\Z"
+    with pytest.raises(SourceError, match=text):
+        decode(manifest)

@@ -19,7 +19,8 @@ from ebpflb.model.changes import key_of
 from ebpflb.model.node import Node
 from ebpflb.model.service import Service
 from ebpflb.source import directory
-from ebpflb.source.directory import DirectorySource, SourceEvent
+from ebpflb.source.directory import DirectorySource
+from ebpflb.source.event import SourceEvent
 from ebpflb.source.manifest import Content, parse_manifest
 from ebpflb.source.watch import Watch
 from tests.builders import (
@@ -195,7 +196,7 @@ def test_a_broken_file_keeps_its_last_good_objects(start, tmp_path: Path):
         f"{path}: document 2: Service default/web: spec.ports[0].port: "
         'must be a whole number up to 65535, not "abc"'
     )
-    assert events.next() == SourceEvent((), (), {str(path): line}, initial=False)
+    assert events.next() == SourceEvent((), (), {str(path): line}, initial=False, complete=False)
     write_manifests(path, service_manifest(), slice_manifest(endpoints=[]))
     assert events.next() == SourceEvent((endpoint_slice("web-1"),), (), {}, initial=False)
 
@@ -241,7 +242,7 @@ def test_a_file_that_becomes_unreadable_keeps_its_objects(
     monkeypatch.setattr(directory, "_content", content)
     path.chmod(0)
     line = f"{path}: cannot be read: Permission denied"
-    assert events.next() == SourceEvent((), (), {str(path): line}, initial=False)
+    assert events.next() == SourceEvent((), (), {str(path): line}, initial=False, complete=False)
     monkeypatch.setattr(directory, "_content", original)
     path.chmod(0o600)
     assert events.next() == SourceEvent((), (), {}, initial=False)
@@ -270,7 +271,7 @@ def test_a_file_that_turns_into_something_else_keeps_its_objects(
         (tmp_path / "odd").symlink_to("missing")
     (tmp_path / "odd").rename(path)
     errors = {str(path): f"{path}: cannot be read: {problem}"}
-    assert events.next() == SourceEvent((), (), errors, initial=False)
+    assert events.next() == SourceEvent((), (), errors, initial=False, complete=False)
 
 
 def test_the_last_file_counts_where_two_have_an_object(

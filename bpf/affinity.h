@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Session affinity: a new flow goes where the client's last one to the same Service port went, if
+ * that is not too long ago and the range used for this flow still names that backend.
+ */
+#ifndef LB_AFFINITY_H
+#define LB_AFFINITY_H
+
+#include "backend.h"
+#include "clock.h"
+#include "maps.h"
+
+/* Halvings until one slot is left: in a range of more than a million not every backend is found. */
+#define LB_RANGE_STEPS 20
+
+/*
+ * Whether a range names a backend: its slots are in the order of backend indices. No jump depends
+ * on what the slots say, or the verifier would follow both ways at each step.
+ */
+static __always_inline int lb_range_has(const struct lb_range *range, __u32 backend)
+{
+	__u64 count = range->count;
+	__u64 first = range->base;
+	__u64 is_right;
+	__u32 *slot;
+	int i;
+
+	if (!count)
+		return 0;
+	for (int step = 0; step < LB_RANGE_STEPS && count > 1; step++) {
+		i = first + count / 2;
+		slot = lb_slots.lookup(&i);
+		if (!slot)
+			return 0;
+		is_right = ((__u64)*slot - backend - 1) >> 63;
+		asm volatile("" : "+r"(is_right));
+		first += is_right * (count / 2);
+		count -= count / 2;
+	}
+	i = first;
+	slot = lb_slots.lookup(&i);
+	return slot && *slot == backend;
+}
+
+static __always_inline struct lb_affinity lb_affinity_of(const struct lb_choice *choice, __u64 now)
+{
+	return (struct lb_affinity){
+		.backend = choice->index,
+		.generation = choice->backend->generation,
+		.last_used = now,
+	};
+}
+
+/* An aligned 8-byte store each: no reader sees half a choice, nor an old one with the new time. */
+static __always_inline void lb_affinity_replace(struct lb_affinity *entry,
+						const struct lb_affinity *value)
+{
+	__u64 chosen;
+
+	__builtin_memcpy(&chosen, value, sizeof(chosen));
+	*(volatile __u64 *)entry = chosen;
+	*(volatile __u64 *)&entry->last_used = value->last_used;
+}
+
+/*
+ * 1 with choice filled when the entry counts for this flow. Everything it says is checked, because
+ * the kernel may give its memory to another client meanwhile.
+ */
+static __always_inline int lb_affinity_recall(const struct lb_affinity *entry, __u32 timeout,
+					      const struct lb_range *range, __u64 now,
+					      struct lb_choice *choice)
+{
+	__u64 chosen = *(volatile __u64 *)entry;
+	struct lb_affinity value;
+
+	__builtin_memcpy(&value, &chosen, sizeof(chosen));
+	if ((__s64)(now - entry->last_used) >= (__s64)(timeout * LB_SECOND))
+		return 0;
+	if (!lb_range_has(range, value.backend))
+		return 0;
+	choice->index = value.backend;
+	choice->backend = lb_backend_usable(value.backend, value.generation);
+	return choice->backend != NULL;
+}
+
+/* As lb_backend_select(), for a client of a Service port with session affinity. */
+static __always_inline int lb_affinity_select(const struct lb_desc *desc,
+					      const struct lb_range *range,
+					      const struct lb_addr *client,
+					      struct lb_choice *choice)
+{
+	struct lb_affinity_key key = { .service = desc->service, .client = *client };
+	struct lb_affinity *entry = lb_affinity.lookup(&key);
+	struct lb_affinity value;
+	__u64 now = lb_now();
+	int verdict;
+
+	if (!entry) {
+		verdict = lb_backend_select(range, choice);
+		if (verdict)
+			return verdict;
+		value = lb_affinity_of(choice, now);
+		if (!lb_affinity.insert(&key, &value))
+			return LB_NEXT;
+		/* Another flow of this client has just begun. */
+		entry = lb_affinity.lookup(&key);
+		if (!entry)
+			return LB_NEXT;
+	}
+	if (lb_affinity_recall(entry, desc->affinity_timeout, range, now, choice)) {
+		*(volatile __u64 *)&entry->last_used = now;
+		return LB_NEXT;
+	}
+	verdict = lb_backend_select(range, choice);
+	if (verdict)
+		return verdict;
+	value = lb_affinity_of(choice, now);
+	lb_affinity_replace(entry, &value);
+	return LB_NEXT;
+}
+
+#endif

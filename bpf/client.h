@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Who opens a connection, for the frontends where that decides. At tc it is the packet's source. */
+#ifndef LB_CLIENT_H
+#define LB_CLIENT_H
+
+#include "addr.h"
+#include "maps.h"
+
+/* Session affinity and source ranges. */
+static __always_inline int lb_client_matters(const struct lb_desc *desc)
+{
+	return desc->affinity_timeout || desc->flags & LB_DESC_SOURCE_RANGES;
+}
+
+static __always_inline __u32 lb_netns_flags(void *ctx)
+{
+	__u64 cookie = bpf_get_netns_cookie(ctx);
+	struct lb_netns *netns = lb_netns.lookup(&cookie);
+
+	return netns ? netns->flags : 0;
+}
+
+/* 1 when a process of the host connects to peer: the client is its primary address. */
+static __always_inline int lb_client_of_host(void *ctx, const struct lb_addr *peer,
+					     struct lb_addr *client)
+{
+	struct lb_settings *settings;
+	int zero = 0;
+
+	settings = lb_settings.lookup(&zero);
+	if (!settings || !(lb_netns_flags(ctx) & LB_NETNS_HOST))
+		return 0;
+	*client = lb_addr_is_ipv4(peer) ? settings->node4 : settings->node6;
+	return 1;
+}
+
+/*
+ * The client that connects to peer. A pod without tc cover, whose
+ * address is unknown here, is 0:4:<cookie> or 0:6:<cookie>, with that of its network namespace:
+ * one client in each family, because a Service port has other backends in each.
+ */
+static __always_inline void lb_client_of_socket(struct bpf_sock_addr *ctx,
+						const struct lb_addr *peer, struct lb_addr *client)
+{
+	__u64 cookie = bpf_get_netns_cookie(ctx);
+
+	if (lb_client_of_host(ctx, peer, client))
+		return;
+	client->word[0] = 0;
+	client->word[1] = bpf_htonl(lb_addr_is_ipv4(peer) ? 4 : 6);
+	__builtin_memcpy(&client->word[2], &cookie, sizeof(cookie));
+}
+
+#endif

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * TCP connections that were translated at the socket, as TCP itself counts them: from their SYN to
+ * the last state, with how they ended.
+ */
+#ifndef LB_CONNECTION_H
+#define LB_CONNECTION_H
+
+#include "addr.h"
+#include "clock.h"
+#include "counters.h"
+#include "flow.h"
+#include "maps.h"
+#include "progress.h"
+#include "record.h"
+
+#define LB_FLUSH_INTERVAL LB_SECOND
+
+static __always_inline __be16 lb_connection_port(struct bpf_sock_ops *ctx)
+{
+	return bpf_htons(bpf_ntohl(ctx->remote_port));
+}
+
+static __always_inline void lb_connection_remote(struct bpf_sock_ops *ctx, struct lb_addr *addr)
+{
+	__be32 ipv4 = *(volatile __be32 *)&ctx->remote_ip4;
+
+	addr->word[0] = ctx->remote_ip6[0];
+	addr->word[1] = ctx->remote_ip6[1];
+	addr->word[2] = ctx->remote_ip6[2];
+	addr->word[3] = ctx->remote_ip6[3];
+	if (ctx->family == LB_AF_INET)
+		lb_addr_from_ipv4(addr, ipv4);
+}
+
+static __always_inline void lb_connection_local(struct bpf_sock_ops *ctx, struct lb_addr *addr)
+{
+	__be32 ipv4 = *(volatile __be32 *)&ctx->local_ip4;
+
+	addr->word[0] = ctx->local_ip6[0];
+	addr->word[1] = ctx->local_ip6[1];
+	addr->word[2] = ctx->local_ip6[2];
+	addr->word[3] = ctx->local_ip6[3];
+	if (ctx->family == LB_AF_INET)
+		lb_addr_from_ipv4(addr, ipv4);
+}
+
+static __always_inline struct lb_socket *lb_connection_socket(struct bpf_sock_ops *ctx,
+							      __u64 cookie)
+{
+	struct lb_socket_key key = {
+		.cookie = cookie,
+		.proto = IPPROTO_TCP,
+		.direction = LB_DIR_REPLY,
+	};
+
+	lb_connection_remote(ctx, &key.peer);
+	key.port = lb_connection_port(ctx);
+	if (!lb_peer_filter_has(key.peer.word[3], key.port))
+		return NULL;
+	return lb_sockets.lookup(&key);
+}
+
+/* The SYN is about to leave: TCP is to say how it goes on, if the socket was translated. */
+static __always_inline void lb_connection_open(struct bpf_sock_ops *ctx)
+{
+	__u64 cookie = lb_get_socket_cookie(ctx);
+	struct lb_socket *socket = lb_connection_socket(ctx, cookie);
+	struct lb_connection connection = {};
+
+	if (!socket)
+		return;
+	connection.started = lb_now();
+	connection.flushed = connection.started;
+	connection.addr = socket->peer;
+	connection.port = socket->port;
+	connection.state = lb_flow_is_sampled() ? LB_CONN_SAMPLED : 0;
+	connection.frontend = socket->frontend;
+	connection.service = socket->service;
+	connection.backend = socket->backend;
+	connection.generation = socket->generation;
+	connection.desc_flags = socket->desc_flags;
+	if (!lb_connections.update(&cookie, &connection))
+		bpf_sock_ops_cb_flags_set(
+			ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
+				     BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
+}
+
+static __always_inline void lb_counts_add(struct lb_counts *counts,
+					  const struct lb_connection *connection,
+					  const struct lb_progress *now)
+{
+	if (!counts)
+		return;
+	__sync_fetch_and_add(&counts->original.packets,
+			     now->original.packets - connection->original.packets);
+	__sync_fetch_and_add(&counts->original.bytes,
+			     now->original.bytes - connection->original.bytes);
+	__sync_fetch_and_add(&counts->reply.packets,
+			     now->reply.packets - connection->reply.packets);
+	__sync_fetch_and_add(&counts->reply.bytes, now->reply.bytes - connection->reply.bytes);
+	__sync_fetch_and_add(&counts->retransmits, now->retransmits - connection->retransmits);
+}
+
+/* What came since the last time goes into the counters. The socket is locked: nobody else does. */
+static __always_inline void lb_connection_flush(struct bpf_sock_ops *ctx,
+						struct lb_connection *connection,
+						struct lb_progress *now)
+{
+	lb_progress_measure(ctx, connection, now);
+	lb_counts_add(lb_counts_of_frontend(connection->frontend, connection->service), connection,
+		      now);
+	lb_counts_add(lb_counts_of_backend(connection->backend, connection->generation), connection,
+		      now);
+	connection->original = now->original;
+	connection->reply = now->reply;
+	connection->retransmits = now->retransmits;
+}
+
+static __always_inline void lb_connection_tell(struct bpf_sock_ops *ctx, int event, int end,
+					       const struct lb_connection *connection,
+					       const struct lb_progress *now)
+{
+	struct lb_flow_record *record;
+
+	if (!(connection->state & LB_CONN_SAMPLED))
+		return;
+	record = lb_flow_record_of(event, LB_PATH_SOCKET);
+	if (!record)
+		return;
+	record->end = end;
+	record->proto = IPPROTO_TCP;
+	record->source = LB_FROM_THIS_NODE;
+	record->started = connection->started;
+	lb_connection_local(ctx, &record->client);
+	record->client_port = bpf_htons(ctx->local_port);
+	record->frontend = connection->addr;
+	record->frontend_port = connection->port;
+	lb_connection_remote(ctx, &record->backend_addr);
+	record->backend_port = lb_connection_port(ctx);
+	record->service = connection->service;
+	record->backend = connection->backend;
+	record->generation = connection->generation;
+	record->desc_flags = connection->desc_flags;
+	record->original = now->original;
+	record->reply = now->reply;
+	record->rtt = ctx->srtt_us >> 3;
+	record->retransmits = now->retransmits;
+	lb_flow_tell(record);
+}
+
+/* Something came in answer to the SYN: it was refused. */
+static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
+					       struct lb_connection *connection)
+{
+	int end = ctx->segs_in ? LB_END_BACKEND_REFUSED : LB_END_NO_ANSWER;
+	struct lb_progress now;
+
+	lb_connection_flush(ctx, connection, &now);
+	lb_count_failed(connection->frontend, connection->service, connection->backend,
+			connection->generation);
+	lb_connection_tell(ctx, LB_FLOW_END, end, connection, &now);
+}
+
+/*
+ * By then our FIN is acknowledged, in states where that is not said before, if nothing is left to
+ * be. Who closes first does not see the other's FIN: a TIME_WAIT socket does.
+ */
+static __always_inline int lb_connection_how(struct bpf_sock_ops *ctx, int from,
+					     struct lb_connection *connection)
+{
+	if ((from == BPF_TCP_CLOSING || from == BPF_TCP_LAST_ACK) && ctx->snd_una == ctx->snd_nxt)
+		connection->state |= LB_CONN_FIN_ACKED;
+	if (connection->state & LB_CONN_FIN_ACKED)
+		return LB_END_CLOSED;
+	return connection->state & LB_CONN_TIMED_OUT ? LB_END_TIMED_OUT : LB_END_RESET;
+}
+
+static __always_inline void lb_connection_end(struct bpf_sock_ops *ctx, int from,
+					      struct lb_connection *connection)
+{
+	int end = lb_connection_how(ctx, from, connection);
+	struct lb_progress now;
+
+	lb_connection_flush(ctx, connection, &now);
+	lb_histograms_add(LB_PATH_SOCKET, lb_now() - connection->started,
+			  now.original.bytes + now.reply.bytes);
+	lb_histogram_add(LB_PATH_SOCKET, LB_HISTOGRAM_RTT, ctx->srtt_us >> 3);
+	lb_connection_tell(ctx, LB_FLOW_END, end, connection, &now);
+}
+
+static __always_inline void lb_connection_begin(struct bpf_sock_ops *ctx,
+						struct lb_connection *connection)
+{
+	struct lb_progress now = {};
+
+	connection->state |= LB_CONN_ESTABLISHED;
+	lb_connection_tell(ctx, LB_FLOW_START, 0, connection, &now);
+}
+
+/* From here on each header is looked at: only so it is known whether the other's FIN comes. */
+static __always_inline void lb_connection_watch(struct bpf_sock_ops *ctx)
+{
+	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags |
+					       BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
+}
+
+static __always_inline void lb_connection_move(struct bpf_sock_ops *ctx, int from, int to)
+{
+	__u64 cookie = lb_get_socket_cookie(ctx);
+	struct lb_connection *connection = lb_connections.lookup(&cookie);
+
+	if (!connection)
+		return;
+	if (to == BPF_TCP_ESTABLISHED)
+		lb_connection_begin(ctx, connection);
+	else if (to == BPF_TCP_FIN_WAIT1)
+		lb_connection_watch(ctx);
+	else if (to == BPF_TCP_FIN_WAIT2)
+		connection->state |= LB_CONN_FIN_ACKED;
+	else if (to == BPF_TCP_CLOSE_WAIT || to == BPF_TCP_CLOSING)
+		connection->state |= LB_CONN_PEER_FIN;
+	if (to != BPF_TCP_CLOSE)
+		return;
+	if (connection->state & LB_CONN_ESTABLISHED)
+		lb_connection_end(ctx, from, connection);
+	else
+		lb_connection_fail(ctx, connection);
+	lb_connections.delete(&cookie);
+}
+
+#endif

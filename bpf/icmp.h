@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * ICMP errors about packets that were translated: the quoted packet is put back to what the
+ * receiver of the error had sent, and the error itself goes between the addresses that receiver
+ * knows, as netfilter's NAT does it. Lengths stay, so whatever follows the quote does too.
+ */
+#ifndef LB_ICMP_H
+#define LB_ICMP_H
+
+#include "csum.h"
+#include "maps.h"
+#include "packet.h"
+#include "reject.h"
+#include "rewrite.h"
+
+/* Both addresses and both ports, side by side in struct lb_tuple. */
+#define LB_TUPLE_ADDRS (2 * sizeof(struct lb_addr))
+#define LB_TUPLE_ENDS (LB_TUPLE_ADDRS + 2 * sizeof(__be16))
+
+/* Not redirects, which are for routers' neighbours, nor source quench, which is obsolete. */
+static __always_inline int lb_icmp_is_error(const struct lb_packet *pkt, __u8 type)
+{
+	if (pkt->is_ipv4)
+		return type == ICMP_DEST_UNREACH || type == ICMP_TIME_EXCEEDED ||
+		       type == ICMP_PARAMETERPROB;
+	return type >= ICMPV6_DEST_UNREACH && type <= ICMPV6_PARAMPROB;
+}
+
+static __always_inline int lb_icmp_parse_quote(struct lb_cursor *cur, struct lb_packet *quote)
+{
+	__be16 *ports;
+	int verdict;
+
+	verdict = quote->is_ipv4 ? lb_parse_ipv4(cur, quote) : lb_parse_ipv6(cur, quote);
+	if (verdict)
+		return verdict;
+	quote->l4 += quote->l3;
+	if (!lb_is_plain(quote) || quote->fragment)
+		return LB_PASS;
+	if (!lb_transport_is_ours(quote->tuple.proto))
+		return LB_PASS;
+	ports = cur->pos;
+	quote->tuple.sport = ports[0];
+	quote->tuple.dport = ports[1];
+	lb_tuple_reverse(&quote->peer, &quote->tuple);
+	return LB_NEXT;
+}
+
+/* Its headers as they stand in the error, which may lie anywhere: what follows is not in reach. */
+static __always_inline int lb_icmp_load_quote(struct __sk_buff *skb, const struct lb_packet *pkt,
+					      struct lb_quote *quote)
+{
+	int header = pkt->is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	__u32 l3 = pkt->l4 + LB_ICMP_HEADER;
+
+	if (l3 + header + LB_QUOTED_TRANSPORT > pkt->l3 + pkt->len)
+		return -1;
+	quote->pkt.is_ipv4 = pkt->is_ipv4;
+	quote->pkt.l3 = l3;
+	quote->pkt.fragment = 0;
+	if (pkt->is_ipv4)
+		return bpf_skb_load_bytes(skb, l3, quote->bytes,
+					  sizeof(struct iphdr) + LB_QUOTED_TRANSPORT);
+	return bpf_skb_load_bytes(skb, l3, quote->bytes,
+				  sizeof(struct ipv6hdr) + LB_QUOTED_TRANSPORT);
+}
+
+/*
+ * The packet that is quoted, and in peer the key of one that goes the error's way. NULL: not an
+ * error, the quote is cut off or a fragment, or the error does not go where the packet came from.
+ */
+static __always_inline struct lb_packet *lb_icmp_quote(struct __sk_buff *skb,
+						       const struct lb_packet *pkt)
+{
+	struct lb_cursor cur;
+	struct lb_quote *quote;
+	int zero = 0;
+	__u8 type;
+
+	if (!pkt->l4 || pkt->fragment ||
+	    pkt->tuple.proto != (pkt->is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
+		return NULL;
+	if (bpf_skb_load_bytes(skb, pkt->l4, &type, sizeof(type)) || !lb_icmp_is_error(pkt, type))
+		return NULL;
+	quote = lb_quotes.lookup(&zero);
+	if (!quote || lb_icmp_load_quote(skb, pkt, quote))
+		return NULL;
+	cur.pos = quote->bytes;
+	cur.end = quote->bytes + sizeof(quote->bytes);
+	if (lb_icmp_parse_quote(&cur, &quote->pkt) ||
+	    !lb_addr_is_equal(&quote->pkt.tuple.saddr, &pkt->tuple.daddr))
+		return NULL;
+	return &quote->pkt;
+}
+
+/*
+ * Whether the checksum of the quoted transport header is in the quote, and is one to be repaired:
+ * that of SCTP nobody can check in a quote.
+ */
+static __always_inline int lb_icmp_quotes_csum(struct __sk_buff *skb, const struct lb_packet *pkt,
+					       const struct lb_packet *quote)
+{
+	__u32 offset = lb_csum_offset(quote);
+	__sum16 csum;
+
+	if (quote->tuple.proto == IPPROTO_SCTP || offset + sizeof(csum) > pkt->l3 + pkt->len ||
+	    bpf_skb_load_bytes(skb, offset, &csum, sizeof(csum)))
+		return 0;
+	return csum || quote->tuple.proto == IPPROTO_TCP;
+}
+
+static __always_inline int lb_icmp_store_quote(struct __sk_buff *skb, const struct lb_packet *quote,
+					       const struct lb_tuple *to, __u32 addrs)
+{
+	if (quote->is_ipv4)
+		return lb_rewrite_ipv4_end(skb, quote, to, quote->ttl, addrs,
+					   sizeof(struct lb_ipv4_end));
+	return bpf_skb_store_bytes(skb, quote->l3 + offsetof(struct ipv6hdr, saddr),
+				   (void *)&to->saddr, LB_TUPLE_ENDS, 0);
+}
+
+/*
+ * diff: what the quote as a whole is more than before, for the checksum of ICMP. Its IPv4 header
+ * makes up for the addresses itself; the transport checksum for the addresses and the ports.
+ */
+static __always_inline int lb_icmp_rewrite_quote(struct __sk_buff *skb, const struct lb_packet *pkt,
+						 struct lb_packet *quote, const struct lb_tuple *to,
+						 __u32 addrs)
+{
+	__u32 ends = lb_csum_diff(&quote->peer.saddr, &to->saddr, LB_TUPLE_ENDS);
+	__u32 diff = ends;
+
+	if (pkt->is_ipv4)
+		diff = lb_csum_diff(&quote->peer.sport, &to->sport, 2 * sizeof(to->sport));
+	if (lb_icmp_quotes_csum(skb, pkt, quote)) {
+		if (bpf_l4_csum_replace(skb, lb_csum_offset(quote), 0, ends, lb_csum_flags(quote)))
+			return -1;
+		diff = bpf_csum_diff(&ends, sizeof(ends), NULL, 0, diff);
+	}
+	lb_tuple_reverse(&quote->tuple, to);
+	if (lb_icmp_store_quote(skb, quote, &quote->tuple, addrs))
+		return -1;
+	return bpf_l4_csum_replace(skb, pkt->l4 + offsetof(struct lb_icmp, csum), 0, diff, 0);
+}
+
+/* The error's own addresses; pkt->peer takes them. Only ICMPv6 has a pseudo header. */
+static __always_inline int lb_icmp_rewrite_header(struct __sk_buff *skb, struct lb_packet *pkt,
+						  __u8 ttl)
+{
+	__u32 diff = lb_csum_diff(&pkt->tuple.saddr, &pkt->peer.saddr, LB_TUPLE_ADDRS);
+
+	if (pkt->is_ipv4)
+		return lb_rewrite_ipv4_end(skb, pkt, &pkt->peer, ttl, diff, LB_IPV4_END_HEADER);
+	if (bpf_l4_csum_replace(skb, pkt->l4 + offsetof(struct lb_icmp, csum), 0, diff,
+				BPF_F_PSEUDO_HDR))
+		return -1;
+	return lb_rewrite_ipv6_header(skb, pkt, &pkt->peer, ttl);
+}
+
+/*
+ * to: what a packet of the flow becomes that goes the error's way. Where its source is translated,
+ * so is the error's, a router's too: what leaves this node has an address of this node's.
+ */
+static __always_inline int lb_icmp_rewrite(struct __sk_buff *skb, struct lb_packet *pkt,
+					   struct lb_packet *quote, const struct lb_tuple *to,
+					   __u8 ttl)
+{
+	__u32 addrs = lb_csum_diff(&quote->peer.saddr, &to->saddr, LB_TUPLE_ADDRS);
+
+	pkt->peer = *to;
+	if (lb_addr_is_equal(&quote->peer.saddr, &to->saddr))
+		pkt->peer.saddr = pkt->tuple.saddr;
+	if (lb_icmp_rewrite_quote(skb, pkt, quote, to, addrs))
+		return -LB_DROP_REWRITE;
+	return lb_icmp_rewrite_header(skb, pkt, ttl);
+}
+
+#endif

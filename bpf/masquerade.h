@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The backend sees an address of this node instead of the client's, and so answers to this node.
+ * Such a packet leaves straight from tc, because the stack drops one that arrives from its own
+ * address; for the same reason what a process of this node serves is never masqueraded.
+ */
+#ifndef LB_MASQUERADE_H
+#define LB_MASQUERADE_H
+
+#include "backend.h"
+#include "conntrack.h"
+#include "forward.h"
+#include "frontend.h"
+#include "maps.h"
+#include "packet.h"
+
+/* Whether the frontend asks for it, and its backend is no process of this node. */
+static __always_inline int lb_must_masquerade(const struct lb_desc *desc,
+					      const struct lb_choice *choice)
+{
+	if (!(desc->flags & LB_DESC_MASQUERADE))
+		return 0;
+	return !(choice->backend->flags & LB_BACKEND_LOCAL) ||
+	       !(lb_addr_flags_of(&choice->backend->addr) & LB_ADDR_NODE);
+}
+
+/* The node's primary address, for backends on this node. */
+static __always_inline int lb_masquerade_here(const struct lb_packet *pkt, struct lb_flow *flow)
+{
+	struct lb_settings *settings;
+	int zero = 0;
+
+	settings = lb_settings.lookup(&zero);
+	if (!settings)
+		return -LB_DROP_NO_SNAT_ADDRESS;
+	flow->to.saddr = pkt->is_ipv4 ? settings->node4 : settings->node6;
+	flow->reply_hook = LB_HOOK_POD_INGRESS;
+	flow->flags = LB_CT_SNAT;
+	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
+}
+
+/* The address of the device that the packet leaves by. */
+static __always_inline int lb_masquerade_elsewhere(const struct lb_packet *pkt,
+						   struct lb_flow *flow, __u32 ifindex)
+{
+	struct lb_device *device = lb_devices.lookup(&ifindex);
+
+	if (!device)
+		return -LB_DROP_NO_SNAT_ADDRESS;
+	flow->to.saddr = pkt->is_ipv4 ? device->snat4 : device->snat6;
+	flow->reply_hook = LB_HOOK_HOST_INGRESS;
+	flow->flags = LB_CT_SNAT;
+	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
+}
+
+static __always_inline int lb_masquerade(struct __sk_buff *skb, const struct lb_packet *pkt,
+					 const struct lb_choice *choice, struct lb_flow *flow,
+					 struct bpf_fib_lookup *fib)
+{
+	int verdict = lb_fib_lookup(fib, skb, pkt, &flow->to.daddr);
+
+	if (verdict)
+		return verdict;
+	if (choice->backend->flags & LB_BACKEND_LOCAL)
+		return lb_masquerade_here(pkt, flow);
+	return lb_masquerade_elsewhere(pkt, flow, fib->ifindex);
+}
+
+#endif

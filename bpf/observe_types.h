@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What is counted, and what is told of single flows. */
+#ifndef LB_OBSERVE_TYPES_H
+#define LB_OBSERVE_TYPES_H
+
+#include "service_types.h"
+
+/* Of one direction. bytes: payload of TCP, UDP or SCTP, so that all paths count the same. */
+struct lb_traffic {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/*
+ * connections: new ones and new flows. failed: the backend refused the connection, or did not
+ * answer. retransmits: known of connections that were translated at the socket.
+ */
+struct lb_counts {
+	__u64 connections;
+	__u64 refused;
+	__u64 dropped;
+	__u64 failed;
+	__u64 retransmits;
+	struct lb_traffic original;
+	struct lb_traffic reply;
+};
+
+/* Where drops are counted that belong to no device of the host. */
+enum lb_drop_place {
+	LB_DROP_AT_SOCKET = 0,
+	LB_DROP_AT_POD = 0x7fffffff,
+};
+
+/* ifindex: of a host device, or an enum lb_drop_place. */
+struct lb_drop_key {
+	__u32 reason;
+	__u32 ifindex;
+};
+
+enum lb_path {
+	LB_PATH_SOCKET = 1,
+	LB_PATH_TC = 2,
+};
+
+enum lb_flow_event {
+	LB_FLOW_START = 1,
+	LB_FLOW_END = 2,
+	LB_FLOW_REFUSED = 3,
+	LB_FLOW_DROPPED = 4,
+};
+
+/* How a flow ended. NO_ANSWER, BACKEND_REFUSED: it never was a connection. */
+enum lb_flow_end {
+	LB_END_CLOSED = 1,
+	LB_END_RESET = 2,
+	LB_END_TIMED_OUT = 3,
+	LB_END_NO_ANSWER = 4,
+	LB_END_BACKEND_REFUSED = 5,
+};
+
+enum lb_flow_source {
+	LB_FROM_THIS_NODE = 1,
+	LB_FROM_ELSEWHERE = 2,
+};
+
+#define LB_FLOW_RECORD_VERSION 1
+
+/*
+ * What lb_flows carries. Times: CLOCK_MONOTONIC, ns. end: of an END; reason, an enum
+ * lb_drop_reason: of REFUSED and DROPPED. hook: enum lb_hook, 0 at the socket. service, backend,
+ * generation: 0 where none was chosen. rtt: smoothed, microseconds, 0 = not known.
+ */
+struct lb_flow_record {
+	__u8 version;
+	__u8 event;
+	__u8 path;
+	__u8 end;
+	__u8 reason;
+	__u8 proto;
+	__u8 hook;
+	__u8 source;
+	__u64 time;
+	__u64 started;
+	struct lb_addr client;
+	struct lb_addr frontend;
+	struct lb_addr backend_addr;
+	__be16 client_port;
+	__be16 frontend_port;
+	__be16 backend_port;
+	__u16 flow_flags;
+	__u32 service;
+	__u32 backend;
+	__u32 generation;
+	__u32 desc_flags;
+	struct lb_traffic original;
+	struct lb_traffic reply;
+	__u32 rtt;
+	__u32 retransmits;
+};
+
+/* Why a record is missing; the index of lb_flow_lost. */
+enum lb_flow_lost {
+	LB_LOST_FULL = 0,
+	LB_LOST_RATE = 1,
+	LB_LOST_REASONS = 2,
+};
+
+/* buckets[n]: values of n significant bits, the last one: that and more. */
+#define LB_BUCKETS 40
+
+struct lb_histogram {
+	__u64 buckets[LB_BUCKETS];
+	__u64 sum;
+};
+
+/* Of ended flows. The index of lb_histograms: LB_HISTOGRAM_KINDS * (path - 1) + kind. */
+enum lb_histogram_kind {
+	LB_HISTOGRAM_DURATION = 0, /* microseconds */
+	LB_HISTOGRAM_RTT = 1,      /* microseconds */
+	LB_HISTOGRAM_BYTES = 2,    /* both directions */
+	LB_HISTOGRAM_KINDS = 3,
+};
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The checksum of SCTP behind other ports. It covers no addresses. */
+#ifndef LB_SCTP_H
+#define LB_SCTP_H
+
+#include "crc32c.h"
+#include "maps.h"
+#include "packet.h"
+
+/* From the byte order of CRC32c, which is not the network's, to the host's, or back. */
+static __always_inline __u32 lb_sctp_swap(__u32 little)
+{
+	return __builtin_bswap32(bpf_ntohl(little));
+}
+
+/*
+ * Notes what is to be repaired. Zero: the sender leaves the checksum to the device, which wants to
+ * find zero there. Of a packet in fragments nobody knows the length yet: it is translated only if
+ * its ports stay.
+ */
+static __always_inline int lb_sctp_note(struct __sk_buff *skb, const struct lb_packet *pkt,
+					const struct lb_tuple *to)
+{
+	struct lb_sctp_change *change;
+	__u32 before, after;
+	int zero = 0;
+
+	__builtin_memcpy(&before, &pkt->tuple.sport, sizeof(before));
+	__builtin_memcpy(&after, &to->sport, sizeof(after));
+	if (before == after || !pkt->crc)
+		return 0;
+	change = lb_sctp_changes.lookup(&zero);
+	if (!change || pkt->fragment)
+		return -1;
+	change->ports = before ^ after;
+	change->crc = pkt->crc;
+	change->len = pkt->len - (pkt->l4 - pkt->l3);
+	change->from_end = skb->len - pkt->l4 - offsetof(struct lb_sctp, crc);
+	return 0;
+}
+
+/*
+ * The last step of a program: the arithmetic is long, and here the verifier has nothing else in
+ * mind any more. Where the checksum is now is counted from the end: the front may have grown.
+ */
+static __always_inline void lb_sctp_repair(struct __sk_buff *skb)
+{
+	struct lb_sctp_change *change;
+	__u32 diff;
+	__le32 crc;
+	int zero = 0;
+
+	change = lb_sctp_changes.lookup(&zero);
+	if (!change || !change->ports)
+		return;
+	diff = lb_crc32c_multiply(lb_sctp_swap(change->ports), lb_crc32c_shift(change->len));
+	crc = change->crc ^ lb_sctp_swap(diff);
+	change->ports = 0;
+	bpf_skb_store_bytes(skb, skb->len - change->from_end, &crc, sizeof(crc), 0);
+}
+
+#endif

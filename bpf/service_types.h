@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What Services are in the maps: frontends, descriptors, backends, addresses, names. */
+#ifndef LB_SERVICE_TYPES_H
+#define LB_SERVICE_TYPES_H
+
+/* Both families: IPv4 as ::ffff:a.b.c.d. */
+struct lb_addr {
+	__be32 word[4];
+};
+
+/* What accepts traffic. The wildcard address of a family stands for any node address (NodePort). */
+struct lb_frontend_key {
+	struct lb_addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+};
+
+enum lb_frontend_type {
+	LB_CLUSTER_IP = 1,
+	LB_NODE_PORT = 2,
+	LB_EXTERNAL_IP = 3,
+	LB_LOAD_BALANCER = 4,
+};
+
+/* What a range without backends means for a new connection. */
+enum lb_if_empty {
+	LB_EMPTY_REFUSE = 1,
+	LB_EMPTY_DROP = 2,
+};
+
+/* lb_slots[base] to lb_slots[base + count - 1] name the backends. */
+struct lb_range {
+	__u32 base;
+	__u32 count;
+	__u32 if_empty;
+};
+
+enum lb_desc_flag {
+	LB_DESC_INTERNAL_LOCAL = 1 << 0,
+	LB_DESC_EXTERNAL_LOCAL = 1 << 1,
+	LB_DESC_SOURCE_RANGES = 1 << 2, /* clients must be in lb_src_ranges */
+	LB_DESC_MASQUERADE = 1 << 3,    /* the backend sees an address of this node */
+};
+
+/* What a frontend does. Immutable while lb_current names it. */
+struct lb_desc {
+	struct lb_frontend_key frontend;
+	__u32 service;
+	struct lb_range local;
+	struct lb_range others;
+	__u32 type;
+	__u32 flags;
+	__u32 affinity_timeout;
+	__u32 source_ranges;
+};
+
+/* A key of lb_src_ranges: source_ranges of a descriptor and a range, of which length bits count. */
+struct lb_source_range {
+	__u32 length;
+	__u32 source_ranges;
+	struct lb_addr addr;
+};
+
+enum lb_backend_flag {
+	LB_BACKEND_LOCAL = 1 << 0,
+	LB_BACKEND_TERMINATING = 1 << 1,
+	LB_BACKEND_USABLE = 1 << 2, /* some range of its Service port names it */
+	/* None does, but its endpoint serves: UDP flows that it has stay. */
+	LB_BACKEND_SERVING = 1 << 3,
+};
+
+/* One endpoint of one Service port. generation changes when the index is given to another one. */
+struct lb_backend {
+	struct lb_addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+	__u32 flags;
+	__u32 generation;
+	__u32 service;
+};
+
+/* Zero-terminated; for tools that have only the pins. */
+struct lb_name {
+	char ns[64];
+	char service[64];
+	char port[64];
+};
+
+/* Flags behind lb_addrs. An address without flags is known only for the flows it still has. */
+enum lb_addr_flag {
+	LB_ADDR_CLUSTER_IP = 1 << 0,
+	LB_ADDR_EXTERNAL = 1 << 1,
+	LB_ADDR_NODE = 1 << 2,
+	LB_ADDR_NODE_PORT = 1 << 3,
+};
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * TCP tells of the connections that were translated at the socket. Always 1: what TCP asks others
+ * meanwhile is left to them.
+ */
+#include "connection.h"
+
+#define LB_TCP_FLAG_FIN 0x01
+
+/* Of so many round trips one is looked at, by chance: each costs a look into a hash. */
+#define LB_FLUSH_CHANCE 8
+
+/* While both directions are open, or the other one alone is closed: the states do not lag then. */
+static __always_inline void lb_sock_ops_flush(struct bpf_sock_ops *ctx)
+{
+	struct lb_connection *connection;
+	struct lb_progress progress;
+	__u64 cookie, now;
+
+	if (bpf_get_prandom_u32() % LB_FLUSH_CHANCE)
+		return;
+	if (ctx->state != BPF_TCP_ESTABLISHED && ctx->state != BPF_TCP_CLOSE_WAIT)
+		return;
+	cookie = lb_get_socket_cookie(ctx);
+	now = lb_now();
+	connection = lb_connections.lookup(&cookie);
+	if (!connection || (__s64)(now - connection->flushed) < (__s64)LB_FLUSH_INTERVAL)
+		return;
+	connection->flushed = now;
+	lb_connection_flush(ctx, connection, &progress);
+}
+
+static __always_inline void lb_sock_ops_mark(struct bpf_sock_ops *ctx, __u8 state)
+{
+	__u64 cookie = lb_get_socket_cookie(ctx);
+	struct lb_connection *connection = lb_connections.lookup(&cookie);
+
+	if (connection)
+		connection->state |= state;
+}
+
+int lb_sock_ops(struct bpf_sock_ops *ctx)
+{
+	__u32 op = ctx->op;
+
+	if (op == BPF_SOCK_OPS_RTT_CB)
+		lb_sock_ops_flush(ctx);
+	else if (op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+		lb_connection_open(ctx);
+	else if (op == BPF_SOCK_OPS_STATE_CB)
+		lb_connection_move(ctx, ctx->args[0], ctx->args[1]);
+	else if (op == BPF_SOCK_OPS_RTO_CB && ctx->args[2])
+		lb_sock_ops_mark(ctx, LB_CONN_TIMED_OUT);
+	else if (op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB && ctx->skb_tcp_flags & LB_TCP_FLAG_FIN)
+		lb_sock_ops_mark(ctx, LB_CONN_PEER_FIN);
+	return 1;
+}

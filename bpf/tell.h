@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What is told of flows at tc: how they begin, how they end, and which did not come about. */
+#ifndef LB_TELL_H
+#define LB_TELL_H
+
+#include "conntrack.h"
+#include "counters.h"
+#include "flow.h"
+#include "frontend.h"
+#include "packet.h"
+
+/* key: of the original direction. */
+static __always_inline void lb_record_client(struct lb_flow_record *record,
+					     const struct lb_tuple *key, int hook)
+{
+	record->hook = hook;
+	record->proto = key->proto;
+	record->source = hook == LB_HOOK_HOST_INGRESS ? LB_FROM_ELSEWHERE : LB_FROM_THIS_NODE;
+	record->client = key->saddr;
+	record->client_port = key->sport;
+	record->frontend = key->daddr;
+	record->frontend_port = key->dport;
+}
+
+static __always_inline void lb_tell_begin(const struct lb_packet *pkt, const struct lb_flow *flow)
+{
+	struct lb_flow_record *record;
+
+	if (!(flow->flags & LB_CT_SAMPLED))
+		return;
+	record = lb_flow_record_of(LB_FLOW_START, LB_PATH_TC);
+	if (!record)
+		return;
+	lb_record_client(record, &pkt->tuple, flow->hook);
+	record->started = record->time;
+	record->backend_addr = flow->to.daddr;
+	record->backend_port = flow->to.dport;
+	record->flow_flags = flow->flags;
+	record->service = flow->service;
+	record->backend = flow->backend;
+	record->generation = flow->generation;
+	record->desc_flags = flow->desc_flags;
+	lb_flow_tell(record);
+}
+
+static __always_inline void lb_tell_end(const struct lb_tuple *key,
+					const struct lb_conntrack *original,
+					const struct lb_conntrack *reply, int end)
+{
+	struct lb_flow_record *record;
+
+	if (!(original->flags & LB_CT_SAMPLED))
+		return;
+	record = lb_flow_record_of(LB_FLOW_END, LB_PATH_TC);
+	if (!record)
+		return;
+	lb_record_client(record, key, original->hook);
+	record->end = end;
+	record->started = original->created;
+	record->backend_addr = original->to.daddr;
+	record->backend_port = original->to.dport;
+	record->flow_flags = original->flags;
+	record->service = original->service;
+	record->backend = original->backend;
+	record->generation = original->generation;
+	record->desc_flags = original->desc_flags;
+	record->original.packets = original->packets;
+	record->original.bytes = original->bytes;
+	record->reply.packets = reply->packets;
+	record->reply.bytes = reply->bytes;
+	lb_flow_tell(record);
+}
+
+/*
+ * Once for each flow, and only while both its entries are there. They are told of when the packet
+ * is ready: here the verifier would follow it often.
+ */
+static __always_inline void lb_flow_end(struct lb_packet *pkt, struct lb_conntrack *entry,
+					struct lb_conntrack *other, int end)
+{
+	struct lb_ending *ending;
+	int zero = 0;
+
+	ending = lb_endings.lookup(&zero);
+	if (!ending || (lb_ct_state(entry) | lb_ct_state(other)) & LB_CT_ENDED)
+		return;
+	entry->state |= LB_CT_ENDED;
+	other->peer_state |= LB_CT_ENDED;
+	ending->entries[0] = *entry;
+	ending->entries[1] = *other;
+	ending->key = pkt->tuple;
+	ending->end = end;
+}
+
+/* Another packet has ended it at the same time, and tells of it. */
+static __always_inline void lb_flow_end_elsewhere(void)
+{
+	struct lb_ending *ending;
+	int zero = 0;
+
+	ending = lb_endings.lookup(&zero);
+	if (ending)
+		ending->end = 0;
+}
+
+/* Of the flow that the packet has ended, if it has. */
+static __always_inline void lb_flow_tell_end(void)
+{
+	struct lb_conntrack *original, *reply;
+	struct lb_ending *ending;
+	int zero = 0;
+
+	ending = lb_endings.lookup(&zero);
+	if (!ending || !ending->end)
+		return;
+	original = &ending->entries[0];
+	reply = &ending->entries[1];
+	if (original->direction == LB_DIR_REPLY) {
+		original = reply;
+		reply = &ending->entries[0];
+		lb_tuple_reverse(&ending->key, &reply->to);
+	}
+	if (ending->end == LB_END_BACKEND_REFUSED)
+		lb_count_failed(original->frontend, original->service, original->backend,
+				original->generation);
+	else
+		lb_histograms_add(LB_PATH_TC, lb_now() - original->created,
+				  original->bytes + reply->bytes);
+	lb_tell_end(&ending->key, original, reply, ending->end);
+	ending->end = 0;
+}
+
+static __always_inline void lb_tell_failure(const struct lb_packet *pkt, const struct lb_desc *desc,
+					    int hook, int reason)
+{
+	int is_refused = reason == LB_DROP_NO_ENDPOINT || reason == LB_DROP_UNKNOWN_PORT;
+	struct lb_flow_record *record;
+
+	record = lb_flow_record_of(is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED, LB_PATH_TC);
+	if (!record)
+		return;
+	lb_record_client(record, &pkt->tuple, hook);
+	record->reason = reason;
+	if (desc) {
+		record->service = desc->service;
+		record->desc_flags = desc->flags;
+	}
+	lb_flow_tell(record);
+}
+
+/* A packet that is too big, or has come too far, does not keep the flow from coming about. */
+static __always_inline void lb_flow_fail(const struct lb_packet *pkt, const struct lb_match *match,
+					 int hook, int verdict)
+{
+	if (verdict == -LB_DROP_TOO_BIG || verdict == -LB_DROP_TTL_EXCEEDED)
+		return;
+	if (match->desc && verdict != -LB_DROP_UNKNOWN_PORT)
+		lb_count_failure(match->index, verdict);
+	lb_tell_failure(pkt, match->desc, hook, -verdict);
+}
+
+#endif

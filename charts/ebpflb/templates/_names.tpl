@@ -1,0 +1,61 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+{{- /* Names and labels that several objects share. */ -}}
+
+{{- define "ebpflb.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "ebpflb.fullname" -}}
+{{- $name := include "ebpflb.name" . -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- .Values.fullnameOverride | default $full | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "ebpflb.serviceAccountName" -}}
+{{- .Values.serviceAccount.name | default (include "ebpflb.fullname" .) -}}
+{{- end -}}
+
+{{- define "ebpflb.image" -}}
+{{- $version := printf ":%s" (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- $digest := .Values.image.digest -}}
+{{- .Values.image.repository -}}{{- ternary (printf "@%s" $digest) $version (ne $digest "") -}}
+{{- end -}}
+
+{{- define "ebpflb.releaseLabels" -}}
+app.kubernetes.io/name: {{ include "ebpflb.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- /* Of the agent's pods. Cannot change in the life of a release. */ -}}
+{{- define "ebpflb.selector" -}}
+{{ include "ebpflb.releaseLabels" . }}
+app.kubernetes.io/component: agent
+{{- end -}}
+
+{{- define "ebpflb.labels" -}}
+{{ include "ebpflb.releaseLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- /* "IP:PORT" as the agent wants it, of an address that may be empty or IPv6. */ -}}
+{{- define "ebpflb.bindAddress" -}}
+{{- $host := .bindAddress -}}
+{{- ternary (printf "[%s]" $host) $host (contains ":" $host) -}}:{{ .port | int }}
+{{- end -}}
+
+{{- define "ebpflb.metricsAddress" -}}
+{{- if .Values.metrics.enabled -}}
+{{- include "ebpflb.bindAddress" .Values.metrics -}}
+{{- else -}}
+127.0.0.1:{{ .Values.metrics.port | int }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Annotations of a hook: (list EVENT WEIGHT). Gone when it has succeeded. */ -}}
+{{- define "ebpflb.hook" -}}
+helm.sh/hook: {{ index . 0 }}
+helm.sh/hook-weight: {{ index . 1 | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings file under watch: a new content ends the agent, which is then started with it."""
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+from ebpflb.errors import ConfigError
+from ebpflb.log import fields
+from ebpflb.settings_file import FileVersion, digest
+from ebpflb.source.watch import Watch
+
+_log = logging.getLogger("ebpflb.agent")
+
+
+@contextmanager
+def config_watched(file: FileVersion | None, changed: Callable[[], None]) -> Iterator[None]:
+    """Call changed() once, from a thread, when a file no longer has the content that was read.
+
+    A file that is missing, as for a moment while it is written anew, has not changed; nor has one
+    that is written with what it had. No file: nothing to do. Raises ConfigError if the machine
+    cannot watch.
+    """
+    if file is None:
+        yield
+        return
+    watch = _watch(file.path)
+    _look(watch)
+    stop = os.eventfd(0)
+    follow = partial(_follow, watch, stop, file, is_changed=_is_changed(file), changed=changed)
+    thread = threading.Thread(target=follow, name="ebpflb-config", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.eventfd_write(stop, 1)
+        thread.join()
+        os.close(stop)
+
+
+def _watch(path: Path) -> Watch:
+    try:
+        return Watch(str(path.absolute()))
+    except OSError as error:
+        advice = "raise the sysctl fs.inotify.max_user_instances"
+        raise ConfigError(
+            f"settings file {path}: no inotify: {error.strerror}; {advice}"
+        ) from error
+
+
+def _follow(
+    watch: Watch, stop: int, file: FileVersion, *, is_changed: bool, changed: Callable[[], None]
+) -> None:
+    poller = select.poll()
+    poller.register(stop, select.POLLIN)
+    poller.register(watch.fileno(), select.POLLIN)
+    with closing(watch):
+        while not is_changed:
+            if not _wait(watch, poller, stop):
+                return
+            is_changed = _is_changed(file)
+    shown = fields(path=file.path)
+    _log.info("the settings file has changed, ending to be started anew", extra=shown)
+    changed()
+
+
+def _wait(watch: Watch, poller: select.poll, stop: int) -> bool:
+    """Wait until the file was written, or its path leads elsewhere; false when it is over."""
+    while stop not in dict(poller.poll()):
+        touched = watch.read()
+        if touched.anew:
+            _look(watch)
+        if touched.anew or touched.changed:
+            return True
+    return False
+
+
+def _look(watch: Watch) -> None:
+    """Follow the path to where it leads now."""
+    try:
+        watch.follow()
+    except OSError as error:
+        _log.debug("the settings file is not there", extra=fields(error=error.strerror))
+
+
+def _is_changed(file: FileVersion) -> bool:
+    try:
+        return digest(file.path.read_bytes()) != file.digest
+    except OSError:
+        return False

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts that measure what the kernel does, put together."""
+
+from collections.abc import Mapping
+
+from ebpflb.agent.first_connections import FirstConnections, FirstConnectionsThread
+from ebpflb.agent.kernel import Kernel
+from ebpflb.agent.places import Places
+from ebpflb.agent.reader import Reader, Shown
+from ebpflb.config import Settings
+from ebpflb.observe.metrics import Metrics
+from ebpflb.observe.shared_page import SharedPage
+
+
+class Measuring:
+    """Of one agent. `page` is /metrics."""
+
+    def __init__(
+        self, settings: Settings, kernel: Kernel, places: Places, records: Mapping[str, int]
+    ) -> None:
+        """`records`: of flows so far, by event."""
+        shown = Shown(settings.metrics_services, settings.metrics_backends)
+        self._reader = Reader(kernel, places, shown, records)
+        self.metrics = Metrics(kernel.families, self._reader.read)
+        self.page = SharedPage(self.metrics.page)
+        first = FirstConnections(self.metrics.first_connection)
+        self._first = FirstConnectionsThread(first, lambda: kernel.maps, kernel.written)
+
+    def begin(self) -> None:
+        """All is in force: from now on it is known since when something is there."""
+        self._reader.begin()
+        self._first.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._first.stop()

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ebpflb doctor: what on this node keeps Services from working, or soon may."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ebpflb.cli.agent_pages import fetch, fetch_json
+from ebpflb.cli.pinned import bpffs_option, pin_root
+from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.cli.status import ask_agent
+from ebpflb.config import METRICS_BIND_ADDRESS, setting
+from ebpflb.errors import ProbeError
+
+if TYPE_CHECKING:
+    from ebpflb.dataplane.finding import Finding
+
+_DEVICES = ("host-devices", "workload-devices", "nodeport-addresses", "bind-address")
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The settings that say which devices are served: see DeviceSettings."""
+
+    host_devices: tuple[str, ...]
+    workload_devices: tuple[str, ...]
+    nodeport_addresses: tuple[str, ...]
+    bind_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The answer. `healthy`: no warning and no error is among the findings."""
+
+    healthy: bool
+    findings: "list[Finding]"
+
+
+@click.command(
+    epilog="""\b
+Works with an agent and without one, and changes nothing. What the agent was told (devices, cgroup)
+is asked of it; without an agent it is what the environment says, or the default.
+
+\b
+Exit status 0: nothing but `ok` and `note`; 1: a `warning` (something may fail) or an `error`
+(something does fail).
+
+\b
+Examples:
+  ebpflb doctor
+  ebpflb doctor -o json | jq '.findings[] | select(.severity == "error")'
+  kubectl -n kube-system exec ds/ebpflb -- ebpflb doctor
+"""
+)
+@bpffs_option
+@click.option("--cgroup-root", metavar="DIR", help="The cgroup of the socket hooks.  [the agent's]")
+@click.option(
+    "--metrics-bind-address",
+    metavar="IP:PORT",
+    help=f"Where to ask the agent, as told to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
+)
+@output_option
+def doctor(
+    bpffs_root: str | None,
+    cgroup_root: str | None,
+    metrics_bind_address: str | None,
+    output: Output,
+) -> None:
+    """Look for what keeps Services from working on this node: one line each, and what to do."""
+    if os.geteuid() != 0:
+        raise ProbeError("`ebpflb doctor` needs root: run it as root or with sudo")
+    address = setting("metrics-bind-address", metrics_bind_address, os.environ)
+    told = _told(address)
+    found = [*_of_agent(address, told), *_of_node(pin_root(bpffs_root), cgroup_root, told)]
+    diagnosis = Diagnosis(not any(each.is_trouble for each in found), found)
+    emit(diagnosis, output, lambda: _lines(diagnosis))
+    if not diagnosis.healthy:
+        raise click.exceptions.Exit(1)
+
+
+def _told(address: str) -> Mapping[str, Any]:
+    """The settings in force by option, as the agent tells them; none without an agent."""
+    settings = (fetch_json(address, "/configz") or {}).get("ebpflb")
+    return settings if isinstance(settings, dict) else {}
+
+
+def _of_agent(address: str, told: Mapping[str, Any]) -> "Iterator[Finding]":
+    from ebpflb.cli.doctor_agent import (
+        check_agent,
+        check_health_port,
+        check_query_socket,
+        check_triggers,
+    )
+
+    status = ask_agent(address)
+    yield from check_agent(status, address)
+    if status is None:
+        return
+    health = told.get("healthz-bind-address", "")
+    yield from check_health_port(fetch(health, "/healthz"), health)
+    yield from check_query_socket(told.get("query-socket") or "")
+    if metrics := fetch(address, "/metrics"):
+        yield from check_triggers(metrics.body.decode(errors="replace"))
+
+
+def _of_node(root: Path, cgroup_root: str | None, told: Mapping[str, Any]) -> "Iterable[Finding]":
+    from ebpflb.dataplane.doctor import Node, examine
+
+    devices = Devices(*(_setting(name, told) for name in _DEVICES))
+    return examine(Node(root, _cgroup(cgroup_root, told), devices))
+
+
+def _setting(name: str, told: Mapping[str, Any]) -> Any:
+    value = told[name] if name in told else setting(name, None, os.environ)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _cgroup(flag: str | None, told: Mapping[str, Any]) -> Path:
+    """The agent may have its own mounts: what it calls the directory counts if it is there."""
+    of_agent = Path(told.get("cgroup-root", ""))
+    if flag is None and of_agent.is_absolute() and of_agent.is_dir():
+        return of_agent
+    chosen: Path = setting("cgroup-root", flag, os.environ)
+    return chosen
+
+
+def _lines(diagnosis: Diagnosis) -> Iterator[str]:
+    for each in diagnosis.findings:
+        where = f"{each.where}: " if each.where else ""
+        advice = f" -> {each.advice}" if each.advice else ""
+        yield f"{each.severity:7}  {each.check:10}  {where}{each.what}{advice}"
+    troubles = [each for each in diagnosis.findings if each.is_trouble]
+    yield ""
+    errors = sum(each.severity == "error" for each in troubles)
+    yield f"{_counted(errors, 'error')}, {_counted(len(troubles) - errors, 'warning')}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

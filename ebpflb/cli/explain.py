@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ebpflb explain: what would become of a new connection on this node, and why."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ebpflb.cli.agent_socket import query_socket_option
+from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
+from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.config import setting
+from ebpflb.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ebpflb.cli.explain_question import Place, Target
+    from ebpflb.dataplane.explained import Client
+    from ebpflb.dataplane.lookups import Lookups
+    from ebpflb.model.address import Address, Family
+
+_WORKS, _FAILS, _DIFFER, _NOT_OURS = 0, 1, 3, 4
+
+
+def _source(_ctx: click.Context, _param: click.Parameter, text: str) -> "Place":
+    from ebpflb.cli.explain_question import parse_source
+
+    try:
+        return parse_source(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _target(_ctx: click.Context, _param: click.Parameter, text: str) -> "Target":
+    from ebpflb.cli.explain_question import parse_target
+
+    try:
+        return parse_target(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(
+    epilog="""\b
+SRC  host            a process of this node
+     10.1.0.5        a pod or somebody elsewhere, by address
+     default/web-0   a pod, by name
+     With a port (10.1.0.5:40000, [fd00::5]:40000) the flow that has it counts.
+DST  10.96.0.10:80, [fd00::10]:80, default/web, default/web:http,
+     web.default.svc:80; TCP unless /udp or /sctp stands behind it
+
+\b
+Exit status:
+  0  it works: translated to a backend
+  1  it fails: refused, dropped, or meant for a frontend but translated nowhere; or an error
+  2  a wrong command line
+  3  the kernel and the agent's model differ
+  4  none of ours: passes untouched
+
+\b
+Examples:
+  ebpflb explain host default/kubernetes
+  ebpflb explain 10.1.0.5 10.96.0.10:53/udp
+  ebpflb explain 198.51.100.7 192.0.2.1:30080 -o json | jq .verdict
+"""
+)
+@click.argument("source", metavar="SRC", callback=_source)
+@click.argument("target", metavar="DST", callback=_target)
+@bpffs_option
+@query_socket_option
+@output_option
+def explain(
+    source: "Place",
+    target: "Target",
+    bpffs_root: str | None,
+    query_socket: str | None,
+    output: Output,
+) -> None:
+    """Say what would become of a connection from SRC to DST on this node, and why.
+
+    Walks the programs' decision on the live maps, and compares with what the agent wants. Without
+    an agent the maps alone are explained. Nothing is sent.
+    """
+    from ebpflb.cli.explain_agent import AgentModel
+    from ebpflb.cli.explain_answer import answer
+    from ebpflb.cli.explain_names import Names
+    from ebpflb.cli.explain_text import show
+    from ebpflb.dataplane.lookups import Lookups
+    from ebpflb.dataplane.routes import route_to
+
+    lookups = Lookups(open_pins(pin_root(bpffs_root))[1])
+    agent = AgentModel(setting("query-socket", query_socket, os.environ))
+    names = Names(lookups, agent)
+    addresses = names.addresses(source)
+    key = names.frontend(target, _families(addresses))
+    client = _client(lookups, source, addresses, key.address)
+    found = {"note": _note(source, client), **answer(lookups, agent, client, key, route_to)}
+    if output == "table":
+        show(found)
+    else:
+        emit(found, output, lambda: ())
+    raise click.exceptions.Exit(exit_status(found))
+
+
+def exit_status(found: dict[str, Any]) -> int:
+    """As --help says."""
+    if found["agree"] is False:
+        return _DIFFER
+    if found["verdict"] == "translated":
+        return _WORKS
+    is_ours = found["kernel"]["frontend"] or found["verdict"] != "passes"
+    return _FAILS if is_ours else _NOT_OURS
+
+
+def _note(source: "Place", client: "Client") -> str:
+    from ebpflb.dataplane.explained import ClientKind
+
+    if source.name and client.kind is ClientKind.OUTSIDE:
+        return "a pod of another node, which decides first: ask there too"
+    return ""
+
+
+def _families(addresses: "list[Address]") -> "list[Family]":
+    from ebpflb.model.address import family_of
+
+    return list(dict.fromkeys(map(family_of, addresses)))
+
+
+def _client(
+    lookups: "Lookups", source: "Place", addresses: "list[Address]", target: "Address"
+) -> "Client":
+    from ebpflb.dataplane.client import client_at, host_client
+    from ebpflb.dataplane.routes import route_to
+    from ebpflb.model.address import family_of
+
+    family, port = family_of(target), int(source.port or 0)
+    if not addresses:
+        return host_client(lookups, family, port)
+    for address in addresses:
+        if family_of(address) is family:
+            return client_at(lookups, address, family, port, route_to)
+    raise ConfigError(f"SRC has no IPv{int(family)} address, and DST is one")

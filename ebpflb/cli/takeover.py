@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ebpflb takeover: remove what kube-proxy has left on this node, once the agent serves it."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.cli.status import ask_agent
+from ebpflb.config import METRICS_BIND_ADDRESS, setting
+from ebpflb.errors import EbpflbError, ProbeError
+
+if TYPE_CHECKING:
+    from ebpflb.dataplane.kube_proxy import Removed
+
+_PAUSE = 0.5
+# Fields of /status with what is not served, and how that is said.
+_TROUBLES = {
+    "source_errors": "cannot read",
+    "attach_errors": "is not attached to",
+    "refused": "does not serve",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """The answer. `obstacles`: why it would be refused now; only a dry run or --force has any."""
+
+    dry_run: bool
+    obstacles: tuple[str, ...]
+    removed: "Removed"
+
+
+@click.command(
+    epilog="""\b
+Established connections through kube-proxy's iptables and nftables rules go on, those through ipvs
+end. docs/takeover.md describes the way there and back.
+
+\b
+Examples:
+  ebpflb takeover --dry-run
+  ebpflb takeover --wait 60
+  ebpflb takeover -o json
+"""
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="How long to wait for the agent to be in sync and for kube-proxy to end.  [0]",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Remove it whatever the agent says, and also while kube-proxy runs.",
+)
+@click.option(
+    "--metrics-bind-address",
+    metavar="IP:PORT",
+    help=f"Where to ask the agent, as told to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
+)
+@output_option
+def takeover(
+    dry_run: bool, wait: float, force: bool, metrics_bind_address: str | None, output: Output
+) -> None:
+    """Remove kube-proxy's iptables, nftables and ipvs state. Stop kube-proxy first.
+
+    Refused unless the agent is in sync and serves everything. Rules of others, the kubelet's too,
+    stay as they are. Taking over twice does no harm.
+    """
+    from ebpflb.dataplane.kube_proxy import remove_kube_proxy
+
+    if os.geteuid() != 0:
+        raise ProbeError("`ebpflb takeover` needs root: run it as root or with sudo")
+    address = setting("metrics-bind-address", metrics_bind_address, os.environ)
+    obstacles = _wait_without(lambda: find_obstacles(address), 0.0 if dry_run or force else wait)
+    if obstacles and not (dry_run or force):
+        raise EbpflbError(f"not taken over: {'; '.join(obstacles)} (--force does it all the same)")
+    done = Takeover(dry_run, tuple(obstacles), remove_kube_proxy(dry_run))
+    emit(done, output, lambda: _lines(done))
+
+
+def find_obstacles(metrics_address: str) -> list[str]:
+    """Why kube-proxy's state must not be removed now."""
+    from ebpflb.dataplane.kube_proxy_process import running_kube_proxies
+
+    obstacles = [*_of_agent(metrics_address)]
+    if pids := running_kube_proxies():
+        which = ", ".join(map(str, pids))
+        obstacles.append(f"kube-proxy runs here (pid {which}) and would write its rules again")
+    return obstacles
+
+
+def _of_agent(metrics_address: str) -> Iterator[str]:
+    agent = ask_agent(metrics_address)
+    if agent is None:
+        yield f"no agent answers at {metrics_address or '(no address)'}"
+        return
+    if not agent["in_sync"]:
+        yield "the agent is not in sync"
+    elif not agent["services"]:
+        yield "the agent serves no Service"
+    for key, what in _TROUBLES.items():
+        yield from (f"the agent {what} {place}: {text}" for place, text in agent[key].items())
+
+
+def _wait_without(look: Callable[[], list[str]], seconds: float) -> list[str]:
+    """What `look` finds, as soon as that is nothing or the time is over."""
+    end = time.monotonic() + seconds
+    while (found := look()) and (left := end - time.monotonic()) > 0:
+        time.sleep(min(_PAUSE, left))
+    return found
+
+
+def _lines(done: Takeover) -> Iterator[str]:
+    removed = done.removed
+    verb = "would remove" if done.dry_run else "removed"
+    yield from (f"{verb} {line}" for line in removed.lines() or ())
+    if not removed.lines():
+        yield "nothing to remove"
+    yield from (f"kept {line}" for line in removed.kept)
+    yield from (f"not looked at: {line}" for line in removed.unseen)
+    yield from (f"warning: {line}" for line in removed.warnings)
+    if done.dry_run:
+        yield from (f"would be refused: {line}" for line in done.obstacles)

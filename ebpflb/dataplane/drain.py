@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Before the programs go: nothing new begins here, and the flows that are there may end."""
+
+import time
+from collections.abc import Callable
+
+from ebpflb.dataplane.enums import CtState, Direction
+from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.structs import Conntrack
+
+_LOOK_SECONDS = 0.2
+# A handshake under way is in no table of established flows yet.
+_SHORTEST_SECONDS = 1.0
+
+_DIRECTION = Conntrack.direction.offset
+_STATE, _PEER_STATE = Conntrack.state.offset, Conntrack.peer_state.offset
+_ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
+
+
+def drain(
+    maps: MapSet,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Take all frontends away, and wait until the TCP flows at tc have ended.
+
+    New connections are for whoever else serves them. Returns how many flows are left after so many
+    seconds. MapError.
+    """
+    _take_frontends_away(maps)
+    began = clock()
+    while True:
+        sleep(_LOOK_SECONDS)
+        passed, left = clock() - began, _open_flows(maps)
+        if passed >= seconds or (not left and passed >= _SHORTEST_SECONDS):
+            return left
+
+
+def _take_frontends_away(maps: MapSet) -> None:
+    """First the flags: without them no packet is refused because its port is unknown."""
+    flags, frontends = maps["lb_addr_flags"], maps["lb_frontends"]
+    nothing = bytes(flags.value_size)
+    flags.update_batch([(key, nothing) for key, value in flags.items() if value != nothing])
+    frontends.delete_batch([key for key, _ in frontends.items()])
+
+
+def _open_flows(maps: MapSet) -> int:
+    """A flow has one entry in its original direction, what is reserved for other NAT none."""
+    return sum(
+        value[_DIRECTION] == _ORIGINAL and not (value[_STATE] | value[_PEER_STATE]) & _CLOSED
+        for _, value in maps["lb_conntrack"].items()
+    )

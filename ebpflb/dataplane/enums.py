@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mirror of the enums in bpf/types.h and the files it includes: same names, same values."""
+
+from enum import IntEnum, IntFlag
+
+
+class FrontendType(IntEnum):
+    """enum lb_frontend_type."""
+
+    LB_CLUSTER_IP = 1
+    LB_NODE_PORT = 2
+    LB_EXTERNAL_IP = 3
+    LB_LOAD_BALANCER = 4
+
+
+class IfEmpty(IntEnum):
+    """enum lb_if_empty."""
+
+    LB_EMPTY_REFUSE = 1
+    LB_EMPTY_DROP = 2
+
+
+class DescFlag(IntFlag):
+    """enum lb_desc_flag."""
+
+    LB_DESC_INTERNAL_LOCAL = 1
+    LB_DESC_EXTERNAL_LOCAL = 2
+    LB_DESC_SOURCE_RANGES = 4
+    LB_DESC_MASQUERADE = 8
+
+
+class BackendFlag(IntFlag):
+    """enum lb_backend_flag."""
+
+    LB_BACKEND_LOCAL = 1
+    LB_BACKEND_TERMINATING = 2
+    LB_BACKEND_USABLE = 4
+    LB_BACKEND_SERVING = 8
+
+
+class AddrFlag(IntFlag):
+    """enum lb_addr_flag."""
+
+    LB_ADDR_CLUSTER_IP = 1
+    LB_ADDR_EXTERNAL = 2
+    LB_ADDR_NODE = 4
+    LB_ADDR_NODE_PORT = 8
+
+
+class DeviceKind(IntEnum):
+    """enum lb_device_kind."""
+
+    LB_DEVICE_HOST = 1
+    LB_DEVICE_WORKLOAD = 2
+
+
+class DeviceFlag(IntFlag):
+    """enum lb_device_flag."""
+
+    LB_DEVICE_ETHERNET = 1
+
+
+class NetnsFlag(IntFlag):
+    """enum lb_netns_flag."""
+
+    LB_NETNS_HOST = 1
+    LB_NETNS_COVERED = 2
+
+
+class SettingFlag(IntFlag):
+    """enum lb_setting_flag."""
+
+    LB_SETTING_SOCKET_HOST = 1
+    LB_SETTING_LOCALHOST = 2
+
+
+class Direction(IntEnum):
+    """enum lb_direction."""
+
+    LB_DIR_ORIGINAL = 1
+    LB_DIR_REPLY = 2
+
+
+class Hook(IntEnum):
+    """enum lb_hook."""
+
+    LB_HOOK_RESERVED = 0
+    LB_HOOK_HOST_INGRESS = 1
+    LB_HOOK_HOST_EGRESS = 2
+    LB_HOOK_POD_INGRESS = 3
+    LB_HOOK_POD_EGRESS = 4
+
+
+class CtState(IntFlag):
+    """enum lb_ct_state."""
+
+    LB_CT_SYN = 1
+    LB_CT_ACK = 2
+    LB_CT_PEER_FIN = 4
+    LB_CT_CLOSED = 8
+    LB_CT_ESTABLISHED = 16
+    LB_CT_FIN_ACKED = 32
+    LB_CT_RETRIED = 64
+    LB_CT_ENDED = 128
+
+
+class CtFlag(IntFlag):
+    """enum lb_ct_flag."""
+
+    LB_CT_SNAT = 1
+    LB_CT_HAIRPIN = 2
+    LB_CT_TO_HOST = 4
+    LB_CT_SAMPLED = 8
+
+
+class ConnectionState(IntFlag):
+    """enum lb_connection_state."""
+
+    LB_CONN_SAMPLED = 1
+    LB_CONN_ESTABLISHED = 2
+    LB_CONN_FIN_ACKED = 4
+    LB_CONN_PEER_FIN = 8
+    LB_CONN_TIMED_OUT = 16
+
+
+class DropReason(IntEnum):
+    """enum lb_drop_reason, without its count."""
+
+    LB_DROP_NO_ENDPOINT = 1
+    LB_DROP_NO_LOCAL_ENDPOINT = 2
+    LB_DROP_UNKNOWN_PORT = 3
+    LB_DROP_SNAT_PORTS = 4
+    LB_DROP_CONNTRACK_FULL = 5
+    LB_DROP_TTL_EXCEEDED = 6
+    LB_DROP_TOO_BIG = 7
+    LB_DROP_NO_ROUTE = 8
+    LB_DROP_NO_SNAT_ADDRESS = 9
+    LB_DROP_REWRITE = 10
+    LB_DROP_SOURCE_RANGE = 11
+    LB_DROP_UNUSED_ADDRESS = 12
+
+
+class DropPlace(IntEnum):
+    """enum lb_drop_place."""
+
+    LB_DROP_AT_SOCKET = 0
+    LB_DROP_AT_POD = 0x7FFFFFFF
+
+
+class FlowPath(IntEnum):
+    """enum lb_path."""
+
+    LB_PATH_SOCKET = 1
+    LB_PATH_TC = 2
+
+
+class FlowEvent(IntEnum):
+    """enum lb_flow_event."""
+
+    LB_FLOW_START = 1
+    LB_FLOW_END = 2
+    LB_FLOW_REFUSED = 3
+    LB_FLOW_DROPPED = 4
+
+
+class FlowEnd(IntEnum):
+    """enum lb_flow_end."""
+
+    LB_END_CLOSED = 1
+    LB_END_RESET = 2
+    LB_END_TIMED_OUT = 3
+    LB_END_NO_ANSWER = 4
+    LB_END_BACKEND_REFUSED = 5
+
+
+class FlowSource(IntEnum):
+    """enum lb_flow_source."""
+
+    LB_FROM_THIS_NODE = 1
+    LB_FROM_ELSEWHERE = 2
+
+
+class FlowLost(IntEnum):
+    """enum lb_flow_lost, without its count."""
+
+    LB_LOST_FULL = 0
+    LB_LOST_RATE = 1
+
+
+class HistogramKind(IntEnum):
+    """enum lb_histogram_kind, without its count."""
+
+    LB_HISTOGRAM_DURATION = 0
+    LB_HISTOGRAM_RTT = 1
+    LB_HISTOGRAM_BYTES = 2
+
+
+ENUMS: tuple[type[IntEnum | IntFlag], ...] = (
+    FrontendType,
+    IfEmpty,
+    DescFlag,
+    BackendFlag,
+    AddrFlag,
+    DeviceKind,
+    DeviceFlag,
+    NetnsFlag,
+    SettingFlag,
+    Direction,
+    Hook,
+    CtState,
+    CtFlag,
+    ConnectionState,
+    DropReason,
+    DropPlace,
+    FlowPath,
+    FlowEvent,
+    FlowEnd,
+    FlowSource,
+    FlowLost,
+    HistogramKind,
+)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flows that there are already: of one tuple as tc finds it, and of a client in all."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from sys import byteorder
+from typing import NamedTuple
+
+from ebpflb.dataplane.enums import BackendFlag, CtFlag, CtState, Direction, Hook
+from ebpflb.dataplane.explained import Candidate, Client, ClientKind, Fate, Rewrite
+from ebpflb.dataplane.lookups import Chosen, Lookups, seconds_since
+from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.records import BackendRecord
+from ebpflb.dataplane.structs import Addr, Conntrack, Socket, SocketKey, Tuple
+from ebpflb.model.address import Address, Protocol, format_address
+from ebpflb.model.plan import FrontendKey
+
+_USABLE = BackendFlag.LB_BACKEND_USABLE
+_SERVING = _USABLE | BackendFlag.LB_BACKEND_SERVING
+_FLOWS = ("lb_conntrack", "lb_ct_short")
+_HOOKS = {
+    ClientKind.HOST: Hook.LB_HOOK_HOST_EGRESS,
+    ClientKind.POD: Hook.LB_HOOK_POD_INGRESS,
+    ClientKind.OUTSIDE: Hook.LB_HOOK_HOST_INGRESS,
+}
+
+
+class KnownFlow(NamedTuple):
+    """What an entry of conntrack makes of a packet that opens a connection or goes on with one."""
+
+    fate: Fate
+    why: str
+    candidates: tuple[Candidate, ...] = ()
+
+
+class FlowView(NamedTuple):
+    """A flow at tc from a client to a frontend. Seconds since its first and last packet."""
+
+    client_port: int
+    backend: str
+    backend_port: int
+    state: str
+    age: float
+    silent: float
+
+
+class SocketsView(NamedTuple):
+    """How many records of sockets of this node there are from a frontend to a backend."""
+
+    backend: str
+    backend_port: int
+    sockets: int
+
+
+def known_flow(lookups: Lookups, client: Client, target: FrontendKey) -> KnownFlow | None:
+    """lb_known_flow() for a SYN, an INIT or a datagram from the client's port; None: a new flow."""
+    if not client.port:
+        return None
+    key = _tuple(client, target)
+    entry = _lookup(lookups.maps, key)
+    if entry is None:
+        return None
+    if entry.hook == Hook.LB_HOOK_RESERVED:
+        return KnownFlow(Fate.PASSES, "another NAT of this node has this tuple: left alone")
+    record = _current_backend(lookups, key, entry)
+    is_here = entry.hook == _HOOKS[client.kind] and entry.direction == Direction.LB_DIR_ORIGINAL
+    if not is_here or record is None:
+        return None
+    candidate = Candidate(Chosen(entry.backend, record), 1.0, _rewrite(entry))
+    return KnownFlow(Fate.TRANSLATED, "goes on as the flow that it has", (candidate,))
+
+
+def _tuple(client: Client, target: FrontendKey) -> Tuple:
+    return Tuple(
+        saddr=Addr.from_buffer_copy(client.address),
+        daddr=Addr.from_buffer_copy(target.address),
+        sport=client.port,
+        dport=target.port,
+        proto=target.protocol,
+    )
+
+
+def _lookup(maps: MapSet, key: Tuple) -> Conntrack | None:
+    tables = _FLOWS[1:] if key.proto == Protocol.UDP else _FLOWS
+    for name in tables:
+        value = maps[name].lookup(bytes(key))
+        if value:
+            return Conntrack.from_buffer_copy(value)
+    return None
+
+
+def _current_backend(lookups: Lookups, key: Tuple, entry: Conntrack) -> BackendRecord | None:
+    """lb_conntrack_is_current() and not lb_has_lost_reply(), for what opens a flow."""
+    peer = _lookup(lookups.maps, _reverse(entry.to))
+    if peer and bytes(_reverse(peer.to)) != bytes(key):
+        peer = None
+    if peer is None and not entry.whole_state & CtState.LB_CT_ESTABLISHED:
+        return None
+    if key.proto == Protocol.UDP:
+        return None if _is_idle(lookups, entry, peer) else _backend(lookups, entry, _SERVING)
+    is_over = entry.whole_state & CtState.LB_CT_CLOSED and not _is_retried(entry, peer)
+    return None if is_over else _backend(lookups, entry, _USABLE)
+
+
+def _is_retried(entry: Conntrack, peer: Conntrack | None) -> bool:
+    """lb_conntrack_retry()."""
+    closed = CtState.LB_CT_CLOSED
+    if peer is None or entry.whole_state != CtState.LB_CT_SYN | closed:
+        return False
+    return bool(peer.whole_state == CtState.LB_CT_ACK | closed)
+
+
+def _is_idle(lookups: Lookups, entry: Conntrack, peer: Conntrack | None) -> bool:
+    """lb_conntrack_is_idle()."""
+    silence = seconds_since(entry.last_seen)
+    if silence <= _udp_timeout(lookups, entry.whole_state):
+        return False
+    if peer is None:
+        return True
+    limit = _udp_timeout(lookups, entry.whole_state | peer.whole_state)
+    return silence > limit and seconds_since(peer.last_seen) > limit
+
+
+def _udp_timeout(lookups: Lookups, state: int) -> int:
+    settings = lookups.settings
+    answered = state & CtState.LB_CT_ACK
+    return int(settings.udp_stream_timeout if answered else settings.udp_timeout)
+
+
+def _reverse(key: Tuple) -> Tuple:
+    return Tuple(
+        saddr=key.daddr, daddr=key.saddr, sport=key.dport, dport=key.sport, proto=key.proto
+    )
+
+
+def _backend(lookups: Lookups, entry: Conntrack, flags: BackendFlag) -> BackendRecord | None:
+    value = lookups.maps["lb_backends"].lookup(entry.backend.to_bytes(4, byteorder))
+    record = BackendRecord.unpack(value) if value else None
+    same = record and record.generation == entry.generation and record.flags & flags
+    return record if same else None
+
+
+def _rewrite(entry: Conntrack) -> Rewrite:
+    source = Address(bytes(entry.to.saddr)) if entry.flags & CtFlag.LB_CT_SNAT else None
+    return Rewrite(source, bool(entry.flags & CtFlag.LB_CT_HAIRPIN))
+
+
+def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[FlowView]:
+    """The flows of a client to a frontend, by its port, or of that port alone. MapError."""
+    wanted = _tuple(client, target)
+    same_client, same_target = bytes(wanted.saddr), bytes(wanted.daddr)
+    found = []
+    for key, entry in _originals(maps):
+        ends = (bytes(key.saddr), bytes(key.daddr), key.dport, key.proto)
+        is_same = ends == (same_client, same_target, wanted.dport, wanted.proto)
+        if is_same and client.port in (0, key.sport):
+            found.append(_view(key, entry))
+    return sorted(found)
+
+
+def _originals(maps: MapSet) -> Iterator[tuple[Tuple, Conntrack]]:
+    for name in _FLOWS:
+        for key, value in maps[name].items():
+            if value[Conntrack.direction.offset] == Direction.LB_DIR_ORIGINAL:
+                yield Tuple.from_buffer_copy(key), Conntrack.from_buffer_copy(value)
+
+
+def _view(key: Tuple, entry: Conntrack) -> FlowView:
+    now = time.monotonic_ns()
+    return FlowView(
+        client_port=key.sport,
+        backend=format_address(Address(bytes(entry.to.daddr))),
+        backend_port=entry.to.dport,
+        state=_state(key, entry),
+        age=round((now - entry.created) / 1e9, 1),
+        silent=round((now - entry.last_seen) / 1e9, 1),
+    )
+
+
+def _state(key: Tuple, entry: Conntrack) -> str:
+    if entry.whole_state & CtState.LB_CT_CLOSED:
+        return "ended"
+    if key.proto == Protocol.UDP:
+        return "UDP"
+    return "established" if entry.whole_state & CtState.LB_CT_ESTABLISHED else "opening"
+
+
+def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketsView]:
+    """The records of sockets of this node that wanted a frontend, by backend. MapError."""
+    wanted = (bytes(target.address), target.port)
+    counted: Counter[tuple[str, int]] = Counter()
+    for raw, value in maps["lb_sockets"].items():
+        key = SocketKey.from_buffer_copy(raw)
+        if key.direction == Direction.LB_DIR_REPLY and key.proto == target.protocol:
+            frontend = Socket.from_buffer_copy(value)
+            if (bytes(frontend.peer), frontend.port) == wanted:
+                counted[format_address(Address(bytes(key.peer))), key.port] += 1
+    return [SocketsView(*backend, count) for backend, count in sorted(counted.items())]

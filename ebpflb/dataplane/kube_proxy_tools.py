@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs that show and change what kube-proxy has left: iptables, nft, ipset and others.
+
+They run in the network namespace of the calling thread.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from ebpflb.errors import EbpflbError
+
+# A service's PATH may lack where the distribution puts them.
+_PATH = os.pathsep.join(("/usr/sbin", "/sbin", "/usr/bin", "/bin"))
+_PROC_NET = Path("/proc/thread-self/net")
+# The longest of all is a restore of tens of thousands of chains.
+_SECONDS = 600.0
+# How iptables-nft-save, nft and ipset say that the kernel was built without what they show.
+_LACKING = re.compile(
+    "Protocol not supported|Operation not supported|Failed to initialize nft"
+    "|Cannot open session to kernel"
+)
+
+
+def find(name: str) -> str | None:
+    """Where a program is; None when it is not installed."""
+    return shutil.which(name) or shutil.which(name, path=_PATH)
+
+
+def ask(*argv: str, given: str = "") -> str:
+    """What a program prints. EbpflbError with its own words when it fails."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            argv,
+            input=given,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EbpflbError(f"{Path(argv[0]).name}: {error}") from error
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}"
+        raise EbpflbError(f"{' '.join((Path(argv[0]).name, *argv[1:]))}: {said}")
+    return done.stdout
+
+
+def show(*argv: str) -> str:
+    """What a program prints; nothing when the kernel lacks what it shows."""
+    try:
+        return ask(*argv)
+    except EbpflbError as error:
+        if _LACKING.search(str(error)):
+            return ""
+        raise
+
+
+def proc_net(name: str) -> str:
+    """A file below /proc/net, empty when the kernel has none."""
+    try:
+        return (_PROC_NET / name).read_text()
+    except OSError:
+        return ""

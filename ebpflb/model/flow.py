@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One flow: what a record says of it, and what the model knows of those it names."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ebpflb.model.address import Address, Family, family_of
+from ebpflb.model.endpoint import Endpoint
+from ebpflb.model.plan import FrontendType
+from ebpflb.model.service import Service, ServicePort, ServicePortName
+
+FORWARDED, REFUSED, DROPPED = "forwarded", "refused", "dropped"
+VERDICTS = (FORWARDED, REFUSED, DROPPED)
+
+
+class Side(NamedTuple):
+    """Who takes part."""
+
+    address: Address
+    port: int
+
+
+class Traffic(NamedTuple):
+    """Of one direction; bytes of payload."""
+
+    packets: int
+    bytes: int
+
+
+class Flow(NamedTuple):
+    """What a record says. Words are empty and values None where it says nothing.
+
+    time: nanoseconds since 1970. event: start, end, refused, dropped. reason: of the last two.
+    ended: closed, reset, timed_out, no_answer, backend_refused. path: socket, tc. source:
+    this_node, elsewhere. client: its port 0, or None, where the socket had no address yet.
+    seconds: from the start of the flow to its end. rtt: in seconds.
+    """
+
+    time: int
+    event: str
+    reason: str
+    ended: str
+    protocol: str
+    path: str
+    source: str
+    client: Side | None
+    frontend: Side
+    backend: Side | None
+    internal_policy: str
+    external_policy: str
+    snat: bool
+    hairpin: bool
+    seconds: float | None
+    original: Traffic | None
+    reply: Traffic | None
+    rtt: float | None
+    retransmits: int | None
+
+    @property
+    def family(self) -> Family:
+        """That of what the client asked for."""
+        return family_of(self.frontend.address)
+
+    @property
+    def verdict(self) -> str:
+        """What happened to it here."""
+        return self.event if self.event in (REFUSED, DROPPED) else FORWARDED
+
+
+@dataclass(frozen=True, slots=True)
+class FlowNames:
+    """What the model knows. client_pod: NAMESPACE/NAME or empty; local: the endpoint is here."""
+
+    port: ServicePortName | None = None
+    service: Service | None = None
+    endpoint: Endpoint | None = None
+    client_pod: str = ""
+    local: bool = False
+
+    def service_port(self, flow: Flow) -> ServicePort | None:
+        """The port of the Service, in the flow's family."""
+        ports = self.service.ports if self.service else ()
+        wanted = (self.port, flow.family)
+        return next((port for port in ports if (port.name, port.family) == wanted), None)
+
+
+def frontend_type(port: ServicePort, frontend: Side) -> FrontendType | None:
+    """Which of a port's frontends that is, if it is one."""
+    if frontend.port == port.port:
+        if frontend.address == port.cluster_ip:
+            return FrontendType.CLUSTER_IP
+        if frontend.address in port.load_balancer_ips:
+            return FrontendType.LOAD_BALANCER
+        if frontend.address in port.external_ips:
+            return FrontendType.EXTERNAL_IP
+    return FrontendType.NODE_PORT if frontend.port == port.node_port else None

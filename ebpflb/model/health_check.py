@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Health check node ports: where load balancers ask this node about a Service, and the answer."""
+
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import NamedTuple
+
+from ebpflb.model.address import Family
+from ebpflb.model.endpoint import EndpointSlice, endpoints_of
+from ebpflb.model.node import Node
+from ebpflb.model.service import Service, ServicePort
+
+
+class HealthCheck(NamedTuple):
+    """Where to answer, in each family of the Service, and how many endpoints to tell of there."""
+
+    port: int
+    local_ready: Mapping[Family, int]
+
+
+def health_check(
+    service: Service, slices: Iterable[EndpointSlice], node: Node
+) -> HealthCheck | None:
+    """What load balancers may ask about a Service with these slices; None for most Services.
+
+    Counted are the distinct addresses of endpoints on this node that are ready, over all ports.
+    One that only serves while it terminates does not count, although traffic still goes there.
+    """
+    ports = [port for port in service.ports if port.health_check_node_port]
+    if not ports:
+        return None
+    ordered = sorted(slices, key=attrgetter("name"))
+    found: dict[Family, set[bytes]] = {port.family: set() for port in ports}
+    for port in ports:
+        found[port.family] |= _ready_here(port, ordered, node)
+    counts = {family: len(addresses) for family, addresses in found.items()}
+    return HealthCheck(ports[0].health_check_node_port, counts)
+
+
+def _ready_here(port: ServicePort, slices: Iterable[EndpointSlice], node: Node) -> set[bytes]:
+    endpoints = (each.endpoint for each in endpoints_of(port, slices))
+    return {each.address for each in endpoints if each.ready and each.node_name == node.name}

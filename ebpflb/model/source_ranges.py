@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""loadBalancerSourceRanges: which clients the load-balancer IPs of a Service port are for."""
+
+from typing import NamedTuple
+
+from ebpflb.model.address import Address, Family, family_of, format_address, parse_address
+from ebpflb.model.node import Node
+from ebpflb.model.service import ServicePort
+
+_BITS = 128
+_BITS_BEFORE_IPV4 = 96
+
+
+class Prefix(NamedTuple):
+    """The addresses that begin with the same `length` of all 128 bits; the others are 0."""
+
+    address: Address
+    length: int
+
+    def __str__(self) -> str:
+        is_ipv4 = family_of(self.address) is Family.IPV4
+        length = self.length - _BITS_BEFORE_IPV4 if is_ipv4 else self.length
+        return f"{format_address(self.address)}/{length}"
+
+    def covers(self, address: Address) -> bool:
+        """Whether an address is one of them."""
+        unlike = int.from_bytes(address, "big") ^ int.from_bytes(self.address, "big")
+        return unlike >> (_BITS - self.length) == 0
+
+
+Prefixes = tuple[Prefix, ...]
+
+
+def allowed_sources(port: ServicePort, node: Node) -> Prefixes:
+    """Who may use the load-balancer IPs, sorted; empty for everybody.
+
+    Where the node itself may, so may the load-balancer IPs: what a node sends to one of them that
+    it has as an address of its own comes from there.
+    """
+    allowed = {_prefix(text) for text in port.source_ranges}
+    primary = node.primary.get(port.family)
+    if primary and any(prefix.covers(primary) for prefix in allowed):
+        allowed |= {Prefix(address, _BITS) for address in port.load_balancer_ips}
+    return tuple(sorted(allowed))
+
+
+def _prefix(text: str) -> Prefix:
+    first, _, length = text.partition("/")
+    address = parse_address(first)
+    before = _BITS_BEFORE_IPV4 if family_of(address) is Family.IPV4 else 0
+    return Prefix(address, before + int(length))

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events of the Kubernetes API: what its users should know, at the objects it is about."""
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from queue import Full, Queue
+from typing import Protocol
+
+from ebpflb.errors import SourceError
+from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.source.announcement import Announcement
+from ebpflb.source.api import Request
+from ebpflb.source.fields import Fields
+
+_log = logging.getLogger("ebpflb.source")
+
+_CONTROLLER = "ebpflb"
+# More at once than that tell nobody more.
+_MOST = 256
+# For those that are still to be created when the agent ends.
+_LAST_SECONDS = 2.0
+_LONGEST_NOTE, _LONGEST_INSTANCE = 1024, 128
+_API_VERSION = {Kind.SERVICE: "v1", Kind.NODE: "v1", Kind.ENDPOINT_SLICE: "discovery.k8s.io/v1"}
+
+
+class Writer(Protocol):
+    """What is needed of the API server: see `Api`."""
+
+    def post(self, request: Request) -> None:
+        """As Api.post()."""
+        ...
+
+
+class Announcer:
+    """Creates Events in a thread of its own; they are lost while the API server is away."""
+
+    def __init__(self, api: Writer, node_name: str) -> None:
+        self._api = api
+        self._node_name = node_name
+        self._uid: Callable[[ObjectKey], str] = lambda _: ""
+        self._queue: Queue[Announcement | None] = Queue(_MOST)
+        self._thread = threading.Thread(target=self._run, name="ebpflb-events", daemon=True)
+
+    def start(self, uid: Callable[[ObjectKey], str]) -> None:
+        """Begin. `uid`: of an object, empty when it is not known."""
+        self._uid = uid
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have the thread end, and give what was announced last a moment."""
+        self._put(None)
+        if self._thread.ident is not None:
+            self._thread.join(_LAST_SECONDS)
+
+    def announce(self, announcement: Announcement) -> None:
+        """Create an Event soon. Never waits."""
+        self._put(announcement)
+
+    def _put(self, announcement: Announcement | None) -> None:
+        try:
+            self._queue.put_nowait(announcement)
+        except Full:
+            _log.debug("too many events at once")
+
+    def _run(self) -> None:
+        while announcement := self._queue.get():
+            try:
+                self._api.post(self._request(announcement))
+            except SourceError as error:
+                _log.debug("an event is lost: %s", error)
+
+    def _request(self, announcement: Announcement) -> Request:
+        namespace = announcement.about.namespace or "default"
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        return Request(path, "events.events.k8s.io", {}, self._body(announcement, namespace))
+
+    def _body(self, announcement: Announcement, namespace: str) -> Fields:
+        about = announcement.about
+        # The kubelet and kube-proxy refer to a Node by its name in place of the uid.
+        uid = about.name if about.kind is Kind.NODE else self._uid(about)
+        regarding = {"apiVersion": _API_VERSION[about.kind], "kind": str(about.kind), "uid": uid}
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{about.name}-", "namespace": namespace},
+            "eventTime": datetime.now(UTC).isoformat(timespec="microseconds"),
+            "reportingController": _CONTROLLER,
+            "reportingInstance": f"{_CONTROLLER}-{self._node_name}"[:_LONGEST_INSTANCE],
+            "action": announcement.reason,
+            "reason": announcement.reason,
+            "note": announcement.note[:_LONGEST_NOTE],
+            "type": "Warning" if announcement.warning else "Normal",
+            "regarding": {**regarding, "namespace": about.namespace, "name": about.name},
+        }

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API server: requests and answers as JSON, and what went wrong in one line.
+
+The client's own models are not used: they take many times the memory and time of the few fields
+that are read here.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import urllib3
+import yaml
+from kubernetes.client import ApiClient, ApiException, Configuration
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+
+from ebpflb import __version__
+from ebpflb.errors import ConfigError, SourceError
+from ebpflb.source.fields import Fields
+
+_CONNECT_SECONDS, _READ_SECONDS = 5.0, 30.0
+_CHUNK = 1 << 16
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
+# The client does not check what a kubeconfig consists of.
+_WRONG_KUBECONFIG = (
+    *(ConfigException, yaml.YAMLError, OSError),
+    *(ValueError, TypeError, LookupError, AttributeError),
+)
+# Untyped in the client.
+_load_kubeconfig: Callable[..., None] = load_kube_config
+_load_pod_config: Callable[..., None] = load_incluster_config
+_VERBS = {"GET": "list", "WATCH": "watch", "POST": "create"}
+
+Query = Mapping[str, str]
+
+
+class ExpiredError(SourceError):
+    """The API server no longer knows the changes since that version (410 Gone)."""
+
+
+class BrokenError(SourceError):
+    """A watch ended in the middle; the server may well be there."""
+
+
+class RefusedError(SourceError):
+    """The API server answered, and not with what was asked for."""
+
+
+class MissingError(RefusedError):
+    """The API server does not have that resource."""
+
+
+class Request(NamedTuple):
+    """What is asked of the API server. resource, and verb if it is unusual: how errors speak."""
+
+    path: str
+    resource: str
+    query: Query
+    body: Fields | None = None
+    verb: str = ""
+
+
+class Api:
+    """The API server. Any thread may use it.
+
+    Credentials and addresses are read again after each failure: tokens and certificates rotate.
+    """
+
+    def __init__(self, kubeconfig: Path | None, master: str) -> None:
+        """Raise ConfigError if they, or the environment of a pod, do not say where it is."""
+        self._connect: Callable[[], ApiClient] = lambda: _client(kubeconfig, master)
+        self._client: ApiClient | None = self._connect()
+
+    @property
+    def address(self) -> str:
+        """Its URL."""
+        return str(self._current().configuration.host)
+
+    def get(self, request: Request) -> Fields:
+        """The object or list. Raises SourceError."""
+        response = self._send("GET", request, (_CONNECT_SECONDS, _READ_SECONDS))
+        return _parsed(self._read(response, request))
+
+    def post(self, request: Request) -> None:
+        """Create an object. Raises SourceError."""
+        self._read(self._send("POST", request, (_CONNECT_SECONDS, _READ_SECONDS)), request)
+
+    def watch(self, request: Request, silence: float) -> Iterator[Fields]:
+        """Events until the server ends the answer; it has begun when this returns.
+
+        `silence`: seconds without a byte after which the connection counts as dead. Raises
+        SourceError, also from the iterator.
+        """
+        return self._events(self._send("WATCH", request, (_CONNECT_SECONDS, silence)), request)
+
+    def _events(self, response: Any, request: Request) -> Iterator[Fields]:
+        try:
+            for line in _lines(response):
+                yield _parsed(line)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            self._client = None
+            raise BrokenError(f"cannot watch {request.resource}: {_reason(error)}") from error
+        finally:
+            response.close()
+
+    def _current(self) -> ApiClient:
+        client = self._client
+        if client is None:
+            try:
+                client = self._client = self._connect()
+            except ConfigError as error:
+                raise SourceError(f"cannot reach the API server: {error}") from error
+        return client
+
+    def _send(self, verb: str, request: Request, timeout: tuple[float, float]) -> Any:
+        client = self._current()
+        try:
+            # Reads the token of a pod when it is old.
+            method, url, headers, body, *_ = client.param_serialize(
+                "GET" if verb == "WATCH" else verb,
+                request.path,
+                query_params=list(request.query.items()),
+                header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                body=request.body,
+                auth_settings=["BearerToken"],
+            )
+            response = client.call_api(
+                method, url, header_params=headers, body=body, _request_timeout=timeout
+            ).response
+        except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
+            self._client = None
+            raise SourceError(f"cannot reach {self._place(client)}: {_reason(error)}") from error
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise self._refusal(verb, request, response)
+        return response
+
+    def _read(self, response: Any, request: Request) -> bytes:
+        try:
+            return bytes(response.read())
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            self._client = None
+            raise SourceError(f"cannot read {request.resource}: {_reason(error)}") from error
+
+    def _refusal(self, verb: str, request: Request, response: Any) -> SourceError:
+        self._client = None
+        status = int(response.status)
+        message = _message(response)
+        asked = request.verb or _VERBS[verb]
+        if status == HTTPStatus.GONE:
+            return ExpiredError(f"{request.resource}: {message}")
+        if status == HTTPStatus.FORBIDDEN:
+            return RefusedError(
+                f"may not {asked} {request.resource}: the ClusterRole lacks the verb "
+                f"{asked} on {request.resource} ({message})"
+            )
+        if status == HTTPStatus.UNAUTHORIZED:
+            return RefusedError(
+                "the API server does not accept these credentials: check the ServiceAccount's "
+                f"token or the kubeconfig ({message})"
+            )
+        if status == HTTPStatus.NOT_FOUND and verb != "POST":
+            return MissingError(
+                f"the API server does not have {request.resource}: Kubernetes 1.21 or newer is "
+                f"needed ({message})"
+            )
+        return RefusedError(f"cannot {asked} {request.resource}: {status} {message}")
+
+    @staticmethod
+    def _place(client: ApiClient) -> str:
+        return f"the API server at {client.configuration.host}"
+
+
+def _client(kubeconfig: Path | None, master: str) -> ApiClient:
+    configuration = Configuration()
+    try:
+        _configure(configuration, kubeconfig, master)
+    except _WRONG_KUBECONFIG as error:
+        place = f"--master {master}" if master else "not in a pod, and no --kubeconfig"
+        place = f"kubeconfig {kubeconfig}" if kubeconfig else place
+        raise ConfigError(f"{place}: {' '.join(str(error).split())}") from error
+    if not configuration.verify_ssl:
+        # Who wrote that into a kubeconfig does not want to hear of it at every request.
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    configuration.keep_alive = True
+    configuration.retries = False
+    client = ApiClient(configuration)
+    client.user_agent = f"ebpflb/{__version__}"
+    return client
+
+
+def _configure(configuration: Configuration, kubeconfig: Path | None, master: str) -> None:
+    if kubeconfig:
+        _load_kubeconfig(str(kubeconfig), client_configuration=configuration)
+    elif not master:
+        _load_pod_config(configuration)
+    if master:
+        configuration.host = master
+        # A kubeconfig's would bring its address back. What expires is read again after a failure.
+        configuration.refresh_api_key_hook = None
+
+
+def _lines(response: Any) -> Iterator[bytes]:
+    rest = b""
+    for chunk in response.stream(_CHUNK):
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in whole if line.strip())
+
+
+def _parsed(raw: bytes) -> Fields:
+    try:
+        found = json.loads(raw)
+    except ValueError as error:
+        raise SourceError(f"the API server's answer is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise SourceError("the API server's answer is not an object")
+    return found
+
+
+def _message(response: Any) -> str:
+    try:
+        text = json.loads(response.read())["message"]
+    except (urllib3.exceptions.HTTPError, OSError, ValueError, LookupError, TypeError):
+        text = response.reason
+    finally:
+        response.close()
+    return " ".join(str(text).split())
+
+
+def _reason(error: BaseException) -> str:
+    """What an exception of urllib3 wraps says more shortly."""
+    cause = getattr(error, "reason", None)
+    text = str(cause if isinstance(cause, BaseException) else error)
+    if not isinstance(error, OSError | ConfigException):
+        text = text.rpartition(": ")[2]
+    words = _ERRNO.sub("", text).split()
+    return " ".join(words or [type(error).__name__])

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One resource of the API, listed once and watched from there; what client-go calls a reflector."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from ebpflb.errors import SourceError
+from ebpflb.source.api import BrokenError, ExpiredError, MissingError, Query, RefusedError, Request
+from ebpflb.source.fields import FieldError, Fields, as_fields, list_at, object_at, text_at
+
+_PAGE = 500
+# The server ends a watch after a random time in this range, as client-go has it do.
+_WATCH_SECONDS = (300, 600)
+# Bookmarks come every minute: a connection that is silent for twice as long is dead.
+SILENCE_SECONDS = 130.0
+# A server that cannot be reached is asked again soon: that is cheap, and it may be back any moment.
+_UNREACHABLE_SECONDS = (0.1, 1.5)
+_REFUSED_SECONDS = (0.5, 30.0)
+# A server that ends its watches at once is not asked faster than that.
+_SHORT_WATCH_SECONDS = 1.0
+
+
+class Resource(NamedTuple):
+    """What is listed: the path of the collection, its name in RBAC, and which of it is wanted.
+
+    is_optional: a server that does not have the resource has no objects of it.
+    """
+
+    path: str
+    name: str
+    query: Query
+    is_optional: bool = False
+
+
+class Reader(Protocol):
+    """What a reflector needs of the API server: see `Api`."""
+
+    def get(self, request: Request) -> Fields:
+        """As Api.get()."""
+        ...
+
+    def watch(self, request: Request, silence: float) -> Iterator[Fields]:
+        """As Api.watch()."""
+        ...
+
+
+class Follower(Protocol):
+    """Who is told; called from the reflector's thread."""
+
+    def replace(self, pages: Iterator[list[Fields]]) -> None:
+        """These are all objects there are. The iterator may raise; then nothing is known."""
+        ...
+
+    def change(self, item: Fields, *, deleted: bool) -> None:
+        """One object is new, other or gone."""
+        ...
+
+    def report(self, error: str) -> None:
+        """Why the resource cannot be followed now; empty when it can again."""
+        ...
+
+
+class Reflector:
+    """Lists and watches in a thread of its own, until stopped.
+
+    What was read stays as it is while the server cannot be reached. A watch goes on from the last
+    version it saw; only a server that has forgotten that version is asked for everything again.
+    """
+
+    def __init__(self, api: Reader, resource: Resource, follower: Follower) -> None:
+        self._api = api
+        self._resource = resource
+        self._follower = follower
+        self._stopped = threading.Event()
+        self._version = ""
+        self._failures = 0
+        self._is_refused = False
+        self._is_reported = False
+        name = f"ebpflb-{resource.name.partition('.')[0]}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have the thread end after what it waits for."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                if not self._version:
+                    self._follower.replace(self._pages())
+                self._watch()
+            except SourceError as error:
+                self._note(error)
+                self._stopped.wait(self._patience(error))
+
+    def _note(self, error: SourceError) -> None:
+        if isinstance(error, ExpiredError):
+            self._version = ""
+        elif isinstance(error, MissingError) and self._resource.is_optional:
+            self._version = ""
+            self._follower.replace(iter(()))
+            self._reached()
+        elif not isinstance(error, BrokenError):
+            self._is_reported = True
+            self._follower.report(str(error))
+
+    def _patience(self, error: SourceError) -> float:
+        """Seconds to wait: they double, and are jittered lest all nodes come back at once."""
+        is_refused = isinstance(error, RefusedError)
+        first, last = _REFUSED_SECONDS if is_refused else _UNREACHABLE_SECONDS
+        # One that was away for long and now refuses, as it does while it starts, is no old case.
+        self._failures = min(self._failures + 1, 10) if is_refused == self._is_refused else 1
+        self._is_refused = is_refused
+        patience = min(first * 2.0 ** (self._failures - 1), last)
+        return patience * random.uniform(0.5, 1)  # noqa: S311  no key
+
+    def _pages(self) -> Iterator[list[Fields]]:
+        query = {**self._resource.query, "limit": str(_PAGE)}
+        version, rest = "", "first"
+        while rest:
+            page = self._api.get(Request(self._resource.path, self._resource.name, query))
+            yield _items(page)
+            version, rest = _list_metadata(page)
+            query["continue"] = rest
+        self._version = version
+        self._reached()
+
+    def _watch(self) -> None:
+        query = {
+            **self._resource.query,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311  no key
+        }
+        request = Request(self._resource.path, self._resource.name, query)
+        began = time.monotonic()
+        events = self._api.watch(request, SILENCE_SECONDS)
+        self._reached()
+        for event in events:
+            if self._stopped.is_set():
+                return
+            self._take(event)
+            self._failures = 0
+        if time.monotonic() - began < _SHORT_WATCH_SECONDS:
+            self._stopped.wait(_SHORT_WATCH_SECONDS)
+
+    def _take(self, event: Fields) -> None:
+        kind, item = _event(event)
+        if kind == "ERROR":
+            raise _error(self._resource.name, item)
+        if kind != "BOOKMARK":
+            self._follower.change(item, deleted=kind == "DELETED")
+        self._version = _version(item) or self._version
+
+    def _reached(self) -> None:
+        if self._is_reported:
+            self._is_reported = False
+            self._follower.report("")
+
+
+def _items(page: Fields) -> list[Fields]:
+    try:
+        return list_at(page, "items", as_fields)
+    except FieldError as error:
+        raise SourceError(f"the API server's list: {error}") from error
+
+
+def _list_metadata(page: Fields) -> tuple[str, str]:
+    def texts(metadata: Fields) -> tuple[str, str]:
+        return text_at(metadata, "resourceVersion"), text_at(metadata, "continue")
+
+    try:
+        return object_at(page, "metadata", texts)
+    except FieldError as error:
+        raise SourceError(f"the API server's list: {error}") from error
+
+
+def _event(event: Fields) -> tuple[str, Fields]:
+    try:
+        return text_at(event, "type"), object_at(event, "object", as_fields)
+    except FieldError as error:
+        raise SourceError(f"the API server's event: {error}") from error
+
+
+def _version(item: Fields) -> str:
+    metadata = item.get("metadata")
+    found = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def _error(resource: str, status: Fields) -> SourceError:
+    gone = 410
+    text = f"cannot watch {resource}: {status.get('message')}"
+    return ExpiredError(text) if status.get("code") == gone else RefusedError(text)

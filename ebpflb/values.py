@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a value of a setting may look like: a string or a YAML value in, a checked value out.
+
+Each parser raises ValueError, whose text says what is wanted.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+# Go's time.ParseDuration, in seconds.
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
+_QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+# As Go's strconv.ParseBool.
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("0", "f", "F", "false", "FALSE", "False")
+_LAST_PORT = 65535
+FLOW_EVENTS = ("start", "end", "refused", "dropped")
+NO_EVENTS = "none"
+# What the maps can hold.
+_LONGEST = 2**32 - 1
+# sun_path without the zero byte at its end.
+_LONGEST_SOCKET_PATH = 107
+
+
+class BindAddress(NamedTuple):
+    """Where a server listens; host is an IP address, or empty for all addresses."""
+
+    host: str
+    port: int
+
+
+_MOST_COMPARED = 5000
+
+
+def parse_bind_address(text: str) -> BindAddress | None:
+    """Split "host:port", "[host]:port" or ":port"; None for an empty text. Raises ValueError."""
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
+        raise ValueError("want IP:PORT with a port from 1 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 address stands in brackets, as in [::1]:10249")
+    if host and not _is_ip(host):
+        raise ValueError("want an IP address before the port")
+    return BindAddress(host, int(port))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word: " (did you mean X?)", or every choice where nothing is near."""
+    choices = sorted(known)
+    return near(word, choices) or f" (known: {', '.join(choices)})"
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word, or nothing: for words of which there may be thousands.
+
+    Of NAMESPACE/NAME the first two letters of the name are taken for right, where any has them.
+    """
+    choices = sorted(known)
+    if "/" in word:
+        begin = "/" + word.rpartition("/")[2][:2]
+        choices = [name for name in choices if begin in name] or choices
+    found = difflib.get_close_matches(word, choices[:_MOST_COMPARED], n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(found)}?)" if found else ""
+
+
+def text(value: object) -> str:
+    """A string without blanks around it."""
+    if not isinstance(value, str):
+        raise ValueError("want a string")  # noqa: TRY004  one kind of error for a wrong value
+    return value.strip()
+
+
+def path(value: object) -> Path:
+    """A path."""
+    if not text(value):
+        raise ValueError("want a path")
+    return Path(text(value))
+
+
+def optional_path(value: object) -> Path | None:
+    """A path; None for an empty string."""
+    return Path(text(value)) if text(value) else None
+
+
+def node_name(value: object) -> str:
+    """The name of a Node; lower-cased, as the kubelet does."""
+    name = text(value).lower()
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
+        raise ValueError("want the name of a Node: lower-case letters, digits, '-' and '.'")
+    return name
+
+
+def url(value: object) -> str:
+    """The URL of a server, or an empty string."""
+    found = text(value)
+    if found and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", found):
+        raise ValueError("want a URL, as in https://192.0.2.1:6443")
+    return found
+
+
+def choice(*choices: str) -> Callable[[object], str]:
+    """One of some words."""
+
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"unknown value{nearest(str(value), choices)}")
+        return str(value)
+
+    return parse
+
+
+def boolean(value: object) -> bool:
+    """True or false."""
+    if isinstance(value, bool):
+        return value
+    if value not in _TRUE + _FALSE:
+        raise ValueError("want true or false")
+    return value in _TRUE
+
+
+def number(first: int, last: int) -> Callable[[object], int]:
+    """A whole number in a range, limits included."""
+
+    def parse(value: object) -> int:
+        if not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,9}", str(value)):
+            found = int(str(value))
+            if first <= found <= last:
+                return found
+        raise ValueError(f"want a number from {first} to {last}")
+
+    return parse
+
+
+def verbosity(value: object) -> int:
+    """A number from 0."""
+    if isinstance(value, bool) or not re.fullmatch("[0-9]{1,9}", str(value)):
+        raise ValueError("want a number from 0")
+    return int(str(value))
+
+
+def duration(value: object) -> float:
+    """Seconds: a number, or Go's way to write them: 30s, 1m0s, 500ms."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("want a duration, as in 30s")  # noqa: TRY004  as above
+    word = str(value).strip()
+    if re.fullmatch(r"\d+(\.\d+)?", word, re.ASCII):
+        return _bounded(float(word))
+    quantities = _QUANTITY.findall(word)
+    if not quantities or "".join(map("".join, quantities)) != word.removeprefix("+"):
+        raise ValueError("want a duration from 0, as in 30s, 1m30s or 500ms")
+    return _bounded(sum(float(count) * _UNITS[unit] for count, unit in quantities))
+
+
+def _bounded(seconds: float) -> float:
+    if seconds > _LONGEST:
+        raise ValueError(f"want a duration up to {_LONGEST}s")
+    return seconds
+
+
+def positive_duration(value: object) -> float:
+    """As duration(), but more than nothing."""
+    seconds = duration(value)
+    if seconds <= 0:
+        raise ValueError("want a duration greater than 0")
+    return seconds
+
+
+def words(value: object) -> tuple[str, ...]:
+    """Strings and lists of strings, each split at commas, without doubles, in order."""
+    items = value if isinstance(value, list | tuple) else [value]
+    found = (word.strip() for item in items for word in text(item).split(","))
+    return tuple(dict.fromkeys(word for word in found if word))
+
+
+def cidrs(value: object) -> tuple[str, ...]:
+    """Networks in their canonical form."""
+    from ipaddress import ip_network
+
+    return tuple(dict.fromkeys(str(ip_network(word, strict=False)) for word in words(value)))
+
+
+def nodeport_addresses(value: object) -> tuple[str, ...]:
+    """Networks, or the one word primary."""
+    found = words(value)
+    if "primary" not in found:
+        return cidrs(found)
+    if len(found) > 1:
+        raise ValueError("want either primary or CIDRs, not both")
+    return found
+
+
+def flow_events(value: object) -> tuple[str, ...]:
+    """Events of flows, in the order of a flow's life; nothing for nothing or the word none."""
+    found = words(value)
+    if found == (NO_EVENTS,):
+        return ()
+    for word in found:
+        if word not in FLOW_EVENTS:
+            raise ValueError(f"unknown event {word!r}{nearest(word, [*FLOW_EVENTS, NO_EVENTS])}")
+    return tuple(event for event in FLOW_EVENTS if event in found)
+
+
+def socket_path(value: object) -> Path | None:
+    """The path of a UNIX socket; None for an empty string."""
+    path = optional_path(value)
+    length = len(os.fsencode(path)) if path else 0
+    if length > _LONGEST_SOCKET_PATH:
+        raise ValueError(
+            f"the path has {length} bytes: a UNIX socket's may have {_LONGEST_SOCKET_PATH}"
+        )
+    return path
+
+
+def ip_or_nothing(value: object) -> str:
+    """An IP address in its canonical form, or an empty string."""
+    from ipaddress import ip_address
+
+    return str(ip_address(text(value))) if text(value) else ""
+
+
+def bind_address(default_port: int) -> Callable[[object], str]:
+    """Where to listen, as parse_bind_address() takes it; an address alone gets `default_port`."""
+
+    def parse(value: object) -> str:
+        given = with_port(text(value), default_port)
+        parse_bind_address(given)
+        return given
+
+    return parse
+
+
+def with_port(address: str, port: int) -> str:
+    """Add a port to an IP address that has none; anything else stays as it is."""
+    host, _, last = address.rpartition(":")
+    is_ambiguous = last.isdecimal() and _is_ip(host)
+    if not _is_ip(address) or is_ambiguous:
+        return address
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _is_ip(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

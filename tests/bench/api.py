@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent that follows a real API server: its start, its memory, and what changes cost it.
+
+No controllers take part: slices are written here, as the EndpointSlice controller would.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.structs import Addr, FrontendKey
+from ebpflb.model.address import Protocol, parse_address
+from tests.bench import manifests
+from tests.bench.options import BenchError, Options
+from tests.bench.report import Row, percentile_row, plain_row
+from tests.cluster.agent import ClusterAgent, running_agent
+from tests.cluster.api_client import ApiClient
+from tests.cluster.control_plane import ControlPlane
+from tests.e2e.waiting import wait_until
+
+SERVICES, FEW_SERVICES = 5_000, 1_000
+ENDPOINTS = 10
+RATE, SECONDS = 100, 10
+CHANGES = 300
+NODES = ("node1", "node2")
+
+_PATIENCE_SECONDS = 5.0
+_CLOCK_TICKS = 100
+
+
+def run(options: Options) -> Iterator[Row]:
+    """First with many Services, then the latency of single changes with fewer."""
+    with control_plane(options.scaled(SERVICES)) as (control, api, _):
+        yield from _load(control, api, options)
+    with control_plane(options.scaled(FEW_SERVICES)) as (control, api, addresses):
+        yield _latency(control, api, addresses, options)
+
+
+@contextmanager
+def control_plane(services: int) -> Iterator[tuple[ControlPlane, ApiClient, list[str]]]:
+    """A control plane with so many Services; their ClusterIPs."""
+    control = ControlPlane.up("bench", nodes=1)
+    try:
+        api = ApiClient(control.url, control.kubeconfig)
+        api.post("/api/v1/namespaces", {"metadata": {"name": manifests.NAMESPACE}})
+        with ThreadPoolExecutor(8) as threads:
+            addresses = list(threads.map(lambda number: _create(api, number), range(services)))
+        yield control, api, addresses
+    finally:
+        control.down()
+
+
+def _create(api: ApiClient, number: int) -> str:
+    """A Service and its slice; returns the ClusterIP."""
+    name = manifests.name_of(number)
+    service = manifests.service(name, "")
+    del service["spec"]["clusterIPs"]
+    made = api.post(f"/api/v1/namespaces/{manifests.NAMESPACE}/services", service)
+    api.post(_slices(), manifests.endpoint_slice(name, manifests.pods(number, ENDPOINTS), NODES))
+    return str(made["spec"]["clusterIP"])
+
+
+def _slices(name: str = "") -> str:
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{manifests.NAMESPACE}/endpointslices"
+    return f"{path}/{name}" if name else path
+
+
+def change(api: ApiClient, number: int, first: int) -> None:
+    """Replace the endpoints of a Service by others; first: of their numbers."""
+    name = manifests.name_of(number)
+    wanted = manifests.endpoint_slice(name, manifests.pods(number, ENDPOINTS, first), NODES)
+    api.merge(_slices(f"{name}-1"), {"endpoints": wanted["endpoints"]})
+
+
+def _load(control: ControlPlane, api: ApiClient, options: Options) -> Iterator[Row]:
+    services = options.scaled(SERVICES)
+    began = time.monotonic()
+    with agent_in_sync(control) as agent:
+        started = time.monotonic() - began
+        case = f"{services:,} Services x {ENDPOINTS}"
+        yield plain_row("api", f"start to in sync, {case}", started, "s")
+        yield plain_row("api", f"resident, {case}", _resident(agent), "MB")
+        before, began = _used_seconds(agent), time.monotonic()
+        for count in range(RATE * SECONDS):
+            change(api, count % services, 1)
+            time.sleep(max(0.0, began + (count + 1) / RATE - time.monotonic()))
+        elapsed = time.monotonic() - began
+        share = 100 * (_used_seconds(agent) - before) / elapsed
+        rate = RATE * SECONDS / elapsed
+        yield plain_row("api", f"processor at {rate:.0f} slice changes/s", share, "%")
+        yield plain_row("api", "resident after that", _resident(agent), "MB")
+
+
+def _latency(control: ControlPlane, api: ApiClient, addresses: list[str], options: Options) -> Row:
+    with agent_in_sync(control) as agent:
+        maps = agent.maps()
+        times = [
+            committed_after(api, maps, number % len(addresses), addresses)
+            for number in range(options.scaled(CHANGES))
+        ]
+    case = f"slice written to committed, {len(addresses):,} Services"
+    return percentile_row("api", case, times, 99, "ms", 100)
+
+
+def committed_after(api: ApiClient, maps: MapSet, number: int, addresses: list[str]) -> float:
+    """Milliseconds from before a change is written to the new word of its frontend."""
+    address = Addr.from_buffer_copy(parse_address(addresses[number]))
+    key = FrontendKey(addr=address, port=manifests.PORT, proto=Protocol.TCP)
+    index = maps["lb_frontends"].lookup(bytes(key))
+    if index is None:
+        raise BenchError(f"{addresses[number]} is not in lb_frontends")
+    current = maps["lb_current"]
+    before = current.lookup(index)
+    began = time.perf_counter()
+    change(api, number, 2)
+    while current.lookup(index) == before:
+        if time.perf_counter() - began > _PATIENCE_SECONDS:
+            raise BenchError(f"no new word after {_PATIENCE_SECONDS:g} s")
+        time.sleep(0.0002)
+    return (time.perf_counter() - began) * 1000
+
+
+@contextmanager
+def agent_in_sync(control: ControlPlane) -> Iterator[ClusterAgent]:
+    """An agent that has programmed all of it."""
+    with running_agent(control) as agent:
+        wait_until(lambda: '"in sync"' in agent.said(), "in sync", 120)
+        yield agent
+
+
+def _resident(agent: ClusterAgent) -> float:
+    status = Path(f"/proc/{agent.daemon.process.pid}/status").read_text()
+    found = re.search(r"^VmRSS:\s*(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 / 1e6 if found else 0.0
+
+
+def _used_seconds(agent: ClusterAgent) -> float:
+    fields = Path(f"/proc/{agent.daemon.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / _CLOCK_TICKS

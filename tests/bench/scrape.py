@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page /metrics of 5,000 Services with traffic: alone, for a hundred at once, beside syncs.
+
+Each Service has a ClusterIP, a NodePort and five endpoints: 10,000 frontends and 25,000 backends,
+whose counters this process fills, and as many flows as the table has room for halfway.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from sys import byteorder
+
+from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.structs import Backend, Conntrack, Counts
+from ebpflb.lab import Node
+from tests.bench import agent, labs, manifests
+from tests.bench.change import change
+from tests.bench.options import BenchError, Options
+from tests.bench.report import Row, limit_row, percentile_row, plain_row
+
+SERVICES = 5_000
+ENDPOINTS = 5
+FLOWS = 65_536
+TARGET_SECONDS = 0.5
+AT_ONCE = 100
+CHANGES = 100
+
+_FIRST_NODE_PORT = 20_000
+_PAUSE_SECONDS = 0.05
+# Pages are shared for a second.
+_FRESH_SECONDS = 1.1
+_ORIGINAL = 1
+_FETCH = """
+import sys, time
+from urllib.request import urlopen
+for _ in sys.stdin:
+    began = time.perf_counter()
+    body = urlopen("http://127.0.0.1:10249/metrics").read()
+    seconds = time.perf_counter() - began
+    print(seconds, len(body), body.count(b"ebpflb_service_connections_total{"), flush=True)
+"""
+
+
+class Scraper:
+    """A process on the node that asks for the page when it is told to."""
+
+    def __init__(self, node: Node) -> None:
+        command = [sys.executable, "-I", "-S", "-c", _FETCH]
+        self._process = node.popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def scrape(self) -> tuple[float, int, int]:
+        """Seconds, bytes, and series of one metric."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        seconds, size, series = self._process.stdout.readline().split()
+        return float(seconds), int(size), int(series)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def run(options: Options) -> Iterator[Row]:
+    """One page after the other, a hundred at once, and changes with and without scrapes."""
+    services = options.scaled(SERVICES)
+    case = f"{services:,} Services, {2 * services:,} frontends, {ENDPOINTS * services:,} backends"
+    with labs.one_node(0, 0) as (node, directory):
+        for number in range(services):
+            manifests.write(directory, manifests.file_of(number), _manifest(number))
+        with agent.running(node, directory):
+            maps = agent.pinned_maps(node)
+            _count(maps, services)
+            scraper = Scraper(node)
+            try:
+                pages = [_page(scraper, services) for _ in range(options.rounds)]
+                yield limit_row("scrape", case, pages, "s", TARGET_SECONDS)
+                yield plain_row("scrape", f"{AT_ONCE} at once: the last", _at_once(node), "s")
+                yield from _changes(maps, directory, services, scraper, options)
+            finally:
+                scraper.close()
+
+
+def _manifest(number: int, first: int = 0) -> bytes:
+    name, node_port = manifests.name_of(number), _FIRST_NODE_PORT + number
+    service = manifests.service(name, manifests.cluster_ip(number), node_port=node_port)
+    addresses = manifests.pods(number, ENDPOINTS, first)
+    return manifests.listed([service, manifests.endpoint_slice(name, addresses, labs.NODES)])
+
+
+def _count(maps: MapSet, services: int) -> None:
+    for name, count in (("lb_count_front", 2 * services), ("lb_count_back", ENDPOINTS * services)):
+        value = bytes(Counts(*range(1, 6))) * maps[name].cpus
+        maps[name].update_batch([(_key(place), value) for place in range(count)])
+    records = [Backend.from_buffer_copy(value) for _, value in maps["lb_backends"].items()]
+    now = time.monotonic_ns()
+    flows = []
+    for number in range(FLOWS):
+        place = number % (ENDPOINTS * services)
+        entry = Conntrack(created=now, last_seen=now, direction=_ORIGINAL, backend=place)
+        entry.generation = records[place].generation
+        flows.append((number.to_bytes(maps["lb_conntrack"].key_size, "big"), bytes(entry)))
+    maps["lb_conntrack"].update_batch(flows)
+
+
+def _key(place: int) -> bytes:
+    return place.to_bytes(4, byteorder)
+
+
+def _page(scraper: Scraper, services: int) -> float:
+    time.sleep(_FRESH_SECONDS)
+    seconds, _, series = scraper.scrape()
+    if series != 2 * services:
+        raise BenchError(f"{series} series, not {2 * services}")
+    return seconds
+
+
+def _at_once(node: Node) -> float:
+    scrapers = [Scraper(node) for _ in range(AT_ONCE)]
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return max(found[0] for found in pool.map(Scraper.scrape, scrapers))
+    finally:
+        for each in scrapers:
+            each.close()
+
+
+def _changes(
+    maps: MapSet, directory: Path, services: int, scraper: Scraper, options: Options
+) -> Iterator[Row]:
+    stopped = threading.Event()
+
+    def scrape() -> None:
+        while not stopped.is_set():
+            scraper.scrape()
+
+    thread = threading.Thread(target=scrape)
+    count = options.scaled(CHANGES)
+    quiet = list(_times(maps, directory, services, count))
+    thread.start()
+    busy = list(_times(maps, directory, services, count))
+    stopped.set()
+    thread.join()
+    yield percentile_row("scrape", "a change, nobody scrapes", quiet, 99, "ms")
+    yield percentile_row("scrape", "a change, a page each second", busy, 99, "ms")
+
+
+def _times(maps: MapSet, directory: Path, services: int, count: int) -> Iterator[float]:
+    for turn in range(count):
+        number = turn % services
+        for first in (1, 0):
+            yield change(maps, directory, number, _manifest(number, first))
+            time.sleep(_PAUSE_SECONDS)

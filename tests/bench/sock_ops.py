@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What it costs to count connections at the socket: new ones with lb_sock_ops, and without.
+
+In one lab and one run, where the program is attached and detached in turns.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+from ebpflb.dataplane import links
+from ebpflb.dataplane.links import CGROUP_HOOKS, LoadedProgram
+from ebpflb.dataplane.pins import LINKS, newest_generation
+from ebpflb.lab import Node
+from tests.bench import labs, manifests, ways
+from tests.bench.options import BenchError, Options
+from tests.bench.report import Row
+from tests.bench.ways import Way
+
+TARGET = 0.97
+
+_NAME = "lb_sock_ops"
+_FAR = 1
+
+
+def run(options: Options) -> Iterator[Row]:
+    """From a pod to a pod on the other node."""
+    place = (labs.CLUSTER_IPS[_FAR], manifests.PORT)
+    way = Way("pod to ClusterIP, with it and without", "pod-1-1", _FAR, lambda _: place, TARGET)
+    with labs.left_pair([_FAR]) as pair:
+        node = pair.ours.node(labs.NODES[0])
+        with closing(_program(node)) as program:
+            switch = _switch(node, program)
+            yield ways.switched("sock_ops", pair, way, ways.CONNECT_RATE, switch, options)
+
+
+def _program(node: Node) -> LoadedProgram:
+    generation = newest_generation(node.bpffs)
+    if generation is None:
+        raise BenchError(f"{node.name}: nothing is pinned below {node.bpffs}")
+    return LoadedProgram.open(generation.progs / _NAME)
+
+
+def _switch(node: Node, program: LoadedProgram) -> Callable[[bool], None]:
+    pin = node.bpffs / LINKS / _NAME
+
+    def switch(on: bool) -> None:
+        if on:
+            links.attach_cgroup(pin, node.cgroup, CGROUP_HOOKS[_NAME], program)
+        else:
+            links.detach(pin)
+
+    return switch

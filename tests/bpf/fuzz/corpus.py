@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node with Services and flows of every sort, and right packets of them all.
+
+Each address that sends lies in 8.0.0.0/16 or 2001:db8:86dd::/48: without an Ethernet header, a
+test-run takes these bytes of it for the protocol, see `seen_by()` of test_malformed.py.
+"""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_network
+
+from scapy.layers.l2 import Dot1Q, Ether
+from scapy.packet import Packet
+
+from ebpflb.dataplane.enums import AddrFlag, BackendFlag, DescFlag, FrontendType, IfEmpty
+from ebpflb.dataplane.service_nets import write_service_nets
+from ebpflb.dataplane.structs import Desc, SourceRange
+from ebpflb.model.address import Family, Protocol
+from tests.bpf.datapath import Datapath, addr
+from tests.bpf.errors import QUOTES, TIME_EXCEEDED, TOO_BIG, UNREACHABLE, error
+from tests.bpf.fragments import HEADERS, fragments, with_headers
+from tests.bpf.fuzz.judge import HOOKS, Judge, Offers, Shot
+from tests.bpf.node import Node
+from tests.bpf.numbers import u32
+from tests.bpf.packets import (
+    NODE_MAC,
+    SENDER_MAC,
+    End,
+    Kind,
+    Net,
+    built,
+    mapped,
+    source_of,
+    target_of,
+)
+from tests.bpf.services import BACKEND_PORT
+
+V4 = Net(
+    family=Family.IPV4,
+    pod="8.0.1.5",
+    local="8.0.1.6",
+    remote="8.0.2.7",
+    cluster_ip="10.96.0.10",
+    external_ip="203.0.113.10",
+    node="8.0.0.1",
+    overlay="8.0.0.2",
+    client="8.0.9.9",
+)
+V6 = Net(
+    family=Family.IPV6,
+    pod="2001:db8:86dd:1::5",
+    local="2001:db8:86dd:1::6",
+    remote="2001:db8:86dd:2::7",
+    cluster_ip="fd00:96::10",
+    external_ip="2001:db8:113::10",
+    node="2001:db8:86dd::1",
+    overlay="2001:db8:86dd::2",
+    client="2001:db8:86dd:9::9",
+)
+KINDS = [Kind(net, proto) for net in (V4, V6) for proto in (Protocol.TCP, Protocol.UDP)]
+
+_ROUTES = """
+route {verb} 8.0.1.0/24 dev pod
+route {verb} 8.0.2.0/24 via 172.16.0.2
+route {verb} 8.0.9.0/24 via 192.0.2.254
+route {verb} 2001:db8:86dd:1::/64 dev pod
+route {verb} 2001:db8:86dd:2::/64 via fd00:16::2
+route {verb} 2001:db8:86dd:9::/64 via 2001:db8:2::fe
+"""
+PLAIN, MASQUERADE, RANGES, AFFINITY, REFUSED, DROPPED, HAIRPIN, ELSEWHERE = range(80, 88)
+_PORTS = range(PLAIN, ELSEWHERE + 1)
+_NODE_PORTS = 30000
+_WILDCARD = {V4: "0.0.0.0", V6: "::"}
+_REQUESTS = ("lb_pod_ingress", "lb_host_ingress", "lb_l3_ingress", "lb_host_egress", "lb_l3_egress")
+_FLOWS = ("lb_conntrack", "lb_ct_short", "lb_fragments", "lb_affinity")
+_LINK = 14
+
+
+@contextmanager
+def routed() -> Iterator[None]:
+    """The routes of these addresses, in the node's namespace."""
+    for verb in ("add", "del"):
+        for family in ("-4", "-6"):
+            lines = [each for each in _ROUTES.splitlines() if (":" in each) == (family == "-6")]
+            script = "\n".join(filter(None, lines)).format(verb=verb) + "\n"
+            subprocess.run(["ip", family, "-batch", "-"], input=script, text=True, check=True)
+        if verb == "add":
+            yield
+
+
+class Corpus:
+    """Services, flows and seeds; `restore()` makes the flows what they were."""
+
+    def __init__(self, datapath: Datapath, node: Node) -> None:
+        self._datapath, self._node = datapath, node
+        self._frontends: dict[bytes, frozenset[bytes]] = {}
+        self.seeds: list[Shot] = []
+        self._write_node()
+        for kind in KINDS:
+            self._write_services(kind)
+        addresses = [getattr(net, name) for net in (V4, V6) for name in ("node", "overlay")]
+        self.offers = Offers(self._frontends, frozenset(map(mapped, addresses)))
+        self._judge = Judge(datapath, self.offers)
+        self._begin_flows()
+        self.flows = {name: dict(datapath.maps[name].items()) for name in _FLOWS}
+
+    def restore(self) -> None:
+        """Only the flows of the beginning are there, as they were."""
+        for name, entries in self.flows.items():
+            each = self._datapath.maps[name]
+            each.delete_batch([key for key, _ in each.items()])
+            each.update_batch(list(entries.items()))
+
+    def _write_node(self) -> None:
+        datapath, node = self._datapath, self._node
+        datapath.settings(node4=addr(V4.node), node6=addr(V6.node))
+        flags = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
+        for net in (V4, V6):
+            datapath.address(net.node, flags)
+            datapath.address(net.overlay, flags)
+            datapath.address(net.cluster_ip, AddrFlag.LB_ADDR_CLUSTER_IP)
+            datapath.address(net.external_ip, AddrFlag.LB_ADDR_EXTERNAL)
+        datapath.device(node.uplink.ifindex, snat4=V4.node, snat6=V6.node)
+        for tap in (node.overlay, node.tunnel):
+            datapath.device(tap.ifindex, snat4=V4.overlay, snat6=V6.overlay)
+        write_service_nets(datapath.maps["lb_service_nets"], ["10.96.0.0/24", "fd00:96::/120"])
+        for net in (V4, V6):
+            for address in (net.client, net.node):
+                self._allow(address)
+
+    def _allow(self, address: str) -> None:
+        network = ip_network(address)
+        length = 32 + network.prefixlen + (96 if network.version == 4 else 0)
+        key = SourceRange(length, 1, addr(address))
+        self._datapath.maps["lb_src_ranges"].update(bytes(key), b"\1")
+
+    def _write_services(self, kind: Kind) -> None:
+        net, datapath = kind.net, self._datapath
+        remote = datapath.backend(End(net.remote, BACKEND_PORT), kind.proto)
+        here = [
+            datapath.backend(
+                End(address, BACKEND_PORT), kind.proto, flags=BackendFlag.LB_BACKEND_LOCAL
+            )
+            for address in (net.local, net.pod)
+        ]
+        for port in _PORTS:
+            backends = {
+                REFUSED: [],
+                DROPPED: [],
+                HAIRPIN: here[1:],
+                ELSEWHERE: [remote],
+            }.get(port, [remote, here[0]])
+            self._write_frontends(kind, port, backends)
+
+    def _write_frontends(self, kind: Kind, port: int, backends: list[int]) -> None:
+        ends = {
+            FrontendType.LB_CLUSTER_IP: End(kind.net.cluster_ip, port),
+            FrontendType.LB_EXTERNAL_IP: End(kind.net.external_ip, port),
+            FrontendType.LB_NODE_PORT: End(_WILDCARD[kind.net], _NODE_PORTS + port),
+        }
+        found = (self._datapath.backend_at(index) for index in backends)
+        targets = frozenset(bytes(each.addr) + int(each.port).to_bytes(2, "big") for each in found)
+        for type_, end in ends.items():
+            if_empty = IfEmpty.LB_EMPTY_DROP if port == DROPPED else IfEmpty.LB_EMPTY_REFUSE
+            index = self._datapath.frontend(
+                end, kind.proto, local=backends, others=backends, if_empty=if_empty, kind=type_
+            )
+            self._mark(index, port)
+            key = mapped(end.address) + end.port.to_bytes(2, "big") + bytes([kind.proto])
+            self._frontends[key] = targets
+
+    def _mark(self, index: int, port: int) -> None:
+        """Descriptors have the numbers of their frontends."""
+        place = self._datapath.maps["lb_descs"]
+        desc = Desc.from_buffer_copy(place.lookup(u32(index)) or b"")
+        desc.flags = {
+            MASQUERADE: DescFlag.LB_DESC_MASQUERADE,
+            RANGES: DescFlag.LB_DESC_SOURCE_RANGES,
+        }.get(port, 0)
+        desc.source_ranges = 1
+        desc.affinity_timeout = 100 if port == AFFINITY else 0
+        place.update(u32(index), bytes(desc))
+
+    # Flows and their packets
+
+    def _begin_flows(self) -> None:
+        source_port = 40000
+        for number, kind in enumerate(KINDS):
+            for port in _PORTS:
+                for program in _REQUESTS:
+                    source_port += 1
+                    target = self._targets(kind, port)[(number + source_port) % 3]
+                    self._begin(
+                        kind, program, End(self._client(kind, program), source_port), target
+                    )
+
+    def _targets(self, kind: Kind, port: int) -> list[End]:
+        net = kind.net
+        return [
+            End(net.cluster_ip, port),
+            End(net.external_ip, port),
+            End(net.node, _NODE_PORTS + port),
+        ]
+
+    def _client(self, kind: Kind, program: str) -> str:
+        if program == "lb_pod_ingress":
+            return kind.net.pod
+        return kind.net.node if "egress" in program else kind.net.client
+
+    def _begin(self, kind: Kind, program: str, source: End, target: End) -> None:
+        request = kind.frame(source, target)
+        sent = self._play(program, request)
+        self._add_requests(kind, program, source, target)
+        if sent is None:
+            return
+        backend, seen = target_of(sent), source_of(sent)
+        reply = kind.frame(backend, seen, "SA")
+        for each in self._reply_programs(program, request, sent):
+            answer = self._play(each, reply)
+            if answer is None:
+                continue
+            if source.port % 2:
+                self._play(program, kind.frame(source, target, "A"))
+            self._add_replies(kind, each, backend, seen)
+            self._add_errors(kind, each, backend.address, sent)
+            self._add_errors(kind, program, source.address, answer)
+            break
+
+    def _reply_programs(self, program: str, request: Packet, sent: Packet) -> list[str]:
+        """Where the entry of the reply counts."""
+        kinds = [name for name in HOOKS if "l3" not in name]
+        return [name.replace("host", "l3") if "l3" in program else name for name in kinds]
+
+    def _play(self, program: str, frame: Packet) -> Packet | None:
+        """What became of the frame, if it was translated."""
+        shot = self._shot(program, frame)
+        if self._judge.run(shot) != "translated":
+            return None
+        out = self._judge.out
+        if "l3" in program:
+            link = bytes(frame)[:_LINK]
+            out = link + (out[_LINK:] if out[:_LINK] == bytes(_LINK) else out)[:-_LINK]
+        return Ether(out)
+
+    def _shot(self, program: str, frame: Packet | bytes) -> Shot:
+        whole, node = bytes(frame), self._node
+        if "l3" in program:
+            return Shot(program, node.tunnel.ifindex, whole[_LINK:] + bytes(_LINK))
+        return Shot(program, (node.pod if "pod" in program else node.uplink).ifindex, whole)
+
+    def _add(self, program: str, *frames: Packet) -> None:
+        self.seeds += [self._shot(program, frame) for frame in frames]
+
+    def _add_requests(self, kind: Kind, program: str, source: End, target: End) -> None:
+        for flags in ("S", "A", "PA", "FA", "R"):
+            self._add(program, kind.frame(source, target, flags))
+        self._add_odd(program, kind.frame(source, target), kind)
+        self._add(program, kind.frame(source, target, "PA", payload=bytes(1400)))
+        self._add(program, kind.frame(source, target, ttl=1))
+
+    def _add_replies(self, kind: Kind, program: str, source: End, target: End) -> None:
+        for flags in ("SA", "A", "PA", "FA", "R"):
+            self._add(program, kind.frame(source, target, flags))
+        self._add_odd(program, kind.frame(source, target, "PA"), kind)
+
+    def _add_odd(self, program: str, frame: Packet, kind: Kind) -> None:
+        for name in HEADERS[kind.net.family]:
+            self._add(program, with_headers(frame, name))
+        long = kind.frame(source_of(frame), target_of(frame), payload=bytes(300))
+        self._add(program, *fragments(long, 160))
+        self._add(
+            program, built(Ether(src=SENDER_MAC, dst=NODE_MAC) / Dot1Q(vlan=0) / frame.payload)
+        )
+
+    def _add_errors(self, kind: Kind, program: str, source: str, quoted: Packet) -> None:
+        """`source` and a router say something about a packet."""
+        for what, size in zip((UNREACHABLE, TIME_EXCEEDED, TOO_BIG), QUOTES, strict=True):
+            mtu = 1300 if what == TOO_BIG else 0
+            sender = source if what == UNREACHABLE else kind.net.remote
+            self._add(program, error(kind, sender, quoted, what=what, mtu=mtu, transport=size))

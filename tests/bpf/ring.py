@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records in lb_flows: read as libbpf does it, but only when a test asks."""
+
+import mmap
+from ctypes import sizeof
+
+from ebpflb.dataplane.maps import BpfMap, KernelMap
+from ebpflb.dataplane.structs import FlowRecord, u32, u64
+
+_BUSY, _DISCARDED = 1 << 31, 1 << 30
+_HEADER = 8
+
+
+class Ring:
+    """The reader's end of a ring buffer."""
+
+    def __init__(self, ring: BpfMap) -> None:
+        assert isinstance(ring, KernelMap)
+        self._mask = ring.max_entries - 1
+        page = mmap.PAGESIZE
+        self._consumer = mmap.mmap(ring.fd, page)
+        size = page + 2 * ring.max_entries
+        self._producer = mmap.mmap(ring.fd, size, prot=mmap.PROT_READ, offset=page)
+
+    def take(self) -> list[FlowRecord]:
+        """What was told since the last call."""
+        position = u64.from_buffer_copy(self._consumer).value
+        found = []
+        while position < u64.from_buffer_copy(self._producer).value:
+            at = mmap.PAGESIZE + (position & self._mask)
+            length = u32.from_buffer_copy(self._producer, at).value
+            assert not length & (_BUSY | _DISCARDED)
+            assert length == sizeof(FlowRecord)
+            found.append(FlowRecord.from_buffer_copy(self._producer, at + _HEADER))
+            position += _HEADER + length + -length % 8
+        self._consumer[:8] = bytes(u64(position))
+        return found

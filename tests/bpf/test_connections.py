@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TCP connections that are translated at the socket: counted as they were, however they end."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.enums import FlowEnd, FlowEvent, FlowPath, FlowSource
+from ebpflb.dataplane.links import CGROUP_HOOKS
+from ebpflb.dataplane.structs import Connection
+from ebpflb.model.address import Protocol
+from tests.bpf.attach import tiny
+from tests.bpf.conversing import WAYS, Conversing
+from tests.bpf.datapath import Datapath, addr
+from tests.bpf.loading import Loaded
+from tests.bpf.node import Node
+from tests.bpf.packets import End, Kind
+from tests.bpf.ring import Ring
+
+# The last that fits into 32 bits.
+WRAPPED = 2**32 - 1
+# More bytes than any connection here has.
+FAR_AHEAD = 2**40
+ALL_EVENTS = sum(1 << event for event in FlowEvent)
+CLOSED, RESET = FlowEnd.LB_END_CLOSED, FlowEnd.LB_END_RESET
+# How each way ends, and how many more bytes it takes each way.
+OUTCOMES = {
+    "client first": (CLOSED, 0, 0),
+    "server first": (CLOSED, 0, 0),
+    "both at once": (CLOSED, 0, 0),
+    "half close, then data": (CLOSED, 0, 4),
+    "half close, then data, then close": (CLOSED, 0, 4),
+    "half close, then data, then reset": (CLOSED, 0, 4),
+    "client resets": (RESET, 0, 0),
+    "server resets": (RESET, 0, 0),
+    "client leaves data": (RESET, 0, 4),
+    "server leaves data": (RESET, 4, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def conversing(programs: Loaded, machine: Node) -> Iterator[Conversing]:
+    """A process on the node, under all hooks of the socket."""
+    with tiny.own_cgroup("conversing") as cgroup:
+        directory = os.open(cgroup, os.O_RDONLY)
+        links = [
+            libbpf.link_create(programs.programs[name], directory, kind)
+            for name, kind in CGROUP_HOOKS.items()
+        ]
+        with machine.entered():
+            made = Conversing(cgroup)
+        yield made
+        made.close()
+        for descriptor in (*links, directory):
+            os.close(descriptor)
+
+
+@pytest.fixture
+def ring(datapath: Datapath) -> Ring:
+    datapath.settings(flow_events=ALL_EVENTS, flow_sample=1)
+    ring = Ring(datapath.maps["lb_flows"])
+    ring.take()
+    return ring
+
+
+def service(datapath: Datapath, tcp: Kind) -> tuple[End, End, int]:
+    """A frontend, its backend, and the backend's index."""
+    frontend, backend = End(tcp.net.cluster_ip, 80), End(tcp.net.node, 18080)
+    index = datapath.backend(backend, Protocol.TCP)
+    datapath.frontend(frontend, Protocol.TCP, local=[index])
+    return frontend, backend, index
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (3, 100_000)], ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_connection_is_counted_to_the_byte(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind, way: str, sizes
+):
+    frontend, backend, index = service(datapath, tcp)
+    end, more_sent, more_received = OUTCOMES[way]
+    port = conversing.converse(way, frontend, backend, sizes)
+    start, record = ring.take()
+    assert (start.event, record.event) == (FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_END)
+    assert (record.original.bytes, record.reply.bytes) == (
+        sizes[0] + more_sent,
+        sizes[1] + more_received,
+    )
+    assert FlowEnd(record.end) is end
+    for each in (start, record):
+        assert (each.path, each.source) == (FlowPath.LB_PATH_SOCKET, FlowSource.LB_FROM_THIS_NODE)
+        assert (each.client, each.client_port) == (addr(tcp.net.node), port)
+        assert (each.frontend, each.frontend_port) == (addr(frontend.address), frontend.port)
+        assert (each.backend_addr, each.backend_port) == (addr(backend.address), backend.port)
+        assert (each.backend, each.started) == (index, record.started)
+    for name, at in (("lb_count_front", 1), ("lb_count_back", index)):
+        counts = datapath.all_counts(name, at)
+        assert (counts.connections, counts.failed) == (1, 0)
+        assert (counts.original, counts.reply) == (record.original, record.reply)
+    assert list(datapath.maps["lb_connections"].items()) == []
+
+
+def test_a_refused_connection_has_failed(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend, _, index = service(datapath, tcp)
+    conversing.converse("in vain", frontend, frontend, (0, 0))
+    (record,) = ring.take()
+    assert record.end == FlowEnd.LB_END_BACKEND_REFUSED
+    assert (record.original.bytes, record.reply.bytes) == (0, 0)
+    for name, at in (("lb_count_front", 1), ("lb_count_back", index)):
+        assert datapath.all_counts(name, at).failed == 1
+
+
+def test_a_connection_that_nobody_answers_has_failed(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend = End(tcp.net.cluster_ip, 80)
+    index = datapath.backend(End(tcp.net.client, 18080), Protocol.TCP)
+    datapath.frontend(frontend, Protocol.TCP, local=[index])
+    conversing.converse("in vain", frontend, frontend, (0, 0))
+    (record,) = ring.take()
+    assert record.end == FlowEnd.LB_END_NO_ANSWER
+    assert datapath.all_counts("lb_count_front", 1).failed == 1
+
+
+def test_a_long_connection_is_counted_while_it_lasts(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    during = datapath.all_counts("lb_count_front", 1)
+    assert during.original.bytes >= 100
+    conversing.converse("goes", frontend, backend, (0, 0))
+    (record,) = [each for each in ring.take() if each.event == FlowEvent.LB_FLOW_END]
+    after = datapath.all_counts("lb_count_front", 1)
+    assert (after.original, after.reply) == (record.original, record.reply)
+
+
+def test_packets_beyond_what_tcp_counts_in_32_bits_go_on(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    ((cookie, value),) = datapath.maps["lb_connections"].items()
+    connection = Connection.from_buffer_copy(value)
+    counted = datapath.all_counts("lb_count_front", 1).original.packets
+    connection.original.packets = connection.reply.packets = WRAPPED
+    datapath.maps["lb_connections"].update(cookie, bytes(connection))
+    conversing.converse("goes", frontend, backend, (0, 0))
+    (record,) = [each for each in ring.take() if each.event == FlowEvent.LB_FLOW_END]
+    after = datapath.all_counts("lb_count_front", 1)
+    assert after.original.packets - counted == record.original.packets - WRAPPED
+    assert 0 < after.original.packets - counted < 2**32
+    assert record.reply.packets > WRAPPED
+
+
+def test_a_fin_that_came_before_lost_bytes_does_not_lower_the_counters(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    ((cookie, value),) = datapath.maps["lb_connections"].items()
+    connection = Connection.from_buffer_copy(value)
+    counted = datapath.all_counts("lb_count_front", 1).reply.bytes
+    connection.reply.bytes = FAR_AHEAD
+    datapath.maps["lb_connections"].update(cookie, bytes(connection))
+    conversing.converse("goes", frontend, backend, (0, 0))
+    (record,) = [each for each in ring.take() if each.event == FlowEvent.LB_FLOW_END]
+    assert record.reply.bytes == FAR_AHEAD
+    assert datapath.all_counts("lb_count_front", 1).reply.bytes == counted

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many hash lookups a connection and a packet cost, counted in the running programs.
+
+The target for the first packet of a flow is 4. TCP meets it where the frontend is an address: both
+flow tables, the frontend, and whether an established flow has the reply.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ebpflb.dataplane.source_text import source_text
+from ebpflb.model.address import Protocol
+from tests.bpf.asker import Asker
+from tests.bpf.asking import asking
+from tests.bpf.datapath import Datapath
+from tests.bpf.loading import Loaded, load
+from tests.bpf.lookups import FLOWS, Hook, counting, looks, run
+from tests.bpf.node import Node
+from tests.bpf.packets import End, Kind
+from tests.bpf.services import cluster_ip, node_addresses, remote_backend
+
+FIRST = {
+    "pod to ClusterIP": {Protocol.TCP: 4, Protocol.UDP: 2},
+    # Besides whether the address takes NodePorts.
+    "NodePort to a pod here": {Protocol.TCP: 5, Protocol.UDP: 3},
+    # Besides the address of the device.
+    "NodePort to a pod elsewhere": {Protocol.TCP: 6, Protocol.UDP: 4},
+}
+KNOWN, FOREIGN, AT_SOCKET = 2, 2, 1
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """The programs, counting."""
+    return load(tmp_path_factory.mktemp("bpffs"), counting(source_text()))
+
+
+@pytest.fixture
+def counts(counted: Loaded, node: Node) -> Datapath:
+    datapath = Datapath(counted)
+    datapath.reset()
+    node_addresses(datapath, node)
+    return datapath
+
+
+@pytest.fixture(scope="module")
+def counted_asker(counted: Loaded, machine: Node) -> Iterator[Asker]:
+    with asking(counted, machine, "lookups") as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_flow(counts: Datapath, node: Node, kind: Kind, name: str):
+    costs = FLOWS[name](counts, node, kind).costs(counts, kind)
+    assert 0 < costs.first <= FIRST[name][kind.proto]
+    assert 0 < costs.answer <= KNOWN
+    assert 0 < costs.later <= KNOWN
+
+
+@pytest.mark.parametrize("program", ["lb_host_ingress", "lb_pod_ingress", "lb_pod_egress"])
+def test_a_packet_of_others(counts: Datapath, kind: Kind, program: str):
+    packet = kind.frame(End(kind.net.client, 4000), End(kind.net.remote, 4001), "A")
+    assert run(counts, Hook(program), packet)[0] == 0
+    near = kind.frame(End(kind.net.client, 4000), End(kind.net.node, 4001), "A")
+    assert run(counts, Hook(program), near)[0] <= FOREIGN
+
+
+def test_a_process_of_the_host(counts: Datapath, counted_asker: Asker, kind: Kind):
+    _, index = remote_backend(counts, kind)
+    frontend = cluster_ip(counts, kind, [index])
+    looks(counts.maps)
+    assert counted_asker.connect(frontend, kind.proto) != frontend
+    found = looks(counts.maps)
+    # UDP also asks who it is, as pods under tc cover are left to tc, and whether the choice is new.
+    assert found == AT_SOCKET + 2 * (kind.proto is Protocol.UDP)

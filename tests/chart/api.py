@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server that answers as the API server would, over TLS, to those who have the token."""
+
+import json
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+TOKEN = "a-token"  # noqa: S105  of nobody
+
+
+class FakeApi:
+    """Answers each path with the next of its answers; the last one stays."""
+
+    def __init__(self, account: Path) -> None:
+        """`account`: the folder with the token and the certificate, as a pod sees it."""
+        self.account = account
+        self.answers: dict[str, list[object]] = {}
+        self.port = 0
+
+    def next_answer(self, path: str) -> object:
+        """None for an unknown path."""
+        answers = self.answers.get(path, [None])
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+@contextmanager
+def fake_api(folder: Path) -> Iterator[FakeApi]:
+    """A server with a certificate of its own at 127.0.0.1."""
+    api = FakeApi(folder)
+    (folder / "token").write_text(f"{TOKEN}\n")
+    _make_certificate(folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _request_class(api))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.crt", folder / "key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    api.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield api
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _make_certificate(folder: Path) -> None:
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-keyout", str(folder / "key"), "-out", str(folder / "ca.crt")]
+    command += ["-subj", "/CN=api", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _request_class(api: FakeApi) -> type[BaseHTTPRequestHandler]:
+    class _Request(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Answer with JSON."""
+            allowed = self.headers["Authorization"] == f"Bearer {TOKEN}"
+            answer = api.next_answer(self.path) if allowed else None
+            self.send_response(401 if not allowed else 404 if answer is None else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Keep silent."""
+
+    return _Request

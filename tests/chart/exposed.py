@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every series that an agent can expose, and what expressions of PromQL say of series."""
+
+import re
+from collections.abc import Mapping
+
+from ebpflb.model.address import Family
+from ebpflb.observe.kernel_metrics import FLOW_METRICS
+from ebpflb.observe.metrics import Metrics, Totals
+from ebpflb.observe.reading import (
+    BackendReading,
+    Distribution,
+    PortLabels,
+    PortReading,
+    Reading,
+    Traffic,
+)
+
+METRIC = re.compile(r"\b(?:ebpflb|kubeproxy|process|python|scrape)_\w+|\bup\b")
+# What Prometheus itself makes of each scrape, and the labels that the chart's monitors add.
+OF_PROMETHEUS = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
+OF_TARGETS = frozenset({"job", "instance", "node"})
+
+_MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
+_GROUPING = re.compile(r"\b(?:by|without|on)\s*\(([\w, ]+)\)")
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? \S+$", re.MULTILINE)
+_LABEL = re.compile(r"(\w+)=\"")
+
+_PORT = PortLabels("default", "web", "http", "TCP")
+_EVERYTHING = Reading(
+    entries={"lb_conntrack": (1, 2)},
+    dropped={("no_endpoint", "eth0"): 1},
+    lost={"ring_full": 1},
+    flows={(name, "tc"): Distribution([(float("inf"), 1)], 1.0) for name in FLOW_METRICS},
+    ports=[PortReading(_PORT, {"ClusterIP": Traffic()}, oldest_seconds=1.0, imbalance=1.0)],
+    backends=[BackendReading(_PORT, "10.0.0.1:80", "node1", "zone-a", Traffic(), 1)],
+)
+
+
+def exposed() -> Mapping[str, frozenset[str]]:
+    """The labels of each series, by its name, those of targets too."""
+    found = {name: set(OF_TARGETS) for name in OF_PROMETHEUS}
+    for name, labels in _SAMPLE.findall(_page()):
+        found.setdefault(name, set(OF_TARGETS)).update(_LABEL.findall(labels))
+    return {name: frozenset(labels) for name, labels in found.items()}
+
+
+def metrics_of(expression: str) -> set[str]:
+    """The names of metrics in an expression."""
+    return set(METRIC.findall(expression))
+
+
+def labels_of(expression: str) -> set[str]:
+    """The labels that an expression asks for or groups by."""
+    grouped = (name.strip() for each in _GROUPING.findall(expression) for name in each.split(","))
+    return {*_MATCHER.findall(expression), *grouped}
+
+
+def _page() -> str:
+    metrics = Metrics(["IPv4", "IPv6"], lambda: _EVERYTHING)
+    metrics.changed(1, 1)
+    metrics.synced(0.1, full=True, complete=True)
+    metrics.synced(0.1, full=False, complete=False)
+    metrics.programmed([(Family.IPV4, 0.1)])
+    metrics.reconciled(0.1, {Family.IPV4: 1})
+    metrics.lacks(["anything"])
+    for path in ("/healthz", "/livez"):
+        metrics.answered(path, 200)
+    metrics.show(Totals(source_errors=("a.yaml",)))
+    return metrics.page().body.decode()

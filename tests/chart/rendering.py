@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rendering the chart, and finding one's way in what comes out."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.binaries import KUBERNETES_VERSION, binary
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "ebpflb"
+NAMESPACE = "kube-system"
+
+Object = dict[str, Any]
+
+# Switches on whatever can be switched on.
+EVERYTHING: Object = {
+    "k8sServiceHost": "2001:db8::10",
+    "k8sServicePort": 8443,
+    "imagePullSecrets": [{"name": "registry"}],
+    "config": {"socket-lb": "host", "nodeport-addresses": ["10.0.0.0/8"], "sync-period": "1m0s"},
+    "kubeProxy": {"takeover": True},
+    "metrics": {
+        "enabled": True,
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True, "runbookUrl": "https://example.org/runbook"},
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Network"}},
+    },
+    "bpf": {"autoMount": True},
+    "hostPID": True,
+    "nodeSelector": {"pool": "workers"},
+    "podAnnotations": {"example.org/a": "b"},
+    "podLabels": {"team": "network"},
+    "serviceAccount": {"annotations": {"example.org/a": "b"}, "name": "proxy"},
+    "resources": {"limits": {"memory": "512Mi"}},
+}
+
+
+def helm(*arguments: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run helm, whatever comes of it."""
+    command = [str(binary("helm")), *arguments]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+
+
+def template(
+    values: Object,
+    *,
+    release: str = "ebpflb",
+    namespace: str = NAMESPACE,
+    kubernetes: str = KUBERNETES_VERSION,
+    chart: Path = CHART,
+) -> "subprocess.CompletedProcess[str]":
+    """What `helm template` says for these values; kubernetes: the version to pretend."""
+    version = f"--kube-version={kubernetes}"
+    arguments = ["template", release, str(chart), f"--namespace={namespace}", version]
+    return helm(*arguments, "--values=-", given=yaml.safe_dump(values))
+
+
+def render(values: Object | None = None, **options: Any) -> list[Object]:
+    """The objects that helm would make of these values."""
+    done = template(values or {}, **options)
+    assert done.returncode == 0, done.stderr
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    """The objects of one kind."""
+    return [each for each in objects if each["kind"] == kind]
+
+
+def hook_of(found: Object) -> str:
+    """The event at which helm makes an object; empty for what belongs to the release."""
+    return str(found["metadata"].get("annotations", {}).get("helm.sh/hook", ""))
+
+
+def installed(objects: list[Object], kind: str) -> Object:
+    """The only object of this kind in the release itself."""
+    (found,) = [each for each in of_kind(objects, kind) if not hook_of(each)]
+    return found
+
+
+def left_for_uninstall(objects: list[Object], kind: str) -> Object:
+    """The only object of this kind that helm makes while it uninstalls."""
+    (found,) = [each for each in of_kind(objects, kind) if hook_of(each) == "post-delete"]
+    return found
+
+
+def pod_of(found: Object) -> Object:
+    """The specification of a workload's pods."""
+    spec: Object = found["spec"]["template"]["spec"]
+    return spec
+
+
+def container(pod: Object, name: str) -> Object:
+    """A container of a pod by its name, init containers too."""
+    every = [*pod.get("initContainers", []), *pod["containers"]]
+    (found,) = [each for each in every if each["name"] == name]
+    return dict(found)
+
+
+def agent(values: Object | None = None, **options: Any) -> Object:
+    """The specification of the agent's pods."""
+    return pod_of(installed(render(values, **options), "DaemonSet"))
+
+
+def mounts(pod: Object, name: str) -> dict[str, Object]:
+    """What a container sees mounted: path -> the mount, with its volume under `volume`."""
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    listed = container(pod, name)["volumeMounts"]
+    return {each["mountPath"]: {**each, "volume": volumes[each["name"]]} for each in listed}
+
+
+def settings_file(objects: list[Object]) -> str:
+    """The text of the agent's settings file."""
+    (found,) = [each for each in of_kind(objects, "ConfigMap") if "config.yaml" in each["data"]]
+    return str(found["data"]["config.yaml"])

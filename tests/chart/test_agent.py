@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's pods: their rights, what they see of the node, and how they are looked after."""
+
+import pytest
+import yaml
+
+from tests.chart.rendering import (
+    CHART,
+    EVERYTHING,
+    Object,
+    agent,
+    container,
+    helm,
+    installed,
+    mounts,
+    pod_of,
+    render,
+    settings_file,
+)
+
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+
+
+def variables(pod: Object, name: str = "ebpflb") -> dict[str, object]:
+    listed = container(pod, name)["env"]
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in listed}
+
+
+def host_paths(seen: dict[str, Object]) -> dict[str, str]:
+    """Path in the container -> path on the node."""
+    volumes = {path: mount["volume"] for path, mount in seen.items()}
+    return {
+        path: volume["hostPath"]["path"] for path, volume in volumes.items() if "hostPath" in volume
+    }
+
+
+def checksum(values: Object) -> str:
+    daemonset = installed(render(values), "DaemonSet")
+    return str(daemonset["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+
+
+def test_helm_lint_finds_nothing() -> None:
+    for values in ({}, EVERYTHING):
+        done = helm("lint", "--strict", str(CHART), "--values=-", given=yaml.safe_dump(values))
+        assert done.returncode == 0, done.stdout
+
+
+def test_it_runs_on_the_network_of_every_linux_node_before_other_pods() -> None:
+    pod = agent()
+    assert pod["hostNetwork"] is True
+    assert pod["hostPID"] is False
+    assert pod["dnsPolicy"] == "Default"
+    assert pod["priorityClassName"] == "system-node-critical"
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"][0]["values"] == ["amd64", "arm64"]
+
+
+def test_it_has_three_capabilities_and_a_read_only_root() -> None:
+    context = container(agent(), "ebpflb")["securityContext"]
+    assert context["capabilities"] == {
+        "drop": ["ALL"],
+        "add": ["NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"],
+    }
+    assert context["readOnlyRootFilesystem"] is True
+    assert "privileged" not in context
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert context["appArmorProfile"] == {"type": "Unconfined"}
+
+
+def test_privileged_replaces_the_list_of_capabilities() -> None:
+    context = container(agent({"securityContext": {"privileged": True}}), "ebpflb")[
+        "securityContext"
+    ]
+    assert context["privileged"] is True
+    assert not {"capabilities", "seccompProfile", "appArmorProfile"} & context.keys()
+    assert context["readOnlyRootFilesystem"] is True
+
+
+def test_app_armor_is_an_annotation_before_kubernetes_1_30() -> None:
+    daemonset = installed(render(kubernetes="1.29.4"), "DaemonSet")
+    annotations = daemonset["spec"]["template"]["metadata"]["annotations"]
+    name = "container.apparmor.security.beta.kubernetes.io/ebpflb"
+    assert annotations[name] == "unconfined"
+    assert "appArmorProfile" not in container(pod_of(daemonset), "ebpflb")["securityContext"]
+
+
+def test_it_sees_the_nodes_bpffs_cgroups_and_namespaces_and_nothing_else() -> None:
+    seen = mounts(agent(), "ebpflb")
+    host = host_paths(seen)
+    assert host == {
+        "/sys/fs/bpf": "/sys/fs/bpf",
+        "/run/ebpflb/cgroup": "/sys/fs/cgroup",
+        "/run/netns": "/run/netns",
+    }
+    others = {"/tmp", "/run/ebpflb", "/etc/ebpflb/config.yaml"}  # noqa: S108  a mount
+    assert set(seen) - set(host) == others
+    assert seen["/run/netns"]["mountPropagation"] == "HostToContainer"
+    assert seen["/run/ebpflb/cgroup"]["readOnly"] is True
+    assert not seen["/sys/fs/bpf"].get("readOnly")
+
+
+def test_the_places_on_the_node_can_be_moved() -> None:
+    values = {"bpf": {"hostRoot": "/b"}, "cgroup": {"hostRoot": "/c"}, "netns": {"hostRoot": "/n"}}
+    assert host_paths(mounts(agent(values), "ebpflb")) == {
+        "/sys/fs/bpf": "/b",
+        "/run/ebpflb/cgroup": "/c",
+        "/run/netns": "/n",
+    }
+
+
+def test_a_missing_bpffs_stops_the_pod_and_is_mounted_only_on_request() -> None:
+    check, mount = (
+        container(agent({"bpf": {"autoMount": auto}}), "bpffs") for auto in (False, True)
+    )
+    assert check["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "mountPropagation" not in check["volumeMounts"][0]
+    assert "exit 1" in check["args"][0]
+    assert mount["securityContext"]["privileged"] is True
+    assert mount["volumeMounts"][0]["mountPropagation"] == "Bidirectional"
+    assert "exec mount -t bpf" in mount["args"][0]
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_no_probe_asks_whether_the_node_wants_traffic(probe: str) -> None:
+    for values, port in (({}, 10256), ({"healthz": {"port": 20256}}, 20256)):
+        asked = container(agent(values), "ebpflb")[probe]["httpGet"]
+        path = "/readyz" if probe == "readinessProbe" else "/livez"
+        assert asked == {"path": path, "port": port}
+
+
+def test_probes_go_where_the_agent_listens() -> None:
+    pod = agent({"healthz": {"bindAddress": "192.0.2.7"}})
+    assert all(container(pod, "ebpflb")[name]["httpGet"]["host"] == "192.0.2.7" for name in PROBES)
+
+
+def test_it_knows_its_node_by_the_downward_api() -> None:
+    field = variables(agent())["EBPFLB_NODE_NAME"]
+    assert field == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+
+
+def test_it_reaches_the_api_without_a_service() -> None:
+    assert "KUBERNETES_SERVICE_HOST" not in variables(agent())
+    told = variables(agent(EVERYTHING))
+    assert told["KUBERNETES_SERVICE_HOST"] == "2001:db8::10"
+    assert told["KUBERNETES_SERVICE_PORT"] == "8443"
+
+
+def test_changed_settings_start_the_agents_anew_one_after_the_other() -> None:
+    assert checksum({}) == checksum({"podLabels": {"a": "b"}})
+    assert checksum({}) != checksum({"config": {"verbosity": 1}})
+    config = mounts(agent(), "ebpflb")["/etc/ebpflb/config.yaml"]
+    assert config["subPath"] == "config.yaml"
+    strategy = installed(render({"updateStrategy": {"maxUnavailable": 3}}), "DaemonSet")["spec"]
+    assert strategy["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 3}
+
+
+def test_a_digest_goes_before_a_tag() -> None:
+    digest = f"sha256:{'0' * 64}"
+    image = {"repository": "registry.example/ebpflb", "tag": "1.2.3"}
+    assert container(agent({"image": image}), "ebpflb")["image"] == "registry.example/ebpflb:1.2.3"
+    found = container(agent({"image": {**image, "digest": digest}}), "ebpflb")["image"]
+    assert found == f"registry.example/ebpflb@{digest}"
+
+
+def test_taking_over_is_done_beside_the_agent_with_a_view_of_the_nodes_processes() -> None:
+    assert len(agent()["containers"]) == 1
+    pod = agent({"kubeProxy": {"takeover": True}})
+    beside = container(pod, "takeover")
+    assert pod["hostPID"] is True
+    assert beside["args"][0].startswith("until ebpflb takeover --wait")
+    assert beside["securityContext"]["capabilities"]["add"] == [
+        "NET_ADMIN",
+        "NET_RAW",
+        "SYS_PTRACE",
+    ]
+    assert beside["volumeMounts"] == [{"name": "xtables-lock", "mountPath": "/run/xtables.lock"}]
+    assert variables(pod, "takeover") == {"EBPFLB_METRICS_BIND_ADDRESS": "127.0.0.1:10249"}
+
+
+def test_everything_lies_in_the_namespace_of_the_release() -> None:
+    objects = render(EVERYTHING, namespace="network", release="lb")
+    apart = {"ClusterRole", "ClusterRoleBinding"}
+    assert {each["metadata"].get("namespace") for each in objects if each["kind"] not in apart} == {
+        "network"
+    }
+    names = [each["metadata"]["name"] for each in objects if each["kind"] != "ServiceAccount"]
+    assert all(name.startswith("lb-ebpflb") for name in names)
+    assert "nodeport-addresses" in settings_file(objects)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each alert fires when it should and only then, and has its section in the runbook."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from ebpflb.cli import main
+from tests.chart.alerts import alerts, write_rules
+from tests.chart.exposed import exposed, labels_of, metrics_of
+from tests.chart.rendering import EVERYTHING, Object
+
+ROOT = Path(__file__).parents[2]
+RUNBOOK = ROOT / "docs" / "runbook.md"
+CASES = yaml.safe_load(Path(__file__).with_name("alert_cases.yaml").read_text())
+# Of every section of the runbook, in this order.
+PARTS = ("It means", "Users notice", "Look", "Do")
+# No alert: what is said of all of them.
+BEFORE = {"Before anything else"}
+
+each_case = pytest.mark.parametrize("case", ["fires", "quiet"])
+
+
+def promtool(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    command = ["promtool", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def firing(name: str, expected: int) -> Object:
+    """A question of promtool: how many alerts of that name fire."""
+    expression = f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)'
+    answer = [{"labels": "{}", "value": expected}]
+    return {"expr": expression, "eval_time": "50m", "exp_samples": answer}
+
+
+def sections() -> dict[str, str]:
+    """The runbook's sections by their headings."""
+    found = re.split(r"^## (.+)\n", RUNBOOK.read_text(), flags=re.MULTILINE)
+    return dict(zip(found[1::2], found[2::2], strict=True))
+
+
+def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
+    rules = alerts()
+    path = write_rules(rules, tmp_path / "rules.yaml")
+    done = promtool("check", "rules", path.name, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"SUCCESS: {len(rules)} rules found" in done.stdout
+
+
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    assert list(CASES) == [rule["alert"] for rule in alerts()]
+    assert all(set(case) == {"fires", "quiet"} for case in CASES.values())
+
+
+@each_case
+def test_promtool_finds_every_alert_to_fire_as_it_should(case: str, tmp_path: Path) -> None:
+    write_rules(alerts(), tmp_path / "rules.yaml")
+    tests: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "interval": "1m",
+            "input_series": [{"series": key, "values": text} for key, text in cases[case].items()],
+            "promql_expr_test": [firing(name, int(case == "fires"))],
+        }
+        for name, cases in CASES.items()
+    ]
+    text = yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m"})
+    (tmp_path / "tests.yaml").write_text(text + yaml.safe_dump({"tests": tests}))
+    done = promtool("test", "rules", "tests.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each_case
+def test_cases_are_made_of_series_that_the_agent_exposes(case: str) -> None:
+    known = exposed()
+    for cases in CASES.values():
+        for series in cases[case]:
+            (name,) = metrics_of(series)
+            assert labels_of(series) <= {*known[name], "le"}, series
+
+
+def test_every_alert_is_about_series_that_the_agent_exposes() -> None:
+    known = exposed()
+    for rule in alerts():
+        used = metrics_of(rule["expr"])
+        assert used, rule["alert"]
+        assert used <= set(known), rule["alert"]
+        has = {"le"}.union(*(known[name] for name in used))
+        told = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert told | labels_of(rule["expr"]) <= has, rule["alert"]
+
+
+def test_every_alert_tells_only_labels_that_are_left() -> None:
+    for rule in alerts():
+        told = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        if grouped := re.search(r"\bby \(([^)]*)\)", rule["expr"]):
+            assert told <= {name.strip() for name in grouped[1].split(",")}, rule["alert"]
+
+
+def test_every_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on() -> None:
+    for rule in alerts():
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert rule["for"].endswith("m")
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+        anchor = f"#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == f"https://example.org/runbook{anchor}"
+
+
+def test_alerts_are_about_the_job_that_the_monitors_make() -> None:
+    named = alerts({**EVERYTHING, "nameOverride": "proxy"})
+    jobs = set(re.findall(r'job="([^"]*)"', str([rule["expr"] for rule in named])))
+    assert jobs == {"proxy"}
+
+
+def test_the_runbook_has_a_section_for_each_alert_and_for_nothing_else() -> None:
+    assert set(sections()) - BEFORE == {rule["alert"] for rule in alerts()}
+
+
+def test_every_section_says_what_it_means_who_notices_how_to_look_and_what_to_do() -> None:
+    for name, text in sections().items():
+        if name not in BEFORE:
+            assert tuple(re.findall(r"^\*\*([^*]+)\.\*\*", text, re.MULTILINE)) == PARTS, name
+            assert re.search(r"`(ebpflb|kubectl) [^`]+`", text), name
+
+
+def test_commands_of_the_runbook_are_those_of_the_program() -> None:
+    found = re.findall(r"`ebpflb ([a-z][^`]*)`", RUNBOOK.read_text())
+    assert len(found) > 30
+    for line in found:
+        name, *words = line.split()
+        command: click.Command = main.commands[name]
+        if isinstance(command, click.Group) and words:
+            command = command.commands[words[0]]
+        known = {each for option in command.params for each in option.opts}
+        assert {word for word in words if word.startswith("-")} <= known, line

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent reads what the chart writes: every settings file is loaded by the agent's own code."""
+
+from pathlib import Path
+
+import pytest
+
+from ebpflb.config import Settings, load_settings, parse_bind_address
+from tests.chart.rendering import EVERYTHING, Object, render, settings_file
+
+# One value for each option that can be given.
+EVERY_OPTION: Object = {
+    "attach": "clsact",
+    "bind-address": "192.0.2.7",
+    "bind-address-hard-fail": True,
+    "cluster-cidr": ["10.244.0.0/16", "fd00::/56"],
+    "conntrack-max-per-core": 32768,
+    "conntrack-min": 0,
+    "conntrack-tcp-timeout-close-wait": "1h",
+    "conntrack-tcp-timeout-established": 86400,
+    "conntrack-udp-timeout": "30s",
+    "conntrack-udp-timeout-stream": "2m30s",
+    "detect-local-mode": "BridgeInterface",
+    "flow-events": ["start", "end"],
+    "flow-export": "-",
+    "flow-export-files": 2,
+    "flow-export-max-bytes": 65536,
+    "flow-history": 100,
+    "flow-rate": 0,
+    "flow-sample": 10,
+    "host-devices": "eth*,bond0",
+    "localhost-nodeports": False,
+    "log-format": "json",
+    "masquerade-all": True,
+    "min-sync-period": "500ms",
+    "nodeport-addresses": "primary",
+    "oom-score-adj": -900,
+    "pod-bridge-interface": "cni0",
+    "pod-interface-name-prefix": "veth",
+    "socket-lb": "host",
+    "sync-period": 60,
+    "verbosity": 2,
+    "workload-devices": ["veth*"],
+}
+
+
+def loaded(tmp_path: Path, values: Object) -> Settings:
+    """What an agent in the pod would work with."""
+    path = tmp_path / "config.yaml"
+    path.write_text(settings_file(render(values)))
+    return load_settings({"config": str(path)}, {"EBPFLB_NODE_NAME": "node1"})
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING, {"config": EVERY_OPTION}])
+def test_the_agent_accepts_the_settings_file(tmp_path: Path, values: Object) -> None:
+    settings = loaded(tmp_path, values)
+    assert settings.cgroup_root == Path("/run/ebpflb/cgroup")
+    assert settings.manifests is None
+
+
+def test_every_option_arrives_with_its_value(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, {"config": EVERY_OPTION})
+    assert settings.attach == "clsact"
+    assert settings.cluster_cidr == ("10.244.0.0/16", "fd00::/56")
+    assert settings.conntrack_udp_timeout_stream == 150
+    assert settings.conntrack_tcp_timeout_established == 86400
+    assert settings.host_devices == ("eth*", "bond0")
+    assert settings.nodeport_addresses == ("primary",)
+    assert settings.oom_score_adj == -900
+    assert settings.min_sync_period == 0.5
+    assert settings.localhost_nodeports is False
+    assert settings.verbosity == 2
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "port"),
+    [
+        ({}, "", 10256),
+        ({"bindAddress": "", "port": 20256}, "", 20256),
+        ({"bindAddress": "192.0.2.7"}, "192.0.2.7", 10256),
+        ({"bindAddress": "2001:db8::7"}, "2001:db8::7", 10256),
+        ({"bindAddress": "::", "port": 1}, "::", 1),
+    ],
+)
+def test_the_health_server_listens_where_the_values_say(
+    tmp_path: Path, server: Object, host: str, port: int
+) -> None:
+    address = parse_bind_address(loaded(tmp_path, {"healthz": server}).healthz_bind_address)
+    assert address == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "host", "port"),
+    [
+        ({}, "127.0.0.1", 10249),
+        ({"port": 20249}, "127.0.0.1", 20249),
+        ({"bindAddress": "192.0.2.7"}, "127.0.0.1", 10249),
+        ({"enabled": True}, "", 10249),
+        ({"enabled": True, "bindAddress": "2001:db8::7", "port": 20249}, "2001:db8::7", 20249),
+    ],
+)
+def test_metrics_leave_the_node_only_when_they_are_enabled(
+    tmp_path: Path, metrics: Object, host: str, port: int
+) -> None:
+    address = parse_bind_address(loaded(tmp_path, {"metrics": metrics}).metrics_bind_address)
+    assert address == (host, port)

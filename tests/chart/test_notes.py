@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What helm says after an installation, and what `helm test` tries."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from ebpflb.cli import main
+from tests.chart.rendering import CHART, Object, hook_of, installed, of_kind, render, template
+
+# A file of the chart that shows the notes as YAML.
+_SHOW = 'notes: {{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}\n'
+
+
+def notes(tmp_path: Path, values: Object) -> str:
+    """What helm would show."""
+    chart = tmp_path / "ebpflb"
+    shutil.copytree(CHART, chart)
+    (chart / "templates" / "show.yaml").write_text(_SHOW)
+    done = template(values, chart=chart, namespace="network")
+    assert done.returncode == 0, done.stderr
+    (found,) = (each for each in yaml.safe_load_all(done.stdout) if each and "notes" in each)
+    return str(found["notes"])
+
+
+def pods_of_helm_test() -> list[Object]:
+    return [each for each in of_kind(render(), "Pod") if hook_of(each) == "test"]
+
+
+def connect(port: int) -> "subprocess.CompletedProcess[str]":
+    """Run the script of a test pod against a port of this machine."""
+    (container,) = pods_of_helm_test()[0]["spec"]["containers"]
+    variables = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
+    command = [sys.executable, *container["command"][1:], *container["args"]]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+def test_the_notes_name_the_agents_as_they_are_called(tmp_path: Path) -> None:
+    name = installed(render(), "DaemonSet")["metadata"]["name"]
+    assert f"kubectl rollout status -n network daemonset/{name}" in notes(tmp_path, {})
+
+
+def test_the_notes_use_commands_that_exist(tmp_path: Path) -> None:
+    used = re.findall(r"-- ebpflb (\w+)", notes(tmp_path, {}))
+    assert used == ["status", "maps"]
+    assert set(used) <= set(main.commands)
+
+
+def test_the_notes_warn_of_an_api_that_needs_a_service(tmp_path: Path) -> None:
+    assert "WARNING: k8sServiceHost is not set" in notes(tmp_path / "a", {})
+    assert "WARNING" not in notes(tmp_path / "b", {"k8sServiceHost": "192.0.2.1"})
+
+
+def test_the_notes_say_what_uninstalling_leaves(tmp_path: Path) -> None:
+    assert "gone from every node" in notes(tmp_path / "a", {})
+    kept = notes(tmp_path / "b", {"uninstall": {"cleanup": False}})
+    assert "leaves programs, filters and maps" in kept
+
+
+def test_the_patches_in_the_notes_take_kube_proxy_away_and_bring_it_back(tmp_path: Path) -> None:
+    away, back = re.findall(r"patch daemonset kube-proxy .*-p '(.*)'", notes(tmp_path, {}))
+    selector = json.loads(away)["spec"]["template"]["spec"]["nodeSelector"]
+    (removal,) = json.loads(back)
+    assert removal["op"] == "remove"
+    path = removal["path"].replace("~1", "|").split("/")
+    assert path[-2:] == ["nodeSelector", next(iter(selector)).replace("/", "|")]
+
+
+def test_helm_test_tries_a_pod_and_a_process_of_the_node() -> None:
+    assert sorted(each["spec"]["hostNetwork"] for each in pods_of_helm_test()) == [False, True]
+
+
+def test_it_passes_where_somebody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        done = connect(server.getsockname()[1])
+    assert done.returncode == 0
+    assert done.stdout.startswith("reached 127.0.0.1")
+
+
+def test_it_fails_where_nobody_answers() -> None:
+    done = connect(1)
+    assert done.returncode == 1
+    assert "ConnectionRefusedError" in done.stderr

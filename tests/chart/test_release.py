@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart in a real cluster: what helm installs serves it, and what it removes leaves nothing."""
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.chart.rendering import EVERYTHING, NAMESPACE, Object, hook_of, render
+from tests.cluster import release, teardown
+from tests.cluster.cluster import Cluster
+from tests.cluster.nodes import ClusterNode
+from tests.image.build import image_archive
+
+pytestmark = [pytest.mark.bpf, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+# Of a type that this cluster does not know.
+_FOREIGN = "monitoring.coreos.com/"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes with the image, and nobody that serves Services."""
+    archive = image_archive()
+    teardown.remove_orphans()
+    cluster = Cluster.up(f"chart-{os.getpid()}")
+    try:
+        cluster.load_image(archive)
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def installed(cluster: Cluster) -> Iterator[None]:
+    """The chart as a release; removed if the test has not done so."""
+    release.deploy(cluster, "install", release.values(cluster))
+    try:
+        yield
+    finally:
+        if cluster.helm("list", "--short", "--all", f"--namespace={NAMESPACE}"):
+            release.undeploy(cluster)
+
+
+def pins(node: ClusterNode) -> set[str]:
+    """The folders of our pins on a node."""
+    return set(node.exec(["ls", "/sys/fs/bpf/ebpflb"]).stdout.split())
+
+
+def objects_left(cluster: Cluster) -> list[str]:
+    """What of the release the API still has; pods may still be about to end."""
+    kinds = "daemonset,job,service,configmap,serviceaccount,role,rolebinding,clusterrole,"
+    kinds += "clusterrolebinding"
+    selector = "app.kubernetes.io/instance=ebpflb"
+    listed = cluster.kubectl(
+        "get", kinds, "--all-namespaces", f"--selector={selector}", "-o", "name"
+    )
+    return listed.split()
+
+
+def test_the_api_server_accepts_every_object(cluster: Cluster) -> None:
+    for values in ({}, EVERYTHING, {"securityContext": {"privileged": True}}):
+        known: list[Object] = [
+            each for each in render(values) if not each["apiVersion"].startswith(_FOREIGN)
+        ]
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": known})
+        done = cluster.kubectl("apply", "--dry-run=server", "--filename=-", input=text)
+        assert done.count("(server dry run)") == len(known)
+
+
+@pytest.mark.usefixtures("installed")
+def test_helm_test_reaches_a_service_from_a_pod_and_from_a_node(cluster: Cluster) -> None:
+    done = cluster.helm("test", "ebpflb", f"--namespace={NAMESPACE}", "--timeout=120s")
+    assert done.count("Phase:          Succeeded") == 2
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_upgrade_leaves_in_force_what_is_loaded(cluster: Cluster) -> None:
+    before = {node.name: pins(node) for node in cluster.nodes}
+    release.deploy(cluster, "upgrade", release.values(cluster, config={"verbosity": 1}))
+    assert {node.name: pins(node) for node in cluster.nodes} == before
+    config = cluster.kubectl(f"--namespace={NAMESPACE}", "get", "configmap/ebpflb", "-o", "yaml")
+    assert yaml.safe_load(yaml.safe_load(config)["data"]["config.yaml"])["verbosity"] == 1
+
+
+@pytest.mark.usefixtures("installed")
+def test_uninstalling_leaves_nothing_on_any_node_and_nothing_in_the_api(cluster: Cluster) -> None:
+    assert all(pins(node) >= {"links"} for node in cluster.nodes)
+    release.undeploy(cluster)
+    for node in cluster.nodes:
+        assert pins(node) == set()
+        assert "clsact" not in node.exec(["tc", "qdisc", "show"]).stdout
+        assert not release.reaches_the_api(node)
+    assert objects_left(cluster) == []
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_was_left_on_purpose_goes_with_the_next_release(cluster: Cluster) -> None:
+    release.deploy(cluster, "upgrade", release.values(cluster, uninstall={"cleanup": False}))
+    release.undeploy(cluster)
+    assert all(pins(node) >= {"links"} for node in cluster.nodes)
+    assert all(release.reaches_the_api(node) for node in cluster.nodes)
+    release.deploy(cluster, "install", release.values(cluster))
+    release.undeploy(cluster)
+    assert all(pins(node) == set() for node in cluster.nodes)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_cleans_up_removes_nothing_beside_agents(cluster: Cluster) -> None:
+    rendered = render(release.values(cluster))
+    hooks = [each for each in rendered if hook_of(each) == "post-delete"]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": hooks})
+    before = {node.name: pins(node) for node in cluster.nodes}
+    space = f"--namespace={NAMESPACE}"
+    cluster.kubectl("apply", "--filename=-", input=text)
+    try:
+        cluster.kubectl(space, "rollout", "restart", "daemonset/ebpflb")
+        cluster.kubectl(space, "rollout", "status", "daemonset/ebpflb", "--timeout=90s")
+        assert {node.name: pins(node) for node in cluster.nodes} == before
+        assert all(release.reaches_the_api(node) for node in cluster.nodes)
+    finally:
+        cluster.kubectl("delete", "--filename=-", input=text)

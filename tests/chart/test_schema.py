@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong values are rejected before anything is installed, and the message names the value."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from ebpflb.config import OPTIONS
+from tests.chart.rendering import CHART, EVERYTHING, Object, template
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+# What depends on the pod and is therefore set by values of the chart.
+SET_BY_THE_CHART = {
+    *("bpffs-root", "cgroup-root", "healthz-bind-address", "kubeconfig", "manifests", "master"),
+    *("metrics-backends", "metrics-bind-address", "metrics-services", "node-name", "query-socket"),
+}
+# Labels, annotations, selectors and quantities have any keys; so has what a parent chart shares.
+OPEN = ("abels", "nnotations", "/nodeSelector", "/requests", "/limits", "/global")
+WRONG = [
+    pytest.param({"metrics": {"enable": True}}, "'enable' not allowed", id="a typo inside"),
+    pytest.param({"tolleration": []}, "'tolleration' not allowed", id="a typo at the top"),
+    pytest.param({"config": {"socketLB": "host"}}, "'socketLB' not allowed", id="a wrong option"),
+    pytest.param(
+        {"config": {"cgroup-root": "/"}}, "'cgroup-root' not allowed", id="an option of the chart"
+    ),
+    pytest.param({"config": {"attach": "xdp"}}, "'auto', 'tcx', 'clsact'", id="no such choice"),
+    pytest.param({"config": {"oom-score-adj": -2000}}, "/config/oom-score-adj", id="too small"),
+    pytest.param({"config": {"sync-period": "soon"}}, "/config/sync-period", id="no duration"),
+    pytest.param({"hostPID": "yes"}, "got string, want boolean", id="a string for a switch"),
+    pytest.param({"healthz": {"port": "10256"}}, "got string, want integer", id="a string port"),
+    pytest.param({"healthz": {"port": 70000}}, "/healthz/port", id="a port that cannot be"),
+    pytest.param({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy", id="bad policy"),
+    pytest.param({"image": {"digest": "md5:0"}}, "/image/digest", id="no sha256"),
+    pytest.param({"cgroup": {"hostRoot": "sys"}}, "/cgroup/hostRoot", id="a relative path"),
+    pytest.param({"k8sServiceHost": "https://a:1"}, "/k8sServiceHost", id="a URL for a host"),
+    pytest.param(
+        {"securityContext": {"capabilities": ["cap_bpf"]}}, "/securityContext", id="lower case"
+    ),
+    pytest.param(
+        {"updateStrategy": {"maxUnavailable": "0%"}}, "/updateStrategy", id="no node at a time"
+    ),
+]
+
+
+def objects_in(schema: Object, path: str = "") -> Iterator[tuple[str, Object]]:
+    """Every schema of an object, by where it stands."""
+    if schema.get("type") == "object":
+        yield path or "/", schema
+    for name, child in schema.get("properties", {}).items():
+        yield from objects_in(child, f"{path}/{name}")
+    if isinstance(items := schema.get("items"), dict):
+        yield from objects_in(items, f"{path}[]")
+
+
+def leaves(values: Any, path: str = "") -> Iterator[str]:
+    """The paths of all values that are no mapping, and of empty mappings."""
+    if isinstance(values, dict) and values:
+        for name, child in values.items():
+            yield from leaves(child, f"{path}/{name}")
+    else:
+        yield path
+
+
+@pytest.mark.parametrize(("values", "said"), WRONG)
+def test_a_wrong_value_is_rejected_by_a_message_that_names_it(values: Object, said: str) -> None:
+    done = template(values)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_monitors_without_metrics_are_rejected() -> None:
+    done = template({"metrics": {"serviceMonitor": {"enabled": True}}})
+    assert done.returncode == 1
+    assert "need metrics.enabled: true" in done.stderr
+
+
+def test_no_object_of_the_schema_takes_unknown_keys_but_labels_and_their_like() -> None:
+    objects = list(objects_in(SCHEMA))
+    takes_any = [where for where, each in objects if each.get("additionalProperties") is not False]
+    assert len(objects) > 20
+    assert takes_any
+    assert not [where for where in takes_any if not where.endswith(OPEN)]
+
+
+def test_every_top_level_value_has_a_default() -> None:
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert set(SCHEMA["properties"]) == {*defaults, "global"}
+
+
+def test_values_yaml_shows_everything_that_the_schema_knows() -> None:
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    shown = set(leaves(defaults))
+    optional = ("/config/", "/tolerations", "/seLinuxOptions/", "/resources/", "/global")
+    for where, schema in objects_in(SCHEMA):
+        for name in schema.get("properties", {}):
+            path = f"{where.rstrip('/')}/{name}"
+            if not any(part in path for part in optional) and "[]" not in path:
+                assert any(leaf == path or leaf.startswith(f"{path}/") for leaf in shown), path
+
+
+def test_the_schema_names_every_option_of_the_agent() -> None:
+    names = {option.name for option in OPTIONS}
+    assert set(SCHEMA["properties"]["config"]["properties"]) == names - SET_BY_THE_CHART
+    assert names >= SET_BY_THE_CHART
+
+
+def test_everything_at_once_is_accepted() -> None:
+    assert template(EVERYTHING).returncode == 0

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters for tests; made once for all that need them, and leftovers of crashed runs removed."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import teardown
+from tests.cluster.cluster import Cluster
+from tests.cluster.control_plane import ControlPlane
+
+_TIMEOUT = 300
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """All of this folder needs a control plane, root, and more time than other tests."""
+    item.add_marker("bpf")
+    item.add_marker("cluster")
+    if not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(_TIMEOUT))
+
+
+@pytest.fixture(scope="session")
+def no_leftovers() -> None:
+    """Clusters of runs that ended without removing them."""
+    teardown.remove_orphans()
+
+
+@pytest.fixture(scope="session")
+def control_plane(no_leftovers: None) -> Iterator[ControlPlane]:
+    """An API without nodes, shared by all tests: use a namespace of your own."""
+    control = ControlPlane.up(f"api-{os.getpid()}")
+    yield control
+    control.down()
+
+
+@pytest.fixture(scope="session")
+def cluster(no_leftovers: None) -> Iterator[Cluster]:
+    """Two nodes and nobody that serves Services, shared by all tests."""
+    made = Cluster.up(f"test-{os.getpid()}")
+    yield made
+    made.down()

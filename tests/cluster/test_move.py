@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running cluster moves from the real kube-proxy to ebpflb and back, and nobody notices."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chart.rendering import NAMESPACE
+from tests.cluster import release, workloads
+from tests.cluster.cluster import Cluster
+from tests.cluster.layout import KubeProxy
+from tests.cluster.place import Place
+from tests.cluster.workloads import Load
+from tests.e2e.waiting import wait_until
+from tests.image.build import image_archive
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SPACE = "move"
+SECONDS = 240
+# Once per node, as long as kube-proxy serves it.
+OWN = {"iptables": ":KUBE-SERVICES ", "nftables": "table ip kube-proxy\n"}
+# kube-proxy has the usual ones.
+PORTS = {"metrics": {"port": 20249}, "healthz": {"port": 20256}}
+DRAINED = {"uninstall": {"drainSeconds": 30}}
+
+
+@pytest.fixture(params=["iptables", "nftables"])
+def mode(request) -> KubeProxy:
+    """That of kube-proxy."""
+    found: KubeProxy = request.param
+    return found
+
+
+@pytest.fixture
+def cluster(mode: KubeProxy, no_leftovers: None) -> Iterator[Cluster]:
+    """Two nodes with kube-proxy, echo servers behind a Service."""
+    archive = image_archive()
+    made = Cluster.up(f"move-{os.getpid()}", kube_proxy=mode)
+    try:
+        made.load_image(archive)
+        objects = [workloads.deployment("web"), workloads.service("web", type="NodePort")]
+        workloads.apply(made, SPACE, objects)
+        yield made
+    finally:
+        made.down()
+
+
+def from_inside(cluster: Cluster) -> list[Load]:
+    """New connections from a node to the ClusterIP, and some that stay open."""
+    node = cluster.nodes[0]
+    address = workloads.field(cluster, SPACE, "service/web", "{.spec.clusterIP}")
+    return started(node, f"http://{address}")
+
+
+def from_outside(cluster: Cluster, *keep: bool) -> list[Load]:
+    """The same from the client to a NodePort."""
+    port = workloads.field(cluster, SPACE, "service/web", "{.spec.ports[0].nodePort}")
+    return started(cluster.client, f"http://{cluster.nodes[1].ip}:{port}", *keep)
+
+
+def started(place: Place, url: str, *keep: bool) -> list[Load]:
+    wait_until(lambda: workloads.ask(place, url), f"{url} served")
+    return [Load.start(place, url, SECONDS, 4, keep=each) for each in keep or (False, True)]
+
+
+def none_has_failed(running: list[Load]) -> bool:
+    assert all(load.process.poll() is None for load in running)
+    assert [load.stop()["failures"] for load in running] == [{}] * len(running)
+    return True
+
+
+def rules(cluster: Cluster) -> str:
+    """What kube-proxy has on the nodes."""
+    commands = (["iptables-save", "-t", "nat"], ["nft", "list", "tables"])
+    saved = (node.exec(command).stdout for node in cluster.nodes for command in commands)
+    return "".join(saved)
+
+
+def take_over(cluster: Cluster) -> None:
+    """Stop kube-proxy and remove its rules with the command in the agents' pods."""
+    for node in cluster.nodes:
+        node.daemon("kube-proxy").stop()
+    space = f"--namespace={NAMESPACE}"
+    selector = "--selector=app.kubernetes.io/component=agent"
+    pods = cluster.kubectl(space, "get", "pods", selector, "-o", "name").split()
+    assert len(pods) == len(cluster.nodes)
+    for pod in pods:
+        cluster.kubectl(space, "exec", pod, "--", "ebpflb", "takeover", "--wait=60")
+
+
+def test_there_and_back_under_load(cluster: Cluster, mode: KubeProxy):
+    running = [*from_inside(cluster), *from_outside(cluster)]
+    release.deploy(cluster, "install", release.values(cluster, **PORTS, **DRAINED))
+    assert rules(cluster).count(OWN[mode]) == 2
+    take_over(cluster)
+    assert OWN[mode] not in rules(cluster)
+    assert none_has_failed(running)
+
+    # What stays open from outside breaks when tc's programs go.
+    running = [*from_inside(cluster), *from_outside(cluster, False)]
+    for node in cluster.nodes:
+        node.start_kube_proxy(mode, cluster.control_plane.credentials)
+    wait_until(lambda: rules(cluster).count(OWN[mode]) == 2, "kube-proxy's rules", 60)
+    release.undeploy(cluster)
+    assert none_has_failed(running)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart on two real nodes without kube-proxy: what works, and goes on through all changes."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chart.rendering import NAMESPACE
+from tests.cluster import release, workloads
+from tests.cluster.cluster import Cluster
+from tests.cluster.place import Place
+from tests.cluster.workloads import Load
+from tests.e2e.newer_layout import change_layout
+from tests.e2e.waiting import wait_until
+from tests.image.build import IMAGE, buildah, image_archive
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SPACE = "released"
+OUTAGE_SECONDS = 60
+CONVERGED_SECONDS = 2
+ENOUGH = 20_000
+
+
+@pytest.fixture(scope="module")
+def cluster(no_leftovers: None) -> Iterator[Cluster]:
+    """Two nodes with the chart, echo servers, and a pod to ask from on each node."""
+    archive = image_archive()
+    made = Cluster.up(f"released-{os.getpid()}")
+    try:
+        made.load_image(archive)
+        release.deploy(made, "install", release.values(made))
+        objects = [
+            workloads.deployment("web"),
+            workloads.service("web", type="NodePort"),
+            *(workloads.asker(f"asker-{node.name}", node.name) for node in made.nodes),
+        ]
+        workloads.apply(made, SPACE, objects)
+        yield made
+    finally:
+        made.down()
+
+
+def pods_of(answers: list[dict[str, Any]]) -> set[str]:
+    return {answer["pod"] for answer in answers}
+
+
+def cluster_ip(cluster: Cluster, service: str) -> str:
+    return workloads.field(cluster, SPACE, f"service/{service}", "{.spec.clusterIP}")
+
+
+def node_port(cluster: Cluster, service: str) -> str:
+    return workloads.field(cluster, SPACE, f"service/{service}", "{.spec.ports[0].nodePort}")
+
+
+def loads(cluster: Cluster, service: str, seconds: float) -> list[Load]:
+    """New connections from a node to the ClusterIP, and from outside to the other's NodePort."""
+    first, second = cluster.nodes
+    outside = f"http://{second.ip}:{node_port(cluster, service)}"
+    return [
+        Load.start(first, f"http://{cluster_ip(cluster, service)}", seconds, 10),
+        Load.start(cluster.client, outside, seconds, 10),
+    ]
+
+
+def finish(running: list[Load], *, at_once: bool = True) -> int:
+    """How many connections were made, none of which failed."""
+    results = [load.stop() if at_once else load.finish() for load in running]
+    assert [result["failures"] for result in results] == [{} for _ in results]
+    return sum(result["requests"] for result in results)
+
+
+def sees_both(place: Place, url: str) -> bool:
+    return len(pods_of(workloads.ask(place, url, 20))) == 2
+
+
+def pod_sees_both(cluster: Cluster, pod: str) -> bool:
+    url = f"http://web.{SPACE}"
+    return len(pods_of(workloads.ask_from_pod(cluster, SPACE, pod, url, 20))) == 2
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_pod_reaches_the_pods_of_both_nodes_by_name(cluster: Cluster, number: int):
+    wait_until(lambda: pod_sees_both(cluster, f"asker-node{number}"), "both pods seen")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_node_port_answers_from_outside(cluster: Cluster, number: int):
+    url = f"http://{cluster.nodes[number - 1].ip}:{node_port(cluster, 'web')}"
+    wait_until(lambda: sees_both(cluster.client, url), url)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_udp_is_answered(cluster: Cluster, number: int):
+    target, node = f"{cluster_ip(cluster, 'web')}:80", cluster.nodes[number - 1]
+    wait_until(lambda: workloads.ask_udp(node, target), "an answer")
+
+
+def test_a_rolling_update_loses_no_connection(cluster: Cluster):
+    objects = [
+        workloads.deployment("rolling", replicas=10),
+        workloads.service("rolling", type="NodePort"),
+    ]
+    workloads.apply(cluster, SPACE, objects)
+    running = loads(cluster, "rolling", 60)
+    cluster.kubectl("-n", SPACE, "rollout", "restart", "deployment/rolling")
+    cluster.kubectl("-n", SPACE, "rollout", "status", "deployment/rolling", "--timeout=100s")
+    assert all(load.process.poll() is None for load in running)
+    assert finish(running, at_once=False) >= ENOUGH
+    cluster.kubectl("-n", SPACE, "delete", "deployment/rolling", "service/rolling")
+
+
+def test_an_outage_of_the_api_loses_no_connection(cluster: Cluster):
+    running = loads(cluster, "web", OUTAGE_SECONDS + 20)
+    cluster.control_plane.stop_api()
+    time.sleep(OUTAGE_SECONDS)
+    cluster.control_plane.start_api()
+    address = workloads.field(cluster, SPACE, "pod/asker-node1", "{.status.podIP}")
+    workloads.apply(cluster, SPACE, by_hand("late", address))
+    url = f"http://{cluster_ip(cluster, 'late')}"
+    for node in cluster.nodes:
+        wait_until(lambda: workloads.ask(node, url), "what was made after it", CONVERGED_SECONDS)  # noqa: B023
+    finish(running)
+
+
+def by_hand(name: str, address: str) -> list[dict[str, Any]]:
+    """A Service and its slice, for which no controller is needed."""
+    service = workloads.service(name)
+    del service["spec"]["selector"]
+    piece = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": f"{name}-1", "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4",
+        "ports": [{"name": "tcp", "port": workloads.PORT, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [address]}],
+    }
+    return [service, piece]
+
+
+def test_an_upgrade_with_another_value_loses_no_connection(cluster: Cluster):
+    running = loads(cluster, "web", 180)
+    wanted = release.values(cluster, config={"verbosity": 1}, updateStrategy={"maxUnavailable": 1})
+    release.deploy(cluster, "upgrade", wanted)
+    assert all(load.process.poll() is None for load in running)
+    finish(running)
+
+
+def test_an_upgrade_with_another_map_layout_loses_no_connection(cluster: Cluster, tmp_path: Path):
+    cluster.load_image(other_layout(tmp_path / "newer.tar"))
+    before = generations(cluster)
+    running = loads(cluster, "web", 180)
+    wanted = release.values(cluster, image={"tag": "newer"})
+    release.deploy(cluster, "upgrade", wanted)
+    wait_until(lambda: not before & generations(cluster), "another generation everywhere", 90)
+    assert all(load.process.poll() is None for load in running)
+    finish(running)
+
+
+def other_layout(archive: Path) -> Path:
+    """The image with another version of the map layout in it."""
+    container = buildah("from", "--pull=never", IMAGE)
+    try:
+        root = Path(buildah("mount", container))
+        (package,) = root.glob("opt/ebpflb/lib/python3*/site-packages/ebpflb")
+        change_layout(package, package / "_bpf")
+        shutil.rmtree(package / "dataplane/__pycache__")
+        name = f"{IMAGE.rpartition(':')[0]}:newer"
+        buildah("commit", container, name)
+        buildah("push", name, f"oci-archive:{archive}:{name}")
+    finally:
+        buildah("rm", container)
+    return archive
+
+
+def generations(cluster: Cluster) -> set[str]:
+    """node/layout-number of all pins."""
+    return {
+        f"{node.name}/{name}"
+        for node in cluster.nodes
+        for name in node.exec(["ls", "/sys/fs/bpf/ebpflb"]).stdout.split()
+        if name != "links"
+    }
+
+
+def test_every_right_of_the_agent_is_used_and_no_other_is_wanted(cluster: Cluster):
+    user = f"system:serviceaccount:{NAMESPACE}:ebpflb"
+    used = {
+        (event["verb"], event["objectRef"]["resource"])
+        for event in cluster.control_plane.audit_events()
+        if event["user"]["username"] == user and event.get("objectRef", {}).get("resource")
+    }
+    rules = cluster.kubectl("get", "clusterrole", "ebpflb", "-o", "jsonpath={.rules}")
+    granted = {
+        (verb, resource)
+        for rule in json.loads(rules)
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+    }
+    assert used == granted

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run inside a pod: TCP packets far out of the window, and what comes back for them.
+
+Arguments: IP version, the pod's address and port, the client's address and port. Prints how many
+resets and how many plain acknowledgements have come from the client.
+"""
+
+import socket
+import struct
+import sys
+import time
+
+PACKETS = 5
+SECONDS = 1.5
+RST, PSH, ACK = 4, 8, 16
+_TCP = struct.Struct("!HHIIBBHHH")
+_FLAGS_AT = 13
+FAR = 0x7FFFFFFF
+
+
+def segment(version: int, source: tuple[str, int], target: tuple[str, int], seq: int) -> bytes:
+    """Data that no receiver waits for; the checksum of IPv6 is left to the kernel."""
+    body = b"far away"
+    plain = _TCP.pack(source[1], target[1], seq, 1, 5 << 4, PSH | ACK, 1000, 0, 0) + body
+    if version == 6:
+        return plain
+    ends = socket.inet_aton(source[0]) + socket.inet_aton(target[0])
+    pseudo = ends + struct.pack("!HH", socket.IPPROTO_TCP, len(plain))
+    return plain[:16] + struct.pack("!H", checksum(pseudo + plain)) + plain[18:]
+
+
+def checksum(covered: bytes) -> int:
+    """That of RFC 1071, of an even number of bytes."""
+    total: int = sum(struct.unpack(f"!{len(covered) // 2}H", covered))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total ^ 0xFFFF
+
+
+def main() -> None:
+    """Send, listen, print."""
+    version, pod, client = int(sys.argv[1]), sys.argv[2:4], sys.argv[4:6]
+    source, target = (pod[0], int(pod[1])), (client[0], int(client[1]))
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_TCP) as raw:
+        if version == 6:
+            raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_CHECKSUM, 16)
+        for number in range(PACKETS):
+            raw.sendto(segment(version, source, target, FAR * number // PACKETS), (target[0], 0))
+        print(*heard(raw, version, source[1], target[1]))
+
+
+def heard(raw: socket.socket, version: int, own: int, port: int) -> tuple[int, int]:
+    """Resets and acknowledgements without data from the client's port."""
+    resets = acknowledged = 0
+    deadline = time.monotonic() + SECONDS
+    while (left := deadline - time.monotonic()) > 0:
+        raw.settimeout(left)
+        try:
+            packet = raw.recv(65536)
+        except TimeoutError:
+            break
+        header = packet[(packet[0] & 15) * 4 if version == 4 else 0 :]
+        if struct.unpack_from("!HH", header) == (port, own):
+            resets += bool(header[_FLAGS_AT] & RST)
+            acknowledged += header[_FLAGS_AT] == ACK
+    return resets, acknowledged
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the image with buildah, without a registry: its base is made by debootstrap.
+
+Everything lies in a cache outside the tree: buildah's own storage, and the last archive. Packages
+of Python come from where pip on this machine takes them.
+"""
+
+import ast
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.binaries import locked
+
+IMAGE = "docker.io/library/ebpflb:test"
+
+_BASE = "localhost/debian:bookworm-minbase"
+_PACKAGES = "localhost/ebpflb:base"
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_INGREDIENTS = ("Dockerfile", ".dockerignore", "pyproject.toml", "ebpflb", "bpf")
+_SETTING = re.compile(r"(global|install|download|:env:)\.([a-z-]+)=('.*')")
+# Folders whose files a slim image leaves out.
+_NOT_SLIM = (
+    *("var/cache", "var/lib/apt/lists", "var/log"),
+    *(f"usr/share/{name}" for name in ("info", "locale", "man")),
+)
+# Where packages come from; what says where they go stays outside.
+_PIP_SETTINGS = {
+    *("index-url", "extra-index-url", "find-links", "no-index", "trusted-host"),
+    *("cert", "client-cert", "proxy", "timeout", "default-timeout", "retries"),
+}
+
+
+def image_archive() -> Path:
+    """An OCI archive with IMAGE, for `ctr -n k8s.io images import`; built if it is not there yet.
+
+    The first time takes minutes, later ones seconds. CalledProcessError if buildah fails, whose
+    output has been shown.
+    """
+    archive = _cache() / f"ebpflb-{_digest()}.tar"
+    if not archive.exists():
+        with locked(_cache() / "lock"):
+            if not archive.exists():
+                _build(archive)
+    return archive
+
+
+def buildah(*arguments: str) -> str:
+    """Run buildah on the cached storage, and return what it printed."""
+    ran = subprocess.run(_command(*arguments), check=True, stdout=subprocess.PIPE, text=True)
+    return ran.stdout.strip()
+
+
+def _command(*arguments: str) -> list[str]:
+    storage = _cache() / "storage"
+    places = [f"--root={storage}/root", f"--runroot={storage}/run", "--storage-driver=overlay"]
+    return ["buildah", *places, *arguments]
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "ebpflb" / "image"
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for name in _INGREDIENTS:
+        top = _CHECKOUT / name
+        for path in sorted(top.rglob("*") if top.is_dir() else [top]):
+            if path.is_file() and "__pycache__" not in path.parts:
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+                digest.update(f"{path.relative_to(_CHECKOUT)} {content}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _build(archive: Path) -> None:
+    _ensure_base()
+    options = ["--isolation=chroot", "--layers", f"--build-arg=BASE_IMAGE={_BASE}"]
+    # The first stage has a name too, or its packages would be fetched again each time.
+    for tag, target in ((_PACKAGES, ["--target=base"]), (IMAGE, [])):
+        stage = [*target, f"--tag={tag}", str(_CHECKOUT)]
+        command = _command("build", *options, *_pip_volumes(), *stage)
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    unfinished = archive.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    buildah("push", "--disable-compression", IMAGE, f"oci-archive:{unfinished}:{IMAGE}")
+    # What a container still uses stays until the next time.
+    subprocess.run(_command("rmi", "--prune"), check=False, capture_output=True)
+    for old in archive.parent.glob("ebpflb-*.tar"):
+        old.unlink()
+    unfinished.rename(archive)
+
+
+def _ensure_base() -> None:
+    """What debian:bookworm-slim is, from Debian's archive instead of a registry."""
+    if _BASE in buildah("images", "--format={{.Name}}:{{.Tag}}").splitlines():
+        return
+    container = buildah("from", "scratch")
+    try:
+        root = buildah("mount", container)
+        command = ["debootstrap", "--variant=minbase", "bookworm", root]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        for folder in _NOT_SLIM:
+            subprocess.run(["find", f"{root}/{folder}", "-type", "f", "-delete"], check=True)
+        buildah("commit", container, _BASE)
+    finally:
+        buildah("rm", container)
+
+
+def _pip_volumes() -> list[str]:
+    """Mounts that make pip in a build look where pip here does."""
+    settings = _pip_settings()
+    mounted = {str(_cache() / "pip.conf"): "/etc/pip.conf"}
+    for key in ("cert", "client-cert", "find-links"):
+        for path in settings.get(key, "").split():
+            if Path(path).exists():
+                mounted[path] = f"/mnt/pip/{len(mounted)}"
+                settings[key] = settings[key].replace(path, mounted[path])
+    lines = [f"{key} = {value}\n" for key, value in settings.items()]
+    (_cache() / "pip.conf").write_text("".join(["[global]\n", *lines]))
+    return [f"--volume={source}:{target}:ro" for source, target in mounted.items()]
+
+
+def _pip_settings() -> dict[str, str]:
+    """What pip is told here by files and by the environment, which goes before the files."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = sorted(_SETTING.findall(listed), key=lambda setting: setting[0] == ":env:")
+    return {key: ast.literal_eval(text) for _, key, text in found if key in _PIP_SETTINGS}

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the image by runc on a node of the lab, with the rights and mounts that a pod would have."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ebpflb.lab import Node
+from tests.image.build import IMAGE, buildah, image_archive
+
+# Their numbers in linux/capability.h.
+_CAPABILITIES = {
+    "NET_ADMIN": 12,
+    "NET_RAW": 13,
+    "SYS_PTRACE": 19,
+    "SYS_ADMIN": 21,
+    "SYS_RESOURCE": 24,
+    "PERFMON": 38,
+    "BPF": 39,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What a container is given. binds: path inside -> path outside."""
+
+    root: Path
+    bundle: Path
+    capabilities: frozenset[str] = frozenset()
+    variables: Mapping[str, str] | None = None
+    binds: Mapping[str, Path] | None = None
+    writable: Collection[str] = ("/sys/fs/bpf",)
+
+    def command(self, *argv: str) -> list[str]:
+        """What runs `argv` of the image in it, from wherever the caller is."""
+        self.bundle.mkdir(exist_ok=True)
+        (self.bundle / "config.json").unlink(missing_ok=True)
+        subprocess.run(["runc", "spec", f"--bundle={self.bundle}"], check=True)
+        path = self.bundle / "config.json"
+        path.write_text(json.dumps(self._specification(json.loads(path.read_text()), argv)))
+        name = f"ebpflb-test-{os.getpid()}-{self.bundle.name}"
+        return ["runc", f"--root={self.bundle}/state", "run", f"--bundle={self.bundle}", name]
+
+    def without(self, capability: str) -> "Container":
+        """The same with one right less."""
+        return replace(self, capabilities=self.capabilities - {capability})
+
+    def _specification(self, found: dict[str, Any], argv: Sequence[str]) -> dict[str, Any]:
+        rights = sorted(f"CAP_{name}" for name in self.capabilities)
+        kinds = ("bounding", "effective", "permitted")
+        variables = {**_image_variables(), **(self.variables or {})}
+        found["process"] |= {
+            "terminal": False,
+            "args": [*_entry_point(), *argv],
+            "env": [f"{name}={value}" for name, value in variables.items()],
+            "capabilities": dict.fromkeys(kinds, rights),
+            "noNewPrivileges": False,
+        }
+        found["root"] = {"path": str(self.root), "readonly": True}
+        found["mounts"] += self._mounts()
+        # The network is the node's.
+        spaces = found["linux"]["namespaces"]
+        found["linux"]["namespaces"] = [each for each in spaces if each["type"] != "network"]
+        return found
+
+    def _mounts(self) -> Iterator[dict[str, Any]]:
+        for inside in ("/tmp", "/run/ebpflb"):  # noqa: S108  a mount
+            yield {"destination": inside, "type": "tmpfs", "source": "tmpfs"}
+        for inside, outside in (self.binds or {}).items():
+            options = ["rbind", "rslave", *(() if inside in self.writable else ("ro",))]
+            yield {
+                "destination": inside,
+                "type": "bind",
+                "source": str(outside),
+                "options": options,
+            }
+
+
+@contextmanager
+def image_root() -> Iterator[Path]:
+    """The files of the image, mounted."""
+    image_archive()
+    container = buildah("from", "--pull-never", IMAGE)
+    try:
+        yield Path(buildah("mount", container))
+    finally:
+        buildah("rm", container)
+
+
+def binds_on(node: Node, settings: Path) -> dict[str, Path]:
+    """What the chart mounts from a node; the lab's manifests in place of an API server."""
+    return {
+        "/etc/ebpflb/config.yaml": settings,
+        "/sys/fs/bpf": node.bpffs.parent,
+        "/run/ebpflb/cgroup": node.cgroup,
+        "/run/netns": Path("/run/netns"),
+        "/mnt/manifests": node.manifests,
+    }
+
+
+def variables_on(node: Node) -> dict[str, str]:
+    """What the chart sets, and where the lab differs from a cluster."""
+    return {
+        "EBPFLB_NODE_NAME": node.name,
+        "EBPFLB_MANIFESTS": "/mnt/manifests",
+        "EBPFLB_BPFFS_ROOT": f"/sys/fs/bpf/{node.bpffs.name}",
+        "EBPFLB_HOST_DEVICES": ",".join(node.host_devices),
+        "EBPFLB_WORKLOAD_DEVICES": "veth*",
+    }
+
+
+def own_capabilities(wanted: Iterable[str]) -> frozenset[str]:
+    """Those of `wanted` that this machine has to give: runc refuses to add others."""
+    (line,) = re.findall(r"CapBnd:\t([0-9a-f]+)", Path("/proc/self/status").read_text())
+    return frozenset(name for name in wanted if int(line, 16) >> _CAPABILITIES[name] & 1)
+
+
+def _image_variables() -> dict[str, str]:
+    return dict(each.split("=", 1) for each in _configuration()["Env"])
+
+
+def _entry_point() -> list[str]:
+    return list(_configuration()["Entrypoint"])
+
+
+def _configuration() -> dict[str, Any]:
+    found = json.loads(buildah("inspect", "--type=image", IMAGE))
+    return dict(found["OCIv1"]["config"])

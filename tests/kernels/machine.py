@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of one kernel in qemu, emulated: no machine needs to have KVM for it.
+
+The root is this machine's file system, which cannot be written from inside.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.kernels import initramfs
+from tests.kernels.compiler import Compiler
+from tests.kernels.errors import KernelError
+from tests.kernels.packages import Image
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_FOUND_FIRST = Path(__file__).parent / "guest"
+_MEMORY, _CPUS = "3G", 2
+_POLL_SECONDS = 0.1
+_PASSED_ON = ("HOME", "LANG", "PATH", "TERM", "XDG_CACHE_HOME")
+
+RESULTS = Path("/results")
+
+
+def run(
+    image: Image, command: Sequence[str], folder: Path, compiler: Compiler, timeout: float
+) -> int:
+    """Boot, run a Python command in the checkout, and return its exit status.
+
+    What the command writes to RESULTS is in `folder`/results afterwards; its output is shown while
+    it comes. However this ends, and if this process is killed, the machine is gone. Errors:
+    KernelError, also when it takes longer than `timeout` seconds.
+    """
+    results = folder / "results"
+    results.mkdir()
+    (results / "run").write_text(_script(command))
+    arguments = _arguments(image, initramfs.build(image, folder), results)
+    deadline = time.monotonic() + timeout
+    with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, start_new_session=True) as machine:
+        try:
+            while machine.poll() is None:
+                if time.monotonic() > deadline:
+                    raise KernelError(f"Linux {image.version} did not end in {timeout:.0f} s")
+                compiler.answer(results)
+                time.sleep(_POLL_SECONDS)
+        finally:
+            machine.kill()
+    status = results / "status"
+    if not status.exists():
+        raise KernelError(f"Linux {image.version} did not run the command to its end")
+    return int(status.read_text())
+
+
+def _script(command: Sequence[str]) -> str:
+    exports = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    path = f"{_FOUND_FIRST}:{_CHECKOUT}"
+    exports |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    lines = [
+        *(f"export {name}={shlex.quote(value)}" for name, value in exports.items()),
+        "ip link set lo up",
+        "modprobe tun",
+        f"cd {shlex.quote(str(_CHECKOUT))}",
+        shlex.join([sys.executable, *command]),
+        f"echo $? > {RESULTS}/status",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _arguments(image: Image, first_files: Path, results: Path) -> list[str]:
+    return [
+        *("setpriv", "--pdeathsig", "KILL"),
+        "qemu-system-x86_64",
+        *("-accel", "tcg", "-cpu", "max", "-smp", str(_CPUS), "-m", _MEMORY),
+        *("-nographic", "-no-reboot", "-nic", "none"),
+        *("-kernel", str(image.vmlinuz), "-initrd", str(first_files)),
+        *("-append", "console=ttyS0 quiet panic=-1"),
+        *_shares({"root": Path("/"), "modules": image.modules}.items(), ",readonly=on"),
+        *_shares([("results", results)]),
+    ]
+
+
+def _shares(folders: Iterable[tuple[str, Path]], options: str = "") -> list[str]:
+    """Folders of this machine, as the one inside names them."""
+    shares: list[str] = []
+    for tag, path in folders:
+        share = f"local,path={path},mount_tag={tag},security_model=none,multidevs=remap{options}"
+        shares += ["-virtfs", share]
+    return shares

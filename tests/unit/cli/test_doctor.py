@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ebpflb.cli import doctor as command
+from ebpflb.cli import main
+from ebpflb.dataplane import doctor
+from ebpflb.dataplane.finding import Finding, Severity
+from ebpflb.errors import AttachError, PinError
+
+GOOD = Finding(Severity.OK, "maps", "", "have room")
+BAD = Finding(Severity.ERROR, "sysctls", "x", "is 0", "set it")
+
+
+@pytest.fixture
+def node(monkeypatch, tmp_path):
+    """A node without an agent on which this is found; gives what was asked for."""
+    asked = []
+
+    def make(*findings):
+        def examine(where):
+            asked.append(where)
+            return list(findings)
+
+        monkeypatch.setattr(doctor, "examine", examine)
+        return asked
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(command, "_of_agent", lambda *_: [])
+    monkeypatch.setenv("EBPFLB_CGROUP_ROOT", str(tmp_path))
+    monkeypatch.setenv("EBPFLB_METRICS_BIND_ADDRESS", "")
+    return make
+
+
+def run(*arguments, status=0):
+    done = CliRunner().invoke(main, ["doctor", *arguments])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_without_trouble_the_status_is_0(node):
+    node(GOOD, Finding(Severity.NOTE, "clock", "", "slow"))
+    assert run() == (
+        "ok       maps        have room\nnote     clock       slow\n\n0 errors, 0 warnings\n"
+    )
+
+
+def test_trouble_is_one_line_and_status_1(node):
+    node(GOOD, BAD)
+    output = run(status=1)
+    assert "error    sysctls     x: is 0 -> set it\n" in output
+    assert output.endswith("\n1 error, 0 warnings\n")
+
+
+def test_json_has_it_all(node):
+    node(BAD)
+    shown = json.loads(run("-o", "json", status=1))
+    assert shown["healthy"] is False
+    assert shown["findings"] == [
+        {"severity": "error", "check": "sysctls", "where": "x", "what": "is 0", "advice": "set it"}
+    ]
+
+
+def test_without_an_agent_the_environment_says_which_devices(node, monkeypatch, tmp_path):
+    asked = node()
+    monkeypatch.setenv("EBPFLB_HOST_DEVICES", "up0,up1")
+    run("--bpffs-root", str(tmp_path))
+    assert asked[0].devices.host_devices == ("up0", "up1")
+    assert (asked[0].pins, asked[0].cgroup) == (tmp_path, tmp_path)
+
+
+def test_what_the_agent_was_told_goes_before_the_environment(node, monkeypatch, tmp_path):
+    asked = node()
+    told = {"host-devices": ["eth7"], "cgroup-root": "/proc"}
+    monkeypatch.setattr(command, "fetch_json", lambda *_: {"ebpflb": told})
+    run()
+    run("--cgroup-root", str(tmp_path))
+    assert asked[0].devices.host_devices == ("eth7",)
+    assert [str(each.cgroup) for each in asked] == ["/proc", str(tmp_path)]
+
+
+def test_without_root_it_is_one_line(node, monkeypatch):
+    node()
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert run(status=1) == "Error: `ebpflb doctor` needs root: run it as root or with sudo\n"
+
+
+@pytest.mark.parametrize("error", [AttachError("device 2:\n busy"), OSError(1, "not permitted")])
+def test_a_check_that_fails_is_a_finding(error):
+    def fail():
+        raise error
+
+    (found,) = doctor._made("devices", fail)
+    assert found.is_trouble
+    assert found.what.startswith("could not be checked: ")
+    assert "\n" not in found.what
+
+
+def test_pins_that_cannot_be_read_keep_no_other_check_away(monkeypatch, tmp_path):
+    def refuse(_):
+        raise PinError("no")
+
+    monkeypatch.setattr(doctor, "_load", refuse)
+    devices = command.Devices((), (), (), "")
+    first, second = doctor._of_hooks(doctor.Node(tmp_path, tmp_path, devices))
+    assert (first[0], [each.what for each in first[1]()]) == ("pins", ["could not be checked: no"])
+    assert second[0] == "sysctls"

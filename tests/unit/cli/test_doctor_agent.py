@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+import socket
+
+import pytest
+
+from ebpflb import __version__
+from ebpflb.cli.agent_pages import Page
+from ebpflb.cli.doctor_agent import (
+    check_agent,
+    check_health_port,
+    check_query_socket,
+    check_triggers,
+)
+
+STATUS = {
+    "version": __version__,
+    "pid": 7,
+    "healthy": True,
+    "in_sync": True,
+    "last_sync": "2026-01-02T00:00:00Z",
+}
+SUM = 'kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"}'
+
+
+def found(**changed):
+    return [(str(e.severity), e.check, e.where) for e in check_agent({**STATUS, **changed}, "a")]
+
+
+def test_an_agent_in_sync_is_well():
+    assert found() == [("ok", "agent", "")]
+
+
+def test_no_agent_is_a_warning_because_services_go_on():
+    (only,) = check_agent(None, "127.0.0.1:10249")
+    assert (str(only.severity), only.where) == ("warning", "127.0.0.1:10249")
+    assert check_agent(None, "")[0].where == "(no address)"
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"healthy": False, "in_sync": False}, ("error", "agent", "")),
+        ({"in_sync": False}, ("warning", "agent", "")),
+        ({"attach_errors": {"eth0": "busy"}}, ("error", "agent", "eth0")),
+        ({"refused": {"default/web": "full"}}, ("error", "agent", "default/web")),
+        ({"source_errors": {"/m/a.yaml": "broken"}}, ("warning", "agent", "/m/a.yaml")),
+        ({"source_errors": {"api": "refused"}}, ("warning", "api", "")),
+        ({"health_check_errors": {"default/lb": "in use"}}, ("warning", "agent", "default/lb")),
+        ({"conflicts": ["b does not get it"]}, ("warning", "addresses", "")),
+    ],
+)
+def test_what_it_cannot_serve_is_trouble(changed, expected):
+    assert found(**changed) == [expected]
+
+
+def test_another_version_is_a_note():
+    assert found(version="0.0.1") == [("ok", "agent", ""), ("note", "agent", "")]
+
+
+@pytest.mark.parametrize(
+    ("page", "address", "expected"),
+    [
+        (Page(200, b""), "0.0.0.0:10256", []),
+        (None, "", []),
+        (None, "0.0.0.0:10256", ["warning"]),
+        (Page(503, b""), "0.0.0.0:10256", ["note"]),
+    ],
+)
+def test_the_health_port_is_asked_where_there_is_one(page, address, expected):
+    assert [str(each.severity) for each in check_health_port(page, address)] == expected
+
+
+def test_the_query_socket_is_asked_where_there_is_one(tmp_path):
+    path = tmp_path / "agent.sock"
+
+    def found(place=str(path)):
+        return [str(each.severity) for each in check_query_socket(place)]
+
+    assert (found(""), found()) == ([], ["note"])
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        assert found() == ["warning"]
+        server.listen()
+        assert found() == []
+
+
+@pytest.mark.parametrize(("total", "count"), [("0.5", 0), ("-3.25", 1), ("-1e-05", 1)])
+def test_changes_from_the_future_are_told(total, count):
+    assert len(list(check_triggers(f"# HELP x\n{SUM} {total}\nother 1\n"))) == count

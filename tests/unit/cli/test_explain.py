@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ebpflb.agent.flow_log import FlowLog
+from ebpflb.agent.queries import query_routes
+from ebpflb.agent.service_routes import service_routes
+from ebpflb.cli import explain as command
+from ebpflb.cli import main
+from ebpflb.dataplane.enums import AddrFlag
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.pins import Generation
+from ebpflb.dataplane.structs import Addr, Settings
+from ebpflb.dataplane.sync import Sync
+from ebpflb.model.address import parse_address
+from ebpflb.model.changes import Changes
+from ebpflb.model.service import TrafficPolicy
+from ebpflb.observe.query_server import QueryServer
+from tests.builders import NODE, endpoint, endpoint_slice, port_name, service, service_port
+from tests.unit.source.api_server import ApiServer, answer
+
+NODE_IP, VIP = "192.0.2.1", "10.96.0.10"
+ENDPOINTS = (
+    endpoint("10.1.0.5", pod="default/web-0"),
+    endpoint("10.1.0.6", "node-b", pod="default/web-1", ready=False),
+)
+
+
+class World:
+    """The maps of a node and an agent that has written them."""
+
+    def __init__(self, socket: Path) -> None:
+        self.maps, self.changes, self.socket = memory_maps(), Changes(NODE), socket
+        self.sync = Sync(self.maps, quiesce=lambda: None)
+        self.sync.load()
+        self.sync.set_node_addresses({parse_address(NODE_IP): AddrFlag.LB_ADDR_NODE})
+        node4 = Addr.from_buffer_copy(parse_address(NODE_IP))
+        self.maps["lb_settings"].update(bytes(4), bytes(Settings(node4=node4)))
+        self.set(service("web"), endpoint_slice("web-1", *ENDPOINTS))
+
+    def set(self, *items):
+        for item in items:
+            self.changes.set(item)
+        self.sync.apply({name: self.changes.plan(name) for name in self.changes.take()})
+
+    def explain(self, *arguments, status, **environment):
+        environment = {"EBPFLB_QUERY_SOCKET": str(self.socket), **environment}
+        done = CliRunner(env=environment).invoke(main, ["explain", *arguments])
+        assert done.exit_code == status, done.output
+        return done.output
+
+    def told(self, *arguments, status):
+        return json.loads(self.explain(*arguments, "-o", "json", status=status))
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """Without an agent."""
+    world = World(tmp_path / "agent.sock")
+    opened = Generation(1, 1, Path("/pins/1-1")), world.maps
+    monkeypatch.setattr(command, "open_pins", lambda _: opened)
+    for name in set(os.environ) & {"EBPFLB_KUBECONFIG", "KUBERNETES_SERVICE_HOST"}:
+        monkeypatch.delenv(name)
+    return world
+
+
+@pytest.fixture
+def world(alone):
+    routes = service_routes(lambda inquiry: inquiry.answer(alone.changes), alone.changes)
+    flows = FlowLog(1, alone.changes, lambda: None)
+    server = QueryServer(alone.socket, {**query_routes(alone.changes, flows), **routes})
+    server.start()
+    yield alone
+    server.stop()
+
+
+def test_a_connection_that_works(world):
+    text = world.explain("host", "default/web", status=0)
+    assert text.startswith("works: translated at the socket hook, to the only backend")
+    assert "10.1.0.5:8080    100%  ready (default/web-0 on node-a)" in text
+    assert "10.1.0.6:8080       -  not ready (default/web-1 on node-b)" in text
+    assert text.endswith("Kernel and model agree\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["default/web:80", "web.default.svc", "web.default.svc.cluster.local:80", f"{VIP}:80/tcp"],
+)
+def test_a_destination_by_any_of_its_names(world, name):
+    found = world.told("host", name, status=0)
+    assert found["target"]["service"] == "default/web"
+    assert (found["verdict"], found["agree"]) == ("translated", True)
+
+
+def test_a_refused_one_fails(world):
+    world.set(endpoint_slice("web-1"))
+    assert "fails: refused" in world.explain("host", "default/web", status=1)
+    assert "Service port has none" in world.explain("host", "default/web", status=1)
+    assert world.told("host", f"{VIP}:81", status=1)["kernel"]["reason"] == "unknown_port"
+
+
+def test_one_that_is_none_of_ours_has_a_status_of_its_own(world):
+    found = world.told("host", "127.0.0.1:22", status=4)
+    assert (found["verdict"], found["agree"]) == ("passes", True)
+
+
+def test_a_kernel_that_differs_from_the_model_is_told_apart(world):
+    world.changes.set(endpoint_slice("web-1", endpoint("10.1.0.7")))
+    world.changes.set(service("web", service_port(internal_policy=TrafficPolicy.LOCAL)))
+    found = world.told("host", "default/web", status=3)
+    assert "internal traffic policy: kernel Cluster, model Local" in found["differences"]
+    assert (
+        "clients of this node: backend 10.1.0.7 port 8080 of this node in the model alone"
+        in (found["differences"])
+    )
+    assert "Kernel and model DIFFER" in world.explain("host", "default/web", status=3)
+
+
+def test_a_frontend_that_only_one_of_them_has_is_a_difference(world):
+    for key, _ in list(world.maps["lb_frontends"].items()):
+        world.maps["lb_frontends"].delete(key)
+    found = world.told("host", f"{VIP}:80", status=3)
+    assert found["differences"] == ["the model has this frontend, the kernel has not"]
+
+
+def test_without_an_agent_the_maps_alone_are_explained(alone):
+    text = alone.explain("host", "default/web", status=0)
+    assert f"Not compared with the model: no agent answers at {alone.socket}" in " ".join(
+        text.split()
+    )
+    assert "10.1.0.5:8080    100%  on this node" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("host", "default/wep"), 1, "no Service default/wep (did you mean default/web?)"),
+        (("host", "default/web:81"), 1, "has no port '81': say default/web:PORT, one of 80"),
+        (("host", "default/web/udp"), 1, "has that port for TCP, not for UDP"),
+        (("default/web-2", "default/web"), 1, "(did you mean default/web-"),
+        (("fd00::1", "default/web"), 1, "SRC has no IPv4 address"),
+        (("hst", "default/web"), 2, "want an address, `host` or NAMESPACE/POD"),
+        (("host", "web"), 2, "want ADDRESS:PORT"),
+        (("host", VIP), 2, "want a port from 1 to 65535"),
+        (("host:0", f"{VIP}:80"), 2, "want a port from 1 to 65535"),
+        (("host", f"{VIP}:65536"), 2, "want a port from 1 to 65535"),
+    ],
+)
+def test_what_cannot_be_explained_is_told_in_one_line(world, arguments, status, said):
+    text = world.explain(*arguments, status=status)
+    assert said in text
+    assert text.count("\n") == 1
+
+
+def test_a_narrow_terminal_folds_and_has_no_colour_unless_it_wants_it(world):
+    text = world.explain("host", "default/web", status=0, COLUMNS="40", NO_COLOR="1")
+    assert max(map(len, text.splitlines())) <= 40
+    assert "\x1b" not in text
+
+
+@pytest.fixture
+def api():
+    server = ApiServer()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (answer({"status": {"podIPs": [{"ip": NODE_IP}]}}), "works: translated"),
+        (answer({"status": {}}), "pod default/shell has no address yet"),
+        (answer({"message": "not found"}, 404), "no pod default/shell"),
+        (
+            answer({"message": "no"}, 403),
+            "; say its address (API server: may not get pods: the ClusterRole lacks the verb get "
+            "on pods (no))",
+        ),
+    ],
+)
+def test_a_pod_that_is_no_endpoint_is_known_to_the_api_server(world, api, given, said):
+    api.answers.append(given)
+    status = 0 if given.status == 200 and b"ip" in given.pieces[0] else 1
+    text = world.explain("default/shell", "default/web", status=status, EBPFLB_MASTER=api.url)
+    assert said in text
+    assert api.asked[0].path == "/api/v1/namespaces/default/pods/shell"
+
+
+def test_a_port_among_several_has_to_be_said(world):
+    ports = (
+        service_port(port=80, name=port_name("http")),
+        service_port(port=443, name=port_name("https")),
+    )
+    world.set(service("web", *ports))
+    assert "has several ports: say default/web:PORT, one of http, https" in world.explain(
+        "host", "default/web", status=1
+    )
+    assert world.told("host", "default/web:https", status=1)["target"]["port"] == 443

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+from ebpflb.cli.explain_text import show
+
+FRONTEND = {
+    "type": "LoadBalancer",
+    "internal_policy": "Cluster",
+    "external_policy": "Local",
+    "affinity_timeout": 60,
+    "allowed_sources": ["192.0.2.0/24"],
+    "masquerade": True,
+}
+FLOW = {
+    "client_port": 4000,
+    "backend": "10.1.0.5",
+    "backend_port": 8080,
+    "state": "established",
+    "age": 3.2,
+    "silent": 1.0,
+}
+
+
+def backend(address="10.1.0.5", **fields):
+    plain = {"local": True, "chance": 1.0, "masquerade": "", "hairpin": False, "reason": ""}
+    return {"address": address, "port": 8080, **plain, **fields}
+
+
+def answered(verdict="translated", backends=(), **kernel) -> dict[str, Any]:
+    step = {"place": "socket hook", "verdict": verdict, "why": ""}
+    found = {
+        "place": "socket hook",
+        "why": "",
+        "from": "this node",
+        "affinity": "stays with 10.1.0.5:8080, last used 2 s ago",
+        "steps": [step],
+        "frontend": FRONTEND,
+        "backends": backends,
+        "flows": [],
+        "sockets": [],
+    }
+    return {
+        "note": "",
+        "verdict": verdict,
+        "client": {
+            "kind": "a pod of this node",
+            "address": "fd00::5",
+            "port": 40,
+            "device": "veth1",
+            "tc_cover": False,
+        },
+        "target": {
+            "address": "192.0.2.9",
+            "port": 80,
+            "protocol": "TCP",
+            "service": "default/web",
+            "port_name": "http",
+            "type": "LoadBalancer",
+        },
+        "kernel": {**found, **kernel},
+        "model": {"unasked": "no agent", "frontend": None, "endpoints": []},
+        "agree": None,
+        "differences": [],
+    }
+
+
+def shown(capsys, monkeypatch, found):
+    monkeypatch.setenv("COLUMNS", "200")
+    show(found)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_everything_that_decides_has_a_line(capsys, monkeypatch):
+    lines = shown(capsys, monkeypatch, answered(backends=[backend()]))
+    assert lines == [
+        "works: translated at the socket hook, to the only backend it may get",
+        "",
+        "FROM      [fd00::5]:40, a pod of this node, by veth1, without tc cover",
+        "TO        192.0.2.9:80/TCP, LoadBalancer of default/web:http",
+        "WAY       socket hook: translated",
+        "POLICY    external traffic policy Local, which clients of this node do not heed; the "
+        "endpoints for this node",
+        "AFFINITY  by client, 60 s: stays with 10.1.0.5:8080, last used 2 s ago",
+        "CLIENTS   only 192.0.2.0/24 (source ranges)",
+        "SOURCE    masqueraded (--masquerade-all)",
+        "",
+        "ENDPOINT       CHANCE  WHY",
+        "10.1.0.5:8080    100%  on this node",
+        "",
+        "Not compared with the model: no agent",
+    ]
+
+
+def test_flows_and_sockets_are_shown_up_to_a_point(capsys, monkeypatch):
+    sockets = [{"backend": f"10.1.0.{n}", "backend_port": 80, "sockets": n} for n in range(6)]
+    lines = shown(capsys, monkeypatch, answered(flows=[FLOW] * 7, sockets=sockets))
+    flows = [line for line in lines if "from port 4000 to 10.1.0.5:8080: established" in line]
+    assert len(flows) == 5
+    assert any(line.strip() == "and 2 more" for line in lines)
+    (told,) = (line for line in lines if line.startswith("SOCKETS"))
+    assert told.endswith("4 to 10.1.0.4:80, ...")
+
+
+def test_what_a_backend_sees_of_its_client(capsys, monkeypatch):
+    some = [
+        backend("10.1.0.1", masquerade="192.0.2.1", hairpin=True),
+        backend("10.1.0.2", masquerade="192.0.2.1", local=False),
+        backend("10.1.0.3", reason="no_route", chance=0.0),
+    ]
+    text = "\n".join(shown(capsys, monkeypatch, answered(backends=some)))
+    assert "on this node; the pod itself, sees 192.0.2.1 as its client" in text
+    assert "not on this node; sees 192.0.2.1 as its client" in text
+    assert "on this node; dropped: no_route" in text
+
+
+def test_what_was_meant_for_a_frontend_and_passes(capsys, monkeypatch):
+    lines = shown(capsys, monkeypatch, answered("passes"))
+    assert lines[0] == "passes untranslated"
+
+
+def test_a_name_does_not_reach_the_terminal_as_a_command(capsys):
+    show(answered() | {"note": "of \x1b]0;mine"})
+    assert "\x1b" not in capsys.readouterr().out

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command with a real server over a history as an agent has it."""
+
+import json
+import re
+import socket
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from ebpflb.agent.flow_log import FlowLog
+from ebpflb.agent.queries import query_routes
+from ebpflb.cli import main
+from ebpflb.cli.flow_table import FlowTable
+from ebpflb.dataplane.enums import FlowEvent, FlowPath
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.records import pack_name
+from ebpflb.model.changes import Changes
+from ebpflb.observe.query_server import QueryServer
+from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, port_name, service
+from tests.unit.agent.flows import SERVICE, record, refused
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "agent.sock"
+
+
+@pytest.fixture
+def changes():
+    known = Changes(NODE)
+    known.set(service())
+    web = endpoint("10.1.0.1", OTHER_NODE, pod="default/web-a")
+    known.set(endpoint_slice("web-1", web, endpoint("10.1.0.9", pod="default/curl")))
+    return known
+
+
+@pytest.fixture
+def log(changes):
+    maps = memory_maps({})
+    maps["lb_names"].update(SERVICE.to_bytes(4, "little"), pack_name(port_name()))
+    return FlowLog(100, changes, lambda: maps)
+
+
+@pytest.fixture
+def server(path, log, changes):
+    """That of an agent with these flows."""
+    made = QueryServer(path, query_routes(changes, log))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def run(path):
+    def call(*arguments, status=0):
+        command = ["flows", "--query-socket", str(path), *arguments]
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == status, done.output
+        return done.output
+
+    return call
+
+
+@pytest.fixture
+def some(log, server):
+    log.accept([record(), refused(client="10.1.0.8", frontend="fd00::5")])
+
+
+def test_a_table_shows_a_line_for_each_flow(run, some):
+    header, first, second = run().splitlines()
+    assert re.split(r"\s{2,}", header) == [
+        *("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND"),
+        *("PATH", "BYTES", "TOOK", "RTT", "WHY"),
+    ]
+    assert re.split(r"\s{2,}", first)[1:] == [
+        *("forwarded", "default/curl:40000", "default/web (10.96.0.10:80/TCP)"),
+        *("default/web-a:8080", "socket", "100 B/2.0 KiB", "1.5s", "250us"),
+        "closed, on node-b",
+    ]
+    assert re.split(r"\s{2,}", second)[1:] == [
+        *("refused", "10.1.0.8:40000", "default/web ([fd00::5]:80/TCP)", "socket", "no endpoint"),
+    ]
+    assert re.fullmatch(r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d\.\d{3}", first.split("  ")[0])
+
+
+def test_a_name_does_not_reach_the_terminal_as_a_command(run, log, server, changes):
+    changes.set(endpoint_slice("web-2", endpoint("10.1.0.8", pod="default/\x1b[2Jx\n")))
+    log.accept([refused(client="10.1.0.8")])
+    _, row = run().splitlines()
+    assert "default/\\x1b[2Jx\\n:40000" in row
+    assert "\\x1b[2Jx" in run("--from", "default/x", status=1)
+
+
+def test_columns_are_as_wide_as_the_widest_flow_of_all(run, log, server):
+    log.accept([record(), record(frontend="2001:db8:1111:2222:3333:4444:5555:6666")])
+    lines = run().splitlines()
+    assert {line.index("  socket  ") for line in lines[1:]} == {lines[0].index("  PATH")}
+
+
+def test_a_client_without_a_port_is_shown_without_one(run, log, server):
+    log.accept([record(client_port=0), refused(client="10.1.0.8", client_port=0)])
+    clients = [re.split(r"\s{2,}", line)[2] for line in run().splitlines()[1:]]
+    assert clients == ["default/curl", "10.1.0.8"]
+    found = [each["client"] for each in json.loads(run("-o", "json"))]
+    assert not any("port" in each for each in found)
+
+
+def test_without_limits_the_last_20_are_shown(run, log, server):
+    log.accept([record() for _ in range(30)])
+    numbers = [json.loads(line)["seq"] for line in run("-o", "jsonl").splitlines()]
+    assert numbers == list(range(10, 30))
+    assert len(json.loads(run("-o", "json", "--since", "1h"))) == 30
+    assert len(json.loads(run("-o", "json", "--last", "25"))) == 25
+    assert json.loads(run("-o", "json", "--last", "0")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["--service", "web"], [0, 1]),
+        (["--service", "default/web", "--verdict", "refused"], [1]),
+        (["--from", "curl"], [0]),
+        (["--from", "10.1.0.8"], [1]),
+        (["--to", "fd00::5"], [1]),
+        (["--to", "default/web-a"], [0]),
+        (["--event", "start"], []),
+    ],
+)
+def test_filters(run, some, arguments, found):
+    assert [each["seq"] for each in json.loads(run("-o", "json", *arguments))] == found
+
+
+def test_following_shows_what_comes_and_ends_with_the_agent(run, log, server, monkeypatch):
+    monkeypatch.setattr("ebpflb.agent.flow_queries._LOOK_SECONDS", 0.05)
+    log.accept([record()])
+    threading.Timer(0.2, log.accept, [[refused()]]).start()
+    threading.Timer(0.4, server.stop).start()
+    first, error = run("-f", "-o", "jsonl", status=1).splitlines()
+    assert json.loads(first)["seq"] == 1
+    assert error.endswith("agent.sock: the agent has stopped")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--service", "default/wep"], "unknown Service 'default/wep' (did you mean default/web?)"),
+        (["--from", "cur"], "unknown pod 'default/cur' (did you mean default/curl?)"),
+        (["--verdict", "denied"], "verdict: unknown value 'denied'"),
+        (["--since", "soon"], "since: 'soon': want a duration"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(run, server, arguments, text):
+    (line,) = run(*arguments, status=1).splitlines()
+    assert line.startswith(f"Error: {text}")
+
+
+def test_an_array_has_an_end(run):
+    assert "use -o jsonl" in run("--follow", "-o", "json", status=2)
+
+
+def test_without_an_agent_it_says_what_to_do(run, path):
+    wanted = f"Error: no agent answers at {path}: start `ebpflb run`, or name its --query-socket\n"
+    assert run(status=1) == wanted
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    assert run(status=1) == wanted
+
+
+def test_what_answers_and_is_no_agent_is_one_line(run, path):
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+
+        def talk():
+            with other.accept()[0] as client:
+                client.recv(1000)
+                client.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        threading.Thread(target=talk, daemon=True).start()
+        assert "what answers is no agent" in run(status=1)
+
+
+def test_a_path_that_is_too_long_is_one_line(path):
+    done = CliRunner().invoke(main, ["flows", "--query-socket", "/" + "a" * 200])
+    assert (done.exit_code, done.output.count("\n")) == (1, 1)
+    assert "the path has 201 bytes" in done.output
+    off = CliRunner().invoke(main, ["flows", "--query-socket", ""])
+    assert off.output.startswith("Error: no query socket: name one")
+
+
+def flow_of(log, raw):
+    log.accept([raw])
+    return json.loads(log.line(0, log.history.since(0).records[-1]))
+
+
+def test_a_narrow_terminal_gets_several_short_lines(log):
+    flow = flow_of(log, record(path=FlowPath.LB_PATH_TC, rtt=0, flow_flags=1))
+    lines = list(FlowTable(40, colour=False).rows(flow))
+    assert lines[0].endswith(" forwarded")
+    assert lines[1:] == [
+        "  default/curl:40000",
+        "  -> default/web (10.96.0.10:80/TCP)",
+        "  -> default/web-a:8080",
+        "  tc 100 B/2.0 KiB 1.5s closed,",
+        "    masqueraded, on node-b",
+    ]
+    long = flow_of(log, record(frontend="2001:db8:1111:2222:3333:4444:5555:6666"))
+    assert max(map(len, FlowTable(40, colour=False).rows(long))) <= 40
+
+
+def test_a_table_that_does_not_fit_becomes_short_lines(log):
+    flow = flow_of(log, record(frontend="2001:db8:1111:2222:3333:4444:5555:6666"))
+    for width, count in ((150, 5), (250, 2)):
+        table = FlowTable(width, colour=False)
+        table.fit([flow])
+        rows = list(table.rows(flow))
+        assert (len(rows), max(map(len, rows)) <= width) == (count, True)
+
+
+def test_verdicts_have_colours_where_they_are_wanted(log):
+    flow = flow_of(log, record(FlowEvent.LB_FLOW_DROPPED, reason=11))
+    for width in (40, None):
+        coloured = "\n".join(FlowTable(width, colour=True).rows(flow))
+        assert "\x1b[31mdropped" in coloured
+        plain = "\n".join(FlowTable(width, colour=False).rows(flow))
+        assert "\x1b" not in plain
+        assert "source range" in plain
+
+
+def test_flows_that_are_missing_are_told():
+    rows = list(FlowTable(40, colour=False).rows({"lost": 12}))
+    assert rows == ["(12 flows are missing: they came faster than they could be shown)"]
+    assert len(list(FlowTable(None, colour=False).rows({"lost": 12}))) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0.0000005, "0.5us"), (0.00025, "250us"), (0.0009999, "1000us"), (0.0123, "12.3ms")),
+        *((1.5, "1.5s"), (59.94, "59.9s"), (61, "1m1s"), (7260, "2h1m")),
+    ],
+)
+def test_times_are_short(log, seconds, text):
+    flow = flow_of(log, record()) | {"seconds": seconds}
+    assert f"  {text}  " in list(FlowTable(None, colour=False).rows(flow))[1]

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+
+from ebpflb.cli.pinned import open_pins
+from ebpflb.dataplane import maps as opening
+from ebpflb.dataplane import pins
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.pins import Generation
+from ebpflb.dataplane.structs import LAYOUT_VERSION
+from ebpflb.errors import PinError
+
+ROOT = Path("/pins")
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch):
+    """Have these maps be there, in a generation of this layout."""
+
+    def pin(maps):
+        generation = Generation(1, LAYOUT_VERSION, ROOT / "1-1")
+        monkeypatch.setattr(pins, "newest_generation", lambda _: generation)
+        monkeypatch.setattr(opening, "open_maps", lambda _: maps)
+        return generation
+
+    return pin
+
+
+def test_what_this_version_has_pinned_is_opened(pinned):
+    maps = memory_maps()
+    generation = pinned(maps)
+    assert open_pins(ROOT) == (generation, maps)
+
+
+def test_pins_without_a_map_that_this_version_reads_are_refused_in_one_line(pinned):
+    maps = dict(memory_maps())
+    del maps["lb_src_ranges"]
+    pinned(maps)
+    with pytest.raises(PinError, match=r"^/pins/1-1: made by another version, without lb_src_ra"):
+        open_pins(ROOT)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes: who of several Services gets a frontend that all of them want."""
+
+from dataclasses import replace
+
+import pytest
+
+from ebpflb.model.changes import ApiObject, Changes, Conflict, key_of
+from ebpflb.model.plan import frontend_keys
+from ebpflb.model.service import Service, ServiceName
+from tests.builders import NODE, service, service_port
+
+A, B = ServiceName("default", "a"), ServiceName("default", "b")
+OLD, YOUNG, YOUNGEST = "2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z", "2025-01-01T00:00:00Z"
+(KEY,) = frontend_keys(service())
+
+
+def aged(name: str, created: str, cluster_ip: str = "10.96.0.10") -> Service:
+    """A Service that wants the same frontend as all others here."""
+    return replace(service(name, service_port(cluster_ip)), created=created)
+
+
+def known(*items: ApiObject) -> Changes:
+    """Changes that were told these objects, and asked."""
+    changes = Changes(NODE)
+    for item in items:
+        changes.set(item)
+    changes.take()
+    return changes
+
+
+def owner(changes: Changes) -> ServiceName:
+    """Who gets the frontend; nobody else has a plan."""
+    (name,) = (name for name in changes.names() if changes.plan(name))
+    return name
+
+
+@pytest.mark.parametrize("older_first", [True, False])
+def test_the_older_service_gets_the_frontend_whoever_came_first(older_first: bool):
+    pair = [aged("b", OLD), aged("a", YOUNG)]
+    changes = known(*(pair if older_first else reversed(pair)))
+    assert owner(changes) == B
+    assert changes.conflicts() == (Conflict(KEY, winner=B, loser=A),)
+
+
+def test_of_one_age_the_first_name_gets_the_frontend():
+    changes = known(aged("b", OLD), aged("a", OLD))
+    assert owner(changes) == A
+    assert changes.conflicts() == (Conflict(KEY, winner=A, loser=B),)
+
+
+def test_of_one_age_and_name_the_first_namespace_gets_the_frontend():
+    elsewhere = replace(aged("a", OLD), name=ServiceName("another", "a"))
+    assert owner(known(aged("a", OLD), elsewhere)) == ServiceName("another", "a")
+
+
+def test_losers_are_told_by_their_age():
+    changes = known(aged("a", YOUNGEST), aged("b", YOUNG), aged("c", OLD))
+    assert [each.loser for each in changes.conflicts()] == [B, A]
+
+
+def test_a_younger_service_takes_nothing_from_an_older_one():
+    changes = known(aged("b", OLD))
+    changes.set(aged("a", YOUNG))
+    assert changes.take() == {A, B}
+    assert owner(changes) == B
+
+
+def test_the_loser_gets_the_frontend_when_the_winner_goes():
+    changes = known(aged("b", OLD), aged("a", YOUNG))
+    changes.remove(key_of(aged("b", OLD)))
+    assert changes.take() == {A, B}
+    assert owner(changes) == A
+    assert changes.conflicts() == ()
+
+
+def test_the_oldest_loser_gets_the_frontend_when_the_winner_moves():
+    changes = known(aged("c", OLD), aged("b", YOUNG), aged("a", YOUNGEST))
+    changes.set(aged("c", OLD, "10.96.0.99"))
+    assert changes.take() == {A, B, ServiceName("default", "c")}
+    assert changes.conflicts() == (Conflict(KEY, winner=B, loser=A),)
+    assert changes.plan(A) == ()
+
+
+def test_a_service_that_was_created_anew_has_lost_its_age():
+    changes = known(aged("b", OLD), aged("a", YOUNG))
+    changes.set(aged("b", YOUNGEST))
+    assert changes.take() == {A, B}
+    assert owner(changes) == A
+    assert changes.conflicts() == (Conflict(KEY, winner=A, loser=B),)
+
+
+def test_a_service_that_turns_out_older_gets_the_frontend():
+    changes = known(aged("b", YOUNGEST), aged("a", YOUNG))
+    changes.set(aged("b", OLD))
+    assert changes.take() == {A, B}
+    assert owner(changes) == B
+
+
+def test_a_service_that_was_created_anew_and_is_alone_is_planned_alone():
+    changes = known(aged("a", OLD), aged("b", OLD, "10.96.0.20"))
+    changes.set(aged("a", YOUNG))
+    assert changes.take() == {A}
+
+
+def test_other_changes_of_the_winner_leave_the_loser_alone():
+    winner = aged("b", OLD)
+    changes = known(winner, aged("a", YOUNG))
+    (port,) = winner.ports
+    changes.set(replace(winner, ports=(replace(port, affinity_timeout=60),)))
+    assert changes.take() == {B}

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebpflb.model.changes import Changes
+from ebpflb.model.explain import describe, judge
+from ebpflb.model.plan import plan_service
+from ebpflb.model.service import ServiceName, TrafficPolicy
+from tests.bpf.worlds import make_changes
+from tests.builders import (
+    NODE,
+    endpoint,
+    endpoint_slice,
+    node,
+    port_endpoint,
+    service,
+    service_port,
+    terminating,
+)
+
+CLUSTER, LOCAL = TrafficPolicy.CLUSTER, TrafficPolicy.LOCAL
+WEB = ServiceName("default", "web")
+OTHER = "node-b"
+
+
+def whys(*endpoints, policy=CLUSTER, zone="", **fields):
+    """What is said of each endpoint; a plus in front of a candidate."""
+    found = judge(
+        service_port(internal_policy=policy, **fields),
+        [port_endpoint(each) for each in endpoints],
+        node(zone=zone),
+        policy,
+    )
+    return [f"{'+' * each.is_candidate}{each.why}" for each in found]
+
+
+def pair(**second):
+    return endpoint("10.1.0.1"), endpoint("10.1.0.2", **second)
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ({"ready": False}, "not ready"),
+        (
+            {"ready": False, "terminating": True},
+            "terminating, and others are ready",
+        ),
+        (
+            {"ready": False, "serving": False, "terminating": True},
+            "terminating, does not serve any more",
+        ),
+        ({"node": OTHER}, "+ready"),
+    ],
+)
+def test_an_endpoint_that_others_are_preferred_to(second, why):
+    assert whys(*pair(**second)) == ["+ready", why]
+
+
+def test_one_that_terminates_is_the_last_resort():
+    assert whys(endpoint(ready=False), terminating("10.1.0.2")) == [
+        "not ready",
+        "+terminating, but serves, and none is ready",
+    ]
+
+
+def test_one_elsewhere_is_no_candidate_under_local():
+    assert whys(*pair(node=OTHER), endpoint("10.1.0.3", None), policy=LOCAL) == [
+        "+ready, on this node",
+        f"on node {OTHER}, and the policy is Local",
+        "on no node, and the policy is Local",
+    ]
+
+
+def test_local_judges_the_last_resort_by_this_node_alone():
+    assert whys(terminating("10.1.0.1"), endpoint("10.1.0.2", OTHER), policy=LOCAL) == [
+        "+terminating, but serves, and none is ready on this node",
+        f"on node {OTHER}, and the policy is Local",
+    ]
+
+
+def test_one_of_another_zone_or_node_by_hints():
+    hinted = endpoint("10.1.0.1", zone_hints=("a",)), endpoint("10.1.0.2", zone_hints=("b", "c"))
+    assert whys(*hinted, zone="a") == [
+        "+ready, its hints name this zone, a",
+        "its hints name zone b, c, those of others this zone, a",
+    ]
+    hinted = endpoint("10.1.0.1", node_hints=(NODE,)), endpoint("10.1.0.2", node_hints=(OTHER,))
+    assert whys(*hinted) == [
+        f"+ready, its hints name this node, {NODE}",
+        f"its hints name node {OTHER}, those of others this node, {NODE}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hints", "zone", "why"),
+    [
+        (("a",), "", f"node {NODE} has no zone label"),
+        (("a",), "x", "none name this zone, x"),
+        ((), "a", "some endpoints have none"),
+    ],
+)
+def test_hints_that_do_not_count_are_told_with_the_reason(hints, zone, why):
+    pair_of = endpoint("10.1.0.1", zone_hints=hints), endpoint("10.1.0.2", zone_hints=("a",))
+    first, second = whys(*pair_of, zone=zone)
+    told = f"+ready; its hints name zone a, and hints do not count: {why}"
+    assert (first, second) == (told if hints else "+ready", told)
+
+
+def test_a_policy_that_no_frontend_follows_has_no_candidates():
+    (found,) = judge(service_port(), [port_endpoint(endpoint())], node(), LOCAL)
+    assert found[1:] == (False, "no frontend of this port follows the policy Local")
+
+
+@given(st.integers(0, 1 << 32))
+def test_candidates_are_what_the_plan_has(seed):
+    changes = make_changes(Random(seed))
+    for name in changes.names():
+        told = json.loads(json.dumps(describe(changes, name)))
+        (found,) = filter(None, [changes.service(name)])
+        frontends = plan_service(found, changes.slices(name), changes.node)
+        assert len(told["frontends"]) + len(told["lost"]) == len(frontends)
+        for frontend in told["frontends"]:
+            (port,) = (each for each in told["ports"] if is_of(frontend, each))
+            for side in ("this_node", "elsewhere"):
+                choice = frontend[side]
+                candidates = {
+                    (each["address"], each["port"])
+                    for each in port["endpoints"]
+                    if each[choice["policy"]]["candidate"]
+                }
+                backends = {(each["address"], each["port"]) for each in choice["backends"]}
+                assert candidates == backends
+
+
+def is_of(frontend, port):
+    """Whether a frontend is one of a Service port."""
+    same_family = (":" in frontend["address"]) == (port["family"] == "IPv6")
+    named = frontend["port_name"] == port["name"] and frontend["protocol"] == port["protocol"]
+    return same_family and named
+
+
+def known(*items):
+    changes = Changes(NODE)
+    for item in items:
+        changes.set(item)
+    return changes
+
+
+def test_a_service_is_described_with_what_another_one_has_taken():
+    first = service_port(external_ips=(service_port("192.0.2.7").cluster_ip,))
+    second = service_port("10.96.0.9", external_ips=first.external_ips)
+    changes = known(
+        service("api", first), service("web", second), endpoint_slice("web-1", endpoint())
+    )
+    told = describe(changes, WEB)
+    assert told
+    assert told["lost"] == [
+        {"address": "192.0.2.7", "port": 80, "protocol": "TCP", "winner": "default/api"}
+    ]
+    assert [each["type"] for each in told["frontends"]] == ["ClusterIP"]
+    assert changes.owner(next(iter(changes.plan(WEB))).key) == WEB
+    assert describe(changes, ServiceName("default", "wep")) is None

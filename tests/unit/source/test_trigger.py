@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from ebpflb.source.trigger import trigger_time
+from tests.builders import Manifest, slice_manifest
+
+
+def triggered(annotation: object) -> Manifest:
+    manifest = slice_manifest()
+    annotations = {"endpoints.kubernetes.io/last-change-trigger-time": annotation}
+    manifest["metadata"]["annotations"] = annotations
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("annotation", "seconds"),
+    [
+        ("1970-01-01T00:00:10Z", 10),
+        ("1970-01-01T01:00:10+01:00", 10),
+        ("1970-01-01T00:00:10.25Z", 10.25),
+        ("1970-01-01T00:00:10.250000999Z", 10.25),
+    ],
+)
+def test_the_annotation_is_a_time_in_seconds(annotation: str, seconds: float):
+    assert trigger_time(triggered(annotation)) == pytest.approx(seconds, abs=1e-6)
+
+
+@pytest.mark.parametrize("annotation", [None, "", "yesterday", 10, "1970-01-01T00:00:10"])
+def test_what_is_no_time_with_a_zone_tells_nothing(annotation: object):
+    assert trigger_time(triggered(annotation)) is None
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"annotations": None}, {"annotations": 3}, 3])
+def test_a_slice_without_annotations_tells_nothing(metadata: object):
+    assert trigger_time({"metadata": metadata}) is None
