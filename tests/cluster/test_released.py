@@ -189,6 +189,17 @@ def generations(cluster: Cluster) -> set[str]:
     }
 
 
+def test_explain_in_an_agents_pod_knows_pods_by_name(cluster: Cluster):
+    agent = cluster.kubectl(
+        *("-n", NAMESPACE, "get", "pod", "-l", "app.kubernetes.io/component=agent"),
+        *("--field-selector", "spec.nodeName=node1", "-o", "name"),
+    ).strip()
+    question = [f"{SPACE}/asker-node1", f"{SPACE}/web:80", "-o", "json"]
+    said = cluster.kubectl("-n", NAMESPACE, "exec", agent, "--", "ebpflb", "explain", *question)
+    address = workloads.field(cluster, SPACE, "pod/asker-node1", "{.status.podIP}")
+    assert f'"{address}"' in said
+
+
 def test_every_right_of_the_agent_is_used_and_no_other_is_wanted(cluster: Cluster):
     user = f"system:serviceaccount:{NAMESPACE}:ebpflb"
     used = {
