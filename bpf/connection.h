@@ -138,10 +138,8 @@ static __always_inline void lb_connection_tell(struct bpf_sock_ops *ctx, int eve
 	record->frontend_port = connection->port;
 	lb_connection_remote(ctx, &record->backend_addr);
 	record->backend_port = lb_connection_port(ctx);
-	record->service = connection->service;
-	record->backend = connection->backend;
-	record->generation = connection->generation;
-	record->desc_flags = connection->desc_flags;
+	lb_flow_record_backend(record, connection->service, connection->backend,
+			       connection->generation, connection->desc_flags);
 	record->original = now->original;
 	record->reply = now->reply;
 	record->rtt = ctx->srtt_us >> 3;

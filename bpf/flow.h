@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "maps.h"
+#include "rate.h"
 #include "types.h"
 
 /* bcc 0.26 has it without a flag that lets the reader sleep on. */
@@ -40,21 +41,9 @@ static __always_inline void lb_flow_lose(int why)
 
 static __always_inline int lb_flow_is_due(__u32 rate)
 {
-	__u64 second = lb_now() / LB_SECOND << 32;
 	int zero = 0;
-	__u64 *told;
 
-	if (!rate)
-		return 1;
-	told = lb_flow_told.lookup(&zero);
-	if (!told)
-		return 0;
-	if (*told >> 32 != second >> 32)
-		*told = second;
-	if ((__u32)*told >= rate)
-		return 0;
-	*told += 1;
-	return 1;
+	return !rate || lb_rate_is_due(lb_flow_told.lookup(&zero), rate);
 }
 
 /* NULL when nobody wants to know. What comes back is zero, and must go to lb_flow_tell(). */
@@ -80,6 +69,16 @@ static __always_inline struct lb_flow_record *lb_flow_record_of(int event, int p
 	record->path = path;
 	record->time = lb_now();
 	return record;
+}
+
+static __always_inline void lb_flow_record_backend(struct lb_flow_record *record, __u32 service,
+						   __u32 backend, __u32 generation,
+						   __u32 desc_flags)
+{
+	record->service = service;
+	record->backend = backend;
+	record->generation = generation;
+	record->desc_flags = desc_flags;
 }
 
 static __always_inline void lb_flow_tell(struct lb_flow_record *record)
@@ -122,7 +121,7 @@ static __always_inline void lb_histogram_add(int path, int kind, __u64 value)
 	__sync_fetch_and_add(&histogram->sum, value);
 }
 
-/* Of a flow that has ended. duration: ns. */
+/* Of a flow that was seen to end. duration: ns. */
 static __always_inline void lb_histograms_add(int path, __u64 duration, __u64 bytes)
 {
 	lb_histogram_add(path, LB_HISTOGRAM_DURATION, duration / 1000);

@@ -49,13 +49,17 @@ enum lb_flow_event {
 	LB_FLOW_DROPPED = 4,
 };
 
-/* How a flow ended. NO_ANSWER, BACKEND_REFUSED: it never was a connection. */
+/*
+ * How a flow ended. NO_ANSWER, BACKEND_REFUSED: it never was a connection. REPLACED: its client
+ * began another from the same port, before it had ended or its time was over.
+ */
 enum lb_flow_end {
 	LB_END_CLOSED = 1,
 	LB_END_RESET = 2,
 	LB_END_TIMED_OUT = 3,
 	LB_END_NO_ANSWER = 4,
 	LB_END_BACKEND_REFUSED = 5,
+	LB_END_REPLACED = 6,
 };
 
 enum lb_flow_source {

@@ -66,10 +66,7 @@ static __always_inline int lb_conntrack_applies(struct lb_packet *pkt, struct lb
 		return 1;
 	if (entry->direction != LB_DIR_ORIGINAL)
 		return 0;
-	if (lb_ct_state(entry) & LB_CT_ESTABLISHED)
-		lb_conntrack_remove(pkt, entry);
-	else
-		lb_conntrack_delete(&pkt->tuple, 0);
+	lb_conntrack_replace(pkt, entry);
 	return 0;
 }
 

@@ -66,10 +66,8 @@ static __always_inline void lb_socket_tell(void *ctx, int event, const struct lb
 	record->frontend_port = socket->port;
 	record->backend_addr = key->peer;
 	record->backend_port = key->port;
-	record->service = socket->service;
-	record->backend = socket->backend;
-	record->generation = socket->generation;
-	record->desc_flags = socket->desc_flags;
+	lb_flow_record_backend(record, socket->service, socket->backend, socket->generation,
+			       socket->desc_flags);
 	lb_flow_tell(record);
 }
 

@@ -10,6 +10,7 @@
 #include "csum.h"
 #include "forward.h"
 #include "packet.h"
+#include "rate.h"
 #include "verdict.h"
 
 #define LB_ICMP_TTL 64
@@ -145,21 +146,11 @@ static __always_inline int lb_reject_ipv6(struct __sk_buff *skb, const struct lb
 /* Lest a flood of requests becomes one of answers. As the kernel has it, path MTUs go without. */
 static __always_inline int lb_reject_is_due(int reason)
 {
-	__u64 second = lb_now() / LB_SECOND << 32;
 	int zero = 0;
-	__u64 *sent;
 
 	if (reason == LB_DROP_TOO_BIG)
 		return 1;
-	sent = lb_rejects.lookup(&zero);
-	if (!sent)
-		return 0;
-	if (*sent >> 32 != second >> 32)
-		*sent = second;
-	if ((__u32)*sent >= LB_REJECTS_PER_SECOND)
-		return 0;
-	*sent += 1;
-	return 1;
+	return lb_rate_is_due(lb_rejects.lookup(&zero), LB_REJECTS_PER_SECOND);
 }
 
 /*

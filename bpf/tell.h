@@ -36,10 +36,8 @@ static __always_inline void lb_tell_begin(const struct lb_packet *pkt, const str
 	record->backend_addr = flow->to.daddr;
 	record->backend_port = flow->to.dport;
 	record->flow_flags = flow->flags;
-	record->service = flow->service;
-	record->backend = flow->backend;
-	record->generation = flow->generation;
-	record->desc_flags = flow->desc_flags;
+	lb_flow_record_backend(record, flow->service, flow->backend, flow->generation,
+			       flow->desc_flags);
 	lb_flow_tell(record);
 }
 
@@ -60,10 +58,8 @@ static __always_inline void lb_tell_end(const struct lb_tuple *key,
 	record->backend_addr = original->to.daddr;
 	record->backend_port = original->to.dport;
 	record->flow_flags = original->flags;
-	record->service = original->service;
-	record->backend = original->backend;
-	record->generation = original->generation;
-	record->desc_flags = original->desc_flags;
+	lb_flow_record_backend(record, original->service, original->backend, original->generation,
+			       original->desc_flags);
 	record->original.packets = original->packets;
 	record->original.bytes = original->bytes;
 	record->reply.packets = reply->packets;
@@ -123,7 +119,7 @@ static __always_inline void lb_flow_tell_end(void)
 	if (ending->end == LB_END_BACKEND_REFUSED)
 		lb_count_failed(original->frontend, original->service, original->backend,
 				original->generation);
-	else
+	else if (ending->end != LB_END_REPLACED)
 		lb_histograms_add(LB_PATH_TC, lb_now() - original->created,
 				  original->bytes + reply->bytes);
 	lb_tell_end(&ending->key, original, reply, ending->end);

@@ -92,6 +92,22 @@ static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_
 		lb_flow_end_elsewhere();
 }
 
+/* A packet opens another flow in the place of this one. */
+static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct lb_conntrack *entry)
+{
+	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	int is_late;
+
+	if (reply)
+		lb_flow_end(pkt, entry, reply, LB_END_REPLACED);
+	if (lb_ct_state(entry) & LB_CT_ESTABLISHED)
+		is_late = lb_conntrack_remove(pkt, entry);
+	else
+		is_late = lb_conntrack_delete(&pkt->tuple, 0);
+	if (is_late)
+		lb_flow_end_elsewhere();
+}
+
 /* A FIN: the other direction is told which acknowledgement covers it. */
 static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_conntrack *entry)
 {

@@ -171,6 +171,7 @@ class FlowEnd(IntEnum):
     LB_END_TIMED_OUT = 3
     LB_END_NO_ANSWER = 4
     LB_END_BACKEND_REFUSED = 5
+    LB_END_REPLACED = 6
 
 
 class FlowSource(IntEnum):

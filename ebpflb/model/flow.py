@@ -31,7 +31,7 @@ class Flow(NamedTuple):
     """What a record says. Words are empty and values None where it says nothing.
 
     time: nanoseconds since 1970. event: start, end, refused, dropped. reason: of the last two.
-    ended: closed, reset, timed_out, no_answer, backend_refused. path: socket, tc. source:
+    ended: closed, reset, timed_out, replaced, no_answer, backend_refused. path: socket, tc. source:
     this_node, elsewhere. client: its port 0, or None, where the socket had no address yet.
     seconds: from the start of the flow to its end. rtt: in seconds.
     """

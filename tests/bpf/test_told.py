@@ -15,6 +15,7 @@ from ebpflb.dataplane.enums import (
     NetnsFlag,
 )
 from ebpflb.dataplane.structs import Addr
+from ebpflb.dataplane.sums import sums
 from tests.bpf.asker import Asker, say_who_asks
 from tests.bpf.datapath import SERVICE, Datapath, addr
 from tests.bpf.node import Node
@@ -78,6 +79,25 @@ def test_a_flow_is_told_of_when_it_begins_and_once_when_it_ends(
         assert (each.service, each.backend, each.proto) == (SERVICE, index, tcp.proto)
     failed = datapath.all_counts("lb_count_back", index).failed
     assert failed == (end is FlowEnd.LB_END_BACKEND_REFUSED)
+
+
+@pytest.mark.parametrize("ways", [">S", ">S <SA >A"])
+def test_a_flow_ends_when_its_client_begins_another_in_its_place(
+    datapath: Datapath, ring: Ring, kind: Kind, ways: str
+):
+    backend, index = remote_backend(datapath, kind)
+    frontend = cluster_ip(datapath, kind, [index])
+    histograms = list(sums(datapath.maps["lb_histograms"]))
+    exchange(datapath, kind, frontend, backend, ways)
+    datapath.write_backend(index, backend, kind.proto, generation=2)
+    exchange(datapath, kind, frontend, backend, ">S")
+    first, second, end = ring.take()
+    assert (first.event, second.event) == (FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_START)
+    assert (end.event, end.end) == (FlowEvent.LB_FLOW_END, FlowEnd.LB_END_REPLACED)
+    assert (first.generation, second.generation, end.generation) == (1, 2, 1)
+    assert (end.original.packets, end.reply.packets) == (ways.count(">"), ways.count("<"))
+    assert (end.client, end.client_port) == (addr(pod(kind).address), pod(kind).port)
+    assert list(sums(datapath.maps["lb_histograms"])) == histograms
 
 
 def test_what_is_refused_is_told_of_with_its_reason(datapath: Datapath, ring: Ring, kind: Kind):

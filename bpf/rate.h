@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* So many a second, on each CPU. */
+#ifndef LB_RATE_H
+#define LB_RATE_H
+
+#include "clock.h"
+
+/* done: of this CPU; the second in its upper half, and how many in that in the lower. */
+static __always_inline int lb_rate_is_due(__u64 *done, __u32 per_second)
+{
+	__u64 second = lb_now() / LB_SECOND << 32;
+
+	if (!done)
+		return 0;
+	if (*done >> 32 != second >> 32)
+		*done = second;
+	if ((__u32)*done >= per_second)
+		return 0;
+	*done += 1;
+	return 1;
+}
+
+#endif
