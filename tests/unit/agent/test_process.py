@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import pytest
 
-from ebpflb.agent import flow_reader, process
+from ebpflb.agent import flow_reader, measuring, process
 from ebpflb.agent.loop import Wakeup
 from ebpflb.agent.origin import Manifests
 from ebpflb.cli.agent_socket import stream
@@ -55,7 +55,7 @@ class Node(MemoryNode):
 def node(monkeypatch):
     made = Node(None)
     monkeypatch.setattr(process, "Kernel", lambda _settings: made)
-    monkeypatch.setattr(process, "settle", lambda: None)
+    monkeypatch.setattr(measuring, "settle", lambda: None)
     root = logging.getLogger()
     before = root.handlers[:], root.level, logging.raiseExceptions
     yield made
