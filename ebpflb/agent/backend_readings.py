@@ -42,6 +42,7 @@ class BackendReadings:
                 present.add(endpoint)
             if each.local:
                 local.add(endpoint)
+        self._sums.see_gone(found.backend_counts, {each.place for _, each in _each(found)})
         self._sums.forget(lambda endpoint: endpoint not in present)
         return [
             self._reading(endpoint, labels[endpoint[0]], total, active[endpoint], endpoint in local)

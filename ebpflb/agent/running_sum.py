@@ -7,9 +7,6 @@ from typing import Generic, TypeVar
 
 from ebpflb.dataplane.sums import Sums
 
-# Of a counter that is gone, once somebody else has its place.
-_NOWHERE = -1
-
 _Group = TypeVar("_Group", bound=Hashable)
 
 
@@ -42,10 +39,15 @@ class _Part:
 
 
 class RunningSums(Generic[_Group]):
-    """Of groups of counters. A counter that is gone stays in the sum of its group."""
+    """Of groups of counters. A counter that is gone stays in the sum of its group.
+
+    It takes no room any more once somebody else has its place.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[_Group, dict[Hashable, _Part]] = {}
+        # Of each group what those had counted whose place somebody else has.
+        self._past: dict[_Group, Sums] = {}
         self._look = 0
 
     @property
@@ -70,13 +72,13 @@ class RunningSums(Generic[_Group]):
 
     def see_gone(self, counts: Sequence[Sums], used: Container[int]) -> None:
         """Look once more at what is gone: its place keeps its counts until somebody uses it."""
-        for parts in self._groups.values():
-            for part in parts.values():
-                if part.look == self._look:
-                    continue
+        for group, parts in self._groups.items():
+            gone = [(key, part) for key, part in parts.items() if part.look != self._look]
+            for key, part in gone:
                 if part.place in used:
-                    part.place = _NOWHERE
-                elif 0 <= part.place < len(counts):
+                    self._past[group] = _sum(self._past.get(group, ()), part.total)
+                    del parts[key]
+                elif part.place < len(counts):
                     part.take_rest(counts[part.place])
 
     def forget(self, is_gone: Callable[[_Group], bool]) -> None:
@@ -84,11 +86,12 @@ class RunningSums(Generic[_Group]):
         gone = [group for group in self._groups if is_gone(group)]
         for group in gone:
             del self._groups[group]
+            self._past.pop(group, None)
 
     def totals(self) -> Iterator[tuple[_Group, Sums]]:
         """The sum of each group."""
         for group, parts in self._groups.items():
-            total: Sums = ()
+            total = self._past.get(group, ())
             for part in parts.values():
                 total = _sum(total, part.total)
             yield group, total

@@ -208,6 +208,17 @@ def test_a_backend_that_left_stays_while_it_is_used(world):
     assert [each.backend for each in world.backends()] == ["10.1.0.1:8080"]
 
 
+def test_a_backend_that_flaps_is_one_and_takes_no_more_room(world):
+    for _ in range(20):
+        world.count("lb_count_back", 1, connections=2)
+        (_, backend) = world.backends()
+        world.serve(frontend(choice=backends(POD)))
+        world.sync.collect()
+        world.serve(frontend(choice=BOTH))
+    assert backend.traffic.connections == 40
+    assert max(map(len, world.reader._backends._sums._groups.values())) <= 2
+
+
 def test_how_full_the_maps_are(world):
     world.flow(1, backend=0)
     entries = world.reader.read().entries

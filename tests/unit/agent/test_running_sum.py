@@ -54,6 +54,15 @@ def test_what_another_counted_at_its_place_is_not_taken_for_its_own():
     assert total(sums) == (8,)
 
 
+def test_counters_that_come_and_go_at_one_place_take_no_more_room():
+    sums: Sums = RunningSums()
+    for key in range(100):
+        see(sums, f"{key}", 0, 3)
+        sums.see_gone([(3,)], {0})
+    assert total(sums) == (300,)
+    assert len(sums._groups["web"]) == 1
+
+
 def test_a_counter_that_was_missing_for_a_while_counts_once():
     sums: Sums = RunningSums()
     see(sums, "one", 0, 3)
