@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from errno import ELOOP
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -23,6 +24,8 @@ STDOUT = "-"
 _STDOUT = 1
 _LOOK_SECONDS = 1.0
 _STOP_SECONDS = 2.0
+_LONGEST_LINE = 65536
+_OPENED = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 Record = TypeVar("Record")
 
@@ -31,18 +34,27 @@ class Sink(Protocol):
     """Where lines go."""
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Write all of them. OSError when some could not be written."""
+        """Write all of them. OSError when some could not be written; none of these stays half."""
         ...
 
 
 class StandardOutput:
     """The process's own; whoever reads it takes care of the size."""
 
+    def __init__(self) -> None:
+        # What is still to be written of a line that was begun.
+        self._rest = b""
+
     def write(self, lines: Sequence[bytes]) -> None:
         """See Sink."""
-        rest = memoryview(b"".join(lines))
-        while rest:
-            rest = rest[os.write(_STDOUT, rest) :]
+        text = self._rest + b"".join(lines)
+        done = 0
+        try:
+            while done < len(text):
+                done += os.write(_STDOUT, memoryview(text)[done:])
+        finally:
+            if done:
+                self._rest = text[done : text.index(b"\n", done - 1) + 1]
 
 
 class RotatedFile:
@@ -61,16 +73,28 @@ class RotatedFile:
             rest = self._write_what_fits(rest)
 
     def _write_what_fits(self, lines: list[bytes]) -> list[bytes]:
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with open(fd, "ab") as file:
-            size = file.tell()
+        fd = self._open()
+        try:
+            size = _cut_half_line(fd)
             count = _fitting(lines, self._max_bytes - size)
             if not count and not size:
                 count = 1
-            file.writelines(lines[:count])
+            _append(fd, size, b"".join(lines[:count]))
+        finally:
+            os.close(fd)
         if count < len(lines):
             self._rotate()
         return lines[count:]
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, _OPENED, 0o600)
+        except OSError as error:
+            if error.errno == ELOOP and self._path.is_symlink():
+                raise OSError(
+                    ELOOP, "the file is a symbolic link, which is not followed"
+                ) from error
+            raise
 
     def _rotate(self) -> None:
         names = [self._path, *(Path(f"{self._path}.{n}") for n in range(1, self._files))]
@@ -78,6 +102,27 @@ class RotatedFile:
         for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
             with contextlib.suppress(FileNotFoundError):
                 newer.rename(older)
+
+
+def _cut_half_line(fd: int) -> int:
+    """Of an agent that was killed while it wrote; how large the file is then, in bytes."""
+    size = os.fstat(fd).st_size
+    tail = os.pread(fd, _LONGEST_LINE, max(size - _LONGEST_LINE, 0))
+    half = len(tail) - (tail.rfind(b"\n") + 1)
+    if half:
+        os.ftruncate(fd, size - half)
+    return size - half
+
+
+def _append(fd: int, size: int, text: bytes) -> None:
+    """All of it, or the file is again as large as it was."""
+    rest = memoryview(text)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
 
 
 def _fitting(lines: Sequence[bytes], room: int) -> int:

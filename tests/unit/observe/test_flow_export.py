@@ -8,6 +8,7 @@ from errno import ENOSPC
 
 import pytest
 
+from ebpflb.observe import flow_export
 from ebpflb.observe.flow_export import FlowExport, RotatedFile, StandardOutput, sink_for
 from ebpflb.observe.flow_history import FlowHistory
 
@@ -77,6 +78,47 @@ def test_a_file_that_somebody_moved_is_begun_anew(tmp_path):
     (tmp_path / "flows").rename(tmp_path / "moved")
     file.write([b"b\n"])
     assert contents(tmp_path) == {"flows": "b\n", "moved": "a\n"}
+
+
+def test_half_a_line_that_a_killed_agent_left_is_cut_off(tmp_path):
+    (tmp_path / "flows").write_bytes(b'{"a": 1}\n{"b": ')
+    (tmp_path / "others").write_bytes(b'{"b": ')
+    for name in ("flows", "others"):
+        RotatedFile(tmp_path / name, 1000, 2).write([b'{"c": 3}\n'])
+    assert contents(tmp_path) == {"flows": '{"a": 1}\n{"c": 3}\n', "others": '{"c": 3}\n'}
+
+
+def test_a_symbolic_link_is_not_followed_and_that_is_one_line(tmp_path, caplog):
+    target, link = tmp_path / "target", tmp_path / "flows"
+    target.write_text("mine\n")
+    link.symlink_to(target)
+    history, export = exporting(sink_for(str(link), 1000, 2))
+    for record in "ab":
+        history.add([record])
+        export.export(0)
+    assert (target.read_text(), export.lost) == ("mine\n", 2)
+    (told,) = caplog.records
+    assert told.message == (
+        "flows cannot be exported: the file is a symbolic link, which is not followed; trying again"
+    )
+
+
+def test_a_line_that_standard_output_took_half_of_is_finished_first(monkeypatch):
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    monkeypatch.setattr(flow_export, "_STDOUT", writer)
+    sink, lines = StandardOutput(), [json.dumps({"a": "b" * 1000}).encode() + b"\n"] * 100
+    read = b""
+    with open(reader, "rb", buffering=0) as file, open(writer, "wb", buffering=0):
+        for _ in range(2):
+            with pytest.raises(BlockingIOError):
+                sink.write(lines)
+            with pytest.raises(BlockingIOError):
+                sink.write(lines[:1])
+            while part := file.read(65536):
+                read += part
+        sink.write(lines[:1])
+        read += file.read(65536)
+    assert {*read.splitlines(keepends=True)} == {lines[0]}
 
 
 def test_a_full_disk_is_one_line_and_what_it_cost_is_counted(caplog):
