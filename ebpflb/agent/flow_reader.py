@@ -19,7 +19,7 @@ _log = logging.getLogger("ebpflb.agent")
 
 POLL_SECONDS = 0.2
 _MAP = "lb_flows"
-# Looks at a ring that is no longer the current one: some seconds.
+# Looks at rings that are no longer the current one, since that came: some seconds.
 _LAST_LOOKS = 25
 # In one look, so that a flood of records does not keep the thread from anything else.
 _MOST_READS = 16
@@ -69,13 +69,16 @@ class FlowReader:
         maps = self._maps()
         source = maps.get(_MAP) if maps else None
         if source is not self._source and isinstance(source, KernelMap):
-            self._rings = [*self._rings[-1:], FlowRing(source)]
+            self._rings.append(FlowRing(source))
             self._source = source
             self._looks_left = _LAST_LOOKS
         elif len(self._rings) > 1:
             self._looks_left -= 1
             if self._looks_left <= 0:
-                self._rings.pop(0).close()
+                *old, current = self._rings
+                self._rings = [current]
+                for ring in old:
+                    ring.close()
 
     def _drain(self, ring: FlowRing) -> None:
         for _ in range(_MOST_READS):

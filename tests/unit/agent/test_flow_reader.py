@@ -71,6 +71,22 @@ def test_a_new_ring_is_read_and_the_old_one_for_a_while_too():
     assert not new.closed
 
 
+def test_rings_that_follow_each_other_quickly_are_all_read_to_their_end_and_closed():
+    taken: list[bytes] = []
+    rings = [reading(), reading(), reading()]
+    current: dict[str, Any] = {}
+    reader = FlowReader(lambda: current, taken.extend)
+    for ring in rings:
+        current = {"lb_flows": ring}
+        reader.poll()
+    for ring, record in zip(rings, (b"a", b"b", b"c"), strict=True):
+        ring.batches = [[record]]
+    for _ in range(30):
+        reader.poll()
+    assert taken == [b"a", b"b", b"c"]
+    assert [ring.closed for ring in rings] == [True, True, False]
+
+
 def test_a_flood_does_not_keep_the_thread():
     taken: list[bytes] = []
     ring = reading(*[[b"a"]] * 100)
