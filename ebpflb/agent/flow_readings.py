@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from ebpflb.dataplane.counters import read_drops
-from ebpflb.dataplane.enums import DropPlace, FlowLost, FlowPath, HistogramKind
+from ebpflb.dataplane.enums import DropPlace, DropReason, FlowLost, FlowPath, HistogramKind
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.plain import word
 from ebpflb.dataplane.structs import BUCKETS
@@ -18,6 +18,11 @@ from ebpflb.observe.reading import Distribution
 
 # A device that was gone at the first look.
 _GONE = "gone"
+# In the place of an ifindex.
+_PLACES: Mapping[int, str] = {
+    DropPlace.LB_DROP_AT_SOCKET: "sockets",
+    DropPlace.LB_DROP_AT_POD: "pods",
+}
 _MICROSECOND = 1e-6
 _LOST = {FlowLost.LB_LOST_FULL: "ring_full", FlowLost.LB_LOST_RATE: "rate_limit"}
 
@@ -68,27 +73,34 @@ def read_lost(maps: MapSet) -> Mapping[str, int]:
 
 
 class Drops:
-    """Drops by reason and by the name of a device, which it keeps when the device goes."""
+    """Drops by reason and by the name that a device had when they were read.
+
+    A device that is gone keeps its last name.
+    """
 
     def __init__(self, name_of: Callable[[int], str] = socket.if_indextoname) -> None:
         """`name_of`: of an ifindex; OSError where there is none."""
         self._name_of = name_of
-        self._names = {
-            int(DropPlace.LB_DROP_AT_SOCKET): "sockets",
-            int(DropPlace.LB_DROP_AT_POD): "pods",
-        }
+        self._names: dict[int, str] = {}
+        self._counted: Mapping[tuple[DropReason, int], int] = {}
+        self._sums: Counter[tuple[str, str]] = Counter()
 
     def read(self, maps: MapSet) -> Mapping[tuple[str, str], int]:
-        """By reason and interface. MapError."""
-        found: Counter[tuple[str, str]] = Counter()
-        for (reason, ifindex), count in read_drops(maps).items():
-            found[word(reason), self._name(ifindex)] += count
-        return found
+        """By reason and interface: sums that only grow. MapError."""
+        before, self._counted = self._counted, read_drops(maps)
+        for (reason, ifindex), count in self._counted.items():
+            old = before.get((reason, ifindex), 0)
+            # Less than before: other maps, which begin at 0.
+            new = count - old if count >= old else count
+            if new:
+                self._sums[word(reason), self._name(ifindex)] += new
+        return dict(self._sums)
 
     def _name(self, ifindex: int) -> str:
-        if ifindex not in self._names:
-            try:
-                self._names[ifindex] = self._name_of(ifindex)
-            except OSError:
-                self._names[ifindex] = _GONE
+        if ifindex in _PLACES:
+            return _PLACES[ifindex]
+        try:
+            self._names[ifindex] = self._name_of(ifindex)
+        except OSError:
+            self._names.setdefault(ifindex, _GONE)
         return self._names[ifindex]
