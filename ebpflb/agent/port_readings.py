@@ -66,7 +66,7 @@ class PortReadings:
         """All Service ports. `now`: CLOCK_MONOTONIC in ns."""
         traffic = self._by_type(found)
         places = self._places
-        self._spread.look(found.backends, found.backend_counts, places.own, places.places())
+        self._spread.look(found, places.own, places.places())
         return [
             self._reading(found, name, each, traffic.get(name, _NOTHING), now)
             for name, each in labels.items()

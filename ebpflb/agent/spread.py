@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ebpflb.agent.places import Place
-from ebpflb.dataplane.sums import Sums
-from ebpflb.dataplane.traffic_counts import BackendGroups, BackendPlace
+from ebpflb.dataplane.traffic_counts import BackendGroups, BackendPlace, TrafficCounts
 from ebpflb.model.address import Address
 from ebpflb.model.service import ServicePortName
 
@@ -55,21 +54,19 @@ class Spread:
         self._seen: dict[int, _Seen] = {}
         self._turned = clock()
 
-    def look(
-        self,
-        groups: BackendGroups,
-        counts: Sequence[Sums],
-        own: Place,
-        places: Mapping[Address, Place],
-    ) -> None:
-        """Take what the backends of all ports have counted by now, by their places."""
+    def look(self, found: TrafficCounts, own: Place, places: Mapping[Address, Place]) -> None:
+        """Take what the backends of all ports have counted by now.
+
+        A port whose backends are all gone is kept while the Service has it.
+        """
         self._turn()
+        groups, counts = found.backends, found.backend_counts
         is_changed = groups is not self._groups
         if is_changed:
-            self._take(groups, counts, is_first=self._groups is None)
+            self._take(found, is_first=self._groups is None)
         self._groups = groups
-        for name, group in groups.items():
-            port = self.ports[name]
+        for name, port in self.ports.items():
+            group = groups.get(name, ())
             for backend in group:
                 seen = self._seen[backend.place]
                 now = counts[backend.place][_CONNECTIONS]
@@ -87,15 +84,16 @@ class Spread:
             for seen in self._seen.values():
                 seen.older, seen.newer = seen.newer, seen.connections
 
-    def _take(self, groups: BackendGroups, counts: Sequence[Sums], *, is_first: bool) -> None:
+    def _take(self, found: TrafficCounts, *, is_first: bool) -> None:
         """What is new begins at 0; at the first look, at what it has."""
         before, self._seen = self._seen, {}
-        self.ports = {name: self.ports.get(name) or PortSpread() for name in groups}
-        for group in groups.values():
+        kept = {name: port for name, port in self.ports.items() if name[:3] in found.services}
+        self.ports = {**{name: PortSpread() for name in found.backends}, **kept}
+        for group in found.backends.values():
             for backend in group:
                 seen = before.get(backend.place)
                 if seen is None or seen.generation != backend.generation:
-                    base = counts[backend.place][_CONNECTIONS] if is_first else 0
+                    base = found.backend_counts[backend.place][_CONNECTIONS] if is_first else 0
                     seen = _Seen(backend.generation, base, base, base)
                 self._seen[backend.place] = seen
 

@@ -168,6 +168,24 @@ def test_connections_that_leave_the_node_and_its_zone(world):
     assert (world.port().cross_node, world.port().cross_zone) == (11, 4)
 
 
+def test_crossings_go_on_when_all_backends_were_gone_for_a_while(world):
+    world.note(Node("node-a", zone="z1"), pods(POD, zone="z2"), pods(OTHER_POD, zone="z1"))
+    world.count("lb_count_front", 0, connections=10)
+    world.count("lb_count_back", 0, connections=3)
+    world.count("lb_count_back", 1, connections=7)
+    assert (world.port().cross_node, world.port().cross_zone) == (10, 3)
+    world.serve(frontend())
+    world.sync.collect()
+    api = frontend("10.96.0.2", backends("10.1.0.3", "10.1.0.4"), service=named("api"))
+    world.serve(frontend(), api)
+    gone = next(port for port in world.reader.read().ports if port.labels.service == "web")
+    assert (gone.endpoints, gone.imbalance) == (Endpoints(), None)
+    assert (gone.cross_node, gone.cross_zone) == (10, 3)
+    world.serve(frontend(choice=BOTH))
+    world.count("lb_count_back", 2, connections=1)
+    assert (world.port().cross_node, world.port().cross_zone) == (11, 4)
+
+
 def test_what_was_counted_before_the_start_is_no_crossing():
     world = World()
     world.serve(frontend(choice=BOTH))
