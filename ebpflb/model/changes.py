@@ -179,6 +179,11 @@ class Changes:
             return
         if self._before.setdefault(key, old) == new:
             del self._before[key]
+        # Other threads look at slices meanwhile: the new one is there before the old one goes.
+        if isinstance(new, EndpointSlice):
+            self._link_slice(new)
+        if isinstance(old, EndpointSlice):
+            self._unlink_slice(old)
         self._unlink(old)
         self._link(new)
         if new is None:
@@ -186,13 +191,21 @@ class Changes:
         else:
             self._objects[key] = new
 
+    def _link_slice(self, new: EndpointSlice) -> None:
+        service = ServiceName(new.namespace, new.service)
+        others = (piece for piece in self.slices(service) if piece.name != new.name)
+        self._slices[service] = (*others, new)
+
+    def _unlink_slice(self, old: EndpointSlice) -> None:
+        service = ServiceName(old.namespace, old.service)
+        rest = tuple(piece for piece in self._slices[service] if piece is not old)
+        if rest:
+            self._slices[service] = rest
+        else:
+            del self._slices[service]
+
     def _unlink(self, old: ApiObject | None) -> None:
-        if isinstance(old, EndpointSlice):
-            service = ServiceName(old.namespace, old.service)
-            rest = tuple(piece for piece in self._slices.pop(service) if piece.name != old.name)
-            if rest:
-                self._slices[service] = rest
-        elif isinstance(old, Service):
+        if isinstance(old, Service):
             for key in frontend_keys(old):
                 others = (claim for claim in self._claims[key] if claim.name != old.name)
                 self._claim(key, tuple(others))
@@ -200,10 +213,7 @@ class Changes:
             del self._service_cidrs[old.name]
 
     def _link(self, new: ApiObject | None) -> None:
-        if isinstance(new, EndpointSlice):
-            service = ServiceName(new.namespace, new.service)
-            self._slices[service] = (*self.slices(service), new)
-        elif isinstance(new, Service):
+        if isinstance(new, Service):
             claim = _Claim(new.created, new.name)
             for key in frontend_keys(new):
                 self._claim(key, tuple(sorted((*self._claims.get(key, ()), claim))))

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes: which Services must be planned again, and what they get."""
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,6 +23,8 @@ from tests.builders import (
     service,
     service_port,
 )
+
+T = TypeVar("T")
 
 WEB, SHOP = ServiceName("default", "web"), ServiceName("default", "shop")
 
@@ -281,3 +286,36 @@ def test_a_service_cidr_plans_no_service_again():
     changes = known(service())
     changes.set(ServiceCidr("kubernetes", ("10.96.0.0/12",)))
     assert changes.take() == set()
+
+
+def seen_meanwhile(act: Callable[[], None], look: Callable[[], T]) -> set[T]:
+    """What another thread may find while `act` is under way: looked for at each line of it."""
+    seen: set[T] = set()
+
+    def trace(*_: object) -> Any:
+        seen.add(look())
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return seen
+
+
+@pytest.mark.parametrize("others", [(), (endpoint_slice("web-2"),)])
+def test_other_threads_see_a_slice_before_or_after_it_is_replaced(others: tuple[ApiObject, ...]):
+    old, new = endpoint_slice("web-1"), endpoint_slice("web-1", endpoint())
+    changes = known(*others, old)
+    seen = seen_meanwhile(lambda: changes.set(new), lambda: changes.slices(WEB))
+    assert seen == {(*others, old), (*others, new)}
+
+
+def test_other_threads_never_miss_a_slice_that_goes_to_another_service():
+    changes = known(endpoint_slice("web-1"))
+    moved = endpoint_slice("web-1", service="shop")
+    seen = seen_meanwhile(lambda: changes.set(moved), lambda: bool(changes.every_slices()))
+    assert seen == {True}
+    assert changes.every_slices() == [(SHOP, (moved,))]
