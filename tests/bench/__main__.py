@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ebpflb.errors import EbpflbError
 from tests.bench import (
+    against,
     api,
     beside,
     bulk,
@@ -40,6 +41,7 @@ BENCHES: dict[str, Bench] = {
     "start": start.run,
     "api": api.run,
     "beside": beside.run,
+    "against": against.run,
     "programs": programs.run,
     "scrape": scrape.run,
 }
@@ -53,8 +55,8 @@ BENCHES: dict[str, Bench] = {
 def main(names: tuple[str, ...], rounds: int, seconds: float, quick: bool) -> None:
     """Measure speed and size; the results replace those in docs/performance.md.
 
-    NAME is connect, sock_ops, nodeport, bulk, change, fill, memory, start, api, beside, programs or
-    scrape; none means all.
+    NAME is connect, sock_ops, nodeport, bulk, change, fill, memory, start, api, beside, against,
+    programs or scrape; none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

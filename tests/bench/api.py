@@ -6,7 +6,7 @@ No controllers take part: slices are written here, as the EndpointSlice controll
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.structs import Addr, FrontendKey
 from ebpflb.model.address import Protocol, parse_address
 from tests.bench import manifests
+from tests.bench.manifests import Document
 from tests.bench.options import BenchError, Options
 from tests.bench.report import Row, percentile_row, plain_row
 from tests.cluster.agent import ClusterAgent, running_agent
@@ -43,24 +44,37 @@ def run(options: Options) -> Iterator[Row]:
 @contextmanager
 def control_plane(services: int) -> Iterator[tuple[ControlPlane, ApiClient, list[str]]]:
     """A control plane with so many Services; their ClusterIPs."""
+    with api_server() as (control, api):
+        yield control, api, create_all(api, map(_made_up, range(services)))
+
+
+@contextmanager
+def api_server() -> Iterator[tuple[ControlPlane, ApiClient]]:
+    """A control plane that has the namespace of the Services and none of them."""
     control = ControlPlane.up("bench", nodes=1)
     try:
         api = ApiClient(control.url, control.kubeconfig)
         api.post("/api/v1/namespaces", {"metadata": {"name": manifests.NAMESPACE}})
-        with ThreadPoolExecutor(8) as threads:
-            addresses = list(threads.map(lambda number: _create(api, number), range(services)))
-        yield control, api, addresses
+        yield control, api
     finally:
         control.down()
 
 
-def _create(api: ApiClient, number: int) -> str:
-    """A Service and its slice; returns the ClusterIP."""
-    name = manifests.name_of(number)
-    service = manifests.service(name, "")
+def create_all(api: ApiClient, pairs: Iterable[tuple[Document, Document]]) -> list[str]:
+    """Create Services, each with its slice; their ClusterIPs, which the API chooses."""
+    with ThreadPoolExecutor(8) as threads:
+        return list(threads.map(lambda pair: _create(api, *pair), pairs))
+
+
+def _made_up(number: int) -> tuple[Document, Document]:
+    name, pods = manifests.name_of(number), manifests.pods(number, ENDPOINTS)
+    return manifests.service(name, ""), manifests.endpoint_slice(name, pods, NODES)
+
+
+def _create(api: ApiClient, service: Document, piece: Document) -> str:
     del service["spec"]["clusterIPs"]
     made = api.post(f"/api/v1/namespaces/{manifests.NAMESPACE}/services", service)
-    api.post(_slices(), manifests.endpoint_slice(name, manifests.pods(number, ENDPOINTS), NODES))
+    api.post(_slices(), piece)
     return str(made["spec"]["clusterIP"])
 
 

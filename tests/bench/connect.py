@@ -20,8 +20,9 @@ _FAR = 1
 def run(options: Options) -> Iterator[Row]:
     """With one Service and with many; before that, both labs without agents."""
     with labs.bare_pair() as pair:
-        way = _way("control: both without agents", "pod-1-1")
-        yield ways.control("connect", pair, way, ways.CONNECT_RATE, options)
+        straight = labs.straight(_FAR)
+        way = Way("control: both without agents", "pod-1-1", _FAR, straight, target=None)
+        yield ways.in_both("connect", pair, way, ways.CONNECT_RATE, options)
     for services in (1, options.scaled(SERVICES)):
         loaded = f"{services:,} Service{'s' * (services > 1)}"
         with labs.pair(services, targets=[_FAR]) as pair:

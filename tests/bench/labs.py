@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two labs of one shape: agents run in one, nothing is attached in the other.
+"""Two labs of one shape: agents run in one, in the other nothing is attached by us.
 
 Two nodes with a pod each, and a client outside. In both labs the client has routes to the pods, so
 that the straight way leads through the same node as the NodePort.
@@ -28,14 +28,14 @@ class Pair:
     """The lab with agents, and the one without."""
 
     ours: Lab
-    straight: Lab
+    other: Lab
 
 
 @contextmanager
 def bare_pair() -> Iterator[Pair]:
     """Both labs without any agent."""
-    with _lab("bench-ours") as ours, _lab("bench-straight") as straight:
-        yield Pair(ours, straight)
+    with _lab("bench-ours") as ours, _lab("bench-other") as other:
+        yield Pair(ours, other)
 
 
 @contextmanager
@@ -65,8 +65,16 @@ def _served(found: Pair, services: int, targets: Collection[int]) -> Iterator[No
         for number in targets:
             target = pod(found.ours, number)
             manifests.write(directory, f"{target.name}.json", _target(number, target.ipv4))
+        stack.enter_context(agents(found.ours, directory))
+        yield
+
+
+@contextmanager
+def agents(lab: Lab, directory: Path) -> Iterator[None]:
+    """An agent on each node of a lab, in sync with the manifests there."""
+    with ExitStack() as stack:
         for name in NODES:
-            stack.enter_context(agent.running(found.ours.node(name), directory))
+            stack.enter_context(agent.running(lab.node(name), directory))
         yield
 
 
@@ -84,9 +92,14 @@ def pod(lab: Lab, number: int) -> Member:
     return lab.member(f"pod-{number + 1}-1")
 
 
-def node_port(number: int) -> Callable[[Lab], Goal]:
-    """The NodePort of a pod's Service, on the first node."""
-    return lambda lab: (lab.node(NODES[0]).ipv4, NODE_PORTS[number])
+def node_port(number: int, node: str = NODES[0]) -> Callable[[Lab], Goal]:
+    """The NodePort of a pod's Service, on a node."""
+    return lambda lab: (lab.node(node).ipv4, NODE_PORTS[number])
+
+
+def straight(number: int) -> Callable[[Lab], Goal]:
+    """The pod's own address, past all Services."""
+    return lambda lab: (pod(lab, number).ipv4, load.PORT)
 
 
 @contextmanager

@@ -33,12 +33,12 @@ class Row:
 
 
 def ratio_row(bench: str, case: str, compared: Comparison, unit: str, target: float | None) -> Row:
-    """Ours against straight; `target`: the least ratio of the medians, None when there is none."""
-    ours, straight, ratio = span(compared.ours), span(compared.straight), compared.ratio
+    """Ours against the other; `target`: the least ratio of the medians, None when there is none."""
+    ours, other, ratio = span(compared.ours), span(compared.other), compared.ratio
     return Row(
         bench,
         case,
-        f"{ours.median:,.0f} of {straight.median:,.0f} {unit}",
+        f"{ours.median:,.0f} of {other.median:,.0f} {unit}",
         f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
         f">= {target:.2f}" if target else "",
         _verdict(target is None or ratio.median >= target) if target else "",

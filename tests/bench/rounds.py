@@ -22,13 +22,13 @@ class Comparison:
     """Values of both sides, round by round; more is better."""
 
     ours: Sequence[float]
-    straight: Sequence[float]
+    other: Sequence[float]
 
     @property
     def ratio(self) -> Span:
         """The ratio of the medians; low and high of the ratios within one round."""
-        pairs = [ours / straight for ours, straight in zip(self.ours, self.straight, strict=True)]
-        return Span(median(self.ours) / median(self.straight), min(pairs), max(pairs))
+        pairs = [ours / other for ours, other in zip(self.ours, self.other, strict=True)]
+        return Span(median(self.ours) / median(self.other), min(pairs), max(pairs))
 
 
 def in_turns(measures: Mapping[str, Measure], rounds: int) -> dict[str, list[float]]:

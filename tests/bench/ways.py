@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One way through a Service against the straight way to the same pod, in turns."""
+"""One way through a Service against the straight way to the same pod, in turns.
+
+Or one way in both labs, when the one beside ours has something of its own.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,13 +19,16 @@ from tests.bench.rounds import Comparison, in_turns
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """From a member to an address and port of a Service whose one pod, counted from 0, is `pod`."""
+    """From a member to an address and port that lead to one pod, counted from 0.
+
+    `frontend`: asked anew before each measurement. `target`: see ratio_row.
+    """
 
     case: str
     source: str
     pod: int
     frontend: Callable[[Lab], Goal]
-    target: float
+    target: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +47,13 @@ PULL_RATE = Figure(Client.PULL, lambda result: result.throughput, "MB/CPU s")
 
 def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Iterator[Row]:
     """A row for the way through the Service, and one for what the mere presence of ours costs."""
+    straight = labs.straight(way.pod)
     with _measuring(pair, way, figure, options) as measure:
         found = in_turns(
             {
-                "straight": lambda: measure(pair.straight, _pod(pair.straight, way)),
+                "straight": lambda: measure(pair.other, straight(pair.other)),
                 "ours": lambda: measure(pair.ours, way.frontend(pair.ours)),
-                "loaded": lambda: measure(pair.ours, _pod(pair.ours, way)),
+                "loaded": lambda: measure(pair.ours, straight(pair.ours)),
             },
             options.rounds,
         )
@@ -56,18 +63,18 @@ def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) 
     yield ratio_row(bench, f"{way.case}: straight beside it", loaded, figure.unit, None)
 
 
-def control(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Row:
-    """The straight ways of both labs, which are the same while there is no agent."""
+def in_both(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Row:
+    """The same way in both labs."""
     with _measuring(pair, way, figure, options) as measure:
         found = in_turns(
             {
-                "straight": lambda: measure(pair.straight, _pod(pair.straight, way)),
-                "ours": lambda: measure(pair.ours, _pod(pair.ours, way)),
+                "other": lambda: measure(pair.other, way.frontend(pair.other)),
+                "ours": lambda: measure(pair.ours, way.frontend(pair.ours)),
             },
             options.rounds,
         )
-    compared = Comparison(found["ours"], found["straight"])
-    return ratio_row(bench, way.case, compared, figure.unit, None)
+    compared = Comparison(found["ours"], found["other"])
+    return ratio_row(bench, way.case, compared, figure.unit, way.target)
 
 
 def switched(
@@ -106,7 +113,7 @@ def _measuring(
             lab.name: stack.enter_context(
                 load.serving(labs.pod(lab, way.pod), figure.client.server)
             )
-            for lab in (pair.ours, pair.straight)
+            for lab in (pair.ours, pair.other)
         }
 
         def measure(lab: Lab, goal: Goal) -> float:
@@ -114,7 +121,3 @@ def _measuring(
             return figure.value(load.run(source, figure.client, goal, server, options.seconds))
 
         yield measure
-
-
-def _pod(lab: Lab, way: Way) -> Goal:
-    return labs.pod(lab, way.pod).ipv4, load.PORT

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import re
 
 import pytest
 
+from ebpflb.lab import Lab, LabConfig, Stack
+from ebpflb.lab.state import State
 from ebpflb.source.manifest import parse_manifest
-from tests.bench import manifests, report
+from tests.bench import against, labs, manifests, report
+from tests.bench.__main__ import BENCHES, main
+from tests.bench.kube_proxy import absent
 from tests.bench.report import Row, keep, limit_row, percentile_row, ratio_row
 from tests.bench.rounds import Comparison, in_turns, percentile
 
@@ -31,8 +36,12 @@ def test_measures_take_turns_and_the_first_round_does_not_count():
     assert found == {"a": [3, 5], "b": [4, 6]}
 
 
+def test_the_help_names_all_benches():
+    assert all(re.search(rf"\b{name}\b", main.help or "") for name in BENCHES)
+
+
 def test_a_ratio_is_that_of_the_medians_and_its_span_that_of_the_rounds():
-    ratio = Comparison(ours=[10, 30, 20], straight=[20, 40, 10]).ratio
+    ratio = Comparison(ours=[10, 30, 20], other=[20, 40, 10]).ratio
     assert ratio == (1.0, 0.5, 2.0)
 
 
@@ -91,3 +100,44 @@ def test_one_endpoint_changes_with_the_first_one():
         for document in documents
     ]
     assert len(pods[0] - pods[1]) == len(pods[1] - pods[0]) == 1
+
+
+NFTABLES = """
+    elements = { 10.96.0.1 . tcp . 443 : goto service-2QRHZV4L-default/kubernetes/tcp/https,
+             10.96.100.6 . tcp . 80 : goto service-7K2QEZKH-bench/service-00000/tcp/main }
+    elements = { tcp . 31002 : goto external-7K2QEZKH-bench/service-00000/tcp/main }
+    meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.103.130.11 . 7000 }
+"""
+IPTABLES = """
+-A KUBE-NODEPORTS -p tcp -m tcp --dport 31002 -j KUBE-EXT-EGZ3FMEI3BGHGTQG
+-A KUBE-SEP-FJYRXGFDCN7LWT6W -p tcp -m tcp -j DNAT --to-destination 10.103.130.11:7000
+-A KUBE-SERVICES -d 10.96.100.6/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-EGZ3FMEI3BGHGTQG
+"""
+
+
+@pytest.mark.parametrize("rules", [NFTABLES, IPTABLES], ids=["nftables", "iptables"])
+def test_rules_of_kube_proxy_name_whole_addresses_and_ports(rules):
+    named = {"10.96.100.6", "31002", "10.103.130.11"}
+    others = {"10.96.100.60", "10.96.100", "6.100.6", "3100", "10.103.130.1"}
+    assert absent(rules, named | others) == others
+    assert absent("", named) == named
+
+
+@pytest.fixture
+def lab():
+    config = LabConfig(nodes=2, pods=1, family=Stack.IPV4)
+    return Lab(State(config, 0, "/cgroup", "/bpffs"))
+
+
+def test_the_cluster_ips_against_kube_proxy_take_turns(lab):
+    asked = [way.frontend(lab) for way in against.ways_of("iptables", ["10.96.0.1", "10.96.0.2"])]
+    pod = (lab.pod("pod-2-1").ipv4, 7000)
+    near, far = ((lab.node(name).ipv4, labs.NODE_PORTS[1]) for name in ("node2", "node1"))
+    assert asked == [("10.96.0.1", 80), ("10.96.0.2", 80), near, far, pod, pod]
+
+
+def test_ways_against_kube_proxy_tell_mode_and_size():
+    one, two = (next(iter(against.ways_of("nftables", ips))) for ips in (["a"], ["a", "b"]))
+    assert one.case == "nftables, 1 Service: pod to ClusterIP"
+    assert two.case == "nftables, 2 Services: pod to ClusterIP"
+    assert one.target == against.TARGET == 1

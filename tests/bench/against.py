@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New TCP connections through our agents, against the same through the real kube-proxy.
+
+Two labs of one shape with the same Services: our agents in one, kube-proxy in the other. All
+Services have one and the same pod, on the second node, and the first one has a NodePort. ClusterIPs
+take turns, because the place of a Service among kube-proxy's rules is a matter of chance.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ebpflb.lab import Lab
+from tests.bench import api, kube_proxy, labs, load, manifests, ways
+from tests.bench.labs import Pair
+from tests.bench.load import Goal
+from tests.bench.manifests import Document
+from tests.bench.options import Options
+from tests.bench.report import Row
+from tests.bench.ways import Way
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.layout import KubeProxy
+
+SERVICES = 1_000
+TARGET = 1.0
+
+_FAR = 1
+_MODES: tuple[KubeProxy, ...] = ("nftables", "iptables")
+# There are 24 comparisons; all of them together may take five minutes.
+_SHARE_OF_ROUNDS = 3
+
+
+def run(options: Options) -> Iterator[Row]:
+    """With one Service and with many, kube-proxy in both of its modes."""
+    fewer = replace(options, rounds=max(1, options.rounds // _SHARE_OF_ROUNDS))
+    for services in (1, options.scaled(SERVICES)):
+        with _prepared(services) as (pair, control, addresses):
+            for mode in _MODES:
+                expected = {*addresses, str(labs.NODE_PORTS[_FAR]), labs.pod(pair.other, _FAR).ipv4}
+                with kube_proxy.running(pair.other, control, mode, expected):
+                    for way in ways_of(mode, addresses):
+                        yield ways.in_both("against", pair, way, ways.CONNECT_RATE, fewer)
+
+
+@contextmanager
+def _prepared(services: int) -> Iterator[tuple[Pair, ControlPlane, list[str]]]:
+    """Both labs, the agents in sync, the API server of the other; the ClusterIPs, alike in both."""
+    with labs.bare_pair() as pair, api.api_server() as (control, client):
+        kube_proxy.join(pair.other, control, client)
+        theirs = (_service(pair.other, number, "") for number in range(services))
+        addresses = api.create_all(client, theirs)
+        with TemporaryDirectory(prefix="ebpflb-bench-") as directory:
+            for number, address in enumerate(addresses):
+                content = manifests.listed(_service(pair.ours, number, address))
+                manifests.write(Path(directory), manifests.file_of(number), content)
+            with labs.agents(pair.ours, Path(directory)):
+                yield pair, control, addresses
+
+
+def _service(lab: Lab, number: int, address: str) -> tuple[Document, Document]:
+    name, pod = manifests.name_of(number), labs.pod(lab, _FAR)
+    node_port = 0 if number else labs.NODE_PORTS[_FAR]
+    made = manifests.service(name, address, node_port=node_port)
+    return made, manifests.endpoint_slice(name, [pod.ipv4], [labs.NODES[_FAR]], port=load.PORT)
+
+
+def ways_of(mode: KubeProxy, addresses: Sequence[str]) -> Iterator[Way]:
+    """All ways to the pod, with these ClusterIPs of its Services."""
+    turns = itertools.cycle(addresses)
+
+    def cluster_ip(_: Lab) -> Goal:
+        return next(turns), manifests.PORT
+
+    near = labs.node_port(_FAR, labs.NODES[_FAR])
+    case = f"{mode}, {len(addresses):,} Service{'s' * (len(addresses) > 1)}"
+    for kind, source, frontend in (
+        ("pod to ClusterIP", "pod-1-1", cluster_ip),
+        ("host to ClusterIP", labs.NODES[0], cluster_ip),
+        ("NodePort, pod on that node", "client", near),
+        ("NodePort, pod on the other node", "client", labs.node_port(_FAR)),
+        ("straight, pod to pod", "pod-1-1", labs.straight(_FAR)),
+        ("straight, outside to pod", "client", labs.straight(_FAR)),
+    ):
+        yield Way(f"{case}: {kind}", source, _FAR, frontend, TARGET)
