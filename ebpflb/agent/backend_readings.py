@@ -9,8 +9,9 @@ from ebpflb.agent.running_sum import RunningSums
 from ebpflb.dataplane.sums import Sums
 from ebpflb.dataplane.traffic_counts import BackendPlace, TrafficCounts
 from ebpflb.model.address import Address, Family, family_of, format_address
+from ebpflb.model.counts import Counts
 from ebpflb.model.service import ServicePortName
-from ebpflb.observe.reading import BackendReading, PortLabels, Traffic
+from ebpflb.observe.reading import BackendReading, PortLabels
 
 _NOWHERE = Place()
 
@@ -57,7 +58,7 @@ class BackendReadings:
         place = self._places.places().get(address, _NOWHERE)
         node = place.node or (self._places.own.node if local else "")
         return BackendReading(
-            labels, _socket_text(address, port), node, place.zone, Traffic(*total), active
+            labels, _socket_text(address, port), node, place.zone, Counts(*total), active
         )
 
 

@@ -12,12 +12,13 @@ from ebpflb.agent.running_sum import RunningSums
 from ebpflb.agent.spread import PortSpread, Spread
 from ebpflb.dataplane.active import Active
 from ebpflb.dataplane.traffic_counts import BackendPlace, TrafficCounts
+from ebpflb.model.counts import Counts
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import ServicePortName
-from ebpflb.observe.reading import Endpoints, PortLabels, PortReading, Traffic
+from ebpflb.observe.reading import Endpoints, PortLabels, PortReading
 
 _SECOND = 1_000_000_000
-_NOTHING: Mapping[str, Traffic] = {}
+_NOTHING: Mapping[str, Counts] = {}
 _NO_SPREAD = PortSpread()
 
 _Typed = tuple[ServicePortName, FrontendType]
@@ -77,7 +78,7 @@ class PortReadings:
         found: TrafficCounts,
         name: ServicePortName,
         labels: PortLabels,
-        traffic: Mapping[str, Traffic],
+        traffic: Mapping[str, Counts],
         now: int,
     ) -> PortReading:
         backends = found.backends.get(name, ())
@@ -94,17 +95,17 @@ class PortReadings:
             spread.imbalance,
         )
 
-    def _by_type(self, found: TrafficCounts) -> Mapping[ServicePortName, Mapping[str, Traffic]]:
+    def _by_type(self, found: TrafficCounts) -> Mapping[ServicePortName, Mapping[str, Counts]]:
         self._sums.forget(lambda group: group[0][:3] not in found.services)
         self._sums.look()
         counts = found.frontend_counts
         for key, place, service, kind, _ in found.frontends:
             self._sums.see((service, kind), key, place, counts[place])
         self._sums.see_gone(counts, {frontend.place for frontend in found.frontends})
-        by_type: dict[ServicePortName, dict[str, Traffic]] = defaultdict(dict)
+        by_type: dict[ServicePortName, dict[str, Counts]] = defaultdict(dict)
         for (service, kind), total in self._sums.totals():
             if any(total):
-                by_type[service][str(kind)] = Traffic(*total)
+                by_type[service][str(kind)] = Counts(*total)
         return by_type
 
 

@@ -18,6 +18,7 @@ from ebpflb.dataplane.records import (
 from ebpflb.dataplane.structs import DropKey
 from ebpflb.dataplane.sums import sums
 from ebpflb.model.address import Protocol
+from ebpflb.model.counts import Counts
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName
 
@@ -25,23 +26,8 @@ _REASONS = frozenset(DropReason)
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Since the frontend or backend came: the fields of struct lb_counts. bytes: of payload."""
-
-    connections: int = 0
-    refused: int = 0
-    dropped: int = 0
-    failed: int = 0
-    retransmits: int = 0
-    original_packets: int = 0
-    original_bytes: int = 0
-    reply_packets: int = 0
-    reply_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class FrontendCounts:
-    """What one frontend met."""
+    """What one frontend met since it came."""
 
     key: FrontendKey
     service: ServicePortName
@@ -50,7 +36,7 @@ class FrontendCounts:
 
 @dataclass(frozen=True, slots=True)
 class BackendCounts:
-    """What one backend was given. The key is its own address; `usable`: it is still offered."""
+    """What one backend was given since it came. The key: its address; `usable`: still offered."""
 
     key: FrontendKey
     service: ServicePortName

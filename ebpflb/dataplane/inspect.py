@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sys import byteorder
 
 from ebpflb.dataplane.active import read_active
-from ebpflb.dataplane.counters import Counts, read_backends, read_frontends
+from ebpflb.dataplane.counters import read_backends, read_frontends
 from ebpflb.dataplane.enums import BackendFlag, DescFlag, IfEmpty
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.mirror import Mirror, Words
@@ -27,6 +27,7 @@ from ebpflb.dataplane.records import (
 from ebpflb.dataplane.source_ranges import SourceRanges
 from ebpflb.model import plan
 from ebpflb.model.address import Protocol, family_of, format_address
+from ebpflb.model.counts import Counts
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 
 _TRIES = 3

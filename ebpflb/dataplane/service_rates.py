@@ -2,13 +2,13 @@
 """What Services do per second, and what is wrong with them: two looks made into rows. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import reduce
 from typing import TypeVar
 
-from ebpflb.dataplane.counters import Counts
 from ebpflb.dataplane.traffic import BackendKey, BackendLook, Look, ServiceLook, added
 from ebpflb.model.address import Family, Protocol
+from ebpflb.model.counts import Counts
 from ebpflb.model.service import ServicePortName
 
 # Chance would leave a backend without any of so many connections once in so many times.
@@ -224,7 +224,7 @@ def _grown(old: Mapping[_Key, Counts], new: Mapping[_Key, Counts]) -> dict[_Key,
 
 
 def _difference(old: Counts, new: Counts) -> Counts:
-    pairs = list(zip(astuple(old), astuple(new), strict=True))
+    pairs = list(zip(old, new, strict=True))
     if any(after < before for before, after in pairs):
         return new
     return Counts(*(after - before for before, after in pairs))

@@ -7,13 +7,14 @@ Two looks make rates: service_rates.py.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ebpflb.dataplane.counters import Counts, read_backends, read_frontends
+from ebpflb.dataplane.counters import read_backends, read_frontends
 from ebpflb.dataplane.inspect import BackendView, FrontendView, view_frontends
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.model.address import Family, Protocol, format_address
+from ebpflb.model.counts import Counts
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 
@@ -87,7 +88,7 @@ def look(maps: MapSet, clock: Callable[[], float] = time.monotonic) -> Look:
 
 def added(one: Counts, other: Counts) -> Counts:
     """Field by field."""
-    return Counts(*map(sum, zip(astuple(one), astuple(other), strict=True)))
+    return Counts(*map(sum, zip(one, other, strict=True)))
 
 
 def _count_backends(maps: MapSet) -> Mapping[ServicePortName, Mapping[BackendKey, Counts]]:

@@ -5,19 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-
-class Traffic(NamedTuple):
-    """What was counted, in the order of struct lb_counts. bytes: of payload."""
-
-    connections: int = 0
-    refused: int = 0
-    dropped: int = 0
-    failed: int = 0
-    retransmits: int = 0
-    original_packets: int = 0
-    original_bytes: int = 0
-    reply_packets: int = 0
-    reply_bytes: int = 0
+from ebpflb.model.counts import Counts
 
 
 class PortLabels(NamedTuple):
@@ -48,7 +36,7 @@ class PortReading:
     """
 
     labels: PortLabels
-    traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    traffic: Mapping[str, Counts] = field(default_factory=dict)
     endpoints: Endpoints = _NO_ENDPOINTS
     active: int = 0
     cross_node: int = 0
@@ -65,7 +53,7 @@ class BackendReading:
     backend: str
     node: str
     zone: str
-    traffic: Traffic
+    traffic: Counts
     active: int
 
 

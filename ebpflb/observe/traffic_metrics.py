@@ -6,11 +6,12 @@ What was counted shows once something was: a cluster has many more Services than
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from ebpflb.model.counts import Counts
 from ebpflb.observe.exposition import Family, label_text
-from ebpflb.observe.reading import BackendReading, PortLabels, PortReading, Traffic
+from ebpflb.observe.reading import BackendReading, PortLabels, PortReading
 
 _Samples = Iterator[tuple[str, float]]
-_Typed = Sequence[tuple[str, Traffic]]
+_Typed = Sequence[tuple[str, Counts]]
 
 _BY_TYPE = (
     ("connections", "New connections and flows, by the type of the frontend."),
@@ -80,8 +81,8 @@ def _typed_families(typed: _Typed) -> Iterator[Family]:
         samples = [(labels, traffic[place]) for labels, traffic in typed]
         yield Family(f"ebpflb_service_{name}_total", "counter", text, samples)
     for name, text in _BOTH_WAYS:
-        original = Traffic._fields.index(f"original_{name}")
-        reply = Traffic._fields.index(f"reply_{name}")
+        original = Counts._fields.index(f"original_{name}")
+        reply = Counts._fields.index(f"reply_{name}")
         samples = [
             (f'{labels},direction="{direction}"', traffic[place])
             for labels, traffic in typed

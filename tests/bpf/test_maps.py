@@ -12,7 +12,7 @@ from struct import pack
 import pytest
 
 from ebpflb.dataplane import libbpf, libc, quiesce
-from ebpflb.dataplane.counters import Counts, read_backends
+from ebpflb.dataplane.counters import read_backends
 from ebpflb.dataplane.enums import CtState
 from ebpflb.dataplane.expire import Expired, Expiry
 from ebpflb.dataplane.maps import KernelMap, MapSet, open_maps
@@ -22,6 +22,7 @@ from ebpflb.dataplane.sync import Sync
 from ebpflb.dataplane.uapi import Exist, MapType
 from ebpflb.errors import MapError, PinError
 from ebpflb.model.address import Protocol
+from ebpflb.model.counts import Counts
 from ebpflb.model.service import ServiceName
 from tests.bpf.numbers import map_flags
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named

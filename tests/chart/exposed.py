@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 
 from ebpflb.model.address import Family
+from ebpflb.model.counts import Counts
 from ebpflb.observe.kernel_metrics import FLOW_METRICS
 from ebpflb.observe.metrics import Metrics, Totals
 from ebpflb.observe.reading import (
@@ -13,7 +14,6 @@ from ebpflb.observe.reading import (
     PortLabels,
     PortReading,
     Reading,
-    Traffic,
 )
 
 METRIC = re.compile(r"\b(?:ebpflb|kubeproxy|process|python|scrape)_\w+|\bup\b")
@@ -32,8 +32,8 @@ _EVERYTHING = Reading(
     dropped={("no_endpoint", "eth0"): 1},
     lost={"ring_full": 1},
     flows={(name, "tc"): Distribution([(float("inf"), 1)], 1.0) for name in FLOW_METRICS},
-    ports=[PortReading(_PORT, {"ClusterIP": Traffic()}, oldest_seconds=1.0, imbalance=1.0)],
-    backends=[BackendReading(_PORT, "10.0.0.1:80", "node1", "zone-a", Traffic(), 1)],
+    ports=[PortReading(_PORT, {"ClusterIP": Counts()}, oldest_seconds=1.0, imbalance=1.0)],
+    backends=[BackendReading(_PORT, "10.0.0.1:80", "node1", "zone-a", Counts(), 1)],
 )
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebpflb.dataplane.counters import Counts, read_frontends
+from ebpflb.dataplane.counters import read_frontends
 from ebpflb.lab import Member
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.model.counts import Counts
 from tests.e2e.cluster import Cluster, address_of, started
 from tests.e2e.command import ebpflb
 from tests.e2e.in_force import pinned_maps

@@ -3,7 +3,6 @@ import pytest
 
 from ebpflb.dataplane.counters import (
     BackendCounts,
-    Counts,
     FrontendCounts,
     read_backends,
     read_drops,
@@ -14,6 +13,7 @@ from ebpflb.dataplane.enums import DropPlace, DropReason
 from ebpflb.dataplane.structs import Counts as CountsStruct
 from ebpflb.dataplane.structs import DropKey, u32, u64
 from ebpflb.model.address import WILDCARD, Family, Protocol
+from ebpflb.model.counts import Counts
 from ebpflb.model.plan import FrontendKey, FrontendType
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import look_up
@@ -35,6 +35,16 @@ def world() -> World:
 def count(world: World, name: str, index: int, *cpus: tuple[int, int, int]) -> None:
     value = b"".join(bytes(CountsStruct(*each)) for each in cpus)
     world.maps[name].update(bytes(u32(index)), value)
+
+
+def test_the_numbers_of_the_kernel_have_their_names_in_its_order():
+    numbers = CountsStruct(1, 2, 3, 4, 5, (6, 7), (8, 9))
+    counts = Counts(*memoryview(bytes(numbers)).cast("Q"))
+    for name in ("connections", "refused", "dropped", "failed", "retransmits"):
+        assert getattr(counts, name) == getattr(numbers, name)
+    for name in ("original", "reply"):
+        shown = getattr(counts, f"{name}_packets"), getattr(counts, f"{name}_bytes")
+        assert shown == (getattr(numbers, name).packets, getattr(numbers, name).bytes)
 
 
 def test_the_counters_of_a_frontend_are_those_of_all_cpus(world: World):

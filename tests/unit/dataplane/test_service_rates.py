@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.dataplane.counters import Counts
 from ebpflb.dataplane.service_rates import rates
 from ebpflb.dataplane.traffic import BackendKey, BackendLook, Look, ServiceLook
 from ebpflb.model.address import Protocol
+from ebpflb.model.counts import Counts
 from ebpflb.model.service import ServicePortName
 from tests.unit.dataplane.desired import key
 

@@ -5,11 +5,11 @@ from sys import byteorder
 import pytest
 
 from ebpflb.dataplane import structs
-from ebpflb.dataplane.counters import Counts
 from ebpflb.dataplane.enums import Direction
 from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.sync import Sync
 from ebpflb.dataplane.traffic import BackendKey, BackendLook, look
+from ebpflb.model.counts import Counts
 from ebpflb.model.plan import Choice, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named

@@ -6,6 +6,7 @@ from math import inf
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ebpflb.model.counts import Counts
 from ebpflb.observe.metrics import Metrics
 from ebpflb.observe.reading import (
     BackendReading,
@@ -14,12 +15,11 @@ from ebpflb.observe.reading import (
     PortLabels,
     PortReading,
     Reading,
-    Traffic,
 )
 
 LABELS = PortLabels("default", "web", "http", "TCP")
 PORT = {"namespace", "service", "port", "protocol"}
-COUNTED = Traffic(1, 2, 3, 4, 5, 6, 7, 8, 9)
+COUNTED = Counts(1, 2, 3, 4, 5, 6, 7, 8, 9)
 READING = Reading(
     entries={"lb_slots": (1, 8)},
     dropped={("no_route", "eth0"): 5},
