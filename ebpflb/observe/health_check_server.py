@@ -22,14 +22,13 @@ from ebpflb.model.address import Family
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.health_check_answer import answer, bad_request, is_whole
+from ebpflb.observe.tcp_place import tcp_socket
 
 _log = logging.getLogger("ebpflb.observe")
 
 Checks = Mapping[ServiceName, HealthCheck]
 Addresses = Callable[[], Mapping[Family, Sequence[str]]]
 
-_FAMILIES = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
-_BACKLOG = 128
 _MOST_CONNECTIONS = 256
 _LONGEST_REQUEST = 65536
 _REQUEST_SECONDS = 10.0
@@ -112,7 +111,7 @@ class HealthCheckServer:
             sockets: list[socket.socket] = []
             try:
                 for host in addresses.get(place.family, ()):
-                    sockets.append(_listening(place, host))
+                    sockets.append(tcp_socket(host, place.port))
             except OSError as error:
                 _close_all(sockets)
                 if error.errno == errno.EAFNOSUPPORT:
@@ -129,6 +128,7 @@ class HealthCheckServer:
             return
         self._open[place] = sockets
         for each in sockets:
+            each.setblocking(False)
             self._places[each.fileno()] = place
             self._epoll.register(each, select.EPOLLIN)
         if self._thread.ident is None:
@@ -224,21 +224,6 @@ class HealthCheckServer:
 
     def _drop(self, number: int) -> None:
         self._connections.pop(number).socket.close()
-
-
-def _listening(place: _Place, host: str) -> socket.socket:
-    made = socket.socket(_FAMILIES[place.family], socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if place.family is Family.IPV6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.setblocking(False)
-        made.bind((host, place.port))
-        made.listen(_BACKLOG)
-    except OSError:
-        made.close()
-        raise
-    return made
 
 
 def _close_all(sockets: Sequence[socket.socket]) -> None:

@@ -4,33 +4,27 @@
 An answer may go on for ever. Then whoever reads slowly keeps a thread waiting and nobody else.
 """
 
-import contextlib
 import json
 import logging
 import select
 import socket
-import stat
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ebpflb.errors import ConfigError, EbpflbError
-from ebpflb.log import fields
+from ebpflb.errors import EbpflbError
+from ebpflb.observe.listening import RETRY_SECONDS, Listening
+from ebpflb.observe.request import Request
+from ebpflb.observe.unix_place import UnixPlace
 
 _log = logging.getLogger("ebpflb.observe")
 
 MOST_QUESTIONS = 16
 JSON = "application/json"
 JSON_LINES = "application/jsonl"
-
-_RETRY_SECONDS = 5.0
-_REQUEST_SECONDS = 10.0
-_PAUSE_SECONDS = 0.1
-_BACKLOG = 64
 
 
 class Question(NamedTuple):
@@ -67,84 +61,37 @@ def json_reply(value: object, status: HTTPStatus = HTTPStatus.OK) -> Reply:
 class QueryServer:
     """Answers at `path` until stopped; `routes`: the beginning of a path -> what answers.
 
-    Where it cannot listen, that is told once and tried again every 5 seconds. A socket that nobody
-    answers at is replaced; that of a living agent is left alone, and so is what is no socket.
+    Where it cannot listen, that is told once and tried again every 5 seconds.
     """
 
     def __init__(
-        self, path: Path, routes: Mapping[str, Route], *, retry: float = _RETRY_SECONDS
+        self, path: Path, routes: Mapping[str, Route], *, retry: float = RETRY_SECONDS
     ) -> None:
-        self._path = path
         self._routes = routes
-        self._retry = retry
-        self._stopped = threading.Event()
         self._free = threading.Semaphore(MOST_QUESTIONS)
         self._refusing = threading.Semaphore(MOST_QUESTIONS)
-        self._listening: socket.socket | None = None
-        self._thread = threading.Thread(target=self._run, name="ebpflb-query", daemon=True)
+        self._listening = Listening("ebpflb-query", UnixPlace(path), self._take, retry=retry)
 
     def start(self) -> None:
         """Listen before this returns, if that is possible."""
-        self._listen(is_first=True)
-        self._thread.start()
+        self._listening.start()
 
     def stop(self) -> None:
         """Close and remove the socket; answers under way end within a second."""
-        self._stopped.set()
-        if self._listening:
-            # As long as it answers nobody replaces it: what is removed is our own.
-            self._path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                self._listening.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+        self._listening.stop()
 
-    def _run(self) -> None:
-        while not self._listening and not self._stopped.wait(self._retry):
-            self._listen(is_first=False)
-        if self._listening is None:
-            return
-        with self._listening as listening:
-            while not self._stopped.is_set():
-                try:
-                    self._take(listening.accept()[0])
-                except OSError:
-                    # No descriptor is left, or it was told to stop.
-                    self._stopped.wait(_PAUSE_SECONDS)
-
-    def _listen(self, *, is_first: bool) -> None:
-        try:
-            self._listening = _listen_at(self._path)
-        except (OSError, ConfigError) as error:
-            if is_first:
-                text = str(error) if isinstance(error, ConfigError) else str(error.strerror)
-                shown = fields(path=str(self._path))
-                _log.warning("cannot answer queries: %s; trying again", text, extra=shown)
-        else:
-            if not is_first:
-                _log.info("answering queries", extra=fields(path=str(self._path)))
-
-    def _take(self, connection: socket.socket) -> None:
-        if self._free.acquire(blocking=False):
-            self._start(connection, self._routes, self._free)
-        elif self._refusing.acquire(blocking=False):
-            self._start(connection, {"/": _refuse}, self._refusing)
-        else:
-            connection.close()
-
-    def _start(
-        self, connection: socket.socket, routes: Mapping[str, Route], room: threading.Semaphore
-    ) -> None:
-        arguments = (connection, routes, room)
-        threading.Thread(
-            target=self._answer, args=arguments, name="ebpflb-answer", daemon=True
-        ).start()
+    def _take(self, connection: socket.socket, _: object) -> None:
+        with connection:
+            if self._free.acquire(blocking=False):
+                self._answer(connection, self._routes, self._free)
+            elif self._refusing.acquire(blocking=False):
+                self._answer(connection, {"/": _refuse}, self._refusing)
 
     def _answer(
         self, connection: socket.socket, routes: Mapping[str, Route], room: threading.Semaphore
     ) -> None:
         try:
-            with connection:
-                _Request(connection, routes, self._stopped)
+            _Request(connection, routes, self._listening.stopped)
         except OSError:
             _log.debug("a query was not answered to its end", exc_info=True)
         except Exception:  # noqa: BLE001  whatever it is, it ends one answer and not the agent
@@ -158,53 +105,19 @@ def _refuse(_: Question) -> Reply:
     raise QuestionError(text, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def _listen_at(path: Path) -> socket.socket:
-    """A socket at `path`, for root alone. OSError; ConfigError when the path is somebody else's."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _remove_stale(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        listening.bind(str(path))
-        # Nobody can connect before listen().
-        path.chmod(0o600)
-        listening.listen(_BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ConfigError("there is something that is no socket: remove it")
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(_REQUEST_SECONDS)
-        try:
-            client.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-    raise ConfigError("another agent answers there: give this one another --query-socket")
-
-
-class _Request(BaseHTTPRequestHandler):
+class _Request(Request):
     """One question and its answer, then the connection is closed."""
 
     protocol_version = "HTTP/1.1"
-    timeout = _REQUEST_SECONDS
 
     def __init__(
         self, connection: socket.socket, routes: Mapping[str, Route], stopped: threading.Event
     ) -> None:
         self._routes = routes
         self._stopped = stopped
-        super().__init__(connection, ("", 0), None)  # type: ignore[arg-type]
+        super().__init__(connection)
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         """Answer one request."""
         self.close_connection = True
         try:
@@ -239,13 +152,6 @@ class _Request(BaseHTTPRequestHandler):
                 return route(Question(path, _parameters(url.query)))
         known = ", ".join(self._routes)
         raise QuestionError(f"nothing at {url.path}: there is {known}", HTTPStatus.NOT_FOUND)
-
-    def version_string(self) -> str:
-        """Say who answers."""
-        return "ebpflb"
-
-    def log_message(self, *_: object) -> None:
-        """Keep a steady state silent."""
 
 
 def _parameters(query: str) -> Mapping[str, str]:

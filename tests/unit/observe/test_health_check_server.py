@@ -198,7 +198,7 @@ def test_addresses_that_cannot_be_read_are_told(served, port, monkeypatch):
 
 
 def test_a_node_without_ipv6_serves_the_other_family(served, port, monkeypatch):
-    monkeypatch.setitem(module._FAMILIES, Family.IPV6, 9999)
+    monkeypatch.setattr(socket, "AF_INET6", 9999)
     assert served.show(port, six=1) == {}
     assert get(port)[0] == 200
 

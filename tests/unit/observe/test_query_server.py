@@ -207,7 +207,7 @@ def test_the_socket_of_a_living_agent_is_left_alone(serve, path, caplog):
 
 def test_the_socket_of_the_next_agent_is_not_removed_by_the_one_before(serve, path, monkeypatch):
     first = serve()
-    listening = first._listening
+    listening = first._listening._socket
     shutdown = listening.shutdown
 
     class Listening:
@@ -218,7 +218,7 @@ def test_the_socket_of_the_next_agent_is_not_removed_by_the_one_before(serve, pa
             shutdown(how)
             serve({"/second": echo})
 
-    monkeypatch.setattr(first, "_listening", Listening())
+    monkeypatch.setattr(first._listening, "_socket", Listening())
     first.stop()
     assert ask(path, "/second")[0] == 200
 

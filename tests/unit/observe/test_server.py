@@ -2,9 +2,11 @@
 import http.client
 import json
 import logging
+import os
+import resource
 import socket
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from http import HTTPStatus
 
 import pytest
@@ -120,6 +122,39 @@ def test_stopping_while_the_address_is_taken(serve):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = serve({}, port=taken.getsockname()[1], retry=60)
         server.stop()
+
+
+@pytest.fixture
+def no_descriptors():
+    """Take all that a process may have; what is called gives them back."""
+    with ExitStack() as stack:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+
+        def take():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+            taken = stack.enter_context(ExitStack())
+            with suppress(OSError):
+                while True:
+                    taken.callback(os.close, os.dup(0))
+            return taken.close
+
+        yield take
+
+
+def test_without_a_free_descriptor_clients_wait_and_no_cpu_is_used_up(serve, no_descriptors):
+    server = serve({"/": lambda: Answer(b"x")})
+    with socket.socket() as client:
+        client.settimeout(5)
+        give_back = no_descriptors()
+        client.connect(("127.0.0.1", server.port))
+        began = time.process_time()
+        time.sleep(0.5)
+        used = time.process_time() - began
+        give_back()
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.0 200"
+    assert used < 0.1
 
 
 def test_a_client_that_sends_rubbish_or_nothing_does_no_harm(serve, capfd):
