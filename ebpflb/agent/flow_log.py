@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from sys import byteorder
 from typing import NamedTuple
 
-from ebpflb.agent.flow_names import KnownPort, PodNames, PortNames
+from ebpflb.agent.port_names import KnownPort, PortNames
 from ebpflb.dataplane.flow_record import brief, decode, is_readable
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.errors import MapError
-from ebpflb.model.address import Protocol
+from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
 from ebpflb.model.endpoint import Endpoint
 from ebpflb.model.flow import Flow, FlowNames
@@ -25,6 +25,8 @@ from ebpflb.observe.flow_history import FlowHistory
 from ebpflb.observe.flow_json import flow_line
 
 Maps = Callable[[], MapSet | None]
+PodOf = Callable[[Address], str]
+"""The pod that has an address or had it last, or an empty string."""
 
 _NAMES = "lb_names"
 _PROTOCOLS = frozenset(Protocol)
@@ -43,7 +45,7 @@ class Stored(NamedTuple):
 class FlowLog:
     """The history of a node's flows. Any thread may call; a MapError leaves names out."""
 
-    def __init__(self, size: int, changes: Changes, maps: Maps) -> None:
+    def __init__(self, size: int, changes: Changes, maps: Maps, pod_of: PodOf) -> None:
         """`size`: how many records are kept; `maps`: those in use, None before there are any."""
         self.history = FlowHistory[Stored](size)
         # Records by event, and those that could not be read.
@@ -52,7 +54,7 @@ class FlowLog:
         self._node = changes.node.name
         self._maps = maps
         self._ports = PortNames(changes, self._name_of)
-        self._pods = PodNames(changes.every_slices)
+        self._pod_of = pod_of
         self._lock = threading.Lock()
 
     def accept(self, records: Sequence[bytes]) -> None:
@@ -80,7 +82,7 @@ class FlowLog:
         flow = decode(stored.record, stored.since_1970)
         endpoint = stored.endpoint
         is_local = endpoint is not None and endpoint.node_name == self._node
-        pod = self._pods.pod(flow.client.address) if flow.client else ""
+        pod = self._pod_of(flow.client.address) if flow.client else ""
         return flow, FlowNames(stored.port, stored.service, endpoint, pod, is_local)
 
     def line(self, number: int, stored: Stored) -> bytes:

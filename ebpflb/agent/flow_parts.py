@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ebpflb.agent.flow_log import FlowLog, Maps, Stored
+from ebpflb.agent.flow_log import FlowLog, Maps, PodOf, Stored
 from ebpflb.agent.flow_reader import FlowReader
 from ebpflb.agent.queries import query_routes
 from ebpflb.agent.service_routes import Tell, service_routes
@@ -17,11 +17,11 @@ from ebpflb.observe.query_server import QueryServer
 class FlowParts:
     """Made before the agent's loop, started before it runs, stopped after it."""
 
-    def __init__(self, settings: Settings, changes: Changes, maps: Maps) -> None:
+    def __init__(self, settings: Settings, changes: Changes, maps: Maps, pod_of: PodOf) -> None:
         """`maps`: those in use, None before there are any."""
         self._changes = changes
         self._socket = settings.query_socket
-        self._log = FlowLog(settings.flow_history, changes, maps)
+        self._log = FlowLog(settings.flow_history, changes, maps, pod_of)
         self._reader = FlowReader(maps, self._log.accept)
         self._export = _export(settings, self._log)
         self._server: QueryServer | None = None

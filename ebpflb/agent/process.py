@@ -52,7 +52,7 @@ def run(settings: Settings) -> None:
         parts.callback(kernel.close)
         health = Health(kernel.families, patience=2 * settings.sync_period)
         changes, places = _changes(settings), Places(settings.node_name)
-        flows = FlowParts(settings, changes, lambda: kernel.maps)
+        flows = FlowParts(settings, changes, lambda: kernel.maps, places.pod)
         kernel.tell_ends(flows.accept)
         measuring = Measuring(settings, kernel, places, flows.counts)
         measuring.metrics.registry.register(flows.collector())

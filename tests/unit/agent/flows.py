@@ -4,9 +4,13 @@
 import time
 from typing import Any
 
+from ebpflb.agent.flow_log import PodOf
+from ebpflb.agent.places import Places
 from ebpflb.dataplane.enums import FlowEnd, FlowEvent, FlowPath, FlowSource
 from ebpflb.dataplane.structs import FLOW_RECORD_VERSION, Addr, FlowRecord, Traffic
-from ebpflb.model.address import Protocol
+from ebpflb.model.address import Address, Protocol
+from ebpflb.model.changes import Changes
+from ebpflb.source.event import SourceEvent
 from tests.builders import address
 
 SERVICE = 7
@@ -49,3 +53,15 @@ def refused(**fields: Any) -> bytes:
     """Nobody was there for it."""
     none = {"backend_addr": Addr(), "backend_port": 0, "rtt": 0}
     return record(FlowEvent.LB_FLOW_REFUSED, **{**none, "reason": 1, **fields})
+
+
+def pod_of(changes: Changes) -> PodOf:
+    """The pods of all slices, as they are when it is called."""
+
+    def pod(address: Address) -> str:
+        places = Places(changes.node.name)
+        pieces = tuple(piece for _, slices in changes.every_slices() for piece in slices)
+        places.note(SourceEvent(pieces, (), {}, initial=True))
+        return places.pod(address)
+
+    return pod

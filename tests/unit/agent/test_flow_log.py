@@ -21,7 +21,7 @@ from tests.builders import (
     service,
     service_port,
 )
-from tests.unit.agent.flows import SERVICE, record, refused
+from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def maps():
 
 @pytest.fixture
 def log(changes, maps):
-    return FlowLog(10, changes, lambda: maps)
+    return FlowLog(10, changes, lambda: maps, pod_of(changes))
 
 
 def told(log, raw):
@@ -130,7 +130,8 @@ def test_what_no_program_of_ours_would_write_harms_nobody(log, maps, monkeypatch
 
 
 def test_before_there_are_maps_there_are_no_names(changes):
-    flow = told(FlowLog(10, changes, lambda: None), record(FlowEvent.LB_FLOW_START))
+    log = FlowLog(10, changes, lambda: None, pod_of(changes))
+    flow = told(log, record(FlowEvent.LB_FLOW_START))
     assert "service" not in flow
     assert flow["backend"] == {"address": "10.1.0.1", "port": 8080}
 

@@ -13,7 +13,7 @@ from ebpflb.dataplane.records import pack_name
 from ebpflb.model.changes import Changes, key_of
 from ebpflb.observe.query_server import Question, QuestionError
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service
-from tests.unit.agent.flows import SERVICE, record, refused
+from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 
 SECOND = 1_000_000_000
 
@@ -34,7 +34,7 @@ def log(changes):
     for number, name in ((SERVICE, "web"), (8, "shop")):
         packed = pack_name(port_name(service=name))
         maps["lb_names"].update(number.to_bytes(4, "little"), packed)
-    return FlowLog(10, changes, lambda: maps)
+    return FlowLog(10, changes, lambda: maps, pod_of(changes))
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_following_says_now_and_then_that_there_is_nothing(queries, monkeypatch)
 
 
 def test_a_long_history_is_never_put_together_as_a_whole(changes):
-    log = FlowLog(1000, changes, lambda: None)
+    log = FlowLog(1000, changes, lambda: None, pod_of(changes))
     log.accept([record() for _ in range(1000)])
     pieces = list(FlowQueries(log, changes).answer(Question((), {})).pieces)
     assert max(piece.count(b"\n") for piece in pieces) < 300

@@ -53,3 +53,28 @@ def test_a_pod_that_takes_over_an_address_has_it(places):
 def test_only_the_own_node_tells_the_own_zone(places):
     note(places, Node("node-b", zone="z2"), Node("node-a", zone="z1"))
     assert places.own == Place(node="node-a", zone="z1")
+
+
+def test_a_pod_is_known_by_its_address_and_stays_so_when_it_is_gone(places):
+    first = piece("web-1", POD, pod="default/a")
+    note(places, first, piece("web-2", OTHER_POD, pod="default/b"))
+    note(places, gone=[first])
+    assert places.places().keys() == {OTHER_POD}
+    assert (places.pod(POD), places.pod(OTHER_POD)) == ("default/a", "default/b")
+    assert places.pod(parse_address("10.9.9.9")) == ""
+    note(places, piece("web-1", POD, pod="default/c"))
+    assert places.pod(POD) == "default/c"
+
+
+def test_a_slice_without_names_does_not_hide_the_pod(places):
+    note(places, piece("web-1", POD, pod="default/a"), piece("by-hand", POD))
+    assert places.pod(POD) == "default/a"
+
+
+def test_pods_that_are_gone_do_not_gather_for_ever(places):
+    for number in range(3000):
+        address = parse_address(f"10.2.{number >> 8}.{number & 255}")
+        note(places, piece("web-1", address, pod=f"default/{number}"))
+        assert places.pod(address) == f"default/{number}"
+    assert len(places._gone) < 1100
+    assert places.pod(parse_address("10.2.11.0")) == "default/2816"

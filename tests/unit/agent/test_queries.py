@@ -8,10 +8,11 @@ from ebpflb.agent.queries import query_routes
 from ebpflb.model.changes import Changes
 from ebpflb.observe.query_server import Question, QuestionError
 from tests.builders import NODE, endpoint, endpoint_slice, service
+from tests.unit.agent.flows import pod_of
 
 
 def ask(changes, start, *path, **parameters):
-    reply = query_routes(changes, FlowLog(1, changes, lambda: None))[start](
+    reply = query_routes(changes, FlowLog(1, changes, lambda: None, pod_of(changes)))[start](
         Question(path, parameters)
     )
     return json.loads(b"".join(reply.pieces))

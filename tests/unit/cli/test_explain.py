@@ -21,6 +21,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.model.service import TrafficPolicy
 from ebpflb.observe.query_server import QueryServer
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service, service_port
+from tests.unit.agent.flows import pod_of
 from tests.unit.source.api_server import ApiServer, answer
 
 NODE_IP, VIP = "192.0.2.1", "10.96.0.10"
@@ -71,7 +72,7 @@ def alone(monkeypatch, tmp_path):
 @pytest.fixture
 def world(alone):
     routes = service_routes(lambda inquiry: inquiry.answer(alone.changes), alone.changes)
-    flows = FlowLog(1, alone.changes, lambda: None)
+    flows = FlowLog(1, alone.changes, lambda: None, pod_of(alone.changes))
     server = QueryServer(alone.socket, {**query_routes(alone.changes, flows), **routes})
     server.start()
     yield alone

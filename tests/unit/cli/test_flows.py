@@ -19,7 +19,7 @@ from ebpflb.dataplane.records import pack_name
 from ebpflb.model.changes import Changes
 from ebpflb.observe.query_server import QueryServer
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, port_name, service
-from tests.unit.agent.flows import SERVICE, record, refused
+from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def changes():
 def log(changes):
     maps = memory_maps({})
     maps["lb_names"].update(SERVICE.to_bytes(4, "little"), pack_name(port_name()))
-    return FlowLog(100, changes, lambda: maps)
+    return FlowLog(100, changes, lambda: maps, pod_of(changes))
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who the Services and pods are that flow records speak of by numbers and addresses.
+"""Who the Services are that flow records speak of by numbers.
 
 All of it is read from objects that nobody changes, in the thread that asks: the loop does not wait,
 and it does nothing for this. What is gone stays known for a while, because records speak of it.
 """
 
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ebpflb.dataplane.records import unpack_name
@@ -18,9 +16,7 @@ from ebpflb.model.service import Service, ServiceName, ServicePortName
 
 Slices = tuple[EndpointSlice, ...]
 
-_LOOK_SECONDS = 1.0
 _MOST_GONE = 1024
-_MOST_PORTS = 65536
 
 
 @dataclass(slots=True)
@@ -41,6 +37,7 @@ class PortNames:
         self._changes = changes
         self._name_of = name_of
         self._known: dict[int, KnownPort] = {}
+        self._room = 2 * _MOST_GONE
 
     def look_up(self, service: int, protocol: int) -> KnownPort | None:
         """As it is now, or as it was last; None if it was never known. MapError."""
@@ -50,48 +47,21 @@ class PortNames:
         name = unpack_name(packed, protocol)
         known = self._known.get(service)
         if known is None or known.name != name:
-            if len(self._known) >= _MOST_PORTS:
-                self._known.clear()
+            self._make_room()
             known = self._known[service] = KnownPort(name)
         owner = ServiceName(*name[:2])
         known.service = self._changes.service(owner) or known.service
         _follow(known, self._changes.slices(owner))
         return known
 
-
-class PodNames:
-    """Address -> the pod that has it, or had it last, among the endpoints of all Services."""
-
-    def __init__(
-        self,
-        every_slices: Callable[[], list[tuple[ServiceName, Slices]]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`clock`: seconds."""
-        self._every_slices = every_slices
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._seen: dict[ServiceName, Slices] = {}
-        self._pods: dict[Address, str] = {}
-        self._looked = float("-inf")
-
-    def pod(self, address: Address) -> str:
-        """NAMESPACE/NAME, or an empty string. At most a second old."""
-        if self._clock() - self._looked > _LOOK_SECONDS:
-            with self._lock:
-                self._look()
-        return self._pods.get(address, "")
-
-    def _look(self) -> None:
-        now = self._every_slices()
-        seen, self._seen = self._seen, dict(now)
-        changed = [slices for name, slices in now if seen.get(name) is not slices]
-        for slices in changed:
-            self._pods.update(_pods(slices))
-        if changed and len(self._pods) > 2 * sum(map(_size, self._seen.values())) + _MOST_GONE:
-            every = (_pods(slices) for slices in self._seen.values())
-            self._pods = {address: pod for pods in every for address, pod in pods.items()}
-        self._looked = self._clock()
+    def _make_room(self) -> None:
+        """Forget those that are gone, but the last. Rare: their number has doubled since."""
+        if len(self._known) < self._room:
+            return
+        gone = [service for service in self._known if self._name_of(service) is None]
+        for service in gone[:-_MOST_GONE]:
+            del self._known[service]
+        self._room = 2 * max(len(self._known), _MOST_GONE)
 
 
 def _follow(known: KnownPort, slices: Slices) -> None:
@@ -106,16 +76,3 @@ def _follow(known: KnownPort, slices: Slices) -> None:
     gone = {} if len(known.endpoints) > 2 * len(found) + _MOST_GONE else known.endpoints
     # Replaced as a whole: nobody sees half of it.
     known.endpoints = {**gone, **found}
-
-
-def _pods(slices: Slices) -> Mapping[Address, str]:
-    return {
-        endpoint.address: endpoint.pod
-        for piece in slices
-        for endpoint in piece.endpoints
-        if endpoint.pod
-    }
-
-
-def _size(slices: Slices) -> int:
-    return sum(len(piece.endpoints) for piece in slices)

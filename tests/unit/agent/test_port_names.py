@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.agent.flow_names import PodNames, PortNames
+from ebpflb.agent.port_names import PortNames
 from ebpflb.dataplane.records import pack_name
 from ebpflb.model.address import Protocol
 from ebpflb.model.changes import Changes, key_of
-from ebpflb.model.endpoint import EndpointSlice
 from tests.builders import NODE, address, endpoint, endpoint_slice, port_name, service
-from tests.unit.agent.node import Clock
 
 POD = address("10.1.0.1")
 
@@ -75,42 +73,13 @@ def test_what_is_gone_does_not_gather_for_ever(ports, changes):
     assert len(found.endpoints) < 1100
 
 
-def test_a_pod_is_known_by_its_address_and_stays_so_when_it_is_gone(changes):
-    clock = Clock()
-    pods = PodNames(changes.every_slices, clock)
-    assert pods.pod(POD) == "default/a"
-    assert pods.pod(address("10.9.9.9")) == ""
+def test_services_that_are_gone_do_not_gather_for_ever(ports, changes, in_kernel):
+    ports.look_up(7, Protocol.TCP)
     changes.set(endpoint_slice("web-1", endpoint("10.1.0.2", pod="default/b")))
-    assert pods.pod(address("10.1.0.2")) == ""
-    clock.now += 1.1
-    assert pods.pod(address("10.1.0.2")) == "default/b"
-    assert pods.pod(POD) == "default/a"
-
-
-def test_pods_that_are_gone_do_not_gather_for_ever(changes):
-    clock = Clock()
-    pods = PodNames(changes.every_slices, clock)
-    for number in range(3000):
-        ip = f"10.2.{number >> 8}.{number & 255}"
-        changes.set(endpoint_slice("web-1", endpoint(ip, pod=f"default/{number}")))
-        clock.now += 1.1
-        assert pods.pod(address(ip)) == f"default/{number}"
-    assert len(pods._pods) < 1100
-
-
-def test_only_what_changed_is_looked_at_again(changes):
-    clock, looked = Clock(), []
-
-    class Slices(tuple[EndpointSlice, ...]):
-        def __iter__(self):
-            looked.append(1)
-            return super().__iter__()
-
-    name = service().name
-    slices = Slices(changes.slices(name))
-    pods = PodNames(lambda: [(name, slices)], clock)
-    for _ in range(3):
-        clock.now += 1.1
-        pods.pod(POD)
-    # For its pods, and to know how many there are.
-    assert len(looked) == 2
+    for number in range(8, 4000):
+        in_kernel[number] = pack_name(port_name(service=f"gone-{number}"))
+        ports.look_up(number, Protocol.TCP)
+        del in_kernel[number]
+    assert len(ports._known) < 2100
+    assert ports.look_up(3000, Protocol.TCP).name.service == "gone-3000"
+    assert ports.look_up(7, Protocol.TCP).endpoints[POD].pod == "default/a"
