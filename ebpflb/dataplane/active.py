@@ -5,59 +5,27 @@ Fast, for at a scrape there may be hundreds of thousands: 0.3 us for each.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from ctypes import sizeof
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from struct import Struct as Format
-from struct import calcsize
+from struct import Struct
 
-from ebpflb.dataplane.enums import CtState, Direction
+from ebpflb.dataplane.enums import Direction
+from ebpflb.dataplane.flow_entries import FLOW_TABLES, open_flows
 from ebpflb.dataplane.maps import BpfMap, MapSet
-from ebpflb.dataplane.structs import Connection, Conntrack, Socket, SocketKey, Struct
+from ebpflb.dataplane.picked import picked
+from ebpflb.dataplane.structs import Connection, Socket, SocketKey
 from ebpflb.model.address import Protocol
 
 # Plain numbers: an enum's member costs more to compare.
-_ORIGINAL = int(Direction.LB_DIR_ORIGINAL)
 _REPLY = int(Direction.LB_DIR_REPLY)
 _UDP = int(Protocol.UDP)
-_CLOSED = int(CtState.LB_CT_CLOSED)
 _NEVER = 1 << 64
 
-
-def _picked(struct: type[Struct], fields: Iterable[tuple[int, str]]) -> Format:
-    """Of a struct the fields at these offsets, the bytes between them skipped."""
-    text, at = "=", 0
-    for offset, code in fields:
-        text += f"{offset - at}x{code}"
-        at = offset + calcsize(f"={code}")
-    return Format(f"{text}{sizeof(struct) - at}x")
-
-
+_USE = Struct("=II")
+_SOCKET_KEY = picked(SocketKey, cookie="Q", proto="B", direction="B")
 # Backend and generation stand side by side, and are taken as one.
-_USE = Format("=II")
-_SOCKET_KEY = _picked(
-    SocketKey,
-    [
-        (SocketKey.cookie.offset, "Q"),
-        (SocketKey.proto.offset, "B"),
-        (SocketKey.direction.offset, "B"),
-    ],
-)
-_SOCKET = _picked(Socket, [(Socket.backend.offset, "8s")])
-_CONNECTION = _picked(
-    Connection, [(Connection.started.offset, "Q"), (Connection.backend.offset, "8s")]
-)
-_FLOW = _picked(
-    Conntrack,
-    [
-        (Conntrack.created.offset, "Q"),
-        (Conntrack.backend.offset, "8s"),
-        (Conntrack.direction.offset, "B"),
-        (Conntrack.state.offset, "B"),
-        (Conntrack.peer_state.offset, "B"),
-    ],
-)
-
+_SOCKET = picked(Socket, backend="8s")
+_CONNECTION = picked(Connection, started="Q", backend="8s")
 
 Use = tuple[int, int]
 """What a flow says of its backend: a place in lb_backends, and the generation of who was there."""
@@ -81,7 +49,7 @@ def read_active(maps: MapSet) -> Active:
     oldest: dict[bytes, int] = {}
     entries = {"lb_sockets": _add_sockets(maps["lb_sockets"], pairs)}
     entries["lb_connections"] = _add_ages(maps["lb_connections"], oldest)
-    for name in ("lb_conntrack", "lb_ct_short"):
+    for name in FLOW_TABLES:
         entries[name] = _add_flows(maps[name], pairs, oldest)
     return Active(Counter(_by_use(pairs)), _by_use(oldest), entries)
 
@@ -129,11 +97,7 @@ def _add_flows(table: BpfMap, pairs: Counter[bytes], oldest: dict[bytes, int]) -
     size = 0
     for chunk in table.chunks():
         size += chunk.size
-        found = [
-            (pair, created)
-            for created, pair, direction, state, peer_state in _FLOW.iter_unpack(chunk.values)
-            if direction == _ORIGINAL and not (state | peer_state) & _CLOSED
-        ]
+        found = open_flows(chunk.values)
         pairs.update([pair for pair, _ in found])
         for pair, created in found:
             if created < oldest.get(pair, _NEVER):

@@ -4,17 +4,12 @@
 import time
 from collections.abc import Callable
 
-from ebpflb.dataplane.enums import CtState, Direction
+from ebpflb.dataplane.flow_entries import open_flows
 from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.structs import Conntrack
 
 _LOOK_SECONDS = 0.2
 # A handshake under way is in no table of established flows yet.
 _SHORTEST_SECONDS = 1.0
-
-_DIRECTION = Conntrack.direction.offset
-_STATE, _PEER_STATE = Conntrack.state.offset, Conntrack.peer_state.offset
-_ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
 
 
 def drain(
@@ -46,8 +41,4 @@ def _take_frontends_away(maps: MapSet) -> None:
 
 
 def _open_flows(maps: MapSet) -> int:
-    """A flow has one entry in its original direction, what is reserved for other NAT none."""
-    return sum(
-        value[_DIRECTION] == _ORIGINAL and not (value[_STATE] | value[_PEER_STATE]) & _CLOSED
-        for _, value in maps["lb_conntrack"].items()
-    )
+    return sum(len(open_flows(chunk.values)) for chunk in maps["lb_conntrack"].chunks())

@@ -8,21 +8,22 @@ gives its state. What is in lb_ct_short the kernel would forget on its own, but 
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from struct import Struct
 from typing import NamedTuple
 
 from ebpflb.dataplane.enums import CtState, FlowEvent
 from ebpflb.dataplane.expired import record_of_expired
+from ebpflb.dataplane.flow_entries import (
+    KEY_SIZE,
+    PROTOCOL_AT,
+    addresses_of,
+    lives,
+    reverse,
+    udp_timeout,
+)
 from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet
 from ebpflb.dataplane.structs import Settings
 from ebpflb.model.address import Address, Protocol
 
-# struct lb_tuple: addresses, ports, and the protocol with its padding.
-_TUPLE = Struct("16s16s2s2s4s")
-_TUPLE_SIZE = _TUPLE.size
-_PROTOCOL = 36
-# Of struct lb_conntrack: to, last_seen, state, peer_state.
-_ENTRY = Struct("=40s8xQ34xB11xBx")
 _BYTE = 256
 _SECOND = 1_000_000_000
 _FOREVER = 1 << 64
@@ -116,18 +117,18 @@ class Expiry:
     def _look_at(self, table: BpfMap, chunk: Chunk) -> int:
         now = self._clock()
         deleted = 0
-        starts = range(0, len(chunk.keys), _TUPLE_SIZE)
+        starts = range(0, len(chunk.keys), KEY_SIZE)
         for start, (to, last_seen, state, peer_state) in zip(
-            starts, _ENTRY.iter_unpack(chunk.values), strict=True
+            starts, lives(chunk.values), strict=True
         ):
-            key = chunk.keys[start : start + _TUPLE_SIZE]
+            key = chunk.keys[start : start + KEY_SIZE]
             gone = None
-            if now - last_seen > self._earliest[key[_PROTOCOL]][state | peer_state]:
+            if now - last_seen > self._earliest[key[PROTOCOL_AT]][state | peer_state]:
                 gone = self._expire(table, key, now)
             if gone is not None:
                 deleted += gone
             elif self._candidates:
-                self._candidates.difference_update(_addresses(key), _addresses(to))
+                self._candidates.difference_update(addresses_of(key), addresses_of(to))
         return deleted
 
     def _expire(self, table: BpfMap, key: bytes, now: int) -> int | None:
@@ -135,12 +136,12 @@ class Expiry:
         entry = _read(table, key)
         if entry is None:
             return 0
-        other_key = _reverse(entry.to)
+        other_key = reverse(entry.to)
         other_table, other = self._find(other_key, key)
         both = [entry, other] if other else [entry]
         last_seen = max(each.last_seen for each in both)
         state = _state_of(entry.state, other.state if other else 0)
-        if now - last_seen <= self._limits[key[_PROTOCOL]][state]:
+        if now - last_seen <= self._limits[key[PROTOCOL_AT]][state]:
             return None
         if not table.delete(key):
             return 0
@@ -154,7 +155,7 @@ class Expiry:
         """The entry of `key`, unless it is that of a later flow, with another reverse."""
         for table in self._tables:
             entry = _read(table, key)
-            if entry and _reverse(entry.to) == other_key:
+            if entry and reverse(entry.to) == other_key:
                 return table, entry
         return None, None
 
@@ -163,7 +164,7 @@ def _read(table: BpfMap, key: bytes) -> _Entry | None:
     value = table.lookup(key)
     if not value:
         return None
-    to, last_seen, state, peer_state = _ENTRY.unpack(value)
+    ((to, last_seen, state, peer_state),) = lives(value)
     return _Entry(to, last_seen, state | peer_state, value)
 
 
@@ -173,25 +174,11 @@ def _state_of(one: int, other: int) -> int:
     return one | other | closed
 
 
-def _reverse(key: bytes) -> bytes:
-    source, destination, source_port, destination_port, rest = _TUPLE.unpack(key)
-    return _TUPLE.pack(destination, source, destination_port, source_port, rest)
-
-
-def _addresses(key: bytes) -> tuple[Address, Address]:
-    return Address(key[:16]), Address(key[16:32])
-
-
 def _limits(settings: Settings, timeout: Callable[[Settings, int], int]) -> Sequence[Sequence[int]]:
     """Nanoseconds by protocol and state. A timeout of 0 has not been set yet: forever."""
-    udp = [_nanoseconds(_udp_timeout(settings, state)) for state in range(_BYTE)]
+    udp = [_nanoseconds(udp_timeout(settings, state)) for state in range(_BYTE)]
     others = [_nanoseconds(timeout(settings, state)) for state in range(_BYTE)]
     return [udp if protocol == Protocol.UDP else others for protocol in range(_BYTE)]
-
-
-def _udp_timeout(settings: Settings, state: int) -> int:
-    answered = state & CtState.LB_CT_ACK
-    return int(settings.udp_stream_timeout if answered else settings.udp_timeout)
 
 
 def _timeout(settings: Settings, state: int) -> int:

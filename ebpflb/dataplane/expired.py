@@ -11,6 +11,7 @@ from ebpflb.dataplane.enums import (
     FlowSource,
     Hook,
 )
+from ebpflb.dataplane.flow_entries import reverse
 from ebpflb.dataplane.structs import (
     FLOW_RECORD_VERSION,
     Conntrack,
@@ -29,13 +30,12 @@ def record_of_expired(key: bytes, entry: bytes, other: bytes | None, now: int) -
     original, reply = Conntrack.from_buffer_copy(entry), Conntrack()
     if other is not None:
         reply = Conntrack.from_buffer_copy(other)
-    place = Tuple.from_buffer_copy(key)
     if original.direction == Direction.LB_DIR_REPLY:
         original, reply = reply, original
-        place = _reverse(reply.to)
+        key = reverse(bytes(reply.to))
     if not _is_told_of(original):
         return None
-    return _record(place, original, reply, now)
+    return _record(Tuple.from_buffer_copy(key), original, reply, now)
 
 
 def _is_told_of(original: Conntrack) -> bool:
@@ -44,10 +44,6 @@ def _is_told_of(original: Conntrack) -> bool:
         and bool(original.flags & CtFlag.LB_CT_SAMPLED)
         and not original.whole_state & CtState.LB_CT_ENDED
     )
-
-
-def _reverse(key: Tuple) -> Tuple:
-    return Tuple(key.daddr, key.saddr, key.dport, key.sport, key.proto)
 
 
 def _record(place: Tuple, original: Conntrack, reply: Conntrack, now: int) -> FlowRecord:

@@ -15,6 +15,7 @@ from ebpflb.dataplane.enums import (
     FlowPath,
     FlowSource,
 )
+from ebpflb.dataplane.picked import picked
 from ebpflb.dataplane.plain import word
 from ebpflb.dataplane.structs import FLOW_RECORD_VERSION, FlowRecord
 from ebpflb.model.address import Address, Protocol
@@ -22,10 +23,7 @@ from ebpflb.model.flow import Flow, Side, Traffic
 from ebpflb.model.service import TrafficPolicy
 
 _RECORD = struct.Struct("=8B2Q16s16s16s2s2s2sH4I4Q2I")
-_BRIEF = struct.Struct(
-    f"=xB{FlowRecord.proto.offset - 2}xB{FlowRecord.backend_addr.offset - 6}x16s"
-    f"{FlowRecord.service.offset - FlowRecord.backend_addr.offset - 16}xI"
-)
+_BRIEF = picked(FlowRecord, event="B", proto="B", backend_addr="16s", service="I")
 # Plain numbers and strings: enums cost ten times as much.
 _INTERNAL = int(DescFlag.LB_DESC_INTERNAL_LOCAL)
 _EXTERNAL = int(DescFlag.LB_DESC_EXTERNAL_LOCAL)

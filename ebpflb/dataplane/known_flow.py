@@ -9,16 +9,22 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.enums import BackendFlag, CtFlag, CtState, Direction, Hook
 from ebpflb.dataplane.explained import Candidate, Client, ClientKind, Fate, Rewrite
+from ebpflb.dataplane.flow_entries import (
+    FLOW_TABLES,
+    PROTOCOL_AT,
+    flow_key,
+    reverse,
+    udp_timeout,
+)
 from ebpflb.dataplane.lookups import Chosen, Lookups, seconds_since
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.records import BackendRecord
-from ebpflb.dataplane.structs import Addr, Conntrack, Socket, SocketKey, Tuple
+from ebpflb.dataplane.structs import Conntrack, Socket, SocketKey, Tuple
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.plan import FrontendKey
 
 _USABLE = BackendFlag.LB_BACKEND_USABLE
 _SERVING = _USABLE | BackendFlag.LB_BACKEND_SERVING
-_FLOWS = ("lb_conntrack", "lb_ct_short")
 _HOOKS = {
     ClientKind.HOST: Hook.LB_HOOK_HOST_EGRESS,
     ClientKind.POD: Hook.LB_HOOK_POD_INGRESS,
@@ -57,7 +63,7 @@ def known_flow(lookups: Lookups, client: Client, target: FrontendKey) -> KnownFl
     """lb_known_flow() for a SYN, an INIT or a datagram from the client's port; None: a new flow."""
     if not client.port:
         return None
-    key = _tuple(client, target)
+    key = _key(client, target)
     entry = _lookup(lookups.maps, key)
     if entry is None:
         return None
@@ -71,33 +77,31 @@ def known_flow(lookups: Lookups, client: Client, target: FrontendKey) -> KnownFl
     return KnownFlow(Fate.TRANSLATED, "goes on as the flow that it has", (candidate,))
 
 
-def _tuple(client: Client, target: FrontendKey) -> Tuple:
-    return Tuple(
-        saddr=Addr.from_buffer_copy(client.address),
-        daddr=Addr.from_buffer_copy(target.address),
-        sport=client.port,
-        dport=target.port,
-        proto=target.protocol,
-    )
+def _key(client: Client, target: FrontendKey) -> bytes:
+    source, destination = (client.address, client.port), (target.address, target.port)
+    return flow_key(source, destination, target.protocol)
 
 
-def _lookup(maps: MapSet, key: Tuple) -> Conntrack | None:
-    tables = _FLOWS[1:] if key.proto == Protocol.UDP else _FLOWS
-    for name in tables:
-        value = maps[name].lookup(bytes(key))
+def _is_udp(key: bytes) -> bool:
+    return key[PROTOCOL_AT] == Protocol.UDP
+
+
+def _lookup(maps: MapSet, key: bytes) -> Conntrack | None:
+    for name in FLOW_TABLES[1:] if _is_udp(key) else FLOW_TABLES:
+        value = maps[name].lookup(key)
         if value:
             return Conntrack.from_buffer_copy(value)
     return None
 
 
-def _current_backend(lookups: Lookups, key: Tuple, entry: Conntrack) -> BackendRecord | None:
+def _current_backend(lookups: Lookups, key: bytes, entry: Conntrack) -> BackendRecord | None:
     """lb_conntrack_is_current() and not lb_has_lost_reply(), for what opens a flow."""
-    peer = _lookup(lookups.maps, _reverse(entry.to))
-    if peer and bytes(_reverse(peer.to)) != bytes(key):
+    peer = _lookup(lookups.maps, reverse(bytes(entry.to)))
+    if peer and reverse(bytes(peer.to)) != key:
         peer = None
     if peer is None and not entry.whole_state & CtState.LB_CT_ESTABLISHED:
         return None
-    if key.proto == Protocol.UDP:
+    if _is_udp(key):
         return None if _is_idle(lookups, entry, peer) else _backend(lookups, entry, _SERVING)
     is_over = entry.whole_state & CtState.LB_CT_CLOSED and not _is_retried(entry, peer)
     return None if is_over else _backend(lookups, entry, _USABLE)
@@ -114,24 +118,12 @@ def _is_retried(entry: Conntrack, peer: Conntrack | None) -> bool:
 def _is_idle(lookups: Lookups, entry: Conntrack, peer: Conntrack | None) -> bool:
     """lb_conntrack_is_idle()."""
     silence = seconds_since(entry.last_seen)
-    if silence <= _udp_timeout(lookups, entry.whole_state):
+    if silence <= udp_timeout(lookups.settings, entry.whole_state):
         return False
     if peer is None:
         return True
-    limit = _udp_timeout(lookups, entry.whole_state | peer.whole_state)
+    limit = udp_timeout(lookups.settings, entry.whole_state | peer.whole_state)
     return silence > limit and seconds_since(peer.last_seen) > limit
-
-
-def _udp_timeout(lookups: Lookups, state: int) -> int:
-    settings = lookups.settings
-    answered = state & CtState.LB_CT_ACK
-    return int(settings.udp_stream_timeout if answered else settings.udp_timeout)
-
-
-def _reverse(key: Tuple) -> Tuple:
-    return Tuple(
-        saddr=key.daddr, daddr=key.saddr, sport=key.dport, dport=key.sport, proto=key.proto
-    )
 
 
 def _backend(lookups: Lookups, entry: Conntrack, flags: BackendFlag) -> BackendRecord | None:
@@ -148,7 +140,7 @@ def _rewrite(entry: Conntrack) -> Rewrite:
 
 def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[FlowView]:
     """The flows of a client to a frontend, by its port, or of that port alone. MapError."""
-    wanted = _tuple(client, target)
+    wanted = Tuple.from_buffer_copy(_key(client, target))
     same_client, same_target = bytes(wanted.saddr), bytes(wanted.daddr)
     found = []
     for key, entry in _originals(maps):
@@ -160,7 +152,7 @@ def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[FlowView
 
 
 def _originals(maps: MapSet) -> Iterator[tuple[Tuple, Conntrack]]:
-    for name in _FLOWS:
+    for name in FLOW_TABLES:
         for key, value in maps[name].items():
             if value[Conntrack.direction.offset] == Direction.LB_DIR_ORIGINAL:
                 yield Tuple.from_buffer_copy(key), Conntrack.from_buffer_copy(value)

@@ -11,17 +11,16 @@ long as there are any, and only its answer ends a reservation.
 """
 
 import logging
-import struct
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from ctypes import sizeof
 from errno import E2BIG, EEXIST
 from time import monotonic
 
 from ebpflb.dataplane.ctnetlink import Reply, replies
 from ebpflb.dataplane.enums import CtState, Direction, Hook
+from ebpflb.dataplane.flow_entries import KEY_SIZE, flow_key
 from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet
 from ebpflb.dataplane.settings import Ports, own_ports
-from ebpflb.dataplane.structs import Conntrack, Tuple
+from ebpflb.dataplane.structs import Conntrack
 from ebpflb.dataplane.uapi import Exist
 from ebpflb.errors import MapError
 from ebpflb.log import fields
@@ -33,9 +32,7 @@ PERIOD_SECONDS = 60.0
 
 # Entries of a table, and connections, that one step looks at: some milliseconds each.
 _CHUNK, _STEP = 8192, 512
-_KEY_SIZE, _HOOK = sizeof(Tuple), Conntrack.hook.offset
-# The end of struct lb_tuple.
-_PORTS = struct.Struct("!HHB3x")
+_HOOK = Conntrack.hook.offset
 # A time that no timeout reaches: neither expiry nor a new flow ends a reservation.
 _FOR_EVER = 1 << 62
 _VALUES = {
@@ -184,13 +181,9 @@ def _in_the_way(
     """The keys of those that arrive where replies to what we masquerade may arrive."""
     for each in some:
         if each.destination in addresses and any(a <= each.port <= b for a, b in ports):
-            yield Protocol(each.protocol), _key(each)
-
-
-def _key(reply: Reply) -> bytes:
-    addresses = reply.source + reply.destination
-    ends = _PORTS.pack(reply.source_port, reply.port, reply.protocol)
-    return addresses + ends
+            source, destination = (each.source, each.source_port), (each.destination, each.port)
+            protocol = Protocol(each.protocol)
+            yield protocol, flow_key(source, destination, protocol)
 
 
 def _reserved(chunk: Chunk, value_size: int) -> Iterator[bytes]:
@@ -198,7 +191,7 @@ def _reserved(chunk: Chunk, value_size: int) -> Iterator[bytes]:
     hooks = chunk.values[_HOOK::value_size]
     at = hooks.find(Hook.LB_HOOK_RESERVED)
     while at >= 0:
-        yield chunk.keys[at * _KEY_SIZE : (at + 1) * _KEY_SIZE]
+        yield chunk.keys[at * KEY_SIZE : (at + 1) * KEY_SIZE]
         at = hooks.find(Hook.LB_HOOK_RESERVED, at + 1)
 
 

@@ -15,15 +15,16 @@ from typing import NamedTuple
 from ebpflb.dataplane.enums import Direction
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.netns import visit_others
+from ebpflb.dataplane.picked import picked
 from ebpflb.dataplane.records import SERVING, USABLE, BackendRecord
 from ebpflb.dataplane.sock_diag import SockDiag
+from ebpflb.dataplane.structs import Socket
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, family_of
 
 # struct lb_socket_key: cookie, peer, port, protocol, direction.
 _KEY = Struct("!8s16sHBB4x")
-# Of struct lb_socket: backend, generation.
-_VALUE = Struct("=20xII12x")
+_VALUE = picked(Socket, backend="I", generation="I")
 
 
 class Ended(NamedTuple):
