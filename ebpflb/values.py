@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from ebpflb.address_text import is_ip, socket_address
+
 # Go's time.ParseDuration, in seconds.
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
@@ -47,7 +49,7 @@ def parse_bind_address(text: str) -> BindAddress | None:
         host = host[1:-1]
     elif ":" in host:
         raise ValueError("an IPv6 address stands in brackets, as in [::1]:10249")
-    if host and not _is_ip(host):
+    if host and not is_ip(host):
         raise ValueError("want an IP address before the port")
     return BindAddress(host, int(port))
 
@@ -240,17 +242,7 @@ def bind_address(default_port: int) -> Callable[[object], str]:
 def with_port(address: str, port: int) -> str:
     """Add a port to an IP address that has none; anything else stays as it is."""
     host, _, last = address.rpartition(":")
-    is_ambiguous = last.isdecimal() and _is_ip(host)
-    if not _is_ip(address) or is_ambiguous:
+    is_ambiguous = last.isdecimal() and is_ip(host)
+    if not is_ip(address) or is_ambiguous:
         return address
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-def _is_ip(host: str) -> bool:
-    from ipaddress import ip_address
-
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return socket_address(address, port)

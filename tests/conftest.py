@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """For every test: markers by folder, root where it is needed, and skips that cannot hide."""
 
+import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ pytest_plugins = ["tests.conformance.plugin"]
 # per example, because the machine may be busy.
 hypothesis.settings.register_profile("ebpflb", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("ebpflb")
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """For tests of what sets up logging: the process's own is restored."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, logging.raiseExceptions
+    yield
+    root.handlers[:], root.level, logging.raiseExceptions = before
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

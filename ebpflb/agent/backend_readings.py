@@ -4,11 +4,12 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from ebpflb.address_text import socket_address
 from ebpflb.agent.places import Place, Places
 from ebpflb.agent.running_sum import RunningSums
 from ebpflb.dataplane.sums import Sums
 from ebpflb.dataplane.traffic_counts import BackendPlace, TrafficCounts
-from ebpflb.model.address import Address, Family, family_of, format_address
+from ebpflb.model.address import Address, format_address
 from ebpflb.model.counts import Counts
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.reading import BackendReading, PortLabels
@@ -57,17 +58,11 @@ class BackendReadings:
         _, address, port = endpoint
         place = self._places.places().get(address, _NOWHERE)
         node = place.node or (self._places.own.node if local else "")
-        return BackendReading(
-            labels, _socket_text(address, port), node, place.zone, Counts(*total), active
-        )
+        backend = socket_address(format_address(address), port)
+        return BackendReading(labels, backend, node, place.zone, Counts(*total), active)
 
 
 def _each(found: TrafficCounts) -> Iterator[tuple[ServicePortName, BackendPlace]]:
     for service, backends in found.backends.items():
         for each in backends:
             yield service, each
-
-
-def _socket_text(address: Address, port: int) -> str:
-    text = format_address(address)
-    return f"[{text}]:{port}" if family_of(address) is Family.IPV6 else f"{text}:{port}"

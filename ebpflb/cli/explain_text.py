@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ebpflb.cli.render import socket_address, visible
+from ebpflb.address_text import socket_address
+from ebpflb.cli.render import visible
 
 _MOST = 5
 _WIDTH_OF_FILES = 100

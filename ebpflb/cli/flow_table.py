@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ebpflb.cli.render import size, socket_address
+from ebpflb.address_text import socket_address
+from ebpflb.cli.render import size
 
 _COLOURS = {"forwarded": "green", "refused": "yellow", "dropped": "red"}
 _HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "TOOK", "RTT", "WHY")

@@ -6,11 +6,11 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from ipaddress import ip_address
 from typing import Any
 
 import click
 
+from ebpflb.address_text import is_ip
 from ebpflb.cli.agent_socket import query_socket, query_socket_option, stream
 from ebpflb.cli.flow_table import FlowTable
 from ebpflb.cli.render import visible
@@ -76,7 +76,7 @@ def _parameters(given: Mapping[str, Any]) -> dict[str, str]:
     if given["service"]:
         found["service"] = _with_namespace(given["service"])
     for name in found.keys() & {"from", "to"}:
-        found[name] = found[name] if _is_address(found[name]) else _with_namespace(found[name])
+        found[name] = found[name] if is_ip(found[name]) else _with_namespace(found[name])
     return found | _extent(given)
 
 
@@ -92,14 +92,6 @@ def _extent(given: Mapping[str, Any]) -> dict[str, str]:
 
 def _with_namespace(name: str) -> str:
     return name if "/" in name else f"default/{name}"
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _show(lines: Iterator[bytes], output: str, *, follow: bool) -> None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebpflb.address_text import socket_address
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, columns, emit, output_option, size, socket_address
+from ebpflb.cli.render import Output, columns, emit, output_option, size
 from ebpflb.config import nearest
 
 if TYPE_CHECKING:

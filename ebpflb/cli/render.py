@@ -79,11 +79,6 @@ def columns(rows: Sequence[Sequence[object]]) -> Iterable[str]:
         yield "  ".join(cells).rstrip()
 
 
-def socket_address(address: str, port: int) -> str:
-    """10.0.0.1:80 or [fd00::1]:80."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def size(count: int) -> str:
     """A number of bytes in the unit that suits it."""
     amount, units = float(count), ["B", "KiB", "MiB", "GiB"]

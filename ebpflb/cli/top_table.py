@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ebpflb.cli.render import socket_address
+from ebpflb.address_text import socket_address
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -2,7 +2,6 @@
 """What of ours is attached where, read from the pinned links and from the devices' filters."""
 
 import contextlib
-import os
 import re
 import socket
 from collections.abc import Collection, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.clsact import Clsact
+from ebpflb.dataplane.descriptor import owned
 from ebpflb.dataplane.links import CGROUP_HOOKS, TcDirection
 from ebpflb.dataplane.netlink import Rtnetlink
 from ebpflb.dataplane.pins import Generation
@@ -63,7 +63,7 @@ def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
         except FileNotFoundError:
             # Its device went away since the directory was read.
             continue
-        with _opened(fd):
+        with owned(fd):
             link = libbpf.link_info(fd)
         if link.type == LinkType.CGROUP:
             identity = link.target.cgroup.cgroup_id
@@ -101,22 +101,14 @@ def pinned_programs(generation: Generation) -> frozenset[int]:
 
 
 def _program_id(path: Path) -> int:
-    with _opened(libbpf.obj_get(path)) as fd:
+    with owned(libbpf.obj_get(path)) as fd:
         return int(libbpf.prog_info(fd).id)
 
 
 def program_name(identity: int) -> str:
     """The kernel's name of a program, at most 15 characters; empty when it is gone. OSError."""
     try:
-        with _opened(libbpf.prog_by_id(identity)) as fd:
+        with owned(libbpf.prog_by_id(identity)) as fd:
             return str(libbpf.prog_info(fd).name.decode())
     except FileNotFoundError:
         return ""
-
-
-@contextlib.contextmanager
-def _opened(fd: int) -> Iterator[int]:
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.dataplane.links import Change, LoadedProgram, TcDirection
+from ebpflb.dataplane.links import Change, LoadedProgram, TcDirection, explained
 from ebpflb.dataplane.netlink import (
     NLM_F_CREATE,
     NLM_F_ECHO,
@@ -223,12 +223,6 @@ def _place(ifindex: int, direction: TcDirection) -> str:
     return f"device {ifindex}, clsact {direction}"
 
 
-@contextlib.contextmanager
-def _explained(place: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        advice = ""
-        if error.errno == errno.EINVAL:
-            advice = ": `tc filter show` may name a filter of another kind with our priority"
-        raise AttachError(f"{place}: {error.strerror}{advice}") from error
+def _explained(place: str) -> contextlib.AbstractContextManager[None]:
+    advice = "`tc filter show` may name a filter of another kind with our priority"
+    return explained(place, errno.EINVAL, advice)

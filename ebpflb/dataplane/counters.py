@@ -12,12 +12,11 @@ from ebpflb.dataplane.records import (
     USABLE,
     BackendRecord,
     DescRecord,
-    SocketAddress,
+    frontend_key_of,
     unpack_name,
 )
 from ebpflb.dataplane.structs import DropKey
 from ebpflb.dataplane.sums import sums
-from ebpflb.model.address import Protocol
 from ebpflb.model.counts import Counts
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName
@@ -55,7 +54,7 @@ def read_frontends(maps: MapSet) -> Iterator[FrontendCounts]:
         index = int.from_bytes(value, byteorder)
         desc = DescRecord.unpack(descs[current.word(index)])
         if desc.frontend == key and desc.service in names:
-            place = _key(key)
+            place = frontend_key_of(key)
             service = unpack_name(names[desc.service], place.protocol)
             yield FrontendCounts(place, service, Counts(*counted[index]))
 
@@ -68,7 +67,7 @@ def read_backends(maps: MapSet) -> Iterator[BackendCounts]:
         record = BackendRecord.unpack(value)
         usable = bool(record.flags & USABLE)
         if record.service in names and (usable or any(counted)):
-            place = _key(record.socket)
+            place = frontend_key_of(record.socket)
             service = unpack_name(names[record.service], place.protocol)
             yield BackendCounts(place, service, usable, Counts(*counted))
 
@@ -92,11 +91,6 @@ def sum_drops(drops: Mapping[tuple[DropReason, int], int]) -> Mapping[DropReason
     for (reason, _), count in drops.items():
         sums[reason] += count
     return sums
-
-
-def _key(socket: bytes) -> FrontendKey:
-    address, port, protocol = SocketAddress.unpack(socket)
-    return FrontendKey(address, port, Protocol(protocol))
 
 
 def _names(maps: MapSet) -> Mapping[int, bytes]:

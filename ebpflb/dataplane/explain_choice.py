@@ -3,6 +3,7 @@
 
 from typing import NamedTuple
 
+from ebpflb.address_text import socket_address
 from ebpflb.dataplane.enums import DropReason, IfEmpty
 from ebpflb.dataplane.explained import Candidate, Side
 from ebpflb.dataplane.lookups import Chosen, Lookups, Range, backend_key, seconds_since
@@ -52,12 +53,8 @@ def _affinity(
     recalled = lookups.affinity_recall(entry, desc.affinity_timeout, place)
     if recalled:
         address, port, _ = backend_key(recalled.record)
-        return recalled, f"stays with {_text(address, port)}, last used {age:.0f} s ago"
+        backend = socket_address(format_address(address), port)
+        return recalled, f"stays with {backend}, last used {age:.0f} s ago"
     if age >= desc.affinity_timeout:
         return None, f"the client's entry has ended, last used {age:.0f} s ago"
     return None, "the client's last endpoint may not be chosen any more"
-
-
-def _text(address: Address, port: int) -> str:
-    shown = format_address(address)
-    return f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"

@@ -22,11 +22,12 @@ from ebpflb.dataplane.records import (
     BackendRecord,
     DescRecord,
     SocketAddress,
+    frontend_key_of,
     unpack_name,
 )
 from ebpflb.dataplane.source_ranges import SourceRanges
 from ebpflb.model import plan
-from ebpflb.model.address import Protocol, family_of, format_address
+from ebpflb.model.address import family_of, format_address
 from ebpflb.model.counts import Counts
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 
@@ -142,7 +143,7 @@ class _Snapshot:
         return *self.name(desc), desc.type, family_of(desc.address), desc.frontend
 
     def frontend(self, desc: DescRecord) -> FrontendView:
-        key, name = _key(desc.frontend), self.name(desc)
+        key, name = frontend_key_of(desc.frontend), self.name(desc)
         counts = self._counts.get(key, _NO_COUNTS)
         return FrontendView(
             protocol=name.protocol.name,
@@ -179,7 +180,7 @@ class _Snapshot:
         return tuple(self._backend(index, record) for record, index in own)
 
     def _backend(self, index: int, record: BackendRecord) -> BackendView:
-        key = _key(record.socket)
+        key = frontend_key_of(record.socket)
         usable = bool(record.flags & USABLE)
         name = self._name(record.service, key.protocol)
         counts = self._backend_counts.get((name, key, usable), _NO_COUNTS)
@@ -202,11 +203,6 @@ class _Snapshot:
                 if is_same and not record.flags & USABLE:
                     draining[record.service].append(backend)
         return draining
-
-
-def _key(socket: bytes) -> plan.FrontendKey:
-    address, port, protocol = SocketAddress.unpack(socket)
-    return plan.FrontendKey(address, port, Protocol(protocol))
 
 
 def _policy(desc: DescRecord, flag: DescFlag) -> str:

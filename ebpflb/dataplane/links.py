@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from ebpflb.dataplane import libbpf, libc
+from ebpflb.dataplane.descriptor import owned
 from ebpflb.dataplane.programs import CGROUP_PROGRAMS
 from ebpflb.dataplane.uapi import AttachFlag, AttachType, LinkInfo, LinkType
 from ebpflb.errors import AttachError
@@ -104,7 +105,7 @@ def attach_cgroup(
     AttachError names directory and hook.
     """
     place = f"cgroup {cgroup}, {attach_type.name}"
-    with _explained(place), _owned(os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)) as target:
+    with _explained(place), owned(os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)) as target:
         if libc.filesystem_type(cgroup) != libc.CGROUP2_SUPER_MAGIC:
             raise AttachError(
                 f"{cgroup}: not a cgroup v2 directory: name one with --cgroup-root "
@@ -140,7 +141,7 @@ def detach(pin: Path) -> bool:
             link = libbpf.obj_get(pin)
         except FileNotFoundError:
             return False
-        with _owned(link):
+        with owned(link):
             libbpf.link_detach(link)
             pin.unlink()
     return True
@@ -153,7 +154,7 @@ def _attach(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
     except FileNotFoundError:
         _create(pin, program, hook)
         return Change.ATTACHED
-    with _owned(link):
+    with owned(link):
         found = libbpf.link_info(link)
         if not hook.carries(found):
             _replace_pin(pin, program, hook)
@@ -166,7 +167,7 @@ def _attach(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
 
 def _create(pin: Path, program: LoadedProgram, hook: _Hook) -> None:
     link = libbpf.link_create(program.fd, hook.target, hook.attach_type, hook.flags)
-    with _owned(link):
+    with owned(link):
         libbpf.obj_pin(link, pin)
 
 
@@ -180,20 +181,16 @@ def _unfinished(pin: Path) -> Path:
     return pin.with_name(f"{pin.name}_new")
 
 
-@contextlib.contextmanager
-def _owned(fd: int) -> Iterator[int]:
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _explained(place: str) -> contextlib.AbstractContextManager[None]:
+    advice = "run as root; `bpftool cgroup tree` shows a program attached exclusively"
+    return explained(place, errno.EPERM, advice)
 
 
 @contextlib.contextmanager
-def _explained(place: str) -> Iterator[None]:
+def explained(place: str, number: int, advice: str) -> Iterator[None]:
+    """Raise AttachError instead of OSError, with advice where that has this errno."""
     try:
         yield
     except OSError as error:
-        advice = ""
-        if error.errno == errno.EPERM:
-            advice = ": run as root; `bpftool cgroup tree` shows a program attached exclusively"
-        raise AttachError(f"{place}: {error.strerror}{advice}") from error
+        text = f"{error.strerror}: {advice}" if error.errno == number else error.strerror
+        raise AttachError(f"{place}: {text}") from error

@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.enums import AddrFlag, DescFlag, NetnsFlag, SettingFlag
 from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.records import USABLE, BackendRecord, DescRecord, SocketAddress, unpack_name
+from ebpflb.dataplane.records import (
+    USABLE,
+    BackendRecord,
+    DescRecord,
+    SocketAddress,
+    frontend_key_of,
+    unpack_name,
+)
 from ebpflb.dataplane.source_ranges import SourceRanges
 from ebpflb.dataplane.structs import (
     Addr,
@@ -21,7 +28,7 @@ from ebpflb.dataplane.structs import (
     ServiceNets,
     Settings,
 )
-from ebpflb.model.address import WILDCARD, Address, Family, Protocol, family_of
+from ebpflb.model.address import WILDCARD, Address, Family, family_of
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName
 from ebpflb.model.source_ranges import Prefixes
@@ -187,14 +194,12 @@ def seconds_since(moment: int) -> float:
 
 def frontend_key(desc: DescRecord) -> FrontendKey:
     """The frontend that a descriptor is of."""
-    address, port, protocol = SocketAddress.unpack(desc.frontend)
-    return FrontendKey(address, port, Protocol(protocol))
+    return frontend_key_of(desc.frontend)
 
 
 def backend_key(record: BackendRecord) -> FrontendKey:
     """Where a backend serves."""
-    address, port, protocol = SocketAddress.unpack(record.socket)
-    return FrontendKey(address, port, Protocol(protocol))
+    return frontend_key_of(record.socket)
 
 
 def _u32(value: int) -> bytes:

@@ -51,7 +51,25 @@ SPECS: Mapping[str, MapSpec] = {
 """All maps, in the default sizes."""
 
 
-class MemoryHash:
+class OneByOne:
+    """What a map makes of its other methods."""
+
+    def update_batch(self: BpfMap, elements: Sequence[tuple[bytes, bytes]]) -> None:
+        """See BpfMap."""
+        for key, value in elements:
+            self.update(key, value)
+
+    def delete_batch(self: BpfMap, keys: Sequence[bytes]) -> None:
+        """See BpfMap; refused as `delete()` is."""
+        for key in keys:
+            self.delete(key)
+
+    def items(self: BpfMap) -> Iterator[tuple[bytes, bytes]]:
+        """See BpfMap."""
+        return split_chunks(self)
+
+
+class MemoryHash(OneByOne):
     """A hash. One for LRU too: it refuses where the kernel forgets the oldest.
 
     And for a trie: it finds a key where the kernel finds the longest prefix of it. And for a ring
@@ -87,16 +105,6 @@ class MemoryHash:
         _check(self, "delete", key)
         return self._values.pop(key, None) is not None
 
-    def update_batch(self, elements: Sequence[tuple[bytes, bytes]]) -> None:
-        """See BpfMap."""
-        for key, value in elements:
-            self.update(key, value)
-
-    def delete_batch(self, keys: Sequence[bytes]) -> None:
-        """See BpfMap."""
-        for key in keys:
-            self.delete(key)
-
     def chunks(self, limit: int = 0) -> Iterator[Chunk]:
         """See BpfMap."""
         keys = iter(list(self._values))
@@ -105,12 +113,8 @@ class MemoryHash:
             values = b"".join(self._values[key] for key in left)
             yield Chunk(b"".join(left), values, len(left))
 
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """See BpfMap."""
-        return split_chunks(self)
 
-
-class MemoryArray:
+class MemoryArray(OneByOne):
     """An array, or a per-CPU array: all elements exist from the start and are zero."""
 
     def __init__(self, name: str, spec: MapSpec, cpus: int = 1) -> None:
@@ -141,16 +145,6 @@ class MemoryArray:
         _check(self, "delete", key)
         raise MapError(self.name, "delete", EINVAL)
 
-    def update_batch(self, elements: Sequence[tuple[bytes, bytes]]) -> None:
-        """See BpfMap."""
-        for key, value in elements:
-            self.update(key, value)
-
-    def delete_batch(self, keys: Sequence[bytes]) -> None:
-        """Refused, as `delete()`."""
-        for key in keys:
-            self.delete(key)
-
     def chunks(self, limit: int = 0) -> Iterator[Chunk]:
         """See BpfMap."""
         step = limit or _QUICK
@@ -159,10 +153,6 @@ class MemoryArray:
             keys = array("I", range(first, first + size)).tobytes()
             values = self._values[first * self.value_size : (first + size) * self.value_size]
             yield Chunk(keys, bytes(values), size)
-
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """See BpfMap."""
-        return split_chunks(self)
 
 
 def memory_maps(sizes: Mapping[str, int] | None = None, *, cpus: int = 2) -> MapSet:

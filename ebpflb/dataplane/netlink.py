@@ -13,7 +13,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from types import TracebackType
 from typing import NamedTuple, Self
 
 
@@ -108,12 +107,7 @@ class Netlink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ebpflb.dataplane import libc
+from ebpflb.dataplane.descriptor import owned
 from ebpflb.dataplane.devices import Device
 from ebpflb.dataplane.netlink import Rtm, Rtnetlink, attribute, attributes
 from ebpflb.errors import ProbeError
@@ -233,10 +234,5 @@ def _cookies_inside(places: set[_Place]) -> dict[_Place, int]:
     return cookies
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _opened(path: Path) -> contextlib.AbstractContextManager[int]:
+    return owned(os.open(path, os.O_RDONLY | os.O_CLOEXEC))

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 from ebpflb.dataplane import enums
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
-from ebpflb.model.plan import Backend, Choice, Frontend, FrontendType, IfEmpty
+from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 
 _SOCKET = Struct("!16sHBx")
@@ -54,6 +54,12 @@ class SocketAddress(NamedTuple):
     def unpack(cls, value: bytes) -> Self:
         """Of the first 20 bytes of `value`."""
         return cls(*_SOCKET.unpack_from(value))
+
+
+def frontend_key_of(socket: bytes) -> FrontendKey:
+    """Of a key in lb_frontends, or of a backend its own address."""
+    address, port, protocol = SocketAddress.unpack(socket)
+    return FrontendKey(address, port, Protocol(protocol))
 
 
 class BackendRecord(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ebpflb.dataplane.enums import FrontendType
 from ebpflb.dataplane.lookups import Lookups, frontend_key
 from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.records import SocketAddress, unpack_name
+from ebpflb.dataplane.records import frontend_key_of, unpack_name
 from ebpflb.model.address import Protocol, family_of
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServiceName
@@ -35,8 +35,7 @@ def cluster_ips(lookups: Lookups, name: ServiceName) -> list[ClusterIp]:
         if unpack_name(value, Protocol.TCP)[:2] == tuple(name)
     }
     for key, _ in lookups.maps["lb_frontends"].items() if own else ():
-        address, port, protocol = SocketAddress.unpack(key)
-        desc = lookups.frontend_lookup(FrontendKey(address, port, Protocol(protocol)))
+        desc = lookups.frontend_lookup(frontend_key_of(key))
         if desc and desc.service in own and desc.type == FrontendType.LB_CLUSTER_IP:
             port_name = lookups.name_of(desc)
             found.append(ClusterIp(frontend_key(desc), port_name.port if port_name else ""))

@@ -80,9 +80,14 @@ def attached(
 
 
 @pytest.fixture
-def wired(attached: None, datapath: Datapath, node: Node) -> None:
-    """Programs at the devices, and the node's addresses in the maps."""
+def addresses(datapath: Datapath, node: Node) -> None:
+    """The node's addresses in the maps."""
     node_addresses(datapath, node)
+
+
+@pytest.fixture
+def wired(attached: None, addresses: None) -> None:
+    """Programs at the devices, and the node's addresses in the maps."""
 
 
 def _way_to_attach(clsact: Clsact) -> Callable[[int, int, TcDirection], Callable[[], object]]:

@@ -16,11 +16,12 @@ from tests.bpf.services import (
     cluster_ip,
     external_ip,
     local_backend,
-    node_addresses,
     node_port,
     pod,
     remote_backend,
 )
+
+pytestmark = pytest.mark.usefixtures("addresses")
 
 # The pod of the test node whose device has a neighbour, as a backend of another pod.
 OTHER_POD_PORT = 50000
@@ -32,11 +33,6 @@ def of_external_ip(datapath: Datapath, kind: Kind, backends: list[int]) -> End:
 
 
 MAKES = pytest.mark.parametrize("make", [cluster_ip, node_port, of_external_ip])
-
-
-@pytest.fixture(autouse=True)
-def addresses(datapath: Datapath, node: Node) -> None:
-    node_addresses(datapath, node)
 
 
 def masqueraded(datapath: Datapath, kind: Kind, make: Make, backend: int) -> End:

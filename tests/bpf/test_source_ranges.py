@@ -17,20 +17,16 @@ from tests.bpf.services import (
     client,
     cluster_ip,
     local_backend,
-    node_addresses,
     node_port,
     pod,
     remote_backend,
 )
 
+pytestmark = pytest.mark.usefixtures("addresses")
+
 # So many bits of the address of a range come after those of its id and of an IPv4 prefix.
 ID_BITS, BEFORE = 32, {4: 96, 6: 0}
 NOT_FOR_THEM = DropReason.LB_DROP_SOURCE_RANGE
-
-
-@pytest.fixture(autouse=True)
-def addresses(datapath: Datapath, node: Node) -> None:
-    node_addresses(datapath, node)
 
 
 def allow(datapath: Datapath, *ranges: str, under: int = 1) -> None:

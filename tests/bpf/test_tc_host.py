@@ -14,15 +14,11 @@ from tests.bpf.services import (
     cluster_ip,
     external_ip,
     local_backend,
-    node_addresses,
     node_port,
     remote_backend,
 )
 
-
-@pytest.fixture(autouse=True)
-def addresses(datapath: Datapath, node: Node) -> None:
-    node_addresses(datapath, node)
+pytestmark = pytest.mark.usefixtures("addresses")
 
 
 def arrive(datapath: Datapath, node: Node, packet):

@@ -6,15 +6,9 @@ import pytest
 
 from ebpflb.log import fields, set_up
 
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
 LOG = logging.getLogger("ebpflb.part")
-
-
-@pytest.fixture(autouse=True)
-def _as_before():
-    root = logging.getLogger()
-    before = root.handlers[:], root.level, logging.raiseExceptions
-    yield
-    root.handlers[:], root.level, logging.raiseExceptions = before
 
 
 def written(capsys):

@@ -3,7 +3,6 @@
 
 import http.client
 import json
-import logging
 import os
 import signal
 import socket
@@ -52,14 +51,11 @@ class Node(MemoryNode):
 
 
 @pytest.fixture
-def node(monkeypatch):
+def node(monkeypatch, logging_as_before):
     made = Node(None)
     monkeypatch.setattr(process, "Kernel", lambda _settings: made)
     monkeypatch.setattr(measuring, "settle", lambda: None)
-    root = logging.getLogger()
-    before = root.handlers[:], root.level, logging.raiseExceptions
-    yield made
-    root.handlers[:], root.level, logging.raiseExceptions = before
+    return made
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from enum import StrEnum
 import pytest
 import yaml
 
-from ebpflb.cli.render import columns, emit, size, socket_address, visible
+from ebpflb.cli.render import columns, emit, size, visible
 
 
 class Colour(StrEnum):
@@ -68,8 +68,3 @@ def test_a_header_alone():
 )
 def test_sizes(count, text):
     assert size(count) == text
-
-
-def test_addresses_of_sockets():
-    assert socket_address("10.0.0.1", 80) == "10.0.0.1:80"
-    assert socket_address("fd00::1", 80) == "[fd00::1]:80"

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import logging
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,13 @@ KUBEADM = Path(__file__).parent.parent / "kube_proxy/kubeadm.yaml"
 
 
 @pytest.fixture
-def given(monkeypatch):
+def given(monkeypatch, logging_as_before):
     """What the agent was given; the test's own process is left as it is."""
     found: list[Settings] = []
     monkeypatch.setattr(process, "run", found.append)
     for option in OPTIONS:
         monkeypatch.delenv(option.variable, raising=False)
-    root = logging.getLogger()
-    before = root.handlers[:], root.level, logging.raiseExceptions
-    yield found
-    root.handlers[:], root.level, logging.raiseExceptions = before
+    return found
 
 
 @pytest.fixture

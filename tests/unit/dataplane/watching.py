@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory maps that are inspected after every single write, and that can fail at any of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet
+from ebpflb.dataplane.memory import OneByOne
 from ebpflb.dataplane.structs import Desc
 from ebpflb.dataplane.uapi import Exist
 from ebpflb.model.plan import FrontendKey
@@ -31,7 +32,7 @@ class CrashError(Exception):
     """The agent dies here."""
 
 
-class WatchedMap:
+class WatchedMap(OneByOne):
     """A map that reports every write, of a batch one by one."""
 
     def __init__(self, inner: BpfMap, before: Callable[[str], None], after: Callable[[], None]):
@@ -54,19 +55,8 @@ class WatchedMap:
         self._after()
         return found
 
-    def update_batch(self, elements: Sequence[tuple[bytes, bytes]]) -> None:
-        for key, value in elements:
-            self.update(key, value)
-
-    def delete_batch(self, keys: Sequence[bytes]) -> None:
-        for key in keys:
-            self.delete(key)
-
     def chunks(self, limit: int = 0) -> Iterator[Chunk]:
         return self._inner.chunks(limit)
-
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        return self._inner.items()
 
 
 class Watch:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The load against servers that behave and servers that do not."""
 
-import contextlib
 import itertools
 import signal
 import socket
@@ -17,6 +16,7 @@ from ebpflb.errors import EbpflbError
 from ebpflb.lab import load
 from ebpflb.lab.load import Connection, Load, LoadOptions, parse_output, summarize
 from ebpflb.lab.traffic import LoadRun
+from tests.unit.lab.serving import serving
 
 
 def answer(sock):
@@ -42,29 +42,6 @@ def break_off(sock):
 def reset(sock):
     sock.recv(64)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-
-
-@contextlib.contextmanager
-def serving(serve):
-    """A TCP server on loopback that gives each connection to `serve`; yields its port."""
-    with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
-
-        def one(sock):
-            with sock, contextlib.suppress(OSError):
-                serve(sock)
-
-        def accept():
-            with contextlib.suppress(OSError):
-                while True:
-                    threading.Thread(target=one, args=(server.accept()[0],), daemon=True).start()
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield server.getsockname()[1]
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
-            thread.join()
 
 
 def run(port, **options):

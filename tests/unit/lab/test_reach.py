@@ -8,6 +8,7 @@ import pytest
 
 from ebpflb.errors import ProbeError
 from ebpflb.lab.reach import Path, wait_reachable
+from tests.unit.lab.serving import serving
 
 
 @dataclass(frozen=True)
@@ -20,24 +21,12 @@ class Here:
         return contextlib.nullcontext()
 
 
-@contextlib.contextmanager
 def a_pod(answer=b"pod-1-1\n"):
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    def serve(sock):
+        sock.recv(64)
+        sock.sendall(answer)
 
-        def serve():
-            with contextlib.suppress(OSError):
-                while True:
-                    with server.accept()[0] as sock:
-                        sock.recv(64)
-                        sock.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield server.getsockname()[1]
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    return serving(serve)
 
 
 def test_paths_that_work_end_the_wait():

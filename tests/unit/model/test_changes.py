@@ -23,19 +23,11 @@ from tests.builders import (
     service,
     service_port,
 )
+from tests.unit.model.known import known
 
 T = TypeVar("T")
 
 WEB, SHOP = ServiceName("default", "web"), ServiceName("default", "shop")
-
-
-def known(*items: ApiObject) -> Changes:
-    """Changes that were told these objects, and asked."""
-    changes = Changes(NODE)
-    for item in items:
-        changes.set(item)
-    changes.take()
-    return changes
 
 
 def shop(cluster_ip: str = "10.96.0.20", **fields: object) -> Service:

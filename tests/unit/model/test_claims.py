@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from ebpflb.model.changes import ApiObject, Changes, Conflict, key_of
+from ebpflb.model.changes import Changes, Conflict, key_of
 from ebpflb.model.plan import frontend_keys
 from ebpflb.model.service import Service, ServiceName
-from tests.builders import NODE, service, service_port
+from tests.builders import service, service_port
+from tests.unit.model.known import known
 
 A, B = ServiceName("default", "a"), ServiceName("default", "b")
 OLD, YOUNG, YOUNGEST = "2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z", "2025-01-01T00:00:00Z"
@@ -18,15 +19,6 @@ OLD, YOUNG, YOUNGEST = "2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z", "2025-01-
 def aged(name: str, created: str, cluster_ip: str = "10.96.0.10") -> Service:
     """A Service that wants the same frontend as all others here."""
     return replace(service(name, service_port(cluster_ip)), created=created)
-
-
-def known(*items: ApiObject) -> Changes:
-    """Changes that were told these objects, and asked."""
-    changes = Changes(NODE)
-    for item in items:
-        changes.set(item)
-    changes.take()
-    return changes
 
 
 def owner(changes: Changes) -> ServiceName:

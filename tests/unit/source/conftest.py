@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that are stopped at the end of a test."""
+"""Sources and watches that are stopped at the end of a test."""
 
 import queue
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from ebpflb.source.directory import DirectorySource
 from ebpflb.source.event import SourceEvent
+from ebpflb.source.watch import Watch
 
 
 class Events:
@@ -38,3 +40,20 @@ def start() -> Iterator[Start]:
     yield start_source
     for source in sources:
         source.stop()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory with one manifest."""
+    path = tmp_path / "manifests"
+    path.mkdir()
+    (path / "web.yaml").write_text("old")
+    return path
+
+
+@pytest.fixture
+def watch(home: Path) -> Iterator[Watch]:
+    """A watch that follows that directory."""
+    with closing(Watch(str(home))) as found:
+        found.follow()
+        yield found

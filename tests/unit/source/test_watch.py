@@ -3,7 +3,6 @@
 
 import errno
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,23 +12,6 @@ from inotify_simple import Event, INotify, flags
 from ebpflb.source.watch import Touched, Watch, is_manifest
 
 NOTHING = Touched()
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A directory with one manifest."""
-    path = tmp_path / "manifests"
-    path.mkdir()
-    (path / "web.yaml").write_text("old")
-    return path
-
-
-@pytest.fixture
-def watch(home: Path) -> Iterator[Watch]:
-    """A watch that follows that directory."""
-    with closing(Watch(str(home))) as found:
-        found.follow()
-        yield found
 
 
 def changed(*names: str) -> Touched:

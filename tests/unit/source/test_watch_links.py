@@ -13,23 +13,6 @@ NOTHING = Touched()
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A directory with one manifest."""
-    path = tmp_path / "manifests"
-    path.mkdir()
-    (path / "web.yaml").write_text("old")
-    return path
-
-
-@pytest.fixture
-def watch(home: Path) -> Iterator[Watch]:
-    """A watch that follows that directory."""
-    with closing(Watch(str(home))) as found:
-        found.follow()
-        yield found
-
-
-@pytest.fixture
 def file_watch(home: Path) -> Iterator[Watch]:
     """A watch that follows the one manifest."""
     with closing(Watch(str(home / "web.yaml"))) as found:

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that knows some objects."""
+
+from ebpflb.model.changes import ApiObject, Changes
+from tests.builders import NODE
+
+
+def known(*items: ApiObject) -> Changes:
+    """Changes that were told these objects, and asked."""
+    changes = Changes(NODE)
+    for item in items:
+        changes.set(item)
+    changes.take()
+    return changes
