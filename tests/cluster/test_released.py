@@ -69,11 +69,16 @@ def loads(cluster: Cluster, service: str, seconds: float) -> list[Load]:
     ]
 
 
-def finish(running: list[Load], *, at_once: bool = True) -> int:
+def finish(cluster: Cluster, running: list[Load], *, at_once: bool = True) -> int:
     """How many connections were made, none of which failed."""
     results = [load.stop() if at_once else load.finish() for load in running]
-    assert [result["failures"] for result in results] == [{} for _ in results]
+    assert [result["failures"] for result in results] == [{} for _ in results], happened(cluster)
     return sum(result["requests"] for result in results)
+
+
+def happened(cluster: Cluster) -> str:
+    """What the API tells of pods and nodes, the oldest first."""
+    return cluster.kubectl("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp")
 
 
 def sees_both(place: Place, url: str) -> bool:
@@ -112,7 +117,7 @@ def test_a_rolling_update_loses_no_connection(cluster: Cluster):
     cluster.kubectl("-n", SPACE, "rollout", "restart", "deployment/rolling")
     cluster.kubectl("-n", SPACE, "rollout", "status", "deployment/rolling", "--timeout=100s")
     assert all(load.process.poll() is None for load in running)
-    assert finish(running, at_once=False) >= ENOUGH
+    assert finish(cluster, running, at_once=False) >= ENOUGH
     cluster.kubectl("-n", SPACE, "delete", "deployment/rolling", "service/rolling")
 
 
@@ -126,7 +131,7 @@ def test_an_outage_of_the_api_loses_no_connection(cluster: Cluster):
     url = f"http://{cluster_ip(cluster, 'late')}"
     for node in cluster.nodes:
         wait_until(lambda: workloads.ask(node, url), "what was made after it", CONVERGED_SECONDS)  # noqa: B023
-    finish(running)
+    finish(cluster, running)
 
 
 def by_hand(name: str, address: str) -> list[dict[str, Any]]:
@@ -149,7 +154,7 @@ def test_an_upgrade_with_another_value_loses_no_connection(cluster: Cluster):
     wanted = release.values(cluster, config={"verbosity": 1}, updateStrategy={"maxUnavailable": 1})
     release.deploy(cluster, "upgrade", wanted)
     assert all(load.process.poll() is None for load in running)
-    finish(running)
+    finish(cluster, running)
 
 
 def test_an_upgrade_with_another_map_layout_loses_no_connection(cluster: Cluster, tmp_path: Path):
@@ -160,7 +165,7 @@ def test_an_upgrade_with_another_map_layout_loses_no_connection(cluster: Cluster
     release.deploy(cluster, "upgrade", wanted)
     wait_until(lambda: not before & generations(cluster), "another generation everywhere", 90)
     assert all(load.process.poll() is None for load in running)
-    finish(running)
+    finish(cluster, running)
 
 
 def other_layout(archive: Path) -> Path:
