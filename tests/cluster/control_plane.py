@@ -175,6 +175,8 @@ class ControlPlane:
                 f"--root-ca-file={own.ca}",
                 "--leader-elect=false",
                 "--allocate-node-cidrs=false",
+                # By default the end of an API outage makes all nodes, and so all pods, not ready.
+                "--node-monitor-grace-period=600s",
             ],
         )
         self.place.start(
