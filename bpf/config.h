@@ -74,7 +74,9 @@
 
 /* Random SNAT ports tried before a packet is dropped with LB_DROP_SNAT_PORTS. */
 #define LB_SNAT_ATTEMPTS 16
-/* How many of them, the last ones, may take the port of one that has just ended or never began. */
+/* How many of them, the first ones, pass over the port of a flow that has only just ended. */
+#define LB_SNAT_CHOOSY_ATTEMPTS 4
+/* How many of them, the last ones, may take the port of a flow that never began. */
 #define LB_SNAT_LAST_RESORTS 4
 
 /* ICMP errors that each CPU sends in a second, as many as the kernel's icmp_msgs_per_sec. */

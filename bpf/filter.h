@@ -21,13 +21,14 @@ static __always_inline int lb_filter_index(__be32 address, __be16 port)
 	return (bpf_ntohl(address) & 0xffff) ^ bpf_ntohs(port);
 }
 
-static __always_inline void lb_filter_add(const struct lb_tuple *reply)
+/* hook: where the reply is reversed. */
+static __always_inline void lb_filter_add(const struct lb_tuple *reply, __u8 hook)
 {
 	int index = lb_filter_index(reply->saddr.word[3], reply->sport);
-	__u8 *is_set = lb_reply_filter.lookup(&index);
+	struct lb_reply_ends *ends = lb_reply_filter.lookup(&index);
 
-	if (is_set)
-		*is_set = 1;
+	if (ends)
+		ends->hooks[hook % sizeof(ends->hooks)] = 1;
 }
 
 /* Two bytes of the IP packet at offset4 or offset6. Returns 0 when they are not in reach. */
@@ -73,10 +74,10 @@ static __always_inline int lb_filter_is_plain(struct __sk_buff *skb, int l2)
 	       !(end & bpf_htons(LB_IPV4_FRAGMENT));
 }
 
-static __always_inline int lb_filter_may_be_reply(struct __sk_buff *skb, int l2)
+static __always_inline int lb_filter_may_be_reply(struct __sk_buff *skb, int l2, int hook)
 {
+	struct lb_reply_ends *ends;
 	__be16 end, port;
-	__u8 *is_set;
 	int index;
 
 	if (!lb_filter_peek(skb, l2, sizeof(struct iphdr), sizeof(struct ipv6hdr), &port) ||
@@ -84,9 +85,9 @@ static __always_inline int lb_filter_may_be_reply(struct __sk_buff *skb, int l2)
 			    offsetof(struct ipv6hdr, saddr) + 14, &end))
 		return 1;
 	index = bpf_ntohs(end) ^ bpf_ntohs(port);
-	is_set = lb_reply_filter.lookup(&index);
-	return (is_set && *is_set) || lb_filter_may_be_error(skb, l2, port) ||
-	       !lb_filter_is_plain(skb, l2);
+	ends = lb_reply_filter.lookup(&index);
+	return (ends && (ends->hooks[hook] | ends->hooks[LB_HOOK_RESERVED])) ||
+	       lb_filter_may_be_error(skb, l2, port) || !lb_filter_is_plain(skb, l2);
 }
 
 /* enum lb_addr_flag of all that the end of an address, or a port, may stand for. */
@@ -99,17 +100,17 @@ static __always_inline int lb_filter_flags(__be16 end)
 }
 
 /* Of what comes to a node, NodePorts are ours, and the replies to what was masqueraded. */
-static __always_inline int lb_filter_may_be_for_node(struct __sk_buff *skb, int l2)
+static __always_inline int lb_filter_may_be_for_node(struct __sk_buff *skb, int l2, int hook)
 {
 	__be16 port;
 
 	if (!lb_filter_peek(skb, l2, sizeof(struct iphdr) + offsetof(struct udphdr, dest),
 			    sizeof(struct ipv6hdr) + offsetof(struct udphdr, dest), &port))
 		return 1;
-	return lb_filter_flags(port) & LB_ADDR_NODE_PORT || lb_filter_may_be_reply(skb, l2);
+	return lb_filter_flags(port) & LB_ADDR_NODE_PORT || lb_filter_may_be_reply(skb, l2, hook);
 }
 
-static __always_inline int lb_filter_may_be_request(struct __sk_buff *skb, int l2)
+static __always_inline int lb_filter_may_be_request(struct __sk_buff *skb, int l2, int hook)
 {
 	__be16 end;
 	int flags;
@@ -120,7 +121,7 @@ static __always_inline int lb_filter_may_be_request(struct __sk_buff *skb, int l
 	flags = lb_filter_flags(end);
 	if (flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL))
 		return 1;
-	return flags & LB_ADDR_NODE && lb_filter_may_be_for_node(skb, l2);
+	return flags & LB_ADDR_NODE && lb_filter_may_be_for_node(skb, l2, hook);
 }
 
 #endif

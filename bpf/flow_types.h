@@ -80,6 +80,14 @@ struct lb_conntrack {
 	__u8 pad;
 };
 
+/*
+ * Whether replies of flows may come from these ends, by the enum lb_hook where they are reversed;
+ * RESERVED: at any of them, of flows from before they were told apart. Not bits: two CPUs may write.
+ */
+struct lb_reply_ends {
+	__u8 hooks[8];
+};
+
 /* What the first fragment of a datagram had. created: CLOCK_MONOTONIC, ns. */
 struct lb_fragment {
 	__u64 created;

@@ -59,7 +59,7 @@ LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_short, LB_MAX_CT_
 /* Addresses, protocol and identification (in place of the ports) -> ports. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_fragment, lb_fragments, LB_MAX_FRAGMENTS);
 /* Ends of source address and port -> whether replies of flows may have them. */
-LB_MAP("array", int, __u8, lb_reply_filter, LB_FILTER_SIZE);
+LB_MAP("array", int, struct lb_reply_ends, lb_reply_filter, LB_FILTER_SIZE);
 /* Ends of address and port -> whether sockets may have been translated to that. */
 LB_MAP("array", int, __u8, lb_peer_filter, LB_FILTER_SIZE);
 /* What a socket was translated to, and back. */

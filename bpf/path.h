@@ -195,7 +195,7 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 	struct lb_packet pkt;
 	int verdict;
 
-	if (!lb_filter_may_be_request(skb, l2))
+	if (!lb_filter_may_be_request(skb, l2, place->hook))
 		return TC_ACT_UNSPEC;
 	verdict = lb_known(skb, &pkt, place->hook, &fib, l2);
 	if (!verdict)
@@ -215,7 +215,8 @@ static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_pl
 		lb_count_drop_at(skb->ifindex, LB_DROP_UNUSED_ADDRESS);
 		return TC_ACT_SHOT;
 	}
-	if (!(is_own && lb_filter_may_be_request(skb, l2)) && !lb_filter_may_be_reply(skb, l2))
+	if (!(is_own && lb_filter_may_be_request(skb, l2, place->hook)) &&
+	    !lb_filter_may_be_reply(skb, l2, place->hook))
 		return TC_ACT_UNSPEC;
 	verdict = lb_known(skb, &pkt, place->hook, &fib, l2);
 	if (!verdict && is_own)

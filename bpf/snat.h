@@ -29,12 +29,15 @@ static __always_inline __u16 lb_snat_random_port(const struct lb_settings *setti
 
 /*
  * Gives the reply tuple to the entry, if nobody has it. Returns 0 when that worked; else old is who
- * has it, or NULL. Nobody looks into lb_ct_short before: inserting fails where an entry is.
+ * has it, or NULL. Inserting fails where an entry is, so lb_ct_short need not be asked before; where
+ * that is likely, crowded, it is asked, because an insert that fails costs ten times as much.
  */
 static __always_inline int lb_snat_claim(struct lb_tuple *reply, struct lb_conntrack *entry,
-					 struct lb_conntrack **old)
+					 struct lb_conntrack **old, int crowded)
 {
-	*old = reply->proto == IPPROTO_UDP ? NULL : lb_conntrack.lookup(reply);
+	*old = crowded ? lb_ct_short.lookup(reply) : NULL;
+	if (!*old && reply->proto != IPPROTO_UDP)
+		*old = lb_conntrack.lookup(reply);
 	if (*old)
 		return -1;
 	if (!lb_ct_short.insert(reply, entry))
@@ -83,15 +86,16 @@ static __always_inline int lb_snat_pick(struct lb_packet *pkt, struct lb_tuple *
 					const struct lb_settings *settings)
 {
 	__u64 now = entry->created;
-	int is_last;
 
 	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
-		is_last = i >= LB_SNAT_ATTEMPTS - LB_SNAT_LAST_RESORTS;
 		reply->dport = bpf_htons(lb_snat_random_port(settings));
-		if (!lb_snat_claim(reply, entry, old))
+		if (!lb_snat_claim(reply, entry, old, i > 0))
 			return 0;
-		if (*old && (lb_snat_has_ended(reply, *old, settings, now, !is_last) ||
-			     (is_last && lb_snat_is_abandoned(pkt, reply, *old, now))))
+		if (*old &&
+		    lb_snat_has_ended(reply, *old, settings, now, i < LB_SNAT_CHOOSY_ATTEMPTS))
+			return -1;
+		if (*old && i >= LB_SNAT_ATTEMPTS - LB_SNAT_LAST_RESORTS &&
+		    lb_snat_is_abandoned(pkt, reply, *old, now))
 			return -1;
 	}
 	*old = NULL;
@@ -103,7 +107,7 @@ static __always_inline int lb_snat_keep(struct lb_tuple *reply, struct lb_conntr
 					struct lb_conntrack **old,
 					const struct lb_settings *settings)
 {
-	if (!lb_snat_claim(reply, entry, old))
+	if (!lb_snat_claim(reply, entry, old, 0))
 		return 0;
 	if (*old && !lb_tuple_is_equal(&(*old)->to, &entry->to) &&
 	    !lb_snat_has_ended(reply, *old, settings, entry->created, 0))
@@ -171,7 +175,7 @@ static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_
 		lb_ct_short.delete(&reply);
 		return -LB_DROP_CONNTRACK_FULL;
 	}
-	lb_filter_add(&reply);
+	lb_filter_add(&reply, flow->reply_hook);
 	return LB_NEXT;
 }
 

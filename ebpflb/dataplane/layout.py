@@ -53,7 +53,7 @@ FLOW_MAPS: Mapping[str, MapSpec] = {
     "lb_conntrack": MapSpec(structs.Tuple, structs.Conntrack, "conntrack"),
     "lb_ct_short": MapSpec(structs.Tuple, structs.Conntrack, "ct_short"),
     "lb_fragments": MapSpec(structs.Tuple, structs.Fragment, _FRAGMENTS),
-    "lb_reply_filter": MapSpec(u32, u8, FILTER_SIZE),
+    "lb_reply_filter": MapSpec(u32, structs.ReplyEnds, FILTER_SIZE),
     "lb_peer_filter": MapSpec(u32, u8, FILTER_SIZE),
     "lb_sockets": MapSpec(structs.SocketKey, structs.Socket, "sockets"),
     "lb_affinity": MapSpec(structs.AffinityKey, structs.Affinity, "affinity"),

@@ -194,6 +194,12 @@ class Conntrack(Struct):
         return int(self.state) | int(self.peer_state)
 
 
+class ReplyEnds(Struct):
+    """struct lb_reply_ends."""
+
+    _fields_ = [("hooks", u8 * 8)]
+
+
 class Fragment(Struct):
     """struct lb_fragment."""
 
@@ -348,6 +354,7 @@ STRUCTS: dict[str, type[Struct]] = {
     "lb_service_nets": ServiceNets,
     "lb_tuple": Tuple,
     "lb_conntrack": Conntrack,
+    "lb_reply_ends": ReplyEnds,
     "lb_fragment": Fragment,
     "lb_socket_key": SocketKey,
     "lb_socket": Socket,

@@ -97,7 +97,7 @@ def _copy(old: MapSet, new: MapSet, names: set[str], *, missing_only: bool = Fal
 
 def _add_missing(target: BpfMap, elements: Iterable[tuple[bytes, bytes]]) -> None:
     for key, value in elements:
-        if target.lookup(key) is None:
+        if any(value) and not any(target.lookup(key) or b""):
             target.update(key, value, exist=Exist.ANY)
 
 

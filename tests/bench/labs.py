@@ -17,7 +17,7 @@ from tests.bench import agent, load, manifests
 from tests.bench.load import Goal
 
 # The Service of the pod on the first node and on the second: ClusterIP and NodePort.
-CLUSTER_IPS = ("10.67.0.1", "10.67.0.2")
+CLUSTER_IPS = ("10.67.200.1", "10.67.200.2")
 NODE_PORTS = (31001, 31002)
 
 NODES = ("node1", "node2")

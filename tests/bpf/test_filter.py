@@ -3,7 +3,7 @@
 
 import pytest
 
-from ebpflb.dataplane.enums import AddrFlag
+from ebpflb.dataplane.enums import AddrFlag, Hook
 from tests.bpf.datapath import FILTERS, Datapath, assert_untouched
 from tests.bpf.node import Node
 from tests.bpf.packets import End, Kind, assert_same, changed
@@ -80,3 +80,27 @@ def test_the_wildcard_of_a_node_port_is_no_address_of_packets(datapath: Datapath
     )
     port = node_port(datapath, kind, [index]).port
     assert_untouched(datapath, "lb_pod_ingress", kind.frame(pod(kind), End(wildcard, port)))
+
+
+def test_a_backend_of_outside_traffic_is_looked_at_only_where_that_is_reversed(
+    datapath: Datapath, node: Node, kind: Kind
+):
+    node_addresses(datapath, node)
+    _, index = local_backend(datapath, kind)
+    client, frontend = End(kind.net.client, CLIENT_PORT), node_port(datapath, kind, [index])
+    ifindex = node.uplink.ifindex
+    datapath.run("lb_host_ingress", kind.frame(client, frontend), ifindex=ifindex)
+    ends = [each for each in datapath.maps["lb_reply_filter"].items() if any(each[1])]
+    ((_, hooks),) = ends
+    assert [hook for hook, is_set in enumerate(hooks) if is_set] == [Hook.LB_HOOK_HOST_EGRESS]
+
+
+def test_what_an_earlier_version_has_set_counts_at_every_hook(datapath: Datapath, kind: Kind):
+    backend, index = remote_backend(datapath, kind)
+    frontend = cluster_ip(datapath, kind, [index])
+    datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend))
+    filter_map = datapath.maps["lb_reply_filter"]
+    ((key, value),) = [each for each in filter_map.items() if any(each[1])]
+    filter_map.update(key, b"\1".ljust(len(value), b"\0"))
+    reply = kind.frame(backend, pod(kind), "SA")
+    assert_same(datapath.run("lb_pod_egress", reply).packet, changed(reply, source=frontend))

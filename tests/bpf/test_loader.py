@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import libbpf, loader, pins, structs, takeover
+from ebpflb.dataplane import layout, libbpf, loader, pins, structs, takeover
 from ebpflb.dataplane.enums import AddrFlag
 from ebpflb.dataplane.layout import COUNT_MAPS, FLOW_MAPS, MAPS, NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.loader import Loader, pinned_sizes
@@ -262,6 +262,26 @@ def test_what_the_new_programs_wrote_is_not_overwritten(root: Pins):
     new.update(flow(1), b"2" * old.value_size)
     finish(root, second)
     assert new.lookup(flow(1)) == b"2" * old.value_size
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_what_a_filter_of_smaller_elements_has_set_stays_set(
+    root: Pins, monkeypatch: pytest.MonkeyPatch, when: str
+):
+    name, place = "lb_reply_filter", bytes(4)
+    spec = layout.MapSpec(structs.u32, structs.u8, layout.FILTER_SIZE)
+    with monkeypatch.context() as earlier:
+        earlier.setitem(FLOW_MAPS, name, spec)
+        earlier.setitem(MAPS, name, spec)
+        old = open_maps(start(root).maps)[name]
+    if when == "before":
+        old.update(place, b"\1")
+    change_source(monkeypatch)
+    second = load(root)
+    if when == "meanwhile":
+        old.update(place, b"\1")
+    finish(root, second)
+    assert contents(second, {name: None})[name] == {place: b"\1" + bytes(7)}
 
 
 # Other layouts

@@ -146,8 +146,8 @@ def test_a_new_flow_takes_the_port_of_one_that_has_ended(tcp_outside: Outside):
 
 
 def test_a_port_that_the_backend_may_have_in_time_wait_is_left_alone(tcp_outside: Outside):
-    tcp_outside.datapath.settings(snat_ports=((2000, 2099), (3000, 3099)))
-    ended = [tcp_outside.run_to_its_end(10000 + number).port for number in range(40)]
+    tcp_outside.datapath.settings(snat_ports=((2000, 3999), (5000, 6999)))
+    ended = [tcp_outside.run_to_its_end(10000 + number).port for number in range(100)]
     assert len(set(ended)) == len(ended)
 
 
