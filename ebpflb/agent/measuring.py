@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts that measure what the kernel does, put together."""
 
-import threading
 from collections.abc import Mapping
 
 from ebpflb.agent.first_connections import FirstConnections, FirstConnectionsThread
 from ebpflb.agent.kernel import Kernel
-from ebpflb.agent.memory import settle
 from ebpflb.agent.places import Places
 from ebpflb.agent.reader import Reader, Shown
 from ebpflb.config import Settings
@@ -27,23 +25,12 @@ class Measuring:
         self.page = SharedPage(self.metrics.page)
         first = FirstConnections(self.metrics.first_connection)
         self._first = FirstConnectionsThread(first, lambda: kernel.maps, kernel.written)
-        self._beginning = threading.Thread(target=self._begin, name="ebpflb-begin", daemon=True)
 
     def begin(self) -> None:
-        """All is in force: from now on it is known since when something is there.
-
-        Returns at once: with many flows the first reading takes a while.
-        """
-        self._beginning.start()
+        """All is in force: from now on it is known since when something is there."""
+        self._reader.begin()
         self._first.start()
 
-    def _begin(self) -> None:
-        """First what stays, then all that is there is settled."""
-        self._reader.begin()
-        settle()
-
     def stop(self) -> None:
-        """End the threads."""
+        """End the thread."""
         self._first.stop()
-        if self._beginning.is_alive():
-            self._beginning.join()

@@ -16,7 +16,7 @@ from ebpflb.agent.flow_parts import FlowParts
 from ebpflb.agent.kernel import Kernel
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.measuring import Measuring
-from ebpflb.agent.memory import protect
+from ebpflb.agent.memory import protect, settle
 from ebpflb.agent.origin import Origin, origin_of
 from ebpflb.agent.places import Places
 from ebpflb.config import Settings, parse_bind_address
@@ -61,7 +61,7 @@ def run(settings: Settings) -> None:
         checks = HealthCheckServer(health.is_alive, partial(listen_addresses, settings))
         parts.callback(checks.stop)
         observers = Observers(
-            health, measuring.metrics, measuring.begin, origin.announce, checks.serve
+            health, measuring.metrics, _begun(measuring), origin.announce, checks.serve
         )
         agent = Agent(changes, kernel, observers, _periods(settings))
         _heed(parts, settings, agent)
@@ -89,6 +89,16 @@ def _heed(parts: ExitStack, settings: Settings, agent: Agent) -> None:
 
 def _periods(settings: Settings) -> Periods:
     return Periods(settings.sync_period, settings.min_sync_period)
+
+
+def _begun(measuring: Measuring) -> Callable[[], None]:
+    """What follows the first sync: first what stays, then all that is there is settled."""
+
+    def begin() -> None:
+        measuring.begin()
+        settle()
+
+    return begin
 
 
 def _told(places: Places, agent: Agent) -> Callable[[SourceEvent], None]:

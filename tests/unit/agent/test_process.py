@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import pytest
 
-from ebpflb.agent import flow_reader, measuring, process
+from ebpflb.agent import flow_reader, process
 from ebpflb.agent.loop import Wakeup
 from ebpflb.agent.origin import Manifests
 from ebpflb.cli.agent_socket import stream
@@ -54,7 +54,7 @@ class Node(MemoryNode):
 def node(monkeypatch, logging_as_before):
     made = Node(None)
     monkeypatch.setattr(process, "Kernel", lambda _settings: made)
-    monkeypatch.setattr(measuring, "settle", lambda: None)
+    monkeypatch.setattr(process, "settle", lambda: None)
     return made
 
 
