@@ -61,6 +61,12 @@ static __always_inline struct lb_socket *lb_connection_socket(struct bpf_sock_op
 	return lb_sockets.lookup(&key);
 }
 
+/* flags: what else TCP is to tell of. */
+static __always_inline void lb_connection_ask(struct bpf_sock_ops *ctx, int flags)
+{
+	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | flags);
+}
+
 /* The SYN is about to leave: TCP is to say how it goes on, if the socket was translated. */
 static __always_inline void lb_connection_open(struct bpf_sock_ops *ctx)
 {
@@ -81,9 +87,7 @@ static __always_inline void lb_connection_open(struct bpf_sock_ops *ctx)
 	connection.generation = socket->generation;
 	connection.desc_flags = socket->desc_flags;
 	if (!lb_connections.update(&cookie, &connection))
-		bpf_sock_ops_cb_flags_set(
-			ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG |
-				     BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
+		lb_connection_ask(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
 }
 
 static __always_inline void lb_counts_add(struct lb_counts *counts,
@@ -193,27 +197,26 @@ static __always_inline void lb_connection_begin(struct bpf_sock_ops *ctx,
 	struct lb_progress now = {};
 
 	connection->state |= LB_CONN_ESTABLISHED;
+	lb_connection_ask(ctx, BPF_SOCK_OPS_RTT_CB_FLAG);
 	lb_connection_tell(ctx, LB_FLOW_START, 0, connection, &now);
 }
 
-/* From here on each header is looked at: only so it is known whether the other's FIN comes. */
-static __always_inline void lb_connection_watch(struct bpf_sock_ops *ctx)
-{
-	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags |
-					       BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
-}
-
+/* Once we have closed each header is looked at: only so it is known whether the other's FIN comes. */
 static __always_inline void lb_connection_move(struct bpf_sock_ops *ctx, int from, int to)
 {
-	__u64 cookie = lb_get_socket_cookie(ctx);
-	struct lb_connection *connection = lb_connections.lookup(&cookie);
+	struct lb_connection *connection;
+	__u64 cookie;
 
+	if (to == BPF_TCP_LAST_ACK)
+		return;
+	cookie = lb_get_socket_cookie(ctx);
+	connection = lb_connections.lookup(&cookie);
 	if (!connection)
 		return;
 	if (to == BPF_TCP_ESTABLISHED)
 		lb_connection_begin(ctx, connection);
 	else if (to == BPF_TCP_FIN_WAIT1)
-		lb_connection_watch(ctx);
+		lb_connection_ask(ctx, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
 	else if (to == BPF_TCP_FIN_WAIT2)
 		connection->state |= LB_CONN_FIN_ACKED;
 	else if (to == BPF_TCP_CLOSE_WAIT || to == BPF_TCP_CLOSING)
