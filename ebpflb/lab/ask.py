@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,18 +38,27 @@ def ask(member: Any, question: Question) -> list[dict[str, Any]]:
 
 
 def answers(question: Question) -> Iterator[str]:
-    """Ask from here."""
+    """Ask from here, each time from another port."""
     family = socket.AF_INET6 if ":" in question.address else socket.AF_INET
-    kind = socket.SOCK_STREAM if question.protocol == "tcp" else socket.SOCK_DGRAM
-    for _ in range(question.times):
-        try:
-            with socket.socket(family, kind) as connection:
-                connection.settimeout(question.timeout)
-                connection.connect((question.address, question.port))
-                connection.send(_QUESTION)
-                yield connection.recv(_MOST_BYTES).decode().strip()
-        except OSError as error:
-            yield json.dumps({"error": type(error).__name__})
+    is_tcp = question.protocol == "tcp"
+    with ExitStack() as kept:
+        for _ in range(question.times):
+            made = socket.socket(family, socket.SOCK_STREAM if is_tcp else socket.SOCK_DGRAM)
+            # The port of a UDP socket that is closed may be the next one's: the same flow.
+            kept.enter_context(made)
+            yield _answer(made, question)
+            if is_tcp:
+                made.close()
+
+
+def _answer(made: socket.socket, question: Question) -> str:
+    try:
+        made.settimeout(question.timeout)
+        made.connect((question.address, question.port))
+        made.send(_QUESTION)
+        return made.recv(_MOST_BYTES).decode().strip()
+    except OSError as error:
+        return json.dumps({"error": type(error).__name__})
 
 
 def main(arguments: list[str]) -> None:

@@ -65,7 +65,10 @@ def wait_for(node: Node, service: str, expected: Series) -> None:
         seen = series(node, service)
         return {name: seen.get(name, 0) for name in expected}
 
-    wait_until(lambda: found() == expected or None, f"{expected}", 5)
+    try:
+        wait_until(lambda: found() == expected, f"{expected}", 5)
+    finally:
+        assert found() == expected
 
 
 def typed(name: str, protocol: str, kind: str) -> tuple[str, ...]:
