@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ebpflb.dataplane.enums import CtState
+from ebpflb.dataplane.counters import read_drops, sum_drops
+from ebpflb.dataplane.enums import CtState, DropReason
 from ebpflb.dataplane.structs import Addr, Conntrack, Tuple
 from ebpflb.errors import MapError
 from ebpflb.lab import Node
 from tests.e2e.cluster import Cluster
 from tests.e2e.in_force import pinned_maps
+from tests.e2e.waiting import wait_until
 
 _NOWHERE = "203.0.113.0/24"
 # Leaves 2,035 for masquerading, and sockets enough.
@@ -50,12 +52,23 @@ def exhausted(cluster: Cluster, node: Node) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(node.exec, ["ip", "route", "del", "unreachable", _NOWHERE], check=False)
         burst = [sys.executable, "-I", "-S", "-c", _BURST, node.ipv4]
-        lab.client.exec([*burst, str(alone.node_port), str(_DATAGRAMS)])
+        # Until the agent serves it, nobody takes the datagrams, nor a port for them.
+        wait_until(
+            lambda: (
+                lab.client.exec([*burst, str(alone.node_port), str(_DATAGRAMS)])
+                and _lacks_ports(node)
+            ),
+            "no source port is left",
+        )
         _fill_conntrack(node)
         for spec, protocol in ((lost, "tcp"), (alone, "udp")):
             place = (node.ipv4, spec.node_port)
             stack.enter_context(lab.client.start_load(*place, protocol=protocol, **few))
         yield
+
+
+def _lacks_ports(node: Node) -> bool:
+    return sum_drops(read_drops(pinned_maps(node)))[DropReason.LB_DROP_SNAT_PORTS] > 0
 
 
 def _fill_conntrack(node: Node) -> None:

@@ -166,11 +166,17 @@ def test_every_alert_has_something_to_judge_by(scene: Scene) -> None:
     def missing() -> list[str]:
         return [name for name, each in judged.items() if not scene.prometheus.query(each)]
 
-    wait_until(lambda: not missing(), "every alert has something to judge by", SECONDS)
+    try:
+        wait_until(lambda: not missing(), "every alert has something to judge by", SECONDS)
+    finally:
+        assert not missing()
 
 
 def test_alerts_fire_for_what_is_wrong_and_for_nothing_else(scene: Scene) -> None:
-    wait_until(lambda: firing(scene) >= PROVOKED, f"{PROVOKED} fire", SECONDS)
+    try:
+        wait_until(lambda: firing(scene) >= PROVOKED, f"{PROVOKED} fire", SECONDS)
+    finally:
+        assert not PROVOKED - firing(scene)
     assert firing(scene) == PROVOKED
     for alert in scene.prometheus.alerts():
         texts = alert["annotations"]
