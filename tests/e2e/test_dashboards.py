@@ -23,7 +23,7 @@ from tests.e2e.exhaustion import exhausted, leave_few_ports
 from tests.e2e.manifest_api import manifest_api
 from tests.e2e.prometheus import Prometheus, Scrapes, prometheus
 from tests.e2e.trouble import traffic_and_trouble
-from tests.e2e.waiting import wait_until
+from tests.e2e.waiting import wait_until, wait_until_equal
 
 OPTIONS = [
     *("--metrics-bind-address", "0.0.0.0:10249"),
@@ -166,17 +166,11 @@ def test_every_alert_has_something_to_judge_by(scene: Scene) -> None:
     def missing() -> list[str]:
         return [name for name, each in judged.items() if not scene.prometheus.query(each)]
 
-    try:
-        wait_until(lambda: not missing(), "every alert has something to judge by", SECONDS)
-    finally:
-        assert not missing()
+    wait_until_equal(missing, [], SECONDS)
 
 
 def test_alerts_fire_for_what_is_wrong_and_for_nothing_else(scene: Scene) -> None:
-    try:
-        wait_until(lambda: firing(scene) >= PROVOKED, f"{PROVOKED} fire", SECONDS)
-    finally:
-        assert not PROVOKED - firing(scene)
+    wait_until_equal(lambda: PROVOKED & firing(scene), PROVOKED, SECONDS)
     assert firing(scene) == PROVOKED
     for alert in scene.prometheus.alerts():
         texts = alert["annotations"]

@@ -17,7 +17,7 @@ from tests.e2e.cluster import Cluster, address_of, started
 from tests.e2e.command import metric
 from tests.e2e.questions import PROTOCOLS, answers, fate
 from tests.e2e.sockets import connected, exchange
-from tests.e2e.waiting import wait_until
+from tests.e2e.waiting import wait_until, wait_until_equal
 
 PORT = 80
 TIMES = 20
@@ -65,10 +65,7 @@ def wait_for(node: Node, service: str, expected: Series) -> None:
         seen = series(node, service)
         return {name: seen.get(name, 0) for name in expected}
 
-    try:
-        wait_until(lambda: found() == expected, f"{expected}", 5)
-    finally:
-        assert found() == expected
+    wait_until_equal(found, expected, 5)
 
 
 def typed(name: str, protocol: str, kind: str) -> tuple[str, ...]:

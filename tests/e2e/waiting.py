@@ -20,3 +20,11 @@ def wait_until(condition: Callable[[], T], what: str, timeout: float = 15.0) -> 
             pytest.fail(f"not within {timeout} s: {what}; at last: {value!r}")
         time.sleep(_PAUSE)
     return value
+
+
+def wait_until_equal(found: Callable[[], object], expected: object, timeout: float = 15.0) -> None:
+    """Return when `found` is as expected; the test fails after `timeout` s, with the difference."""
+    deadline = time.monotonic() + timeout
+    while (value := found()) != expected and time.monotonic() <= deadline:
+        time.sleep(_PAUSE)
+    assert value == expected
