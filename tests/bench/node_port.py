@@ -2,12 +2,15 @@
 """New TCP connections from outside through a NodePort, against straight to the pod.
 
 Both lead through a node as a router: the straight way through the pod's own, so that a pod on
-another node than the NodePort's costs one hop more.
+another node than the NodePort's costs one hop more. What a hop costs by itself is told beside it.
 """
 
 from collections.abc import Iterator
 
+from ebpflb.lab import Lab
 from tests.bench import labs, ways
+from tests.bench.labs import Pair
+from tests.bench.load import Goal
 from tests.bench.options import Options
 from tests.bench.report import Row
 from tests.bench.ways import Way
@@ -15,11 +18,46 @@ from tests.bench.ways import Way
 NEAR_TARGET = 0.97
 FAR_TARGET = 0.80
 
+_NO_REDIRECTS = "for each in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $each; done"
+_FAR = 1
+
 
 def run(options: Options) -> Iterator[Row]:
     """The NodePort of the first node, the pod there and on the other one."""
-    with labs.pair(services=2, targets=[0, 1]) as pair:
+    with labs.pair(services=2, targets=[0, _FAR]) as pair:
         near = Way("pod on that node", "client", 0, labs.node_port(0), NEAR_TARGET)
-        far = Way("pod on the other node", "client", 1, labs.node_port(1), FAR_TARGET)
+        far = Way("pod on the other node", "client", _FAR, labs.node_port(_FAR), FAR_TARGET)
         for way in (near, far):
             yield from ways.compare("nodeport", pair, way, ways.CONNECT_RATE, options)
+        yield _hop(pair.other, options)
+        yield _against_hop(pair, options)
+
+
+def _hop(lab: Lab, options: Options) -> Row:
+    """The straight way with nothing attached, both directions through the first node as well.
+
+    It stays so.
+    """
+    first, second = (lab.node(name) for name in labs.NODES)
+    pod, client = labs.pod(lab, _FAR), lab.client
+    first.exec(["sh", "-c", _NO_REDIRECTS])
+
+    def switch(on: bool) -> None:
+        router = first if on else second
+        client.exec(["ip", "route", "replace", pod.ipv4, "via", router.ipv4])
+        second.exec(["ip", "route", "flush", "exact", client.ipv4])
+        if on:
+            second.exec(["ip", "route", "add", client.ipv4, "via", first.ipv4])
+
+    way = Way("one hop more, nothing attached", "client", _FAR, labs.straight(_FAR), target=None)
+    return ways.switched("nodeport", lab, way, ways.CONNECT_RATE, switch, options)
+
+
+def _against_hop(pair: Pair, options: Options) -> Row:
+    """The NodePort, and the same nodes in the same order with nothing attached."""
+
+    def goal(lab: Lab) -> Goal:
+        return (labs.node_port if lab is pair.ours else labs.straight)(_FAR)(lab)
+
+    way = Way("pod on the other node, against that hop", "client", _FAR, goal, target=None)
+    return ways.in_both("nodeport", pair, way, ways.CONNECT_RATE, options)

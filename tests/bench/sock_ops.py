@@ -30,7 +30,7 @@ def run(options: Options) -> Iterator[Row]:
         node = pair.ours.node(labs.NODES[0])
         with closing(_program(node)) as program:
             switch = _switch(node, program)
-            yield ways.switched("sock_ops", pair, way, ways.CONNECT_RATE, switch, options)
+            yield ways.switched("sock_ops", pair.ours, way, ways.CONNECT_RATE, switch, options)
 
 
 def _program(node: Node) -> LoadedProgram:

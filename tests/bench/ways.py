@@ -4,7 +4,7 @@
 Or one way in both labs, when the one beside ours has something of its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -48,7 +48,7 @@ PULL_RATE = Figure(Client.PULL, lambda result: result.throughput, "MB/CPU s")
 def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Iterator[Row]:
     """A row for the way through the Service, and one for what the mere presence of ours costs."""
     straight = labs.straight(way.pod)
-    with _measuring(pair, way, figure, options) as measure:
+    with _measuring((pair.ours, pair.other), way, figure, options) as measure:
         found = in_turns(
             {
                 "straight": lambda: measure(pair.other, straight(pair.other)),
@@ -65,7 +65,7 @@ def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) 
 
 def in_both(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Row:
     """The same way in both labs."""
-    with _measuring(pair, way, figure, options) as measure:
+    with _measuring((pair.ours, pair.other), way, figure, options) as measure:
         found = in_turns(
             {
                 "other": lambda: measure(pair.other, way.frontend(pair.other)),
@@ -79,19 +79,19 @@ def in_both(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) 
 
 def switched(
     bench: str,
-    pair: Pair,
+    lab: Lab,
     way: Way,
     figure: Figure,
     switch: Callable[[bool], None],
     options: Options,
 ) -> Row:
-    """The way through the Service with something switched on, against the same without it."""
+    """The same way in one lab with something switched on, against without it."""
 
     def measured(measure: Callable[[Lab, Goal], float], *, on: bool) -> float:
         switch(on)
-        return measure(pair.ours, way.frontend(pair.ours))
+        return measure(lab, way.frontend(lab))
 
-    with _measuring(pair, way, figure, options) as measure:
+    with _measuring((lab,), way, figure, options) as measure:
         found = in_turns(
             {
                 "off": lambda: measured(measure, on=False),
@@ -105,15 +105,15 @@ def switched(
 
 @contextmanager
 def _measuring(
-    pair: Pair, way: Way, figure: Figure, options: Options
+    measured: Collection[Lab], way: Way, figure: Figure, options: Options
 ) -> Iterator[Callable[[Lab, Goal], float]]:
-    """Have the pods of both labs serve; yields what measures once, from the source to a goal."""
+    """Have the pods of the labs serve; yields what measures once, from the source to a goal."""
     with ExitStack() as stack:
         servers = {
             lab.name: stack.enter_context(
                 load.serving(labs.pod(lab, way.pod), figure.client.server)
             )
-            for lab in (pair.ours, pair.other)
+            for lab in measured
         }
 
         def measure(lab: Lab, goal: Goal) -> float:
