@@ -45,20 +45,20 @@ static __always_inline void lb_connection_local(struct bpf_sock_ops *ctx, struct
 		lb_addr_from_ipv4(addr, ipv4);
 }
 
-static __always_inline struct lb_socket *lb_connection_socket(struct bpf_sock_ops *ctx,
-							      __u64 cookie)
+/* The record that connect() has left, if this is where it led. */
+static __always_inline struct lb_connection *lb_connection_of(struct bpf_sock_ops *ctx)
 {
-	struct lb_socket_key key = {
-		.cookie = cookie,
-		.proto = IPPROTO_TCP,
-		.direction = LB_DIR_REPLY,
-	};
+	__be16 port = lb_connection_port(ctx);
+	struct lb_connection *connection;
+	struct lb_addr peer;
+	__u64 cookie;
 
-	lb_connection_remote(ctx, &key.peer);
-	key.port = lb_connection_port(ctx);
-	if (!lb_peer_filter_has(key.peer.word[3], key.port))
+	lb_connection_remote(ctx, &peer);
+	if (!lb_peer_filter_has(peer.word[3], port))
 		return NULL;
-	return lb_sockets.lookup(&key);
+	cookie = lb_get_socket_cookie(ctx);
+	connection = lb_connections.lookup(&cookie);
+	return connection && lb_connection_is_to(connection, &peer, port) ? connection : NULL;
 }
 
 /* flags: what else TCP is to tell of. */
@@ -70,24 +70,14 @@ static __always_inline void lb_connection_ask(struct bpf_sock_ops *ctx, int flag
 /* The SYN is about to leave: TCP is to say how it goes on, if the socket was translated. */
 static __always_inline void lb_connection_open(struct bpf_sock_ops *ctx)
 {
-	__u64 cookie = lb_get_socket_cookie(ctx);
-	struct lb_socket *socket = lb_connection_socket(ctx, cookie);
-	struct lb_connection connection = {};
+	struct lb_connection *connection = lb_connection_of(ctx);
 
-	if (!socket)
+	if (!connection)
 		return;
-	connection.started = lb_now();
-	connection.flushed = connection.started;
-	connection.addr = socket->peer;
-	connection.port = socket->port;
-	connection.state = lb_flow_is_sampled() ? LB_CONN_SAMPLED : 0;
-	connection.frontend = socket->frontend;
-	connection.service = socket->service;
-	connection.backend = socket->backend;
-	connection.generation = socket->generation;
-	connection.desc_flags = socket->desc_flags;
-	if (!lb_connections.update(&cookie, &connection))
-		lb_connection_ask(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
+	connection->started = lb_now();
+	connection->flushed = connection->started;
+	connection->state = lb_flow_is_sampled() ? LB_CONN_SAMPLED : 0;
+	lb_connection_ask(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
 }
 
 static __always_inline void lb_counts_add(struct lb_counts *counts,

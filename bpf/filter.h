@@ -3,7 +3,7 @@
  * Most packets are none of ours. Bytes in arrays say so before they are parsed: lb_dest_filter
  * by the destination, lb_reply_filter by the source. The agent sets the one, a flow that begins the
  * other; neither is cleared, one that is set in vain costs a look. ICMP errors, which come from
- * anywhere, pass the second one.
+ * anywhere, pass the second one. lb_peer_filter is the same for sockets, by what they talk to.
  */
 #ifndef LB_FILTER_H
 #define LB_FILTER_H
@@ -29,6 +29,24 @@ static __always_inline void lb_filter_add(const struct lb_tuple *reply, __u8 hoo
 
 	if (ends)
 		ends->hooks[hook % sizeof(ends->hooks)] = 1;
+}
+
+/* What a socket is translated to. */
+static __always_inline void lb_peer_filter_add(__be32 address, __be16 port)
+{
+	int index = lb_filter_index(address, port);
+	__u8 *is_set = lb_peer_filter.lookup(&index);
+
+	if (is_set)
+		*is_set = 1;
+}
+
+static __always_inline int lb_peer_filter_has(__be32 address, __be16 port)
+{
+	int index = lb_filter_index(address, port);
+	__u8 *is_set = lb_peer_filter.lookup(&index);
+
+	return is_set && *is_set;
 }
 
 /* Two bytes of the IP packet at offset4 or offset6. Returns 0 when they are not in reach. */

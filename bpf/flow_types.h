@@ -128,9 +128,10 @@ enum lb_connection_state {
 };
 
 /*
- * A TCP connection that was translated at the socket, by its cookie. Times: CLOCK_MONOTONIC, ns.
- * original, reply, retransmits: what of it is in the counters already, at flushed. addr and port:
- * the frontend. state: enum lb_connection_state.
+ * A TCP connection that was translated at the socket, by its cookie. Times: CLOCK_MONOTONIC, ns;
+ * started: its SYN, 0 before. original, reply, retransmits: what of it is in the counters already,
+ * at flushed. addr and port: the frontend; peer and peer_port: the backend. state: enum
+ * lb_connection_state.
  */
 struct lb_connection {
 	__u64 started;
@@ -147,6 +148,9 @@ struct lb_connection {
 	__u32 generation;
 	__u32 desc_flags;
 	__u32 retransmits;
+	struct lb_addr peer;
+	__be16 peer_port;
+	__u8 pad2[2];
 };
 
 /* A client of a Service port, as it was before SNAT. */

@@ -62,7 +62,7 @@ LB_MAP("lru_hash", struct lb_tuple, struct lb_fragment, lb_fragments, LB_MAX_FRA
 LB_MAP("array", int, struct lb_reply_ends, lb_reply_filter, LB_FILTER_SIZE);
 /* Ends of address and port -> whether sockets may have been translated to that. */
 LB_MAP("array", int, __u8, lb_peer_filter, LB_FILTER_SIZE);
-/* What a socket was translated to, and back. */
+/* What a UDP socket was translated to, and back; TCP has lb_connections. */
 LB_MAP("lru_hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SOCKETS);
 /* Client of a Service port -> its backend; changes in place, by stores of 8 bytes. */
 LB_MAP("lru_hash", struct lb_affinity_key, struct lb_affinity, lb_affinity, LB_MAX_AFFINITY);

@@ -71,11 +71,35 @@ static __always_inline void lb_socket_tell(void *ctx, int event, const struct lb
 	lb_flow_tell(record);
 }
 
-/* Lets recvmsg and getpeername show the frontend; for sendmsg keeps the choice. */
-static __always_inline void lb_socket_record(struct bpf_sock_addr *ctx, int direction,
-					     const struct lb_peer *from, const struct lb_peer *to,
-					     const struct lb_match *match,
-					     const struct lb_choice *choice)
+/* A TCP socket has one peer. What becomes of the connection is told by TCP: see connection.h. */
+static __always_inline void lb_socket_record_tcp(struct bpf_sock_addr *ctx,
+						 const struct lb_peer *backend,
+						 const struct lb_peer *frontend,
+						 const struct lb_match *match,
+						 const struct lb_choice *choice)
+{
+	__u64 cookie = lb_get_socket_cookie(ctx);
+	struct lb_connection value = {
+		.addr = frontend->addr,
+		.port = frontend->port,
+		.frontend = match->index,
+		.service = choice->backend->service,
+		.backend = choice->index,
+		.generation = choice->backend->generation,
+		.desc_flags = match->desc->flags,
+		.peer = backend->addr,
+		.peer_port = backend->port,
+	};
+
+	lb_connections.update(&cookie, &value);
+}
+
+/* Of UDP. Lets recvmsg and getpeername show the frontend; for sendmsg keeps the choice. */
+static __always_inline void lb_socket_record_udp(struct bpf_sock_addr *ctx, int direction,
+						 const struct lb_peer *from,
+						 const struct lb_peer *to,
+						 const struct lb_match *match,
+						 const struct lb_choice *choice)
 {
 	struct lb_socket_key key = {
 		.cookie = lb_get_socket_cookie(ctx),
@@ -94,28 +118,11 @@ static __always_inline void lb_socket_record(struct bpf_sock_addr *ctx, int dire
 		.desc_flags = match->desc->flags,
 	};
 
-	if (direction == LB_DIR_REPLY && ctx->protocol == IPPROTO_UDP && lb_flow_is_sampled()) {
+	if (direction == LB_DIR_REPLY && lb_flow_is_sampled()) {
 		value.flow_flags = LB_CT_SAMPLED;
 		lb_socket_tell(ctx, LB_FLOW_START, &key, &value);
 	}
 	lb_sockets.update(&key, &value);
-}
-
-static __always_inline void lb_peer_filter_add(const struct lb_peer *peer)
-{
-	int index = lb_filter_index(peer->addr.word[3], peer->port);
-	__u8 *is_set = lb_peer_filter.lookup(&index);
-
-	if (is_set)
-		*is_set = 1;
-}
-
-static __always_inline int lb_peer_filter_has(__be32 address, __be16 port)
-{
-	int index = lb_filter_index(address, port);
-	__u8 *is_set = lb_peer_filter.lookup(&index);
-
-	return is_set && *is_set;
 }
 
 /* The backend of an earlier datagram of this socket to the same frontend, while it serves. */
@@ -137,7 +144,27 @@ static __always_inline int lb_socket_recall(struct bpf_sock_addr *ctx, struct lb
 	return 1;
 }
 
-/* 1 when the peer is a backend this socket was translated to; peer becomes the frontend. */
+static __always_inline int lb_connection_is_to(const struct lb_connection *connection,
+					       const struct lb_addr *peer, __be16 port)
+{
+	return connection->peer_port == port && lb_addr_is_equal(&connection->peer, peer);
+}
+
+static __always_inline int lb_socket_reverse_tcp(__u64 cookie, struct lb_peer *peer)
+{
+	struct lb_connection *connection = lb_connections.lookup(&cookie);
+
+	if (!connection || !lb_connection_is_to(connection, &peer->addr, peer->port))
+		return 0;
+	peer->addr = connection->addr;
+	peer->port = connection->port;
+	return 1;
+}
+
+/*
+ * 1 when the peer is a backend this socket was translated to; peer becomes the frontend. TCP
+ * connections of version 0.1.0 are where those of UDP are.
+ */
 static __always_inline int lb_socket_reverse(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_socket_key key = {
@@ -147,12 +174,28 @@ static __always_inline int lb_socket_reverse(struct bpf_sock_addr *ctx, struct l
 		.proto = ctx->protocol,
 		.direction = LB_DIR_REPLY,
 	};
-	struct lb_socket *socket = lb_sockets.lookup(&key);
+	struct lb_socket *socket;
 
+	peer->port = key.port;
+	if (key.proto == IPPROTO_TCP && lb_socket_reverse_tcp(key.cookie, peer))
+		return 1;
+	socket = lb_sockets.lookup(&key);
 	if (!socket)
 		return 0;
 	peer->addr = socket->peer;
 	peer->port = socket->port;
+	return 1;
+}
+
+/* 1 where there is one. That of a connection goes with its last state, which TCP tells of. */
+static __always_inline int lb_socket_delete_tcp(__u64 cookie)
+{
+	struct lb_connection *connection = lb_connections.lookup(&cookie);
+
+	if (!connection)
+		return 0;
+	if (!connection->started)
+		lb_connections.delete(&cookie);
 	return 1;
 }
 
@@ -161,13 +204,18 @@ static __always_inline void lb_socket_delete(struct bpf_sock *ctx, struct lb_soc
 	struct lb_socket *socket;
 
 	key->cookie = lb_get_socket_cookie(ctx);
+	if (key->proto == IPPROTO_TCP && lb_socket_delete_tcp(key->cookie))
+		return;
 	socket = key->proto == IPPROTO_UDP ? lb_sockets.lookup(key) : NULL;
 	if (socket)
 		lb_socket_tell(ctx, LB_FLOW_END, key, socket);
 	lb_sockets.delete(key);
 }
 
-/* Frees the record of a connected socket; those of unconnected ones age out of the LRU. */
+/*
+ * Frees the record of a connected socket; those of unconnected ones age out of the LRU. One of TCP
+ * whose connect() failed, for want of a route maybe, has no peer.
+ */
 static __always_inline void lb_socket_forget(struct bpf_sock *ctx)
 {
 	__be32 ipv4 = *(volatile __be32 *)&ctx->dst_ip4;
@@ -186,6 +234,8 @@ static __always_inline void lb_socket_forget(struct bpf_sock *ctx)
 		lb_addr_from_ipv4(&key.peer, ipv4);
 	if (lb_peer_filter_has(key.peer.word[3], key.port))
 		lb_socket_delete(ctx, &key);
+	else if (key.proto == IPPROTO_TCP && !key.port)
+		lb_socket_delete_tcp(lb_get_socket_cookie(ctx));
 }
 
 #endif

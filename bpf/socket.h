@@ -158,8 +158,11 @@ static __always_inline int lb_socket_connect(struct bpf_sock_addr *ctx, struct l
 	if (verdict)
 		return verdict;
 	lb_peer_take(peer, &choice);
-	lb_peer_filter_add(peer);
-	lb_socket_record(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
+	lb_peer_filter_add(peer->addr.word[3], peer->port);
+	if (ctx->protocol == IPPROTO_TCP)
+		lb_socket_record_tcp(ctx, peer, &frontend, &match, &choice);
+	else
+		lb_socket_record_udp(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
 	return LB_REDIRECT;
 }
 
@@ -180,8 +183,8 @@ static __always_inline int lb_socket_send(struct bpf_sock_addr *ctx, struct lb_p
 	if (verdict)
 		return verdict;
 	lb_peer_take(peer, &choice);
-	lb_socket_record(ctx, LB_DIR_ORIGINAL, &frontend, peer, &match, &choice);
-	lb_socket_record(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
+	lb_socket_record_udp(ctx, LB_DIR_ORIGINAL, &frontend, peer, &match, &choice);
+	lb_socket_record_udp(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
 	return LB_REDIRECT;
 }
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _FLOW_TABLES = {
     "lb_conntrack": "established",
     "lb_ct_short": "opening, ended, UDP",
-    "lb_sockets": "sockets",
+    "lb_connections": "TCP sockets",
+    "lb_sockets": "UDP sockets",
 }
 
 

@@ -5,7 +5,7 @@ Fast, for at a scrape there may be hundreds of thousands: 0.3 us for each.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 
@@ -48,7 +48,7 @@ def read_active(maps: MapSet) -> Active:
     pairs: Counter[bytes] = Counter()
     oldest: dict[bytes, int] = {}
     entries = {"lb_sockets": _add_sockets(maps["lb_sockets"], pairs)}
-    entries["lb_connections"] = _add_ages(maps["lb_connections"], oldest)
+    entries["lb_connections"] = _add_connections(maps["lb_connections"], pairs, oldest)
     for name in FLOW_TABLES:
         entries[name] = _add_flows(maps[name], pairs, oldest)
     return Active(Counter(_by_use(pairs)), _by_use(oldest), entries)
@@ -64,7 +64,10 @@ def _use(pair: bytes) -> Use:
 
 
 def _add_sockets(table: BpfMap, pairs: Counter[bytes]) -> int:
-    """Sockets that are connected. Records of others stay until the LRU takes them."""
+    """Sockets of UDP that are connected. Records of others stay until the LRU takes them.
+
+    Those of TCP are of connections that were there under 0.1.0.
+    """
     size = 0
     unconnected: set[int] = set()
     udp: list[tuple[int, bytes]] = []
@@ -82,14 +85,13 @@ def _add_sockets(table: BpfMap, pairs: Counter[bytes]) -> int:
     return size
 
 
-def _add_ages(table: BpfMap, oldest: dict[bytes, int]) -> int:
-    """Of TCP connections that were translated at the socket, which lb_sockets has too."""
+def _add_connections(table: BpfMap, pairs: Counter[bytes], oldest: dict[bytes, int]) -> int:
+    """TCP connections that were translated at the socket; 0: none yet, its SYN has not left."""
     size = 0
     for chunk in table.chunks():
         size += chunk.size
-        for began, pair in _CONNECTION.iter_unpack(chunk.values):
-            if began < oldest.get(pair, _NEVER):
-                oldest[pair] = began
+        opened = ((pair, began) for began, pair in _CONNECTION.iter_unpack(chunk.values) if began)
+        _add(list(opened), pairs, oldest)
     return size
 
 
@@ -97,9 +99,14 @@ def _add_flows(table: BpfMap, pairs: Counter[bytes], oldest: dict[bytes, int]) -
     size = 0
     for chunk in table.chunks():
         size += chunk.size
-        found = open_flows(chunk.values)
-        pairs.update([pair for pair, _ in found])
-        for pair, created in found:
-            if created < oldest.get(pair, _NEVER):
-                oldest[pair] = created
+        _add(open_flows(chunk.values), pairs, oldest)
     return size
+
+
+def _add(
+    found: Collection[tuple[bytes, int]], pairs: Counter[bytes], oldest: dict[bytes, int]
+) -> None:
+    pairs.update([pair for pair, _ in found])
+    for pair, began in found:
+        if began < oldest.get(pair, _NEVER):
+            oldest[pair] = began

@@ -12,6 +12,7 @@ from ebpflb.dataplane.explained import Candidate, Client, ClientKind, Fate, Rewr
 from ebpflb.dataplane.flow_entries import (
     FLOW_TABLES,
     PROTOCOL_AT,
+    End,
     flow_key,
     reverse,
     udp_timeout,
@@ -19,7 +20,7 @@ from ebpflb.dataplane.flow_entries import (
 from ebpflb.dataplane.lookups import Chosen, Lookups, seconds_since
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.records import BackendRecord
-from ebpflb.dataplane.structs import Conntrack, Socket, SocketKey, Tuple
+from ebpflb.dataplane.structs import Connection, Conntrack, Socket, SocketKey, Tuple
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.plan import FrontendKey
 
@@ -180,12 +181,29 @@ def _state(key: Tuple, entry: Conntrack) -> str:
 
 def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketsView]:
     """The records of sockets of this node that wanted a frontend, by backend. MapError."""
-    wanted = (bytes(target.address), target.port)
-    counted: Counter[tuple[str, int]] = Counter()
+    wanted = (target.address, target.port)
+    found = Counter(
+        (format_address(backend), port)
+        for frontend, (backend, port) in _sockets(maps, target.protocol)
+        if frontend == wanted
+    )
+    return [SocketsView(*backend, count) for backend, count in sorted(found.items())]
+
+
+def _sockets(maps: MapSet, protocol: Protocol) -> Iterator[tuple[End, End]]:
+    """Frontend and backend of each record."""
     for raw, value in maps["lb_sockets"].items():
         key = SocketKey.from_buffer_copy(raw)
-        if key.direction == Direction.LB_DIR_REPLY and key.proto == target.protocol:
-            frontend = Socket.from_buffer_copy(value)
-            if (bytes(frontend.peer), frontend.port) == wanted:
-                counted[format_address(Address(bytes(key.peer))), key.port] += 1
-    return [SocketsView(*backend, count) for backend, count in sorted(counted.items())]
+        if key.direction == Direction.LB_DIR_REPLY and key.proto == protocol:
+            socket = Socket.from_buffer_copy(value)
+            yield (
+                (Address(bytes(socket.peer)), socket.port),
+                (Address(bytes(key.peer)), key.port),
+            )
+    if protocol == Protocol.TCP:
+        for _, value in maps["lb_connections"].items():
+            each = Connection.from_buffer_copy(value)
+            yield (
+                (Address(bytes(each.addr)), each.port),
+                (Address(bytes(each.peer)), each.peer_port),
+            )

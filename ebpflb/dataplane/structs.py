@@ -284,6 +284,9 @@ class Connection(Struct):
         ("generation", u32),
         ("desc_flags", u32),
         ("retransmits", u32),
+        ("peer", Addr),
+        ("peer_port", be16),
+        ("pad2", u8 * 2),
     ]
 
 

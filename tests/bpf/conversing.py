@@ -31,7 +31,10 @@ class Conversing:
         self._process.communicate(timeout=10)
 
     def converse(self, way: str, frontend: _End, backend: _End, sizes: tuple[int, int]) -> int:
-        """One connection, closed in one of WAYS, with so many bytes each way; the client's port."""
+        """One connection, closed in one of WAYS, with so many bytes each way; the client's port.
+
+        Or a step of it: "in vain", "stays", "peer", "goes".
+        """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -144,6 +147,11 @@ def _stay(frontend: _End, backend: _End) -> int:
     return 0
 
 
+def _peer() -> int:
+    """The port that the client of the connection that was left open believes to talk to."""
+    return int(_OPEN[0].getpeername()[1])
+
+
 def _go() -> int:
     client, server = _OPEN
     _OPEN.clear()
@@ -163,6 +171,8 @@ def _converse(way: str, frontend: _End, backend: _End, sizes: tuple[int, int]) -
         return _in_vain(frontend)
     if way == "stays":
         return _stay(frontend, backend)
+    if way == "peer":
+        return _peer()
     if way == "goes":
         return _go()
     client, server = _connected(frontend, backend)

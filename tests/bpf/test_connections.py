@@ -3,14 +3,15 @@
 
 import os
 from collections.abc import Iterator
+from sys import byteorder
 
 import pytest
 
 from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.enums import FlowEnd, FlowEvent, FlowPath, FlowSource
+from ebpflb.dataplane.enums import Direction, FlowEnd, FlowEvent, FlowPath, FlowSource
 from ebpflb.dataplane.links import CGROUP_HOOKS
-from ebpflb.dataplane.structs import Connection
-from ebpflb.model.address import Protocol
+from ebpflb.dataplane.structs import Connection, Socket, SocketKey
+from ebpflb.model.address import Family, Protocol
 from tests.bpf.attach import tiny
 from tests.bpf.conversing import WAYS, Conversing
 from tests.bpf.datapath import Datapath, addr
@@ -25,6 +26,8 @@ WRAPPED = 2**32 - 1
 FAR_AHEAD = 2**40
 ALL_EVENTS = sum(1 << event for event in FlowEvent)
 CLOSED, RESET = FlowEnd.LB_END_CLOSED, FlowEnd.LB_END_RESET
+# Nobody has a route there.
+UNREACHABLE = {Family.IPV4: "203.0.113.9", Family.IPV6: "2001:db8:dead::9"}
 # How each way ends, and how many more bytes it takes each way.
 OUTCOMES = {
     "client first": (CLOSED, 0, 0),
@@ -123,6 +126,40 @@ def test_a_connection_that_nobody_answers_has_failed(
     (record,) = ring.take()
     assert record.end == FlowEnd.LB_END_NO_ANSWER
     assert datapath.all_counts("lb_count_front", 1).failed == 1
+
+
+def test_a_connection_that_has_nowhere_to_go_leaves_nothing(
+    datapath: Datapath, conversing: Conversing, tcp: Kind
+):
+    frontend, nowhere = End(tcp.net.cluster_ip, 80), End(UNREACHABLE[tcp.net.family], 18080)
+    index = datapath.backend(nowhere, Protocol.TCP)
+    datapath.frontend(frontend, Protocol.TCP, local=[index])
+    conversing.converse("in vain", frontend, frontend, (0, 0))
+    assert datapath.all_counts("lb_count_front", 1).connections == 1
+    assert list(datapath.maps["lb_connections"].items()) == []
+
+
+def test_a_process_sees_the_frontend_of_a_connection_of_0_1_0(
+    datapath: Datapath, conversing: Conversing, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
+    ((cookie, _),) = datapath.maps["lb_connections"].items()
+    datapath.maps["lb_connections"].delete(cookie)
+    assert conversing.converse("peer", frontend, backend, (0, 0)) == backend.port
+    key = SocketKey(
+        cookie=int.from_bytes(cookie, byteorder),
+        peer=addr(backend.address),
+        port=backend.port,
+        proto=Protocol.TCP,
+        direction=Direction.LB_DIR_REPLY,
+    )
+    value = Socket(peer=addr(frontend.address), port=frontend.port)
+    datapath.maps["lb_sockets"].update(bytes(key), bytes(value))
+    assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
+    conversing.converse("goes", frontend, backend, (0, 0))
+    assert list(datapath.maps["lb_sockets"].items()) == []
 
 
 def test_a_long_connection_is_counted_while_it_lasts(

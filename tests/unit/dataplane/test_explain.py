@@ -29,6 +29,7 @@ from ebpflb.dataplane.structs import (
     Addr,
     Affinity,
     AffinityKey,
+    Connection,
     Conntrack,
     Device,
     Settings,
@@ -301,10 +302,14 @@ def tuple_of(saddr, sport, daddr, dport):
 
 def test_sockets_that_were_translated_are_counted(node):
     for cookie in range(3):
-        reply = SocketKey(cookie=cookie, peer=addr(NEAR), port=8080, proto=6)
+        reply = SocketKey(cookie=cookie, peer=addr(NEAR), port=8080, proto=17)
         reply.direction = Direction.LB_DIR_REPLY
         node.maps["lb_sockets"].update(bytes(reply), bytes(Socket(peer=addr(VIP), port=80)))
-    assert sockets_to(node.maps, key(VIP)) == [(NEAR, 8080, 3)]
+    for cookie in range(2):
+        value = Connection(addr=addr(VIP), port=80, peer=addr(NEAR), peer_port=8080)
+        node.maps["lb_connections"].update(cookie.to_bytes(8, "little"), bytes(value))
+    assert sockets_to(node.maps, key(VIP, protocol=Protocol.UDP)) == [(NEAR, 8080, 3)]
+    assert sockets_to(node.maps, key(VIP)) == [(NEAR, 8080, 2)]
     assert not sockets_to(node.maps, key(VIP, 81))
 
 
