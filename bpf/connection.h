@@ -192,6 +192,27 @@ static __always_inline void lb_connection_begin(struct bpf_sock_ops *ctx,
 }
 
 /* Once we have closed each header is looked at: only so it is known whether the other's FIN comes. */
+static __always_inline void lb_connection_step(struct bpf_sock_ops *ctx, int from, int to,
+					       struct lb_connection *connection)
+{
+	if (to == BPF_TCP_ESTABLISHED)
+		lb_connection_begin(ctx, connection);
+	else if (to == BPF_TCP_FIN_WAIT1)
+		lb_connection_ask(ctx, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
+	else if (to == BPF_TCP_FIN_WAIT2)
+		connection->state |= LB_CONN_FIN_ACKED;
+	else if (to == BPF_TCP_CLOSE_WAIT || to == BPF_TCP_CLOSING)
+		connection->state |= LB_CONN_PEER_FIN;
+	else if (to == BPF_TCP_CLOSE && connection->state & LB_CONN_ESTABLISHED)
+		lb_connection_end(ctx, from, connection);
+	else if (to == BPF_TCP_CLOSE)
+		lb_connection_fail(ctx, connection);
+}
+
+/*
+ * TCP goes on telling of a socket that connects again. A record whose SYN did not leave is of a
+ * connect() that failed: what is told of then is none of ours.
+ */
 static __always_inline void lb_connection_move(struct bpf_sock_ops *ctx, int from, int to)
 {
 	struct lb_connection *connection;
@@ -203,21 +224,10 @@ static __always_inline void lb_connection_move(struct bpf_sock_ops *ctx, int fro
 	connection = lb_connections.lookup(&cookie);
 	if (!connection)
 		return;
-	if (to == BPF_TCP_ESTABLISHED)
-		lb_connection_begin(ctx, connection);
-	else if (to == BPF_TCP_FIN_WAIT1)
-		lb_connection_ask(ctx, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
-	else if (to == BPF_TCP_FIN_WAIT2)
-		connection->state |= LB_CONN_FIN_ACKED;
-	else if (to == BPF_TCP_CLOSE_WAIT || to == BPF_TCP_CLOSING)
-		connection->state |= LB_CONN_PEER_FIN;
-	if (to != BPF_TCP_CLOSE)
-		return;
-	if (connection->state & LB_CONN_ESTABLISHED)
-		lb_connection_end(ctx, from, connection);
-	else
-		lb_connection_fail(ctx, connection);
-	lb_connections.delete(&cookie);
+	if (connection->started)
+		lb_connection_step(ctx, from, to, connection);
+	if (to == BPF_TCP_CLOSE)
+		lb_connections.delete(&cookie);
 }
 
 #endif

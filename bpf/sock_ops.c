@@ -24,7 +24,9 @@ static __always_inline void lb_sock_ops_flush(struct bpf_sock_ops *ctx)
 	cookie = lb_get_socket_cookie(ctx);
 	now = lb_now();
 	connection = lb_connections.lookup(&cookie);
-	if (!connection || (__s64)(now - connection->flushed) < (__s64)LB_FLUSH_INTERVAL)
+	if (!connection || !connection->started)
+		return;
+	if ((__s64)(now - connection->flushed) < (__s64)LB_FLUSH_INTERVAL)
 		return;
 	connection->flushed = now;
 	lb_connection_flush(ctx, connection, &progress);

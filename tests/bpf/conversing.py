@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process in a cgroup that has both ends of TCP connections and closes them in every order."""
 
+import ctypes
 import json
 import socket
 import subprocess
@@ -15,6 +16,8 @@ _End = tuple[str, int]
 
 _LINGER_NO = pack("ii", 1, 0)
 _DELIVERED = 0.15
+# A socket address of no family: connect() to it ends the connection.
+_NOBODY = bytes(16)
 
 
 class Conversing:
@@ -33,7 +36,8 @@ class Conversing:
     def converse(self, way: str, frontend: _End, backend: _End, sizes: tuple[int, int]) -> int:
         """One connection, closed in one of WAYS, with so many bytes each way; the client's port.
 
-        Or a step of it: "in vain", "stays", "peer", "goes".
+        Or a step of it: "in vain", "stays", "peer", "goes", "elsewhere". The last one ends what
+        stays, fails with its socket at `frontend` and then talks with a server at `backend`.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
@@ -159,6 +163,21 @@ def _go() -> int:
     return 0
 
 
+def _talk_elsewhere(nowhere: _End, elsewhere: _End) -> int:
+    client, before = _OPEN
+    _OPEN.clear()
+    assert not ctypes.CDLL(None).connect(client.fileno(), _NOBODY, len(_NOBODY))
+    before.close()
+    assert client.connect_ex(nowhere)
+    with socket.create_server(elsewhere, family=client.family) as accepting:
+        client.connect(elsewhere)
+        server = accepting.accept()[0]
+    for _ in range(100):
+        _talk(client, server, (10, 10))
+    _finish(client, server)
+    return 0
+
+
 def _connected(frontend: _End, backend: _End) -> tuple[socket.socket, socket.socket]:
     family = socket.AF_INET6 if ":" in frontend[0] else socket.AF_INET
     with socket.create_server(backend, family=family) as accepting:
@@ -175,6 +194,8 @@ def _converse(way: str, frontend: _End, backend: _End, sizes: tuple[int, int]) -
         return _peer()
     if way == "goes":
         return _go()
+    if way == "elsewhere":
+        return _talk_elsewhere(frontend, backend)
     client, server = _connected(frontend, backend)
     port = int(client.getsockname()[1])
     _talk(client, server, sizes)

@@ -139,6 +139,21 @@ def test_a_connection_that_has_nowhere_to_go_leaves_nothing(
     assert list(datapath.maps["lb_connections"].items()) == []
 
 
+def test_a_socket_that_fails_at_a_frontend_and_goes_elsewhere_counts_nothing_there(
+    datapath: Datapath, conversing: Conversing, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    failing = End(frontend.address, 81)
+    index = datapath.backend(End(UNREACHABLE[tcp.net.family], 18080), Protocol.TCP)
+    datapath.frontend(failing, Protocol.TCP, local=[index])
+    conversing.converse("elsewhere", failing, End(tcp.net.node, 18081), (0, 0))
+    counts = datapath.all_counts("lb_count_back", index)
+    assert (counts.connections, counts.failed) == (1, 0)
+    assert (counts.original.packets, counts.reply.packets) == (0, 0)
+    assert list(datapath.maps["lb_connections"].items()) == []
+
+
 def test_a_process_sees_the_frontend_of_a_connection_of_0_1_0(
     datapath: Datapath, conversing: Conversing, tcp: Kind
 ):
