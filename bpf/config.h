@@ -72,6 +72,11 @@
 #define LB_HAS_COARSE_CLOCK 1
 #endif
 
+/* Whether TCP tells of connections, to lb_sock_ops. */
+#ifndef LB_HAS_SOCK_OPS
+#define LB_HAS_SOCK_OPS 1
+#endif
+
 /* Random SNAT ports tried before a packet is dropped with LB_DROP_SNAT_PORTS. */
 #define LB_SNAT_ATTEMPTS 16
 /* How many of them, the first ones, pass over the port of a flow that has only just ended. */

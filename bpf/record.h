@@ -6,6 +6,7 @@
 #include "addr.h"
 #include "backend.h"
 #include "client.h"
+#include "clock.h"
 #include "filter.h"
 #include "flow.h"
 #include "frontend.h"
@@ -71,7 +72,10 @@ static __always_inline void lb_socket_tell(void *ctx, int event, const struct lb
 	lb_flow_tell(record);
 }
 
-/* A TCP socket has one peer. What becomes of the connection is told by TCP: see connection.h. */
+/*
+ * A TCP socket has one peer. What becomes of the connection is told by TCP: see connection.h. Where
+ * it is not, that lasts from connect() to close().
+ */
 static __always_inline void lb_socket_record_tcp(struct bpf_sock_addr *ctx,
 						 const struct lb_peer *backend,
 						 const struct lb_peer *frontend,
@@ -80,6 +84,7 @@ static __always_inline void lb_socket_record_tcp(struct bpf_sock_addr *ctx,
 {
 	__u64 cookie = lb_get_socket_cookie(ctx);
 	struct lb_connection value = {
+		.started = LB_HAS_SOCK_OPS ? 0 : lb_now(),
 		.addr = frontend->addr,
 		.port = frontend->port,
 		.frontend = match->index,
@@ -194,7 +199,7 @@ static __always_inline int lb_socket_delete_tcp(__u64 cookie)
 
 	if (!connection)
 		return 0;
-	if (!connection->started)
+	if (!LB_HAS_SOCK_OPS || !connection->started)
 		lb_connections.delete(&cookie);
 	return 1;
 }

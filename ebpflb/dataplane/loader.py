@@ -44,6 +44,7 @@ class Loader:
         self._features = {
             "LB_HAS_SET_RETVAL": str(int(has_set_retval)),
             "LB_HAS_COARSE_CLOCK": str(int(has_coarse_clock)),
+            "LB_HAS_SOCK_OPS": str(int(has_sock_ops)),
         }
         names = [name for name in PROGRAMS if has_sock_ops or name != "lb_sock_ops"]
         self._compile = compiler or partial(compile_and_pin, names=names)

@@ -3,19 +3,22 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from sys import byteorder
 
 import pytest
 
 from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.active import read_active
 from ebpflb.dataplane.enums import Direction, FlowEnd, FlowEvent, FlowPath, FlowSource
 from ebpflb.dataplane.links import CGROUP_HOOKS
+from ebpflb.dataplane.source_text import source_text
 from ebpflb.dataplane.structs import Connection, Socket, SocketKey
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.attach import tiny
 from tests.bpf.conversing import WAYS, Conversing
 from tests.bpf.datapath import Datapath, addr
-from tests.bpf.loading import Loaded
+from tests.bpf.loading import Loaded, load
 from tests.bpf.node import Node
 from tests.bpf.packets import End, Kind
 from tests.bpf.ring import Ring
@@ -46,18 +49,35 @@ OUTCOMES = {
 @pytest.fixture(scope="module")
 def conversing(programs: Loaded, machine: Node) -> Iterator[Conversing]:
     """A process on the node, under all hooks of the socket."""
-    with tiny.own_cgroup("conversing") as cgroup:
+    with under_hooks(programs, machine, "conversing") as made:
+        yield made
+
+
+@contextmanager
+def under_hooks(loaded: Loaded, machine: Node, name: str) -> Iterator[Conversing]:
+    with tiny.own_cgroup(name) as cgroup:
         directory = os.open(cgroup, os.O_RDONLY)
         links = [
-            libbpf.link_create(programs.programs[name], directory, kind)
-            for name, kind in CGROUP_HOOKS.items()
+            libbpf.link_create(loaded.programs[hook], directory, kind)
+            for hook, kind in CGROUP_HOOKS.items()
+            if hook in loaded.programs
         ]
         with machine.entered():
             made = Conversing(cgroup)
-        yield made
-        made.close()
-        for descriptor in (*links, directory):
-            os.close(descriptor)
+        try:
+            yield made
+        finally:
+            made.close()
+            for descriptor in (*links, directory):
+                os.close(descriptor)
+
+
+@pytest.fixture(scope="module")
+def untold(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """The hooks as they are where TCP does not tell of connections."""
+    text = f"#define LB_HAS_SOCK_OPS 0\n{source_text()}"
+    names = ["lb_connect4", "lb_connect6", "lb_sock_release"]
+    return load(tmp_path_factory.mktemp("bpffs"), text, names)
 
 
 @pytest.fixture
@@ -151,6 +171,21 @@ def test_a_socket_that_fails_at_a_frontend_and_goes_elsewhere_counts_nothing_the
     counts = datapath.all_counts("lb_count_back", index)
     assert (counts.connections, counts.failed) == (1, 0)
     assert (counts.original.packets, counts.reply.packets) == (0, 0)
+    assert list(datapath.maps["lb_connections"].items()) == []
+
+
+def test_where_tcp_does_not_tell_connections_last_from_connect_to_close(
+    untold: Loaded, node: Node, tcp: Kind
+):
+    datapath = Datapath(untold)
+    datapath.reset()
+    frontend, backend, _ = service(datapath, tcp)
+    with under_hooks(untold, node, "untold") as conversing:
+        conversing.converse("stays", frontend, backend, (0, 0))
+        found = read_active(datapath.maps)
+        conversing.converse("goes", frontend, backend, (0, 0))
+    assert list(found.flows.values()) == [1]
+    assert all(found.oldest.values())
     assert list(datapath.maps["lb_connections"].items()) == []
 
 
