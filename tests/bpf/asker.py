@@ -6,11 +6,7 @@ attached there, or it would show the frontend.
 """
 
 import errno
-import json
 import socket
-import subprocess
-import sys
-from pathlib import Path
 from sys import byteorder
 
 from ebpflb.dataplane.enums import NetnsFlag
@@ -18,31 +14,18 @@ from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.netns import own_cookie
 from ebpflb.dataplane.structs import Netns
 from ebpflb.model.address import Protocol
+from tests.bpf.asked import Asked, answer
 from tests.bpf.packets import End
 
 _TCP_REPAIR = 19
 
 
-class Asker:
-    """The other end of the process; it runs in the network namespace of who makes it."""
-
-    def __init__(self, cgroup: Path) -> None:
-        command = [sys.executable, "-m", "tests.bpf.asker", str(cgroup)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate(timeout=10)
+class Asker(Asked):
+    """The other end of the process."""
 
     def connect(self, target: End, proto: Protocol) -> End | int:
         """Where the socket is connected to, or the errno."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        print(json.dumps([*target, proto]), file=stdin, flush=True)
-        found = json.loads(stdout.readline())
+        found = self.ask(*target, proto)
         return found if isinstance(found, int) else End(*found)
 
 
@@ -67,11 +50,5 @@ def _connect(address: str, port: int, proto: int) -> End | int:
         return End(*client.getpeername()[:2])
 
 
-def _main(cgroup: str) -> None:
-    Path(cgroup, "cgroup.procs").write_text("0")
-    for line in sys.stdin:
-        print(json.dumps(_connect(*json.loads(line))), flush=True)
-
-
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    answer(_connect)

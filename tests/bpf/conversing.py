@@ -2,14 +2,12 @@
 """A process in a cgroup that has both ends of TCP connections and closes them in every order."""
 
 import ctypes
-import json
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from struct import pack
+
+from tests.bpf.asked import Asked, answer
 
 # Address and port. The class that tests have for it would bring scapy, seconds when emulated.
 _End = tuple[str, int]
@@ -20,18 +18,8 @@ _DELIVERED = 0.15
 _NOBODY = bytes(16)
 
 
-class Conversing:
-    """The other end of the process; it runs in the network namespace of who makes it."""
-
-    def __init__(self, cgroup: Path) -> None:
-        command = [sys.executable, "-m", "tests.bpf.conversing", str(cgroup)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate(timeout=10)
+class Conversing(Asked):
+    """The other end of the process."""
 
     def converse(self, way: str, frontend: _End, backend: _End, sizes: tuple[int, int]) -> int:
         """One connection, closed in one of WAYS, with so many bytes each way; the client's port.
@@ -39,11 +27,7 @@ class Conversing:
         Or a step of it: "in vain", "stays", "peer", "goes", "elsewhere". The last one ends what
         stays, fails with its socket at `frontend` and then talks with a server at `backend`.
         """
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        print(json.dumps([way, frontend, backend, sizes]), file=stdin, flush=True)
-        return int(stdout.readline())
+        return int(self.ask(way, frontend, backend, sizes))
 
 
 def _finish(one: socket.socket, other: socket.socket) -> None:
@@ -205,12 +189,5 @@ def _converse(way: str, frontend: _End, backend: _End, sizes: tuple[int, int]) -
     return port
 
 
-def _main(cgroup: str) -> None:
-    Path(cgroup, "cgroup.procs").write_text("0")
-    for line in sys.stdin:
-        way, frontend, backend, sizes = json.loads(line)
-        print(_converse(way, tuple(frontend), tuple(backend), sizes), flush=True)
-
-
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    answer(lambda way, *lists: _converse(way, *map(tuple, lists)))
