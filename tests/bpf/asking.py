@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that connects under the hooks of connect() and close(): asker.py, attached."""
+"""Processes under the hooks of the socket, in a cgroup of their own."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.uapi import AttachType
@@ -20,19 +21,26 @@ _HOOKS = {
 
 
 @contextmanager
-def asking(programs: Loaded, node: Node, name: str) -> Iterator[Asker]:
-    """A process on the node, in a cgroup of that name."""
+def hooked_cgroup(programs: Loaded, name: str, hooks: Mapping[str, AttachType]) -> Iterator[Path]:
+    """A cgroup of that name with these programs."""
     with tiny.own_cgroup(name) as cgroup:
         directory = os.open(cgroup, os.O_RDONLY)
         links = [
             libbpf.link_create(programs.programs[hook], directory, kind)
-            for hook, kind in _HOOKS.items()
+            for hook, kind in hooks.items()
         ]
-        with node.entered():
-            made = Asker(cgroup)
         try:
-            yield made
+            yield cgroup
         finally:
-            made.close()
             for descriptor in (*links, directory):
                 os.close(descriptor)
+
+
+@contextmanager
+def asking(programs: Loaded, node: Node, name: str) -> Iterator[Asker]:
+    """A process on the node, in a cgroup of that name."""
+    with hooked_cgroup(programs, name, _HOOKS) as cgroup:
+        with node.entered():
+            made = Asker(cgroup)
+        with closing(made):
+            yield made

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """TCP connections that are translated at the socket: counted as they were, however they end."""
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from sys import byteorder
 
 import pytest
 
-from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.active import read_active
 from ebpflb.dataplane.enums import Direction, FlowEnd, FlowEvent, FlowPath, FlowSource
 from ebpflb.dataplane.links import CGROUP_HOOKS
 from ebpflb.dataplane.source_text import source_text
 from ebpflb.dataplane.structs import Connection, Socket, SocketKey
 from ebpflb.model.address import Family, Protocol
-from tests.bpf.attach import tiny
+from tests.bpf.asking import hooked_cgroup
 from tests.bpf.conversing import WAYS, Conversing
 from tests.bpf.datapath import Datapath, addr
 from tests.bpf.loading import Loaded, load
@@ -55,21 +53,12 @@ def conversing(programs: Loaded, machine: Node) -> Iterator[Conversing]:
 
 @contextmanager
 def under_hooks(loaded: Loaded, machine: Node, name: str) -> Iterator[Conversing]:
-    with tiny.own_cgroup(name) as cgroup:
-        directory = os.open(cgroup, os.O_RDONLY)
-        links = [
-            libbpf.link_create(loaded.programs[hook], directory, kind)
-            for hook, kind in CGROUP_HOOKS.items()
-            if hook in loaded.programs
-        ]
+    hooks = {hook: kind for hook, kind in CGROUP_HOOKS.items() if hook in loaded.programs}
+    with hooked_cgroup(loaded, name, hooks) as cgroup:
         with machine.entered():
             made = Conversing(cgroup)
-        try:
+        with closing(made):
             yield made
-        finally:
-            made.close()
-            for descriptor in (*links, directory):
-                os.close(descriptor)
 
 
 @pytest.fixture(scope="module")
