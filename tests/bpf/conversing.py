@@ -46,26 +46,22 @@ def _half_close(client: socket.socket, server: socket.socket) -> None:
     assert server.recv(1) == b""
     server.sendall(b"more")
     _read(client, 4)
-    server.close()
-    assert client.recv(1) == b""
-    client.close()
+
+
+def _half_close_and_finish(client: socket.socket, server: socket.socket) -> None:
+    _half_close(client, server)
+    _finish(server, client)
 
 
 def _half_close_and_leave(client: socket.socket, server: socket.socket) -> None:
-    client.shutdown(socket.SHUT_WR)
-    assert server.recv(1) == b""
-    server.sendall(b"more")
-    _read(client, 4)
+    _half_close(client, server)
     client.close()
     time.sleep(_DELIVERED)
     server.close()
 
 
 def _half_close_and_reset(client: socket.socket, server: socket.socket) -> None:
-    client.shutdown(socket.SHUT_WR)
-    assert server.recv(1) == b""
-    server.sendall(b"more")
-    _read(client, 4)
+    _half_close(client, server)
     _reset(server, client)
 
 
@@ -88,7 +84,7 @@ WAYS: dict[str, Callable[[socket.socket, socket.socket], None]] = {
     "client first": _finish,
     "server first": lambda client, server: _finish(server, client),
     "both at once": _together,
-    "half close, then data": _half_close,
+    "half close, then data": _half_close_and_finish,
     "half close, then data, then close": _half_close_and_leave,
     "half close, then data, then reset": _half_close_and_reset,
     "client resets": _reset,
