@@ -20,6 +20,7 @@ from tests.bpf.datapath import Datapath
 from tests.bpf.loading import Loaded, load
 from tests.bpf.node import Node
 from tests.bpf.packets import KINDS, SCTP_KINDS, TCP_KINDS, UDP_KINDS, Kind
+from tests.bpf.ring import ALL_EVENTS, Ring
 from tests.bpf.services import node_addresses
 
 
@@ -52,6 +53,15 @@ def datapath(programs: Loaded, node: Node) -> Datapath:
     datapath = Datapath(programs)
     datapath.reset()
     return datapath
+
+
+@pytest.fixture
+def ring(datapath: Datapath) -> Ring:
+    """Every flow is told of; nothing was yet."""
+    datapath.settings(flow_events=ALL_EVENTS, flow_sample=1)
+    ring = Ring(datapath.maps["lb_flows"])
+    ring.take()
+    return ring
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,11 @@
 import mmap
 from ctypes import sizeof
 
+from ebpflb.dataplane.enums import FlowEvent
 from ebpflb.dataplane.maps import BpfMap, KernelMap
 from ebpflb.dataplane.structs import FlowRecord, u32, u64
+
+ALL_EVENTS = sum(1 << event for event in FlowEvent)
 
 _BUSY, _DISCARDED = 1 << 31, 1 << 30
 _HEADER = 8

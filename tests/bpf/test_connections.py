@@ -25,7 +25,6 @@ from tests.bpf.ring import Ring
 WRAPPED = 2**32 - 1
 # More bytes than any connection here has.
 FAR_AHEAD = 2**40
-ALL_EVENTS = sum(1 << event for event in FlowEvent)
 CLOSED, RESET = FlowEnd.LB_END_CLOSED, FlowEnd.LB_END_RESET
 # Nobody has a route there.
 UNREACHABLE = {Family.IPV4: "203.0.113.9", Family.IPV6: "2001:db8:dead::9"}
@@ -67,14 +66,6 @@ def untold(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     text = f"#define LB_HAS_SOCK_OPS 0\n{source_text()}"
     names = ["lb_connect4", "lb_connect6", "lb_sock_release"]
     return load(tmp_path_factory.mktemp("bpffs"), text, names)
-
-
-@pytest.fixture
-def ring(datapath: Datapath) -> Ring:
-    datapath.settings(flow_events=ALL_EVENTS, flow_sample=1)
-    ring = Ring(datapath.maps["lb_flows"])
-    ring.take()
-    return ring
 
 
 def service(datapath: Datapath, tcp: Kind) -> tuple[End, End, int]:

@@ -21,19 +21,10 @@ from tests.bpf.datapath import SERVICE, Datapath, addr
 from tests.bpf.node import Node
 from tests.bpf.numbers import u32
 from tests.bpf.packets import IPV4, SEQUENCE, End, Kind
-from tests.bpf.ring import Ring
+from tests.bpf.ring import ALL_EVENTS, Ring
 from tests.bpf.services import cluster_ip, local_backend, pod, remote_backend
 
-ALL_EVENTS = sum(1 << event for event in FlowEvent)
 ACKED = SEQUENCE + 1
-
-
-@pytest.fixture
-def ring(datapath: Datapath) -> Ring:
-    datapath.settings(flow_events=ALL_EVENTS, flow_sample=1)
-    ring = Ring(datapath.maps["lb_flows"])
-    ring.take()
-    return ring
 
 
 def exchange(datapath: Datapath, tcp: Kind, frontend: End, backend: End, ways: str) -> None:
