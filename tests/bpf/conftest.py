@@ -4,16 +4,18 @@
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import libbpf
+from ebpflb.dataplane import libbpf, libc
 from ebpflb.dataplane.clsact import Clsact
 from ebpflb.dataplane.links import LoadedProgram, TcDirection
 from ebpflb.dataplane.netlink import Rtnetlink
 from ebpflb.dataplane.probe import Feature, Probe
 from ebpflb.dataplane.source_text import source_text
 from ebpflb.dataplane.uapi import AttachType
+from ebpflb.lab.namespaces import detach
 from tests.bpf.asker import Asker
 from tests.bpf.asking import asking
 from tests.bpf.datapath import Datapath
@@ -36,6 +38,16 @@ def machine() -> Iterator[Node]:
     node = Node()
     yield node
     node.close()
+
+
+@pytest.fixture
+def bpffs(tmp_path: Path) -> Iterator[Path]:
+    """A bpffs of the test's own, gone afterwards though something still uses it."""
+    directory = tmp_path / "bpffs"
+    directory.mkdir()
+    libc.mount_bpffs(directory, "ebpflb-test")
+    yield directory
+    detach(directory)
 
 
 @pytest.fixture

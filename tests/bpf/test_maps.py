@@ -11,7 +11,7 @@ from struct import pack
 
 import pytest
 
-from ebpflb.dataplane import libbpf, libc, quiesce
+from ebpflb.dataplane import libbpf, quiesce
 from ebpflb.dataplane.counters import read_backends
 from ebpflb.dataplane.enums import CtState
 from ebpflb.dataplane.expire import Expired, Expiry
@@ -48,16 +48,6 @@ def make_map(request: pytest.FixtureRequest) -> Iterator[MakeMap]:
     yield make
     for each in made:
         each.close()
-
-
-@pytest.fixture
-def bpffs(tmp_path: Path) -> Iterator[Path]:
-    """A bpffs of the test's own."""
-    directory = tmp_path / "bpffs"
-    directory.mkdir()
-    libc.mount_bpffs(directory, "lb-test")
-    yield directory
-    libc.unmount(directory)
 
 
 @pytest.fixture

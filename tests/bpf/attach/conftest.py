@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bpffs, a cgroup and a network of the test's own; all are gone afterwards."""
+"""A cgroup and a network of the test's own; all are gone afterwards."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import libc
 from ebpflb.dataplane.links import LoadedProgram
+from ebpflb.lab.namespaces import detach
 from tests.bpf.attach import tiny
-from tests.bpf.attach.network import Network, run
+from tests.bpf.attach.network import Network
 
 
 @pytest.fixture
@@ -21,21 +21,11 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def bpffs(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "bpffs"
-    path.mkdir()
-    libc.mount_bpffs(path, "ebpflb-test")
-    yield path
-    run("umount", "--lazy", str(path))
-
-
-@pytest.fixture
 def unmounted(tmp_path: Path) -> Iterator[Path]:
     """A directory that need not be there, and is no mount afterwards."""
     path = tmp_path / "a" / "b"
     yield path
-    if path.is_mount():
-        run("umount", "--lazy", str(path))
+    detach(path)
 
 
 @pytest.fixture
