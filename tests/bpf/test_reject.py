@@ -204,11 +204,14 @@ def sized(kind: Kind, target: End, length: int) -> Packet:
     return kind.frame(client(kind), target, payload=bytes(length - empty))
 
 
-@pytest.mark.parametrize(
+MTUS = pytest.mark.parametrize(
     ("addresses", "mtu"),
     [({}, OVERLAY_MTU), (NARROW_ROUTE, ROUTE_MTU), (NO_NEIGHBOUR, OVERLAY_MTU)],
     ids=["device", "route", "no neighbour"],
 )
+
+
+@MTUS
 def test_a_packet_that_does_not_fit_is_answered_with_the_mtu(
     datapath: Datapath, node: Node, kind: Kind, addresses: dict[str, str], mtu: int
 ):
@@ -228,11 +231,7 @@ def test_a_packet_that_does_not_fit_is_answered_with_the_mtu(
     assert len(result.packet) == len(fitting)
 
 
-@pytest.mark.parametrize(
-    ("addresses", "mtu"),
-    [({}, OVERLAY_MTU), (NARROW_ROUTE, ROUTE_MTU), (NO_NEIGHBOUR, OVERLAY_MTU)],
-    ids=["device", "route", "no neighbour"],
-)
+@MTUS
 def test_what_counts_of_a_segmented_packet_are_its_segments(
     datapath: Datapath, node: Node, kind: Kind, addresses: dict[str, str], mtu: int
 ):
