@@ -314,12 +314,17 @@ def test_two_flows_never_share_a_port_after_one_lost_its_reply(outside: Outside)
     assert outside.reply_goes_to(source) == 10001
 
 
+def ended_and_begun(outside: Outside) -> tuple[End, End]:
+    """The sources of a client's old connection and of its new one, which has another port."""
+    outside.datapath.settings(snat_ports=ONE_PORT)
+    old = outside.run_to_its_end(10000)
+    outside.datapath.settings(snat_ports=((3000, 3000), (3000, 3000)))
+    return old, outside.source(10000)
+
+
 def test_a_port_that_a_client_left_is_taken_without_its_new_flow(tcp_outside: Outside):
     outside = tcp_outside
-    outside.datapath.settings(snat_ports=ONE_PORT)
-    left = outside.run_to_its_end(10000)
-    outside.datapath.settings(snat_ports=((3000, 3000), (3000, 3000)))
-    new = outside.source(10000)
+    left, new = ended_and_begun(outside)
     outside.datapath.settings(snat_ports=ONE_PORT)
 
     assert outside.source(10001) == left
@@ -330,10 +335,7 @@ def test_a_port_that_a_client_left_is_taken_without_its_new_flow(tcp_outside: Ou
 
 def test_a_late_reset_of_an_old_flow_does_not_close_the_new_one(tcp_outside: Outside):
     outside = tcp_outside
-    outside.datapath.settings(snat_ports=ONE_PORT)
-    old = outside.run_to_its_end(10000)
-    outside.datapath.settings(snat_ports=((3000, 3000), (3000, 3000)))
-    new = outside.source(10000)
+    old, new = ended_and_begun(outside)
     outside.reply(new, "SA")
     outside.source(10000, "A")
 
