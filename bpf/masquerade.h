@@ -24,6 +24,15 @@ static __always_inline int lb_must_masquerade(const struct lb_desc *desc,
 	       !(lb_addr_flags_of(&choice->backend->addr) & LB_ADDR_NODE);
 }
 
+static __always_inline int lb_masquerade_as(struct lb_flow *flow, const struct lb_addr *source,
+					    int reply_hook)
+{
+	flow->to.saddr = *source;
+	flow->reply_hook = reply_hook;
+	flow->flags = LB_CT_SNAT;
+	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
+}
+
 /* The node's primary address, for backends on this node. */
 static __always_inline int lb_masquerade_here(const struct lb_packet *pkt, struct lb_flow *flow)
 {
@@ -33,10 +42,8 @@ static __always_inline int lb_masquerade_here(const struct lb_packet *pkt, struc
 	settings = lb_settings.lookup(&zero);
 	if (!settings)
 		return -LB_DROP_NO_SNAT_ADDRESS;
-	flow->to.saddr = pkt->is_ipv4 ? settings->node4 : settings->node6;
-	flow->reply_hook = LB_HOOK_POD_INGRESS;
-	flow->flags = LB_CT_SNAT;
-	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
+	return lb_masquerade_as(flow, pkt->is_ipv4 ? &settings->node4 : &settings->node6,
+				LB_HOOK_POD_INGRESS);
 }
 
 /* The address of the device that the packet leaves by. */
@@ -47,10 +54,8 @@ static __always_inline int lb_masquerade_elsewhere(const struct lb_packet *pkt,
 
 	if (!device)
 		return -LB_DROP_NO_SNAT_ADDRESS;
-	flow->to.saddr = pkt->is_ipv4 ? device->snat4 : device->snat6;
-	flow->reply_hook = LB_HOOK_HOST_INGRESS;
-	flow->flags = LB_CT_SNAT;
-	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
+	return lb_masquerade_as(flow, pkt->is_ipv4 ? &device->snat4 : &device->snat6,
+				LB_HOOK_HOST_INGRESS);
 }
 
 static __always_inline int lb_masquerade(struct __sk_buff *skb, const struct lb_packet *pkt,
