@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+from functools import partial
 
-from click.testing import CliRunner
-
-from ebpflb.cli import main
 from ebpflb.cli.cleanup import Removed, _lines
+from tests.unit.cli.invoked import output_of
 
-
-def run(*arguments):
-    done = CliRunner().invoke(main, ["cleanup", *arguments])
-    assert done.exit_code == 0, done.output
-    return done.output
+run = partial(output_of, "cleanup")
 
 
 def test_where_nothing_is_there_is_nothing_to_remove(tmp_path):

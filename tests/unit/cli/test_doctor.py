@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
 from ebpflb.cli import doctor as command
-from ebpflb.cli import main
 from ebpflb.dataplane import doctor
 from ebpflb.dataplane.finding import Finding, Severity
 from ebpflb.errors import AttachError, PinError
+from tests.unit.cli.invoked import output_of
 
 GOOD = Finding(Severity.OK, "maps", "", "have room")
 BAD = Finding(Severity.ERROR, "sysctls", "x", "is 0", "set it")
@@ -34,10 +34,7 @@ def node(monkeypatch, tmp_path):
     return make
 
 
-def run(*arguments, status=0):
-    done = CliRunner().invoke(main, ["doctor", *arguments])
-    assert done.exit_code == status, done.output
-    return done.output
+run = partial(output_of, "doctor")
 
 
 def test_without_trouble_the_status_is_0(node):

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import threading
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +21,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.observe.query_server import QueryServer
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, port_name, service
 from tests.unit.agent.flows import SERVICE, pod_of, record, refused
+from tests.unit.cli.invoked import output_of
 
 
 @pytest.fixture
@@ -54,13 +56,7 @@ def server(path, log, changes):
 
 @pytest.fixture
 def run(path):
-    def call(*arguments, status=0):
-        command = ["flows", "--query-socket", str(path), *arguments]
-        done = CliRunner().invoke(main, command)
-        assert done.exit_code == status, done.output
-        return done.output
-
-    return call
+    return partial(output_of, "flows", "--query-socket", str(path))
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from ebpflb.cli import main
 from ebpflb.cli import maps as command
 from ebpflb.dataplane.enums import Direction
 from ebpflb.dataplane.memory import memory_maps
@@ -17,6 +16,7 @@ from ebpflb.dataplane.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
+from tests.unit.cli.invoked import output_of
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, named
 
 DROP = Choice((), IfEmpty.DROP)
@@ -31,10 +31,7 @@ def maps(monkeypatch):
     return made
 
 
-def run(*arguments, status=0):
-    done = CliRunner().invoke(main, ["maps", *arguments])
-    assert done.exit_code == status, done.output
-    return done.output
+run = partial(output_of, "maps")
 
 
 def fill(maps, *frontends):

@@ -2,18 +2,18 @@
 import json
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from ebpflb.cli import main
 from ebpflb.cli import status as command
 from ebpflb.cli.status import Loaded
 from ebpflb.dataplane.attachments import Attachment
 from ebpflb.dataplane.fill import MapFill
 from ebpflb.errors import PinError
 from ebpflb.observe.server import Answer, Server, metrics_routes
+from tests.unit.cli.invoked import output_of
 
 REPORT = {
     "version": "1.2.3",
@@ -67,10 +67,7 @@ def node(monkeypatch):
         server.stop()
 
 
-def run(*arguments, status=0):
-    done = CliRunner().invoke(main, ["status", *arguments])
-    assert done.exit_code == status, done.output
-    return done.output
+run = partial(output_of, "status")
 
 
 def test_a_node_that_is_served(node):

@@ -2,14 +2,14 @@
 import json
 import os
 import time
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
-from ebpflb.cli import main
 from ebpflb.dataplane import kube_proxy, kube_proxy_process
 from ebpflb.dataplane.kube_proxy import Removed, RemovedRules
 from ebpflb.observe.server import Answer, Server, metrics_routes
+from tests.unit.cli.invoked import output_of
 
 SERVING = {
     "in_sync": True,
@@ -55,10 +55,7 @@ def machine(monkeypatch):
     server.stop()
 
 
-def run(*arguments, status=0):
-    done = CliRunner().invoke(main, ["takeover", *arguments])
-    assert done.exit_code == status, done.output
-    return done.output
+run = partial(output_of, "takeover")
 
 
 def test_what_was_removed_is_said(machine):

@@ -14,6 +14,7 @@ from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.pins import Generation
 from ebpflb.dataplane.service_rates import ServiceRate
 from ebpflb.dataplane.sync import Sync
+from tests.unit.cli.invoked import output_of
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
 
@@ -38,9 +39,7 @@ def maps(monkeypatch):
 
 
 def run(*arguments, **environment):
-    done = CliRunner().invoke(main, ["top", "--interval", "0.1", *arguments], env=environment)
-    assert done.exit_code == 0, done.output
-    return done.output
+    return output_of("top", "--interval", "0.1", *arguments, env=environment)
 
 
 def test_one_table_where_there_is_no_terminal(maps):
