@@ -30,6 +30,7 @@ from ebpflb.observe.health import Health
 from ebpflb.observe.health_check_server import HealthCheckServer
 from ebpflb.observe.metrics import Metrics
 from ebpflb.observe.server import Routes, Server, health_routes, metrics_routes
+from ebpflb.observe.slis import slis_routes
 from ebpflb.settings_text import plain_settings
 from ebpflb.source.announcement import Announcement
 from ebpflb.source.event import SourceEvent
@@ -126,8 +127,9 @@ def _serve_health(parts: ExitStack, settings: Settings, routes: Routes, origin: 
 
 
 def _serve_metrics(parts: ExitStack, settings: Settings, report: Routes) -> None:
-    routes = {**report, **debug_routes(plain_settings(settings), report)}
-    _serve(parts, settings.metrics_bind_address, settings, routes)
+    routes = {**report, **slis_routes()}
+    debug = debug_routes(plain_settings(settings), routes)
+    _serve(parts, settings.metrics_bind_address, settings, {**routes, **debug})
 
 
 def _serve(

@@ -88,12 +88,11 @@ class Server:
 def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -> Routes:
     """What kube-proxy has on its metrics port, and /status. `render` makes the page /metrics.
 
-    debug_pages.py has the rest of it.
+    debug_pages.py and slis.py have the rest of it.
     """
     return {
         "/metrics": render,
         "/proxyMode": lambda: Answer(b"ebpf"),
-        "/healthz": lambda: Answer(b"ok"),
         "/status": lambda: Answer(json.dumps(status()).encode(), JSON),
     }
 

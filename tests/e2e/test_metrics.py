@@ -22,8 +22,9 @@ from tests.e2e.waiting import wait_until, wait_until_equal
 PORT = 80
 TIMES = 20
 _PAGE = """
+import sys
 from urllib.request import urlopen
-print(urlopen("http://127.0.0.1:10249/metrics").read().decode(), end="")
+print(urlopen("http://127.0.0.1:10249" + sys.argv[1]).read().decode(), end="")
 """
 
 Series = Mapping[tuple[str, ...], float]
@@ -37,8 +38,8 @@ def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
         yield made
 
 
-def page(node: Node) -> str:
-    return str(node.exec([sys.executable, "-I", "-S", "-c", _PAGE]).stdout)
+def page(node: Node, path: str = "/metrics") -> str:
+    return str(node.exec([sys.executable, "-I", "-S", "-c", _PAGE, path]).stdout)
 
 
 def series(node: Node, service: str) -> Series:
@@ -200,6 +201,16 @@ def test_a_hundred_scrapes_at_once_are_answered_while_services_come_and_go(clust
         for each in pages:
             assert each.rstrip().splitlines()[-1].startswith(("ebpflb_", "# TYPE ebpflb_"))
             assert "# TYPE ebpflb_backend_active_connections gauge" in each
+
+
+def test_checks_of_the_metrics_port_are_counted(cluster):
+    node = cluster.lab.node("node1")
+    for _ in range(3):
+        assert page(node, "/healthz") == "ok"
+    told = page(node, "/metrics/slis").splitlines()
+    assert 'kubernetes_healthcheck{name="ping",type="healthz"} 1.0' in told
+    counted = 'kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 3.0'
+    assert counted in told
 
 
 def test_promtool_has_nothing_to_say(cluster):

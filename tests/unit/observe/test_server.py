@@ -63,7 +63,6 @@ def test_a_node_is_ready_once_it_was_in_sync(serve):
 def test_the_metrics_port_has_kube_proxys_paths_and_a_status(serve):
     server = serve(metrics_routes(lambda: Answer(b"page"), lambda: {"in_sync": True}))
     assert get(server, "/proxyMode")[2] == b"ebpf"
-    assert get(server, "/healthz")[2] == b"ok"
     assert get(server, "/metrics")[2] == b"page"
     assert json.loads(get(server, "/status")[2]) == {"in_sync": True}
 
