@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.source.announcement import Announcement
 from tests.builders import service_manifest, slice_manifest
+from tests.ports import free_port, free_ports
 from tests.unit.agent.flows import record
 from tests.unit.agent.node import MemoryNode
 from tests.unit.agent.test_flow_reader import Ring
@@ -60,7 +62,7 @@ def node(monkeypatch, logging_as_before):
 
 @pytest.fixture
 def settings(tmp_path):
-    ports = [free_port(), free_port()]
+    ports = free_ports(2)
     given = {
         "manifests": str(tmp_path),
         "cgroup-root": "/cg",
@@ -70,11 +72,6 @@ def settings(tmp_path):
         "query-socket": str(tmp_path / "agent.sock"),
     }
     return load_settings(given, {})
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def get(bind_address, path):
@@ -148,7 +145,8 @@ def test_from_a_manifest_to_the_maps_and_to_the_outside(node, settings, capsys):
 
 def test_health_checks_are_answered_from_a_manifest_on(node, settings):
     port = free_port()
-    local = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": port}
+    local: dict[str, Any] = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
+    local["healthCheckNodePort"] = port
     at = f"127.0.0.1:{port}"
 
     def act():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
-import socket
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ebpflb.dataplane.attachments import Attachment
 from ebpflb.dataplane.fill import MapFill
 from ebpflb.errors import PinError
 from ebpflb.observe.server import Answer, Server, metrics_routes
+from tests.ports import free_port
 from tests.unit.cli.invoked import output_of
 
 REPORT = {
@@ -139,8 +139,7 @@ def test_nothing_loaded_is_status_1_and_the_agent_is_shown_all_the_same(node):
 
 def test_without_an_agent_the_rest_is_shown(node, monkeypatch):
     node()
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    port = free_port()
     output = run("--metrics-bind-address", f"127.0.0.1:{port}", status=1)
     assert f"no agent answers at 127.0.0.1:{port}" in output
     assert "Loaded from /pins/1-4" in output

@@ -13,14 +13,9 @@ from pathlib import Path
 import pytest
 
 from ebpflb.lab import echo
+from tests.ports import free_port
 
 LOOPBACK = pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-
-
-def free_port():
-    """A port number that is free for TCP and UDP in both families right now."""
-    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as taken:
-        return taken.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.service import ServiceName
 from ebpflb.observe import health_check_server as module
 from ebpflb.observe.health_check_server import HealthCheckServer
+from tests.ports import free_port, free_ports
 
 WEB, API = ServiceName("shop", "web"), ServiceName("shop", "api")
 LOOPBACK = {Family.IPV4: ["127.0.0.1"], Family.IPV6: ["::1"]}
@@ -53,8 +54,7 @@ def served():
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+    return free_port()
 
 
 def get(port, path="/", method="GET", host="127.0.0.1", **options):
@@ -152,16 +152,14 @@ def test_a_service_that_is_gone_closes_its_port(served, port):
 
 def test_another_port_closes_the_old_one(served, port):
     served.show(port)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        other = free.getsockname()[1]
+    other = free_port()
     served.show(other)
     assert is_closed(port)
     assert get(other)[0] == 200
 
 
 def test_two_services_may_swap_their_ports(served, port):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        other = free.getsockname()[1]
+    other = free_port()
     first, second = (HealthCheck(each, {Family.IPV4: 1}) for each in (port, other))
     assert served.server.serve({WEB: first, API: second}) == {}
     assert served.server.serve({WEB: second, API: first}) == {}
@@ -260,10 +258,7 @@ def test_of_too_many_connections_the_oldest_goes(served, port, monkeypatch):
 
 def test_hundreds_of_ports_need_one_thread(served):
     before = threading.active_count()
-    free = [socket.create_server(("127.0.0.1", 0)) for _ in range(300)]
-    ports = [each.getsockname()[1] for each in free]
-    for each in free:
-        each.close()
+    ports = free_ports(300)
     checks = {
         ServiceName("shop", f"web-{port}"): HealthCheck(port, {Family.IPV4: 1}) for port in ports
     }
