@@ -43,7 +43,7 @@ def _summary(groups: Iterable[Group]) -> str:
 
 
 def _ids(rules: Iterable[Rule]) -> str:
-    return ", ".join(rule.id for rule in rules)
+    return ", ".join(rule.id for rule in rules) or "none"
 
 
 def _table(group: Group) -> str:
