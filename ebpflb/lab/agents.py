@@ -14,7 +14,8 @@ from ebpflb.lab.cluster import Lab
 from ebpflb.lab.member import Node
 
 _IN_SYNC = "in sync"
-_START_TIMEOUT = 60.0
+# The programs are compiled: 20 s of a slow core, and many labs may be made at once.
+_START_TIMEOUT = 150.0
 _STOP_TIMEOUT = 10.0
 _LOOK_SECONDS = 0.01
 

@@ -80,7 +80,6 @@ def test_each_service_port_has_its_own_clients(cluster, lab, client):
     assert any(tcp != udp for tcp, udp in pairs)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_client_stays_while_it_comes_back_in_time_and_no_longer(cluster, lab, protocol):
     config = {"clientIP": {"timeoutSeconds": SHORT_TIMEOUT}}

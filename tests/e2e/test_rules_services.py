@@ -75,7 +75,6 @@ def test_a_slice_that_becomes_headless_serves_no_more(cluster, lab, pods):
     assert_reached(cluster, spec, FIRST, SECOND)
 
 
-@pytest.mark.timeout(240)
 def test_a_service_changes_its_type_and_ports(cluster, lab, pods):
     internal = cluster.serve(cluster.new("ClusterIP"), pods)
     assert_reached(cluster, internal, FIRST, SECOND)

@@ -98,7 +98,6 @@ def many_services(cluster: Cluster) -> Callable[[int], str]:
     return address
 
 
-@pytest.mark.timeout(180)
 def test_a_version_with_another_layout_takes_over_under_load(cluster, lab, agent, newer):
     spec = cluster.serve(cluster.new(), lab.pods)
     with none_fails(cluster, spec, held=True), contextlib.chdir(newer):
@@ -116,14 +115,13 @@ def test_a_version_with_another_layout_takes_over_under_load(cluster, lab, agent
     assert differing(everywhere(cluster, spec), lab.pods) == {}
 
 
-@pytest.mark.timeout(180)
 def test_maps_grow_under_load(cluster, lab, agent):
     spec = cluster.serve(cluster.new(), lab.pods)
     room = pinned_maps(agent.node)["lb_frontends"].max_entries
     with none_fails(cluster, spec, held=True):
         wait_for_connections(cluster, spec)
         address = many_services(cluster)
-        wait_in_force(cluster.nodes, 60)
+        wait_in_force(cluster.nodes, 150)
         wait_for_connections(cluster, spec)
     assert generations(agent.node) == [f"{LAYOUT_VERSION}-2"]
     assert pinned_maps(agent.node)["lb_frontends"].max_entries > room
