@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A skipped test fails the session, unless the kernel lacks a feature."""
 
+import os
 import re
 import subprocess
 import sys
@@ -42,7 +43,13 @@ def summary(tmp_path_factory):
     settings = ["-c", f"{ROOT}/pyproject.toml", "--rootdir", suite, "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "--continue-on-collection-errors", *settings, suite]
     run = subprocess.run(
-        [str(word) for word in command], cwd=ROOT, capture_output=True, text=True, check=False
+        [str(word) for word in command],
+        cwd=ROOT,
+        # Wide enough for a line with the path of the suite.
+        env={**os.environ, "COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return run.stdout.partition("short test summary info")[2]
 
