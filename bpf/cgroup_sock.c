@@ -82,7 +82,7 @@ int lb_sendmsg6(struct bpf_sock_addr *ctx)
 }
 
 /* recvmsg and getpeername may not fail: they return 1 whatever they find. */
-static __always_inline int lb_reverse4(struct bpf_sock_addr *ctx)
+int lb_recvmsg4(struct bpf_sock_addr *ctx)
 {
 	struct lb_peer peer = {};
 
@@ -92,7 +92,7 @@ static __always_inline int lb_reverse4(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-static __always_inline int lb_reverse6(struct bpf_sock_addr *ctx)
+int lb_recvmsg6(struct bpf_sock_addr *ctx)
 {
 	struct lb_peer peer = {};
 
@@ -102,24 +102,24 @@ static __always_inline int lb_reverse6(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-int lb_recvmsg4(struct bpf_sock_addr *ctx)
-{
-	return lb_reverse4(ctx);
-}
-
-int lb_recvmsg6(struct bpf_sock_addr *ctx)
-{
-	return lb_reverse6(ctx);
-}
-
 int lb_getpeer4(struct bpf_sock_addr *ctx)
 {
-	return lb_reverse4(ctx);
+	struct lb_peer peer = {};
+
+	lb_peer_get4(ctx, &peer.addr);
+	if (lb_socket_reverse_any(ctx, &peer))
+		lb_peer_set4(ctx, &peer);
+	return 1;
 }
 
 int lb_getpeer6(struct bpf_sock_addr *ctx)
 {
-	return lb_reverse6(ctx);
+	struct lb_peer peer = {};
+
+	lb_peer_get6(ctx, &peer.addr);
+	if (lb_socket_reverse_any(ctx, &peer))
+		lb_peer_set6(ctx, &peer);
+	return 1;
 }
 
 int lb_sock_release(struct bpf_sock *ctx)

@@ -166,10 +166,7 @@ static __always_inline int lb_socket_reverse_tcp(__u64 cookie, struct lb_peer *p
 	return 1;
 }
 
-/*
- * 1 when the peer is a backend this socket was translated to; peer becomes the frontend. TCP
- * connections of version 0.1.0 are where those of UDP are.
- */
+/* 1 when the peer is a backend this socket was translated to; peer becomes the frontend. */
 static __always_inline int lb_socket_reverse(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_socket_key key = {
@@ -179,17 +176,22 @@ static __always_inline int lb_socket_reverse(struct bpf_sock_addr *ctx, struct l
 		.proto = ctx->protocol,
 		.direction = LB_DIR_REPLY,
 	};
-	struct lb_socket *socket;
+	struct lb_socket *socket = lb_sockets.lookup(&key);
 
-	peer->port = key.port;
-	if (key.proto == IPPROTO_TCP && lb_socket_reverse_tcp(key.cookie, peer))
-		return 1;
-	socket = lb_sockets.lookup(&key);
 	if (!socket)
 		return 0;
 	peer->addr = socket->peer;
 	peer->port = socket->port;
 	return 1;
+}
+
+/* The same, also of TCP. Connections of version 0.1.0 are where those of UDP are. */
+static __always_inline int lb_socket_reverse_any(struct bpf_sock_addr *ctx, struct lb_peer *peer)
+{
+	peer->port = ctx->user_port;
+	if (ctx->protocol == IPPROTO_TCP && lb_socket_reverse_tcp(lb_get_socket_cookie(ctx), peer))
+		return 1;
+	return lb_socket_reverse(ctx, peer);
 }
 
 /* 1 where there is one. That of a connection goes with its last state, which TCP tells of. */
