@@ -3,17 +3,22 @@
 
 Compiling pulls LLVM (about 120 MB) into the process, so the agent never does it itself.
 bcc makes every map where the C text says (LB_PIN_MAPS), and takes what is pinned there already.
+What was compiled before is loaded without bcc, in the same way (compile_cache.py). Whatever goes
+wrong with that, bcc then does it all again, and says what it always says.
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from ebpflb.dataplane import libbpf
+from ebpflb.dataplane import compile_cache, libbpf
+from ebpflb.dataplane.bytecode import taken_apart
+from ebpflb.dataplane.bytecode_load import load_and_pin
 from ebpflb.dataplane.programs import PROGRAMS
 from ebpflb.dataplane.source_text import bpf_directory
 from ebpflb.errors import CompileError, LoadError, ProbeError
@@ -23,6 +28,18 @@ STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
 _NO_BCC, _NOT_COMPILED, _NOT_LOADED = 3, 4, 5
 _TIMEOUT_SECONDS = 600  # an emulated machine needs minutes
 _LOG_LINES = 25
+_PINS = "LB_PIN_MAPS"
+
+
+class _Request(NamedTuple):
+    """What the child is told. `pins`: where pinned maps go, empty if the text alone knows."""
+
+    text: str
+    cflags: Sequence[str]
+    pins: str
+    programs: str
+    names: Sequence[str]
+    cache: str
 
 
 class _Module(Protocol):
@@ -42,22 +59,26 @@ def compile_and_pin(
     *,
     names: Iterable[str] = PROGRAMS,
     flags: Iterable[str] = (),
+    cache: Path = compile_cache.DIRECTORY,
 ) -> None:
     """Compile `text`, load the programs `names` and pin them as `programs`/NAME.
 
+    `cache`: where what was compiled is found again.
     Raises ProbeError without bcc, CompileError with clang's text, LoadError with the end of the
     verifier's log. Maps and programs pinned before a failure stay; the caller removes them.
     """
-    cflags = [f"-D{name}={value}" for name, value in defines.items()]
-    request = {
-        "text": text,
-        "cflags": [*cflags, *flags],
-        "programs": str(programs),
-        "names": list(names),
-    }
+    others = {name: value for name, value in defines.items() if name != _PINS}
+    request = _Request(
+        text,
+        [*(f"-D{name}={value}" for name, value in others.items()), *flags],
+        defines.get(_PINS, "").strip('"'),
+        str(programs),
+        list(names),
+        str(cache),
+    )
     child = subprocess.run(
         [sys.executable, "-m", "ebpflb.dataplane.compile"],
-        input=json.dumps(request),
+        input=json.dumps(request._asdict()),
         capture_output=True,
         text=True,
         env={**os.environ, "BCC_KERNEL_SOURCE": str(bpf_directory() / "uapi")},
@@ -82,22 +103,51 @@ def _raise(code: int, output: str) -> None:
 
 
 def _main() -> int:
-    request = json.load(sys.stdin)
+    request = _Request(**json.load(sys.stdin))
+    key = compile_cache.key(request.text, request.cflags) if request.pins else None
+    if key and _from_cache(request, key):
+        return 0
+    return _from_bcc(request, key)
+
+
+def _from_cache(request: _Request, key: str) -> bool:
+    try:
+        bytecode = compile_cache.find(Path(request.cache), key)
+        if bytecode is None:
+            return False
+        load_and_pin(bytecode, Path(request.pins), Path(request.programs), request.names)
+    except Exception:  # noqa: BLE001  whatever it is, bcc meets it too, or gets by
+        return False
+    return True
+
+
+def _from_bcc(request: _Request, key: str | None) -> int:
     try:
         from bcc import BPF
     except ImportError:
         return _NO_BCC
+    pins = [f'-D{_PINS}="{request.pins}"'] if request.pins else []
     try:
-        module = BPF(text=request["text"], cflags=request["cflags"])
+        module = BPF(text=request.text, cflags=[*request.cflags, *pins])
     except Exception:  # noqa: BLE001  bcc raises nothing narrower
         return _NOT_COMPILED
     try:
-        for name in request["names"]:
-            _load_and_pin(module, name, Path(request["programs"]))
+        for name in request.names:
+            _load_and_pin(module, name, Path(request.programs))
     except Exception as error:  # noqa: BLE001  bcc raises nothing narrower
         print(error, file=sys.stderr)
         return _NOT_LOADED
+    if key:
+        _keep(request, key, module)
     return 0
+
+
+def _keep(request: _Request, key: str, module: Any) -> None:
+    from bcc.libbcc import lib
+
+    with suppress(Exception):  # all is loaded
+        bytecode = taken_apart(module, lib, Path(request.pins))
+        compile_cache.keep(Path(request.cache), key, bytecode)
 
 
 def _load_and_pin(module: Any, name: str, directory: Path) -> None:

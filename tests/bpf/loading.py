@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.dataplane import libbpf, libc
+from ebpflb.dataplane import compile_cache, libbpf, libc
 from ebpflb.dataplane.compile import STRICT, compile_and_pin
 from ebpflb.dataplane.maps import MapSet, open_maps
 from ebpflb.dataplane.probe import Feature, Probe
@@ -40,7 +40,11 @@ class Loaded(NamedTuple):
 
 
 def load(
-    directory: Path, text: str, names: Iterable[str] = PROGRAMS, flags: Sequence[str] = STRICT
+    directory: Path,
+    text: str,
+    names: Iterable[str] = PROGRAMS,
+    flags: Sequence[str] = STRICT,
+    cache: Path = compile_cache.DIRECTORY,
 ) -> Loaded:
     """Compile and load, on a bpffs of its own that is gone when this returns.
 
@@ -52,7 +56,7 @@ def load(
         maps.mkdir()
         programs.mkdir()
         defines = {**SIZES.defines(), **kernel_settings(), "LB_PIN_MAPS": f'"{maps}"'}
-        compile_and_pin(text, defines, programs, names=names, flags=flags)
+        compile_and_pin(text, defines, programs, names=names, flags=flags, cache=cache)
         descriptors = {path.name: libbpf.obj_get(path) for path in programs.iterdir()}
         return Loaded(open_maps(maps), descriptors)
     finally:

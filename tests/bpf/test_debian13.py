@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs compile and load with the bcc of Debian 13 (0.31, LLVM 19) as they do with 12's."""
+"""The programs compile and load with the bcc of Debian 13 (0.31, LLVM 19) as they do with 12's.
+
+What is kept of them loads without it.
+"""
 
 import os
 import shutil
@@ -13,13 +16,18 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ebpfl
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _SCRIPT = """
 from pathlib import Path
+from ebpflb.dataplane.bytecode_load import load_and_pin
 from ebpflb.dataplane.compile import STRICT, compile_and_pin
+from ebpflb.dataplane.compile_cache import DIRECTORY, find
+from ebpflb.dataplane.programs import PROGRAMS
 from ebpflb.dataplane.source_text import source_text
 import bcc
 pins = Path("/sys/fs/bpf")
-(pins / "m").mkdir()
-(pins / "p").mkdir()
+for name in ("m", "p", "kept-m", "kept-p"):
+    (pins / name).mkdir()
 compile_and_pin(source_text(), {"LB_PIN_MAPS": '"/sys/fs/bpf/m"'}, pins / "p", flags=STRICT)
+(kept,) = DIRECTORY.iterdir()
+load_and_pin(find(DIRECTORY, kept.name), pins / "kept-m", pins / "kept-p", PROGRAMS)
 print(bcc.__version__, *sorted(path.name for path in (pins / "p").iterdir()))
 """
 

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles for a machine that is emulated: requests and results are files in a shared folder."""
 
-import os
-import subprocess
-import sys
+import json
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from ebpflb.dataplane.source_text import bpf_directory
+from ebpflb.dataplane import libc
+from ebpflb.dataplane.bytecode import packed
+from ebpflb.dataplane.compile import compile_and_pin
+from ebpflb.dataplane.compile_cache import DIRECTORY, find, key
+from ebpflb.errors import EbpflbError
+from tests.kernels.errors import KernelError
 
 REQUEST, RESULT, FAILED = ".request", ".bytecode", ".failed"
 
@@ -15,7 +20,7 @@ class Compiler:
     """What was compiled once is there for the next machine too."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str] = {}
+        self._known: dict[str, bytes] = {}
 
     def answer(self, folder: Path) -> None:
         """Compile what the requests in a folder ask for, one after the other."""
@@ -24,25 +29,36 @@ class Compiler:
             request.unlink()
 
     def _answer(self, request: Path) -> None:
-        name, wanted = request.stem, request.read_text()
+        name, wanted = request.stem, json.loads(request.read_text())
         if name not in self._known:
-            child = subprocess.run(
-                [sys.executable, "-m", "tests.kernels.bytecode"],
-                input=wanted,
-                capture_output=True,
-                text=True,
-                env={**os.environ, "BCC_KERNEL_SOURCE": str(bpf_directory() / "uapi")},
-                check=False,
-            )
-            if child.returncode:
-                _write(request.with_suffix(FAILED), child.stderr)
+            try:
+                self._known[name] = compiled(**wanted)
+            except EbpflbError as error:
+                _write(request.with_suffix(FAILED), str(error).encode())
                 return
-            self._known[name] = child.stdout
         _write(request.with_suffix(RESULT), self._known[name])
 
 
-def _write(path: Path, content: str) -> None:
+def compiled(text: str, cflags: Sequence[str]) -> bytes:
+    """What a text becomes, packed: what the compiler of the agent keeps. It makes the maps too.
+
+    They are gone when this returns. Errors: of compile_and_pin, and KernelError.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        pins = Path(folder)
+        libc.mount_bpffs(pins, "ebpflb-kernels")
+        try:
+            compile_and_pin(text, {"LB_PIN_MAPS": f'"{pins}"'}, pins, names=(), flags=cflags)
+        finally:
+            libc.unmount(pins)
+    kept = find(DIRECTORY, key(text, cflags) or "")
+    if kept is None:
+        raise KernelError(f"what was compiled is not kept in {DIRECTORY}")
+    return packed(kept)
+
+
+def _write(path: Path, content: bytes) -> None:
     """Whole or not at all, for who looks from inside."""
     building = path.with_suffix(".new")
-    building.write_text(content)
+    building.write_bytes(content)
     building.rename(path)
