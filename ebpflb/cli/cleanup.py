@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb cleanup: remove everything of ours from this node."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from ebpflb.cli.pinned import bpffs_option, pin_root
 from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.config import BPFFS_ROOT
 from ebpflb.errors import AttachError
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was there before: hooks with their places, and directories of pins."""
+    """What was there before: hooks with their places, directories of pins, what clang had made."""
 
     hooks: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
+    cache: tuple[str, ...] = ()
 
 
 @click.command(
@@ -40,14 +42,27 @@ def cleanup(bpffs_root: str | None, drain: float, output: Output) -> None:
 
     New connections to Services fail after that unless kube-proxy serves them; connections that
     pass this node at tc break unless they have ended within the time of --drain. Cleaning up twice
-    does no harm. Devices are those of the current network namespace.
+    does no harm. Devices are those of the current network namespace. Compiled programs in
+    /var/cache/ebpflb go as well, except with another --bpffs-root: agents share them.
     """
     removed = remove(pin_root(bpffs_root), drain)
     emit(removed, output, lambda: _lines(removed))
 
 
 def remove(root: Path, drain_seconds: float = 0) -> Removed:
-    """Remove everything below `root`. PinError while an agent holds it, AttachError for a hook."""
+    """Remove everything below `root`, and what clang made if that is where a node's pins live.
+
+    PinError while an agent holds it, AttachError for a hook.
+    """
+    from ebpflb.dataplane import compile_cache
+
+    removed = _remove_pins(root, drain_seconds)
+    if root != Path(BPFFS_ROOT) or not compile_cache.remove(compile_cache.DIRECTORY):
+        return removed
+    return replace(removed, cache=(str(compile_cache.DIRECTORY),))
+
+
+def _remove_pins(root: Path, drain_seconds: float) -> Removed:
     from ebpflb.dataplane.attachments import attachments
     from ebpflb.dataplane.drain import drain
     from ebpflb.dataplane.hooks import detach_all
@@ -76,4 +91,5 @@ def remove(root: Path, drain_seconds: float = 0) -> Removed:
 def _lines(removed: Removed) -> list[str]:
     lines = [f"removed hook {hook}" for hook in removed.hooks]
     lines += [f"removed pins {directory}" for directory in removed.pins]
+    lines += [f"removed cache {directory}" for directory in removed.cache]
     return lines or ["nothing to remove"]
