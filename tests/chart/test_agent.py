@@ -4,6 +4,7 @@
 import pytest
 import yaml
 
+from ebpflb.dataplane.compile_cache import DIRECTORY
 from tests.chart.rendering import (
     CHART,
     EVERYTHING,
@@ -96,11 +97,17 @@ def test_it_sees_the_nodes_bpffs_cgroups_and_namespaces_and_nothing_else() -> No
         "/run/ebpflb/cgroup": "/sys/fs/cgroup",
         "/run/netns": "/run/netns",
     }
-    others = {"/tmp", "/run/ebpflb", "/etc/ebpflb/config.yaml"}  # noqa: S108  a mount
+    others = {"/tmp", "/run/ebpflb", "/var/cache", "/etc/ebpflb/config.yaml"}  # noqa: S108  a mount
     assert set(seen) - set(host) == others
     assert seen["/run/netns"]["mountPropagation"] == "HostToContainer"
     assert seen["/run/ebpflb/cgroup"]["readOnly"] is True
     assert not seen["/sys/fs/bpf"].get("readOnly")
+
+
+def test_what_was_compiled_outlives_a_reboot() -> None:
+    place = mounts(agent(), "ebpflb")[str(DIRECTORY.parent)]
+    assert place["volume"]["emptyDir"] == {}
+    assert not place.get("readOnly")
 
 
 def test_the_places_on_the_node_can_be_moved() -> None:

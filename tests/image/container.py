@@ -70,7 +70,7 @@ class Container:
         return found
 
     def _mounts(self) -> Iterator[dict[str, Any]]:
-        for inside in ("/tmp", "/run/ebpflb"):  # noqa: S108  a mount
+        for inside in ("/tmp", "/run/ebpflb", "/var/cache"):  # noqa: S108  a mount
             yield {"destination": inside, "type": "tmpfs", "source": "tmpfs"}
         for inside, outside in (self.binds or {}).items():
             options = ["rbind", "rslave", *(() if inside in self.writable else ("ro",))]
