@@ -29,6 +29,15 @@ static __always_inline int lb_addr_is_equal(const struct lb_addr *a, const struc
 	       a->word[3] == b->word[3];
 }
 
+/* A number of 16 bits that all of the address counts for. */
+static __always_inline int lb_addr_fold(const struct lb_addr *addr)
+{
+	__u32 folded = addr->word[0] ^ addr->word[1] ^ addr->word[2] ^ addr->word[3];
+
+	folded = bpf_ntohl(folded);
+	return (folded ^ folded >> 16) & 0xffff;
+}
+
 /* The wildcard of the address's family: ::ffff:0.0.0.0 or ::. */
 static __always_inline void lb_addr_wildcard(struct lb_addr *wildcard, const struct lb_addr *addr)
 {

@@ -55,6 +55,7 @@
 #define LB_FILTER_SIZE 65536
 #define LB_MAX_FRAGMENTS 8192
 #define LB_MAX_DEVICES 4096
+#define LB_UPLINKS 64
 #define LB_MAX_NETNS 4096
 #define LB_MAX_DROPS 1024
 /* For each path one of each kind. */

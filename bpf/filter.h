@@ -112,9 +112,9 @@ static __always_inline int lb_filter_may_be_reply(struct __sk_buff *skb, int l2,
 static __always_inline int lb_filter_flags(__be16 end)
 {
 	int index = bpf_ntohs(end);
-	__u8 *flags = lb_dest_filter.lookup(&index);
+	struct lb_dest *dest = lb_dest_filter.lookup(&index);
 
-	return flags ? *flags : 0;
+	return dest ? dest->flags : 0;
 }
 
 /* Of what comes to a node, NodePorts are ours, and the replies to what was masqueraded. */

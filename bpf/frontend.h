@@ -12,19 +12,37 @@ struct lb_match {
 	__u32 index;
 };
 
+/* Two array loads; 0 as well where lb_dest_filter has another address in this one's place. */
+static __always_inline __u64 lb_addr_flags_in_place(const struct lb_addr *addr)
+{
+	int i = lb_addr_fold(addr);
+	struct lb_dest *dest = lb_dest_filter.lookup(&i);
+	struct lb_addr_state *state;
+
+	if (!dest)
+		return 0;
+	i = dest->known - 1;
+	state = lb_addr_flags.lookup(&i);
+	return state && lb_addr_is_equal(&state->addr, addr) ? state->flags : 0;
+}
+
 /* enum lb_addr_flag; 0 for an address that is none of ours. */
 static __always_inline __u64 lb_addr_flags_of(const struct lb_addr *addr)
 {
 	struct lb_addr key = *addr;
-	__u32 *index = lb_addrs.lookup(&key);
-	__u64 *flags;
+	__u64 flags = lb_addr_flags_in_place(&key);
+	struct lb_addr_state *state;
+	__u32 *index;
 	int i;
 
+	if (flags)
+		return flags;
+	index = lb_addrs.lookup(&key);
 	if (!index)
 		return 0;
 	i = *index;
-	flags = lb_addr_flags.lookup(&i);
-	return flags ? *flags : 0;
+	state = lb_addr_flags.lookup(&i);
+	return state ? state->flags : 0;
 }
 
 static __always_inline int lb_frontend_is_equal(const struct lb_frontend_key *a,

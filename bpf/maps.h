@@ -36,16 +36,18 @@ LB_MAP("array", int, __u32, lb_slots, LB_MAX_SLOTS);
 LB_MAP("array", int, struct lb_backend, lb_backends, LB_MAX_BACKENDS);
 /* Address we have to do with (VIP, node) -> its index in lb_addr_flags. */
 LB_MAP("hash", struct lb_addr, __u32, lb_addrs, LB_MAX_ADDRS);
-/* End of an address, or a NodePort -> enum lb_addr_flag of those in lb_addrs that may be meant. */
-LB_MAP("array", int, __u8, lb_dest_filter, LB_FILTER_SIZE);
-/* enum lb_addr_flag of an address. */
-LB_MAP("array", int, __u64, lb_addr_flags, LB_MAX_ADDRS);
+/* By the end of an address, or a NodePort: what may be meant; by lb_addr_fold(): which address. */
+LB_MAP("array", int, struct lb_dest, lb_dest_filter, LB_FILTER_SIZE);
+/* Flags of an address, and the address, so that lb_addrs need not be asked. */
+LB_MAP("array", int, struct lb_addr_state, lb_addr_flags, LB_MAX_ADDRS);
 /* Who may open connections to a descriptor: in, where a range of its source_ranges covers it. */
 LB_TRIE(struct lb_source_range, __u8, lb_src_ranges, LB_MAX_SRC_RANGES);
 /* Service id -> name. */
 LB_MAP("hash", __u32, struct lb_name, lb_names, LB_MAX_NAMES);
 /* Interface -> what it is. */
 LB_MAP("hash", __u32, struct lb_device, lb_devices, LB_MAX_DEVICES);
+/* End of an ifindex -> one of the host devices with it; the others are in lb_devices only. */
+LB_MAP("array", int, struct lb_uplink, lb_uplinks, LB_UPLINKS);
 /* Network namespace cookie -> who asks; an unknown one is a pod without tc cover. */
 LB_MAP("hash", __u64, struct lb_netns, lb_netns, LB_MAX_NETNS);
 /* What may change without a new compile. */

@@ -46,16 +46,30 @@ static __always_inline int lb_masquerade_here(const struct lb_packet *pkt, struc
 				LB_HOOK_POD_INGRESS);
 }
 
+/* NULL for a device that is none of ours. */
+static __always_inline const struct lb_addr *lb_masquerade_source(__u32 ifindex, int is_ipv4)
+{
+	int i = ifindex % LB_UPLINKS;
+	struct lb_uplink *uplink = lb_uplinks.lookup(&i);
+	struct lb_device *device;
+
+	if (uplink && uplink->ifindex == ifindex)
+		return is_ipv4 ? &uplink->snat4 : &uplink->snat6;
+	device = lb_devices.lookup(&ifindex);
+	if (!device)
+		return NULL;
+	return is_ipv4 ? &device->snat4 : &device->snat6;
+}
+
 /* The address of the device that the packet leaves by. */
 static __always_inline int lb_masquerade_elsewhere(const struct lb_packet *pkt,
 						   struct lb_flow *flow, __u32 ifindex)
 {
-	struct lb_device *device = lb_devices.lookup(&ifindex);
+	const struct lb_addr *source = lb_masquerade_source(ifindex, pkt->is_ipv4);
 
-	if (!device)
+	if (!source)
 		return -LB_DROP_NO_SNAT_ADDRESS;
-	return lb_masquerade_as(flow, pkt->is_ipv4 ? &device->snat4 : &device->snat6,
-				LB_HOOK_HOST_INGRESS);
+	return lb_masquerade_as(flow, source, LB_HOOK_HOST_INGRESS);
 }
 
 static __always_inline int lb_masquerade(struct __sk_buff *skb, const struct lb_packet *pkt,

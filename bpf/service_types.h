@@ -96,4 +96,21 @@ enum lb_addr_flag {
 	LB_ADDR_NODE_PORT = 1 << 3,
 };
 
+/* addr stays as it is while lb_addrs or lb_dest_filter name the index; flags: enum lb_addr_flag. */
+struct lb_addr_state {
+	__u64 flags;
+	struct lb_addr addr;
+};
+
+/*
+ * Two things in one element. flags: enum lb_addr_flag of the addresses whose last two bytes, and of
+ * the NodePort whose number, is the index. known: 1 + the index in lb_addr_flags of an address with
+ * this lb_addr_fold(), 0 for none; others with the same are in lb_addrs only.
+ */
+struct lb_dest {
+	__u8 flags;
+	__u8 pad[3];
+	__u32 known;
+};
+
 #endif

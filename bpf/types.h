@@ -27,6 +27,14 @@ struct lb_device {
 	struct lb_addr snat6;
 };
 
+/* The same of a host device, where a program need not search. ifindex: 0 while that is written. */
+struct lb_uplink {
+	__u32 ifindex;
+	__u32 pad;
+	struct lb_addr snat4;
+	struct lb_addr snat6;
+};
+
 enum lb_netns_flag {
 	LB_NETNS_HOST = 1 << 0,
 	LB_NETNS_COVERED = 1 << 1, /* its device carries our tc programs */

@@ -3,6 +3,11 @@
 
 An address has the flags of all that use it. One that nobody uses any more keeps its entry, without
 flags, because flows may still name it; `forget()` takes it away.
+
+Programs find an address by its place in lb_dest_filter, without a lookup in a hash. Of several with
+one place that is the one with the highest flags: a node's, because the port of a VIP is found
+without them. An index is named there only while lb_addrs has it as well, and so is never read while
+it is given to another address.
 """
 
 from collections import Counter
@@ -12,8 +17,8 @@ from sys import byteorder
 from ebpflb.dataplane.dest_filter import DestFilter
 from ebpflb.dataplane.enums import AddrFlag, FrontendType
 from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.mirror import Words
-from ebpflb.dataplane.records import DescRecord
+from ebpflb.dataplane.mirror import Mirror
+from ebpflb.dataplane.records import AddrRecord, DescRecord
 from ebpflb.dataplane.slots import Indices, NoRoomError
 from ebpflb.model.address import Address
 
@@ -31,13 +36,13 @@ _VIP_FLAGS: Mapping[int, int] = {
 
 
 class Addresses:
-    """lb_addrs and lb_addr_flags. Changes are gathered; `write()` writes them."""
+    """lb_addrs, lb_addr_flags and lb_dest_filter. Changes are gathered; `write()` writes them."""
 
     def __init__(self, maps: MapSet) -> None:
         self._map = maps["lb_addrs"]
-        self._flags = Words(maps["lb_addr_flags"])
+        self._states = Mirror(maps["lb_addr_flags"])
         self._filter = DestFilter(maps["lb_dest_filter"])
-        size = min(self._map.max_entries, self._flags.size)
+        size = min(self._map.max_entries, self._states.size)
         self.indices = Indices(size)
         self._index: dict[Address, int] = {}
         self._unwritten: dict[Address, None] = {}
@@ -47,13 +52,13 @@ class Addresses:
 
     def load(self) -> None:
         """Read the maps. Then come `use()` for every frontend, and `loaded()`."""
-        self._flags.load()
+        self._states.load()
         self._filter.load()
         self._index = {
             Address(key): int.from_bytes(value, byteorder) for key, value in self._map.items()
         }
         self.indices.restore(self._index.values())
-        words = {address: self._flags.word(index) for address, index in self._index.items()}
+        words = {address: self._flags_at(index) for address, index in self._index.items()}
         self._node = {
             address: word & _NODE_FLAGS for address, word in words.items() if word & _NODE_FLAGS
         }
@@ -61,15 +66,21 @@ class Addresses:
         self._users.clear()
 
     def loaded(self) -> None:
-        """Leave flags that an interrupted sync left wrong to the end of the next change.
+        """Leave what an interrupted sync, or another version, left wrong to the end of a change.
 
         Only then all frontends of an address are there, or gone.
         """
-        self._touched = {
-            address
-            for address, index in self._index.items()
-            if self._flags.word(index) != self._wanted(address)
-        }
+        self._touched = {address for address in self._index if not self._is_written(address)}
+
+    def _is_written(self, address: Address) -> bool:
+        wanted = self._wanted(address)
+        if self._states[self._index[address]] != AddrRecord(wanted, address).pack():
+            return False
+        has_place = not wanted or self._filter.named(address) is not None
+        return has_place and self._filter.has_address(address, wanted)
+
+    def _flags_at(self, index: int) -> int:
+        return AddrRecord.unpack(self._states[index]).flags
 
     def reserve(self, address: Address, kind: int) -> bool:
         """Find room for the address of a frontend of type `kind`: is it new? NoRoomError."""
@@ -124,14 +135,21 @@ class Addresses:
         """Write the flags that have changed, then the new addresses, and let packets see them."""
         for address in self._touched:
             wanted = self._wanted(address)
-            self._flags.set_word(self._index[address], wanted)
+            self._states.set(self._index[address], AddrRecord(wanted, address).pack())
             self._filter.add_address(address, wanted)
-        self._flags.flush()
+        self._states.flush()
         new = [(bytes(key), self._index[key].to_bytes(4, byteorder)) for key in self._unwritten]
         self._map.update_batch(new)
+        for address in self._touched:
+            self._name(address)
         self._filter.flush()
         self._touched.clear()
         self._unwritten.clear()
+
+    def _name(self, address: Address) -> None:
+        present, index = self._filter.named(address), self._index[address]
+        if self._flags_at(index) > (0 if present is None else self._flags_at(present)):
+            self._filter.name(address, index)
 
     def _wanted(self, address: Address) -> int:
         flags = self._node.get(address, 0)
@@ -146,11 +164,15 @@ class Addresses:
         return {
             address
             for address, index in self._index.items()
-            if not self._flags.word(index) and not self._wanted(address)
+            if not self._flags_at(index) and not self._wanted(address)
         }
 
     def forget(self, unused: Iterable[Address], clock: Callable[[], float]) -> None:
         """Delete those of `unused` that have no flags; their indices are retired."""
         gone = self.idle().intersection(unused)
+        for address in gone:
+            if self._filter.named(address) == self._index[address]:
+                self._filter.name(address, None)
+        self._filter.flush()
         self._map.delete_batch([bytes(address) for address in gone])
         self.indices.retire((self._index.pop(address) for address in gone), clock())

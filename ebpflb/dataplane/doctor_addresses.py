@@ -7,7 +7,8 @@ from sys import byteorder
 from ebpflb.dataplane.enums import AddrFlag
 from ebpflb.dataplane.finding import Finding, Severity, all_well
 from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.mirror import Words
+from ebpflb.dataplane.mirror import Mirror
+from ebpflb.dataplane.records import AddrRecord
 from ebpflb.model.address import Address, format_address
 
 CHECK = "addresses"
@@ -18,10 +19,10 @@ _TAKE_AWAY = "take it off the device (`ip addr show to ADDRESS`); kube-proxy lea
 
 def check_addresses(maps: MapSet) -> list[Finding]:
     """ClusterIPs and external addresses that this node has itself. MapError."""
-    flags = Words(maps["lb_addr_flags"])
-    flags.load()
+    states = Mirror(maps["lb_addr_flags"])
+    states.load()
     words = {
-        Address(key): flags.word(int.from_bytes(value, byteorder))
+        Address(key): AddrRecord.unpack(states[int.from_bytes(value, byteorder)]).flags
         for key, value in maps["lb_addrs"].items()
     }
     vips = sum(word & _CLUSTER_IP != 0 for word in words.values())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ebpflb.dataplane.flow_entries import open_flows
 from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.records import AddrRecord
 
 _LOOK_SECONDS = 0.2
 # A handshake under way is in no table of established flows yet.
@@ -34,9 +35,9 @@ def drain(
 
 def _take_frontends_away(maps: MapSet) -> None:
     """First the flags: without them no packet is refused because its port is unknown."""
-    flags, frontends = maps["lb_addr_flags"], maps["lb_frontends"]
-    nothing = bytes(flags.value_size)
-    flags.update_batch([(key, nothing) for key, value in flags.items() if value != nothing])
+    states, frontends = maps["lb_addr_flags"], maps["lb_frontends"]
+    known = ((key, AddrRecord.unpack(value)) for key, value in states.items())
+    states.update_batch([(key, each._replace(flags=0).pack()) for key, each in known if each.flags])
     frontends.delete_batch([key for key, _ in frontends.items()])
 
 

@@ -10,7 +10,7 @@ from ebpflb.dataplane.explained import Client, ClientKind, Fate, Rewrite, RouteT
 from ebpflb.dataplane.known_flow import known_flow
 from ebpflb.dataplane.lookups import Chosen, Lookups, backend_key
 from ebpflb.dataplane.records import DescRecord
-from ebpflb.model.address import Address, Family, family_of
+from ebpflb.model.address import Address, family_of
 from ebpflb.model.plan import FrontendKey
 
 _NO_ROUTE = Rewrite(reason=DropReason.LB_DROP_NO_ROUTE)
@@ -116,10 +116,7 @@ def _masquerade(lookups: Lookups, address: Address, is_local: bool, route: Route
     family = family_of(address)
     if is_local:
         return _from(lookups.node_address(family))
-    device = lookups.device(way.ifindex)
-    if device is None:
-        return _from(Address(bytes(16)))
-    return _from(Address(bytes(device.snat4 if family is Family.IPV4 else device.snat6)))
+    return _from(lookups.masquerade_source(way.ifindex, family) or Address(bytes(16)))
 
 
 def _is_routed(route: RouteTo, address: Address) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every hook of a node brought in line with its network: programs, lb_devices and lb_netns.
+"""Every hook of a node brought in line with its network: programs, and the maps of devices.
 
 Level-triggered: `Hooks.apply()` compares what is with what should be, and does what is missing. A
 device that cannot be served is reported and does not keep the others from it.
@@ -28,6 +28,7 @@ from ebpflb.dataplane.probe import Feature, Probe
 from ebpflb.dataplane.programs import TC_PROGRAMS
 from ebpflb.dataplane.structs import Addr
 from ebpflb.dataplane.tc_hooks import TCX_PIN, AttachMode, TcHooks
+from ebpflb.dataplane.uplinks import write_uplinks
 from ebpflb.errors import EbpflbError, PinError, ProbeError
 from ebpflb.model.address import Address
 
@@ -82,6 +83,7 @@ class Hooks:
             raise ProbeError(f"tcx was asked for, but: {reason}; say `auto` or `clsact`")
         self._places = places
         self._devices, self._netns = maps["lb_devices"], maps["lb_netns"]
+        self._uplinks = maps["lb_uplinks"]
         self._mode = mode
         self._namespaces = Namespaces()
         self._programs: dict[str, LoadedProgram] = {}
@@ -107,6 +109,7 @@ class Hooks:
             done.attempt("lb_netns", self._write_host)
             self._attach_cgroup(done)
             done.attempt("lb_devices", lambda: _write(self._devices, desired))
+            done.attempt("lb_uplinks", lambda: write_uplinks(self._uplinks, state.devices.values()))
             served = {
                 ifindex
                 for ifindex, device in state.devices.items()

@@ -28,6 +28,7 @@ class MapSpec(NamedTuple):
 
 
 FILTER_SIZE = 65536
+UPLINKS = 64
 _FIXED = 4096
 _FRAGMENTS = 8192
 _DROPS = 1024
@@ -42,8 +43,8 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
     "lb_slots": MapSpec(u32, u32, "slots"),
     "lb_backends": MapSpec(u32, structs.Backend, "backends"),
     "lb_addrs": MapSpec(structs.Addr, u32, "addrs"),
-    "lb_dest_filter": MapSpec(u32, u8, FILTER_SIZE),
-    "lb_addr_flags": MapSpec(u32, u64, "addrs"),
+    "lb_dest_filter": MapSpec(u32, structs.Dest, FILTER_SIZE),
+    "lb_addr_flags": MapSpec(u32, structs.AddrState, "addrs"),
     "lb_src_ranges": MapSpec(structs.SourceRange, u8, "src_ranges"),
     "lb_names": MapSpec(u32, structs.Name, "names"),
     "lb_count_front": MapSpec(u32, structs.Counts, "frontends"),
@@ -69,6 +70,7 @@ COUNT_MAPS: Mapping[str, MapSpec] = {
 # Written anew for every generation.
 NODE_MAPS: Mapping[str, MapSpec] = {
     "lb_devices": MapSpec(u32, structs.Device, _FIXED),
+    "lb_uplinks": MapSpec(u32, structs.Uplink, UPLINKS),
     "lb_netns": MapSpec(u64, structs.Netns, _FIXED),
     "lb_settings": MapSpec(u32, structs.Settings, 1),
     "lb_service_nets": MapSpec(u32, structs.ServiceNets, 1),

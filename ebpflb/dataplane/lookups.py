@@ -8,10 +8,13 @@ import time
 from sys import byteorder
 from typing import NamedTuple
 
+from ebpflb.dataplane.dest_filter import fold
 from ebpflb.dataplane.enums import AddrFlag, DescFlag, NetnsFlag, SettingFlag
+from ebpflb.dataplane.layout import UPLINKS
 from ebpflb.dataplane.maps import MapSet
 from ebpflb.dataplane.records import (
     USABLE,
+    AddrRecord,
     BackendRecord,
     DescRecord,
     SocketAddress,
@@ -23,10 +26,12 @@ from ebpflb.dataplane.structs import (
     Addr,
     Affinity,
     AffinityKey,
+    Dest,
     Device,
     Netns,
     ServiceNets,
     Settings,
+    Uplink,
 )
 from ebpflb.model.address import WILDCARD, Address, Family, family_of
 from ebpflb.model.plan import FrontendKey
@@ -71,9 +76,17 @@ class Lookups:
 
     def addr_flags_of(self, address: Address) -> AddrFlag:
         """What an address is; 0 for one that is none of ours."""
-        index = self.maps["lb_addrs"].lookup(address)
-        flags = self.maps["lb_addr_flags"].lookup(index) if index else None
-        return AddrFlag(_number(flags))
+        found = self.addr_flags_in_place(address)
+        index = None if found else self.maps["lb_addrs"].lookup(address)
+        value = self.maps["lb_addr_flags"].lookup(index) if index else None
+        return AddrFlag(AddrRecord.unpack(value).flags) if value else found
+
+    def addr_flags_in_place(self, address: Address) -> AddrFlag:
+        """The same without lb_addrs; 0 where another address has its place."""
+        known = self._dest(fold(address)).known
+        value = self.maps["lb_addr_flags"].lookup(_u32(known - 1)) if known else None
+        state = AddrRecord.unpack(value) if value else None
+        return AddrFlag(state.flags if state and state.address == address else 0)
 
     def is_known(self, address: Address) -> bool:
         """Whether it is in lb_addrs, be it for old flows alone."""
@@ -98,14 +111,14 @@ class Lookups:
         if flags & (AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL):
             return True
         at_node = flags & AddrFlag.LB_ADDR_NODE
-        return bool(at_node and self._dest_filter(key.port) & AddrFlag.LB_ADDR_NODE_PORT)
+        return bool(at_node and self._dest(key.port).flags & AddrFlag.LB_ADDR_NODE_PORT)
 
     def filter_flags(self, address: Address) -> int:
         """What lb_dest_filter says that the end of an address may stand for."""
-        return self._dest_filter(int.from_bytes(address[14:], "big"))
+        return int(self._dest(int.from_bytes(address[14:], "big")).flags)
 
-    def _dest_filter(self, end: int) -> int:
-        return _number(self.maps["lb_dest_filter"].lookup(_u32(end)))
+    def _dest(self, index: int) -> Dest:
+        return Dest.from_buffer_copy(self.maps["lb_dest_filter"].lookup(_u32(index)) or b"")
 
     def backends(self, place: Range) -> tuple[Chosen, ...]:
         """Those of a range, in the order of its slots."""
@@ -156,6 +169,15 @@ class Lookups:
         """What has our programs by that number."""
         value = self.maps["lb_devices"].lookup(_u32(ifindex))
         return Device.from_buffer_copy(value) if value else None
+
+    def masquerade_source(self, ifindex: int, family: Family) -> Address | None:
+        """What is masqueraded out of a device; None for one that is none of ours."""
+        value = self.maps["lb_uplinks"].lookup(_u32(ifindex % UPLINKS))
+        uplink = Uplink.from_buffer_copy(value) if value else None
+        found = uplink if uplink and uplink.ifindex == ifindex else self.device(ifindex)
+        if found is None:
+            return None
+        return Address(bytes(found.snat4 if family is Family.IPV4 else found.snat6))
 
     def is_unused(self, address: Address) -> bool:
         """Whether it is inside a ServiceCIDR without being a Service's (unused.h)."""

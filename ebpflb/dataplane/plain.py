@@ -58,6 +58,8 @@ _FIELDS: Mapping[tuple[type[Struct], str], Words] = {
     (structs.Desc, "flags"): enums.DescFlag,
     (structs.Backend, "proto"): Protocol,
     (structs.Backend, "flags"): enums.BackendFlag,
+    (structs.AddrState, "flags"): enums.AddrFlag,
+    (structs.Dest, "flags"): enums.AddrFlag,
     (structs.Device, "kind"): enums.DeviceKind,
     (structs.Device, "flags"): enums.DeviceFlag,
     (structs.Netns, "flags"): enums.NetnsFlag,
@@ -79,7 +81,6 @@ _FIELDS: Mapping[tuple[type[Struct], str], Words] = {
     (structs.FlowRecord, "hook"): enums.Hook,
 }
 _KEYS: Mapping[str, Words] = {"lb_flow_lost": enums.FlowLost}
-_VALUES: Mapping[str, Words] = {"lb_addr_flags": enums.AddrFlag}
 
 
 _ARRAYS = (MapType.ARRAY, MapType.PERCPU_ARRAY)
@@ -105,10 +106,7 @@ def decode_map(source: BpfMap) -> list[Element]:
     elements = [(_native(spec.key, key), value) for key, value in source.items() if value != blank]
     elements.sort(key=lambda element: _rank(element[0]))
     return [
-        Element(
-            _plain(key, _KEYS.get(source.name)),
-            _plain(_sum(spec.value, value), _VALUES.get(source.name)),
-        )
+        Element(_plain(key, _KEYS.get(source.name)), _plain(_sum(spec.value, value)))
         for key, value in elements
     ]
 

@@ -18,6 +18,7 @@ from ebpflb.model.service import ServicePortName, TrafficPolicy
 _SOCKET = Struct("!16sHBx")
 _BACKEND = Struct("=20sIII")
 _DESC = Struct("=20sI 3I 3I 4I")
+_ADDR_STATE = Struct("=Q16s")
 _NAME = Struct("=64s64s64s")
 _NAME_LENGTH = 63
 
@@ -87,6 +88,22 @@ class BackendRecord(NamedTuple):
     def each(values: bytes) -> Iterator[tuple[bytes, int, int, int]]:
         """The fields of many, one behind the other: a tuple costs a third of a record."""
         return _BACKEND.iter_unpack(values)
+
+
+class AddrRecord(NamedTuple):
+    """struct lb_addr_state."""
+
+    flags: int
+    address: Address
+
+    def pack(self) -> bytes:
+        """The 24 bytes in the map."""
+        return _ADDR_STATE.pack(*self)
+
+    @classmethod
+    def unpack(cls, value: bytes) -> Self:
+        """The reverse of `pack()`."""
+        return cls(*_ADDR_STATE.unpack(value))
 
 
 class DescRecord(NamedTuple):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ebpflb.dataplane.structs import layout_assertions
+from ebpflb.dataplane.assertions import layout_assertions
 
 PROGRAM_FILES = ("cgroup_sock.c", "sock_ops.c", "tc.c")
 UAPI_INCLUDES = (

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ctypes mirror of bpf/types.h: same order, same names, host byte order in and out.
 
-`layout_assertions()` renders what the C compiler must agree with; every compile carries it, so
-a drift between the two files is a compile error that names the field.
+Every compile carries what the C compiler must agree with (assertions.py), so a drift between the
+two files is a compile error that names the field.
 """
 
 import ctypes
-from collections.abc import Iterator
 from typing import Any
-
-from ebpflb.dataplane import enums
 
 LAYOUT_VERSION = 1
 FLOW_VERSION = 1
@@ -89,6 +86,18 @@ class Backend(Struct):
     ]
 
 
+class AddrState(Struct):
+    """struct lb_addr_state."""
+
+    _fields_ = [("flags", u64), ("addr", Addr)]
+
+
+class Dest(Struct):
+    """struct lb_dest."""
+
+    _fields_ = [("flags", u8), ("pad", u8 * 3), ("known", u32)]
+
+
 class Name(Struct):
     """struct lb_name."""
 
@@ -99,6 +108,12 @@ class Device(Struct):
     """struct lb_device."""
 
     _fields_ = [("kind", u32), ("flags", u32), ("snat4", Addr), ("snat6", Addr)]
+
+
+class Uplink(Struct):
+    """struct lb_uplink."""
+
+    _fields_ = [("ifindex", u32), ("pad", u32), ("snat4", Addr), ("snat6", Addr)]
 
 
 class Netns(Struct):
@@ -347,8 +362,11 @@ STRUCTS: dict[str, type[Struct]] = {
     "lb_desc": Desc,
     "lb_source_range": SourceRange,
     "lb_backend": Backend,
+    "lb_addr_state": AddrState,
+    "lb_dest": Dest,
     "lb_name": Name,
     "lb_device": Device,
+    "lb_uplink": Uplink,
     "lb_netns": Netns,
     "lb_port_range": PortRange,
     "lb_settings": Settings,
@@ -376,25 +394,3 @@ STRUCTS: dict[str, type[Struct]] = {
 def field_names(struct: type[Struct]) -> list[str]:
     """The field names of a mirror, in order."""
     return [field[0] for field in struct._fields_]
-
-
-def layout_assertions() -> str:
-    """C text that fails to compile where types.h and this file differ."""
-    return "\n".join(_assertions()) + "\n"
-
-
-def _assertions() -> Iterator[str]:
-    for name, struct in STRUCTS.items():
-        yield _assertion(f"sizeof(struct {name})", ctypes.sizeof(struct))
-        for field in field_names(struct):
-            place = getattr(struct, field)
-            yield _assertion(f"__builtin_offsetof(struct {name}, {field})", place.offset)
-            yield _assertion(f"sizeof(((struct {name} *)0)->{field})", place.size)
-    yield _assertion("LB_FLOW_RECORD_VERSION", FLOW_RECORD_VERSION)
-    for enum in enums.ENUMS:
-        for name, member in enum.__members__.items():
-            yield _assertion(name, member.value)
-
-
-def _assertion(expression: str, value: int) -> str:
-    return f'_Static_assert({expression} == {value}, "{expression} != {value}, see structs.py");'

@@ -24,8 +24,10 @@ from ebpflb.dataplane.enums import (
     FrontendType,
     IfEmpty,
 )
+from ebpflb.dataplane.layout import UPLINKS
 from ebpflb.dataplane.structs import (
     Addr,
+    AddrState,
     Backend,
     Conntrack,
     Counts,
@@ -37,6 +39,7 @@ from ebpflb.dataplane.structs import (
     Settings,
     Struct,
     Tuple,
+    Uplink,
 )
 from ebpflb.model.address import Protocol
 from tests.bpf.loading import Loaded
@@ -134,10 +137,12 @@ class Datapath:
     def address(self, text: str, flags: AddrFlag | int) -> None:
         """An address that is ours."""
         index = self._take("address")
-        self.maps["lb_addr_flags"].update(u32(index), u64(flags))
+        state = AddrState(flags=int(flags), addr=addr(text))
+        self.maps["lb_addr_flags"].update(u32(index), bytes(state))
         self.maps["lb_addrs"].update(mapped(text), u32(index))
         with self._filter() as each:
             each.add_address(mapped(text), int(flags))
+            each.name(mapped(text), index)
 
     @contextmanager
     def _filter(self) -> Iterator[DestFilter]:
@@ -152,6 +157,8 @@ class Datapath:
         value.snat4 = addr(snat4) if snat4 else Addr()
         value.snat6 = addr(snat6) if snat6 else Addr()
         self.maps["lb_devices"].update(u32(ifindex), bytes(value))
+        uplink = Uplink(ifindex=ifindex, snat4=value.snat4, snat6=value.snat6)
+        self.maps["lb_uplinks"].update(u32(ifindex % UPLINKS), bytes(uplink))
 
     def backend(
         self, end: End, proto: Protocol, *, flags: BackendFlag | int = 0, generation: int = 1

@@ -2,6 +2,7 @@
 """Services as the tests need them: written to the maps in one call."""
 
 from collections.abc import Sequence
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
 from ebpflb.dataplane.enums import AddrFlag, BackendFlag, FrontendType, IfEmpty
 from tests.bpf.datapath import Datapath
@@ -73,6 +74,13 @@ def node_addresses(datapath: Datapath, node: Node) -> None:
     datapath.device(node.uplink.ifindex, snat4=IPV4.node, snat6=IPV6.node)
     datapath.device(node.overlay.ifindex, snat4=IPV4.overlay, snat6=IPV6.overlay)
     datapath.device(node.tunnel.ifindex, snat4=IPV4.overlay, snat6=IPV6.overlay)
+
+
+def same_place(text: str) -> str:
+    """Another address with the same place in lb_dest_filter: two words of 16 bits are exchanged."""
+    family = AF_INET6 if ":" in text else AF_INET
+    packed = inet_pton(family, text)
+    return inet_ntop(family, packed[:-4] + packed[-2:] + packed[-4:-2])
 
 
 def remote_backend(datapath: Datapath, kind: Kind, address: str = "") -> tuple[End, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import layout, libbpf, loader, pins, structs, takeover
+from ebpflb.dataplane import libbpf, loader, pins, structs, takeover
 from ebpflb.dataplane.enums import AddrFlag
 from ebpflb.dataplane.layout import COUNT_MAPS, FLOW_MAPS, MAPS, NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.loader import Loader, pinned_sizes
@@ -16,7 +16,7 @@ from ebpflb.dataplane.memory import SPECS
 from ebpflb.dataplane.pins import Generation, Pins
 from ebpflb.dataplane.programs import PROGRAMS
 from ebpflb.dataplane.sizes import Sizes
-from ebpflb.dataplane.structs import Tuple
+from ebpflb.dataplane.structs import Tuple, u8, u64
 from ebpflb.dataplane.uapi import MapType
 from ebpflb.errors import CompileError
 from ebpflb.model.address import Protocol
@@ -260,24 +260,30 @@ def test_what_the_new_programs_wrote_is_not_overwritten(root: Pins):
     assert new.lookup(flow(1)) == b"2" * old.value_size
 
 
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_what_a_filter_of_smaller_elements_has_set_stays_set(
-    root: Pins, monkeypatch: pytest.MonkeyPatch, when: str
+SMALLER = {"lb_reply_filter": u8, "lb_dest_filter": u8, "lb_addr_flags": u64}
+
+
+@pytest.mark.parametrize(
+    ("name", "when"), [*((name, "before") for name in SMALLER), ("lb_reply_filter", "meanwhile")]
+)
+def test_what_smaller_elements_had_set_stays_set(
+    root: Pins, monkeypatch: pytest.MonkeyPatch, name: str, when: str
 ):
-    name, place = "lb_reply_filter", bytes(4)
-    spec = layout.MapSpec(structs.u32, structs.u8, layout.FILTER_SIZE)
+    spec = MAPS[name]._replace(value=SMALLER[name])
     with monkeypatch.context() as earlier:
-        earlier.setitem(FLOW_MAPS, name, spec)
+        earlier.setitem(SERVICE_MAPS if name in SERVICE_MAPS else FLOW_MAPS, name, spec)
         earlier.setitem(MAPS, name, spec)
         old = open_maps(start(root).maps)[name]
+    element = bytes(4), b"\1".ljust(old.value_size, b"\0")
     if when == "before":
-        old.update(place, b"\1")
+        old.update(*element)
     change_source(monkeypatch)
     second = load(root)
     if when == "meanwhile":
-        old.update(place, b"\1")
+        old.update(*element)
     finish(root, second)
-    assert contents(second, {name: None})[name] == {place: b"\1" + bytes(7)}
+    ((_, value),) = contents(second, {name: None})[name].items()
+    assert value.strip(b"\0") == b"\1" == value[:1]
 
 
 # Other layouts

@@ -55,6 +55,7 @@ def maps() -> MapSet:
     """All maps of this program, small."""
     small = {name: min(spec.max_entries, 64) for name, spec in SPECS.items()}
     small["lb_flows"] = PAGESIZE
+    small["lb_dest_filter"] = SPECS["lb_dest_filter"].max_entries
     return {name: own_map(name, size) for name, size in small.items()}
 
 

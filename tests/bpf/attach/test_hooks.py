@@ -58,6 +58,10 @@ class Node(NamedTuple):
             for key, value in self.maps["lb_devices"].items()
         }
 
+    def uplinks(self) -> dict[int, structs.Uplink]:
+        found = (structs.Uplink.from_buffer_copy(v) for _, v in self.maps["lb_uplinks"].items())
+        return {each.ifindex: each for each in found if each.ifindex}
+
 
 @pytest.fixture
 def node(network: Network, bpffs: Path, cgroup: Path) -> Iterator[Node]:
@@ -83,7 +87,7 @@ def cookie_of(pod: Path) -> int:
 
 def test_everything_is_attached_and_written(node):
     done = node.apply()
-    names = {"lb_devices", "lb_netns", "eth0", "veth1", "tun0", *CGROUP_HOOKS}
+    names = {"lb_devices", "lb_uplinks", "lb_netns", "eth0", "veth1", "tun0", *CGROUP_HOOKS}
     assert (done.changes.keys(), done.errors) == (names, {})
     sides = {
         f"tcx_{side}_{index(n)}"
@@ -100,6 +104,16 @@ def test_everything_is_attached_and_written(node):
         index("tun0"): structs.Device(host, 0, source),
         index("veth1"): structs.Device(DeviceKind.LB_DEVICE_WORKLOAD, ethernet, source),
     }
+    hosts = (70, index("tun0"))
+    assert node.uplinks() == {each: structs.Uplink(each, 0, source) for each in hosts}
+
+
+def test_uplinks_follow_addresses_and_devices(node):
+    node.apply()
+    ip("addr del 192.0.2.1/24 dev eth0\naddr add 192.0.2.2/24 dev eth0\nlink del tun0")
+    assert node.apply().changes["lb_uplinks"] is Change.REPLACED
+    source = Addr.from_buffer_copy(parse_address("192.0.2.2"))
+    assert node.uplinks() == {70: structs.Uplink(70, 0, source)}
 
 
 def test_each_device_runs_the_programs_of_its_kind(node):
@@ -115,15 +129,15 @@ def test_what_a_program_reads_is_there_before_it_runs(node, monkeypatch):
     seen = []
 
     def note(pin: Path, *others) -> Change:
-        seen.append((pin.name, [*node.netns().values()], len(node.devices())))
+        seen.append((pin.name, [*node.netns().values()], len(node.devices()), len(node.uplinks())))
         return Change.ATTACHED
 
     monkeypatch.setattr(links, "attach_cgroup", note)
     monkeypatch.setattr(links, "attach_tcx", note)
     node.apply()
     socket_hooks = len(CGROUP_HOOKS)
-    assert seen[:socket_hooks] == [(name, [HOST], 0) for name in CGROUP_HOOKS]
-    assert [after for _, *after in seen[socket_hooks:]] == [[[HOST], 3]] * 6
+    assert seen[:socket_hooks] == [(name, [HOST], 0, 0) for name in CGROUP_HOOKS]
+    assert [after for _, *after in seen[socket_hooks:]] == [[[HOST], 3, 2]] * 6
     assert len(node.netns()) == 2
 
 

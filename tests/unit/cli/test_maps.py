@@ -167,7 +167,7 @@ def test_the_list(maps):
         "type": "array",
         "used": 1,
         "max": 8192,
-        "memory": 8192 * 12,
+        "memory": 8192 * 28,
     }
 
 

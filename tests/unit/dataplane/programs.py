@@ -6,10 +6,23 @@ Read with the ctypes mirrors of the C structs: nothing of what is tested is used
 
 import ctypes
 from collections.abc import Iterable
+from functools import reduce
+from operator import xor
 from typing import NamedTuple
 
 from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.structs import Backend, Desc, FrontendKey, Name, Range, SourceRange, u32, u64
+from ebpflb.dataplane.structs import (
+    AddrState,
+    Backend,
+    Desc,
+    Dest,
+    FrontendKey,
+    Name,
+    Range,
+    SourceRange,
+    u32,
+    u64,
+)
 from ebpflb.model import plan
 from ebpflb.model.plan import Choice, Frontend, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
@@ -159,7 +172,23 @@ def address_flags(maps: MapSet, address: bytes) -> int | None:
     value = maps["lb_addrs"].lookup(address)
     if value is None:
         return None
-    return number(maps, "lb_addr_flags", u32.from_buffer_copy(value).value)
+    index = u32.from_buffer_copy(value).value
+    return int(AddrState.from_buffer_copy(element(maps, "lb_addr_flags", index)).flags)
+
+
+def address_in_place(maps: MapSet, address: bytes) -> tuple[bytes, int] | None:
+    """Which address is named in the place of this one, and its flags; None for nobody.
+
+    Whoever is named must be in lb_addrs by the same index, or another one may be given that.
+    """
+    words = [int.from_bytes(address[at : at + 2], "big") for at in range(0, len(address), 2)]
+    place = reduce(xor, words)
+    known = int(Dest.from_buffer_copy(element(maps, "lb_dest_filter", place)).known)
+    if not known:
+        return None
+    state = AddrState.from_buffer_copy(element(maps, "lb_addr_flags", known - 1))
+    assert maps["lb_addrs"].lookup(bytes(state.addr)) == bytes(u32(known - 1))
+    return bytes(state.addr), int(state.flags)
 
 
 def vip_flags(frontends: Iterable[Frontend]) -> dict[bytes, int]:

@@ -7,6 +7,7 @@ from ebpflb.dataplane.ctnetlink import Reply
 from ebpflb.dataplane.drain import drain
 from ebpflb.dataplane.enums import CtState, Direction, Hook
 from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.records import AddrRecord
 from ebpflb.dataplane.reserve import Reservations
 from ebpflb.dataplane.structs import Conntrack
 from ebpflb.dataplane.sync import Sync
@@ -50,7 +51,9 @@ def test_nothing_new_is_taken(maps):
     clock = Clock(maps, 0)
     assert drain(maps, 30, clock, clock.sleep) == 0
     assert list(maps["lb_frontends"].items()) == []
-    assert not any(any(value) for _, value in maps["lb_addr_flags"].items())
+    states = [AddrRecord.unpack(value) for _, value in maps["lb_addr_flags"].items()]
+    assert not any(each.flags for each in states)
+    assert parse_address("10.96.0.1") in {each.address for each in states}
 
 
 def test_it_ends_with_the_last_flow(maps):

@@ -45,7 +45,7 @@ def test_what_is_in_force_counts(maps):
         "lb_names": 2,
         "lb_addrs": 3,
         "lb_addr_flags": 3,
-        "lb_dest_filter": 3,
+        "lb_dest_filter": 6,
     }
     assert used(maps) == expected
     sync.apply(by_service(frontend(choice=backends("10.1.0.2"))))
@@ -53,7 +53,8 @@ def test_what_is_in_force_counts(maps):
         **dict.fromkeys(("lb_frontends", "lb_current", "lb_count_front", "lb_descs"), 2),
         **dict.fromkeys(("lb_slots", "lb_backends", "lb_count_back"), 3),
         "lb_names": 2,
-        **dict.fromkeys(("lb_addrs", "lb_addr_flags", "lb_dest_filter"), 3),
+        **dict.fromkeys(("lb_addrs", "lb_addr_flags"), 3),
+        "lb_dest_filter": 6,
     }
 
 

@@ -121,8 +121,17 @@ def test_texts_arrays_and_flags(maps):
     meta.source[:] = bytes(range(32))
     put(maps, "lb_meta", u32(0), meta)
     assert decoded(maps, "lb_meta")[0][1]["source"] == bytes(range(32)).hex()
-    put(maps, "lb_addr_flags", u32(0), u64(5))
-    assert decoded(maps, "lb_addr_flags") == [(0, ["cluster_ip", "node"])]
+
+
+def test_what_is_known_of_addresses_and_uplinks(maps):
+    put(maps, "lb_addr_flags", u32(0), structs.AddrState(5, addr("10.96.0.1")))
+    known = {"flags": ["cluster_ip", "node"], "addr": "10.96.0.1"}
+    assert decoded(maps, "lb_addr_flags") == [(0, known)]
+    put(maps, "lb_dest_filter", u32(30080), structs.Dest(flags=8, known=1))
+    assert decoded(maps, "lb_dest_filter") == [(30080, {"flags": ["node_port"], "known": 1})]
+    put(maps, "lb_uplinks", u32(2), structs.Uplink(2, 0, addr("192.0.2.1"), addr("fd00::1")))
+    uplink = {"ifindex": 2, "snat4": "192.0.2.1", "snat6": "fd00::1"}
+    assert decoded(maps, "lb_uplinks") == [(2, uplink)]
 
 
 def test_what_has_no_name_stays_a_number(maps):

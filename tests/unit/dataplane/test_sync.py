@@ -51,7 +51,7 @@ def test_a_new_frontend_is_complete_before_it_can_be_seen(world: World):
         *["lb_backends"] * 2,
         *["lb_slots"] * 2,
         *["lb_names", "lb_descs", "lb_current", "lb_frontends", "lb_addr_flags", "lb_addrs"],
-        "lb_dest_filter",
+        *["lb_dest_filter"] * 2,
     ]
 
 

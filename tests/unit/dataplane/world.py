@@ -17,6 +17,7 @@ from tests.unit.dataplane.programs import (
     Offer,
     Place,
     address_flags,
+    address_in_place,
     flags_of,
     offer_of,
     place,
@@ -92,6 +93,8 @@ class World:
             here = frozenset(key for key in keys if key.address == address)
             flags = address_flags(self.maps, address) or 0
             self.moments.add(Moment(address, flags, here))
+            named = address_in_place(self.maps, address)
+            assert named is None or named[1] == address_flags(self.maps, named[0])
 
     def _inspect_backends(self, found: Found) -> None:
         for backend in found.backends.values():
