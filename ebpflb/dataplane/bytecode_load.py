@@ -2,7 +2,8 @@
 """From bytecode to maps and programs in the kernel, and to their pins."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,11 +21,11 @@ def load_and_pin(bytecode: Bytecode, pins: Path, programs: Path, names: Iterable
     """
     with ExitStack() as opened:
         maps = open_maps(bytecode.maps, pins, opened)
-        loaded = {programs / name: load(bytecode, maps, name, opened) for name in names}
+        loaded = _load_all(bytecode, maps, names, opened)
         with ExitStack() as undone:
             pin_maps(bytecode.maps, maps, pins, undone)
-            for path, descriptor in loaded.items():
-                _pin(descriptor, path, undone)
+            for name, descriptor in loaded.items():
+                _pin(descriptor, programs / name, undone)
             undone.pop_all()
 
 
@@ -60,6 +61,16 @@ def load(bytecode: Bytecode, maps: Sequence[int], name: str, opened: ExitStack) 
     descriptor = libbpf.prog_load(program.type, name, code, program.attach_type or 0)
     opened.callback(os.close, descriptor)
     return descriptor
+
+
+def _load_all(
+    bytecode: Bytecode, maps: Sequence[int], names: Iterable[str], opened: ExitStack
+) -> Mapping[str, int]:
+    """Descriptors by name. The kernel verifies one on each CPU, those first that take longest."""
+    ordered = sorted(names, key=lambda name: len(bytecode.programs[name]), reverse=True)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+        loaded = executor.map(lambda name: load(bytecode, maps, name, opened), ordered)
+        return dict(zip(ordered, loaded, strict=True))
 
 
 def _made(wanted: Map) -> int:
