@@ -4,12 +4,14 @@
 import ctypes
 import gc
 import logging
+import sys
 from pathlib import Path
 
 from ebpflb.log import fields
 
 _log = logging.getLogger("ebpflb.agent")
 _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
+_SWITCH_SECONDS = 0.0005
 
 
 def settle() -> None:
@@ -23,6 +25,14 @@ def settle() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
+
+
+def give_way() -> None:
+    """Have a thread that computes, as for a page of metrics, keep others waiting a tenth as long.
+
+    A change waits for the interpreter at each step that looks into a map or a socket.
+    """
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 def protect(oom_score_adj: int) -> None:

@@ -16,7 +16,7 @@ from ebpflb.agent.flow_parts import FlowParts
 from ebpflb.agent.kernel import Kernel
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.measuring import Measuring
-from ebpflb.agent.memory import protect, settle
+from ebpflb.agent.memory import give_way, protect, settle
 from ebpflb.agent.origin import Origin, origin_of
 from ebpflb.agent.places import Places
 from ebpflb.config import Settings, parse_bind_address
@@ -46,9 +46,8 @@ def run(settings: Settings) -> None:
     For the main thread. Raises EbpflbError for what repeating cannot mend.
     """
     set_up(settings.log_format, settings.verbosity)
+    _prepare(settings)
     with ExitStack() as parts:
-        protect(settings.oom_score_adj)
-        raise_file_limit()
         kernel = Kernel(settings)
         parts.callback(kernel.close)
         health = Health(kernel.families, patience=2 * settings.sync_period)
@@ -78,6 +77,12 @@ def run(settings: Settings) -> None:
         parts.callback(flows.stop)
         agent.run()
     _log.info("stopped, what is loaded goes on")
+
+
+def _prepare(settings: Settings) -> None:
+    protect(settings.oom_score_adj)
+    raise_file_limit()
+    give_way()
 
 
 def _heed(parts: ExitStack, settings: Settings, agent: Agent) -> None:
