@@ -12,8 +12,8 @@ from ebpflb.dataplane.sync import Sync
 from ebpflb.model.address import Address, parse_address
 from tests.bpf.datapath import Datapath
 from tests.bpf.loading import Loaded, load_wrapper
-from tests.bpf.numbers import number, u32
-from tests.bpf.test_atomicity import readers, write_until
+from tests.bpf.numbers import u32
+from tests.bpf.readers import readers, tallies, write_until
 
 KINDS = (
     AddrFlag.LB_ADDR_NODE,
@@ -57,9 +57,7 @@ class Answers:
     """How often the programs were right; how often they did not know an address; and wrong."""
 
     def __init__(self, datapath: Datapath) -> None:
-        value = datapath.maps["lb_answers"].lookup(bytes(4)) or b""
-        words = [number(value[at : at + 8]) for at in range(0, len(value), 8)]
-        self.right, self.unknown, self.wrong = (sum(words[i::3]) for i in range(3))
+        self.right, self.unknown, self.wrong = tallies(datapath.maps["lb_answers"])
 
 
 def test_the_addresses_share_places():

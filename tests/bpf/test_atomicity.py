@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A frontend changes from one set of backends to the next at once, for readers on every core."""
 
-import os
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
-from itertools import count
 
 import pytest
 
-from ebpflb.dataplane import libbpf
 from ebpflb.dataplane.enums import DescFlag
 from ebpflb.dataplane.structs import Addr, Desc, Range, SourceRange
 from ebpflb.dataplane.sync import Sync
@@ -28,14 +22,12 @@ from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
 from tests.bpf.datapath import Datapath, frontend_key
 from tests.bpf.loading import Loaded, load_wrapper
-from tests.bpf.numbers import number, u32
+from tests.bpf.numbers import u32
 from tests.bpf.packets import End
+from tests.bpf.readers import readers, tallies, write_until
 
 ENOUGH_LOOKUPS = 10_000_000
 ENOUGH_CHANGES = 400
-SECONDS = 40.0
-AT_ONCE = 20_000
-FRAME = bytes(64)
 VIP = End("10.96.0.10", 80)
 SERVICE = ServiceName("default", "web")
 # The sets are numbered from here on: their backends have the number as port.
@@ -61,40 +53,12 @@ class Seen:
     """What all lookups saw."""
 
     def __init__(self, datapath: Datapath) -> None:
-        value = datapath.maps["lb_lookups"].lookup(bytes(4)) or b""
-        words = [number(value[at : at + 8]) for at in range(0, len(value), 8)]
-        self.found, self.missed, self.mixed = (sum(words[i::3]) for i in range(3))
+        self.found, self.missed, self.mixed = tallies(datapath.maps["lb_lookups"])
 
 
-@contextmanager
-def readers(program: int) -> Iterator[None]:
-    """On each core a thread that looks up without a pause."""
-    stop = threading.Event()
-
-    def read(core: int) -> None:
-        os.sched_setaffinity(0, {core})
-        while not stop.is_set():
-            libbpf.prog_test_run(program, FRAME, repeat=AT_ONCE)
-
-    threads = [threading.Thread(target=read, args=(core,)) for core in os.sched_getaffinity(0)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
-def write_until(is_enough: Callable[[int], bool], write: Callable[[int], None]) -> int:
+def write_sets_until(is_enough: Callable[[int], bool], write: Callable[[int], None]) -> int:
     """Write one set after the other; returns how many."""
-    deadline = time.monotonic() + SECONDS
-    for changes in count():
-        if is_enough(changes) or time.monotonic() > deadline:
-            return changes
-        write(FIRST + changes % SETS)
-    raise AssertionError
+    return write_until(is_enough, lambda changes: write(FIRST + changes % SETS))
 
 
 def frontend(number_of_set: int) -> Frontend:
@@ -139,7 +103,7 @@ def test_no_lookup_sees_a_mixture_or_nothing(datapath: Datapath, wrapper: Loaded
             sync.collect()  # full of what was replaced: the kernel has to let go of it first
 
     with readers(wrapper.programs["lb_pod_ingress"]):
-        changes = write_until(enough(datapath), write)
+        changes = write_sets_until(enough(datapath), write)
 
     seen = Seen(datapath)
     assert (seen.missed, seen.mixed) == (0, 0)
@@ -167,7 +131,7 @@ def test_a_writer_that_changes_a_descriptor_in_place_is_found_out(
         datapath.maps["lb_descs"].update(u32(1), bytes(desc))
 
     with readers(wrapper.programs["lb_pod_ingress"]):
-        write_until(lambda _: Seen(datapath).mixed > 0, write)
+        write_sets_until(lambda _: Seen(datapath).mixed > 0, write)
 
     assert Seen(datapath).mixed > 0
 
@@ -190,7 +154,7 @@ def test_a_writer_that_changes_source_ranges_in_place_is_found_out(
         table.delete(element)
 
     with readers(wrapper.programs["lb_pod_ingress"]):
-        write_until(lambda _: Seen(datapath).mixed > 0, write)
+        write_sets_until(lambda _: Seen(datapath).mixed > 0, write)
 
     assert Seen(datapath).mixed > 0
 
@@ -209,6 +173,6 @@ def test_a_writer_that_replaces_a_hash_element_is_found_out(datapath: Datapath, 
         table.delete(others[number_of_set % len(others)])
 
     with readers(wrapper.programs["lb_pod_ingress"]):
-        write_until(lambda _: Seen(datapath).missed > 0, write)
+        write_sets_until(lambda _: Seen(datapath).missed > 0, write)
 
     assert Seen(datapath).missed > 0
