@@ -16,7 +16,7 @@ from ebpflb.lab import Member, Node
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.cluster import Cluster, started, stopped
 from tests.e2e.command import PROGRAM, ebpflb, error_line
-from tests.e2e.questions import answers, fate
+from tests.e2e.questions import answers
 from tests.e2e.sockets import connected, exchange
 from tests.e2e.waiting import wait_until
 
@@ -92,7 +92,7 @@ def test_it_counts_what_is_sent(served, own_lab):
 def test_refusals_are_counted_and_a_service_without_endpoints_is_marked(served, own_lab):
     spec = served.serve(served.new())
     pod, (address, *_) = own_lab.pod("pod-1-1"), served.cluster_ips(spec)
-    sample = sampled(own_lab.node("node1"), lambda: [fate(pod, address, PORT) for _ in range(3)])
+    sample = sampled(own_lab.node("node1"), lambda: answers(pod, address, PORT, times=3))
     row = row_of(sample, spec)
     assert (number(sample, row, "refused"), row["troubles"]) == (3, ["no endpoint"])
 
