@@ -30,7 +30,6 @@ from ebpflb.dataplane.structs import Addr
 from ebpflb.dataplane.tc_hooks import TCX_PIN, AttachMode, TcHooks
 from ebpflb.dataplane.uplinks import write_uplinks
 from ebpflb.errors import EbpflbError, PinError, ProbeError
-from ebpflb.model.address import Address
 
 _HOST = bytes(structs.Netns(flags=NetnsFlag.LB_NETNS_HOST))
 
@@ -213,11 +212,7 @@ def _key(device: Device) -> bytes:
 
 def _value(device: Device) -> bytes:
     flags = DeviceFlag.LB_DEVICE_ETHERNET if device.ethernet else 0
-    return bytes(structs.Device(device.kind, flags, _addr(device.snat4), _addr(device.snat6)))
-
-
-def _addr(address: Address | None) -> Addr:
-    return Addr.from_buffer_copy(address) if address else Addr()
+    return bytes(structs.Device(device.kind, flags, Addr.of(device.snat4), Addr.of(device.snat6)))
 
 
 def _cookie_key(cookie: int) -> bytes:

@@ -71,8 +71,8 @@ def write_settings(
         flow_events=sum(1 << event for event in records.events),
         flow_sample=records.sample,
         flow_rate=records.rate,
-        node4=_addr(primary.get(Family.IPV4)),
-        node6=_addr(primary.get(Family.IPV6)),
+        node4=Addr.of(primary.get(Family.IPV4)),
+        node6=Addr.of(primary.get(Family.IPV6)),
     )
     if target.lookup(_KEY) != bytes(wanted):
         target.update(_KEY, bytes(wanted))
@@ -117,7 +117,3 @@ def _gaps(taken: list[Ports]) -> list[Ports]:
             gaps.append((start, first - 1))
         start = max(start, last + 1)
     return [*gaps, (start, _LAST)] if start <= _LAST else gaps
-
-
-def _addr(address: Address | None) -> Addr:
-    return Addr.from_buffer_copy(address) if address else Addr()

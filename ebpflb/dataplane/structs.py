@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ctypes mirror of bpf/types.h: same order, same names, host byte order in and out.
 
-Every compile carries what the C compiler must agree with (assertions.py), so a drift between the
-two files is a compile error that names the field.
+A drift between the two files is a compile error that names the field (assertions.py).
 """
 
 import ctypes
-from typing import Any
+from typing import Any, Self
 
 LAYOUT_VERSION = 1
 FLOW_VERSION = 1
@@ -37,6 +36,11 @@ class Addr(Struct):
     """struct lb_addr."""
 
     _fields_ = [("word", be32 * 4)]
+
+    @classmethod
+    def of(cls, address: bytes | None) -> Self:
+        """A packed address of 16 bytes; zero for none."""
+        return cls.from_buffer_copy(address) if address else cls()
 
 
 class FrontendKey(Struct):

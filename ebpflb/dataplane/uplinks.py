@@ -10,7 +10,6 @@ from ebpflb.dataplane.links import Change
 from ebpflb.dataplane.maps import BpfMap
 from ebpflb.dataplane.quiesce import membarrier
 from ebpflb.dataplane.structs import Addr, Uplink, u32
-from ebpflb.model.address import Address
 
 _BLANK = Uplink()
 
@@ -46,8 +45,4 @@ def _wanted(devices: Iterable[Device]) -> Mapping[bytes, Uplink]:
 
 
 def _uplink(device: Device) -> Uplink:
-    return Uplink(ifindex=device.ifindex, snat4=_addr(device.snat4), snat6=_addr(device.snat6))
-
-
-def _addr(address: Address | None) -> Addr:
-    return Addr.from_buffer_copy(address) if address else Addr()
+    return Uplink(ifindex=device.ifindex, snat4=Addr.of(device.snat4), snat6=Addr.of(device.snat6))
