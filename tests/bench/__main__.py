@@ -13,6 +13,7 @@ from ebpflb.errors import EbpflbError
 from tests.bench import (
     against,
     api,
+    attached,
     beside,
     bulk,
     change,
@@ -32,6 +33,7 @@ Bench = Callable[[Options], Iterable[Row]]
 
 BENCHES: dict[str, Bench] = {
     "connect": connect.run,
+    "attached": attached.run,
     "sock_ops": sock_ops.run,
     "nodeport": node_port.run,
     "bulk": bulk.run,
@@ -55,8 +57,8 @@ BENCHES: dict[str, Bench] = {
 def main(names: tuple[str, ...], rounds: int, seconds: float, quick: bool) -> None:
     """Measure speed and size; the results replace those in docs/performance.md.
 
-    NAME is connect, sock_ops, nodeport, bulk, change, fill, memory, start, api, beside, against,
-    programs or scrape; none means all.
+    NAME is connect, attached, sock_ops, nodeport, bulk, change, fill, memory, start, api, beside,
+    against, programs or scrape; none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

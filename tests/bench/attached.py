@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What being attached costs by itself: new TCP connections straight to a pod, beside programs at
+all of our hooks that return at once, against nothing attached.
+
+What our programs do comes on top: no way through them can be nearer to nothing attached than this.
+"""
+
+from collections.abc import Iterator
+from struct import pack
+
+from ebpflb.dataplane import libbpf
+from ebpflb.dataplane.descriptor import owned
+from ebpflb.dataplane.pins import LINKS
+from ebpflb.dataplane.programs import PROGRAMS
+from ebpflb.dataplane.uapi import ProgType
+from ebpflb.lab import Node
+from tests.bench import labs, ways
+from tests.bench.options import Options
+from tests.bench.report import Row
+from tests.bench.ways import Way
+
+_FAR = 1
+_PASS_ON, _ALLOW = -1, 1
+_SET_R0, _EXIT = 0xB7, 0x95
+
+
+def run(options: Options) -> Iterator[Row]:
+    """The straight ways of the benches `connect` and `nodeport`."""
+    with labs.left_pair([_FAR]) as pair:
+        for name in labs.NODES:
+            _empty(pair.ours.node(name))
+        for case, source, pod in (
+            ("pod to a pod on the other node", "pod-1-1", _FAR),
+            ("host to a pod on the other node", labs.NODES[0], _FAR),
+            ("outside to a pod", "client", 0),
+        ):
+            way = Way(case, source, pod, labs.straight(pod), target=None)
+            yield ways.in_both("attached", pair, way, ways.CONNECT_RATE, options)
+
+
+def _empty(node: Node) -> None:
+    """Have every link of a node run a program that returns at once."""
+    for pin in (node.bpffs / LINKS).iterdir():
+        with owned(libbpf.obj_get(pin)) as link, owned(_program_like(link)) as program:
+            libbpf.link_update(link, program)
+
+
+def _program_like(link: int) -> int:
+    """A program for where that of the link hangs, which lets everything pass."""
+    with owned(libbpf.prog_by_id(libbpf.link_info(link).prog_id)) as found:
+        kind, attach_type = PROGRAMS[libbpf.prog_info(found).name.decode()]
+    verdict = _PASS_ON if kind == ProgType.SCHED_CLS else _ALLOW
+    code = pack("=BBhi", _SET_R0, 0, 0, verdict) + pack("=BBhi", _EXIT, 0, 0, 0)
+    return libbpf.prog_load(kind, "lb_nothing", code, attach_type or 0)
