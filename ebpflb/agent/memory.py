@@ -12,6 +12,8 @@ from ebpflb.log import fields
 _log = logging.getLogger("ebpflb.agent")
 _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 _SWITCH_SECONDS = 0.0005
+# Python's own 700 objects are soon there in a first sync, which keeps nearly all that it makes.
+_COLLECT_AFTER = 10_000
 
 
 def settle() -> None:
@@ -25,6 +27,11 @@ def settle() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
+
+
+def collect_seldom() -> None:
+    """Have the garbage collector go over what is new once there is more of it."""
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 def give_way() -> None:

@@ -16,7 +16,7 @@ from ebpflb.agent.flow_parts import FlowParts
 from ebpflb.agent.kernel import Kernel
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.measuring import Measuring
-from ebpflb.agent.memory import give_way, protect, settle
+from ebpflb.agent.memory import collect_seldom, give_way, protect, settle
 from ebpflb.agent.origin import Origin, origin_of
 from ebpflb.agent.places import Places
 from ebpflb.config import Settings, parse_bind_address
@@ -82,6 +82,7 @@ def run(settings: Settings) -> None:
 def _prepare(settings: Settings) -> None:
     protect(settings.oom_score_adj)
     raise_file_limit()
+    collect_seldom()
     give_way()
 
 

@@ -62,6 +62,10 @@ class BpfMap(Protocol):
         """Set elements in order. After an error the first ones may be set."""
         ...
 
+    def update_packed(self, keys: bytes, values: bytes) -> None:
+        """As `update_batch()`, with keys and values side by side."""
+        ...
+
     def delete_batch(self, keys: Sequence[bytes]) -> None:
         """Delete elements in order; those that are not there do not matter."""
         ...
@@ -119,12 +123,16 @@ class KernelMap:
 
     def update_batch(self, elements: Sequence[tuple[bytes, bytes]]) -> None:
         """See BpfMap."""
-        done = 0
-        while self._batch and done < len(elements):
-            rest = elements[done:]
-            keys, values = b"".join(key for key, _ in rest), b"".join(value for _, value in rest)
-            done += self._try_batch("update", libbpf.map_update_batch, keys, values, len(rest))
-        for key, value in elements[done:]:
+        values = b"".join(value for _, value in elements)
+        self.update_packed(b"".join(key for key, _ in elements), values)
+
+    def update_packed(self, keys: bytes, values: bytes) -> None:
+        """See BpfMap."""
+        while self._batch and keys:
+            count = len(keys) // self.key_size
+            done = self._try_batch("update", libbpf.map_update_batch, keys, values, count)
+            keys, values = keys[done * self.key_size :], values[done * self.value_size :]
+        for key, value in split(self, keys, values):
             self.update(key, value)
 
     def delete_batch(self, keys: Sequence[bytes]) -> None:
@@ -207,11 +215,16 @@ class KernelMap:
 
 def split_chunks(source: BpfMap) -> Iterator[tuple[bytes, bytes]]:
     """The elements of a map one by one, read in chunks."""
-    key_size, value_size = source.key_size, source.value_size
-    for keys, values, size in source.chunks():
-        for at in range(size):
-            key = keys[at * key_size : (at + 1) * key_size]
-            yield key, values[at * value_size : (at + 1) * value_size]
+    for keys, values, _ in source.chunks():
+        yield from split(source, keys, values)
+
+
+def split(target: BpfMap, keys: bytes, values: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The elements that stand side by side."""
+    key_size, value_size = target.key_size, target.value_size
+    for at in range(len(keys) // key_size):
+        key = keys[at * key_size : (at + 1) * key_size]
+        yield key, values[at * value_size : (at + 1) * value_size]
 
 
 def open_maps(directory: Path) -> MapSet:

@@ -13,7 +13,7 @@ from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.layout import MAPS
-from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet, split_chunks
+from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet, split, split_chunks
 from ebpflb.dataplane.sizes import Sizes
 from ebpflb.dataplane.uapi import Exist, MapType
 from ebpflb.errors import MapError
@@ -58,6 +58,10 @@ class OneByOne:
         """See BpfMap."""
         for key, value in elements:
             self.update(key, value)
+
+    def update_packed(self: BpfMap, keys: bytes, values: bytes) -> None:
+        """See BpfMap."""
+        self.update_batch(list(split(self, keys, values)))
 
     def delete_batch(self: BpfMap, keys: Sequence[bytes]) -> None:
         """See BpfMap; refused as `delete()` is."""

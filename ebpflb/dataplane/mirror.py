@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An array map and its copy in this process: only what differs is written."""
 
+from array import array
 from collections.abc import Sequence
 from sys import byteorder
 from typing import Literal
@@ -18,19 +19,19 @@ class Mirror:
     what comes first.
     """
 
-    def __init__(self, array: BpfMap) -> None:
-        self.size = array.max_entries
-        self._array = array
-        self._width = array.value_size
+    def __init__(self, target: BpfMap) -> None:
+        self.size = target.max_entries
+        self._target = target
+        self._width = target.value_size
         self._values = bytearray(self.size * self._width)
         self._known = self.size
-        self._pending: list[tuple[bytes, bytes]] = []
+        self._forget()
 
     def load(self, length: int | None = None) -> None:
         """Read the map anew, at least `length` elements; forget what was set but not written."""
-        self._pending.clear()
+        self._forget()
         self._known = 0
-        for chunk in self._array.chunks():
+        for chunk in self._target.chunks():
             if length is not None and self._known >= length:
                 break
             at = self._known * self._width
@@ -57,25 +58,31 @@ class Mirror:
 
     def set(self, index: int, value: bytes) -> None:
         """Set one element, unless it is known to have that value."""
-        start = index * self._width
-        place = slice(start, start + self._width)
-        if index < self._known and self._values[place] == value:
-            return
-        self._values[place] = value
-        self._pending.append((index.to_bytes(4, byteorder), value))
-        if len(self._pending) >= _MANY:
-            self.flush()
+        self._set(index, value, 1)
 
     def set_span(self, first: int, values: bytes) -> None:
-        """Set elements that stand side by side."""
-        for at in range(0, len(values), self._width):
-            self.set(first + at // self._width, values[at : at + self._width])
+        """Set elements that stand side by side, unless all are known to have those values."""
+        self._set(first, values, len(values) // self._width)
+
+    def _set(self, first: int, values: bytes, length: int) -> None:
+        start, behind = first * self._width, first + length
+        end = start + len(values)
+        if behind <= self._known and self._values[start:end] == values:
+            return
+        self._values[start:end] = values
+        self._indices.extend(range(first, behind))
+        self._pending += values
+        if len(self._indices) >= _MANY:
+            self.flush()
 
     def flush(self) -> None:
         """Write what was set. MapError; then `load()` tells what was written."""
-        if self._pending:
-            self._array.update_batch(self._pending)
-            self._pending.clear()
+        if self._indices:
+            self._target.update_packed(self._indices.tobytes(), bytes(self._pending))
+            self._forget()
+
+    def _forget(self) -> None:
+        self._indices, self._pending = array("I"), bytearray()
 
 
 class Words(Mirror):

@@ -90,6 +90,16 @@ class BackendRecord(NamedTuple):
         return _BACKEND.iter_unpack(values)
 
 
+def pack_backend(socket: bytes, flags: int, generation: int, service: int) -> bytes:
+    """What a BackendRecord of that packs to, without one."""
+    return _BACKEND.pack(socket, flags, generation, service)
+
+
+def generation_of(backend: bytes) -> int:
+    """That of a packed BackendRecord, without one."""
+    return int(_BACKEND.unpack(backend)[2])
+
+
 class AddrRecord(NamedTuple):
     """struct lb_addr_state."""
 

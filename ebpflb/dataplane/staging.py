@@ -21,7 +21,9 @@ from ebpflb.dataplane.records import (
     backend_flags,
     desc_flags,
     desc_type,
+    generation_of,
     if_empty,
+    pack_backend,
     pack_name,
     socket_of,
 )
@@ -170,13 +172,12 @@ class _PortStaging:
         if index is None:
             index = _take("lb_backends", state.backend_indices.take)
             staged.new_backends.append(index)
-            generation = BackendRecord.unpack(state.backends[index]).generation
+            generation = generation_of(state.backends[index])
             if generation:
                 staged.reused_backends.append(index)
-            record = BackendRecord(
-                socket, flags, _following(generation or state.epoch), self._identity
-            )
-            staged.backends.append((index, record.pack()))
+            generation = _following(generation or state.epoch)
+            record = pack_backend(socket, flags, generation, self._identity)
+            staged.backends.append((index, record))
             return index
         self._stage_flags(index, flags)
         return index

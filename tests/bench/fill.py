@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from ebpflb.agent.memory import collect_seldom
 from ebpflb.dataplane.maps import open_maps
 from ebpflb.dataplane.sizes import sizes_for
 from ebpflb.dataplane.sync import Desired, Sync
@@ -57,6 +58,7 @@ def _in_child(directory: Path) -> Fill:
 
 def fill_once(directory: Path) -> Fill:
     """One round. Compiling the programs, for maps of the right size, is not part of it."""
+    collect_seldom()
     begin = time.perf_counter()
     event = _first_event(directory)
     decoded = time.perf_counter()
