@@ -117,6 +117,12 @@ static __always_inline int lb_filter_flags(__be16 end)
 	return dest ? dest->flags : 0;
 }
 
+/* The same of an address. */
+static __always_inline int lb_filter_flags_of(const struct lb_addr *addr)
+{
+	return lb_filter_flags(bpf_htons(bpf_ntohl(addr->word[3]) & 0xffff));
+}
+
 /* Of what comes to a node, NodePorts are ours, and the replies to what was masqueraded. */
 static __always_inline int lb_filter_may_be_for_node(struct __sk_buff *skb, int l2, int hook)
 {

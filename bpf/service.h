@@ -54,9 +54,7 @@ static __always_inline int lb_has_connected_socket(struct __sk_buff *skb,
 /* By its address, if the filter says so. A wildcard, which stands for NodePorts, is nobody's. */
 static __always_inline int lb_service_match_vip(struct lb_frontend_key *key, struct lb_match *match)
 {
-	__be16 end = bpf_htons(bpf_ntohl(key->addr.word[3]) & 0xffff);
-
-	return lb_filter_flags(end) & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) &&
+	return lb_filter_flags_of(&key->addr) & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) &&
 	       lb_frontend_lookup(key, match) && match->desc->type != LB_NODE_PORT;
 }
 

@@ -8,11 +8,20 @@
 #include "backend.h"
 #include "client.h"
 #include "counters.h"
+#include "filter.h"
 #include "frontend.h"
 #include "maps.h"
 #include "record.h"
 #include "source_range.h"
 #include "verdict.h"
+
+/* What most connections are for is none of ours, which is seen without a lookup in a hash. */
+static __always_inline int lb_socket_may_be_ours(const struct lb_addr *addr)
+{
+	int flags = LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL | LB_ADDR_NODE;
+
+	return lb_addr_is_own_host(addr) || lb_filter_flags_of(addr) & flags;
+}
 
 /*
  * Whether this hook is the one to translate, not tc: TCP always, UDP for the host and for pods
@@ -152,6 +161,8 @@ static __always_inline int lb_socket_connect(struct bpf_sock_addr *ctx, struct l
 
 	if (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP)
 		return LB_PASS;
+	if (!lb_socket_may_be_ours(&peer->addr))
+		return LB_PASS;
 	peer->port = ctx->user_port;
 	frontend = *peer;
 	verdict = lb_socket_select(ctx, peer, &match, &choice);
@@ -173,7 +184,7 @@ static __always_inline int lb_socket_send(struct bpf_sock_addr *ctx, struct lb_p
 	struct lb_peer frontend;
 	int verdict;
 
-	if (ctx->protocol != IPPROTO_UDP)
+	if (ctx->protocol != IPPROTO_UDP || !lb_socket_may_be_ours(&peer->addr))
 		return LB_PASS;
 	peer->port = ctx->user_port;
 	if (lb_socket_recall(ctx, peer))

@@ -12,6 +12,8 @@ from ebpflb.dataplane.records import DescRecord
 from ebpflb.model.address import Address, Family, Protocol, family_of
 from ebpflb.model.plan import FrontendKey
 
+_OURS = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL | AddrFlag.LB_ADDR_NODE
+
 
 def at_socket(lookups: Lookups, client: Client, target: FrontendKey) -> Step:
     """lb_socket_select(): connect(), and sendmsg() of a socket that has not sent there before."""
@@ -33,12 +35,17 @@ def at_socket(lookups: Lookups, client: Client, target: FrontendKey) -> Step:
 def _socket_match(
     lookups: Lookups, client: Client, key: FrontendKey
 ) -> tuple[DescRecord | None, bool]:
-    """lb_socket_match(): the frontend, or whether the port is refused."""
+    """The frontend, or whether the port is refused.
+
+    lb_socket_may_be_ours(), lb_socket_match().
+    """
     if is_own_host(key.address):
         is_host = client.netns_flags & NetnsFlag.LB_NETNS_HOST
         accepts = lookups.has_setting(SettingFlag.LB_SETTING_LOCALHOST)
         is_ipv4 = family_of(key.address) is Family.IPV4
         return lookups.node_port_lookup(key) if is_host and accepts and is_ipv4 else None, False
+    if not lookups.filter_flags(key.address) & _OURS:
+        return None, False
     found = lookups.frontend_lookup(key)
     flags = lookups.addr_flags_of(key.address)
     if found is None and flags & AddrFlag.LB_ADDR_NODE_PORT:

@@ -207,9 +207,13 @@ class Datapath:
     ) -> int:
         """A frontend with backends for local sources and for others; returns its index."""
         index = self._take("frontend")
-        if kind is FrontendType.LB_NODE_PORT:
-            with self._filter() as each:
+        with self._filter() as each:
+            if kind is FrontendType.LB_NODE_PORT:
                 each.add_node_port(end.port)
+            elif kind is FrontendType.LB_CLUSTER_IP:
+                each.add_address(mapped(end.address), AddrFlag.LB_ADDR_CLUSTER_IP)
+            else:
+                each.add_address(mapped(end.address), AddrFlag.LB_ADDR_EXTERNAL)
         key = frontend_key(end, proto)
         self.maps["lb_frontends"].update(bytes(key), u32(index))
         self.write_desc(

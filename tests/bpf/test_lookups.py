@@ -85,3 +85,12 @@ def test_a_process_of_the_host(counts: Datapath, counted_asker: Asker, kind: Kin
     # TCP looks for its record at the end as well. UDP also asks who it is, as pods under tc cover
     # are left to tc, and whether the choice is new.
     assert found == AT_SOCKET + (2 if kind.proto is Protocol.UDP else 1)
+
+
+def test_a_process_that_connects_to_others(counts: Datapath, counted_asker: Asker, kind: Kind):
+    _, index = remote_backend(counts, kind)
+    cluster_ip(counts, kind, [index])
+    looks(counts.maps)
+    target = End(kind.net.client, 4001)
+    assert counted_asker.connect(target, kind.proto) == target
+    assert looks(counts.maps) == 0
