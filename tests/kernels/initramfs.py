@@ -5,22 +5,27 @@ import gzip
 import lzma
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.kernels.packages import Image
 
-_BUSYBOX = Path("/bin/busybox")
+_BUSYBOX = "bin/busybox"
 _INIT = Path(__file__).parent / "init"
 _NEEDED = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 
 
-def build(image: Image, folder: Path) -> Path:
-    """Make the archive in a folder that exists."""
+def build(image: Image, root: Path, shares: Iterable[Path], folder: Path) -> Path:
+    """Make the archive in a folder that exists.
+
+    `root`: the files of the machine. `shares`: places where /init mounts a folder of that name.
+    """
     tree = folder / "initramfs"
     for name in ("bin", "modules", "proc", "sys", "dev", "lower", "memory", "whole"):
         (tree / name).mkdir(parents=True)
-    shutil.copy(_BUSYBOX, tree / "bin")
+    shutil.copy(root / _BUSYBOX, tree / "bin")
     shutil.copy(_INIT, tree / "init")
+    (tree / "shares").write_text("".join(f"{name}\n" for name in shares))
     for number, module in enumerate(_modules(image)):
         (tree / "modules" / f"{number:02}.ko").write_bytes(_plain(module))
     return _archive(tree, folder / "initramfs.gz")
@@ -48,7 +53,7 @@ def _plain(module: Path) -> bytes:
 def _archive(tree: Path, target: Path) -> Path:
     names = "\n".join(str(path.relative_to(tree)) for path in sorted(tree.rglob("*")))
     packed = subprocess.run(
-        [_BUSYBOX, "cpio", "--create", "--format=newc"],
+        ["busybox", "cpio", "--create", "--format=newc"],
         cwd=tree,
         input=names.encode(),
         capture_output=True,

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run of one kernel in qemu, emulated: no machine needs to have KVM for it.
 
-The root is this machine's file system, which cannot be written from inside.
+The root is a folder of this machine, which cannot be written from inside.
 """
 
 import os
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.kernels import initramfs
+from tests.kernels.architecture import Architecture
 from tests.kernels.compiler import Compiler
 from tests.kernels.errors import KernelError
 from tests.kernels.packages import Image
+from tests.kernels.userland import CHECKOUT, Userland
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
-_FOUND_FIRST = Path(__file__).parent / "guest"
 _MEMORY, _CPUS = "3G", 2
 _POLL_SECONDS = 0.1
 _PASSED_ON = ("HOME", "LANG", "PATH", "TERM", "XDG_CACHE_HOME")
@@ -26,8 +26,16 @@ _PASSED_ON = ("HOME", "LANG", "PATH", "TERM", "XDG_CACHE_HOME")
 RESULTS = Path("/results")
 
 
+class Machine(NamedTuple):
+    """What is booted."""
+
+    architecture: Architecture
+    image: Image
+    userland: Userland
+
+
 def run(
-    image: Image, command: Sequence[str], folder: Path, compiler: Compiler, timeout: float
+    booted: Machine, command: Sequence[str], folder: Path, compiler: Compiler, timeout: float
 ) -> int:
     """Boot, run a Python command in the checkout, and return its exit status.
 
@@ -35,10 +43,11 @@ def run(
     it comes. However this ends, and if this process is killed, the machine is gone. Errors:
     KernelError, also when it takes longer than `timeout` seconds.
     """
+    image = booted.image
     results = folder / "results"
     results.mkdir()
-    (results / "run").write_text(_script(command))
-    arguments = _arguments(image, initramfs.build(image, folder), results)
+    (results / "run").write_text(_script(booted.userland, command))
+    arguments = _arguments(booted, folder, results)
     deadline = time.monotonic() + timeout
     with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, start_new_session=True) as machine:
         try:
@@ -55,30 +64,34 @@ def run(
     return int(status.read_text())
 
 
-def _script(command: Sequence[str]) -> str:
+def _script(userland: Userland, command: Sequence[str]) -> str:
     exports = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    path = f"{_FOUND_FIRST}:{_CHECKOUT}"
+    path = ":".join(map(str, userland.modules))
     exports |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     lines = [
         *(f"export {name}={shlex.quote(value)}" for name, value in exports.items()),
         "ip link set lo up",
         "modprobe tun",
-        f"cd {shlex.quote(str(_CHECKOUT))}",
-        shlex.join([sys.executable, *command]),
+        f"cd {shlex.quote(str(CHECKOUT))}",
+        shlex.join([userland.python, *command]),
         f"echo $? > {RESULTS}/status",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _arguments(image: Image, first_files: Path, results: Path) -> list[str]:
+def _arguments(booted: Machine, folder: Path, results: Path) -> list[str]:
+    architecture, image, userland = booted
+    shares = {Path("/lib/modules", image.release): image.modules, **userland.shares}
+    first_files = initramfs.build(image, userland.root, shares, folder)
+    tags = {f"share{number}": path for number, path in enumerate(shares.values())}
     return [
         *("setpriv", "--pdeathsig", "KILL"),
-        "qemu-system-x86_64",
-        *("-accel", "tcg", "-cpu", "max", "-smp", str(_CPUS), "-m", _MEMORY),
+        *architecture.qemu,
+        *("-accel", "tcg", "-smp", str(_CPUS), "-m", _MEMORY),
         *("-nographic", "-no-reboot", "-nic", "none"),
         *("-kernel", str(image.vmlinuz), "-initrd", str(first_files)),
-        *("-append", "console=ttyS0 quiet panic=-1"),
-        *_shares({"root": Path("/"), "modules": image.modules}.items(), ",readonly=on"),
+        *("-append", f"console={architecture.console} quiet panic=-1"),
+        *_shares({"root": userland.root, **tags}.items(), ",readonly=on"),
         *_shares([("results", results)]),
     ]
 

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian's packages of any release and architecture, fetched and checked by apt.
+
+apt gets directories of its own: neither the package lists nor the sources of this machine change.
+What the machine says about proxies holds here too.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.kernels.errors import KernelError
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ebpflb" / "kernels"
+
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_MIRROR = "http://deb.debian.org"
+_ALONE = ("--no-install-recommends",)
+
+
+class Apt:
+    """apt for one Debian release and architecture, in a directory of its own. Errors: KernelError.
+
+    It takes no package for installed.
+    """
+
+    def __init__(self, folder: Path, suite: str, architecture: str) -> None:
+        self._folder = folder
+        for name in ("lists/partial", "cache/archives/partial"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        source = f"deb [signed-by={_KEYRING}] {_MIRROR}"
+        lines = (
+            f"{source}/debian {suite} main\n",
+            f"{source}/debian-security {suite}-security main\n",
+        )
+        (folder / "sources.list").write_text("".join(lines))
+        options = {
+            "Dir::Etc::SourceList": folder / "sources.list",
+            "Dir::Etc::SourceParts": "/dev/null",
+            "Dir::Etc::Preferences": "/dev/null",
+            "Dir::Etc::PreferencesParts": "/dev/null",
+            "Dir::State::Lists": folder / "lists",
+            "Dir::State::Status": "/dev/null",
+            "Dir::Cache": folder / "cache",
+            "APT::Sandbox::User": "root",
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+        }
+        self._options = [f"--option={name}={value}" for name, value in options.items()]
+
+    def refresh(self) -> None:
+        """Read the lists of packages anew."""
+        self._run("apt-get", "update", "-qq")
+
+    def needs(self, package: str) -> list[str]:
+        """What a package depends on."""
+        shown = self._run("apt-cache", "depends", "--important", package)
+        parted = (line.strip().partition(": ") for line in shown.splitlines())
+        return [name for kind, _, name in parted if kind == "Depends"]
+
+    def download(self, package: str) -> Path:
+        """The package's file; apt has checked its sum against the signed list."""
+        self._run("apt-get", "download", "-qq", package)
+        (found,) = self._folder.glob(f"{package}_*.deb")
+        return found
+
+    def plan(self, packages: Sequence[str]) -> str:
+        """A text that tells packages and all that they need, with their versions."""
+        return self._run("apt-get", "install", "--simulate", *_ALONE, *packages)
+
+    def download_all(self, packages: Sequence[str]) -> list[Path]:
+        """The files of packages and of all that they need."""
+        self._run("apt-get", "install", "-qq", "--yes", "--download-only", *_ALONE, *packages)
+        return sorted((self._folder / "cache/archives").glob("*.deb"))
+
+    def _run(self, command: str, *arguments: str) -> str:
+        run = subprocess.run(
+            [command, *self._options, *arguments],
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if run.returncode:
+            raise KernelError(f"{command} {' '.join(arguments)}: {run.stderr.strip()}")
+        return run.stdout
