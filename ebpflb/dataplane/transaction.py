@@ -2,16 +2,17 @@
 """The order of writes.
 
 New things come first, each complete before anything names it: backends, slots, source ranges,
-names, descriptors; then the words of lb_current, each of which commits one frontend; then
-lb_frontends for the new ones. When all that is new is there, the flags of addresses change; then
-what goes is taken away in reverse. What a program may still be reading is not touched but retired,
-with one exception: the flags of a backend, a single byte, change in place.
+names, descriptors; then, once all CPUs see that, the words of lb_current, each of which commits
+one frontend; then lb_frontends for the new ones. When all that is new is there, the flags of
+addresses change; then what goes is taken away in reverse. What a program may still be reading is
+not touched but retired, with one exception: the flags of a backend, a single byte, change in place.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import byteorder
 from typing import NamedTuple
 
+from ebpflb.dataplane.quiesce import order_writes
 from ebpflb.dataplane.records import SERVING, USABLE, BackendRecord, DescRecord, SocketAddress
 from ebpflb.dataplane.slots import Range
 from ebpflb.dataplane.staging import Staged
@@ -61,6 +62,7 @@ class Transaction:
             for _, index, record in service.descs:
                 state.descs.set(index, record)
         state.descs.flush()
+        order_writes()
         self._commit(staged)
 
     def _clear_counters(self, staged: Sequence[Staged]) -> None:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import time
 
 import pytest
@@ -19,3 +20,13 @@ def test_a_kernel_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(quiesce, "_GLOBAL", 1 << 20)
     quiesce.membarrier()
     assert slept == [0.1]
+
+
+def test_the_kernel_is_asked_for_order(monkeypatch: pytest.MonkeyPatch):
+    yielded: list[None] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yielded.append(None))
+    quiesce.order_writes()
+    assert not yielded
+    monkeypatch.setattr(quiesce, "_GLOBAL_EXPEDITED", 1 << 20)
+    quiesce.order_writes()
+    assert yielded == [None]

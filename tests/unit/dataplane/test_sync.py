@@ -6,6 +6,7 @@ from errno import E2BIG, ENAMETOOLONG, ENOMEM
 
 import pytest
 
+from ebpflb.dataplane import transaction
 from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.structs import Backend, Counts
 from ebpflb.dataplane.sync import Sync
@@ -53,6 +54,12 @@ def test_a_new_frontend_is_complete_before_it_can_be_seen(world: World):
         *["lb_names", "lb_descs", "lb_current", "lb_frontends", "lb_addr_flags", "lb_addrs"],
         *["lb_dest_filter"] * 2,
     ]
+
+
+def test_no_cpu_sees_a_frontend_before_what_it_names(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(transaction, "order_writes", lambda: world.watch.written.append("ordered"))
+    seen = written(world, frontend(choice=backends(POD)))
+    assert seen.index("lb_descs") < seen.index("ordered") < seen.index("lb_current")
 
 
 def test_a_frontend_that_goes_is_taken_away_in_reverse(world: World):
