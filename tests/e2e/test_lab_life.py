@@ -62,7 +62,7 @@ def test_down_ends_all_that_was_started_inside(name):
     lab = Lab.up(LabConfig(name, nodes=1, pods=1))
     children = [
         lab.node("node1").popen(["sleep", "100"]),
-        lab.pod("pod-1-1").popen(["sh", "-c", "env -i sleep 100 & wait"]),
+        lab.pod("pod-1-1").popen(["sh", "-c", "env -i sleep 100 & wait $!"]),
         lab.client.popen(["sh", "-c", "setsid -f sleep 100; sleep 100"]),
     ]
     time.sleep(0.2)
