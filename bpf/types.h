@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Every struct and enum shared with Python: dataplane/structs.py mirrors them, each compile asserts
+ * Every struct and enum shared with Python: dataplane/layout/structs.py mirrors them, each compile asserts
  * that both agree. No code. Field types carry the byte order; padding is named pad and is zero.
  */
 #ifndef LB_TYPES_H

@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+from ebpflb.config.settings_file import FileVersion, digest
 from ebpflb.errors import ConfigError
 from ebpflb.log import fields
-from ebpflb.settings_file import FileVersion, digest
 from ebpflb.source.watch import Watch
 
 _log = logging.getLogger("ebpflb.agent")

@@ -14,11 +14,9 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from ebpflb.agent.inquiry import Inquiry
 from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
-from ebpflb.agent.latency import Latency
 from ebpflb.agent.socket_care import SocketCare
-from ebpflb.agent.state import State
+from ebpflb.agent.status import State
 from ebpflb.agent.timers import Backoff, Task, Timers
 from ebpflb.agent.writer import Writer, Written, is_full
 from ebpflb.errors import EbpflbError, MapError
@@ -28,10 +26,12 @@ from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.node import Node
 from ebpflb.model.service import ServiceName
+from ebpflb.observe.flows.inquiry import Inquiry
 from ebpflb.observe.health import Health
-from ebpflb.observe.metrics import Metrics
+from ebpflb.observe.metrics.latency import Latency
+from ebpflb.observe.metrics.page import Metrics
 from ebpflb.source.announcement import Announcement
-from ebpflb.source.event import SourceEvent
+from ebpflb.source.source_event import SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
 

@@ -3,13 +3,13 @@
 
 from collections.abc import Mapping
 
-from ebpflb.agent.first_connections import FirstConnections, FirstConnectionsThread
-from ebpflb.agent.kernel import Kernel
-from ebpflb.agent.places import Places
-from ebpflb.agent.reader import Reader, Shown
-from ebpflb.config import Settings
-from ebpflb.observe.metrics import Metrics
-from ebpflb.observe.shared_page import SharedPage
+from ebpflb.agent.dataplane import Kernel
+from ebpflb.config.settings import Settings
+from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.metrics.first_connections import FirstConnections, FirstConnectionsThread
+from ebpflb.observe.metrics.page import Metrics
+from ebpflb.observe.metrics.reader import Reader, Shown
+from ebpflb.observe.metrics.shared_page import SharedPage
 
 
 class Measuring:

@@ -11,29 +11,29 @@ from types import FrameType
 
 from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
+from ebpflb.agent.dataplane import Kernel
 from ebpflb.agent.file_limit import raise_file_limit
-from ebpflb.agent.flow_parts import FlowParts
-from ebpflb.agent.kernel import Kernel
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.measuring import Measuring
-from ebpflb.agent.memory import collect_seldom, give_way, protect, settle
-from ebpflb.agent.origin import Origin, origin_of
-from ebpflb.agent.places import Places
-from ebpflb.config import Settings, parse_bind_address
-from ebpflb.dataplane.devices import watch
-from ebpflb.dataplane.listen_addresses import listen_addresses
-from ebpflb.dataplane.node_addresses import bound_address
+from ebpflb.agent.resource_limits import collect_seldom, give_way, protect, settle
+from ebpflb.agent.sources import Origin, origin_of
+from ebpflb.config.settings import Settings, parse_bind_address
+from ebpflb.config.settings_text import plain_settings
+from ebpflb.dataplane.attach.devices import watch
+from ebpflb.dataplane.attach.listen_addresses import listen_addresses
+from ebpflb.dataplane.attach.node_addresses import bound_address
 from ebpflb.log import fields, set_up
 from ebpflb.model.changes import Changes, Kind, ObjectKey
-from ebpflb.observe.debug_pages import debug_routes
+from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.flows.pipeline import FlowParts
 from ebpflb.observe.health import Health
-from ebpflb.observe.health_check_server import HealthCheckServer
-from ebpflb.observe.metrics import Metrics
-from ebpflb.observe.server import Routes, Server, health_routes, metrics_routes
-from ebpflb.observe.slis import slis_routes
-from ebpflb.settings_text import plain_settings
+from ebpflb.observe.http.debug_pages import debug_routes
+from ebpflb.observe.http.health_check_node_port import HealthCheckServer
+from ebpflb.observe.http.server import Routes, Server, health_routes, metrics_routes
+from ebpflb.observe.metrics.page import Metrics
+from ebpflb.observe.metrics.slis import slis_routes
 from ebpflb.source.announcement import Announcement
-from ebpflb.source.event import SourceEvent
+from ebpflb.source.source_event import SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
 

@@ -11,7 +11,7 @@ from ebpflb.agent.interface import GRACE_SECONDS, Dataplane
 from ebpflb.agent.timers import Backoff, Task, Timers
 from ebpflb.errors import EbpflbError
 from ebpflb.log import fields
-from ebpflb.observe.metrics import Metrics
+from ebpflb.observe.metrics.page import Metrics
 
 _log = logging.getLogger("ebpflb.agent")
 

@@ -7,7 +7,7 @@ from errno import E2BIG
 from typing import NamedTuple
 
 from ebpflb.agent.interface import Dataplane, Desired, Refused
-from ebpflb.agent.tally import Tally
+from ebpflb.agent.plan_totals import Tally
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.log import fields
 from ebpflb.model.changes import Changes

@@ -5,7 +5,7 @@ import http.client
 import json
 from typing import Any, NamedTuple
 
-from ebpflb.config import parse_bind_address
+from ebpflb.config.settings import parse_bind_address
 
 _ANSWER_SECONDS = 2.0
 _ANY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}

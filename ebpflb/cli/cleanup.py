@@ -8,7 +8,7 @@ import click
 
 from ebpflb.cli.pinned import bpffs_option, pin_root
 from ebpflb.cli.render import Output, emit, output_option
-from ebpflb.config import BPFFS_ROOT
+from ebpflb.config.settings import BPFFS_ROOT
 from ebpflb.errors import AttachError
 
 
@@ -54,7 +54,7 @@ def remove(root: Path, drain_seconds: float = 0) -> Removed:
 
     PinError while an agent holds it, AttachError for a hook.
     """
-    from ebpflb.dataplane import compile_cache
+    from ebpflb.dataplane.load import compile_cache
 
     removed = _remove_pins(root, drain_seconds)
     if root != Path(BPFFS_ROOT) or not compile_cache.remove(compile_cache.DIRECTORY):
@@ -63,12 +63,12 @@ def remove(root: Path, drain_seconds: float = 0) -> Removed:
 
 
 def _remove_pins(root: Path, drain_seconds: float) -> Removed:
-    from ebpflb.dataplane.attachments import attachments
-    from ebpflb.dataplane.drain import drain
-    from ebpflb.dataplane.hooks import detach_all
-    from ebpflb.dataplane.libc import BPF_FS_MAGIC, filesystem_type
-    from ebpflb.dataplane.maps import open_maps
-    from ebpflb.dataplane.pins import Pins, newest_generation
+    from ebpflb.dataplane.attach.attachments import attachments
+    from ebpflb.dataplane.attach.hooks import detach_all
+    from ebpflb.dataplane.flows.drain import drain
+    from ebpflb.dataplane.kernel.libc import BPF_FS_MAGIC, filesystem_type
+    from ebpflb.dataplane.kernel.maps import open_maps
+    from ebpflb.dataplane.load.pins import Pins, newest_generation
 
     if not root.is_dir() or filesystem_type(root) != BPF_FS_MAGIC:
         return Removed()

@@ -13,11 +13,11 @@ from ebpflb.cli.agent_pages import fetch, fetch_json
 from ebpflb.cli.pinned import bpffs_option, pin_root
 from ebpflb.cli.render import Output, emit, output_option
 from ebpflb.cli.status import ask_agent
-from ebpflb.config import METRICS_BIND_ADDRESS, setting
+from ebpflb.config.settings import METRICS_BIND_ADDRESS, setting
 from ebpflb.errors import ProbeError
 
 if TYPE_CHECKING:
-    from ebpflb.dataplane.finding import Finding
+    from ebpflb.dataplane.doctor.finding import Finding
 
 _DEVICES = ("host-devices", "workload-devices", "nodeport-addresses", "bind-address")
 
@@ -108,7 +108,7 @@ def _of_agent(address: str, told: Mapping[str, Any]) -> "Iterator[Finding]":
 
 
 def _of_node(root: Path, cgroup_root: str | None, told: Mapping[str, Any]) -> "Iterable[Finding]":
-    from ebpflb.dataplane.doctor import Node, examine
+    from ebpflb.dataplane.doctor.checks import Node, examine
 
     devices = Devices(*(_setting(name, told) for name in _DEVICES))
     return examine(Node(root, _cgroup(cgroup_root, told), devices))

@@ -9,7 +9,7 @@ from typing import Any
 
 from ebpflb import __version__
 from ebpflb.cli.agent_pages import Page
-from ebpflb.dataplane.finding import Finding, Severity, all_well
+from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well
 
 CHECK = "agent"
 CLOCK = "clock"

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.cli.agent_socket import query_socket_option
+from ebpflb.cli.agent_client import query_socket_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, emit, output_option
-from ebpflb.config import setting
+from ebpflb.config.settings import setting
 from ebpflb.errors import ConfigError
 
 if TYPE_CHECKING:
     from ebpflb.cli.explain_question import Place, Target
-    from ebpflb.dataplane.explained import Client
-    from ebpflb.dataplane.lookups import Lookups
+    from ebpflb.dataplane.explain.explained import Client
+    from ebpflb.dataplane.explain.lookups import Lookups
     from ebpflb.model.address import Address, Family
 
 _WORKS, _FAILS, _DIFFER, _NOT_OURS = 0, 1, 3, 4
@@ -84,8 +84,8 @@ def explain(
     from ebpflb.cli.explain_answer import answer
     from ebpflb.cli.explain_names import Names
     from ebpflb.cli.explain_text import show
-    from ebpflb.dataplane.lookups import Lookups
-    from ebpflb.dataplane.routes import route_to
+    from ebpflb.dataplane.explain.lookups import Lookups
+    from ebpflb.dataplane.kernel.routes import route_to
 
     lookups = Lookups(open_pins(pin_root(bpffs_root))[1])
     agent = AgentModel(setting("query-socket", query_socket, os.environ))
@@ -112,7 +112,7 @@ def exit_status(found: dict[str, Any]) -> int:
 
 
 def _note(source: "Place", client: "Client") -> str:
-    from ebpflb.dataplane.explained import ClientKind
+    from ebpflb.dataplane.explain.explained import ClientKind
 
     if source.name and client.kind is ClientKind.OUTSIDE:
         return "a pod of another node, which decides first: ask there too"
@@ -128,8 +128,8 @@ def _families(addresses: "list[Address]") -> "list[Family]":
 def _client(
     lookups: "Lookups", source: "Place", addresses: "list[Address]", target: "Address"
 ) -> "Client":
-    from ebpflb.dataplane.client import client_at, host_client
-    from ebpflb.dataplane.routes import route_to
+    from ebpflb.dataplane.explain.client import client_at, host_client
+    from ebpflb.dataplane.kernel.routes import route_to
     from ebpflb.model.address import family_of
 
     family, port = family_of(target), int(source.port or 0)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ebpflb.cli.agent_socket import NothingThereError, ask
+from ebpflb.cli.agent_client import NothingThereError, ask
 from ebpflb.errors import QueryError
 
 

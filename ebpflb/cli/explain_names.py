@@ -7,14 +7,14 @@ from typing import Any
 
 from ebpflb.cli.explain_agent import AgentModel
 from ebpflb.cli.explain_question import Place, Target, port_number
-from ebpflb.config import setting
-from ebpflb.dataplane.lookups import Lookups
-from ebpflb.dataplane.service_names import ClusterIp, cluster_ips, service_names
+from ebpflb.config.settings import setting
+from ebpflb.config.values import near
+from ebpflb.dataplane.explain.lookups import Lookups
+from ebpflb.dataplane.explain.service_names import ClusterIp, cluster_ips, service_names
 from ebpflb.errors import ConfigError, QueryError, SourceError
 from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
-from ebpflb.values import near
 
 
 class Names:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ebpflb.address_text import is_ip
-from ebpflb.cli.agent_socket import query_socket, query_socket_option, stream
+from ebpflb.cli.agent_client import query_socket, query_socket_option, stream
 from ebpflb.cli.flow_table import FlowTable
 from ebpflb.cli.render import visible
 
@@ -66,7 +66,7 @@ def flows(**given: Any) -> None:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, str]:
-    """The query's; see agent/flow_queries.py."""
+    """The query's; see observe/flows/queries.py."""
     names = {"source": "from", "target": "to"}
     found = {
         names.get(name, name): str(given[name])

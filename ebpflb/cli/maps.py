@@ -9,18 +9,18 @@ import click
 from ebpflb.address_text import socket_address
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
-from ebpflb.config import nearest
+from ebpflb.config.settings import nearest
 
 if TYPE_CHECKING:
-    from ebpflb.dataplane.inspect import BackendView, ChoiceView, FrontendView
-    from ebpflb.dataplane.plain import Element
+    from ebpflb.dataplane.view.dump import Element
+    from ebpflb.dataplane.view.frontends import BackendView, ChoiceView, FrontendView
     from ebpflb.model.service import ServiceName
 
 
 def _known_names(
     _ctx: click.Context, _param: click.Parameter, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    from ebpflb.dataplane.layout import MAPS
+    from ebpflb.dataplane.layout.map_specs import MAPS
 
     for name in names:
         if name not in MAPS:
@@ -29,7 +29,7 @@ def _known_names(
 
 
 def _names_like(_ctx: click.Context, _param: click.Parameter, begin: str) -> list[str]:
-    from ebpflb.dataplane.layout import MAPS
+    from ebpflb.dataplane.layout.map_specs import MAPS
 
     return [name for name in sorted(MAPS) if name.startswith(begin)]
 
@@ -71,7 +71,7 @@ Examples:
 @output_option
 def list_maps(bpffs_root: str | None, output: Output) -> None:
     """Every BPF map with its type, how full it is, and its memory."""
-    from ebpflb.dataplane.fill import map_fills
+    from ebpflb.dataplane.view.capacity import map_fills
 
     fills = map_fills(open_pins(pin_root(bpffs_root))[1])
     rows = [(each.name, each.type, each.used, each.max, size(each.memory)) for each in fills]
@@ -112,13 +112,13 @@ def dump(
         raise click.UsageError("--service goes with the view of all frontends, not with NAME")
     _, opened = open_pins(pin_root(bpffs_root))
     if names:
-        from ebpflb.dataplane.plain import decode_map
+        from ebpflb.dataplane.view.dump import decode_map
 
         raw = {name: decode_map(opened[name]) for name in dict.fromkeys(names)}
         shown = {name: [element._asdict() for element in found] for name, found in raw.items()}
         emit(shown, output, lambda: _raw_lines(raw))
     else:
-        from ebpflb.dataplane.inspect import view_frontends
+        from ebpflb.dataplane.view.frontends import view_frontends
 
         views = view_frontends(opened, service)
         emit(views, output, lambda: columns(list(_frontend_rows(views))))

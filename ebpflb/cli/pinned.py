@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.config import BPFFS_ROOT, setting
+from ebpflb.config.settings import BPFFS_ROOT, setting
 from ebpflb.errors import PinError
 
 if TYPE_CHECKING:
-    from ebpflb.dataplane.maps import MapSet
-    from ebpflb.dataplane.pins import Generation
+    from ebpflb.dataplane.kernel.maps import MapSet
+    from ebpflb.dataplane.load.pins import Generation
 
 bpffs_option: Callable[[Any], Any] = click.option(
     "--bpffs-root",
@@ -30,10 +30,10 @@ def pin_root(flag: str | None) -> Path:
 
 def open_pins(root: Path) -> "tuple[Generation, MapSet]":
     """The generation in force and its maps. PinError when there is none that this version reads."""
-    from ebpflb.dataplane.layout import MAPS
-    from ebpflb.dataplane.maps import open_maps
-    from ebpflb.dataplane.pins import newest_generation
-    from ebpflb.dataplane.structs import LAYOUT_VERSION
+    from ebpflb.dataplane.kernel.maps import open_maps
+    from ebpflb.dataplane.layout.map_specs import MAPS
+    from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
+    from ebpflb.dataplane.load.pins import newest_generation
 
     generation = newest_generation(root)
     if generation is None:

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from ebpflb.cli import VERBOSITY, add_verbosity
-from ebpflb.config import Settings, load_settings
-from ebpflb.kube_proxy_flags import DEPRECATED_PORTS, IGNORED, SWITCHES
+from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED, SWITCHES
+from ebpflb.config.option import Option
+from ebpflb.config.options import OPTIONS
+from ebpflb.config.settings import Settings, load_settings
+from ebpflb.config.without_effect import WITHOUT_EFFECT
 from ebpflb.log import set_up
-from ebpflb.option import Option
-from ebpflb.options import OPTIONS
-from ebpflb.without_effect import WITHOUT_EFFECT
 
 _log = logging.getLogger("ebpflb.run")
 
@@ -135,7 +135,7 @@ def run(
     """
     settings = _load(ctx, given)
     if write_config_to:
-        from ebpflb.settings_text import settings_text
+        from ebpflb.config.settings_text import settings_text
 
         Path(write_config_to).write_text(settings_text(settings))
     elif cleanup:
@@ -143,7 +143,7 @@ def run(
 
         ctx.invoke(remove, bpffs_root=str(settings.bpffs_root))
     elif init_only:
-        from ebpflb.dataplane.probe import Probe
+        from ebpflb.dataplane.kernel.probe import Probe
 
         Probe().require()
         _log.info("this machine has what is needed, nothing was changed")

@@ -12,12 +12,12 @@ import click
 from ebpflb.cli.agent_pages import fetch_json
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
-from ebpflb.config import METRICS_BIND_ADDRESS, setting
+from ebpflb.config.settings import METRICS_BIND_ADDRESS, setting
 from ebpflb.errors import PinError
 
 if TYPE_CHECKING:
-    from ebpflb.dataplane.attachments import Attachment
-    from ebpflb.dataplane.fill import MapFill
+    from ebpflb.dataplane.attach.attachments import Attachment
+    from ebpflb.dataplane.view.capacity import MapFill
 
 _FLOW_TABLES = {
     "lb_conntrack": "established",
@@ -105,12 +105,12 @@ def ask_agent(metrics_address: str) -> dict[str, Any] | None:
 
 
 def _loaded(root: Path) -> Loaded:
-    from ebpflb.dataplane.attachments import attachments, missing_hooks
-    from ebpflb.dataplane.counters import read_drops, sum_drops
-    from ebpflb.dataplane.fill import map_fills
-    from ebpflb.dataplane.meta import read_meta
-    from ebpflb.dataplane.pins import LINKS
-    from ebpflb.dataplane.plain import word
+    from ebpflb.dataplane.attach.attachments import attachments, missing_hooks
+    from ebpflb.dataplane.load.meta import read_meta
+    from ebpflb.dataplane.load.pins import LINKS
+    from ebpflb.dataplane.view.capacity import map_fills
+    from ebpflb.dataplane.view.counters import read_drops, sum_drops
+    from ebpflb.dataplane.view.dump import word
 
     generation, maps = open_pins(root)
     hooks = attachments(root / LINKS, generation)

@@ -11,11 +11,11 @@ import click
 
 from ebpflb.cli.render import Output, emit, output_option
 from ebpflb.cli.status import ask_agent
-from ebpflb.config import METRICS_BIND_ADDRESS, setting
+from ebpflb.config.settings import METRICS_BIND_ADDRESS, setting
 from ebpflb.errors import EbpflbError, ProbeError
 
 if TYPE_CHECKING:
-    from ebpflb.dataplane.kube_proxy import Removed
+    from ebpflb.dataplane.kube_proxy.removal import Removed
 
 _PAUSE = 0.5
 # Fields of /status with what is not served, and how that is said.
@@ -74,7 +74,7 @@ def takeover(
     Refused unless the agent is in sync and serves everything. Rules of others, the kubelet's too,
     stay as they are. Taking over twice does no harm.
     """
-    from ebpflb.dataplane.kube_proxy import remove_kube_proxy
+    from ebpflb.dataplane.kube_proxy.removal import remove_kube_proxy
 
     if os.geteuid() != 0:
         raise ProbeError("`ebpflb takeover` needs root: run it as root or with sudo")
@@ -88,7 +88,7 @@ def takeover(
 
 def find_obstacles(metrics_address: str) -> list[str]:
     """Why kube-proxy's state must not be removed now."""
-    from ebpflb.dataplane.kube_proxy_process import running_kube_proxies
+    from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
 
     obstacles = [*_of_agent(metrics_address)]
     if pids := running_kube_proxies():

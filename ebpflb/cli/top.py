@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from ebpflb.cli.keyboard import Press
-    from ebpflb.dataplane.maps import MapSet
-    from ebpflb.dataplane.service_rates import ServiceRate
+    from ebpflb.dataplane.kernel.maps import MapSet
+    from ebpflb.dataplane.view.rates import ServiceRate
 
 _SORTS = (*SORTS, "name")
 _KEYS = {name[0]: name for name in _SORTS}
@@ -97,8 +97,8 @@ def _is_screen() -> bool:
 
 
 def _sample(maps: "MapSet", interval: float) -> Sample:
-    from ebpflb.dataplane.service_rates import rates
-    from ebpflb.dataplane.traffic import look
+    from ebpflb.dataplane.view.rates import rates
+    from ebpflb.dataplane.view.traffic import look
 
     before = look(maps)
     time.sleep(interval)
@@ -146,8 +146,8 @@ class _Screen:
             return
 
     def _follow(self, live: "Live", press: "Press") -> None:
-        from ebpflb.dataplane.service_rates import rates
-        from ebpflb.dataplane.traffic import look
+        from ebpflb.dataplane.view.rates import rates
+        from ebpflb.dataplane.view.traffic import look
 
         before = look(self._maps)
         while self._wait(live, press):

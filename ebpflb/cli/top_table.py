@@ -9,7 +9,7 @@ from ebpflb.address_text import socket_address
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ebpflb.dataplane.service_rates import BackendRate, ServiceRate
+    from ebpflb.dataplane.view.rates import BackendRate, ServiceRate
 
 _UNITS = ("", "k", "M", "G", "T")
 _STEP = 1000

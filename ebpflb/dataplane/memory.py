@@ -12,10 +12,10 @@ from itertools import islice
 from sys import byteorder
 from typing import NamedTuple
 
-from ebpflb.dataplane.layout import MAPS
-from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet, split, split_chunks
-from ebpflb.dataplane.sizes import Sizes
-from ebpflb.dataplane.uapi import Exist, MapType
+from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet, split, split_chunks
+from ebpflb.dataplane.kernel.uapi import Exist, MapType
+from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.errors import MapError
 
 _QUICK = 4096

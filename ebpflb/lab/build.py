@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ebpflb.config import cgroup_root
-from ebpflb.dataplane import libc
+from ebpflb.config.settings import cgroup_root
+from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import ConfigError, ProbeError
 from ebpflb.lab import cgroups, echo, namespaces, network, processes, state
 from ebpflb.lab.layout import Kind, LabConfig, Layout

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ebpflb.dataplane import libc
+from ebpflb.dataplane.kernel import libc
 
 DIRECTORY = Path("/run/netns")
 

@@ -13,7 +13,7 @@ from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName, ServicePort, TrafficPolicy
-from ebpflb.model.topology import Hints, categorize, ready_near
+from ebpflb.model.traffic_policy import Hints, categorize, ready_near
 
 Plain = dict[str, Any]
 

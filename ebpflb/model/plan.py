@@ -12,7 +12,7 @@ from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
 from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefixes, allowed_sources
-from ebpflb.model.topology import EndpointSets, categorize
+from ebpflb.model.traffic_policy import EndpointSets, categorize
 
 
 class FrontendType(StrEnum):

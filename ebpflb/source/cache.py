@@ -9,9 +9,9 @@ from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.service import ServiceName
 from ebpflb.source.decode import decode
-from ebpflb.source.event import Trigger
 from ebpflb.source.fields import Fields
 from ebpflb.source.metadata import metadata_of
+from ebpflb.source.source_event import Trigger
 from ebpflb.source.trigger import trigger_time
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 from ebpflb.model.changes import Kind, ObjectKey, key_of
 from ebpflb.source.cache import Cache, Difference
-from ebpflb.source.event import SourceEvent
 from ebpflb.source.fields import Fields
 from ebpflb.source.reflector import Reader, Reflector, Resource
+from ebpflb.source.source_event import SourceEvent
 
 # The selectors are kube-proxy's: what they leave out does not even come here.
 _SERVICES = Resource(

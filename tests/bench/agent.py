@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ebpflb.dataplane.maps import MapSet, open_maps
-from ebpflb.dataplane.pins import newest_generation
+from ebpflb.dataplane.kernel.maps import MapSet, open_maps
+from ebpflb.dataplane.load.pins import newest_generation
 from ebpflb.lab import Node
 from ebpflb.lab.agents import NodeAgent
 from tests.bench.options import BenchError

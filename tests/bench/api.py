@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.structs import Addr, FrontendKey
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.structs import Addr, FrontendKey
 from ebpflb.model.address import Protocol, parse_address
 from tests.bench import manifests
 from tests.bench.manifests import Document

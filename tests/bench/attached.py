@@ -8,11 +8,11 @@ What our programs do comes on top: no way through them can be nearer to nothing 
 from collections.abc import Iterator
 from struct import pack
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.descriptor import owned
-from ebpflb.dataplane.pins import LINKS
-from ebpflb.dataplane.programs import PROGRAMS
-from ebpflb.dataplane.uapi import ProgType
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.descriptor import owned
+from ebpflb.dataplane.kernel.uapi import ProgType
+from ebpflb.dataplane.layout.programs import PROGRAMS
+from ebpflb.dataplane.load.pins import LINKS
 from ebpflb.lab import Node
 from tests.bench import labs, ways
 from tests.bench.options import Options

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from sys import byteorder
 
-from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.structs import Addr, Backend, Desc, FrontendKey
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.structs import Addr, Backend, Desc, FrontendKey
 from ebpflb.model.address import Address, Protocol, format_address, parse_address
 from tests.bench import agent, labs, manifests
 from tests.bench.options import BenchError, Options

@@ -10,13 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from ebpflb.agent.memory import collect_seldom
-from ebpflb.dataplane.maps import open_maps
-from ebpflb.dataplane.sizes import sizes_for
-from ebpflb.dataplane.sync import Desired, Sync
+from ebpflb.agent.resource_limits import collect_seldom
+from ebpflb.dataplane.kernel.maps import open_maps
+from ebpflb.dataplane.layout.map_sizes import sizes_for
+from ebpflb.dataplane.services.sync import Desired, Sync
 from ebpflb.model.changes import Changes
 from ebpflb.source.directory import DirectorySource
-from ebpflb.source.event import SourceEvent
+from ebpflb.source.source_event import SourceEvent
 from tests.bench import manifests
 from tests.bench.generation import generation
 from tests.bench.options import BenchError, Options

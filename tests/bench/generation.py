@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ebpflb.dataplane.loader import Loader
-from ebpflb.dataplane.pins import Generation, Pins
-from ebpflb.dataplane.sizes import Sizes
+from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.load.loader import Loader
+from ebpflb.dataplane.load.pins import Generation, Pins
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.programs import PROGRAMS
-from ebpflb.dataplane.sizes import Sizes
-from ebpflb.dataplane.source_text import source_text
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.programs import PROGRAMS
+from ebpflb.dataplane.load.source_text import source_text
 from tests.bench.generation import generation
 from tests.bench.options import Options
 from tests.bench.report import Row

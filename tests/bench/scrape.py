@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from sys import byteorder
 
-from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.structs import Backend, Conntrack, Counts
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.structs import Backend, Conntrack, Counts
 from ebpflb.lab import Node
 from tests.bench import agent, labs, manifests
 from tests.bench.change import change

@@ -7,9 +7,9 @@ In one lab and one run, where the program is attached and detached in turns.
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
-from ebpflb.dataplane import links
-from ebpflb.dataplane.links import CGROUP_HOOKS, LoadedProgram
-from ebpflb.dataplane.pins import LINKS, newest_generation
+from ebpflb.dataplane.attach import links
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS, LoadedProgram
+from ebpflb.dataplane.load.pins import LINKS, newest_generation
 from ebpflb.lab import Node
 from tests.bench import labs, manifests, ways
 from tests.bench.options import BenchError, Options

@@ -9,10 +9,10 @@ import errno
 import socket
 from sys import byteorder
 
-from ebpflb.dataplane.enums import NetnsFlag
-from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.netns import own_cookie
-from ebpflb.dataplane.structs import Netns
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.namespaces import own_cookie
+from ebpflb.dataplane.layout.enums import NetnsFlag
+from ebpflb.dataplane.layout.structs import Netns
 from ebpflb.model.address import Protocol
 from tests.bpf.asked import Asked, answer
 from tests.bpf.packets import End

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.uapi import AttachType
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.uapi import AttachType
 from tests.bpf.asker import Asker
 from tests.bpf.attach import tiny
 from tests.bpf.loading import Loaded

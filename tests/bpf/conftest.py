@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import libbpf, libc
-from ebpflb.dataplane.clsact import Clsact
-from ebpflb.dataplane.links import LoadedProgram, TcDirection
-from ebpflb.dataplane.netlink import Rtnetlink
-from ebpflb.dataplane.probe import Feature, Probe
-from ebpflb.dataplane.source_text import source_text
-from ebpflb.dataplane.uapi import AttachType
+from ebpflb.dataplane.attach.clsact import Clsact
+from ebpflb.dataplane.attach.links import LoadedProgram, TcDirection
+from ebpflb.dataplane.kernel import libbpf, libc
+from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.kernel.probe import Feature, Probe
+from ebpflb.dataplane.kernel.uapi import AttachType
+from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.lab.namespaces import detach
 from tests.bpf.asker import Asker
 from tests.bpf.asking import asking

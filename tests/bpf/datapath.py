@@ -12,10 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.counters import read_drops, sum_drops
-from ebpflb.dataplane.dest_filter import DestFilter
-from ebpflb.dataplane.enums import (
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     BackendFlag,
     CtState,
@@ -24,8 +22,8 @@ from ebpflb.dataplane.enums import (
     FrontendType,
     IfEmpty,
 )
-from ebpflb.dataplane.layout import UPLINKS
-from ebpflb.dataplane.structs import (
+from ebpflb.dataplane.layout.map_specs import UPLINKS
+from ebpflb.dataplane.layout.structs import (
     Addr,
     AddrState,
     Backend,
@@ -41,6 +39,8 @@ from ebpflb.dataplane.structs import (
     Tuple,
     Uplink,
 )
+from ebpflb.dataplane.services.dest_filter import DestFilter
+from ebpflb.dataplane.view.counters import read_drops, sum_drops
 from ebpflb.model.address import Protocol
 from tests.bpf.loading import Loaded
 from tests.bpf.numbers import u32, u64

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.dataplane import compile_cache, libbpf, libc
-from ebpflb.dataplane.compile import STRICT, compile_and_pin
-from ebpflb.dataplane.maps import MapSet, open_maps
-from ebpflb.dataplane.probe import Feature, Probe
-from ebpflb.dataplane.programs import PROGRAMS
-from ebpflb.dataplane.sizes import Sizes
-from ebpflb.dataplane.source_text import source_text
+from ebpflb.dataplane.kernel import libbpf, libc
+from ebpflb.dataplane.kernel.maps import MapSet, open_maps
+from ebpflb.dataplane.kernel.probe import Feature, Probe
+from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.programs import PROGRAMS
+from ebpflb.dataplane.load import compile_cache
+from ebpflb.dataplane.load.compile import STRICT, compile_and_pin
+from ebpflb.dataplane.load.source_text import source_text
 
 SIZES = Sizes(
     frontends=512,

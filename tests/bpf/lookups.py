@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from scapy.packet import Packet
 
-from ebpflb.dataplane.layout import MAPS
-from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.uapi import MapType
+from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.memory import SPECS
-from ebpflb.dataplane.uapi import MapType
 from tests.bpf.datapath import Datapath, Result
 from tests.bpf.node import Node
 from tests.bpf.numbers import u32, u64

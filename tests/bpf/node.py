@@ -27,7 +27,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.layers.sctp import SCTP
 from scapy.packet import Packet
 
-from ebpflb.dataplane.libc import enter_network_namespace
+from ebpflb.dataplane.kernel.libc import enter_network_namespace
 from tests.bpf.packets import NODE_MAC, SENDER_MAC
 from tests.skips import kernel_lacks
 

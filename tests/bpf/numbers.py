@@ -3,7 +3,7 @@
 
 from sys import byteorder
 
-from ebpflb.dataplane.uapi import MapType
+from ebpflb.dataplane.kernel.uapi import MapType
 
 NO_PREALLOC = 1
 

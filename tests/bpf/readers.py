@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.maps import BpfMap
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.maps import BpfMap
 from tests.bpf.numbers import number
 
 SECONDS = 40.0

@@ -4,9 +4,9 @@
 import mmap
 from ctypes import sizeof
 
-from ebpflb.dataplane.enums import FlowEvent
-from ebpflb.dataplane.maps import BpfMap, KernelMap
-from ebpflb.dataplane.structs import FlowRecord, u32, u64
+from ebpflb.dataplane.kernel.maps import BpfMap, KernelMap
+from ebpflb.dataplane.layout.enums import FlowEvent
+from ebpflb.dataplane.layout.structs import FlowRecord, u32, u64
 
 ALL_EVENTS = sum(1 << event for event in FlowEvent)
 

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
-from ebpflb.dataplane.enums import AddrFlag, BackendFlag, FrontendType, IfEmpty
+from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, FrontendType, IfEmpty
 from tests.bpf.datapath import Datapath
 from tests.bpf.node import Node
 from tests.bpf.packets import IPV4, IPV6, End, Kind

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ebpflb.dataplane.enums import IfEmpty
-from ebpflb.dataplane.structs import Affinity, AffinityKey, Desc, Range
+from ebpflb.dataplane.layout.enums import IfEmpty
+from ebpflb.dataplane.layout.structs import Affinity, AffinityKey, Desc, Range
 from tests.bpf.datapath import SERVICE, Datapath, addr, frontend_key
 from tests.bpf.numbers import number, u32
 from tests.bpf.packets import End, Kind, target_of

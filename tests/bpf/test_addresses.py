@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from ebpflb.dataplane.dest_filter import DestFilter, fold
-from ebpflb.dataplane.enums import AddrFlag
-from ebpflb.dataplane.records import AddrRecord
-from ebpflb.dataplane.sync import Sync
+from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.records import AddrRecord
+from ebpflb.dataplane.services.dest_filter import DestFilter, fold
+from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Address, parse_address
 from tests.bpf.datapath import Datapath
 from tests.bpf.loading import Loaded, load_wrapper

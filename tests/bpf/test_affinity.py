@@ -3,8 +3,8 @@
 
 import pytest
 
-from ebpflb.dataplane.enums import DropReason, NetnsFlag
-from ebpflb.dataplane.structs import Affinity
+from ebpflb.dataplane.layout.enums import DropReason, NetnsFlag
+from ebpflb.dataplane.layout.structs import Affinity
 from tests.bpf.asker import Asker, say_who_asks
 from tests.bpf.datapath import SERVICE, Datapath
 from tests.bpf.loading import SIZES

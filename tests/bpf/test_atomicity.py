@@ -6,9 +6,9 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ebpflb.dataplane.enums import DescFlag
-from ebpflb.dataplane.structs import Addr, Desc, Range, SourceRange
-from ebpflb.dataplane.sync import Sync
+from ebpflb.dataplane.layout.enums import DescFlag
+from ebpflb.dataplane.layout.structs import Addr, Desc, Range, SourceRange
+from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Protocol, parse_address
 from ebpflb.model.plan import (
     Backend,

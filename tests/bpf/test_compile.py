@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane.compile import STRICT, compile_and_pin
-from ebpflb.dataplane.programs import PROGRAMS
-from ebpflb.dataplane.source_text import bpf_directory, source_text
+from ebpflb.dataplane.layout.programs import PROGRAMS
+from ebpflb.dataplane.load.compile import STRICT, compile_and_pin
+from ebpflb.dataplane.load.source_text import bpf_directory, source_text
 from ebpflb.errors import CompileError, LoadError, ProbeError
 from tests.bpf.loading import ALONE, Loaded, load
 

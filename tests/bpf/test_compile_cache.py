@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.bytecode import Bytecode, Map
-from ebpflb.dataplane.compile import compile_and_pin
-from ebpflb.dataplane.compile_cache import find, keep, key
-from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.source_text import source_text
-from ebpflb.dataplane.uapi import MapType
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.uapi import MapType
+from ebpflb.dataplane.load.bytecode import Bytecode, Map
+from ebpflb.dataplane.load.compile import compile_and_pin
+from ebpflb.dataplane.load.compile_cache import find, keep, key
+from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.errors import CompileError, ProbeError
 from tests.bpf.loading import Loaded, load
 

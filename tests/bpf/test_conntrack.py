@@ -4,8 +4,8 @@
 import pytest
 from scapy.layers.inet import TCP
 
-from ebpflb.dataplane.enums import CtState
-from ebpflb.dataplane.structs import Tuple
+from ebpflb.dataplane.layout.enums import CtState
+from ebpflb.dataplane.layout.structs import Tuple
 from tests.bpf.datapath import Datapath, Verdict, flow_tuple, frontend_key
 from tests.bpf.loading import SIZES
 from tests.bpf.packets import PAYLOAD, SEQUENCE, End, Kind, assert_same, changed, target_of

@@ -16,11 +16,11 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ebpfl
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _SCRIPT = """
 from pathlib import Path
-from ebpflb.dataplane.bytecode_load import load_and_pin
-from ebpflb.dataplane.compile import STRICT, compile_and_pin
-from ebpflb.dataplane.compile_cache import DIRECTORY, find
-from ebpflb.dataplane.programs import PROGRAMS
-from ebpflb.dataplane.source_text import source_text
+from ebpflb.dataplane.load.bytecode_load import load_and_pin
+from ebpflb.dataplane.load.compile import STRICT, compile_and_pin
+from ebpflb.dataplane.load.compile_cache import DIRECTORY, find
+from ebpflb.dataplane.layout.programs import PROGRAMS
+from ebpflb.dataplane.load.source_text import source_text
 import bcc
 pins = Path("/sys/fs/bpf")
 for name in ("m", "p", "kept-m", "kept-p"):

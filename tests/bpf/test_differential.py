@@ -13,15 +13,15 @@ import pytest
 from scapy.layers.inet import ICMP
 from scapy.layers.inet6 import ICMPv6DestUnreach
 
-from ebpflb.dataplane.enums import AddrFlag, DeviceKind, NetnsFlag
-from ebpflb.dataplane.explain import at_ingress
-from ebpflb.dataplane.explain_socket import at_socket
-from ebpflb.dataplane.explained import Client, ClientKind, Fate, Step
-from ebpflb.dataplane.lookups import Lookups, backend_key
-from ebpflb.dataplane.netns import own_cookie
-from ebpflb.dataplane.routes import route_to
-from ebpflb.dataplane.structs import Device
-from ebpflb.dataplane.sync import Sync
+from ebpflb.dataplane.explain.explained import Client, ClientKind, Fate, Step
+from ebpflb.dataplane.explain.lookups import Lookups, backend_key
+from ebpflb.dataplane.explain.socket_hooks import at_socket
+from ebpflb.dataplane.explain.walk import at_ingress
+from ebpflb.dataplane.kernel.namespaces import own_cookie
+from ebpflb.dataplane.kernel.routes import route_to
+from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind, NetnsFlag
+from ebpflb.dataplane.layout.structs import Device
+from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Protocol, format_address, parse_address
 from ebpflb.model.plan import FrontendKey
 from tests.bpf.asker import Asker, say_who_asks

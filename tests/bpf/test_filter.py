@@ -3,7 +3,7 @@
 
 import pytest
 
-from ebpflb.dataplane.enums import AddrFlag, Hook
+from ebpflb.dataplane.layout.enums import AddrFlag, Hook
 from tests.bpf.datapath import FILTERS, Datapath, assert_untouched
 from tests.bpf.node import Node
 from tests.bpf.packets import End, Kind, assert_same, changed

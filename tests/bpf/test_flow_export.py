@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.observe.flow_export import RotatedFile
+from ebpflb.observe.flows.export import RotatedFile
 
 PAGES = 4
 LINES = [json.dumps({"number": number, "more": "x" * 700}).encode() + b"\n" for number in range(40)]

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.flow_record import decode, is_readable
-from ebpflb.dataplane.flow_ring import FlowRing
-from ebpflb.dataplane.maps import KernelMap
-from ebpflb.dataplane.structs import FLOW_RECORD_VERSION, FlowRecord
-from ebpflb.dataplane.uapi import MapType
+from ebpflb.dataplane.flows.records import decode, is_readable
+from ebpflb.dataplane.flows.ring import FlowRing
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.maps import KernelMap
+from ebpflb.dataplane.kernel.uapi import MapType
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord
 from ebpflb.errors import MapError
 from tests.bpf.loading import Loaded, load_wrapper
 

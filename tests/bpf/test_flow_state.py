@@ -3,8 +3,8 @@
 
 import pytest
 
-from ebpflb.dataplane.enums import CtState
-from ebpflb.dataplane.structs import Conntrack
+from ebpflb.dataplane.layout.enums import CtState
+from ebpflb.dataplane.layout.structs import Conntrack
 from tests.bpf.datapath import Datapath
 from tests.bpf.packets import Kind
 from tests.bpf.services import CLIENT_PORT, cluster_ip, remote_backend

@@ -8,9 +8,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig
 from scapy.packet import Packet
 
-from ebpflb.dataplane.enums import AddrFlag, CtState, DropReason
-from ebpflb.dataplane.programs import TC_PROGRAMS
-from ebpflb.dataplane.structs import Fragment
+from ebpflb.dataplane.layout.enums import AddrFlag, CtState, DropReason
+from ebpflb.dataplane.layout.programs import TC_PROGRAMS
+from ebpflb.dataplane.layout.structs import Fragment
 from ebpflb.model.address import Family
 from tests.bpf.datapath import Datapath, Result, Verdict, assert_untouched
 from tests.bpf.fragments import IDENTIFICATION, SIZE, fragments

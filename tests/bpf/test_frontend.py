@@ -3,9 +3,9 @@
 
 import pytest
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.enums import BackendFlag, IfEmpty
-from ebpflb.dataplane.structs import FrontendKey, Range
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.enums import BackendFlag, IfEmpty
+from ebpflb.dataplane.layout.structs import FrontendKey, Range
 from ebpflb.model.address import Protocol
 from tests.bpf.datapath import Datapath, frontend_key
 from tests.bpf.loading import Loaded, load_wrapper

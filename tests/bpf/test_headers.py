@@ -6,7 +6,7 @@ from scapy.layers.inet import ICMP
 from scapy.layers.inet6 import ICMPv6DestUnreach
 from scapy.packet import Raw
 
-from ebpflb.dataplane.enums import DropReason
+from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.datapath import FILTERS, Datapath, Verdict, assert_untouched
 from tests.bpf.fragments import HEADERS, header_cases, with_headers

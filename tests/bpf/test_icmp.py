@@ -11,7 +11,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from ebpflb.dataplane.enums import Direction
+from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.model.address import Protocol
 from tests.bpf.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.errors import QUOTES, TIME_EXCEEDED, TOO_BIG, UNREACHABLE, error, network_length

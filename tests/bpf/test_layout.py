@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from ebpflb.dataplane import enums, libbpf, structs
-from ebpflb.dataplane.compile import STRICT, compile_and_pin
-from ebpflb.dataplane.layout import MAPS
-from ebpflb.dataplane.maps import KernelMap
-from ebpflb.dataplane.source_text import bpf_directory, source_text
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.maps import KernelMap
+from ebpflb.dataplane.layout import enums, structs
+from ebpflb.dataplane.layout.map_specs import MAPS
+from ebpflb.dataplane.load.compile import STRICT, compile_and_pin
+from ebpflb.dataplane.load.source_text import bpf_directory, source_text
 from ebpflb.errors import CompileError
 from tests.bpf.loading import SIZES, Loaded
 

@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import libbpf, loader, pins, structs, takeover
-from ebpflb.dataplane.enums import AddrFlag
-from ebpflb.dataplane.layout import COUNT_MAPS, FLOW_MAPS, MAPS, NODE_MAPS, SERVICE_MAPS
-from ebpflb.dataplane.loader import Loader, pinned_sizes
-from ebpflb.dataplane.maps import MapSet, open_maps
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.maps import MapSet, open_maps
+from ebpflb.dataplane.kernel.uapi import MapType
+from ebpflb.dataplane.layout import structs
+from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.map_specs import COUNT_MAPS, FLOW_MAPS, MAPS, NODE_MAPS, SERVICE_MAPS
+from ebpflb.dataplane.layout.programs import PROGRAMS
+from ebpflb.dataplane.layout.structs import Tuple, u8, u64
+from ebpflb.dataplane.load import handover, loader, pins
+from ebpflb.dataplane.load.loader import Loader, pinned_sizes
+from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.dataplane.memory import SPECS
-from ebpflb.dataplane.pins import Generation, Pins
-from ebpflb.dataplane.programs import PROGRAMS
-from ebpflb.dataplane.sizes import Sizes
-from ebpflb.dataplane.structs import Tuple, u8, u64
-from ebpflb.dataplane.uapi import MapType
 from ebpflb.errors import CompileError
 from ebpflb.model.address import Protocol
 from tests.bpf.datapath import RING, Datapath, Verdict
@@ -292,7 +294,7 @@ def test_what_smaller_elements_had_set_stays_set(
 def test_a_new_layout_keeps_the_flows_and_no_services(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
     before = fill(first, TAKEN_OVER)
-    for module in (pins, takeover):
+    for module in (pins, handover):
         monkeypatch.setattr(module, "LAYOUT_VERSION", structs.LAYOUT_VERSION + 1)
     change_source(monkeypatch)
     second = start(root)
@@ -305,7 +307,7 @@ def test_a_new_layout_keeps_the_flows_and_no_services(root: Pins, monkeypatch: p
 def test_a_new_layout_of_flows_begins_without_any(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
     fill(first, TAKEN_OVER)
-    monkeypatch.setattr(takeover, "FLOW_VERSION", structs.FLOW_VERSION + 1)
+    monkeypatch.setattr(handover, "FLOW_VERSION", structs.FLOW_VERSION + 1)
     change_source(monkeypatch)
     second = load(root)
     assert shared(first, second) == {*SERVICE_MAPS, *COUNT_MAPS}

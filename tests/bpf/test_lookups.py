@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebpflb.dataplane.enums import AddrFlag
-from ebpflb.dataplane.layout import UPLINKS
-from ebpflb.dataplane.source_text import source_text
+from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.map_specs import UPLINKS
+from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.model.address import Protocol
 from tests.bpf.asker import Asker
 from tests.bpf.asking import asking

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from ebpflb.dataplane.programs import TC_PROGRAMS
+from ebpflb.dataplane.layout.programs import TC_PROGRAMS
 from tests.bpf.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.loading import SIZES
 from tests.bpf.node import Node

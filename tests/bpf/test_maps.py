@@ -11,23 +11,23 @@ from struct import pack
 
 import pytest
 
-from ebpflb.dataplane import libbpf, quiesce
-from ebpflb.dataplane.counters import read_backends
-from ebpflb.dataplane.enums import CtState
-from ebpflb.dataplane.expire import Expired, Expiry
-from ebpflb.dataplane.maps import KernelMap, MapSet, open_maps
+from ebpflb.dataplane.flows.expiry import Expired, Expiry
+from ebpflb.dataplane.kernel import libbpf, membarrier
+from ebpflb.dataplane.kernel.maps import KernelMap, MapSet, open_maps
+from ebpflb.dataplane.kernel.uapi import Exist, MapType
+from ebpflb.dataplane.layout.enums import CtState
+from ebpflb.dataplane.layout.structs import Conntrack, Settings
 from ebpflb.dataplane.memory import SPECS
-from ebpflb.dataplane.structs import Conntrack, Settings
-from ebpflb.dataplane.sync import Sync
-from ebpflb.dataplane.uapi import Exist, MapType
+from ebpflb.dataplane.services.sync import Sync
+from ebpflb.dataplane.view.counters import read_backends
 from ebpflb.errors import MapError, PinError
 from ebpflb.model.address import Protocol
 from ebpflb.model.counts import Counts
 from ebpflb.model.service import ServiceName
 from tests.bpf.numbers import map_flags
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
+from tests.unit.dataplane.flows.test_expiry import CLIENT, POD, VIP, flow_tuple
 from tests.unit.dataplane.programs import look_up, offer_of
-from tests.unit.dataplane.test_expire import CLIENT, POD, VIP, flow_tuple
 
 pytestmark = pytest.mark.bpf
 
@@ -187,7 +187,7 @@ def test_pinned_maps_are_opened_by_name(bpffs: Path):
 def test_the_kernel_grants_a_grace_period_without_the_fallback(monkeypatch: pytest.MonkeyPatch):
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    quiesce.membarrier()
+    membarrier.membarrier()
     assert slept == []
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ebpflb.dataplane.enums import CtFlag, DescFlag, DropReason, Hook
-from ebpflb.dataplane.structs import Addr
+from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason, Hook
+from ebpflb.dataplane.layout.structs import Addr
 from tests.bpf.datapath import SNAT_PORTS, Datapath, Verdict
 from tests.bpf.node import OVERLAY_MAC, POD_MAC, ROUTER_MAC, Node
 from tests.bpf.packets import NODE_MAC, End, Kind, assert_same, changed, source_of

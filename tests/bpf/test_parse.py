@@ -7,8 +7,8 @@ import pytest
 from scapy.layers.inet import TCP
 from scapy.packet import Packet
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.structs import Struct, Tuple, u8, u16, u32
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.structs import Struct, Tuple, u8, u16, u32
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.datapath import flow_tuple
 from tests.bpf.loading import Loaded, load_wrapper

@@ -3,9 +3,9 @@
 
 import pytest
 
-from ebpflb.dataplane.enums import AddrFlag
-from ebpflb.dataplane.layout import UPLINKS
-from ebpflb.dataplane.structs import AddrState
+from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.map_specs import UPLINKS
+from ebpflb.dataplane.layout.structs import AddrState
 from tests.bpf.datapath import Datapath, Verdict, addr, assert_untouched
 from tests.bpf.node import Node
 from tests.bpf.numbers import u32

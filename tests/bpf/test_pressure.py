@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.enums import DropReason
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.enums import DropReason
 from tests.bpf.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.loading import SIZES, Loaded
 from tests.bpf.node import Node

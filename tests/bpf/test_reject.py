@@ -10,8 +10,8 @@ import pytest
 from scapy.layers.inet import IP
 from scapy.packet import Packet, Raw
 
-from ebpflb.dataplane.enums import DropReason
-from ebpflb.dataplane.libbpf import prog_test_run
+from ebpflb.dataplane.kernel.libbpf import prog_test_run
+from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.model.address import Protocol
 from tests.bpf.datapath import Datapath, Result, Verdict, assert_untouched
 from tests.bpf.errors import TIME_EXCEEDED, TOO_BIG, UNREACHABLE, error_header, network_length

@@ -5,9 +5,9 @@ from collections.abc import Collection
 
 import pytest
 
-from ebpflb.dataplane.ctnetlink import Reply
-from ebpflb.dataplane.enums import DropReason
-from ebpflb.dataplane.reserve import Reservations
+from ebpflb.dataplane.flows.reserved_ports import Reservations
+from ebpflb.dataplane.kernel.ctnetlink import Reply
+from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.model.address import Protocol, parse_address
 from tests.bpf.datapath import Datapath, Result, Verdict, assert_untouched
 from tests.bpf.node import Node

@@ -18,7 +18,7 @@ from scapy.layers.sctp import (
 )
 from scapy.packet import Packet, Raw
 
-from ebpflb.dataplane.enums import CtState, DropReason
+from ebpflb.dataplane.layout.enums import CtState, DropReason
 from tests.bpf.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.errors import QUOTES, error
 from tests.bpf.node import OVERLAY_MAC, ROUTER_MAC, Node

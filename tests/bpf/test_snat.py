@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 from scapy.packet import Packet
 
-from ebpflb.dataplane.enums import CtState, DropReason
-from ebpflb.dataplane.structs import Tuple
+from ebpflb.dataplane.layout.enums import CtState, DropReason
+from ebpflb.dataplane.layout.structs import Tuple
 from ebpflb.model.address import Protocol
 from tests.bpf.datapath import SNAT_PORTS, Datapath, Result, Verdict, flow_tuple
 from tests.bpf.loading import SIZES

@@ -5,8 +5,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from ebpflb.dataplane.enums import AddrFlag, DescFlag, DropReason, FrontendType
-from ebpflb.dataplane.structs import Desc, SourceRange
+from ebpflb.dataplane.layout.enums import AddrFlag, DescFlag, DropReason, FrontendType
+from ebpflb.dataplane.layout.structs import Desc, SourceRange
 from tests.bpf.datapath import Datapath, Verdict, addr
 from tests.bpf.node import Node
 from tests.bpf.numbers import u32

@@ -4,7 +4,7 @@
 import re
 from pathlib import Path
 
-from ebpflb.dataplane.source_text import PROGRAM_FILES, bpf_directory, source_hash, source_text
+from ebpflb.dataplane.load.source_text import PROGRAM_FILES, bpf_directory, source_hash, source_text
 
 BPF = bpf_directory()
 

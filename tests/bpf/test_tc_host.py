@@ -3,7 +3,7 @@
 
 import pytest
 
-from ebpflb.dataplane.enums import AddrFlag, CtFlag, DropReason
+from ebpflb.dataplane.layout.enums import AddrFlag, CtFlag, DropReason
 from tests.bpf.datapath import SNAT_PORTS, Datapath, Verdict, assert_untouched
 from tests.bpf.node import NO_NEIGHBOUR, NO_ROUTE, OVERLAY_MAC, ROUTER_MAC, Node
 from tests.bpf.packets import NODE_MAC, End, Kind, assert_same, changed, source_of

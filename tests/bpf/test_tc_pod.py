@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """At a pod's device: what it sends to our addresses, and what comes back to it."""
 
-from ebpflb.dataplane.enums import AddrFlag, CtFlag, Direction, DropReason, Hook
-from ebpflb.dataplane.structs import Addr, Traffic
+from ebpflb.dataplane.layout.enums import AddrFlag, CtFlag, Direction, DropReason, Hook
+from ebpflb.dataplane.layout.structs import Addr, Traffic
 from tests.bpf.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.node import Node
 from tests.bpf.packets import NODE_MAC, SENDER_MAC, End, Kind, assert_same, changed, source_of

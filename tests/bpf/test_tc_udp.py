@@ -7,8 +7,8 @@ import time
 import pytest
 from scapy.layers.inet import UDP
 
-from ebpflb.dataplane.enums import DropReason, IfEmpty
-from ebpflb.dataplane.structs import Range
+from ebpflb.dataplane.layout.enums import DropReason, IfEmpty
+from ebpflb.dataplane.layout.structs import Range
 from ebpflb.model.address import Family
 from tests.bpf.datapath import Datapath, Verdict, assert_untouched, flow_tuple, frontend_key
 from tests.bpf.loading import SIZES

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ebpflb.dataplane.enums import (
+from ebpflb.dataplane.layout.enums import (
     DropReason,
     FlowEnd,
     FlowEvent,
@@ -14,8 +14,8 @@ from ebpflb.dataplane.enums import (
     FlowSource,
     NetnsFlag,
 )
-from ebpflb.dataplane.structs import Addr
-from ebpflb.dataplane.sums import sums
+from ebpflb.dataplane.layout.structs import Addr
+from ebpflb.dataplane.view.sums import sums
 from tests.bpf.asker import Asker, say_who_asks
 from tests.bpf.datapath import SERVICE, Datapath, addr
 from tests.bpf.node import Node

@@ -6,8 +6,8 @@ The kernel gives up at a million instructions, and older ones need more for the 
 
 import pytest
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.programs import PROGRAMS
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.programs import PROGRAMS
 from tests.bpf.loading import Loaded
 from tests.skips import kernel_lacks
 

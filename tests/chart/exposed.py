@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from ebpflb.model.address import Family
 from ebpflb.model.counts import Counts
-from ebpflb.observe.kernel_metrics import FLOW_METRICS
-from ebpflb.observe.metrics import Metrics, Totals
-from ebpflb.observe.reading import (
+from ebpflb.observe.metrics.kernel import FLOW_METRICS
+from ebpflb.observe.metrics.page import Metrics, Totals
+from ebpflb.observe.metrics.reading import (
     BackendReading,
     Distribution,
     PortLabels,

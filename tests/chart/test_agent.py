@@ -4,7 +4,7 @@
 import pytest
 import yaml
 
-from ebpflb.dataplane.compile_cache import DIRECTORY
+from ebpflb.dataplane.load.compile_cache import DIRECTORY
 from tests.chart.rendering import (
     CHART,
     EVERYTHING,

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ebpflb.dataplane.inspect import view_frontends
-from ebpflb.dataplane.maps import MapSet, open_maps
-from ebpflb.dataplane.pins import newest_generation, remove_pins
+from ebpflb.dataplane.kernel.maps import MapSet, open_maps
+from ebpflb.dataplane.load.pins import newest_generation, remove_pins
+from ebpflb.dataplane.view.frontends import view_frontends
 from ebpflb.errors import EbpflbError
 from ebpflb.model.service import ServiceName
 from tests.cluster.control_plane import ControlPlane

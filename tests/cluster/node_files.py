@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ebpflb.config import cgroup_root
+from ebpflb.config.settings import cgroup_root
 from tests.cluster import images
 from tests.cluster.layout import DNS_DOMAIN, DNS_SERVICE, ROOT, Cni, Layout
 

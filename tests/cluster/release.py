@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ebpflb.config import cgroup_root
+from ebpflb.config.settings import cgroup_root
 from tests.chart.rendering import CHART, NAMESPACE
 from tests.cluster.cluster import Cluster
 from tests.cluster.layout import API_PORT, API_SERVICE

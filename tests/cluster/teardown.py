@@ -11,8 +11,8 @@ import shutil
 import time
 from pathlib import Path
 
-from ebpflb.config import cgroup_root
-from ebpflb.dataplane import libc
+from ebpflb.config.settings import cgroup_root
+from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import EbpflbError
 from ebpflb.lab import cgroups
 from tests.cluster import binaries, network, state

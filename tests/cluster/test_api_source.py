@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ebpflb.dataplane.structs import ServiceNets
+from ebpflb.dataplane.layout.structs import ServiceNets
 from tests.cluster.agent import ClusterAgent, running_agent
 from tests.cluster.control_plane import ControlPlane
 from tests.e2e.waiting import wait_until

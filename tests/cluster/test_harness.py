@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.config import cgroup_root
+from ebpflb.config.settings import cgroup_root
 from ebpflb.errors import ConfigError, EbpflbError
 from tests.cluster import state, teardown, workloads
 from tests.cluster.cluster import Cluster

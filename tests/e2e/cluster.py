@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ebpflb.dataplane.inspect import BackendView, view_frontends
+from ebpflb.dataplane.view.frontends import BackendView, view_frontends
 from ebpflb.lab import Lab, LabConfig, Member, Node
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.manifests import ServiceSpec

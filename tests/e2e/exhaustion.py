@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ebpflb.dataplane.counters import read_drops, sum_drops
-from ebpflb.dataplane.enums import CtState, DropReason
-from ebpflb.dataplane.structs import Addr, Conntrack, Tuple
+from ebpflb.dataplane.layout.enums import CtState, DropReason
+from ebpflb.dataplane.layout.structs import Addr, Conntrack, Tuple
+from ebpflb.dataplane.view.counters import read_drops, sum_drops
 from ebpflb.errors import MapError
 from ebpflb.lab import Node
 from tests.e2e.cluster import Cluster

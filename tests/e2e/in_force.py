@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
-from ebpflb.dataplane.inspect import FrontendView, view_frontends
-from ebpflb.dataplane.maps import MapSet, open_maps
-from ebpflb.dataplane.pins import Generation, newest_generation
+from ebpflb.dataplane.kernel.maps import MapSet, open_maps
+from ebpflb.dataplane.load.pins import Generation, newest_generation
+from ebpflb.dataplane.view.frontends import FrontendView, view_frontends
 from ebpflb.lab import Node
 from ebpflb.model.address import format_address
 from ebpflb.model.changes import Changes

@@ -4,14 +4,17 @@
 import re
 from pathlib import Path
 
-from ebpflb.dataplane.structs import LAYOUT_VERSION
+from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 
 NEWER_LAYOUT = LAYOUT_VERSION + 1
 
 
 def change_layout(package: Path, bpf: Path) -> None:
     """Give frontends and backends one more field each. package: ebpflb/; bpf: the C programs."""
-    structs, records = package / "dataplane/structs.py", package / "dataplane/records.py"
+    structs, records = (
+        package / "dataplane/layout/structs.py",
+        package / "dataplane/layout/records.py",
+    )
     _edit(bpf / "service_types.h", r"(struct lb_(desc|backend) \{[^}]*)\}", r"\1\t__u64 more;\n}")
     _edit(
         structs,

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from ebpflb.dataplane.structs import AffinityKey
+from ebpflb.dataplane.layout.structs import AffinityKey
 from ebpflb.lab import Member
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.cluster import Cluster, started

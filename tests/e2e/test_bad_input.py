@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebpflb.dataplane.structs import LAYOUT_VERSION
+from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.lab import LabConfig, Node
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.manifests import write_atomically

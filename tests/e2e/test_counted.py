@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebpflb.dataplane.counters import read_frontends
+from ebpflb.dataplane.view.counters import read_frontends
 from ebpflb.lab import Member
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.manifests import ServiceSpec

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.links import TcDirection
-from ebpflb.dataplane.uapi import AttachFlag, AttachType, ProgType
+from ebpflb.dataplane.attach.links import TcDirection
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, ProgType
 from ebpflb.lab import Node
 from tests.bpf.attach.tiny import ALLOW, NEXT, load
 from tests.e2e.cluster import Cluster, started

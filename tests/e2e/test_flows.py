@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ebpflb.dataplane.enums import FlowLost
-from ebpflb.dataplane.maps import BpfMap
+from ebpflb.dataplane.kernel.maps import BpfMap
+from ebpflb.dataplane.layout.enums import FlowLost
 from ebpflb.lab import Member, Node
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.ask import Question, ask

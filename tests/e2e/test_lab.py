@@ -109,7 +109,8 @@ def test_pods_are_nobodys_children(small):
 
 def test_an_agent_on_a_node_finds_its_settings_in_the_environment(small):
     node = small.node("node2")
-    code = "import os; from ebpflb.config import load_settings; s = load_settings({}, os.environ); "
+    code = "import os; from ebpflb.config.settings import load_settings; "
+    code += "s = load_settings({}, os.environ); "
     code += "print(s.node_name, s.manifests, s.cgroup_root, s.bpffs_root, *s.host_devices)"
     shown = node.exec([sys.executable, "-c", code]).stdout.split()
     assert shown == ["node2", str(node.manifests), str(node.cgroup), str(node.bpffs), "eth0"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.config import cgroup_root
+from ebpflb.config.settings import cgroup_root
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
 from ebpflb.lab import Lab, LabConfig, Stack, build, cgroups, namespaces, reach, state
 from ebpflb.lab.teardown import take_down

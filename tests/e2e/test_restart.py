@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.layout import NODE_MAPS, SERVICE_MAPS
-from ebpflb.dataplane.pins import LINKS
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.map_specs import NODE_MAPS, SERVICE_MAPS
+from ebpflb.dataplane.load.pins import LINKS
 from ebpflb.lab import Node
 from ebpflb.lab.manifests import write_atomically
 from tests.e2e.cluster import Cluster, started, stopped

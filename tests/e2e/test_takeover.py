@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.structs import Conntrack, Tuple
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.structs import Conntrack, Tuple
 from ebpflb.lab import Lab, Member, Node
 from ebpflb.lab.manifests import ServiceSpec
 from tests.bpf.kube_proxy.rules import rules

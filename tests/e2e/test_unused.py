@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebpflb.dataplane.counters import read_drops, sum_drops
-from ebpflb.dataplane.enums import DropReason
+from ebpflb.dataplane.layout.enums import DropReason
+from ebpflb.dataplane.view.counters import read_drops, sum_drops
 from ebpflb.lab import Node
 from tests.builders import service_cidr_manifest
 from tests.e2e.cluster import Cluster, address_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ebpflb import lab as lab_package
-from ebpflb.dataplane.source_text import bpf_directory
-from ebpflb.dataplane.structs import LAYOUT_VERSION
+from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
+from ebpflb.dataplane.load.source_text import bpf_directory
 from ebpflb.lab import Node
 from tests.builders import (
     endpoint_manifest,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ebpflb
-from ebpflb.dataplane.source_text import bpf_directory
+from ebpflb.dataplane.load.source_text import bpf_directory
 from tests.image.container import Container
 
 pytestmark = [pytest.mark.bpf, pytest.mark.cluster, pytest.mark.timeout(900)]

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ebpflb.dataplane import libc
-from ebpflb.dataplane.bytecode import packed
-from ebpflb.dataplane.compile import compile_and_pin
-from ebpflb.dataplane.compile_cache import DIRECTORY, find, key
+from ebpflb.dataplane.kernel import libc
+from ebpflb.dataplane.load.bytecode import packed
+from ebpflb.dataplane.load.compile import compile_and_pin
+from ebpflb.dataplane.load.compile_cache import DIRECTORY, find, key
 from ebpflb.errors import EbpflbError
 from tests.kernels.errors import KernelError
 

@@ -3,10 +3,10 @@
 
 from pathlib import Path
 
-from ebpflb.kube_proxy_fields import FIELDS
-from ebpflb.kube_proxy_flags import DEPRECATED_PORTS, IGNORED
-from ebpflb.options import OPTIONS
-from ebpflb.without_effect import WITHOUT_EFFECT
+from ebpflb.config.kube_proxy_fields import FIELDS
+from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED
+from ebpflb.config.options import OPTIONS
+from ebpflb.config.without_effect import WITHOUT_EFFECT
 
 DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
 

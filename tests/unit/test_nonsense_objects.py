@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.sync import Sync
+from ebpflb.dataplane.services.sync import Sync
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import ApiObject, Changes, key_of
 from ebpflb.model.service import ServiceName

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane.links import LoadedProgram
+from ebpflb.dataplane.attach.links import LoadedProgram
 from ebpflb.lab.namespaces import detach
 from tests.bpf.attach import tiny
 from tests.bpf.attach.network import Network

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebpflb.dataplane import libc
+from ebpflb.dataplane.kernel import libc
 
 NAMESPACES = Path("/run/netns")
 PEER, OWN, PORT = "192.0.2.1", "192.0.2.2", 5000

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from ebpflb.dataplane import devices
-from ebpflb.dataplane.devices import NetworkState, Watch, snapshot
-from ebpflb.dataplane.enums import AddrFlag, DeviceKind
-from ebpflb.dataplane.netlink import GROUP_IPV4_ADDRESS, Message, Rtnetlink
+from ebpflb.dataplane.attach import devices
+from ebpflb.dataplane.attach.devices import NetworkState, Watch, snapshot
+from ebpflb.dataplane.kernel.netlink import GROUP_IPV4_ADDRESS, Message, Rtnetlink
+from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind
 from ebpflb.model.address import Family, family_of, format_address, parse_address
 from tests.bpf.attach.network import entered, ip
 

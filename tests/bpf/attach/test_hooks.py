@@ -5,16 +5,17 @@ from typing import NamedTuple
 
 import pytest
 
-from ebpflb.dataplane import links, structs
-from ebpflb.dataplane.devices import snapshot
-from ebpflb.dataplane.enums import DeviceFlag, DeviceKind, NetnsFlag
-from ebpflb.dataplane.hooks import Applied, HookPlaces, Hooks, detach_all
-from ebpflb.dataplane.links import CGROUP_HOOKS, Change, LoadedProgram
-from ebpflb.dataplane.maps import MapSet
+from ebpflb.dataplane.attach import links
+from ebpflb.dataplane.attach.devices import snapshot
+from ebpflb.dataplane.attach.hooks import Applied, HookPlaces, Hooks, detach_all
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change, LoadedProgram
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.namespaces import own_cookie
+from ebpflb.dataplane.kernel.probe import Feature, Probe
+from ebpflb.dataplane.layout import structs
+from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
+from ebpflb.dataplane.layout.structs import Addr
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.netns import own_cookie
-from ebpflb.dataplane.probe import Feature, Probe
-from ebpflb.dataplane.structs import Addr
 from ebpflb.errors import AttachError, MapError, PinError, ProbeError
 from ebpflb.model.address import parse_address
 from tests.bpf.attach import tiny
@@ -281,7 +282,7 @@ def test_a_kernel_without_cookies_costs_only_the_namespaces(node, monkeypatch):
     def refuse() -> int:
         raise ProbeError("no cookies")
 
-    monkeypatch.setattr("ebpflb.dataplane.hooks.own_cookie", refuse)
+    monkeypatch.setattr("ebpflb.dataplane.attach.hooks.own_cookie", refuse)
     done = node.apply()
     assert done.errors.keys() == {"lb_netns"}
     assert {"eth0", "veth1", "lb_connect4"} <= done.changes.keys()

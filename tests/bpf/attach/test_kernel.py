@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ebpflb.agent.kernel import Kernel
+from ebpflb.agent.dataplane import Kernel
 from ebpflb.cli import main
-from ebpflb.config import Settings, load_settings
-from ebpflb.dataplane.devices import watch
-from ebpflb.dataplane.fill import used_entries
+from ebpflb.config.settings import Settings, load_settings
+from ebpflb.dataplane.attach.devices import watch
+from ebpflb.dataplane.view.capacity import used_entries
 from ebpflb.errors import ConfigError, LoadError, PinError
 from ebpflb.model.address import Family, parse_address
 from tests.bpf.attach.network import Network, ip
@@ -146,7 +146,7 @@ def test_growing_moves_all_hooks_and_keeps_what_was_there(settings, make):
 
 
 def test_what_was_replaced_is_freed_and_idle_addresses_are_forgotten(settings, make, monkeypatch):
-    monkeypatch.setattr("ebpflb.agent.kernel.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("ebpflb.agent.dataplane.GRACE_SECONDS", 0.0)
     kernel, ready = make(), threading.Event()
     kernel.start(WEB, keep_others=False)
     kernel.apply({next(iter(WEB)): ()})

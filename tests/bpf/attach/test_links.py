@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import libbpf, links
-from ebpflb.dataplane.links import CGROUP_HOOKS, Change, TcDirection
-from ebpflb.dataplane.programs import CGROUP_PROGRAMS
-from ebpflb.dataplane.uapi import AttachType
+from ebpflb.dataplane.attach import links
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change, TcDirection
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.uapi import AttachType
+from ebpflb.dataplane.layout.programs import CGROUP_PROGRAMS
 from ebpflb.errors import AttachError
 from tests.bpf.attach import tiny
 from tests.bpf.attach.network import Network, Wire, ip

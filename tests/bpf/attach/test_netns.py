@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from ebpflb.dataplane import netns
-from ebpflb.dataplane.devices import Device, snapshot
-from ebpflb.dataplane.netlink import Rtnetlink
-from ebpflb.dataplane.netns import Namespaces, own_cookie
+from ebpflb.dataplane.attach.devices import Device, snapshot
+from ebpflb.dataplane.kernel import namespaces as netns
+from ebpflb.dataplane.kernel.namespaces import Namespaces, own_cookie
+from ebpflb.dataplane.kernel.netlink import Rtnetlink
 from ebpflb.errors import ProbeError
 from tests.bpf.attach.network import entered, ip
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import libbpf, libc, pins
-from ebpflb.dataplane.pins import Pins, newest_generation, remove_pins
-from ebpflb.dataplane.structs import LAYOUT_VERSION
-from ebpflb.dataplane.uapi import MapType
+from ebpflb.dataplane.kernel import libbpf, libc
+from ebpflb.dataplane.kernel.uapi import MapType
+from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
+from ebpflb.dataplane.load import pins
+from ebpflb.dataplane.load.pins import Pins, newest_generation, remove_pins
 from ebpflb.errors import PinError
 
 
@@ -37,7 +38,7 @@ def test_below_sys_fs_bpf_it_is_mounted_there():
     script = """
 from pathlib import Path
 from ebpflb.dataplane import libc
-from ebpflb.dataplane.pins import BPFFS, Pins, remove_pins
+from ebpflb.dataplane.load.pins import BPFFS, Pins, remove_pins
 while libc.filesystem_type(BPFFS) == libc.BPF_FS_MAGIC:
     libc.unmount(BPFFS)
 root = BPFFS / "some" / "node"

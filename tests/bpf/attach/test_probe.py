@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 
-from ebpflb.dataplane import probe as probes
-from ebpflb.dataplane.probe import FEATURES, Feature, Probe, Support
+from ebpflb.dataplane.kernel import probe as probes
+from ebpflb.dataplane.kernel.probe import FEATURES, Feature, Probe, Support
 from tests.skips import kernel_lacks
 
 _AS_NOBODY = """
 import os
-from ebpflb.dataplane.probe import Feature, Probe, ProbeError
+from ebpflb.dataplane.kernel.probe import Feature, Probe, ProbeError
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import pytest
 
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.devices import Device
-from ebpflb.dataplane.enums import DeviceKind
-from ebpflb.dataplane.links import Change, LoadedProgram
-from ebpflb.dataplane.netlink import Rtnetlink
-from ebpflb.dataplane.tc_hooks import POD_PROGRAMS, AttachMode, TcHooks
+from ebpflb.dataplane.attach.devices import Device
+from ebpflb.dataplane.attach.links import Change, LoadedProgram
+from ebpflb.dataplane.attach.tc import POD_PROGRAMS, AttachMode, TcHooks
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.errors import AttachError
 from tests.bpf.attach import tiny
 from tests.bpf.attach.network import Network, Wire, ip, tc

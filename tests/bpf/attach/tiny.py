@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebpflb.config import cgroup_root
-from ebpflb.dataplane import libbpf
-from ebpflb.dataplane.links import LoadedProgram
-from ebpflb.dataplane.programs import PROGRAMS
-from ebpflb.dataplane.uapi import AttachType, ProgType
+from ebpflb.config.settings import cgroup_root
+from ebpflb.dataplane.attach.links import LoadedProgram
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.uapi import AttachType, ProgType
+from ebpflb.dataplane.layout.programs import PROGRAMS
 
 REFUSE, ALLOW = 0, 1
 NEXT, PASS, DROP = -1, 0, 2

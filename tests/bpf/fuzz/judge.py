@@ -6,7 +6,7 @@ counted, or is translated, if it is right in every respect and belongs to a flow
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ebpflb.dataplane.enums import CtState
+from ebpflb.dataplane.layout.enums import CtState
 from tests.bpf.datapath import Datapath, Verdict
 from tests.bpf.fuzz.strict import Headers, Piece, key_of, read, reverse
 from tests.bpf.fuzz.translation import check_answer, check_error, check_translation

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from ebpflb.dataplane.kube_proxy import Removed, remove_kube_proxy
+from ebpflb.dataplane.kube_proxy.removal import Removed, remove_kube_proxy
 from tests.bpf.attach.network import ip, run
 from tests.bpf.kube_proxy.gateway import BACKENDS, saved
 

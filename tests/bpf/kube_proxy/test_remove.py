@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from ebpflb.dataplane.kube_proxy import Removed, remove_kube_proxy
-from ebpflb.dataplane.kube_proxy_chains import KEEPER
-from ebpflb.dataplane.kube_proxy_nft import KEEPER_TABLE
+from ebpflb.dataplane.kube_proxy.chains import KEEPER
+from ebpflb.dataplane.kube_proxy.nftables import KEEPER_TABLE
+from ebpflb.dataplane.kube_proxy.removal import Removed, remove_kube_proxy
 from ebpflb.errors import EbpflbError
 from tests.bpf.attach.network import run
 from tests.bpf.kube_proxy.gateway import (
@@ -180,7 +180,7 @@ def test_a_table_is_changed_completely_or_not_at_all(gateway, monkeypatch):
     LOADERS["legacy"]()
     before = saved("legacy")
     monkeypatch.setattr(
-        "ebpflb.dataplane.kube_proxy_chains.Removal.text",
+        "ebpflb.dataplane.kube_proxy.chains.Removal.text",
         lambda what: f"*{what.table}\n" + "-F KUBE-SERVICES\n-X KUBE-NOT-THERE\nCOMMIT\n",
     )
     with pytest.raises(EbpflbError, match=r"^iptables-legacy-restore .*: .*KUBE-NOT-THERE|line 3"):

@@ -11,9 +11,9 @@ from ebpflb.model.changes import ApiObject, Changes, ObjectKey, key_of
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health
-from ebpflb.observe.metrics import Metrics
+from ebpflb.observe.metrics.page import Metrics
 from ebpflb.source.announcement import Announcement
-from ebpflb.source.event import SourceEvent
+from ebpflb.source.source_event import SourceEvent
 from tests.builders import NODE
 from tests.unit.agent.node import Clock, MemoryNode
 

@@ -4,13 +4,13 @@
 import time
 from typing import Any
 
-from ebpflb.agent.flow_log import PodOf
-from ebpflb.agent.places import Places
-from ebpflb.dataplane.enums import FlowEnd, FlowEvent, FlowPath, FlowSource
-from ebpflb.dataplane.structs import FLOW_RECORD_VERSION, Addr, FlowRecord, Traffic
+from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath, FlowSource
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, Addr, FlowRecord, Traffic
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
-from ebpflb.source.event import SourceEvent
+from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.flows.flow_log import PodOf
+from ebpflb.source.source_event import SourceEvent
 from tests.builders import address
 
 SERVICE = 7

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from errno import EIO
 
 from ebpflb.agent.interface import Desired, EndedSockets, Errors, Expired, Refused
-from ebpflb.dataplane.inspect import view_frontends
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.sync import Sync
+from ebpflb.dataplane.services.sync import Sync
+from ebpflb.dataplane.view.frontends import view_frontends
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.model.address import Address, Family, format_address
 

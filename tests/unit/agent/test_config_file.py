@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from ebpflb.agent.config_file import config_watched
+from ebpflb.config.settings_file import FileVersion, digest
 from ebpflb.errors import ConfigError
-from ebpflb.settings_file import FileVersion, digest
 
 SECONDS = 10
 # Long enough for a thread that wakes up for what it should not wake up for.

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ebpflb.agent.kernel import flow_records, flows_wanted, timeouts
-from ebpflb.config import load_settings
-from ebpflb.dataplane.enums import FlowEvent
-from ebpflb.dataplane.settings import FlowRecords, Timeouts
-from ebpflb.dataplane.sizes import Sizes, sizes_for
+from ebpflb.agent.dataplane import flow_records, flows_wanted, timeouts
+from ebpflb.config.settings import load_settings
+from ebpflb.dataplane.layout.enums import FlowEvent
+from ebpflb.dataplane.layout.map_sizes import Sizes, sizes_for
+from ebpflb.dataplane.services.settings import FlowRecords, Timeouts
 
 SETTINGS = load_settings({"node-name": "a", "cgroup-root": "/"}, {})
 

@@ -16,19 +16,20 @@ from typing import Any
 
 import pytest
 
-from ebpflb.agent import flow_reader, process
+from ebpflb.agent import process
 from ebpflb.agent.loop import Wakeup
-from ebpflb.agent.origin import Manifests
-from ebpflb.cli.agent_socket import stream
-from ebpflb.config import load_settings
+from ebpflb.agent.sources import Manifests
+from ebpflb.cli.agent_client import stream
+from ebpflb.config.settings import load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.observe.flows import flow_reader
 from ebpflb.source.announcement import Announcement
 from tests.builders import service_manifest, slice_manifest
 from tests.ports import free_port, free_ports
 from tests.unit.agent.flows import record
 from tests.unit.agent.node import MemoryNode
-from tests.unit.agent.test_flow_reader import Ring
+from tests.unit.observe.flows.test_flow_reader import Ring
 
 SECONDS = 10
 

@@ -4,8 +4,8 @@ from functools import partial
 
 from ebpflb.cli import cleanup
 from ebpflb.cli.cleanup import Removed, _lines
-from ebpflb.dataplane import compile_cache
-from ebpflb.dataplane.bytecode import Bytecode
+from ebpflb.dataplane.load import compile_cache
+from ebpflb.dataplane.load.bytecode import Bytecode
 from tests.unit.cli.invoked import output_of
 
 run = partial(output_of, "cleanup")

@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 
 from ebpflb.cli import doctor as command
-from ebpflb.dataplane import doctor
-from ebpflb.dataplane.finding import Finding, Severity
+from ebpflb.dataplane.doctor import checks
+from ebpflb.dataplane.doctor.finding import Finding, Severity
 from ebpflb.errors import AttachError, PinError
 from tests.unit.cli.invoked import output_of
 
@@ -24,7 +24,7 @@ def node(monkeypatch, tmp_path):
             asked.append(where)
             return list(findings)
 
-        monkeypatch.setattr(doctor, "examine", examine)
+        monkeypatch.setattr(checks, "examine", examine)
         return asked
 
     monkeypatch.setattr("os.geteuid", lambda: 0)
@@ -89,7 +89,7 @@ def test_a_check_that_fails_is_a_finding(error):
     def fail():
         raise error
 
-    (found,) = doctor._made("devices", fail)
+    (found,) = checks._made("devices", fail)
     assert found.is_trouble
     assert found.what.startswith("could not be checked: ")
     assert "\n" not in found.what
@@ -99,8 +99,8 @@ def test_pins_that_cannot_be_read_keep_no_other_check_away(monkeypatch, tmp_path
     def refuse(_):
         raise PinError("no")
 
-    monkeypatch.setattr(doctor, "_load", refuse)
+    monkeypatch.setattr(checks, "_load", refuse)
     devices = command.Devices((), (), (), "")
-    first, second = doctor._of_hooks(doctor.Node(tmp_path, tmp_path, devices))
+    first, second = checks._of_hooks(checks.Node(tmp_path, tmp_path, devices))
     assert (first[0], [each.what for each in first[1]()]) == ("pins", ["could not be checked: no"])
     assert second[0] == "sysctls"

@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ebpflb.agent.flow_log import FlowLog
-from ebpflb.agent.queries import query_routes
-from ebpflb.agent.service_routes import service_routes
 from ebpflb.cli import explain as command
 from ebpflb.cli import main
-from ebpflb.dataplane.enums import AddrFlag
+from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.structs import Addr, Settings
+from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.pins import Generation
-from ebpflb.dataplane.structs import Addr, Settings
-from ebpflb.dataplane.sync import Sync
+from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.service import TrafficPolicy
-from ebpflb.observe.query_server import QueryServer
+from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.query_routes import query_routes
+from ebpflb.observe.flows.service_routes import service_routes
+from ebpflb.observe.http.query_socket import QueryServer
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service, service_port
 from tests.unit.agent.flows import pod_of
 from tests.unit.source.api_server import ApiServer, answer

@@ -10,15 +10,15 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
-from ebpflb.agent.flow_log import FlowLog
-from ebpflb.agent.queries import query_routes
 from ebpflb.cli import main
 from ebpflb.cli.flow_table import FlowTable
-from ebpflb.dataplane.enums import FlowEvent, FlowPath
+from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
+from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.records import pack_name
 from ebpflb.model.changes import Changes
-from ebpflb.observe.query_server import QueryServer
+from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.query_routes import query_routes
+from ebpflb.observe.http.query_socket import QueryServer
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, port_name, service
 from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 from tests.unit.cli.invoked import output_of
@@ -129,7 +129,7 @@ def test_filters(run, some, arguments, found):
 
 
 def test_following_shows_what_comes_and_ends_with_the_agent(run, log, server, monkeypatch):
-    monkeypatch.setattr("ebpflb.agent.flow_queries._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("ebpflb.observe.flows.queries._LOOK_SECONDS", 0.05)
     log.accept([record()])
     threading.Timer(0.2, log.accept, [[refused()]]).start()
     threading.Timer(0.4, server.stop).start()

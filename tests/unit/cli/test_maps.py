@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from ebpflb.cli import maps as command
-from ebpflb.dataplane.enums import Direction
+from ebpflb.dataplane.layout.enums import Direction
+from ebpflb.dataplane.layout.structs import Conntrack
+from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.pins import Generation
-from ebpflb.dataplane.structs import Conntrack
-from ebpflb.dataplane.sync import Sync
+from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from ebpflb.cli.pinned import open_pins
-from ebpflb.dataplane import maps as opening
-from ebpflb.dataplane import pins
+from ebpflb.dataplane.kernel import maps as opening
+from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
+from ebpflb.dataplane.load import pins
+from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.pins import Generation
-from ebpflb.dataplane.structs import LAYOUT_VERSION
 from ebpflb.errors import PinError
 
 ROOT = Path("/pins")

@@ -7,11 +7,11 @@ from click.testing import CliRunner
 
 from ebpflb.agent import process
 from ebpflb.cli import main
-from ebpflb.config import OPTIONS, Settings
-from ebpflb.kube_proxy_flags import DEPRECATED_PORTS, IGNORED
-from ebpflb.without_effect import WITHOUT_EFFECT
+from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED
+from ebpflb.config.settings import OPTIONS, Settings
+from ebpflb.config.without_effect import WITHOUT_EFFECT
 
-KUBEADM = Path(__file__).parent.parent / "kube_proxy/kubeadm.yaml"
+KUBEADM = Path(__file__).parent.parent / "config/kube_proxy/kubeadm.yaml"
 
 
 @pytest.fixture
@@ -197,7 +197,9 @@ def test_cleanup_removes_below_the_pins_of_the_settings(run, given, tmp_path):
 
 def test_init_only_checks_the_machine_and_changes_nothing(run, given, monkeypatch):
     asked = []
-    monkeypatch.setattr("ebpflb.dataplane.probe.Probe.require", lambda probe: asked.append(probe))
+    monkeypatch.setattr(
+        "ebpflb.dataplane.kernel.probe.Probe.require", lambda probe: asked.append(probe)
+    )
     done, _ = run(*BASICS, "--init-only")
     assert (done.exit_code, given, len(asked)) == (0, [], 1)
     assert "this machine has what is needed" in done.output

@@ -8,10 +8,10 @@ import pytest
 
 from ebpflb.cli import status as command
 from ebpflb.cli.status import Loaded
-from ebpflb.dataplane.attachments import Attachment
-from ebpflb.dataplane.fill import MapFill
+from ebpflb.dataplane.attach.attachments import Attachment
+from ebpflb.dataplane.view.capacity import MapFill
 from ebpflb.errors import PinError
-from ebpflb.observe.server import Answer, Server, metrics_routes
+from ebpflb.observe.http.server import Answer, Server, metrics_routes
 from tests.ports import free_port
 from tests.unit.cli.invoked import output_of
 

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from ebpflb.dataplane import kube_proxy, kube_proxy_process
-from ebpflb.dataplane.kube_proxy import Removed, RemovedRules
-from ebpflb.observe.server import Answer, Server, metrics_routes
+from ebpflb.dataplane.kube_proxy import process, removal
+from ebpflb.dataplane.kube_proxy.removal import Removed, RemovedRules
+from ebpflb.observe.http.server import Answer, Server, metrics_routes
 from tests.unit.cli.invoked import output_of
 
 SERVING = {
@@ -35,8 +35,8 @@ class Machine:
         self.removed = REMOVED
         self.report = dict(SERVING)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(kube_proxy_process, "running_kube_proxies", lambda: self.pids)
-        monkeypatch.setattr(kube_proxy, "remove_kube_proxy", self._remove)
+        monkeypatch.setattr(process, "running_kube_proxies", lambda: self.pids)
+        monkeypatch.setattr(removal, "remove_kube_proxy", self._remove)
 
     def _remove(self, dry_run):
         self.calls.append(dry_run)

@@ -10,8 +10,8 @@ from functools import reduce
 from operator import xor
 from typing import NamedTuple
 
-from ebpflb.dataplane.maps import MapSet
-from ebpflb.dataplane.structs import (
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.structs import (
     AddrState,
     Backend,
     Desc,

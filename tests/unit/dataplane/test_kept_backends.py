@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from ebpflb.dataplane.enums import BackendFlag
+from ebpflb.dataplane.layout.enums import BackendFlag
 from ebpflb.model.address import Protocol
 from ebpflb.model.plan import Choice, Frontend
 from ebpflb.model.service import ServicePortName

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane import enums, structs
-from ebpflb.dataplane.maps import BpfMap
+from ebpflb.dataplane.kernel.maps import BpfMap
+from ebpflb.dataplane.kernel.uapi import Exist, MapType
+from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.memory import SPECS, MapSpec, memory_maps
-from ebpflb.dataplane.uapi import Exist, MapType
 from ebpflb.errors import MapError
 
 BPF = Path(__file__).parents[3] / "bpf"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebpflb.dataplane import sync
-from ebpflb.dataplane.structs import Backend, u32
+from ebpflb.dataplane.layout.structs import Backend, u32
+from ebpflb.dataplane.services import sync
 from tests.unit.dataplane.desired import Desired, desired_states
 from tests.unit.dataplane.programs import USABLE, flags_of, vip_flags
 from tests.unit.dataplane.watching import CrashError

@@ -3,10 +3,10 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ebpflb.dataplane.maps import BpfMap, Chunk, MapSet
+from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
+from ebpflb.dataplane.kernel.uapi import Exist
+from ebpflb.dataplane.layout.structs import Desc
 from ebpflb.dataplane.memory import OneByOne
-from ebpflb.dataplane.structs import Desc
-from ebpflb.dataplane.uapi import Exist
 from ebpflb.model.plan import FrontendKey
 from tests.unit.dataplane.programs import (
     Found,

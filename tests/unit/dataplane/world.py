@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ebpflb.dataplane.memory import memory_maps
-from ebpflb.dataplane.sync import Sync
+from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.plan import Frontend, FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
 from tests.unit.dataplane.desired import KINDS, Desired

@@ -10,8 +10,8 @@ from ebpflb.model.address import Family
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.service import ServiceName
 from ebpflb.source.cache import Cache, Difference
-from ebpflb.source.event import Trigger
 from ebpflb.source.fields import Fields
+from ebpflb.source.source_event import Trigger
 from tests.builders import (
     Manifest,
     endpoint,

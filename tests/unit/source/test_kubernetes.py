@@ -13,9 +13,9 @@ from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.service import ServiceName
 from ebpflb.model.service_cidr import ServiceCidr
 from ebpflb.source.api import MissingError, Request
-from ebpflb.source.event import SourceEvent, Trigger
 from ebpflb.source.fields import Fields
 from ebpflb.source.kubernetes import KubernetesSource
+from ebpflb.source.source_event import SourceEvent, Trigger
 from tests.builders import (
     NODE,
     endpoint,

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent knows of itself, for /status and metrics; each change of it is one log line.
+
+Written by the loop, read by other threads: every attribute is replaced as a whole.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ebpflb import __version__
+from ebpflb.agent.writer import Writer
+from ebpflb.errors import MapError
+from ebpflb.log import fields
+from ebpflb.model.address import format_address
+from ebpflb.model.changes import Conflict, Kind, ObjectKey
+from ebpflb.model.service import ServiceName
+from ebpflb.observe.health import Health, rfc3339
+from ebpflb.observe.metrics.page import Totals
+from ebpflb.source.announcement import Announcement
+
+_log = logging.getLogger("ebpflb.agent")
+
+
+class State:
+    """The last of everything that a person may ask for."""
+
+    def __init__(
+        self,
+        node: str,
+        announce: Callable[[Announcement], None],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`announce`: to users of the API. `wall`: seconds since 1970."""
+        self._announce = announce
+        self._node = node
+        self._started = wall()
+        self._source_errors: Mapping[str, str] = {}
+        self._attach_errors: Mapping[str, str] = {}
+        self._health_check_errors: Mapping[str, str] = {}
+        self._refused: Mapping[str, str] = {}
+        self._conflicts: tuple[str, ...] = ()
+        self._totals = Totals()
+        self._complete = False
+        self._lacks: Mapping[str, str] = {}
+
+    def set_lacks(self, lacks: Mapping[str, str]) -> None:
+        """What the kernel does not have, and what is done without it."""
+        self._lacks = dict(lacks)
+        for feature, instead in lacks.items():
+            _log.info("the kernel lacks something: %s", instead, extra=fields(feature=feature))
+
+    def set_source_errors(self, errors: Mapping[str, str]) -> None:
+        """The manifests that cannot be read, and why."""
+        old, self._source_errors = self._source_errors, dict(errors)
+        for file, text in errors.items():
+            if old.get(file) != text:
+                _log.warning("cannot read: %s", text)
+        for file in sorted(old.keys() - errors.keys()):
+            _log.info("can be read again", extra=fields(file=file))
+
+    def set_attach_errors(self, errors: Mapping[str, Exception]) -> None:
+        """The devices, hooks and maps that could not be served, and why."""
+        old, self._attach_errors = self._attach_errors, {k: str(v) for k, v in errors.items()}
+        for place, text in self._attach_errors.items():
+            if old.get(place) != text:
+                _log.error("not served: %s", text, extra=fields(at=place))
+        for place in sorted(old.keys() - errors.keys()):
+            _log.info("served again, or gone", extra=fields(at=place))
+
+    def set_health_check_errors(self, errors: Mapping[ServiceName, str]) -> None:
+        """The Services whose health check node port nobody answers here, and why."""
+        old = self._health_check_errors
+        self._health_check_errors = {str(name): text for name, text in errors.items()}
+        for name, text in errors.items():
+            if old.get(str(name)) != text:
+                note = f"node {self._node} failed to start healthcheck {name} on {text}"
+                _log.warning(note)
+                self._tell(name, "FailedToStartServiceHealthcheck", note)
+        for service in sorted(old.keys() - self._health_check_errors.keys()):
+            _log.info("its health check is answered, or gone", extra=fields(service=service))
+
+    def set_plan(self, writer: Writer, conflicts: tuple[Conflict, ...]) -> None:
+        """What is wanted, and what of it is not in force."""
+        self._set_conflicts(conflicts)
+        self._set_refused(writer.refused)
+        self._complete = writer.is_complete
+        self._totals = Totals(
+            services=writer.tally.services,
+            frontends=writer.tally.frontends,
+            services_refused=len(self._refused),
+            conflicts=len(conflicts),
+            no_local=dict(writer.tally.no_local),
+        )
+
+    def _set_conflicts(self, conflicts: tuple[Conflict, ...]) -> None:
+        old, self._conflicts = self._conflicts, tuple(map(_in_words, conflicts))
+        for conflict, text in zip(conflicts, self._conflicts, strict=True):
+            if text not in old:
+                _log.warning(text)
+                self._tell(conflict.loser, "FrontendConflict", text)
+
+    def _set_refused(self, refused: Mapping[ServiceName, MapError]) -> None:
+        old, self._refused = self._refused, {str(name): str(e) for name, e in refused.items()}
+        for name, error in refused.items():
+            if str(name) not in old:
+                self._tell(name, "DoesNotFit", f"it keeps what it had on {self._node}: {error}")
+
+    def _tell(self, service: ServiceName, reason: str, note: str) -> None:
+        self._announce(Announcement(ObjectKey(Kind.SERVICE, *service), reason, note))
+
+    def totals(self) -> Totals:
+        """For metrics."""
+        return replace(
+            self._totals,
+            source_errors=tuple(self._source_errors),
+            attach_errors=len(self._attach_errors),
+            health_check_errors=len(self._health_check_errors),
+        )
+
+    def report(self, health: Health) -> dict[str, object]:
+        """For /status: fit for JSON."""
+        last = health.last_sync
+        return {
+            "version": __version__,
+            "node": self._node,
+            "pid": os.getpid(),
+            "started": rfc3339(self._started),
+            "healthy": health.is_alive(),
+            "in_sync": self._complete and health.is_idle(),
+            "last_sync": None if last is None else rfc3339(last),
+            "services": self._totals.services,
+            "frontends": self._totals.frontends,
+            "kernel_lacks": self._lacks,
+            "source_errors": self._source_errors,
+            "attach_errors": self._attach_errors,
+            "health_check_errors": self._health_check_errors,
+            "refused": self._refused,
+            "conflicts": list(self._conflicts),
+        }
+
+
+def _in_words(conflict: Conflict) -> str:
+    address, port, protocol = conflict.key
+    return (
+        f"{conflict.loser} does not get {protocol.name} {format_address(address)} port {port}: "
+        f"{conflict.winner} has it"
+    )

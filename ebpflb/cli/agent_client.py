@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asking this node's agent at its query socket."""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import click
+
+from ebpflb.cli.render import visible
+from ebpflb.config.flow_options import QUERY_SOCKET
+from ebpflb.config.settings import setting
+from ebpflb.errors import QueryError
+
+_ANSWER_SECONDS = 10.0
+
+query_socket_option: Callable[[Any], Any] = click.option(
+    "--query-socket",
+    metavar="PATH",
+    help=f"Where to ask the agent, as told to `ebpflb run`.  [{QUERY_SOCKET}]",
+)
+
+
+class NothingThereError(QueryError):
+    """The agent answers that it does not know what it was asked about."""
+
+
+def query_socket(flag: str | None) -> Path:
+    """Where the agent answers, by flag or environment. QueryError when that is nowhere."""
+    path: Path | None = setting("query-socket", flag, os.environ)
+    if path is None:
+        raise QueryError("no query socket: name one with --query-socket, and to `ebpflb run` too")
+    return path
+
+
+def ask(path: Path, *where: str, **parameters: str) -> Any:
+    """The agent's answer to one question, decoded from JSON. QueryError."""
+    lines = list(stream(path, where, parameters))
+    return json.loads(b"".join(lines))
+
+
+def stream(path: Path, where: tuple[str, ...], parameters: Mapping[str, str]) -> Iterator[bytes]:
+    """The lines of an answer as they come. QueryError, also when the agent ends meanwhile.
+
+    `where`: the parts of the path behind /v1.
+    """
+    with contextlib.closing(_Connection(path)) as connection:
+        target = "/".join(["/v1", *(quote(part, safe="") for part in where)])
+        answer = connection.ask(f"{target}?{urlencode(parameters)}" if parameters else target)
+        if answer.status == HTTPStatus.NOT_FOUND:
+            raise NothingThereError(_reason(answer))
+        if answer.status != HTTPStatus.OK:
+            raise QueryError(_reason(answer))
+        connection.wait_for_ever()
+        with _explained(path):
+            yield from iter(answer.readline, b"")
+        if "follow" in parameters:
+            raise QueryError(f"{path}: the agent has stopped")
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_ANSWER_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(_ANSWER_SECONDS)
+        self.sock.connect(str(self._path))
+
+    def ask(self, target: str) -> http.client.HTTPResponse:
+        with _explained(self._path):
+            self.request("GET", target)
+            return self.getresponse()
+
+    def wait_for_ever(self) -> None:
+        """A stream may be silent for long."""
+        if self.sock:
+            self.sock.settimeout(None)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise QueryError(
+            f"no agent answers at {path}: start `ebpflb run`, or name its --query-socket"
+        ) from error
+    except PermissionError as error:
+        raise QueryError(f"{path}: only root may ask the agent: use sudo") from error
+    except TimeoutError as error:
+        seconds = f"{_ANSWER_SECONDS:g}"
+        raise QueryError(f"{path}: the agent has not answered for {seconds} s") from error
+    except http.client.RemoteDisconnected as error:
+        raise QueryError(f"{path}: the agent did not answer: its log says why") from error
+    except http.client.IncompleteRead as error:
+        raise QueryError(f"{path}: the agent has stopped") from error
+    except (OSError, http.client.HTTPException) as error:
+        text = getattr(error, "strerror", None) or f"what answers is no agent ({error})"
+        raise QueryError(f"{path}: {text}") from error
+
+
+def _reason(answer: http.client.HTTPResponse) -> str:
+    content = answer.read()
+    try:
+        return str(visible(json.loads(content)["error"]))
+    except (ValueError, KeyError, TypeError):
+        return f"the agent answers {answer.status} {answer.reason}"

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flags of kube-proxy that are no settings here: ignored with a reason, or said in other words."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ebpflb.config import values
+from ebpflb.config.options import (
+    HEALTHZ_BIND_ADDRESS,
+    HEALTHZ_PORT,
+    METRICS_BIND_ADDRESS,
+    METRICS_PORT,
+)
+from ebpflb.errors import ConfigError
+
+Warn = Callable[[str], None]
+
+MODES = ("iptables", "nftables", "ipvs")
+
+NO_IPVS = "there is no IPVS"
+NO_MARKS = "no packet is marked"
+NO_GATES = "there are no feature gates of kube-proxy's"
+NO_PROFILING = "there is no /debug/pprof"
+NO_HIDDEN = "no metric is hidden"
+ALWAYS_LIBERAL = "TCP packets outside of a window are translated in any case"
+ONE_MODE = "there is one mode, eBPF"
+ONE_STREAM = "log lines go to stderr at once"
+ONE_VERBOSITY = "verbosity is the same in all modules"
+NO_PACE = "one agent's few requests need no limit"
+JSON_ONLY = "the API is spoken to in JSON"
+NO_RELIST = "watches tell every change"
+
+# Name -> why it has no effect.
+IGNORED: Mapping[str, str] = {
+    "proxy-mode": ONE_MODE,
+    "iptables-masquerade-bit": NO_MARKS,
+    "ipvs-scheduler": NO_IPVS,
+    "ipvs-exclude-cidrs": NO_IPVS,
+    "ipvs-strict-arp": NO_IPVS,
+    "ipvs-tcp-timeout": NO_IPVS,
+    "ipvs-tcpfin-timeout": NO_IPVS,
+    "ipvs-udp-timeout": NO_IPVS,
+    "feature-gates": NO_GATES,
+    "profiling": NO_PROFILING,
+    "show-hidden-metrics-for-version": NO_HIDDEN,
+    "config-sync-period": NO_RELIST,
+    "kube-api-qps": NO_PACE,
+    "kube-api-burst": NO_PACE,
+    "kube-api-content-type": JSON_ONLY,
+    "conntrack-tcp-be-liberal": ALWAYS_LIBERAL,
+    "vmodule": ONE_VERBOSITY,
+    "log-flush-frequency": ONE_STREAM,
+    "log-json-info-buffer-size": ONE_STREAM,
+    "log-json-split-stream": ONE_STREAM,
+    "log-text-info-buffer-size": ONE_STREAM,
+    "log-text-split-stream": ONE_STREAM,
+}
+
+# Those that may stand without a value.
+SWITCHES = frozenset(
+    (
+        "ipvs-strict-arp",
+        "profiling",
+        "conntrack-tcp-be-liberal",
+        "log-json-split-stream",
+        "log-text-split-stream",
+    )
+)
+
+
+class _Port(NamedTuple):
+    """What a deprecated flag for a port alone stands for."""
+
+    option: str
+    address: str
+    usual: int
+
+
+DEPRECATED_PORTS: Mapping[str, _Port] = {
+    "healthz-port": _Port("healthz-bind-address", HEALTHZ_BIND_ADDRESS, HEALTHZ_PORT),
+    "metrics-port": _Port("metrics-bind-address", METRICS_BIND_ADDRESS, METRICS_PORT),
+}
+
+# Flags of one mode for what is one setting here.
+_OF_IPVS = {
+    "ipvs-sync-period": "iptables-sync-period",
+    "ipvs-min-sync-period": "iptables-min-sync-period",
+}
+
+
+def translate(flags: Mapping[str, object], warn: Warn) -> dict[str, object]:
+    """The flags that are settings, by name; every other flag is told with the reason.
+
+    Raises ConfigError for a proxy mode or port that is none.
+    """
+    mode = flags.get("proxy-mode", "")
+    if mode not in ("", *MODES):
+        hint = values.nearest(str(mode), MODES)
+        raise ConfigError(f"--proxy-mode: {mode!r}: unknown value{hint}")
+    found = _of_mode(dict(flags), str(mode), warn)
+    for name, port in DEPRECATED_PORTS.items():
+        if name in found:
+            _apply_port(found, name, port, warn)
+    for name in sorted(found.keys() & IGNORED.keys()):
+        warn(f"--{name} is ignored: {IGNORED[name]}")
+        del found[name]
+    return found
+
+
+def _of_mode(flags: dict[str, object], mode: str, warn: Warn) -> dict[str, object]:
+    for ipvs, other in _OF_IPVS.items():
+        name, reason = (
+            (other, "the proxy mode is ipvs")
+            if mode == "ipvs"
+            else (
+                ipvs,
+                "the proxy mode is not ipvs",
+            )
+        )
+        if flags.pop(name, None) is not None:
+            warn(f"--{name} is ignored: {reason}")
+    return flags
+
+
+def _apply_port(flags: dict[str, object], name: str, port: _Port, warn: Warn) -> None:
+    given = flags.pop(name)
+    try:
+        number = values.number(0, 65535)(given)
+    except ValueError as error:
+        raise ConfigError(f"--{name}: {given!r}: {error}") from error
+    warn(f"--{name} is deprecated: use --{port.option}")
+    address = str(flags.get(port.option, port.address.removesuffix(f":{port.usual}")))
+    flags[port.option] = values.with_port(address, number) if number else ""

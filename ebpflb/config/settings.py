@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent was told, from every place that may tell it, checked once.
+
+A setting comes from the command line, else from the environment (EBPFLB_NODE_NAME), else from the
+file named by --config (node-name: ...), else it has its default. A KubeProxyConfiguration goes
+before both for what it has a field for, but for the node's name and logging. The rest of the
+program reads a frozen `Settings`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ebpflb.config.kube_proxy_flags import Warn, translate
+from ebpflb.config.option import ENVIRONMENT_PREFIX, Option, variable
+from ebpflb.config.options import (
+    BPFFS_ROOT,
+    HEALTHZ_BIND_ADDRESS,
+    METRICS_BIND_ADDRESS,
+    OPTIONS,
+    Given,
+    by_option,
+    cgroup_root,
+    is_service_link,
+)
+from ebpflb.config.settings_file import NO_FILE, FileVersion, SettingsFile, read_settings_file
+from ebpflb.config.values import BindAddress, nearest, parse_bind_address
+from ebpflb.config.without_effect import warn_of_what_has_no_effect
+from ebpflb.errors import ConfigError
+
+__all__ = (
+    "BPFFS_ROOT",
+    "ENVIRONMENT_PREFIX",
+    "HEALTHZ_BIND_ADDRESS",
+    "METRICS_BIND_ADDRESS",
+    "OPTIONS",
+    "BindAddress",
+    "Settings",
+    "cgroup_root",
+    "load_settings",
+    "nearest",
+    "parse_bind_address",
+    "setting",
+)
+
+_DETECTING = {
+    "BridgeInterface": "pod-bridge-interface",
+    "InterfaceNamePrefix": "pod-interface-name-prefix",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an agent was told, checked. Times are in seconds.
+
+    Without manifests the Kubernetes API is the source. No device patterns: those of
+    dataplane/attach/devices.py. An empty metrics or healthz address: do not listen. bind_address:
+    empty, or the node's primary address; an unspecified one (0.0.0.0, ::) says only which family
+    is first.
+    nodeport_addresses: ("primary",) or CIDRs, none for all addresses. A conntrack timeout
+    or size of 0 is the dataplane's own. flow_export: empty, a file, or "-". No query_socket: nobody
+    is answered there. config: the file that was read, if there was one.
+    """
+
+    manifests: Path | None
+    kubeconfig: Path | None
+    master: str
+    node_name: str
+    cgroup_root: Path
+    bpffs_root: Path
+    host_devices: tuple[str, ...]
+    workload_devices: tuple[str, ...]
+    socket_lb: Literal["all", "host"]
+    attach: Literal["auto", "tcx", "clsact"]
+    metrics_bind_address: str
+    metrics_services: bool
+    metrics_backends: bool
+    healthz_bind_address: str
+    bind_address_hard_fail: bool
+    log_format: Literal["text", "json"]
+    verbosity: int
+    oom_score_adj: int
+    bind_address: str
+    nodeport_addresses: tuple[str, ...]
+    localhost_nodeports: bool
+    masquerade_all: bool
+    detect_local_mode: Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
+    cluster_cidr: tuple[str, ...]
+    pod_bridge_interface: str
+    pod_interface_name_prefix: str
+    sync_period: float
+    min_sync_period: float
+    conntrack_tcp_timeout_established: float
+    conntrack_tcp_timeout_close_wait: float
+    conntrack_udp_timeout: float
+    conntrack_udp_timeout_stream: float
+    conntrack_max_per_core: int
+    conntrack_min: int
+    flow_events: tuple[str, ...]
+    flow_sample: int
+    flow_rate: int
+    flow_history: int
+    flow_export: str
+    flow_export_max_bytes: int
+    flow_export_files: int
+    query_socket: Path | None
+    config: FileVersion | None = None
+
+
+def load_settings(
+    flags: Mapping[str, object], environ: Mapping[str, str], warn: Warn = lambda _: None
+) -> Settings:
+    """Merge and check; flags holds what was given on the command line, by flag name.
+
+    warn() gets a line for each flag, variable or field that has no effect. Raises ConfigError
+    naming the option and where the value stands, ProbeError without cgroup v2.
+    """
+    others = dict(flags)
+    path = others.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
+    from_flags = _from_flags(translate(others, warn))
+    from_environment = _from_environment(environ)
+    file = read_settings_file(Path(str(path)), warn) if path else NO_FILE
+    free = [_undecided(source, file, warn) for source in (from_flags, from_environment)]
+    sources = [*free, file.given]
+    found = {option.field: _value(option, sources) for option in OPTIONS}
+    settings = Settings(**found, config=file.version)
+    _check_together(settings)
+    given = {name for source in sources for name in source}
+    warn_of_what_has_no_effect(given, found, warn)
+    return settings
+
+
+def setting(name: str, flag: object, environ: Mapping[str, str]) -> Any:
+    """One checked setting for a command that needs no more than that. Raises as load_settings."""
+    option = next(option for option in OPTIONS if option.name == name)
+    flags = {} if flag is None else {name: flag}
+    names = {variable(each) for each in option.names}
+    variables = {each: value for each, value in environ.items() if each in names}
+    return _value(option, [_from_flags(flags), _from_environment(variables)])
+
+
+def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
+    return by_option({name: Given(value, f"--{name}") for name, value in flags.items()})
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    names = {variable(name): name for option in OPTIONS for name in option.names}
+    given = {}
+    for name, value in environ.items():
+        if name in names:
+            given[names[name]] = Given(value, name)
+        elif _is_misspelt(name):
+            raise ConfigError(f"unknown environment variable {name}{nearest(name, names)}")
+    return by_option(given)
+
+
+def _is_misspelt(name: str) -> bool:
+    return (
+        name.startswith(ENVIRONMENT_PREFIX)
+        and name != ENVIRONMENT_PREFIX + "CONFIG"
+        and not is_service_link(name)
+    )
+
+
+def _undecided(given: Mapping[str, Given], file: SettingsFile, warn: Warn) -> dict[str, Given]:
+    """What a KubeProxyConfiguration leaves to flags and variables."""
+    for name in sorted(given.keys() & file.decides):
+        warn(f"{given[name].where} is ignored: {file.version and file.version.path} decides that")
+    return {name: one for name, one in given.items() if name not in file.decides}
+
+
+def _value(option: Option, sources: Sequence[Mapping[str, Given]]) -> Any:
+    given = next((source[option.name] for source in sources if option.name in source), None)
+    if given is None:
+        return None if option.default is None else option.parse(option.default())
+    try:
+        return option.parse(given.value)
+    except ValueError as error:
+        raise ConfigError(f"{given.where}: {given.value!r}: {error}") from error
+
+
+def _check_together(settings: Settings) -> None:
+    """What only shows when several settings are looked at."""
+    if settings.min_sync_period > settings.sync_period:
+        raise ConfigError(
+            f"--min-sync-period: {settings.min_sync_period:g}s: want no more than the sync period, "
+            f"which is {settings.sync_period:g}s"
+        )
+    needed = _DETECTING.get(settings.detect_local_mode)
+    if needed and not getattr(settings, needed.replace("-", "_")):
+        raise ConfigError(
+            f"--detect-local-mode: {settings.detect_local_mode!r}: --{needed} is needed for it"
+        )

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of ours is attached where, read from the pinned links and from the devices' filters."""
+
+import contextlib
+import re
+import socket
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpflb.dataplane.attach.clsact import Clsact
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS, TcDirection
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.descriptor import owned
+from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.kernel.uapi import LinkType
+from ebpflb.dataplane.load.pins import Generation
+from ebpflb.errors import AttachError, PinError
+
+_TCX_PIN = re.compile(r"tcx_(ingress|egress)_([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """One hook. `place`: a device, or the kernel's id of a cgroup; empty when that is gone.
+
+    `current`: it runs a program of the generation that was asked about.
+    """
+
+    hook: str
+    place: str
+    program: str
+    current: bool
+
+
+def attachments(links: Path, generation: Generation | None) -> list[Attachment]:
+    """Everything attached by pins in `links`, and by filters in the current network namespace.
+
+    Cgroup hooks come first. PinError or AttachError when something cannot be read.
+    """
+    try:
+        pinned = pinned_programs(generation) if generation else frozenset()
+        found = list(_links(links, pinned))
+        with Rtnetlink() as netlink:
+            return [*found, *_filters(Clsact(netlink, links), pinned)]
+    except OSError as error:
+        raise PinError(f"{links}: cannot read what is attached: {error.strerror}") from error
+
+
+def missing_hooks(found: list[Attachment]) -> list[str]:
+    """The socket hooks that nothing runs at, or that run programs of another generation."""
+    running = {attachment.hook for attachment in found if attachment.place and attachment.current}
+    return [hook for hook in map(_cgroup_hook, CGROUP_HOOKS) if hook not in running]
+
+
+def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
+    for path in sorted(links.iterdir() if links.is_dir() else ()):
+        match = _TCX_PIN.fullmatch(path.name)
+        if not match and path.name not in CGROUP_HOOKS:
+            continue
+        try:
+            fd = libbpf.obj_get(path)
+        except FileNotFoundError:
+            # Its device went away since the directory was read.
+            continue
+        with owned(fd):
+            link = libbpf.link_info(fd)
+        if link.type == LinkType.CGROUP:
+            identity = link.target.cgroup.cgroup_id
+            hook, place = _cgroup_hook(path.name), f"cgroup {identity}" if identity else ""
+        else:
+            hook, place = f"tcx {match[1] if match else ''}", _device(link.target.device.ifindex)
+        yield Attachment(hook, place, program_name(link.prog_id), link.prog_id in pinned)
+
+
+def _filters(clsact: Clsact, pinned: Collection[int]) -> Iterator[Attachment]:
+    for ifindex in sorted(clsact.qdiscs()):
+        for direction in TcDirection:
+            # A device may vanish while it is asked.
+            with contextlib.suppress(AttachError):
+                for found in clsact.filters(ifindex, direction):
+                    if found.is_ours(direction):
+                        name, current = program_name(found.program), found.program in pinned
+                        yield Attachment(f"clsact {direction}", _device(ifindex), name, current)
+
+
+def _cgroup_hook(pin: str) -> str:
+    return pin.removeprefix("lb_")
+
+
+def _device(ifindex: int) -> str:
+    try:
+        return socket.if_indextoname(ifindex) if ifindex else ""
+    except OSError:
+        return ""
+
+
+def pinned_programs(generation: Generation) -> frozenset[int]:
+    """The kernel's ids of a generation's programs. OSError."""
+    return frozenset(map(_program_id, generation.progs.iterdir()))
+
+
+def _program_id(path: Path) -> int:
+    with owned(libbpf.obj_get(path)) as fd:
+        return int(libbpf.prog_info(fd).id)
+
+
+def program_name(identity: int) -> str:
+    """The kernel's name of a program, at most 15 characters; empty when it is gone. OSError."""
+    try:
+        with owned(libbpf.prog_by_id(identity)) as fd:
+            return str(libbpf.prog_info(fd).name.decode())
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every hook of a node brought in line with its network: programs, and the maps of devices.
+
+Level-triggered: `Hooks.apply()` compares what is with what should be, and does what is missing. A
+device that cannot be served is reported and does not keep the others from it.
+
+Order: what a program reads is there before the program runs, and goes after it. First the socket
+hooks, which serve everybody at once while the devices take their time: attaching to a device for
+the first time waits for an RCU grace period, some 15 ms for each direction. A pod is marked as
+covered once all its devices have our programs, and loses the mark before they go.
+"""
+
+import errno
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from ebpflb.dataplane.attach import links
+from ebpflb.dataplane.attach.devices import Device, NetworkState
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change, LoadedProgram
+from ebpflb.dataplane.attach.tc import TCX_PIN, AttachMode, TcHooks
+from ebpflb.dataplane.attach.uplinks import write_uplinks
+from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
+from ebpflb.dataplane.kernel.namespaces import Namespaces, own_cookie
+from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.kernel.probe import Feature, Probe
+from ebpflb.dataplane.layout import structs
+from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
+from ebpflb.dataplane.layout.programs import TC_PROGRAMS
+from ebpflb.dataplane.layout.structs import Addr
+from ebpflb.errors import EbpflbError, PinError, ProbeError
+
+_HOST = bytes(structs.Netns(flags=NetnsFlag.LB_NETNS_HOST))
+
+
+class HookPlaces(NamedTuple):
+    """Directories: pinned programs, pinned links, and the cgroup whose sockets are served."""
+
+    progs: Path
+    links: Path
+    cgroup: Path
+
+
+class Applied:
+    """What a pass did and what failed, by device, hook or map. Both empty: all was well already."""
+
+    def __init__(self) -> None:
+        self.changes: dict[str, Change] = {}
+        self.errors: dict[str, EbpflbError] = {}
+
+    def attempt(self, name: str, step: Callable[[], Change]) -> bool:
+        """Take one step and keep its outcome; whether it succeeded.
+
+        A device that went away meanwhile is no error: the event that says so is under way.
+        """
+        try:
+            change = step()
+        except EbpflbError as error:
+            if not _is_gone(error):
+                self.errors[name] = error
+            return False
+        if change:
+            self.changes[name] = max(change, self.changes.get(name, change))
+        return True
+
+
+class Hooks:
+    """The hooks of one node, for the programs of one generation. `close()` leaves them attached."""
+
+    def __init__(
+        self, places: HookPlaces, maps: MapSet, probe: Probe, mode: AttachMode = "auto"
+    ) -> None:
+        """PinError when a program is missing; ProbeError when `mode` asks for what is not there."""
+        self._has_tcx = probe.supports(Feature.TCX_LINK)
+        without = () if probe.supports(Feature.SOCK_OPS) else ("lb_sock_ops",)
+        self._cgroup_hooks = {
+            name: kind for name, kind in CGROUP_HOOKS.items() if name not in without
+        }
+        if mode == "tcx" and not self._has_tcx:
+            reason = probe.find(Feature.TCX_LINK).reason
+            raise ProbeError(f"tcx was asked for, but: {reason}; say `auto` or `clsact`")
+        self._places = places
+        self._devices, self._netns = maps["lb_devices"], maps["lb_netns"]
+        self._uplinks = maps["lb_uplinks"]
+        self._mode = mode
+        self._namespaces = Namespaces()
+        self._programs: dict[str, LoadedProgram] = {}
+        self._open_programs()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the programs' descriptors back."""
+        while self._programs:
+            self._programs.popitem()[1].close()
+
+    def apply(self, state: NetworkState) -> Applied:
+        """Bring hooks and maps in line with the network namespace of the calling thread."""
+        done = Applied()
+        desired = {_key(device): _value(device) for device in state.devices.values()}
+        with Rtnetlink() as netlink:
+            tc = TcHooks(netlink, self._places.links, self._mode, has_tcx=self._has_tcx)
+            done.attempt("lb_netns", self._write_host)
+            self._attach_cgroup(done)
+            done.attempt("lb_devices", lambda: _write(self._devices, desired))
+            done.attempt("lb_uplinks", lambda: write_uplinks(self._uplinks, state.devices.values()))
+            served = {
+                ifindex
+                for ifindex, device in state.devices.items()
+                if done.attempt(device.name, partial(tc.attach, device, self._programs))
+            }
+            done.attempt("lb_netns", lambda: self._write_netns(state, served))
+            _detach_devices(tc, tc.present() - state.devices.keys(), done)
+        _detach_pins(_unknown(self._places.links), done)
+        done.attempt("lb_devices", lambda: _remove_others(self._devices, desired))
+        return done
+
+    def _open_programs(self) -> None:
+        for name in (*self._cgroup_hooks, *TC_PROGRAMS):
+            path = self._places.progs / name
+            try:
+                self._programs[name] = LoadedProgram.open(path)
+            except OSError as error:
+                self.close()
+                raise PinError(f"{path}: cannot open the program: {error.strerror}") from error
+
+    def _attach_cgroup(self, done: Applied) -> None:
+        cgroup = self._places.cgroup
+        for name, attach_type in self._cgroup_hooks.items():
+            pin, program = self._places.links / name, self._programs[name]
+            done.attempt(name, partial(links.attach_cgroup, pin, cgroup, attach_type, program))
+
+    def _write_host(self) -> Change:
+        return _write(self._netns, {_cookie_key(own_cookie()): _HOST})
+
+    def _write_netns(self, state: NetworkState, served: Collection[int]) -> Change:
+        desired = {
+            _cookie_key(cookie): bytes(structs.Netns(NetnsFlag.LB_NETNS_COVERED, min(ifindexes)))
+            for cookie, ifindexes in self._pods(state).items()
+            if ifindexes.issubset(served)
+        }
+        desired[_cookie_key(own_cookie())] = _HOST
+        return max(_write(self._netns, desired), _remove_others(self._netns, desired))
+
+    def _pods(self, state: NetworkState) -> Mapping[int, set[int]]:
+        """The workload devices of each pod, by its namespace's cookie."""
+        kind = DeviceKind.LB_DEVICE_WORKLOAD
+        workloads = [device for device in state.devices.values() if device.kind == kind]
+        pods = defaultdict(set)
+        for ifindex, cookie in self._namespaces.cookies(workloads).items():
+            pods[cookie].add(ifindex)
+        return pods
+
+
+def detach_all(pins: Path) -> Applied:
+    """Take everything of ours off the sockets of the node and the devices of this namespace.
+
+    `pins` is the directory of pinned links; the maps and programs stay pinned elsewhere. A second
+    call does nothing.
+    """
+    done = Applied()
+    if not pins.is_dir():
+        return done
+    _detach_pins([pins / name for name in reversed(CGROUP_HOOKS)], done)
+    with Rtnetlink() as netlink:
+        tc = TcHooks(netlink, pins, "auto", has_tcx=True)
+        _detach_devices(tc, tc.present(), done)
+    _detach_pins(_unknown(pins), done)
+    return done
+
+
+def _detach_devices(tc: TcHooks, ifindexes: Iterable[int], done: Applied) -> None:
+    for ifindex in sorted(ifindexes):
+        done.attempt(f"device {ifindex}", partial(_detach_device, tc, ifindex))
+
+
+def _detach_device(tc: TcHooks, ifindex: int) -> Change:
+    return Change.DETACHED if tc.detach(ifindex) else Change.KEPT
+
+
+def _detach_pins(pins: Iterable[Path], done: Applied) -> None:
+    for pin in pins:
+        done.attempt(pin.name, partial(_detach_pin, pin))
+
+
+def _detach_pin(pin: Path) -> Change:
+    return Change.DETACHED if links.detach(pin) else Change.KEPT
+
+
+def _unknown(pins: Path) -> list[Path]:
+    """Links that another version of this program left."""
+    return [
+        path
+        for path in pins.iterdir()
+        if path.is_file() and path.name not in CGROUP_HOOKS and not TCX_PIN.match(path.name)
+    ]
+
+
+def _is_gone(error: EbpflbError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno == errno.ENODEV
+
+
+def _key(device: Device) -> bytes:
+    return bytes(structs.u32(device.ifindex))
+
+
+def _value(device: Device) -> bytes:
+    flags = DeviceFlag.LB_DEVICE_ETHERNET if device.ethernet else 0
+    return bytes(structs.Device(device.kind, flags, Addr.of(device.snat4), Addr.of(device.snat6)))
+
+
+def _cookie_key(cookie: int) -> bytes:
+    return bytes(structs.u64(cookie))
+
+
+def _write(bpf_map: BpfMap, desired: Mapping[bytes, bytes]) -> Change:
+    present = dict(bpf_map.items())
+    changed = [entry for entry in desired.items() if present.get(entry[0]) != entry[1]]
+    if not changed:
+        return Change.KEPT
+    bpf_map.update_batch(changed)
+    return Change.REPLACED
+
+
+def _remove_others(bpf_map: BpfMap, desired: Collection[bytes]) -> Change:
+    stale = [key for key, _ in bpf_map.items() if key not in desired]
+    if not stale:
+        return Change.KEPT
+    bpf_map.delete_batch(stale)
+    return Change.DETACHED

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pinned bpf_links: cgroup socket hooks, and tcx at ingress and egress of a device.
+
+A pinned link outlives the agent. To run another program it is updated in place (one pointer in the
+kernel), so a hook that has a program always has one. A pin that hangs on something else, on a
+device that is gone (the kernel reports ifindex 0) or on another cgroup, is replaced: the new link
+is made and renamed over the old pin.
+
+Order at tcx: first at ingress and last at egress, at the time of attaching.
+
+There is no fallback to bpf_prog_attach for cgroups: cgroup links exist since Linux 5.7 (commit
+af6eea57437a "bpf: Implement bpf_link-based cgroup BPF program attachment"), below our floor of
+5.10. tcx links exist since 6.6 (commit e420bed02507 "bpf: Add fd-based tcx multi-prog infra with
+link support"); clsact.py serves older kernels.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from ebpflb.dataplane.kernel import libbpf, libc
+from ebpflb.dataplane.kernel.descriptor import owned
+from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, LinkInfo, LinkType
+from ebpflb.dataplane.layout.programs import CGROUP_PROGRAMS
+from ebpflb.errors import AttachError
+
+# What reverses comes before what translates: nothing is translated that could not be reversed, or
+# whose connection would not be counted.
+_CGROUP_ORDER = (
+    *("lb_sock_ops", "lb_sock_release", "lb_getpeer4", "lb_getpeer6", "lb_recvmsg4", "lb_recvmsg6"),
+    *("lb_sendmsg4", "lb_sendmsg6", "lb_connect4", "lb_connect6"),
+)
+CGROUP_HOOKS: dict[str, AttachType] = {
+    name: attach_type
+    for name in _CGROUP_ORDER
+    if (attach_type := CGROUP_PROGRAMS[name].attach_type) is not None
+}
+"""The hook of each socket program, in the order in which they are attached."""
+
+
+class TcDirection(StrEnum):
+    """Seen from the device: what arrives on it, what leaves by it."""
+
+    INGRESS = "ingress"
+    EGRESS = "egress"
+
+
+class Change(IntEnum):
+    """What had to be done about a program; of two changes the larger one counts."""
+
+    KEPT = 0
+    REPLACED = 1
+    ATTACHED = 2
+    DETACHED = 3
+
+
+class LoadedProgram(NamedTuple):
+    """A loaded program; `identity` is the kernel's id."""
+
+    name: str
+    fd: int
+    identity: int
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The program pinned at `path`; `close()` it. OSError when there is none."""
+        fd = libbpf.obj_get(path)
+        return cls(path.name, fd, libbpf.prog_info(fd).id)
+
+    def close(self) -> None:
+        """Give the descriptor back; the pin stays."""
+        os.close(self.fd)
+
+
+class _Hook(NamedTuple):
+    """Where a link goes. `target` is what the kernel is given, `identity` what it reports."""
+
+    place: str
+    link_type: LinkType
+    attach_type: AttachType
+    target: int
+    identity: int
+    flags: AttachFlag = AttachFlag(0)
+
+    def carries(self, link: LinkInfo) -> bool:
+        """Whether a link hangs here, alive."""
+        if link.type != self.link_type:
+            return False
+        if self.link_type == LinkType.CGROUP:
+            found = (link.target.cgroup.cgroup_id, link.target.cgroup.attach_type)
+        else:
+            found = (link.target.device.ifindex, link.target.device.attach_type)
+        return bool(found == (self.identity, self.attach_type))
+
+
+def attach_cgroup(
+    pin: Path, cgroup: Path, attach_type: AttachType, program: LoadedProgram
+) -> Change:
+    """Have `program` run at a hook of a cgroup v2 directory and all below, by the link at `pin`.
+
+    AttachError names directory and hook.
+    """
+    place = f"cgroup {cgroup}, {attach_type.name}"
+    with _explained(place), owned(os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)) as target:
+        if libc.filesystem_type(cgroup) != libc.CGROUP2_SUPER_MAGIC:
+            raise AttachError(
+                f"{cgroup}: not a cgroup v2 directory: name one with --cgroup-root "
+                "(`grep cgroup2 /proc/mounts` shows where they are)"
+            )
+        identity = os.fstat(target).st_ino
+        return _attach(pin, program, _Hook(place, LinkType.CGROUP, attach_type, target, identity))
+
+
+def attach_tcx(pin: Path, ifindex: int, direction: TcDirection, program: LoadedProgram) -> Change:
+    """Have `program` run at tcx of a device of the current network namespace.
+
+    AttachError names the device; its cause is an OSError with ENODEV when the device is gone.
+    """
+    place = f"device {ifindex}, tcx {direction}"
+    if direction == TcDirection.INGRESS:
+        attach_type, order = AttachType.TCX_INGRESS, AttachFlag.BEFORE
+    else:
+        attach_type, order = AttachType.TCX_EGRESS, AttachFlag.AFTER
+    hook = _Hook(place, LinkType.TCX, attach_type, ifindex, ifindex, order)
+    with _explained(place):
+        return _attach(pin, program, hook)
+
+
+def detach(pin: Path) -> bool:
+    """Take the program of a pinned link off its hook at once; False when nothing was pinned.
+
+    Unlinking alone would detach a moment later, from a kernel worker.
+    """
+    with _explained(f"pin {pin}"):
+        _unfinished(pin).unlink(missing_ok=True)
+        try:
+            link = libbpf.obj_get(pin)
+        except FileNotFoundError:
+            return False
+        with owned(link):
+            libbpf.link_detach(link)
+            pin.unlink()
+    return True
+
+
+def _attach(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
+    _unfinished(pin).unlink(missing_ok=True)
+    try:
+        link = libbpf.obj_get(pin)
+    except FileNotFoundError:
+        _create(pin, program, hook)
+        return Change.ATTACHED
+    with owned(link):
+        found = libbpf.link_info(link)
+        if not hook.carries(found):
+            _replace_pin(pin, program, hook)
+            return Change.ATTACHED
+        if found.prog_id == program.identity:
+            return Change.KEPT
+        libbpf.link_update(link, program.fd)
+        return Change.REPLACED
+
+
+def _create(pin: Path, program: LoadedProgram, hook: _Hook) -> None:
+    link = libbpf.link_create(program.fd, hook.target, hook.attach_type, hook.flags)
+    with owned(link):
+        libbpf.obj_pin(link, pin)
+
+
+def _replace_pin(pin: Path, program: LoadedProgram, hook: _Hook) -> None:
+    _create(_unfinished(pin), program, hook)
+    _unfinished(pin).rename(pin)
+
+
+def _unfinished(pin: Path) -> Path:
+    """Where a link waits to take the place of the one at `pin`."""
+    return pin.with_name(f"{pin.name}_new")
+
+
+def _explained(place: str) -> contextlib.AbstractContextManager[None]:
+    advice = "run as root; `bpftool cgroup tree` shows a program attached exclusively"
+    return explained(place, errno.EPERM, advice)
+
+
+@contextlib.contextmanager
+def explained(place: str, number: int, advice: str) -> Iterator[None]:
+    """Raise AttachError instead of OSError, with advice where that has this errno."""
+    try:
+        yield
+    except OSError as error:
+        text = f"{error.strerror}: {advice}" if error.errno == number else error.strerror
+        raise AttachError(f"{place}: {text}") from error

@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of one node, each a function that returns findings; nothing is changed.
+
+`checks.examine()` runs all of them for `ebpflb doctor`.
+"""

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flows that there are already: of one tuple as tc finds it, and of a client in all."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from sys import byteorder
+from typing import NamedTuple
+
+from ebpflb.dataplane.explain.explained import Candidate, Client, ClientKind, Fate, Rewrite
+from ebpflb.dataplane.explain.lookups import Chosen, Lookups, seconds_since
+from ebpflb.dataplane.flows.entries import (
+    FLOW_TABLES,
+    PROTOCOL_AT,
+    End,
+    flow_key,
+    reverse,
+    udp_timeout,
+)
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, Direction, Hook
+from ebpflb.dataplane.layout.records import BackendRecord
+from ebpflb.dataplane.layout.structs import Connection, Conntrack, Socket, SocketKey, Tuple
+from ebpflb.model.address import Address, Protocol, format_address
+from ebpflb.model.plan import FrontendKey
+
+_USABLE = BackendFlag.LB_BACKEND_USABLE
+_SERVING = _USABLE | BackendFlag.LB_BACKEND_SERVING
+_HOOKS = {
+    ClientKind.HOST: Hook.LB_HOOK_HOST_EGRESS,
+    ClientKind.POD: Hook.LB_HOOK_POD_INGRESS,
+    ClientKind.OUTSIDE: Hook.LB_HOOK_HOST_INGRESS,
+}
+
+
+class KnownFlow(NamedTuple):
+    """What an entry of conntrack makes of a packet that opens a connection or goes on with one."""
+
+    fate: Fate
+    why: str
+    candidates: tuple[Candidate, ...] = ()
+
+
+class FlowView(NamedTuple):
+    """A flow at tc from a client to a frontend. Seconds since its first and last packet."""
+
+    client_port: int
+    backend: str
+    backend_port: int
+    state: str
+    age: float
+    silent: float
+
+
+class SocketsView(NamedTuple):
+    """How many records of sockets of this node there are from a frontend to a backend."""
+
+    backend: str
+    backend_port: int
+    sockets: int
+
+
+def known_flow(lookups: Lookups, client: Client, target: FrontendKey) -> KnownFlow | None:
+    """lb_known_flow() for a SYN, an INIT or a datagram from the client's port; None: a new flow."""
+    if not client.port:
+        return None
+    key = _key(client, target)
+    entry = _lookup(lookups.maps, key)
+    if entry is None:
+        return None
+    if entry.hook == Hook.LB_HOOK_RESERVED:
+        return KnownFlow(Fate.PASSES, "another NAT of this node has this tuple: left alone")
+    record = _current_backend(lookups, key, entry)
+    is_here = entry.hook == _HOOKS[client.kind] and entry.direction == Direction.LB_DIR_ORIGINAL
+    if not is_here or record is None:
+        return None
+    candidate = Candidate(Chosen(entry.backend, record), 1.0, _rewrite(entry))
+    return KnownFlow(Fate.TRANSLATED, "goes on as the flow that it has", (candidate,))
+
+
+def _key(client: Client, target: FrontendKey) -> bytes:
+    source, destination = (client.address, client.port), (target.address, target.port)
+    return flow_key(source, destination, target.protocol)
+
+
+def _is_udp(key: bytes) -> bool:
+    return key[PROTOCOL_AT] == Protocol.UDP
+
+
+def _lookup(maps: MapSet, key: bytes) -> Conntrack | None:
+    for name in FLOW_TABLES[1:] if _is_udp(key) else FLOW_TABLES:
+        value = maps[name].lookup(key)
+        if value:
+            return Conntrack.from_buffer_copy(value)
+    return None
+
+
+def _current_backend(lookups: Lookups, key: bytes, entry: Conntrack) -> BackendRecord | None:
+    """lb_conntrack_is_current() and not lb_has_lost_reply(), for what opens a flow."""
+    peer = _lookup(lookups.maps, reverse(bytes(entry.to)))
+    if peer and reverse(bytes(peer.to)) != key:
+        peer = None
+    if peer is None and not entry.whole_state & CtState.LB_CT_ESTABLISHED:
+        return None
+    if _is_udp(key):
+        return None if _is_idle(lookups, entry, peer) else _backend(lookups, entry, _SERVING)
+    is_over = entry.whole_state & CtState.LB_CT_CLOSED and not _is_retried(entry, peer)
+    return None if is_over else _backend(lookups, entry, _USABLE)
+
+
+def _is_retried(entry: Conntrack, peer: Conntrack | None) -> bool:
+    """lb_conntrack_retry()."""
+    closed = CtState.LB_CT_CLOSED
+    if peer is None or entry.whole_state != CtState.LB_CT_SYN | closed:
+        return False
+    return bool(peer.whole_state == CtState.LB_CT_ACK | closed)
+
+
+def _is_idle(lookups: Lookups, entry: Conntrack, peer: Conntrack | None) -> bool:
+    """lb_conntrack_is_idle()."""
+    silence = seconds_since(entry.last_seen)
+    if silence <= udp_timeout(lookups.settings, entry.whole_state):
+        return False
+    if peer is None:
+        return True
+    limit = udp_timeout(lookups.settings, entry.whole_state | peer.whole_state)
+    return silence > limit and seconds_since(peer.last_seen) > limit
+
+
+def _backend(lookups: Lookups, entry: Conntrack, flags: BackendFlag) -> BackendRecord | None:
+    value = lookups.maps["lb_backends"].lookup(entry.backend.to_bytes(4, byteorder))
+    record = BackendRecord.unpack(value) if value else None
+    same = record and record.generation == entry.generation and record.flags & flags
+    return record if same else None
+
+
+def _rewrite(entry: Conntrack) -> Rewrite:
+    source = Address(bytes(entry.to.saddr)) if entry.flags & CtFlag.LB_CT_SNAT else None
+    return Rewrite(source, bool(entry.flags & CtFlag.LB_CT_HAIRPIN))
+
+
+def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[FlowView]:
+    """The flows of a client to a frontend, by its port, or of that port alone. MapError."""
+    wanted = Tuple.from_buffer_copy(_key(client, target))
+    same_client, same_target = bytes(wanted.saddr), bytes(wanted.daddr)
+    found = []
+    for key, entry in _originals(maps):
+        ends = (bytes(key.saddr), bytes(key.daddr), key.dport, key.proto)
+        is_same = ends == (same_client, same_target, wanted.dport, wanted.proto)
+        if is_same and client.port in (0, key.sport):
+            found.append(_view(key, entry))
+    return sorted(found)
+
+
+def _originals(maps: MapSet) -> Iterator[tuple[Tuple, Conntrack]]:
+    for name in FLOW_TABLES:
+        for key, value in maps[name].items():
+            if value[Conntrack.direction.offset] == Direction.LB_DIR_ORIGINAL:
+                yield Tuple.from_buffer_copy(key), Conntrack.from_buffer_copy(value)
+
+
+def _view(key: Tuple, entry: Conntrack) -> FlowView:
+    now = time.monotonic_ns()
+    return FlowView(
+        client_port=key.sport,
+        backend=format_address(Address(bytes(entry.to.daddr))),
+        backend_port=entry.to.dport,
+        state=_state(key, entry),
+        age=round((now - entry.created) / 1e9, 1),
+        silent=round((now - entry.last_seen) / 1e9, 1),
+    )
+
+
+def _state(key: Tuple, entry: Conntrack) -> str:
+    if entry.whole_state & CtState.LB_CT_CLOSED:
+        return "ended"
+    if key.proto == Protocol.UDP:
+        return "UDP"
+    return "established" if entry.whole_state & CtState.LB_CT_ESTABLISHED else "opening"
+
+
+def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketsView]:
+    """The records of sockets of this node that wanted a frontend, by backend. MapError."""
+    wanted = (target.address, target.port)
+    found = Counter(
+        (format_address(backend), port)
+        for frontend, (backend, port) in _sockets(maps, target.protocol)
+        if frontend == wanted
+    )
+    return [SocketsView(*backend, count) for backend, count in sorted(found.items())]
+
+
+def _sockets(maps: MapSet, protocol: Protocol) -> Iterator[tuple[End, End]]:
+    """Frontend and backend of each record."""
+    for raw, value in maps["lb_sockets"].items():
+        key = SocketKey.from_buffer_copy(raw)
+        if key.direction == Direction.LB_DIR_REPLY and key.proto == protocol:
+            socket = Socket.from_buffer_copy(value)
+            yield (
+                (Address(bytes(socket.peer)), socket.port),
+                (Address(bytes(key.peer)), key.port),
+            )
+    if protocol == Protocol.TCP:
+        for _, value in maps["lb_connections"].items():
+            each = Connection.from_buffer_copy(value)
+            yield (
+                (Address(bytes(each.addr)), each.port),
+                (Address(bytes(each.peer)), each.peer_port),
+            )

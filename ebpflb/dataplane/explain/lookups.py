@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the programs look up in the maps, one question at a time and as they do it.
+
+Each method has the name and the contract of its function in bpf/, lb_ in front left out.
+"""
+
+import time
+from sys import byteorder
+from typing import NamedTuple
+
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.enums import AddrFlag, DescFlag, NetnsFlag, SettingFlag
+from ebpflb.dataplane.layout.map_specs import UPLINKS
+from ebpflb.dataplane.layout.records import (
+    USABLE,
+    AddrRecord,
+    BackendRecord,
+    DescRecord,
+    SocketAddress,
+    frontend_key_of,
+    unpack_name,
+)
+from ebpflb.dataplane.layout.structs import (
+    Addr,
+    Affinity,
+    AffinityKey,
+    Dest,
+    Device,
+    Netns,
+    ServiceNets,
+    Settings,
+    Uplink,
+)
+from ebpflb.dataplane.services.dest_filter import fold
+from ebpflb.dataplane.services.source_ranges import SourceRanges
+from ebpflb.model.address import WILDCARD, Address, Family, family_of
+from ebpflb.model.plan import FrontendKey
+from ebpflb.model.service import ServicePortName
+from ebpflb.model.source_ranges import Prefixes
+
+_ZERO = bytes(4)
+_SECOND = 1_000_000_000
+_LOOPBACK = 127
+
+
+class Range(NamedTuple):
+    """struct lb_range."""
+
+    base: int
+    length: int
+    if_empty: int
+
+
+class Chosen(NamedTuple):
+    """A backend that a new connection may get; `at`: its index."""
+
+    at: int
+    record: BackendRecord
+
+
+class Lookups:
+    """The maps of one node. Every method may raise MapError."""
+
+    def __init__(self, maps: MapSet) -> None:
+        self.maps = maps
+        self.settings = Settings.from_buffer_copy(maps["lb_settings"].lookup(_ZERO) or b"")
+
+    def has_setting(self, flag: SettingFlag) -> bool:
+        """Whether a flag of lb_settings is set."""
+        return bool(self.settings.flags & flag)
+
+    def node_address(self, family: Family) -> Address:
+        """The node's primary address; all zero without one."""
+        found = self.settings.node4 if family is Family.IPV4 else self.settings.node6
+        return Address(bytes(found))
+
+    def addr_flags_of(self, address: Address) -> AddrFlag:
+        """What an address is; 0 for one that is none of ours."""
+        found = self.addr_flags_in_place(address)
+        index = None if found else self.maps["lb_addrs"].lookup(address)
+        value = self.maps["lb_addr_flags"].lookup(index) if index else None
+        return AddrFlag(AddrRecord.unpack(value).flags) if value else found
+
+    def addr_flags_in_place(self, address: Address) -> AddrFlag:
+        """The same without lb_addrs; 0 where another address has its place."""
+        known = self._dest(fold(address)).known
+        value = self.maps["lb_addr_flags"].lookup(_u32(known - 1)) if known else None
+        state = AddrRecord.unpack(value) if value else None
+        return AddrFlag(state.flags if state and state.address == address else 0)
+
+    def is_known(self, address: Address) -> bool:
+        """Whether it is in lb_addrs, be it for old flows alone."""
+        return self.maps["lb_addrs"].lookup(address) is not None
+
+    def frontend_lookup(self, key: FrontendKey) -> DescRecord | None:
+        """The descriptor in force."""
+        wanted = SocketAddress(*key).pack()
+        index = self.maps["lb_frontends"].lookup(wanted)
+        word = self.maps["lb_current"].lookup(index) if index else None
+        value = self.maps["lb_descs"].lookup(_u32(_number(word))) if word else None
+        desc = DescRecord.unpack(value) if value else None
+        return desc if desc and desc.frontend == wanted else None
+
+    def node_port_lookup(self, key: FrontendKey) -> DescRecord | None:
+        """The same port on the wildcard address of the family."""
+        return self.frontend_lookup(key._replace(address=WILDCARD[family_of(key.address)]))
+
+    def may_be_request(self, key: FrontendKey) -> bool:
+        """Whether lb_dest_filter lets tc look at all (filter.h)."""
+        flags = self.filter_flags(key.address)
+        if flags & (AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL):
+            return True
+        at_node = flags & AddrFlag.LB_ADDR_NODE
+        return bool(at_node and self._dest(key.port).flags & AddrFlag.LB_ADDR_NODE_PORT)
+
+    def filter_flags(self, address: Address) -> int:
+        """What lb_dest_filter says that the end of an address may stand for."""
+        return int(self._dest(int.from_bytes(address[14:], "big")).flags)
+
+    def _dest(self, index: int) -> Dest:
+        return Dest.from_buffer_copy(self.maps["lb_dest_filter"].lookup(_u32(index)) or b"")
+
+    def backends(self, place: Range) -> tuple[Chosen, ...]:
+        """Those of a range, in the order of its slots."""
+        found = []
+        for slot in range(place.base, place.base + place.length):
+            index = self.maps["lb_slots"].lookup(_u32(slot)) or _ZERO
+            value = self.maps["lb_backends"].lookup(index)
+            if value:
+                found.append(Chosen(_number(index), BackendRecord.unpack(value)))
+        return tuple(found)
+
+    def source_ranges(self, desc: DescRecord) -> Prefixes:
+        """Whom a frontend is for; empty for everybody."""
+        if not desc.flags & DescFlag.LB_DESC_SOURCE_RANGES:
+            return ()
+        sets = SourceRanges(self.maps["lb_src_ranges"])
+        sets.load()
+        return sets.prefixes(desc.source_ranges)
+
+    def is_allowed(self, desc: DescRecord, client: Address) -> bool:
+        """lb_source_range_check()."""
+        if not desc.flags & DescFlag.LB_DESC_SOURCE_RANGES:
+            return True
+        return any(prefix.covers(client) for prefix in self.source_ranges(desc))
+
+    def affinity_of(self, desc: DescRecord, client: Address) -> Affinity | None:
+        """The entry of a client, whether it counts or not."""
+        key = AffinityKey(service=desc.service, client=Addr.from_buffer_copy(client))
+        value = self.maps["lb_affinity"].lookup(bytes(key))
+        return Affinity.from_buffer_copy(value) if value else None
+
+    def affinity_recall(self, entry: Affinity, timeout: int, place: Range) -> Chosen | None:
+        """The backend of an entry that counts for a new flow."""
+        if seconds_since(entry.last_used) >= timeout:
+            return None
+        for each in self.backends(place):
+            same = (each.at, each.record.generation) == (entry.backend, entry.generation)
+            if same and each.record.flags & USABLE:
+                return each
+        return None
+
+    def netns_flags(self, cookie: int) -> NetnsFlag:
+        """What lb_netns says of a network namespace; 0 for one that it does not have."""
+        value = self.maps["lb_netns"].lookup(cookie.to_bytes(8, byteorder))
+        return NetnsFlag(Netns.from_buffer_copy(value).flags if value else 0)
+
+    def device(self, ifindex: int) -> Device | None:
+        """What has our programs by that number."""
+        value = self.maps["lb_devices"].lookup(_u32(ifindex))
+        return Device.from_buffer_copy(value) if value else None
+
+    def masquerade_source(self, ifindex: int, family: Family) -> Address | None:
+        """What is masqueraded out of a device; None for one that is none of ours."""
+        value = self.maps["lb_uplinks"].lookup(_u32(ifindex % UPLINKS))
+        uplink = Uplink.from_buffer_copy(value) if value else None
+        found = uplink if uplink and uplink.ifindex == ifindex else self.device(ifindex)
+        if found is None:
+            return None
+        return Address(bytes(found.snat4 if family is Family.IPV4 else found.snat6))
+
+    def is_unused(self, address: Address) -> bool:
+        """Whether it is inside a ServiceCIDR without being a Service's (unused.h)."""
+        value = self.maps["lb_service_nets"].lookup(_ZERO)
+        if not value or self.addr_flags_of(address):
+            return False
+        nets = ServiceNets.from_buffer_copy(value)
+        if family_of(address) is Family.IPV4:
+            end = int.from_bytes(address[12:], "big")
+            return any(each.mask and not (end ^ each.net) & each.mask for each in nets.ipv4)
+        whole = int.from_bytes(address, "big")
+        return any(
+            mask and not (whole ^ int.from_bytes(bytes(each.net), "big")) & mask
+            for each in nets.ipv6
+            if (mask := int.from_bytes(bytes(each.mask), "big"))
+        )
+
+    def name_of(self, desc: DescRecord) -> ServicePortName | None:
+        """The Service port of a frontend."""
+        value = self.maps["lb_names"].lookup(_u32(desc.service))
+        protocol = SocketAddress.unpack(desc.frontend).protocol
+        return unpack_name(value, protocol) if value else None
+
+
+def is_own_host(address: Address) -> bool:
+    """127.0.0.0/8, ::1 and the two wildcards (addr.h)."""
+    if family_of(address) is Family.IPV4:
+        return address in WILDCARD.values() or address[12] == _LOOPBACK
+    return int.from_bytes(address, "big") in (0, 1)
+
+
+def seconds_since(moment: int) -> float:
+    """Since a time of the maps, which are nanoseconds of CLOCK_MONOTONIC."""
+    return (time.monotonic_ns() - moment) / _SECOND
+
+
+def frontend_key(desc: DescRecord) -> FrontendKey:
+    """The frontend that a descriptor is of."""
+    return frontend_key_of(desc.frontend)
+
+
+def backend_key(record: BackendRecord) -> FrontendKey:
+    """Where a backend serves."""
+    return frontend_key_of(record.socket)
+
+
+def _u32(value: int) -> bytes:
+    return value.to_bytes(4, byteorder)
+
+
+def _number(value: bytes | None) -> int:
+    return int.from_bytes(value or b"", byteorder)

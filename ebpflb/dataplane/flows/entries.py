@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entries of flows in lb_conntrack and lb_ct_short: keys, and what is asked of many values.
+
+Each flow has one entry in either direction. Who wants all of one entry takes structs.Conntrack.
+"""
+
+from collections.abc import Iterator
+from ctypes import sizeof
+from struct import Struct as Format
+
+from ebpflb.dataplane.layout.enums import CtState, Direction
+from ebpflb.dataplane.layout.picked import picked
+from ebpflb.dataplane.layout.structs import Conntrack, Settings, Tuple
+from ebpflb.model.address import Address, Protocol
+
+End = tuple[Address, int]
+"""Address and port."""
+
+FLOW_TABLES = ("lb_conntrack", "lb_ct_short")
+
+KEY_SIZE = sizeof(Tuple)
+PROTOCOL_AT = Tuple.proto.offset
+
+_KEY = Format("!16s16sHHB3x")
+# The ports, and the protocol with its padding, as they are.
+_ENDS = Format("16s16s2s2s4s")
+# Backend and generation stand side by side, and are taken as one.
+_USE = picked(Conntrack, created="Q", backend="8s", direction="B", state="B", peer_state="B")
+_LIFE = picked(Conntrack, to="40s", last_seen="Q", state="B", peer_state="B")
+# Plain numbers: an enum's member costs more to compare.
+_ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
+
+
+def flow_key(source: End, destination: End, protocol: Protocol) -> bytes:
+    """struct lb_tuple."""
+    return _KEY.pack(source[0], destination[0], source[1], destination[1], protocol)
+
+
+def reverse(key: bytes) -> bytes:
+    """The key with both ends exchanged: of `to` of an entry that of the other direction."""
+    source, destination, source_port, destination_port, rest = _ENDS.unpack(key)
+    return _ENDS.pack(destination, source, destination_port, source_port, rest)
+
+
+def addresses_of(key: bytes) -> tuple[Address, Address]:
+    """Source and destination."""
+    return Address(key[:16]), Address(key[16:32])
+
+
+def open_flows(values: bytes) -> list[tuple[bytes, int]]:
+    """Of each flow that has not ended backend and generation, packed, and when it began.
+
+    `values`: of many entries, one behind the other. A flow has one in its original direction, what
+    is reserved for other NAT none.
+    """
+    return [
+        (use, created)
+        for created, use, direction, state, peer_state in _USE.iter_unpack(values)
+        if direction == _ORIGINAL and not (state | peer_state) & _CLOSED
+    ]
+
+
+def lives(values: bytes) -> Iterator[tuple[bytes, int, int, int]]:
+    """Of many entries, one behind the other: to, last_seen, state, peer_state."""
+    return _LIFE.iter_unpack(values)
+
+
+def udp_timeout(settings: Settings, state: int) -> int:
+    """Seconds without a packet in either direction."""
+    answered = state & CtState.LB_CT_ACK
+    return int(settings.udp_stream_timeout if answered else settings.udp_timeout)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Garbage collection of flows: the kernel never drops one from lb_conntrack by itself.
+
+Both directions of a flow go together, when neither has been seen for the time that lb_settings
+gives its state. What is in lb_ct_short the kernel would forget on its own, but late.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ebpflb.dataplane.flows.entries import (
+    KEY_SIZE,
+    PROTOCOL_AT,
+    addresses_of,
+    lives,
+    reverse,
+    udp_timeout,
+)
+from ebpflb.dataplane.flows.expired import record_of_expired
+from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
+from ebpflb.dataplane.layout.enums import CtState, FlowEvent
+from ebpflb.dataplane.layout.structs import Settings
+from ebpflb.model.address import Address, Protocol
+
+_BYTE = 256
+_SECOND = 1_000_000_000
+_FOREVER = 1 << 64
+_BUDGET = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What one step did: entries looked at, and entries deleted.
+
+    `unused` is None, but at the end of a pass over all flows: those of the addresses that were
+    idle at its beginning which no flow names.
+    """
+
+    seen: int
+    deleted: int
+    unused: Set[Address] | None = None
+
+
+class _Entry(NamedTuple):
+    to: bytes
+    last_seen: int
+    state: int
+    value: bytes
+
+
+class Expiry:
+    """Goes over all flows, again and again, some with each `step()`."""
+
+    def __init__(
+        self,
+        maps: MapSet,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+        budget: int = _BUDGET,
+        tell: Callable[[Sequence[bytes]], None] | None = None,
+    ) -> None:
+        """`budget`: about how many entries one step looks at. `clock`: CLOCK_MONOTONIC in ns.
+
+        `tell` is given the ends of flows that are sampled, as records of the kernel, while
+        lb_settings asks for them. They are few: no flow_rate limits them.
+        """
+        # In this order: a flow that becomes established meanwhile moves on to the second.
+        self._tables = (maps["lb_ct_short"], maps["lb_conntrack"])
+        self._settings = maps["lb_settings"]
+        self._clock = clock
+        self._budget = budget
+        self._tell = tell
+        self._ended: list[bytes] | None = None
+        self._pass: Iterator[tuple[int, int]] | None = None
+        self._candidates: set[Address] = set()
+        self._limits: Sequence[Sequence[int]] = ()
+        # Of one entry, whatever the other one's state.
+        self._earliest: Sequence[Sequence[int]] = ()
+
+    def step(self, idle: Set[Address] = frozenset()) -> Expired:
+        """Look at the next entries and delete those whose time is over. MapError.
+
+        `idle` are addresses that only flows may name; those of the first step of a pass count.
+        """
+        try:
+            return self._step(idle)
+        finally:
+            if self._ended and self._tell:
+                ended, self._ended = self._ended, []
+                self._tell(ended)
+
+    def _step(self, idle: Set[Address]) -> Expired:
+        current, self._pass = self._pass or self._begin(idle), None
+        seen = deleted = 0
+        for size, gone in current:
+            seen += size
+            deleted += gone
+            if seen >= self._budget:
+                self._pass = current
+                return Expired(seen, deleted)
+        return Expired(seen, deleted, frozenset(self._candidates))
+
+    def _begin(self, idle: Set[Address]) -> Iterator[tuple[int, int]]:
+        value = self._settings.lookup(bytes(4)) or bytes(self._settings.value_size)
+        settings = Settings.from_buffer_copy(value)
+        self._limits = _limits(settings, _timeout)
+        self._earliest = _limits(settings, _earliest)
+        is_told = self._tell and settings.flow_events & 1 << FlowEvent.LB_FLOW_END
+        self._ended = [] if is_told else None
+        self._candidates = set(idle)
+        for table in self._tables:
+            for chunk in table.chunks(self._budget):
+                yield chunk.size, self._look_at(table, chunk)
+
+    def _look_at(self, table: BpfMap, chunk: Chunk) -> int:
+        now = self._clock()
+        deleted = 0
+        starts = range(0, len(chunk.keys), KEY_SIZE)
+        for start, (to, last_seen, state, peer_state) in zip(
+            starts, lives(chunk.values), strict=True
+        ):
+            key = chunk.keys[start : start + KEY_SIZE]
+            gone = None
+            if now - last_seen > self._earliest[key[PROTOCOL_AT]][state | peer_state]:
+                gone = self._expire(table, key, now)
+            if gone is not None:
+                deleted += gone
+            elif self._candidates:
+                self._candidates.difference_update(addresses_of(key), addresses_of(to))
+        return deleted
+
+    def _expire(self, table: BpfMap, key: bytes, now: int) -> int | None:
+        """Delete a flow, as both directions stand now: how many entries, or None if it lives."""
+        entry = _read(table, key)
+        if entry is None:
+            return 0
+        other_key = reverse(entry.to)
+        other_table, other = self._find(other_key, key)
+        both = [entry, other] if other else [entry]
+        last_seen = max(each.last_seen for each in both)
+        state = _state_of(entry.state, other.state if other else 0)
+        if now - last_seen <= self._limits[key[PROTOCOL_AT]][state]:
+            return None
+        if not table.delete(key):
+            return 0
+        if self._ended is not None:
+            record = record_of_expired(key, entry.value, other.value if other else None, now)
+            if record:
+                self._ended.append(bytes(record))
+        return 1 + (other_table.delete(other_key) if other_table else 0)
+
+    def _find(self, key: bytes, other_key: bytes) -> tuple[BpfMap | None, _Entry | None]:
+        """The entry of `key`, unless it is that of a later flow, with another reverse."""
+        for table in self._tables:
+            entry = _read(table, key)
+            if entry and reverse(entry.to) == other_key:
+                return table, entry
+        return None, None
+
+
+def _read(table: BpfMap, key: bytes) -> _Entry | None:
+    value = table.lookup(key)
+    if not value:
+        return None
+    ((to, last_seen, state, peer_state),) = lives(value)
+    return _Entry(to, last_seen, state | peer_state, value)
+
+
+def _state_of(one: int, other: int) -> int:
+    """Of a flow. Two FINs at once may each not have seen the other: the flow is closed."""
+    closed = CtState.LB_CT_CLOSED if one & other & CtState.LB_CT_PEER_FIN else 0
+    return one | other | closed
+
+
+def _limits(settings: Settings, timeout: Callable[[Settings, int], int]) -> Sequence[Sequence[int]]:
+    """Nanoseconds by protocol and state. A timeout of 0 has not been set yet: forever."""
+    udp = [_nanoseconds(udp_timeout(settings, state)) for state in range(_BYTE)]
+    others = [_nanoseconds(timeout(settings, state)) for state in range(_BYTE)]
+    return [udp if protocol == Protocol.UDP else others for protocol in range(_BYTE)]
+
+
+def _timeout(settings: Settings, state: int) -> int:
+    if state & CtState.LB_CT_CLOSED:
+        seconds: int = settings.tcp_closed_timeout
+    elif not state & CtState.LB_CT_ESTABLISHED:
+        seconds = settings.tcp_opening_timeout
+    elif state & CtState.LB_CT_PEER_FIN:
+        seconds = settings.tcp_close_wait_timeout
+    else:
+        seconds = settings.tcp_established_timeout
+    return seconds
+
+
+def _earliest(settings: Settings, state: int) -> int:
+    """Of one entry: if the other direction has seen a FIN as well, the flow is closed."""
+    seconds = _timeout(settings, state)
+    if state & CtState.LB_CT_PEER_FIN:
+        seconds = min(seconds, _timeout(settings, CtState.LB_CT_CLOSED), key=_nanoseconds)
+    return seconds
+
+
+def _nanoseconds(seconds: int) -> int:
+    return seconds * _SECOND or _FOREVER

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""struct lb_flow_record as a flow of the model. Decoding is for those who ask, not for each one."""
+
+import struct
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from ebpflb.dataplane.layout.enums import (
+    CtFlag,
+    DescFlag,
+    DropReason,
+    FlowEnd,
+    FlowEvent,
+    FlowPath,
+    FlowSource,
+)
+from ebpflb.dataplane.layout.picked import picked
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord
+from ebpflb.dataplane.view.dump import word
+from ebpflb.model.address import Address, Protocol
+from ebpflb.model.flow import Flow, Side, Traffic
+from ebpflb.model.service import TrafficPolicy
+
+_RECORD = struct.Struct("=8B2Q16s16s16s2s2s2sH4I4Q2I")
+_BRIEF = picked(FlowRecord, event="B", proto="B", backend_addr="16s", service="I")
+# Plain numbers and strings: enums cost ten times as much.
+_INTERNAL = int(DescFlag.LB_DESC_INTERNAL_LOCAL)
+_EXTERNAL = int(DescFlag.LB_DESC_EXTERNAL_LOCAL)
+_SNAT, _HAIRPIN = int(CtFlag.LB_CT_SNAT), int(CtFlag.LB_CT_HAIRPIN)
+_END, _SOCKET = int(FlowEvent.LB_FLOW_END), int(FlowPath.LB_PATH_SOCKET)
+_LOCAL, _CLUSTER = str(TrafficPolicy.LOCAL), str(TrafficPolicy.CLUSTER)
+_SECOND = 1_000_000_000
+_MICROSECONDS = 1_000_000
+
+
+class Brief(NamedTuple):
+    """What is looked at in every record. protocol: a number."""
+
+    event: str
+    protocol: int
+    backend: Address
+    service: int
+
+
+class _Record(NamedTuple):
+    version: int
+    event: int
+    path: int
+    end: int
+    reason: int
+    proto: int
+    hook: int
+    source: int
+    time: int
+    started: int
+    client: bytes
+    frontend: bytes
+    backend_addr: bytes
+    client_port: bytes
+    frontend_port: bytes
+    backend_port: bytes
+    flow_flags: int
+    service: int
+    backend: int
+    generation: int
+    desc_flags: int
+    original_packets: int
+    original_bytes: int
+    reply_packets: int
+    reply_bytes: int
+    rtt: int
+    retransmits: int
+
+
+def is_readable(record: bytes) -> bool:
+    """Whether a record is of the version that this program knows."""
+    return len(record) == _RECORD.size and record[0] == FLOW_RECORD_VERSION
+
+
+def brief(record: bytes) -> Brief:
+    """Of a readable record."""
+    event, protocol, backend, service = _BRIEF.unpack_from(record)
+    return Brief(_EVENTS.get(event, str(event)), protocol, Address(backend), service)
+
+
+def decode(record: bytes, since_1970: int) -> Flow:
+    """A readable record. since_1970: what CLOCK_REALTIME is ahead of CLOCK_MONOTONIC, in ns."""
+    found = _Record._make(_RECORD.unpack(record))
+    ended, at_socket = found.event == _END, found.path == _SOCKET
+    # Not of UDP at the socket, neither since when.
+    is_counted = ended and bool(found.original_packets or found.reply_packets)
+    return Flow(
+        time=found.time + since_1970,
+        event=_EVENTS.get(found.event, str(found.event)),
+        reason=_REASONS.get(found.reason, str(found.reason)),
+        ended=_ENDS.get(found.end, str(found.end)) if ended else "",
+        protocol=_PROTOCOLS.get(found.proto, str(found.proto)),
+        path=_PATHS.get(found.path, str(found.path)),
+        source=_SOURCES.get(found.source, ""),
+        client=_side(found.client, found.client_port) if any(found.client) else None,
+        frontend=_side(found.frontend, found.frontend_port),
+        backend=_side(found.backend_addr, found.backend_port) if any(found.backend_port) else None,
+        internal_policy=_policy(found, _INTERNAL),
+        external_policy=_policy(found, _EXTERNAL),
+        snat=bool(found.flow_flags & _SNAT),
+        hairpin=bool(found.flow_flags & _HAIRPIN),
+        seconds=max(found.time - found.started, 0) / _SECOND if ended and found.started else None,
+        original=Traffic(found.original_packets, found.original_bytes) if is_counted else None,
+        reply=Traffic(found.reply_packets, found.reply_bytes) if is_counted else None,
+        rtt=found.rtt / _MICROSECONDS if found.rtt else None,
+        retransmits=found.retransmits if is_counted and at_socket else None,
+    )
+
+
+def _side(address: bytes, port: bytes) -> Side:
+    return Side(Address(address), int.from_bytes(port, "big"))
+
+
+def _policy(record: _Record, flag: int) -> str:
+    if not record.service:
+        return ""
+    return _LOCAL if record.desc_flags & flag else _CLUSTER
+
+
+def _words(kind: type[IntEnum]) -> Mapping[int, str]:
+    return {int(member): word(member) for member in kind}
+
+
+_EVENTS = _words(FlowEvent)
+_PATHS = _words(FlowPath)
+_SOURCES = _words(FlowSource)
+_ENDS = _words(FlowEnd)
+_REASONS = {0: "", **_words(DropReason)}
+_PROTOCOLS = {int(protocol): protocol.name for protocol in Protocol}

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Source ports that another NAT of this node uses are kept from ours.
+
+netfilter masquerades as well: kube-proxy's connections while it is replaced, those of the CNI. If
+a flow of ours took the same port to the same pod, our entry would claim the replies of both. So
+their tuples are put into our tables, as entries that no hook reads: the port is taken, the packets
+pass. The same holds for a process of the node that connected to a pod from such a port.
+
+The kernel's own connection tracking says which there are. It is asked again from time to time as
+long as there are any, and only its answer ends a reservation.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from errno import E2BIG, EEXIST
+from time import monotonic
+
+from ebpflb.dataplane.flows.entries import KEY_SIZE, flow_key
+from ebpflb.dataplane.kernel.ctnetlink import Reply, replies
+from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
+from ebpflb.dataplane.kernel.uapi import Exist
+from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
+from ebpflb.dataplane.layout.structs import Conntrack
+from ebpflb.dataplane.services.settings import Ports, own_ports
+from ebpflb.errors import MapError
+from ebpflb.log import fields
+from ebpflb.model.address import Address, Protocol
+
+_log = logging.getLogger("ebpflb.dataplane")
+
+PERIOD_SECONDS = 60.0
+
+# Entries of a table, and connections, that one step looks at: some milliseconds each.
+_CHUNK, _STEP = 8192, 512
+_HOOK = Conntrack.hook.offset
+# A time that no timeout reaches: neither expiry nor a new flow ends a reservation.
+_FOR_EVER = 1 << 62
+_VALUES = {
+    protocol: bytes(
+        Conntrack(
+            last_seen=_FOR_EVER,
+            direction=Direction.LB_DIR_REPLY,
+            hook=Hook.LB_HOOK_RESERVED,
+            state=state,
+        )
+    )
+    for protocol, state in (
+        (Protocol.TCP, CtState.LB_CT_ESTABLISHED),
+        (Protocol.SCTP, CtState.LB_CT_ESTABLISHED),
+        (Protocol.UDP, 0),
+    )
+}
+
+
+class Reservations:
+    """Those in one set of maps."""
+
+    def __init__(
+        self,
+        maps: MapSet,
+        *,
+        connections: Callable[[], Iterator[Sequence[Reply]]] = replies,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`connections`: OSError if they are not all. `clock`: seconds."""
+        self._opening = maps["lb_ct_short"]
+        # Where flows are that have been answered, but those of UDP.
+        self._established = maps["lb_conntrack"]
+        self._connections = connections
+        self._clock = clock
+        self._pass: Iterator[None] | None = None
+        self._due: float | None = None
+        self._failure = ""
+        self._left_out = 0
+
+    def renew(self, addresses: Container[Address]) -> None:
+        """Look at all connections of these addresses of the node at once. MapError."""
+        for _ in self._look(addresses):
+            pass
+
+    def step(self, addresses: Container[Address]) -> bool:
+        """Look at some if it is time to; whether there are more to look at. MapError."""
+        if self._pass is None and (self._due is None or self._clock() < self._due):
+            return False
+        current, self._pass = self._pass or self._look(addresses), None
+        for _ in current:
+            self._pass = current
+            return True
+        return False
+
+    def _look(self, addresses: Container[Address]) -> Iterator[None]:
+        self._due = self._clock() + PERIOD_SECONDS
+        udp, others = _Table(self._opening), _Table(self._established)
+        tables = {Protocol.UDP: udp, Protocol.TCP: others, Protocol.SCTP: others}
+        for table in (udp, others):
+            yield from table.read()
+        try:
+            yield from self._keep_living(tables, addresses)
+        except OSError as error:
+            self._note_failure(error.strerror or str(error))
+            return
+        self._note_failure("")
+        udp.forget_others()
+        others.forget_others()
+        if not udp.kept and not others.kept:
+            self._due = None
+        self._note_made((udp, others))
+
+    def _keep_living(
+        self, tables: Mapping[Protocol, "_Table"], addresses: Container[Address]
+    ) -> Iterator[None]:
+        ports = own_ports()
+        seen = 0
+        for some in self._connections():
+            for protocol, key in _in_the_way(some, addresses, ports):
+                tables[protocol].keep(key, _VALUES[protocol], self._opening)
+            seen += len(some)
+            if seen >= _STEP:
+                seen = 0
+                yield
+
+    def _note_failure(self, failure: str) -> None:
+        if failure and failure != self._failure:
+            _log.warning(
+                "cannot see which source ports other NAT uses, some may be used twice: %s", failure
+            )
+        self._failure = failure
+
+    def _note_made(self, tables: Collection["_Table"]) -> None:
+        added, left_out = sum(each.added for each in tables), sum(each.left_out for each in tables)
+        if added:
+            _log.info("source ports of other NAT reserved", extra=fields(connections=added))
+        if left_out and not self._left_out:
+            _log.warning(
+                "no room to reserve all source ports of other NAT, some may be used twice",
+                extra=fields(left_out=left_out),
+            )
+        self._left_out = left_out
+
+
+class _Table:
+    """One table while connections are looked at."""
+
+    def __init__(self, entries: BpfMap) -> None:
+        self._entries = entries
+        # For half of the table: flows come first.
+        self._room = entries.max_entries // 2
+        self._before: set[bytes] = set()
+        self.kept: set[bytes] = set()
+        self.added = 0
+        self.left_out = 0
+
+    def read(self) -> Iterator[None]:
+        """Learn what there is."""
+        for chunk in self._entries.chunks(_CHUNK):
+            self._room -= chunk.size
+            self._before.update(_reserved(chunk, self._entries.value_size))
+            yield
+
+    def keep(self, key: bytes, value: bytes, opening: BpfMap) -> None:
+        """Reserve a tuple, or leave it reserved, unless a flow of ours has it or room is short."""
+        if key in self._before:
+            self.kept.add(key)
+        elif key in self.kept or opening.lookup(key) is not None:
+            return
+        elif self._room <= 0:
+            self.left_out += 1
+        elif _insert(self._entries, key, value):
+            self._room -= 1
+            self.added += 1
+            self.kept.add(key)
+
+    def forget_others(self) -> None:
+        """End the reservations that were not kept."""
+        self._entries.delete_batch(list(self._before - self.kept))
+
+
+def _in_the_way(
+    some: Sequence[Reply], addresses: Container[Address], ports: Sequence[Ports]
+) -> Iterator[tuple[Protocol, bytes]]:
+    """The keys of those that arrive where replies to what we masquerade may arrive."""
+    for each in some:
+        if each.destination in addresses and any(a <= each.port <= b for a, b in ports):
+            source, destination = (each.source, each.source_port), (each.destination, each.port)
+            protocol = Protocol(each.protocol)
+            yield protocol, flow_key(source, destination, protocol)
+
+
+def _reserved(chunk: Chunk, value_size: int) -> Iterator[bytes]:
+    """The keys of the reservations; there are few."""
+    hooks = chunk.values[_HOOK::value_size]
+    at = hooks.find(Hook.LB_HOOK_RESERVED)
+    while at >= 0:
+        yield chunk.keys[at * KEY_SIZE : (at + 1) * KEY_SIZE]
+        at = hooks.find(Hook.LB_HOOK_RESERVED, at + 1)
+
+
+def _insert(entries: BpfMap, key: bytes, value: bytes) -> bool:
+    """Whether it is there now; False if a flow has it or the table is full."""
+    try:
+        entries.update(key, value, exist=Exist.NO)
+    except MapError as error:
+        if error.errno not in (EEXIST, E2BIG):
+            raise
+        return False
+    return True

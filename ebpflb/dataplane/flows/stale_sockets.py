@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connected UDP sockets whose backend has stopped serving, and the end of them.
+
+The kernel chose the backend of such a socket once, at connect(), and never looks again. Ended, it
+tells its process, which connects anew and gets a live one. lb_sockets knows which sockets the hooks
+have translated, and to what; sockets that went there by themselves are left alone, and TCP always.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from struct import Struct
+from sys import byteorder
+from typing import NamedTuple
+
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.namespaces import visit_others
+from ebpflb.dataplane.kernel.sock_diag import SockDiag
+from ebpflb.dataplane.layout.enums import Direction
+from ebpflb.dataplane.layout.picked import picked
+from ebpflb.dataplane.layout.records import SERVING, USABLE, BackendRecord
+from ebpflb.dataplane.layout.structs import Socket
+from ebpflb.errors import ProbeError
+from ebpflb.model.address import Address, Family, Protocol, family_of
+
+# struct lb_socket_key: cookie, peer, port, protocol, direction.
+_KEY = Struct("!8s16sHBB4x")
+_VALUE = picked(Socket, backend="I", generation="I")
+
+
+class Ended(NamedTuple):
+    """How many sockets were ended, and whether there may be more in a moment."""
+
+    sockets: Mapping[Family, int]
+    pending: bool
+
+
+class _Peer(NamedTuple):
+    """Where a socket is connected to."""
+
+    cookie: int
+    address: Address
+    port: int
+
+
+class StaleSockets:
+    """Ends those of this namespace and of all others that have a name or a process.
+
+    A record outlives its socket, or is there a moment before its socket is connected. So each one
+    is looked for by two passes, and then never again.
+    """
+
+    def __init__(
+        self,
+        maps: MapSet,
+        *,
+        diag: Callable[[], SockDiag] = SockDiag,
+        visit: Callable[[Callable[[], bool]], None] = visit_others,
+    ) -> None:
+        """`diag` and `visit` are for tests."""
+        self._maps = maps
+        self._diag = diag
+        self._visit = visit
+        self._seen: set[bytes] = set()
+        self._settled: set[bytes] = set()
+
+    def end(self) -> Ended:
+        """One pass. MapError, or ProbeError where a namespace could not be looked into."""
+        stale = dict(self._stale())
+        wanted = {peer for record, peer in stale.items() if record not in self._settled}
+        ended: Counter[Family] = Counter()
+        try:
+            self._end_in_all(wanted, ended)
+        except OSError as error:
+            raise ProbeError(
+                f"cannot end UDP sockets of backends that are gone: {error}"
+            ) from error
+        self._settled = (self._settled | self._seen) & stale.keys()
+        self._seen = set(stale)
+        return Ended(ended, bool(stale.keys() - self._settled))
+
+    def _stale(self) -> Iterator[tuple[bytes, _Peer]]:
+        """The records of UDP sockets whose backend serves no more."""
+        serves: dict[tuple[int, int], bool] = {}
+        for key, value in self._maps["lb_sockets"].items():
+            cookie, address, port, protocol, direction = _KEY.unpack(key)
+            if protocol != Protocol.UDP or direction != Direction.LB_DIR_REPLY:
+                continue
+            backend = _VALUE.unpack(value)
+            if backend not in serves:
+                serves[backend] = self._serves(*backend)
+            if not serves[backend]:
+                peer = _Peer(int.from_bytes(cookie, byteorder), Address(address), port)
+                yield key + value, peer
+
+    def _serves(self, index: int, generation: int) -> bool:
+        value = self._maps["lb_backends"].lookup(index.to_bytes(4, byteorder))
+        if value is None:
+            return False
+        record = BackendRecord.unpack(value)
+        return record.generation == generation and bool(record.flags & (USABLE | SERVING))
+
+    def _end_in_all(self, wanted: set[_Peer], ended: Counter[Family]) -> None:
+        """Here first, then wherever those may be that were not here."""
+
+        def end_here() -> bool:
+            with self._diag() as diag:
+                found = _end(diag, wanted)
+            wanted.difference_update(found)
+            ended.update(family_of(peer.address) for peer in found)
+            return not wanted
+
+        if wanted and not end_here():
+            self._visit(end_here)
+
+
+def _end(diag: SockDiag, wanted: Collection[_Peer]) -> list[_Peer]:
+    """End the sockets of the namespace that are wanted; those that were there."""
+    found = []
+    for each in diag.connected():
+        peer = _Peer(each.cookie, each.peer, each.port)
+        if peer in wanted and diag.destroy(each):
+            found.append(peer)
+    return found

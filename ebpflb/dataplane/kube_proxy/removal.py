@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Removing what kube-proxy has left in the kernel of this node: iptables, nftables, ipvs.
+
+Connections that are established through kube-proxy's NAT go on: their translation is in the
+kernel's connection tracking. The kernel applies it only while rules need it, so a chain of ours
+without any effect stays (KEEPER in iptables, KEEPER_TABLE in nftables). Connections through ipvs
+end. Nothing that others wrote is changed.
+"""
+
+from dataclasses import dataclass
+
+from ebpflb.dataplane.kube_proxy import iptables as iptables
+from ebpflb.dataplane.kube_proxy import ipvs as ipvs
+from ebpflb.dataplane.kube_proxy import nftables as nft
+from ebpflb.dataplane.kube_proxy.chains import Removal
+from ebpflb.dataplane.kube_proxy.tools import find
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRules:
+    """Chains and jump rules of one table; `tool` is iptables-nft, ip6tables-legacy and so on."""
+
+    tool: str
+    table: str
+    chains: tuple[str, ...]
+    jumps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was removed, or what would be.
+
+    `kept`: chains of kube-proxy's that others use. `unseen`: what could not be looked at, and why.
+    `warnings`: what may no longer work.
+    """
+
+    iptables: tuple[RemovedRules, ...] = ()
+    nftables: tuple[str, ...] = ()
+    virtual_services: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    ip_sets: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """One line for each thing, without "removed" before it."""
+        lines = [
+            f"{rules.tool} table {rules.table}: {len(rules.chains)} chains, "
+            f"{len(rules.jumps)} jumps to them"
+            for rules in self.iptables
+        ]
+        lines += [f"nftables table {table}" for table in self.nftables]
+        lines += [f"ipvs virtual service {service}" for service in self.virtual_services]
+        lines += [f"device {device}" for device in self.devices]
+        return [*lines, *(f"IP set {name}" for name in self.ip_sets)]
+
+
+def remove_kube_proxy(dry_run: bool) -> Removed:
+    """Remove kube-proxy's state from the network namespace of the calling thread.
+
+    Needs root. Everything is looked at first; ProbeError names a tool that is missing and needed,
+    EbpflbError one that failed. What was removed before a failure stays removed: call it again.
+    Each table of iptables, and all of nftables, is changed at once. `dry_run` changes nothing.
+    """
+    found, missing = iptables.look()
+    program = find("nft")
+    families = nft.kube_proxy_families(program) if program else []
+    of_ipvs, not_installed = ipvs.look()
+    if not dry_run:
+        for each in found:
+            for what in each.removals:
+                iptables.remove(each.tool, what)
+        if program and families:
+            nft.remove_tables(program, families)
+        ipvs.remove(of_ipvs)
+    missing += ([] if program else ["nft"]) + not_installed
+    return Removed(
+        iptables=tuple(_rules(each.tool.name, what) for each in found for what in each.removals),
+        nftables=tuple(f"{family} kube-proxy" for family in families),
+        virtual_services=tuple(map(str, of_ipvs.services)),
+        devices=(of_ipvs.device,) if of_ipvs.device else (),
+        ip_sets=of_ipvs.sets,
+        kept=tuple(line for each in found for line in _kept(each)),
+        unseen=(*(f"{name} is not installed" for name in missing), *_unreadable(found)),
+        warnings=tuple(line for each in found for line in _warnings(each)),
+    )
+
+
+def _rules(tool: str, what: Removal) -> RemovedRules:
+    return RemovedRules(tool, what.table, what.chains, what.jumps)
+
+
+def _kept(found: iptables.Found) -> list[str]:
+    return [
+        f"{found.tool.name} table {what.table}: {chain}, which {user} jumps to"
+        for what in found.removals
+        for chain, user in what.kept.items()
+    ]
+
+
+def _warnings(found: iptables.Found) -> list[str]:
+    return [
+        f"{found.tool.name}: the policy of FORWARD is DROP, and kube-proxy's KUBE-FORWARD accepted "
+        "Service traffic: a rule of another (the CNI) must accept what is forwarded to pods"
+        for what in found.removals
+        if what.drops_forwarded
+    ]
+
+
+def _unreadable(found: list[iptables.Found]) -> list[str]:
+    return [
+        f"{each.tool.name} cannot read the table {table}, which nft has changed"
+        for each in found
+        for table in each.unreadable
+    ]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clang made of a text: maps and programs that any process can load, without bcc."""
+
+import ctypes
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ebpflb.dataplane.kernel import libbpf
+
+_INSTRUCTION_SIZE = 8
+_LOAD_WIDE = 0x18
+_VALUE = struct.Struct("=i")
+_VALUE_AT = 4  # behind the operation, the registers and the offset
+_SHAPE = ("type", "key_size", "leaf_size", "max_entries", "flags")
+
+
+class Map(NamedTuple):
+    """A map as bpf(2) takes it, of sizes in bytes, a per-CPU value's for one CPU.
+
+    `pinned`: its name is a file in the directory of pins.
+    """
+
+    name: str
+    pinned: bool
+    kind: int
+    key_size: int
+    value_size: int
+    max_entries: int
+    flags: int
+
+
+class Bytecode(NamedTuple):
+    """What a text became. Where a program names a map, the number is an index into `maps`."""
+
+    maps: Sequence[Map]
+    programs: Mapping[str, bytes]
+
+
+def taken_apart(module: Any, library: Any, pins: Path) -> Bytecode:
+    """What is in a module of bcc, whose maps are pinned in `pins`; `library` is bcc's libbcc.
+
+    The shapes of maps are those of the text, whatever was pinned before. LookupError for
+    instructions that name anything but maps of the module.
+    """
+    maps: list[Map] = []
+    numbers: dict[int, int] = {}
+    for descriptor, made in _tables(module, library, pins):
+        numbers[descriptor] = len(maps)
+        maps.append(made)
+    count = library.bpf_num_functions(module.module)
+    names = [library.bpf_function_name(module.module, number) for number in range(count)]
+    programs = {name.decode(): renumbered(module.dump_func(name), numbers) for name in names}
+    return Bytecode(maps, programs)
+
+
+def renumbered(code: bytes, numbers: Mapping[int, int] | Sequence[int]) -> bytes:
+    """The instructions, each map that they name under its other number; LookupError without one."""
+    changed = bytearray(code)
+    for at in range(0, len(code), _INSTRUCTION_SIZE):
+        is_plain_number = code[at + 1] >> 4 == 0
+        if code[at] == _LOAD_WIDE and not is_plain_number:
+            (number,) = _VALUE.unpack_from(code, at + _VALUE_AT)
+            _VALUE.pack_into(changed, at + _VALUE_AT, numbers[number])
+    return bytes(changed)
+
+
+def packed(bytecode: Bytecode) -> bytes:
+    """For `unpacked`."""
+    sizes = {name: len(code) for name, code in bytecode.programs.items()}
+    head = json.dumps([bytecode.maps, sizes]).encode()
+    return zlib.compress(head + b"\n" + b"".join(bytecode.programs.values()))
+
+
+def unpacked(content: bytes) -> Bytecode:
+    """What `packed` was given."""
+    head, _, code = zlib.decompress(content).partition(b"\n")
+    maps, sizes = json.loads(head)
+    programs, at = {}, 0
+    for name, size in sizes.items():
+        programs[name] = code[at : at + size]
+        at += size
+    return Bytecode([Map(*each) for each in maps], programs)
+
+
+def _tables(module: Any, library: Any, pins: Path) -> Iterator[tuple[int, Map]]:
+    """Each map with its descriptor. bcc's Python declares few of the functions that tell them."""
+
+    def ask(name: str, *number: int, result: Any = ctypes.c_int) -> Any:
+        function = library[name]
+        function.restype = result
+        return function(ctypes.c_void_p(module.module), *map(ctypes.c_size_t, number))
+
+    for number in range(ask("bpf_num_tables", result=ctypes.c_size_t)):
+        name = ask("bpf_table_name", number, result=ctypes.c_char_p).decode()
+        descriptor = ask("bpf_table_fd_id", number)
+        shape = [ask(f"bpf_table_{fact}_id", number, result=ctypes.c_size_t) for fact in _SHAPE]
+        yield descriptor, Map(name, _is_pinned(descriptor, pins / name), *shape)
+
+
+def _is_pinned(descriptor: int, path: Path) -> bool:
+    if not path.exists():
+        return False
+    there = libbpf.obj_get(path)
+    try:
+        return bool(libbpf.map_info(there).id == libbpf.map_info(descriptor).id)
+    finally:
+        os.close(there)

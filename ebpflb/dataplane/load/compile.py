@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short-lived child that compiles with bcc, loads and pins, and the call that starts it.
+
+Compiling pulls LLVM (about 120 MB) into the process, so the agent never does it itself.
+bcc makes every map where the C text says (LB_PIN_MAPS), and takes what is pinned there already.
+What was compiled before is loaded without bcc, in the same way (compile_cache.py). Whatever goes
+wrong with that, bcc then does it all again, and says what it always says.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.programs import PROGRAMS
+from ebpflb.dataplane.load import compile_cache
+from ebpflb.dataplane.load.bytecode import taken_apart
+from ebpflb.dataplane.load.bytecode_load import load_and_pin
+from ebpflb.dataplane.load.source_text import bpf_directory
+from ebpflb.errors import CompileError, LoadError, ProbeError
+
+STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
+
+_NO_BCC, _NOT_COMPILED, _NOT_LOADED = 3, 4, 5
+_TIMEOUT_SECONDS = 600  # an emulated machine needs minutes
+_LOG_LINES = 25
+_PINS = "LB_PIN_MAPS"
+
+
+class _Request(NamedTuple):
+    """What the child is told. `pins`: where pinned maps go, empty if the text alone knows."""
+
+    text: str
+    cflags: Sequence[str]
+    pins: str
+    programs: str
+    names: Sequence[str]
+    cache: str
+
+
+class _Module(Protocol):
+    def load_func(
+        self, name: bytes, prog_type: int, device: None, attach_type: int
+    ) -> "_Function": ...
+
+
+class _Function(Protocol):
+    fd: int
+
+
+def compile_and_pin(
+    text: str,
+    defines: Mapping[str, str],
+    programs: Path,
+    *,
+    names: Iterable[str] = PROGRAMS,
+    flags: Iterable[str] = (),
+    cache: Path = compile_cache.DIRECTORY,
+) -> None:
+    """Compile `text`, load the programs `names` and pin them as `programs`/NAME.
+
+    `cache`: where what was compiled is found again.
+    Raises ProbeError without bcc, CompileError with clang's text, LoadError with the end of the
+    verifier's log. Maps and programs pinned before a failure stay; the caller removes them.
+    """
+    others = {name: value for name, value in defines.items() if name != _PINS}
+    request = _Request(
+        text,
+        [*(f"-D{name}={value}" for name, value in others.items()), *flags],
+        defines.get(_PINS, "").strip('"'),
+        str(programs),
+        list(names),
+        str(cache),
+    )
+    child = subprocess.run(
+        [sys.executable, "-m", "ebpflb.dataplane.load.compile"],
+        input=json.dumps(request._asdict()),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "BCC_KERNEL_SOURCE": str(bpf_directory() / "uapi")},
+        timeout=_TIMEOUT_SECONDS,
+        check=False,
+        start_new_session=True,
+    )
+    if child.returncode:
+        _raise(child.returncode, child.stderr)
+
+
+def _raise(code: int, output: str) -> None:
+    lines = [line for line in output.splitlines() if line.strip()]
+    if code == _NO_BCC:
+        raise ProbeError(
+            "bcc for Python is missing: install the distribution's package (Debian: "
+            "python3-bpfcc; the package called bcc on PyPI is something else)"
+        )
+    if code == _NOT_COMPILED:
+        raise CompileError("\n".join(["the C programs do not compile:", *lines[:_LOG_LINES]]))
+    raise LoadError("\n".join(["the kernel rejects a program:", *lines[-_LOG_LINES:]]))
+
+
+def _main() -> int:
+    request = _Request(**json.load(sys.stdin))
+    key = compile_cache.key(request.text, request.cflags) if request.pins else None
+    if key and _from_cache(request, key):
+        return 0
+    return _from_bcc(request, key)
+
+
+def _from_cache(request: _Request, key: str) -> bool:
+    try:
+        bytecode = compile_cache.find(Path(request.cache), key)
+        if bytecode is None:
+            return False
+        load_and_pin(bytecode, Path(request.pins), Path(request.programs), request.names)
+    except Exception:  # noqa: BLE001  whatever it is, bcc meets it too, or gets by
+        return False
+    return True
+
+
+def _from_bcc(request: _Request, key: str | None) -> int:
+    try:
+        from bcc import BPF
+    except ImportError:
+        return _NO_BCC
+    pins = [f'-D{_PINS}="{request.pins}"'] if request.pins else []
+    try:
+        module = BPF(text=request.text, cflags=[*request.cflags, *pins])
+    except Exception:  # noqa: BLE001  bcc raises nothing narrower
+        return _NOT_COMPILED
+    try:
+        for name in request.names:
+            _load_and_pin(module, name, Path(request.programs))
+    except Exception as error:  # noqa: BLE001  bcc raises nothing narrower
+        print(error, file=sys.stderr)
+        return _NOT_LOADED
+    if key:
+        _keep(request, key, module)
+    return 0
+
+
+def _keep(request: _Request, key: str, module: Any) -> None:
+    from bcc.libbcc import lib
+
+    with suppress(Exception):  # all is loaded
+        bytecode = taken_apart(module, lib, Path(request.pins))
+        compile_cache.keep(Path(request.cache), key, bytecode)
+
+
+def _load_and_pin(module: Any, name: str, directory: Path) -> None:
+    program = PROGRAMS[name]
+    attach_type = -1 if program.attach_type is None else program.attach_type
+    loaded: _Module = module
+    function = loaded.load_func(name.encode(), program.type, None, attach_type)
+    libbpf.obj_pin(function.fd, directory / name)
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

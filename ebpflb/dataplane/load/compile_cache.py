@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clang made, kept in files, so that it need not make the same again.
+
+A file is named by all that could change what clang makes of a text. What others may have written is
+never loaded: directory and file are looked at by descriptor and belong to this user alone, so it
+does not matter who may write above them. There are no locks: files appear whole, by rename.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from errno import EPERM
+from pathlib import Path
+
+from ebpflb.dataplane.load.bytecode import Bytecode, packed, unpacked
+from ebpflb.dataplane.load.source_text import bpf_directory
+
+DIRECTORY = Path("/var/cache/ebpflb")
+FILES = 128  # of the agent's programs each takes 100 kB
+
+_FORMAT = b"ebpflb bytecode 1\n"
+_OTHERS_MAY_WRITE = 0o022
+
+
+def key(text: str, cflags: Sequence[str]) -> str | None:
+    """The name for what a text becomes; `cflags` without the place of the pins.
+
+    None where the version of bcc is not known.
+    """
+    version = _bcc_version()
+    if version is None:
+        return None
+    parts = [_FORMAT.decode(), version, platform.machine(), _headers(), text, *cflags]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def find(directory: Path, name: str) -> Bytecode | None:
+    """What was kept under that name, if it is whole and nobody else can have written it."""
+    try:
+        with _opened(directory) as folder:
+            content = _read(folder, name)
+            with suppress(OSError):
+                os.utime(name, dir_fd=folder)
+    except OSError:
+        return None
+    head, checksum, kept = _parts(content)
+    if head != _FORMAT or checksum != hashlib.sha256(kept).digest():
+        return None
+    return unpacked(kept)
+
+
+def keep(directory: Path, name: str, bytecode: Bytecode) -> None:
+    """Keep it under that name, and the others that were used last: FILES in all.
+
+    Where the directory cannot be used, nothing happens.
+    """
+    kept = packed(bytecode)
+    content = _FORMAT + hashlib.sha256(kept).digest() + kept
+    with suppress(OSError):
+        with suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        with _opened(directory) as folder:
+            _write(folder, name, content)
+            _remove_oldest(folder)
+
+
+def remove(directory: Path) -> bool:
+    """Remove all that was kept, with the directory; False when it is not there, or not ours."""
+    try:
+        with _opened(directory) as folder:
+            for name in os.listdir(folder):
+                os.unlink(name, dir_fd=folder)
+        directory.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def _bcc_version() -> str | None:
+    """Found without an import of bcc, which would load LLVM."""
+    found = importlib.util.find_spec("bcc")
+    if found is None or found.origin is None:
+        return None
+    try:
+        return Path(found.origin).with_name("version.py").read_text()
+    except OSError:
+        return None
+
+
+def _headers() -> str:
+    """The kernel headers that a text includes are not in it."""
+    digest = hashlib.sha256()
+    for path in sorted((bpf_directory() / "uapi").rglob("*.h")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    """A descriptor of the directory. PermissionError where others may write."""
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _refuse_others(folder)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _refuse_others(descriptor: int) -> None:
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_MAY_WRITE:
+        raise PermissionError(EPERM, "others may write there")
+
+
+def _read(folder: int, name: str) -> bytes:
+    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), "rb") as file:
+        _refuse_others(file.fileno())
+        return file.read()
+
+
+def _parts(content: bytes) -> tuple[bytes, bytes, bytes]:
+    head, rest = content[: len(_FORMAT)], content[len(_FORMAT) :]
+    size = hashlib.sha256().digest_size
+    return head, rest[:size], rest[size:]
+
+
+def _write(folder: int, name: str, content: bytes) -> None:
+    building = f"{name}.{secrets.token_hex(4)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        with open(os.open(building, flags, 0o600, dir_fd=folder), "wb") as file:
+            file.write(content)
+        os.rename(building, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        os.unlink(building, dir_fd=folder)
+        raise
+
+
+def _remove_oldest(folder: int) -> None:
+    """Also what was begun and never ended: it gets no younger."""
+    used = {name: os.stat(name, dir_fd=folder).st_mtime for name in os.listdir(folder)}
+    for name in sorted(used, key=lambda each: used[each], reverse=True)[FILES:]:
+        os.unlink(name, dir_fd=folder)

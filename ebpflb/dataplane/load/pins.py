@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where everything lies on bpffs, and who may write there.
+
+    <root>/<layout>-<number>/maps/NAME    one generation: the maps and the programs that use them
+    <root>/<layout>-<number>/progs/NAME
+    <root>/<layout>-<number>/complete     an empty directory: everything is there
+    <root>/links/NAME                     the attached hooks, whatever generation they run
+
+A new layout, other C programs or larger maps mean a new generation beside the old one; the links
+are then moved to it one by one. Numbers grow and are never used twice, whatever the layout. A
+generation without `complete` is what an interrupted start left behind.
+
+The separator is no dot: bpffs keeps names with dots for itself (EPERM).
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from ebpflb.dataplane.kernel import libc
+from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
+from ebpflb.errors import PinError
+
+BPFFS = Path("/sys/fs/bpf")
+LINKS = "links"
+
+_COMPLETE = "complete"
+_GENERATION = re.compile(r"([0-9]+)-([0-9]+)")
+_MOUNT_SOURCE = "ebpflb"
+
+
+class Generation(NamedTuple):
+    """One set of maps and programs that belong together."""
+
+    number: int
+    layout: int
+    directory: Path
+
+    @property
+    def maps(self) -> Path:
+        """Where its maps are pinned."""
+        return self.directory / "maps"
+
+    @property
+    def progs(self) -> Path:
+        """Where its programs are pinned."""
+        return self.directory / "progs"
+
+    @property
+    def is_complete(self) -> bool:
+        """False for what an interrupted start left behind."""
+        return (self.directory / _COMPLETE).is_dir()
+
+
+class Pins:
+    """The pins of one node. Held from construction to `close()`: nobody else may write them.
+
+    Construction makes sure that a bpffs is there: where `root` is on none, one is mounted at
+    /sys/fs/bpf if `root` lies below it, else at `root` itself. A bpffs mounted from inside a
+    container goes with the container unless the mount propagates to the host.
+    Every method raises PinError; its text says which path, why, and what to do.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Mount, make the directories and lock them."""
+        self.root = root
+        self.links = root / LINKS
+        with _explained(root):
+            _ensure_bpffs(root)
+            self.links.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock; a second call does nothing. The pins stay."""
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def current(self) -> Generation | None:
+        """The newest complete generation, which may be of an older layout; None on a fresh node.
+
+        Refuses pins whose layout is newer than this program's.
+        """
+        generation = newest_generation(self.root)
+        if generation and generation.layout > LAYOUT_VERSION:
+            raise PinError(
+                f"{generation.directory}: made by a newer version (map layout {generation.layout}, "
+                f"this one knows {LAYOUT_VERSION}): run the newer version, or `ebpflb cleanup` "
+                "first, which drops all flows"
+            )
+        return generation
+
+    def create(self) -> Generation:
+        """Directories for a new generation; it is nobody's current one before `commit()`."""
+        number = 1 + max((found.number for found in generations(self.root)), default=0)
+        directory = self.root / f"{LAYOUT_VERSION}-{number}"
+        generation = Generation(number, LAYOUT_VERSION, directory)
+        with _explained(directory):
+            generation.maps.mkdir(parents=True)
+            generation.progs.mkdir()
+        return generation
+
+    def commit(self, generation: Generation) -> None:
+        """From here on a restart begins with this generation."""
+        with _explained(generation.directory):
+            (generation.directory / _COMPLETE).mkdir(exist_ok=True)
+
+    def remove_others(self, keep: Generation) -> None:
+        """Remove every other generation, complete or not. What is attached goes on running."""
+        for generation in generations(self.root):
+            if generation.directory != keep.directory:
+                self.remove(generation)
+
+    def remove_unfinished(self, keep: Generation) -> None:
+        """Remove what interrupted starts left behind, but not `keep`."""
+        for generation in generations(self.root):
+            if not generation.is_complete and generation.directory != keep.directory:
+                self.remove(generation)
+
+    def remove(self, generation: Generation) -> None:
+        """Remove one generation. What is attached goes on running."""
+        with _explained(generation.directory):
+            _remove_generation(generation)
+
+    def remove_all(self) -> None:
+        """Remove the links and all generations, of other layouts too, then `root`, and the lock.
+
+        A link is detached when its pin goes. Files of others stay, and with them `root`. A bpffs
+        that this program mounted at `root` is unmounted.
+        """
+        with _explained(self.root):
+            shutil.rmtree(self.links)
+            for generation in generations(self.root):
+                _remove_generation(generation)
+            self.close()
+            _remove_root(self.root)
+
+
+def newest_generation(root: Path) -> Generation | None:
+    """The newest complete generation of any layout, without a lock: for those who only read."""
+    complete = [generation for generation in generations(root) if generation.is_complete]
+    return max(complete, default=None)
+
+
+def remove_pins(root: Path) -> bool:
+    """Remove everything that an agent pinned at `root`; False when there was nothing.
+
+    PinError while an agent holds the pins.
+    """
+    if not root.is_dir() or libc.filesystem_type(root) != libc.BPF_FS_MAGIC:
+        return False
+    Pins(root).remove_all()
+    return True
+
+
+def generations(root: Path) -> Iterator[Generation]:
+    """Every generation below `root`, complete or not, of any layout."""
+    with _explained(root):
+        names = sorted(os.listdir(root)) if root.is_dir() else []
+    for name in names:
+        if match := _GENERATION.fullmatch(name):
+            layout, number = map(int, match.groups())
+            yield Generation(number, layout, root / name)
+
+
+def _remove_generation(generation: Generation) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (generation.directory / _COMPLETE).rmdir()
+    shutil.rmtree(generation.directory)
+
+
+def _remove_root(root: Path) -> None:
+    if _is_own_mount(root):
+        libc.unmount(root)
+    if not root.is_mount() and not any(root.iterdir()):
+        root.rmdir()
+
+
+def _is_own_mount(root: Path) -> bool:
+    line = f"{_MOUNT_SOURCE} {root.resolve()} bpf "
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    return root != BPFFS and any(mount.startswith(line) for mount in mounts)
+
+
+def _ensure_bpffs(root: Path) -> None:
+    nearest = next(path for path in (root, *root.parents) if path.exists())
+    if libc.filesystem_type(nearest) == libc.BPF_FS_MAGIC:
+        return
+    place = BPFFS if root.is_relative_to(BPFFS) else root
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        libc.mount_bpffs(place, _MOUNT_SOURCE)
+    except OSError as error:
+        raise PinError(
+            f"{root}: no bpffs there, and mounting one failed ({error.strerror}): "
+            f"run `mount -t bpf bpf {place}` as root"
+        ) from error
+
+
+def _lock(root: Path) -> int:
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise PinError(
+            f"{root}: another agent uses these pins: stop it, or give this one another --bpffs-root"
+        ) from error
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PinError(f"{error.filename or path}: {error.strerror}") from error

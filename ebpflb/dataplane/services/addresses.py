@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The addresses that packets are looked up by: VIPs and the node's own, in lb_addrs.
+
+An address has the flags of all that use it. One that nobody uses any more keeps its entry, without
+flags, because flows may still name it; `forget()` takes it away.
+
+Programs find an address by its place in lb_dest_filter, without a lookup in a hash. Of several with
+one place that is the one with the highest flags: a node's, because the port of a VIP is found
+without them. An index is named there only while lb_addrs has it as well, and so is never read while
+it is given to another address.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from sys import byteorder
+
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.enums import AddrFlag, FrontendType
+from ebpflb.dataplane.layout.records import AddrRecord, DescRecord
+from ebpflb.dataplane.services.dest_filter import DestFilter
+from ebpflb.dataplane.services.mirror import Mirror
+from ebpflb.dataplane.services.slots import Indices, NoRoomError
+from ebpflb.model.address import Address
+
+# Plain numbers: an IntFlag costs ten times as much to combine.
+_CLUSTER_IP = int(AddrFlag.LB_ADDR_CLUSTER_IP)
+_EXTERNAL = int(AddrFlag.LB_ADDR_EXTERNAL)
+_NODE_FLAGS = int(AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT)
+
+# What a frontend of a type makes its address; a NodePort has none of its own.
+_VIP_FLAGS: Mapping[int, int] = {
+    FrontendType.LB_CLUSTER_IP: _CLUSTER_IP,
+    FrontendType.LB_EXTERNAL_IP: _EXTERNAL,
+    FrontendType.LB_LOAD_BALANCER: _EXTERNAL,
+}
+
+
+class Addresses:
+    """lb_addrs, lb_addr_flags and lb_dest_filter. Changes are gathered; `write()` writes them."""
+
+    def __init__(self, maps: MapSet) -> None:
+        self._map = maps["lb_addrs"]
+        self._states = Mirror(maps["lb_addr_flags"])
+        self._filter = DestFilter(maps["lb_dest_filter"])
+        size = min(self._map.max_entries, self._states.size)
+        self.indices = Indices(size)
+        self._index: dict[Address, int] = {}
+        self._unwritten: dict[Address, None] = {}
+        self._users: Counter[tuple[Address, int]] = Counter()
+        self._node: dict[Address, int] = {}
+        self._touched: set[Address] = set()
+
+    def load(self) -> None:
+        """Read the maps. Then come `use()` for every frontend, and `loaded()`."""
+        self._states.load()
+        self._filter.load()
+        self._index = {
+            Address(key): int.from_bytes(value, byteorder) for key, value in self._map.items()
+        }
+        self.indices.restore(self._index.values())
+        words = {address: self._flags_at(index) for address, index in self._index.items()}
+        self._node = {
+            address: word & _NODE_FLAGS for address, word in words.items() if word & _NODE_FLAGS
+        }
+        self._unwritten.clear()
+        self._users.clear()
+
+    def loaded(self) -> None:
+        """Leave what an interrupted sync, or another version, left wrong to the end of a change.
+
+        Only then all frontends of an address are there, or gone.
+        """
+        self._touched = {address for address in self._index if not self._is_written(address)}
+
+    def _is_written(self, address: Address) -> bool:
+        wanted = self._wanted(address)
+        if self._states[self._index[address]] != AddrRecord(wanted, address).pack():
+            return False
+        has_place = not wanted or self._filter.named(address) is not None
+        return has_place and self._filter.has_address(address, wanted)
+
+    def _flags_at(self, index: int) -> int:
+        return AddrRecord.unpack(self._states[index]).flags
+
+    def reserve(self, address: Address, kind: int) -> bool:
+        """Find room for the address of a frontend of type `kind`: is it new? NoRoomError."""
+        return kind in _VIP_FLAGS and self._reserve(address)
+
+    def _reserve(self, address: Address) -> bool:
+        if address in self._index:
+            return False
+        self._index[address] = self.indices.take()
+        self._unwritten[address] = None
+        return True
+
+    def release(self, address: Address) -> None:
+        """Undo a `reserve()` that returned True."""
+        self.indices.give(self._index.pop(address))
+        del self._unwritten[address]
+
+    def use(self, desc: DescRecord) -> None:
+        """This frontend is there; its address has an index, unless it is a NodePort."""
+        if desc.type == FrontendType.LB_NODE_PORT:
+            self._filter.add_node_port(desc.port)
+        self._count(desc.address, desc.type, 1)
+
+    def leave(self, desc: DescRecord) -> None:
+        """This frontend is gone."""
+        self._count(desc.address, desc.type, -1)
+
+    def _count(self, address: Address, kind: int, step: int) -> None:
+        if flag := _VIP_FLAGS.get(kind):
+            self._users[address, flag] += step
+            if not self._users[address, flag]:
+                del self._users[address, flag]
+            self._touched.add(address)
+
+    def set_node(self, wanted: Mapping[Address, AddrFlag]) -> list[Address]:
+        """Replace the node's addresses and write that. Returns those for which there is no room."""
+        missing = [address for address in wanted if not self._has_room(address)]
+        known = wanted.keys() - set(missing)
+        self._touched |= self._node.keys() | known
+        self._node = {address: int(wanted[address]) for address in known}
+        self.write()
+        return missing
+
+    def _has_room(self, address: Address) -> bool:
+        try:
+            self._reserve(address)
+        except NoRoomError:
+            return False
+        return True
+
+    def write(self) -> None:
+        """Write the flags that have changed, then the new addresses, and let packets see them."""
+        for address in self._touched:
+            wanted = self._wanted(address)
+            self._states.set(self._index[address], AddrRecord(wanted, address).pack())
+            self._filter.add_address(address, wanted)
+        self._states.flush()
+        new = [(bytes(key), self._index[key].to_bytes(4, byteorder)) for key in self._unwritten]
+        self._map.update_batch(new)
+        for address in self._touched:
+            self._name(address)
+        self._filter.flush()
+        self._touched.clear()
+        self._unwritten.clear()
+
+    def _name(self, address: Address) -> None:
+        present, index = self._filter.named(address), self._index[address]
+        if self._flags_at(index) > (0 if present is None else self._flags_at(present)):
+            self._filter.name(address, index)
+
+    def _wanted(self, address: Address) -> int:
+        flags = self._node.get(address, 0)
+        if (address, _CLUSTER_IP) in self._users:
+            flags |= _CLUSTER_IP
+        if (address, _EXTERNAL) in self._users:
+            flags |= _EXTERNAL
+        return flags
+
+    def idle(self) -> set[Address]:
+        """The addresses without flags: candidates for `forget()`."""
+        return {
+            address
+            for address, index in self._index.items()
+            if not self._flags_at(index) and not self._wanted(address)
+        }
+
+    def forget(self, unused: Iterable[Address], clock: Callable[[], float]) -> None:
+        """Delete those of `unused` that have no flags; their indices are retired."""
+        gone = self.idle().intersection(unused)
+        for address in gone:
+            if self._filter.named(address) == self._index[address]:
+                self._filter.name(address, None)
+        self._filter.flush()
+        self._map.delete_batch([bytes(address) for address in gone])
+        self.indices.retire((self._index.pop(address) for address in gone), clock())

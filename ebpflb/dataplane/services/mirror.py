@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An array map and its copy in this process: only what differs is written."""
+
+from array import array
+from collections.abc import Sequence
+from sys import byteorder
+from typing import Literal
+
+from ebpflb.dataplane.kernel.maps import BpfMap
+
+_WORD = 8
+_MANY = 4096
+
+
+class Mirror:
+    """Elements by index, as bytes. What is set is written by `flush()`, in the same order.
+
+    Much of it is written before: what must not be seen yet is to be set only after the flush of
+    what comes first.
+    """
+
+    def __init__(self, target: BpfMap) -> None:
+        self.size = target.max_entries
+        self._target = target
+        self._width = target.value_size
+        self._values = bytearray(self.size * self._width)
+        self._known = self.size
+        self._forget()
+
+    def load(self, length: int | None = None) -> None:
+        """Read the map anew, at least `length` elements; forget what was set but not written."""
+        self._forget()
+        self._known = 0
+        for chunk in self._target.chunks():
+            if length is not None and self._known >= length:
+                break
+            at = self._known * self._width
+            self._values[at : at + len(chunk.values)] = chunk.values
+            self._known += chunk.size
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether every element is zero."""
+        return self._values.count(0) == len(self._values)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.span(index, 1)
+
+    def span(self, first: int, length: int) -> bytes:
+        """`length` elements side by side."""
+        width = self._width
+        return bytes(self._values[first * width : (first + length) * width])
+
+    def column(self, offset: int, typecode: Literal["I", "Q"] = "I") -> Sequence[int]:
+        """The number at `offset` bytes in each element; `typecode` is its type in `struct`."""
+        numbers = memoryview(self._values).cast(typecode)
+        return numbers[offset // numbers.itemsize :: self._width // numbers.itemsize]
+
+    def set(self, index: int, value: bytes) -> None:
+        """Set one element, unless it is known to have that value."""
+        self._set(index, value, 1)
+
+    def set_span(self, first: int, values: bytes) -> None:
+        """Set elements that stand side by side, unless all are known to have those values."""
+        self._set(first, values, len(values) // self._width)
+
+    def _set(self, first: int, values: bytes, length: int) -> None:
+        start, behind = first * self._width, first + length
+        end = start + len(values)
+        if behind <= self._known and self._values[start:end] == values:
+            return
+        self._values[start:end] = values
+        self._indices.extend(range(first, behind))
+        self._pending += values
+        if len(self._indices) >= _MANY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was set. MapError; then `load()` tells what was written."""
+        if self._indices:
+            self._target.update_packed(self._indices.tobytes(), bytes(self._pending))
+            self._forget()
+
+    def _forget(self) -> None:
+        self._indices, self._pending = array("I"), bytearray()
+
+
+class Words(Mirror):
+    """A mirror of an array of u64, whose elements change at once for every reader."""
+
+    def word(self, index: int) -> int:
+        """One element as a number."""
+        return int.from_bytes(self[index], byteorder)
+
+    def set_word(self, index: int, value: int) -> None:
+        """Set one element to a number."""
+        self.set(index, value.to_bytes(_WORD, byteorder))

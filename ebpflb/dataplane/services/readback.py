@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the maps hold after a restart, and the end of a sync that was interrupted.
+
+A frontend counts when everything that it names is there. What no such frontend names was left
+behind: it is cleaned where a program or a tool could see it, and is free otherwise. A complete
+sync leaves nothing behind, and reading back writes nothing then.
+"""
+
+from array import array
+from collections.abc import Mapping
+from sys import byteorder
+
+from ebpflb.dataplane.layout.records import (
+    SERVING,
+    USABLE,
+    BackendRecord,
+    DescRecord,
+    SocketAddress,
+    unpack_name,
+)
+from ebpflb.dataplane.layout.structs import Backend
+from ebpflb.dataplane.services.map_state import State, ranges_of
+from ebpflb.dataplane.services.slots import Range
+
+_FLAGS = Backend.flags.offset
+_SERVICE = Backend.service.offset
+
+
+def read_back(state: State) -> None:
+    """Fill a new state from its maps, and repair them. Raises MapError.
+
+    Nothing that is free now may be given out before a grace period has passed.
+    """
+    for mirror in (state.current, state.descs, state.backends):
+        mirror.load()
+    state.addresses.load()
+    state.source_ranges.load()
+    names = {_number(key): value for key, value in state.maps["lb_names"].items()}
+    frontends = {key: _number(value) for key, value in state.maps["lb_frontends"].items()}
+    state.slots.load(_slots_in_use(state))
+    for key, index in frontends.items():
+        if desc := _whole_desc(state, key, index):
+            _add_frontend(state, index, desc, names)
+    _mark_used(state, names)
+    _repair(state, frontends, names)
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, byteorder)
+
+
+def _slots_in_use(state: State) -> int:
+    """How many of the slots, from the first on, descriptors may name; the others are not read."""
+    words = [word for word in state.current.column(0, "Q") if 0 < word < state.descs.size]
+    descs = (DescRecord.unpack(state.descs[word]) for word in words)
+    return max((sum(place) for desc in descs for place in ranges_of(desc)), default=0)
+
+
+def _whole_desc(state: State, key: bytes, index: int) -> DescRecord | None:
+    if index >= state.frontend_indices.size or state.current.word(index) >= state.descs.size:
+        return None
+    desc = state.desc(index)
+    if desc is None or desc.frontend != key:
+        return None
+    if desc.source_ranges and not state.source_ranges.prefixes(desc.source_ranges):
+        return None
+    return desc if all(_is_whole(state, place) for place in ranges_of(desc)) else None
+
+
+def _is_whole(state: State, place: Range) -> bool:
+    if place.base + place.length > state.slots.size:
+        return False
+    return max(array("I", state.slots.span(*place))) < state.backends.size
+
+
+def _add_frontend(state: State, index: int, desc: DescRecord, names: Mapping[int, bytes]) -> None:
+    if desc.service not in names:
+        return
+    name = unpack_name(names[desc.service], SocketAddress.unpack(desc.frontend).protocol)
+    port = state.port(name) or state.add_port(name, desc.service)
+    if port.identity == desc.service:
+        port.frontends.append(index)
+        state.frontends[desc.frontend] = index
+
+
+def _mark_used(state: State, names: Mapping[int, bytes]) -> None:
+    _restore_kept(state)
+    for port in state.ports.values():
+        state.refresh(port)
+    ports = state.ports.values()
+    state.frontend_indices.restore(state.frontends.values())
+    state.desc_indices.restore(map(state.current.word, state.frontends.values()))
+    state.slot_ranges.restore(place for port in ports for place in port.ranges)
+    state.backend_indices.restore(index for port in ports for index in port.backends)
+    state.source_ranges.restore(each for port in ports for each in port.source_ranges)
+    state.names_left = state.maps["lb_names"].max_entries - len(state.ports)
+    state.skip_identities(max(max(names, default=0), max(state.backends.column(_SERVICE))))
+    if not state.descs.is_blank:
+        state.used_before[:] = b"\1" * len(state.used_before)
+
+
+def _restore_kept(state: State) -> None:
+    services = state.backends.column(_SERVICE)
+    for index, flags in enumerate(state.backends.column(_FLAGS)):
+        if flags & SERVING and (port := state.ports.get(services[index])):
+            port.kept |= {index}
+
+
+def _repair(state: State, frontends: Mapping[bytes, int], names: Mapping[int, bytes]) -> None:
+    lost = [key for key in frontends if key not in state.frontends]
+    state.maps["lb_frontends"].delete_batch(lost)
+    _clear_words(state)
+    _clear_backends(state)
+    nameless = [identity for identity in names if identity not in state.ports]
+    state.maps["lb_names"].delete_batch([name.to_bytes(4, byteorder) for name in nameless])
+    _repair_addresses(state)
+
+
+def _clear_words(state: State) -> None:
+    used = set(state.frontends.values())
+    for index, word in enumerate(state.current.column(0, "Q")):
+        if word and index not in used:
+            state.current.set_word(index, 0)
+    state.current.flush()
+
+
+def _clear_backends(state: State) -> None:
+    used = {index for port in state.ports.values() for index in port.backends}
+    kept = {index for port in state.ports.values() for index in port.kept}
+    for index, flags in enumerate(state.backends.column(_FLAGS)):
+        wrong = USABLE if index in kept else 0 if index in used else USABLE | SERVING
+        if flags & wrong:
+            record = BackendRecord.unpack(state.backends[index])
+            state.backends.set(index, record.without(wrong).pack())
+    state.backends.flush()
+
+
+def _repair_addresses(state: State) -> None:
+    for frontend in state.frontends.values():
+        if desc := state.desc(frontend):
+            state.addresses.reserve(desc.address, desc.type)
+            state.addresses.use(desc)
+    state.addresses.loaded()

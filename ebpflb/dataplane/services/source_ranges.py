@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lb_src_ranges: sets of source ranges, each under an id of its own that a descriptor names.
+
+A set is never changed. Other ranges are another set under a fresh id, so that the descriptor
+decides at once which of them a packet meets; the old set goes when no program can hold it.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+
+from ebpflb.dataplane.kernel.maps import BpfMap
+from ebpflb.dataplane.services.slots import NoRoomError, Retired
+from ebpflb.model.address import Address
+from ebpflb.model.source_ranges import Prefix, Prefixes
+
+# Those of an id come before those of the address.
+ID_BITS = 32
+
+_KEY = Struct("=II16s")
+_IDS = 1 << ID_BITS
+_ALLOWED = b"\1"
+_LONG_AGO = float("-inf")
+
+
+class SourceRanges:
+    """The sets in the map. No id comes twice before all have been used."""
+
+    def __init__(self, table: BpfMap) -> None:
+        self.capacity = table.max_entries
+        self.available = self.capacity
+        self._table = table
+        self._sets: dict[int, Prefixes] = {}
+        self._retired: Retired[list[int]] = Retired()
+        self._next = 1
+
+    def load(self) -> None:
+        """Read what the map holds."""
+        found: dict[int, list[Prefix]] = {}
+        for key, _ in self._table.items():
+            length, identity, address = _KEY.unpack(key)
+            found.setdefault(identity, []).append(Prefix(Address(address), length - ID_BITS))
+        self._sets = {identity: tuple(sorted(prefixes)) for identity, prefixes in found.items()}
+        self._next = max(self._sets, default=0) % (_IDS - 1) + 1
+        self.available = self.capacity - sum(map(len, self._sets.values()))
+
+    def restore(self, used: Iterable[int]) -> None:
+        """Only `used` are in use; all others may go."""
+        self.retire(sorted(self._sets.keys() - set(used)), _LONG_AGO)
+
+    def prefixes(self, identity: int) -> Prefixes:
+        """A set; empty when there is none under that id."""
+        return self._sets.get(identity, ())
+
+    def take(self, prefixes: Prefixes) -> int:
+        """An id for a set that is to be written. NoRoomError when it does not fit."""
+        if len(prefixes) > self.available:
+            raise NoRoomError
+        identity = self._next
+        while identity in self._sets:
+            identity = identity % (_IDS - 1) + 1
+        self._next = identity % (_IDS - 1) + 1
+        self._sets[identity] = prefixes
+        self.available -= len(prefixes)
+        return identity
+
+    def give(self, identity: int) -> None:
+        """Take back at once a set that has not been written."""
+        self.available += len(self._sets.pop(identity))
+
+    def write(self, identities: Iterable[int]) -> None:
+        """Write sets that were taken. MapError."""
+        keys = (key for identity in identities for key in self._keys(identity))
+        self._table.update_batch([(key, _ALLOWED) for key in keys])
+
+    def retire(self, identities: Iterable[int], now: float) -> None:
+        """Take back sets that a program may still hold; `now` never decreases."""
+        self._retired.add(list(identities), now)
+
+    def has_retired(self, until: float) -> bool:
+        """Whether `collect(until)` would free something."""
+        return self._retired.has(until)
+
+    def collect(self, until: float) -> None:
+        """Remove what was retired at `until` or before. MapError."""
+        for lot in self._retired.take(until):
+            self._table.delete_batch([key for identity in lot for key in self._keys(identity)])
+            for identity in lot:
+                self.give(identity)
+
+    def _keys(self, identity: int) -> list[bytes]:
+        return [
+            _KEY.pack(ID_BITS + prefix.length, identity, prefix.address)
+            for prefix in self._sets[identity]
+        ]

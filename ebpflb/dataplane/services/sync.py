@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From desired frontends to maps: only the difference is written, and nobody sees a gap.
+
+Each frontend changes by one word, from its old backends to the new ones, and a Service that does
+not fit keeps all it had. Stages: staging.py finds room, transaction.py writes in order, `collect()`
+frees what was replaced, readback.py begins anew after a restart.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from errno import E2BIG
+from itertools import islice
+from typing import NamedTuple
+
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.membarrier import membarrier
+from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.services.map_state import State
+from ebpflb.dataplane.services.readback import read_back
+from ebpflb.dataplane.services.staging import Staged, stage
+from ebpflb.dataplane.services.transaction import Transaction
+from ebpflb.errors import MapError
+from ebpflb.model.address import Address
+from ebpflb.model.plan import Frontend, FrontendKey
+from ebpflb.model.service import ServiceName
+
+# Services written together: bounds what a first sync holds in memory.
+_GROUP = 256
+_GRACE = 1.0
+
+Desired = Mapping[ServiceName, Sequence[Frontend]]
+Refused = Mapping[ServiceName, MapError]
+
+
+class Usage(NamedTuple):
+    """How full a map is."""
+
+    used: int
+    size: int
+
+
+class Sync:
+    """Writes the maps of frontends; nobody else may. Not thread-safe.
+
+    A MapError that is raised, not returned, says that a write failed. What was written then is
+    unknown; the next call reads the maps back by itself, and the caller repeats what failed.
+    """
+
+    def __init__(
+        self,
+        maps: MapSet,
+        *,
+        quiesce: Callable[[], None] = membarrier,
+        clock: Callable[[], float] = time.monotonic,
+        grace: float = _GRACE,
+        epoch: int = 0,
+    ) -> None:
+        """`grace`: seconds for which what was replaced is left alone, besides `quiesce`.
+
+        `epoch`: where the generations of backends begin in empty maps; flows may be older.
+        """
+        self._maps = maps
+        self._quiesce = quiesce
+        self._clock = clock
+        self._grace = grace
+        self._epoch = epoch
+        self._state: State | None = None
+        self._ended_udp = False
+
+    def load(self) -> None:
+        """Read the maps back and free what an interrupted sync left behind.
+
+        Waits for a grace period. Writes nothing if the last sync was complete.
+        """
+        self._state = None
+        self._state = self._read_back()
+
+    def _read_back(self) -> State:
+        self._ended_udp = True
+        state = State(self._maps, self._epoch)
+        read_back(state)
+        self._quiesce()
+        return state
+
+    def apply(self, changed: Desired) -> Refused:
+        """Give each Service these frontends; none means that it is gone.
+
+        Returns the Services that do not fit and keep what they had. A frontend that another
+        Service has moves; one that two of these want is given to the first by name.
+        """
+        with self._loaded() as state:
+            return self._apply(state, changed)
+
+    def resync(self, desired: Desired) -> Refused:
+        """As `apply()`, and every other Service is gone."""
+        with self._loaded() as state:
+            gone: Desired = {name: () for name in state.services if name not in desired}
+            return self._apply(state, {**gone, **desired})
+
+    def set_node_addresses(self, addresses: Mapping[Address, AddrFlag]) -> None:
+        """Say which addresses the node has, with LB_ADDR_NODE and LB_ADDR_NODE_PORT.
+
+        MapError(E2BIG) when not all fit; the others are written.
+        """
+        with self._loaded() as state:
+            missing = state.addresses.set_node(addresses)
+        if missing:
+            raise MapError("lb_addrs", "update", E2BIG)
+
+    def idle_addresses(self) -> Set[Address]:
+        """The addresses that only flows may still name."""
+        with self._loaded() as state:
+            return state.addresses.idle()
+
+    def forget_addresses(self, unused: Iterable[Address]) -> None:
+        """Delete those of `unused` that are neither a VIP nor the node's."""
+        with self._loaded() as state:
+            state.addresses.forget(unused, self._clock)
+
+    def take_ended_udp(self) -> bool:
+        """Whether, since the last call, a UDP backend may have stopped serving."""
+        ended, self._ended_udp = self._ended_udp, False
+        return ended
+
+    def collect(self, quiesced: float | None = None) -> None:
+        """Free what was replaced longer ago than the grace time.
+
+        Waits for a grace period of the kernel if there is anything to free; not if one has passed
+        elsewhere, which began at `quiesced` by the clock of this sync.
+        """
+        until = self._clock() - self._grace
+        if quiesced is not None:
+            until = min(until, quiesced)
+        with self._loaded() as state:
+            due = [pool for pool in state.pools.values() if pool.has_retired(until)]
+            if due and quiesced is None:
+                self._quiesce()
+            for pool in due:
+                pool.collect(until)
+
+    def usage(self) -> Mapping[str, Usage]:
+        """How full each map is; what is retired counts as used."""
+        with self._loaded() as state:
+            names = self._maps["lb_names"].max_entries
+            pools = {
+                name: Usage(pool.capacity - pool.available, pool.capacity)
+                for name, pool in state.pools.items()
+            }
+            return {**pools, "lb_names": Usage(names - state.names_left, names)}
+
+    @contextmanager
+    def _loaded(self) -> Iterator[State]:
+        state = self._state or self._read_back()
+        # Until the end is reached nobody knows what the maps hold.
+        self._state = None
+        yield state
+        self._state = state
+
+    def _apply(self, state: State, changed: Desired) -> Refused:
+        refused: dict[ServiceName, MapError] = {}
+        transaction = Transaction(state)
+        claims = _claims(changed)
+        while group := list(islice(claims, _GROUP)):
+            transaction.add(list(_stage_group(state, group, refused)))
+        transaction.finish(self._clock)
+        self._ended_udp = self._ended_udp or transaction.ended_udp
+        return refused
+
+
+def _claims(changed: Desired) -> Iterator[tuple[ServiceName, list[Frontend]]]:
+    first: dict[FrontendKey, Frontend] = {}
+    for name in sorted(changed):
+        for frontend in changed[name]:
+            first.setdefault(frontend.key, frontend)
+    for name, frontends in changed.items():
+        yield name, [frontend for frontend in frontends if first[frontend.key] is frontend]
+
+
+def _stage_group(
+    state: State,
+    group: Iterable[tuple[ServiceName, Sequence[Frontend]]],
+    refused: dict[ServiceName, MapError],
+) -> Iterator[Staged]:
+    for name, frontends in group:
+        try:
+            yield stage(state, name, frontends)
+        except MapError as error:
+            refused[name] = error

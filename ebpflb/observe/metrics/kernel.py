@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of the dataplane as a whole: maps, drops, flow records, flows by their path."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from ebpflb.observe.metrics.reading import Distribution, Reading
+
+# What lb_histograms holds: metric -> what it is.
+FLOW_METRICS: Mapping[str, str] = {
+    "ebpflb_flow_duration_seconds": "How long flows lasted that have ended.",
+    "ebpflb_flow_rtt_seconds": "Smoothed round trip time of TCP connections that have ended.",
+    "ebpflb_flow_bytes": "Bytes of payload, both directions together, of flows that have ended.",
+}
+
+FLOW_EVENTS = ("start", "end", "refused", "dropped")
+_DROPPED = "Packets and connections not let through. interface: a host device, pods or sockets."
+_RECORDS_LOST = "Flow records that were not written: ring_full, nobody read them; rate_limit."
+
+
+def kernel_families(reading: Reading) -> Iterator[Metric]:
+    """All but those of Services."""
+    yield from _maps(reading)
+    dropped = _counter("dropped", _DROPPED, "reason", "interface")
+    for reason_and_interface, count in reading.dropped.items():
+        dropped.add_metric(reason_and_interface, count)
+    yield dropped
+    records = _counter("flow_records", "Flow records that came from the kernel.", "event")
+    for event in FLOW_EVENTS:
+        records.add_metric([event], reading.records.get(event, 0))
+    yield records
+    lost = _counter("flow_records_lost", _RECORDS_LOST, "reason")
+    for reason, count in reading.lost.items():
+        lost.add_metric([reason], count)
+    yield lost
+    yield from _flows(reading.flows)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"ebpflb_{name}", text, labels=labels)
+
+
+def _maps(reading: Reading) -> Iterator[Metric]:
+    used = GaugeMetricFamily(
+        "ebpflb_map_entries", "Entries of a BPF map that are in use.", labels=["map"]
+    )
+    room = GaugeMetricFamily(
+        "ebpflb_map_max_entries", "Entries that a BPF map has room for.", labels=["map"]
+    )
+    for name, (entries, most) in reading.entries.items():
+        used.add_metric([name], entries)
+        room.add_metric([name], most)
+    yield from (used, room)
+
+
+def _flows(found: Mapping[tuple[str, str], Distribution]) -> Iterator[Metric]:
+    for metric, text in FLOW_METRICS.items():
+        family = HistogramMetricFamily(metric, text, labels=["path"])
+        for (name, path), (buckets, total) in found.items():
+            if name == metric:
+                bounds = [(_bound(bound), count) for bound, count in buckets]
+                family.add_metric([path], bounds, total)
+        yield family
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else str(bound)

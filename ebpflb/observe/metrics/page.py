@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page /metrics, and the metrics of what the agent does.
+
+What kube-proxy measures as well has kube-proxy's name, labels and buckets. One sync writes both
+families, so what has the label ip_family is the same for each. What the kernel counts is in
+kernel_metrics.py and traffic_metrics.py.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from ebpflb import __version__
+from ebpflb.errors import EbpflbError
+from ebpflb.model.address import Family
+from ebpflb.observe.http.server import Answer
+from ebpflb.observe.metrics.exposition import exposition
+from ebpflb.observe.metrics.kernel import kernel_families
+from ebpflb.observe.metrics.reading import Reading
+from ebpflb.observe.metrics.services import backend_families, service_families
+
+_log = logging.getLogger("ebpflb.observe")
+
+# kube-proxy's: 15 buckets from 1 ms, each twice the one before.
+_BUCKETS = [0.001 * 2**power for power in range(15)]
+_LATENCY_BUCKETS = [
+    *(0.25, 0.5),
+    *map(float, range(1, 60)),
+    *map(float, range(60, 120, 5)),
+    *map(float, range(120, 301, 30)),
+]
+_FIRST_CONNECTION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300)
+_FAMILY = ["ip_family"]
+_NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What the agent knows. source_errors: the files; no_local: (policy, family) -> ports."""
+
+    services: int = 0
+    frontends: int = 0
+    services_refused: int = 0
+    conflicts: int = 0
+    attach_errors: int = 0
+    health_check_errors: int = 0
+    source_errors: tuple[str, ...] = ()
+    no_local: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+class Metrics:
+    """All metrics of one agent, in a registry of their own. Any thread may use it."""
+
+    def __init__(self, families: Iterable[str], read: Callable[[], Reading] = Reading) -> None:
+        """`read` is called at every scrape, in the thread that answers it."""
+        # kube-proxy has no such series, and each would double the page.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._families = tuple(families)
+        self._read = read
+        self._syncs = _Syncs(self.registry)
+        self._changes = _Changes(self.registry)
+        self._gauges = _Gauges(self.registry)
+        self._answers = {
+            "/healthz": _counter(
+                self.registry, "kubeproxy_proxy_healthz_total", "Answers of /healthz.", ["code"]
+            ),
+            "/livez": _counter(
+                self.registry, "kubeproxy_proxy_livez_total", "Answers of /livez.", ["code"]
+            ),
+        }
+        self._expired = _counter(
+            self.registry, "ebpflb_conntrack_expired_total", "Flow entries that timed out."
+        )
+        self._first_connection = Histogram(
+            "ebpflb_endpoint_first_connection_seconds",
+            "From an endpoint being in force on this node to its first connection from or through "
+            "it, seen at most a second late; nothing for those that wait longer than 5 minutes.",
+            buckets=_FIRST_CONNECTION_BUCKETS,
+            registry=self.registry,
+        )
+        self._reconciler = _Reconciler(self.registry)
+        self._latency = Histogram(
+            "kubeproxy_network_programming_duration_seconds",
+            "From what changed endpoints to the change being in force.",
+            _FAMILY,
+            buckets=_LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+
+    def changed(self, services: int, endpoints: int) -> None:
+        """So many Services and EndpointSlices changed, and a sync is wanted."""
+        self._changes.count("service", services * len(self._families))
+        self._changes.count("endpoint", endpoints)
+        for family in self._families:
+            self._syncs.last_queued.labels(family).set(time.time())
+
+    def idle(self) -> None:
+        """What has changed made no difference: nothing is pending, and all is in force."""
+        self._changes.taken()
+        self._note_success()
+
+    def tried(self, seconds: float, *, full: bool) -> None:
+        """A sync took so long, however it ended."""
+        self._changes.taken()
+        for family in self._families:
+            self._syncs.duration.labels(family).observe(seconds)
+            kind = self._syncs.full_duration if full else self._syncs.partial_duration
+            kind.labels(family).observe(seconds)
+
+    def synced(self, seconds: float, *, full: bool, complete: bool) -> None:
+        """A sync took so long; `complete`: everything that was wanted is in the kernel."""
+        self.tried(seconds, full=full)
+        if complete:
+            self._note_success()
+        else:
+            self.failed()
+
+    def failed(self) -> None:
+        """Something has to be repeated."""
+        self._syncs.failures.inc()
+
+    def _note_success(self) -> None:
+        for family in self._families:
+            self._syncs.last.labels(family).set(time.time())
+
+    def programmed(self, delays: Iterable[tuple[Family, float]]) -> None:
+        """Changes of endpoints are in force, so many seconds after what triggered them."""
+        for family, seconds in delays:
+            self._latency.labels(_NAMES[family]).observe(seconds)
+
+    def expired(self, entries: int) -> None:
+        """So many flow entries timed out."""
+        self._expired.inc(entries)
+
+    def reconciled(self, seconds: float, ended: Mapping[Family, int]) -> None:
+        """A look for UDP sockets of backends that are gone took so long, and ended so many."""
+        for family in self._families:
+            self._reconciler.duration.labels(family).observe(seconds)
+        for kind, count in ended.items():
+            self._reconciler.deleted.labels(_NAMES[kind]).inc(count)
+
+    def lacks(self, features: Iterable[str]) -> None:
+        """The kernel does not have these."""
+        for feature in features:
+            self._gauges.lacks.labels(feature).set(1)
+
+    def answered(self, path: str, status: int) -> None:
+        """A health server answered."""
+        self._answers[path].labels(str(int(status))).inc()
+
+    def show(self, totals: Totals) -> None:
+        """Replace what the agent knows."""
+        self._gauges.show(totals, self._families)
+
+    def first_connection(self, seconds: float) -> None:
+        """An endpoint got its first connection, so long after it was in force."""
+        self._first_connection.observe(seconds)
+
+    def page(self) -> Answer:
+        """The page /metrics, without what the kernel counts if that cannot be read."""
+        page = generate_latest(self.registry)
+        try:
+            page += _kernel_page(self._read())
+        except EbpflbError as error:
+            _log.warning("cannot read the maps for a scrape: %s", error)
+        return Answer(page, CONTENT_TYPE_LATEST)
+
+
+class _Syncs:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        prefix = "kubeproxy_sync_proxy_rules"
+        self.duration = _histogram(registry, f"{prefix}_duration_seconds", "Time of each sync.")
+        self.full_duration = _histogram(
+            registry,
+            "kubeproxy_sync_full_proxy_rules_duration_seconds",
+            "Time of each sync of all Services.",
+        )
+        self.partial_duration = _histogram(
+            registry,
+            "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+            "Time of each sync of what changed.",
+        )
+        self.last = Gauge(
+            f"{prefix}_last_timestamp_seconds",
+            "When a sync last succeeded, in seconds since 1970.",
+            _FAMILY,
+            registry=registry,
+        )
+        self.last_queued = Gauge(
+            f"{prefix}_last_queued_timestamp_seconds",
+            "When a sync was last wanted, in seconds since 1970.",
+            _FAMILY,
+            registry=registry,
+        )
+        self.failures = _counter(
+            registry, "ebpflb_sync_failures_total", "Syncs that left something undone."
+        )
+
+
+class _Reconciler:
+    """kube-proxy deletes entries of the kernel's conntrack; here sockets are what stays behind."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        prefix = "kubeproxy_conntrack_reconciler"
+        self.duration = _histogram(
+            registry,
+            f"{prefix}_sync_duration_seconds",
+            "Time of each look for UDP sockets whose backend is gone.",
+        )
+        self.deleted = _counter(
+            registry,
+            f"{prefix}_deleted_entries_total",
+            "UDP sockets ended because their backend is gone.",
+            _FAMILY,
+        )
+
+
+class _Changes:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        prefix = "kubeproxy_sync_proxy_rules"
+        kinds = {"service": "Services", "endpoint": "EndpointSlices"}
+        self._totals = {
+            kind: _counter(registry, f"{prefix}_{kind}_changes_total", f"Changes of {what}.")
+            for kind, what in kinds.items()
+        }
+        self._pending = {
+            kind: Gauge(
+                f"{prefix}_{kind}_changes_pending",
+                f"Changes of {what} that no sync has taken yet.",
+                registry=registry,
+            )
+            for kind, what in kinds.items()
+        }
+
+    def count(self, kind: str, changes: int) -> None:
+        self._totals[kind].inc(changes)
+        self._pending[kind].inc(changes)
+
+    def taken(self) -> None:
+        for gauge in self._pending.values():
+            gauge.set(0)
+
+
+class _Gauges:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        plain = {
+            "services": "Services that are known.",
+            "frontends": "Frontends that the Services want.",
+            "services_refused": "Services that do not fit and keep what they had.",
+            "conflicts": "Frontends that a second Service wants in vain.",
+            "attach_errors": "Devices, hooks and addresses that could not be served.",
+            "health_check_errors": "Services whose health check node port is not answered here.",
+        }
+        self._plain = {
+            name: Gauge(f"ebpflb_{name}", text, registry=registry) for name, text in plain.items()
+        }
+        self._source_errors = Gauge(
+            "ebpflb_source_errors",
+            "1 for a manifest that cannot be read; what it held before stays in force.",
+            ["file"],
+            registry=registry,
+        )
+        self._no_local = Gauge(
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            "Service ports with the policy Local whose endpoints are all on other nodes.",
+            ["traffic_policy", *_FAMILY],
+            registry=registry,
+        )
+        self.lacks = Gauge(
+            "ebpflb_kernel_lacks",
+            "1 for what the kernel does not have and that something else is done for.",
+            ["feature"],
+            registry=registry,
+        )
+        version = Gauge(
+            "ebpflb_build_info", "The version, always 1.", ["version"], registry=registry
+        )
+        version.labels(__version__).set(1)
+
+    def show(self, totals: Totals, families: Iterable[str]) -> None:
+        for name, gauge in self._plain.items():
+            gauge.set(getattr(totals, name))
+        self._source_errors.clear()
+        for file in totals.source_errors:
+            self._source_errors.labels(file).set(1)
+        for family in families:
+            for policy in ("internal", "external"):
+                ports = totals.no_local.get((policy, family), 0)
+                self._no_local.labels(policy, family).set(ports)
+
+
+class _KernelCollector(Collector):
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def collect(self) -> Iterator[Metric]:
+        return kernel_families(self._reading)
+
+
+def _kernel_page(reading: Reading) -> bytes:
+    registry = CollectorRegistry()
+    registry.register(_KernelCollector(reading))
+    traffic = chain(service_families(reading.ports), backend_families(reading.backends))
+    return generate_latest(registry) + exposition(traffic)
+
+
+def _histogram(registry: CollectorRegistry, name: str, text: str) -> Histogram:
+    return Histogram(name, text, _FAMILY, buckets=_BUCKETS, registry=registry)
+
+
+def _counter(
+    registry: CollectorRegistry, name: str, text: str, labels: Iterable[str] = ()
+) -> Counter:
+    return Counter(name, text, labels, registry=registry)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of Services, and those of their backends.
+
+What was counted shows once something was: a cluster has many more Services than a node talks to.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ebpflb.model.counts import Counts
+from ebpflb.observe.metrics.exposition import Family, label_text
+from ebpflb.observe.metrics.reading import BackendReading, PortLabels, PortReading
+
+_Samples = Iterator[tuple[str, float]]
+_Typed = Sequence[tuple[str, Counts]]
+
+_BY_TYPE = (
+    ("connections", "New connections and flows, by the type of the frontend."),
+    ("refused", "Connections that were refused because there is no endpoint."),
+    ("dropped", "Connections and first packets that were dropped."),
+    ("failed", "Connections that the backend refused or did not answer."),
+    ("retransmits", "TCP segments sent again by connections translated at the socket."),
+)
+_BOTH_WAYS = (
+    ("bytes", "Bytes of payload, from clients (original) and to clients (reply)."),
+    ("packets", "Packets, from clients (original) and to clients (reply)."),
+)
+_CROSSINGS: tuple[tuple[str, str, Callable[[PortReading], int]], ...] = (
+    (
+        "cross_node",
+        "Connections to a backend on another node, since the agent started.",
+        lambda port: port.cross_node,
+    ),
+    (
+        "cross_zone",
+        "Connections to a backend in another zone, where both zones are known, since the agent "
+        "started.",
+        lambda port: port.cross_zone,
+    ),
+)
+_IMBALANCE = (
+    "Largest share of a backend in the new connections over its even share; 1 is even. Of the last "
+    "5 to 10 minutes, but not of those before the backends last changed; nothing below 10 "
+    "connections for each backend."
+)
+
+
+def service_families(ports: Sequence[PortReading]) -> Iterator[Family]:
+    """The metrics of all Service ports."""
+    labelled = [(_labels(port.labels), port) for port in ports]
+    typed = [
+        (f'{labels},type="{kind}"', traffic)
+        for labels, port in labelled
+        for kind, traffic in port.traffic.items()
+    ]
+    used = [(labels, port) for labels, port in labelled if port.traffic]
+    yield from _typed_families(typed)
+    for name, text, value in _CROSSINGS:
+        yield Family(
+            f"ebpflb_service_{name}_connections_total",
+            "counter",
+            text,
+            [(labels, value(port)) for labels, port in used],
+        )
+    yield Family(
+        "ebpflb_service_active_connections",
+        "gauge",
+        "Connections and flows that are there now.",
+        [(labels, port.active) for labels, port in used],
+    )
+    yield Family(
+        "ebpflb_service_endpoints",
+        "gauge",
+        "Endpoints that this node may use; those that terminate are in that state alone.",
+        _endpoints(labelled),
+    )
+    yield from _age_and_balance(used)
+
+
+def _typed_families(typed: _Typed) -> Iterator[Family]:
+    for place, (name, text) in enumerate(_BY_TYPE):
+        samples = [(labels, traffic[place]) for labels, traffic in typed]
+        yield Family(f"ebpflb_service_{name}_total", "counter", text, samples)
+    for name, text in _BOTH_WAYS:
+        original = Counts._fields.index(f"original_{name}")
+        reply = Counts._fields.index(f"reply_{name}")
+        samples = [
+            (f'{labels},direction="{direction}"', traffic[place])
+            for labels, traffic in typed
+            for direction, place in (("original", original), ("reply", reply))
+        ]
+        yield Family(f"ebpflb_service_{name}_total", "counter", text, samples)
+
+
+def _endpoints(labelled: Iterable[tuple[str, PortReading]]) -> _Samples:
+    for labels, port in labelled:
+        for state, count in zip(("local", "remote", "terminating"), port.endpoints, strict=True):
+            yield f'{labels},state="{state}"', count
+
+
+def _age_and_balance(used: Sequence[tuple[str, PortReading]]) -> Iterator[Family]:
+    yield Family(
+        "ebpflb_service_oldest_connection_seconds",
+        "gauge",
+        "Age of the oldest connection or flow that is there now.",
+        [(text, age) for text, port in used if (age := port.oldest_seconds) is not None],
+    )
+    yield Family(
+        "ebpflb_service_imbalance_ratio",
+        "gauge",
+        _IMBALANCE,
+        [(text, ratio) for text, port in used if (ratio := port.imbalance) is not None],
+    )
+
+
+_PER_BACKEND: tuple[tuple[str, str, str, Callable[[BackendReading], int]], ...] = (
+    (
+        "connections_total",
+        "counter",
+        "New connections and flows given to a backend.",
+        lambda each: each.traffic.connections,
+    ),
+    (
+        "failed_total",
+        "counter",
+        "Connections that this backend refused or did not answer.",
+        lambda each: each.traffic.failed,
+    ),
+    (
+        "bytes_total",
+        "counter",
+        "Bytes of payload from and to a backend.",
+        lambda each: each.traffic.original_bytes + each.traffic.reply_bytes,
+    ),
+    (
+        "active_connections",
+        "gauge",
+        "Connections and flows that use a backend now.",
+        lambda each: each.active,
+    ),
+)
+
+
+def backend_families(backends: Iterable[BackendReading]) -> Iterator[Family]:
+    """The metrics of all backends."""
+    names = ("backend", "node", "zone")
+    labelled = [
+        (f"{_labels(each.labels)},{label_text(names, (each.backend, each.node, each.zone))}", each)
+        for each in backends
+    ]
+    for name, kind, text, value in _PER_BACKEND:
+        samples = [(labels, value(each)) for labels, each in labelled]
+        yield Family(f"ebpflb_backend_{name}", kind, text, samples)
+
+
+def _labels(labels: PortLabels) -> str:
+    return label_text(PortLabels._fields, labels)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
+from ebpflb.agent.plan_totals import Tally
+from ebpflb.model.node import Node
+from ebpflb.model.plan import plan_service
+from ebpflb.model.service import ServiceName, TrafficPolicy
+from tests.builders import NODE, address, endpoint, endpoint_slice, service, service_port
+
+WEB = ServiceName("default", "web")
+ELSEWHERE = endpoint_slice("web-1", endpoint(node="node-z"))
+HERE = endpoint_slice("web-1", endpoint(node=NODE))
+
+
+def plan(piece, **fields):
+    return plan_service(service("web", service_port(**fields)), [piece], Node(NODE))
+
+
+def test_frontends_are_counted_and_replaced():
+    tally = Tally()
+    tally.replace(WEB, plan(HERE, node_port=30000))
+    tally.replace(ServiceName("default", "b"), plan(HERE))
+    assert (tally.services, tally.frontends) == (2, 3)
+    tally.replace(WEB, plan(HERE))
+    assert (tally.services, tally.frontends) == (2, 2)
+    tally.replace(WEB, ())
+    assert (tally.services, tally.frontends) == (1, 1)
+
+
+def test_a_port_with_several_external_frontends_counts_once_per_policy():
+    tally = Tally()
+    vips = (address("192.0.2.1"), address("192.0.2.2"))
+    local = {
+        "internal_policy": TrafficPolicy.LOCAL,
+        "external_policy": TrafficPolicy.LOCAL,
+        "node_port": 30000,
+        "external_ips": vips,
+    }
+    tally.replace(WEB, plan(ELSEWHERE, **local))
+    assert +tally.no_local == {("internal", "IPv4"): 1, ("external", "IPv4"): 1}
+    tally.replace(WEB, plan(HERE, **local))
+    assert not +tally.no_local
+
+
+def test_a_port_that_refuses_is_not_counted():
+    tally = Tally()
+    nowhere = replace(ELSEWHERE, endpoints=())
+    tally.replace(WEB, plan(nowhere, internal_policy=TrafficPolicy.LOCAL))
+    assert not +tally.no_local

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where objects come from: manifests, or an API server whose users are told."""
+
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+import yaml
+
+from ebpflb.agent.sources import Cluster, Manifests, origin_of
+from ebpflb.config.settings import Settings, load_settings
+from ebpflb.errors import ConfigError
+from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.source.announcement import Announcement
+from ebpflb.source.api import Api, Request
+from ebpflb.source.source_event import SourceEvent
+from tests.builders import NODE, service, service_manifest, write_manifests
+
+SECONDS = 10
+URL = "http://127.0.0.1:1"
+NOTHING = Announcement(ObjectKey(Kind.NODE, "", NODE), "Nothing", "")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[..., Settings]:
+    def load(**flags: Any) -> Settings:
+        given = {"node-name": NODE, "cgroup-root": str(tmp_path), **flags}
+        return load_settings(given, {})
+
+    return load
+
+
+def test_manifests_are_read_and_watched(settings: Callable[..., Settings], tmp_path: Path):
+    path = write_manifests(tmp_path / "web.yaml", service_manifest())
+    origin = origin_of(settings(manifests=str(path)))
+    assert isinstance(origin, Manifests)
+    assert str(origin) == str(path)
+    events: Queue[SourceEvent] = Queue()
+    origin.start(events.put)
+    assert events.get(timeout=SECONDS).upserts == (service(),)
+    origin.announce(NOTHING)
+    origin.stop()
+
+
+def test_manifests_may_be_stopped_before_they_are_read(settings: Callable[..., Settings]):
+    origin_of(settings(manifests="/no/manifests")).stop()
+
+
+def test_without_manifests_the_api_server_is_asked(settings: Callable[..., Settings]):
+    origin = origin_of(settings(master=URL))
+    assert isinstance(origin, Cluster)
+    assert str(origin) == URL
+    events: Queue[SourceEvent] = Queue()
+    origin.start(events.put)
+    error = events.get(timeout=SECONDS).errors["api"]
+    assert error == f"cannot reach the API server at {URL}: Connection refused"
+    origin.announce(NOTHING)
+    origin.stop()
+
+
+def test_an_agent_that_starts_says_so_at_its_node(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+):
+    posted: Queue[Any] = Queue()
+    url = "http://127.0.0.2:1"
+
+    def post(api: Api, request: Request) -> None:
+        # Threads of other tests may still be at it.
+        if api.address == url:
+            posted.put(request)
+
+    monkeypatch.setattr(Api, "post", post)
+    origin = origin_of(settings(master=url))
+    origin.start(lambda _: None)
+    body = posted.get(timeout=SECONDS).body
+    origin.stop()
+    assert (body["reason"], body["note"], body["type"]) == (
+        "Starting",
+        "ebpflb is starting",
+        "Normal",
+    )
+    assert body["regarding"]["name"] == NODE
+
+
+def test_the_kubeconfig_says_where_the_api_server_is(
+    settings: Callable[..., Settings], tmp_path: Path
+):
+    path = tmp_path / "kubeconfig"
+    content = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": URL}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    assert str(origin_of(settings(kubeconfig=str(path)))) == URL
+
+
+def test_neither_manifests_nor_an_api_server_is_a_wrong_setting(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigError, match="not in a pod, and no --kubeconfig"):
+        origin_of(settings())

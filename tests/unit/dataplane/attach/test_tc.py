@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from ebpflb.dataplane.attach.devices import Device
+from ebpflb.dataplane.attach.tc import choose, programs_of
+from ebpflb.dataplane.layout.enums import DeviceKind
+
+HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD
+
+
+@pytest.mark.parametrize(
+    ("mode", "has_tcx", "is_foreign", "expected"),
+    [
+        pytest.param("auto", True, False, "tcx", id="tcx where it is to be had"),
+        pytest.param("auto", True, True, "clsact", id="clsact beside programs of others"),
+        pytest.param("auto", False, False, "clsact", id="clsact without tcx"),
+        pytest.param("tcx", True, True, "tcx", id="tcx if told so"),
+        pytest.param("clsact", True, False, "clsact", id="clsact if told so"),
+    ],
+)
+def test_the_way_to_attach(mode, has_tcx, is_foreign, expected):
+    assert choose(mode, has_tcx=has_tcx, is_foreign=is_foreign) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "ethernet", "expected"),
+    [
+        (HOST, True, ("lb_host_ingress", "lb_host_egress")),
+        (HOST, False, ("lb_l3_ingress", "lb_l3_egress")),
+        (WORKLOAD, True, ("lb_pod_ingress", "lb_pod_egress")),
+    ],
+)
+def test_the_programs_of_a_device(kind, ethernet, expected):
+    assert programs_of(Device(2, "x", kind, ethernet=ethernet, up=True)) == expected

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from ebpflb.dataplane.attach.devices import Device
+from ebpflb.dataplane.attach.links import TcDirection
+from ebpflb.dataplane.attach.program_order import Neighbour, order_of
+from ebpflb.dataplane.doctor.devices import Hooked, judge, uplinks_without_name
+from ebpflb.dataplane.kernel.interfaces import Interface, InterfaceAddress
+from ebpflb.dataplane.layout.enums import DeviceKind
+from ebpflb.model.address import Family, parse_address
+
+IN, OUT = TcDirection.INGRESS, TcDirection.EGRESS
+OURS, CALICO = Neighbour("lb_host_ingress", True), Neighbour("cali_tc_preambl", False)
+NODE = parse_address("192.0.2.1")
+
+
+def found(*hooked):
+    made = [Hooked(device, way, order_of(programs)) for device, way, programs in hooked]
+    return [(str(each.severity), each.where, each.what) for each in judge(made)]
+
+
+def test_ours_both_ways_is_well():
+    every = [("eth0", IN, [OURS]), ("eth0", OUT, [OURS])]
+    assert found(*every) == [("ok", "", "1 devices have our programs, both ways")]
+
+
+def test_a_direction_without_ours_is_an_error():
+    assert found(("eth0", IN, [CALICO]), ("eth0", OUT, [OURS])) == [
+        ("error", "eth0", "no program of ours at ingress")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("direction", "programs", "severity", "way"),
+    [
+        (IN, [CALICO, OURS], "warning", "before"),
+        (IN, [OURS, CALICO], "note", "after"),
+        (OUT, [CALICO, OURS], "note", "before"),
+        (OUT, [OURS, CALICO], "warning", "after"),
+    ],
+)
+def test_ours_is_to_be_first_at_ingress_and_last_at_egress(direction, programs, severity, way):
+    every = [(f"veth{n}", direction, programs) for n in range(5)]
+    what = f"cali_tc_preambl of Calico runs {way} ours at {direction}"
+    assert (severity, "veth0, veth1, veth2 and 2 more", what) in found(*every)
+
+
+@pytest.mark.parametrize(
+    ("interface", "is_told"),
+    [
+        (Interface(2, "up0"), True),
+        (Interface(2, "lo", loopback=True), False),
+        (Interface(2, "dummy0", kind="dummy"), False),
+        (Interface(2, "up0", upper=9), False),
+        (Interface(3, "up0"), False),
+        (Interface(4, "eth0"), False),
+    ],
+)
+def test_an_uplink_that_no_pattern_names_is_told(interface, is_told):
+    addresses = [InterfaceAddress(each, Family.IPV4, NODE, 24) for each in (2, 4)]
+    served = {4: Device(4, "eth0", DeviceKind.LB_DEVICE_HOST, True, True)}
+    seen = list(uplinks_without_name([interface], addresses, [NODE, None], served))
+    assert [(str(e.severity), e.where) for e in seen] == [("warning", "up0")] * is_told

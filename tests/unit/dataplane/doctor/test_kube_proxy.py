@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+from ebpflb.dataplane.doctor.kube_proxy import judge
+from ebpflb.dataplane.kube_proxy.removal import Removed
+
+
+def found(running=(), **left):
+    return [(str(e.severity), e.where, e.what) for e in judge(running, Removed(**left))]
+
+
+def test_nothing_left_is_well_also_where_a_tool_is_missing():
+    good, note = found(unseen=("nft is not installed",))
+    assert good == ("ok", "", "none runs, nothing is left of it")
+    assert note == ("note", "", "not looked at: nft is not installed")
+
+
+def test_one_that_runs_and_what_is_left_are_warnings():
+    assert found([7, 8], nftables=("ip kube-proxy",), kept=("chain X",)) == [
+        ("warning", "process 7, 8", "kube-proxy runs here"),
+        ("warning", "nftables table ip kube-proxy", "is left of kube-proxy"),
+        ("note", "chain X", "is kube-proxy's, and others need it"),
+    ]

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+from ebpflb.dataplane.doctor.maps import check_maps
+from ebpflb.dataplane.memory import memory_maps
+
+
+def fill(maps, count):
+    for number in range(count):
+        maps["lb_conntrack"].update(
+            number.to_bytes(40, "big"), bytes(maps["lb_conntrack"].value_size)
+        )
+    return [(str(each.severity), each.where, each.what) for each in check_maps(maps)]
+
+
+def test_maps_with_room_are_well():
+    maps = memory_maps({"lb_conntrack": 10})
+    assert fill(maps, 8) == [("ok", "", "the fullest is lb_conntrack, 80%")]
+
+
+def test_above_four_fifths_a_map_is_a_warning():
+    maps = memory_maps({"lb_conntrack": 10})
+    assert fill(maps, 9) == [("warning", "lb_conntrack", "90% full: 9 of 10")]

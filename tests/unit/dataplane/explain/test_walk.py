@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the differential test does not ask: devices, routes, addresses, flows, and the words."""
+
+import time
+from sys import byteorder
+
+import pytest
+
+from ebpflb.dataplane.explain.explained import Client, ClientKind, Fate, Side
+from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
+from ebpflb.dataplane.explain.lookups import Lookups, backend_key
+from ebpflb.dataplane.explain.service_names import cluster_ips, service_names
+from ebpflb.dataplane.explain.walk import walk
+from ebpflb.dataplane.kernel.routes import Route
+from ebpflb.dataplane.layout.enums import (
+    AddrFlag,
+    CtState,
+    DeviceKind,
+    Direction,
+    DropReason,
+    Hook,
+    NetnsFlag,
+    SettingFlag,
+)
+from ebpflb.dataplane.layout.records import BackendRecord
+from ebpflb.dataplane.layout.structs import (
+    Addr,
+    Affinity,
+    AffinityKey,
+    Connection,
+    Conntrack,
+    Device,
+    Settings,
+    Socket,
+    SocketKey,
+    Tuple,
+)
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.services.service_cidrs import write_service_nets
+from ebpflb.dataplane.services.sync import Sync
+from ebpflb.model.address import WILDCARD, Address, Family, Protocol, format_address, parse_address
+from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
+from ebpflb.model.service import ServiceName
+from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
+
+NODE, OTHER_NODE, CLIENT = "192.0.2.1", "192.0.2.2", "198.51.100.9"
+POD, NEAR, FAR = "10.1.0.1", "10.1.0.2", "10.2.0.1"
+VIP = "10.96.0.1"
+UPLINK, VETH = 2, 7
+COVERED, HOST = NetnsFlag.LB_NETNS_COVERED, NetnsFlag.LB_NETNS_HOST
+DROP = Choice((), IfEmpty.DROP)
+BOTH = Choice((*backends(POD, NEAR, local=True).backends, *backends(FAR).backends), IfEmpty.REFUSE)
+NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP)
+
+
+def route(address: Address) -> Route | None:
+    text = format_address(address)
+    if text == NODE:
+        return Route(1, is_local=True)
+    if text.startswith("203.0.113."):
+        return None
+    return Route(VETH if text == POD else UPLINK, is_local=False)
+
+
+class Node:
+    """Memory maps with an uplink, a pod's device and two addresses, of which one has NodePorts."""
+
+    def __init__(self) -> None:
+        self.maps = memory_maps()
+        self.sync = Sync(self.maps, quiesce=lambda: None)
+        plain, accepts = AddrFlag.LB_ADDR_NODE, AddrFlag.LB_ADDR_NODE_PORT
+        self.sync.load()
+        self.sync.set_node_addresses(
+            {parse_address(NODE): plain | accepts, parse_address(OTHER_NODE): plain}
+        )
+        self.settings()
+        self.device(UPLINK, DeviceKind.LB_DEVICE_HOST, NODE)
+        self.device(VETH, DeviceKind.LB_DEVICE_WORKLOAD)
+
+    def settings(self, flags=0, node=NODE):
+        value = Settings(flags=flags, node4=addr(node), udp_timeout=60, udp_stream_timeout=60)
+        self.maps["lb_settings"].update(bytes(4), bytes(value))
+
+    def device(self, ifindex, kind, snat=""):
+        value = Device(kind=kind, snat4=addr(snat) if snat else Addr())
+        self.maps["lb_devices"].update(ifindex.to_bytes(4, byteorder), bytes(value))
+
+    def serve(self, *frontends):
+        assert not self.sync.resync(by_service(*frontends))
+
+    def ask(self, client, target):
+        """The last step of the way."""
+        return walk(Lookups(self.maps), client, target, route)[-1]
+
+    def backend(self, text):
+        """The index of a backend and what it holds."""
+        for index, value in self.maps["lb_backends"].items():
+            record = BackendRecord.unpack(value)
+            if record.flags and backend_key(record).address == parse_address(text):
+                return int.from_bytes(index, byteorder), record
+        raise AssertionError(text)
+
+
+def addr(text):
+    return Addr.from_buffer_copy(parse_address(text))
+
+
+def host():
+    return Client(ClientKind.HOST, parse_address(NODE), HOST)
+
+
+def pod(flags=COVERED, ifindex=VETH, port=0):
+    return Client(ClientKind.POD, parse_address(POD), flags, 77, ifindex, port)
+
+
+def outside(ifindex=UPLINK):
+    return Client(ClientKind.OUTSIDE, parse_address(CLIENT), ifindex=ifindex)
+
+
+def chances(step):
+    return {
+        format_address(backend_key(each.backend.record).address): each.chance
+        for each in step.candidates
+    }
+
+
+@pytest.fixture
+def node():
+    return Node()
+
+
+def test_a_process_of_the_node_is_translated_at_its_socket(node):
+    node.serve(frontend(VIP, BOTH))
+    step = node.ask(host(), key(VIP))
+    assert (step.place, step.fate, step.side) == ("socket hook", Fate.TRANSLATED, Side.THIS_NODE)
+    assert chances(step) == {POD: 1 / 3, NEAR: 1 / 3, FAR: 1 / 3}
+
+
+def test_a_pod_that_reaches_itself_sees_the_nodes_address(node):
+    node.settings(SettingFlag.LB_SETTING_SOCKET_HOST)
+    node.serve(frontend(VIP, BOTH))
+    found = {
+        format_address(backend_key(each.backend.record).address): each.rewrite
+        for each in node.ask(pod(), key(VIP)).candidates
+    }
+    assert (found[POD].source, found[POD].hairpin) == (parse_address(NODE), True)
+    assert found[NEAR].source is None
+    node.maps["lb_settings"].update(
+        bytes(4), bytes(Settings(flags=SettingFlag.LB_SETTING_SOCKET_HOST))
+    )
+    rewrites = [each.rewrite.reason for each in node.ask(pod(), key(VIP)).candidates]
+    assert rewrites.count(DropReason.LB_DROP_NO_SNAT_ADDRESS) == 1
+
+
+def test_a_backend_elsewhere_sees_the_address_of_the_device_it_is_reached_by(node):
+    node.serve(frontend(VIP, backends(FAR)))
+    (found,) = node.ask(outside(), key(VIP)).candidates
+    assert found.rewrite.source == parse_address(NODE)
+    node.device(UPLINK, DeviceKind.LB_DEVICE_HOST)
+    step = node.ask(outside(), key(VIP))
+    assert (step.fate, step.reason) == (Fate.DROPPED, DropReason.LB_DROP_NO_SNAT_ADDRESS)
+
+
+def test_backends_without_a_route_are_not_reached(node):
+    node.serve(frontend(VIP, backends("203.0.113.7")))
+    step = node.ask(outside(), key(VIP))
+    assert (step.fate, step.reason) == (Fate.DROPPED, DropReason.LB_DROP_NO_ROUTE)
+
+
+def test_what_is_masqueraded_whoever_asks(node):
+    node.serve(frontend(VIP, backends(NEAR, local=True), masquerade=True))
+    for client in (pod(), outside()):
+        (found,) = node.ask(client, key(VIP)).candidates
+        assert found.rewrite.source == parse_address(NODE)
+
+
+@pytest.mark.parametrize(
+    ("target", "fate", "why"),
+    [
+        (key(VIP, 81), Fate.REFUSED, "a ClusterIP without this port"),
+        (key("10.1.0.9"), Fate.PASSES, "no address of a Service or of this node"),
+        (key("192.0.2.7", 81), Fate.PASSES, "without this port"),
+        (key(NODE, 22), Fate.PASSES, "no NodePort"),
+        (key(OTHER_NODE, 30000), Fate.PASSES, "not accepted at this address"),
+        (key("127.0.0.1", 30000), Fate.PASSES, "--localhost-nodeports"),
+    ],
+    ids=str,
+)
+def test_why_there_is_no_frontend(node, target, fate, why):
+    node.serve(
+        frontend(VIP, BOTH),
+        frontend("192.0.2.7", BOTH, type=FrontendType.EXTERNAL_IP),
+        frontend(choice=BOTH, key=NODE_PORT, type=FrontendType.NODE_PORT),
+    )
+    step = walk(Lookups(node.maps), host(), target, route)[0]
+    assert step.fate is fate
+    assert why in step.why
+
+
+def test_loopback_has_node_ports_by_choice(node):
+    node.serve(frontend(choice=BOTH, key=NODE_PORT, type=FrontendType.NODE_PORT))
+    node.settings(SettingFlag.LB_SETTING_LOCALHOST)
+    assert node.ask(host(), key("127.0.0.1", 30000)).fate is Fate.TRANSLATED
+    assert node.ask(pod(), key("127.0.0.1", 30000)).fate is Fate.PASSES
+
+
+def test_what_drops_is_left_to_tc_where_there_is_some(node):
+    node.serve(frontend(VIP, DROP))
+    step = node.ask(host(), key(VIP))
+    assert (step.fate, step.reason) == (Fate.DROPPED, DropReason.LB_DROP_NO_LOCAL_ENDPOINT)
+    bare = node.ask(pod(NetnsFlag(0), ifindex=0), key(VIP))
+    assert (bare.fate, bare.why) == (Fate.PASSES, "goes on as it is")
+
+
+def test_source_ranges_are_for_clients_whose_address_is_known(node):
+    node.serve(
+        frontend("192.0.2.9", BOTH, type=FrontendType.LOAD_BALANCER, allowed_sources=ALLOWED)
+    )
+    target = key("192.0.2.9")
+    for client in (host(), pod(), outside()):
+        step = node.ask(client, target)
+        assert (step.fate, step.reason) == (Fate.DROPPED, DropReason.LB_DROP_SOURCE_RANGE)
+    bare = node.ask(pod(NetnsFlag(0), ifindex=0), target)
+    assert (bare.fate, bare.reason) == (Fate.REFUSED, DropReason.LB_DROP_SOURCE_RANGE)
+    allowed = Client(ClientKind.OUTSIDE, ALLOWED[0].address, ifindex=UPLINK)
+    assert node.ask(allowed, target).fate is Fate.TRANSLATED
+
+
+def test_sctp_is_translated_at_tc_alone(node):
+    target = key(VIP, protocol=Protocol.SCTP)
+    name = named("web")._replace(protocol=Protocol.SCTP)
+    node.serve(frontend(choice=BOTH, key=target, service=name))
+    assert node.ask(pod(), target).fate is Fate.TRANSLATED
+    assert node.ask(pod(NetnsFlag(0), ifindex=0), target).fate is Fate.PASSES
+    assert node.ask(outside(ifindex=5), target).fate is Fate.PASSES
+
+
+def test_an_address_that_no_service_has_does_not_leave_the_node(node):
+    write_service_nets(node.maps["lb_service_nets"], ["10.96.0.0/16", "fd00:96::/112"])
+    for text in ("10.96.0.77", "fd00:96::77"):
+        step = node.ask(pod(), key(text))
+        assert (step.fate, step.reason) == (Fate.DROPPED, DropReason.LB_DROP_UNUSED_ADDRESS)
+    assert node.ask(pod(), key("fd00:97::77")).fate is Fate.PASSES
+
+
+def test_a_client_stays_with_the_backend_of_its_affinity(node):
+    node.serve(frontend(VIP, BOTH, affinity_timeout=60))
+    index, record = node.backend(NEAR)
+    entry = AffinityKey(service=record.service, client=addr(CLIENT))
+
+    def remember(seconds_ago=0, generation=record.generation):
+        used = time.monotonic_ns() - seconds_ago * 1_000_000_000
+        value = Affinity(backend=index, generation=generation, last_used=used)
+        node.maps["lb_affinity"].update(bytes(entry), bytes(value))
+        return node.ask(outside(), key(VIP))
+
+    assert "whom it gets now it keeps" in node.ask(outside(), key(VIP)).affinity
+    step = remember()
+    assert (chances(step)[NEAR], chances(step)[FAR]) == (1, 0)
+    assert f"stays with {NEAR}:8080" in step.affinity
+    assert "has ended" in remember(seconds_ago=61).affinity
+    step = remember(generation=record.generation + 1)
+    assert chances(step)[NEAR] == 1 / 3
+    assert "may not be chosen any more" in step.affinity
+
+
+def test_a_flow_that_is_there_goes_on(node):
+    node.serve(frontend(VIP, BOTH))
+    index, record = node.backend(NEAR)
+    client, target = pod(port=4000), key(VIP)
+    original = tuple_of(POD, 4000, VIP, 80)
+    to = tuple_of(POD, 4000, NEAR, 8080)
+    entry = Conntrack(
+        to=to,
+        backend=index,
+        generation=record.generation,
+        direction=Direction.LB_DIR_ORIGINAL,
+        hook=Hook.LB_HOOK_POD_INGRESS,
+        state=CtState.LB_CT_ESTABLISHED,
+        created=time.monotonic_ns(),
+        last_seen=time.monotonic_ns(),
+    )
+    node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
+    node.settings(SettingFlag.LB_SETTING_SOCKET_HOST)
+    step = node.ask(client, target)
+    assert (step.fate, step.why) == (Fate.TRANSLATED, "goes on as the flow that it has")
+    assert chances(step) == {NEAR: 1}
+    (flow,) = flows_of(node.maps, pod(), target)
+    assert (flow.client_port, flow.backend, flow.state) == (4000, NEAR, "established")
+    assert not flows_of(node.maps, pod(port=4001), target)
+    entry.state = CtState.LB_CT_CLOSED
+    node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
+    assert len(node.ask(client, target).candidates) == 3
+    entry.hook = Hook.LB_HOOK_RESERVED
+    node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
+    assert walk(Lookups(node.maps), client, target, route)[1].why.startswith("another NAT")
+
+
+def tuple_of(saddr, sport, daddr, dport):
+    return Tuple(saddr=addr(saddr), daddr=addr(daddr), sport=sport, dport=dport, proto=6)
+
+
+def test_sockets_that_were_translated_are_counted(node):
+    for cookie in range(3):
+        reply = SocketKey(cookie=cookie, peer=addr(NEAR), port=8080, proto=17)
+        reply.direction = Direction.LB_DIR_REPLY
+        node.maps["lb_sockets"].update(bytes(reply), bytes(Socket(peer=addr(VIP), port=80)))
+    for cookie in range(2):
+        value = Connection(addr=addr(VIP), port=80, peer=addr(NEAR), peer_port=8080)
+        node.maps["lb_connections"].update(cookie.to_bytes(8, "little"), bytes(value))
+    assert sockets_to(node.maps, key(VIP, protocol=Protocol.UDP)) == [(NEAR, 8080, 3)]
+    assert sockets_to(node.maps, key(VIP)) == [(NEAR, 8080, 2)]
+    assert not sockets_to(node.maps, key(VIP, 81))
+
+
+def test_services_are_found_by_their_name_in_the_maps(node):
+    node.serve(
+        frontend(VIP, service=named("web", "http")), frontend("10.96.0.2", service=named("b"))
+    )
+    assert {str(each) for each in service_names(node.maps)} == {"default/web", "default/b"}
+    lookups = Lookups(node.maps)
+    assert cluster_ips(lookups, ServiceName("default", "web")) == [(key(VIP), "http")]
+    assert cluster_ips(lookups, ServiceName("default", "wep")) == []

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+from ebpflb.dataplane.flows.entries import flow_key, lives, open_flows, reverse
+from ebpflb.dataplane.layout.enums import CtState, Direction
+from ebpflb.dataplane.layout.picked import picked
+from ebpflb.dataplane.layout.structs import Addr, Backend, Conntrack, Tuple
+from ebpflb.model.address import Protocol
+from tests.builders import address
+
+CLIENT, VIP = (address("10.1.0.9"), 40000), (address("fd00::1"), 80)
+TO = Tuple(saddr=Addr.from_buffer_copy(CLIENT[0]), sport=7, proto=Protocol.UDP)
+
+
+def entry(**fields) -> bytes:
+    given = {"backend": 3, "generation": 4, "created": 5, "last_seen": 6, "to": TO, **fields}
+    return bytes(Conntrack(**given))
+
+
+def test_a_key_has_the_layout_of_c():
+    key = Tuple.from_buffer_copy(flow_key(CLIENT, VIP, Protocol.TCP))
+    assert (bytes(key.saddr), key.sport) == CLIENT
+    assert (bytes(key.daddr), key.dport) == VIP
+    assert (key.proto, bytes(key.pad)) == (Protocol.TCP, bytes(3))
+
+
+def test_the_reverse_exchanges_both_ends():
+    assert reverse(flow_key(CLIENT, VIP, Protocol.TCP)) == flow_key(VIP, CLIENT, Protocol.TCP)
+
+
+def test_a_flow_is_open_in_its_original_direction_until_either_side_has_closed_it():
+    values = b"".join(
+        (
+            entry(direction=Direction.LB_DIR_ORIGINAL, state=CtState.LB_CT_ESTABLISHED),
+            entry(direction=Direction.LB_DIR_REPLY),
+            entry(direction=Direction.LB_DIR_ORIGINAL, state=CtState.LB_CT_CLOSED),
+            entry(direction=Direction.LB_DIR_ORIGINAL, peer_state=CtState.LB_CT_CLOSED),
+        )
+    )
+    use = (3).to_bytes(4, "little") + (4).to_bytes(4, "little")
+    assert open_flows(values) == [(use, 5)]
+
+
+def test_of_a_life_there_is_what_ends_it():
+    assert list(lives(entry(state=1, peer_state=2) * 2)) == [(bytes(TO), 6, 1, 2)] * 2
+
+
+def test_what_is_not_picked_is_skipped():
+    backend = Backend(flags=1, generation=2, service=3)
+    assert picked(Backend, flags="I", service="I").unpack(bytes(backend)) == (1, 3)
+    assert picked(Backend, generation="I").unpack(bytes(backend)) == (2,)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from ebpflb.dataplane.flows.expired import record_of_expired
+from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, FlowEnd, FlowSource, Hook
+from ebpflb.dataplane.layout.structs import Addr, Conntrack, Traffic, Tuple
+
+CLIENT, FRONTEND, NODE, BACKEND = (Addr((0, 0, 0xFFFF, number)) for number in (1, 2, 3, 4))
+KEY = Tuple(CLIENT, FRONTEND, 1000, 80, 17)
+ANSWER = Tuple(BACKEND, NODE, 8080, 2000, 17)
+
+
+def original(**changes) -> Conntrack:
+    fields = {"hook": Hook.LB_HOOK_HOST_INGRESS, "flags": CtFlag.LB_CT_SAMPLED} | changes
+    return Conntrack(
+        to=Tuple(NODE, BACKEND, 2000, 8080, 17),
+        created=5,
+        packets=2,
+        bytes=20,
+        service=7,
+        direction=Direction.LB_DIR_ORIGINAL,
+        **fields,
+    )
+
+
+def reply(packets: int) -> Conntrack:
+    to = Tuple(FRONTEND, CLIENT, 80, 1000, 17)
+    return Conntrack(to=to, packets=packets, bytes=3, direction=Direction.LB_DIR_REPLY)
+
+
+@pytest.mark.parametrize(
+    ("answers", "end"), [(1, FlowEnd.LB_END_TIMED_OUT), (0, FlowEnd.LB_END_NO_ANSWER)]
+)
+def test_both_directions_tell_the_same_of_their_flow(answers, end):
+    one, other = bytes(original()), bytes(reply(answers))
+    record = record_of_expired(bytes(KEY), one, other, 9)
+    assert record == record_of_expired(bytes(ANSWER), other, one, 9)
+    assert record is not None
+    assert (record.end, record.started, record.time) == (end, 5, 9)
+    assert (record.client, record.client_port) == (CLIENT, 1000)
+    assert (record.frontend, record.frontend_port) == (FRONTEND, 80)
+    assert (record.backend_addr, record.backend_port) == (BACKEND, 8080)
+    assert (record.original, record.reply) == (Traffic(2, 20), Traffic(answers, 3))
+    assert record.source == FlowSource.LB_FROM_ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"state": CtState.LB_CT_ENDED}, {"flags": 0}, {"hook": Hook.LB_HOOK_RESERVED}],
+    ids=["told of before", "not sampled", "no flow"],
+)
+def test_nothing_is_told_of_others(changes):
+    assert record_of_expired(bytes(KEY), bytes(original(**changes)), None, 9) is None
+
+
+def test_replies_alone_do_not_say_what_their_flow_was():
+    assert record_of_expired(bytes(ANSWER), bytes(reply(1)), None, 9) is None

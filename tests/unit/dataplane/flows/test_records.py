@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+import ctypes
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebpflb.dataplane.flows.records import brief, decode, is_readable
+from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason, FlowEnd, FlowEvent, FlowPath
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord
+from ebpflb.dataplane.layout.structs import Traffic as CountedTraffic
+from ebpflb.model.address import Family
+from ebpflb.model.flow import Side, Traffic
+from tests.builders import address
+from tests.unit.agent.flows import SERVICE, record, refused
+
+
+def test_the_end_of_a_connection():
+    flow = decode(record(time=2_500_000_000, started=1_000_000_000), 10**18)
+    assert (flow.time, flow.seconds) == (10**18 + 2_500_000_000, 1.5)
+    assert (flow.event, flow.verdict, flow.ended, flow.reason) == ("end", "forwarded", "closed", "")
+    assert (flow.protocol, flow.family, flow.path) == ("TCP", Family.IPV4, "socket")
+    assert flow.client == Side(address("10.1.0.9"), 40000)
+    assert flow.frontend == Side(address("10.96.0.10"), 80)
+    assert flow.backend == Side(address("10.1.0.1"), 8080)
+    assert (flow.original, flow.reply) == (Traffic(5, 100), Traffic(4, 2000))
+    assert (flow.rtt, flow.retransmits, flow.source) == (0.00025, 0, "this_node")
+    assert (flow.internal_policy, flow.external_policy) == ("Cluster", "Cluster")
+    assert (flow.snat, flow.hairpin) == (False, False)
+
+
+def test_the_end_of_a_flow_at_tc_says_nothing_of_what_only_sockets_know():
+    flow = decode(record(path=FlowPath.LB_PATH_TC, rtt=0, end=FlowEnd.LB_END_NO_ANSWER), 0)
+    assert (flow.path, flow.ended, flow.rtt, flow.retransmits) == ("tc", "no_answer", None, None)
+
+
+def test_a_start_has_no_end():
+    flow = decode(record(FlowEvent.LB_FLOW_START), 0)
+    assert (flow.event, flow.verdict) == ("start", "forwarded")
+    assert (flow.ended, flow.seconds, flow.original, flow.reply) == ("", None, None, None)
+
+
+@pytest.mark.parametrize("reason", DropReason)
+def test_what_was_refused_has_a_reason_and_no_backend(reason):
+    flow = decode(refused(reason=reason), 0)
+    assert (flow.event, flow.verdict, flow.backend) == ("refused", "refused", None)
+    assert flow.reason == reason.name.removeprefix("LB_DROP_").lower()
+
+
+def test_flags_become_words():
+    flags = DescFlag.LB_DESC_INTERNAL_LOCAL
+    flow = decode(record(desc_flags=flags, flow_flags=CtFlag.LB_CT_SNAT | CtFlag.LB_CT_HAIRPIN), 0)
+    assert (flow.internal_policy, flow.external_policy) == ("Local", "Cluster")
+    assert (flow.snat, flow.hairpin) == (True, True)
+    assert decode(refused(service=0), 0).internal_policy == ""
+
+
+def test_what_is_looked_at_in_each_record():
+    assert brief(record()) == ("end", 6, address("10.1.0.1"), SERVICE)
+
+
+def test_another_version_or_size_is_not_readable():
+    good = record()
+    assert is_readable(good)
+    assert not is_readable(record(version=FLOW_RECORD_VERSION + 1))
+    assert not is_readable(good + bytes(8))
+    assert not is_readable(good[:-8])
+    assert not is_readable(b"")
+
+
+@given(st.binary(min_size=ctypes.sizeof(FlowRecord), max_size=ctypes.sizeof(FlowRecord)))
+def test_whatever_a_record_holds_it_can_be_told(content):
+    flow = decode(bytes([FLOW_RECORD_VERSION]) + content[1:], 0)
+    assert flow.verdict in ("forwarded", "refused", "dropped")
+    assert flow.seconds is None or flow.seconds >= 0
+
+
+def test_of_udp_at_the_socket_neither_bytes_nor_time_are_known():
+    none: dict[str, Any] = {
+        "original": CountedTraffic(),
+        "reply": CountedTraffic(),
+        "started": 0,
+        "rtt": 0,
+    }
+    flow = decode(record(proto=17, client_port=0, **none), 0)
+    assert (flow.protocol, flow.path, flow.ended) == ("UDP", "socket", "closed")
+    assert (flow.seconds, flow.original, flow.reply, flow.retransmits) == (None, None, None, None)
+    assert flow.client == Side(address("10.1.0.9"), 0)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real sockets of this process, on the loopback device."""
+
+import errno
+import socket
+
+import pytest
+
+from ebpflb.dataplane.kernel.namespaces import visit_others
+from ebpflb.dataplane.kernel.sock_diag import SockDiag, UdpSocket
+from ebpflb.model.address import parse_address
+
+SO_COOKIE = 57
+PORT = 9
+FAMILIES = [
+    pytest.param(socket.AF_INET, "127.0.0.1", id="IPv4"),
+    pytest.param(socket.AF_INET6, "::1", id="IPv6"),
+    pytest.param(socket.AF_INET6, "::ffff:127.0.0.1", id="IPv4 of an IPv6 socket"),
+]
+
+
+def cookie_of(made: socket.socket) -> int:
+    return int.from_bytes(made.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), "little")
+
+
+def find(diag: SockDiag, made: socket.socket) -> UdpSocket | None:
+    cookie = cookie_of(made)
+    return next((each for each in diag.connected() if each.cookie == cookie), None)
+
+
+@pytest.mark.parametrize(("family", "address"), FAMILIES)
+def test_a_connected_socket_is_found_and_told_that_it_has_ended(family: int, address: str):
+    with socket.socket(family, socket.SOCK_DGRAM) as made, SockDiag() as diag:
+        made.settimeout(1)
+        made.connect((address, PORT))
+        found = find(diag, made)
+        assert found
+        assert (found.peer, found.port) == (parse_address(address), PORT)
+        assert diag.destroy(found)
+        assert find(diag, made) is None
+        assert not diag.destroy(found)
+        with pytest.raises(ConnectionAbortedError):
+            made.recv(1)
+        with pytest.raises(OSError, match="Destination address") as caught:
+            made.send(b"x")
+        assert caught.value.errno == errno.EDESTADDRREQ
+        made.connect((address, PORT))
+        assert made.send(b"x") == 1
+
+
+def test_an_unconnected_socket_is_not_found():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made, SockDiag() as diag:
+        made.bind(("127.0.0.1", 0))
+        assert find(diag, made) is None
+
+
+def test_a_socket_with_another_cookie_is_left_alone():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made, SockDiag() as diag:
+        made.connect(("127.0.0.1", PORT))
+        found = find(diag, made)
+        assert found
+        other = found.identity[:-8] + bytes(7) + b"\1"
+        assert not diag.destroy(found._replace(identity=other))
+        assert made.send(b"x") == 1
+
+
+def test_a_visit_ends_when_it_is_told_to():
+    visits = []
+
+    def visit() -> bool:
+        visits.append(1)
+        return True
+
+    visit_others(visit)
+    assert len(visits) <= 1

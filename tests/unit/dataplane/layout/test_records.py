@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+from errno import ENAMETOOLONG
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebpflb.dataplane.layout import enums, structs
+from ebpflb.dataplane.layout.records import (
+    BackendRecord,
+    DescRecord,
+    SocketAddress,
+    desc_flags,
+    pack_name,
+    unpack_name,
+)
+from ebpflb.errors import MapError
+from ebpflb.model.address import Address, Protocol
+from ebpflb.model.service import ServicePortName
+from tests.unit.dataplane.desired import frontend
+
+U32 = st.integers(0, (1 << 32) - 1)
+SOCKETS = st.builds(
+    SocketAddress,
+    st.binary(min_size=16, max_size=16).map(Address),
+    st.integers(0, 65535),
+    st.sampled_from(Protocol),
+)
+LABELS = st.text("abc-9", max_size=63)
+
+
+@given(SOCKETS)
+def test_a_socket_address_has_the_layout_of_a_frontend_key(socket: SocketAddress):
+    key = structs.FrontendKey.from_buffer_copy(socket.pack())
+    assert (bytes(key.addr), key.port, key.proto, key.pad) == (*socket, 0)
+    assert SocketAddress.unpack(socket.pack()) == socket
+
+
+@given(SOCKETS, st.tuples(U32, U32, U32))
+def test_a_backend_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, int, int]):
+    record = BackendRecord(socket.pack(), *rest)
+    struct = structs.Backend.from_buffer_copy(record.pack())
+    assert bytes(struct)[:20] == socket.pack()
+    assert (struct.flags, struct.generation, struct.service) == rest
+    assert BackendRecord.unpack(record.pack()) == record
+
+
+@given(SOCKETS, st.tuples(*[U32] * 11))
+def test_a_descriptor_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, ...]):
+    record = DescRecord(socket.pack(), *rest)
+    struct = structs.Desc.from_buffer_copy(record.pack())
+    ranges = [(place.base, place.count, place.if_empty) for place in (struct.local, struct.others)]
+    assert bytes(struct.frontend) == socket.pack()
+    assert (struct.service, *ranges[0], *ranges[1]) == rest[:7]
+    last = (struct.type, struct.flags, struct.affinity_timeout, struct.source_ranges)
+    assert last == rest[7:]
+    assert DescRecord.unpack(record.pack()) == record
+    assert record.address == socket.address
+
+
+@given(st.builds(ServicePortName, LABELS, LABELS, LABELS, st.sampled_from(Protocol)))
+def test_a_name_has_the_layout_of_c(name: ServicePortName):
+    struct = structs.Name.from_buffer_copy(pack_name(name))
+    parts = tuple(part.decode() for part in (struct.ns, struct.service, struct.port))
+    assert parts == name[:3]
+    assert unpack_name(pack_name(name), name.protocol) == name
+
+
+def test_a_name_that_would_lose_its_end_is_refused():
+    with pytest.raises(MapError) as error:
+        pack_name(ServicePortName("default", "w" * 64, "", Protocol.TCP))
+    assert error.value.errno == ENAMETOOLONG
+
+
+def test_a_masqueraded_frontend_says_so():
+    assert desc_flags(frontend(masquerade=True)) == enums.DescFlag.LB_DESC_MASQUERADE
+    assert desc_flags(frontend()) == 0

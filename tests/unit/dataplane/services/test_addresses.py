@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+from contextlib import suppress
+from errno import E2BIG
+
+import pytest
+
+from ebpflb.dataplane.explain.lookups import Lookups
+from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.records import AddrRecord
+from ebpflb.errors import MapError
+from ebpflb.model.address import parse_address
+from ebpflb.model.plan import FrontendType
+from tests.unit.dataplane.desired import Desired, by_service, frontend, key, named
+from tests.unit.dataplane.programs import address_flags, address_in_place
+from tests.unit.dataplane.services.test_sync import NODE_PORT
+from tests.unit.dataplane.watching import CrashError
+from tests.unit.dataplane.world import World
+
+CLUSTER_IP, EXTERNAL = AddrFlag.LB_ADDR_CLUSTER_IP, AddrFlag.LB_ADDR_EXTERNAL
+NODE = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
+VIP = parse_address("10.96.0.1")
+HOST = parse_address("192.0.2.7")
+# With the same place as HOST: two words of 16 bits are exchanged.
+BESIDE = parse_address("2.7.192.0")
+ALSO_BESIDE = parse_address("2.6.192.1")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        (FrontendType.CLUSTER_IP, CLUSTER_IP),
+        (FrontendType.EXTERNAL_IP, EXTERNAL),
+        (FrontendType.LOAD_BALANCER, EXTERNAL),
+    ],
+)
+def test_the_type_of_a_frontend_decides_what_its_address_is(
+    world: World, kind: FrontendType, flags: AddrFlag
+):
+    world.change(by_service(frontend(type=kind)))
+    assert address_flags(world.maps, VIP) == flags
+
+
+def test_a_node_port_brings_no_address(world: World):
+    world.change(by_service(frontend(key=NODE_PORT, type=FrontendType.NODE_PORT)))
+    assert list(world.maps["lb_addrs"].items()) == []
+
+
+def test_an_address_has_the_flags_of_all_that_use_it(world: World):
+    cluster_ip = frontend()
+    external = frontend(
+        key=key("10.96.0.1", 443), type=FrontendType.EXTERNAL_IP, service=named("other")
+    )
+    world.sync.set_node_addresses({VIP: NODE})
+    world.sync.apply(by_service(cluster_ip, external))
+    assert address_flags(world.maps, VIP) == NODE | CLUSTER_IP | EXTERNAL
+    world.sync.resync(by_service(external))
+    assert address_flags(world.maps, VIP) == NODE | EXTERNAL
+    world.sync.set_node_addresses({})
+    assert address_flags(world.maps, VIP) == EXTERNAL
+
+
+def test_the_addresses_of_the_node_are_replaced_and_survive_a_restart(world: World):
+    world.sync.set_node_addresses({HOST: AddrFlag.LB_ADDR_NODE, VIP: NODE})
+    sync = world.restarted()
+    before = len(world.watch.written)
+    sync.set_node_addresses({HOST: AddrFlag.LB_ADDR_NODE, VIP: NODE})
+    assert world.watch.written[before:] == []
+    sync.set_node_addresses({HOST: NODE})
+    assert address_flags(world.maps, HOST) == NODE
+    assert address_flags(world.maps, VIP) == 0
+
+
+def test_an_address_that_is_gone_is_known_until_it_is_forgotten(world: World):
+    world.change(by_service(frontend()))
+    assert world.sync.idle_addresses() == set()
+    world.sync.forget_addresses({VIP})
+    assert address_flags(world.maps, VIP) == CLUSTER_IP
+    world.change({})
+    assert address_flags(world.maps, VIP) == 0
+    assert world.sync.idle_addresses() == {VIP}
+    world.sync.forget_addresses({HOST})
+    assert address_flags(world.maps, VIP) == 0
+    world.sync.forget_addresses({VIP, HOST})
+    assert address_flags(world.maps, VIP) is None
+
+
+@pytest.mark.parametrize("moment", range(16))
+def test_an_address_is_a_cluster_ip_throughout_a_crash(world: World, moment: int):
+    other = key("10.96.0.1", 443)
+    world.change(by_service(frontend(key=other)))
+    world.watch.crash_at = len(world.watch.written) + moment
+    desired = by_service(frontend(), frontend(key=other, type=FrontendType.EXTERNAL_IP))
+    with suppress(CrashError):
+        world.sync.apply(desired)
+    world.watch.crash_at = None
+    world.resync(desired)
+    assert address_flags(world.maps, VIP) == CLUSTER_IP | EXTERNAL
+
+
+def test_flags_without_an_address_are_not_inherited_by_the_next_one(world: World):
+    world.maps["lb_addr_flags"].update(bytes(4), AddrRecord(CLUSTER_IP, VIP).pack())
+    world.resync(by_service(frontend("192.0.2.1", type=FrontendType.EXTERNAL_IP)))
+    assert address_flags(world.maps, parse_address("192.0.2.1")) == EXTERNAL
+
+
+def test_an_address_without_flags_is_still_idle_after_a_restart(world: World):
+    world.change(by_service(frontend()))
+    world.change({})
+    sync = world.restarted()
+    assert sync.idle_addresses() == {VIP}
+    sync.apply(by_service(frontend()))
+    assert address_flags(world.maps, VIP) == CLUSTER_IP
+
+
+def test_the_index_of_a_forgotten_address_is_not_used_again_before_a_grace_period():
+    world = World({"lb_addrs": 1})
+    world.change(by_service(frontend()))
+    world.change({})
+    world.sync.forget_addresses({VIP})
+    other = by_service(frontend("10.96.0.2"))
+    assert set(world.sync.apply(other)) == set(other)
+    world.now += 10
+    world.sync.collect()
+    assert world.sync.apply(other) == {}
+
+
+def test_node_addresses_that_do_not_fit_are_reported_and_the_others_written():
+    world = World({"lb_addrs": 1})
+    with pytest.raises(MapError) as error:
+        world.sync.set_node_addresses({HOST: NODE, VIP: NODE})
+    assert error.value.errno == E2BIG
+    assert address_flags(world.maps, HOST) == NODE
+    world.sync.set_node_addresses({HOST: AddrFlag.LB_ADDR_NODE})
+    assert address_flags(world.maps, HOST) == AddrFlag.LB_ADDR_NODE
+
+
+def vip(text: str) -> Desired:
+    return by_service(frontend(text))
+
+
+def test_an_address_is_found_in_its_place(world: World):
+    world.change(vip("10.96.0.1"))
+    world.sync.set_node_addresses({HOST: NODE})
+    assert address_in_place(world.maps, VIP) == (VIP, CLUSTER_IP)
+    assert address_in_place(world.maps, HOST) == (HOST, NODE)
+
+
+def test_addresses_with_the_same_end_have_places_of_their_own(world: World):
+    same_end = parse_address("198.51.2.7")
+    world.sync.set_node_addresses({HOST: NODE, same_end: NODE})
+    for address in (HOST, same_end):
+        assert address_in_place(world.maps, address) == (address, NODE)
+
+
+@pytest.mark.parametrize("vip_first", [False, True])
+def test_of_those_with_one_place_a_nodes_address_has_it(world: World, vip_first: bool):
+    if vip_first:
+        world.change(vip("2.7.192.0"))
+        assert address_in_place(world.maps, HOST) == (BESIDE, CLUSTER_IP)
+    world.sync.set_node_addresses({HOST: NODE})
+    world.change(vip("2.7.192.0"))
+    assert address_in_place(world.maps, BESIDE) == (HOST, NODE)
+    assert address_flags(world.maps, BESIDE) == CLUSTER_IP
+
+
+def test_of_two_node_addresses_with_one_place_the_first_stays(world: World):
+    world.sync.set_node_addresses({HOST: NODE})
+    for wanted in ({HOST: NODE, BESIDE: NODE}, {BESIDE: NODE, HOST: NODE}):
+        before = len(world.watch.written)
+        world.sync.set_node_addresses(wanted)
+        assert address_in_place(world.maps, BESIDE) == (HOST, NODE)
+    assert world.watch.written[before:] == []
+
+
+def test_one_that_has_no_flags_any_more_leaves_its_place(world: World):
+    world.sync.set_node_addresses({HOST: NODE})
+    world.sync.set_node_addresses({BESIDE: NODE})
+    assert address_in_place(world.maps, HOST) == (BESIDE, NODE)
+    world.sync.forget_addresses({HOST})
+    assert address_in_place(world.maps, HOST) == (BESIDE, NODE)
+
+
+def test_a_forgotten_address_is_named_no_more_before_its_index_is_free(world: World):
+    world.sync.set_node_addresses({HOST: NODE})
+    world.sync.set_node_addresses({})
+    assert address_in_place(world.maps, HOST) == (HOST, 0)
+    before = len(world.watch.written)
+    world.sync.forget_addresses({HOST})
+    assert address_in_place(world.maps, HOST) is None
+    assert world.watch.written[before:] == ["lb_dest_filter", "lb_addrs"]
+
+
+def test_the_index_of_a_forgotten_address_is_another_ones():
+    world = World({"lb_addrs": 1})
+    for address, flags in ((HOST, NODE), (BESIDE, CLUSTER_IP), (ALSO_BESIDE, EXTERNAL)):
+        world.sync.set_node_addresses({address: flags})
+        assert address_in_place(world.maps, HOST) == (address, flags)
+        world.sync.set_node_addresses({})
+        world.sync.forget_addresses({address})
+        world.now += 10
+        world.sync.collect()
+
+
+def test_what_a_version_without_places_has_left_gets_one(world: World):
+    """Its flags were copied, which is all that there was in an element."""
+    world.sync.set_node_addresses({HOST: NODE})
+    world.change(vip("10.96.0.1"))
+    for name, kept in (("lb_addr_flags", 8), ("lb_dest_filter", 1)):
+        for each, value in list(world.maps[name].items()):
+            world.maps[name].update(each, value[:kept].ljust(len(value), b"\0"))
+    world.resync(vip("10.96.0.1"))
+    assert address_in_place(world.maps, VIP) == (VIP, CLUSTER_IP)
+    assert address_in_place(world.maps, HOST) == (HOST, NODE)
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_a_crash_while_addresses_are_written_costs_none_its_place(world: World, moment: int):
+    world.watch.crash_at = len(world.watch.written) + moment
+    with suppress(CrashError):
+        world.sync.apply(vip("10.96.0.1"))
+    world.watch.crash_at = None
+    world.resync(vip("10.96.0.1"))
+    assert address_in_place(world.maps, VIP) == (VIP, CLUSTER_IP)
+    assert Lookups(world.maps).filter_flags(VIP) == CLUSTER_IP

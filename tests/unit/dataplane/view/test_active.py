@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+from ebpflb.dataplane.layout.enums import Direction
+from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.view.active import read_active
+from ebpflb.model.address import Protocol
+
+
+def add_socket(maps, cookie, protocol, direction=Direction.LB_DIR_REPLY, backend=3):
+    key = SocketKey(cookie=cookie, proto=protocol, direction=direction)
+    maps["lb_sockets"].update(bytes(key), bytes(Socket(backend=backend, generation=1)))
+
+
+def add_connection(maps, cookie, started, backend=3):
+    value = Connection(started=started, backend=backend, generation=1)
+    maps["lb_connections"].update(cookie.to_bytes(8, "little"), bytes(value))
+
+
+def test_connected_sockets_are_active():
+    maps = memory_maps()
+    add_connection(maps, 1, started=70)
+    add_connection(maps, 2, started=60)
+    add_socket(maps, 3, Protocol.UDP)
+    found = read_active(maps)
+    assert found.flows == {(3, 1): 3}
+    assert found.oldest == {(3, 1): 60}
+    assert (found.entries["lb_connections"], found.entries["lb_sockets"]) == (2, 1)
+
+
+def test_a_connection_that_has_sent_no_syn_is_none_yet():
+    maps = memory_maps()
+    add_connection(maps, 1, started=0)
+    found = read_active(maps)
+    assert not found.flows
+    assert not found.oldest
+    assert found.entries["lb_connections"] == 1
+
+
+def test_connections_from_0_1_0_are_among_the_sockets():
+    maps = memory_maps()
+    add_socket(maps, 1, Protocol.TCP)
+    assert read_active(maps).flows == {(3, 1): 1}
+
+
+def test_a_socket_that_only_sends_is_not_for_its_records_outlive_it():
+    maps = memory_maps()
+    add_socket(maps, 1, Protocol.UDP)
+    add_socket(maps, 1, Protocol.UDP, Direction.LB_DIR_ORIGINAL)
+    assert not read_active(maps).flows

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from ebpflb.dataplane.layout.enums import DropPlace, DropReason
+from ebpflb.dataplane.layout.structs import Counts as CountsStruct
+from ebpflb.dataplane.layout.structs import DropKey, u32, u64
+from ebpflb.dataplane.view.counters import (
+    BackendCounts,
+    FrontendCounts,
+    read_backends,
+    read_drops,
+    read_frontends,
+    sum_drops,
+)
+from ebpflb.model.address import WILDCARD, Family, Protocol
+from ebpflb.model.counts import Counts
+from ebpflb.model.plan import FrontendKey, FrontendType
+from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
+from tests.unit.dataplane.programs import look_up
+from tests.unit.dataplane.world import World
+
+POD, OTHER_POD = FrontendKey(key("10.1.0.1")[0], 8080, Protocol.TCP), key("10.1.0.2", 8080)
+NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    choice = backends("10.1.0.1", "10.1.0.2")
+    node_port = frontend(key=NODE_PORT, type=FrontendType.NODE_PORT, service=named("b"))
+    world.change(by_service(frontend(choice=choice), node_port))
+    return world
+
+
+def count(world: World, name: str, index: int, *cpus: tuple[int, int, int]) -> None:
+    value = b"".join(bytes(CountsStruct(*each)) for each in cpus)
+    world.maps[name].update(bytes(u32(index)), value)
+
+
+def test_the_numbers_of_the_kernel_have_their_names_in_its_order():
+    numbers = CountsStruct(1, 2, 3, 4, 5, (6, 7), (8, 9))
+    counts = Counts(*memoryview(bytes(numbers)).cast("Q"))
+    for name in ("connections", "refused", "dropped", "failed", "retransmits"):
+        assert getattr(counts, name) == getattr(numbers, name)
+    for name in ("original", "reply"):
+        shown = getattr(counts, f"{name}_packets"), getattr(counts, f"{name}_bytes")
+        assert shown == (getattr(numbers, name).packets, getattr(numbers, name).bytes)
+
+
+def test_the_counters_of_a_frontend_are_those_of_all_cpus(world: World):
+    found = look_up(world.maps, NODE_PORT)
+    assert found
+    count(world, "lb_count_front", found.place, (1, 2, 3), (10, 20, 30))
+    assert set(read_frontends(world.maps)) == {
+        FrontendCounts(key("10.96.0.1"), named("web"), Counts(0, 0, 0)),
+        FrontendCounts(NODE_PORT, named("b"), Counts(11, 22, 33)),
+    }
+
+
+def test_the_counters_of_a_backend_are_those_of_all_cpus(world: World):
+    count(world, "lb_count_back", 1, (1, 0, 0), (2, 0, 0))
+    assert list(read_backends(world.maps)) == [
+        BackendCounts(POD, named("web"), True, Counts(0, 0, 0)),
+        BackendCounts(OTHER_POD, named("web"), True, Counts(3, 0, 0)),
+    ]
+
+
+def test_a_backend_that_is_gone_is_shown_if_it_counted_something(world: World):
+    count(world, "lb_count_back", 1, (1, 0, 0), (0, 0, 0))
+    world.sync.apply(by_service(frontend()))
+    assert list(read_backends(world.maps)) == [
+        BackendCounts(OTHER_POD, named("web"), False, Counts(1, 0, 0))
+    ]
+
+
+def test_what_has_lost_its_name_is_not_shown(world: World):
+    count(world, "lb_count_back", 1, (1, 0, 0), (0, 0, 0))
+    world.maps["lb_names"].delete_batch([key for key, _ in world.maps["lb_names"].items()])
+    assert list(read_backends(world.maps)) == []
+    assert list(read_frontends(world.maps)) == []
+
+
+def test_drops_are_counted_by_reason_and_place(world: World):
+    no_route, unheard_of = DropReason.LB_DROP_NO_ROUTE, 200
+    for reason, place, counted in ((no_route, 3, 7), (no_route, 0, 2), (unheard_of, 3, 1)):
+        value = bytes(u64(counted - 1)) + bytes(u64(1))
+        world.maps["lb_count_drop"].update(bytes(DropKey(reason, place)), value)
+    drops = read_drops(world.maps)
+    assert drops == {(no_route, 3): 7, (no_route, DropPlace.LB_DROP_AT_SOCKET): 2}
+    assert {reason: count for reason, count in sum_drops(drops).items() if count} == {no_route: 9}

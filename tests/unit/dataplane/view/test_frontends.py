@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+from sys import byteorder
+
+import pytest
+
+from ebpflb.dataplane.layout.enums import CtState, Direction
+from ebpflb.dataplane.layout.structs import Conntrack, Counts, Socket, SocketKey
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.services.sync import Sync
+from ebpflb.dataplane.view.frontends import BackendView, ChoiceView, view_frontends
+from ebpflb.model.address import WILDCARD, Family, Protocol
+from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
+from ebpflb.model.service import ServiceName, TrafficPolicy
+from tests.unit.dataplane.desired import (
+    ALLOWED,
+    NOTHING,
+    backends,
+    by_service,
+    frontend,
+    key,
+    named,
+)
+
+REFUSED = ChoiceView((), "refuse")
+DROPPED = ChoiceView((), "drop")
+
+
+@pytest.fixture
+def maps():
+    return memory_maps()
+
+
+@pytest.fixture
+def sync(maps):
+    return Sync(maps, quiesce=lambda: None)
+
+
+def index(number: int) -> bytes:
+    return number.to_bytes(4, byteorder)
+
+
+def remote(text: str, **fields) -> BackendView:
+    plain = {"local": False, "terminating": False, "usable": True, "active": 0, "connections": 0}
+    return BackendView(text, 8080, **{**plain, **fields})
+
+
+def count(maps, name, place, *numbers):
+    """Count the same on each of two CPUs."""
+    maps[name].update(index(place), bytes(Counts(*numbers)) * 2)
+
+
+def add_flow(maps, table, port, **fields):
+    entry = Conntrack(direction=Direction.LB_DIR_ORIGINAL, **fields)
+    maps[table].update(port.to_bytes(40, "big"), bytes(entry))
+
+
+def add_socket(maps, cookie, direction, **fields):
+    maps["lb_sockets"].update(
+        bytes(SocketKey(cookie=cookie, direction=direction)), bytes(Socket(**fields))
+    )
+
+
+def test_empty_maps_offer_nothing(maps):
+    assert view_frontends(maps) == []
+
+
+def test_a_frontend_with_all_that_can_be_said_of_it(maps, sync):
+    both = backends("10.1.0.1", "10.1.0.2")
+    here = backends("10.1.0.3", local=True, terminating=True)
+    wanted = frontend(
+        choice=both,
+        others=here,
+        service=named("web", "http"),
+        internal_policy=TrafficPolicy.LOCAL,
+        affinity_timeout=60,
+        allowed_sources=ALLOWED,
+    )
+    sync.resync(by_service(wanted))
+    count(maps, "lb_count_front", 0, 5, 6, 7)
+    (view,) = view_frontends(maps)
+    assert (view.protocol, view.address, view.port) == ("TCP", "10.96.0.1", 80)
+    assert (view.type, view.namespace, view.service, view.port_name) == (
+        *("ClusterIP", "default", "web", "http"),
+    )
+    assert (view.internal_policy, view.external_policy) == ("Local", "Cluster")
+    assert view.affinity_timeout == 60
+    assert view.source_ranges == ("192.0.2.7/32", "192.0.2.8/32")
+    assert (view.connections, view.refused, view.dropped) == (10, 12, 14)
+    assert view.local == ChoiceView((remote("10.1.0.1"), remote("10.1.0.2")), "refuse")
+    assert view.others.backends == (remote("10.1.0.3", local=True, terminating=True),)
+    assert view.draining == ()
+
+
+def test_choices_without_backends_say_what_happens(maps, sync):
+    sync.resync(by_service(frontend(others=Choice((), IfEmpty.DROP))))
+    (view,) = view_frontends(maps)
+    assert (view.local, view.others) == (REFUSED, DROPPED)
+
+
+def test_the_order_is_service_port_type_family_address(maps, sync):
+    wildcard = FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP)
+    sync.resync(
+        by_service(
+            frontend("fd00::1"),
+            frontend(key=wildcard, type=FrontendType.NODE_PORT),
+            frontend("192.0.2.2", type=FrontendType.LOAD_BALANCER),
+            frontend("192.0.2.1", type=FrontendType.LOAD_BALANCER),
+            frontend("10.96.0.1"),
+            frontend(key=key("10.96.0.1", 53, Protocol.UDP)),
+            frontend("10.96.0.9", service=named("a")),
+            frontend("10.96.0.2"),
+        )
+    )
+    found = [(view.service, view.type, view.address) for view in view_frontends(maps)]
+    assert found == [
+        ("a", "ClusterIP", "10.96.0.9"),
+        ("web", "ClusterIP", "10.96.0.1"),
+        ("web", "ClusterIP", "10.96.0.2"),
+        ("web", "ClusterIP", "fd00::1"),
+        ("web", "NodePort", "0.0.0.0"),
+        ("web", "LoadBalancer", "192.0.2.1"),
+        ("web", "LoadBalancer", "192.0.2.2"),
+        ("web", "ClusterIP", "10.96.0.1"),
+    ]
+
+
+def test_one_service_alone(maps, sync):
+    sync.resync(by_service(frontend(), frontend("10.96.0.9", service=named("a"))))
+    (view,) = view_frontends(maps, ServiceName("default", "a"))
+    assert view.address == "10.96.0.9"
+    assert view_frontends(maps, ServiceName("other", "a")) == []
+
+
+def test_connections_of_backends_and_what_uses_them_now(maps, sync):
+    sync.resync(by_service(frontend(choice=backends("10.1.0.1"))))
+    count(maps, "lb_count_back", 0, 4, 0, 0)
+    reply, original = Direction.LB_DIR_REPLY, Direction.LB_DIR_ORIGINAL
+    add_socket(maps, 1, reply, backend=0, generation=1)
+    add_socket(maps, 2, reply, backend=0, generation=1)
+    add_socket(maps, 2, original, backend=0, generation=1)
+    add_socket(maps, 3, reply, backend=0, generation=9)
+    add_flow(maps, "lb_conntrack", 1, backend=0, generation=1)
+    add_flow(maps, "lb_ct_short", 2, backend=0, generation=1)
+    add_flow(maps, "lb_ct_short", 3, backend=0, generation=1, state=CtState.LB_CT_CLOSED)
+    (view,) = view_frontends(maps)
+    assert view.local.backends == (remote("10.1.0.1", active=4, connections=8),)
+
+
+def test_a_backend_that_left_is_shown_while_it_has_flows(maps, sync):
+    sync.resync(by_service(frontend(choice=backends("10.1.0.1"))))
+    add_flow(maps, "lb_conntrack", 1, backend=0, generation=1)
+    add_flow(maps, "lb_conntrack", 2, backend=60000, generation=1)
+    sync.apply(by_service(frontend(choice=backends("10.1.0.2"))))
+    (view,) = view_frontends(maps)
+    assert [backend.address for backend in view.local.backends] == ["10.1.0.2"]
+    assert view.draining == (remote("10.1.0.1", usable=False, active=1),)
+
+
+def test_backends_come_in_the_order_of_their_addresses(maps, sync):
+    sync.resync(by_service(frontend(choice=backends("10.1.0.2"))))
+    sync.apply(by_service(frontend(choice=backends("10.1.0.1", "10.1.0.2"))))
+    (view,) = view_frontends(maps)
+    assert [backend.address for backend in view.local.backends] == ["10.1.0.1", "10.1.0.2"]
+
+
+def test_a_flow_of_a_recycled_backend_is_nobodys(maps, sync):
+    sync.resync(by_service(frontend(choice=backends("10.1.0.1"))))
+    sync.apply(by_service(frontend(choice=NOTHING)))
+    add_flow(maps, "lb_conntrack", 1, backend=0, generation=7)
+    assert view_frontends(maps)[0].draining == ()
+
+
+def test_what_changes_while_it_is_read_is_read_again(maps, sync, monkeypatch):
+    sync.resync(by_service(frontend()))
+    descs, reads = maps["lb_descs"], []
+    whole = descs.chunks
+
+    def torn_at_first(limit=0):
+        reads.append(limit)
+        for chunk in whole(limit):
+            yield chunk._replace(values=bytes(len(chunk.values))) if len(reads) == 1 else chunk
+
+    monkeypatch.setattr(descs, "chunks", torn_at_first)
+    assert [view.address for view in view_frontends(maps)] == ["10.96.0.1"]
+    assert len(reads) > 1
+
+
+def test_a_frontend_that_stays_torn_is_left_out(maps, sync):
+    sync.resync(by_service(frontend(), frontend("10.96.0.2")))
+    maps["lb_current"].update(index(0), maps["lb_current"].lookup(index(1)) or b"")
+    assert [view.address for view in view_frontends(maps)] == ["10.96.0.2"]

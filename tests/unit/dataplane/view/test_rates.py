@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from ebpflb.dataplane.view.rates import rates
+from ebpflb.dataplane.view.traffic import BackendKey, BackendLook, Look, ServiceLook
+from ebpflb.model.address import Protocol
+from ebpflb.model.counts import Counts
+from ebpflb.model.service import ServicePortName
+from tests.unit.dataplane.desired import key
+
+WEB = ServicePortName("default", "web", "http", Protocol.TCP)
+FRONTEND, OTHER_FRONTEND = key("10.96.0.1"), key("10.96.0.2")
+ONE, TWO, SIX = (BackendKey(text, 8080) for text in ("10.1.0.1", "10.1.0.2", "fd00::1"))
+
+
+def backend(counts=Counts(), active=0, **fields) -> BackendLook:  # noqa: B008  cannot change
+    plain = {"local": True, "terminating": False, "offered": True}
+    return BackendLook(active=active, counts=counts, **{**plain, **fields})
+
+
+def got(connections, **fields) -> Counts:
+    """What a backend that answers counts."""
+    return Counts(connections, reply_packets=connections, **fields)
+
+
+def rate(before, after, name=WEB, seconds=2.0):
+    """The row of one Service."""
+    old = {} if before is None else {name: before}
+    (found,) = rates(Look(10.0, old), Look(10.0 + seconds, {name: after}))
+    return found
+
+
+def of_backends(before, after, **fields):
+    """The row of a Service whose backends are these; the frontend counts nothing."""
+    return rate(ServiceLook({}, before), ServiceLook({}, after, **fields), fields.get("name", WEB))
+
+
+def test_what_was_counted_between_two_looks_is_per_second():
+    old = Counts(10, 1, 2, 3, 4, 100, 1000, 200, 2000)
+    new = Counts(14, 3, 6, 9, 12, 100, 1010, 200, 2020)
+    found = rate(ServiceLook({FRONTEND: old}, {}), ServiceLook({FRONTEND: new}, {}))
+    assert (found.namespace, found.service, found.port, found.protocol) == (*WEB[:3], "TCP")
+    assert (found.connections, found.refused, found.dropped, found.failed) == (2, 1, 2, 3)
+    assert (found.retransmits, found.original_bytes, found.reply_bytes) == (4, 5, 10)
+    assert found.lost == 6
+
+
+def test_frontends_add_up_and_one_that_is_gone_takes_nothing_away():
+    before = ServiceLook({FRONTEND: Counts(5), OTHER_FRONTEND: Counts(100)}, {})
+    assert rate(before, ServiceLook({FRONTEND: Counts(9)}, {})).connections == 2
+    both = ServiceLook({FRONTEND: Counts(7), OTHER_FRONTEND: Counts(102)}, {})
+    assert rate(before, both).connections == 2
+
+
+def test_counters_that_began_anew_count_from_zero():
+    before, after = ServiceLook({FRONTEND: Counts(50)}, {}), ServiceLook({FRONTEND: Counts(4)}, {})
+    assert rate(before, after).connections == 2
+
+
+def test_a_new_service_counts_from_zero_and_one_that_is_gone_has_no_row():
+    assert rate(None, ServiceLook({FRONTEND: Counts(4)}, {})).connections == 2
+    assert rates(Look(0, {WEB: ServiceLook({}, {})}), Look(1, {})) == []
+
+
+def test_the_spread_is_the_largest_share_against_the_even_one():
+    before = {ONE: backend(got(100)), TWO: backend(got(100))}
+    after = {ONE: backend(got(130)), TWO: backend(got(110), local=False)}
+    found = of_backends(before, after)
+    assert (found.largest_share, found.even_share, found.imbalance) == (0.75, 0.5, 1.5)
+    assert found.cross_node_share == 0.25
+    assert [each.share for each in found.backends] == [0.75, 0.25]
+    assert [each.connections for each in found.backends] == [15, 5]
+
+
+def test_without_new_connections_the_active_ones_are_shared():
+    after = {ONE: backend(active=3), TWO: backend(active=1, local=False)}
+    found = of_backends(after, after)
+    assert (found.largest_share, found.cross_node_share, found.active) == (0.75, 0.25, 4)
+
+
+def test_without_any_connection_there_is_no_share():
+    after = {ONE: backend(), TWO: backend()}
+    found = of_backends(after, after)
+    assert (found.largest_share, found.even_share, found.cross_node_share) == (None, None, None)
+    assert (found.imbalance, found.endpoints, found.troubles) == (0, 2, ())
+
+
+def test_backends_are_compared_within_their_family():
+    before = {ONE: backend(), TWO: backend(), SIX: backend()}
+    after = {ONE: backend(got(50)), TWO: backend(got(50)), SIX: backend()}
+    found = of_backends(before, after)
+    assert (found.largest_share, found.even_share, found.troubles) == (0.5, 0.5, ())
+
+
+def test_a_backend_that_gets_nothing_is_told():
+    before = {ONE: backend(), TWO: backend()}
+    after = {ONE: backend(got(20)), TWO: backend()}
+    assert of_backends(before, after).troubles == ("10.1.0.2 gets nothing",)
+    few = {ONE: backend(got(5)), TWO: backend()}
+    assert of_backends(before, few).troubles == ()
+
+
+def test_a_new_backend_that_long_connections_starve_is_told():
+    after = {ONE: backend(got(100), active=40), TWO: backend(active=1)}
+    found = of_backends(after, after)
+    assert found.troubles == ("10.1.0.2 starved",)
+    assert [each.trouble for each in found.backends] == ["", "starved"]
+    even = {ONE: backend(active=40), TWO: backend(active=20)}
+    assert of_backends(even, even).troubles == ()
+    few = {ONE: backend(active=5), TWO: backend()}
+    assert of_backends(few, few).troubles == ()
+    quick = {ONE: backend(got(3), active=40), TWO: backend(got(3))}
+    assert of_backends({}, quick).troubles == ()
+
+
+def test_a_backend_that_takes_nothing_new_is_not_starved():
+    after = {ONE: backend(active=40), TWO: backend(active=1, offered=False)}
+    found = of_backends(after, after)
+    assert (found.endpoints, found.troubles) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("counts", "protocol", "trouble"),
+    [
+        pytest.param(Counts(3, failed=3), Protocol.TCP, True, id="all fail"),
+        pytest.param(Counts(1, original_packets=3), Protocol.TCP, True, id="no packet comes back"),
+        pytest.param(Counts(1, original_packets=1), Protocol.TCP, False, id="just asked"),
+        pytest.param(got(3, failed=1), Protocol.TCP, False, id="one fails, others are answered"),
+        pytest.param(Counts(9, original_packets=90), Protocol.UDP, False, id="UDP one way"),
+        pytest.param(Counts(9, failed=9), Protocol.UDP, True, id="UDP that fails"),
+    ],
+)
+def test_a_backend_that_answers_nobody_is_told(counts, protocol, trouble):
+    name = WEB._replace(protocol=protocol)
+    found = rate(ServiceLook({}, {ONE: backend()}), ServiceLook({}, {ONE: backend(counts)}), name)
+    assert found.troubles == (("10.1.0.1 answers nobody",) if trouble else ())
+
+
+def test_a_backend_that_hangs_is_told_where_others_answer():
+    before = {ONE: backend(), TWO: backend()}
+    asked = Counts(3, original_packets=9, original_bytes=30, reply_packets=6)
+    answers = Counts(3, original_packets=9, original_bytes=30, reply_packets=6, reply_bytes=9)
+    after = {ONE: backend(asked), TWO: backend(answers)}
+    assert of_backends(before, after).troubles == ("10.1.0.1 answers nobody",)
+    one_way = {ONE: backend(asked), TWO: backend(asked)}
+    assert of_backends(before, one_way).troubles == ()
+
+
+def test_a_service_without_endpoints_is_told():
+    assert of_backends({}, {}).troubles == ("no endpoint",)
+    assert of_backends({}, {}, no_local=True).troubles == ("no local endpoint",)
+    draining = {ONE: backend(active=1, offered=False)}
+    assert of_backends(draining, draining).troubles == ("no endpoint",)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import time
+
+import pytest
+
+from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
+from ebpflb.dataplane.layout.records import pack_name
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, Addr
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.errors import MapError
+from ebpflb.model.changes import Changes
+from ebpflb.observe.flows.flow_log import FlowLog
+from tests.builders import (
+    NODE,
+    OTHER_NODE,
+    address,
+    endpoint,
+    endpoint_slice,
+    port_name,
+    service,
+    service_port,
+)
+from tests.unit.agent.flows import SERVICE, pod_of, record, refused
+
+
+@pytest.fixture
+def changes():
+    known = Changes(NODE)
+    known.set(service("web", service_port(node_port=30080, affinity_timeout=60)))
+    known.set(
+        endpoint_slice(
+            "web-1",
+            endpoint("10.1.0.1", OTHER_NODE, pod="default/web-a", zone="z1"),
+            endpoint("10.1.0.9", pod="default/client"),
+        )
+    )
+    return known
+
+
+@pytest.fixture
+def maps():
+    made = memory_maps({})
+    made["lb_names"].update(SERVICE.to_bytes(4, "little"), pack_name(port_name()))
+    return made
+
+
+@pytest.fixture
+def log(changes, maps):
+    return FlowLog(10, changes, lambda: maps, pod_of(changes))
+
+
+def told(log, raw):
+    log.accept([raw])
+    return json.loads(log.line(3, log.history.since(0).records[-1]))
+
+
+def test_a_connection_is_told_with_everybodys_name(log):
+    flow = told(log, record())
+    backend = {"address": "10.1.0.1", "port": 8080, "pod": "default/web-a"}
+    backend.update(node=OTHER_NODE, zone="z1", local=False)
+    assert flow.pop("time").startswith(time.strftime("%Y-%m-%dT", time.gmtime()))
+    assert flow == {
+        "event": "end",
+        "verdict": "forwarded",
+        "ended": "closed",
+        "protocol": "TCP",
+        "family": "IPv4",
+        "path": "socket",
+        "client": {"address": "10.1.0.9", "port": 40000, "pod": "default/client"},
+        "frontend": {"address": "10.96.0.10", "port": 80, "type": "ClusterIP"},
+        "service": {"namespace": "default", "name": "web"},
+        "backend": backend,
+        "source": "this_node",
+        "policy": {"internal": "Cluster", "external": "Cluster", "affinity_timeout": 60},
+        "snat": False,
+        "hairpin": False,
+        "seconds": 1.5,
+        "bytes": {"original": 100, "reply": 2000},
+        "packets": {"original": 5, "reply": 4},
+        "rtt_seconds": 0.00025,
+        "retransmits": 0,
+        "seq": 3,
+    }
+
+
+def test_a_refusal_has_a_reason_and_nothing_that_it_cannot_have(log):
+    raw = refused(frontend="192.168.0.1", frontend_port=30080, path=FlowPath.LB_PATH_TC)
+    flow = told(log, raw)
+    assert (flow["verdict"], flow["reason"], flow["path"]) == ("refused", "no_endpoint", "tc")
+    assert flow["frontend"]["type"] == "NodePort"
+    assert not flow.keys() & {"backend", "ended", "seconds", "bytes", "packets", "rtt_seconds"}
+
+
+def test_a_client_without_an_address_yet_is_not_told(log):
+    flow = told(log, refused(client=Addr(), client_port=0))
+    assert "client" not in flow
+
+
+def test_what_belongs_to_no_service_is_told_without_names(log):
+    flow = told(log, refused(service=0, client="fd00::1", frontend="fd00::2"))
+    assert (flow["family"], flow["client"]) == ("IPv6", {"address": "fd00::1", "port": 40000})
+    assert not flow.keys() & {"service", "policy"}
+
+
+def test_names_are_those_of_the_time_of_the_record_or_the_last_ones(log, changes, maps):
+    log.accept([record()])
+    changes.set(endpoint_slice("web-1", endpoint("10.1.0.1", NODE, pod="default/web-b")))
+    (stored,) = log.history.since(0).records
+    assert log.describe(stored)[1].endpoint.pod == "default/web-a"
+    assert told(log, record())["backend"]["pod"] == "default/web-b"
+    maps["lb_names"].delete(SERVICE.to_bytes(4, "little"))
+    assert told(log, record())["service"] == {"namespace": "default", "name": "web"}
+
+
+def test_records_of_another_version_are_counted_and_skipped(log):
+    log.accept([record(version=FLOW_RECORD_VERSION + 1), record(), b"", refused(), record()])
+    assert (log.unreadable, log.history.end) == (2, 3)
+    assert log.counts == {"end": 2, "refused": 1}
+
+
+def test_what_no_program_of_ours_would_write_harms_nobody(log, maps, monkeypatch):
+    assert told(log, record(proto=0))["protocol"] == "0"
+
+    def fail(_):
+        raise MapError("lb_names", "lookup", 5)
+
+    monkeypatch.setattr(maps["lb_names"], "lookup", fail)
+    assert "service" not in told(log, record())
+
+
+def test_before_there_are_maps_there_are_no_names(changes):
+    log = FlowLog(10, changes, lambda: None, pod_of(changes))
+    flow = told(log, record(FlowEvent.LB_FLOW_START))
+    assert "service" not in flow
+    assert flow["backend"] == {"address": "10.1.0.1", "port": 8080}
+
+
+def test_times_are_those_of_the_wall_clock(log):
+    log.accept([record()])
+    flow, _ = log.describe(log.history.since(0).records[0])
+    assert abs(flow.time - time.time_ns()) < 10**9
+    assert flow.client.address == address("10.1.0.9")

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import pytest
+
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.errors import MapError
+from ebpflb.observe.flows import flow_reader
+from ebpflb.observe.flows.flow_reader import FlowReader
+
+
+class Ring:
+    """Stands in for a map and for its reading end. tests/bpf/test_flow_ring.py has real ones."""
+
+    def __init__(self, *batches):
+        self.batches = list(batches)
+        self.closed = False
+
+    def read(self):
+        batch = self.batches.pop(0) if self.batches else []
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
+
+    def close(self):
+        self.closed = True
+
+
+def reading(*batches: object) -> Any:
+    """A ring that gives these one by one."""
+    return Ring(*batches)
+
+
+@pytest.fixture(autouse=True)
+def rings(monkeypatch):
+    monkeypatch.setattr(flow_reader, "KernelMap", Ring)
+    monkeypatch.setattr(flow_reader, "FlowRing", lambda source: source)
+
+
+def test_what_is_there_is_taken_in_order():
+    taken: list[bytes] = []
+    ring = reading([b"a", b"b"], [b"c"])
+    reader = FlowReader(lambda: {"lb_flows": ring}, taken.extend)
+    reader.poll()
+    assert taken == [b"a", b"b", b"c"]
+    ring.batches = [[b"d"]]
+    reader.poll()
+    assert taken[3:] == [b"d"]
+
+
+@pytest.mark.parametrize("maps", [None, {}, memory_maps({})])
+def test_without_a_ring_there_is_nothing_to_read(maps):
+    taken: list[bytes] = []
+    FlowReader(lambda: maps, taken.extend).poll()
+    assert taken == []
+
+
+def test_a_new_ring_is_read_and_the_old_one_for_a_while_too():
+    taken: list[bytes] = []
+    old, new = reading([b"a"]), reading([b"c"])
+    current = {"lb_flows": old}
+    reader = FlowReader(lambda: current, taken.extend)
+    reader.poll()
+    current = {"lb_flows": new}
+    old.batches = [[b"b"]]
+    reader.poll()
+    assert taken == [b"a", b"b", b"c"]
+    for _ in range(30):
+        reader.poll()
+    assert old.closed
+    assert not new.closed
+
+
+def test_rings_that_follow_each_other_quickly_are_all_read_to_their_end_and_closed():
+    taken: list[bytes] = []
+    rings = [reading(), reading(), reading()]
+    current: dict[str, Any] = {}
+    reader = FlowReader(lambda: current, taken.extend)
+    for ring in rings:
+        current = {"lb_flows": ring}
+        reader.poll()
+    for ring, record in zip(rings, (b"a", b"b", b"c"), strict=True):
+        ring.batches = [[record]]
+    for _ in range(30):
+        reader.poll()
+    assert taken == [b"a", b"b", b"c"]
+    assert [ring.closed for ring in rings] == [True, True, False]
+
+
+def test_a_flood_does_not_keep_the_thread():
+    taken: list[bytes] = []
+    ring = reading(*[[b"a"]] * 100)
+    FlowReader(lambda: {"lb_flows": ring}, taken.extend).poll()
+    assert 0 < len(taken) < 100
+
+
+def test_a_ring_that_cannot_be_read_is_told_once(caplog):
+    error = MapError("lb_flows", "reading", 5)
+    taken: list[bytes] = []
+    ring = reading(error, error, [b"a"])
+    reader = FlowReader(lambda: {"lb_flows": ring}, taken.extend)
+    for _ in range(3):
+        reader.poll()
+    assert taken == [b"a"]
+    (told,) = caplog.records
+    assert told.message.startswith("flow records cannot be read: map lb_flows: reading failed: ")
+
+
+def test_the_thread_ends_when_it_is_told():
+    taken: list[bytes] = []
+    ring = reading([b"a"])
+    reader = FlowReader(lambda: {"lb_flows": ring}, taken.extend)
+    reader.start()
+    reader.stop()
+    assert not reader._thread.is_alive()

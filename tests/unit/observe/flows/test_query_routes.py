@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+from ebpflb.model.changes import Changes
+from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.query_routes import query_routes
+from ebpflb.observe.http.query_socket import Question, QuestionError
+from tests.builders import NODE, endpoint, endpoint_slice, service
+from tests.unit.agent.flows import pod_of
+
+
+def ask(changes, start, *path, **parameters):
+    reply = query_routes(changes, FlowLog(1, changes, lambda: None, pod_of(changes)))[start](
+        Question(path, parameters)
+    )
+    return json.loads(b"".join(reply.pieces))
+
+
+def test_pods_and_services_are_known_by_name():
+    changes = Changes(NODE)
+    changes.set(service())
+    changes.set(service("shop"))
+    pods = (
+        endpoint("10.1.0.1", pod="default/web-b"),
+        endpoint("10.1.0.2", pod="default/web-a"),
+        endpoint("10.1.0.3"),
+    )
+    changes.set(endpoint_slice(endpoints=pods))
+    changes.set(endpoint_slice("web-2", endpoints=(endpoint("10.1.0.4", pod="default/web-a"),)))
+    assert ask(changes, "/v1/names") == {
+        "pods": {"default/web-a": ["10.1.0.2", "10.1.0.4"], "default/web-b": ["10.1.0.1"]},
+        "services": ["default/shop", "default/web"],
+    }
+
+
+def test_what_names_do_not_take_is_refused():
+    with pytest.raises(QuestionError, match="takes no parameters"):
+        ask(Changes(NODE), "/v1/names", "default")

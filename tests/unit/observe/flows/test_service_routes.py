@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+from ebpflb.errors import EbpflbError
+from ebpflb.model.changes import Changes
+from ebpflb.observe.flows import inquiry
+from ebpflb.observe.flows.service_routes import service_routes
+from ebpflb.observe.http.query_socket import Question, QuestionError
+from tests.builders import CLUSTER_IP, NODE, endpoint, endpoint_slice, service
+
+
+@pytest.fixture
+def changes():
+    made = Changes(NODE)
+    for item in (service("web"), endpoint_slice("web-1", endpoint("10.1.0.5"))):
+        made.set(item)
+    return made
+
+
+def ask(changes, *path):
+    start, *rest = path
+    routes = service_routes(lambda asked: asked.answer(changes), changes)
+    reply = routes[f"/v1/{start}"](Question(tuple(rest), {}))
+    return json.loads(b"".join(reply.pieces))
+
+
+def test_a_service_is_told_by_its_name(changes):
+    told = ask(changes, "services", "default", "web")
+    assert (told["namespace"], told["name"]) == ("default", "web")
+    assert [each["address"] for each in told["ports"][0]["endpoints"]] == ["10.1.0.5"]
+
+
+def test_an_unknown_service_is_answered_with_names_like_it(changes):
+    with pytest.raises(QuestionError, match="no Service default/wep") as caught:
+        ask(changes, "services", "default", "wep")
+    assert caught.value.status == 404
+    assert "default/web" in str(caught.value)
+
+
+def test_a_frontend_is_told_by_its_address(changes):
+    assert ask(changes, "frontends", CLUSTER_IP, "80", "TCP") == {
+        "namespace": "default",
+        "name": "web",
+    }
+    with pytest.raises(QuestionError, match="no Service has that"):
+        ask(changes, "frontends", CLUSTER_IP, "81", "TCP")
+
+
+@pytest.mark.parametrize("path", [("x", "80", "TCP"), (CLUSTER_IP, "x", "TCP"), (CLUSTER_IP,)])
+def test_a_question_that_is_none_is_refused(changes, path):
+    with pytest.raises(QuestionError, match="want /v1/frontends"):
+        ask(changes, "frontends", *path)
+    with pytest.raises(QuestionError, match="want /v1/services"):
+        ask(changes, "services", *path[:1])
+
+
+def test_nothing_is_told_before_all_objects_were_read():
+    with pytest.raises(EbpflbError, match="has not read all objects yet"):
+        ask(None, "services", "default", "web")
+
+
+def test_a_busy_agent_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(inquiry, "PATIENCE_SECONDS", 0.01)
+    routes = service_routes(lambda _: None, Changes(NODE))
+    with pytest.raises(EbpflbError, match="busy"):
+        routes["/v1/services"](Question(("default", "web"), {}))

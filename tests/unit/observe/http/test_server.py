@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+import http.client
+import json
+import logging
+import os
+import resource
+import socket
+import time
+from contextlib import ExitStack, closing, suppress
+from http import HTTPStatus
+
+import pytest
+
+from ebpflb.observe.health import Health
+from ebpflb.observe.http.server import Answer, Server, health_routes, metrics_routes
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(routes, host="127.0.0.1", port=0, **options):
+        servers.append(Server((host, port), routes, **options))
+        servers[-1].start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def get(server, path, method="GET", host="127.0.0.1"):
+    with closing(http.client.HTTPConnection(host, server.port, timeout=5)) as connection:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+
+
+def test_health_paths_have_kube_proxys_headers_and_are_counted(serve):
+    health, counted = Health(("IPv4",)), []
+    server = serve(health_routes(health, lambda *each: counted.append(each)))
+    status, headers, body = get(server, "/healthz")
+    assert status == HTTPStatus.OK
+    assert headers["Content-Type"] == "application/json"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert b"lastUpdated" in body
+    health.set_eligible(False)
+    assert get(server, "/healthz")[0] == HTTPStatus.SERVICE_UNAVAILABLE
+    assert get(server, "/livez?verbose")[0] == HTTPStatus.OK
+    assert counted == [("/healthz", 200), ("/healthz", 503), ("/livez", 200)]
+
+
+def test_a_node_is_ready_once_it_was_in_sync(serve):
+    health = Health(("IPv4",))
+    server = serve(health_routes(health, lambda *_: None))
+    assert get(server, "/readyz")[0] == HTTPStatus.SERVICE_UNAVAILABLE
+    health.synced()
+    assert get(server, "/readyz")[0] == HTTPStatus.OK
+    health.queued()
+    assert get(server, "/readyz")[0] == HTTPStatus.OK
+
+
+def test_the_metrics_port_has_kube_proxys_paths_and_a_status(serve):
+    server = serve(metrics_routes(lambda: Answer(b"page"), lambda: {"in_sync": True}))
+    assert get(server, "/proxyMode")[2] == b"ebpf"
+    assert get(server, "/metrics")[2] == b"page"
+    assert json.loads(get(server, "/status")[2]) == {"in_sync": True}
+
+
+def test_other_paths_and_methods(serve):
+    server = serve({"/a": lambda: Answer(b"body")})
+    assert get(server, "/b")[0] == HTTPStatus.NOT_FOUND
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(b"HEAD /a HTTP/1.0\r\n\r\n")
+        raw = b"".join(iter(lambda: client.recv(4096), b""))
+    assert raw.startswith(b"HTTP/1.0 200 ")
+    assert raw.endswith(b"Content-Length: 4\r\n\r\n")
+    assert get(server, "/a", "DELETE")[0] == HTTPStatus.NOT_IMPLEMENTED
+
+
+def test_an_empty_host_means_both_families(serve):
+    server = serve({"/": lambda: Answer(b"x")}, host="")
+    for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+        assert get(server, "/", host=host)[0] == HTTPStatus.OK
+
+
+def test_an_address_that_is_taken_is_tried_again(serve, caplog):
+    caplog.set_level(logging.INFO)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = serve({"/": lambda: Answer(b"x")}, port=port, retry=0.01)
+        assert server.port == 0
+        time.sleep(0.05)
+    deadline = time.monotonic() + 5
+    while not server.port and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert get(server, "/")[0] == HTTPStatus.OK
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_an_address_that_is_taken_is_told_once(serve):
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        serve({}, port=port, retry=0.01, on_failure=told.append)
+        time.sleep(0.05)
+    assert told == [f"127.0.0.1:{port}: Address already in use"]
+
+
+def test_stopping_closes_the_port_at_once(serve):
+    server = serve({})
+    port = server.port
+    began = time.monotonic()
+    server.stop()
+    assert time.monotonic() - began < 1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 1)
+
+
+def test_stopping_while_the_address_is_taken(serve):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = serve({}, port=taken.getsockname()[1], retry=60)
+        server.stop()
+
+
+@pytest.fixture
+def no_descriptors():
+    """Take all that a process may have; what is called gives them back."""
+    with ExitStack() as stack:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+
+        def take():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+            taken = stack.enter_context(ExitStack())
+            with suppress(OSError):
+                while True:
+                    taken.callback(os.close, os.dup(0))
+            return taken.close
+
+        yield take
+
+
+def test_without_a_free_descriptor_clients_wait_and_no_cpu_is_used_up(serve, no_descriptors):
+    server = serve({"/": lambda: Answer(b"x")})
+    with socket.socket() as client:
+        client.settimeout(5)
+        give_back = no_descriptors()
+        client.connect(("127.0.0.1", server.port))
+        began = time.process_time()
+        time.sleep(0.5)
+        used = time.process_time() - began
+        give_back()
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.0 200"
+    assert used < 0.1
+
+
+def test_a_client_that_sends_rubbish_or_nothing_does_no_harm(serve, capfd):
+    server = serve({"/": lambda: Answer(b"x" * 1_000_000)})
+    for raw in (b"\x16\x03\x01\x00\xff", b"GET", b"GET / HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(raw)
+    assert get(server, "/")[0] == HTTPStatus.OK
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+from sys import byteorder
+
+import pytest
+
+from ebpflb.dataplane.layout.structs import Counts
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.services.sync import Sync
+from ebpflb.observe.metrics.first_connections import PATIENCE_SECONDS, FirstConnections
+from tests.unit.dataplane.desired import backends, by_service, frontend
+
+POD, NEW_POD = "10.1.0.1", "10.1.0.2"
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.told: list[float] = []
+        self.renew()
+        self.first = FirstConnections(self.told.append, lambda: self.now)
+
+    def renew(self) -> None:
+        self.maps = memory_maps()
+        self.sync = Sync(self.maps, quiesce=lambda: None, clock=lambda: self.now)
+
+    def serve(self, *pods: str) -> None:
+        self.sync.apply(by_service(frontend(choice=backends(*pods))))
+
+    def connect(self, place: int) -> None:
+        """The second CPU counts."""
+        value = bytes(Counts()) + bytes(Counts(connections=1))
+        self.maps["lb_count_back"].update(place.to_bytes(4, byteorder), value)
+
+    def look(self, seconds: float = 0.0, written: float | None = None) -> bool:
+        self.now += seconds
+        return self.first.look(self.maps, written)
+
+
+@pytest.fixture
+def world():
+    made = World()
+    made.serve(POD)
+    assert not made.look()
+    return made
+
+
+def test_a_new_endpoint_waits_for_its_first_connection(world):
+    world.serve(POD, NEW_POD)
+    assert world.look(1.0, written=100.5)
+    world.connect(1)
+    assert not world.look(2.0)
+    assert world.told == [2.5]
+    assert not world.look(1.0)
+    assert world.told == [2.5]
+
+
+def test_those_that_were_there_at_first_do_not_count(world):
+    world.connect(0)
+    assert not world.look(1.0, written=100.5)
+    assert world.told == []
+
+
+def test_an_endpoint_that_goes_or_waits_too_long_is_let_go(world):
+    world.serve(POD, NEW_POD)
+    assert world.look(written=100.0)
+    assert not world.look(PATIENCE_SECONDS + 1)
+    world.serve(POD)
+    assert not world.look(written=world.now)
+    world.serve(POD, NEW_POD)
+    assert world.look(written=world.now)
+    world.serve(POD)
+    assert not world.look(written=world.now)
+    assert world.told == []
+
+
+def test_other_maps_are_a_new_beginning(world):
+    world.renew()
+    world.serve(POD, NEW_POD)
+    world.connect(1)
+    assert not world.look(1.0, written=100.5)
+    assert world.told == []

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services over maps in memory, what programs would count there, and what a scrape finds."""
+
+from sys import byteorder
+
+import pytest
+
+from ebpflb.dataplane.layout.enums import CtState, Direction
+from ebpflb.dataplane.layout.structs import Conntrack, Counts, Traffic
+from ebpflb.dataplane.memory import memory_maps
+from ebpflb.dataplane.services.sync import Sync
+from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
+from ebpflb.model.endpoint import Endpoint, EndpointSlice
+from ebpflb.model.node import Node
+from ebpflb.model.plan import FrontendKey, FrontendType
+from ebpflb.model.service import ServiceName
+from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.metrics.reader import Reader, Shown
+from ebpflb.observe.metrics.reading import BackendReading, Endpoints, PortLabels, PortReading
+from ebpflb.source.source_event import SourceEvent
+from tests.unit.dataplane.desired import backends, by_service, frontend, named
+
+SECOND = 1_000_000_000
+NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP)
+POD, OTHER_POD = "10.1.0.1", "10.1.0.2"
+BOTH = backends(POD, OTHER_POD)
+
+
+class World:
+    """A node: `maps` and `usage` are what a Reader asks of it."""
+
+    def __init__(self) -> None:
+        self.maps = memory_maps()
+        self.usage = {"lb_slots": (1, 8)}
+        self.places = Places("node-a")
+        self.now = 100 * SECOND
+        self.sync = Sync(self.maps, quiesce=lambda: None, grace=0)
+        self.reader = Reader(self, self.places, Shown(backends=True), {}, lambda: self.now)
+
+    def serve(self, *frontends):
+        self.sync.resync(by_service(*frontends))
+
+    def count(self, name, place, **fields):
+        """Add to the counters of the first CPU; traffic is what it is then."""
+        table, key = self.maps[name], place.to_bytes(4, byteorder)
+        value = table.lookup(key) or b""
+        counts = Counts.from_buffer_copy(value)
+        for field, number in fields.items():
+            old = getattr(counts, field)
+            setattr(counts, field, old + number if isinstance(number, int) else number)
+        table.update(key, bytes(counts) + value[len(bytes(counts)) :])
+
+    def flow(self, number, **fields):
+        entry = Conntrack(direction=Direction.LB_DIR_ORIGINAL, generation=1, **fields)
+        self.maps["lb_conntrack"].update(number.to_bytes(40, "big"), bytes(entry))
+
+    def note(self, *items):
+        self.places.note(SourceEvent(items, (), {}, initial=True, complete=True))
+
+    def port(self) -> PortReading:
+        (port,) = self.reader.read().ports
+        return port
+
+    def backends(self) -> list[BackendReading]:
+        return sorted(self.reader.read().backends, key=lambda each: each.backend)
+
+
+@pytest.fixture
+def world():
+    made = World()
+    made.serve(frontend(choice=BOTH))
+    made.reader.begin()
+    return made
+
+
+def test_a_node_that_has_not_started_has_nothing(world):
+    world.maps = None
+    assert world.reader.read().ports == ()
+
+
+def test_a_service_without_traffic_has_its_endpoints_alone(world):
+    here = backends("10.1.0.3", local=True)
+    going = backends("10.1.0.4", local=True, terminating=True)
+    world.serve(frontend(choice=BOTH), frontend("10.96.0.2", here), frontend("10.96.0.3", going))
+    labels = PortLabels("default", "web", "80", "TCP")
+    assert world.port() == PortReading(labels, {}, Endpoints(local=1, remote=2, terminating=1))
+
+
+def test_traffic_is_summed_by_frontend_type_over_families_and_cpus(world):
+    node_port = frontend(key=NODE_PORT, type=FrontendType.NODE_PORT, choice=BOTH)
+    world.serve(frontend(choice=BOTH), frontend("fd00::1", choice=BOTH), node_port)
+    for place, number in enumerate((1, 10, 100)):
+        world.count("lb_count_front", place, connections=number, reply=Traffic(5, 6))
+    port = world.port()
+    assert port.labels.port == "80"
+    assert {kind: each.connections for kind, each in port.traffic.items()} == {
+        "ClusterIP": 11,
+        "NodePort": 100,
+    }
+    assert port.traffic["ClusterIP"].reply_bytes == 12
+
+
+def test_a_port_with_a_name_goes_by_it(world):
+    world.serve(frontend(service=named("web", "http")))
+    assert world.port().labels.port == "http"
+
+
+def test_what_a_removed_frontend_had_counted_stays(world):
+    world.serve(frontend(choice=BOTH), frontend("10.96.0.2", BOTH))
+    world.count("lb_count_front", 0, connections=1)
+    world.count("lb_count_front", 1, connections=2)
+    world.reader.read()
+    world.count("lb_count_front", 1, connections=4)
+    world.serve(frontend(choice=BOTH))
+    assert world.port().traffic["ClusterIP"].connections == 7
+    world.sync.collect()
+    world.serve(frontend(choice=BOTH), frontend("10.96.0.9", BOTH))
+    world.count("lb_count_front", 1, connections=8)
+    assert world.port().traffic["ClusterIP"].connections == 15
+
+
+def test_a_service_that_is_gone_has_no_series(world):
+    world.count("lb_count_front", 0, connections=1)
+    world.reader.read()
+    world.sync.apply({ServiceName("default", "web"): ()})
+    assert world.reader.read().ports == []
+    assert world.reader.read().backends == []
+
+
+def test_sums_outlive_a_set_of_maps(world):
+    world.count("lb_count_front", 0, connections=5)
+    world.reader.read()
+    world.maps = memory_maps()
+    world.sync = Sync(world.maps, quiesce=lambda: None, epoch=1 << 16)
+    world.serve(frontend(choice=BOTH))
+    assert world.port().traffic["ClusterIP"].connections == 5
+    world.count("lb_count_front", 0, connections=2)
+    assert world.port().traffic["ClusterIP"].connections == 7
+
+
+def test_a_frontend_that_is_torn_for_a_moment_counts_once(world):
+    world.count("lb_count_front", 0, connections=5)
+    world.reader.read()
+    word = world.maps["lb_current"].lookup(bytes(4))
+    world.maps["lb_current"].update(bytes(4), bytes(8))
+    assert world.port().traffic["ClusterIP"].connections == 5
+    world.maps["lb_current"].update(bytes(4), word)
+    assert world.port().traffic["ClusterIP"].connections == 5
+
+
+def test_what_is_there_now_and_since_when(world):
+    world.count("lb_count_front", 0, connections=3)
+    world.flow(1, backend=0, created=90 * SECOND)
+    world.flow(2, backend=1, created=95 * SECOND)
+    world.flow(3, backend=1, created=1, state=CtState.LB_CT_CLOSED)
+    port = world.port()
+    assert (port.active, port.oldest_seconds) == (2, 10.0)
+
+
+def test_connections_that_leave_the_node_and_its_zone(world):
+    world.note(Node("node-a", zone="z1"), pods(POD, zone="z2"), pods(OTHER_POD, zone="z1"))
+    world.count("lb_count_front", 0, connections=10)
+    world.count("lb_count_back", 0, connections=3)
+    world.count("lb_count_back", 1, connections=7)
+    assert (world.port().cross_node, world.port().cross_zone) == (10, 3)
+    world.serve(frontend(choice=backends(POD)))
+    world.count("lb_count_back", 0, connections=1)
+    assert (world.port().cross_node, world.port().cross_zone) == (11, 4)
+
+
+def test_crossings_go_on_when_all_backends_were_gone_for_a_while(world):
+    world.note(Node("node-a", zone="z1"), pods(POD, zone="z2"), pods(OTHER_POD, zone="z1"))
+    world.count("lb_count_front", 0, connections=10)
+    world.count("lb_count_back", 0, connections=3)
+    world.count("lb_count_back", 1, connections=7)
+    assert (world.port().cross_node, world.port().cross_zone) == (10, 3)
+    world.serve(frontend())
+    world.sync.collect()
+    api = frontend("10.96.0.2", backends("10.1.0.3", "10.1.0.4"), service=named("api"))
+    world.serve(frontend(), api)
+    gone = next(port for port in world.reader.read().ports if port.labels.service == "web")
+    assert (gone.endpoints, gone.imbalance) == (Endpoints(), None)
+    assert (gone.cross_node, gone.cross_zone) == (10, 3)
+    world.serve(frontend(choice=BOTH))
+    world.count("lb_count_back", 2, connections=1)
+    assert (world.port().cross_node, world.port().cross_zone) == (11, 4)
+
+
+def test_what_was_counted_before_the_start_is_no_crossing():
+    world = World()
+    world.serve(frontend(choice=BOTH))
+    world.count("lb_count_back", 0, connections=3)
+    world.reader.begin()
+    world.count("lb_count_back", 0, connections=2)
+    assert world.port().cross_node == 2
+
+
+def test_balance_is_of_the_backends_there_are_now(world):
+    world.count("lb_count_back", 0, connections=15)
+    assert world.port().imbalance is None
+    world.count("lb_count_back", 1, connections=5)
+    assert world.port().imbalance == 1.5
+    world.serve(frontend(choice=backends(POD, OTHER_POD, "10.1.0.3")))
+    assert world.port().imbalance is None
+    for place in range(3):
+        world.count("lb_count_back", place, connections=10)
+    assert world.port().imbalance == 1.0
+
+
+def test_a_backend_with_where_it_is(world):
+    world.note(pods(POD, node_name="node-b", zone="z2"))
+    world.count("lb_count_back", 0, connections=3, failed=1, original=Traffic(1, 2))
+    world.flow(1, backend=0)
+    first, second = world.backends()
+    assert (first.backend, first.node, first.zone) == ("10.1.0.1:8080", "node-b", "z2")
+    assert first.traffic[:4] == (3, 0, 0, 1)
+    assert (first.traffic.original_bytes, first.active) == (2, 1)
+    assert (second.backend, second.node, second.zone) == ("10.1.0.2:8080", "", "")
+
+
+def test_a_backend_that_left_stays_while_it_is_used(world):
+    world.flow(1, backend=1)
+    world.serve(frontend(choice=backends(POD)))
+    assert [each.backend for each in world.backends()] == ["10.1.0.1:8080", "10.1.0.2:8080"]
+    world.maps["lb_conntrack"].delete((1).to_bytes(40, "big"))
+    assert [each.backend for each in world.backends()] == ["10.1.0.1:8080"]
+
+
+def test_a_backend_that_flaps_is_one_and_takes_no_more_room(world):
+    for _ in range(20):
+        world.count("lb_count_back", 1, connections=2)
+        (_, backend) = world.backends()
+        world.serve(frontend(choice=backends(POD)))
+        world.sync.collect()
+        world.serve(frontend(choice=BOTH))
+    assert backend.traffic.connections == 40
+    assert max(map(len, world.reader._backends._sums._groups.values())) <= 2
+
+
+def test_how_full_the_maps_are(world):
+    world.flow(1, backend=0)
+    entries = world.reader.read().entries
+    assert entries["lb_slots"] == (1, 8)
+    assert entries["lb_conntrack"] == (1, world.maps["lb_conntrack"].max_entries)
+    assert entries["lb_affinity"][0] == 0
+
+
+def test_what_nobody_wants_is_not_there(world):
+    world.count("lb_count_front", 0, connections=1)
+    reading = Reader(world, world.places, Shown(services=False), {}).read()
+    assert (reading.ports, reading.backends) == ((), ())
+
+
+def pods(*texts, **fields) -> EndpointSlice:
+    endpoints = tuple(Endpoint(parse_address(text), **fields) for text in texts)
+    return EndpointSlice("default", f"web-{texts[0]}", "web", Family.IPV4, (), endpoints)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page as a whole: names, types, labels and values."""
+
+from math import inf
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ebpflb.model.counts import Counts
+from ebpflb.observe.metrics.page import Metrics
+from ebpflb.observe.metrics.reading import (
+    BackendReading,
+    Distribution,
+    Endpoints,
+    PortLabels,
+    PortReading,
+    Reading,
+)
+
+LABELS = PortLabels("default", "web", "http", "TCP")
+PORT = {"namespace", "service", "port", "protocol"}
+COUNTED = Counts(1, 2, 3, 4, 5, 6, 7, 8, 9)
+READING = Reading(
+    entries={"lb_slots": (1, 8)},
+    dropped={("no_route", "eth0"): 5},
+    records={"refused": 3},
+    lost={"ring_full": 1, "rate_limit": 2},
+    flows={("ebpflb_flow_rtt_seconds", "tc"): Distribution([(0.5, 1), (inf, 3)], 4.5)},
+    ports=[
+        PortReading(LABELS, {"ClusterIP": COUNTED}, Endpoints(1, 2, 3), 4, 5, 6, 7.5, 1.25),
+        PortReading(LABELS._replace(service="idle")),
+    ],
+    backends=[BackendReading(LABELS, "10.1.0.1:80", "node-b", "z1", COUNTED, 4)],
+)
+
+# Name without ebpflb_, type and labels, as docs/monitoring.md and the dashboards have them.
+NAMES = {
+    **{
+        f"service_{name}": ("counter", PORT | {"type"})
+        for name in ("connections", "refused", "dropped", "failed", "retransmits")
+    },
+    "service_bytes": ("counter", PORT | {"type", "direction"}),
+    "service_packets": ("counter", PORT | {"type", "direction"}),
+    "service_active_connections": ("gauge", PORT),
+    "service_endpoints": ("gauge", PORT | {"state"}),
+    "service_cross_node_connections": ("counter", PORT),
+    "service_cross_zone_connections": ("counter", PORT),
+    "service_imbalance_ratio": ("gauge", PORT),
+    "service_oldest_connection_seconds": ("gauge", PORT),
+    "endpoint_first_connection_seconds": ("histogram", {"le"}),
+    "backend_connections": ("counter", PORT | {"backend", "node", "zone"}),
+    "backend_failed": ("counter", PORT | {"backend", "node", "zone"}),
+    "backend_bytes": ("counter", PORT | {"backend", "node", "zone"}),
+    "backend_active_connections": ("gauge", PORT | {"backend", "node", "zone"}),
+    "dropped": ("counter", {"reason", "interface"}),
+    "flow_records": ("counter", {"event"}),
+    "flow_records_lost": ("counter", {"reason"}),
+    "flow_duration_seconds": ("histogram", set()),
+    "flow_rtt_seconds": ("histogram", {"path", "le"}),
+    "flow_bytes": ("histogram", set()),
+}
+
+
+@pytest.fixture
+def page() -> str:
+    metrics = Metrics(("IPv4", "IPv6"), lambda: READING)
+    metrics.first_connection(1.5)
+    return metrics.page().body.decode()
+
+
+def samples(page: str, service: str = "web") -> dict[tuple[str, ...], float]:
+    """(name, labels besides those of the Service port) -> value."""
+    return {
+        (sample.name, *(value for name, value in sample.labels.items() if name not in PORT)): value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        for value in (sample.value,)
+        if sample.labels.get("service", service) == service
+    }
+
+
+def test_names_types_and_labels_are_those_that_dashboards_use(page):
+    found = {}
+    for family in text_string_to_metric_families(page):
+        labels = {name for sample in family.samples for name in sample.labels}
+        found[family.name.removeprefix("ebpflb_")] = (family.type, labels)
+    assert {name: found.get(name) for name in NAMES} == NAMES
+
+
+def test_values_are_those_of_the_reading(page):
+    found = samples(page)
+    plain = "connections", "refused", "dropped", "failed", "retransmits"
+    assert [found[f"ebpflb_service_{name}_total", "ClusterIP"] for name in plain] == [1, 2, 3, 4, 5]
+    for name, original, reply in (("packets", 6, 8), ("bytes", 7, 9)):
+        metric = f"ebpflb_service_{name}_total"
+        assert found[metric, "ClusterIP", "original"] == original
+        assert found[metric, "ClusterIP", "reply"] == reply
+    states = [found["ebpflb_service_endpoints", s] for s in ("local", "remote", "terminating")]
+    assert states == [1, 2, 3]
+    assert found["ebpflb_service_active_connections",] == 4
+    assert found["ebpflb_service_cross_node_connections_total",] == 5
+    assert found["ebpflb_service_cross_zone_connections_total",] == 6
+    assert found["ebpflb_service_oldest_connection_seconds",] == 7.5
+    assert found["ebpflb_service_imbalance_ratio",] == 1.25
+
+
+def test_values_of_backends_drops_and_flows(page):
+    found, where = samples(page), ("10.1.0.1:80", "node-b", "z1")
+    assert found["ebpflb_backend_connections_total", *where] == 1
+    assert found["ebpflb_backend_failed_total", *where] == 4
+    assert found["ebpflb_backend_bytes_total", *where] == 16
+    assert found["ebpflb_backend_active_connections", *where] == 4
+    assert found["ebpflb_dropped_total", "eth0", "no_route"] == 5
+    assert found["ebpflb_flow_records_total", "refused"] == 3
+    assert found["ebpflb_flow_records_total", "start"] == 0
+    assert found["ebpflb_flow_records_lost_total", "rate_limit"] == 2
+    assert found["ebpflb_flow_rtt_seconds_bucket", "+Inf", "tc"] == 3
+    assert found["ebpflb_flow_rtt_seconds_sum", "tc"] == 4.5
+    assert found["ebpflb_endpoint_first_connection_seconds_count",] == 1
+
+
+def test_a_service_without_traffic_has_its_endpoints_alone(page):
+    named = {name for name, *_ in samples(page, "idle") if name.startswith("ebpflb_service_")}
+    assert named == {"ebpflb_service_endpoints"}
