@@ -19,8 +19,8 @@ MADE = {"__pycache__", "_bpf"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Words that say nothing, or that the field has a better word for.
 VAGUE = re.compile(
-    r"_(manager|handler|processor|utils?|helpers?|common|misc|tmp|master|slave|whitelist|blacklist"
-    r"|sticky|svc|listener|retcode)_|^_(lb_)?(do|process|handle)_[a-z]"
+    r"_(manager|processor|utils?|helpers?|common|misc|tmp|master|slave|whitelist|blacklist"
+    r"|sticky|svc|retcode)_|^_(lb_)?(do|process|handle)_[a-z]"
 )
 # Vague too, but the words of bpf(2) itself, which only the dataplane speaks.
 KERNEL_WORDS = re.compile(r"_(data|info)_")
@@ -62,7 +62,7 @@ def python_trees() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def function_limit(path: Path, name: str) -> int:
-    return 40 if path.is_relative_to(ROOT / "tests") and name.startswith("test") else 50
+    return 60 if path.is_relative_to(ROOT / "tests") and name.startswith("test") else 50
 
 
 class CFunction(NamedTuple):
@@ -101,7 +101,7 @@ def defined_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def test_files_stay_small():
-    limits = [(path, 250) for path in matching("*.[ch]")] + [(p, 400) for p in matching("*.py")]
+    limits = [(path, 350) for path in matching("*.[ch]")] + [(p, 500) for p in matching("*.py")]
     too_long = [
         f"{where(path)}: {line_count(path)} lines, limit {limit}"
         for path, limit in limits
