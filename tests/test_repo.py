@@ -14,7 +14,7 @@ import ebpflb
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("bpf", "charts", "docs", "ebpflb", "tests", ".ci", ".github")
-MADE = {"__pycache__", "_bpf"}
+MADE = {"__pycache__", "_bpf", ".git"}
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Words that say nothing, or that the field has a better word for.
