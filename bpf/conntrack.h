@@ -11,7 +11,7 @@
 #include "backend.h"
 #include "clock.h"
 #include "maps.h"
-#include "packet.h"
+#include "parse.h"
 
 /* A new flow as decided: what its packets become and where its replies are reversed. */
 struct lb_flow {

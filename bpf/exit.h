@@ -4,7 +4,7 @@
 #define LB_EXIT_H
 
 #include "counters.h"
-#include "packet.h"
+#include "parse.h"
 #include "reject.h"
 #include "sctp.h"
 #include "tell.h"

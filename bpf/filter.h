@@ -10,7 +10,7 @@
 
 #include "extension.h"
 #include "maps.h"
-#include "packet.h"
+#include "parse.h"
 
 /* ICMP_PARAMETERPROB; the errors of ICMPv6 end before. */
 #define LB_ICMP_LAST_ERROR 12

@@ -7,7 +7,7 @@
 #define LB_FORGET_H
 
 #include "maps.h"
-#include "packet.h"
+#include "parse.h"
 
 /* The packet stays as it is. Where this was called the verifier's ways to it become one. */
 static __always_inline void lb_forget(struct lb_packet *pkt)

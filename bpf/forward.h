@@ -6,7 +6,7 @@
 #ifndef LB_FORWARD_H
 #define LB_FORWARD_H
 
-#include "packet.h"
+#include "parse.h"
 #include "verdict.h"
 
 /* bcc declares this helper with three arguments; the kernel's has four. */

@@ -8,7 +8,7 @@
 
 #include "conntrack.h"
 #include "maps.h"
-#include "packet.h"
+#include "parse.h"
 
 /* As long as Linux waits for the other fragments (ipfrag_time). */
 #define LB_FRAGMENT_TIMEOUT (30 * LB_SECOND)

@@ -9,7 +9,7 @@
 
 #include "csum.h"
 #include "maps.h"
-#include "packet.h"
+#include "parse.h"
 #include "reject.h"
 #include "rewrite.h"
 

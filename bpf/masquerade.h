@@ -12,7 +12,7 @@
 #include "forward.h"
 #include "frontend.h"
 #include "maps.h"
-#include "packet.h"
+#include "parse.h"
 
 /* Whether the frontend asks for it, and its backend is no process of this node. */
 static __always_inline int lb_must_masquerade(const struct lb_desc *desc,

@@ -9,7 +9,7 @@
 #include "conntrack.h"
 #include "csum.h"
 #include "forward.h"
-#include "packet.h"
+#include "parse.h"
 #include "rate.h"
 #include "verdict.h"
 

@@ -8,7 +8,7 @@
 
 #include "addr.h"
 #include "csum.h"
-#include "packet.h"
+#include "parse.h"
 #include "sctp.h"
 #include "verdict.h"
 

@@ -5,7 +5,7 @@
 
 #include "crc32c.h"
 #include "maps.h"
-#include "packet.h"
+#include "parse.h"
 
 /* From the byte order of CRC32c, which is not the network's, to the host's, or back. */
 static __always_inline __u32 lb_sctp_swap(__u32 little)

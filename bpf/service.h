@@ -12,7 +12,7 @@
 #include "frontend.h"
 #include "maps.h"
 #include "masquerade.h"
-#include "packet.h"
+#include "parse.h"
 #include "source_range.h"
 
 /* What an entry point knows about the packets it sees. */

@@ -9,7 +9,7 @@
 #include "conntrack.h"
 #include "filter.h"
 #include "maps.h"
-#include "packet.h"
+#include "parse.h"
 #include "verdict.h"
 
 /* Host byte order; uniformly random over both ranges, fully random as kube-proxy's masquerade. */

@@ -7,7 +7,7 @@
 #include "counters.h"
 #include "flow.h"
 #include "frontend.h"
-#include "packet.h"
+#include "parse.h"
 
 /* key: of the original direction. */
 static __always_inline void lb_record_client(struct lb_flow_record *record,

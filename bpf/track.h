@@ -6,7 +6,7 @@
 #include "conntrack.h"
 #include "counters.h"
 #include "maps.h"
-#include "packet.h"
+#include "parse.h"
 #include "tell.h"
 
 /* While lb_conntrack is full the flow stays where it is, and every packet tries again. */

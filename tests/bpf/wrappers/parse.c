@@ -5,7 +5,7 @@
 #include "maps.h"
 #include "verdict.h"
 #include "addr.h"
-#include "packet.h"
+#include "parse.h"
 
 struct lb_parsed {
 	struct lb_tuple tuple;

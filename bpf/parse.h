@@ -4,8 +4,8 @@
  * the cursor and returns LB_NEXT, or LB_PASS for what is not ours: another protocol, a truncated
  * header, a mapped address on the wire, a frame of a VLAN.
  */
-#ifndef LB_PACKET_H
-#define LB_PACKET_H
+#ifndef LB_PARSE_H
+#define LB_PARSE_H
 
 #include "addr.h"
 #include "extension.h"
