@@ -4,10 +4,10 @@
 #define LB_EXIT_H
 
 #include "counters.h"
+#include "flow_record.h"
 #include "parse.h"
 #include "reject.h"
-#include "sctp.h"
-#include "tell.h"
+#include "sctp_csum.h"
 
 /* Devices of pods come and go: theirs are counted together. */
 static __always_inline __u32 lb_drop_place(struct __sk_buff *skb, int hook)

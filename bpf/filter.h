@@ -8,7 +8,7 @@
 #ifndef LB_FILTER_H
 #define LB_FILTER_H
 
-#include "extension.h"
+#include "ipv6_extension.h"
 #include "maps.h"
 #include "parse.h"
 

@@ -8,7 +8,7 @@
 
 #include "clock.h"
 #include "maps.h"
-#include "rate.h"
+#include "rate_limit.h"
 #include "types.h"
 
 /* bcc 0.26 has it without a flag that lets the reader sleep on. */

@@ -6,7 +6,7 @@
 #ifndef LB_LENGTH_H
 #define LB_LENGTH_H
 
-#include "parsed.h"
+#include "packet.h"
 #include "verdict.h"
 
 /* What arrived may be more, with padding of the link. BIG TCP is too long for the IP header. */

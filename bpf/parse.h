@@ -8,9 +8,9 @@
 #define LB_PARSE_H
 
 #include "addr.h"
-#include "extension.h"
+#include "ipv6_extension.h"
 #include "length.h"
-#include "parsed.h"
+#include "packet.h"
 #include "transport.h"
 #include "tuple.h"
 #include "types.h"

@@ -5,19 +5,19 @@
 
 #include "conntrack.h"
 #include "counters.h"
+#include "ct_state.h"
 #include "exit.h"
 #include "filter.h"
-#include "forget.h"
+#include "flow_record.h"
 #include "forward.h"
 #include "fragment.h"
 #include "frontend.h"
-#include "icmp.h"
+#include "icmp_nat.h"
 #include "rewrite.h"
 #include "service.h"
+#include "service_cidr.h"
 #include "snat.h"
-#include "tell.h"
-#include "track.h"
-#include "unused.h"
+#include "verifier.h"
 
 /* The rewritten packet, where it must leave. fib is filled when that is from here. */
 static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet *pkt, int flags,

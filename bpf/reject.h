@@ -10,7 +10,7 @@
 #include "csum.h"
 #include "forward.h"
 #include "parse.h"
-#include "rate.h"
+#include "rate_limit.h"
 #include "verdict.h"
 
 #define LB_ICMP_TTL 64

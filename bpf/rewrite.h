@@ -9,7 +9,7 @@
 #include "addr.h"
 #include "csum.h"
 #include "parse.h"
-#include "sctp.h"
+#include "sctp_csum.h"
 #include "verdict.h"
 
 /* The end of an IPv4 header and, where it has no options, the ports behind it. */

@@ -3,7 +3,7 @@
  * TCP tells of the connections that were translated at the socket. Always 1: what TCP asks others
  * meanwhile is left to them.
  */
-#include "connection.h"
+#include "sock_connection.h"
 
 #define LB_TCP_FLAG_FIN 0x01
 

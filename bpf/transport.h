@@ -3,7 +3,7 @@
 #ifndef LB_TRANSPORT_H
 #define LB_TRANSPORT_H
 
-#include "parsed.h"
+#include "packet.h"
 #include "verdict.h"
 
 /* RFC 9260, 3.2 */

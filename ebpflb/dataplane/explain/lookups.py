@@ -180,7 +180,7 @@ class Lookups:
         return Address(bytes(found.snat4 if family is Family.IPV4 else found.snat6))
 
     def is_unused(self, address: Address) -> bool:
-        """Whether it is inside a ServiceCIDR without being a Service's (unused.h)."""
+        """Whether it is inside a ServiceCIDR without being a Service's (service_cidr.h)."""
         value = self.maps["lb_service_nets"].lookup(_ZERO)
         if not value or self.addr_flags_of(address):
             return False

@@ -93,7 +93,7 @@ def _socket_choose(lookups: Lookups, client: Client, target: FrontendKey, desc: 
 
 
 def client_of_socket(lookups: Lookups, client: Client, peer: Address) -> Address:
-    """Who the client is for session affinity (client.h)."""
+    """Who the client is for session affinity (sock_client.h)."""
     family = family_of(peer)
     if client.netns_flags & NetnsFlag.LB_NETNS_HOST:
         return lookups.node_address(family)

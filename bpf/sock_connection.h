@@ -3,16 +3,16 @@
  * TCP connections that were translated at the socket, as TCP itself counts them: from their SYN to
  * the last state, with how they ended.
  */
-#ifndef LB_CONNECTION_H
-#define LB_CONNECTION_H
+#ifndef LB_SOCK_CONNECTION_H
+#define LB_SOCK_CONNECTION_H
 
 #include "addr.h"
 #include "clock.h"
 #include "counters.h"
 #include "flow.h"
 #include "maps.h"
-#include "progress.h"
-#include "record.h"
+#include "sock_nat.h"
+#include "sock_traffic.h"
 
 #define LB_FLUSH_INTERVAL LB_SECOND
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The checksum of SCTP behind other ports. It covers no addresses. */
-#ifndef LB_SCTP_H
-#define LB_SCTP_H
+#ifndef LB_SCTP_CSUM_H
+#define LB_SCTP_CSUM_H
 
 #include "crc32c.h"
 #include "maps.h"

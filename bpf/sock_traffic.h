@@ -3,8 +3,8 @@
  * How far a TCP connection has come, as TCP counts it. bytes_acked has our SYN and FIN in it,
  * bytes_received the other's FIN: the states say when.
  */
-#ifndef LB_PROGRESS_H
-#define LB_PROGRESS_H
+#ifndef LB_SOCK_TRAFFIC_H
+#define LB_SOCK_TRAFFIC_H
 
 #include "types.h"
 

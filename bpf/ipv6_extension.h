@@ -3,8 +3,8 @@
  * What may lie between an IPv6 header and the transport header. The fragment header ends the walk:
  * a later fragment cannot tell what its first one has behind it.
  */
-#ifndef LB_EXTENSION_H
-#define LB_EXTENSION_H
+#ifndef LB_IPV6_EXTENSION_H
+#define LB_IPV6_EXTENSION_H
 
 #include "verdict.h"
 

@@ -3,8 +3,8 @@
  * The verifier follows a program once for each thing it knows of a packet: its family, its protocol,
  * where its headers begin. What it reads from a map it knows nothing of.
  */
-#ifndef LB_FORGET_H
-#define LB_FORGET_H
+#ifndef LB_VERIFIER_H
+#define LB_VERIFIER_H
 
 #include "maps.h"
 #include "parse.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* So many a second, on each CPU. */
-#ifndef LB_RATE_H
-#define LB_RATE_H
+#ifndef LB_RATE_LIMIT_H
+#define LB_RATE_LIMIT_H
 
 #include "clock.h"
 

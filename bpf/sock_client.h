@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Who opens a connection, for the frontends where that decides. At tc it is the packet's source. */
-#ifndef LB_CLIENT_H
-#define LB_CLIENT_H
+#ifndef LB_SOCK_CLIENT_H
+#define LB_SOCK_CLIENT_H
 
 #include "addr.h"
 #include "maps.h"

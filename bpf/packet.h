@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What is known of a packet once it is parsed, and where parsing stands meanwhile. */
-#ifndef LB_PARSED_H
-#define LB_PARSED_H
+#ifndef LB_PACKET_H
+#define LB_PACKET_H
 
-#include "extension.h"
+#include "ipv6_extension.h"
 #include "types.h"
 
 #define LB_TCP_FIN 0x01

@@ -4,8 +4,8 @@
  * receiver of the error had sent, and the error itself goes between the addresses that receiver
  * knows, as netfilter's NAT does it. Lengths stay, so whatever follows the quote does too.
  */
-#ifndef LB_ICMP_H
-#define LB_ICMP_H
+#ifndef LB_ICMP_NAT_H
+#define LB_ICMP_NAT_H
 
 #include "csum.h"
 #include "maps.h"

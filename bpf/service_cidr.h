@@ -4,8 +4,8 @@
  * is dropped, or it would go astray. On its way out, because whatever else translates addresses
  * here has had its turn by then.
  */
-#ifndef LB_UNUSED_H
-#define LB_UNUSED_H
+#ifndef LB_SERVICE_CIDR_H
+#define LB_SERVICE_CIDR_H
 
 #include "addr.h"
 #include "frontend.h"

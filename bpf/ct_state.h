@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* How the packets of a flow move its state on, and with it the entries from table to table. */
-#ifndef LB_TRACK_H
-#define LB_TRACK_H
+#ifndef LB_CT_STATE_H
+#define LB_CT_STATE_H
 
 #include "conntrack.h"
 #include "counters.h"
+#include "flow_record.h"
 #include "maps.h"
 #include "parse.h"
-#include "tell.h"
 
 /* While lb_conntrack is full the flow stays where it is, and every packet tries again. */
 static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry)

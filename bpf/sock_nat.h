@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What a socket was translated to: lets it see the frontend, and keeps the choice of a UDP socket. */
-#ifndef LB_RECORD_H
-#define LB_RECORD_H
+#ifndef LB_SOCK_NAT_H
+#define LB_SOCK_NAT_H
 
 #include "addr.h"
 #include "backend.h"
-#include "client.h"
 #include "clock.h"
 #include "filter.h"
 #include "flow.h"
 #include "frontend.h"
 #include "maps.h"
+#include "sock_client.h"
 
 /* bcc 0.26 declares this helper as u32; the kernel's is u64. */
 static __u64 (*lb_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
@@ -73,7 +73,7 @@ static __always_inline void lb_socket_tell(void *ctx, int event, const struct lb
 }
 
 /*
- * A TCP socket has one peer. What becomes of the connection is told by TCP: see connection.h. Where
+ * A TCP socket has one peer. What becomes of the connection is told by TCP: see sock_connection.h. Where
  * it is not, that lasts from connect() to close().
  */
 static __always_inline void lb_socket_record_tcp(struct bpf_sock_addr *ctx,

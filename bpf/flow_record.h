@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What is told of flows at tc: how they begin, how they end, and which did not come about. */
-#ifndef LB_TELL_H
-#define LB_TELL_H
+#ifndef LB_FLOW_RECORD_H
+#define LB_FLOW_RECORD_H
 
 #include "conntrack.h"
 #include "counters.h"
