@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from ebpflb.agent.dataplane import Kernel
 from ebpflb.config.settings import Settings
-from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.first_connections import FirstConnections, FirstConnectionsThread
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.observe.metrics.reader import Reader, Shown
@@ -16,11 +16,15 @@ class Measuring:
     """Of one agent. `page` is /metrics."""
 
     def __init__(
-        self, settings: Settings, kernel: Kernel, places: Places, records: Mapping[str, int]
+        self,
+        settings: Settings,
+        kernel: Kernel,
+        locations: EndpointLocations,
+        records: Mapping[str, int],
     ) -> None:
         """`records`: of flows so far, by event."""
         shown = Shown(settings.metrics_services, settings.metrics_backends)
-        self._reader = Reader(kernel, places, shown, records)
+        self._reader = Reader(kernel, locations, shown, records)
         self.metrics = Metrics(kernel.families, self._reader.read)
         self.page = SharedPage(self.metrics.page)
         first = FirstConnections(self.metrics.first_connection)

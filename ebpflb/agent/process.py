@@ -24,7 +24,7 @@ from ebpflb.dataplane.attach.listen_addresses import listen_addresses
 from ebpflb.dataplane.attach.node_addresses import bound_address
 from ebpflb.log import fields, set_up
 from ebpflb.model.changes import Changes, Kind, ObjectKey
-from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.flows.pipeline import FlowParts
 from ebpflb.observe.health import Health
 from ebpflb.observe.http.debug_pages import debug_routes
@@ -51,10 +51,10 @@ def run(settings: Settings) -> None:
         kernel = Kernel(settings)
         parts.callback(kernel.close)
         health = Health(kernel.families, patience=2 * settings.sync_period)
-        changes, places = _changes(settings), Places(settings.node_name)
-        flows = FlowParts(settings, changes, lambda: kernel.maps, places.pod)
+        changes, locations = _changes(settings), EndpointLocations(settings.node_name)
+        flows = FlowParts(settings, changes, lambda: kernel.maps, locations.pod)
         kernel.tell_ends(flows.accept)
-        measuring = Measuring(settings, kernel, places, flows.counts)
+        measuring = Measuring(settings, kernel, locations, flows.counts)
         measuring.metrics.registry.register(flows.collector())
         parts.callback(measuring.stop)
         origin = origin_of(settings)
@@ -65,7 +65,7 @@ def run(settings: Settings) -> None:
         )
         agent = Agent(changes, kernel, observers, _periods(settings))
         _heed(parts, settings, agent)
-        origin.start(_told(places, agent))
+        origin.start(_told(locations, agent))
         parts.callback(origin.stop)
         _tell_start(settings, str(origin))
         _tell_lacks(kernel, agent, measuring.metrics)
@@ -108,9 +108,9 @@ def _begun(measuring: Measuring) -> Callable[[], None]:
     return begin
 
 
-def _told(places: Places, agent: Agent) -> Callable[[SourceEvent], None]:
+def _told(locations: EndpointLocations, agent: Agent) -> Callable[[SourceEvent], None]:
     def tell(event: SourceEvent) -> None:
-        places.note(event)
+        locations.note(event)
         agent.tell(event)
 
     return tell

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the addresses of endpoints are: pod, node and zone, as the source tells.
+"""Which pod, node and zone an endpoint's address belongs to, as the source says.
 
-For names beside addresses. It follows the source, not what is in force.
+Metrics and flow records use it to name addresses. It follows the source, not what is programmed.
 """
 
 from collections import Counter, OrderedDict
@@ -16,44 +16,44 @@ from ebpflb.model.node import Node
 from ebpflb.source.source_event import SourceEvent
 
 
-class Place(NamedTuple):
-    """pod: NAMESPACE/NAME. Each is "" where it is not known."""
+class EndpointLocation(NamedTuple):
+    """`pod` is NAMESPACE/NAME. A part that is not known is ""."""
 
     pod: str = ""
     node: str = ""
     zone: str = ""
 
 
-_NOWHERE = Place()
+_UNKNOWN = EndpointLocation()
 _MOST_GONE = 1024
 
 
-class Places:
-    """Of one node's agent. `note()` is for one thread, all else for any.
+class EndpointLocations:
+    """One thread calls `note()`; the rest may be called from any thread.
 
-    Flow records speak of pods that are gone: as many as there are, and some more, stay known.
+    Flow records also name pods that no longer exist, so removed pods are remembered: as many as
+    there are endpoints, plus 1024.
     """
 
     def __init__(self, node_name: str) -> None:
-        self.own = Place(node=node_name)
-        self._places: dict[Address, Place] = {}
+        self.own = EndpointLocation(node=node_name)
+        self._locations: dict[Address, EndpointLocation] = {}
         self._slices: dict[ObjectKey, tuple[Address, ...]] = {}
-        # Those that were there last, the longest gone first.
+        # Removed addresses and the pod each belonged to, earliest removed first.
         self._gone: OrderedDict[Address, str] = OrderedDict()
-        # In how many slices an address is.
-        self._named: Counter[Address] = Counter()
+        self._slice_counts: Counter[Address] = Counter()
 
-    def places(self) -> Mapping[Address, Place]:
-        """All that are known: the same mapping at each call, which changes as the source does."""
-        return MappingProxyType(self._places)
+    def all(self) -> Mapping[Address, EndpointLocation]:
+        """A live view of all known addresses: the same mapping on each call."""
+        return MappingProxyType(self._locations)
 
     def pod(self, address: Address) -> str:
-        """NAMESPACE/NAME of the pod that has an address or had it last, or an empty string."""
-        place = self._places.get(address)
-        return (place and place.pod) or self._gone.get(address, "")
+        """NAMESPACE/NAME of the pod that has this address or had it last, or ""."""
+        location = self._locations.get(address)
+        return (location and location.pod) or self._gone.get(address, "")
 
     def note(self, event: SourceEvent) -> None:
-        """Take what an event says of slices and of the own Node."""
+        """Follow EndpointSlices and this agent's own Node."""
         for item in event.upserts:
             if isinstance(item, EndpointSlice):
                 self._replace(key_of(item), item)
@@ -67,22 +67,22 @@ class Places:
         endpoints = new.endpoints if new else ()
         before = self._slices.pop(key, ())
         for each in endpoints:
-            known = self._places.get(each.address, _NOWHERE)
-            # A slice that somebody wrote by hand may not name the pod that another one does.
+            known = self._locations.get(each.address, _UNKNOWN)
+            # A hand-written slice may lack the pod's name that another slice gives.
             pod = each.pod or known.pod
-            self._places[each.address] = Place(pod, each.node_name or "", each.zone)
+            self._locations[each.address] = EndpointLocation(pod, each.node_name or "", each.zone)
         if endpoints:
             self._slices[key] = tuple(each.address for each in endpoints)
-            self._named.update(self._slices[key])
+            self._slice_counts.update(self._slices[key])
         for address in before:
-            self._named[address] -= 1
-            if not self._named[address]:
-                del self._named[address]
-                self._forget(address, self._places.pop(address).pod)
+            self._slice_counts[address] -= 1
+            if not self._slice_counts[address]:
+                del self._slice_counts[address]
+                self._forget(address, self._locations.pop(address).pod)
 
     def _forget(self, address: Address, pod: str) -> None:
         if pod:
             self._gone.pop(address, None)
             self._gone[address] = pod
-        while len(self._gone) > len(self._places) + _MOST_GONE:
+        while len(self._gone) > len(self._locations) + _MOST_GONE:
             self._gone.popitem(last=False)

@@ -10,11 +10,11 @@ from ebpflb.dataplane.view.traffic_counts import BackendPlace, TrafficCounts
 from ebpflb.model.address import Address, format_address
 from ebpflb.model.counts import Counts
 from ebpflb.model.service import ServicePortName
-from ebpflb.observe.endpoint_locations import Place, Places
+from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
 from ebpflb.observe.metrics.reading import BackendReading, PortLabels
 from ebpflb.observe.metrics.running_sum import RunningSums
 
-_NOWHERE = Place()
+_UNKNOWN = EndpointLocation()
 
 # A Service port, and the address and port of an endpoint of it.
 _Endpoint = tuple[ServicePortName, Address, int]
@@ -23,8 +23,8 @@ _Endpoint = tuple[ServicePortName, Address, int]
 class BackendReadings:
     """Of one node. An endpoint that went and came is one as long as somebody still uses it."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, locations: EndpointLocations) -> None:
+        self._locations = locations
         self._sums: RunningSums[_Endpoint] = RunningSums()
 
     def take(
@@ -56,10 +56,10 @@ class BackendReadings:
         self, endpoint: _Endpoint, labels: PortLabels, total: Sums, active: int, local: bool
     ) -> BackendReading:
         _, address, port = endpoint
-        place = self._places.places().get(address, _NOWHERE)
-        node = place.node or (self._places.own.node if local else "")
+        location = self._locations.all().get(address, _UNKNOWN)
+        node = location.node or (self._locations.own.node if local else "")
         backend = socket_address(format_address(address), port)
-        return BackendReading(labels, backend, node, place.zone, Counts(*total), active)
+        return BackendReading(labels, backend, node, location.zone, Counts(*total), active)
 
 
 def _each(found: TrafficCounts) -> Iterator[tuple[ServicePortName, BackendPlace]]:

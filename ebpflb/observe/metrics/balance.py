@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ebpflb.dataplane.view.traffic_counts import BackendGroups, BackendPlace, TrafficCounts
 from ebpflb.model.address import Address
 from ebpflb.model.service import ServicePortName
-from ebpflb.observe.endpoint_locations import Place
+from ebpflb.observe.endpoint_locations import EndpointLocation
 
 # How old what the balance compares with is: from once to twice that.
 WINDOW_SECONDS = 300.0
@@ -19,7 +19,7 @@ WINDOW_SECONDS = 300.0
 ENOUGH_CONNECTIONS = 10
 
 _CONNECTIONS = 0
-_NOWHERE = Place()
+_UNKNOWN = EndpointLocation()
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,12 @@ class Spread:
         self._seen: dict[int, _Seen] = {}
         self._turned = clock()
 
-    def look(self, found: TrafficCounts, own: Place, places: Mapping[Address, Place]) -> None:
+    def look(
+        self,
+        found: TrafficCounts,
+        own: EndpointLocation,
+        locations: Mapping[Address, EndpointLocation],
+    ) -> None:
         """Take what the backends of all ports have counted by now.
 
         A port whose backends are all gone is kept while the Service has it.
@@ -71,7 +76,7 @@ class Spread:
                 seen = self._seen[backend.place]
                 now = counts[backend.place][_CONNECTIONS]
                 if now > seen.connections:
-                    _count_crossings(port, backend, now - seen.connections, own, places)
+                    _count_crossings(port, backend, now - seen.connections, own, locations)
                     seen.connections = now
             if is_changed:
                 self._restart_balance(port, group)
@@ -118,12 +123,12 @@ def _count_crossings(
     port: PortSpread,
     backend: BackendPlace,
     connections: int,
-    own: Place,
-    places: Mapping[Address, Place],
+    own: EndpointLocation,
+    locations: Mapping[Address, EndpointLocation],
 ) -> None:
     if backend.local:
         return
     port.cross_node += connections
-    zone = places.get(backend.address, _NOWHERE).zone
+    zone = locations.get(backend.address, _UNKNOWN).zone
     if zone and own.zone and zone != own.zone:
         port.cross_zone += connections

@@ -12,7 +12,7 @@ from ebpflb.dataplane.view.traffic_counts import BackendPlace, TrafficCounts
 from ebpflb.model.counts import Counts
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import ServicePortName
-from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.balance import PortSpread, Spread
 from ebpflb.observe.metrics.reading import Endpoints, PortLabels, PortReading
 from ebpflb.observe.metrics.running_sum import RunningSums
@@ -51,8 +51,8 @@ class PortNumbers:
 class PortReadings:
     """Of one node."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, locations: EndpointLocations) -> None:
+        self._locations = locations
         self._sums: RunningSums[_Typed] = RunningSums()
         self._spread = Spread()
 
@@ -66,8 +66,8 @@ class PortReadings:
     ) -> list[PortReading]:
         """All Service ports. `now`: CLOCK_MONOTONIC in ns."""
         traffic = self._by_type(found)
-        places = self._places
-        self._spread.look(found, places.own, places.places())
+        locations = self._locations
+        self._spread.look(found, locations.own, locations.all())
         return [
             self._reading(found, name, each, traffic.get(name, _NOTHING), now)
             for name, each in labels.items()

@@ -11,7 +11,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.view.capacity import used_entries
 from ebpflb.dataplane.view.traffic_counts import TrafficCounts, TrafficReader
 from ebpflb.errors import EbpflbError
-from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.backend_readings import BackendReadings
 from ebpflb.observe.metrics.flow_readings import Drops, read_distributions, read_lost
 from ebpflb.observe.metrics.port_readings import PortNumbers, PortReadings
@@ -48,7 +48,7 @@ class Reader:
     def __init__(
         self,
         kernel: Kernel,
-        places: Places,
+        locations: EndpointLocations,
         shown: Shown,
         records: Mapping[str, int],
         clock: Callable[[], int] = time.monotonic_ns,
@@ -65,8 +65,8 @@ class Reader:
         self._traffic = TrafficReader()
         self._drops = Drops()
         self._numbers = PortNumbers()
-        self._ports = PortReadings(places)
-        self._backends = BackendReadings(places)
+        self._ports = PortReadings(locations)
+        self._backends = BackendReadings(locations)
 
     def begin(self) -> None:
         """Have what was counted before not taken for new."""

@@ -8,7 +8,7 @@ from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath, FlowSour
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, Addr, FlowRecord, Traffic
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
-from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.flows.flow_log import PodOf
 from ebpflb.source.source_event import SourceEvent
 from tests.builders import address
@@ -59,9 +59,9 @@ def pod_of(changes: Changes) -> PodOf:
     """The pods of all slices, as they are when it is called."""
 
     def pod(address: Address) -> str:
-        places = Places(changes.node.name)
+        locations = EndpointLocations(changes.node.name)
         pieces = tuple(piece for _, slices in changes.every_slices() for piece in slices)
-        places.note(SourceEvent(pieces, (), {}, initial=True))
-        return places.pod(address)
+        locations.note(SourceEvent(pieces, (), {}, initial=True))
+        return locations.pod(address)
 
     return pod

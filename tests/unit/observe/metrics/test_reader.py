@@ -14,7 +14,7 @@ from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.node import Node
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.endpoint_locations import Places
+from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.reader import Reader, Shown
 from ebpflb.observe.metrics.reading import BackendReading, Endpoints, PortLabels, PortReading
 from ebpflb.source.source_event import SourceEvent
@@ -32,10 +32,10 @@ class World:
     def __init__(self) -> None:
         self.maps = memory_maps()
         self.usage = {"lb_slots": (1, 8)}
-        self.places = Places("node-a")
+        self.locations = EndpointLocations("node-a")
         self.now = 100 * SECOND
         self.sync = Sync(self.maps, quiesce=lambda: None, grace=0)
-        self.reader = Reader(self, self.places, Shown(backends=True), {}, lambda: self.now)
+        self.reader = Reader(self, self.locations, Shown(backends=True), {}, lambda: self.now)
 
     def serve(self, *frontends):
         self.sync.resync(by_service(*frontends))
@@ -55,7 +55,7 @@ class World:
         self.maps["lb_conntrack"].update(number.to_bytes(40, "big"), bytes(entry))
 
     def note(self, *items):
-        self.places.note(SourceEvent(items, (), {}, initial=True, complete=True))
+        self.locations.note(SourceEvent(items, (), {}, initial=True, complete=True))
 
     def port(self) -> PortReading:
         (port,) = self.reader.read().ports
@@ -247,7 +247,7 @@ def test_how_full_the_maps_are(world):
 
 def test_what_nobody_wants_is_not_there(world):
     world.count("lb_count_front", 0, connections=1)
-    reading = Reader(world, world.places, Shown(services=False), {}).read()
+    reading = Reader(world, world.locations, Shown(services=False), {}).read()
     assert (reading.ports, reading.backends) == ((), ())
 
 
