@@ -26,8 +26,8 @@ from tests.bench import (
     sock_ops,
     start,
 )
-from tests.bench.options import BenchError, Options
-from tests.bench.report import Row, keep, machine_line, show
+from tests.bench.harness.options import BenchError, Options
+from tests.bench.harness.report import Row, keep, machine_line, show
 
 Bench = Callable[[Options], Iterable[Row]]
 

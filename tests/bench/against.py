@@ -14,15 +14,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ebpflb.lab import Lab
-from tests.bench import api, kube_proxy, labs, load, manifests, ways
-from tests.bench.labs import Pair
-from tests.bench.load import Goal
-from tests.bench.manifests import Document
-from tests.bench.options import Options
-from tests.bench.report import Row
-from tests.bench.ways import Way
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.layout import KubeProxy
+from tests.bench import api
+from tests.bench.harness import kube_proxy, labs, load, manifests, ways
+from tests.bench.harness.labs import Pair
+from tests.bench.harness.load import Goal
+from tests.bench.harness.manifests import Document
+from tests.bench.harness.options import Options
+from tests.bench.harness.report import Row
+from tests.bench.harness.ways import Way
+from tests.cluster.harness.control_plane import ControlPlane
+from tests.cluster.harness.layout import KubeProxy
 
 SERVICES = 1_000
 TARGET = 1.0

@@ -14,14 +14,14 @@ from pathlib import Path
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.structs import Addr, FrontendKey
 from ebpflb.model.address import Protocol, parse_address
-from tests.bench import manifests
-from tests.bench.manifests import Document
-from tests.bench.options import BenchError, Options
-from tests.bench.report import Row, percentile_row, plain_row
-from tests.cluster.agent import ClusterAgent, running_agent
-from tests.cluster.api_client import ApiClient
-from tests.cluster.control_plane import ControlPlane
-from tests.e2e.waiting import wait_until
+from tests.bench.harness import manifests
+from tests.bench.harness.manifests import Document
+from tests.bench.harness.options import BenchError, Options
+from tests.bench.harness.report import Row, percentile_row, plain_row
+from tests.cluster.harness.agent import ClusterAgent, running_agent
+from tests.cluster.harness.api_client import ApiClient
+from tests.cluster.harness.control_plane import ControlPlane
+from tests.e2e.harness.waiting import wait_until
 
 SERVICES, FEW_SERVICES = 5_000, 1_000
 ENDPOINTS = 10

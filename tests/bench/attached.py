@@ -14,10 +14,10 @@ from ebpflb.dataplane.kernel.uapi import ProgType
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.pins import LINKS
 from ebpflb.lab import Node
-from tests.bench import labs, ways
-from tests.bench.options import Options
-from tests.bench.report import Row
-from tests.bench.ways import Way
+from tests.bench.harness import labs, ways
+from tests.bench.harness.options import Options
+from tests.bench.harness.report import Row
+from tests.bench.harness.ways import Way
 
 _FAR = 1
 _PASS_ON, _ALLOW = -1, 1

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.bench.api import FEW_SERVICES, agent_in_sync, change, committed_after, control_plane
-from tests.bench.options import BenchError, Options
-from tests.bench.report import Row, percentile_row
-from tests.cluster.agent import NODE
-from tests.cluster.api_client import ApiClient
-from tests.cluster.binaries import binary
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.place import Place
+from tests.bench.harness.options import BenchError, Options
+from tests.bench.harness.report import Row, percentile_row
+from tests.cluster.harness.agent import NODE
+from tests.cluster.harness.api_client import ApiClient
+from tests.cluster.harness.binaries import binary
+from tests.cluster.harness.control_plane import ControlPlane
+from tests.cluster.harness.place import Place
 
 CHANGES = 100
 

@@ -3,10 +3,10 @@
 
 from collections.abc import Iterator
 
-from tests.bench import labs, ways
-from tests.bench.options import Options
-from tests.bench.report import Row
-from tests.bench.ways import Way
+from tests.bench.harness import labs, ways
+from tests.bench.harness.options import Options
+from tests.bench.harness.report import Row
+from tests.bench.harness.ways import Way
 
 TARGET = 0.90
 

@@ -15,9 +15,9 @@ from sys import byteorder
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.structs import Addr, Backend, Desc, FrontendKey
 from ebpflb.model.address import Address, Protocol, format_address, parse_address
-from tests.bench import agent, labs, manifests
-from tests.bench.options import BenchError, Options
-from tests.bench.report import Row, percentile_row
+from tests.bench.harness import agent, labs, manifests
+from tests.bench.harness.options import BenchError, Options
+from tests.bench.harness.report import Row, percentile_row
 
 SERVICES = 10_000
 ENDPOINTS = 10

@@ -6,10 +6,10 @@ From a pod and from a process of the host to a pod on the other node.
 
 from collections.abc import Iterator
 
-from tests.bench import labs, manifests, ways
-from tests.bench.options import Options
-from tests.bench.report import Row
-from tests.bench.ways import Way
+from tests.bench.harness import labs, manifests, ways
+from tests.bench.harness.options import Options
+from tests.bench.harness.report import Row
+from tests.bench.harness.ways import Way
 
 SERVICES = 10_000
 TARGET = 0.98

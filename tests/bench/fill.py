@@ -17,10 +17,10 @@ from ebpflb.dataplane.services.sync import Desired, Sync
 from ebpflb.model.changes import Changes
 from ebpflb.source.directory import DirectorySource
 from ebpflb.source.source_event import SourceEvent
-from tests.bench import manifests
-from tests.bench.generation import generation
-from tests.bench.options import BenchError, Options
-from tests.bench.report import Row, limit_row
+from tests.bench.harness import manifests
+from tests.bench.harness.generation import generation
+from tests.bench.harness.options import BenchError, Options
+from tests.bench.harness.report import Row, limit_row
 
 SERVICES = 10_000
 ENDPOINTS = 10

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ebpflb.lab.cgroups import processes
-from tests.bench import agent, labs
-from tests.bench.options import Options
-from tests.bench.report import Row, limit_row
+from tests.bench.harness import agent, labs
+from tests.bench.harness.options import Options
+from tests.bench.harness.report import Row, limit_row
 
 SERVICES = 1_000
 ENDPOINTS = 10

@@ -8,12 +8,12 @@ another node than the NodePort's costs one hop more. What a hop costs by itself 
 from collections.abc import Iterator
 
 from ebpflb.lab import Lab
-from tests.bench import labs, ways
-from tests.bench.labs import Pair
-from tests.bench.load import Goal
-from tests.bench.options import Options
-from tests.bench.report import Row
-from tests.bench.ways import Way
+from tests.bench.harness import labs, ways
+from tests.bench.harness.labs import Pair
+from tests.bench.harness.load import Goal
+from tests.bench.harness.options import Options
+from tests.bench.harness.report import Row
+from tests.bench.harness.ways import Way
 
 NEAR_TARGET = 0.97
 FAR_TARGET = 0.80

@@ -17,15 +17,15 @@ from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.map_sizes import Sizes
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.source_text import source_text
-from tests.bench.generation import generation
-from tests.bench.options import Options
-from tests.bench.report import Row
-from tests.bpf.datapath import Datapath
-from tests.bpf.loading import load
-from tests.bpf.lookups import FLOWS, Costs, counting
-from tests.bpf.node import Node
-from tests.bpf.packets import IPV4, KINDS
-from tests.bpf.services import node_addresses
+from tests.bench.harness.generation import generation
+from tests.bench.harness.options import Options
+from tests.bench.harness.report import Row
+from tests.bpf.harness.datapath import Datapath
+from tests.bpf.harness.loading import load
+from tests.bpf.harness.lookups import FLOWS, Costs, counting
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.packets import IPV4, KINDS
+from tests.bpf.harness.services import node_addresses
 
 _RUNNABLE = ("lb_host_ingress", "lb_host_egress", "lb_pod_ingress", "lb_pod_egress")
 _RUNS = 1_000_000

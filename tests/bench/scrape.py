@@ -17,10 +17,10 @@ from sys import byteorder
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.structs import Backend, Conntrack, Counts
 from ebpflb.lab import Node
-from tests.bench import agent, labs, manifests
 from tests.bench.change import change
-from tests.bench.options import BenchError, Options
-from tests.bench.report import Row, limit_row, percentile_row, plain_row
+from tests.bench.harness import agent, labs, manifests
+from tests.bench.harness.options import BenchError, Options
+from tests.bench.harness.report import Row, limit_row, percentile_row, plain_row
 
 SERVICES = 5_000
 ENDPOINTS = 5

@@ -11,10 +11,10 @@ from ebpflb.dataplane.attach import links
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, LoadedProgram
 from ebpflb.dataplane.load.pins import LINKS, newest_generation
 from ebpflb.lab import Node
-from tests.bench import labs, manifests, ways
-from tests.bench.options import BenchError, Options
-from tests.bench.report import Row
-from tests.bench.ways import Way
+from tests.bench.harness import labs, manifests, ways
+from tests.bench.harness.options import BenchError, Options
+from tests.bench.harness.report import Row
+from tests.bench.harness.ways import Way
 
 TARGET = 0.97
 

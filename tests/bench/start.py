@@ -4,9 +4,9 @@
 import time
 from collections.abc import Iterator
 
-from tests.bench import agent, labs
-from tests.bench.options import Options
-from tests.bench.report import Row, limit_row
+from tests.bench.harness import agent, labs
+from tests.bench.harness.options import Options
+from tests.bench.harness.report import Row, limit_row
 
 SERVICES = 1_000
 ENDPOINTS = 10

@@ -3,4 +3,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.bpf.packets", "tests.bpf.datapath")
+pytest.register_assert_rewrite("tests.bpf.harness.packets", "tests.bpf.harness.datapath")

@@ -16,14 +16,14 @@ from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.kernel.uapi import AttachType
 from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.lab.namespaces import detach
-from tests.bpf.asker import Asker
-from tests.bpf.asking import asking
-from tests.bpf.datapath import Datapath
-from tests.bpf.loading import Loaded, load
-from tests.bpf.node import Node
-from tests.bpf.packets import KINDS, SCTP_KINDS, TCP_KINDS, UDP_KINDS, Kind
-from tests.bpf.ring import ALL_EVENTS, Ring
-from tests.bpf.services import node_addresses
+from tests.bpf.harness.asker import Asker
+from tests.bpf.harness.asking import asking
+from tests.bpf.harness.datapath import Datapath
+from tests.bpf.harness.loading import Loaded, load
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.packets import KINDS, SCTP_KINDS, TCP_KINDS, UDP_KINDS, Kind
+from tests.bpf.harness.ring import ALL_EVENTS, Ring
+from tests.bpf.harness.services import node_addresses
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.binaries import KUBERNETES_VERSION, binary
+from tests.cluster.harness.binaries import KUBERNETES_VERSION, binary
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "ebpflb"
 NAMESPACE = "kube-system"

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from tests.chart.rendering import EVERYTHING, NAMESPACE, Object, hook_of, render
-from tests.cluster import release, teardown
-from tests.cluster.cluster import Cluster
-from tests.cluster.nodes import ClusterNode
+from tests.cluster.harness import release, teardown
+from tests.cluster.harness.cluster import Cluster
+from tests.cluster.harness.nodes import ClusterNode
 from tests.image.build import image_archive
 
 pytestmark = [pytest.mark.bpf, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]

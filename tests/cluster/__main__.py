@@ -9,9 +9,9 @@ from typing import get_args
 import click
 
 from ebpflb.errors import EbpflbError
-from tests.cluster import binaries, release, state, teardown
-from tests.cluster.cluster import Cluster
-from tests.cluster.layout import MOST_NODES, Cni, KubeProxy
+from tests.cluster.harness import binaries, release, state, teardown
+from tests.cluster.harness.cluster import Cluster
+from tests.cluster.harness.layout import MOST_NODES, Cni, KubeProxy
 from tests.image.build import image_archive
 
 _NAME = click.argument("name", default="dev")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster import teardown
-from tests.cluster.cluster import Cluster
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.harness import teardown
+from tests.cluster.harness.cluster import Cluster
+from tests.cluster.harness.control_plane import ControlPlane
 
 _TIMEOUT = 300
 

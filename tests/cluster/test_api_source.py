@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ebpflb.dataplane.layout.structs import ServiceNets
-from tests.cluster.agent import ClusterAgent, running_agent
-from tests.cluster.control_plane import ControlPlane
-from tests.e2e.waiting import wait_until
+from tests.cluster.harness.agent import ClusterAgent, running_agent
+from tests.cluster.harness.control_plane import ControlPlane
+from tests.e2e.harness.waiting import wait_until
 
 CONVERGED_SECONDS = 2.0
 

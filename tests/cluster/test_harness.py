@@ -12,11 +12,11 @@ import pytest
 
 from ebpflb.config.settings import cgroup_root
 from ebpflb.errors import ConfigError, EbpflbError
-from tests.cluster import state, teardown, workloads
-from tests.cluster.cluster import Cluster
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.layout import Layout, v1_hierarchies
-from tests.e2e.waiting import wait_until
+from tests.cluster.harness import state, teardown, workloads
+from tests.cluster.harness.cluster import Cluster
+from tests.cluster.harness.control_plane import ControlPlane
+from tests.cluster.harness.layout import Layout, v1_hierarchies
+from tests.e2e.harness.waiting import wait_until
 
 SPACE = "harness"
 BPFFS_OWN = {"maps.debug", "progs.debug"}
@@ -210,7 +210,9 @@ def test_nothing_is_left_of_a_cluster(no_leftovers):
 
 def test_nothing_is_left_of_a_cluster_whose_process_was_killed(no_leftovers):
     name = f"killed-{os.getpid()}"
-    program = f"from tests.cluster.cluster import Cluster; Cluster.up({name!r}, nodes=1); input()"
+    program = (
+        f"from tests.cluster.harness.cluster import Cluster; Cluster.up({name!r}, nodes=1); input()"
+    )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as child:
         deadline = time.monotonic() + 100
         while not (state.folder_of(name).exists() and state.load(name).complete):

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chart.rendering import NAMESPACE
-from tests.cluster import release, workloads
-from tests.cluster.cluster import Cluster
-from tests.cluster.layout import KubeProxy
-from tests.cluster.place import Place
-from tests.cluster.workloads import Load
-from tests.e2e.waiting import wait_until
+from tests.cluster.harness import release, workloads
+from tests.cluster.harness.cluster import Cluster
+from tests.cluster.harness.layout import KubeProxy
+from tests.cluster.harness.place import Place
+from tests.cluster.harness.workloads import Load
+from tests.e2e.harness.waiting import wait_until
 from tests.image.build import image_archive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -15,11 +15,11 @@ from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
 from ebpflb.dataplane.kube_proxy.removal import remove_kube_proxy
 from ebpflb.lab import namespaces
 from tests.bpf.kube_proxy.gateway import kube_proxy_names, ruleset, saved
-from tests.cluster import node_files
-from tests.cluster.binaries import binary
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.place import Place
-from tests.e2e.waiting import wait_until
+from tests.cluster.harness import node_files
+from tests.cluster.harness.binaries import binary
+from tests.cluster.harness.control_plane import ControlPlane
+from tests.cluster.harness.place import Place
+from tests.e2e.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.bpf, pytest.mark.cluster]
 

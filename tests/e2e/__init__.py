@@ -4,5 +4,8 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    "tests.e2e.cluster", "tests.e2e.command", "tests.e2e.loads", "tests.e2e.sockets"
+    "tests.e2e.harness.cluster",
+    "tests.e2e.harness.command",
+    "tests.e2e.harness.loads",
+    "tests.e2e.harness.sockets",
 )

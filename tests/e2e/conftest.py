@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from ebpflb.lab import Cni, Lab, LabConfig, Member, Stack
-from tests.e2e.cluster import Cluster, address_of, built, lab_name, started
-from tests.e2e.in_force import wait_in_force
+from tests.e2e.harness.cluster import Cluster, address_of, built, lab_name, started
+from tests.e2e.harness.in_force import wait_in_force
 
 # A family alone differs in nothing that depends on how pods are reached.
 ALONE = [(Cni.PTP, Stack.IPV4), (Cni.VXLAN, Stack.IPV6)]

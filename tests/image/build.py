@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.binaries import locked
+from tests.cluster.harness.binaries import locked
 
 IMAGE = "docker.io/library/ebpflb:test"
 

@@ -8,7 +8,7 @@ import pytest
 
 from ebpflb.lab import Lab, LabConfig
 from tests.chart.rendering import agent, container, render, settings_file
-from tests.e2e.cluster import built, lab_name
+from tests.e2e.harness.cluster import built, lab_name
 from tests.image.container import (
     Container,
     binds_on,

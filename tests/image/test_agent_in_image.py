@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ebpflb.lab import Lab
-from tests.e2e.in_force import generation_of, pinned_maps, wait_in_force
-from tests.e2e.questions import pods_at
-from tests.e2e.waiting import wait_until
+from tests.e2e.harness.in_force import generation_of, pinned_maps, wait_in_force
+from tests.e2e.harness.questions import pods_at
+from tests.e2e.harness.waiting import wait_until
 from tests.image.container import Container
 
 pytestmark = [pytest.mark.bpf, pytest.mark.cluster, pytest.mark.timeout(900)]

@@ -3,13 +3,13 @@
 
 from collections.abc import Mapping, Sequence
 
-_POD, _HOST = "tests/bpf/test_tc_pod.py", "tests/bpf/test_tc_host.py"
+_POD, _HOST = "tests/bpf/tc/test_pod.py", "tests/bpf/tc/test_host.py"
 _PROBE = "tests/bpf/attach/test_probe.py"
-_SOCKETS = "tests/bpf/test_connections.py"
+_SOCKETS = "tests/bpf/flows/test_connections.py"
 
 # Every program is verified; what the kernel has; packets at tc; connections of real sockets.
 QUICK: Sequence[str] = (
-    "tests/bpf/test_verifier_budget.py",
+    "tests/bpf/load/test_verifier_budget.py",
     f"{_PROBE}::test_this_kernel_has_the_feature",
     f"{_PROBE}::test_what_is_needed_is_there",
     f"{_POD}::test_a_request_to_a_cluster_ip_goes_to_the_backend",
@@ -25,8 +25,8 @@ QUICK: Sequence[str] = (
 LONG: Mapping[str, Sequence[str]] = {
     "quick": QUICK,
     "sockets": (_SOCKETS,),
-    "wire": ("tests/bpf/test_tc_wire.py", "tests/bpf/test_icmp_wire.py"),
-    "tc": (_POD, _HOST, "tests/bpf/test_tc_udp.py", "tests/bpf/test_snat.py"),
+    "wire": ("tests/bpf/tc/test_wire.py", "tests/bpf/tc/test_icmp_wire.py"),
+    "tc": (_POD, _HOST, "tests/bpf/tc/test_udp.py", "tests/bpf/flows/test_snat.py"),
     # Where links and the agent's hooks are tested, the tests expect tcx.
     "attach": tuple(f"tests/bpf/attach/test_{name}.py" for name in ("clsact", "devices")),
 }
@@ -34,5 +34,5 @@ LONG: Mapping[str, Sequence[str]] = {
 # Besides, only for who names it: nodes with pods and agents take long to start.
 PARTS: Mapping[str, Sequence[str]] = {
     **LONG,
-    "lab": ("tests/e2e/test_paths.py::test_every_way_ends_where_it_should[ptp-dual]",),
+    "lab": ("tests/e2e/traffic/test_paths.py::test_every_way_ends_where_it_should[ptp-dual]",),
 }

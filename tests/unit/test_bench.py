@@ -7,11 +7,12 @@ import pytest
 from ebpflb.lab import Lab, LabConfig, Stack
 from ebpflb.lab.state import State
 from ebpflb.source.manifest import parse_manifest
-from tests.bench import against, labs, manifests, report
+from tests.bench import against
 from tests.bench.__main__ import BENCHES, main
-from tests.bench.kube_proxy import absent
-from tests.bench.report import Row, keep, limit_row, percentile_row, ratio_row
-from tests.bench.rounds import Comparison, in_turns, percentile
+from tests.bench.harness import labs, manifests, report
+from tests.bench.harness.kube_proxy import absent
+from tests.bench.harness.report import Row, keep, limit_row, percentile_row, ratio_row
+from tests.bench.harness.rounds import Comparison, in_turns, percentile
 
 NAMES = ["connect", "bulk", "start"]
 

@@ -17,13 +17,13 @@ from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, DescFlag, Front
 from ebpflb.dataplane.layout.structs import Desc, SourceRange
 from ebpflb.dataplane.services.service_cidrs import write_service_nets
 from ebpflb.model.address import Family, Protocol
-from tests.bpf.datapath import Datapath, addr
-from tests.bpf.errors import QUOTES, TIME_EXCEEDED, TOO_BIG, UNREACHABLE, error
-from tests.bpf.fragments import HEADERS, fragments, with_headers
 from tests.bpf.fuzz.judge import HOOKS, Judge, Offers, Shot
-from tests.bpf.node import Node
-from tests.bpf.numbers import u32
-from tests.bpf.packets import (
+from tests.bpf.harness.datapath import Datapath, addr
+from tests.bpf.harness.errors import QUOTES, TIME_EXCEEDED, TOO_BIG, UNREACHABLE, error
+from tests.bpf.harness.fragments import HEADERS, fragments, with_headers
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.numbers import u32
+from tests.bpf.harness.packets import (
     NODE_MAC,
     SENDER_MAC,
     End,
@@ -34,7 +34,7 @@ from tests.bpf.packets import (
     source_of,
     target_of,
 )
-from tests.bpf.services import BACKEND_PORT
+from tests.bpf.harness.services import BACKEND_PORT
 
 V4 = Net(
     family=Family.IPV4,

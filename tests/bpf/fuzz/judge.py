@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ebpflb.dataplane.layout.enums import CtState
-from tests.bpf.datapath import Datapath, Verdict
 from tests.bpf.fuzz.strict import Headers, Piece, key_of, read, reverse
 from tests.bpf.fuzz.translation import check_answer, check_error, check_translation
-from tests.bpf.numbers import number
+from tests.bpf.harness.datapath import Datapath, Verdict
+from tests.bpf.harness.numbers import number
 
 # enum lb_hook: where the entries of a flow count.
 HOOKS = {

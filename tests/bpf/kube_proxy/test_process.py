@@ -10,7 +10,7 @@ import pytest
 
 from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
 from tests.bpf.attach.network import entered
-from tests.e2e.waiting import wait_until
+from tests.e2e.harness.waiting import wait_until
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.model.explain import describe, judge
 from ebpflb.model.plan import plan_service
 from ebpflb.model.service import ServiceName, TrafficPolicy
-from tests.bpf.worlds import make_changes
+from tests.bpf.harness.worlds import make_changes
 from tests.builders import (
     NODE,
     endpoint,

@@ -10,7 +10,7 @@ from ebpflb.observe.flows.flow_reader import FlowReader
 
 
 class Ring:
-    """Stands in for a map and for its reading end. tests/bpf/test_flow_ring.py has real ones."""
+    """Stands in for a map and for its reading end. tests/bpf/flows/test_ring.py has real ones."""
 
     def __init__(self, *batches):
         self.batches = list(batches)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results as rows of one table: on the terminal, and kept in docs/performance.md."""
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.harness.rounds import Comparison, percentile, span
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "performance.md"
+
+_HEADINGS = ("bench", "case", "measured", "result", "target", "")
+_BLOCK = re.compile(r"(?<=<!-- bench: begin -->\n).*?(?=<!-- bench: end -->)", re.DOTALL)
+_MACHINE = re.compile(r"^Machine: .*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line: `result` is what `target` is about; verdict is OK, short, or empty."""
+
+    bench: str
+    case: str
+    measured: str
+    result: str
+    target: str = ""
+    verdict: str = ""
+
+
+def ratio_row(bench: str, case: str, compared: Comparison, unit: str, target: float | None) -> Row:
+    """Ours against the other; `target`: the least ratio of the medians, None when there is none."""
+    ours, other, ratio = span(compared.ours), span(compared.other), compared.ratio
+    return Row(
+        bench,
+        case,
+        f"{ours.median:,.0f} of {other.median:,.0f} {unit}",
+        f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
+        f">= {target:.2f}" if target else "",
+        _verdict(target is None or ratio.median >= target) if target else "",
+    )
+
+
+def limit_row(bench: str, case: str, values: Sequence[float], unit: str, target: float) -> Row:
+    """Values of which the median must stay below `target`."""
+    found = span(values)
+    measured = f"{found.low:,.2f} to {found.high:,.2f} {unit}, {len(values)} rounds"
+    result = f"{found.median:,.2f} {unit}"
+    return Row(
+        bench, case, measured, result, f"< {target:g} {unit}", _verdict(found.median < target)
+    )
+
+
+def plain_row(bench: str, case: str, value: float, unit: str) -> Row:
+    """One value that nobody has set a target for."""
+    return Row(bench, case, "", f"{value:,.2f} {unit}")
+
+
+def percentile_row(
+    bench: str, case: str, values: Sequence[float], percent: int, unit: str, target: float = 0
+) -> Row:
+    """Values of which a percentile must stay below `target`; 0: nobody has set one."""
+    worst, middle = percentile(values, percent), percentile(values, 50)
+    measured = f"p50 {middle:,.2f}, most {max(values):,.2f} {unit}, {len(values):,} times"
+    result = f"p{percent} {worst:,.2f} {unit}"
+    if not target:
+        return Row(bench, case, measured, result)
+    return Row(bench, case, measured, result, f"< {target:g} {unit}", _verdict(worst < target))
+
+
+def show(rows: Iterable[Row], console: Console) -> None:
+    """Print the table."""
+    table = Table(*_HEADINGS)
+    for row in rows:
+        table.add_row(*astuple(row), style="" if row.verdict != "short" else "bold red")
+    console.print(table)
+
+
+def keep(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """Put the rows into the document, and say what was done there.
+
+    `names`: all benches in order. The rows of benches that did not run stay, unless they were
+    measured on another machine: then nothing is written.
+    """
+    text = DOCUMENT.read_text()
+    machine = f"Machine: {machine_line()}."
+    ran = {row.bench for row in rows}
+    kept = [] if ran == set(names) else [row for row in _rows(text) if row.bench not in ran]
+    if kept and (old := _MACHINE.search(text)) and old[0] != machine:
+        return f"{DOCUMENT.name} is left as it is: its other rows are of another machine"
+    order = {name: place for place, name in enumerate(names)}
+    everything = sorted([*kept, *rows], key=lambda row: order.get(row.bench, len(order)))
+    block = f"{machine}\n\n{_markdown(everything)}\n"
+    DOCUMENT.write_text(_BLOCK.sub(lambda _: block, text))
+    return f"{DOCUMENT.name} is up to date"
+
+
+def machine_line() -> str:
+    """Kernel, processor and number of cores."""
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    chip = model[1] if model else platform.machine()
+    return f"Linux {platform.release()}, {os.cpu_count()} cores of {chip}"
+
+
+def _markdown(rows: Iterable[Row]) -> str:
+    lines = [_HEADINGS, ["---"] * len(_HEADINGS), *(astuple(row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |".replace("  ", " ") for line in lines) + "\n"
+
+
+def _rows(text: str) -> list[Row]:
+    block = _BLOCK.search(text)
+    lines = [line for line in (block[0].splitlines() if block else []) if line.startswith("| ")]
+    return [Row(*map(str.strip, line.strip("|").split("|"))) for line in lines[2:]]
+
+
+def _verdict(is_met: bool) -> str:
+    return "OK" if is_met else "short"

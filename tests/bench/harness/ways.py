@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One way through a Service against the straight way to the same pod, in turns.
+
+Or one way in both labs, when the one beside ours has something of its own.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from ebpflb.lab import Lab
+from tests.bench.harness import labs, load
+from tests.bench.harness.labs import Pair
+from tests.bench.harness.load import Client, Goal, Load
+from tests.bench.harness.options import Options
+from tests.bench.harness.report import Row, ratio_row
+from tests.bench.harness.rounds import Comparison, in_turns
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """From a member to an address and port that lead to one pod, counted from 0.
+
+    `frontend`: asked anew before each measurement. `target`: see ratio_row.
+    """
+
+    case: str
+    source: str
+    pod: int
+    frontend: Callable[[Lab], Goal]
+    target: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What is compared: which client makes it, how it is read from the result, in which unit."""
+
+    client: Client
+    value: Callable[[Load], float]
+    unit: str
+
+
+CONNECT_RATE = Figure(Client.ASK, lambda result: result.connect_rate, "/CPU s")
+PUSH_RATE = Figure(Client.PUSH, lambda result: result.throughput, "MB/CPU s")
+PULL_RATE = Figure(Client.PULL, lambda result: result.throughput, "MB/CPU s")
+
+
+def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Iterator[Row]:
+    """A row for the way through the Service, and one for what the mere presence of ours costs."""
+    straight = labs.straight(way.pod)
+    with _measuring((pair.ours, pair.other), way, figure, options) as measure:
+        found = in_turns(
+            {
+                "straight": lambda: measure(pair.other, straight(pair.other)),
+                "ours": lambda: measure(pair.ours, way.frontend(pair.ours)),
+                "loaded": lambda: measure(pair.ours, straight(pair.ours)),
+            },
+            options.rounds,
+        )
+    through = Comparison(found["ours"], found["straight"])
+    loaded = Comparison(found["loaded"], found["straight"])
+    yield ratio_row(bench, way.case, through, figure.unit, way.target)
+    yield ratio_row(bench, f"{way.case}: straight beside it", loaded, figure.unit, None)
+
+
+def in_both(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Row:
+    """The same way in both labs."""
+    with _measuring((pair.ours, pair.other), way, figure, options) as measure:
+        found = in_turns(
+            {
+                "other": lambda: measure(pair.other, way.frontend(pair.other)),
+                "ours": lambda: measure(pair.ours, way.frontend(pair.ours)),
+            },
+            options.rounds,
+        )
+    compared = Comparison(found["ours"], found["other"])
+    return ratio_row(bench, way.case, compared, figure.unit, way.target)
+
+
+def switched(
+    bench: str,
+    lab: Lab,
+    way: Way,
+    figure: Figure,
+    switch: Callable[[bool], None],
+    options: Options,
+) -> Row:
+    """The same way in one lab with something switched on, against without it."""
+
+    def measured(measure: Callable[[Lab, Goal], float], *, on: bool) -> float:
+        switch(on)
+        return measure(lab, way.frontend(lab))
+
+    with _measuring((lab,), way, figure, options) as measure:
+        found = in_turns(
+            {
+                "off": lambda: measured(measure, on=False),
+                "on": lambda: measured(measure, on=True),
+            },
+            options.rounds,
+        )
+    compared = Comparison(found["on"], found["off"])
+    return ratio_row(bench, way.case, compared, figure.unit, way.target)
+
+
+@contextmanager
+def _measuring(
+    measured: Collection[Lab], way: Way, figure: Figure, options: Options
+) -> Iterator[Callable[[Lab, Goal], float]]:
+    """Have the pods of the labs serve; yields what measures once, from the source to a goal."""
+    with ExitStack() as stack:
+        servers = {
+            lab.name: stack.enter_context(
+                load.serving(labs.pod(lab, way.pod), figure.client.server)
+            )
+            for lab in measured
+        }
+
+        def measure(lab: Lab, goal: Goal) -> float:
+            source, server = lab.member(way.source), servers[lab.name]
+            return figure.value(load.run(source, figure.client, goal, server, options.seconds))
+
+        yield measure

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections: conntrack, source ports, flow records, and how they end."""

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TCP connections that are translated at the socket: counted as they were, however they end."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from sys import byteorder
+
+import pytest
+
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS
+from ebpflb.dataplane.layout.enums import Direction, FlowEnd, FlowEvent, FlowPath, FlowSource
+from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey
+from ebpflb.dataplane.load.source_text import source_text
+from ebpflb.dataplane.view.active import read_active
+from ebpflb.model.address import Family, Protocol
+from tests.bpf.harness.asking import hooked_cgroup
+from tests.bpf.harness.conversing import WAYS, Conversing
+from tests.bpf.harness.datapath import Datapath, addr
+from tests.bpf.harness.loading import Loaded, load
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.packets import End, Kind
+from tests.bpf.harness.ring import Ring
+
+# The last that fits into 32 bits.
+WRAPPED = 2**32 - 1
+# More bytes than any connection here has.
+FAR_AHEAD = 2**40
+CLOSED, RESET = FlowEnd.LB_END_CLOSED, FlowEnd.LB_END_RESET
+# Nobody has a route there.
+UNREACHABLE = {Family.IPV4: "203.0.113.9", Family.IPV6: "2001:db8:dead::9"}
+# How each way ends, and how many more bytes it takes each way.
+OUTCOMES = {
+    "client first": (CLOSED, 0, 0),
+    "server first": (CLOSED, 0, 0),
+    "both at once": (CLOSED, 0, 0),
+    "half close, then data": (CLOSED, 0, 4),
+    "half close, then data, then close": (CLOSED, 0, 4),
+    "half close, then data, then reset": (CLOSED, 0, 4),
+    "client resets": (RESET, 0, 0),
+    "server resets": (RESET, 0, 0),
+    "client leaves data": (RESET, 0, 4),
+    "server leaves data": (RESET, 4, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def conversing(programs: Loaded, machine: Node) -> Iterator[Conversing]:
+    """A process on the node, under all hooks of the socket."""
+    with under_hooks(programs, machine, "conversing") as made:
+        yield made
+
+
+@contextmanager
+def under_hooks(loaded: Loaded, machine: Node, name: str) -> Iterator[Conversing]:
+    hooks = {hook: kind for hook, kind in CGROUP_HOOKS.items() if hook in loaded.programs}
+    with hooked_cgroup(loaded, name, hooks) as cgroup:
+        with machine.entered():
+            made = Conversing(cgroup)
+        with closing(made):
+            yield made
+
+
+@pytest.fixture(scope="module")
+def untold(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """The hooks as they are where TCP does not tell of connections."""
+    text = f"#define LB_HAS_SOCK_OPS 0\n{source_text()}"
+    names = ["lb_connect4", "lb_connect6", "lb_sock_release"]
+    return load(tmp_path_factory.mktemp("bpffs"), text, names)
+
+
+def service(datapath: Datapath, tcp: Kind) -> tuple[End, End, int]:
+    """A frontend, its backend, and the backend's index."""
+    frontend, backend = End(tcp.net.cluster_ip, 80), End(tcp.net.node, 18080)
+    index = datapath.backend(backend, Protocol.TCP)
+    datapath.frontend(frontend, Protocol.TCP, local=[index])
+    return frontend, backend, index
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (3, 100_000)], ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_connection_is_counted_to_the_byte(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind, way: str, sizes
+):
+    frontend, backend, index = service(datapath, tcp)
+    end, more_sent, more_received = OUTCOMES[way]
+    port = conversing.converse(way, frontend, backend, sizes)
+    start, record = ring.take()
+    assert (start.event, record.event) == (FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_END)
+    assert (record.original.bytes, record.reply.bytes) == (
+        sizes[0] + more_sent,
+        sizes[1] + more_received,
+    )
+    assert FlowEnd(record.end) is end
+    for each in (start, record):
+        assert (each.path, each.source) == (FlowPath.LB_PATH_SOCKET, FlowSource.LB_FROM_THIS_NODE)
+        assert (each.client, each.client_port) == (addr(tcp.net.node), port)
+        assert (each.frontend, each.frontend_port) == (addr(frontend.address), frontend.port)
+        assert (each.backend_addr, each.backend_port) == (addr(backend.address), backend.port)
+        assert (each.backend, each.started) == (index, record.started)
+    for name, at in (("lb_count_front", 1), ("lb_count_back", index)):
+        counts = datapath.all_counts(name, at)
+        assert (counts.connections, counts.failed) == (1, 0)
+        assert (counts.original, counts.reply) == (record.original, record.reply)
+    assert list(datapath.maps["lb_connections"].items()) == []
+
+
+def test_a_refused_connection_has_failed(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend, _, index = service(datapath, tcp)
+    conversing.converse("in vain", frontend, frontend, (0, 0))
+    (record,) = ring.take()
+    assert record.end == FlowEnd.LB_END_BACKEND_REFUSED
+    assert (record.original.bytes, record.reply.bytes) == (0, 0)
+    for name, at in (("lb_count_front", 1), ("lb_count_back", index)):
+        assert datapath.all_counts(name, at).failed == 1
+
+
+def test_a_connection_that_nobody_answers_has_failed(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend = End(tcp.net.cluster_ip, 80)
+    index = datapath.backend(End(tcp.net.client, 18080), Protocol.TCP)
+    datapath.frontend(frontend, Protocol.TCP, local=[index])
+    conversing.converse("in vain", frontend, frontend, (0, 0))
+    (record,) = ring.take()
+    assert record.end == FlowEnd.LB_END_NO_ANSWER
+    assert datapath.all_counts("lb_count_front", 1).failed == 1
+
+
+def test_a_connection_that_has_nowhere_to_go_leaves_nothing(
+    datapath: Datapath, conversing: Conversing, tcp: Kind
+):
+    frontend, nowhere = End(tcp.net.cluster_ip, 80), End(UNREACHABLE[tcp.net.family], 18080)
+    index = datapath.backend(nowhere, Protocol.TCP)
+    datapath.frontend(frontend, Protocol.TCP, local=[index])
+    conversing.converse("in vain", frontend, frontend, (0, 0))
+    assert datapath.all_counts("lb_count_front", 1).connections == 1
+    assert list(datapath.maps["lb_connections"].items()) == []
+
+
+def test_a_socket_that_fails_at_a_frontend_and_goes_elsewhere_counts_nothing_there(
+    datapath: Datapath, conversing: Conversing, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    failing = End(frontend.address, 81)
+    index = datapath.backend(End(UNREACHABLE[tcp.net.family], 18080), Protocol.TCP)
+    datapath.frontend(failing, Protocol.TCP, local=[index])
+    conversing.converse("elsewhere", failing, End(tcp.net.node, 18081), (0, 0))
+    counts = datapath.all_counts("lb_count_back", index)
+    assert (counts.connections, counts.failed) == (1, 0)
+    assert (counts.original.packets, counts.reply.packets) == (0, 0)
+    assert list(datapath.maps["lb_connections"].items()) == []
+
+
+def test_where_tcp_does_not_tell_connections_last_from_connect_to_close(
+    untold: Loaded, node: Node, tcp: Kind
+):
+    datapath = Datapath(untold)
+    datapath.reset()
+    frontend, backend, _ = service(datapath, tcp)
+    with under_hooks(untold, node, "untold") as conversing:
+        conversing.converse("stays", frontend, backend, (0, 0))
+        found = read_active(datapath.maps)
+        conversing.converse("goes", frontend, backend, (0, 0))
+    assert list(found.flows.values()) == [1]
+    assert all(found.oldest.values())
+    assert list(datapath.maps["lb_connections"].items()) == []
+
+
+def test_a_process_sees_the_frontend_of_a_connection_of_0_1_0(
+    datapath: Datapath, conversing: Conversing, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
+    ((cookie, _),) = datapath.maps["lb_connections"].items()
+    datapath.maps["lb_connections"].delete(cookie)
+    assert conversing.converse("peer", frontend, backend, (0, 0)) == backend.port
+    key = SocketKey(
+        cookie=int.from_bytes(cookie, byteorder),
+        peer=addr(backend.address),
+        port=backend.port,
+        proto=Protocol.TCP,
+        direction=Direction.LB_DIR_REPLY,
+    )
+    value = Socket(peer=addr(frontend.address), port=frontend.port)
+    datapath.maps["lb_sockets"].update(bytes(key), bytes(value))
+    assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
+    conversing.converse("goes", frontend, backend, (0, 0))
+    assert list(datapath.maps["lb_sockets"].items()) == []
+
+
+def test_a_long_connection_is_counted_while_it_lasts(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    during = datapath.all_counts("lb_count_front", 1)
+    assert during.original.bytes >= 100
+    conversing.converse("goes", frontend, backend, (0, 0))
+    (record,) = [each for each in ring.take() if each.event == FlowEvent.LB_FLOW_END]
+    after = datapath.all_counts("lb_count_front", 1)
+    assert (after.original, after.reply) == (record.original, record.reply)
+
+
+def test_packets_beyond_what_tcp_counts_in_32_bits_go_on(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    ((cookie, value),) = datapath.maps["lb_connections"].items()
+    connection = Connection.from_buffer_copy(value)
+    counted = datapath.all_counts("lb_count_front", 1).original.packets
+    connection.original.packets = connection.reply.packets = WRAPPED
+    datapath.maps["lb_connections"].update(cookie, bytes(connection))
+    conversing.converse("goes", frontend, backend, (0, 0))
+    (record,) = [each for each in ring.take() if each.event == FlowEvent.LB_FLOW_END]
+    after = datapath.all_counts("lb_count_front", 1)
+    assert after.original.packets - counted == record.original.packets - WRAPPED
+    assert 0 < after.original.packets - counted < 2**32
+    assert record.reply.packets > WRAPPED
+
+
+def test_a_fin_that_came_before_lost_bytes_does_not_lower_the_counters(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("stays", frontend, backend, (0, 0))
+    ((cookie, value),) = datapath.maps["lb_connections"].items()
+    connection = Connection.from_buffer_copy(value)
+    counted = datapath.all_counts("lb_count_front", 1).reply.bytes
+    connection.reply.bytes = FAR_AHEAD
+    datapath.maps["lb_connections"].update(cookie, bytes(connection))
+    conversing.converse("goes", frontend, backend, (0, 0))
+    (record,) = [each for each in ring.take() if each.event == FlowEvent.LB_FLOW_END]
+    assert record.reply.bytes == FAR_AHEAD
+    assert datapath.all_counts("lb_count_front", 1).reply.bytes == counted

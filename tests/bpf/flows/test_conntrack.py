@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a TCP flow: half-open, established, closed, and what a new SYN finds."""
+
+import pytest
+from scapy.layers.inet import TCP
+
+from ebpflb.dataplane.layout.enums import CtState
+from ebpflb.dataplane.layout.structs import Tuple
+from tests.bpf.harness.datapath import Datapath, Verdict, flow_tuple, frontend_key
+from tests.bpf.harness.loading import SIZES
+from tests.bpf.harness.packets import PAYLOAD, SEQUENCE, End, Kind, assert_same, changed, target_of
+from tests.bpf.harness.services import CLIENT_PORT, cluster_ip, remote_backend
+
+SYN, ACK = CtState.LB_CT_SYN, CtState.LB_CT_ACK
+CLOSED, ESTABLISHED = CtState.LB_CT_CLOSED, CtState.LB_CT_ESTABLISHED
+# What acknowledges a FIN of these tests.
+FIN_END = SEQUENCE + len(PAYLOAD) + 1
+
+
+class Flow:
+    """A connection of a pod to a ClusterIP with one backend, packet by packet."""
+
+    def __init__(self, datapath: Datapath, kind: Kind, frontend: End, port: int) -> None:
+        self.datapath, self.kind, self.frontend = datapath, kind, frontend
+        self.pod = End(kind.net.pod, port)
+        self.backend = End("", 0)
+
+    def request(self, flags: str, ack: int = 0) -> End:
+        """The pod sends; returns where the packet goes."""
+        packet = self.kind.frame(self.pod, self.frontend, flags, ack=ack)
+        result = self.datapath.run("lb_pod_ingress", packet)
+        assert result.verdict is Verdict.PASS
+        target = target_of(result.packet)
+        if flags == "S":
+            self.backend = target
+        return target
+
+    def reply(self, flags: str, ack: int = 0) -> None:
+        """The backend of the last SYN sends."""
+        packet = self.kind.frame(self.backend, self.pod, flags, ack=ack)
+        result = self.datapath.run("lb_pod_egress", packet)
+        assert result.verdict is Verdict.PASS
+        assert result.packet.payload.src == self.frontend.address
+
+    def establish(self) -> None:
+        """Make the handshake."""
+        self.request("S")
+        self.reply("SA")
+        self.request("A")
+
+    @property
+    def keys(self) -> set[Tuple]:
+        """The keys of both entries."""
+        return {
+            flow_tuple(self.pod, self.frontend, self.kind.proto),
+            flow_tuple(self.backend, self.pod, self.kind.proto),
+        }
+
+    def states(self) -> tuple[CtState, CtState]:
+        """State of the original direction and of the reply."""
+        original = self.datapath.entry(self.pod, self.frontend, self.kind.proto)
+        reply = self.datapath.entry(self.backend, self.pod, self.kind.proto)
+        return CtState(original.whole_state), CtState(reply.whole_state)
+
+    def is_established(self) -> bool:
+        """Whether both entries are in lb_conntrack, and only there."""
+        return self.keys <= set(self.datapath.established()) and not self.keys & set(
+            self.datapath.short()
+        )
+
+    def is_short(self) -> bool:
+        """Whether both entries are in lb_ct_short, and only there."""
+        return self.keys <= set(self.datapath.short()) and not self.keys & set(
+            self.datapath.established()
+        )
+
+
+def backends(datapath: Datapath, kind: Kind, count: int = 60) -> list[int]:
+    return [datapath.backend(End(kind.net.remote, 8000 + i), kind.proto) for i in range(count)]
+
+
+@pytest.fixture
+def flow(datapath: Datapath, tcp: Kind) -> Flow:
+    frontend = cluster_ip(datapath, tcp, [remote_backend(datapath, tcp)[1]])
+    return Flow(datapath, tcp, frontend, CLIENT_PORT)
+
+
+@pytest.fixture
+def choosing(datapath: Datapath, tcp: Kind) -> Flow:
+    """A flow with many backends to choose from."""
+    frontend = cluster_ip(datapath, tcp, backends(datapath, tcp))
+    return Flow(datapath, tcp, frontend, CLIENT_PORT)
+
+
+# The handshake
+
+
+def test_a_syn_alone_is_half_open(flow: Flow):
+    flow.request("S")
+    assert flow.states() == (SYN, CtState(0))
+    assert flow.is_short()
+
+
+def test_a_syn_that_is_answered_is_still_half_open(flow: Flow):
+    flow.request("S")
+    flow.reply("SA")
+    assert flow.states() == (SYN, SYN)
+    assert flow.is_short()
+
+
+def test_the_last_packet_of_the_handshake_moves_both_entries(flow: Flow):
+    flow.establish()
+    assert flow.states() == (SYN | ACK | ESTABLISHED, SYN | ESTABLISHED)
+    assert flow.is_established()
+
+
+def test_an_acknowledgement_without_an_answer_moves_nothing(flow: Flow):
+    flow.request("S")
+    flow.request("A")
+    assert flow.is_short()
+
+
+def test_an_established_flow_goes_on_in_both_directions(flow: Flow):
+    flow.establish()
+    flow.request("PA")
+    flow.reply("PA")
+    assert flow.states() == (SYN | ACK | ESTABLISHED, SYN | ACK | ESTABLISHED)
+    assert flow.is_established()
+
+
+def test_a_moved_entry_keeps_what_it_counted(flow: Flow):
+    flow.establish()
+    flow.request("PA")
+    flow.reply("A")
+    original, reply = (
+        flow.datapath.entry(flow.pod, flow.frontend, flow.kind.proto),
+        flow.datapath.entry(flow.backend, flow.pod, flow.kind.proto),
+    )
+    assert (original.packets, reply.packets) == (3, 2)
+    assert original.created <= original.last_seen
+
+
+def test_with_a_full_table_a_flow_stays_half_open_and_works(flow: Flow):
+    datapath = flow.datapath
+    entry = bytes(datapath.maps["lb_conntrack"].value_size)
+    others = [(bytes(Tuple(sport=port)), entry) for port in range(SIZES.conntrack)]
+    datapath.maps["lb_conntrack"].update_batch(others)
+
+    flow.establish()
+    flow.request("PA")
+    flow.reply("PA")
+
+    assert flow.is_short()
+    assert flow.states() == (SYN | ACK, SYN | ACK)
+
+
+def test_a_flow_moves_as_soon_as_there_is_room(flow: Flow):
+    table = flow.datapath.maps["lb_conntrack"]
+    others = [bytes(Tuple(sport=port)) for port in range(SIZES.conntrack - 1)]
+    table.update_batch([(key, bytes(table.value_size)) for key in others])
+    flow.establish()
+    assert flow.is_short()
+
+    table.delete_batch(others)
+    flow.request("A")
+
+    assert flow.is_established()
+
+
+# The end
+
+
+def test_one_fin_leaves_the_flow_open(flow: Flow):
+    flow.establish()
+    flow.request("FA")
+    assert flow.is_established()
+
+
+@pytest.mark.parametrize("pod_first", [True, False], ids=["pod first", "backend first"])
+def test_a_flow_is_forgotten_once_both_fins_are_acknowledged(flow: Flow, pod_first: bool):
+    flow.establish()
+    first, second = (flow.request, flow.reply) if pod_first else (flow.reply, flow.request)
+    first("FA")
+    second("FA", FIN_END)
+    assert flow.is_established()
+    assert all(state & CLOSED for state in flow.states())
+    first("A", FIN_END)
+    assert not flow.keys & {*flow.datapath.established(), *flow.datapath.short()}
+
+
+def test_an_acknowledgement_that_does_not_cover_the_fin_forgets_nothing(flow: Flow):
+    flow.establish()
+    flow.request("FA")
+    flow.reply("FA", FIN_END)
+    flow.request("A", FIN_END - 1)
+    assert flow.is_established()
+
+
+def test_a_half_closed_flow_goes_on_in_the_other_direction(flow: Flow):
+    flow.establish()
+    flow.request("FA")
+    flow.reply("A", FIN_END)
+    flow.reply("PA", FIN_END)
+    assert flow.is_established()
+    assert not any(state & CLOSED for state in flow.states())
+
+
+def test_the_last_packet_of_a_flow_still_arrives(flow: Flow):
+    flow.establish()
+    flow.request("FA")
+    flow.reply("FA", FIN_END)
+    assert flow.request("A", FIN_END) == flow.backend
+
+
+@pytest.mark.parametrize("by_pod", [True, False], ids=["by the pod", "by the backend"])
+def test_a_reset_closes_the_flow(flow: Flow, by_pod: bool):
+    flow.establish()
+    (flow.request if by_pod else flow.reply)("R")
+    assert flow.is_short()
+    assert all(state & CLOSED for state in flow.states())
+
+
+def test_a_refused_connection_is_closed(flow: Flow):
+    flow.request("S")
+    flow.reply("RA")
+    assert all(state & CLOSED for state in flow.states())
+
+
+def test_a_fin_of_a_half_open_flow_from_both_sides_closes_it(flow: Flow):
+    flow.request("S")
+    flow.reply("FA")
+    flow.request("FA")
+    assert all(state & CLOSED for state in flow.states())
+
+
+def test_a_direct_connection_from_the_port_of_a_closed_flow_is_left_alone(flow: Flow):
+    flow.establish()
+    flow.request("R")
+    accepts = flow.kind.frame(flow.backend, flow.pod, "SA")
+    result = flow.datapath.run("lb_pod_egress", accepts)
+    assert result.verdict is Verdict.PASS
+    assert_same(result.packet, accepts)
+    assert not flow.keys & set(flow.datapath.short())
+
+
+def test_a_direct_connection_is_left_alone_also_when_half_of_the_old_flow_is_lost(flow: Flow):
+    flow.establish()
+    flow.request("R")
+    original = flow_tuple(flow.pod, flow.frontend, flow.kind.proto)
+    flow.datapath.maps["lb_ct_short"].delete(bytes(original))
+    for flags in ("A", "SA", "PA"):
+        packet = flow.kind.frame(flow.backend, flow.pod, flags)
+        assert_same(flow.datapath.run("lb_pod_egress", packet).packet, packet)
+
+
+def test_a_connection_of_somebody_else_from_the_port_of_a_closed_flow_is_left_alone(flow: Flow):
+    flow.establish()
+    flow.request("R")
+    key = frontend_key(flow.frontend, flow.kind.proto)
+    flow.datapath.maps["lb_frontends"].delete(bytes(key))
+    flow.datapath.address(flow.frontend.address, 0)
+    for flags in ("S", "A", "PA"):
+        packet = flow.kind.frame(flow.pod, flow.frontend, flags)
+        assert_same(flow.datapath.run("lb_pod_ingress", packet).packet, packet)
+
+
+def test_sequence_numbers_may_pass_zero(flow: Flow):
+    flow.establish()
+    last = flow.kind.frame(flow.pod, flow.frontend, "FA", payload=b"")
+    last[TCP].seq = 0xFFFFFFFF
+    flow.datapath.run("lb_pod_ingress", changed(last))
+    flow.reply("FA", 0xFFFFFFFF)
+    flow.request("A", FIN_END)
+    assert flow.is_established()
+    flow.reply("A", 0)
+    assert not flow.keys & {*flow.datapath.established(), *flow.datapath.short()}
+
+
+def test_both_sides_may_close_at_once(flow: Flow):
+    flow.establish()
+    flow.request("FA")
+    flow.reply("FA")
+    assert flow.is_established()
+    flow.request("A", FIN_END)
+    assert flow.is_established()
+    flow.reply("A", FIN_END)
+    assert not flow.keys & {*flow.datapath.established(), *flow.datapath.short()}
+
+
+# A SYN where an entry is
+
+
+def repeat(flow: Flow, times: int = 6) -> set[End]:
+    """Where the SYNs of this flow go."""
+    return {flow.request("S") for _ in range(times)}
+
+
+def test_a_repeated_syn_keeps_its_backend(choosing: Flow):
+    first = choosing.request("S")
+    assert repeat(choosing) == {first}
+
+
+def test_a_repeated_syn_of_an_established_flow_keeps_its_backend(choosing: Flow):
+    choosing.establish()
+    assert repeat(choosing) == {choosing.backend}
+
+
+def test_a_repeated_syn_makes_no_new_connection(choosing: Flow):
+    repeat(choosing)
+    assert choosing.datapath.counts("lb_count_front", 1) == (1, 0, 0)
+
+
+def close(flow: Flow) -> None:
+    flow.establish()
+    flow.request("FA")
+    flow.reply("FA")
+
+
+def test_a_syn_from_the_port_of_a_closed_flow_chooses_again(choosing: Flow):
+    chosen = set()
+    for _ in range(8):
+        close(choosing)
+        chosen.add(choosing.backend)
+    assert len(chosen) > 1
+
+
+def test_a_new_flow_from_the_port_of_a_closed_one_lives_like_any_other(choosing: Flow):
+    close(choosing)
+    choosing.establish()
+    assert choosing.is_established()
+    assert choosing.request("PA") == choosing.backend
+
+
+def test_a_new_flow_to_the_same_backend_lives_like_any_other(flow: Flow):
+    close(flow)
+    flow.establish()
+    assert flow.is_established()
+
+
+def move(flow: Flow) -> End:
+    """Replace the only backend by another one; returns the new one."""
+    end = End(flow.kind.net.local, 9000)
+    flow.datapath.replace_backends(1, flow.datapath.backend(end, flow.kind.proto))
+    return end
+
+
+def test_an_established_flow_stays_with_a_backend_that_is_gone(flow: Flow):
+    flow.establish()
+    move(flow)
+    assert flow.request("PA") == flow.backend
+    flow.reply("PA")
+    assert flow.is_established()
+
+
+def test_a_half_open_flow_leaves_a_backend_that_is_gone(flow: Flow):
+    flow.request("S")
+    assert flow.request("S") == flow.backend
+    new = move(flow)
+    assert flow.request("S") == new
+
+
+def test_a_syn_on_an_established_flow_leaves_a_backend_that_is_gone(flow: Flow):
+    flow.establish()
+    new = move(flow)
+    flow.establish()
+    assert flow.backend == new
+    assert flow.request("PA") == new
+    assert flow.is_established()
+
+
+def test_a_syn_leaves_a_backend_whose_index_has_another_owner(flow: Flow):
+    flow.establish()
+    other = End(flow.kind.net.local, 9000)
+    flow.datapath.write_backend(1, other, flow.kind.proto, generation=2)
+    assert flow.request("PA") == flow.backend
+    flow.establish()
+    assert flow.backend == other
+    assert flow.is_established()
+
+
+def test_a_backend_that_returns_under_another_index_serves_as_before(flow: Flow):
+    flow.establish()
+    index = flow.datapath.backend(flow.backend, flow.kind.proto)
+    flow.datapath.replace_backends(1, index)
+    flow.establish()
+    assert flow.is_established()
+    entry = flow.datapath.entry(flow.pod, flow.frontend, flow.kind.proto)
+    assert entry.backend == index
+
+
+def test_a_lost_half_is_made_again_by_a_new_syn(flow: Flow):
+    flow.request("S")
+    reply = flow_tuple(flow.backend, flow.pod, flow.kind.proto)
+    flow.datapath.maps["lb_ct_short"].delete(bytes(reply))
+    flow.establish()
+    assert flow.is_established()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hundred thousand hostile packets: each passes as it is, is dropped for a reason, or is right.
+
+A failure names the seed and the packet; EBPFLB_FUZZ_SEED repeats the run with the fresh seed.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from random import Random, SystemRandom
+
+import pytest
+
+from tests.bpf.fuzz.corpus import Corpus, routed
+from tests.bpf.fuzz.judge import HOOKS, Judge, Shot
+from tests.bpf.fuzz.mutation import mutate
+from tests.bpf.harness.datapath import Datapath
+from tests.bpf.harness.loading import SIZES
+from tests.bpf.harness.node import Node
+
+SEED = "EBPFLB_FUZZ_SEED"
+FRESH = int(os.environ.get(SEED, 0)) or SystemRandom().randrange(1, 10**9)
+SEEDS = (1, 2, 3, 4)
+ROUNDS, PACKETS = 100, 200
+LIVING = {
+    "lb_affinity",
+    "lb_conntrack",
+    "lb_ct_short",
+    "lb_fragments",
+    "lb_count_back",
+    "lb_count_drop",
+    "lb_count_front",
+    "lb_histograms",
+    "lb_reply_filter",
+}
+BOUNDS = {
+    "lb_affinity": SIZES.affinity,
+    "lb_conntrack": SIZES.conntrack,
+    "lb_ct_short": SIZES.ct_short,
+    "lb_fragments": 8192,
+}
+OUTCOMES = {"passed", "dropped", "answered", "translated", "error translated"}
+
+
+@pytest.fixture
+def corpus(datapath: Datapath, node: Node) -> Iterator[Corpus]:
+    with routed():
+        yield Corpus(datapath, node)
+
+
+def hostile(random: Random, corpus: Corpus) -> Shot:
+    """A mutated seed, mostly where it belongs."""
+    seed, other = random.choices(corpus.seeds, k=2)
+    if random.random() < 0.1:
+        programs = [name for name in HOOKS if ("l3" in name) == ("l3" in seed.program)]
+        seed = seed._replace(program=random.choice(programs))
+    frame = mutate(random, seed.frame, other.frame, seed.network)
+    gso_size = random.choice((1, 536, 1448, 65535)) if random.random() < 0.05 else 0
+    return seed._replace(frame=frame, gso_size=gso_size)
+
+
+def still_maps(datapath: Datapath) -> dict[str, bytes]:
+    """What no packet changes."""
+    return {
+        name: b"".join(chunk.keys + chunk.values for chunk in each.chunks())
+        for name, each in datapath.maps.items()
+        if name not in LIVING
+    }
+
+
+def check_maps(datapath: Datapath, corpus: Corpus, judge: Judge) -> None:
+    """Nothing is over its bounds, and flows without packets are what they were."""
+    for name, bound in BOUNDS.items():
+        assert sum(chunk.size for chunk in datapath.maps[name].chunks()) <= bound
+    short = dict(datapath.maps["lb_ct_short"].items())
+    for key, value in corpus.flows["lb_ct_short"].items():
+        if key not in judge.touched:
+            assert short.get(key) in (value, None), "a packet changed a flow that is not its own"
+
+
+def play(datapath: Datapath, corpus: Corpus, seed: int) -> Counter[str]:
+    """What became of the packets of one seed."""
+    random, judge, outcomes = Random(seed), Judge(datapath, corpus.offers), Counter[str]()
+    for _ in range(ROUNDS):
+        corpus.restore()
+        judge.begin()
+        for _ in range(PACKETS):
+            shot = hostile(random, corpus)
+            try:
+                outcomes[judge.run(shot)] += 1
+            except (AssertionError, OSError) as error:
+                place = f"{SEED}={seed}\n{shot}\n-> {judge.out.hex()}"
+                raise AssertionError(f"{error}\n{place}") from error
+        check_maps(datapath, corpus, judge)
+    return outcomes
+
+
+def test_hostile_packets_pass_or_are_dropped_or_are_right(datapath: Datapath, corpus: Corpus):
+    before = still_maps(datapath)
+    for seed in (*SEEDS, FRESH):
+        outcomes = play(datapath, corpus, seed)
+        assert still_maps(datapath) == before, f"{SEED}={seed}"
+        assert outcomes.keys() == OUTCOMES
+        assert min(outcomes.values()) > PACKETS

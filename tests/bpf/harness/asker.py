@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process in a cgroup that connects, and sees where the kernel would have it go.
+
+No packet is sent: a TCP socket under repair is connected at once. The hook of getpeername is not
+attached there, or it would show the frontend.
+"""
+
+import errno
+import socket
+from sys import byteorder
+
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.namespaces import own_cookie
+from ebpflb.dataplane.layout.enums import NetnsFlag
+from ebpflb.dataplane.layout.structs import Netns
+from ebpflb.model.address import Protocol
+from tests.bpf.harness.asked import Asked, answer
+from tests.bpf.harness.packets import End
+
+_TCP_REPAIR = 19
+
+
+class Asker(Asked):
+    """The other end of the process."""
+
+    def connect(self, target: End, proto: Protocol) -> End | int:
+        """Where the socket is connected to, or the errno."""
+        found = self.ask(*target, proto)
+        return found if isinstance(found, int) else End(*found)
+
+
+def say_who_asks(maps: MapSet, flags: NetnsFlag | int) -> None:
+    """What the socket hooks take the process for; without flags, a pod that is not known."""
+    key = own_cookie().to_bytes(8, byteorder)
+    maps["lb_netns"].delete(key)
+    if flags:
+        maps["lb_netns"].update(key, bytes(Netns(flags=flags)))
+
+
+def _connect(address: str, port: int, proto: int) -> End | int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    kind = socket.SOCK_STREAM if proto == Protocol.TCP else socket.SOCK_DGRAM
+    with socket.socket(family, kind) as client:
+        if proto == Protocol.TCP:
+            client.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
+        try:
+            client.connect((address, port))
+        except OSError as error:
+            return error.errno or errno.EIO
+        return End(*client.getpeername()[:2])
+
+
+if __name__ == "__main__":
+    answer(_connect)

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real programs and maps: a test fills the maps, runs a program over a frame by test-run, and
+looks at the frame that came out and at the maps.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar
+
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.enums import (
+    AddrFlag,
+    BackendFlag,
+    CtState,
+    DescFlag,
+    DropReason,
+    FrontendType,
+    IfEmpty,
+)
+from ebpflb.dataplane.layout.map_specs import UPLINKS
+from ebpflb.dataplane.layout.structs import (
+    Addr,
+    AddrState,
+    Backend,
+    Conntrack,
+    Counts,
+    Desc,
+    Device,
+    FrontendKey,
+    PortRange,
+    Range,
+    Settings,
+    Struct,
+    Tuple,
+    Uplink,
+)
+from ebpflb.dataplane.services.dest_filter import DestFilter
+from ebpflb.dataplane.view.counters import read_drops, sum_drops
+from ebpflb.model.address import Protocol
+from tests.bpf.harness.loading import Loaded
+from tests.bpf.harness.numbers import u32, u64
+from tests.bpf.harness.packets import End, assert_same, mapped
+
+# All others are arrays.
+HASHES = {
+    "lb_addrs",
+    "lb_affinity",
+    "lb_connections",
+    "lb_count_drop",
+    "lb_conntrack",
+    "lb_ct_short",
+    "lb_devices",
+    "lb_fragments",
+    "lb_frontends",
+    "lb_names",
+    "lb_netns",
+    "lb_sockets",
+    "lb_src_ranges",
+}
+# Large, and what is set in vain in them does no harm.
+FILTERS = {"lb_peer_filter", "lb_reply_filter", "lb_dest_filter"}
+RING = "lb_flows"
+SNAT_PORTS = ((1024, 29999), (61000, 65535))
+SERVICE = 7
+
+_Struct = TypeVar("_Struct", bound=Struct)
+_CONTEXT_BYTES = 192
+_IFINDEX_AT, _GSO_SIZE_AT = 40, 176
+
+
+class Verdict(IntEnum):
+    """TC_ACT_*: go on with the next program, drop, go where a helper has said."""
+
+    PASS = 0xFFFFFFFF
+    DROP = 2
+    REDIRECT = 7
+
+
+class Result(NamedTuple):
+    """What a program returned, and the frame it left."""
+
+    verdict: Verdict
+    packet: Packet
+
+
+class Datapath:
+    """Maps to fill and programs to run. Indices are given out from 1 on."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.maps = loaded.maps
+        self._programs = loaded.programs
+        self._restart()
+
+    def reset(self) -> None:
+        """Empty every map but the filters, then write the settings."""
+        for name, each in self.maps.items():
+            if name in HASHES:
+                each.delete_batch([key for key, _ in each.items()])
+            elif name not in FILTERS | {RING}:
+                self.clear(name)
+        self._restart()
+        self.settings()
+
+    def clear(self, name: str) -> None:
+        """Set every element of an array to zero."""
+        each = self.maps[name]
+        if any(chunk.values.strip(b"\0") for chunk in each.chunks()):
+            zero = bytes(each.value_size)
+            each.update_batch([(u32(index), zero) for index in range(each.max_entries)])
+
+    def _restart(self) -> None:
+        self._next = dict.fromkeys(("address", "frontend", "desc", "slot", "backend"), 1)
+
+    # What is written
+
+    def settings(self, snat_ports: Sequence[tuple[int, int]] = SNAT_PORTS, **changes: Any) -> None:
+        """lb_settings: the defaults of the tests, with changes."""
+        fields: dict[str, Any] = {
+            "tcp_opening_timeout": 60,
+            "tcp_established_timeout": 3600,
+            "tcp_closed_timeout": 60,
+            "tcp_close_wait_timeout": 600,
+            "udp_timeout": 120,
+            "udp_stream_timeout": 120,
+            "node4": addr("192.0.2.1"),
+            "node6": addr("2001:db8:2::1"),
+        }
+        value = Settings(**(fields | changes))
+        value.snat_ports[:] = [PortRange(*ports) for ports in snat_ports]
+        self.maps["lb_settings"].update(bytes(4), bytes(value))
+
+    def address(self, text: str, flags: AddrFlag | int) -> None:
+        """An address that is ours."""
+        index = self._take("address")
+        state = AddrState(flags=int(flags), addr=addr(text))
+        self.maps["lb_addr_flags"].update(u32(index), bytes(state))
+        self.maps["lb_addrs"].update(mapped(text), u32(index))
+        with self._filter() as each:
+            each.add_address(mapped(text), int(flags))
+            each.name(mapped(text), index)
+
+    @contextmanager
+    def _filter(self) -> Iterator[DestFilter]:
+        found = DestFilter(self.maps["lb_dest_filter"])
+        found.load()
+        yield found
+        found.flush()
+
+    def device(self, ifindex: int, snat4: str = "", snat6: str = "") -> None:
+        """A host device and what it masquerades with."""
+        value = Device(kind=1, flags=1)
+        value.snat4 = addr(snat4) if snat4 else Addr()
+        value.snat6 = addr(snat6) if snat6 else Addr()
+        self.maps["lb_devices"].update(u32(ifindex), bytes(value))
+        uplink = Uplink(ifindex=ifindex, snat4=value.snat4, snat6=value.snat6)
+        self.maps["lb_uplinks"].update(u32(ifindex % UPLINKS), bytes(uplink))
+
+    def backend(
+        self, end: End, proto: Protocol, *, flags: BackendFlag | int = 0, generation: int = 1
+    ) -> int:
+        """A usable backend; returns its index. `flags`: more of them."""
+        index = self._take("backend")
+        self.write_backend(index, end, proto, flags=flags, generation=generation)
+        return index
+
+    def write_backend(
+        self, index: int, end: End, proto: Protocol, *, flags: int = 0, generation: int = 1
+    ) -> None:
+        """Give an index to an endpoint, which is usable."""
+        value = Backend(
+            addr=addr(end.address),
+            port=end.port,
+            proto=proto,
+            flags=flags | BackendFlag.LB_BACKEND_USABLE,
+            generation=generation,
+            service=SERVICE,
+        )
+        self.maps["lb_backends"].update(u32(index), bytes(value))
+
+    def retire_backend(self, index: int, *, serving: bool = False) -> None:
+        """Take LB_BACKEND_USABLE away: no range names it any more. `serving`: but it serves."""
+        value = self.backend_at(index)
+        value.flags &= ~(BackendFlag.LB_BACKEND_USABLE | BackendFlag.LB_BACKEND_SERVING)
+        value.flags |= BackendFlag.LB_BACKEND_SERVING * serving
+        self.maps["lb_backends"].update(u32(index), bytes(value))
+
+    def replace_backends(self, old: int, new: int, *, serving: bool = False) -> None:
+        """Retire a backend and have every slot name another one."""
+        self.retire_backend(old, serving=serving)
+        for slot in range(1, self._next["slot"]):
+            self.maps["lb_slots"].update(u32(slot), u32(new))
+
+    def frontend(
+        self,
+        end: End,
+        proto: Protocol,
+        *,
+        local: Sequence[int] = (),
+        others: Sequence[int] = (),
+        if_empty: IfEmpty = IfEmpty.LB_EMPTY_REFUSE,
+        kind: FrontendType = FrontendType.LB_CLUSTER_IP,
+    ) -> int:
+        """A frontend with backends for local sources and for others; returns its index."""
+        index = self._take("frontend")
+        with self._filter() as each:
+            if kind is FrontendType.LB_NODE_PORT:
+                each.add_node_port(end.port)
+            elif kind is FrontendType.LB_CLUSTER_IP:
+                each.add_address(mapped(end.address), AddrFlag.LB_ADDR_CLUSTER_IP)
+            else:
+                each.add_address(mapped(end.address), AddrFlag.LB_ADDR_EXTERNAL)
+        key = frontend_key(end, proto)
+        self.maps["lb_frontends"].update(bytes(key), u32(index))
+        self.write_desc(
+            index, key, self._range(local, if_empty), self._range(others, if_empty), kind
+        )
+        return index
+
+    def write_desc(
+        self,
+        index: int,
+        key: FrontendKey,
+        local: Range,
+        others: Range,
+        kind: FrontendType = FrontendType.LB_CLUSTER_IP,
+    ) -> None:
+        """A fresh descriptor, and the word of the frontend `index` that names it."""
+        desc = self._take("desc")
+        value = Desc(frontend=key, service=SERVICE, local=local, others=others, type=kind)
+        self.maps["lb_descs"].update(u32(desc), bytes(value))
+        self.maps["lb_current"].update(u32(index), u64(desc))
+
+    def flag_frontends(self, flags: DescFlag) -> None:
+        """Set flags in the descriptors of all frontends so far."""
+        for index in range(1, self._next["desc"]):
+            value = self._array("lb_descs", index, Desc)
+            value.flags |= flags
+            self.maps["lb_descs"].update(u32(index), bytes(value))
+
+    def _range(self, backends: Sequence[int], if_empty: IfEmpty) -> Range:
+        base = self._next["slot"]
+        for backend in backends:
+            self.maps["lb_slots"].update(u32(self._take("slot")), u32(backend))
+        return Range(base, len(backends), if_empty)
+
+    def _take(self, what: str) -> int:
+        self._next[what] += 1
+        return self._next[what] - 1
+
+    # What runs
+
+    def run(
+        self, program: str, packet: Packet | bytes, *, ifindex: int = 1, gso_size: int = 0
+    ) -> Result:
+        """Run a program over a frame that came by the device `ifindex` (1: the loopback)."""
+        retval, frame = self.run_bytes(program, bytes(packet), ifindex=ifindex, gso_size=gso_size)
+        return Result(Verdict(retval), Ether(frame))
+
+    def run_bytes(
+        self, program: str, frame: bytes, *, ifindex: int, gso_size: int = 0
+    ) -> tuple[int, bytes]:
+        """As `run()`, with nothing taken apart."""
+        context = bytearray(_CONTEXT_BYTES)
+        context[_IFINDEX_AT : _IFINDEX_AT + 4] = u32(ifindex)
+        context[_GSO_SIZE_AT : _GSO_SIZE_AT + 4] = u32(gso_size)
+        run = libbpf.prog_test_run(self._programs[program], frame, ctx=bytes(context))
+        return run.retval, run.data
+
+    # What is read
+
+    def snapshot(self) -> dict[str, dict[bytes, bytes]]:
+        """Every element of every map but the filters."""
+        names = self.maps.keys() - FILTERS
+        return {name: dict(self.maps[name].items()) for name in names}
+
+    def established(self) -> dict[Tuple, Conntrack]:
+        """lb_conntrack."""
+        return self._entries("lb_conntrack")
+
+    def short(self) -> dict[Tuple, Conntrack]:
+        """lb_ct_short."""
+        return self._entries("lb_ct_short")
+
+    def entry(self, source: End, target: End, proto: Protocol) -> Conntrack:
+        """The entry of the packets from `source` to `target`, wherever it is."""
+        return (self.established() | self.short())[flow_tuple(source, target, proto)]
+
+    def states(self) -> set[CtState]:
+        """The states that occur, in either table."""
+        entries = [*self.established().values(), *self.short().values()]
+        return {CtState(entry.whole_state) for entry in entries}
+
+    def backend_at(self, index: int) -> Backend:
+        """An element of lb_backends."""
+        return self._array("lb_backends", index, Backend)
+
+    def drops(self) -> dict[DropReason, int]:
+        """The drop reasons that were counted."""
+        counts = sum_drops(read_drops(self.maps))
+        return {reason: count for reason, count in counts.items() if count}
+
+    def counts(self, name: str, index: int) -> tuple[int, int, int]:
+        """Connections, refused and dropped, of `lb_count_front` or `lb_count_back`."""
+        counts = self.all_counts(name, index)
+        return counts.connections, counts.refused, counts.dropped
+
+    def all_counts(self, name: str, index: int) -> Counts:
+        """An element of `lb_count_front` or `lb_count_back`, of all CPUs."""
+        rows = [memoryview(value).cast("Q") for value in self._cpus(name, index)]
+        sums = array("Q", map(sum, zip(*rows, strict=True)))
+        return Counts.from_buffer_copy(sums.tobytes())
+
+    def write_entry(self, table: str, key: Tuple, **changes: Any) -> None:
+        """Change fields of an entry."""
+        value = self._entries(table)[key]
+        for name, change in changes.items():
+            setattr(value, name, change)
+        self.maps[table].update(bytes(key), bytes(value))
+
+    def _entries(self, name: str) -> dict[Tuple, Conntrack]:
+        return {
+            Tuple.from_buffer_copy(key): Conntrack.from_buffer_copy(value)
+            for key, value in self.maps[name].items()
+        }
+
+    def _array(self, name: str, index: int, kind: type[_Struct]) -> _Struct:
+        value = self.maps[name].lookup(u32(index))
+        assert value is not None
+        return kind.from_buffer_copy(value)
+
+    def _cpus(self, name: str, index: int) -> list[bytes]:
+        value = self.maps[name].lookup(u32(index))
+        assert value is not None
+        stride = len(value) // self.maps[name].cpus
+        return [value[at : at + stride] for at in range(0, len(value), stride)]
+
+
+def assert_untouched(datapath: Datapath, program: str, packet: Packet, *, ifindex: int = 1) -> None:
+    """The frame passes as it is, and no map changes."""
+    before = datapath.snapshot()
+    result = datapath.run(program, packet, ifindex=ifindex)
+    assert result.verdict is Verdict.PASS
+    assert_same(result.packet, packet)
+    assert datapath.snapshot() == before
+
+
+def addr(text: str) -> Addr:
+    """struct lb_addr."""
+    return Addr.from_buffer_copy(mapped(text))
+
+
+def frontend_key(end: End, proto: Protocol) -> FrontendKey:
+    """struct lb_frontend_key."""
+    return FrontendKey(addr=addr(end.address), port=end.port, proto=proto)
+
+
+def flow_tuple(source: End, target: End, proto: Protocol) -> Tuple:
+    """struct lb_tuple of the packets from `source` to `target`."""
+    return Tuple(
+        saddr=addr(source.address),
+        daddr=addr(target.address),
+        sport=source.port,
+        dport=target.port,
+        proto=proto,
+    )

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that looks something up on every core, without a pause, while a test writes."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.maps import BpfMap
+from tests.bpf.harness.numbers import number
+
+SECONDS = 40.0
+AT_ONCE = 20_000
+FRAME = bytes(64)
+
+
+@contextmanager
+def readers(program: int) -> Iterator[None]:
+    """On each core a thread that looks up without a pause."""
+    stop = threading.Event()
+
+    def read(core: int) -> None:
+        os.sched_setaffinity(0, {core})
+        while not stop.is_set():
+            libbpf.prog_test_run(program, FRAME, repeat=AT_ONCE)
+
+    threads = [threading.Thread(target=read, args=(core,)) for core in os.sched_getaffinity(0)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def write_until(is_enough: Callable[[int], bool], write: Callable[[int], None]) -> int:
+    """Write again and again, each time told how often before; returns how often in all."""
+    deadline = time.monotonic() + SECONDS
+    for changes in count():
+        if is_enough(changes) or time.monotonic() > deadline:
+            return changes
+        write(changes)
+    raise AssertionError
+
+
+def tallies(answers: BpfMap) -> tuple[int, int, int]:
+    """What the program has counted of all it saw: three words for each CPU."""
+    value = answers.lookup(bytes(4)) or b""
+    words = [number(value[at : at + 8]) for at in range(0, len(value), 8)]
+    return sum(words[0::3]), sum(words[1::3]), sum(words[2::3])

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many hash lookups a connection and a packet cost, counted in the running programs.
+
+The target for the first packet of a flow is 4. That of TCP has no more: both flow tables, the
+frontend, and whether an established flow has the reply.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.map_specs import UPLINKS
+from ebpflb.dataplane.load.source_text import source_text
+from ebpflb.model.address import Protocol
+from tests.bpf.harness.asker import Asker
+from tests.bpf.harness.asking import asking
+from tests.bpf.harness.datapath import Datapath
+from tests.bpf.harness.loading import Loaded, load
+from tests.bpf.harness.lookups import FLOWS, Hook, counting, looks, run
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.packets import End, Kind
+from tests.bpf.harness.services import cluster_ip, node_addresses, remote_backend, same_place
+
+FIRST = {Protocol.TCP: 4, Protocol.UDP: 2}
+# An address, or a device, that has the place of another one in an array.
+IN_HASH = 1
+KNOWN, FOREIGN, AT_SOCKET = 2, 2, 1
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """The programs, counting."""
+    return load(tmp_path_factory.mktemp("bpffs"), counting(source_text()))
+
+
+@pytest.fixture
+def counts(counted: Loaded, node: Node) -> Datapath:
+    datapath = Datapath(counted)
+    datapath.reset()
+    node_addresses(datapath, node)
+    return datapath
+
+
+@pytest.fixture(scope="module")
+def counted_asker(counted: Loaded, machine: Node) -> Iterator[Asker]:
+    with asking(counted, machine, "lookups") as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_flow(counts: Datapath, node: Node, kind: Kind, name: str):
+    costs = FLOWS[name](counts, node, kind).costs(counts, kind)
+    assert 0 < costs.first <= FIRST[kind.proto]
+    assert 0 < costs.answer <= KNOWN
+    assert 0 < costs.later <= KNOWN
+
+
+def test_a_node_port_where_another_address_has_the_place(counts: Datapath, node: Node, kind: Kind):
+    flow = FLOWS["NodePort to a pod here"](counts, node, kind)
+    counts.address(same_place(kind.net.node), AddrFlag.LB_ADDR_CLUSTER_IP)
+    assert flow.costs(counts, kind).first == FIRST[kind.proto] + IN_HASH
+
+
+def test_a_node_port_where_another_device_has_the_place(counts: Datapath, node: Node, kind: Kind):
+    flow = FLOWS["NodePort to a pod elsewhere"](counts, node, kind)
+    counts.device(node.overlay.ifindex + UPLINKS, snat4="192.0.2.99", snat6="2001:db8:2::99")
+    assert flow.costs(counts, kind).first == FIRST[kind.proto] + IN_HASH
+
+
+@pytest.mark.parametrize("program", ["lb_host_ingress", "lb_pod_ingress", "lb_pod_egress"])
+def test_a_packet_of_others(counts: Datapath, kind: Kind, program: str):
+    packet = kind.frame(End(kind.net.client, 4000), End(kind.net.remote, 4001), "A")
+    assert run(counts, Hook(program), packet)[0] == 0
+    near = kind.frame(End(kind.net.client, 4000), End(kind.net.node, 4001), "A")
+    assert run(counts, Hook(program), near)[0] <= FOREIGN
+
+
+def test_a_process_of_the_host(counts: Datapath, counted_asker: Asker, kind: Kind):
+    _, index = remote_backend(counts, kind)
+    frontend = cluster_ip(counts, kind, [index])
+    looks(counts.maps)
+    assert counted_asker.connect(frontend, kind.proto) != frontend
+    found = looks(counts.maps)
+    # TCP looks for its record at the end as well. UDP also asks who it is, as pods under tc cover
+    # are left to tc, and whether the choice is new.
+    assert found == AT_SOCKET + (2 if kind.proto is Protocol.UDP else 1)
+
+
+def test_a_process_that_connects_to_others(counts: Datapath, counted_asker: Asker, kind: Kind):
+    _, index = remote_backend(counts, kind)
+    cluster_ip(counts, kind, [index])
+    looks(counts.maps)
+    target = End(kind.net.client, 4001)
+    assert counted_asker.connect(target, kind.proto) == target
+    assert looks(counts.maps) == 0

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of the verifier's patience each program takes: a written limit, far below the kernel's.
+
+The kernel gives up at a million instructions, and older ones need more for the same program.
+"""
+
+import pytest
+
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.programs import PROGRAMS
+from tests.bpf.harness.loading import Loaded
+from tests.skips import kernel_lacks
+
+# Measured on Linux 6.18, with room for half as much again.
+LIMITS = {
+    "lb_connect4": 19_000,
+    "lb_connect6": 50_000,
+    "lb_sendmsg4": 19_000,
+    "lb_sendmsg6": 50_000,
+    "lb_recvmsg4": 100,
+    "lb_recvmsg6": 100,
+    "lb_getpeer4": 160,
+    "lb_getpeer6": 160,
+    "lb_sock_ops": 14_000,
+    "lb_sock_release": 1_100,
+    "lb_host_ingress": 290_000,
+    "lb_host_egress": 380_000,
+    "lb_l3_ingress": 300_000,
+    "lb_l3_egress": 390_000,
+    "lb_pod_ingress": 290_000,
+    "lb_pod_egress": 210_000,
+}
+
+
+def test_every_program_has_a_limit():
+    assert set(LIMITS) == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_program_stays_within_its_limit(programs: Loaded, record_property, name: str):
+    count = libbpf.prog_info(programs.programs[name]).verified_insns
+    if not count:
+        kernel_lacks("verified_insns", "it reports 0")
+    record_property("verified_insns", count)
+    assert count <= LIMITS[name]

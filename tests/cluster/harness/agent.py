@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent on a node that has a control plane but no kubelet: what it makes of the API."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ebpflb.dataplane.kernel.maps import MapSet, open_maps
+from ebpflb.dataplane.load.pins import newest_generation, remove_pins
+from ebpflb.dataplane.view.frontends import view_frontends
+from ebpflb.errors import EbpflbError
+from ebpflb.model.service import ServiceName
+from tests.cluster.harness.control_plane import ControlPlane
+from tests.cluster.harness.place import Daemon, Place
+
+NODE = "node1"
+
+_METRICS = "127.0.0.1:10249"
+
+
+class ClusterAgent:
+    """`ebpflb run` on NODE; its pins go at the end."""
+
+    def __init__(self, node: Place, daemon: Daemon, pins: Path) -> None:
+        self.daemon = daemon
+        self._node = node
+        self._pins = pins
+
+    def said(self) -> str:
+        """Its log."""
+        return self.daemon.log.read_text()
+
+    def status(self) -> dict[str, Any]:
+        """What `ebpflb status` says of the agent; empty before it answers."""
+        options = ["--bpffs-root", self._pins, "--metrics-bind-address", _METRICS, "-o", "json"]
+        ran = self._node.exec([sys.executable, "-m", "ebpflb", "status", *map(str, options)])
+        return dict(json.loads(ran.stdout)["agent"] or {})
+
+    def get(self, path: str, port: int = 10249) -> tuple[int, str]:
+        """Status and body of a page of the agent."""
+        url = f"http://127.0.0.1:{port}{path}"
+        ran = self._node.exec(["curl", "-s", "-w", "%{http_code}", url])
+        return int(ran.stdout[-3:]), ran.stdout[:-3]
+
+    def backends(self, service: str) -> dict[str, list[str]]:
+        """Frontend -> backends for local sources, of a Service of the namespace `default`."""
+        found = view_frontends(self.maps(), ServiceName("default", service))
+        return {
+            f"{each.address}:{each.port}": sorted(
+                f"{backend.address}:{backend.port}" for backend in each.local.backends
+            )
+            for each in found
+        }
+
+    def maps(self) -> MapSet:
+        """The pinned maps."""
+        generation = newest_generation(self._pins)
+        if generation is None:
+            raise EbpflbError(f"nothing is pinned below {self._pins}")
+        return open_maps(generation.maps)
+
+
+@contextmanager
+def running_agent(
+    control: ControlPlane, *, kubeconfig: Path | None = None, node_name: str = NODE
+) -> Iterator[ClusterAgent]:
+    """An agent that was started."""
+    node = Place.of(control.layout, NODE)
+    # On no bpffs: the agent mounts one there, which goes with the pins.
+    pins = node.folder / "bpf"
+    options = {
+        "kubeconfig": kubeconfig or control.kubeconfig,
+        "node-name": node_name,
+        "bpffs-root": pins,
+        "cgroup-root": node.cgroup,
+        "query-socket": node.folder / "agent.sock",
+        "metrics-bind-address": _METRICS,
+    }
+    given = (f"--{name}={value}" for name, value in options.items())
+    try:
+        (node.folder / "ebpflb.log").unlink(missing_ok=True)
+        daemon = node.start("ebpflb", [sys.executable, "-m", "ebpflb", "run", *given])
+        yield ClusterAgent(node, daemon, pins)
+        daemon.check()
+    finally:
+        for each in node.daemons:
+            each.stop()
+        remove_pins(pins)

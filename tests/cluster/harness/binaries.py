@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of a cluster, built from released sources with go on first use, and then kept.
+
+They lie in a cache outside the tree, beside the recipe that each was built by: another version or
+another build command makes a new one. `python -m tests.cluster build` builds all of them.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpflb.errors import CompileError, ProbeError
+
+KUBERNETES_VERSION = "1.36.3"
+HELM_VERSION = "3.22.0"
+COREDNS_VERSION = "1.12.4"
+
+_SOURCES = Path(__file__).parents[1] / "go"
+_VERSION_PACKAGE = "k8s.io/component-base/version"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to build one program. module: a folder of `go/` with the sources or their versions.
+
+    Without a module, `package` names its own version and brings its own go.mod.
+    """
+
+    package: str
+    module: str = ""
+    flags: tuple[str, ...] = ()
+
+    def arguments(self, target: Path) -> list[str]:
+        """What go is called with; the program ends up as `target` or in its folder."""
+        flags = ["-trimpath", "-buildvcs=false", *self.flags]
+        if self.module:
+            return ["build", "-mod=readonly", *flags, "-o", str(target), self.package]
+        return ["install", *flags, self.package]
+
+    def text(self) -> str:
+        """Changes whenever another program would come out."""
+        lines = [self.package, *self.flags]
+        if self.module:
+            for path in sorted((_SOURCES / self.module).iterdir()):
+                lines.append(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}")
+        return "\n".join(lines) + "\n"
+
+
+def _kubernetes(name: str) -> Recipe:
+    major, minor, _ = KUBERNETES_VERSION.split(".")
+    facts = {"gitVersion": f"v{KUBERNETES_VERSION}", "gitMajor": major, "gitMinor": minor}
+    settings = " ".join(f"-X {_VERSION_PACKAGE}.{key}={value}" for key, value in facts.items())
+    flags = ("-ldflags", f"-s -w {settings}")
+    return Recipe(f"k8s.io/kubernetes/cmd/{name}", "kubernetes", flags)
+
+
+# In the order in which others can begin to work with them.
+RECIPES: dict[str, Recipe] = {
+    "kube-apiserver": _kubernetes("kube-apiserver"),
+    "kubectl": _kubernetes("kubectl"),
+    "kube-controller-manager": _kubernetes("kube-controller-manager"),
+    "kube-scheduler": _kubernetes("kube-scheduler"),
+    "kubelet": _kubernetes("kubelet"),
+    "echo": Recipe(".", "echo", ("-ldflags", "-s -w")),
+    "helm": Recipe(f"helm.sh/helm/v3/cmd/helm@v{HELM_VERSION}", flags=("-ldflags", "-s -w")),
+    "kube-proxy": _kubernetes("kube-proxy"),
+    "coredns": Recipe(
+        f"github.com/coredns/coredns@v{COREDNS_VERSION}", flags=("-ldflags", "-s -w")
+    ),
+}
+
+
+def cache() -> Path:
+    """The folder of everything that is built for clusters of this version."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "ebpflb" / f"cluster-{KUBERNETES_VERSION}"
+
+
+def folder() -> Path:
+    """Where the programs are, for a PATH."""
+    return cache() / "bin"
+
+
+def binary(name: str) -> Path:
+    """A program of RECIPES, built now if it is not there yet, which can take minutes.
+
+    ProbeError if go is missing, CompileError with go's last lines if the build fails.
+    """
+    recipe = RECIPES[name]
+    path = folder() / name
+    if not _is_built(path, recipe):
+        with locked(cache() / "lock"):
+            if not _is_built(path, recipe):
+                _build(path, recipe)
+    return path
+
+
+def build_all(names: list[str], say: Callable[[str], None]) -> None:
+    """Build what is missing, one after the other, and say how long each took."""
+    for name in names or RECIPES:
+        started = time.monotonic()
+        path = binary(name)
+        megabytes = path.stat().st_size / 1e6
+        say(f"{name:<24} {time.monotonic() - started:6.1f} s  {megabytes:6.1f} MB  {path}")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one process at a time; the file stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _recipe_file(path: Path) -> Path:
+    return path.parent.parent / "recipes" / path.name
+
+
+def _is_built(path: Path, recipe: Recipe) -> bool:
+    try:
+        return path.exists() and _recipe_file(path).read_text() == recipe.text()
+    except FileNotFoundError:
+        return False
+
+
+def _build(path: Path, recipe: Recipe) -> None:
+    # Beside Python: what pip has installed for the tests; Debian's is too old.
+    go = shutil.which("go", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if go is None:
+        raise ProbeError(f"{path.name} is built with go, which is not on the PATH: install Go 1.26")
+    path.parent.mkdir(exist_ok=True)
+    note = _recipe_file(path)
+    note.parent.mkdir(exist_ok=True)
+    for interrupted in path.parent.glob(".build-*"):
+        shutil.rmtree(interrupted)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as place:
+        unfinished = Path(place) / path.name
+        environment = os.environ | {"CGO_ENABLED": "0", "GOBIN": place, "GOFLAGS": ""}
+        ran = subprocess.run(
+            ["nice", go, *recipe.arguments(unfinished)],
+            cwd=_SOURCES / recipe.module,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ran.returncode:
+            last = "; ".join(ran.stderr.strip().splitlines()[-5:])
+            raise CompileError(f"go cannot build {path.name}: {last}")
+        note.unlink(missing_ok=True)
+        unfinished.replace(path)
+    note.write_text(recipe.text())

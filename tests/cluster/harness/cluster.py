@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole cluster: a control plane, nodes, DNS, and a client outside of it."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ebpflb.errors import EbpflbError
+from tests.cluster.harness import binaries, images, node_files, state
+from tests.cluster.harness.control_plane import ControlPlane, run_tool
+from tests.cluster.harness.layout import Cni, KubeProxy, Layout
+from tests.cluster.harness.nodes import ClusterNode
+from tests.cluster.harness.place import Daemon, Place
+
+_DNS = Path(__file__).parent / "dns.yaml"
+_PATIENCE = 120.0
+
+
+@dataclass(slots=True)
+class Cluster:
+    """client: a machine outside of the cluster that has a route to the nodes."""
+
+    control_plane: ControlPlane
+    nodes: list[ClusterNode]
+    client: Place
+
+    @classmethod
+    def up(
+        cls,
+        name: str,
+        nodes: int = 2,
+        cni: Cni = "ptp",
+        kube_proxy: KubeProxy | None = None,
+        *,
+        owned: bool = True,
+    ) -> Self:
+        """Start a cluster; all nodes are Ready and CoreDNS runs when it returns, in 20 to 30 s.
+
+        kube_proxy: None leaves Services to others. owned: see ControlPlane.up.
+        After any failure nothing of it is left.
+        """
+        for program in binaries.RECIPES:
+            binaries.binary(program)
+        control = ControlPlane.up(name, nodes, owned=owned)
+        cluster = cls(control, [], Place.of(control.layout, "client", owned=owned))
+        try:
+            cluster._boot(cni)
+            if kube_proxy:
+                cluster._start_kube_proxy(kube_proxy)
+            cluster._wait_until_ready()
+        except BaseException:
+            cluster.down()
+            raise
+        control.state.complete = True
+        control.state.save()
+        return cluster
+
+    @classmethod
+    def attach(cls, name: str) -> Self:
+        """A cluster that another process has started; its daemons cannot be restarted from here."""
+        known = state.load(name)
+        layout = known.layout
+        nodes = [ClusterNode.attach(layout, *pair) for pair in known.holders.items()]
+        return cls(ControlPlane.attach(known), nodes, Place.of(layout, "client", owned=False))
+
+    @property
+    def kubeconfig(self) -> Path:
+        """With all rights."""
+        return self.control_plane.kubeconfig
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        """What kubectl prints. EbpflbError with its complaint if it fails."""
+        return self.control_plane.kubectl(*arguments, input=input)
+
+    def helm(self, *arguments: str) -> str:
+        """What helm prints. EbpflbError with its complaint if it fails."""
+        return run_tool("helm", arguments, self.kubeconfig)
+
+    def load_image(self, archive: Path) -> None:
+        """Import an image on every node."""
+        for node in self.nodes:
+            node.load_image(archive)
+
+    def down(self) -> None:
+        """Remove everything."""
+        self.control_plane.down()
+        for place in (self.client, *self.nodes):
+            place.reap()
+
+    def _boot(self, cni: Cni) -> None:
+        control = self.control_plane
+        layout = control.layout
+        for name in layout.node_names():
+            node, keeper = ClusterNode.boot(layout, name, cni, owned=control.place.owned)
+            self.nodes.append(node)
+            control.state.holders[name] = keeper
+            control.state.save()
+        self._apply_nodes_and_dns(layout)
+        archives = [
+            image.write(layout.folder / "images")
+            for image in (images.PAUSE, images.ECHO, images.COREDNS)
+        ]
+        for node in self.nodes:
+            node.wait_for_containerd()
+            for archive in archives:
+                node.load_image(archive)
+            node.start_kubelet(control.credentials)
+
+    def _apply_nodes_and_dns(self, layout: Layout) -> None:
+        items = [node_files.node_object(layout, node.name) for node in self.nodes]
+        listed = {"apiVersion": "v1", "kind": "List", "items": items}
+        self.kubectl("create", "-f", "-", input=json.dumps(listed))
+        manifest = _DNS.read_text().replace("API_ADDRESS", layout.address("control"))
+        self.kubectl("create", "-f", "-", input=manifest)
+
+    def _start_kube_proxy(self, mode: KubeProxy) -> None:
+        for node in self.nodes:
+            node.start_kube_proxy(mode, self.control_plane.credentials)
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not all(map(self._is_ready, self.nodes)):
+            for daemon in self._daemons():
+                daemon.check()
+            if time.monotonic() > deadline:
+                raise EbpflbError(f"nodes are not Ready within {_PATIENCE:.0f} s")
+            time.sleep(0.5)
+        self.kubectl(
+            "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s"
+        )
+
+    def _is_ready(self, node: ClusterNode) -> bool:
+        path = '{.status.conditions[?(@.type=="Ready")].status}'
+        return self.kubectl("get", "node", node.name, "-o", f"jsonpath={path}") == "True"
+
+    def _daemons(self) -> list[Daemon]:
+        return [item for place in (self.control_plane.place, *self.nodes) for item in place.daemons]

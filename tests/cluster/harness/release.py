@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart on a cluster of this harness: installed, upgraded, and whether it serves."""
+
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from ebpflb.config.settings import cgroup_root
+from tests.chart.rendering import CHART, NAMESPACE
+from tests.cluster.harness.cluster import Cluster
+from tests.cluster.harness.layout import API_PORT, API_SERVICE
+from tests.cluster.harness.place import Place
+from tests.e2e.harness.waiting import wait_until
+from tests.image.build import IMAGE
+from tests.image.container import own_capabilities
+
+_CONNECT = f"import socket; socket.create_connection(('{API_SERVICE}', 443), 2)"
+
+
+def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
+    """What this machine needs: its cgroups, the rights that it can give, where the API is."""
+    return {
+        "image": {"tag": IMAGE.rpartition(":")[2]},
+        "k8sServiceHost": cluster.control_plane.place.ip,
+        "k8sServicePort": API_PORT,
+        "cgroup": {"hostRoot": cgroup_root()},
+        "securityContext": {
+            "capabilities": sorted(own_capabilities(("NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE")))
+        },
+        # What stays open, as to the API, would be waited for.
+        "uninstall": {"drainSeconds": 1},
+        **others,
+    }
+
+
+def deploy(cluster: Cluster, command: str, wanted: dict[str, Any]) -> None:
+    """Install or upgrade the release, and wait until each node serves Services."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "values.yaml"
+        path.write_text(yaml.safe_dump(wanted))
+        cluster.helm(
+            *(command, "ebpflb", str(CHART), f"--namespace={NAMESPACE}"),
+            *("--wait", "--timeout=180s", f"--values={path}"),
+        )
+    wait_until_served(cluster)
+
+
+def undeploy(cluster: Cluster) -> None:
+    """Uninstall the release."""
+    cluster.helm("uninstall", "ebpflb", f"--namespace={NAMESPACE}", "--timeout=180s")
+
+
+def wait_until_served(cluster: Cluster) -> None:
+    """Until the agents have programmed every node."""
+    for node in cluster.nodes:
+        wait_until(partial(reaches_the_api, node), f"{node.name} served", 60)
+
+
+def reaches_the_api(node: Place) -> bool:
+    """Whether the ClusterIP of the API answers a process of the node."""
+    return node.exec(["python3", "-c", _CONNECT]).returncode == 0

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests put into a cluster: echo servers, a pod to ask from, Services; and their questions."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tests.cluster.harness import images
+from tests.cluster.harness.binaries import binary
+from tests.cluster.harness.cluster import Cluster
+from tests.cluster.harness.place import Place
+
+Object = dict[str, Any]
+
+PORT = 8080
+# A client that waits no longer is not a usual one: a lost SYN alone is repeated after a second.
+_TIMEOUT = 5
+
+
+def echo_container(**fields: Any) -> Object:
+    """A server that knows its pod and node, and is ready until it is told to end."""
+    names = {"POD_NAME": "metadata.name", "NODE_NAME": "spec.nodeName"}
+    return {
+        "name": "echo",
+        "image": images.ECHO.name,
+        "args": ["serve", "-port", str(PORT)],
+        "env": [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+            for name, path in names.items()
+        ],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": PORT}, "periodSeconds": 1},
+        # Without a request it would have a tenth of the CPU that an agent has while it starts.
+        "resources": {"requests": {"cpu": "100m"}},
+        **fields,
+    }
+
+
+def deployment(name: str, replicas: int = 2, **pod: Any) -> Object:
+    """Echo servers spread over the nodes. pod: more fields of the pod's spec."""
+    labels = {"app": name}
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": labels},
+    }
+    spec = {
+        "containers": [echo_container()],
+        "terminationGracePeriodSeconds": 10,
+        "topologySpreadConstraints": [spread],
+        **pod,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def asker(name: str, node: str) -> Object:
+    """A pod on a node, to ask from with ask_from_pod."""
+    spec = {"nodeName": node, "containers": [echo_container()], "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def service(name: str, app: str | None = None, **spec: Any) -> Object:
+    """TCP and UDP port 80 of the echo servers called `app`. spec: more fields."""
+    ports = [
+        {"name": protocol.lower(), "port": 80, "targetPort": PORT, "protocol": protocol}
+        for protocol in ("TCP", "UDP")
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"selector": {"app": app or name}, "ports": ports, **spec},
+    }
+
+
+def apply(cluster: Cluster, namespace: str, objects: Sequence[Object]) -> None:
+    """Apply objects in a namespace, which is made if need be, and wait until they run."""
+    top = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    for items in ([top], objects):
+        listed = {"apiVersion": "v1", "kind": "List", "items": items}
+        cluster.kubectl("-n", namespace, "apply", "-f", "-", input=json.dumps(listed))
+    for item in objects:
+        target = f"{item['kind'].lower()}/{item['metadata']['name']}"
+        if item["kind"] in {"Deployment", "DaemonSet"}:
+            cluster.kubectl("-n", namespace, "rollout", "status", target, "--timeout=60s")
+        elif item["kind"] == "Pod":
+            wait = ["wait", "--for=condition=Ready", target, "--timeout=60s"]
+            cluster.kubectl("-n", namespace, *wait)
+
+
+def field(cluster: Cluster, namespace: str, target: str, path: str) -> str:
+    """A field of an object. path: as jsonpath, {.spec.clusterIP}."""
+    return cluster.kubectl("-n", namespace, "get", target, "-o", f"jsonpath={path}")
+
+
+def ask(place: Place, url: str, times: int = 1) -> list[Object]:
+    """The answers of echo servers to a node or to the client; empty if one was missing."""
+    ran = place.exec([binary("echo"), "get", "-timeout", "3s", "-times", str(times), url])
+    return _answers(ran.stdout) if ran.returncode == 0 else []
+
+
+def ask_udp(place: Place, target: str) -> list[Object]:
+    """The answer to one datagram to HOST:PORT; empty if there was none."""
+    return _answers(place.exec([binary("echo"), "udp", "-timeout", "3s", target]).stdout)
+
+
+def ask_from_pod(
+    cluster: Cluster, namespace: str, pod: str, url: str, times: int = 1
+) -> list[Object]:
+    """The answers to a pod. EbpflbError with the failure if one was missing."""
+    question = ["/echo", "get", "-timeout", "3s", "-times", str(times), url]
+    return _answers(cluster.kubectl("-n", namespace, "exec", pod, "--", *question))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Many connections at the same time, from a node or the client."""
+
+    process: subprocess.Popen[str]
+
+    @classmethod
+    def start(
+        cls, place: Place, url: str, seconds: float, connections: int = 20, *, keep: bool = False
+    ) -> Self:
+        """A new connection for each request, or with `keep` one connection for all of a worker."""
+        options = [f"-duration={seconds}s", f"-connections={connections}", f"-keep={keep}".lower()]
+        options.append(f"-timeout={_TIMEOUT}s")
+        command: list[str | Path] = [binary("echo"), "load", *options, url]
+        return cls(place.popen(command, stdout=subprocess.PIPE, text=True))
+
+    def stop(self) -> Object:
+        """End it now: as finish()."""
+        self.process.send_signal(signal.SIGINT)
+        return self.finish()
+
+    def finish(self) -> Object:
+        """Wait for the end: requests, answers by pod, failures by kind, longest_ms."""
+        counted, _ = self.process.communicate(timeout=120)
+        return dict(json.loads(counted))
+
+
+def _answers(text: str) -> list[Object]:
+    return [json.loads(line) for line in text.splitlines()]

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lab with agents on its nodes, and Services that a test makes there."""
+
+import itertools
+import os
+import signal
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ebpflb.dataplane.view.frontends import BackendView, view_frontends
+from ebpflb.lab import Lab, LabConfig, Member, Node
+from ebpflb.lab.agents import NodeAgent
+from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.lab.teardown import take_down
+from ebpflb.model.service import ServiceName
+from tests.e2e.harness.in_force import pinned_maps, wait_in_force
+
+_LABS = itertools.count()
+_FIRST_NODE_PORT = 31000
+
+TERMINATING = {"ready": False, "serving": True, "terminating": True}
+
+
+class Cluster:
+    """`nodes`: those with an agent."""
+
+    def __init__(self, lab: Lab, agents: Mapping[str, NodeAgent]) -> None:
+        self.lab = lab
+        self.agents = agents
+        self._numbers = itertools.count(100)
+        self._files: set[str] = set()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(agent.node for agent in self.agents.values())
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The IP versions of the lab."""
+        return self.lab.config.family.versions
+
+    def new(self, kind: str = "NodePort", **spec: Any) -> ServiceSpec:
+        """A Service that no other test has; keywords are fields of its spec."""
+        number = next(self._numbers)
+        node_port = 0 if kind == "ClusterIP" else _FIRST_NODE_PORT + number
+        return ServiceSpec(f"service-{number}", number, kind, node_port=node_port, spec=spec)
+
+    def serve(
+        self,
+        spec: ServiceSpec,
+        pods: Sequence[Member] = (),
+        terminating: Collection[Member] = (),
+        *,
+        wait: bool = True,
+        target_port: int = 0,
+    ) -> ServiceSpec:
+        """Have these pods behind the Service, on all nodes; return when that is in force.
+
+        target_port: another one than the pods listen on.
+        """
+        objects = self.lab.service(spec, [*pods, *terminating])
+        for port in (each for item in objects for each in item.get("ports", ())):
+            port["port"] = target_port or port["port"]
+        ending = {address for pod in terminating for address in pod.addresses}
+        for endpoint in (each for item in objects for each in item.get("endpoints", ())):
+            if endpoint["addresses"][0] in ending:
+                endpoint["conditions"] = TERMINATING
+        self.write(spec, objects, wait=wait)
+        return spec
+
+    def write(
+        self, spec: ServiceSpec, objects: Iterable[dict[str, Any]], *, wait: bool = True
+    ) -> None:
+        """Have these objects for a Service; return when they are in force."""
+        self._files.add(f"{spec.name}.yaml")
+        self.lab.write_manifests(objects, f"{spec.name}.yaml")
+        if wait:
+            wait_in_force(self.nodes)
+
+    def remove(self, spec: ServiceSpec) -> None:
+        """Remove a Service; return when it is gone from all nodes."""
+        self.lab.remove_manifests(f"{spec.name}.yaml")
+        self._files.discard(f"{spec.name}.yaml")
+        wait_in_force(self.nodes)
+
+    def clear(self) -> None:
+        """Remove what tests have made."""
+        while self._files:
+            self.lab.remove_manifests(self._files.pop())
+
+    def cluster_ips(self, spec: ServiceSpec) -> list[str]:
+        """The ClusterIPs, one for each family."""
+        return [self.lab.cluster_ip(spec.number, version) for version in self.versions]
+
+    def backend(self, spec: ServiceSpec, pod: Member, node: str = "node1") -> BackendView:
+        """What a node's maps say about a pod behind the NodePort, TCP of the primary family."""
+        maps = pinned_maps(self.lab.node(node))
+        (found,) = {
+            backend
+            for view in view_frontends(maps, ServiceName("default", spec.name))
+            for backend in view.others.backends
+            if view.protocol == "TCP" and backend.address == pod.addresses[0]
+        }
+        return found
+
+
+@contextmanager
+def built(config: LabConfig) -> Iterator[Lab]:
+    """A lab; of one that was left by a killed run nothing stays."""
+    take_down(config.name)
+    with Lab.up(config) as lab:
+        yield lab
+
+
+@contextmanager
+def started(
+    lab: Lab, logs: Path, options: Sequence[str] = (), nodes: Collection[str] = ()
+) -> Iterator[Cluster]:
+    """Agents on these nodes, or all, in sync; nobody minds how they end."""
+    chosen = [lab.node(name) for name in nodes] or lab.nodes
+    agents = {node.name: NodeAgent(node, logs / f"{node.name}.log", options) for node in chosen}
+    with ExitStack() as stack:
+        for agent in agents.values():
+            stack.callback(agent.kill)
+            agent.start()
+        for agent in agents.values():
+            agent.wait_in_sync()
+        cluster = Cluster(lab, agents)
+        stack.callback(cluster.clear)
+        yield cluster
+
+
+def lab_name() -> str:
+    """A name for one more lab of this run."""
+    return f"e2e-{os.getpid()}-{next(_LABS)}"
+
+
+@contextmanager
+def stopped(lab: Lab, pod: Member) -> Iterator[None]:
+    """The pod answers nobody, as if it had ended without a word."""
+    (server,) = (row.pid for row in lab.status() if row.name == pod.name)
+    os.kill(server, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+def address_of(member: Member, version: int) -> str:
+    """The member's address of IP version 4 or 6."""
+    return member.ipv4 if version == 4 else member.ipv6

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node without room for new flows, without source ports, and without a way to a backend."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ebpflb.dataplane.layout.enums import CtState, DropReason
+from ebpflb.dataplane.layout.structs import Addr, Conntrack, Tuple
+from ebpflb.dataplane.view.counters import read_drops, sum_drops
+from ebpflb.errors import MapError
+from ebpflb.lab import Node
+from tests.e2e.harness.cluster import Cluster
+from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.waiting import wait_until
+
+_NOWHERE = "203.0.113.0/24"
+# Leaves 2,035 for masquerading, and sockets enough.
+_LOCAL_PORTS = "1024 63500"
+_DATAGRAMS = 6000
+_BURST = """
+import socket, sys
+address, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+for _ in range(count):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.sendto(b".", (address, port))
+"""
+_CHUNK = 8192
+_TCP = 6
+
+
+def leave_few_ports(node: Node) -> None:
+    """Have an agent that is started afterwards masquerade with 2,035 source ports."""
+    node.exec(["sysctl", "-qw", f"net.ipv4.ip_local_port_range={_LOCAL_PORTS}"])
+
+
+@contextmanager
+def exhausted(cluster: Cluster, node: Node) -> Iterator[None]:
+    """All three, and clients that notice."""
+    lab = cluster.lab
+    lost, alone = cluster.new(), cluster.new()
+    objects = lab.service(lost, lab.pods[:1])
+    for each in (one for item in objects for one in item.get("endpoints", ())):
+        version4 = ":" not in each["addresses"][0]
+        each["addresses"] = [_NOWHERE.replace("0/24", "9") if version4 else "2001:db8:113::9"]
+    cluster.write(lost, objects, wait=False)
+    cluster.serve(alone, lab.pods_on("node1")[:1], wait=False)
+    node.exec(["ip", "route", "add", "unreachable", _NOWHERE])
+    few: dict[str, Any] = {"rate": 10.0, "timeout": 0.3, "workers": 8}
+    with ExitStack() as stack:
+        stack.callback(node.exec, ["ip", "route", "del", "unreachable", _NOWHERE], check=False)
+        burst = [sys.executable, "-I", "-S", "-c", _BURST, node.ipv4]
+        # Until the agent serves it, nobody takes the datagrams, nor a port for them.
+        wait_until(
+            lambda: (
+                lab.client.exec([*burst, str(alone.node_port), str(_DATAGRAMS)])
+                and _lacks_ports(node)
+            ),
+            "no source port is left",
+        )
+        _fill_conntrack(node)
+        for spec, protocol in ((lost, "tcp"), (alone, "udp")):
+            place = (node.ipv4, spec.node_port)
+            stack.enter_context(lab.client.start_load(*place, protocol=protocol, **few))
+        yield
+
+
+def _lacks_ports(node: Node) -> bool:
+    return sum_drops(read_drops(pinned_maps(node)))[DropReason.LB_DROP_SNAT_PORTS] > 0
+
+
+def _fill_conntrack(node: Node) -> None:
+    """As if all of it were flows that are in use."""
+    table = pinned_maps(node)["lb_conntrack"]
+    now = time.monotonic_ns()
+    entry = Conntrack(created=now, last_seen=now, direction=1, state=CtState.LB_CT_ESTABLISHED)
+    room = table.max_entries
+    for first in range(0, room, _CHUNK):
+        keys = (_tuple(number) for number in range(first, min(first + _CHUNK, room)))
+        try:
+            table.update_batch([(bytes(key), bytes(entry)) for key in keys])
+        except MapError:
+            return
+
+
+def _tuple(number: int) -> Tuple:
+    """Of addresses for documentation."""
+    source = b"\x20\x01\x0d\xb8" + number.to_bytes(12, "big")
+    return Tuple(saddr=Addr.from_buffer_copy(source), dport=1, sport=1, proto=_TCP)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lab in which one node serves for all: every kind of client comes by node1.
+
+node2 has no agent and sends what is for Services to node1. So a pod of node2 arrives there with
+its own address, which it never does where its own node serves it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ebpflb.lab import Member
+from ebpflb.lab.ask import Question, ask
+from ebpflb.lab.manifests import ServiceSpec
+from tests.e2e.harness.cluster import Cluster, address_of
+from tests.e2e.harness.questions import PROTOCOLS, REFUSAL_SECONDS, fate
+
+# With two pods and random choice, both are among so many answers but once in a billion times.
+_TIMES = 30
+
+# A pod and a process of the node, a pod of another node, a client outside, and another node.
+CLIENTS = ("pod-1-1", "node1", "pod-2-1", "client", "node2")
+LOCAL_CLIENTS = CLIENTS[:2]
+OUTSIDE = CLIENTS[2:]
+
+CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_IP = (
+    "ClusterIP",
+    "NodePort",
+    "load-balancer IP",
+    "external IP",
+)
+EXTERNAL = (NODE_PORT, LOAD_BALANCER, EXTERNAL_IP)
+FRONTENDS = (CLUSTER_IP, *EXTERNAL)
+
+
+class Way(NamedTuple):
+    """From whom, to which frontend, by which protocol and IP version."""
+
+    client: str
+    frontend: str
+    protocol: str
+    version: int
+
+
+def ways(clients: Iterable[str], frontends: Iterable[str]) -> Iterator[Way]:
+    """All of them, in both families, with TCP and UDP."""
+    for client in clients:
+        for frontend in frontends:
+            for protocol in PROTOCOLS:
+                for version in (4, 6):
+                    yield Way(client, frontend, protocol, version)
+
+
+class Gateway:
+    """Services with every frontend, served by node1; who answers there and whom the pods see."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.lab = cluster.lab
+        self._owners = dict(self._addresses())
+
+    def serve(self, *pods: str, **spec: Any) -> ServiceSpec:
+        """A Service with a ClusterIP, a NodePort, a load-balancer IP and an external IP."""
+        new = self.cluster.new("LoadBalancer", **spec)
+        external = [self.external_ip(new, version) for version in self.cluster.versions]
+        new = replace(new, spec={**new.spec, "externalIPs": external})
+        return self.cluster.serve(new, [self.lab.pod(name) for name in pods])
+
+    def place(self, spec: ServiceSpec, frontend: str, version: int) -> tuple[str, int]:
+        """Where the frontend is."""
+        if frontend == NODE_PORT:
+            return address_of(self.lab.node("node1"), version), spec.node_port
+        if frontend == EXTERNAL_IP:
+            return self.external_ip(spec, version), spec.port
+        give = self.lab.cluster_ip if frontend == CLUSTER_IP else self.lab.ingress_ip
+        return give(spec.number, version), spec.port
+
+    def external_ip(self, spec: ServiceSpec, version: int) -> str:
+        """An address that the cluster routes to node1, besides the load-balancer IPs."""
+        return str(self.lab.layout.ranges_of(version).external()[100 + spec.number])
+
+    def seen(self, spec: ServiceSpec, way: Way) -> dict[str, set[str]]:
+        """Which pods answer, and who each of them says has asked."""
+        place = self.place(spec, way.frontend, way.version)
+        found: dict[str, set[str]] = {}
+        for each in ask(self.lab.member(way.client), Question(*place, way.protocol, _TIMES)):
+            pod = each.get("pod") or each["error"]
+            found.setdefault(pod, set()).add(self._owner(each.get("client_address", "")))
+        return found
+
+    def fate(self, spec: ServiceSpec, way: Way, seconds: float = REFUSAL_SECONDS) -> str:
+        """What becomes of one attempt."""
+        place = self.place(spec, way.frontend, way.version)
+        return fate(self.lab.member(way.client), *place, way.protocol, seconds)
+
+    def _owner(self, address: str) -> str:
+        return self._owners.get(address, address)
+
+    def _addresses(self) -> Iterator[tuple[str, str]]:
+        for member in self.lab.members:
+            for address in member.addresses:
+                yield address, member.name
+        for number, node in enumerate(self.lab.nodes, start=1):
+            for ranges in self.lab.layout.ranges:
+                yield ranges.pod_gateway(number), node.name
+
+
+def route_to_services(cluster: Cluster, members: Iterable[Member]) -> None:
+    """Have what these send to Services go by node1."""
+    for ranges in cluster.lab.layout.ranges:
+        via = address_of(cluster.lab.node("node1"), ranges.version)
+        for member in members:
+            for target in (ranges.services(), ranges.external()):
+                member.exec(["ip", "route", "replace", str(target), "via", via])

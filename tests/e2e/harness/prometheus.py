@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus inside a member of a lab, which nobody outside the lab can reach."""
+
+import http.client
+import json
+import math
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import yaml
+
+from ebpflb.lab import Member
+from tests.e2e.harness.waiting import wait_until
+
+_PORT = 9090
+_SECONDS = 10
+
+Series = list[dict[str, Any]]
+
+
+class Scrapes(NamedTuple):
+    """What is asked: `targets` as in static_configs. rules: files. Every second."""
+
+    job: str
+    targets: list[dict[str, Any]]
+    honor_labels: bool
+    rules: list[Path]
+
+    def config(self) -> str:
+        """The text of prometheus.yml."""
+        scraped = {
+            "job_name": self.job,
+            "honor_labels": self.honor_labels,
+            "static_configs": self.targets,
+        }
+        every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        rules = [str(path) for path in self.rules]
+        return yaml.safe_dump({"global": every, "rule_files": rules, "scrape_configs": [scraped]})
+
+
+class Prometheus:
+    """One that runs."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        try:
+            return self._get("/-/ready")[0] == http.HTTPStatus.OK
+        except OSError:
+            return False
+
+    def query(self, expression: str) -> Series:
+        """The series that an expression has now; not those that are no number."""
+        parameters = urlencode({"query": expression})
+        status, text = self._get(f"/api/v1/query?{parameters}")
+        assert status == http.HTTPStatus.OK, (expression, text)
+        found = json.loads(text)["data"]
+        assert found["resultType"] == "vector", expression
+        return [each for each in found["result"] if not math.isnan(float(each["value"][1]))]
+
+    def label_values(self, selector: str, label: str) -> list[str]:
+        """As Grafana's function of that name."""
+        found = self.query(f"group by ({label}) ({selector})")
+        return sorted(each["metric"][label] for each in found if label in each["metric"])
+
+    def alerts(self) -> Series:
+        """Those that are pending or fire."""
+        found: Series = json.loads(self._get("/api/v1/alerts")[1])["data"]["alerts"]
+        return found
+
+    def _get(self, path: str) -> tuple[int, str]:
+        with self._member.entered():
+            connection = http.client.HTTPConnection("127.0.0.1", _PORT, timeout=_SECONDS)
+            with closing(connection):
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                return answer.status, answer.read().decode()
+
+
+@contextmanager
+def prometheus(member: Member, folder: Path, scrapes: Scrapes) -> Iterator[Prometheus]:
+    """Run one; what it writes goes into the folder."""
+    (folder / "prometheus.yml").write_text(scrapes.config())
+    with (folder / "log").open("w") as log:
+        process = member.popen([*_command(folder)], stdout=log, stderr=log)
+        try:
+            found = Prometheus(member)
+            wait_until(found.is_ready, f"Prometheus is ready ({folder}/log)", 30)
+            yield found
+        finally:
+            process.terminate()
+            try:
+                process.wait(_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _command(folder: Path) -> Iterable[str]:
+    yield "prometheus"
+    yield f"--config.file={folder}/prometheus.yml"
+    yield f"--storage.tsdb.path={folder}/tsdb"
+    yield f"--web.listen-address=127.0.0.1:{_PORT}"
+    yield "--log.level=warn"

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short ways to ask who answers at an address."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ebpflb.lab import Member
+from ebpflb.lab.ask import Question, ask
+from ebpflb.lab.manifests import ServiceSpec
+from tests.e2e.harness.cluster import Cluster, address_of
+
+# Enough that with random choice one of four pods is missed once in 7 million times.
+TIMES = 60
+# An ICMP error that comes while connect() is still under way, as it may between namespaces, is
+# lost on a TCP socket; the next one comes a second later, when TCP tries again.
+REFUSAL_SECONDS = 2.5
+# Shorter than that second.
+AT_ONCE = 0.9
+SILENCE_SECONDS = 0.4
+
+REFUSED = "ConnectionRefusedError"
+SILENT = "TimeoutError"
+
+PROTOCOLS = ("tcp", "udp")
+
+
+def answers(
+    member: Member, address: str, port: int, protocol: str = "tcp", times: int = TIMES
+) -> list[dict[str, Any]]:
+    """What the pods say."""
+    return ask(member, Question(address, port, protocol, times))
+
+
+def pods_at(member: Member, address: str, port: int, protocol: str = "tcp") -> set[str]:
+    """The names of the pods that answer, and of errors."""
+    return {each.get("pod") or each["error"] for each in answers(member, address, port, protocol)}
+
+
+def fate(
+    member: Member, address: str, port: int, protocol: str = "tcp", seconds: float = REFUSAL_SECONDS
+) -> str:
+    """What becomes of one attempt: the name of a pod or of an error."""
+    (found,) = ask(member, Question(address, port, protocol, 1, seconds))
+    return str(found.get("error") or found["pod"])
+
+
+def is_silent(member: Member, address: str, port: int, protocol: str = "tcp") -> bool:
+    """Whether neither an answer nor a refusal comes."""
+    return fate(member, address, port, protocol, SILENCE_SECONDS) == SILENT
+
+
+def names(members: Iterable[Member]) -> set[str]:
+    """Their names."""
+    return {member.name for member in members}
+
+
+def node_ports(cluster: Cluster, spec: ServiceSpec, node: str = "node1") -> Iterator[str]:
+    """The node's addresses, where the NodePort is."""
+    assert spec.node_port
+    for version in cluster.versions:
+        yield address_of(cluster.lab.node(node), version)
+
+
+def everywhere(cluster: Cluster, spec: ServiceSpec) -> dict[str, set[str]]:
+    """Who answers on each way by node1: from pod, host and outside, TCP and UDP, every family."""
+    lab = cluster.lab
+    node = lab.node("node1")
+    found = {}
+    for version in cluster.versions:
+        service = (lab.cluster_ip(spec.number, version), spec.port)
+        outside = (address_of(node, version), spec.node_port)
+        for member, place in (
+            (lab.pod("pod-1-1"), service),
+            (node, service),
+            (lab.client, outside),
+        ):
+            for protocol in PROTOCOLS:
+                way = f"{member.name}, {protocol}{version}"
+                found[way] = pods_at(member, *place, protocol)
+    return found
+
+
+def differing(found: dict[str, set[str]], expected: Iterable[Member]) -> dict[str, set[str]]:
+    """The ways on which others answer than these."""
+    return {way: seen for way, seen in found.items() if seen != names(expected)}

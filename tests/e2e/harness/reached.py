@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who answers for a Service on all its ways at once, and servers besides those of the pods."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from ebpflb.lab import Member, echo
+from ebpflb.lab.ask import Question, ask
+from ebpflb.lab.manifests import ServiceSpec
+from tests.e2e.harness.cluster import Cluster, address_of
+from tests.e2e.harness.questions import PROTOCOLS, REFUSED, SILENCE_SECONDS, SILENT, fate
+from tests.e2e.harness.waiting import wait_until
+
+# Each of two is missed once in a billion times.
+_TIMES = 30
+_PATIENCE = 2.5
+_PAIR = 2
+
+Objects = list[dict[str, Any]]
+Place = tuple[str, int]
+
+
+def ways(cluster: Cluster, spec: ServiceSpec) -> Iterator[tuple[Member, Place]]:
+    """From pod and host to ClusterIPs, from outside to NodePorts and load-balancer IPs."""
+    lab = cluster.lab
+    for version in cluster.versions:
+        for name in ("pod-1-1", "node2"):
+            yield lab.member(name), (lab.cluster_ip(spec.number, version), spec.port)
+        for node in lab.nodes if spec.node_port else ():
+            yield lab.client, (address_of(node, version), spec.node_port)
+        if spec.kind == "LoadBalancer":
+            yield lab.client, (lab.ingress_ip(spec.number, version), spec.port)
+
+
+def assert_reached(
+    cluster: Cluster, spec: ServiceSpec, *servers: str, protocols: tuple[str, ...] = PROTOCOLS
+) -> None:
+    """Exactly these answer, on every way."""
+    times = _TIMES if len(servers) == _PAIR else 5
+    for member, place in ways(cluster, spec):
+        for protocol in protocols:
+            question = Question(*place, protocol, times, _PATIENCE)
+            # A datagram may get lost on a busy machine.
+            tries = (_servers(member, question) for _ in range(2 if protocol == "udp" else 1))
+            assert set(servers) in tries, (member.name, place, protocol)
+
+
+def _servers(member: Member, question: Question) -> set[str]:
+    return {each.get("pod") or each["error"] for each in ask(member, question)}
+
+
+def assert_refused(
+    cluster: Cluster, spec: ServiceSpec, protocols: tuple[str, ...] = PROTOCOLS
+) -> None:
+    """Nobody answers, and all are told so."""
+    for member, place in ways(cluster, spec):
+        for protocol in protocols:
+            assert fate(member, *place, protocol) == REFUSED, (member.name, place, protocol)
+
+
+def is_gone(cluster: Cluster, spec: ServiceSpec) -> bool:
+    """Whether its ClusterIPs and load-balancer IPs are nobody's, and its NodePorts the host's.
+
+    The client forgets what a node that only forwards has told it: to ask somebody else.
+    """
+    try:
+        return all(_is_left(member, place, spec) for member, place in ways(cluster, spec))
+    finally:
+        for version in cluster.versions:
+            cluster.lab.client.exec(["ip", f"-{version}", "route", "flush", "cache"])
+
+
+def _is_left(member: Member, place: Place, spec: ServiceSpec) -> bool:
+    expected = REFUSED if place[1] == spec.node_port else SILENT
+    seconds = _PATIENCE if expected == REFUSED else SILENCE_SECONDS
+    return all(fate(member, *place, each, seconds) == expected for each in PROTOCOLS)
+
+
+def slices_of(objects: Objects) -> Objects:
+    """The slices of a Service's objects."""
+    return [each for each in objects if each["kind"] == "EndpointSlice"]
+
+
+@contextmanager
+def server(member: Member, name: str, port: int) -> Iterator[None]:
+    """A server as those of pods, on another port, or in the host's network."""
+    script = [sys.executable, "-I", "-S", str(Path(echo.__file__))]
+    with member.popen([*script, "--pod", name, "--port", str(port)]) as process:
+        try:
+            for place in product(member.addresses, [port], PROTOCOLS):
+                wait_until(partial(_answers, name, member, place), f"{name} answers")
+            yield
+        finally:
+            process.terminate()
+
+
+def _answers(name: str, member: Member, place: tuple[str, int, str]) -> bool:
+    return fate(member, *place, SILENCE_SECONDS) == name

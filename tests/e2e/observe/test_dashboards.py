@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus scrapes two agents: every panel has something to show, alerts fire rightly.
+
+`pytest -s` prints how many series each panel has.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from ebpflb.lab import Lab
+from ebpflb.lab.agents import NodeAgent
+from tests.chart.alerts import alerts, write_rules
+from tests.chart.dashboards import Dashboard, Query, dashboards, replaced, values_asked_for
+from tests.chart.rendering import EVERYTHING, installed, render
+from tests.e2e.harness.cluster import Cluster, started
+from tests.e2e.harness.exhaustion import exhausted, leave_few_ports
+from tests.e2e.harness.manifest_api import manifest_api
+from tests.e2e.harness.prometheus import Prometheus, Scrapes, prometheus
+from tests.e2e.harness.trouble import traffic_and_trouble
+from tests.e2e.harness.waiting import wait_until, wait_until_equal
+
+OPTIONS = [
+    *("--metrics-bind-address", "0.0.0.0:10249"),
+    *("--metrics-backends", "true"),
+    *("--flow-rate", "5"),
+]
+# As Grafana works them out for a panel of 15 minutes whose data source is scraped every second.
+INTERVALS = {"__interval": "2s", "__rate_interval": "4s", "__range": "15m"}
+SECONDS = 45
+PROVOKED = {
+    "EbpflbBackendFails",
+    "EbpflbConflicts",
+    "EbpflbConnectionsFail",
+    "EbpflbConntrackFull",
+    "EbpflbDropping",
+    "EbpflbFlowRecordsLost",
+    "EbpflbHealthChecksNotAnswered",
+    "EbpflbImbalance",
+    "EbpflbMapNearlyFull",
+    "EbpflbServiceRefuses",
+    "EbpflbSourceErrors",
+    "EbpflbSourcePortsUsedUp",
+}
+GONE = {"EbpflbAbsent", "EbpflbAgentDown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """service: one with which nothing is wrong."""
+
+    cluster: Cluster
+    prometheus: Prometheus
+    service: str
+
+
+@pytest.fixture(scope="module")
+def scene(own_lab, tmp_path_factory) -> Iterator[Scene]:
+    """Traffic and trouble, and a Prometheus that sees it through two agents."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    with (
+        agents(own_lab, folder) as cluster,
+        prometheus(own_lab.client, folder, scrapes(cluster, folder)) as found,
+        traffic_and_trouble(cluster) as service,
+        exhausted(cluster, own_lab.node("node2")),
+    ):
+        probe(cluster)
+        yield Scene(cluster, found, service.name)
+
+
+@contextmanager
+def agents(lab: Lab, logs: Path) -> Iterator[Cluster]:
+    """One with manifests, one with an API."""
+    first, second = lab.nodes
+    leave_few_ports(second)
+    with manifest_api(second) as (node, source), started(lab, logs, OPTIONS, [first.name]) as one:
+        agent = NodeAgent(node, logs / f"{node.name}.log", [*OPTIONS, *source])
+        agent.start()
+        try:
+            agent.wait_in_sync()
+            yield Cluster(lab, {**one.agents, node.name: agent})
+        finally:
+            agent.kill()
+
+
+def scrapes(cluster: Cluster, folder: Path) -> Scrapes:
+    """As the operator makes them of the chart's monitor, with its rules, which wait for nothing."""
+    rules = [{key: rule[key] for key in rule if key != "for"} for rule in alerts()]
+    monitor = installed(render(EVERYTHING), "ServiceMonitor")["spec"]
+    labels = {"namespace": "kube-system", "service": "ebpflb-metrics", "endpoint": "metrics"}
+    targets = [
+        {"targets": [f"{node.ipv4}:10249"], "labels": {**labels, "node": node.name}}
+        for node in cluster.nodes
+    ]
+    honors = monitor["endpoints"][0]["honorLabels"]
+    return Scrapes("ebpflb", targets, honors, [write_rules(rules, folder / "rules.yaml")])
+
+
+def probe(cluster: Cluster) -> None:
+    """Ask for the agents' health, as kubelets and load balancers do."""
+    for node in cluster.nodes:
+        with cluster.lab.client.entered():
+            for path in ("/healthz", "/livez"):
+                connection = HTTPConnection(node.ipv4, 10256, timeout=5)
+                connection.request("GET", path)
+                connection.getresponse().read()
+                connection.close()
+
+
+def chosen(scene: Scene, dashboard: Dashboard) -> Mapping[str, str]:
+    """The values of a dashboard's variables: what Grafana would offer, all of it if it may."""
+    values = dict(INTERVALS)
+    for name, variable in dashboard.variables.items():
+        if variable["type"] == "query":
+            selector, label = values_asked_for(variable)
+            offered = scene.prometheus.label_values(replaced(selector, values), label)
+            wanted = scene.service if name == "service" else next(iter(offered), "")
+            assert wanted in offered, f"{dashboard.path.stem}: {name}"
+            values[name] = variable["allValue"] if variable["includeAll"] else wanted
+    return values
+
+
+def series_of(scene: Scene) -> Mapping[Query, int]:
+    """How many series each expression has now."""
+    return {
+        query: len(scene.prometheus.query(replaced(query.expression, values)))
+        for dashboard in dashboards()
+        for values in [chosen(scene, dashboard)]
+        for query in dashboard.queries()
+    }
+
+
+def firing(scene: Scene) -> set[str]:
+    return {each["labels"]["alertname"] for each in scene.prometheus.alerts()}
+
+
+def test_every_panel_of_every_dashboard_has_something_to_show(scene: Scene) -> None:
+    wait_until(lambda: scene.prometheus.query("ebpflb_service_endpoints"), "the first scrape")
+    most: dict[Query, int] = {}
+
+    def missing() -> list[Query]:
+        for query, count in series_of(scene).items():
+            most[query] = max(count, most.get(query, 0))
+        return [query for query, count in most.items() if not count]
+
+    try:
+        wait_until(lambda: not missing(), "every expression has data", SECONDS)
+    finally:
+        for query, count in most.items():
+            print(f"{query.dashboard:9} {query.panel:45} {query.ref} {count:4}")
+
+
+def test_every_alert_has_something_to_judge_by(scene: Scene) -> None:
+    judged = {
+        rule["alert"]: re.sub(r" (>|==) (?=[\d.]+\b)", r" \1 bool ", rule["expr"])
+        for rule in alerts()
+        if rule["alert"] != "EbpflbAbsent"
+    }
+    assert all(" bool " in expression for expression in judged.values())
+
+    def missing() -> list[str]:
+        return [name for name, each in judged.items() if not scene.prometheus.query(each)]
+
+    wait_until_equal(missing, [], SECONDS)
+
+
+def test_alerts_fire_for_what_is_wrong_and_for_nothing_else(scene: Scene) -> None:
+    wait_until_equal(lambda: PROVOKED & firing(scene), PROVOKED, SECONDS)
+    assert firing(scene) == PROVOKED
+    for alert in scene.prometheus.alerts():
+        texts = alert["annotations"]
+        assert set(texts) == {"summary", "description", "runbook_url"}
+        assert not [text for text in texts.values() if "<no value>" in text or "<error" in text]
+
+
+def test_alerts_fire_for_agents_that_are_gone(scene: Scene) -> None:
+    for agent in scene.cluster.agents.values():
+        agent.kill()
+    wait_until(lambda: firing(scene) >= GONE, f"{GONE} fire", SECONDS)
+    down = "EbpflbAgentDown"
+    nodes = {
+        each["labels"]["node"]
+        for each in scene.prometheus.alerts()
+        if each["labels"]["alertname"] == down
+    }
+    assert nodes == {node.name for node in scene.cluster.nodes}

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node without trouble has none; what is then broken is found by the line that names it."""
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ebpflb.dataplane.attach.links import TcDirection
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, ProgType
+from ebpflb.lab import Node
+from tests.bpf.attach.tiny import ALLOW, NEXT, load
+from tests.e2e.harness.cluster import Cluster, started
+from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
+
+Found = tuple[str, str, str]
+
+KUBE_PROXY = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
+
+
+@pytest.fixture(scope="module")
+def served(own_lab, tmp_path_factory) -> Iterator[Cluster]:
+    """An agent on both nodes."""
+    with started(own_lab, tmp_path_factory.mktemp("doctor")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def node(served) -> Iterator[Node]:
+    """The first node. It is without trouble again after each test."""
+    first = served.lab.node("node1")
+    yield first
+    assert troubles(first) == []
+
+
+def findings(node: Node) -> list[dict[str, Any]]:
+    done = ebpflb(node, "doctor", "-o", "json")
+    said = json.loads(done.stdout)
+    bad = any(each["severity"] in {"warning", "error"} for each in said["findings"])
+    assert (done.returncode, said["healthy"]) == ((1, False) if bad else (0, True)), done
+    found: list[dict[str, Any]] = said["findings"]
+    return found
+
+
+def troubles(node: Node) -> list[Found]:
+    """Severity, check and text of what is wrong."""
+    return [
+        (each["severity"], each["check"], f"{each['where']}: {each['what']}")
+        for each in findings(node)
+        if each["severity"] in {"warning", "error"}
+    ]
+
+
+def only_trouble(node: Node, severity: str, check: str) -> str:
+    """The text of the one that there is."""
+    (found,) = troubles(node)
+    assert found[:2] == (severity, check), found
+    return found[2]
+
+
+@contextmanager
+def at_tcx(node: Node, device: str, direction: TcDirection, flag: AttachFlag) -> Iterator[None]:
+    """A program of somebody else at a device of the node."""
+    kind = {"ingress": AttachType.TCX_INGRESS, "egress": AttachType.TCX_EGRESS}[direction]
+    program = load(NEXT, name="cil_from_netdev")
+    with node.entered():
+        link = libbpf.link_create(program.fd, socket.if_nametoindex(device), kind, flag)
+    try:
+        yield
+    finally:
+        libbpf.link_detach(link)
+        os.close(link)
+        program.close()
+
+
+def test_a_healthy_node_has_notes_at_most(node):
+    found = findings(node)
+    assert {each["check"] for each in found if each["severity"] == "ok"} >= {
+        *("agent", "kernel", "pins", "sockets", "devices", "coverage"),
+        *("maps", "addresses", "sysctls", "kube-proxy"),
+    }
+    notes = {each["check"] for each in found if each["severity"] == "note"}
+    assert notes <= {"clock", "kube-proxy"}
+
+
+def test_a_healthy_node_takes_one_line_for_each_check(node):
+    done = ebpflb(node, "doctor")
+    assert done.stdout.endswith("\n\n0 errors, 0 warnings\n")
+    assert "ok       devices     3 devices have our programs, both ways\n" in done.stdout
+
+
+def test_a_device_without_our_program_is_found(own_lab, served, node):
+    pin = next(iter(sorted(node.bpffs.glob("links/tcx_ingress_*"))))
+    fd = libbpf.obj_get(pin)
+    device = attached_to(node, pin.name)
+    libbpf.link_detach(fd)
+    os.close(fd)
+    try:
+        text = only_trouble(node, "error", "devices")
+        assert text == f"{device}: no program of ours at ingress"
+    finally:
+        served.agents["node1"].stop()
+        served.agents["node1"].start()
+        served.agents["node1"].wait_in_sync()
+
+
+def attached_to(node: Node, pin: str) -> str:
+    """The device of a pinned link."""
+    with node.entered():
+        return socket.if_indextoname(int(pin.rpartition("_")[2]))
+
+
+@pytest.mark.parametrize(
+    ("direction", "flag", "way"),
+    [
+        (TcDirection.INGRESS, AttachFlag.BEFORE, "before"),
+        (TcDirection.EGRESS, AttachFlag.AFTER, "after"),
+    ],
+)
+def test_a_program_of_others_on_the_wrong_side_is_found(node, direction, flag, way):
+    with at_tcx(node, "eth0", direction, flag):
+        text = only_trouble(node, "warning", "devices")
+    assert text == f"eth0: cil_from_netdev of Cilium runs {way} ours at {direction}"
+
+
+def test_a_program_of_others_on_the_right_side_is_a_note(node):
+    with at_tcx(node, "eth0", TcDirection.INGRESS, AttachFlag.AFTER):
+        assert troubles(node) == []
+        (note,) = (e for e in findings(node) if (e["severity"], e["check"]) == ("note", "devices"))
+    assert note["what"] == "cil_from_netdev of Cilium runs after ours at ingress"
+
+
+def test_socket_balancing_of_others_is_found(node):
+    kind = AttachType.CGROUP_INET4_CONNECT
+    program = load(ALLOW, ProgType.CGROUP_SOCK_ADDR, kind, "cil_sock4_conne")
+    cgroup = os.open(node.cgroup, os.O_RDONLY)
+    libbpf.prog_attach(program.fd, cgroup, kind, AttachFlag.ALLOW_MULTI)
+    try:
+        text = only_trouble(node, "warning", "sockets")
+        assert text.endswith("cil_sock4_conne of Cilium runs after ours at connect4")
+    finally:
+        libbpf.prog_detach(program.fd, cgroup, kind)
+        os.close(cgroup)
+        program.close()
+
+
+def test_a_node_that_does_not_forward_is_found(node):
+    names = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
+    for name in names:
+        node.exec(["sysctl", "-w", f"{name}=0"])
+    try:
+        found = troubles(node)
+    finally:
+        for name in names:
+            node.exec(["sysctl", "-w", f"{name}=1"])
+    assert [each[:2] for each in found] == [("error", "sysctls")] * 2
+    assert {each[2].partition(": ")[0] for each in found} == set(names)
+
+
+def test_a_process_outside_the_cgroup_is_found(node):
+    command = ["nsenter", f"--net={node.namespace}", "sleep", "60"]
+    with subprocess.Popen(command) as outside:
+        try:
+            text = only_trouble(node, "warning", "coverage")
+        finally:
+            outside.kill()
+    assert f"1 process is outside cgroup {node.cgroup}: sleep ({outside.pid})" in text
+
+
+def test_what_kube_proxy_has_left_is_found(node):
+    node.exec(["iptables-nft-restore", "--noflush"], input=KUBE_PROXY)
+    try:
+        text = only_trouble(node, "warning", "kube-proxy")
+    finally:
+        node.exec(["nft", "flush", "ruleset"])
+    assert "table nat: 1 chains, 1 jumps to them: is left of kube-proxy" in text
+
+
+def test_an_address_of_a_service_on_a_device_is_found(served, node):
+    spec = served.serve(served.new())
+    (address, *_) = served.cluster_ips(spec)
+    node.exec(["ip", "address", "add", f"{address}/32", "dev", "lo"])
+    try:
+        found = troubles(node)
+    finally:
+        node.exec(["ip", "address", "del", f"{address}/32", "dev", "lo"])
+        served.remove(spec)
+    assert (
+        "warning",
+        "addresses",
+        f"{address}: is a ClusterIP and an address of this node",
+    ) in found
+
+
+def test_without_an_agent_the_rest_is_looked_at(served, node):
+    served.agents["node1"].kill()
+    try:
+        text = only_trouble(node, "warning", "agent")
+    finally:
+        served.agents["node1"].start()
+        served.agents["node1"].wait_in_sync()
+    assert "no agent answers there" in text
+
+
+def test_pins_of_a_newer_version_are_one_line(node):
+    newer = node.bpffs / "9-99"
+    (newer / "complete").mkdir(parents=True)
+    try:
+        assert "made by a version with map layout 9" in only_trouble(node, "error", "pins")
+    finally:
+        (newer / "complete").rmdir()
+        newer.rmdir()
+
+
+def test_without_root_it_says_what_is_needed(node):
+    command = ["setpriv", "--reuid", "65534", *PROGRAM, "doctor"]
+    assert "needs root" in error_line(node.exec(command, check=False))

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ebpflb explain` on a node says what then happens there."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from ebpflb.lab import Member, Node
+from ebpflb.lab.manifests import ServiceSpec
+from tests.e2e.harness.cluster import Cluster, address_of, started
+from tests.e2e.harness.command import ebpflb, error_line
+from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.questions import PROTOCOLS, REFUSED, fate, is_silent, names
+from tests.e2e.rules.test_source_ranges import limited, lone, vips
+
+PORT = 80
+
+
+def explained(node: Node, source: str, target: str, status: int):
+    """The answer; its exit status is checked."""
+    done = ebpflb(node, "explain", source, target, "-o", "json", **socket_of(node))
+    assert done.returncode == status, done
+    found = json.loads(done.stdout)
+    if found["model"]["unasked"] == "":
+        assert found["agree"] is (status != 3), found["differences"]
+    return found
+
+
+def socket_of(node: Node) -> dict[str, str]:
+    return {"EBPFLB_QUERY_SOCKET": str(node.query_socket), "EBPFLB_BPFFS_ROOT": str(node.bpffs)}
+
+
+def place(address: str, port: int, protocol: str = "tcp") -> str:
+    return f"{f'[{address}]' if ':' in address else address}:{port}/{protocol}"
+
+
+def source_of(member: Member, version: int) -> str:
+    return "host" if isinstance(member, Node) else address_of(member, version)
+
+
+def chances(found) -> dict[str, float]:
+    return {each["address"]: each["chance"] for each in found["kernel"]["backends"]}
+
+
+def refused_spec(cluster: Cluster) -> ServiceSpec:
+    """A Service without endpoints."""
+    return cluster.serve(cluster.new(), [])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_works_reaches_the_backends_that_were_named(cluster, lab, client, protocol):
+    node, pods = lab.node("node1"), lab.pods
+    spec = cluster.serve(cluster.new(), pods)
+    for version in cluster.versions:
+        service = lab.cluster_ip(spec.number, version)
+        outside = address_of(node, version)
+        for member, address, port in (
+            (node, service, PORT),
+            (lab.pod("pod-1-1"), service, PORT),
+            (lab.client, outside, spec.node_port),
+        ):
+            source = source_of(member, version)
+            found = explained(node, source, place(address, port, protocol), 0)
+            assert found["verdict"] == "translated"
+            assert set(chances(found)) == {address_of(pod, version) for pod in pods}
+            assert fate(member, address, port, protocol) in names(pods)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_without_an_endpoint_it_is_refused(cluster, lab, protocol):
+    node, spec = lab.node("node1"), refused_spec(cluster)
+    for version in cluster.versions:
+        service = lab.cluster_ip(spec.number, version)
+        for member in (node, lab.pod("pod-1-1")):
+            target = place(service, PORT, protocol)
+            found = explained(node, source_of(member, version), target, 1)
+            assert (found["verdict"], found["kernel"]["reason"]) == ("refused", "no_endpoint")
+            assert fate(member, service, PORT, protocol) == REFUSED
+
+
+def test_local_without_a_local_endpoint_is_dropped_and_each_endpoint_says_why(cluster, lab):
+    node = lab.node("node1")
+    spec = cluster.serve(cluster.new(externalTrafficPolicy="Local"), lab.pods_on("node2"))
+    for version in cluster.versions:
+        address = address_of(node, version)
+        target = place(address, spec.node_port)
+        found = explained(node, source_of(lab.client, version), target, 1)
+        assert (found["verdict"], found["kernel"]["reason"]) == ("dropped", "no_local_endpoint")
+        assert {each["why"] for each in found["model"]["endpoints"]} == {
+            "on node node2, and the policy is Local"
+        }
+        assert is_silent(lab.client, address, spec.node_port)
+        assert explained(node, "host", target, 0)["verdict"] == "translated"
+
+
+def test_a_client_outside_the_source_ranges_is_dropped(cluster, lab):
+    node, pod = lab.node("node1"), lab.pod("pod-1-1")
+    spec = cluster.serve(limited(cluster.new("LoadBalancer"), lone(pod)), lab.pods)
+    for version, address in zip(cluster.versions, vips(cluster, spec), strict=True):
+        target = place(address, PORT)
+        for member in (node, lab.client):
+            found = explained(node, source_of(member, version), target, 1)
+            assert (found["verdict"], found["kernel"]["reason"]) == ("dropped", "source_range")
+            assert is_silent(member, address, PORT)
+        assert explained(node, source_of(pod, version), target, 0)["verdict"] == "translated"
+        assert fate(pod, address, PORT) in names(lab.pods)
+
+
+def test_what_is_none_of_ours_passes(cluster, lab):
+    node = lab.node("node1")
+    for version in cluster.versions:
+        target = place(address_of(lab.pod("pod-2-1"), version), 8080)
+        found = explained(node, "host", target, 4)
+        assert (found["verdict"], found["kernel"]["frontend"]) == ("passes", None)
+
+
+def test_a_pod_by_its_name_reaches_itself_by_the_nodes_address(cluster, lab):
+    node, pod = lab.node("node1"), lab.pod("pod-1-1")
+    spec = cluster.serve(cluster.new(), [pod])
+    found = explained(node, "default/pod-1-1", f"default/{spec.name}/udp", 0)
+    (backend,) = found["kernel"]["backends"]
+    assert (backend["hairpin"], backend["masquerade"]) == (True, node.ipv4)
+
+
+def test_a_client_keeps_its_endpoint(cluster, lab):
+    node, pod = lab.node("node1"), lab.pod("pod-1-1")
+    spec = cluster.serve(cluster.new(sessionAffinity="ClientIP"), lab.pods)
+    service = lab.cluster_ip(spec.number, 4)
+    first = fate(pod, service, PORT)
+    found = chances(explained(node, pod.ipv4, place(service, PORT), 0))
+    assert found.pop(lab.pod(first).ipv4) == 1
+    assert set(found.values()) == {0}
+
+
+def test_a_kernel_that_is_not_as_wanted_is_told(cluster, lab):
+    node = lab.node("node1")
+    spec = cluster.serve(cluster.new(), lab.pods)
+    service = lab.cluster_ip(spec.number, 4)
+    maps = pinned_maps(node)
+    lost = [each for each in maps["lb_frontends"].items() if packed(service) in each[0]]
+    maps["lb_frontends"].delete_batch([key for key, _ in lost])
+    try:
+        found = explained(node, "host", place(service, PORT), 3)
+        assert found["differences"] == ["the model has this frontend, the kernel has not"]
+    finally:
+        maps["lb_frontends"].update_batch(lost)
+    assert explained(node, "host", place(service, PORT), 0)["agree"]
+
+
+def packed(address: str) -> bytes:
+    return bytes(map(int, address.split(".")))
+
+
+def test_unknown_names_are_answered_with_known_ones(cluster, lab):
+    node = lab.node("node1")
+    spec = cluster.serve(cluster.new(), lab.pods)
+    done = ebpflb(node, "explain", "host", f"default/{spec.name}x", **socket_of(node))
+    assert f"did you mean default/{spec.name}" in error_line(done)
+    done = ebpflb(node, "explain", "default/pod-1-9", f"default/{spec.name}", **socket_of(node))
+    assert "did you mean default/pod-1-" in error_line(done)
+
+
+@pytest.fixture
+def without_agent(own_lab, tmp_path) -> Iterator[Cluster]:
+    """A node whose agent has ended."""
+    with started(own_lab, tmp_path, (), ["node1"]) as cluster:
+        yield cluster
+
+
+def test_without_an_agent_the_maps_alone_are_explained(without_agent):
+    lab = without_agent.lab
+    node = lab.node("node1")
+    spec = without_agent.serve(without_agent.new(), lab.pods)
+    without_agent.agents["node1"].stop()
+    found = explained(node, lab.pod("pod-1-1").ipv4, f"default/{spec.name}", 0)
+    assert found["agree"] is None
+    assert set(chances(found)) == {pod.ipv4 for pod in lab.pods}
+    done = ebpflb(node, "explain", "host", f"default/{spec.name}", **socket_of(node))
+    assert "Not compared with the model: no agent answers at" in done.stdout

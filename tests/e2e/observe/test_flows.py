@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `ebpflb flows` shows on a node, of real connections."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from sys import byteorder
+from typing import Any
+
+import pytest
+
+from ebpflb.dataplane.kernel.maps import BpfMap
+from ebpflb.dataplane.layout.enums import FlowLost
+from ebpflb.lab import Member, Node
+from ebpflb.lab.agents import NodeAgent
+from ebpflb.lab.ask import Question, ask
+from tests.e2e.harness.cluster import address_of, started
+from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
+from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.questions import REFUSED, fate
+from tests.e2e.harness.waiting import wait_until
+
+PORT = 80
+# A ring of 1 MiB has room for 7281 records; each connection has two.
+MORE_THAN_A_RING = 4500
+Flow = dict[str, Any]
+
+
+def flows(node: Node, *arguments: str) -> list[Flow]:
+    """Those that the agent of a node has kept."""
+    done = ebpflb(node, "flows", "-o", "json", "--last", "1000", *arguments)
+    assert done.returncode == 0, done.stderr
+    found: list[Flow] = json.loads(done.stdout)
+    return found
+
+
+def wait_for_flow(node: Node, *arguments: str) -> Flow:
+    """The one flow that comes to match."""
+    wait_until(lambda: flows(node, *arguments), "a flow")
+    (found,) = flows(node, *arguments)
+    return found
+
+
+def connect(member: Member, address: str, port: int) -> str:
+    """Who answers one TCP connection."""
+    (answer,) = ask(member, Question(address, port))
+    return str(answer["pod"])
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_connection_of_a_pod_through_a_cluster_ip(cluster, lab, version):
+    spec = cluster.serve(cluster.new("ClusterIP"), lab.pods_on("node2")[:1])
+    client, (server, *_) = lab.pod("pod-1-1"), lab.pods_on("node2")
+    address = lab.cluster_ip(spec.number, version)
+    assert connect(client, address, PORT) == server.name
+    flow = wait_for_flow(lab.node("node1"), "--service", spec.name, "--event", "end")
+    assert (flow["verdict"], flow["ended"], flow["path"]) == ("forwarded", "closed", "socket")
+    assert (flow["protocol"], flow["family"]) == ("TCP", f"IPv{version}")
+    assert flow["client"]["address"] == address_of(client, version)
+    assert flow["client"]["pod"] == f"default/{client.name}"
+    assert flow["frontend"] == {"address": address, "port": PORT, "type": "ClusterIP"}
+    assert (flow["service"]["namespace"], flow["service"]["name"]) == ("default", spec.name)
+    backend = flow["backend"]
+    assert backend["address"] == address_of(server, version)
+    assert (backend["pod"], backend["node"]) == (f"default/{server.name}", "node2")
+    assert (backend["zone"], backend["local"]) == ("zone-b", False)
+    assert flow["source"] == "this_node"
+    assert flow["bytes"]["original"] == len("who\n")
+    assert flow["bytes"]["reply"] > 0
+    assert 0 < flow["rtt_seconds"] < 1
+    assert 0 <= flow["seconds"] < 10
+    assert flows(lab.node("node2"), "--service", spec.name) == []
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_connection_from_outside_through_a_node_port(cluster, lab, version):
+    spec = cluster.serve(cluster.new(), lab.pods_on("node2")[:1])
+    node, (server, *_) = lab.node("node1"), lab.pods_on("node2")
+    address = address_of(node, version)
+    assert connect(lab.client, address, spec.node_port) == server.name
+    flow = wait_for_flow(node, "--service", spec.name, "--event", "end")
+    assert (flow["verdict"], flow["ended"], flow["path"]) == ("forwarded", "closed", "tc")
+    assert flow["client"]["address"] == address_of(lab.client, version)
+    assert flow["frontend"] == {"address": address, "port": spec.node_port, "type": "NodePort"}
+    assert flow["backend"]["pod"] == f"default/{server.name}"
+    assert (flow["source"], flow["snat"]) == ("elsewhere", True)
+    assert flow["bytes"]["original"] == len("who\n")
+
+
+def test_what_is_refused_says_why_and_can_be_filtered(cluster, lab):
+    spec = cluster.serve(cluster.new("ClusterIP"))
+    (address, *_) = cluster.cluster_ips(spec)
+    client, node = lab.pod("pod-1-1"), lab.node("node1")
+    assert fate(client, address, PORT) == REFUSED
+    flow = wait_for_flow(node, "--to", address, "--verdict", "refused,dropped")
+    assert (flow["event"], flow["reason"]) == ("refused", "no_endpoint")
+    assert "backend" not in flow
+    assert flows(node, "--to", address, "--event", "start") == []
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_udp_flow_that_times_out_has_an_end(own_lab, tmp_path, version):
+    options = ("--conntrack-udp-timeout", "1s", "--conntrack-udp-timeout-stream", "2s")
+    with started(own_lab, tmp_path, options, nodes=["node1"]) as cluster:
+        node, (server, *_) = own_lab.node("node1"), own_lab.pods_on("node2")
+        spec = cluster.serve(cluster.new(), [server])
+        address = address_of(node, version)
+        (answer,) = ask(own_lab.client, Question(address, spec.node_port, "udp"))
+        assert answer["pod"] == server.name
+        flow = wait_for_flow(node, "--service", spec.name)
+        assert (flow["event"], flow["ended"], flow["path"]) == ("end", "timed_out", "tc")
+        assert flow["frontend"] == {"address": address, "port": spec.node_port, "type": "NodePort"}
+        assert flow["client"]["address"] == address_of(own_lab.client, version)
+        assert flow["backend"]["pod"] == f"default/{server.name}"
+        assert (flow["bytes"]["original"], flow["packets"]) == (4, {"original": 1, "reply": 1})
+
+
+def test_clients_can_be_filtered_by_their_pods(cluster, lab):
+    spec = cluster.serve(cluster.new("ClusterIP"), lab.pods[:1])
+    (address, *_) = cluster.cluster_ips(spec)
+    for pod in ("pod-1-1", "pod-1-2"):
+        connect(lab.pod(pod), address, PORT)
+    node = lab.node("node1")
+    wait_until(lambda: len(flows(node, "--to", address)) > 1, "both")
+    (flow,) = flows(node, "--to", address, "--from", "pod-1-2")
+    assert flow["client"]["address"] == lab.pod("pod-1-2").ipv4
+
+
+@contextmanager
+def following(node: Node, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """`ebpflb flows --follow` on a node, which has begun."""
+    command = [*PROGRAM, "flows", "--follow", "-o", "jsonl", *arguments]
+    with node.popen(command, stdout=subprocess.PIPE) as process:
+        time.sleep(1)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_following_shows_a_connection_as_it_ends(cluster, lab):
+    spec = cluster.serve(cluster.new("ClusterIP"), lab.pods[:1])
+    (address, *_) = cluster.cluster_ips(spec)
+    with following(lab.node("node1"), "--service", spec.name) as process:
+        for _ in range(2):
+            began = time.time()
+            connect(lab.pod("pod-1-1"), address, PORT)
+            assert process.stdout is not None
+            flow = json.loads(process.stdout.readline())
+            assert flow["frontend"]["address"] == address
+            assert time.time() - began < 5
+
+
+def test_names_that_nobody_has_are_one_line(cluster, lab):
+    node = lab.node("node1")
+    spec = cluster.serve(cluster.new("ClusterIP"), lab.pods[:1])
+    line = error_line(ebpflb(node, "flows", "--service", f"{spec.name}0"))
+    assert line.startswith(
+        f"unknown Service 'default/{spec.name}0' (did you mean default/{spec.name}"
+    )
+    line = error_line(ebpflb(node, "flows", "--from", "pod-1-7"))
+    assert line.startswith("unknown pod 'default/pod-1-7' (did you mean default/pod-1-")
+
+
+def test_without_an_agent_it_says_what_to_do_and_a_killed_one_is_replaced(own_lab, tmp_path):
+    (node, *_) = own_lab.nodes
+    wanted = f"no agent answers at {node.query_socket}: start `ebpflb run`"
+    assert error_line(ebpflb(node, "flows")).startswith(wanted)
+    with started(own_lab, tmp_path, nodes=["node1"]) as cluster:
+        agent = cluster.agents["node1"]
+        agent.kill()
+        assert node.query_socket.is_socket()
+        assert error_line(ebpflb(node, "flows")).startswith(wanted)
+        agent.start()
+        agent.wait_in_sync()
+        assert ebpflb(node, "flows").returncode == 0
+        agent.stop()
+        assert not node.query_socket.exists()
+
+
+def test_what_happens_while_no_agent_runs_is_told_by_the_next_one(own_lab, tmp_path):
+    with started(own_lab, tmp_path, nodes=["node1"]) as cluster:
+        agent, client = cluster.agents["node1"], own_lab.pod("pod-1-1")
+        spec = cluster.serve(cluster.new("ClusterIP"), own_lab.pods_on("node2")[:1])
+        (address, *_) = cluster.cluster_ips(spec)
+        agent.stop()
+        assert connect(client, address, PORT)
+        agent.start()
+        agent.wait_in_sync()
+        flow = wait_for_flow(agent.node, "--service", spec.name)
+        assert (flow["seq"], flow["client"]["pod"]) == (0, f"default/{client.name}")
+        assert flow["backend"]["node"] == "node2"
+
+
+def test_a_full_ring_costs_records_which_are_counted_and_nothing_else(own_lab, tmp_path):
+    """Nobody reads for a while; before and afterwards every record is read."""
+    rate = ("--flow-rate", "0", "--flow-events", "start,end", "--flow-history", "100000")
+    with started(own_lab, tmp_path, rate, nodes=["node1"]) as cluster:
+        node, client = own_lab.node("node1"), own_lab.pod("pod-1-1")
+        spec = cluster.serve(cluster.new("ClusterIP"), own_lab.pods_on("node1"))
+        (address, *_) = cluster.cluster_ips(spec)
+        with suspended(cluster.agents["node1"]):
+            result = client.load(address, PORT, count=MORE_THAN_A_RING, workers=8)
+        assert result.failed == 0
+        lost = total(pinned_maps(node)["lb_flow_lost"], FlowLost.LB_LOST_FULL)
+        assert lost > 0
+        wanted = 2 * MORE_THAN_A_RING - lost
+        wait_until(lambda: len(flows(node, "--last", "100000")) == wanted, "all that fitted")
+        assert connect(client, address, PORT)
+        wait_until(lambda: len(flows(node, "--last", "100000")) == wanted + 2, "later ones")
+
+
+@contextmanager
+def suspended(agent: NodeAgent) -> Iterator[None]:
+    """It does not run."""
+    assert agent._process
+    agent._process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        agent._process.send_signal(signal.SIGCONT)
+
+
+def total(counters: BpfMap, index: int) -> int:
+    """The sum over all CPUs."""
+    value = counters.lookup(index.to_bytes(4, byteorder))
+    return sum(memoryview(value or b"").cast("Q"))
+
+
+def test_flows_are_exported_and_the_file_is_rotated(own_lab, tmp_path):
+    target = tmp_path / "flows.jsonl"
+    size = ("--flow-export-max-bytes", "5000", "--flow-export-files", "3")
+    options = ("--flow-export", str(target), *size)
+    with started(own_lab, tmp_path, options, nodes=["node1"]) as cluster:
+        spec = cluster.serve(cluster.new("ClusterIP"), own_lab.pods_on("node1"))
+        (address, *_) = cluster.cluster_ips(spec)
+        ask(own_lab.pod("pod-1-1"), Question(address, PORT, times=40))
+        files = [target, *(target.with_name(f"{target.name}.{n}") for n in (1, 2))]
+        wait_until(lambda: all(file.exists() for file in files), "rotated files")
+        assert not target.with_name(f"{target.name}.3").exists()
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        assert all(json.loads(line)["service"]["name"] == spec.name for line in lines)
+        assert all(file.stat().st_size <= 5000 for file in files)

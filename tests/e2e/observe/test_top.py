@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ebpflb top` shows what was sent, and marks the backends that are in trouble."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebpflb.lab import Member, Node
+from ebpflb.lab.manifests import ServiceSpec
+from tests.e2e.harness.cluster import Cluster, started, stopped
+from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
+from tests.e2e.harness.questions import answers
+from tests.e2e.harness.sockets import connected, exchange
+from tests.e2e.harness.waiting import wait_until
+
+PORT = 80
+INTERVAL = 6.0
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def served(own_lab, tmp_path_factory) -> Iterator[Cluster]:
+    """An agent on the first node."""
+    with started(own_lab, tmp_path_factory.mktemp("top"), nodes=["node1"]) as cluster:
+        yield cluster
+
+
+def maps_open(pid: int) -> int:
+    """How many BPF maps a process has open."""
+    try:
+        links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return 0
+    return links.count("anon_inode:bpf-map")
+
+
+def sampled(node: Node, send: Callable[[], object]) -> dict[str, Any]:
+    """What one sample says of what is sent during it."""
+    command = [*PROGRAM, "top", "--once", "--interval", str(INTERVAL), "-o", "json"]
+    top = node.popen(command, stdout=subprocess.PIPE)
+    wait_until(lambda: sleeps_with_maps(top.pid), "the first look is done")
+    send()
+    said, _ = top.communicate(timeout=60)
+    assert top.returncode == 0
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def sleeps_with_maps(pid: int) -> bool:
+    """Whether it waits for the second look: in clock_nanosleep(), with all maps open."""
+    return maps_open(pid) > 1 and "nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+def row_of(sample: dict[str, Any], spec: ServiceSpec, protocol: str = "TCP") -> dict[str, Any]:
+    rows = [each for each in sample["services"] if each["protocol"] == protocol]
+    (found,) = (each for each in rows if each["service"] == spec.name)
+    return dict(found)
+
+
+def number(sample: dict[str, Any], row: dict[str, Any], field: str) -> int:
+    """How many of something there were during the sample."""
+    per_second, seconds = float(row[field]), float(sample["seconds"])
+    return round(per_second * seconds)
+
+
+def test_it_counts_what_is_sent(served, own_lab):
+    spec = served.serve(served.new(), own_lab.pods)
+    pod, (address, *_) = own_lab.pod("pod-1-1"), served.cluster_ips(spec)
+    seen: list[dict[str, Any]] = []
+    sample = sampled(
+        own_lab.node("node1"), lambda: seen.extend(answers(pod, address, PORT, times=COUNT))
+    )
+    row = row_of(sample, spec)
+    assert (number(sample, row, "connections"), row["endpoints"]) == (COUNT, 8)
+    assert (row["refused"], row["dropped"], row["failed"], row["troubles"]) == (0, 0, 0, [])
+    expected = {pod.ipv4: sum(each["pod"] == pod.name for each in seen) for pod in own_lab.pods}
+    of_ipv4 = [each for each in row["backends"] if ":" not in each["address"]]
+    assert expected == {each["address"]: number(sample, each, "connections") for each in of_ipv4}
+    far = sum(expected[pod.ipv4] for pod in own_lab.pods_on("node2"))
+    assert row["cross_node_share"] == pytest.approx(far / COUNT)
+    assert row["largest_share"] == pytest.approx(max(expected.values()) / COUNT)
+    assert row["even_share"] == 0.25
+
+
+def test_refusals_are_counted_and_a_service_without_endpoints_is_marked(served, own_lab):
+    spec = served.serve(served.new())
+    pod, (address, *_) = own_lab.pod("pod-1-1"), served.cluster_ips(spec)
+    sample = sampled(own_lab.node("node1"), lambda: answers(pod, address, PORT, times=3))
+    row = row_of(sample, spec)
+    assert (number(sample, row, "refused"), row["troubles"]) == (3, ["no endpoint"])
+
+
+def test_bytes_are_counted_each_way(served, own_lab):
+    spec = served.serve(served.new(), own_lab.pods_on("node1")[:1])
+    node = own_lab.node("node1")
+    lines: list[str] = []
+
+    def send() -> None:
+        with connected(own_lab.client, node.ipv4, spec.node_port) as connection:
+            lines.extend(exchange(connection, b"x" * 99) for _ in range(10))
+
+    row = row_of(sample := sampled(node, send), spec)
+    assert (number(sample, row, "connections"), row["cross_node_share"]) == (1, 0)
+    assert number(sample, row, "original_bytes") == 1000
+    assert number(sample, row, "reply_bytes") == sum(len(line) + 1 for line in lines)
+    (backend,) = (each for each in row["backends"] if ":" not in each["address"])
+    for field in ("original_bytes", "reply_bytes"):
+        assert backend[field] == row[field]
+
+
+def test_a_backend_that_hangs_is_marked(served, own_lab):
+    hanging, _ = pods = own_lab.pods_on("node1")
+    spec = served.serve(served.new(), pods)
+    node, client = own_lab.node("node1"), own_lab.client
+
+    def send() -> None:
+        client.load(node.ipv4, spec.node_port, count=40, workers=40, timeout=1.0)
+
+    with stopped(own_lab, hanging):
+        sample = sampled(node, send)
+    row = row_of(sample, spec)
+    assert row["troubles"] == [f"{hanging.ipv4} answers nobody"]
+
+
+@contextmanager
+def held(pod: Member, address: str, count: int) -> Iterator[None]:
+    """Long connections."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(connected(pod, address, PORT))
+        yield
+
+
+def test_a_new_backend_is_starved_by_long_connections(served, own_lab):
+    old, new = own_lab.pods_on("node1")
+    spec = served.serve(served.new(), [old])
+    (address, *_) = served.cluster_ips(spec)
+    with held(own_lab.node("node1"), address, 40):
+        served.serve(spec, [old, new])
+        sample = sampled(own_lab.node("node1"), lambda: None)
+    row = row_of(sample, spec)
+    assert (row["active"], row["connections"]) == (40, 0)
+    assert row["troubles"] == [f"{new.ipv4} starved"]
+
+
+def test_all_local_endpoints_gone_is_marked(served, own_lab):
+    spec = served.new(externalTrafficPolicy="Local")
+    served.serve(spec, own_lab.pods_on("node2"))
+    lines = ebpflb(own_lab.node("node1"), "top", "--once", "--interval", "0.2").stdout.splitlines()
+    (line,) = (each for each in lines if f"{spec.name}:tcp" in each)
+    assert line.startswith("! ")
+    assert line.endswith("no local endpoint")
+
+
+def test_forty_columns_hold_the_table(served, own_lab):
+    node = own_lab.node("node1")
+    done = ebpflb(node, "top", "--once", "--interval", "0.1", COLUMNS="40", NO_COLOR="1")
+    assert max(map(len, done.stdout.splitlines())) <= 40
+    assert "\x1b" not in done.stdout
+    assert done.stdout.split()[:4] == ["SERVICE", "CONN/S", "ACTIVE", "FAIL/S"]
+
+
+def test_on_a_terminal_it_is_live_until_q(served, own_lab):
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "ebpflb", "top", "--interval", "0.1"]
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    top = own_lab.node("node1").popen(command, env={**os.environ, "TERM": "xterm"}, **streams)
+    os.close(theirs)
+    shown = b""
+    while b"Service ports by connections" not in shown:
+        shown += os.read(ours, 65536)
+    os.write(ours, b"n")
+    while b"Service ports by name" not in shown:
+        shown += os.read(ours, 65536)
+    os.write(ours, b"q")
+    assert top.wait(10) == 0
+    os.close(ours)
+
+
+def test_without_pins_it_is_one_line(own_lab):
+    assert "nothing is loaded at" in error_line(ebpflb(own_lab.node("node2"), "top"))

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent ends, in order or not, and comes back: traffic goes on, and nothing is done twice."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.layout.map_specs import NODE_MAPS, SERVICE_MAPS
+from ebpflb.dataplane.load.pins import LINKS
+from ebpflb.lab import Node
+from ebpflb.lab.manifests import write_atomically
+from tests.e2e.harness.cluster import Cluster, started, stopped
+from tests.e2e.harness.command import status
+from tests.e2e.harness.in_force import generation_of, offered, pinned_maps, planned
+from tests.e2e.harness.loads import none_fails
+from tests.e2e.harness.questions import differing, everywhere, names
+from tests.e2e.harness.waiting import wait_until
+
+# Everything but what traffic changes.
+CONFIGURED = {name for name in [*SERVICE_MAPS, *NODE_MAPS] if not name.startswith("lb_count_")}
+SOME = 20
+
+
+@pytest.fixture(scope="module")
+def running(own_lab, tmp_path_factory) -> Iterator[Cluster]:
+    """An agent on the first node alone."""
+    with started(own_lab, tmp_path_factory.mktemp("restart"), nodes=["node1"]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running):
+    yield running
+    running.clear()
+
+
+@pytest.fixture
+def agent(cluster):
+    """The agent of the first node; it runs before and after the test."""
+    agent = cluster.agents["node1"]
+    yield agent
+    if not agent.is_running():
+        agent.start()
+        agent.wait_in_sync()
+
+
+def wait_for_connections(cluster, spec) -> None:
+    """Until the load from outside has reached the first pod some times more."""
+    pod = cluster.lab.pod("pod-1-1")
+    before = cluster.backend(spec, pod).connections
+    wait_until(lambda: cluster.backend(spec, pod).connections >= before + SOME, "connections go on")
+
+
+def loaded(node: Node) -> dict[str, Any]:
+    """Everything that an agent puts into the kernel, to be compared."""
+    generation, maps = generation_of(node), pinned_maps(node)
+    pins = sorted((node.bpffs / LINKS).iterdir())
+    links = [(path.name, of_pin(path, libbpf.link_info)) for path in pins]
+    return {
+        "links": [(name, link.id, link.prog_id) for name, link in links],
+        "programs": {
+            path: of_pin(path, libbpf.prog_info).id for path in generation.progs.iterdir()
+        },
+        "maps": {path: of_pin(path, libbpf.map_info).id for path in generation.maps.iterdir()},
+        "contents": {name: dict(maps[name].items()) for name in CONFIGURED},
+    }
+
+
+def of_pin(path: Path, look: Callable[[int], Any]) -> Any:
+    """What the kernel tells about a pinned object."""
+    fd = libbpf.obj_get(path)
+    try:
+        return look(fd)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_an_agent_that_ends_and_comes_back_costs_no_connection(cluster, lab, agent, end):
+    spec = cluster.serve(cluster.new(), lab.pods)
+    with none_fails(cluster, spec, held=True):
+        wait_for_connections(cluster, spec)
+        getattr(agent, end)()
+        wait_for_connections(cluster, spec)
+        agent.start()
+        agent.wait_in_sync()
+        wait_for_connections(cluster, spec)
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_what_changes_while_the_agent_is_down_is_right_after_its_start(cluster, lab, agent, end):
+    first, goes, comes = lab.pod("pod-1-1"), lab.pod("pod-1-2"), lab.pod("pod-2-1")
+    spec, gone = cluster.serve(cluster.new(), [first, goes]), cluster.serve(cluster.new(), [first])
+    with none_fails(cluster, spec) as results, ExitStack() as ended:
+        wait_for_connections(cluster, spec)
+        getattr(agent, end)()
+        cluster.serve(spec, [first, comes], wait=False)
+        lab.remove_manifests(f"{gone.name}.yaml")
+        agent.start()
+        agent.wait_in_sync()
+        assert offered(agent.node) == planned(agent.node)
+        ended.enter_context(stopped(lab, goes))
+        wait_for_connections(cluster, spec)
+    assert all(set(each.pods) == names([first, goes, comes]) for each in results.values())
+
+
+def test_a_start_with_unreadable_manifests_removes_nothing(cluster, lab, agent):
+    first, second = lab.pod("pod-1-2"), lab.pod("pod-2-1")
+    spec, gone = cluster.serve(cluster.new(), [first]), cluster.serve(cluster.new(), [first])
+    agent.kill()
+    lab.remove_manifests(f"{gone.name}.yaml")
+    write_atomically(agent.node.manifests, f"{spec.name}.yaml", b"kind: [")
+    agent.start()
+    agent.wait_in_sync()
+    assert differing(everywhere(cluster, spec), [first]) == {}
+    assert spec.name in str(status(agent.node)["agent"]["source_errors"])
+    cluster.serve(spec, [second])
+    assert differing(everywhere(cluster, spec), [second]) == {}
+
+
+def test_sigterm_ends_an_agent_in_order(cluster, agent):
+    assert agent.stop() == 0
+    assert "stopped, what is loaded goes on" in agent.said().splitlines()[-1]
+
+
+def test_nothing_is_done_again_where_all_is_as_it_should_be(cluster, lab, agent):
+    cluster.serve(cluster.new(), lab.pods)
+    ranges = ["192.0.2.0/24", "2001:db8::/32"]
+    cluster.serve(cluster.new("LoadBalancer", loadBalancerSourceRanges=ranges), lab.pods)
+    before = loaded(agent.node)
+    agent.kill()
+    agent.start()
+    agent.wait_in_sync()
+    assert loaded(agent.node) == before
+    assert "hooks changed" not in agent.said()
+
+
+def test_without_an_agent_everything_is_served_and_status_says_who_is_missing(cluster, lab, agent):
+    spec = cluster.serve(cluster.new(), lab.pods)
+    assert status(agent.node)["problems"] == []
+    agent.stop()
+    assert differing(everywhere(cluster, spec), lab.pods) == {}
+    found = status(agent.node)
+    assert found["problems"] == ["no agent answers at 127.0.0.1:10249"]
+    assert (found["healthy"], found["loaded"]["missing_hooks"]) == (False, [])

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node moves from kube-proxy's rules to ours: no connection breaks, and new ones are ours."""
+
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.structs import Conntrack, Tuple
+from ebpflb.lab import Lab, Member, Node
+from ebpflb.lab.manifests import ServiceSpec
+from tests.bpf.kube_proxy.rules import rules
+from tests.e2e.harness.cluster import Cluster, address_of, started
+from tests.e2e.harness.command import ebpflb, error_line
+from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.questions import PROTOCOLS, answers, differing, everywhere, fate
+from tests.e2e.harness.sockets import connected, exchange, opened
+from tests.e2e.harness.waiting import wait_until
+
+SPEC = ServiceSpec("taken-over", 90, "NodePort", node_port=31999)
+POD_PORT = 8080
+PLACES = ("legacy", "nft", "nftables")
+VERSIONS = (4, 6)
+
+
+def write_rules(lab: Lab, place: str, pod: Member, masquerade: str = "") -> None:
+    """kube-proxy's rules on the first node, with one pod behind the Service."""
+    node = lab.node("node1")
+    for version, program in zip(VERSIONS, ("iptables", "ip6tables"), strict=True):
+        address = address_of(pod, version)
+        names = {
+            "ip": "ip" if version == 4 else "ip6",
+            "ip_type": f"ipv{version}_addr",
+            "vip": lab.cluster_ip(SPEC.number, version),
+            "pod": address,
+            "endpoint": f"{address}:{POD_PORT}" if version == 4 else f"[{address}]:{POD_PORT}",
+            "pods": lab.layout.ranges_of(version).cluster(),
+            "node_port": SPEC.node_port,
+            "host_bits": lab.layout.ranges_of(version).host_bits,
+        }
+        if place == "nftables":
+            text = rules("kube_proxy.nft", names)
+            if masquerade:
+                text = text.replace("masquerade fully-random", f"meta l4proto tcp {masquerade}")
+            node.exec(["nft", "-f", "-"], input=text)
+        else:
+            restore = [f"{program}-{place}-restore", "--noflush"]
+            node.exec(restore, input=rules("kube_proxy.iptables", names))
+
+
+def reservations(maps: MapSet) -> list[Tuple]:
+    """What is kept for another NAT."""
+    offset = Conntrack.hook.offset
+    entries = maps["lb_conntrack"].items()
+    return [Tuple.from_buffer_copy(key) for key, value in entries if not value[offset]]
+
+
+@contextmanager
+def connected_from(node: Node, port: int, pod: Member, version: int) -> Iterator[socket.socket]:
+    """A process of the node has bound a port and connected to the pod itself."""
+    with opened(node, version) as made:
+        made.bind((address_of(node, version), port))
+        made.connect((address_of(pod, version), POD_PORT))
+        yield made
+
+
+def everybody(lab: Lab) -> Iterator[tuple[Member, str, int]]:
+    """Who connects, and where to: all ways through the first node."""
+    node = lab.node("node1")
+    for version in VERSIONS:
+        vip = lab.cluster_ip(SPEC.number, version)
+        yield lab.pod("pod-1-2"), vip, SPEC.port
+        yield node, vip, SPEC.port
+        yield lab.client, address_of(node, version), SPEC.node_port
+
+
+@contextmanager
+def kube_proxy_running(node: Node, directory: Path) -> Iterator[int]:
+    """A process of that name on the node."""
+    program = directory / "kube-proxy"
+    shutil.copy(str(shutil.which("sleep")), program)
+    process = node.popen([str(program), "60"])
+    try:
+        wait_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "kube-proxy\n", "exec")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def agent(own_lab, tmp_path) -> Iterator[Callable[[], Cluster]]:
+    """Start an agent on the first node."""
+    with ExitStack() as stack:
+        stack.callback(ebpflb, own_lab.node("node1"), "cleanup")
+        yield lambda: stack.enter_context(started(own_lab, tmp_path, nodes=["node1"]))
+
+
+@pytest.fixture(params=PLACES)
+def place(request, own_lab) -> Iterator[str]:
+    """Where kube-proxy writes. Afterwards nothing of nftables or iptables is on the node."""
+    yield request.param
+    node = own_lab.node("node1")
+    node.exec(["nft", "flush", "ruleset"])
+    for program in ("iptables-legacy", "ip6tables-legacy"):
+        for table in ("nat", "filter", "mangle"):
+            for command in ("-F", "-X"):
+                node.exec([program, "-t", table, command])
+
+
+@pytest.mark.parametrize("pod_name", ["pod-1-1", "pod-2-1"])
+def test_connections_go_on_and_new_ones_are_answered(own_lab, place, agent, pod_name):
+    node, pod = own_lab.node("node1"), own_lab.pod(pod_name)
+    write_rules(own_lab, place, pod)
+    with ExitStack() as stack:
+        old = [stack.enter_context(connected(*each)) for each in everybody(own_lab)]
+        assert {exchange(connection) for connection in old} == {pod_name}
+        cluster = agent()
+        cluster.serve(SPEC, [pod])
+        assert {exchange(connection) for connection in old} == {pod_name}
+        done = ebpflb(node, "takeover", "--wait", "10", "-o", "json")
+        removed = json.loads(done.stdout)["removed"]
+        assert removed["iptables" if place != "nftables" else "nftables"], done
+        assert {exchange(connection) for connection in old} == {pod_name}
+        again = ebpflb(node, "takeover")
+        assert (again.returncode, again.stdout.splitlines()[0]) == (0, "nothing to remove")
+        assert {exchange(connection) for connection in old} == {pod_name}
+    for protocol in PROTOCOLS:
+        assert {fate(*each, protocol) for each in everybody(own_lab)} == {pod_name}
+    assert differing(everywhere(cluster, SPEC), [pod]) == {}
+
+
+@pytest.fixture
+def few_ports(own_lab) -> Iterator[tuple[int, int]]:
+    """The first node masquerades with these ports alone, whoever does it."""
+    ports = (1024, 1087)
+    path = "/proc/sys/net/ipv4/ip_local_port_range"
+    node = own_lab.node("node1")
+    before = node.exec(["cat", path]).stdout
+    node.exec(["tee", path], input=f"{ports[1] + 1} 65535")
+    yield ports
+    node.exec(["tee", path], input=before)
+
+
+@pytest.mark.parametrize("place", ["nftables"], indirect=True)
+def test_new_connections_leave_the_ports_of_old_ones_alone(own_lab, place, agent, few_ports):
+    node, pod = own_lab.node("node1"), own_lab.pod("pod-2-1")
+    first, last = few_ports
+    write_rules(own_lab, place, pod, masquerade=f"masquerade to :{first}-{last} fully-random")
+    targets = [(own_lab.client, address_of(node, v), SPEC.node_port) for v in VERSIONS]
+    with ExitStack() as stack:
+        old = [stack.enter_context(connected_from(node, first, pod, each)) for each in VERSIONS]
+        old += [stack.enter_context(connected(*each)) for each in targets for _ in range(8)]
+        assert {exchange(connection) for connection in old} == {"pod-2-1"}
+        cluster = agent()
+        cluster.serve(SPEC, [pod])
+        maps = pinned_maps(node)
+        assert len(reservations(maps)) == len(old)
+        for target in targets:
+            assert {each.get("pod") for each in answers(*target, times=30)} == {"pod-2-1"}
+            assert {exchange(connection) for connection in old} == {"pod-2-1"}
+        assert len(reservations(maps)) == len(old)
+    cluster.agents["node1"].kill()
+    cluster.agents["node1"].start()
+    cluster.agents["node1"].wait_in_sync()
+    assert reservations(maps) == []
+
+
+@pytest.mark.parametrize("place", ["nft"], indirect=True)
+def test_it_is_refused_until_all_is_ready(own_lab, place, agent, tmp_path):
+    node = own_lab.node("node1")
+    write_rules(own_lab, place, own_lab.pod("pod-1-1"))
+    first = (
+        "nftables table ip kube-proxy"
+        if place == "nftables"
+        else (f"iptables-{place} table nat: 8 chains, 3 jumps to them")
+    )
+    assert "no agent answers at" in error_line(ebpflb(node, "takeover"))
+    cluster = agent()
+    with kube_proxy_running(node, tmp_path) as pid:
+        assert f"kube-proxy runs here (pid {pid})" in error_line(ebpflb(node, "takeover"))
+        shown = ebpflb(node, "takeover", "--dry-run").stdout
+        assert f"would remove {first}\n" in shown
+        assert f"would be refused: kube-proxy runs here (pid {pid})" in shown
+    assert f"removed {first}\n" in ebpflb(node, "takeover").stdout
+    cluster.agents["node1"].kill()
+    assert "no agent answers at" in error_line(ebpflb(node, "takeover"))
+    assert ebpflb(node, "takeover", "--force").stdout.splitlines()[0] == "nothing to remove"

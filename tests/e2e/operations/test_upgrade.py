@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another version with another layout takes over, or maps grow: under load, nothing is lost."""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ebpflb import lab as lab_package
+from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
+from ebpflb.dataplane.load.source_text import bpf_directory
+from ebpflb.lab import Node
+from tests.builders import (
+    endpoint_manifest,
+    port_manifest,
+    service_manifest,
+    slice_manifest,
+    write_manifests,
+)
+from tests.e2e.harness.cluster import Cluster, started
+from tests.e2e.harness.command import ebpflb, error_line, status
+from tests.e2e.harness.in_force import pinned_maps, wait_in_force
+from tests.e2e.harness.loads import none_fails
+from tests.e2e.harness.newer_layout import NEWER_LAYOUT, change_layout
+from tests.e2e.harness.questions import differing, everywhere, pods_at
+from tests.e2e.harness.waiting import wait_until
+
+# More than the maps have room for at first.
+MANY = 4500
+MANY_FILE = "many.json"
+SOME = 20
+
+
+@pytest.fixture
+def cluster(own_lab, tmp_path) -> Iterator[Cluster]:
+    """An agent on the first node alone; what it pinned does not outlive the test."""
+    with contextlib.ExitStack() as stack:
+        (node, *_) = own_lab.nodes
+        stack.callback(ebpflb, node, "cleanup", EBPFLB_BPFFS_ROOT=str(node.bpffs))
+        yield stack.enter_context(started(own_lab, tmp_path, nodes=["node1"]))
+
+
+@pytest.fixture
+def agent(cluster):
+    """The agent of the first node."""
+    return cluster.agents["node1"]
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> Path:
+    """A checkout of a version whose frontends and backends have one more field each."""
+    checkout = tmp_path / "newer"
+    package = Path(lab_package.__file__).parents[1]
+    unwanted = shutil.ignore_patterns("__pycache__", "_bpf")
+    shutil.copytree(package, checkout / "ebpflb", ignore=unwanted)
+    shutil.copytree(bpf_directory(), checkout / "bpf")
+    change_layout(checkout / "ebpflb", checkout / "bpf")
+    return checkout
+
+
+def wait_for_connections(cluster: Cluster, spec) -> None:
+    """Until the load from outside has made some connections more to the first pod."""
+    pod = cluster.lab.pod("pod-1-1")
+    before = cluster.backend(spec, pod).connections
+    wait_until(lambda: cluster.backend(spec, pod).connections >= before + SOME, "connections go on")
+
+
+def outdated_hooks(node: Node) -> list[str]:
+    """The hooks that run programs of another generation than the current one."""
+    hooks = status(node)["loaded"]["hooks"]
+    assert len(hooks) > len(node.host_devices)
+    return [hook["hook"] for hook in hooks if not hook["current"]]
+
+
+def generations(node: Node) -> list[str]:
+    """What is pinned besides the hooks."""
+    return sorted(path.name for path in node.bpffs.iterdir() if path.name != "links")
+
+
+def many_services(cluster: Cluster) -> Callable[[int], str]:
+    """Write many Services in front of one pod; returns the ClusterIP of each, by number."""
+    (node,) = cluster.nodes
+    pod = cluster.lab.pod("pod-1-1")
+
+    def address(number: int) -> str:
+        return f"10.96.{number // 200}.{number % 200 + 1}"
+
+    def service(number: int):
+        name = f"many-{number}"
+        endpoints = [endpoint_manifest(pod.ipv4, node.name)]
+        yield service_manifest(name, cluster_ip=address(number), ports=[port_manifest()])
+        yield slice_manifest(f"{name}-1", service=name, endpoints=endpoints)
+
+    objects = [each for number in range(MANY) for each in service(number)]
+    write_manifests(node.manifests / MANY_FILE, *objects)
+    return address
+
+
+def test_a_version_with_another_layout_takes_over_under_load(cluster, lab, agent, newer):
+    spec = cluster.serve(cluster.new(), lab.pods)
+    with none_fails(cluster, spec, held=True), contextlib.chdir(newer):
+        wait_for_connections(cluster, spec)
+        assert agent.stop() == 0
+        agent.start()
+        agent.wait_in_sync()
+        # The load ends a little later, when hooks and maps are those of the newer version.
+        assert generations(agent.node) == [f"{NEWER_LAYOUT}-2"]
+        assert outdated_hooks(agent.node) == []
+        assert differing(everywhere(cluster, spec), lab.pods) == {}
+    assert agent.stop() == 0
+    refused = error_line(ebpflb(agent.node, "run"))
+    assert f"made by a newer version (map layout {NEWER_LAYOUT}, this one knows" in refused
+    assert differing(everywhere(cluster, spec), lab.pods) == {}
+
+
+def test_maps_grow_under_load(cluster, lab, agent):
+    spec = cluster.serve(cluster.new(), lab.pods)
+    room = pinned_maps(agent.node)["lb_frontends"].max_entries
+    with none_fails(cluster, spec, held=True):
+        wait_for_connections(cluster, spec)
+        address = many_services(cluster)
+        wait_in_force(cluster.nodes, 150)
+        wait_for_connections(cluster, spec)
+    assert generations(agent.node) == [f"{LAYOUT_VERSION}-2"]
+    assert pinned_maps(agent.node)["lb_frontends"].max_entries > room
+    assert outdated_hooks(agent.node) == []
+    assert pods_at(lab.pod("pod-1-2"), address(MANY - 1), 80) == {"pod-1-1"}

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses of a ServiceCIDR that no Service has: whoever sends there hears nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ebpflb.dataplane.layout.enums import DropReason
+from ebpflb.dataplane.view.counters import read_drops, sum_drops
+from ebpflb.lab import Node
+from tests.builders import service_cidr_manifest
+from tests.e2e.harness.cluster import Cluster, address_of
+from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.questions import PROTOCOLS, fate, is_silent, names, pods_at
+from tests.e2e.harness.waiting import wait_until
+
+PORT = 80
+NOBODY = 200
+FILE = "service-cidrs.yaml"
+
+
+def is_known(node: Node) -> bool:
+    (_, value), *_ = pinned_maps(node)["lb_service_nets"].items()
+    return any(value)
+
+
+def dropped(node: Node) -> int:
+    return sum_drops(read_drops(pinned_maps(node)))[DropReason.LB_DROP_UNUSED_ADDRESS]
+
+
+@pytest.fixture
+def ranges(cluster: Cluster) -> Iterator[None]:
+    """The lab's Services are in a ServiceCIDR, and node1 has a way for what is in none."""
+    lab = cluster.lab
+    services = [str(each.services()) for each in lab.layout.ranges]
+    node = lab.node("node1")
+    for each in lab.layout.ranges:
+        via = address_of(lab.client, each.version)
+        node.exec(["ip", "route", "add", str(each.services()), "via", via])
+    lab.write_manifests([service_cidr_manifest("kubernetes", *services)], FILE)
+    wait_until(lambda: is_known(node), "known")
+    yield
+    lab.remove_manifests(FILE)
+    wait_until(lambda: not is_known(node), "forgotten")
+    for text in services:
+        node.exec(["ip", "route", "del", text])
+
+
+@pytest.mark.usefixtures("ranges")
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_who_sends_to_an_unused_address_hears_nothing(cluster, lab, client, version, protocol):
+    nobody = lab.cluster_ip(NOBODY, version)
+    node = lab.node("node1")
+    for member in (lab.pod("pod-1-1"), node, client):
+        before = dropped(node)
+        assert is_silent(member, nobody, PORT, protocol), member.name
+        assert dropped(node) > before, member.name
+
+
+@pytest.mark.usefixtures("ranges")
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_services_have_is_served_and_drops_nothing(cluster, lab, client, version, protocol):
+    spec = cluster.serve(cluster.new(), lab.pods)
+    node = lab.node("node1")
+    before = dropped(node)
+    for member in (lab.pod("pod-1-1"), node, client):
+        place = (lab.cluster_ip(spec.number, version), PORT)
+        assert pods_at(member, *place, protocol) == names(lab.pods), member.name
+    assert dropped(node) == before
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_without_a_service_cidr_nothing_is_dropped(cluster, lab, version):
+    node = lab.node("node1")
+    before = dropped(node)
+    assert fate(lab.pod("pod-1-1"), lab.cluster_ip(NOBODY, version), PORT) not in names(lab.pods)
+    assert dropped(node) == before

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packets of all sizes through tc on every kind of network: large ones, and those that expire."""
+
+import errno
+import hashlib
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from ebpflb.lab import Cni, Member, Stack
+from ebpflb.lab.network import UPLINK
+from tests.e2e.harness.cluster import Cluster, address_of
+from tests.e2e.harness.sockets import connected, echo, exchange, opened, path_mtu, version_of
+
+PORT = 80
+MEGABYTE = 1 << 20
+BULK = 20 * MEGABYTE
+DATAGRAM = 1400
+# Of the network with the largest headers: VXLAN over IPv6.
+LARGEST_IN_TUNNEL = 1430 - 48
+NARROW_MTU = 1300
+# linux/in.h and in6.h
+IP_RECVERR, IPV6_RECVERR = 11, 25
+
+
+class Way(NamedTuple):
+    """Where the client outside sends to, and who is behind."""
+
+    name: str
+    address: str
+    port: int
+    pod: str
+
+
+def ends(network: Cluster) -> list[Member]:
+    """A pod on the first node, and one on the other."""
+    return [network.lab.pod("pod-1-1"), network.lab.pod("pod-2-1")]
+
+
+@contextmanager
+def expiring(network: Cluster, way: Way, protocol: str, hops: int) -> Iterator[socket.socket]:
+    """A socket whose packets live for so many hops; it hears of their end."""
+    with opened(network.lab.client, version_of(way.address), protocol) as made:
+        if version_of(way.address) == 4:
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
+            made.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+        else:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, hops)
+            made.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
+        yield made
+
+
+def reach(made: socket.socket, way: Way) -> str:
+    """The pod that answers, or the name of the error."""
+    try:
+        made.connect((way.address, way.port))
+        return exchange(made)
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error))
+
+
+@contextmanager
+def narrow(network: Cluster, to: str) -> Iterator[None]:
+    """Only small packets pass from the first node to the other one's pods, or to the client."""
+    lab = network.lab
+    node = lab.node("node1")
+    with ExitStack() as undone:
+        for ranges in lab.layout.ranges:
+            route = ["ip", f"-{ranges.version}", "route"]
+            pods = str(ranges.pods(2))
+            known = node.exec([*route, "show", pods]).stdout.split()
+            wanted = known if to == "pods" else [ranges.client(), "dev", UPLINK]
+            # A router heeds the MTU of a route only if it is locked.
+            node.exec([*route, "replace", *wanted, "mtu", "lock", str(NARROW_MTU)])
+            back = ["replace", *known] if to == "pods" else ["del", ranges.client()]
+            for member in (lab.client, *ends(network)):
+                undone.callback(member.exec, [*route, "flush", "cache"])
+            undone.callback(node.exec, [*route, *back])
+        yield
+
+
+@pytest.fixture
+def ways(network: Cluster) -> Iterator[list[Way]]:
+    """Through NodePort and ClusterIP of the first node to a pod there and on the other node."""
+    lab = network.lab
+    for ranges in lab.layout.ranges:
+        via = address_of(lab.node("node1"), ranges.version)
+        lab.client.exec(["ip", "route", "replace", str(ranges.services()), "via", via])
+    found = []
+    for pod in ends(network):
+        spec = network.serve(network.new(), [pod])
+        for version in network.versions:
+            node_port = (address_of(lab.node("node1"), version), spec.node_port)
+            cluster_ip = (lab.cluster_ip(spec.number, version), PORT)
+            found.append(Way(f"NodePort, {pod.name}, IPv{version}", *node_port, pod.name))
+            found.append(Way(f"ClusterIP, {pod.name}, IPv{version}", *cluster_ip, pod.name))
+    yield found
+    network.clear()
+
+
+def test_large_datagrams_pass(network, ways):
+    config = network.lab.config
+    narrow = (config.cni, config.family) == (Cni.VXLAN, Stack.IPV6)
+    text = b"x" * ((LARGEST_IN_TUNNEL if narrow else DATAGRAM) - len(b"echo "))
+    for way in ways:
+        with connected(network.lab.client, way.address, way.port, "udp") as udp:
+            udp.send(b"echo " + text)
+            assert udp.recv(65536) == text, way.name
+
+
+def test_bulk_arrives_as_it_was_sent(network, ways):
+    body = os.urandom(BULK)
+    for way in ways:
+        with connected(network.lab.client, way.address, way.port) as bulk:
+            received = echo(bulk, body)
+        assert hashlib.sha256(received).digest() == hashlib.sha256(body).digest(), way.name
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_who_counts_hops_hears_from_the_node(network, ways, protocol):
+    for way in ways:
+        if way.pod == "pod-2-1":
+            with expiring(network, way, protocol, hops=1) as short:
+                assert reach(short, way) == "EHOSTUNREACH", way.name
+            with expiring(network, way, protocol, hops=3) as enough:
+                assert reach(enough, way) == way.pod, way.name
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_the_node_is_a_hop_on_the_way_to_another_one(network, ways, protocol):
+    for way in ways:
+        if way.pod == "pod-2-1":
+            with expiring(network, way, protocol, hops=2) as short:
+                short.settimeout(0.3)
+                assert reach(short, way) != way.pod, way.name
+
+
+def test_a_client_learns_how_large_packets_may_be(network, ways):
+    body = os.urandom(MEGABYTE)
+    with narrow(network, "pods"):
+        for way in ways:
+            with connected(network.lab.client, way.address, way.port) as bulk:
+                assert echo(bulk, body) == body, way.name
+                if way.pod == "pod-2-1":
+                    assert path_mtu(bulk) == NARROW_MTU, way.name
+
+
+def test_a_pod_learns_how_large_packets_may_be(network, ways):
+    body = os.urandom(MEGABYTE)
+    with narrow(network, "client"):
+        for way in ways:
+            with connected(network.lab.client, way.address, way.port) as bulk:
+                assert echo(bulk, body) == body, way.name
+        for pod in ends(network):
+            for version in network.versions:
+                learnt = pod.exec(["ip", f"-{version}", "route", "show", "cache"]).stdout
+                assert f"mtu {NARROW_MTU}" in learnt, (pod.name, version)

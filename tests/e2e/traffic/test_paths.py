@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way to a Service, on every kind of pod network and in every family: the demo's own rows."""
+
+import pytest
+
+from ebpflb.lab import demo_paths
+from ebpflb.lab.demo_rows import Row
+from tests.e2e.harness.in_force import wait_in_force
+
+# Ways to a Service for one family: to a ClusterIP, to a NodePort, and to a Service without pods.
+ROWS_PER_FAMILY = 15
+
+
+@pytest.fixture(scope="module")
+def rows(network) -> list[Row]:
+    """What the demo's table shows on this network."""
+    demo_paths.write_services(network.lab)
+    wait_in_force(network.nodes)
+    return list(demo_paths.rows(network.lab))
+
+
+def test_every_way_ends_where_it_should(rows):
+    assert [row for row in rows if not row.is_right] == []
+
+
+def test_no_way_is_left_out(network, rows):
+    assert len({row.what for row in rows}) == ROWS_PER_FAMILY * len(network.versions)
