@@ -5,15 +5,158 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import click
 
-from ebpflb.address_text import is_ip
+from ebpflb.address_text import is_ip, socket_address
 from ebpflb.cli.agent_client import query_socket, query_socket_option, stream
-from ebpflb.cli.flow_table import FlowTable
-from ebpflb.cli.render import visible
+from ebpflb.cli.render import size, visible
+
+_COLOURS = {"forwarded": "green", "refused": "yellow", "dropped": "red"}
+_HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "TOOK", "RTT", "WHY")
+# The widest that is usual; a column grows with what comes.
+_WIDTHS = (19, 9, 22, 28, 22, 6, 15, 6, 6, 0)
+_NARROW = 140
+_VERDICT = 1
+_INDENT = "  "
+_GAP = "  "
+_ROUND = 100
+_STEPS = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (60.0, 1.0, "s"))
+
+Flow = Mapping[str, Any]
+
+
+class FlowTable:
+    """Flows become lines one by one, with a header before the first."""
+
+    def __init__(self, width: int | None, *, colour: bool) -> None:
+        """`width`: of the terminal, in columns; None where it does not matter."""
+        self.colour = colour
+        self._width = width
+        self._widths = list(_WIDTHS)
+        self._is_narrow = width is not None and width < _NARROW
+        self._begun = False
+
+    def fit(self, flows: Iterable[Flow]) -> None:
+        """Give columns the width that all flows to come need."""
+        rows = [_HEADER, *(_cells(flow) for flow in flows if "lost" not in flow)]
+        self._widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        needed = sum(self._widths) + len(_GAP) * (len(self._widths) - 1)
+        self._is_narrow = self._width is not None and self._width < needed
+
+    def rows(self, flow: Flow) -> Iterator[str]:
+        """The lines of one flow, or of a note that some are missing."""
+        if not (self._begun or self._is_narrow):
+            yield self._line(_HEADER)
+        self._begun = True
+        if "lost" in flow:
+            yield f"({flow['lost']} flows are missing: they came faster than they could be shown)"
+        elif self._is_narrow:
+            yield from self._block(flow)
+        else:
+            yield self._line(_cells(flow))
+
+    def _line(self, cells: tuple[str, ...]) -> str:
+        self._widths = [max(pair) for pair in zip(self._widths, map(len, cells), strict=True)]
+        padded = [cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)]
+        padded[_VERDICT] = self._coloured(padded[_VERDICT])
+        return _GAP.join(padded).rstrip()
+
+    def _block(self, flow: Flow) -> Iterator[str]:
+        when, verdict, client, service, backend, *rest = _cells(flow)
+        yield f"{when} {self._coloured(verdict)}"
+        path, volume, took, rtt, why = rest
+        facts = [path, volume, took, f"rtt {rtt}" if rtt else "", why]
+        lines = [client, f"-> {service}", f"-> {backend}" if backend else "", _joined(*facts)]
+        for line in filter(None, lines):
+            yield from textwrap.wrap(
+                line,
+                width=max(self._width or 0, 20),
+                initial_indent=_INDENT,
+                subsequent_indent=2 * _INDENT,
+                break_on_hyphens=False,
+            )
+
+    def _coloured(self, cell: str) -> str:
+        colour = _COLOURS.get(cell.strip())
+        return click.style(cell, fg=colour) if self.colour and colour else cell
+
+
+def _cells(flow: Flow) -> tuple[str, ...]:
+    return (
+        _when(flow["time"]),
+        flow["verdict"],
+        _who(flow["client"]) if "client" in flow else "?",
+        _service(flow),
+        _who(flow["backend"]) if "backend" in flow else "",
+        flow["path"],
+        "/".join(size(flow["bytes"][way]) for way in ("original", "reply"))
+        if "bytes" in flow
+        else "",
+        _time(flow.get("seconds")),
+        _time(flow.get("rtt_seconds")),
+        _why(flow),
+    )
+
+
+def _when(time: str) -> str:
+    """Of the day, by this machine's clock."""
+    moment = datetime.fromisoformat(f"{time[:26]}+00:00").astimezone()
+    return moment.strftime("%b %d %H:%M:%S.%f")[:-3]
+
+
+def _who(side: Mapping[str, Any]) -> str:
+    if "port" not in side:
+        return str(side.get("pod", side["address"]))
+    if "pod" in side:
+        return f"{side['pod']}:{side['port']}"
+    return socket_address(side["address"], side["port"])
+
+
+def _service(flow: Flow) -> str:
+    frontend = socket_address(flow["frontend"]["address"], flow["frontend"]["port"])
+    place = f"{frontend}/{flow['protocol']}"
+    if "service" not in flow:
+        return place
+    service = flow["service"]
+    port = f":{service['port']}" if "port" in service else ""
+    return f"{service['namespace']}/{service['name']}{port} ({place})"
+
+
+def _why(flow: Flow) -> str:
+    """What happened, how it ended, and what is unusual about it."""
+    backend = flow.get("backend", {})
+    others = (
+        "started" if flow["event"] == "start" else "",
+        flow.get("reason", "").replace("_", " "),
+        flow.get("ended", "").replace("_", " "),
+        f"{flow['retransmits']} retransmits" if flow.get("retransmits") else "",
+        "masqueraded" if flow.get("snat") else "",
+        "hairpin" if flow.get("hairpin") else "",
+        f"on {backend['node']}" if backend.get("local") is False and "node" in backend else "",
+    )
+    return ", ".join(filter(None, others))
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    for limit, factor, unit in _STEPS:
+        if seconds < limit:
+            value = seconds * factor
+            return f"{value:.3g}{unit}" if value < _ROUND else f"{value:.0f}{unit}"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
+
+
+def _joined(*words: str) -> str:
+    return " ".join(filter(None, words))
+
 
 _LAST = 20
 

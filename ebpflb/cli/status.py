@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.cli.agent_pages import fetch_json
+from ebpflb.cli.agent_client import fetch_json
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
 from ebpflb.config.settings import METRICS_BIND_ADDRESS, setting

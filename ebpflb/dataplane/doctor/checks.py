@@ -11,37 +11,20 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.attach.attachments import pinned_programs
 from ebpflb.dataplane.attach.devices import DeviceSettings, NetworkState, snapshot
-from ebpflb.dataplane.doctor import (
-    addresses as doctor_addresses,
-)
-from ebpflb.dataplane.doctor import (
-    clock as doctor_clock,
-)
-from ebpflb.dataplane.doctor import (
-    coverage as doctor_coverage,
-)
-from ebpflb.dataplane.doctor import (
-    devices as doctor_devices,
-)
-from ebpflb.dataplane.doctor import (
-    kernel as doctor_kernel,
-)
-from ebpflb.dataplane.doctor import (
-    kube_proxy as doctor_kube_proxy,
-)
-from ebpflb.dataplane.doctor import (
-    maps as doctor_maps,
-)
-from ebpflb.dataplane.doctor import (
-    pins as doctor_pins,
-)
-from ebpflb.dataplane.doctor import (
-    sockets as doctor_sockets,
-)
-from ebpflb.dataplane.doctor import (
-    sysctls as doctor_sysctls,
-)
+from ebpflb.dataplane.doctor import coverage, pins
 from ebpflb.dataplane.doctor.finding import Finding, Severity
+from ebpflb.dataplane.doctor.hooks import DEVICES, SOCKETS, check_devices, check_sockets
+from ebpflb.dataplane.doctor.maps import ADDRESSES, FILL, check_addresses, check_maps
+from ebpflb.dataplane.doctor.node import (
+    CLOCK,
+    KERNEL,
+    KUBE_PROXY,
+    SYSCTLS,
+    check_clock,
+    check_kernel,
+    check_kube_proxy,
+    check_sysctls,
+)
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Probe
 from ebpflb.dataplane.layout.map_specs import MAPS
@@ -72,11 +55,11 @@ class _Loaded(NamedTuple):
 def examine(node: Node) -> list[Finding]:
     """Everything that is found, in the order of the checks, for the calling thread's namespace."""
     checks: list[Check] = [
-        (doctor_kernel.CHECK, lambda: doctor_kernel.check_kernel(Probe())),
-        (doctor_pins.CHECK, lambda: doctor_pins.check_pins(node.pins)),
+        (KERNEL, lambda: check_kernel(Probe())),
+        (pins.CHECK, lambda: pins.check_pins(node.pins)),
         *_of_hooks(node),
-        (doctor_kube_proxy.CHECK, doctor_kube_proxy.check_kube_proxy),
-        (doctor_clock.CHECK, doctor_clock.check_clock),
+        (KUBE_PROXY, check_kube_proxy),
+        (CLOCK, check_clock),
     ]
     return [finding for check in checks for finding in _made(*check)]
 
@@ -88,34 +71,34 @@ def _of_hooks(node: Node) -> Iterator[Check]:
         network = snapshot(node.devices)
         loaded = _load(node.pins)
     except ProbeError as error:
-        unseen = _failed(doctor_devices.CHECK, error)
-        yield doctor_devices.CHECK, lambda: [unseen]
+        unseen = _failed(DEVICES, error)
+        yield DEVICES, lambda: [unseen]
         return
     except (EbpflbError, OSError) as error:
-        unread = _failed(doctor_pins.CHECK, error)
-        yield doctor_pins.CHECK, lambda: [unread]
+        unread = _failed(pins.CHECK, error)
+        yield pins.CHECK, lambda: [unread]
     snat = _snat_ports(loaded)
     if loaded:
         yield from _of_what_is_loaded(node, loaded, network)
-    yield doctor_sysctls.CHECK, lambda: doctor_sysctls.check_sysctls(network, snat)
+    yield SYSCTLS, lambda: check_sysctls(network, snat)
 
 
 def _of_what_is_loaded(node: Node, loaded: _Loaded, network: NetworkState) -> Iterator[Check]:
     maps, programs = loaded
     yield (
-        doctor_sockets.CHECK,
-        lambda: doctor_sockets.check_sockets(node.cgroup, programs),
+        SOCKETS,
+        lambda: check_sockets(node.cgroup, programs),
     )
     yield (
-        doctor_devices.CHECK,
-        lambda: doctor_devices.check_devices(network, node.pins / LINKS, programs),
+        DEVICES,
+        lambda: check_devices(network, node.pins / LINKS, programs),
     )
     yield (
-        doctor_coverage.CHECK,
-        lambda: doctor_coverage.check_coverage(node.cgroup, network, maps["lb_netns"]),
+        coverage.CHECK,
+        lambda: coverage.check_coverage(node.cgroup, network, maps["lb_netns"]),
     )
-    yield doctor_maps.CHECK, lambda: doctor_maps.check_maps(maps)
-    yield doctor_addresses.CHECK, lambda: doctor_addresses.check_addresses(maps)
+    yield FILL, lambda: check_maps(maps)
+    yield ADDRESSES, lambda: check_addresses(maps)
 
 
 def _load(root: Path) -> _Loaded | None:

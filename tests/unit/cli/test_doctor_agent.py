@@ -4,8 +4,8 @@ import socket
 import pytest
 
 from ebpflb import __version__
-from ebpflb.cli.agent_pages import Page
-from ebpflb.cli.doctor_agent import (
+from ebpflb.cli.agent_client import Page
+from ebpflb.cli.doctor import (
     check_agent,
     check_health_port,
     check_query_socket,

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from ebpflb.cli import main
-from ebpflb.cli.flow_table import FlowTable
+from ebpflb.cli.flows import FlowTable
 from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.dataplane.memory import memory_maps

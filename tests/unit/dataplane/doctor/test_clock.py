@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from ebpflb.dataplane.doctor.clock import check_clock, kernel_status
+from ebpflb.dataplane.doctor.node import check_clock, kernel_status
 
 PLL, UNSYNCHRONISED = 0x0001, 0x0040
 

@@ -4,7 +4,7 @@ import pytest
 from ebpflb.dataplane.attach.devices import Device
 from ebpflb.dataplane.attach.links import TcDirection
 from ebpflb.dataplane.attach.program_order import Neighbour, order_of
-from ebpflb.dataplane.doctor.devices import Hooked, judge, uplinks_without_name
+from ebpflb.dataplane.doctor.hooks import Hooked, judge_devices, uplinks_without_name
 from ebpflb.dataplane.kernel.interfaces import Interface, InterfaceAddress
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.model.address import Family, parse_address
@@ -16,7 +16,7 @@ NODE = parse_address("192.0.2.1")
 
 def found(*hooked):
     made = [Hooked(device, way, order_of(programs)) for device, way, programs in hooked]
-    return [(str(each.severity), each.where, each.what) for each in judge(made)]
+    return [(str(each.severity), each.where, each.what) for each in judge_devices(made)]
 
 
 def test_ours_both_ways_is_well():

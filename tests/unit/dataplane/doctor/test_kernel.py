@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.dataplane.doctor.kernel import check_kernel
+from ebpflb.dataplane.doctor.node import check_kernel
 from ebpflb.dataplane.kernel.probe import FEATURES, Feature, Finding, Probe, Support
 
 

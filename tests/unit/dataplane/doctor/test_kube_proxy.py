@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-from ebpflb.dataplane.doctor.kube_proxy import judge
+from ebpflb.dataplane.doctor.node import judge_kube_proxy
 from ebpflb.dataplane.kube_proxy.removal import Removed
 
 
 def found(running=(), **left):
-    return [(str(e.severity), e.where, e.what) for e in judge(running, Removed(**left))]
+    return [(str(e.severity), e.where, e.what) for e in judge_kube_proxy(running, Removed(**left))]
 
 
 def test_nothing_left_is_well_also_where_a_tool_is_missing():

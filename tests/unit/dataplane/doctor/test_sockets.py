@@ -3,7 +3,7 @@ from pathlib import Path
 
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.attach.program_order import Neighbour, order_of
-from ebpflb.dataplane.doctor.sockets import judge
+from ebpflb.dataplane.doctor.hooks import judge_sockets
 
 OURS = Neighbour("lb_connect4", True)
 CILIUM, UNKNOWN = Neighbour("cil_sock4_conne", False), Neighbour("guard", False)
@@ -13,7 +13,7 @@ def found(**others):
     """With ours alone at every hook but those that are named."""
     every = {name: [OURS] for name in CGROUP_HOOKS} | others
     orders = {name: order_of(programs) for name, programs in every.items()}
-    return [(str(each.severity), each.what) for each in judge(Path("/c"), orders)]
+    return [(str(each.severity), each.what) for each in judge_sockets(Path("/c"), orders)]
 
 
 def test_ours_alone_is_well():

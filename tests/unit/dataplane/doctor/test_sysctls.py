@@ -2,7 +2,7 @@
 import pytest
 
 from ebpflb.dataplane.attach.devices import Device, NetworkState
-from ebpflb.dataplane.doctor.sysctls import check_sysctls
+from ebpflb.dataplane.doctor.node import check_sysctls
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.model.address import Family, parse_address
 

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices: has each our programs, in the right order with others', and is one forgotten."""
+"""Our programs at the cgroup's socket hooks and at devices, and who runs before or after them."""
 
+import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ebpflb.dataplane.attach.clsact import Clsact
 from ebpflb.dataplane.attach.devices import Device, NetworkState
-from ebpflb.dataplane.attach.links import TcDirection
-from ebpflb.dataplane.attach.program_order import Neighbour, Order, at_device, order_of
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS, TcDirection
+from ebpflb.dataplane.attach.program_order import Neighbour, Order, at_cgroup, at_device, order_of
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.dataplane.kernel.interfaces import (
     Interface,
@@ -21,9 +22,57 @@ from ebpflb.dataplane.kernel.interfaces import (
 from ebpflb.dataplane.kernel.netlink import Rtnetlink
 from ebpflb.model.address import Address, Family
 
-CHECK = "devices"
+SOCKETS = "sockets"
 
-_ATTACH = "start the agent, which attaches it; while it runs its log says why not"
+_ATTACH_HOOK = "the agent attaches it at its start: `ebpflb status`, then its log"
+_SWITCH_OFF = "switch its Service balancing off: two that translate do not agree on endpoints"
+
+
+def check_sockets(cgroup: Path, pinned: Collection[int]) -> list[Finding]:
+    """Every hook at the cgroup; `pinned`: the ids of our programs in force. OSError."""
+    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        orders = {
+            name: order_of(at_cgroup(target, attach_type, pinned))
+            for name, attach_type in CGROUP_HOOKS.items()
+        }
+    finally:
+        os.close(target)
+    return judge_sockets(cgroup, orders)
+
+
+def judge_sockets(cgroup: Path, orders: Mapping[str, Order]) -> list[Finding]:
+    """`orders`: by the name of our program for each hook."""
+    place = f"cgroup {cgroup}"
+    found = [*_hooks_without_ours(place, orders), *_others_at_hooks(place, orders)]
+    return all_well(SOCKETS, f"all {len(orders)} hooks are at {place}", found)
+
+
+def _hooks_without_ours(place: str, orders: Mapping[str, Order]) -> Iterator[Finding]:
+    missing = [name.removeprefix("lb_") for name, order in orders.items() if not order.ours]
+    if missing:
+        what = f"hooks without our program: {', '.join(missing)}"
+        yield Finding(Severity.ERROR, SOCKETS, place, what, _ATTACH_HOOK)
+
+
+def _others_at_hooks(place: str, orders: Mapping[str, Order]) -> Iterator[Finding]:
+    for way in ("before", "after"):
+        hooks = defaultdict[Neighbour, list[str]](list)
+        for name, order in orders.items():
+            others: Sequence[Neighbour] = getattr(order, way)
+            for each in others:
+                hooks[each].append(name.removeprefix("lb_"))
+        for each, names in hooks.items():
+            what = f"{each.title} runs {way} ours at {examples(names)}"
+            if each.translates:
+                yield Finding(Severity.WARNING, SOCKETS, place, what, _SWITCH_OFF)
+            else:
+                yield Finding(Severity.NOTE, SOCKETS, place, what)
+
+
+DEVICES = "devices"
+
+_ATTACH_DEVICE = "start the agent, which attaches it; while it runs its log says why not"
 _NAME_IT = "name it with --host-devices"
 _NO_UPLINK = ("dummy", "bridge", "vrf")
 # What stands on the wrong side of ours, by direction.
@@ -50,14 +99,14 @@ def check_devices(network: NetworkState, links: Path, pinned: Collection[int]) -
         unnamed = uplinks_without_name(
             read_interfaces(netlink), read_addresses(netlink), routed, network.devices
         )
-    return [*judge(hooked), *unnamed]
+    return [*judge_devices(hooked), *unnamed]
 
 
-def judge(hooked: Collection[Hooked]) -> list[Finding]:
+def judge_devices(hooked: Collection[Hooked]) -> list[Finding]:
     """Programs that are missing, and those of others, each with its devices."""
-    found = [*_missing(hooked), *_others(hooked)]
+    found = [*_devices_without_ours(hooked), *_others_at_devices(hooked)]
     count = len({each.device for each in hooked})
-    return all_well(CHECK, f"{count} devices have our programs, both ways", found)
+    return all_well(DEVICES, f"{count} devices have our programs, both ways", found)
 
 
 def uplinks_without_name(
@@ -72,7 +121,7 @@ def uplinks_without_name(
         known = each.loopback or each.kind in _NO_UPLINK or each.ifindex in served
         if each.ifindex in sources and not (known or each.upper):
             what = "the default route leaves by it, and no pattern of a host device names it"
-            yield Finding(Severity.WARNING, CHECK, each.name, what, _NAME_IT)
+            yield Finding(Severity.WARNING, DEVICES, each.name, what, _NAME_IT)
 
 
 def _hooked(
@@ -87,14 +136,14 @@ def _hooked(
             yield Hooked(device.name, direction, order_of(every))
 
 
-def _missing(hooked: Iterable[Hooked]) -> Iterator[Finding]:
+def _devices_without_ours(hooked: Iterable[Hooked]) -> Iterator[Finding]:
     for each in hooked:
         if not each.order.ours:
             what = f"no program of ours at {each.direction}"
-            yield Finding(Severity.ERROR, CHECK, each.device, what, _ATTACH)
+            yield Finding(Severity.ERROR, DEVICES, each.device, what, _ATTACH_DEVICE)
 
 
-def _others(hooked: Iterable[Hooked]) -> Iterator[Finding]:
+def _others_at_devices(hooked: Iterable[Hooked]) -> Iterator[Finding]:
     devices = defaultdict[tuple[Neighbour, str, TcDirection], list[str]](list)
     for each in hooked:
         if each.order.ours:
@@ -105,6 +154,6 @@ def _others(hooked: Iterable[Hooked]) -> Iterator[Finding]:
         what = f"{other.title} runs {way} ours at {direction}"
         if _MISPLACED[direction] == way:
             advice = _ADVICE[direction]
-            yield Finding(Severity.WARNING, CHECK, examples(names), what, advice)
+            yield Finding(Severity.WARNING, DEVICES, examples(names), what, advice)
         else:
-            yield Finding(Severity.NOTE, CHECK, examples(names), what)
+            yield Finding(Severity.NOTE, DEVICES, examples(names), what)

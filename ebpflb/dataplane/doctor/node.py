@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sysctls of this network namespace that Services depend on, or that kube-proxy has left."""
+"""The node itself: what its kernel has, its sysctls and clock, and what kube-proxy left behind."""
 
-from collections.abc import Iterable, Iterator
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
+from ebpflb.dataplane.kernel.probe import FEATURES, Probe, Support
+from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
+from ebpflb.dataplane.kube_proxy.removal import Removed, remove_kube_proxy
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.dataplane.services.settings import NODE_PORTS, Ports
 from ebpflb.model.address import Family
 
-CHECK = "sysctls"
+SYSCTLS = "sysctls"
 
 _NET = Path("/proc/sys/net")
 _STRICT = 1
@@ -26,7 +31,7 @@ def check_sysctls(network: NetworkState, snat: Iterable[Ports], net: Path = _NET
         *_route_localnet(net),
         *_ports(list(snat), net),
     ]
-    return all_well(CHECK, "the node forwards, and ports do not overlap", found)
+    return all_well(SYSCTLS, "the node forwards, and ports do not overlap", found)
 
 
 def _forwarding(network: NetworkState, devices: list[Device], net: Path) -> Iterator[Finding]:
@@ -34,19 +39,19 @@ def _forwarding(network: NetworkState, devices: list[Device], net: Path) -> Iter
     if Family.IPV6 in network.primary:
         name = "net.ipv6.conf.all.forwarding"
         if _read(net, name) == "0":
-            yield Finding(Severity.ERROR, CHECK, name, _NOTHING, f"sysctl -w {name}=1")
+            yield Finding(Severity.ERROR, SYSCTLS, name, _NOTHING, f"sysctl -w {name}=1")
     if Family.IPV4 in network.primary:
         place = "net.ipv4.conf"
         names = [device.name for device in devices]
         off = [name for name in names if _read_device(net, place, name, "forwarding") == "0"]
         if off and off == names:
             name = "net.ipv4.ip_forward"
-            yield Finding(Severity.ERROR, CHECK, name, _NOTHING, f"sysctl -w {name}=1")
+            yield Finding(Severity.ERROR, SYSCTLS, name, _NOTHING, f"sysctl -w {name}=1")
         elif off:
             what = "is 0: the node forwards nothing that comes in there"
             where = f"{place}.*.forwarding of {examples(off)}"
             advice = f"sysctl -w {place}.{off[0]}.forwarding=1"
-            yield Finding(Severity.WARNING, CHECK, where, what, advice)
+            yield Finding(Severity.WARNING, SYSCTLS, where, what, advice)
 
 
 def _reverse_path(devices: Iterable[Device], net: Path) -> Iterator[Finding]:
@@ -62,7 +67,7 @@ def _reverse_path(devices: Iterable[Device], net: Path) -> Iterator[Finding]:
     if strict and len(hosts) > 1:
         what = "is 1 (strict): what comes in by one device and would leave by another is dropped"
         where = f"net.ipv4.conf.*.rp_filter of {examples(strict)}"
-        yield Finding(Severity.WARNING, CHECK, where, what, "set it to 2 (loose) there")
+        yield Finding(Severity.WARNING, SYSCTLS, where, what, "set it to 2 (loose) there")
 
 
 def _route_localnet(net: Path) -> Iterator[Finding]:
@@ -70,7 +75,7 @@ def _route_localnet(net: Path) -> Iterator[Finding]:
     if _read(net, name) != "0":
         what = "is 1, as kube-proxy sets it: neighbours may reach what listens on 127.0.0.1"
         yield Finding(
-            Severity.NOTE, CHECK, name, what, f"nothing here needs it: sysctl -w {name}=0"
+            Severity.NOTE, SYSCTLS, name, what, f"nothing here needs it: sysctl -w {name}=0"
         )
 
 
@@ -83,11 +88,11 @@ def _ports(snat: list[Ports], net: Path) -> Iterator[Finding]:
     if _overlap(local, NODE_PORTS) and not _reserves(reserved, NODE_PORTS):
         what = f"{shown}: a socket may take a port that is a NodePort, {_text(NODE_PORTS)}"
         advice = f"sysctl -w net.ipv4.ip_local_reserved_ports={_text(NODE_PORTS)}"
-        yield Finding(Severity.WARNING, CHECK, name, what, advice)
+        yield Finding(Severity.WARNING, SYSCTLS, name, what, advice)
     if shared := [ports for ports in snat if _overlap(local, ports)]:
         what = f"{shown}: sockets and masquerading share {examples(map(_text, shared))}"
         advice = "masquerading avoids what is taken; a smaller range leaves it ports of its own"
-        yield Finding(Severity.NOTE, CHECK, name, what, advice)
+        yield Finding(Severity.NOTE, SYSCTLS, name, what, advice)
 
 
 def _reserves(reserved: str, ports: Ports) -> bool:
@@ -118,3 +123,93 @@ def _read_device(net: Path, place: str, device: str, name: str) -> str:
         return path.read_text().strip()
     except FileNotFoundError:
         return ""
+
+
+CLOCK = "clock"
+
+_STA_UNSYNC = 0x0040
+_ROOM = 256
+_SYNCHRONISE = "run chrony, ntpd or systemd-timesyncd; latencies that are measured are wrong"
+
+
+class _Timex(ctypes.Structure):
+    """struct timex; `rest`: what follows the status."""
+
+    _fields_ = [
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_uint8 * _ROOM),
+    ]
+
+
+def kernel_status() -> int:
+    """What adjtimex(2) says of the clock (STA_*). OSError."""
+    state = _Timex()
+    if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state)) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return int(state.status)
+
+
+def check_clock(status: Callable[[], int] = kernel_status) -> list[Finding]:
+    """A note: Services do not depend on the clock. OSError."""
+    if status() & _STA_UNSYNC:
+        what = "nothing synchronises it (adjtimex: STA_UNSYNC)"
+        return [Finding(Severity.NOTE, CLOCK, "", what, _SYNCHRONISE)]
+    return [Finding(Severity.OK, CLOCK, "", "it is synchronised")]
+
+
+KERNEL = "kernel"
+
+
+def check_kernel(probe: Probe) -> list[Finding]:
+    """Every feature that is missing, or that could not be told."""
+    found = list(_lacking(probe))
+    there = len(FEATURES) - len(found)
+    return all_well(KERNEL, f"{there} of {len(FEATURES)} features are there", found)
+
+
+def _lacking(probe: Probe) -> Iterator[Finding]:
+    for feature, row in FEATURES.items():
+        support, reason = probe.find(feature)
+        if support is Support.SUPPORTED:
+            continue
+        what = f"{support.value}: {reason}"
+        if row.instead:
+            yield Finding(Severity.NOTE, KERNEL, feature, what, f"done instead: {row.instead}")
+        else:
+            severity = Severity.ERROR if support is Support.MISSING else Severity.WARNING
+            yield Finding(severity, KERNEL, feature, what, "nothing is served without it")
+
+
+KUBE_PROXY = "kube-proxy"
+
+_REMOVE = "`ebpflb takeover` removes it"
+_STOP = "stop it: it and ebpflb serve the same Services (docs/takeover.md)"
+
+
+def check_kube_proxy() -> list[Finding]:
+    """Of the network namespace of the calling thread. EbpflbError."""
+    return judge_kube_proxy(running_kube_proxies(), remove_kube_proxy(dry_run=True))
+
+
+def judge_kube_proxy(running: Sequence[int], left: Removed) -> list[Finding]:
+    """`left`: what would be removed now."""
+    return all_well(
+        KUBE_PROXY, "none runs, nothing is left of it", _left_of_kube_proxy(running, left)
+    )
+
+
+def _left_of_kube_proxy(running: Sequence[int], left: Removed) -> Iterator[Finding]:
+    if running:
+        where = f"process {examples(running)}"
+        yield Finding(Severity.WARNING, KUBE_PROXY, where, "kube-proxy runs here", _STOP)
+    for line in left.lines():
+        yield Finding(Severity.WARNING, KUBE_PROXY, line, "is left of kube-proxy", _REMOVE)
+    for line in left.kept:
+        yield Finding(Severity.NOTE, KUBE_PROXY, line, "is kube-proxy's, and others need it")
+    for line in left.unseen:
+        yield Finding(Severity.NOTE, KUBE_PROXY, "", f"not looked at: {line}")
