@@ -38,7 +38,7 @@ class Takeover:
 @click.command(
     epilog="""\b
 Established connections through kube-proxy's iptables and nftables rules go on, those through ipvs
-end. docs/takeover.md describes the way there and back.
+end. docs/moving-from-kube-proxy.md describes the way there and back.
 
 \b
 Examples:

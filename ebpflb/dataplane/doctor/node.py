@@ -188,7 +188,7 @@ def _lacking(probe: Probe) -> Iterator[Finding]:
 KUBE_PROXY = "kube-proxy"
 
 _REMOVE = "`ebpflb takeover` removes it"
-_STOP = "stop it: it and ebpflb serve the same Services (docs/takeover.md)"
+_STOP = "stop it: it and ebpflb serve the same Services (docs/moving-from-kube-proxy.md)"
 
 
 def check_kube_proxy() -> list[Finding]:
