@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# The image of the agent: Debian, its bcc (which brings LLVM, most of the size), and ebpflb in a
-# virtual environment that sees bcc. `make image` builds it; docs/install.md says what is in it.
-# The builder says where packages come from: PIP_INDEX_URL, and the usual proxy arguments.
+# The agent's image: Debian, its bcc (with LLVM, which makes up most of the size), and ebpflb in a
+# virtual environment that can import bcc. `make image` builds it; docs/install.md lists its contents.
+# PIP_INDEX_URL and the usual proxy build arguments select the sources of packages.
 ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
 
 FROM ${BASE_IMAGE} AS base
-# All but libbpf1 and python3-bpfcc are for `ebpflb takeover`. Licences stay: */copyright.
+# All except libbpf1 and python3-bpfcc are for `ebpflb takeover`. Licence texts (copyright) are kept.
 RUN apt-get -q update \
  && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install \
     iproute2 ipset iptables ipvsadm libbpf1 nftables python3-bpfcc \
@@ -24,8 +24,8 @@ RUN python3 -m venv --system-site-packages --without-pip /opt/ebpflb
 COPY LICENSE README.md pyproject.toml ./
 COPY bpf bpf
 COPY ebpflb ebpflb
-# The client of Kubernetes has a second copy of itself for asyncio, which nothing here uses. What is
-# imported is compiled here, because the root may be read-only where it runs.
+# The Kubernetes client contains a second copy for asyncio, which ebpflb does not use. Importing every
+# module writes the bytecode now, because the root file system may be read-only at run time.
 RUN python3 -m pip --python /opt/ebpflb/bin/python install --no-cache-dir --no-compile . \
  && rm -r /opt/ebpflb/lib/python3*/site-packages/kubernetes/aio \
  && cd / && /opt/ebpflb/bin/python -c "import ebpflb, importlib, pkgutil; \

@@ -12,7 +12,7 @@ SHELL_FILES = $(shell grep -rlI '^\#!/bin/.*sh$$' .ci tests ebpflb)
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: ## Build a small cluster out of namespaces and send real traffic through it (root)
+demo: ## Build a small cluster of network namespaces and send real traffic through it (root)
 	@.ci/setup demo
 	@$(PYTHON) -m ebpflb.lab.demo
 
@@ -21,7 +21,7 @@ test: ## Run all tests; ARGS='-k name' goes to pytest (root)
 	@$(PYTHON) -m tests.cluster build
 	@.ci/test $(ARGS)
 
-test-kernels: ## Load and try the programs on Linux 5.10, 6.1 and 6.12 in qemu; ARGS='6.1 --long' (root)
+test-kernels: ## Load and test the programs on Linux 5.10, 6.1 and 6.12 in qemu; ARGS='6.1 --long' (root)
 	@.ci/setup kernels
 	@$(PYTHON) -m tests.kernels $(ARGS)
 
@@ -48,15 +48,15 @@ bench: ## Measure speed and size; prints tables, takes minutes (root)
 image: ## Build the container image with buildah or docker; IMAGE=name:tag
 	@.ci/image $(IMAGE)
 
-cluster: ## Run a real Kubernetes of two nodes with ebpflb on it, for you to play with (root)
+cluster: ## Start a real two-node Kubernetes with ebpflb installed, for experiments (root)
 	@.ci/setup test
 	@$(PYTHON) -m tests.cluster up --ebpflb $(ARGS)
 
-pictures: ## Make docs/pictures anew: what commands print, with real traffic in a lab (root)
+pictures: ## Redraw docs/pictures: output of commands under real traffic in a lab (root)
 	@.ci/setup test
 	@$(PYTHON) -m tests.pictures
 
-coverage: ## Run the unit tests under branch coverage; the model must be covered completely
+coverage: ## Run the unit tests with branch coverage; the model must be fully covered
 	@.ci/setup lint
 	@$(PYTHON) -m pytest -q --cov --cov-report=
 	@.venv/bin/coverage report
@@ -68,7 +68,7 @@ format: ## Format Python and C
 	@.venv/bin/ruff format
 	@.venv/bin/clang-format -i $(C_FILES)
 
-clean: ## Remove everything that the other targets made, .venv/ too
+clean: ## Remove everything that the other targets created, including .venv/
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@rm -rf .coverage build dist *.egg-info
 	@find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,5 +1,5 @@
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* The agent's settings file: what was given, and what follows from the pod. */ -}}
+{{- /* The agent's settings file: .Values.config, and the options that depend on the pod. */ -}}
 {{- define "ebpflb.config" -}}
 {{- $config := dict
     "cgroup-root" "/run/ebpflb/cgroup"

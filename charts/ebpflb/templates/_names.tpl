@@ -26,7 +26,7 @@ app.kubernetes.io/name: {{ include "ebpflb.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- /* Of the agent's pods. Cannot change in the life of a release. */ -}}
+{{- /* Selects the agent's pods. It cannot change during the life of a release. */ -}}
 {{- define "ebpflb.selector" -}}
 {{ include "ebpflb.releaseLabels" . }}
 app.kubernetes.io/component: agent
@@ -39,7 +39,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{- /* "IP:PORT" as the agent wants it, of an address that may be empty or IPv6. */ -}}
+{{- /* "IP:PORT" as the agent expects it, from an address that may be empty or IPv6. */ -}}
 {{- define "ebpflb.bindAddress" -}}
 {{- $host := .bindAddress -}}
 {{- ternary (printf "[%s]" $host) $host (contains ":" $host) -}}:{{ .port | int }}
@@ -53,7 +53,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Annotations of a hook: (list EVENT WEIGHT). Gone when it has succeeded. */ -}}
+{{- /* Annotations of a hook: (list EVENT WEIGHT). Helm deletes it when it has succeeded. */ -}}
 {{- define "ebpflb.hook" -}}
 helm.sh/hook: {{ index . 0 }}
 helm.sh/hook-weight: {{ index . 1 | quote }}

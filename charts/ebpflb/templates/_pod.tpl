@@ -1,7 +1,7 @@
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* What the agent's pod, the pods that clean up and the pod that waits for those have in common. */ -}}
+{{- /* Parts that the agent's pod, the cleanup pods and the pod that waits for those share. */ -}}
 
-{{- /* On the node itself, wherever there is one, before everything else. */ -}}
+{{- /* In the node's network, on every node, with the highest priority. */ -}}
 {{- define "ebpflb.placement" -}}
 hostNetwork: true
 dnsPolicy: Default
@@ -30,14 +30,14 @@ tolerations:
 {{- end }}
 {{- end -}}
 
-{{- /* Before Kubernetes 1.30 an annotation of the pod, since then a field of the container. */ -}}
+{{- /* The AppArmor profile: a pod annotation before Kubernetes 1.30, a container field since then. */ -}}
 {{- define "ebpflb.appArmorAnnotation" -}}
 {{- if semverCompare "<1.30.0-0" .root.Capabilities.KubeVersion.Version -}}
 container.apparmor.security.beta.kubernetes.io/{{ .container }}: {{ .root.Values.securityContext.appArmorProfile | kebabcase | replace "runtime-default" "runtime/default" }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Of the containers that work on the node's kernel. */ -}}
+{{- /* For the containers that change the node's kernel state. */ -}}
 {{- define "ebpflb.securityContext" -}}
 {{- $given := .Values.securityContext -}}
 runAsUser: 0
@@ -65,7 +65,7 @@ seLinuxOptions:
 {{- end }}
 {{- end -}}
 
-{{- /* Of the containers that need no right at all. */ -}}
+{{- /* For the containers that need no privileges. */ -}}
 {{- define "ebpflb.noRights" -}}
 runAsUser: 65534
 runAsNonRoot: true
@@ -77,7 +77,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{- /* The way to the API that needs no Service. */ -}}
+{{- /* The address of the API that works without any Service. */ -}}
 {{- define "ebpflb.apiVariables" -}}
 {{- if .Values.k8sServiceHost -}}
 - name: KUBERNETES_SERVICE_HOST
@@ -87,7 +87,7 @@ seccompProfile:
 {{- end -}}
 {{- end -}}
 
-{{- /* Stops a pod that would otherwise pin on a file system that goes with the container. */ -}}
+{{- /* Stops a pod that would otherwise pin to a file system that is lost with the container. */ -}}
 {{- define "ebpflb.bpffsContainer" -}}
 - name: bpffs
   image: {{ include "ebpflb.image" . }}
@@ -119,7 +119,7 @@ seccompProfile:
       {{- end }}
 {{- end -}}
 
-{{- /* Waits for the agent to be in sync and for kube-proxy to end, removes its rules, then sleeps. */ -}}
+{{- /* Removes kube-proxy's rules once the agent is in sync and kube-proxy has stopped, then sleeps. */ -}}
 {{- define "ebpflb.takeoverContainer" -}}
 - name: takeover
   image: {{ include "ebpflb.image" . }}
@@ -134,7 +134,7 @@ seccompProfile:
     readOnlyRootFilesystem: true
     capabilities:
       drop: [ALL]
-      # iptables; its older form; to see which process kube-proxy is.
+      # For iptables, for iptables-legacy, and to find the process kube-proxy.
       add: [NET_ADMIN, NET_RAW, SYS_PTRACE]
     seccompProfile:
       type: {{ .Values.securityContext.seccompProfile }}

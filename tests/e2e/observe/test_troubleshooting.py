@@ -137,7 +137,7 @@ def without_zone(lab: Lab) -> Iterator[None]:
 
 
 def test_a_wrong_policy(cluster, lab):
-    walk = Walk(lab, "A NodePort is silent")
+    walk = Walk(lab, "A NodePort times out")
     address = lab.node("node2").ipv4
 
     def send() -> None:
@@ -169,7 +169,7 @@ def test_a_missing_zone_label(cluster, lab):
 
 
 def test_a_source_range(cluster, lab):
-    walk = Walk(lab, "A load-balancer IP is silent")
+    walk = Walk(lab, "A load-balancer IP times out")
     address = walk.manifest()[0]["status"]["loadBalancer"]["ingress"][0]["ip"]
 
     def send() -> None:
