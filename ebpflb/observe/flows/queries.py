@@ -16,7 +16,7 @@ from ebpflb.observe.flows.flow_filter import FlowFilter, parse_filter
 from ebpflb.observe.flows.flow_json import flow_line, lost_line
 from ebpflb.observe.flows.flow_log import FlowLog, Stored
 from ebpflb.observe.flows.history import Batch
-from ebpflb.observe.http.query_socket import JSON_LINES, Question, QuestionError, Reply
+from ebpflb.observe.http.query_socket import JSON_LINES, Query, QueryError, StreamedReply
 
 Value = TypeVar("Value")
 
@@ -34,15 +34,15 @@ class FlowQueries:
         self._log = log
         self._changes = changes
 
-    def answer(self, question: Question) -> Reply:
+    def answer(self, question: Query) -> StreamedReply:
         """The last flows (limit, since), oldest first; with follow=1 the next ones as they come."""
         if question.path:
-            raise QuestionError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
+            raise QueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
         given = question.parameters
         wanted = parse_filter(given, self._service, self._addresses, time.time_ns())
         limit = _parsed("limit", given, number(0, _MOST))
         follow = _parsed("follow", given, boolean)
-        return Reply(self._lines(wanted, limit, follow=bool(follow)), JSON_LINES)
+        return StreamedReply(self._lines(wanted, limit, follow=bool(follow)), JSON_LINES)
 
     def _lines(self, wanted: FlowFilter, limit: int | None, *, follow: bool) -> Iterator[bytes]:
         batch = self._log.history.since(0)
@@ -88,7 +88,7 @@ class FlowQueries:
             try:
                 return (parse_address(text),)
             except ValueError as error:
-                raise QuestionError(f"{error}, nor a pod: want NAMESPACE/NAME") from error
+                raise QueryError(f"{error}, nor a pod: want NAMESPACE/NAME") from error
         pods = pods_by_name(self._changes)
         if text not in pods:
             raise _unknown("pod", text, pods)
@@ -120,10 +120,10 @@ def _parsed(name: str, given: Mapping[str, str], parse: Callable[[object], Value
     try:
         return parse(given[name])
     except ValueError as error:
-        raise QuestionError(f"{name}: {given[name]!r}: {error}") from error
+        raise QueryError(f"{name}: {given[name]!r}: {error}") from error
 
 
-def _unknown(kind: str, text: str, known: Iterable[str]) -> QuestionError:
+def _unknown(kind: str, text: str, known: Iterable[str]) -> QueryError:
     names = list(known)
     hint = near(text, names) or f" ({len(names)} are known)"
-    return QuestionError(f"unknown {kind} {text!r}{hint}", HTTPStatus.NOT_FOUND)
+    return QueryError(f"unknown {kind} {text!r}{hint}", HTTPStatus.NOT_FOUND)

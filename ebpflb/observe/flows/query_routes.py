@@ -7,7 +7,7 @@ from ebpflb.model.address import format_address
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import FlowQueries, pods_by_name
-from ebpflb.observe.http.query_socket import Question, QuestionError, Route, json_reply
+from ebpflb.observe.http.query_socket import Query, QueryError, Route, json_reply
 
 
 def query_routes(changes: Changes, flows: FlowLog) -> Mapping[str, Route]:
@@ -18,10 +18,10 @@ def query_routes(changes: Changes, flows: FlowLog) -> Mapping[str, Route]:
     }
 
 
-def _names(question: Question, changes: Changes) -> Mapping[str, object]:
+def _names(question: Query, changes: Changes) -> Mapping[str, object]:
     """Every Service, and the addresses of every pod that is an endpoint of one."""
     if question.path or question.parameters:
-        raise QuestionError("/v1/names takes no parameters")
+        raise QueryError("/v1/names takes no parameters")
     pods = pods_by_name(changes)
     return {
         "pods": {name: sorted(map(format_address, pods[name])) for name in sorted(pods)},

@@ -15,7 +15,7 @@ from ebpflb.model.explain import describe
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.inquiry import Answer, Inquiry
-from ebpflb.observe.http.query_socket import Question, QuestionError, Reply, Route, json_reply
+from ebpflb.observe.http.query_socket import Query, QueryError, Route, StreamedReply, json_reply
 
 Tell = Callable[[Inquiry[Any]], None]
 
@@ -23,19 +23,19 @@ Tell = Callable[[Inquiry[Any]], None]
 def service_routes(tell: Tell, changes: Changes) -> Mapping[str, Route]:
     """`tell`: gives an inquiry to the loop; names may be asked for by any thread."""
 
-    def service(question: Question) -> Reply:
+    def service(question: Query) -> StreamedReply:
         name = _name(question.path)
         found = _asked(tell, lambda known: describe(known, name))
         if found is None:
             like = near(str(name), map(str, changes.names()))
-            raise QuestionError(f"no Service {name}{like}", HTTPStatus.NOT_FOUND)
+            raise QueryError(f"no Service {name}{like}", HTTPStatus.NOT_FOUND)
         return json_reply(found)
 
-    def frontend(question: Question) -> Reply:
+    def frontend(question: Query) -> StreamedReply:
         key = _key(question.path)
         owner = _asked(tell, lambda known: known.owner(key))
         if owner is None:
-            raise QuestionError("no Service has that frontend", HTTPStatus.NOT_FOUND)
+            raise QueryError("no Service has that frontend", HTTPStatus.NOT_FOUND)
         return json_reply({"namespace": owner.namespace, "name": owner.name})
 
     return {"/v1/services": service, "/v1/frontends": frontend}
@@ -49,7 +49,7 @@ def _asked(tell: Tell, question: Callable[[Changes], Answer]) -> Answer:
 
 def _name(path: tuple[str, ...]) -> ServiceName:
     if len(path) != 2:  # noqa: PLR2004  namespace and name
-        raise QuestionError("want /v1/services/NAMESPACE/NAME")
+        raise QueryError("want /v1/services/NAMESPACE/NAME")
     return ServiceName(*path)
 
 
@@ -59,4 +59,4 @@ def _key(path: tuple[str, ...]) -> FrontendKey:
         address, port, protocol = path
         return FrontendKey(parse_address(address), int(port), Protocol[protocol.upper()])
     except (ValueError, KeyError) as error:
-        raise QuestionError("want /v1/frontends/ADDRESS/PORT/PROTOCOL") from error
+        raise QueryError("want /v1/frontends/ADDRESS/PORT/PROTOCOL") from error

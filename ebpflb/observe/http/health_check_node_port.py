@@ -1,53 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers load balancers at the health check node port of each Service: one thread for all.
 
-There may be hundreds of such ports, with a question every few seconds at each. So one epoll waits
-for all of them, each connection has one question, and one that is slow keeps nobody waiting.
+There may be hundreds of such ports, each asked every few seconds. One selector waits for all of
+them, a connection carries one request, and a slow client delays nobody. The response is
+kube-proxy's, to any method and path.
 """
 
-import contextlib
 import errno
+import json
 import logging
 import os
-import select
+import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
 from typing import NamedTuple
 
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.http.health_check_answer import answer, bad_request, is_whole
-from ebpflb.observe.http.tcp_place import tcp_socket
 
 _log = logging.getLogger("ebpflb.observe")
 
 Checks = Mapping[ServiceName, HealthCheck]
 Addresses = Callable[[], Mapping[Family, Sequence[str]]]
 
+_BACKLOG = 128
 _MOST_CONNECTIONS = 256
 _LONGEST_REQUEST = 65536
 _REQUEST_SECONDS = 10.0
-# Where there is no file descriptor left for a connection.
+# How long to wait when no file descriptor is left for a connection.
 _PAUSE_SECONDS = 0.1
+_HEADERS_END = (b"\r\n\r\n", b"\n\n")
 
 
-class _Place(NamedTuple):
-    """What a socket is for."""
-
+class _ServicePort(NamedTuple):
     service: ServiceName
     family: Family
     port: int
 
 
 @dataclass(slots=True)
-class _Connection:
+class _ClientConnection:
     socket: socket.socket
-    place: _Place
+    asked: _ServicePort
     deadline: float
     received: bytearray = field(default_factory=bytearray)
     is_answered: bool = False
@@ -57,36 +58,36 @@ class HealthCheckServer:
     """Listens where `serve()` says, until `stop()`. The thread starts with the first port."""
 
     def __init__(self, is_healthy: Callable[[], bool], addresses: Addresses) -> None:
-        """`is_healthy`: as /livez. `addresses`: where to listen, asked when a port is opened."""
+        """`is_healthy`: as /livez. `addresses`: where to listen, read when a port is opened."""
         self._is_healthy = is_healthy
         self._addresses = addresses
         self._checks: Checks = {}
-        self._open: dict[_Place, list[socket.socket]] = {}
-        # Of the listening sockets; and held lest a number is closed and used anew meanwhile.
-        self._places: dict[int, _Place] = {}
+        self._listening: dict[_ServicePort, list[socket.socket]] = {}
+        # Held so that no listening socket is closed, and its number reused, while accepting.
         self._lock = threading.Lock()
-        self._connections: dict[int, _Connection] = {}
-        self._epoll = select.epoll()
+        # Oldest first.
+        self._connections: dict[socket.socket, _ClientConnection] = {}
+        self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._epoll.register(self._wake, select.EPOLLIN)
+        self._selector.register(self._wake, selectors.EVENT_READ)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ebpflb-checks", daemon=True)
 
     def serve(self, checks: Checks) -> dict[ServiceName, str]:
-        """Answer these and no others from now on; where that is not possible, and why.
+        """Answer these and no others from now on; returns the errors by Service.
 
-        A port that cannot be had is tried again at the next call. For one thread.
+        A port that could not be opened is tried again at the next call. For one thread.
         """
         self._checks = checks
         wanted = {
-            _Place(name, family, check.port)
+            _ServicePort(name, family, check.port)
             for name, check in checks.items()
             for family in check.local_ready
         }
-        for place in self._open.keys() - wanted:
-            self._close(place)
-        missing = sorted(wanted - self._open.keys())
-        return self._listen_at(missing) if missing else {}
+        for port in self._listening.keys() - wanted:
+            self._close(port)
+        missing = sorted(wanted - self._listening.keys())
+        return self._open_all(missing) if missing else {}
 
     def stop(self) -> None:
         """Close everything and end the thread."""
@@ -94,57 +95,59 @@ class HealthCheckServer:
         os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join()
-        for place in list(self._open):
-            self._close(place)
-        for number in list(self._connections):
-            self._drop(number)
-        self._epoll.close()
+        for port in list(self._listening):
+            self._close(port)
+        for connection in list(self._connections):
+            self._drop(connection)
+        self._selector.close()
         os.close(self._wake)
 
-    def _listen_at(self, places: Sequence[_Place]) -> dict[ServiceName, str]:
-        errors: dict[ServiceName, str] = {}
+    def _open_all(self, ports: Sequence[_ServicePort]) -> dict[ServiceName, str]:
         try:
             addresses = self._addresses()
         except EbpflbError as error:
-            return {place.service: f"port {place.port}: {error}" for place in places}
-        for place in places:
-            sockets: list[socket.socket] = []
-            try:
-                for host in addresses.get(place.family, ()):
-                    sockets.append(tcp_socket(host, place.port))
-            except OSError as error:
-                _close_all(sockets)
-                if error.errno == errno.EAFNOSUPPORT:
-                    # A node without IPv6: nobody can ask there.
-                    continue
-                shown = f"[{host}]" if ":" in host else host
-                errors.setdefault(place.service, f"{shown}:{place.port}: {error.strerror}")
-            else:
-                self._add(place, sockets)
+            return {each.service: f"port {each.port}: {error}" for each in ports}
+        errors: dict[ServiceName, str] = {}
+        for each in ports:
+            if text := self._open(each, addresses.get(each.family, ())):
+                errors.setdefault(each.service, text)
         return errors
 
-    def _add(self, place: _Place, sockets: list[socket.socket]) -> None:
-        if not sockets:
-            return
-        self._open[place] = sockets
-        for each in sockets:
-            each.setblocking(False)
-            self._places[each.fileno()] = place
-            self._epoll.register(each, select.EPOLLIN)
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def _close(self, place: _Place) -> None:
-        with self._lock:
-            sockets = self._open.pop(place)
+    def _open(self, port: _ServicePort, hosts: Sequence[str]) -> str:
+        """Listen at all of these hosts or none; returns the error, or ""."""
+        sockets: list[socket.socket] = []
+        try:
+            for host in hosts:
+                sockets.append(_listen(host, port.port))
+        except OSError as error:
             for each in sockets:
-                del self._places[each.fileno()]
-            _close_all(sockets)
+                each.close()
+            if error.errno == errno.EAFNOSUPPORT:
+                # A node without IPv6 cannot be asked by IPv6 either.
+                return ""
+            shown = f"[{host}]" if ":" in host else host
+            return f"{shown}:{port.port}: {os.strerror(error.errno or 0)}"
+        for each in sockets:
+            self._listening.setdefault(port, []).append(each)
+            self._selector.register(each, selectors.EVENT_READ, port)
+        if sockets and self._thread.ident is None:
+            self._thread.start()
+        return ""
+
+    def _close(self, port: _ServicePort) -> None:
+        with self._lock:
+            for each in self._listening.pop(port):
+                self._selector.unregister(each)
+                each.close()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            for number, _ in self._epoll.poll(self._patience()):
-                self._attend(number)
+            for key, _ in self._selector.select(self._patience()):
+                match key.data:
+                    case _ServicePort():
+                        self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
+                    case _ClientConnection():
+                        self._read(key.data)
             self._drop_late()
 
     def _patience(self) -> float | None:
@@ -155,78 +158,108 @@ class HealthCheckServer:
 
     def _drop_late(self) -> None:
         now = time.monotonic()
-        late = [number for number, each in self._connections.items() if each.deadline <= now]
-        for number in late:
-            self._drop(number)
+        for connection in list(self._connections.values()):
+            if connection.deadline <= now:
+                self._drop(connection.socket)
 
-    def _attend(self, number: int) -> None:
-        connection = self._connections.get(number)
-        if connection is None:
-            self._accept(number)
-            return
+    def _accept(self, listening: socket.socket, port: _ServicePort) -> None:
         try:
-            self._converse(connection)
+            with self._lock:
+                if listening.fileno() < 0:
+                    return
+                accepted, _ = listening.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:
+            _log.debug("cannot accept a health check: %s", error)
+            time.sleep(_PAUSE_SECONDS)
+            return
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            self._drop(next(iter(self._connections)))
+        accepted.setblocking(False)
+        connection = _ClientConnection(accepted, port, time.monotonic() + _REQUEST_SECONDS)
+        self._connections[accepted] = connection
+        self._selector.register(accepted, selectors.EVENT_READ, connection)
+
+    def _read(self, connection: _ClientConnection) -> None:
+        try:
+            self._answer_when_read(connection)
         except BlockingIOError:
             pass
         except OSError as error:
             _log.debug("a health check failed: %s", error)
-            self._drop(number)
+            self._drop(connection.socket)
 
-    def _accept(self, number: int) -> None:
-        try:
-            found = self._accepted(number)
-        except (BlockingIOError, ConnectionError):
-            return
-        except OSError as error:
-            _log.debug("cannot take a health check: %s", error)
-            time.sleep(_PAUSE_SECONDS)
-            return
-        if found is None:
-            return
-        if len(self._connections) >= _MOST_CONNECTIONS:
-            self._drop(next(iter(self._connections)))
-        found.socket.setblocking(False)
-        self._connections[found.socket.fileno()] = found
-        self._epoll.register(found.socket, select.EPOLLIN)
+    def _answer_when_read(self, connection: _ClientConnection) -> None:
+        """Read on; answer once the headers are there, then wait for the client to close.
 
-    def _accepted(self, number: int) -> _Connection | None:
-        """The next connection of a listening socket, None if that was closed meanwhile."""
-        with self._lock:
-            place = self._places.get(number)
-            if place is None:
-                return None
-            server = next(each for each in self._open[place] if each.fileno() == number)
-            accepted, _ = server.accept()
-        return _Connection(accepted, place, time.monotonic() + _REQUEST_SECONDS)
-
-    def _converse(self, connection: _Connection) -> None:
-        """Read on; answer once the headers are there, then wait for the other side to close.
-
-        To close first, with a body of the request still to come, would destroy the answer.
+        Closing first, with a body of the request still on its way, would destroy the response.
         """
         received = connection.socket.recv(_LONGEST_REQUEST)
         if not received:
-            self._drop(connection.socket.fileno())
+            self._drop(connection.socket)
         elif not connection.is_answered:
             connection.received += received
-            if response := self._response(connection.received, connection.place):
+            if response := self._response(connection.received, connection.asked):
                 connection.is_answered = True
                 connection.socket.send(response)
                 connection.socket.shutdown(socket.SHUT_WR)
 
-    def _response(self, received: bytearray, place: _Place) -> bytes:
-        """Empty as long as more is to come."""
-        if not is_whole(received):
-            return bad_request() if len(received) > _LONGEST_REQUEST else b""
-        check = self._checks.get(place.service)
-        count = check.local_ready.get(place.family, 0) if check else 0
-        return answer(received, place.service, count, healthy=self._is_healthy())
+    def _response(self, received: bytearray, asked: _ServicePort) -> bytes:
+        """Empty as long as the headers are incomplete."""
+        if not any(end in received for end in _HEADERS_END):
+            return _bad_request() if len(received) > _LONGEST_REQUEST else b""
+        check = self._checks.get(asked.service)
+        count = check.local_ready.get(asked.family, 0) if check else 0
+        return _answer(received, asked.service, count, healthy=self._is_healthy())
 
-    def _drop(self, number: int) -> None:
-        self._connections.pop(number).socket.close()
+    def _drop(self, connection: socket.socket) -> None:
+        if self._connections.pop(connection, None):
+            self._selector.unregister(connection)
+            connection.close()
 
 
-def _close_all(sockets: Sequence[socket.socket]) -> None:
-    for each in sockets:
-        with contextlib.suppress(OSError):
-            each.close()
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    made.setblocking(False)
+    return made
+
+
+def _answer(received: bytearray, service: ServiceName, local_ready: int, *, healthy: bool) -> bytes:
+    """200 if this node should get traffic, otherwise 503; 400 to what is not HTTP/1."""
+    words = received.split(b"\n", 1)[0].split()
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1."):  # noqa: PLR2004  method, target, version
+        return _bad_request()
+    good = healthy and local_ready > 0
+    headers = {
+        "Content-Type": "application/json",
+        "X-Content-Type-Options": "nosniff",
+        "X-Load-Balancing-Endpoint-Weight": str(local_ready),
+    }
+    report = {
+        "service": {"namespace": service.namespace, "name": service.name},
+        "localEndpoints": local_ready,
+        "serviceProxyHealthy": healthy,
+    }
+    body = json.dumps(report, indent="\t").encode()
+    status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+    return _response(status, headers, body, has_body=words[0] != b"HEAD")
+
+
+def _bad_request() -> bytes:
+    headers = {"Content-Type": "text/plain; charset=utf-8"}
+    return _response(HTTPStatus.BAD_REQUEST, headers, b"400 Bad Request")
+
+
+def _response(
+    status: HTTPStatus, headers: dict[str, str], body: bytes, *, has_body: bool = True
+) -> bytes:
+    always = {
+        "Date": formatdate(usegmt=True),
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+    }
+    lines = [f"{name}: {value}" for name, value in (headers | always).items()]
+    head = "\r\n".join([f"HTTP/1.1 {status.value} {status.phrase}", *lines, "", ""])
+    return head.encode() + (body if has_body else b"")

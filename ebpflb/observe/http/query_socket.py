@@ -1,128 +1,161 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers root's questions over HTTP at a UNIX socket: one question for each connection.
+"""Answers queries of root over HTTP at a UNIX socket: one query per connection.
 
-An answer may go on for ever. Then whoever reads slowly keeps a thread waiting and nobody else.
+A reply may be a stream without an end. A client that reads slowly keeps only its own thread busy.
 """
 
 import json
-import logging
 import select
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ebpflb.errors import EbpflbError
-from ebpflb.observe.http.listening import RETRY_SECONDS, Listening
-from ebpflb.observe.http.request import Request
-from ebpflb.observe.http.unix_place import UnixPlace
+from ebpflb.errors import ConfigError, EbpflbError
+from ebpflb.observe.http.server import (
+    JSON,
+    RETRY_SECONDS,
+    Listener,
+    ListenerThread,
+    RequestHandler,
+)
 
-_log = logging.getLogger("ebpflb.observe")
-
-MOST_QUESTIONS = 16
-JSON = "application/json"
+MOST_QUERIES = 16
 JSON_LINES = "application/jsonl"
+_CONNECT_SECONDS = 10.0
 
 
-class Question(NamedTuple):
-    """What was asked: the parts of the path behind the route's, and the parameters."""
+class Query(NamedTuple):
+    """The parts of the path after the route's own, decoded, and the parameters."""
 
     path: tuple[str, ...]
     parameters: Mapping[str, str]
 
 
-class Reply(NamedTuple):
-    """An answer in pieces. An empty piece: nothing yet, look whether the client is still there."""
+class StreamedReply(NamedTuple):
+    """A body in pieces; after an empty one the server checks that the client is still there."""
 
     pieces: Iterable[bytes]
     content_type: str = JSON
     status: HTTPStatus = HTTPStatus.OK
 
 
-class QuestionError(Exception):
-    """A question that has no answer; its text is one line for the person who asked."""
+class QueryError(Exception):
+    """A query that cannot be answered; the text is one line for the person who sent it."""
 
     def __init__(self, text: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(text)
         self.status = status
 
 
-Route = Callable[[Question], Reply]
+Route = Callable[[Query], StreamedReply]
 
 
-def json_reply(value: object, status: HTTPStatus = HTTPStatus.OK) -> Reply:
-    """A value as one line of JSON."""
-    return Reply((json.dumps(value).encode() + b"\n",), JSON, status)
+def json_reply(value: object, status: HTTPStatus = HTTPStatus.OK) -> StreamedReply:
+    return StreamedReply((json.dumps(value).encode() + b"\n",), JSON, status)
 
 
-class QueryServer:
-    """Answers at `path` until stopped; `routes`: the beginning of a path -> what answers.
+class QueryServer(ListenerThread):
+    """Answers at `path` until stopped; `routes`: the beginning of a path -> what answers."""
 
-    Where it cannot listen, that is told once and tried again every 5 seconds.
-    """
+    failed, recovered = "cannot answer queries", "answering queries"
 
     def __init__(
         self, path: Path, routes: Mapping[str, Route], *, retry: float = RETRY_SECONDS
     ) -> None:
+        super().__init__(
+            "ebpflb-query", str(path), partial(_UnixListener, path, routes), retry=retry
+        )
+
+
+class _UnixListener(Listener):
+    """A UNIX socket in the file system, for root alone.
+
+    The socket of an agent that has ended is replaced; that of a running agent is left alone, and
+    so is anything else at that path.
+    """
+
+    address_family = socket.AF_UNIX
+    request_queue_size = 64
+
+    def __init__(self, path: Path, routes: Mapping[str, Route], stopped: threading.Event) -> None:
+        self._path = path
         self._routes = routes
-        self._free = threading.Semaphore(MOST_QUESTIONS)
-        self._refusing = threading.Semaphore(MOST_QUESTIONS)
-        self._listening = Listening("ebpflb-query", UnixPlace(path), self._take, retry=retry)
+        self._free = threading.Semaphore(MOST_QUERIES)
+        self._refusing = threading.Semaphore(MOST_QUERIES)
+        super().__init__(str(path), _QueryHandler, stopped)
 
-    def start(self) -> None:
-        """Listen before this returns, if that is possible."""
-        self._listening.start()
+    def server_bind(self) -> None:
+        self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _remove_stale(self._path)
+        super().server_bind()
+        # Nobody can connect before listen().
+        self._path.chmod(0o600)
 
-    def stop(self) -> None:
-        """Close and remove the socket; answers under way end within a second."""
-        self._listening.stop()
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer, or refuse if there are too many; close at once if even refusals are too many."""
+        for slots, routes in ((self._free, self._routes), (self._refusing, {"/": _refuse})):
+            if slots.acquire(blocking=False):
+                try:
+                    _QueryHandler(routes, request, client_address, self)
+                finally:
+                    slots.release()
+                return
 
-    def _take(self, connection: socket.socket, _: object) -> None:
-        with connection:
-            if self._free.acquire(blocking=False):
-                self._answer(connection, self._routes, self._free)
-            elif self._refusing.acquire(blocking=False):
-                self._answer(connection, {"/": _refuse}, self._refusing)
+    def wake(self) -> None:
+        # While it still listens no other agent can have replaced the path.
+        self._path.unlink(missing_ok=True)
+        super().wake()
 
-    def _answer(
-        self, connection: socket.socket, routes: Mapping[str, Route], room: threading.Semaphore
-    ) -> None:
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError("the path exists and is not a socket: remove it")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(_CONNECT_SECONDS)
         try:
-            _Request(connection, routes, self._listening.stopped)
-        except OSError:
-            _log.debug("a query was not answered to its end", exc_info=True)
-        except Exception:  # noqa: BLE001  whatever it is, it ends one answer and not the agent
-            _log.exception("a query failed")
-        finally:
-            room.release()
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+    raise ConfigError("another agent answers there: give this one another --query-socket")
 
 
-def _refuse(_: Question) -> Reply:
-    text = f"{MOST_QUESTIONS} others are being answered: end one of them, or try again"
-    raise QuestionError(text, HTTPStatus.SERVICE_UNAVAILABLE)
+def _refuse(_: Query) -> StreamedReply:
+    text = f"{MOST_QUERIES} others are being answered: end one of them, or try again"
+    raise QueryError(text, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-class _Request(Request):
-    """One question and its answer, then the connection is closed."""
+class _QueryHandler(RequestHandler):
+    """One query and its reply, then the connection is closed."""
 
     protocol_version = "HTTP/1.1"
 
     def __init__(
-        self, connection: socket.socket, routes: Mapping[str, Route], stopped: threading.Event
+        self,
+        routes: Mapping[str, Route],
+        connection: socket.socket,
+        client: Any,
+        listener: Listener,
     ) -> None:
         self._routes = routes
-        self._stopped = stopped
-        super().__init__(connection)
+        self._stopped = listener.stopped
+        super().__init__(connection, client, listener)
 
-    def answer(self) -> None:
-        """Answer one request."""
+    def do_GET(self) -> None:  # noqa: N802  the standard library's name
         self.close_connection = True
         try:
-            reply = self._ask()
-        except QuestionError as error:
+            reply = self._reply()
+        except QueryError as error:
             reply = json_reply({"error": str(error)}, error.status)
         except EbpflbError as error:
             reply = json_reply({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -136,33 +169,32 @@ class _Request(Request):
         for piece in reply.pieces:
             if piece:
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-            elif self._stopped.is_set() or _has_gone(self.connection):
+            elif self._stopped.is_set() or self._client_has_gone():
                 return
         self.wfile.write(b"0\r\n\r\n")
 
-    def _ask(self) -> Reply:
+    def _reply(self) -> StreamedReply:
         try:
             url = urlsplit(self.path)
         except ValueError as error:
-            raise QuestionError(f"no path: {error}") from error
+            raise QueryError(f"no path: {error}") from error
         for start, route in self._routes.items():
             if url.path == start or url.path.startswith(start.rstrip("/") + "/"):
                 rest = url.path.removeprefix(start).strip("/")
                 path = tuple(unquote(part) for part in rest.split("/")) if rest else ()
-                return route(Question(path, _parameters(url.query)))
+                return route(Query(path, _parameters(url.query)))
         known = ", ".join(self._routes)
-        raise QuestionError(f"nothing at {url.path}: there is {known}", HTTPStatus.NOT_FOUND)
+        raise QueryError(f"nothing at {url.path}: there is {known}", HTTPStatus.NOT_FOUND)
+
+    def _client_has_gone(self) -> bool:
+        """Whether the client has closed its end; anything more that it sends is ignored."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
 
 
 def _parameters(query: str) -> Mapping[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise QuestionError("each parameter may be given once")
+        raise QueryError("each parameter may be given once")
     return found
-
-
-def _has_gone(connection: Any) -> bool:
-    """Whether the client has closed its end; more words of it do not matter."""
-    readable, _, _ = select.select([connection], [], [], 0)
-    return bool(readable) and not connection.recv(1, socket.MSG_PEEK)

@@ -1,28 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small HTTP servers in threads: one address each, fixed paths, answers made on the spot."""
+"""The HTTP servers of the health and metrics ports: fixed paths, each answered by a function.
 
+A server has one thread that listens and one more for each connection. If it cannot listen, it
+warns once and keeps trying, because the node's Services do not depend on it.
+"""
+
+import contextlib
 import json
 import logging
 import socket
+import sys
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
-from typing import NamedTuple
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, NamedTuple
 
 from ebpflb.errors import ConfigError
 from ebpflb.log import fields
 from ebpflb.observe.health import Health
-from ebpflb.observe.http.listening import RETRY_SECONDS, Listening
-from ebpflb.observe.http.request import Request
-from ebpflb.observe.http.tcp_place import TcpPlace
 
 _log = logging.getLogger("ebpflb.observe")
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
+RETRY_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
 
 
 class Answer(NamedTuple):
-    """What a path answers."""
+    """A whole response."""
 
     body: bytes
     content_type: str = TEXT
@@ -32,11 +41,123 @@ class Answer(NamedTuple):
 Routes = Mapping[str, Callable[[], Answer]]
 
 
-class Server:
-    """Serves `routes` at one address until stopped.
+class RequestHandler(BaseHTTPRequestHandler):
+    """What all HTTP requests to the agent have in common."""
 
-    Where the address cannot be had, that is told once and tried again every 5 seconds.
-    """
+    # For how many seconds a client may send or read nothing.
+    timeout = 10.0
+
+    def version_string(self) -> str:
+        """Value of the Server header: no version, which is only for those who may read metrics."""
+        return "ebpflb"
+
+    def log_message(self, *_: object) -> None:
+        """Log no requests."""
+
+
+class Listener(ThreadingMixIn, TCPServer):
+    """A listening socket. Connections are served in threads, which end with the process."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+
+    def __init__(
+        self, address: Any, handler: Callable[..., RequestHandler], stopped: threading.Event
+    ) -> None:
+        """`stopped` ends `run()`. OSError or ConfigError when it cannot listen."""
+        self.stopped = stopped
+        super().__init__(address, handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. When no file descriptor is left, wait a moment before failing."""
+        try:
+            return super().get_request()
+        except OSError:
+            self.stopped.wait(_PAUSE_SECONDS)
+            raise
+
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        """Log the exception that ended a request; only a bug concerns the operator."""
+        level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
+        shown = fields(client=client_address)
+        _log.log(level, "an HTTP request failed", exc_info=True, extra=shown)
+
+    def run(self) -> None:
+        """Accept connections until stopped, then close the socket."""
+        with self:
+            while not self.stopped.is_set():
+                self.handle_request()
+
+    def wake(self) -> None:
+        """Refuse connections from now on, so that `run()` sees that it was stopped."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class ListenerThread:
+    """Makes a listener and runs it until stopped; where that fails it tries again."""
+
+    failed, recovered = "cannot listen", "listening"
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        listen: Callable[[threading.Event], Listener],
+        *,
+        retry: float = RETRY_SECONDS,
+        on_failure: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`name`: the thread's; `address`: as logs show it; `retry`: seconds.
+
+        `on_failure` gets the address and the reason when the first attempt fails.
+        """
+        self._address = address
+        self._listen = listen
+        self._retry = retry
+        self._on_failure = on_failure
+        self._listener: Listener | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, *, hard_fail: bool = False) -> None:
+        """Listen before this returns, if possible. `hard_fail`: ConfigError if it is not."""
+        if error := self._try_to_listen():
+            shown = fields(address=self._address)
+            _log.warning("%s: %s; trying again", self.failed, error, extra=shown)
+            self._on_failure(f"{self._address}: {error}")
+            if hard_fail:
+                raise ConfigError(f"{self.failed} at {self._address}")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the socket and end the thread, but do not wait for answers under way."""
+        self._stopped.set()
+        if self._listener:
+            self._listener.wake()
+        self._thread.join()
+
+    def _try_to_listen(self) -> str:
+        """Return the reason why it is not possible, or ""."""
+        try:
+            self._listener = self._listen(self._stopped)
+        except ConfigError as error:
+            return str(error)
+        except OSError as error:
+            return str(error.strerror)
+        return ""
+
+    def _run(self) -> None:
+        while not self._listener and not self._stopped.wait(self._retry):
+            if not self._try_to_listen():
+                _log.info(self.recovered, extra=fields(address=self._address))
+        if self._listener:
+            self._listener.run()
+
+
+class Server(ListenerThread):
+    """Serves `routes` at one TCP address. An empty host means all addresses of both families."""
 
     def __init__(
         self,
@@ -46,49 +167,24 @@ class Server:
         retry: float = RETRY_SECONDS,
         on_failure: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """An empty host means all addresses, of both families where there is IPv6.
-
-        `on_failure` is told where it cannot listen, and why.
-        """
-        self._place = TcpPlace(*address)
-        self._routes = routes
-        self._on_failure = on_failure
-        self._listening = Listening("ebpflb-http", self._place, self._answer, retry=retry)
+        super().__init__(
+            "ebpflb-http",
+            "{}:{}".format(*address),
+            partial(_TcpListener, address, partial(_PageHandler, routes)),
+            retry=retry,
+            on_failure=on_failure,
+        )
 
     @property
     def port(self) -> int:
         """Where it listens, 0 while it does not."""
-        return self._listening.port
-
-    def start(self, *, hard_fail: bool = False) -> None:
-        """Listen before this returns, if the address can be had.
-
-        `hard_fail`: ConfigError if it cannot be had.
-        """
-
-        def refused(error: str) -> None:
-            self._on_failure(f"{self._place}: {error}")
-            if hard_fail:
-                raise ConfigError(f"cannot listen at {self._place}")
-
-        self._listening.start(refused)
-
-    def stop(self) -> None:
-        """Close the socket and end the thread; answers under way are not waited for."""
-        self._listening.stop()
-
-    def _answer(self, connection: socket.socket, client: tuple[str, int]) -> None:
-        try:
-            with connection:
-                _Request(connection, self._routes)
-        except Exception:  # noqa: BLE001  clients that go away are no business of an operator
-            _log.debug("a request failed", exc_info=True, extra=fields(client=client[0]))
+        return int(self._listener.server_address[1]) if self._listener else 0
 
 
 def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -> Routes:
-    """What kube-proxy has on its metrics port, and /status. `render` makes the page /metrics.
+    """kube-proxy's paths on its metrics port, and /status. `render` makes the page /metrics.
 
-    debug_pages.py and slis.py have the rest of it.
+    debug_pages.py and slis.py have the other paths of that port.
     """
     return {
         "/metrics": render,
@@ -98,9 +194,9 @@ def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -
 
 
 def health_routes(health: Health, count: Callable[[str, int], None]) -> Routes:
-    """/healthz and /livez, of which `count` is told the path and the status, and /readyz.
+    """/healthz and /livez, whose path and status go to `count`, and /readyz.
 
-    /readyz is what a rollout waits for: 200 once the node is served.
+    A rollout waits for /readyz: 200 once the node's Services are programmed.
     """
 
     def answer(path: str, verdict: tuple[bool, str]) -> Answer:
@@ -121,13 +217,31 @@ def health_routes(health: Health, count: Callable[[str, int], None]) -> Routes:
     }
 
 
-class _Request(Request):
-    def __init__(self, connection: socket.socket, routes: Routes) -> None:
-        self._routes = routes
-        super().__init__(connection)
+class _TcpListener(Listener):
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: Callable[..., RequestHandler],
+        stopped: threading.Event,
+    ) -> None:
+        host, port = address
+        self._is_dual = not host and socket.has_dualstack_ipv6()
+        host = "::" if self._is_dual else host
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler, stopped)
 
-    def answer(self) -> None:
-        """Answer one request."""
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not self._is_dual)
+        super().server_bind()
+
+
+class _PageHandler(RequestHandler):
+    def __init__(self, routes: Routes, *connection: Any) -> None:
+        self._routes = routes
+        super().__init__(*connection)
+
+    def do_GET(self) -> None:
         route = self._routes.get(self.path.partition("?")[0])
         answer = route() if route else Answer(b"not found\n", status=HTTPStatus.NOT_FOUND)
         self.send_response(answer.status)
@@ -138,4 +252,4 @@ class _Request(Request):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    do_HEAD = Request.do_GET  # noqa: N815  the standard library's name
+    do_HEAD = do_GET  # noqa: N815  the standard library's name

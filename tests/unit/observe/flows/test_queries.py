@@ -11,7 +11,7 @@ from ebpflb.dataplane.memory import memory_maps
 from ebpflb.model.changes import Changes, key_of
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import FlowQueries
-from ebpflb.observe.http.query_socket import Question, QuestionError
+from ebpflb.observe.http.query_socket import Query, QueryError
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service
 from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 
@@ -46,7 +46,7 @@ def ask(queries, *path, **parameters):
     """The numbers of the flows in the answer."""
     names = {"source": "from"}
     given = {names.get(name, name): str(value) for name, value in parameters.items()}
-    reply = queries.answer(Question(path, given))
+    reply = queries.answer(Query(path, given))
     return [json.loads(line)["seq"] for line in b"".join(reply.pieces).splitlines()]
 
 
@@ -106,13 +106,13 @@ def test_filters(queries, some, parameters, found):
     ],
 )
 def test_what_cannot_be_meant_is_told(queries, parameters, text):
-    with pytest.raises(QuestionError) as caught:
+    with pytest.raises(QueryError) as caught:
         ask(queries, **parameters)
     assert str(caught.value).startswith(text)
 
 
 def test_there_is_nothing_below_flows(queries):
-    with pytest.raises(QuestionError, match="nothing below"):
+    with pytest.raises(QueryError, match="nothing below"):
         ask(queries, "default")
 
 
@@ -124,7 +124,7 @@ def test_a_service_that_is_gone_can_be_asked_for_while_its_flows_are_kept(querie
 
 def test_following_shows_flows_as_they_come_and_counts_those_that_were_missed(queries, log):
     log.accept([record(), refused()])
-    question = Question((), {"follow": "1", "limit": "1", "verdict": "refused"})
+    question = Query((), {"follow": "1", "limit": "1", "verdict": "refused"})
     pieces = iter(queries.answer(question).pieces)
     assert json.loads(next(pieces))["seq"] == 1
     threading.Timer(0.05, log.accept, [[refused()]]).start()
@@ -137,13 +137,13 @@ def test_following_shows_flows_as_they_come_and_counts_those_that_were_missed(qu
 
 def test_following_says_now_and_then_that_there_is_nothing(queries, monkeypatch):
     monkeypatch.setattr("ebpflb.observe.flows.queries._LOOK_SECONDS", 0.01)
-    pieces = iter(queries.answer(Question((), {"follow": "true"})).pieces)
+    pieces = iter(queries.answer(Query((), {"follow": "true"})).pieces)
     assert [next(pieces) for _ in range(3)] == [b"", b"", b""]
 
 
 def test_a_long_history_is_never_put_together_as_a_whole(changes):
     log = FlowLog(1000, changes, lambda: None, pod_of(changes))
     log.accept([record() for _ in range(1000)])
-    pieces = list(FlowQueries(log, changes).answer(Question((), {})).pieces)
+    pieces = list(FlowQueries(log, changes).answer(Query((), {})).pieces)
     assert max(piece.count(b"\n") for piece in pieces) < 300
     assert b"".join(pieces).count(b"\n") == 1000

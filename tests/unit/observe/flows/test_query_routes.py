@@ -6,14 +6,14 @@ import pytest
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.query_routes import query_routes
-from ebpflb.observe.http.query_socket import Question, QuestionError
+from ebpflb.observe.http.query_socket import Query, QueryError
 from tests.builders import NODE, endpoint, endpoint_slice, service
 from tests.unit.agent.flows import pod_of
 
 
 def ask(changes, start, *path, **parameters):
     reply = query_routes(changes, FlowLog(1, changes, lambda: None, pod_of(changes)))[start](
-        Question(path, parameters)
+        Query(path, parameters)
     )
     return json.loads(b"".join(reply.pieces))
 
@@ -36,5 +36,5 @@ def test_pods_and_services_are_known_by_name():
 
 
 def test_what_names_do_not_take_is_refused():
-    with pytest.raises(QuestionError, match="takes no parameters"):
+    with pytest.raises(QueryError, match="takes no parameters"):
         ask(Changes(NODE), "/v1/names", "default")

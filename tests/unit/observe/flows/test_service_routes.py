@@ -7,7 +7,7 @@ from ebpflb.errors import EbpflbError
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows import inquiry
 from ebpflb.observe.flows.service_routes import service_routes
-from ebpflb.observe.http.query_socket import Question, QuestionError
+from ebpflb.observe.http.query_socket import Query, QueryError
 from tests.builders import CLUSTER_IP, NODE, endpoint, endpoint_slice, service
 
 
@@ -22,7 +22,7 @@ def changes():
 def ask(changes, *path):
     start, *rest = path
     routes = service_routes(lambda asked: asked.answer(changes), changes)
-    reply = routes[f"/v1/{start}"](Question(tuple(rest), {}))
+    reply = routes[f"/v1/{start}"](Query(tuple(rest), {}))
     return json.loads(b"".join(reply.pieces))
 
 
@@ -33,7 +33,7 @@ def test_a_service_is_told_by_its_name(changes):
 
 
 def test_an_unknown_service_is_answered_with_names_like_it(changes):
-    with pytest.raises(QuestionError, match="no Service default/wep") as caught:
+    with pytest.raises(QueryError, match="no Service default/wep") as caught:
         ask(changes, "services", "default", "wep")
     assert caught.value.status == 404
     assert "default/web" in str(caught.value)
@@ -44,15 +44,15 @@ def test_a_frontend_is_told_by_its_address(changes):
         "namespace": "default",
         "name": "web",
     }
-    with pytest.raises(QuestionError, match="no Service has that"):
+    with pytest.raises(QueryError, match="no Service has that"):
         ask(changes, "frontends", CLUSTER_IP, "81", "TCP")
 
 
 @pytest.mark.parametrize("path", [("x", "80", "TCP"), (CLUSTER_IP, "x", "TCP"), (CLUSTER_IP,)])
 def test_a_question_that_is_none_is_refused(changes, path):
-    with pytest.raises(QuestionError, match="want /v1/frontends"):
+    with pytest.raises(QueryError, match="want /v1/frontends"):
         ask(changes, "frontends", *path)
-    with pytest.raises(QuestionError, match="want /v1/services"):
+    with pytest.raises(QueryError, match="want /v1/services"):
         ask(changes, "services", *path[:1])
 
 
@@ -65,4 +65,4 @@ def test_a_busy_agent_is_not_waited_for_for_ever(monkeypatch):
     monkeypatch.setattr(inquiry, "PATIENCE_SECONDS", 0.01)
     routes = service_routes(lambda _: None, Changes(NODE))
     with pytest.raises(EbpflbError, match="busy"):
-        routes["/v1/services"](Question(("default", "web"), {}))
+        routes["/v1/services"](Query(("default", "web"), {}))

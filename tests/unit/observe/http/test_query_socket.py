@@ -14,10 +14,10 @@ import pytest
 
 from ebpflb.errors import MapError
 from ebpflb.observe.http.query_socket import (
-    MOST_QUESTIONS,
+    MOST_QUERIES,
+    QueryError,
     QueryServer,
-    QuestionError,
-    Reply,
+    StreamedReply,
     json_reply,
 )
 
@@ -96,7 +96,7 @@ def test_only_root_may_ask(serve, path):
 )
 def test_what_cannot_be_answered_is_told_in_one_line(serve, path, target, status, text):
     def wrong(_):
-        raise QuestionError("no such thing")
+        raise QueryError("no such thing")
 
     def broken(_):
         raise MapError("lb_names", "lookup", 5)
@@ -115,7 +115,7 @@ def test_a_bug_in_an_answer_ends_neither_the_server_nor_the_agent(serve, path, c
     with pytest.raises(http.client.RemoteDisconnected):
         ask(path, "/bug")
     assert ask(path, "/v1/echo")[0] == 200
-    wait_until(lambda: "a query failed" in caplog.text)
+    wait_until(lambda: "an HTTP request failed" in caplog.text)
 
 
 def test_a_stream_goes_on_until_its_client_goes(serve, path):
@@ -131,7 +131,7 @@ def test_a_stream_goes_on_until_its_client_goes(serve, path):
             finally:
                 ended.set()
 
-        return Reply(pieces())
+        return StreamedReply(pieces())
 
     serve({"/stream": stream})
     connection = Connection(path)
@@ -150,13 +150,13 @@ def endless(_):
             time.sleep(0.01)
             yield b""
 
-    return Reply(pieces())
+    return StreamedReply(pieces())
 
 
 def test_no_more_than_so_many_are_answered_at_once(serve, path):
     serve({"/stream": endless, "/v1/echo": echo})
     with ExitStack() as stack:
-        for _ in range(MOST_QUESTIONS):
+        for _ in range(MOST_QUERIES):
             connection = stack.enter_context(closing(Connection(path)))
             connection.request("GET", "/stream")
             stack.callback(connection.getresponse().close)
@@ -167,7 +167,7 @@ def test_no_more_than_so_many_are_answered_at_once(serve, path):
 
 
 def test_a_client_that_reads_nothing_keeps_nobody_else_waiting(serve, path):
-    serve({"/flood": lambda _: Reply(iter(lambda: bytes(65536), None)), "/v1/echo": echo})
+    serve({"/flood": lambda _: StreamedReply(iter(lambda: bytes(65536), None)), "/v1/echo": echo})
     with closing(Connection(path)) as connection:
         connection.request("GET", "/flood")
         time.sleep(0.1)
@@ -207,7 +207,7 @@ def test_the_socket_of_a_living_agent_is_left_alone(serve, path, caplog):
 
 def test_the_socket_of_the_next_agent_is_not_removed_by_the_one_before(serve, path, monkeypatch):
     first = serve()
-    listening = first._listening._socket
+    listening = first._listener.socket
     shutdown = listening.shutdown
 
     class Listening:
@@ -218,7 +218,7 @@ def test_the_socket_of_the_next_agent_is_not_removed_by_the_one_before(serve, pa
             shutdown(how)
             serve({"/second": echo})
 
-    monkeypatch.setattr(first._listening, "_socket", Listening())
+    monkeypatch.setattr(first._listener, "socket", Listening())
     first.stop()
     assert ask(path, "/second")[0] == 200
 
@@ -237,7 +237,7 @@ def test_what_is_no_socket_is_left_alone_and_told_once(serve, path, caplog):
     time.sleep(0.1)
     assert path.read_text() == "precious"
     assert [each.message for each in caplog.records] == [
-        "cannot answer queries: there is something that is no socket: remove it; trying again"
+        "cannot answer queries: the path exists and is not a socket: remove it; trying again"
     ]
     caplog.set_level(logging.INFO)
     path.unlink()
