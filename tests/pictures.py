@@ -21,7 +21,7 @@ from rich.text import Text
 
 from ebpflb.lab import Lab, LabConfig
 from ebpflb.lab.agents import running_agents
-from ebpflb.lab.teardown import take_down
+from ebpflb.lab.build import take_down
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 NAME = "pictures"

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ebpflb lab`: a small cluster on this machine out of network namespaces, to try things in."""
 
-import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from ebpflb.errors import EbpflbError
+from ebpflb.cli.render import columns
+from ebpflb.errors import ProbeError
 
 if TYPE_CHECKING:
     from ebpflb.lab.cluster import Lab, MemberStatus
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 DEFAULT_NAME = "lab"
 
@@ -33,22 +31,11 @@ _OUTPUT = click.option(
 )
 
 
-def _told_in_one_line(command: Callable[P, R]) -> Callable[P, R]:
-    """Show an error of ours as click shows its own: one line, exit status 1."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: P.args, **options: P.kwargs) -> R:
-        try:
-            return command(*arguments, **options)
-        except EbpflbError as error:
-            raise click.ClickException(str(error)) from error
-
-    return wrapped
-
-
 @click.group()
 def lab() -> None:
     """Build a small cluster out of network namespaces on this machine (root)."""
+    if not find_spec("ebpflb.lab"):
+        raise ProbeError("the image comes without the lab: run it from a checkout, as README says")
 
 
 @lab.command()
@@ -73,7 +60,6 @@ def lab() -> None:
     help="net.ipv4.conf.*.rp_filter: 0 off, 1 strict (as RHEL), 2 loose (as systemd, Ubuntu).",
 )
 @_OUTPUT
-@_told_in_one_line
 def up(output: str, cni: str, family: str, **options: int) -> None:
     """Build a lab; its pods serve when this returns."""
     from ebpflb.lab import Cni, Lab, LabConfig, Stack
@@ -84,10 +70,9 @@ def up(output: str, cni: str, family: str, **options: int) -> None:
 
 @lab.command()
 @_NAME
-@_told_in_one_line
 def down(name: str) -> None:
     """Remove a lab and all that runs in it; also one that was interrupted."""
-    from ebpflb.lab.teardown import take_down
+    from ebpflb.lab.build import take_down
 
     done = take_down(name)
     click.echo(f"lab {name!r} is down" if done else f"lab {name!r} was not up")
@@ -96,7 +81,6 @@ def down(name: str) -> None:
 @lab.command()
 @click.option("--name", default=None, help="Only this lab.")
 @_OUTPUT
-@_told_in_one_line
 def status(name: str | None, output: str) -> None:
     """Show who is in the labs that are up. Exit status 1 when something in them is not."""
     from ebpflb.lab import Lab, state
@@ -113,7 +97,6 @@ def status(name: str | None, output: str) -> None:
 @_NAME
 @click.argument("member")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@_told_in_one_line
 def execute(name: str, member: str, command: Sequence[str]) -> None:
     """Run COMMAND on MEMBER: a node, a pod or the client. Its exit status becomes ours.
 
@@ -133,7 +116,6 @@ def execute(name: str, member: str, command: Sequence[str]) -> None:
 @lab.command()
 @_NAME
 @click.argument("path", type=click.Path(path_type=Path))
-@_told_in_one_line
 def apply(name: str, path: Path) -> None:
     """Give a manifest, or all in a directory, to every node of a lab."""
     from ebpflb.lab import Lab
@@ -172,7 +154,5 @@ def _print_table(rows: Sequence["MemberStatus"]) -> None:
     for row in rows:
         addresses = " ".join(row.addresses)
         table.append((row.name, row.kind, row.node, addresses, str(row.pid or ""), row.state))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        click.echo("  " + "  ".join(cells).rstrip())
+    for line in columns(table):
+        click.echo(f"  {line}")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what a lab consists of. What is about to be made stands in the state before it is made."""
+"""Builds what a lab consists of, and removes it.
+
+Whatever is about to be made is written into the lab's state first, so removing works wherever
+building or an earlier removal stopped.
+"""
 
 import contextlib
 import os
@@ -12,18 +16,19 @@ from pathlib import Path
 
 from ebpflb.config.settings import cgroup_root
 from ebpflb.dataplane.kernel import libc
-from ebpflb.errors import ConfigError, ProbeError
-from ebpflb.lab import cgroups, echo, namespaces, network, processes, state
+from ebpflb.errors import ConfigError, EbpflbError, ProbeError
+from ebpflb.lab import echo, namespaces, network, processes, state
 from ebpflb.lab.layout import Kind, LabConfig, Layout
 from ebpflb.lab.member import Member, Node
-from ebpflb.lab.state import State
+from ebpflb.lab.processes import Ownership
+from ebpflb.lab.state import LabState
 
 BPFFS_SOURCE = "ebpflb-lab"
 
 _FAILED_LINE = re.compile(r"Command failed -:(\d+)")
 
 
-def reserve(config: LabConfig, held: contextlib.ExitStack) -> State:
+def reserve(config: LabConfig, held: contextlib.ExitStack) -> LabState:
     """Take a name and a number, and write down what will be made.
 
     `held` gets the lock that keeps others from building or taking down the same lab. ConfigError
@@ -34,10 +39,10 @@ def reserve(config: LabConfig, held: contextlib.ExitStack) -> State:
         _make_directory(directory, config.name)
         held.enter_context(state.locked(config.name))
         layout = Layout(config, state.free_index())
-        made = State(
+        made = LabState(
             config=config,
             index=layout.index,
-            cgroup=str(Path(cgroup_root()) / cgroups.TOP / config.name),
+            cgroup=str(Path(cgroup_root()) / processes.TOP / config.name),
             bpffs=str(directory / "bpf"),
             namespaces={layout.namespace(seat): None for seat in layout.seats()},
         )
@@ -51,7 +56,7 @@ def reserve(config: LabConfig, held: contextlib.ExitStack) -> State:
     return made
 
 
-def make_namespaces(made: State, layout: Layout) -> None:
+def make_namespaces(made: LabState, layout: Layout) -> None:
     """All namespaces, and their sysctls before any device is in them."""
     for seat in layout.seats():
         name = layout.namespace(seat)
@@ -71,7 +76,7 @@ def make_network(layout: Layout) -> None:
             _batch(bridge, network.forwarding_entries(layout, seat), name)
 
 
-def make_places(made: State, members: Sequence[Member]) -> None:
+def make_places(made: LabState, members: Sequence[Member]) -> None:
     """cgroups, the file system for pins, and the directories of manifests and logs."""
     for member in members:
         member.cgroup.mkdir(parents=True, exist_ok=True)
@@ -85,7 +90,7 @@ def make_places(made: State, members: Sequence[Member]) -> None:
             member.manifests.mkdir(parents=True)
 
 
-def start_pods(made: State, members: Sequence[Member]) -> None:
+def start_pods(made: LabState, members: Sequence[Member]) -> None:
     """The echo servers, as children of nobody, so that they outlive this process."""
     for pod in members:
         if pod.kind is Kind.POD:
@@ -93,7 +98,7 @@ def start_pods(made: State, members: Sequence[Member]) -> None:
     made.save()
 
 
-def logs_of(made: State) -> Path:
+def logs_of(made: LabState) -> Path:
     """Where the output of the pods goes."""
     return made.directory / "logs"
 
@@ -108,7 +113,7 @@ def _make_directory(directory: Path, name: str) -> None:
     directory.mkdir()
 
 
-def _refuse_existing(made: State) -> None:
+def _refuse_existing(made: LabState) -> None:
     taken = [namespaces.path_of(name) for name in made.namespaces] + [Path(made.cgroup)]
     for path in taken:
         if path.exists():
@@ -131,7 +136,7 @@ def _start_pod(pod: Member, port: int, logs: Path) -> processes.Identity:
             preexec_fn=_left_alone(namespaces.entry_in_child(pod.namespace, pod.cgroup)),
         )
         launcher.wait()
-    for pid in cgroups.processes(pod.cgroup):
+    for pid in processes.in_cgroup(pod.cgroup):
         if found := processes.identity(pid):
             return found
     raise ProbeError(f"{pod.name} ended at once: see {logs / pod.name}.log")
@@ -172,3 +177,42 @@ def _batch(tool: str, lines: Sequence[str], namespace: str) -> None:
         line = lines[int(failed[1]) - 1] if failed else "-batch"
         reason = done.stderr.strip().splitlines()[0] if done.stderr.strip() else "no reason given"
         raise ProbeError(f"{namespace}: {Path(tool).name} {line}: {reason}")
+
+
+def take_down(name: str) -> bool:
+    """Remove a lab; False when there is none. EbpflbError when something of it cannot go."""
+    with state.locked(name):
+        if (state.directory_of(name) / state.FILE).exists():
+            remove(state.load(name))
+            return True
+    with state.locked_root():
+        state.drop_unmade(name)
+    return False
+
+
+def remove(made: LabState) -> None:
+    """Remove all that can be removed; the state stays, for another try, if something cannot.
+
+    Devices go with their namespaces, pins with their file system.
+    """
+    cgroup = Path(made.cgroup)
+    _refuse_inside(made, cgroup)
+    recorded = frozenset(made.processes.values())
+    left = processes.end(Ownership(made.config.name, cgroup, recorded))
+    for name, inode in made.namespaces.items():
+        namespaces.delete(name, inode)
+    namespaces.detach(Path(made.bpffs))
+    if left:
+        raise EbpflbError(
+            f"lab {made.config.name!r}: {', '.join(left)} in {cgroup} did not come from the lab "
+            "or does not end: move or end it, then take the lab down again"
+        )
+    processes.remove_cgroup(cgroup)
+    made.discard()
+
+
+def _refuse_inside(made: LabState, cgroup: Path) -> None:
+    own = Path("/proc/self/cgroup").read_text().splitlines()
+    inside = f"/{processes.TOP}/{made.config.name}"
+    if any(line.startswith("0::") and f"{inside}/" in f"{line}/" for line in own):
+        raise ConfigError(f"this process runs inside lab {made.config.name!r} ({cgroup}): leave it")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from ebpflb.errors import ConfigError, ProbeError
-from ebpflb.lab import build, manifests, namespaces, network, processes, reach, state, teardown
+from ebpflb.lab import build, manifests, namespaces, network, processes, state, traffic
 from ebpflb.lab.layout import CLIENT, UNDERLAY, Kind, LabConfig, Layout, Seat
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.member import Member, Node
-from ebpflb.lab.state import State
+from ebpflb.lab.state import LabState
 
 NODES_FILE = "nodes.yaml"
 EXAMPLES_FILE = "examples.yaml"
@@ -44,7 +44,7 @@ class MemberStatus:
 class Lab:
     """A lab that is up. As a context manager it is taken down at the end."""
 
-    def __init__(self, made: State) -> None:
+    def __init__(self, made: LabState) -> None:
         self._made = made
         self.layout = Layout(made.config, made.index)
         self.members = tuple(self._member(seat) for seat in self.layout.seats())
@@ -78,7 +78,7 @@ class Lab:
 
     def down(self) -> None:
         """Remove the lab and all that runs in it; nothing happens if that was done already."""
-        teardown.take_down(self.name)
+        build.take_down(self.name)
 
     def __enter__(self) -> Self:
         return self
@@ -202,9 +202,9 @@ class Lab:
         self.write_manifests(manifests.nodes(self.layout), NODES_FILE)
         self.write_manifests(manifests.examples(self.layout), EXAMPLES_FILE)
         timeout = _REACH_TIMEOUT + len(self.pods) * _REACH_TIMEOUT_PER_POD
-        reach.wait_reachable(list(self._routes()), timeout)
+        traffic.wait_reachable(list(self._routes()), timeout)
 
-    def _routes(self) -> Iterator[reach.Path]:
+    def _routes(self) -> Iterator[traffic.Attempt]:
         """Each pod from its node and from the next node's first pod, and all nodes' first pods.
 
         That uses every device and every route, without growing with the square of the pods.
@@ -218,12 +218,12 @@ class Lab:
             for source in (node, *own[:1]):
                 yield from self._to_pods(source, elsewhere)
             for address in node.addresses:
-                yield reach.Path(self.client, address, _UNUSED_PORT)
+                yield traffic.Attempt(self.client, address, _UNUSED_PORT)
 
-    def _to_pods(self, source: Member, pods: Iterable[Member]) -> Iterator[reach.Path]:
+    def _to_pods(self, source: Member, pods: Iterable[Member]) -> Iterator[traffic.Attempt]:
         for pod in pods:
             for address in pod.addresses:
-                yield reach.Path(source, address, self.config.port, pod.name)
+                yield traffic.Attempt(source, address, self.config.port, pod.name)
 
     def _status(self, member: Member) -> MemberStatus:
         recorded = self._made.processes.get(member.name)
@@ -262,9 +262,9 @@ class Lab:
 
 
 @contextlib.contextmanager
-def _removed_on_failure(made: State) -> Iterator[None]:
+def _removed_on_failure(made: LabState) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        teardown.remove(made)
+        build.remove(made)
         raise

@@ -4,22 +4,256 @@
 Exit status 1 if one row differs. Takes well under a minute, touches nothing but its own lab.
 """
 
+import contextlib
+import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from ebpflb.errors import EbpflbError
-from ebpflb.lab import demo_changes, demo_paths
-from ebpflb.lab.agents import running_agents
+from ebpflb.lab.agents import NodeAgent, running_agents
+from ebpflb.lab.ask import Question, ask
+from ebpflb.lab.build import take_down
 from ebpflb.lab.cluster import Lab
-from ebpflb.lab.demo_rows import Row
 from ebpflb.lab.layout import LabConfig
-from ebpflb.lab.teardown import take_down
+from ebpflb.lab.load import LoadResult
+from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.lab.member import Member
+from ebpflb.lab.traffic import LoadRun
+
+
+class Row(NamedTuple):
+    """Right when what was seen is, word for word, what was expected."""
+
+    what: str
+    expected: str
+    seen: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the row is as it should be."""
+        return self.expected == self.seen
+
+
+# Enough that with random choice each of six pods is missed once in 100 million runs.
+_QUESTIONS = 120
+_SILENT_QUESTIONS = 2
+_SILENT_SECONDS = 0.5
+
+CLUSTER = ServiceSpec("web", 21, "NodePort", node_port=30100)
+LOCAL = ServiceSpec(
+    "web-local", 22, "NodePort", node_port=30101, spec={"externalTrafficPolicy": "Local"}
+)
+EMPTY = ServiceSpec("web-empty", 23)
+_SERVICES_FILE = "demo.yaml"
+
+Answers = Sequence[dict[str, Any]]
+
+
+def write_services(lab: Lab) -> None:
+    """Three Services: pods of both nodes, pods of the first node alone, no pods."""
+    services = (
+        (CLUSTER, lab.pods),
+        (LOCAL, lab.pods_on("node1")),
+        (EMPTY, ()),
+    )
+    lab.write_manifests(
+        [each for spec, pods in services for each in lab.service(spec, pods)], _SERVICES_FILE
+    )
+
+
+def path_rows(lab: Lab) -> Iterator[Row]:
+    """All ways, in both families, with TCP and UDP."""
+    for version in lab.config.family.versions:
+        for protocol in ("tcp", "udp"):
+            yield from _cluster_ip_rows(lab, version, protocol)
+            yield from _node_port_rows(lab, version, protocol)
+        yield _refused_row(lab, version)
+
+
+def _cluster_ip_rows(lab: Lab, version: int, protocol: str) -> Iterator[Row]:
+    question = Question(lab.cluster_ip(CLUSTER.number, version), CLUSTER.port, protocol, _QUESTIONS)
+    way = _way(version, protocol)
+    host, pod = lab.node("node1"), lab.pod("pod-1-1")
+    seen = ask(host, question)
+    yield Row(f"host -> ClusterIP, {way}", "6 pods answer; they see node1", _who_answers(lab, seen))
+    seen = ask(pod, question)
+    others = [answer for answer in seen if answer.get("pod") != pod.name]
+    yield Row(f"pod -> ClusterIP, {way}", "5 others answer; they see pod-1-1", _others(lab, others))
+    itself = [answer for answer in seen if answer.get("pod") == pod.name]
+    # At the socket it is a connection inside the pod; at tc the source must be another one.
+    source = pod.name if protocol == "tcp" else host.name
+    yield Row(f"pod -> ClusterIP -> itself, {way}", f"it sees {source}", _itself(lab, itself))
+
+
+def _node_port_rows(lab: Lab, version: int, protocol: str) -> Iterator[Row]:
+    for node in lab.nodes:
+        address = _of(node, version)
+        seen = ask(lab.client, Question(address, CLUSTER.node_port, protocol, _QUESTIONS))
+        what = f"outside -> NodePort on {node.name}, Cluster, {_way(version, protocol)}"
+        expected = f"3 pods here see client; 3 elsewhere see {node.name}"
+        yield Row(what, expected, _both_sides(lab, node.name, seen))
+    what = f"outside -> NodePort on {{}}, Local, {_way(version, protocol)}"
+    question = Question(_of(lab.node("node1"), version), LOCAL.node_port, protocol, _QUESTIONS)
+    seen = ask(lab.client, question)
+    yield Row(what.format("node1"), "3 pods answer; they see client", _who_answers(lab, seen))
+    address = _of(lab.node("node2"), version)
+    silence = (_SILENT_QUESTIONS, _SILENT_SECONDS)
+    seen = ask(lab.client, Question(address, LOCAL.node_port, protocol, *silence))
+    yield Row(what.format("node2"), "TimeoutError", _errors(seen))
+
+
+def _refused_row(lab: Lab, version: int) -> Row:
+    address = lab.cluster_ip(EMPTY.number, version)
+    seen = ask(lab.pod("pod-1-1"), Question(address, EMPTY.port))
+    return Row(
+        f"pod -> Service without pods, IPv{version}", "ConnectionRefusedError", _errors(seen)
+    )
+
+
+def _who_answers(lab: Lab, seen: Answers) -> str:
+    return f"{_count(seen)} pods answer; they see {_seen_by(lab, seen)}"
+
+
+def _others(lab: Lab, seen: Answers) -> str:
+    return f"{_count(seen)} others answer; they see {_seen_by(lab, seen)}"
+
+
+def _itself(lab: Lab, seen: Answers) -> str:
+    return f"it sees {_seen_by(lab, seen)}"
+
+
+def _both_sides(lab: Lab, node: str, seen: Answers) -> str:
+    here = [answer for answer in seen if answer.get("node") == node]
+    elsewhere = [answer for answer in seen if answer.get("node") != node]
+    first = f"{_count(here)} pods here see {_seen_by(lab, here)}"
+    return f"{first}; {_count(elsewhere)} elsewhere see {_seen_by(lab, elsewhere)}"
+
+
+def _seen_by(lab: Lab, answers: Answers) -> str:
+    """The names of those whose addresses the pods saw."""
+    return _words(answers, lambda answer: _owner(lab, str(answer.get("client_address", "nobody"))))
+
+
+def _owner(lab: Lab, address: str) -> str:
+    for member in lab.members:
+        if address in member.addresses:
+            return member.name
+    for number, node in enumerate(lab.nodes, start=1):
+        for ranges in lab.layout.ranges:
+            if address in {ranges.pod_gateway(number), ranges.tunnel(number)}:
+                return node.name
+    return address
+
+
+def _errors(answers: Answers) -> str:
+    return _words(answers, lambda answer: str(answer.get("error", f"{answer.get('pod')} answers")))
+
+
+def _words(answers: Answers, word: Callable[[dict[str, Any]], str]) -> str:
+    words: Iterable[str] = {word(answer) for answer in answers}
+    return ", ".join(sorted(words)) or "nobody"
+
+
+def _count(answers: Answers) -> int:
+    return len({answer["pod"] for answer in answers if "pod" in answer})
+
+
+def _of(member: Member, version: int) -> str:
+    return member.ipv4 if version == 4 else member.ipv6  # noqa: PLR2004 - an IP version is a name
+
+
+def _way(version: int, protocol: str) -> str:
+    return f"{protocol.upper()} over IPv{version}"
+
+
+SPEC = ServiceSpec("rolling", 24, "NodePort", node_port=30102)
+GRACE_SECONDS = 2.0
+
+_ROLLING_FILE = "demo-rolling.yaml"
+_RATE = 150.0
+_BEFORE_SECONDS = 1.0
+_SETTLE_SECONDS = 0.5
+
+Running = Mapping[str, LoadRun]
+
+
+def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[Row]:
+    """A backend is added, another one goes; then an agent is killed and comes back."""
+    first, *middle, last = lab.pods
+    _write_rolling(lab, [first, *middle])
+    time.sleep(_SETTLE_SECONDS)
+    running = _start_loads(lab)
+    time.sleep(_BEFORE_SECONDS)
+    _write_rolling(lab, lab.pods)
+    time.sleep(_BEFORE_SECONDS)
+    _end_gracefully(lab, first)
+    time.sleep(_BEFORE_SECONDS)
+    what = f"backend {last.name} added, {first.name} terminating for {GRACE_SECONDS:.0f} s and gone"
+    yield from _stop_loads(what, running, expected=last.name)
+
+    running = _start_loads(lab)
+    time.sleep(_BEFORE_SECONDS)
+    agents["node1"].kill()
+    time.sleep(_BEFORE_SECONDS)
+    agents["node1"].start()
+    agents["node1"].wait_in_sync()
+    time.sleep(_BEFORE_SECONDS)
+    yield from _stop_loads(
+        "agent of node1 killed (SIGKILL) and restarted", running, expected=last.name
+    )
+
+
+def _end_gracefully(lab: Lab, pod: Member) -> None:
+    """As Kubernetes does it: terminating, still serving; then the process ends; then it is gone."""
+    _write_rolling(lab, lab.pods, terminating=pod)
+    time.sleep(GRACE_SECONDS)
+    server = next(row.pid for row in lab.status() if row.name == pod.name)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(server, signal.SIGTERM)
+    _write_rolling(lab, [other for other in lab.pods if other is not pod])
+
+
+def _write_rolling(lab: Lab, pods: Sequence[Member], terminating: Member | None = None) -> None:
+    objects = lab.service(SPEC, pods)
+    for endpoint in (each for item in objects for each in item.get("endpoints", ())):
+        if terminating and endpoint["addresses"][0] in terminating.addresses:
+            endpoint["conditions"] = {"ready": False, "serving": True, "terminating": True}
+    lab.write_manifests(objects, _ROLLING_FILE)
+
+
+def _start_loads(lab: Lab) -> Running:
+    node = lab.node("node1")
+    options: dict[str, Any] = {"rate": _RATE}
+    service = (lab.cluster_ip(SPEC.number), SPEC.port)
+    return {
+        "pod -> ClusterIP, TCP": lab.pod("pod-1-2").start_load(*service, **options),
+        "host -> ClusterIP, TCP": node.start_load(*service, **options),
+        "outside -> NodePort, TCP": lab.client.start_load(node.ipv4, SPEC.node_port, **options),
+        "pod -> ClusterIP, UDP": lab.pod("pod-1-3").start_load(*service, protocol="udp", **options),
+    }
+
+
+def _stop_loads(what: str, running: Running, expected: str) -> Iterator[Row]:
+    for name, load in running.items():
+        result = load.stop()
+        yield Row(f"{what}: {name}", f"0 failed; {expected} answers", _outcome(result, expected))
+
+
+def _outcome(result: LoadResult, expected: str) -> str:
+    word = "answers" if expected in result.pods else "is silent"
+    failed = f"{result.failed} failed"
+    if result.failed or not result.ok:
+        return f"{failed} of {result.attempted} ({result.errors}); {expected} {word}"
+    return f"{failed}; {expected} {word}"
+
 
 NAME = "demo"
 _DUMP_LINES = 24
@@ -40,11 +274,11 @@ def _run(console: Console) -> int:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as logs, Lab.up(LabConfig(name=NAME)) as lab:
         console.print(f"A cluster of {len(lab.nodes)} nodes and {len(lab.pods)} pods is up.")
-        demo_paths.write_services(lab)
+        write_services(lab)
         with running_agents(lab, Path(logs)) as agents:
             console.print("An agent is on each node. Now the traffic.\n")
-            rows = list(_show(console, "Paths", demo_paths.rows(lab)))
-            rows += _show(console, "Changes under load", demo_changes.rows(lab, agents))
+            rows = list(_show(console, "Paths", path_rows(lab)))
+            rows += _show(console, "Changes under load", change_rows(lab, agents))
             _show_dump(console, lab)
     wrong = sum(not row.is_right for row in rows)
     console.print(f"\n{len(rows) - wrong} of {len(rows)} rows as expected", end="")

@@ -14,12 +14,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from pyroute2 import netns
+
 from ebpflb.dataplane.kernel import libc
 
 DIRECTORY = Path("/run/netns")
 
-_CLONE_NEWNET = 0x40000000
-_MS_BIND, _MS_REC, _MS_SHARED = 0x1000, 0x4000, 0x100000
 _MNT_DETACH = 2
 _SYSCTLS = Path("/proc/sys/net")
 _OWN = "/proc/thread-self/ns/net"
@@ -34,17 +34,15 @@ def path_of(name: str) -> Path:
 
 def create(name: str) -> int:
     """Make a namespace and return its inode number. FileExistsError when the name is taken."""
-    _prepare_directory()
-    path = path_of(name)
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
+    DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
+    fd = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with _returning():
-            _check(_libc.unshare(_CLONE_NEWNET), "unshare")
-            _mount(_OWN, path, _MS_BIND)
-        return path.stat().st_ino
-    except OSError:
-        path.unlink()
-        raise
+        # The first one makes the directory a shared mount; two at once would mount it twice.
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        netns.create(name)
+    finally:
+        os.close(fd)
+    return path_of(name).stat().st_ino
 
 
 def delete(name: str, inode: int | None) -> None:
@@ -56,8 +54,7 @@ def delete(name: str, inode: int | None) -> None:
     with contextlib.suppress(FileNotFoundError):
         if inode is not None and path.stat().st_ino != inode:
             return
-        detach(path)
-        path.unlink()
+        netns.remove(name)
 
 
 @contextlib.contextmanager
@@ -93,8 +90,9 @@ def entry_in_child(namespace: Path, cgroup: Path) -> Callable[[], None]:
 def detach(path: Path) -> None:
     """Take the topmost mount off `path`, also while it is in use; nothing if there is none."""
     result = _libc.umount2(os.fsencode(path), _MNT_DETACH)
-    if result and ctypes.get_errno() not in {errno.EINVAL, errno.ENOENT}:
-        _check(result, f"umount {path}")
+    code = ctypes.get_errno()
+    if result and code not in {errno.EINVAL, errno.ENOENT}:
+        raise OSError(code, f"umount {path}: {os.strerror(code)}")
 
 
 @contextlib.contextmanager
@@ -105,35 +103,3 @@ def _returning() -> Iterator[None]:
     finally:
         libc.enter_network_namespace(home)
         os.close(home)
-
-
-def _prepare_directory() -> None:
-    """Do as ip(8): names reach other mount namespaces only if the directory is a shared mount.
-
-    Without it the first `ip netns add` would mount the directory over itself and leave our names
-    mounted below, where they can no longer be removed. The directory stays, as ip(8) leaves it.
-    """
-    DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
-    fd = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        try:
-            _mount("", DIRECTORY, _MS_SHARED | _MS_REC)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            _mount(str(DIRECTORY), DIRECTORY, _MS_BIND | _MS_REC)
-            _mount("", DIRECTORY, _MS_SHARED | _MS_REC)
-    finally:
-        os.close(fd)
-
-
-def _mount(source: str, target: Path, flags: int) -> None:
-    result = _libc.mount(source.encode(), os.fsencode(target), b"none", ctypes.c_ulong(flags), None)
-    _check(result, f"mount {target}")
-
-
-def _check(result: int, what: str) -> None:
-    if result:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")

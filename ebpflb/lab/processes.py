@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes belong to a lab, and how they are ended: by id, verified, never by name.
+"""The cgroups and processes of a lab. Processes are ended by id, verified, never by name.
+
+cgroups are <mount>/ebpflb-lab/<lab>/<node>/<pod>. Whatever runs on a node is inside the node's
+directory, so that a socket hook attached there sees exactly one node.
 
 A process is the lab's if it is in the lab's cgroup and, beyond that, is a recorded one (id and
 start time), carries the lab's environment marker, or has a parent of which this is true. Somebody
@@ -11,12 +14,41 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.lab import cgroups
+TOP = "ebpflb-lab"
+
+
+def in_cgroup(cgroup: Path) -> set[int]:
+    """The ids of all processes in a cgroup and below it; empty if it does not exist."""
+    found: set[int] = set()
+    for directory in _tree(cgroup):
+        with contextlib.suppress(OSError):
+            found.update(map(int, (directory / "cgroup.procs").read_text().split()))
+    return found
+
+
+def remove_cgroup(cgroup: Path) -> None:
+    """Remove a cgroup with all below it. OSError (EBUSY) while it has processes."""
+    for directory in _tree(cgroup):
+        with contextlib.suppress(FileNotFoundError):
+            directory.rmdir()
+
+
+def remove_cgroup_if_empty(cgroup: Path) -> None:
+    """Remove a cgroup that nobody needs any more; otherwise it stays."""
+    with contextlib.suppress(OSError):
+        cgroup.rmdir()
+
+
+def _tree(cgroup: Path) -> Iterator[Path]:
+    """All directories from the leaves up."""
+    for directory, _, _ in os.walk(cgroup, topdown=False):
+        yield Path(directory)
+
 
 # Not EBPFLB_...: those are settings of the agent, which refuses names that it does not know.
 MARKER = "EBPFLBLAB_MEMBER"
@@ -76,7 +108,7 @@ def marker(lab: str, member: str) -> str:
 def end(ownership: Ownership) -> list[str]:
     """Kill the lab's processes and wait for them. Describes what is left in the cgroup."""
     started = own_seen = time.monotonic()
-    while pids := cgroups.processes(ownership.cgroup):
+    while pids := in_cgroup(ownership.cgroup):
         now = time.monotonic()
         if own := ownership.own(pids):
             own_seen = now
@@ -97,7 +129,7 @@ def _kill(cgroup: Path, pids: Iterable[int]) -> None:
                 pidfds[pid] = os.pidfd_open(pid)
                 opened.callback(os.close, pidfds[pid])
         poll = select.poll()
-        still_there = pidfds.keys() & cgroups.processes(cgroup)
+        still_there = pidfds.keys() & in_cgroup(cgroup)
         for pid in still_there:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfds[pid], signal.SIGKILL)

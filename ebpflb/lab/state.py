@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ebpflb.errors import ConfigError, EbpflbError
-from ebpflb.lab import cgroups
+from ebpflb.lab import processes
 from ebpflb.lab.layout import LABS_AT_ONCE, Cni, LabConfig, Stack
 from ebpflb.lab.processes import Identity
 
@@ -25,7 +25,7 @@ FILE = "state.json"
 
 
 @dataclass(slots=True)
-class State:
+class LabState:
     """namespaces: inode number by name, None if not known to be made. complete: `up` came through.
 
     processes: the pod servers, by pod. cgroup and bpffs: what `down` removes with all below it.
@@ -54,7 +54,7 @@ class State:
     def discard(self) -> None:
         """Forget the lab, and after the last one the directories of all labs."""
         with locked_root():
-            cgroups.remove_if_empty(Path(self.cgroup).parent)
+            processes.remove_cgroup_if_empty(Path(self.cgroup).parent)
             shutil.rmtree(self.directory, ignore_errors=True)
             with contextlib.suppress(OSError):
                 ROOT.rmdir()
@@ -65,7 +65,7 @@ def directory_of(name: str) -> Path:
     return ROOT / name
 
 
-def load(name: str) -> State:
+def load(name: str) -> LabState:
     """The state of a lab. ConfigError when there is none of that name."""
     path = directory_of(name) / FILE
     try:
@@ -147,7 +147,7 @@ def _open_root() -> int:
         os.close(fd)
 
 
-def _decode(document: Any, path: Path) -> State:
+def _decode(document: Any, path: Path) -> LabState:
     try:
         config = document["config"] | {
             "cni": Cni(document["config"]["cni"]),
@@ -155,6 +155,6 @@ def _decode(document: Any, path: Path) -> State:
             "zones": tuple(document["config"]["zones"]),
         }
         processes = {pod: Identity(*pair) for pod, pair in document["processes"].items()}
-        return State(**(document | {"config": LabConfig(**config), "processes": processes}))
+        return LabState(**(document | {"config": LabConfig(**config), "processes": processes}))
     except (TypeError, ValueError, KeyError) as error:
         raise EbpflbError(f"{path}: not a lab's state: {error!r}") from error

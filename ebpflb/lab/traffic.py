@@ -1,18 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs load.py inside a namespace and reads its result."""
+"""Real connections in a lab: does everyone reach whom they must, and load from a namespace."""
 
+import contextlib
+import errno
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
-from ebpflb.errors import EbpflbError
+from ebpflb.errors import EbpflbError, ProbeError
 from ebpflb.lab import load
 from ebpflb.lab.load import LoadOptions, LoadResult
+
+_ATTEMPT_SECONDS = 0.5
+_PAUSE = 0.02
+_AT_ONCE = 256
+
+
+class Source(Protocol):
+    """Where connections come from: a member of the lab."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Sockets made meanwhile belong to the source's namespace."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """From a member to an address. pod: who must answer; "" when a refusal is answer enough."""
+
+    source: Source
+    address: str
+    port: int
+    pod: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source.name} to {self.pod or 'a node'} ({self.address} port {self.port})"
+
+
+def wait_reachable(attempts: Sequence[Attempt], timeout: float) -> None:
+    """Try all attempts until each has worked once. ProbeError names one that did not in time."""
+    deadline = time.monotonic() + timeout
+    failed = dict.fromkeys(attempts, "")
+    while failed:
+        failed = dict(_try_all(list(failed)))
+        if failed and time.monotonic() > deadline:
+            attempt, reason = next(iter(failed.items()))
+            raise ProbeError(f"{len(failed)} of {len(attempts)} paths fail; {attempt}: {reason}")
+        if failed:
+            time.sleep(_PAUSE)
+
+
+def _try_all(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, str]]:
+    for first in range(0, len(attempts), _AT_ONCE):
+        yield from _try_some(attempts[first : first + _AT_ONCE])
+
+
+def _try_some(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, str]]:
+    """The attempts that failed, each with the reason. All connect at the same time."""
+    deadline = time.monotonic() + _ATTEMPT_SECONDS
+    with contextlib.ExitStack() as opened:
+        for attempt, sock in list(_connect(attempts, opened)):
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            if reason := _converse(sock, attempt):
+                yield attempt, reason
+
+
+def _connect(
+    attempts: Sequence[Attempt], opened: contextlib.ExitStack
+) -> Iterator[tuple[Attempt, socket.socket]]:
+    for source, group in groupby(attempts, key=lambda attempt: attempt.source):
+        with source.entered():
+            for attempt in group:
+                family = socket.AF_INET6 if ":" in attempt.address else socket.AF_INET
+                sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                opened.enter_context(sock)
+                sock.connect_ex((attempt.address, attempt.port))
+                yield attempt, sock
+
+
+def _converse(sock: socket.socket, attempt: Attempt) -> str:
+    """Why the attempt failed, or "". sendall() raises the error of a failed connect."""
+    try:
+        sock.sendall(b"\n")
+        answer = sock.recv(256).decode().strip() if attempt.pod else ""
+    except ConnectionRefusedError:
+        return "refused" if attempt.pod else ""
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error))
+    return "" if answer == attempt.pod else f"answered by {answer!r}"
+
 
 Popen = Callable[..., "subprocess.Popen[Any]"]
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebpflb.lab.cgroups import processes
+from ebpflb.lab.processes import in_cgroup
 from tests.bench.harness import agent, labs
 from tests.bench.harness.options import Options
 from tests.bench.harness.report import Row, limit_row
@@ -29,7 +29,7 @@ def run(options: Options) -> Iterator[Row]:
             with agent.running(node, directory):
                 time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
                 case = f"resident, {services:,} Services x {ENDPOINTS}, {start}"
-                resident = sum(map(_resident_megabytes, processes(node.cgroup)))
+                resident = sum(map(_resident_megabytes, in_cgroup(node.cgroup)))
             yield limit_row("memory", case, [resident], "MB", TARGET_MB)
 
 

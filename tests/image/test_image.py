@@ -23,6 +23,12 @@ def test_it_runs_the_program_without_any_right(root: Path, tmp_path: Path) -> No
     assert done.stdout == f"ebpflb, version {ebpflb.__version__}\n"
 
 
+def test_it_comes_without_the_lab(root: Path, tmp_path: Path) -> None:
+    done = run(Container(root, tmp_path / "bundle").command("lab", "status"))
+    assert done.returncode == 1
+    assert "the image comes without the lab" in done.stderr
+
+
 @pytest.mark.parametrize("tool", ["iptables", "iptables-legacy", "nft", "ipset", "ipvsadm", "ip"])
 def test_it_has_what_taking_over_from_kube_proxy_needs(root: Path, tool: str) -> None:
     done = run(["chroot", str(root), "sh", "-c", f'ldd "$(command -v {tool})"'])

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ebpflb.lab import Lab, LabConfig, Stack
-from ebpflb.lab.state import State
+from ebpflb.lab.state import LabState
 from ebpflb.source.manifest import parse_manifest
 from tests.bench import against
 from tests.bench.__main__ import BENCHES, main
@@ -127,7 +127,7 @@ def test_rules_of_kube_proxy_name_whole_addresses_and_ports(rules):
 @pytest.fixture
 def lab():
     config = LabConfig(nodes=2, pods=1, family=Stack.IPV4)
-    return Lab(State(config, 0, "/cgroup", "/bpffs"))
+    return Lab(LabState(config, 0, "/cgroup", "/bpffs"))
 
 
 def test_the_cluster_ips_against_kube_proxy_take_turns(lab):

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ebpflb.lab import Lab, LabConfig, Member, Node, Stack
-from ebpflb.lab.teardown import take_down
+from ebpflb.lab.build import take_down
 from tests.bench.harness import agent, load, manifests
 from tests.bench.harness.load import Goal
 

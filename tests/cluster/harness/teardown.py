@@ -14,7 +14,7 @@ from pathlib import Path
 from ebpflb.config.settings import cgroup_root
 from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import EbpflbError
-from ebpflb.lab import cgroups
+from ebpflb.lab import processes
 from tests.cluster.harness import binaries, network, state
 from tests.cluster.harness.layout import Layout, v1_hierarchies
 
@@ -45,7 +45,7 @@ def remove(known: state.State) -> None:
     for top in (layout.cgroup(), *(Path(f"{h}{layout.cgroup_path()}") for h in v1_hierarchies())):
         _remove_cgroup(top)
         with state.locked():
-            cgroups.remove_if_empty(top.parent)
+            processes.remove_cgroup_if_empty(top.parent)
     network.remove(layout)
     _unmount_below(layout.folder)
     shutil.rmtree(layout.folder, ignore_errors=True)
@@ -90,7 +90,7 @@ def _end_processes(cgroup: Path) -> None:
         return
     (cgroup / "cgroup.kill").write_text("1")
     deadline = time.monotonic() + _PATIENCE
-    while left := cgroups.processes(cgroup):
+    while left := processes.in_cgroup(cgroup):
         if time.monotonic() > deadline:
             raise EbpflbError(f"{cgroup}: processes {sorted(left)} do not end")
         time.sleep(0.02)
@@ -108,7 +108,7 @@ def _remove_cgroup(cgroup: Path) -> None:
     deadline = time.monotonic() + _PATIENCE
     while cgroup.exists():
         with contextlib.suppress(OSError):
-            cgroups.remove(cgroup)
+            processes.remove_cgroup(cgroup)
             return
         if time.monotonic() > deadline:
             raise EbpflbError(f"{cgroup}: cannot be removed: something is still inside")

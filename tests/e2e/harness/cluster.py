@@ -12,8 +12,8 @@ from typing import Any
 from ebpflb.dataplane.view.frontends import BackendView, view_frontends
 from ebpflb.lab import Lab, LabConfig, Member, Node
 from ebpflb.lab.agents import NodeAgent
+from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.lab.teardown import take_down
 from ebpflb.model.service import ServiceName
 from tests.e2e.harness.in_force import pinned_maps, wait_in_force
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ebpflb.config.settings import cgroup_root
-from ebpflb.lab import cgroups, state
+from ebpflb.lab import processes, state
 
 NAME = f"test-{os.getpid()}"
 COMMAND = [sys.executable, "-c", "from ebpflb.cli.lab import lab; lab()"]
@@ -22,7 +22,7 @@ def lab_command(*arguments, **options):
 def leftovers(name=NAME):
     """Whatever on this machine still has the lab's name."""
     found = [str(path) for path in Path("/run/netns").glob(f"{name}-*")]
-    found += [str(path) for path in Path(cgroup_root(), cgroups.TOP).glob(name)]
+    found += [str(path) for path in Path(cgroup_root(), processes.TOP).glob(name)]
     found += [str(path) for path in state.ROOT.glob(name)]
     found += [line for line in Path("/proc/mounts").read_text().splitlines() if name in line]
     for path in Path("/proc").glob("[0-9]*/environ"):

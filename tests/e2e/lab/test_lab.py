@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from ebpflb.errors import ConfigError
-from ebpflb.lab import Cni, Lab, LabConfig, Stack, cgroups, reach
+from ebpflb.lab import Cni, Lab, LabConfig, Stack, processes, traffic
+from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.lab.teardown import take_down
 from tests.e2e.harness.leftovers import NAME, lab_command, leftovers
 
 SMALL = f"small-{os.getpid()}"
@@ -78,7 +78,7 @@ def test_full_sized_segments_pass(name, cni):
 def test_pods_reach_the_addresses_of_both_nodes(small):
     for node in small.nodes:
         for address in node.addresses:
-            reach.wait_reachable([reach.Path(small.pod("pod-1-1"), address, 9)], 1)
+            traffic.wait_reachable([traffic.Attempt(small.pod("pod-1-1"), address, 9)], 1)
 
 
 def test_the_client_is_outside(small):
@@ -91,7 +91,7 @@ def test_commands_run_inside_namespace_and_cgroup(small):
     script = "cat /proc/self/cgroup; readlink /proc/self/ns/net; cat"
     done = node.exec(["sh", "-c", script], input="typed\n")
     lines = done.stdout.splitlines()
-    assert f"0::/{cgroups.TOP}/{small.name}/node1" in lines
+    assert f"0::/{processes.TOP}/{small.name}/node1" in lines
     assert lines[-2:] == [f"net:[{node.namespace.stat().st_ino}]", "typed"]
     assert os.readlink("/proc/self/ns/net") != lines[-2]
 
@@ -99,7 +99,7 @@ def test_commands_run_inside_namespace_and_cgroup(small):
 def test_a_node_has_its_pods_in_its_cgroup_and_nobody_elses(small):
     status = {row.name: row.pid for row in small.status()}
     for node, pod in (("node1", "pod-1-1"), ("node2", "pod-2-1")):
-        assert cgroups.processes(small.node(node).cgroup) == {status[pod]}
+        assert processes.in_cgroup(small.node(node).cgroup) == {status[pod]}
 
 
 def test_pods_are_nobodys_children(small):
@@ -186,7 +186,7 @@ def test_a_load_notices_the_end_of_a_pod(name):
             lab.client.start_load(lab.node("node1").ipv4, 8080, rate=50) as refused,
         ):
             time.sleep(0.2)
-            (pid,) = cgroups.processes(target.cgroup)
+            (pid,) = processes.in_cgroup(target.cgroup)
             os.kill(pid, signal.SIGKILL)
             time.sleep(0.2)
             result = open_ones.stop()
@@ -213,7 +213,7 @@ def test_a_name_is_given_once(small):
 
 
 def test_a_lab_is_not_taken_down_from_inside(small):
-    code = f"from ebpflb.lab.teardown import take_down; take_down({small.name!r})"
+    code = f"from ebpflb.lab.build import take_down; take_down({small.name!r})"
     done = small.node("node1").exec([sys.executable, "-c", code], check=False)
     assert "runs inside lab" in done.stderr
     assert small.is_whole()

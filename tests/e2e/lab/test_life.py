@@ -12,8 +12,8 @@ import pytest
 
 from ebpflb.config.settings import cgroup_root
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
-from ebpflb.lab import Lab, LabConfig, Stack, build, cgroups, namespaces, reach, state
-from ebpflb.lab.teardown import take_down
+from ebpflb.lab import Lab, LabConfig, Stack, build, namespaces, processes, state, traffic
+from ebpflb.lab.build import take_down
 from tests.e2e.harness.leftovers import NAME, lab_command, leftovers
 
 
@@ -66,7 +66,7 @@ def test_down_ends_all_that_was_started_inside(name):
         lab.client.popen(["sh", "-c", "setsid -f sleep 100; sleep 100"]),
     ]
     time.sleep(0.2)
-    running = cgroups.processes(Path(cgroup_root(), cgroups.TOP, name))
+    running = processes.in_cgroup(Path(cgroup_root(), processes.TOP, name))
     lab.down()
     # A shell may have outlived its child just long enough to say so: 128 + 9.
     assert {child.wait(5) for child in children} <= {-signal.SIGKILL, 128 + signal.SIGKILL}
@@ -142,8 +142,8 @@ def test_up_does_not_return_before_pods_are_reached(name, monkeypatch):
 
 
 def test_up_uses_every_device_and_every_route(name, monkeypatch):
-    tried: list[reach.Path] = []
-    monkeypatch.setattr(reach, "wait_reachable", lambda paths, _timeout: tried.extend(paths))
+    tried: list[traffic.Attempt] = []
+    monkeypatch.setattr(traffic, "wait_reachable", lambda paths, _timeout: tried.extend(paths))
     monkeypatch.setattr(build, "start_pods", lambda *_: None)
     with Lab.up(LabConfig(name, nodes=3, pods=2, family=Stack.IPV4)) as lab:
         between = {(each.source.name, each.pod) for each in tried}

@@ -3,8 +3,8 @@
 
 import pytest
 
-from ebpflb.lab import demo_paths
-from ebpflb.lab.demo_rows import Row
+from ebpflb.lab import demo
+from ebpflb.lab.demo import Row
 from tests.e2e.harness.in_force import wait_in_force
 
 # Ways to a Service for one family: to a ClusterIP, to a NodePort, and to a Service without pods.
@@ -14,9 +14,9 @@ ROWS_PER_FAMILY = 15
 @pytest.fixture(scope="module")
 def rows(network) -> list[Row]:
     """What the demo's table shows on this network."""
-    demo_paths.write_services(network.lab)
+    demo.write_services(network.lab)
     wait_in_force(network.nodes)
-    return list(demo_paths.rows(network.lab))
+    return list(demo.path_rows(network.lab))
 
 
 def test_every_way_ends_where_it_should(rows):

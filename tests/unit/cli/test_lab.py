@@ -2,14 +2,14 @@
 import pytest
 from click.testing import CliRunner
 
-from ebpflb.cli.lab import lab
+from ebpflb.cli import main
 from ebpflb.lab import state
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setattr(state, "ROOT", tmp_path / "labs")
-    return lambda *arguments: CliRunner().invoke(lab, arguments)
+    return lambda *arguments: CliRunner().invoke(main, ["lab", *arguments])
 
 
 def test_without_labs_there_is_nothing_to_show(run):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.lab import cgroups, processes
+from ebpflb.lab import processes
 from ebpflb.lab.processes import Identity, Ownership
 
 # They say an empty line when they have come to their own code.
@@ -104,9 +104,11 @@ def test_the_labs_processes_are_ended_also_when_strangers_are_there(start, cgrou
     stranger = start()
     ours = start(**{processes.MARKER: processes.marker("demo", "node1")})
     path = cgroup(stranger.pid, ours.pid)
-    listed = cgroups.processes
+    listed = processes.in_cgroup
     monkeypatch.setattr(
-        cgroups, "processes", lambda each: {pid for pid in listed(each) if processes.identity(pid)}
+        processes,
+        "in_cgroup",
+        lambda each: {pid for pid in listed(each) if processes.identity(pid)},
     )
     left = processes.end(Ownership("demo", path, frozenset()))
     assert ours.wait(1) == -9

@@ -5,7 +5,7 @@ from ebpflb.errors import ConfigError, EbpflbError
 from ebpflb.lab import state
 from ebpflb.lab.layout import Cni, LabConfig, Stack
 from ebpflb.lab.processes import Identity
-from ebpflb.lab.state import State
+from ebpflb.lab.state import LabState
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def root(tmp_path, monkeypatch):
 
 def a_state(root, name="a", index=0):
     config = LabConfig(name, nodes=3, cni=Cni.VXLAN, family=Stack.IPV6, zones=("x",))
-    made = State(config, index, cgroup=str(root.parent / "cgroup" / name), bpffs="/b")
+    made = LabState(config, index, cgroup=str(root.parent / "cgroup" / name), bpffs="/b")
     made.namespaces = {"a-node1": 17, "a-node2": None}
     made.processes = {"pod-1-1": Identity(4, 5)}
     made.directory.mkdir(parents=True)

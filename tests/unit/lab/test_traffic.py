@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from ebpflb.errors import ProbeError
-from ebpflb.lab.reach import Path, wait_reachable
+from ebpflb.lab.traffic import Attempt, wait_reachable
 from tests.unit.lab.serving import serving
 
 
@@ -31,12 +31,12 @@ def a_pod(answer=b"pod-1-1\n"):
 
 def test_paths_that_work_end_the_wait():
     with a_pod() as port:
-        wait_reachable([Path(Here(), "127.0.0.1", port, "pod-1-1")] * 3, 1)
+        wait_reachable([Attempt(Here(), "127.0.0.1", port, "pod-1-1")] * 3, 1)
 
 
 def test_an_answer_from_somebody_else_is_a_failure():
     with a_pod(b"pod-9-9\n") as port:
-        path = Path(Here(), "127.0.0.1", port, "pod-1-1")
+        path = Attempt(Here(), "127.0.0.1", port, "pod-1-1")
         with pytest.raises(ProbeError, match=r"here to pod-1-1 .*: answered by 'pod-9-9'"):
             wait_reachable([path], 0.05)
 
@@ -44,9 +44,9 @@ def test_an_answer_from_somebody_else_is_a_failure():
 def test_a_refusal_is_a_failure_where_a_pod_must_answer_and_enough_elsewhere():
     with a_pod() as port:
         pass
-    wait_reachable([Path(Here(), "127.0.0.1", port)], 0.05)
+    wait_reachable([Attempt(Here(), "127.0.0.1", port)], 0.05)
     with pytest.raises(ProbeError, match=r"1 of 1 paths fail; .*: refused"):
-        wait_reachable([Path(Here(), "127.0.0.1", port, "pod-1-1")], 0.05)
+        wait_reachable([Attempt(Here(), "127.0.0.1", port, "pod-1-1")], 0.05)
 
 
 def test_a_server_that_comes_late_is_waited_for():
@@ -62,12 +62,12 @@ def test_a_server_that_comes_late_is_waited_for():
 
         timer = threading.Timer(0.2, serve)
         timer.start()
-        wait_reachable([Path(Here(), "127.0.0.1", port, "p")], 5)
+        wait_reachable([Attempt(Here(), "127.0.0.1", port, "p")], 5)
         timer.join()
 
 
 def test_silence_is_a_failure():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        path = Path(Here(), "127.0.0.1", silent.getsockname()[1], "p")
+        path = Attempt(Here(), "127.0.0.1", silent.getsockname()[1], "p")
         with pytest.raises(ProbeError, match="timed out"):
             wait_reachable([path], 0.05)
