@@ -28,8 +28,8 @@ from ebpflb.model.node import Node
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.inquiry import Inquiry
 from ebpflb.observe.health import Health
-from ebpflb.observe.metrics.latency import Latency
 from ebpflb.observe.metrics.page import Metrics
+from ebpflb.observe.metrics.programming_latency import Latency
 from ebpflb.source.announcement import Announcement
 from ebpflb.source.source_event import SourceEvent
 

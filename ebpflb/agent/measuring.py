@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from ebpflb.agent.dataplane import Kernel
 from ebpflb.config.settings import Settings
 from ebpflb.observe.endpoint_locations import EndpointLocations
-from ebpflb.observe.metrics.first_connections import FirstConnections, FirstConnectionsThread
-from ebpflb.observe.metrics.page import Metrics
+from ebpflb.observe.metrics.page import Metrics, SharedPage
+from ebpflb.observe.metrics.programming_latency import FirstConnections, FirstConnectionsThread
 from ebpflb.observe.metrics.reader import Reader, Shown
-from ebpflb.observe.metrics.shared_page import SharedPage
 
 
 class Measuring:

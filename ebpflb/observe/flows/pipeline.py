@@ -11,7 +11,7 @@ from ebpflb.observe.flows.flow_reader import FlowReader
 from ebpflb.observe.flows.query_routes import query_routes
 from ebpflb.observe.flows.service_routes import Tell, service_routes
 from ebpflb.observe.http.query_socket import QueryServer
-from ebpflb.observe.metrics.flows import FlowCollector
+from ebpflb.observe.metrics.kernel import FlowCollector
 
 
 class FlowParts:

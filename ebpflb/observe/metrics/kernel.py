@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of the dataplane as a whole: maps, drops, flow records, flows by their path."""
+"""The metrics of the dataplane as a whole: maps, drops, flow records, flows by path."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -9,6 +9,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.registry import Collector
 
 from ebpflb.observe.metrics.reading import Distribution, Reading
 
@@ -71,3 +72,28 @@ def _flows(found: Mapping[tuple[str, str], Distribution]) -> Iterator[Metric]:
 
 def _bound(bound: float) -> str:
     return "+Inf" if bound == float("inf") else str(bound)
+
+
+class FlowCollector(Collector):
+    """Asks for the numbers at each scrape."""
+
+    def __init__(self, unreadable: Callable[[], int], not_exported: Callable[[], int]) -> None:
+        self._unreadable = unreadable
+        self._not_exported = not_exported
+
+    def describe(self) -> Iterable[Metric]:
+        """Spare the registry a call just to learn the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """See Collector."""
+        yield CounterMetricFamily(
+            "ebpflb_flow_records_unreadable",
+            "Flow records of another version of the programs, which were skipped.",
+            self._unreadable(),
+        )
+        yield CounterMetricFamily(
+            "ebpflb_flow_export_lost",
+            "Flow records that could not be written to --flow-export.",
+            self._not_exported(),
+        )

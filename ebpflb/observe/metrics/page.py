@@ -3,10 +3,11 @@
 
 What kube-proxy measures as well has kube-proxy's name, labels and buckets. One sync writes both
 families, so what has the label ip_family is the same for each. What the kernel counts is in
-kernel_metrics.py and traffic_metrics.py.
+kernel.py and services.py.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,10 +32,9 @@ from ebpflb import __version__
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.observe.http.server import Answer
-from ebpflb.observe.metrics.exposition import exposition
 from ebpflb.observe.metrics.kernel import kernel_families
 from ebpflb.observe.metrics.reading import Reading
-from ebpflb.observe.metrics.services import backend_families, service_families
+from ebpflb.observe.metrics.services import backend_families, exposition, service_families
 
 _log = logging.getLogger("ebpflb.observe")
 
@@ -49,6 +49,8 @@ _LATENCY_BUCKETS = [
 _FIRST_CONNECTION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300)
 _FAMILY = ["ip_family"]
 _NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
+# Nobody scrapes more often; a hundred at once cost what one does.
+FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,3 +335,26 @@ def _counter(
     registry: CollectorRegistry, name: str, text: str, labels: Iterable[str] = ()
 ) -> Counter:
     return Counter(name, text, labels, registry=registry)
+
+
+class SharedPage:
+    """Makes a page when the last one is too old, one at a time: who asks meanwhile waits for it."""
+
+    def __init__(
+        self, make: Callable[[], Answer], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock`: seconds."""
+        self._make = make
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._page: Answer | None = None
+        self._made = 0.0
+
+    def __call__(self) -> Answer:
+        """The page, as of at most a second ago."""
+        with self._lock:
+            began = self._clock()
+            if self._page is None or began - self._made >= FRESH_SECONDS:
+                self._page = None
+                self._page, self._made = self._make(), began
+            return self._page

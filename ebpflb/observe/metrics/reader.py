@@ -1,26 +1,120 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the maps to what metrics show. It reads, and holds no lock that a sync wants."""
+"""Reads the maps for a scrape. It takes no lock that a sync wants."""
 
 import logging
+import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import accumulate, product
+from math import inf
 from typing import NamedTuple, Protocol
 
 from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.enums import DropPlace, DropReason, FlowLost, FlowPath, HistogramKind
+from ebpflb.dataplane.layout.structs import BUCKETS
 from ebpflb.dataplane.view.capacity import used_entries
+from ebpflb.dataplane.view.counters import read_drops
+from ebpflb.dataplane.view.dump import word
+from ebpflb.dataplane.view.sums import Sums, sums
 from ebpflb.dataplane.view.traffic_counts import TrafficCounts, TrafficReader
 from ebpflb.errors import EbpflbError
 from ebpflb.observe.endpoint_locations import EndpointLocations
-from ebpflb.observe.metrics.backend_readings import BackendReadings
-from ebpflb.observe.metrics.flow_readings import Drops, read_distributions, read_lost
-from ebpflb.observe.metrics.port_readings import PortNumbers, PortReadings
-from ebpflb.observe.metrics.reading import Reading
+from ebpflb.observe.metrics.reading import Distribution, Reading
+from ebpflb.observe.metrics.service_readings import BackendReadings, PortNumbers, PortReadings
 
+# A device that was gone at the first look.
+_GONE = "gone"
+# In the place of an ifindex.
+_PLACES: Mapping[int, str] = {
+    DropPlace.LB_DROP_AT_SOCKET: "sockets",
+    DropPlace.LB_DROP_AT_POD: "pods",
+}
+_MICROSECOND = 1e-6
+_LOST = {FlowLost.LB_LOST_FULL: "ring_full", FlowLost.LB_LOST_RATE: "rate_limit"}
 _log = logging.getLogger("ebpflb.agent")
-
 # Looked through for this alone; how full the others are is known by then.
 _OTHER_TABLES = ("lb_affinity", "lb_devices", "lb_netns")
+
+
+class _Shown(NamedTuple):
+    """A histogram. unit: of the kernel's numbers in the metric's.
+
+    bits: the buckets whose upper ends are shown. A time is cut off to whole microseconds, so one
+    of n bits is less than 2 ** n; a number of bytes is at most that less 1.
+    """
+
+    metric: str
+    bits: range
+    unit: float
+    less: int
+
+
+_SHOWN: Mapping[HistogramKind, _Shown] = {
+    HistogramKind.LB_HISTOGRAM_DURATION: _Shown(
+        "ebpflb_flow_duration_seconds", range(6, 38, 2), _MICROSECOND, 0
+    ),
+    HistogramKind.LB_HISTOGRAM_RTT: _Shown(
+        "ebpflb_flow_rtt_seconds", range(4, 23), _MICROSECOND, 0
+    ),
+    HistogramKind.LB_HISTOGRAM_BYTES: _Shown("ebpflb_flow_bytes", range(6, 39, 2), 1, 1),
+}
+
+
+def read_distributions(maps: MapSet) -> Mapping[tuple[str, str], Distribution]:
+    """By metric and path. MapError."""
+    found = sums(maps["lb_histograms"])
+    return {
+        (_SHOWN[kind].metric, word(path)): _distribution(_SHOWN[kind], next(found))
+        for path, kind in product(FlowPath, HistogramKind)
+    }
+
+
+def _distribution(shown: _Shown, counted: Sums) -> Distribution:
+    up_to = list(accumulate(counted[:BUCKETS]))
+    buckets = [(((1 << bits) - shown.less) * shown.unit, up_to[bits]) for bits in shown.bits]
+    return Distribution([*buckets, (inf, up_to[-1])], counted[BUCKETS] * shown.unit)
+
+
+def read_lost(maps: MapSet) -> Mapping[str, int]:
+    """How many records are missing, by reason. MapError."""
+    found = list(sums(maps["lb_flow_lost"]))
+    return {name: found[reason][0] for reason, name in _LOST.items()}
+
+
+class Drops:
+    """Drops by reason and by the name that a device had when they were read.
+
+    A device that is gone keeps its last name.
+    """
+
+    def __init__(self, name_of: Callable[[int], str] = socket.if_indextoname) -> None:
+        """`name_of`: of an ifindex; OSError where there is none."""
+        self._name_of = name_of
+        self._names: dict[int, str] = {}
+        self._counted: Mapping[tuple[DropReason, int], int] = {}
+        self._sums: Counter[tuple[str, str]] = Counter()
+
+    def read(self, maps: MapSet) -> Mapping[tuple[str, str], int]:
+        """By reason and interface: sums that only grow. MapError."""
+        before, self._counted = self._counted, read_drops(maps)
+        for (reason, ifindex), count in self._counted.items():
+            old = before.get((reason, ifindex), 0)
+            # Less than before: other maps, which begin at 0.
+            new = count - old if count >= old else count
+            if new:
+                self._sums[word(reason), self._name(ifindex)] += new
+        return dict(self._sums)
+
+    def _name(self, ifindex: int) -> str:
+        if ifindex in _PLACES:
+            return _PLACES[ifindex]
+        try:
+            self._names[ifindex] = self._name_of(ifindex)
+        except OSError:
+            self._names.setdefault(ifindex, _GONE)
+        return self._names[ifindex]
 
 
 class Kernel(Protocol):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+
 import re
+import threading
+import time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -7,11 +10,34 @@ from prometheus_client.parser import text_string_to_metric_families
 from ebpflb import __version__
 from ebpflb.errors import MapError
 from ebpflb.model.address import Family
-from ebpflb.observe.metrics.page import Metrics, Totals
+from ebpflb.observe.http.server import Answer
+from ebpflb.observe.metrics.page import Metrics, SharedPage, Totals
 from ebpflb.observe.metrics.reading import Reading
 
 PREFIX = "kubeproxy_sync_proxy_rules_"
 FAMILIES = ("IPv4", "IPv6")
+# Name, type and labels besides ip_family: semantics of kube-proxy's metrics page.
+NEUTRAL = {
+    "kubeproxy_sync_proxy_rules_duration_seconds": ("histogram", {"ip_family"}),
+    "kubeproxy_sync_full_proxy_rules_duration_seconds": ("histogram", {"ip_family"}),
+    "kubeproxy_sync_partial_proxy_rules_duration_seconds": ("histogram", {"ip_family"}),
+    "kubeproxy_network_programming_duration_seconds": ("histogram", {"ip_family"}),
+    "kubeproxy_sync_proxy_rules_last_timestamp_seconds": ("gauge", {"ip_family"}),
+    "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds": ("gauge", {"ip_family"}),
+    "kubeproxy_sync_proxy_rules_endpoint_changes_pending": ("gauge", set()),
+    "kubeproxy_sync_proxy_rules_service_changes_pending": ("gauge", set()),
+    "kubeproxy_sync_proxy_rules_endpoint_changes_total": ("counter", set()),
+    "kubeproxy_sync_proxy_rules_service_changes_total": ("counter", set()),
+    "kubeproxy_sync_proxy_rules_no_local_endpoints_total": (
+        "gauge",
+        {"traffic_policy", "ip_family"},
+    ),
+    "kubeproxy_conntrack_reconciler_sync_duration_seconds": ("histogram", {"ip_family"}),
+    "kubeproxy_conntrack_reconciler_deleted_entries_total": ("counter", {"ip_family"}),
+    "kubeproxy_proxy_healthz_total": ("counter", {"code"}),
+    "kubeproxy_proxy_livez_total": ("counter", {"code"}),
+}
+SECONDS = 10
 
 
 @pytest.fixture
@@ -148,29 +174,6 @@ def test_answers_expiry_version_and_process(metrics):
     assert not [name for name, *_ in found if name.endswith("_created")]
 
 
-# Name, type and labels besides ip_family: semantics of kube-proxy's metrics page.
-NEUTRAL = {
-    "kubeproxy_sync_proxy_rules_duration_seconds": ("histogram", {"ip_family"}),
-    "kubeproxy_sync_full_proxy_rules_duration_seconds": ("histogram", {"ip_family"}),
-    "kubeproxy_sync_partial_proxy_rules_duration_seconds": ("histogram", {"ip_family"}),
-    "kubeproxy_network_programming_duration_seconds": ("histogram", {"ip_family"}),
-    "kubeproxy_sync_proxy_rules_last_timestamp_seconds": ("gauge", {"ip_family"}),
-    "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds": ("gauge", {"ip_family"}),
-    "kubeproxy_sync_proxy_rules_endpoint_changes_pending": ("gauge", set()),
-    "kubeproxy_sync_proxy_rules_service_changes_pending": ("gauge", set()),
-    "kubeproxy_sync_proxy_rules_endpoint_changes_total": ("counter", set()),
-    "kubeproxy_sync_proxy_rules_service_changes_total": ("counter", set()),
-    "kubeproxy_sync_proxy_rules_no_local_endpoints_total": (
-        "gauge",
-        {"traffic_policy", "ip_family"},
-    ),
-    "kubeproxy_conntrack_reconciler_sync_duration_seconds": ("histogram", {"ip_family"}),
-    "kubeproxy_conntrack_reconciler_deleted_entries_total": ("counter", {"ip_family"}),
-    "kubeproxy_proxy_healthz_total": ("counter", {"code"}),
-    "kubeproxy_proxy_livez_total": ("counter", {"code"}),
-}
-
-
 def test_the_names_types_and_labels_are_kube_proxys(metrics):
     metrics.changed(services=1, endpoints=1)
     metrics.synced(1, full=True, complete=True)
@@ -217,3 +220,53 @@ def test_every_metric_says_what_it_is(metrics):
     silent = [each.name for each in families if not each.documentation.endswith(".")]
     own = [name for name in silent if name.startswith(("ebpflb", "kubeproxy"))]
     assert not own
+
+
+class Pages:
+    """Makes pages that are all different."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.made = 0
+        self.now = 100.0
+
+    def __call__(self) -> Answer:
+        time.sleep(self.seconds)
+        self.made += 1
+        return Answer(str(self.made).encode())
+
+
+def test_a_page_is_shared_for_a_second():
+    pages = Pages()
+    page = SharedPage(pages, lambda: pages.now)
+    assert page() is page()
+    pages.now += 0.9
+    assert page().body == b"1"
+    pages.now += 0.1
+    assert page().body == b"2"
+
+
+def test_a_hundred_who_ask_at_once_cost_one_page():
+    pages = Pages(0.05)
+    page = SharedPage(pages)
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.append(page().body)) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert found == [b"1"] * 100
+
+
+def test_a_page_that_cannot_be_made_does_not_block_the_next():
+    broken = [ValueError("broken")]
+
+    def make() -> Answer:
+        if broken:
+            raise broken.pop()
+        return Answer(b"page")
+
+    page = SharedPage(make)
+    with pytest.raises(ValueError, match="broken"):
+        page()
+    assert page().body == b"page"

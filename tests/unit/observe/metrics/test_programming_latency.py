@@ -6,7 +6,7 @@ import pytest
 from ebpflb.dataplane.layout.structs import Counts
 from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.observe.metrics.first_connections import PATIENCE_SECONDS, FirstConnections
+from ebpflb.observe.metrics.programming_latency import PATIENCE_SECONDS, FirstConnections
 from tests.unit.dataplane.desired import backends, by_service, frontend
 
 POD, NEW_POD = "10.1.0.1", "10.1.0.2"

@@ -1,30 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long new endpoints wait for their first connection.
-
-Those that were there at the first look do not count: nobody knows since when.
-"""
+"""How long a change of endpoints takes: until it is in force, and until the first connection."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from struct import Struct
 from sys import byteorder
+from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.layout.records import USABLE
 from ebpflb.errors import EbpflbError
+from ebpflb.model.address import Family
+from ebpflb.model.service import ServiceName
+from ebpflb.source.source_event import Trigger
 
 _log = logging.getLogger("ebpflb.agent")
-
 LOOK_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
 # So many are looked after at once; of a change that brings more some are left out.
 MOST_PENDING = 1024
-
 # struct lb_backend: flags, generation.
 _RECORD = Struct("=20xII4x")
+
+
+class Delay(NamedTuple):
+    """How long one change took, in seconds."""
+
+    family: Family
+    seconds: float
+
+
+class Latency:
+    """Times of changes that are not in force yet."""
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        """`wall`: seconds since 1970. What happened before now tells nothing."""
+        self._wall = wall
+        self._started = wall()
+        self._pending: dict[tuple[ServiceName, Family], list[float]] = {}
+
+    def note(self, triggers: Iterable[Trigger]) -> None:
+        """Remember when changes were triggered."""
+        for service, family, triggered in triggers:
+            if triggered is None:
+                self._pending.pop((service, family), None)
+            elif triggered > self._started:
+                self._pending.setdefault((service, family), []).append(triggered)
+
+    def take(self) -> Iterator[Delay]:
+        """Everything noted is in force now."""
+        now = self._wall()
+        pending, self._pending = self._pending, {}
+        for (_, family), times in pending.items():
+            yield from (Delay(family, now - triggered) for triggered in times)
+
+    def forget(self) -> None:
+        """What was noted is part of a sync that failed."""
+        self._pending.clear()
 
 
 class FirstConnections:
