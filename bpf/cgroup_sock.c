@@ -87,7 +87,7 @@ int lb_recvmsg4(struct bpf_sock_addr *ctx)
 	struct lb_peer peer = {};
 
 	lb_peer_get4(ctx, &peer.addr);
-	if (lb_socket_reverse(ctx, &peer))
+	if (lb_sock_nat_reverse(ctx, &peer))
 		lb_peer_set4(ctx, &peer);
 	return 1;
 }
@@ -97,7 +97,7 @@ int lb_recvmsg6(struct bpf_sock_addr *ctx)
 	struct lb_peer peer = {};
 
 	lb_peer_get6(ctx, &peer.addr);
-	if (lb_socket_reverse(ctx, &peer))
+	if (lb_sock_nat_reverse(ctx, &peer))
 		lb_peer_set6(ctx, &peer);
 	return 1;
 }
@@ -107,7 +107,7 @@ int lb_getpeer4(struct bpf_sock_addr *ctx)
 	struct lb_peer peer = {};
 
 	lb_peer_get4(ctx, &peer.addr);
-	if (lb_socket_reverse_any(ctx, &peer))
+	if (lb_sock_nat_reverse_any(ctx, &peer))
 		lb_peer_set4(ctx, &peer);
 	return 1;
 }
@@ -117,13 +117,13 @@ int lb_getpeer6(struct bpf_sock_addr *ctx)
 	struct lb_peer peer = {};
 
 	lb_peer_get6(ctx, &peer.addr);
-	if (lb_socket_reverse_any(ctx, &peer))
+	if (lb_sock_nat_reverse_any(ctx, &peer))
 		lb_peer_set6(ctx, &peer);
 	return 1;
 }
 
 int lb_sock_release(struct bpf_sock *ctx)
 {
-	lb_socket_forget(ctx);
+	lb_sock_nat_release(ctx);
 	return 1;
 }

@@ -58,8 +58,8 @@ static __always_inline int lb_conntrack_retire_both(struct lb_packet *pkt,
 }
 
 /* SHUTDOWN COMPLETE and ABORT of SCTP look the same here: the first is the usual end. */
-static __always_inline int lb_conntrack_how_reset(const struct lb_packet *pkt,
-						  const struct lb_conntrack *entry)
+static __always_inline int lb_conntrack_reset_reason(const struct lb_packet *pkt,
+						     const struct lb_conntrack *entry)
 {
 	if (entry->direction == LB_DIR_REPLY && !(entry->state & LB_CT_SYN))
 		return LB_END_BACKEND_REFUSED;
@@ -85,11 +85,11 @@ static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_
 		return;
 	}
 	if (!lb_conntrack_may_retry(entry, other))
-		lb_flow_end(pkt, entry, other, lb_conntrack_how_reset(pkt, entry));
+		lb_flow_end(pkt, entry, other, lb_conntrack_reset_reason(pkt, entry));
 	entry->state |= LB_CT_CLOSED;
 	other->peer_state |= LB_CT_CLOSED;
 	if (lb_conntrack_retire_both(pkt, entry, other))
-		lb_flow_end_elsewhere();
+		lb_flow_end_cancel();
 }
 
 /* A packet opens another flow in the place of this one. */
@@ -105,7 +105,7 @@ static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct l
 	else
 		is_late = lb_conntrack_delete(&pkt->tuple, 0);
 	if (is_late)
-		lb_flow_end_elsewhere();
+		lb_flow_end_cancel();
 }
 
 /* A FIN: the other direction is told which acknowledgement covers it. */
@@ -142,7 +142,7 @@ static __always_inline void lb_conntrack_fin_acked(struct lb_packet *pkt,
 	else
 		is_late = lb_conntrack_remove(pkt, entry);
 	if (is_late)
-		lb_flow_end_elsewhere();
+		lb_flow_end_cancel();
 }
 
 static __always_inline void lb_conntrack_track_ack(struct lb_packet *pkt,

@@ -37,9 +37,9 @@ static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_pac
 {
 	int action = lb_tc_action(skb, pkt, hook, verdict, mtu);
 
-	lb_flow_tell_end();
+	lb_flow_end_report();
 	if (pkt->tuple.proto == IPPROTO_SCTP)
-		lb_sctp_repair(skb);
+		lb_sctp_csum_update(skb);
 	return action;
 }
 

@@ -31,7 +31,7 @@ static __always_inline int lb_flow_is_sampled(void)
 	return !(bpf_get_prandom_u32() % settings->flow_sample);
 }
 
-static __always_inline void lb_flow_lose(int why)
+static __always_inline void lb_flow_count_lost(int why)
 {
 	__u64 *lost = lb_flow_lost.lookup(&why);
 
@@ -43,11 +43,11 @@ static __always_inline int lb_flow_is_due(__u32 rate)
 {
 	int zero = 0;
 
-	return !rate || lb_rate_is_due(lb_flow_told.lookup(&zero), rate);
+	return !rate || lb_is_within_rate(lb_flow_rate.lookup(&zero), rate);
 }
 
-/* NULL when nobody wants to know. What comes back is zero, and must go to lb_flow_tell(). */
-static __always_inline struct lb_flow_record *lb_flow_record_of(int event, int path)
+/* NULL when nobody wants to know. What comes back is zero, and must go to lb_flow_record_submit(). */
+static __always_inline struct lb_flow_record *lb_flow_record_reserve(int event, int path)
 {
 	struct lb_settings *settings = lb_flow_settings();
 	struct lb_flow_record *record;
@@ -55,12 +55,12 @@ static __always_inline struct lb_flow_record *lb_flow_record_of(int event, int p
 	if (!settings || !(settings->flow_events & 1 << event))
 		return NULL;
 	if (!lb_flow_is_due(settings->flow_rate)) {
-		lb_flow_lose(LB_LOST_RATE);
+		lb_flow_count_lost(LB_LOST_RATE);
 		return NULL;
 	}
 	record = lb_flows.ringbuf_reserve(sizeof(*record));
 	if (!record) {
-		lb_flow_lose(LB_LOST_FULL);
+		lb_flow_count_lost(LB_LOST_FULL);
 		return NULL;
 	}
 	__builtin_memset(record, 0, sizeof(*record));
@@ -71,9 +71,9 @@ static __always_inline struct lb_flow_record *lb_flow_record_of(int event, int p
 	return record;
 }
 
-static __always_inline void lb_flow_record_backend(struct lb_flow_record *record, __u32 service,
-						   __u32 backend, __u32 generation,
-						   __u32 desc_flags)
+static __always_inline void lb_flow_record_set_backend(struct lb_flow_record *record, __u32 service,
+						       __u32 backend, __u32 generation,
+						       __u32 desc_flags)
 {
 	record->service = service;
 	record->backend = backend;
@@ -81,7 +81,7 @@ static __always_inline void lb_flow_record_backend(struct lb_flow_record *record
 	record->desc_flags = desc_flags;
 }
 
-static __always_inline void lb_flow_tell(struct lb_flow_record *record)
+static __always_inline void lb_flow_record_submit(struct lb_flow_record *record)
 {
 	lb_flows.ringbuf_submit(record, LB_NO_WAKEUP);
 }

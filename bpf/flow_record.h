@@ -10,8 +10,8 @@
 #include "parse.h"
 
 /* key: of the original direction. */
-static __always_inline void lb_record_client(struct lb_flow_record *record,
-					     const struct lb_tuple *key, int hook)
+static __always_inline void lb_flow_record_set_client(struct lb_flow_record *record,
+						      const struct lb_tuple *key, int hook)
 {
 	record->hook = hook;
 	record->proto = key->proto;
@@ -22,49 +22,50 @@ static __always_inline void lb_record_client(struct lb_flow_record *record,
 	record->frontend_port = key->dport;
 }
 
-static __always_inline void lb_tell_begin(const struct lb_packet *pkt, const struct lb_flow *flow)
+static __always_inline void lb_flow_record_start(const struct lb_packet *pkt,
+						 const struct lb_flow *flow)
 {
 	struct lb_flow_record *record;
 
 	if (!(flow->flags & LB_CT_SAMPLED))
 		return;
-	record = lb_flow_record_of(LB_FLOW_START, LB_PATH_TC);
+	record = lb_flow_record_reserve(LB_FLOW_START, LB_PATH_TC);
 	if (!record)
 		return;
-	lb_record_client(record, &pkt->tuple, flow->hook);
+	lb_flow_record_set_client(record, &pkt->tuple, flow->hook);
 	record->started = record->time;
 	record->backend_addr = flow->to.daddr;
 	record->backend_port = flow->to.dport;
 	record->flow_flags = flow->flags;
-	lb_flow_record_backend(record, flow->service, flow->backend, flow->generation,
-			       flow->desc_flags);
-	lb_flow_tell(record);
+	lb_flow_record_set_backend(record, flow->service, flow->backend, flow->generation,
+				   flow->desc_flags);
+	lb_flow_record_submit(record);
 }
 
-static __always_inline void lb_tell_end(const struct lb_tuple *key,
-					const struct lb_conntrack *original,
-					const struct lb_conntrack *reply, int end)
+static __always_inline void lb_flow_record_end(const struct lb_tuple *key,
+					       const struct lb_conntrack *original,
+					       const struct lb_conntrack *reply, int end)
 {
 	struct lb_flow_record *record;
 
 	if (!(original->flags & LB_CT_SAMPLED))
 		return;
-	record = lb_flow_record_of(LB_FLOW_END, LB_PATH_TC);
+	record = lb_flow_record_reserve(LB_FLOW_END, LB_PATH_TC);
 	if (!record)
 		return;
-	lb_record_client(record, key, original->hook);
+	lb_flow_record_set_client(record, key, original->hook);
 	record->end = end;
 	record->started = original->created;
 	record->backend_addr = original->to.daddr;
 	record->backend_port = original->to.dport;
 	record->flow_flags = original->flags;
-	lb_flow_record_backend(record, original->service, original->backend, original->generation,
-			       original->desc_flags);
+	lb_flow_record_set_backend(record, original->service, original->backend,
+				   original->generation, original->desc_flags);
 	record->original.packets = original->packets;
 	record->original.bytes = original->bytes;
 	record->reply.packets = reply->packets;
 	record->reply.bytes = reply->bytes;
-	lb_flow_tell(record);
+	lb_flow_record_submit(record);
 }
 
 /*
@@ -89,7 +90,7 @@ static __always_inline void lb_flow_end(struct lb_packet *pkt, struct lb_conntra
 }
 
 /* Another packet has ended it at the same time, and tells of it. */
-static __always_inline void lb_flow_end_elsewhere(void)
+static __always_inline void lb_flow_end_cancel(void)
 {
 	struct lb_ending *ending;
 	int zero = 0;
@@ -100,7 +101,7 @@ static __always_inline void lb_flow_end_elsewhere(void)
 }
 
 /* Of the flow that the packet has ended, if it has. */
-static __always_inline void lb_flow_tell_end(void)
+static __always_inline void lb_flow_end_report(void)
 {
 	struct lb_conntrack *original, *reply;
 	struct lb_ending *ending;
@@ -122,26 +123,26 @@ static __always_inline void lb_flow_tell_end(void)
 	else if (ending->end != LB_END_REPLACED)
 		lb_histograms_add(LB_PATH_TC, lb_now() - original->created,
 				  original->bytes + reply->bytes);
-	lb_tell_end(&ending->key, original, reply, ending->end);
+	lb_flow_record_end(&ending->key, original, reply, ending->end);
 	ending->end = 0;
 }
 
-static __always_inline void lb_tell_failure(const struct lb_packet *pkt, const struct lb_desc *desc,
-					    int hook, int reason)
+static __always_inline void lb_flow_record_failure(const struct lb_packet *pkt,
+						   const struct lb_desc *desc, int hook, int reason)
 {
 	int is_refused = reason == LB_DROP_NO_ENDPOINT || reason == LB_DROP_UNKNOWN_PORT;
 	struct lb_flow_record *record;
 
-	record = lb_flow_record_of(is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED, LB_PATH_TC);
+	record = lb_flow_record_reserve(is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED, LB_PATH_TC);
 	if (!record)
 		return;
-	lb_record_client(record, &pkt->tuple, hook);
+	lb_flow_record_set_client(record, &pkt->tuple, hook);
 	record->reason = reason;
 	if (desc) {
 		record->service = desc->service;
 		record->desc_flags = desc->flags;
 	}
-	lb_flow_tell(record);
+	lb_flow_record_submit(record);
 }
 
 /* A packet that is too big, or has come too far, does not keep the flow from coming about. */
@@ -152,7 +153,7 @@ static __always_inline void lb_flow_fail(const struct lb_packet *pkt, const stru
 		return;
 	if (match->desc && verdict != -LB_DROP_UNKNOWN_PORT)
 		lb_count_failure(match->index, verdict);
-	lb_tell_failure(pkt, match->desc, hook, -verdict);
+	lb_flow_record_failure(pkt, match->desc, hook, -verdict);
 }
 
 #endif

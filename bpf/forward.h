@@ -79,8 +79,8 @@ static __always_inline int lb_has_mac(const struct bpf_fib_lookup *fib)
 }
 
 /* The neighbour subsystem fills the link header; the helper wants one, be it empty. */
-static __always_inline int lb_leave(struct __sk_buff *skb, const struct lb_packet *pkt,
-				    __u32 ifindex)
+static __always_inline int lb_forward_via_neigh(struct __sk_buff *skb, const struct lb_packet *pkt,
+						__u32 ifindex)
 {
 	if (!pkt->l2 && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return -LB_DROP_REWRITE;
@@ -95,7 +95,7 @@ static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_pac
 	__u8 macs[2 * ETH_ALEN];
 
 	if (!pkt->l2 || !lb_has_mac(fib))
-		return lb_leave(skb, pkt, fib->ifindex);
+		return lb_forward_via_neigh(skb, pkt, fib->ifindex);
 	__builtin_memcpy(macs, fib->dmac, ETH_ALEN);
 	__builtin_memcpy(macs + ETH_ALEN, fib->smac, ETH_ALEN);
 	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))

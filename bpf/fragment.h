@@ -20,7 +20,7 @@ static __always_inline void lb_fragment_key(struct lb_packet *pkt)
 	__builtin_memcpy(&pkt->peer.sport, &pkt->id, sizeof(pkt->id));
 }
 
-static __always_inline int lb_fragment_recall(struct lb_packet *pkt)
+static __always_inline int lb_fragment_lookup(struct lb_packet *pkt)
 {
 	struct lb_fragment *first;
 
@@ -34,7 +34,7 @@ static __always_inline int lb_fragment_recall(struct lb_packet *pkt)
 }
 
 /* Before the packet is rewritten; pkt->peer is lost. */
-static __always_inline void lb_fragment_remember(struct lb_packet *pkt)
+static __always_inline void lb_fragment_store(struct lb_packet *pkt)
 {
 	struct lb_fragment first = {};
 
@@ -55,7 +55,7 @@ static __always_inline int lb_fragment_parse(struct __sk_buff *skb, struct lb_pa
 	if (verdict || !pkt->fragment)
 		return verdict;
 	if (pkt->fragment == LB_FRAGMENT_LATER)
-		return lb_fragment_recall(pkt);
+		return lb_fragment_lookup(pkt);
 	lb_fragment_key(pkt);
 	lb_fragments.delete(&pkt->peer);
 	return LB_NEXT;

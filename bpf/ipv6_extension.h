@@ -52,7 +52,7 @@ static __always_inline void lb_extension_fragment(const struct lb_extension *hea
 }
 
 /* LB_PASS for too many, and for a packet whose destination is only one on its way. */
-static __always_inline int lb_extension_pass_all(struct __sk_buff *skb,
+static __always_inline int lb_extension_skip_all(struct __sk_buff *skb,
 						 struct lb_extension_walk *walk)
 {
 	struct lb_extension header;

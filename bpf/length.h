@@ -10,7 +10,7 @@
 #include "verdict.h"
 
 /* What arrived may be more, with padding of the link. BIG TCP is too long for the IP header. */
-static __always_inline int lb_measure(struct __sk_buff *skb, struct lb_packet *pkt, int l2)
+static __always_inline int lb_parse_length(struct __sk_buff *skb, struct lb_packet *pkt, int l2)
 {
 	pkt->segs = 1;
 	if (skb->gso_size) {
@@ -24,13 +24,13 @@ static __always_inline int lb_measure(struct __sk_buff *skb, struct lb_packet *p
 }
 
 /* How much there is behind the IP headers; negative when they are cut off. */
-static __always_inline int lb_room(const struct lb_packet *pkt)
+static __always_inline int lb_ip_payload(const struct lb_packet *pkt)
 {
 	return pkt->len - (pkt->l4 - pkt->l3);
 }
 
 /* Of the transport header, at the cursor; the rest of a fragment's datagram is elsewhere. */
-static __always_inline int lb_is_whole(const struct lb_cursor *cur, const struct lb_packet *pkt)
+static __always_inline int lb_is_complete(const struct lb_cursor *cur, const struct lb_packet *pkt)
 {
 	struct udphdr *udp = cur->pos;
 	int least = pkt->header_len;
@@ -43,9 +43,9 @@ static __always_inline int lb_is_whole(const struct lb_cursor *cur, const struct
 			return 0;
 		len = bpf_ntohs(udp->len);
 	}
-	if (len < least || lb_room(pkt) < least)
+	if (len < least || lb_ip_payload(pkt) < least)
 		return 0;
-	return pkt->fragment || len <= lb_room(pkt);
+	return pkt->fragment || len <= lb_ip_payload(pkt);
 }
 
 #endif

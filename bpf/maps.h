@@ -89,7 +89,7 @@ BPF_PERCPU_ARRAY(lb_forgotten, struct lb_packet, 1);
 /* A flow that the packet ends. Not pinned. */
 BPF_PERCPU_ARRAY(lb_endings, struct lb_ending, 1);
 /* As lb_rejects: the records told in this second. Not pinned. */
-BPF_PERCPU_ARRAY(lb_flow_told, __u64, 1);
+BPF_PERCPU_ARRAY(lb_flow_rate, __u64, 1);
 /* What an ICMP error quotes: for the same reason, and not pinned either. */
 BPF_PERCPU_ARRAY(lb_quotes, struct lb_quote, 1);
 /* How an SCTP checksum must change once the packet is ready. Not pinned. */

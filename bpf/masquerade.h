@@ -34,7 +34,7 @@ static __always_inline int lb_masquerade_as(struct lb_flow *flow, const struct l
 }
 
 /* The node's primary address, for backends on this node. */
-static __always_inline int lb_masquerade_here(const struct lb_packet *pkt, struct lb_flow *flow)
+static __always_inline int lb_masquerade_to_local(const struct lb_packet *pkt, struct lb_flow *flow)
 {
 	struct lb_settings *settings;
 	int zero = 0;
@@ -62,7 +62,7 @@ static __always_inline const struct lb_addr *lb_masquerade_source(__u32 ifindex,
 }
 
 /* The address of the device that the packet leaves by. */
-static __always_inline int lb_masquerade_elsewhere(const struct lb_packet *pkt,
+static __always_inline int lb_masquerade_to_remote(const struct lb_packet *pkt,
 						   struct lb_flow *flow, __u32 ifindex)
 {
 	const struct lb_addr *source = lb_masquerade_source(ifindex, pkt->is_ipv4);
@@ -81,8 +81,8 @@ static __always_inline int lb_masquerade(struct __sk_buff *skb, const struct lb_
 	if (verdict)
 		return verdict;
 	if (choice->backend->flags & LB_BACKEND_LOCAL)
-		return lb_masquerade_here(pkt, flow);
-	return lb_masquerade_elsewhere(pkt, flow, fib->ifindex);
+		return lb_masquerade_to_local(pkt, flow);
+	return lb_masquerade_to_remote(pkt, flow, fib->ifindex);
 }
 
 #endif

@@ -112,7 +112,7 @@ static __always_inline int lb_parse_extensions(struct __sk_buff *skb, struct lb_
 {
 	struct lb_extension_walk walk = { .offset = pkt->l4, .proto = pkt->tuple.proto };
 
-	if (lb_extension_pass_all(skb, &walk))
+	if (lb_extension_skip_all(skb, &walk))
 		return LB_PASS;
 	pkt->l4 = walk.offset;
 	pkt->tuple.proto = walk.proto;
@@ -125,13 +125,13 @@ static __always_inline int lb_parse_extensions(struct __sk_buff *skb, struct lb_
 static __always_inline int lb_parse_transport(struct __sk_buff *skb, struct lb_packet *pkt,
 					      struct lb_cursor *cur)
 {
-	if (lb_room(pkt) < 0)
+	if (lb_ip_payload(pkt) < 0)
 		return LB_PASS;
 	if (!lb_has_transport(pkt))
 		return LB_NEXT;
 	if (!lb_is_plain(pkt))
 		lb_cursor_to_l4(cur, skb, pkt->l4);
-	if (lb_parse_l4(cur, pkt) || !lb_is_whole(cur, pkt))
+	if (lb_parse_l4(cur, pkt) || !lb_is_complete(cur, pkt))
 		return LB_PASS;
 	if (pkt->fragment)
 		pkt->tcp_flags &= ~LB_TCP_FIN;
@@ -156,7 +156,7 @@ static __always_inline int lb_parse(struct __sk_buff *skb, struct lb_packet *pkt
 		verdict = lb_parse_ipv6(&cur, pkt);
 	if (verdict)
 		return verdict;
-	if (lb_measure(skb, pkt, l2))
+	if (lb_parse_length(skb, pkt, l2))
 		return LB_PASS;
 	pkt->l2 = l2;
 	pkt->l3 = l2;

@@ -28,7 +28,7 @@ static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet
 	if (fib->ifindex)
 		return lb_forward(skb, pkt, fib);
 	if (ifindex && ifindex != skb->ifindex)
-		return lb_leave(skb, pkt, ifindex);
+		return lb_forward_via_neigh(skb, pkt, ifindex);
 	return LB_PASS;
 }
 
@@ -88,7 +88,7 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 		if (verdict)
 			return verdict;
 	}
-	lb_fragment_remember(pkt);
+	lb_fragment_store(pkt);
 	if (lb_rewrite(skb, pkt, &entry->to, lb_next_ttl(pkt, fib)))
 		return -LB_DROP_REWRITE;
 	flags = entry->flags;
@@ -130,7 +130,7 @@ static __always_inline int lb_known(struct __sk_buff *skb, struct lb_packet *pkt
 }
 
 static __always_inline int lb_service_route(struct __sk_buff *skb, const struct lb_packet *pkt,
-					    const struct lb_place *place,
+					    const struct lb_tc_hook *place,
 					    const struct lb_match *match,
 					    const struct lb_choice *choice, struct lb_flow *flow,
 					    struct bpf_fib_lookup *fib)
@@ -143,7 +143,7 @@ static __always_inline int lb_service_route(struct __sk_buff *skb, const struct 
 }
 
 static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet *pkt,
-					const struct lb_place *place, struct lb_match *match,
+					const struct lb_tc_hook *place, struct lb_match *match,
 					struct bpf_fib_lookup *fib)
 {
 	struct lb_choice choice = {};
@@ -152,7 +152,7 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 
 	if (!lb_has_transport(pkt) || (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt)))
 		return LB_PASS;
-	lb_forget(pkt);
+	lb_verifier_forget(pkt);
 	verdict = lb_service_match(skb, pkt, match);
 	if (verdict)
 		return verdict;
@@ -169,15 +169,15 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 		return verdict;
 	lb_count_connection(match->index, choice.index);
 	lb_count_first_packet(pkt, match->index, choice.index);
-	lb_tell_begin(pkt, &flow);
-	lb_fragment_remember(pkt);
+	lb_flow_record_start(pkt, &flow);
+	lb_fragment_store(pkt);
 	if (lb_rewrite(skb, pkt, &flow.to, lb_next_ttl(pkt, fib)))
 		return -LB_DROP_REWRITE;
 	return lb_send(skb, pkt, flow.flags, 0, fib);
 }
 
 static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *pkt,
-				       const struct lb_place *place, struct bpf_fib_lookup *fib)
+				       const struct lb_tc_hook *place, struct bpf_fib_lookup *fib)
 {
 	struct lb_match match = {};
 	int verdict = lb_open_flow(skb, pkt, place, &match, fib);
@@ -188,7 +188,7 @@ static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *
 }
 
 /* Packets to one of our addresses: requests, and replies to what was masqueraded. */
-static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_place *place,
+static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_tc_hook *place,
 					 int l2)
 {
 	struct bpf_fib_lookup fib = {};
@@ -204,14 +204,15 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 }
 
 /* What leaves: replies of backends; and, on a host device, what the host itself sends to a VIP. */
-static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_place *place, int l2)
+static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc_hook *place,
+				       int l2)
 {
 	int is_own = place->is_local_source && skb->sk;
 	struct bpf_fib_lookup fib = {};
 	struct lb_packet pkt;
 	int verdict;
 
-	if (place->hook == LB_HOOK_HOST_EGRESS && lb_is_unused(skb, l2, is_own)) {
+	if (place->hook == LB_HOOK_HOST_EGRESS && lb_is_unused_vip(skb, l2, is_own)) {
 		lb_count_drop_at(skb->ifindex, LB_DROP_UNUSED_ADDRESS);
 		return TC_ACT_SHOT;
 	}

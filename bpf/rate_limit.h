@@ -6,7 +6,7 @@
 #include "clock.h"
 
 /* done: of this CPU; the second in its upper half, and how many in that in the lower. */
-static __always_inline int lb_rate_is_due(__u64 *done, __u32 per_second)
+static __always_inline int lb_is_within_rate(__u64 *done, __u32 per_second)
 {
 	__u64 second = lb_now() / LB_SECOND << 32;
 

@@ -150,7 +150,7 @@ static __always_inline int lb_reject_is_due(int reason)
 
 	if (reason == LB_DROP_TOO_BIG)
 		return 1;
-	return lb_rate_is_due(lb_rejects.lookup(&zero), LB_REJECTS_PER_SECOND);
+	return lb_is_within_rate(lb_rejects.lookup(&zero), LB_REJECTS_PER_SECOND);
 }
 
 /*

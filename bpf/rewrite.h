@@ -90,7 +90,7 @@ static __always_inline int lb_rewrite_l4_csum(struct __sk_buff *skb, const struc
 	__u32 ports;
 
 	if (pkt->tuple.proto == IPPROTO_SCTP)
-		return lb_sctp_note(skb, pkt, to);
+		return lb_sctp_csum_defer(skb, pkt, to);
 	ports = lb_csum_diff(&pkt->tuple.sport, &to->sport, 2 * sizeof(to->sport));
 	if (bpf_l4_csum_replace(skb, lb_csum_offset(pkt), 0, addresses, BPF_F_PSEUDO_HDR | flags))
 		return -1;

@@ -8,7 +8,7 @@
 #include "parse.h"
 
 /* From the byte order of CRC32c, which is not the network's, to the host's, or back. */
-static __always_inline __u32 lb_sctp_swap(__u32 little)
+static __always_inline __u32 lb_sctp_swap_bytes(__u32 little)
 {
 	return __builtin_bswap32(bpf_ntohl(little));
 }
@@ -18,8 +18,8 @@ static __always_inline __u32 lb_sctp_swap(__u32 little)
  * find zero there. Of a packet in fragments nobody knows the length yet: it is translated only if
  * its ports stay.
  */
-static __always_inline int lb_sctp_note(struct __sk_buff *skb, const struct lb_packet *pkt,
-					const struct lb_tuple *to)
+static __always_inline int lb_sctp_csum_defer(struct __sk_buff *skb, const struct lb_packet *pkt,
+					      const struct lb_tuple *to)
 {
 	struct lb_sctp_change *change;
 	__u32 before, after;
@@ -43,7 +43,7 @@ static __always_inline int lb_sctp_note(struct __sk_buff *skb, const struct lb_p
  * The last step of a program: the arithmetic is long, and here the verifier has nothing else in
  * mind any more. Where the checksum is now is counted from the end: the front may have grown.
  */
-static __always_inline void lb_sctp_repair(struct __sk_buff *skb)
+static __always_inline void lb_sctp_csum_update(struct __sk_buff *skb)
 {
 	struct lb_sctp_change *change;
 	__u32 diff;
@@ -53,8 +53,8 @@ static __always_inline void lb_sctp_repair(struct __sk_buff *skb)
 	change = lb_sctp_changes.lookup(&zero);
 	if (!change || !change->ports)
 		return;
-	diff = lb_crc32c_multiply(lb_sctp_swap(change->ports), lb_crc32c_shift(change->len));
-	crc = change->crc ^ lb_sctp_swap(diff);
+	diff = lb_crc32c_multiply(lb_sctp_swap_bytes(change->ports), lb_crc32c_shift(change->len));
+	crc = change->crc ^ lb_sctp_swap_bytes(diff);
 	change->ports = 0;
 	bpf_skb_store_bytes(skb, skb->len - change->from_end, &crc, sizeof(crc), 0);
 }

@@ -16,7 +16,7 @@
 #include "source_range.h"
 
 /* What an entry point knows about the packets it sees. */
-struct lb_place {
+struct lb_tc_hook {
 	__u8 hook;
 	__u8 is_local_source;
 };
@@ -98,7 +98,7 @@ static __always_inline int lb_service_choose(const struct lb_desc *desc,
 /* Fills the destination side of the flow. */
 static __always_inline int lb_service_select(const struct lb_packet *pkt,
 					     const struct lb_match *match,
-					     const struct lb_place *place, struct lb_flow *flow,
+					     const struct lb_tc_hook *place, struct lb_flow *flow,
 					     struct lb_choice *choice)
 {
 	const struct lb_desc *desc = match->desc;
@@ -129,7 +129,7 @@ static __always_inline int lb_service_from_pod(struct __sk_buff *skb, const stru
 
 	flow->reply_hook = LB_HOOK_POD_EGRESS;
 	if (lb_addr_is_equal(&flow->to.daddr, &pkt->tuple.saddr)) {
-		verdict = lb_masquerade_here(pkt, flow);
+		verdict = lb_masquerade_to_local(pkt, flow);
 		flow->flags |= LB_CT_HAIRPIN;
 		return verdict;
 	}

@@ -11,7 +11,7 @@
 #include "frontend.h"
 #include "maps.h"
 
-static __always_inline int lb_nets_have4(const struct lb_service_nets *nets, __be32 addr)
+static __always_inline int lb_service_cidr_has_ipv4(const struct lb_service_nets *nets, __be32 addr)
 {
 	for (int i = 0; i < LB_SERVICE_NETS; i++) {
 		if (!nets->ipv4[i].mask)
@@ -31,8 +31,8 @@ static __always_inline int lb_net6_has(const struct lb_net6 *net, const struct l
 	return 1;
 }
 
-static __always_inline int lb_nets_have6(const struct lb_service_nets *nets,
-					 const struct lb_addr *addr)
+static __always_inline int lb_service_cidr_has_ipv6(const struct lb_service_nets *nets,
+						    const struct lb_addr *addr)
 {
 	for (int i = 0; i < LB_SERVICE_NETS; i++) {
 		if (!nets->ipv6[i].mask.word[0])
@@ -44,7 +44,8 @@ static __always_inline int lb_nets_have6(const struct lb_service_nets *nets,
 }
 
 /* Fills daddr if it is in one of the networks. */
-static __always_inline int lb_is_for_services(struct __sk_buff *skb, int l2, struct lb_addr *daddr)
+static __always_inline int lb_service_cidr_has_daddr(struct __sk_buff *skb, int l2,
+						     struct lb_addr *daddr)
 {
 	void *place = (void *)(long)skb->data + l2;
 	void *end = (void *)(long)skb->data_end;
@@ -58,25 +59,25 @@ static __always_inline int lb_is_for_services(struct __sk_buff *skb, int l2, str
 		if (place + sizeof(struct iphdr) > end)
 			return 0;
 		lb_addr_from_ipv4(daddr, ((struct iphdr *)place)->daddr);
-		return lb_nets_have4(nets, daddr->word[3]);
+		return lb_service_cidr_has_ipv4(nets, daddr->word[3]);
 	}
 	if (skb->protocol != bpf_htons(ETH_P_IPV6) || place + sizeof(struct ipv6hdr) > end)
 		return 0;
 	__builtin_memcpy(daddr, &((struct ipv6hdr *)place)->daddr, sizeof(*daddr));
-	return lb_nets_have6(nets, daddr);
+	return lb_service_cidr_has_ipv6(nets, daddr);
 }
 
 /*
  * is_own: from a process of this node, whose flows are translated on their way out. They may go on
  * after their Service, and that is as long as the address is known.
  */
-static __always_inline int lb_is_unused(struct __sk_buff *skb, int l2, int is_own)
+static __always_inline int lb_is_unused_vip(struct __sk_buff *skb, int l2, int is_own)
 {
 	struct lb_addr daddr;
 
 	if (skb->vlan_present && skb->vlan_tci & LB_VLAN_ID)
 		return 0;
-	if (!lb_is_for_services(skb, l2, &daddr))
+	if (!lb_service_cidr_has_daddr(skb, l2, &daddr))
 		return 0;
 	return is_own ? !lb_addrs.lookup(&daddr) : !lb_addr_flags_of(&daddr);
 }

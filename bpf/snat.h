@@ -13,7 +13,7 @@
 #include "verdict.h"
 
 /* Host byte order; uniformly random over both ranges, fully random as kube-proxy's masquerade. */
-static __always_inline __u16 lb_snat_random_port(const struct lb_settings *settings)
+static __always_inline __u16 lb_source_port_random(const struct lb_settings *settings)
 {
 	__u32 first = settings->snat_ports[0].last - settings->snat_ports[0].first + 1;
 	__u32 second = settings->snat_ports[1].last - settings->snat_ports[1].first + 1;
@@ -32,8 +32,8 @@ static __always_inline __u16 lb_snat_random_port(const struct lb_settings *setti
  * has it, or NULL. Inserting fails where an entry is, so lb_ct_short need not be asked before; where
  * that is likely, crowded, it is asked, because an insert that fails costs ten times as much.
  */
-static __always_inline int lb_snat_claim(struct lb_tuple *reply, struct lb_conntrack *entry,
-					 struct lb_conntrack **old, int crowded)
+static __always_inline int lb_source_port_claim(struct lb_tuple *reply, struct lb_conntrack *entry,
+						struct lb_conntrack **old, int crowded)
 {
 	*old = crowded ? lb_ct_short.lookup(reply) : NULL;
 	if (!*old && reply->proto != IPPROTO_UDP)
@@ -53,10 +53,10 @@ static __always_inline int lb_snat_claim(struct lb_tuple *reply, struct lb_connt
  * Whether the flow is over; with UDP, whether it was not answered within its timeout.
  * choosy: whether there may be better ones than one that has only just ended.
  */
-static __always_inline int lb_snat_has_ended(const struct lb_tuple *reply,
-					     const struct lb_conntrack *old,
-					     const struct lb_settings *settings, __u64 now,
-					     int choosy)
+static __always_inline int lb_conntrack_has_ended(const struct lb_tuple *reply,
+						  const struct lb_conntrack *old,
+						  const struct lb_settings *settings, __u64 now,
+						  int choosy)
 {
 	__s64 silence = now - old->last_seen;
 
@@ -66,8 +66,9 @@ static __always_inline int lb_snat_has_ended(const struct lb_tuple *reply,
 }
 
 /* Whether the flow is a handshake that the backend or the client has not gone on with in time. */
-static __always_inline int lb_snat_is_abandoned(struct lb_packet *pkt, const struct lb_tuple *reply,
-						const struct lb_conntrack *old, __u64 now)
+static __always_inline int lb_conntrack_is_abandoned(struct lb_packet *pkt,
+						     const struct lb_tuple *reply,
+						     const struct lb_conntrack *old, __u64 now)
 {
 	struct lb_conntrack *original;
 
@@ -81,21 +82,22 @@ static __always_inline int lb_snat_is_abandoned(struct lb_packet *pkt, const str
 }
 
 /* Fills reply->dport. Returns 0 when the entry has the tuple; else old, if any, may be taken over. */
-static __always_inline int lb_snat_pick(struct lb_packet *pkt, struct lb_tuple *reply,
-					struct lb_conntrack *entry, struct lb_conntrack **old,
-					const struct lb_settings *settings)
+static __always_inline int lb_source_port_pick(struct lb_packet *pkt, struct lb_tuple *reply,
+					       struct lb_conntrack *entry,
+					       struct lb_conntrack **old,
+					       const struct lb_settings *settings)
 {
 	__u64 now = entry->created;
 
 	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
-		reply->dport = bpf_htons(lb_snat_random_port(settings));
-		if (!lb_snat_claim(reply, entry, old, i > 0))
+		reply->dport = bpf_htons(lb_source_port_random(settings));
+		if (!lb_source_port_claim(reply, entry, old, i > 0))
 			return 0;
 		if (*old &&
-		    lb_snat_has_ended(reply, *old, settings, now, i < LB_SNAT_CHOOSY_ATTEMPTS))
+		    lb_conntrack_has_ended(reply, *old, settings, now, i < LB_SNAT_CHOOSY_ATTEMPTS))
 			return -1;
 		if (*old && i >= LB_SNAT_ATTEMPTS - LB_SNAT_LAST_RESORTS &&
-		    lb_snat_is_abandoned(pkt, reply, *old, now))
+		    lb_conntrack_is_abandoned(pkt, reply, *old, now))
 			return -1;
 	}
 	*old = NULL;
@@ -103,22 +105,22 @@ static __always_inline int lb_snat_pick(struct lb_packet *pkt, struct lb_tuple *
 }
 
 /* Whether the client's port is free, or old may be taken over: it has ended or is the same flow. */
-static __always_inline int lb_snat_keep(struct lb_tuple *reply, struct lb_conntrack *entry,
-					struct lb_conntrack **old,
-					const struct lb_settings *settings)
+static __always_inline int lb_source_port_keep(struct lb_tuple *reply, struct lb_conntrack *entry,
+					       struct lb_conntrack **old,
+					       const struct lb_settings *settings)
 {
-	if (!lb_snat_claim(reply, entry, old, 0))
+	if (!lb_source_port_claim(reply, entry, old, 0))
 		return 0;
 	if (*old && !lb_tuple_is_equal(&(*old)->to, &entry->to) &&
-	    !lb_snat_has_ended(reply, *old, settings, entry->created, 0))
+	    !lb_conntrack_has_ended(reply, *old, settings, entry->created, 0))
 		*old = NULL;
 	return -1;
 }
 
 /* Forgets the flow that has the reply tuple, and gives it to the entry. Returns 0 on success. */
-static __always_inline int lb_snat_take_over(struct lb_packet *pkt, struct lb_tuple *reply,
-					     const struct lb_conntrack *old,
-					     struct lb_conntrack *entry)
+static __always_inline int lb_source_port_take_over(struct lb_packet *pkt, struct lb_tuple *reply,
+						    const struct lb_conntrack *old,
+						    struct lb_conntrack *entry)
 {
 	int is_established = lb_ct_state(old) & LB_CT_ESTABLISHED;
 
@@ -138,11 +140,11 @@ static __always_inline int lb_snat_reserve(struct lb_packet *pkt, const struct l
 {
 	struct lb_conntrack *old = NULL;
 
-	if (!(flow->flags & LB_CT_SNAT) && !lb_snat_keep(reply, entry, &old, settings))
+	if (!(flow->flags & LB_CT_SNAT) && !lb_source_port_keep(reply, entry, &old, settings))
 		return 0;
-	if (!old && !lb_snat_pick(pkt, reply, entry, &old, settings))
+	if (!old && !lb_source_port_pick(pkt, reply, entry, &old, settings))
 		return 0;
-	return old ? lb_snat_take_over(pkt, reply, old, entry) : -1;
+	return old ? lb_source_port_take_over(pkt, reply, old, entry) : -1;
 }
 
 /*

@@ -21,8 +21,8 @@ static __always_inline __u32 lb_netns_flags(void *ctx)
 }
 
 /* 1 when a process of the host connects to peer: the client is its primary address. */
-static __always_inline int lb_client_of_host(void *ctx, const struct lb_addr *peer,
-					     struct lb_addr *client)
+static __always_inline int lb_sock_client_host(void *ctx, const struct lb_addr *peer,
+					       struct lb_addr *client)
 {
 	struct lb_settings *settings;
 	int zero = 0;
@@ -39,12 +39,12 @@ static __always_inline int lb_client_of_host(void *ctx, const struct lb_addr *pe
  * address is unknown here, is 0:4:<cookie> or 0:6:<cookie>, with that of its network namespace:
  * one client in each family, because a Service port has other backends in each.
  */
-static __always_inline void lb_client_of_socket(struct bpf_sock_addr *ctx,
-						const struct lb_addr *peer, struct lb_addr *client)
+static __always_inline void lb_sock_client_get(struct bpf_sock_addr *ctx,
+					       const struct lb_addr *peer, struct lb_addr *client)
 {
 	__u64 cookie = bpf_get_netns_cookie(ctx);
 
-	if (lb_client_of_host(ctx, peer, client))
+	if (lb_sock_client_host(ctx, peer, client))
 		return;
 	client->word[0] = 0;
 	client->word[1] = bpf_htonl(lb_addr_is_ipv4(peer) ? 4 : 6);

@@ -16,12 +16,13 @@
 
 #define LB_FLUSH_INTERVAL LB_SECOND
 
-static __always_inline __be16 lb_connection_port(struct bpf_sock_ops *ctx)
+static __always_inline __be16 lb_connection_remote_port(struct bpf_sock_ops *ctx)
 {
 	return bpf_htons(bpf_ntohl(ctx->remote_port));
 }
 
-static __always_inline void lb_connection_remote(struct bpf_sock_ops *ctx, struct lb_addr *addr)
+static __always_inline void lb_connection_remote_addr(struct bpf_sock_ops *ctx,
+						      struct lb_addr *addr)
 {
 	__be32 ipv4 = *(volatile __be32 *)&ctx->remote_ip4;
 
@@ -33,7 +34,7 @@ static __always_inline void lb_connection_remote(struct bpf_sock_ops *ctx, struc
 		lb_addr_from_ipv4(addr, ipv4);
 }
 
-static __always_inline void lb_connection_local(struct bpf_sock_ops *ctx, struct lb_addr *addr)
+static __always_inline void lb_connection_local_addr(struct bpf_sock_ops *ctx, struct lb_addr *addr)
 {
 	__be32 ipv4 = *(volatile __be32 *)&ctx->local_ip4;
 
@@ -46,14 +47,14 @@ static __always_inline void lb_connection_local(struct bpf_sock_ops *ctx, struct
 }
 
 /* The record that connect() has left, if this is where it led. */
-static __always_inline struct lb_connection *lb_connection_of(struct bpf_sock_ops *ctx)
+static __always_inline struct lb_connection *lb_connection_lookup(struct bpf_sock_ops *ctx)
 {
-	__be16 port = lb_connection_port(ctx);
+	__be16 port = lb_connection_remote_port(ctx);
 	struct lb_connection *connection;
 	struct lb_addr peer;
 	__u64 cookie;
 
-	lb_connection_remote(ctx, &peer);
+	lb_connection_remote_addr(ctx, &peer);
 	if (!lb_peer_filter_has(peer.word[3], port))
 		return NULL;
 	cookie = lb_get_socket_cookie(ctx);
@@ -62,7 +63,7 @@ static __always_inline struct lb_connection *lb_connection_of(struct bpf_sock_op
 }
 
 /* flags: what else TCP is to tell of. */
-static __always_inline void lb_connection_ask(struct bpf_sock_ops *ctx, int flags)
+static __always_inline void lb_connection_enable_callbacks(struct bpf_sock_ops *ctx, int flags)
 {
 	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | flags);
 }
@@ -70,19 +71,19 @@ static __always_inline void lb_connection_ask(struct bpf_sock_ops *ctx, int flag
 /* The SYN is about to leave: TCP is to say how it goes on, if the socket was translated. */
 static __always_inline void lb_connection_open(struct bpf_sock_ops *ctx)
 {
-	struct lb_connection *connection = lb_connection_of(ctx);
+	struct lb_connection *connection = lb_connection_lookup(ctx);
 
 	if (!connection)
 		return;
 	connection->started = lb_now();
 	connection->flushed = connection->started;
 	connection->state = lb_flow_is_sampled() ? LB_CONN_SAMPLED : 0;
-	lb_connection_ask(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
+	lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
 }
 
 static __always_inline void lb_counts_add(struct lb_counts *counts,
 					  const struct lb_connection *connection,
-					  const struct lb_progress *now)
+					  const struct lb_sock_traffic *now)
 {
 	if (!counts)
 		return;
@@ -99,9 +100,9 @@ static __always_inline void lb_counts_add(struct lb_counts *counts,
 /* What came since the last time goes into the counters. The socket is locked: nobody else does. */
 static __always_inline void lb_connection_flush(struct bpf_sock_ops *ctx,
 						struct lb_connection *connection,
-						struct lb_progress *now)
+						struct lb_sock_traffic *now)
 {
-	lb_progress_measure(ctx, connection, now);
+	lb_sock_traffic_read(ctx, connection, now);
 	lb_counts_add(lb_counts_of_frontend(connection->frontend, connection->service), connection,
 		      now);
 	lb_counts_add(lb_counts_of_backend(connection->backend, connection->generation), connection,
@@ -111,34 +112,34 @@ static __always_inline void lb_connection_flush(struct bpf_sock_ops *ctx,
 	connection->retransmits = now->retransmits;
 }
 
-static __always_inline void lb_connection_tell(struct bpf_sock_ops *ctx, int event, int end,
-					       const struct lb_connection *connection,
-					       const struct lb_progress *now)
+static __always_inline void lb_connection_record(struct bpf_sock_ops *ctx, int event, int end,
+						 const struct lb_connection *connection,
+						 const struct lb_sock_traffic *now)
 {
 	struct lb_flow_record *record;
 
 	if (!(connection->state & LB_CONN_SAMPLED))
 		return;
-	record = lb_flow_record_of(event, LB_PATH_SOCKET);
+	record = lb_flow_record_reserve(event, LB_PATH_SOCKET);
 	if (!record)
 		return;
 	record->end = end;
 	record->proto = IPPROTO_TCP;
 	record->source = LB_FROM_THIS_NODE;
 	record->started = connection->started;
-	lb_connection_local(ctx, &record->client);
+	lb_connection_local_addr(ctx, &record->client);
 	record->client_port = bpf_htons(ctx->local_port);
 	record->frontend = connection->addr;
 	record->frontend_port = connection->port;
-	lb_connection_remote(ctx, &record->backend_addr);
-	record->backend_port = lb_connection_port(ctx);
-	lb_flow_record_backend(record, connection->service, connection->backend,
-			       connection->generation, connection->desc_flags);
+	lb_connection_remote_addr(ctx, &record->backend_addr);
+	record->backend_port = lb_connection_remote_port(ctx);
+	lb_flow_record_set_backend(record, connection->service, connection->backend,
+				   connection->generation, connection->desc_flags);
 	record->original = now->original;
 	record->reply = now->reply;
 	record->rtt = ctx->srtt_us >> 3;
 	record->retransmits = now->retransmits;
-	lb_flow_tell(record);
+	lb_flow_record_submit(record);
 }
 
 /* Something came in answer to the SYN: it was refused. */
@@ -146,20 +147,20 @@ static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
 					       struct lb_connection *connection)
 {
 	int end = ctx->segs_in ? LB_END_BACKEND_REFUSED : LB_END_NO_ANSWER;
-	struct lb_progress now;
+	struct lb_sock_traffic now;
 
 	lb_connection_flush(ctx, connection, &now);
 	lb_count_failed(connection->frontend, connection->service, connection->backend,
 			connection->generation);
-	lb_connection_tell(ctx, LB_FLOW_END, end, connection, &now);
+	lb_connection_record(ctx, LB_FLOW_END, end, connection, &now);
 }
 
 /*
  * By then our FIN is acknowledged, in states where that is not said before, if nothing is left to
  * be. Who closes first does not see the other's FIN: a TIME_WAIT socket does.
  */
-static __always_inline int lb_connection_how(struct bpf_sock_ops *ctx, int from,
-					     struct lb_connection *connection)
+static __always_inline int lb_connection_end_reason(struct bpf_sock_ops *ctx, int from,
+						    struct lb_connection *connection)
 {
 	if ((from == BPF_TCP_CLOSING || from == BPF_TCP_LAST_ACK) && ctx->snd_una == ctx->snd_nxt)
 		connection->state |= LB_CONN_FIN_ACKED;
@@ -171,34 +172,34 @@ static __always_inline int lb_connection_how(struct bpf_sock_ops *ctx, int from,
 static __always_inline void lb_connection_end(struct bpf_sock_ops *ctx, int from,
 					      struct lb_connection *connection)
 {
-	int end = lb_connection_how(ctx, from, connection);
-	struct lb_progress now;
+	int end = lb_connection_end_reason(ctx, from, connection);
+	struct lb_sock_traffic now;
 
 	lb_connection_flush(ctx, connection, &now);
 	lb_histograms_add(LB_PATH_SOCKET, lb_now() - connection->started,
 			  now.original.bytes + now.reply.bytes);
 	lb_histogram_add(LB_PATH_SOCKET, LB_HISTOGRAM_RTT, ctx->srtt_us >> 3);
-	lb_connection_tell(ctx, LB_FLOW_END, end, connection, &now);
+	lb_connection_record(ctx, LB_FLOW_END, end, connection, &now);
 }
 
-static __always_inline void lb_connection_begin(struct bpf_sock_ops *ctx,
-						struct lb_connection *connection)
+static __always_inline void lb_connection_establish(struct bpf_sock_ops *ctx,
+						    struct lb_connection *connection)
 {
-	struct lb_progress now = {};
+	struct lb_sock_traffic now = {};
 
 	connection->state |= LB_CONN_ESTABLISHED;
-	lb_connection_ask(ctx, BPF_SOCK_OPS_RTT_CB_FLAG);
-	lb_connection_tell(ctx, LB_FLOW_START, 0, connection, &now);
+	lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_RTT_CB_FLAG);
+	lb_connection_record(ctx, LB_FLOW_START, 0, connection, &now);
 }
 
 /* Once we have closed each header is looked at: only so it is known whether the other's FIN comes. */
-static __always_inline void lb_connection_step(struct bpf_sock_ops *ctx, int from, int to,
-					       struct lb_connection *connection)
+static __always_inline void lb_connection_enter_state(struct bpf_sock_ops *ctx, int from, int to,
+						      struct lb_connection *connection)
 {
 	if (to == BPF_TCP_ESTABLISHED)
-		lb_connection_begin(ctx, connection);
+		lb_connection_establish(ctx, connection);
 	else if (to == BPF_TCP_FIN_WAIT1)
-		lb_connection_ask(ctx, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
+		lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
 	else if (to == BPF_TCP_FIN_WAIT2)
 		connection->state |= LB_CONN_FIN_ACKED;
 	else if (to == BPF_TCP_CLOSE_WAIT || to == BPF_TCP_CLOSING)
@@ -213,7 +214,7 @@ static __always_inline void lb_connection_step(struct bpf_sock_ops *ctx, int fro
  * TCP goes on telling of a socket that connects again. A record whose SYN did not leave is of a
  * connect() that failed: what is told of then is none of ours.
  */
-static __always_inline void lb_connection_move(struct bpf_sock_ops *ctx, int from, int to)
+static __always_inline void lb_connection_change_state(struct bpf_sock_ops *ctx, int from, int to)
 {
 	struct lb_connection *connection;
 	__u64 cookie;
@@ -225,7 +226,7 @@ static __always_inline void lb_connection_move(struct bpf_sock_ops *ctx, int fro
 	if (!connection)
 		return;
 	if (connection->started)
-		lb_connection_step(ctx, from, to, connection);
+		lb_connection_enter_state(ctx, from, to, connection);
 	if (to == BPF_TCP_CLOSE)
 		lb_connections.delete(&cookie);
 }

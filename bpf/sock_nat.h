@@ -22,65 +22,67 @@ struct lb_peer {
 };
 
 /* What a socket asked for and does not get. desc: NULL when no frontend is there. */
-static __always_inline void lb_socket_tell_failure(struct bpf_sock_addr *ctx,
+static __always_inline void lb_sock_record_failure(struct bpf_sock_addr *ctx,
 						   const struct lb_peer *peer,
 						   const struct lb_desc *desc, int verdict)
 {
 	int is_refused = verdict == -LB_DROP_NO_ENDPOINT || verdict == -LB_DROP_UNKNOWN_PORT;
 	struct lb_flow_record *record;
 
-	record = lb_flow_record_of(is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED, LB_PATH_SOCKET);
+	record = lb_flow_record_reserve(is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED,
+					LB_PATH_SOCKET);
 	if (!record)
 		return;
 	record->reason = -verdict;
 	record->proto = ctx->protocol;
 	record->source = LB_FROM_THIS_NODE;
-	lb_client_of_host(ctx, &peer->addr, &record->client);
+	lb_sock_client_host(ctx, &peer->addr, &record->client);
 	record->frontend = peer->addr;
 	record->frontend_port = peer->port;
 	if (desc) {
 		record->service = desc->service;
 		record->desc_flags = desc->flags;
 	}
-	lb_flow_tell(record);
+	lb_flow_record_submit(record);
 }
 
 /*
  * The beginning or the end of what a UDP socket has to do with a backend; key, socket: of direction
  * reply. How much it sent is not known here, and neither is the port.
  */
-static __always_inline void lb_socket_tell(void *ctx, int event, const struct lb_socket_key *key,
-					   const struct lb_socket *socket)
+static __always_inline void lb_sock_record_udp(void *ctx, int event,
+					       const struct lb_socket_key *key,
+					       const struct lb_socket *socket)
 {
 	struct lb_flow_record *record;
 
 	if (!(socket->flow_flags & LB_CT_SAMPLED))
 		return;
-	record = lb_flow_record_of(event, LB_PATH_SOCKET);
+	record = lb_flow_record_reserve(event, LB_PATH_SOCKET);
 	if (!record)
 		return;
 	record->end = event == LB_FLOW_END ? LB_END_CLOSED : 0;
 	record->proto = key->proto;
 	record->source = LB_FROM_THIS_NODE;
-	lb_client_of_host(ctx, &key->peer, &record->client);
+	lb_sock_client_host(ctx, &key->peer, &record->client);
 	record->frontend = socket->peer;
 	record->frontend_port = socket->port;
 	record->backend_addr = key->peer;
 	record->backend_port = key->port;
-	lb_flow_record_backend(record, socket->service, socket->backend, socket->generation,
-			       socket->desc_flags);
-	lb_flow_tell(record);
+	lb_flow_record_set_backend(record, socket->service, socket->backend, socket->generation,
+				   socket->desc_flags);
+	lb_flow_record_submit(record);
 }
 
 /*
  * A TCP socket has one peer. What becomes of the connection is told by TCP: see sock_connection.h. Where
  * it is not, that lasts from connect() to close().
  */
-static __always_inline void lb_socket_record_tcp(struct bpf_sock_addr *ctx,
-						 const struct lb_peer *backend,
-						 const struct lb_peer *frontend,
-						 const struct lb_match *match,
-						 const struct lb_choice *choice)
+static __always_inline void lb_sock_nat_add_tcp(struct bpf_sock_addr *ctx,
+						const struct lb_peer *backend,
+						const struct lb_peer *frontend,
+						const struct lb_match *match,
+						const struct lb_choice *choice)
 {
 	__u64 cookie = lb_get_socket_cookie(ctx);
 	struct lb_connection value = {
@@ -100,11 +102,11 @@ static __always_inline void lb_socket_record_tcp(struct bpf_sock_addr *ctx,
 }
 
 /* Of UDP. Lets recvmsg and getpeername show the frontend; for sendmsg keeps the choice. */
-static __always_inline void lb_socket_record_udp(struct bpf_sock_addr *ctx, int direction,
-						 const struct lb_peer *from,
-						 const struct lb_peer *to,
-						 const struct lb_match *match,
-						 const struct lb_choice *choice)
+static __always_inline void lb_sock_nat_add_udp(struct bpf_sock_addr *ctx, int direction,
+						const struct lb_peer *from,
+						const struct lb_peer *to,
+						const struct lb_match *match,
+						const struct lb_choice *choice)
 {
 	struct lb_socket_key key = {
 		.cookie = lb_get_socket_cookie(ctx),
@@ -125,13 +127,13 @@ static __always_inline void lb_socket_record_udp(struct bpf_sock_addr *ctx, int 
 
 	if (direction == LB_DIR_REPLY && lb_flow_is_sampled()) {
 		value.flow_flags = LB_CT_SAMPLED;
-		lb_socket_tell(ctx, LB_FLOW_START, &key, &value);
+		lb_sock_record_udp(ctx, LB_FLOW_START, &key, &value);
 	}
 	lb_sockets.update(&key, &value);
 }
 
 /* The backend of an earlier datagram of this socket to the same frontend, while it serves. */
-static __always_inline int lb_socket_recall(struct bpf_sock_addr *ctx, struct lb_peer *peer)
+static __always_inline int lb_sock_nat_recall(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_socket_key key = {
 		.cookie = lb_get_socket_cookie(ctx),
@@ -155,7 +157,7 @@ static __always_inline int lb_connection_is_to(const struct lb_connection *conne
 	return connection->peer_port == port && lb_addr_is_equal(&connection->peer, peer);
 }
 
-static __always_inline int lb_socket_reverse_tcp(__u64 cookie, struct lb_peer *peer)
+static __always_inline int lb_sock_nat_reverse_tcp(__u64 cookie, struct lb_peer *peer)
 {
 	struct lb_connection *connection = lb_connections.lookup(&cookie);
 
@@ -167,7 +169,7 @@ static __always_inline int lb_socket_reverse_tcp(__u64 cookie, struct lb_peer *p
 }
 
 /* 1 when the peer is a backend this socket was translated to; peer becomes the frontend. */
-static __always_inline int lb_socket_reverse(struct bpf_sock_addr *ctx, struct lb_peer *peer)
+static __always_inline int lb_sock_nat_reverse(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_socket_key key = {
 		.cookie = lb_get_socket_cookie(ctx),
@@ -186,16 +188,17 @@ static __always_inline int lb_socket_reverse(struct bpf_sock_addr *ctx, struct l
 }
 
 /* The same, also of TCP. Connections of version 0.1.0 are where those of UDP are. */
-static __always_inline int lb_socket_reverse_any(struct bpf_sock_addr *ctx, struct lb_peer *peer)
+static __always_inline int lb_sock_nat_reverse_any(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	peer->port = ctx->user_port;
-	if (ctx->protocol == IPPROTO_TCP && lb_socket_reverse_tcp(lb_get_socket_cookie(ctx), peer))
+	if (ctx->protocol == IPPROTO_TCP &&
+	    lb_sock_nat_reverse_tcp(lb_get_socket_cookie(ctx), peer))
 		return 1;
-	return lb_socket_reverse(ctx, peer);
+	return lb_sock_nat_reverse(ctx, peer);
 }
 
 /* 1 where there is one. That of a connection goes with its last state, which TCP tells of. */
-static __always_inline int lb_socket_delete_tcp(__u64 cookie)
+static __always_inline int lb_sock_nat_delete_tcp(__u64 cookie)
 {
 	struct lb_connection *connection = lb_connections.lookup(&cookie);
 
@@ -206,16 +209,16 @@ static __always_inline int lb_socket_delete_tcp(__u64 cookie)
 	return 1;
 }
 
-static __always_inline void lb_socket_delete(struct bpf_sock *ctx, struct lb_socket_key *key)
+static __always_inline void lb_sock_nat_delete(struct bpf_sock *ctx, struct lb_socket_key *key)
 {
 	struct lb_socket *socket;
 
 	key->cookie = lb_get_socket_cookie(ctx);
-	if (key->proto == IPPROTO_TCP && lb_socket_delete_tcp(key->cookie))
+	if (key->proto == IPPROTO_TCP && lb_sock_nat_delete_tcp(key->cookie))
 		return;
 	socket = key->proto == IPPROTO_UDP ? lb_sockets.lookup(key) : NULL;
 	if (socket)
-		lb_socket_tell(ctx, LB_FLOW_END, key, socket);
+		lb_sock_record_udp(ctx, LB_FLOW_END, key, socket);
 	lb_sockets.delete(key);
 }
 
@@ -223,7 +226,7 @@ static __always_inline void lb_socket_delete(struct bpf_sock *ctx, struct lb_soc
  * Frees the record of a connected socket; those of unconnected ones age out of the LRU. One of TCP
  * whose connect() failed, for want of a route maybe, has no peer.
  */
-static __always_inline void lb_socket_forget(struct bpf_sock *ctx)
+static __always_inline void lb_sock_nat_release(struct bpf_sock *ctx)
 {
 	__be32 ipv4 = *(volatile __be32 *)&ctx->dst_ip4;
 	struct lb_socket_key key = {
@@ -240,9 +243,9 @@ static __always_inline void lb_socket_forget(struct bpf_sock *ctx)
 	if (ctx->family == LB_AF_INET)
 		lb_addr_from_ipv4(&key.peer, ipv4);
 	if (lb_peer_filter_has(key.peer.word[3], key.port))
-		lb_socket_delete(ctx, &key);
+		lb_sock_nat_delete(ctx, &key);
 	else if (key.proto == IPPROTO_TCP && !key.port)
-		lb_socket_delete_tcp(lb_get_socket_cookie(ctx));
+		lb_sock_nat_delete_tcp(lb_get_socket_cookie(ctx));
 }
 
 #endif

@@ -14,7 +14,7 @@
 static __always_inline void lb_sock_ops_flush(struct bpf_sock_ops *ctx)
 {
 	struct lb_connection *connection;
-	struct lb_progress progress;
+	struct lb_sock_traffic progress;
 	__u64 cookie, now;
 
 	if (bpf_get_prandom_u32() % LB_FLUSH_CHANCE)
@@ -50,7 +50,7 @@ int lb_sock_ops(struct bpf_sock_ops *ctx)
 	else if (op == BPF_SOCK_OPS_TCP_CONNECT_CB)
 		lb_connection_open(ctx);
 	else if (op == BPF_SOCK_OPS_STATE_CB)
-		lb_connection_move(ctx, ctx->args[0], ctx->args[1]);
+		lb_connection_change_state(ctx, ctx->args[0], ctx->args[1]);
 	else if (op == BPF_SOCK_OPS_RTO_CB && ctx->args[2])
 		lb_sock_ops_mark(ctx, LB_CONN_TIMED_OUT);
 	else if (op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB && ctx->skb_tcp_flags & LB_TCP_FLAG_FIN)

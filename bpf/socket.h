@@ -16,7 +16,7 @@
 #include "verdict.h"
 
 /* What most connections are for is none of ours, which is seen without a lookup in a hash. */
-static __always_inline int lb_socket_may_be_ours(const struct lb_addr *addr)
+static __always_inline int lb_socket_may_be_service(const struct lb_addr *addr)
 {
 	int flags = LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL | LB_ADDR_NODE;
 
@@ -27,7 +27,7 @@ static __always_inline int lb_socket_may_be_ours(const struct lb_addr *addr)
  * Whether this hook is the one to translate, not tc: TCP always, UDP for the host and for pods
  * without tc cover, because a connected UDP socket would stay with a backend that is gone.
  */
-static __always_inline int lb_socket_is_ours(struct bpf_sock_addr *ctx)
+static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ctx)
 {
 	struct lb_settings *settings;
 	int zero = 0;
@@ -79,7 +79,8 @@ static __always_inline int lb_socket_match(struct bpf_sock_addr *ctx, struct lb_
 }
 
 /* What needs the client's address in the packet is left to tc, if that covers the pod. */
-static __always_inline int lb_socket_client(struct bpf_sock_addr *ctx, const struct lb_desc *desc)
+static __always_inline int lb_socket_check_client(struct bpf_sock_addr *ctx,
+						  const struct lb_desc *desc)
 {
 	__u32 flags;
 
@@ -92,14 +93,14 @@ static __always_inline int lb_socket_client(struct bpf_sock_addr *ctx, const str
 static __always_inline int lb_socket_choose(struct bpf_sock_addr *ctx, const struct lb_desc *desc,
 					    const struct lb_addr *peer, struct lb_choice *choice)
 {
-	int verdict = lb_socket_client(ctx, desc);
+	int verdict = lb_socket_check_client(ctx, desc);
 	struct lb_addr client;
 
 	if (verdict)
 		return verdict;
 	if (!desc->affinity_timeout)
 		return lb_backend_select(&desc->local, choice);
-	lb_client_of_socket(ctx, peer, &client);
+	lb_sock_client_get(ctx, peer, &client);
 	return lb_affinity_select(desc, &desc->local, &client, choice);
 }
 
@@ -111,7 +112,7 @@ static __always_inline int lb_socket_refuse(struct bpf_sock_addr *ctx, const str
 		return LB_PASS;
 	if (match)
 		lb_count_failure(match->index, verdict);
-	lb_socket_tell_failure(ctx, peer, match ? match->desc : NULL, verdict);
+	lb_sock_record_failure(ctx, peer, match ? match->desc : NULL, verdict);
 	return verdict;
 }
 
@@ -128,7 +129,7 @@ static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const str
 	int verdict = lb_socket_match(ctx, &key, match);
 	struct lb_desc *desc = match->desc;
 
-	if (!verdict || !lb_socket_is_ours(ctx))
+	if (!verdict || !lb_socket_is_translated_here(ctx))
 		return LB_PASS;
 	if (verdict < 0)
 		return lb_socket_refuse(ctx, peer, NULL, verdict);
@@ -146,7 +147,8 @@ static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const str
 	return verdict;
 }
 
-static __always_inline void lb_peer_take(struct lb_peer *peer, const struct lb_choice *choice)
+static __always_inline void lb_peer_set_backend(struct lb_peer *peer,
+						const struct lb_choice *choice)
 {
 	peer->addr = choice->backend->addr;
 	peer->port = choice->backend->port;
@@ -161,19 +163,19 @@ static __always_inline int lb_socket_connect(struct bpf_sock_addr *ctx, struct l
 
 	if (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP)
 		return LB_PASS;
-	if (!lb_socket_may_be_ours(&peer->addr))
+	if (!lb_socket_may_be_service(&peer->addr))
 		return LB_PASS;
 	peer->port = ctx->user_port;
 	frontend = *peer;
 	verdict = lb_socket_select(ctx, peer, &match, &choice);
 	if (verdict)
 		return verdict;
-	lb_peer_take(peer, &choice);
+	lb_peer_set_backend(peer, &choice);
 	lb_peer_filter_add(peer->addr.word[3], peer->port);
 	if (ctx->protocol == IPPROTO_TCP)
-		lb_socket_record_tcp(ctx, peer, &frontend, &match, &choice);
+		lb_sock_nat_add_tcp(ctx, peer, &frontend, &match, &choice);
 	else
-		lb_socket_record_udp(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
+		lb_sock_nat_add_udp(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
 	return LB_REDIRECT;
 }
 
@@ -184,18 +186,18 @@ static __always_inline int lb_socket_send(struct bpf_sock_addr *ctx, struct lb_p
 	struct lb_peer frontend;
 	int verdict;
 
-	if (ctx->protocol != IPPROTO_UDP || !lb_socket_may_be_ours(&peer->addr))
+	if (ctx->protocol != IPPROTO_UDP || !lb_socket_may_be_service(&peer->addr))
 		return LB_PASS;
 	peer->port = ctx->user_port;
-	if (lb_socket_recall(ctx, peer))
+	if (lb_sock_nat_recall(ctx, peer))
 		return LB_REDIRECT;
 	frontend = *peer;
 	verdict = lb_socket_select(ctx, peer, &match, &choice);
 	if (verdict)
 		return verdict;
-	lb_peer_take(peer, &choice);
-	lb_socket_record_udp(ctx, LB_DIR_ORIGINAL, &frontend, peer, &match, &choice);
-	lb_socket_record_udp(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
+	lb_peer_set_backend(peer, &choice);
+	lb_sock_nat_add_udp(ctx, LB_DIR_ORIGINAL, &frontend, peer, &match, &choice);
+	lb_sock_nat_add_udp(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
 	return LB_REDIRECT;
 }
 

@@ -10,7 +10,7 @@
 #include "parse.h"
 
 /* The packet stays as it is. Where this was called the verifier's ways to it become one. */
-static __always_inline void lb_forget(struct lb_packet *pkt)
+static __always_inline void lb_verifier_forget(struct lb_packet *pkt)
 {
 	struct lb_packet *forgotten;
 	int zero = 0;

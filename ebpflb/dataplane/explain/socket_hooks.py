@@ -37,7 +37,7 @@ def _socket_match(
 ) -> tuple[DescRecord | None, bool]:
     """The frontend, or whether the port is refused.
 
-    lb_socket_may_be_ours(), lb_socket_match().
+    lb_socket_may_be_service(), lb_socket_match().
     """
     if is_own_host(key.address):
         is_host = client.netns_flags & NetnsFlag.LB_NETNS_HOST
@@ -61,7 +61,7 @@ def _socket_is_ours(lookups: Lookups, client: Client, key: FrontendKey) -> bool:
 
 
 def _socket_client(lookups: Lookups, client: Client, desc: DescRecord, place: str) -> Step | None:
-    """lb_socket_client() and lb_source_range_of_socket(); None: go on."""
+    """lb_socket_check_client() and lb_source_range_of_socket(); None: go on."""
     has_ranges = desc.flags & DescFlag.LB_DESC_SOURCE_RANGES
     if not (has_ranges or desc.affinity_timeout or desc.flags & DescFlag.LB_DESC_MASQUERADE):
         return None
