@@ -8,10 +8,10 @@
 #ifndef LB_CONNTRACK_H
 #define LB_CONNTRACK_H
 
-#include "backend.h"
 #include "clock.h"
 #include "maps.h"
-#include "parse.h"
+#include "packet.h"
+#include "tuple.h"
 
 /* A new flow as decided: what its packets become and where its replies are reversed. */
 struct lb_flow {
@@ -63,50 +63,6 @@ static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tu
 	return peer && lb_tuple_is_reverse(&peer->to, key) ? peer : NULL;
 }
 
-/* How long a UDP flow may be silent: less while it has no answer. state: of both directions. */
-static __always_inline __s64 lb_conntrack_udp_timeout(const struct lb_settings *settings,
-						      __u8 state)
-{
-	__u32 seconds = state & LB_CT_ACK ? settings->udp_stream_timeout : settings->udp_timeout;
-
-	return seconds * LB_SECOND;
-}
-
-/* Whether the timeout of UDP has passed since the last packet of either direction. */
-static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
-						const struct lb_conntrack *entry,
-						struct lb_tuple *peer_key)
-{
-	struct lb_settings *settings;
-	struct lb_conntrack *peer;
-	__u64 now = lb_now();
-	__s64 silence, limit;
-	int zero = 0;
-
-	settings = lb_settings.lookup(&zero);
-	if (!settings)
-		return 0;
-	silence = now - entry->last_seen;
-	if (silence <= lb_conntrack_udp_timeout(settings, entry->state))
-		return 0;
-	peer = lb_conntrack_peer(key, entry, peer_key);
-	if (!peer)
-		return 1;
-	limit = lb_conntrack_udp_timeout(settings, entry->state | peer->state);
-	return silence > limit && (__s64)(now - peer->last_seen) > limit;
-}
-
-static __always_inline int lb_conntrack_is_stale_udp(struct lb_packet *pkt,
-						     const struct lb_conntrack *entry)
-{
-	if (pkt->tuple.proto != IPPROTO_UDP)
-		return 0;
-	if (entry->direction == LB_DIR_ORIGINAL &&
-	    !lb_backend_serving(entry->backend, entry->generation))
-		return 1;
-	return lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
-}
-
 /* Returns 0 when it was there. Whatever its state says: what stayed would stand before a new flow. */
 static __always_inline int lb_conntrack_delete(struct lb_tuple *key, int is_established)
 {
@@ -130,64 +86,6 @@ static __always_inline int lb_conntrack_remove(struct lb_packet *pkt,
 	peer = lb_conntrack_delete(&pkt->peer, is_established);
 	own = lb_conntrack_delete(&pkt->tuple, is_established);
 	return is_original ? own : peer;
-}
-
-/*
- * What a backend sends on a flow that has ended may be for somebody else, who came to it directly
- * from the same port: when it accepts a connection, which did not open here, or when the client
- * has begun another flow. Of the first the old flow is forgotten, or it would claim the new one.
- */
-static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
-						   const struct lb_conntrack *entry)
-{
-	__u8 accepts = LB_TCP_SYN | LB_TCP_ACK;
-	int has_original;
-
-	if (pkt->tuple.proto == IPPROTO_UDP || entry->direction != LB_DIR_REPLY ||
-	    !(lb_ct_state(entry) & LB_CT_CLOSED))
-		return 0;
-	has_original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer) != NULL;
-	if ((pkt->tcp_flags & accepts) != accepts)
-		return !has_original;
-	if (has_original)
-		lb_ct_short.delete(&pkt->peer);
-	lb_ct_short.delete(&pkt->tuple);
-	return 1;
-}
-
-/*
- * A backend that has an earlier connection from the same port in TIME_WAIT may answer a SYN with a
- * bare ACK. The client resets, which ends what the backend remembers, and sends its SYN again some
- * milliseconds later: the flow begins anew as it is. From another port it might meet the next one.
- * Once only, because the backend may be deaf to resets (RFC 1337). Returns 0 for any other flow.
- */
-static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_conntrack *entry)
-{
-	struct lb_conntrack *reply;
-
-	if (lb_ct_state(entry) != (LB_CT_SYN | LB_CT_CLOSED))
-		return 0;
-	reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
-	if (!reply || lb_ct_state(reply) != (LB_CT_ACK | LB_CT_CLOSED))
-		return 0;
-	reply->state = 0;
-	reply->peer_state = 0;
-	entry->state = LB_CT_SYN | LB_CT_RETRIED;
-	entry->peer_state = 0;
-	return 1;
-}
-
-/* Whether the entry still decides for this packet, or the packet opens a new flow in its place. */
-static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
-						   struct lb_conntrack *entry)
-{
-	if (lb_conntrack_is_stale_udp(pkt, entry) || lb_conntrack_is_foreign(pkt, entry))
-		return 0;
-	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)
-		return 1;
-	if (!lb_backend_usable(entry->backend, entry->generation))
-		return 0;
-	return !(lb_ct_state(entry) & LB_CT_CLOSED) || lb_conntrack_retry(pkt, entry);
 }
 
 static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,

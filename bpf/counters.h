@@ -7,7 +7,7 @@
 #define LB_COUNTERS_H
 
 #include "maps.h"
-#include "parse.h"
+#include "packet.h"
 #include "types.h"
 
 /* ifindex: of a host device, or an enum lb_drop_place. */

@@ -3,7 +3,7 @@
 #ifndef LB_CSUM_H
 #define LB_CSUM_H
 
-#include "parse.h"
+#include "packet.h"
 
 static __always_inline __u16 lb_csum_fold(__u32 sum)
 {

@@ -6,25 +6,14 @@
 #ifndef LB_FORWARD_H
 #define LB_FORWARD_H
 
-#include "parse.h"
+#include "addr.h"
+#include "packet.h"
+#include "path_mtu.h"
 #include "verdict.h"
 
 /* bcc declares this helper with three arguments; the kernel's has four. */
 static long (*lb_redirect_neigh)(__u32 ifindex, void *params, int plen,
 				 __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
-
-/* linux/skbuff.h: SCTP packets in a chain, each as large as its sender found right. */
-#define LB_GSO_BY_FRAGS 0xffff
-
-/* The largest packet this skb becomes on the wire, without its link header; 0 if nobody knows. */
-static __always_inline __u32 lb_wire_len(struct __sk_buff *skb, const struct lb_packet *pkt)
-{
-	if (skb->gso_size == LB_GSO_BY_FRAGS)
-		return 0;
-	if (skb->gso_size)
-		return skb->gso_size + pkt->header_len + pkt->l4 - pkt->l3;
-	return pkt->len;
-}
 
 static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, struct __sk_buff *skb,
 					const struct lb_packet *pkt, const struct lb_addr *daddr)

@@ -7,24 +7,18 @@
 #ifndef LB_ICMP_NAT_H
 #define LB_ICMP_NAT_H
 
+#include "addr.h"
 #include "csum.h"
+#include "icmp.h"
 #include "maps.h"
+#include "packet.h"
 #include "parse.h"
-#include "reject.h"
 #include "rewrite.h"
+#include "tuple.h"
 
 /* Both addresses and both ports, side by side in struct lb_tuple. */
 #define LB_TUPLE_ADDRS (2 * sizeof(struct lb_addr))
 #define LB_TUPLE_ENDS (LB_TUPLE_ADDRS + 2 * sizeof(__be16))
-
-/* Not redirects, which are for routers' neighbours, nor source quench, which is obsolete. */
-static __always_inline int lb_icmp_is_error(const struct lb_packet *pkt, __u8 type)
-{
-	if (pkt->is_ipv4)
-		return type == ICMP_DEST_UNREACH || type == ICMP_TIME_EXCEEDED ||
-		       type == ICMP_PARAMETERPROB;
-	return type >= ICMPV6_DEST_UNREACH && type <= ICMPV6_PARAMPROB;
-}
 
 static __always_inline int lb_icmp_parse_quote(struct lb_cursor *cur, struct lb_packet *quote)
 {

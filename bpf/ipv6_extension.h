@@ -6,17 +6,13 @@
 #ifndef LB_IPV6_EXTENSION_H
 #define LB_IPV6_EXTENSION_H
 
+#include "packet.h"
 #include "verdict.h"
 
 #define LB_EXTENSIONS 4
 
 #define LB_IPV6_OFFSET 0xfff8
 #define LB_IPV6_MORE 0x0001
-
-enum lb_fragment_place {
-	LB_FRAGMENT_FIRST = 1,
-	LB_FRAGMENT_LATER = 2, /* without a transport header */
-};
 
 /* offset: in units of 8 bytes and flags, of a fragment; the second byte of it is segments left. */
 struct lb_extension {

@@ -4,7 +4,7 @@
 #define LB_MAPS_H
 
 #include "config.h"
-#include "parse.h"
+#include "packet.h"
 #include "types.h"
 
 #define LB_MAP(type, key, leaf, name, size) \

@@ -7,6 +7,7 @@
 #ifndef LB_MASQUERADE_H
 #define LB_MASQUERADE_H
 
+#include "addr.h"
 #include "backend.h"
 #include "conntrack.h"
 #include "forward.h"

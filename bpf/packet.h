@@ -3,13 +3,17 @@
 #ifndef LB_PACKET_H
 #define LB_PACKET_H
 
-#include "ipv6_extension.h"
 #include "types.h"
 
 #define LB_TCP_FIN 0x01
 #define LB_TCP_SYN 0x02
 #define LB_TCP_RST 0x04
 #define LB_TCP_ACK 0x10
+
+enum lb_fragment_place {
+	LB_FRAGMENT_FIRST = 1,
+	LB_FRAGMENT_LATER = 2, /* without a transport header */
+};
 
 struct lb_cursor {
 	void *pos;
@@ -45,6 +49,33 @@ struct lb_packet {
 	__u8 fragment;
 	__u8 pad;
 	__u16 segs;
+};
+
+/* Bytes of a transport header that every ICMP error quotes: the ports are among them. */
+#define LB_QUOTED_TRANSPORT 8
+
+#define LB_ICMP_HEADER 8
+
+/* rest: the second word of the ICMP header, the MTU of the next hop for "too big". */
+struct lb_icmp {
+	__u8 type;
+	__u8 code;
+	__be16 csum;
+	__be32 rest;
+};
+
+/* A packet that an ICMP error quotes, and its first bytes. */
+struct lb_quote {
+	struct lb_packet pkt;
+	__u8 bytes[sizeof(struct ipv6hdr) + LB_QUOTED_TRANSPORT];
+};
+
+/* ports: what of them differs, 0 for no change. from_end: of the packet to its checksum, in bytes. */
+struct lb_sctp_change {
+	__be32 ports;
+	__le32 crc;
+	__u32 len;
+	__u32 from_end;
 };
 
 /* A flow as it ended: the entry of the packet that ended it, the other one, and the packet's key. */

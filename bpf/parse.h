@@ -9,11 +9,8 @@
 
 #include "addr.h"
 #include "ipv6_extension.h"
-#include "length.h"
 #include "packet.h"
 #include "transport.h"
-#include "tuple.h"
-#include "types.h"
 #include "verdict.h"
 
 #define LB_IPV4_FRAGMENT 0x3fff /* more fragments, or an offset */
@@ -23,15 +20,6 @@
 
 /* More than fits: what the verifier knows of pkt->l4 is only that it is 16 bits. */
 #define LB_L4_MASK 0x3fff
-
-/* Bytes of a transport header that every ICMP error quotes: the ports are among them. */
-#define LB_QUOTED_TRANSPORT 8
-
-/* A packet that an ICMP error quotes, and its first bytes. */
-struct lb_quote {
-	struct lb_packet pkt;
-	__u8 bytes[sizeof(struct ipv6hdr) + LB_QUOTED_TRANSPORT];
-};
 
 static __always_inline void lb_parse_ipv4_fragment(const struct iphdr *ip, struct lb_packet *pkt)
 {
@@ -119,6 +107,45 @@ static __always_inline int lb_parse_extensions(struct __sk_buff *skb, struct lb_
 	pkt->fragment = walk.fragment;
 	pkt->id = walk.id;
 	return LB_NEXT;
+}
+
+/* What arrived may be more, with padding of the link. BIG TCP is too long for the IP header. */
+static __always_inline int lb_parse_length(struct __sk_buff *skb, struct lb_packet *pkt, int l2)
+{
+	pkt->segs = 1;
+	if (skb->gso_size) {
+		pkt->len = skb->len - l2;
+		pkt->segs = skb->gso_segs ? skb->gso_segs : 1;
+	}
+	if (pkt->len <= skb->len - l2)
+		return LB_NEXT;
+	pkt->l4 = 0;
+	return LB_PASS;
+}
+
+/* How much there is behind the IP headers; negative when they are cut off. */
+static __always_inline int lb_ip_payload(const struct lb_packet *pkt)
+{
+	return pkt->len - (pkt->l4 - pkt->l3);
+}
+
+/* Of the transport header, at the cursor; the rest of a fragment's datagram is elsewhere. */
+static __always_inline int lb_is_complete(const struct lb_cursor *cur, const struct lb_packet *pkt)
+{
+	struct udphdr *udp = cur->pos;
+	int least = pkt->header_len;
+	int len = pkt->header_len;
+
+	if (pkt->tuple.proto == IPPROTO_TCP) {
+		least = sizeof(struct tcphdr);
+	} else if (pkt->tuple.proto == IPPROTO_UDP) {
+		if ((void *)(udp + 1) > cur->end)
+			return 0;
+		len = bpf_ntohs(udp->len);
+	}
+	if (len < least || lb_ip_payload(pkt) < least)
+		return 0;
+	return pkt->fragment || len <= lb_ip_payload(pkt);
 }
 
 /* What the FIN of a segment in fragments covers the first one cannot tell: it is not heeded. */

@@ -5,15 +5,18 @@
 
 #include "conntrack.h"
 #include "counters.h"
+#include "ct_match.h"
 #include "ct_state.h"
-#include "exit.h"
 #include "filter.h"
 #include "flow_record.h"
 #include "forward.h"
 #include "fragment.h"
 #include "frontend.h"
+#include "hairpin.h"
 #include "icmp_nat.h"
+#include "reject.h"
 #include "rewrite.h"
+#include "sctp_csum.h"
 #include "service.h"
 #include "service_cidr.h"
 #include "snat.h"
@@ -24,7 +27,7 @@ static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet
 				   __u32 ifindex, struct bpf_fib_lookup *fib)
 {
 	if (flags & LB_CT_HAIRPIN)
-		return lb_return_to_sender(skb, pkt, LB_HOOK_POD_INGRESS);
+		return lb_hairpin_send(skb, pkt);
 	if (fib->ifindex)
 		return lb_forward(skb, pkt, fib);
 	if (ifindex && ifindex != skb->ifindex)
@@ -40,34 +43,6 @@ static __always_inline int lb_leaves_from_tc(const struct lb_conntrack *entry)
 	if (entry->flags & LB_CT_TO_HOST)
 		return entry->direction == LB_DIR_ORIGINAL;
 	return entry->flags & LB_CT_SNAT;
-}
-
-/* A flow lives only as a pair; the LRU may have taken one half before it was established. */
-static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
-					     const struct lb_conntrack *entry)
-{
-	if (entry->direction != LB_DIR_ORIGINAL || lb_ct_state(entry) & LB_CT_ESTABLISHED)
-		return 0;
-	if (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt) && !(entry->flags & LB_CT_SNAT))
-		return 0;
-	return !lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
-}
-
-/*
- * Whether the entry is for this packet at this hook. One that a SYN replaces goes at once: the new
- * connection may be none of ours. The reply of an ended flow stays, to keep its source port.
- */
-static __always_inline int lb_conntrack_applies(struct lb_packet *pkt, struct lb_conntrack *entry,
-						int hook)
-{
-	if (entry->hook != hook)
-		return 0;
-	if (lb_conntrack_is_current(pkt, entry) && !lb_has_lost_reply(pkt, entry))
-		return 1;
-	if (entry->direction != LB_DIR_ORIGINAL)
-		return 0;
-	lb_conntrack_replace(pkt, entry);
-	return 0;
 }
 
 /* LB_NEXT: no entry for this packet at this hook. */
@@ -129,21 +104,8 @@ static __always_inline int lb_known(struct __sk_buff *skb, struct lb_packet *pkt
 	return lb_known_flow(skb, pkt, hook, fib);
 }
 
-static __always_inline int lb_service_route(struct __sk_buff *skb, const struct lb_packet *pkt,
-					    const struct lb_tc_hook *place,
-					    const struct lb_match *match,
-					    const struct lb_choice *choice, struct lb_flow *flow,
-					    struct bpf_fib_lookup *fib)
-{
-	if (place->hook == LB_HOOK_POD_INGRESS)
-		return lb_service_from_pod(skb, pkt, match, choice, flow, fib);
-	if (place->hook == LB_HOOK_HOST_INGRESS)
-		return lb_service_from_outside(skb, pkt, match, choice, flow, fib);
-	return lb_service_from_host(skb, pkt, choice, flow, fib);
-}
-
 static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet *pkt,
-					const struct lb_tc_hook *place, struct lb_match *match,
+					const struct lb_tc_hook *at, struct lb_match *match,
 					struct bpf_fib_lookup *fib)
 {
 	struct lb_choice choice = {};
@@ -156,10 +118,10 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 	verdict = lb_service_match(skb, pkt, match);
 	if (verdict)
 		return verdict;
-	verdict = lb_service_select(pkt, match, place, &flow, &choice);
+	verdict = lb_service_select(pkt, match, at, &flow, &choice);
 	if (verdict)
 		return verdict;
-	verdict = lb_service_route(skb, pkt, place, match, &choice, &flow, fib);
+	verdict = lb_service_route(skb, pkt, at, match, &choice, &flow, fib);
 	if (verdict)
 		return verdict;
 	if (lb_flow_is_sampled())
@@ -177,52 +139,81 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 }
 
 static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *pkt,
-				       const struct lb_tc_hook *place, struct bpf_fib_lookup *fib)
+				       const struct lb_tc_hook *at, struct bpf_fib_lookup *fib)
 {
 	struct lb_match match = {};
-	int verdict = lb_open_flow(skb, pkt, place, &match, fib);
+	int verdict = lb_open_flow(skb, pkt, at, &match, fib);
 
 	if (verdict < 0)
-		lb_flow_fail(pkt, &match, place->hook, verdict);
+		lb_flow_fail(pkt, &match, at->hook, verdict);
 	return verdict;
 }
 
+/* Counts and answers a packet that is dropped. Devices of pods come and go: they count as one. */
+static __always_inline int lb_tc_action(struct __sk_buff *skb, const struct lb_packet *pkt,
+					int hook, int verdict, __u32 mtu)
+{
+	int is_pod = hook == LB_HOOK_POD_INGRESS || hook == LB_HOOK_POD_EGRESS;
+
+	if (verdict == LB_REDIRECT)
+		return TC_ACT_REDIRECT;
+	if (verdict >= 0)
+		return TC_ACT_UNSPEC;
+	lb_count_drop_at(is_pod ? LB_DROP_AT_POD : skb->ifindex, -verdict);
+	if (lb_reject(skb, pkt, -verdict, hook, mtu) == LB_REDIRECT)
+		return TC_ACT_REDIRECT;
+	return TC_ACT_SHOT;
+}
+
+/*
+ * The one exit at tc. The SCTP checksum and the record of an ended flow come last, because any
+ * earlier the verifier would explore them once for each of its states.
+ */
+static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_packet *pkt, int hook,
+				      int verdict, __u32 mtu)
+{
+	int action = lb_tc_action(skb, pkt, hook, verdict, mtu);
+
+	lb_flow_end_report();
+	if (pkt->tuple.proto == IPPROTO_SCTP)
+		lb_sctp_csum_update(skb);
+	return action;
+}
+
 /* Packets to one of our addresses: requests, and replies to what was masqueraded. */
-static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_tc_hook *place,
-					 int l2)
+static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
 	struct bpf_fib_lookup fib = {};
 	struct lb_packet pkt;
 	int verdict;
 
-	if (!lb_filter_may_be_request(skb, l2, place->hook))
+	if (!lb_filter_may_be_request(skb, l2, at->hook))
 		return TC_ACT_UNSPEC;
-	verdict = lb_known(skb, &pkt, place->hook, &fib, l2);
+	verdict = lb_known(skb, &pkt, at->hook, &fib, l2);
 	if (!verdict)
-		verdict = lb_new_flow(skb, &pkt, place, &fib);
-	return lb_tc_exit(skb, &pkt, place->hook, verdict, fib.tot_len);
+		verdict = lb_new_flow(skb, &pkt, at, &fib);
+	return lb_tc_exit(skb, &pkt, at->hook, verdict, fib.tot_len);
 }
 
 /* What leaves: replies of backends; and, on a host device, what the host itself sends to a VIP. */
-static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc_hook *place,
-				       int l2)
+static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
-	int is_own = place->is_local_source && skb->sk;
+	int is_own = at->is_local_source && skb->sk;
 	struct bpf_fib_lookup fib = {};
 	struct lb_packet pkt;
 	int verdict;
 
-	if (place->hook == LB_HOOK_HOST_EGRESS && lb_is_unused_vip(skb, l2, is_own)) {
+	if (at->hook == LB_HOOK_HOST_EGRESS && lb_is_unused_vip(skb, l2, is_own)) {
 		lb_count_drop_at(skb->ifindex, LB_DROP_UNUSED_ADDRESS);
 		return TC_ACT_SHOT;
 	}
-	if (!(is_own && lb_filter_may_be_request(skb, l2, place->hook)) &&
-	    !lb_filter_may_be_reply(skb, l2, place->hook))
+	if (!(is_own && lb_filter_may_be_request(skb, l2, at->hook)) &&
+	    !lb_filter_may_be_reply(skb, l2, at->hook))
 		return TC_ACT_UNSPEC;
-	verdict = lb_known(skb, &pkt, place->hook, &fib, l2);
+	verdict = lb_known(skb, &pkt, at->hook, &fib, l2);
 	if (!verdict && is_own)
-		verdict = lb_new_flow(skb, &pkt, place, &fib);
-	return lb_tc_exit(skb, &pkt, place->hook, verdict, fib.tot_len);
+		verdict = lb_new_flow(skb, &pkt, at, &fib);
+	return lb_tc_exit(skb, &pkt, at->hook, verdict, fib.tot_len);
 }
 
 #endif

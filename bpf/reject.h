@@ -6,25 +6,19 @@
 #ifndef LB_REJECT_H
 #define LB_REJECT_H
 
-#include "conntrack.h"
+#include "clock.h"
 #include "csum.h"
 #include "forward.h"
-#include "parse.h"
+#include "icmp.h"
+#include "maps.h"
+#include "packet.h"
 #include "rate_limit.h"
+#include "transport.h"
 #include "verdict.h"
 
 #define LB_ICMP_TTL 64
-#define LB_ICMP_HEADER 8
 /* The longest IPv4 header and what an error must quote of the transport header. */
 #define LB_ICMP_QUOTE 68
-
-/* rest: the second word of the ICMP header, the MTU of the next hop for "too big". */
-struct lb_icmp {
-	__u8 type;
-	__u8 code;
-	__be16 csum;
-	__be32 rest;
-};
 
 /* Quoted: the IP header and the part of the transport header that partial checksums need. */
 struct lb_icmp_v4 {
@@ -38,31 +32,6 @@ struct lb_icmp_v6 {
 	struct lb_icmp icmp;
 	__u8 quote[LB_ICMP_QUOTE];
 };
-
-/* Returns 0 for a reason that is not answered. */
-static __always_inline int lb_icmp_fill(struct lb_icmp *icmp, const struct lb_packet *pkt,
-					int reason, __u32 mtu)
-{
-	icmp->csum = 0;
-	icmp->rest = 0;
-	if (reason == LB_DROP_NO_ENDPOINT || reason == LB_DROP_UNKNOWN_PORT) {
-		icmp->type = pkt->is_ipv4 ? ICMP_DEST_UNREACH : ICMPV6_DEST_UNREACH;
-		icmp->code = pkt->is_ipv4 ? ICMP_PORT_UNREACH : ICMPV6_PORT_UNREACH;
-		return 1;
-	}
-	if (reason == LB_DROP_TTL_EXCEEDED) {
-		icmp->type = pkt->is_ipv4 ? ICMP_TIME_EXCEEDED : ICMPV6_TIME_EXCEED;
-		icmp->code = 0;
-		return 1;
-	}
-	if (reason == LB_DROP_TOO_BIG) {
-		icmp->type = pkt->is_ipv4 ? ICMP_DEST_UNREACH : ICMPV6_PKT_TOOBIG;
-		icmp->code = pkt->is_ipv4 ? ICMP_FRAG_NEEDED : 0;
-		icmp->rest = bpf_htonl(mtu);
-		return 1;
-	}
-	return 0;
-}
 
 /*
  * From 1 to LB_ICMP_QUOTE. The compiler may not see through the limit, or it would check another

@@ -10,6 +10,7 @@
 #include "filter.h"
 #include "forward.h"
 #include "frontend.h"
+#include "hairpin.h"
 #include "maps.h"
 #include "masquerade.h"
 #include "parse.h"
@@ -98,11 +99,11 @@ static __always_inline int lb_service_choose(const struct lb_desc *desc,
 /* Fills the destination side of the flow. */
 static __always_inline int lb_service_select(const struct lb_packet *pkt,
 					     const struct lb_match *match,
-					     const struct lb_tc_hook *place, struct lb_flow *flow,
+					     const struct lb_tc_hook *at, struct lb_flow *flow,
 					     struct lb_choice *choice)
 {
 	const struct lb_desc *desc = match->desc;
-	const struct lb_range *range = place->is_local_source ? &desc->local : &desc->others;
+	const struct lb_range *range = at->is_local_source ? &desc->local : &desc->others;
 	int verdict = lb_service_choose(desc, range, &pkt->tuple.saddr, choice);
 
 	if (verdict)
@@ -115,7 +116,7 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
 	flow->desc_flags = desc->flags;
 	flow->backend = choice->index;
 	flow->generation = choice->backend->generation;
-	flow->hook = place->hook;
+	flow->hook = at->hook;
 	return LB_NEXT;
 }
 
@@ -125,14 +126,9 @@ static __always_inline int lb_service_from_pod(struct __sk_buff *skb, const stru
 					       const struct lb_choice *choice, struct lb_flow *flow,
 					       struct bpf_fib_lookup *fib)
 {
-	int verdict;
-
 	flow->reply_hook = LB_HOOK_POD_EGRESS;
-	if (lb_addr_is_equal(&flow->to.daddr, &pkt->tuple.saddr)) {
-		verdict = lb_masquerade_to_local(pkt, flow);
-		flow->flags |= LB_CT_HAIRPIN;
-		return verdict;
-	}
+	if (lb_is_hairpin(pkt, flow))
+		return lb_hairpin_masquerade(pkt, flow);
 	if (lb_must_masquerade(match->desc, choice))
 		return lb_masquerade(skb, pkt, choice, flow, fib);
 	return LB_NEXT;
@@ -161,6 +157,19 @@ static __always_inline int lb_service_from_host(struct __sk_buff *skb, const str
 								       LB_HOOK_HOST_INGRESS;
 	flow->flags = LB_CT_TO_HOST;
 	return lb_fib_lookup(fib, skb, pkt, &flow->to.daddr);
+}
+
+static __always_inline int lb_service_route(struct __sk_buff *skb, const struct lb_packet *pkt,
+					    const struct lb_tc_hook *at,
+					    const struct lb_match *match,
+					    const struct lb_choice *choice, struct lb_flow *flow,
+					    struct bpf_fib_lookup *fib)
+{
+	if (at->hook == LB_HOOK_POD_INGRESS)
+		return lb_service_from_pod(skb, pkt, match, choice, flow, fib);
+	if (at->hook == LB_HOOK_HOST_INGRESS)
+		return lb_service_from_outside(skb, pkt, match, choice, flow, fib);
+	return lb_service_from_host(skb, pkt, choice, flow, fib);
 }
 
 #endif

@@ -10,6 +10,7 @@
 #include "addr.h"
 #include "frontend.h"
 #include "maps.h"
+#include "parse.h"
 
 static __always_inline int lb_service_cidr_has_ipv4(const struct lb_service_nets *nets, __be32 addr)
 {

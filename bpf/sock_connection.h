@@ -9,7 +9,8 @@
 #include "addr.h"
 #include "clock.h"
 #include "counters.h"
-#include "flow.h"
+#include "flow_record.h"
+#include "histogram.h"
 #include "maps.h"
 #include "sock_nat.h"
 #include "sock_traffic.h"
@@ -79,37 +80,6 @@ static __always_inline void lb_connection_open(struct bpf_sock_ops *ctx)
 	connection->flushed = connection->started;
 	connection->state = lb_flow_is_sampled() ? LB_CONN_SAMPLED : 0;
 	lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
-}
-
-static __always_inline void lb_counts_add(struct lb_counts *counts,
-					  const struct lb_connection *connection,
-					  const struct lb_sock_traffic *now)
-{
-	if (!counts)
-		return;
-	__sync_fetch_and_add(&counts->original.packets,
-			     now->original.packets - connection->original.packets);
-	__sync_fetch_and_add(&counts->original.bytes,
-			     now->original.bytes - connection->original.bytes);
-	__sync_fetch_and_add(&counts->reply.packets,
-			     now->reply.packets - connection->reply.packets);
-	__sync_fetch_and_add(&counts->reply.bytes, now->reply.bytes - connection->reply.bytes);
-	__sync_fetch_and_add(&counts->retransmits, now->retransmits - connection->retransmits);
-}
-
-/* What came since the last time goes into the counters. The socket is locked: nobody else does. */
-static __always_inline void lb_connection_flush(struct bpf_sock_ops *ctx,
-						struct lb_connection *connection,
-						struct lb_sock_traffic *now)
-{
-	lb_sock_traffic_read(ctx, connection, now);
-	lb_counts_add(lb_counts_of_frontend(connection->frontend, connection->service), connection,
-		      now);
-	lb_counts_add(lb_counts_of_backend(connection->backend, connection->generation), connection,
-		      now);
-	connection->original = now->original;
-	connection->reply = now->reply;
-	connection->retransmits = now->retransmits;
 }
 
 static __always_inline void lb_connection_record(struct bpf_sock_ops *ctx, int event, int end,

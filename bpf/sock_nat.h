@@ -7,7 +7,7 @@
 #include "backend.h"
 #include "clock.h"
 #include "filter.h"
-#include "flow.h"
+#include "flow_record.h"
 #include "frontend.h"
 #include "maps.h"
 #include "sock_client.h"

@@ -6,6 +6,8 @@
 #ifndef LB_SOCK_TRAFFIC_H
 #define LB_SOCK_TRAFFIC_H
 
+#include "counters.h"
+#include "maps.h"
 #include "types.h"
 
 struct lb_sock_traffic {
@@ -39,6 +41,37 @@ static __always_inline void lb_sock_traffic_read(struct bpf_sock_ops *ctx,
 	now->reply.bytes = lb_at_least(connection->reply.bytes,
 				       ctx->bytes_received - !!(state & LB_CONN_PEER_FIN));
 	now->retransmits = ctx->total_retrans;
+}
+
+static __always_inline void lb_counts_add(struct lb_counts *counts,
+					  const struct lb_connection *connection,
+					  const struct lb_sock_traffic *now)
+{
+	if (!counts)
+		return;
+	__sync_fetch_and_add(&counts->original.packets,
+			     now->original.packets - connection->original.packets);
+	__sync_fetch_and_add(&counts->original.bytes,
+			     now->original.bytes - connection->original.bytes);
+	__sync_fetch_and_add(&counts->reply.packets,
+			     now->reply.packets - connection->reply.packets);
+	__sync_fetch_and_add(&counts->reply.bytes, now->reply.bytes - connection->reply.bytes);
+	__sync_fetch_and_add(&counts->retransmits, now->retransmits - connection->retransmits);
+}
+
+/* What came since the last time goes into the counters. The socket is locked: nobody else does. */
+static __always_inline void lb_connection_flush(struct bpf_sock_ops *ctx,
+						struct lb_connection *connection,
+						struct lb_sock_traffic *now)
+{
+	lb_sock_traffic_read(ctx, connection, now);
+	lb_counts_add(lb_counts_of_frontend(connection->frontend, connection->service), connection,
+		      now);
+	lb_counts_add(lb_counts_of_backend(connection->backend, connection->generation), connection,
+		      now);
+	connection->original = now->original;
+	connection->reply = now->reply;
+	connection->retransmits = now->retransmits;
 }
 
 #endif

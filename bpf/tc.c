@@ -7,42 +7,42 @@
 
 int lb_host_ingress(struct __sk_buff *skb)
 {
-	struct lb_tc_hook place = { .hook = LB_HOOK_HOST_INGRESS };
+	struct lb_tc_hook at = { .hook = LB_HOOK_HOST_INGRESS };
 
-	return lb_tc_request(skb, &place, ETH_HLEN);
+	return lb_tc_request(skb, &at, ETH_HLEN);
 }
 
 int lb_host_egress(struct __sk_buff *skb)
 {
-	struct lb_tc_hook place = { .hook = LB_HOOK_HOST_EGRESS, .is_local_source = 1 };
+	struct lb_tc_hook at = { .hook = LB_HOOK_HOST_EGRESS, .is_local_source = 1 };
 
-	return lb_tc_reply(skb, &place, ETH_HLEN);
+	return lb_tc_reply(skb, &at, ETH_HLEN);
 }
 
 int lb_l3_ingress(struct __sk_buff *skb)
 {
-	struct lb_tc_hook place = { .hook = LB_HOOK_HOST_INGRESS };
+	struct lb_tc_hook at = { .hook = LB_HOOK_HOST_INGRESS };
 
-	return lb_tc_request(skb, &place, 0);
+	return lb_tc_request(skb, &at, 0);
 }
 
 int lb_l3_egress(struct __sk_buff *skb)
 {
-	struct lb_tc_hook place = { .hook = LB_HOOK_HOST_EGRESS, .is_local_source = 1 };
+	struct lb_tc_hook at = { .hook = LB_HOOK_HOST_EGRESS, .is_local_source = 1 };
 
-	return lb_tc_reply(skb, &place, 0);
+	return lb_tc_reply(skb, &at, 0);
 }
 
 int lb_pod_ingress(struct __sk_buff *skb)
 {
-	struct lb_tc_hook place = { .hook = LB_HOOK_POD_INGRESS, .is_local_source = 1 };
+	struct lb_tc_hook at = { .hook = LB_HOOK_POD_INGRESS, .is_local_source = 1 };
 
-	return lb_tc_request(skb, &place, ETH_HLEN);
+	return lb_tc_request(skb, &at, ETH_HLEN);
 }
 
 int lb_pod_egress(struct __sk_buff *skb)
 {
-	struct lb_tc_hook place = { .hook = LB_HOOK_POD_EGRESS };
+	struct lb_tc_hook at = { .hook = LB_HOOK_POD_EGRESS };
 
-	return lb_tc_reply(skb, &place, ETH_HLEN);
+	return lb_tc_reply(skb, &at, ETH_HLEN);
 }

@@ -23,14 +23,6 @@ struct lb_sctp {
 	__be16 chunk_len;
 };
 
-/* ports: what of them differs, 0 for no change. from_end: of the packet to its checksum, in bytes. */
-struct lb_sctp_change {
-	__be32 ports;
-	__le32 crc;
-	__u32 len;
-	__u32 from_end;
-};
-
 static __always_inline int lb_transport_is_ours(__u8 proto)
 {
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP;

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Path MTU: how large a packet is on the wire, and the ICMP error for one that exceeds the MTU of
+ * its route. The kernel's FIB lookup compares the two (forward.h).
+ */
+#ifndef LB_PATH_MTU_H
+#define LB_PATH_MTU_H
+
+#include "packet.h"
+
+/* linux/skbuff.h: SCTP packets in a chain, each as large as its sender found right. */
+#define LB_GSO_BY_FRAGS 0xffff
+
+/* The largest packet this skb becomes on the wire, without its link header; 0 if nobody knows. */
+static __always_inline __u32 lb_wire_len(struct __sk_buff *skb, const struct lb_packet *pkt)
+{
+	if (skb->gso_size == LB_GSO_BY_FRAGS)
+		return 0;
+	if (skb->gso_size)
+		return skb->gso_size + pkt->header_len + pkt->l4 - pkt->l3;
+	return pkt->len;
+}
+
+/* type: as lb_icmp_fill(). mtu: of the route. */
+static __always_inline void lb_path_mtu_fill(struct lb_icmp *icmp, const struct lb_packet *pkt,
+					     __u32 mtu)
+{
+	icmp->type = pkt->is_ipv4 ? ICMP_DEST_UNREACH : ICMPV6_PKT_TOOBIG;
+	icmp->code = pkt->is_ipv4 ? ICMP_FRAG_NEEDED : 0;
+	icmp->rest = bpf_htonl(mtu);
+}
+
+#endif
