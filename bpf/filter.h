@@ -22,7 +22,7 @@ static __always_inline int lb_filter_index(__be32 address, __be16 port)
 }
 
 /* hook: where the reply is reversed. */
-static __always_inline void lb_filter_add(const struct lb_tuple *reply, __u8 hook)
+static __always_inline void lb_reply_filter_add(const struct lb_tuple *reply, __u8 hook)
 {
 	int index = lb_filter_index(reply->saddr.word[3], reply->sport);
 	struct lb_reply_ends *ends = lb_reply_filter.lookup(&index);

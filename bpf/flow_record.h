@@ -40,7 +40,7 @@ static __always_inline void lb_flow_count_lost(int why)
 		__sync_fetch_and_add(lost, 1);
 }
 
-static __always_inline int lb_flow_is_due(__u32 rate)
+static __always_inline int lb_flow_record_is_within_rate(__u32 rate)
 {
 	int zero = 0;
 
@@ -55,7 +55,7 @@ static __always_inline struct lb_flow_record *lb_flow_record_reserve(int event, 
 
 	if (!settings || !(settings->flow_events & 1 << event))
 		return NULL;
-	if (!lb_flow_is_due(settings->flow_rate)) {
+	if (!lb_flow_record_is_within_rate(settings->flow_rate)) {
 		lb_flow_count_lost(LB_LOST_RATE);
 		return NULL;
 	}

@@ -13,7 +13,7 @@ struct lb_match {
 };
 
 /* Two array loads; 0 as well where lb_dest_filter has another address in this one's place. */
-static __always_inline __u64 lb_addr_flags_in_place(const struct lb_addr *addr)
+static __always_inline __u64 lb_addr_flags_cached(const struct lb_addr *addr)
 {
 	int i = lb_addr_fold(addr);
 	struct lb_dest *dest = lb_dest_filter.lookup(&i);
@@ -30,7 +30,7 @@ static __always_inline __u64 lb_addr_flags_in_place(const struct lb_addr *addr)
 static __always_inline __u64 lb_addr_flags_of(const struct lb_addr *addr)
 {
 	struct lb_addr key = *addr;
-	__u64 flags = lb_addr_flags_in_place(&key);
+	__u64 flags = lb_addr_flags_cached(&key);
 	struct lb_addr_state *state;
 	__u32 *index;
 	int i;

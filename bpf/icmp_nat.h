@@ -31,7 +31,7 @@ static __always_inline int lb_icmp_parse_quote(struct lb_cursor *cur, struct lb_
 	quote->l4 += quote->l3;
 	if (!lb_is_plain(quote) || quote->fragment)
 		return LB_PASS;
-	if (!lb_transport_is_ours(quote->tuple.proto))
+	if (!lb_transport_is_supported(quote->tuple.proto))
 		return LB_PASS;
 	ports = cur->pos;
 	quote->tuple.sport = ports[0];

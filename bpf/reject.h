@@ -113,7 +113,7 @@ static __always_inline int lb_reject_ipv6(struct __sk_buff *skb, const struct lb
 }
 
 /* Lest a flood of requests becomes one of answers. As the kernel has it, path MTUs go without. */
-static __always_inline int lb_reject_is_due(int reason)
+static __always_inline int lb_reject_is_within_rate(int reason)
 {
 	int zero = 0;
 
@@ -132,7 +132,7 @@ static __always_inline int lb_reject(struct __sk_buff *skb, const struct lb_pack
 	struct lb_icmp icmp;
 
 	if (!lb_has_transport(pkt) || !lb_icmp_fill(&icmp, pkt, reason, mtu) ||
-	    !lb_reject_is_due(reason))
+	    !lb_reject_is_within_rate(reason))
 		return LB_NEXT;
 	if (pkt->is_ipv4 ? lb_reject_ipv4(skb, pkt, &icmp) : lb_reject_ipv6(skb, pkt, &icmp))
 		return LB_NEXT;

@@ -61,7 +61,7 @@ static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_
 		lb_ct_short.delete(&reply);
 		return -LB_DROP_CONNTRACK_FULL;
 	}
-	lb_filter_add(&reply, flow->reply_hook);
+	lb_reply_filter_add(&reply, flow->reply_hook);
 	return LB_NEXT;
 }
 

@@ -6,12 +6,6 @@
 #include "addr.h"
 #include "maps.h"
 
-/* Session affinity and source ranges. */
-static __always_inline int lb_client_matters(const struct lb_desc *desc)
-{
-	return desc->affinity_timeout || desc->flags & LB_DESC_SOURCE_RANGES;
-}
-
 static __always_inline __u32 lb_netns_flags(void *ctx)
 {
 	__u64 cookie = bpf_get_netns_cookie(ctx);

@@ -22,24 +22,21 @@ static __always_inline __u64 lb_extend_counter(__u64 before, __u32 now)
 	return before + (__u32)(now - (__u32)before);
 }
 
-/* A FIN that came before data that is missing is not in what TCP has received. */
-static __always_inline __u64 lb_at_least(__u64 before, __u64 now)
-{
-	return (__s64)(now - before) < 0 ? before : now;
-}
-
+/* A FIN that overtakes missing data is counted here before TCP counts it as received. */
 static __always_inline void lb_sock_traffic_read(struct bpf_sock_ops *ctx,
 						 const struct lb_connection *connection,
 						 struct lb_sock_traffic *now)
 {
 	__u8 state = connection->state;
+	__u64 received = ctx->bytes_received - !!(state & LB_CONN_PEER_FIN);
 
 	now->original.packets = lb_extend_counter(connection->original.packets, ctx->segs_out);
 	now->original.bytes =
 		ctx->bytes_acked - !!(state & LB_CONN_ESTABLISHED) - !!(state & LB_CONN_FIN_ACKED);
 	now->reply.packets = lb_extend_counter(connection->reply.packets, ctx->segs_in);
-	now->reply.bytes = lb_at_least(connection->reply.bytes,
-				       ctx->bytes_received - !!(state & LB_CONN_PEER_FIN));
+	now->reply.bytes = connection->reply.bytes;
+	if ((__s64)(received - connection->reply.bytes) >= 0)
+		now->reply.bytes = received;
 	now->retransmits = ctx->total_retrans;
 }
 

@@ -84,7 +84,8 @@ static __always_inline int lb_socket_check_client(struct bpf_sock_addr *ctx,
 {
 	__u32 flags;
 
-	if (!lb_client_matters(desc) && !(desc->flags & LB_DESC_MASQUERADE))
+	if (!desc->affinity_timeout &&
+	    !(desc->flags & (LB_DESC_SOURCE_RANGES | LB_DESC_MASQUERADE)))
 		return LB_NEXT;
 	flags = lb_netns_flags(ctx);
 	return flags & LB_NETNS_COVERED ? LB_PASS : lb_source_range_of_socket(desc, flags);

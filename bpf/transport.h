@@ -23,7 +23,7 @@ struct lb_sctp {
 	__be16 chunk_len;
 };
 
-static __always_inline int lb_transport_is_ours(__u8 proto)
+static __always_inline int lb_transport_is_supported(__u8 proto)
 {
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP;
 }
