@@ -29,7 +29,7 @@ static __always_inline int lb_addr_is_equal(const struct lb_addr *a, const struc
 	       a->word[3] == b->word[3];
 }
 
-/* A number of 16 bits that all of the address counts for. */
+/* A 16-bit hash of the whole address; Python computes the same one. */
 static __always_inline int lb_addr_fold(const struct lb_addr *addr)
 {
 	__u32 folded = addr->word[0] ^ addr->word[1] ^ addr->word[2] ^ addr->word[3];
@@ -38,7 +38,7 @@ static __always_inline int lb_addr_fold(const struct lb_addr *addr)
 	return (folded ^ folded >> 16) & 0xffff;
 }
 
-/* The wildcard of the address's family: ::ffff:0.0.0.0 or ::. */
+/* The unspecified address of the same family: ::ffff:0.0.0.0 or ::. */
 static __always_inline void lb_addr_wildcard(struct lb_addr *wildcard, const struct lb_addr *addr)
 {
 	wildcard->word[0] = 0;
@@ -52,7 +52,7 @@ static __always_inline int lb_addr_is_zero(const struct lb_addr *addr)
 	return !addr->word[0] && !addr->word[1] && !addr->word[2] && !addr->word[3];
 }
 
-/* 127.0.0.0/8, ::1, and the two wildcards: connecting to those reaches the own host as well. */
+/* 127.0.0.0/8, ::1, and the two unspecified addresses, which also connect to the host itself. */
 static __always_inline int lb_addr_is_own_host(const struct lb_addr *addr)
 {
 	if (lb_addr_is_ipv4(addr))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Session affinity: a new flow goes where the client's last one to the same Service port went, if
- * that is not too long ago and the range used for this flow still names that backend.
+ * Session affinity: a new flow goes to the backend of the client's last flow to the same Service
+ * port, unless the affinity timeout has passed or the range used for this flow no longer names that
+ * backend.
  */
 #ifndef LB_AFFINITY_H
 #define LB_AFFINITY_H
@@ -10,12 +11,12 @@
 #include "clock.h"
 #include "maps.h"
 
-/* Halvings until one slot is left: in a range of more than a million not every backend is found. */
+/* Steps of a binary search. In a range of more than a million slots some backends are not found. */
 #define LB_RANGE_STEPS 20
 
 /*
- * Whether a range names a backend: its slots are in the order of backend indices. No jump depends
- * on what the slots say, or the verifier would follow both ways at each step.
+ * Whether a range names a backend: its slots are sorted by backend index. No branch depends on the
+ * value of a slot, or the verifier would explore both sides at every step.
  */
 static __always_inline int lb_range_has(const struct lb_range *range, __u32 backend)
 {
@@ -51,7 +52,9 @@ static __always_inline struct lb_affinity lb_affinity_of(const struct lb_choice 
 	};
 }
 
-/* An aligned 8-byte store each: no reader sees half a choice, nor an old one with the new time. */
+/*
+ * Each an aligned 8-byte store: no reader sees half a choice, or an old choice with the new time.
+ */
 static __always_inline void lb_affinity_replace(struct lb_affinity *entry,
 						const struct lb_affinity *value)
 {
@@ -63,8 +66,8 @@ static __always_inline void lb_affinity_replace(struct lb_affinity *entry,
 }
 
 /*
- * 1 with choice filled when the entry counts for this flow. Everything it says is checked, because
- * the kernel may give its memory to another client meanwhile.
+ * Returns 1 with choice filled if the entry is valid for this flow. Every field is checked, because
+ * the kernel may reuse the element for another client in the meantime.
  */
 static __always_inline int lb_affinity_recall(const struct lb_affinity *entry, __u32 timeout,
 					      const struct lb_range *range, __u64 now,
@@ -83,7 +86,7 @@ static __always_inline int lb_affinity_recall(const struct lb_affinity *entry, _
 	return choice->backend != NULL;
 }
 
-/* As lb_backend_select(), for a client of a Service port with session affinity. */
+/* Like lb_backend_select(), for a client of a Service port with session affinity. */
 static __always_inline int lb_affinity_select(const struct lb_desc *desc,
 					      const struct lb_range *range,
 					      const struct lb_addr *client,
@@ -102,7 +105,7 @@ static __always_inline int lb_affinity_select(const struct lb_desc *desc,
 		value = lb_affinity_of(choice, now);
 		if (!lb_affinity.insert(&key, &value))
 			return LB_NEXT;
-		/* Another flow of this client has just begun. */
+		/* Another flow of this client inserted it first. */
 		entry = lb_affinity.lookup(&key);
 		if (!entry)
 			return LB_NEXT;

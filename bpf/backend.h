@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Which endpoint a new connection gets, and whether an old choice still stands. */
+/* Backends: which one a new connection gets, and whether an earlier choice is still valid. */
 #ifndef LB_BACKEND_H
 #define LB_BACKEND_H
 
@@ -11,7 +11,7 @@ struct lb_choice {
 	__u32 index;
 };
 
-/* Uniformly random (kube-proxy: statistic mode random, numgen random). */
+/* Uniformly random, like kube-proxy (iptables: statistic mode random, nftables: numgen random). */
 static __always_inline int lb_backend_select(const struct lb_range *range, struct lb_choice *choice)
 {
 	__u32 *slot;
@@ -31,8 +31,8 @@ static __always_inline int lb_backend_select(const struct lb_range *range, struc
 }
 
 /*
- * A backend that was chosen earlier, while it has one of the flags. generation: the one it had
- * then; the index may have another owner by now.
+ * A backend that was chosen earlier, if it has one of the flags. generation: the backend's
+ * generation at that time; the index may belong to another backend by now.
  */
 static __always_inline struct lb_backend *lb_backend_recall(__u32 index, __u32 generation,
 							    __u32 flags)
@@ -45,13 +45,16 @@ static __always_inline struct lb_backend *lb_backend_recall(__u32 index, __u32 g
 	return backend->flags & flags ? backend : NULL;
 }
 
-/* Whether a connection may still be opened there. */
+/* For new connections to an earlier choice. */
 static __always_inline struct lb_backend *lb_backend_usable(__u32 index, __u32 generation)
 {
 	return lb_backend_recall(index, generation, LB_BACKEND_USABLE);
 }
 
-/* Whether UDP stays there: policies, hints and readiness are for new flows. */
+/*
+ * For UDP flows, which stay with a backend that serves: traffic policies, topology hints and
+ * readiness apply to new flows only.
+ */
 static __always_inline struct lb_backend *lb_backend_serving(__u32 index, __u32 generation)
 {
 	return lb_backend_recall(index, generation, LB_BACKEND_USABLE | LB_BACKEND_SERVING);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Socket-level balancing: the destination is replaced before a packet exists. IPv4 and IPv6 differ
- * only in how the context's address is read and written.
+ * The entry points of socket LB, which replaces the destination before a packet exists. IPv4 and
+ * IPv6 differ only in how the address in the context is read and written.
  */
 #include "socket.h"
 
@@ -81,7 +81,7 @@ int lb_sendmsg6(struct bpf_sock_addr *ctx)
 	return lb_socket_exit(verdict);
 }
 
-/* recvmsg and getpeername may not fail: they return 1 whatever they find. */
+/* recvmsg and getpeername cannot fail: their programs always return 1. */
 int lb_recvmsg4(struct bpf_sock_addr *ctx)
 {
 	struct lb_peer peer = {};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What time it is. */
+/* The clock of the programs. */
 #ifndef LB_CLOCK_H
 #define LB_CLOCK_H
 
@@ -7,7 +7,7 @@
 
 #define LB_SECOND 1000000000ULL
 
-/* CLOCK_MONOTONIC in nanoseconds, to the tick where the kernel has that (5.11): it costs less. */
+/* CLOCK_MONOTONIC in nanoseconds, to the tick with the cheaper coarse clock (Linux 5.11). */
 static __always_inline __u64 lb_now(void)
 {
 #if LB_HAS_COARSE_CLOCK

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Compile-time sizes. Each has a default and may be overridden with -D by the loader. */
+/* Compile-time sizes. The loader may override those with an #ifndef by -D. */
 #ifndef LB_CONFIG_H
 #define LB_CONFIG_H
 
@@ -11,7 +11,7 @@
 #define LB_MAX_FRONTENDS 4096
 #endif
 
-/* Every update takes a fresh descriptor before it frees the old one. */
+/* Every update takes a new descriptor before it frees the old one. */
 #ifndef LB_MAX_DESCS
 #define LB_MAX_DESCS (2 * LB_MAX_FRONTENDS)
 #endif
@@ -58,12 +58,14 @@
 #define LB_UPLINKS 64
 #define LB_MAX_NETNS 4096
 #define LB_MAX_DROPS 1024
-/* For each path one of each kind. */
+/* One for each path and kind. */
 #define LB_HISTOGRAMS 6
-/* Bytes, a power of two of pages. */
+/* In bytes: a power of two, and a multiple of the page size. */
 #define LB_FLOW_RING 1048576
 
-/* Whether the kernel has bpf_set_retval; without it a refusal is left to tc. */
+/*
+ * Whether the kernel has bpf_set_retval. Without it, connections that are refused are left to tc.
+ */
 #ifndef LB_HAS_SET_RETVAL
 #define LB_HAS_SET_RETVAL 1
 #endif
@@ -73,19 +75,19 @@
 #define LB_HAS_COARSE_CLOCK 1
 #endif
 
-/* Whether TCP tells of connections, to lb_sock_ops. */
+/* Whether lb_sock_ops is attached and follows TCP connections. */
 #ifndef LB_HAS_SOCK_OPS
 #define LB_HAS_SOCK_OPS 1
 #endif
 
-/* Random SNAT ports tried before a packet is dropped with LB_DROP_SNAT_PORTS. */
+/* How many random source ports are tried before a packet is dropped with LB_DROP_SNAT_PORTS. */
 #define LB_SNAT_ATTEMPTS 16
-/* How many of them, the first ones, pass over the port of a flow that has only just ended. */
+/* The first attempts, which skip the port of a flow that ended only recently. */
 #define LB_SNAT_CHOOSY_ATTEMPTS 4
-/* How many of them, the last ones, may take the port of a flow that never began. */
+/* The last attempts, which may take the port of a handshake that was never completed. */
 #define LB_SNAT_LAST_RESORTS 4
 
-/* ICMP errors that each CPU sends in a second, as many as the kernel's icmp_msgs_per_sec. */
+/* ICMP errors per second and CPU; the default of the kernel's icmp_msgs_per_sec. */
 #define LB_REJECTS_PER_SECOND 1000
 
 #endif

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The flows of the packet path: two entries each, one per direction, keyed by the tuple a packet
- * has where it is looked up. A flow begins in lb_ct_short and moves to lb_conntrack once both sides
- * of a handshake were seen. It goes when both FINs are acknowledged; a reset moves it back. SCTP is
- * TCP with other names: INIT, INIT ACK, and ABORT or SHUTDOWN COMPLETE as a reset.
+ * Conntrack entries of flows at tc: two per flow, one for each direction, keyed by the tuple of a
+ * packet at the hook that looks it up. A flow starts in lb_ct_short and moves to lb_conntrack when
+ * both sides of its handshake were seen. It is deleted when both FINs are acknowledged; a reset
+ * moves it back. SCTP maps to TCP: INIT is a SYN, INIT ACK a SYN ACK, ABORT and SHUTDOWN COMPLETE
+ * are resets.
  */
 #ifndef LB_CONNTRACK_H
 #define LB_CONNTRACK_H
 
-#include "clock.h"
 #include "maps.h"
 #include "packet.h"
 #include "tuple.h"
 
-/* A new flow as decided: what its packets become and where its replies are reversed. */
+/* A new flow: what its packets become, and the hook where its replies are reversed. */
 struct lb_flow {
 	struct lb_tuple to;
 	__u32 service;
@@ -27,7 +27,7 @@ struct lb_flow {
 	__u8 flags;
 };
 
-/* A SYN of TCP, or the INIT of SCTP. */
+/* A SYN of TCP, or an INIT of SCTP. */
 static __always_inline int lb_ct_is_syn(const struct lb_packet *pkt)
 {
 	return (pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK | LB_TCP_RST)) == LB_TCP_SYN;
@@ -49,8 +49,8 @@ static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_tuple 
 }
 
 /*
- * The entry of the other direction, whose key follows from what this one becomes. NULL when it is
- * gone, or belongs to a later flow that has begun with the same key.
+ * The entry of the other direction, whose key is the reverse of entry->to. NULL if it was deleted,
+ * or if it belongs to a later flow with the same key.
  */
 static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tuple *key,
 							      const struct lb_conntrack *entry,
@@ -63,7 +63,10 @@ static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tu
 	return peer && lb_tuple_is_reverse(&peer->to, key) ? peer : NULL;
 }
 
-/* Returns 0 when it was there. Whatever its state says: what stayed would stand before a new flow. */
+/*
+ * Returns 0 if the entry existed. Tries lb_conntrack whatever the state says: an entry left there
+ * would take precedence over a new flow.
+ */
 static __always_inline int lb_conntrack_delete(struct lb_tuple *key, int is_established)
 {
 	if (!is_established && !lb_ct_short.delete(key))
@@ -72,8 +75,9 @@ static __always_inline int lb_conntrack_delete(struct lb_tuple *key, int is_esta
 }
 
 /*
- * Deletes both directions; the other one must be known to be this flow's. Returns 0 when this took
- * the original one away: of two packets that end a flow at once, one.
+ * Deletes both directions; the caller has checked that the other entry belongs to this flow.
+ * Returns 0 if this call deleted the original entry: of two packets that end a flow at the same
+ * time, that is one.
  */
 static __always_inline int lb_conntrack_remove(struct lb_packet *pkt,
 					       const struct lb_conntrack *entry)
@@ -111,7 +115,7 @@ static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,
 	entry->pad = 0;
 }
 
-/* The original's entry turned into the reply's, which becomes the reverse of the packet's tuple. */
+/* Turns the original's entry into the reply's, which becomes the reverse of original. */
 static __always_inline void lb_conntrack_fill_reply(struct lb_conntrack *entry,
 						    const struct lb_flow *flow,
 						    const struct lb_tuple *original)

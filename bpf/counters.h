@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The only places that count. Atomic although per CPU: cgroup hooks and sock_ops can be preempted
- * and interrupted by a hook on the same CPU.
+ * Counters: no other file counts. Although the counters are per CPU, the additions are atomic: a
+ * hook on the same CPU can preempt or interrupt cgroup hooks and sock_ops.
  */
 #ifndef LB_COUNTERS_H
 #define LB_COUNTERS_H
@@ -10,7 +10,7 @@
 #include "packet.h"
 #include "types.h"
 
-/* ifindex: of a host device, or an enum lb_drop_place. */
+/* ifindex: a host device, or enum lb_drop_place. */
 static __always_inline void lb_count_drop_at(__u32 ifindex, int reason)
 {
 	struct lb_drop_key key = { .reason = reason, .ifindex = ifindex };
@@ -20,7 +20,7 @@ static __always_inline void lb_count_drop_at(__u32 ifindex, int reason)
 	if (!count) {
 		if (!lb_count_drop.insert(&key, &one))
 			return;
-		/* Another CPU was first. */
+		/* Another CPU inserted it first. */
 		count = lb_count_drop.lookup(&key);
 	}
 	if (count)
@@ -38,7 +38,7 @@ static __always_inline void lb_count_connection(int frontend, int backend)
 		__sync_fetch_and_add(&counts->connections, 1);
 }
 
-/* verdict: -LB_DROP_NO_ENDPOINT is refused, any other is dropped. */
+/* verdict: -LB_DROP_NO_ENDPOINT counts as refused, any other as dropped. */
 static __always_inline void lb_count_failure(int frontend, int verdict)
 {
 	struct lb_counts *counts = lb_count_front.lookup(&frontend);
@@ -51,7 +51,7 @@ static __always_inline void lb_count_failure(int frontend, int verdict)
 		__sync_fetch_and_add(&counts->dropped, 1);
 }
 
-/* The counters of the frontend at an index, while it is one of the Service port of a flow. */
+/* The counters of a frontend, or NULL if its index no longer belongs to the flow's Service port. */
 static __always_inline struct lb_counts *lb_counts_of_frontend(int index, __u32 service)
 {
 	__u64 *word = lb_current.lookup(&index);
@@ -65,7 +65,7 @@ static __always_inline struct lb_counts *lb_counts_of_frontend(int index, __u32 
 	return desc && desc->service == service ? lb_count_front.lookup(&index) : NULL;
 }
 
-/* The counters of the backend at an index, while it is the one that a flow has. */
+/* The counters of a backend, or NULL if its index no longer belongs to the flow's backend. */
 static __always_inline struct lb_counts *lb_counts_of_backend(int index, __u32 generation)
 {
 	struct lb_backend *backend = lb_backends.lookup(&index);
@@ -73,7 +73,7 @@ static __always_inline struct lb_counts *lb_counts_of_backend(int index, __u32 g
 	return backend && backend->generation == generation ? lb_count_back.lookup(&index) : NULL;
 }
 
-/* The backend refused a flow, or did not answer. */
+/* The backend refused a connection, or did not answer. */
 static __always_inline void lb_count_failed(int frontend, __u32 service, int backend,
 					    __u32 generation)
 {
@@ -87,8 +87,8 @@ static __always_inline void lb_count_failed(int frontend, __u32 service, int bac
 }
 
 /*
- * At tc: plain additions. Nothing that counts the same comes in between, as softirqs are off; what
- * sock_ops adds meanwhile from a process is one instruction.
+ * At tc a plain addition is enough: softirqs are off, so nothing that counts the same interrupts
+ * it, and an addition by sock_ops in process context is a single instruction.
  */
 static __always_inline void lb_traffic_add_packet(struct lb_counts *counts,
 						  const struct lb_packet *pkt, int direction)
@@ -102,7 +102,7 @@ static __always_inline void lb_traffic_add_packet(struct lb_counts *counts,
 	traffic->bytes += lb_payload(pkt);
 }
 
-/* A packet of a flow that is translated at tc. */
+/* For a packet of a known flow. */
 static __always_inline void lb_count_packet(const struct lb_packet *pkt,
 					    const struct lb_conntrack *entry)
 {
@@ -112,7 +112,7 @@ static __always_inline void lb_count_packet(const struct lb_packet *pkt,
 			      entry->direction);
 }
 
-/* The one that opens it. */
+/* For the packet that opens a flow. */
 static __always_inline void lb_count_first_packet(const struct lb_packet *pkt, int frontend,
 						  int backend)
 {

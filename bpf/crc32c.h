@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The checksum of SCTP is linear: what changes in four bytes changes it by a value that depends on
- * the difference and on how many bytes follow, so the packet itself need not be read. Polynomials
- * over GF(2) modulo that of CRC32c, reflected: the highest bit is the coefficient of 1.
+ * Arithmetic on CRC32c, the checksum of SCTP. It is linear: a change of four bytes changes the
+ * checksum by a value that depends on the difference and on the number of bytes that follow, so the
+ * packet itself need not be read. Polynomials over GF(2) modulo the one of CRC32c, reflected: the
+ * highest bit is the coefficient of 1.
  */
 #ifndef LB_CRC32C_H
 #define LB_CRC32C_H
@@ -12,7 +13,7 @@
 #define LB_CRC32C 0x82f63b78
 #define LB_CRC32C_ONE (1U << 31)
 
-/* Without a branch on what the packet says, or the verifier would follow each. */
+/* No branch depends on packet contents, or the verifier would explore both sides of each. */
 static __always_inline __u32 lb_crc32c_multiply(__u32 a, __u32 b)
 {
 	__u32 product = 0;
@@ -37,8 +38,8 @@ static __always_inline __u32 lb_crc32c_pass(__u32 shift, __u32 len, __u32 bytes,
 }
 
 /*
- * x to the power of 8 * len: the factor by which a difference in the first four of len bytes, less
- * than 65536, counts.
+ * x to the power of 8 * len (below 65536): the factor of a difference in the first four of len
+ * bytes.
  */
 static __always_inline __u32 lb_crc32c_shift(__u32 len)
 {

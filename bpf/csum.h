@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Internet checksums, always through the kernel's helpers (partial and complete checksums). */
+/*
+ * Internet checksums, updated only through the kernel's helpers, which know about checksum offload.
+ */
 #ifndef LB_CSUM_H
 #define LB_CSUM_H
 
@@ -12,13 +14,13 @@ static __always_inline __u16 lb_csum_fold(__u32 sum)
 	return ~sum;
 }
 
-/* What to is more than from, as a checksum; both of size bytes, a multiple of 4. */
+/* The checksum difference from `from` to `to`, both of size bytes; size is a multiple of 4. */
 static __always_inline __u32 lb_csum_diff(const void *from, const void *to, __u32 size)
 {
 	return bpf_csum_diff((__be32 *)from, size, (__be32 *)to, size, 0);
 }
 
-/* Of the IPv4 header, with another TTL and addresses that differ by diff. */
+/* The checksum of the IPv4 header with another TTL, and addresses that differ by diff. */
 static __always_inline __sum16 lb_csum_ipv4(const struct lb_packet *pkt, __u8 ttl, __u32 diff)
 {
 	__u32 sum = (__u16)~pkt->check + (diff & 0xffff) + (diff >> 16);
@@ -34,7 +36,7 @@ static __always_inline int lb_csum_offset(const struct lb_packet *pkt)
 	return pkt->l4 + offsetof(struct udphdr, check);
 }
 
-/* A UDP checksum of zero means none (IPv4) and stays so. */
+/* A UDP checksum of zero means no checksum (IPv4), and stays zero. */
 static __always_inline int lb_csum_flags(const struct lb_packet *pkt)
 {
 	return pkt->tuple.proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;

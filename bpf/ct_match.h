@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/*
- * Whether a conntrack entry applies to a packet, or the packet opens a new flow in its place.
- */
+/* Whether a conntrack entry applies to a packet, or the packet opens a new flow in its place. */
 #ifndef LB_CT_MATCH_H
 #define LB_CT_MATCH_H
 
@@ -9,6 +7,8 @@
 #include "conntrack.h"
 #include "ct_state.h"
 #include "flow_timeout.h"
+#include "maps.h"
+#include "packet.h"
 
 static __always_inline int lb_conntrack_is_stale_udp(struct lb_packet *pkt,
 						     const struct lb_conntrack *entry)
@@ -22,9 +22,10 @@ static __always_inline int lb_conntrack_is_stale_udp(struct lb_packet *pkt,
 }
 
 /*
- * What a backend sends on a flow that has ended may be for somebody else, who came to it directly
- * from the same port: when it accepts a connection, which did not open here, or when the client
- * has begun another flow. Of the first the old flow is forgotten, or it would claim the new one.
+ * A packet from a backend whose flow has ended may belong to a connection that a client opened to
+ * the backend directly, from the same port. That is so if the backend accepts a connection that was
+ * not opened here, or if the original entry already belongs to another flow. In the first case the
+ * old flow is deleted, or its reply entry would apply to the new connection.
  */
 static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
 						   const struct lb_conntrack *entry)
@@ -45,10 +46,11 @@ static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
 }
 
 /*
- * A backend that has an earlier connection from the same port in TIME_WAIT may answer a SYN with a
- * bare ACK. The client resets, which ends what the backend remembers, and sends its SYN again some
- * milliseconds later: the flow begins anew as it is. From another port it might meet the next one.
- * Once only, because the backend may be deaf to resets (RFC 1337). Returns 0 for any other flow.
+ * A backend with an earlier connection from the same port in TIME_WAIT may answer a SYN with a bare
+ * ACK. The client then sends a RST, which clears the TIME_WAIT socket, and repeats its SYN some
+ * milliseconds later: the flow starts again with the same backend and port, because another port
+ * might meet the next TIME_WAIT socket. This happens once per flow, since the backend may ignore
+ * resets (RFC 1337). Returns 0 for any other flow.
  */
 static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
@@ -66,7 +68,7 @@ static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_c
 	return 1;
 }
 
-/* Whether the entry still decides for this packet, or the packet opens a new flow in its place. */
+/* Whether the entry is still valid for this packet, or the packet opens a new flow in its place. */
 static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
@@ -79,7 +81,7 @@ static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 	return !(lb_ct_state(entry) & LB_CT_CLOSED) || lb_conntrack_retry(pkt, entry);
 }
 
-/* A flow lives only as a pair; the LRU may have taken one half before it was established. */
+/* A flow needs both entries, but the LRU may evict one before the flow is established. */
 static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
 					     const struct lb_conntrack *entry)
 {
@@ -91,8 +93,9 @@ static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
 }
 
 /*
- * Whether the entry is for this packet at this hook. One that a SYN replaces goes at once: the new
- * connection may be none of ours. The reply of an ended flow stays, to keep its source port.
+ * Whether the entry applies to this packet at this hook. An entry that a SYN replaces is deleted at
+ * once, because the new connection may not be for a Service. The reply entry of an ended flow
+ * stays, to keep its source port.
  */
 static __always_inline int lb_conntrack_applies(struct lb_packet *pkt, struct lb_conntrack *entry,
 						int hook)

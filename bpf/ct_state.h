@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* How the packets of a flow move its state on, and with it the entries from table to table. */
+/* Flow state: how packets change it and move entries between lb_ct_short and lb_conntrack. */
 #ifndef LB_CT_STATE_H
 #define LB_CT_STATE_H
 
+#include "clock.h"
 #include "conntrack.h"
 #include "counters.h"
 #include "flow_record.h"
 #include "maps.h"
-#include "parse.h"
+#include "packet.h"
 
-/* While lb_conntrack is full the flow stays where it is, and every packet tries again. */
+/* While lb_conntrack is full the flow stays in lb_ct_short, and every packet tries again. */
 static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
@@ -30,7 +31,7 @@ static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct l
 	reply->peer_state &= ~LB_CT_ESTABLISHED;
 }
 
-/* Moves a closed entry back, by way of a copy. Returns 0 unless another packet has just done so. */
+/* Moves a closed entry to lb_ct_short. Returns 0 unless another packet has just done so. */
 static __always_inline int lb_conntrack_retire(struct lb_tuple *key,
 					       const struct lb_conntrack *entry)
 {
@@ -57,7 +58,7 @@ static __always_inline int lb_conntrack_retire_both(struct lb_packet *pkt,
 	return is_original ? own : peer;
 }
 
-/* SHUTDOWN COMPLETE and ABORT of SCTP look the same here: the first is the usual end. */
+/* In SCTP, SHUTDOWN COMPLETE and ABORT both count as a reset: the first is the usual end. */
 static __always_inline int lb_conntrack_reset_reason(const struct lb_packet *pkt,
 						     const struct lb_conntrack *entry)
 {
@@ -66,7 +67,7 @@ static __always_inline int lb_conntrack_reset_reason(const struct lb_packet *pkt
 	return pkt->tuple.proto == IPPROTO_SCTP ? LB_END_CLOSED : LB_END_RESET;
 }
 
-/* Whether the client resets what answered its SYN with a bare ACK: see lb_conntrack_retry(). */
+/* Whether the client resets after a bare ACK in answer to its SYN: see lb_conntrack_retry(). */
 static __always_inline int lb_conntrack_may_retry(const struct lb_conntrack *entry,
 						  const struct lb_conntrack *other)
 {
@@ -74,7 +75,7 @@ static __always_inline int lb_conntrack_may_retry(const struct lb_conntrack *ent
 	       lb_ct_state(other) == LB_CT_ACK;
 }
 
-/* A reset may be forged or out of window: the flow goes where pressure may take it, no further. */
+/* A RST may be forged: it only moves the flow to lb_ct_short, where the LRU may evict it. */
 static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
@@ -92,7 +93,7 @@ static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_
 		lb_flow_end_cancel();
 }
 
-/* A packet opens another flow in the place of this one. */
+/* A packet opens another flow in place of this one. */
 static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
@@ -108,7 +109,7 @@ static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct l
 		lb_flow_end_cancel();
 }
 
-/* A FIN: the other direction is told which acknowledgement covers it. */
+/* Stores in the other direction's entry which acknowledgement covers this FIN. */
 static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
@@ -124,8 +125,8 @@ static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_co
 }
 
 /*
- * Both sides have acknowledged the other's FIN: nothing that matters can follow. A masqueraded flow
- * is kept as a closed one, lest its port is given to another while the pod has it in TIME_WAIT.
+ * Both sides have acknowledged the other's FIN: the flow has ended. The entries of a masqueraded
+ * flow are kept as closed, so that no other flow gets its port while the pod is in TIME_WAIT.
  */
 static __always_inline void lb_conntrack_fin_acked(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
@@ -175,7 +176,7 @@ static __always_inline void lb_conntrack_track_connection(struct lb_packet *pkt,
 		lb_conntrack_track_ack(pkt, entry);
 }
 
-/* Counts the packet and moves the state on. May move the entry: it is not to be used after. */
+/* Counts the packet and updates the state. The entry may move: do not use it afterwards. */
 static __always_inline void lb_conntrack_track(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	entry->last_seen = lb_now();

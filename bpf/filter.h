@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Most packets are none of ours. Bytes in arrays say so before they are parsed: lb_dest_filter
- * by the destination, lb_reply_filter by the source. The agent sets the one, a flow that begins the
- * other; neither is cleared, one that is set in vain costs a look. ICMP errors, which come from
- * anywhere, pass the second one. lb_peer_filter is the same for sockets, by what they talk to.
+ * The early filter: array lookups that let most packets pass before they are parsed. lb_dest_filter
+ * checks the destination and is set by the agent; lb_reply_filter checks the source and is set when
+ * a flow starts. Neither is ever cleared: a stale bit only costs a lookup. ICMP errors may come
+ * from anywhere, so they always go on from lb_reply_filter. lb_peer_filter does the same for
+ * sockets, by their peer.
  */
 #ifndef LB_FILTER_H
 #define LB_FILTER_H
@@ -12,10 +13,10 @@
 #include "maps.h"
 #include "parse.h"
 
-/* ICMP_PARAMETERPROB; the errors of ICMPv6 end before. */
+/* ICMP_PARAMETERPROB; the errors of ICMPv6 have lower numbers. */
 #define LB_ICMP_LAST_ERROR 12
 
-/* By the last word of an address, and a port. */
+/* A hash of the last word of an address and a port. */
 static __always_inline int lb_filter_index(__be32 address, __be16 port)
 {
 	return (bpf_ntohl(address) & 0xffff) ^ bpf_ntohs(port);
@@ -31,7 +32,7 @@ static __always_inline void lb_reply_filter_add(const struct lb_tuple *reply, __
 		ends->hooks[hook % sizeof(ends->hooks)] = 1;
 }
 
-/* What a socket is translated to. */
+/* For the peer that a socket was translated to. */
 static __always_inline void lb_peer_filter_add(__be32 address, __be16 port)
 {
 	int index = lb_filter_index(address, port);
@@ -49,7 +50,7 @@ static __always_inline int lb_peer_filter_has(__be32 address, __be16 port)
 	return is_set && *is_set;
 }
 
-/* Two bytes of the IP packet at offset4 or offset6. Returns 0 when they are not in reach. */
+/* Reads two bytes at offset4 or offset6. Returns 0 if they are not in the linear part. */
 static __always_inline int lb_filter_peek(struct __sk_buff *skb, int l2, int offset4, int offset6,
 					  __be16 *value)
 {
@@ -62,7 +63,7 @@ static __always_inline int lb_filter_peek(struct __sk_buff *skb, int l2, int off
 	return 1;
 }
 
-/* In ICMP the type and the code stand where others have the source port. */
+/* type: the two bytes where TCP and UDP have the source port; ICMP has its type and code there. */
 static __always_inline int lb_filter_may_be_error(struct __sk_buff *skb, int l2, __be16 type)
 {
 	int is_ipv4 = skb->protocol == bpf_htons(ETH_P_IP);
@@ -78,7 +79,7 @@ static __always_inline int lb_filter_may_be_error(struct __sk_buff *skb, int l2,
 	return proto == (is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
 }
 
-/* Whether ports are where lb_filter_peek() looks for them: not so with options, or in fragments. */
+/* Whether lb_filter_peek() finds the ports: no fragment, options or extension headers. */
 static __always_inline int lb_filter_is_plain(struct __sk_buff *skb, int l2)
 {
 	__be16 start, end;
@@ -108,7 +109,7 @@ static __always_inline int lb_filter_may_be_reply(struct __sk_buff *skb, int l2,
 	       lb_filter_may_be_error(skb, l2, port) || !lb_filter_is_plain(skb, l2);
 }
 
-/* enum lb_addr_flag of all that the end of an address, or a port, may stand for. */
+/* enum lb_addr_flag of the addresses that end in, and the NodePort that is, these two bytes. */
 static __always_inline int lb_filter_flags(__be16 end)
 {
 	int index = bpf_ntohs(end);
@@ -117,13 +118,13 @@ static __always_inline int lb_filter_flags(__be16 end)
 	return dest ? dest->flags : 0;
 }
 
-/* The same of an address. */
+/* The same for an address. */
 static __always_inline int lb_filter_flags_of(const struct lb_addr *addr)
 {
 	return lb_filter_flags(bpf_htons(bpf_ntohl(addr->word[3]) & 0xffff));
 }
 
-/* Of what comes to a node, NodePorts are ours, and the replies to what was masqueraded. */
+/* To a node address only NodePorts and the replies of masqueraded flows matter. */
 static __always_inline int lb_filter_may_be_for_node(struct __sk_buff *skb, int l2, int hook)
 {
 	__be16 port;

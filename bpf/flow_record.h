@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What is told of flows at tc: how they begin, how they end, and which did not come about. */
+/*
+ * Flow records: how flows start, how they end, and which are refused or dropped. The agent reads
+ * them from lb_flows. Records that are lost, because the buffer is full or the CPU is over its
+ * rate, are counted.
+ */
 #ifndef LB_FLOW_RECORD_H
 #define LB_FLOW_RECORD_H
 
@@ -11,8 +15,9 @@
 #include "maps.h"
 #include "packet.h"
 #include "rate_limit.h"
+#include "tuple.h"
 
-/* bcc 0.26 has it without a flag that lets the reader sleep on. */
+/* bcc 0.26 does not define the flag that does not wake the reader. */
 #define LB_NO_WAKEUP 1
 
 static __always_inline struct lb_settings *lb_flow_settings(void)
@@ -22,7 +27,7 @@ static __always_inline struct lb_settings *lb_flow_settings(void)
 	return lb_settings.lookup(&zero);
 }
 
-/* Whether the beginning and the end of a new flow are told of. */
+/* Whether a new flow gets START and END records. */
 static __always_inline int lb_flow_is_sampled(void)
 {
 	struct lb_settings *settings = lb_flow_settings();
@@ -47,7 +52,10 @@ static __always_inline int lb_flow_record_is_within_rate(__u32 rate)
 	return !rate || lb_is_within_rate(lb_flow_rate.lookup(&zero), rate);
 }
 
-/* NULL when nobody wants to know. What comes back is zero, and must go to lb_flow_record_submit(). */
+/*
+ * NULL if no record is wanted or possible. The record is zeroed and must go to
+ * lb_flow_record_submit().
+ */
 static __always_inline struct lb_flow_record *lb_flow_record_reserve(int event, int path)
 {
 	struct lb_settings *settings = lb_flow_settings();
@@ -147,13 +155,13 @@ static __always_inline void lb_flow_record_end(const struct lb_tuple *key,
 }
 
 /*
- * Once for each flow, and only while both its entries are there. They are told of when the packet
- * is ready: here the verifier would follow it often.
+ * Marks a flow as ended, once, and only while it has both entries. lb_flow_end_report() writes the
+ * record when the packet is ready: here the verifier would explore that code many times.
  */
 static __always_inline void lb_flow_end(struct lb_packet *pkt, struct lb_conntrack *entry,
 					struct lb_conntrack *other, int end)
 {
-	struct lb_ending *ending;
+	struct lb_ended_flow *ending;
 	int zero = 0;
 
 	ending = lb_endings.lookup(&zero);
@@ -167,10 +175,10 @@ static __always_inline void lb_flow_end(struct lb_packet *pkt, struct lb_conntra
 	ending->end = end;
 }
 
-/* Another packet has ended it at the same time, and tells of it. */
+/* Another packet ended the flow at the same time, and reports it. */
 static __always_inline void lb_flow_end_cancel(void)
 {
-	struct lb_ending *ending;
+	struct lb_ended_flow *ending;
 	int zero = 0;
 
 	ending = lb_endings.lookup(&zero);
@@ -178,11 +186,11 @@ static __always_inline void lb_flow_end_cancel(void)
 		ending->end = 0;
 }
 
-/* Of the flow that the packet has ended, if it has. */
+/* Counts and records the flow that this packet ended, if any. */
 static __always_inline void lb_flow_end_report(void)
 {
 	struct lb_conntrack *original, *reply;
-	struct lb_ending *ending;
+	struct lb_ended_flow *ending;
 	int zero = 0;
 
 	ending = lb_endings.lookup(&zero);
@@ -223,7 +231,7 @@ static __always_inline void lb_flow_record_failure(const struct lb_packet *pkt,
 	lb_flow_record_submit(record);
 }
 
-/* A packet that is too big, or has come too far, does not keep the flow from coming about. */
+/* A packet that is too big or whose TTL has expired is not a failure of its flow. */
 static __always_inline void lb_flow_fail(const struct lb_packet *pkt, const struct lb_match *match,
 					 int hook, int verdict)
 {

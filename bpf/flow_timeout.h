@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Flow timeouts: when a flow without packets is over. The agent deletes entries by the same
- * timeouts; here they decide whether a packet continues a flow and whether a port is free.
+ * Flow timeouts: whether a flow is over because it has had no packets. The agent deletes entries by
+ * the same timeouts; here they decide whether a packet continues a flow and whether its port is
+ * free.
  */
 #ifndef LB_FLOW_TIMEOUT_H
 #define LB_FLOW_TIMEOUT_H
 
 #include "clock.h"
 #include "conntrack.h"
+#include "maps.h"
+#include "packet.h"
 
-/* How long a handshake may take whose port others need. */
+/* After this time an incomplete handshake may lose its port to another flow. */
 #define LB_HANDSHAKE (3 * LB_SECOND)
 
-/* How long a pod may have a closed connection in TIME_WAIT, where a new one is not welcome. */
+/* For this time a pod may have a closed connection in TIME_WAIT, and may not accept a new one. */
 #define LB_TIME_WAIT (60 * LB_SECOND)
 
-/* How long a UDP flow may be silent: less while it has no answer. state: of both directions. */
+/* The timeout of a UDP flow, which is shorter until it has an answer. state: of both directions. */
 static __always_inline __s64 lb_conntrack_udp_timeout(const struct lb_settings *settings,
 						      __u8 state)
 {
@@ -24,7 +27,7 @@ static __always_inline __s64 lb_conntrack_udp_timeout(const struct lb_settings *
 	return seconds * LB_SECOND;
 }
 
-/* Whether the timeout of UDP has passed since the last packet of either direction. */
+/* Whether the UDP timeout has passed since the last packet of either direction. */
 static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 						const struct lb_conntrack *entry,
 						struct lb_tuple *peer_key)
@@ -49,8 +52,7 @@ static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 }
 
 /*
- * Whether the flow is over; with UDP, whether it was not answered within its timeout.
- * choosy: whether there may be better ones than one that has only just ended.
+ * Whether a flow is over, so that another may have its port. choosy: not if it ended only recently.
  */
 static __always_inline int lb_conntrack_has_ended(const struct lb_tuple *reply,
 						  const struct lb_conntrack *old,
@@ -64,7 +66,7 @@ static __always_inline int lb_conntrack_has_ended(const struct lb_tuple *reply,
 	return lb_ct_state(old) & LB_CT_CLOSED && (!choosy || silence >= (__s64)LB_TIME_WAIT);
 }
 
-/* Whether the flow is a handshake that the backend or the client has not gone on with in time. */
+/* Whether neither side completed the handshake within LB_HANDSHAKE. */
 static __always_inline int lb_conntrack_is_abandoned(struct lb_packet *pkt,
 						     const struct lb_tuple *reply,
 						     const struct lb_conntrack *old, __u64 now)

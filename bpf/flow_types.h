@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What connections and flows are in the maps. */
+/* The structs and enums of flows, sockets and session affinity. */
 #ifndef LB_FLOW_TYPES_H
 #define LB_FLOW_TYPES_H
 
 #include "observe_types.h"
 #include "service_types.h"
 
-/* A packet's addresses as they stand on the wire at the hook that looks it up. */
+/* The addresses and ports that a packet has on the wire at the hook that looks it up. */
 struct lb_tuple {
 	struct lb_addr saddr;
 	struct lb_addr daddr;
@@ -21,7 +21,7 @@ enum lb_direction {
 	LB_DIR_REPLY = 2,
 };
 
-/* RESERVED: no flow of ours; another NAT of this node has the tuple, whose packets pass. */
+/* LB_HOOK_RESERVED: another NAT on this node uses the tuple; its packets pass. */
 enum lb_hook {
 	LB_HOOK_RESERVED = 0,
 	LB_HOOK_HOST_INGRESS = 1,
@@ -30,7 +30,10 @@ enum lb_hook {
 	LB_HOOK_POD_EGRESS = 4,
 };
 
-/* Seen in this direction; of UDP, ACK alone: a reply. PEER_FIN: in the other one; CLOSED: by both sides, or reset. */
+/*
+ * What this direction has seen; for UDP only ACK is used, for a reply. PEER_FIN: a FIN of the other
+ * direction; CLOSED: FINs of both, or a reset.
+ */
 enum lb_ct_state {
 	LB_CT_SYN = 1 << 0,
 	LB_CT_ACK = 1 << 1,
@@ -38,9 +41,9 @@ enum lb_ct_state {
 	LB_CT_CLOSED = 1 << 3,
 	LB_CT_ESTABLISHED = 1 << 4,
 	LB_CT_FIN_ACKED = 1 << 5,
-	/* The client has opened it once more: see lb_conntrack_retry(). */
+	/* The client opened it again: see lb_conntrack_retry(). */
 	LB_CT_RETRIED = 1 << 6,
-	LB_CT_ENDED = 1 << 7, /* and was told of */
+	LB_CT_ENDED = 1 << 7, /* and recorded */
 };
 
 enum lb_ct_flag {
@@ -48,16 +51,17 @@ enum lb_ct_flag {
 	LB_CT_HAIRPIN = 1 << 1,
 	/* A reply that goes up the stack of this node, to a process of the host. */
 	LB_CT_TO_HOST = 1 << 2,
-	/* Its beginning and its end are told of. */
+	/* Has START and END records. */
 	LB_CT_SAMPLED = 1 << 3,
 };
 
 /*
  * One direction of a flow: what its packets become, and at which hook. Times: CLOCK_MONOTONIC, ns.
- * ifindex: where they must leave, 0 when the stack routes them. fin_end: what acknowledges the
- * other side's FIN, host byte order. frontend: its index, and desc_flags what it was like, when the
- * flow began. bytes: payload. Two CPUs may be at it, and OR is not atomic: packets of this direction
- * alone write state, those of the other one peer_state; what is in either holds.
+ * ifindex: the device by which they must leave, 0 if the stack routes them. fin_end: the
+ * acknowledgement that covers the other side's FIN, host byte order. frontend: its index;
+ * desc_flags: the flags of its descriptor when the flow started. bytes: payload. Two CPUs may
+ * update an entry, and OR is not atomic: only packets of this direction write state, and only those
+ * of the other direction write peer_state; a flag holds if it is set in either.
  */
 struct lb_conntrack {
 	struct lb_tuple to;
@@ -81,14 +85,15 @@ struct lb_conntrack {
 };
 
 /*
- * Whether replies of flows may come from these ends, by the enum lb_hook where they are reversed;
- * RESERVED: at any of them, of flows from before they were told apart. Not bits: two CPUs may write.
+ * For each enum lb_hook: whether replies from this address and port may be reversed there.
+ * LB_HOOK_RESERVED: at any hook, for flows older than the distinction. Bytes rather than bits,
+ * because two CPUs may write at the same time.
  */
 struct lb_reply_ends {
 	__u8 hooks[8];
 };
 
-/* What the first fragment of a datagram had. created: CLOCK_MONOTONIC, ns. */
+/* The ports of a datagram's first fragment. created: CLOCK_MONOTONIC, ns. */
 struct lb_fragment {
 	__u64 created;
 	__be16 sport;
@@ -96,7 +101,7 @@ struct lb_fragment {
 	__u32 pad;
 };
 
-/* peer is the frontend in direction original (sendmsg) and the backend in direction reply. */
+/* peer: the frontend in direction original (sendmsg), the backend in direction reply. */
 struct lb_socket_key {
 	__u64 cookie;
 	struct lb_addr peer;
@@ -106,7 +111,7 @@ struct lb_socket_key {
 	__u32 pad;
 };
 
-/* The other one: the backend's address, or the frontend's. flow_flags: LB_CT_SAMPLED, of UDP. */
+/* The other peer: the backend, or the frontend. flow_flags: LB_CT_SAMPLED (UDP). */
 struct lb_socket {
 	struct lb_addr peer;
 	__be16 port;
@@ -118,7 +123,7 @@ struct lb_socket {
 	__u32 desc_flags;
 };
 
-/* SAMPLED: its beginning and its end are told of. FIN_ACKED: our FIN, by the backend. */
+/* SAMPLED: has START and END records. FIN_ACKED: the backend acknowledged our FIN. */
 enum lb_connection_state {
 	LB_CONN_SAMPLED = 1 << 0,
 	LB_CONN_ESTABLISHED = 1 << 1,
@@ -128,10 +133,10 @@ enum lb_connection_state {
 };
 
 /*
- * A TCP connection that was translated at the socket, by its cookie. Times: CLOCK_MONOTONIC, ns;
- * started: its SYN, 0 before. original, reply, retransmits: what of it is in the counters already,
- * at flushed. addr and port: the frontend; peer and peer_port: the backend. state: enum
- * lb_connection_state.
+ * A TCP connection translated at the socket, keyed by the socket's cookie. Times: CLOCK_MONOTONIC,
+ * ns. started: when its SYN was sent, 0 before. original, reply, retransmits: what the counters
+ * already include, as of flushed. addr and port: the frontend; peer and peer_port: the backend.
+ * state: enum lb_connection_state.
  */
 struct lb_connection {
 	__u64 started;
@@ -153,13 +158,13 @@ struct lb_connection {
 	__u8 pad2[2];
 };
 
-/* A client of a Service port, as it was before SNAT. */
+/* A client of a Service port; its address before SNAT. */
 struct lb_affinity_key {
 	__u32 service;
 	struct lb_addr client;
 };
 
-/* Where its last new flow went, and when. The first two are stored as one word. */
+/* The backend of the client's last new flow, and the time. The first two are stored as one word. */
 struct lb_affinity {
 	__u32 backend;
 	__u32 generation;

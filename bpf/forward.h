@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Packets that must leave straight from tc, because the stack drops an arriving packet whose
- * source is local: what a router does, here. And the way back to the device a packet came from.
+ * Routing at tc: FIB lookup and redirect, for packets that cannot take the stack because it drops
+ * arriving packets with a local source address. Also the redirect back to the device a packet came
+ * from.
  */
 #ifndef LB_FORWARD_H
 #define LB_FORWARD_H
@@ -33,8 +34,8 @@ static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, struct __sk_
 }
 
 /*
- * Where a packet to daddr leaves. The packet must still be as it came: errors quote it. The MTU of
- * what does not fit is in fib->tot_len.
+ * The route of a packet to daddr. Call it before the packet is rewritten, because an ICMP error
+ * quotes the original. If the packet is too big, fib->tot_len is the MTU.
  */
 static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, struct __sk_buff *skb,
 					 const struct lb_packet *pkt, const struct lb_addr *daddr)
@@ -54,7 +55,7 @@ static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, struct __sk
 	return LB_NEXT;
 }
 
-/* The TTL with which a packet goes on; fib is filled when it leaves from here. */
+/* The TTL that the packet leaves with. fib is filled if the packet is redirected from here. */
 static __always_inline __u8 lb_next_ttl(const struct lb_packet *pkt,
 					const struct bpf_fib_lookup *fib)
 {
@@ -67,7 +68,7 @@ static __always_inline int lb_has_mac(const struct bpf_fib_lookup *fib)
 	       fib->dmac[5];
 }
 
-/* The neighbour subsystem fills the link header; the helper wants one, be it empty. */
+/* The neighbour subsystem fills the link header, but the helper needs room for one. */
 static __always_inline int lb_forward_via_neigh(struct __sk_buff *skb, const struct lb_packet *pkt,
 						__u32 ifindex)
 {
@@ -77,7 +78,10 @@ static __always_inline int lb_forward_via_neigh(struct __sk_buff *skb, const str
 	return LB_REDIRECT;
 }
 
-/* The rewritten packet leaves as the lookup said; the neighbour subsystem fills what is missing. */
+/*
+ * Redirects the rewritten packet along the route found; if the MAC address is not known, through
+ * the neighbour subsystem.
+ */
 static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_packet *pkt,
 				      struct bpf_fib_lookup *fib)
 {
@@ -93,7 +97,7 @@ static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_pac
 	return LB_REDIRECT;
 }
 
-/* To whoever sent the packet: out of the device it came in by, or back up the stack at egress. */
+/* Sends the packet back: out of the device it came in by, or up the stack if it was leaving. */
 static __always_inline int lb_return_to_sender(struct __sk_buff *skb, const struct lb_packet *pkt,
 					       int hook)
 {

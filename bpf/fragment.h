@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Only the first fragment has ports. A translated one leaves them for those behind it, which pass
- * untouched without. Each first fragment begins anew, because identifications are used again.
+ * Fragments: only the first one has ports. If it is translated, it stores them for the later
+ * fragments, which otherwise pass untouched. A new first fragment deletes them, because
+ * identifications are reused.
  */
 #ifndef LB_FRAGMENT_H
 #define LB_FRAGMENT_H
 
-#include "conntrack.h"
+#include "clock.h"
 #include "maps.h"
+#include "packet.h"
 #include "parse.h"
 
-/* As long as Linux waits for the other fragments (ipfrag_time). */
+/* As long as Linux waits for missing fragments (ipfrag_time). */
 #define LB_FRAGMENT_TIMEOUT (30 * LB_SECOND)
 
 /* Fills pkt->peer: the packet's tuple, with the identification in place of the ports. */
@@ -33,7 +35,7 @@ static __always_inline int lb_fragment_lookup(struct lb_packet *pkt)
 	return LB_NEXT;
 }
 
-/* Before the packet is rewritten; pkt->peer is lost. */
+/* Call it before the packet is rewritten. Overwrites pkt->peer. */
 static __always_inline void lb_fragment_store(struct lb_packet *pkt)
 {
 	struct lb_fragment first = {};
@@ -47,7 +49,7 @@ static __always_inline void lb_fragment_store(struct lb_packet *pkt)
 	lb_fragments.insert(&pkt->peer, &first);
 }
 
-/* lb_parse(), and the ports of a later fragment. */
+/* lb_parse(), with the ports of a later fragment filled in. */
 static __always_inline int lb_fragment_parse(struct __sk_buff *skb, struct lb_packet *pkt, int l2)
 {
 	int verdict = lb_parse(skb, pkt, l2);

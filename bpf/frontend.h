@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* (address, port, protocol) -> what serves it, or that nothing does. */
+/* Frontends: from (address, port, protocol) to a descriptor; and the flags of an address. */
 #ifndef LB_FRONTEND_H
 #define LB_FRONTEND_H
 
@@ -12,7 +12,7 @@ struct lb_match {
 	__u32 index;
 };
 
-/* Two array loads; 0 as well where lb_dest_filter has another address in this one's place. */
+/* Two array loads. 0 also if lb_dest_filter holds another address with the same fold. */
 static __always_inline __u64 lb_addr_flags_cached(const struct lb_addr *addr)
 {
 	int i = lb_addr_fold(addr);
@@ -26,7 +26,7 @@ static __always_inline __u64 lb_addr_flags_cached(const struct lb_addr *addr)
 	return state && lb_addr_is_equal(&state->addr, addr) ? state->flags : 0;
 }
 
-/* enum lb_addr_flag; 0 for an address that is none of ours. */
+/* enum lb_addr_flag; 0 if the address is neither a VIP nor a node address. */
 static __always_inline __u64 lb_addr_flags_of(const struct lb_addr *addr)
 {
 	struct lb_addr key = *addr;
@@ -52,8 +52,8 @@ static __always_inline int lb_frontend_is_equal(const struct lb_frontend_key *a,
 }
 
 /*
- * One hash lookup and two array loads. The descriptor names its frontend, so an index that was
- * given to another one between two of these loads is noticed and counts as a miss.
+ * One hash lookup and two array loads. The descriptor contains its frontend, so if the index is
+ * given to another frontend between two of these loads, that is a miss.
  */
 static __always_inline int lb_frontend_lookup(struct lb_frontend_key *key, struct lb_match *match)
 {
@@ -73,7 +73,7 @@ static __always_inline int lb_frontend_lookup(struct lb_frontend_key *key, struc
 	return match->desc && lb_frontend_is_equal(&match->desc->frontend, key);
 }
 
-/* The same port on the wildcard address of the family. Changes the key. */
+/* Looks up the same port on the wildcard address of the family. Changes the key. */
 static __always_inline int lb_node_port_lookup(struct lb_frontend_key *key, struct lb_match *match)
 {
 	struct lb_addr addr = key->addr;

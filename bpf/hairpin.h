@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Hairpin: a Service sends a pod's packet back to that pod. The pod must see another source, or it
- * would answer itself directly and the reply would not be reversed.
+ * Hairpin: a Service sends a pod's packet back to that pod. The pod must see another source
+ * address, or it would answer itself directly and nothing would reverse the reply.
  */
 #ifndef LB_HAIRPIN_H
 #define LB_HAIRPIN_H
@@ -25,7 +25,7 @@ static __always_inline int lb_hairpin_masquerade(const struct lb_packet *pkt, st
 	return verdict;
 }
 
-/* Requests and replies leave by the pod's own device, at whose ingress they are translated. */
+/* Requests and replies leave by the pod's own device; both are translated at its ingress. */
 static __always_inline int lb_hairpin_send(struct __sk_buff *skb, const struct lb_packet *pkt)
 {
 	return lb_return_to_sender(skb, pkt, LB_HOOK_POD_INGRESS);

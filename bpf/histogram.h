@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/*
- * Histograms of ended flows: duration, bytes, round-trip time.
- */
+/* Histograms of ended flows: duration, bytes, round-trip time. */
 #ifndef LB_HISTOGRAM_H
 #define LB_HISTOGRAM_H
 
 #include "maps.h"
 #include "types.h"
 
-/* How many bits a number takes, at most the last bucket. */
+/* The number of significant bits, limited to the last bucket. */
 static __always_inline __u32 lb_bucket_of(__u64 value)
 {
 	__u64 bits = (value > 0xffffffff) << 5;
@@ -43,7 +41,7 @@ static __always_inline void lb_histogram_add(int path, int kind, __u64 value)
 	__sync_fetch_and_add(&histogram->sum, value);
 }
 
-/* Of a flow that was seen to end. duration: ns. */
+/* For a flow whose end was seen. duration: ns. */
 static __always_inline void lb_histograms_add(int path, __u64 duration, __u64 bytes)
 {
 	lb_histogram_add(path, LB_HISTOGRAM_DURATION, duration / 1000);

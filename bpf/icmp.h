@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/*
- * ICMP: which messages are errors, and which error answers a drop reason.
- */
+/* ICMP messages: which are errors, and which error answers a drop reason. */
 #ifndef LB_ICMP_H
 #define LB_ICMP_H
 
 #include "packet.h"
 #include "path_mtu.h"
 
-/* Not redirects, which are for routers' neighbours, nor source quench, which is obsolete. */
+/* Not redirects, which are for neighbours of a router, nor source quench, which is obsolete. */
 static __always_inline int lb_icmp_is_error(const struct lb_packet *pkt, __u8 type)
 {
 	if (pkt->is_ipv4)
@@ -17,7 +15,7 @@ static __always_inline int lb_icmp_is_error(const struct lb_packet *pkt, __u8 ty
 	return type >= ICMPV6_DEST_UNREACH && type <= ICMPV6_PARAMPROB;
 }
 
-/* Returns 0 for a reason that is not answered. */
+/* Returns 0 for a reason that has no ICMP error. */
 static __always_inline int lb_icmp_fill(struct lb_icmp *icmp, const struct lb_packet *pkt,
 					int reason, __u32 mtu)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * ICMP errors about packets that were translated: the quoted packet is put back to what the
- * receiver of the error had sent, and the error itself goes between the addresses that receiver
- * knows, as netfilter's NAT does it. Lengths stay, so whatever follows the quote does too.
+ * NAT of ICMP errors about translated packets: the quoted packet is restored to what the receiver
+ * of the error sent, and the error gets the addresses that receiver knows, as in netfilter. No
+ * length changes, so bytes after the quote stay as they are.
  */
 #ifndef LB_ICMP_NAT_H
 #define LB_ICMP_NAT_H
@@ -14,9 +14,10 @@
 #include "packet.h"
 #include "parse.h"
 #include "rewrite.h"
+#include "transport.h"
 #include "tuple.h"
 
-/* Both addresses and both ports, side by side in struct lb_tuple. */
+/* Both addresses and both ports, which are adjacent in struct lb_tuple. */
 #define LB_TUPLE_ADDRS (2 * sizeof(struct lb_addr))
 #define LB_TUPLE_ENDS (LB_TUPLE_ADDRS + 2 * sizeof(__be16))
 
@@ -40,7 +41,7 @@ static __always_inline int lb_icmp_parse_quote(struct lb_cursor *cur, struct lb_
 	return LB_NEXT;
 }
 
-/* Its headers as they stand in the error, which may lie anywhere: what follows is not in reach. */
+/* Loads the quoted headers, which may be outside the linear part. */
 static __always_inline int lb_icmp_load_quote(struct __sk_buff *skb, const struct lb_packet *pkt,
 					      struct lb_quote *quote)
 {
@@ -60,8 +61,9 @@ static __always_inline int lb_icmp_load_quote(struct __sk_buff *skb, const struc
 }
 
 /*
- * The packet that is quoted, and in peer the key of one that goes the error's way. NULL: not an
- * error, the quote is cut off or a fragment, or the error does not go where the packet came from.
+ * The quoted packet, with peer filled: the key of a packet in the direction of the error. NULL if
+ * this is not an error, if the quote is truncated or a fragment, or if the error does not go to the
+ * sender of the quoted packet.
  */
 static __always_inline struct lb_packet *lb_icmp_quote(struct __sk_buff *skb,
 						       const struct lb_packet *pkt)
@@ -88,8 +90,8 @@ static __always_inline struct lb_packet *lb_icmp_quote(struct __sk_buff *skb,
 }
 
 /*
- * Whether the checksum of the quoted transport header is in the quote, and is one to be repaired:
- * that of SCTP nobody can check in a quote.
+ * Whether the quote includes the transport checksum, and it must be updated. Nobody can verify an
+ * SCTP checksum in a quote.
  */
 static __always_inline int lb_icmp_quotes_csum(struct __sk_buff *skb, const struct lb_packet *pkt,
 					       const struct lb_packet *quote)
@@ -114,8 +116,8 @@ static __always_inline int lb_icmp_store_quote(struct __sk_buff *skb, const stru
 }
 
 /*
- * diff: what the quote as a whole is more than before, for the checksum of ICMP. Its IPv4 header
- * makes up for the addresses itself; the transport checksum for the addresses and the ports.
+ * diff: the change of the whole quote, for the ICMP checksum. The quoted IPv4 header compensates
+ * for its addresses by its own checksum, and the quoted transport checksum for addresses and ports.
  */
 static __always_inline int lb_icmp_rewrite_quote(struct __sk_buff *skb, const struct lb_packet *pkt,
 						 struct lb_packet *quote, const struct lb_tuple *to,
@@ -137,7 +139,7 @@ static __always_inline int lb_icmp_rewrite_quote(struct __sk_buff *skb, const st
 	return bpf_l4_csum_replace(skb, pkt->l4 + offsetof(struct lb_icmp, csum), 0, diff, 0);
 }
 
-/* The error's own addresses; pkt->peer takes them. Only ICMPv6 has a pseudo header. */
+/* Rewrites the error's own addresses to those in pkt->peer. Only ICMPv6 has a pseudo header. */
 static __always_inline int lb_icmp_rewrite_header(struct __sk_buff *skb, struct lb_packet *pkt,
 						  __u8 ttl)
 {
@@ -152,8 +154,9 @@ static __always_inline int lb_icmp_rewrite_header(struct __sk_buff *skb, struct 
 }
 
 /*
- * to: what a packet of the flow becomes that goes the error's way. Where its source is translated,
- * so is the error's, a router's too: what leaves this node has an address of this node's.
+ * to: what a packet of the flow in the direction of the error becomes. If its source is translated,
+ * so is the error's, even if a router sent it: packets that leave this node have an address of this
+ * node.
  */
 static __always_inline int lb_icmp_rewrite(struct __sk_buff *skb, struct lb_packet *pkt,
 					   struct lb_packet *quote, const struct lb_tuple *to,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What may lie between an IPv6 header and the transport header. The fragment header ends the walk:
- * a later fragment cannot tell what its first one has behind it.
+ * IPv6 extension headers between the IPv6 header and the transport header. A fragment header ends
+ * the walk: later fragments do not show which headers follow it in the first one.
  */
 #ifndef LB_IPV6_EXTENSION_H
 #define LB_IPV6_EXTENSION_H
@@ -14,7 +14,7 @@
 #define LB_IPV6_OFFSET 0xfff8
 #define LB_IPV6_MORE 0x0001
 
-/* offset: in units of 8 bytes and flags, of a fragment; the second byte of it is segments left. */
+/* offset: of a fragment, with flags; in a routing header its second byte is segments left. */
 struct lb_extension {
 	__u8 next;
 	__u8 len;
@@ -22,7 +22,7 @@ struct lb_extension {
 	__be32 id;
 };
 
-/* Where the walk is, from skb->data; fragment: enum lb_fragment_place, or 0. */
+/* The state of the walk, from skb->data. fragment: enum lb_fragment_place, or 0. */
 struct lb_extension_walk {
 	__u32 offset;
 	__be32 id;
@@ -47,7 +47,7 @@ static __always_inline void lb_extension_fragment(const struct lb_extension *hea
 	walk->id = header->id;
 }
 
-/* LB_PASS for too many, and for a packet whose destination is only one on its way. */
+/* LB_PASS for too many, and for a destination that is only a hop of a routing header. */
 static __always_inline int lb_extension_skip_all(struct __sk_buff *skb,
 						 struct lb_extension_walk *walk)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Every map. A hash entry is written once and never changed; what changes lies in an array. */
+/* Every map. A hash element is written once and never changed; what changes is in an array. */
 #ifndef LB_MAPS_H
 #define LB_MAPS_H
 
@@ -12,7 +12,7 @@
 #define LB_TRIE(key, leaf, name, size)                                             \
 	BPF_TABLE_PINNED("lpm_trie", key, leaf, name, size, LB_PIN_MAPS "/" #name, \
 			 BPF_F_NO_PREALLOC)
-/* bcc has no macro for one that is pinned. Its size is in bytes; it has no keys and values. */
+/* bcc has no macro for a pinned ring buffer. Its size is in bytes; it has no keys and values. */
 #define LB_RING(name, size)                                \
 	struct name##_table_t {                            \
 		int key;                                   \
@@ -28,71 +28,71 @@
 LB_MAP("hash", struct lb_frontend_key, __u32, lb_frontends, LB_MAX_FRONTENDS);
 /* Index -> descriptor, 0 = none. Writing this word commits a change. */
 LB_MAP("array", int, __u64, lb_current, LB_MAX_FRONTENDS);
-/* What a frontend does. */
+/* Descriptors: what a frontend does. */
 LB_MAP("array", int, struct lb_desc, lb_descs, LB_MAX_DESCS);
 /* Slot -> backend index. */
 LB_MAP("array", int, __u32, lb_slots, LB_MAX_SLOTS);
-/* Backend index -> endpoint. */
+/* Backend index -> backend. */
 LB_MAP("array", int, struct lb_backend, lb_backends, LB_MAX_BACKENDS);
-/* Address we have to do with (VIP, node) -> its index in lb_addr_flags. */
+/* VIP or node address -> its index in lb_addr_flags. */
 LB_MAP("hash", struct lb_addr, __u32, lb_addrs, LB_MAX_ADDRS);
-/* By the end of an address, or a NodePort: what may be meant; by lb_addr_fold(): which address. */
+/* Last 16 bits of an address, or NodePort -> flags; lb_addr_fold() of an address -> its index. */
 LB_MAP("array", int, struct lb_dest, lb_dest_filter, LB_FILTER_SIZE);
-/* Flags of an address, and the address, so that lb_addrs need not be asked. */
+/* An address and its flags; the address saves a lookup in lb_addrs. */
 LB_MAP("array", int, struct lb_addr_state, lb_addr_flags, LB_MAX_ADDRS);
-/* Who may open connections to a descriptor: in, where a range of its source_ranges covers it. */
+/* Id of a set of source ranges and prefix -> 1: clients who may open connections. */
 LB_TRIE(struct lb_source_range, __u8, lb_src_ranges, LB_MAX_SRC_RANGES);
 /* Service id -> name. */
 LB_MAP("hash", __u32, struct lb_name, lb_names, LB_MAX_NAMES);
-/* Interface -> what it is. */
+/* ifindex -> device. */
 LB_MAP("hash", __u32, struct lb_device, lb_devices, LB_MAX_DEVICES);
-/* End of an ifindex -> one of the host devices with it; the others are in lb_devices only. */
+/* ifindex modulo LB_UPLINKS -> one host device; the others are in lb_devices only. */
 LB_MAP("array", int, struct lb_uplink, lb_uplinks, LB_UPLINKS);
-/* Network namespace cookie -> who asks; an unknown one is a pod without tc cover. */
+/* Network namespace cookie -> host or pod; an unknown one is a pod without tc cover. */
 LB_MAP("hash", __u64, struct lb_netns, lb_netns, LB_MAX_NETNS);
-/* What may change without a new compile. */
+/* Settings that change without a compile. */
 LB_MAP("array", int, struct lb_settings, lb_settings, 1);
-/* The networks that Services get their ClusterIPs from. */
+/* The networks from which Services get their ClusterIPs. */
 LB_MAP("array", int, struct lb_service_nets, lb_service_nets, 1);
-/* Established flows; expired by the agent, never dropped silently. */
+/* Established flows. The agent deletes them; they are never evicted. */
 LB_MAP("hash", struct lb_tuple, struct lb_conntrack, lb_conntrack, LB_MAX_CONNTRACK);
 /* Half-open, closed and UDP flows. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_short, LB_MAX_CT_SHORT);
 /* Addresses, protocol and identification (in place of the ports) -> ports. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_fragment, lb_fragments, LB_MAX_FRAGMENTS);
-/* Ends of source address and port -> whether replies of flows may have them. */
+/* Hash of source address and port -> hooks at which packets from there may be replies. */
 LB_MAP("array", int, struct lb_reply_ends, lb_reply_filter, LB_FILTER_SIZE);
-/* Ends of address and port -> whether sockets may have been translated to that. */
+/* Hash of address and port -> whether sockets may have been translated to it. */
 LB_MAP("array", int, __u8, lb_peer_filter, LB_FILTER_SIZE);
-/* What a UDP socket was translated to, and back; TCP has lb_connections. */
+/* What a UDP socket was translated to, and the reverse; TCP is in lb_connections. */
 LB_MAP("lru_hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SOCKETS);
-/* Client of a Service port -> its backend; changes in place, by stores of 8 bytes. */
+/* Client of a Service port -> backend. Changes in place, by 8-byte stores. */
 LB_MAP("lru_hash", struct lb_affinity_key, struct lb_affinity, lb_affinity, LB_MAX_AFFINITY);
-/* Socket cookie -> a TCP connection that was translated at the socket. */
+/* Socket cookie -> TCP connection translated at the socket. */
 LB_MAP("lru_hash", __u64, struct lb_connection, lb_connections, LB_MAX_SOCKETS);
-/* Per frontend index, per backend index, per reason and place. */
+/* Counters by index of a frontend, by index of a backend, by drop reason and place. */
 LB_MAP("percpu_array", int, struct lb_counts, lb_count_front, LB_MAX_FRONTENDS);
 LB_MAP("percpu_array", int, struct lb_counts, lb_count_back, LB_MAX_BACKENDS);
 LB_MAP("percpu_hash", struct lb_drop_key, __u64, lb_count_drop, LB_MAX_DROPS);
-/* What is told of single flows, for the agent to read. */
+/* Flow records for the agent. */
 LB_RING(lb_flows, LB_FLOW_RING);
-/* enum lb_flow_lost -> records that are missing in lb_flows. */
+/* enum lb_flow_lost -> number of records lost. */
 LB_MAP("percpu_array", int, __u64, lb_flow_lost, LB_LOST_REASONS);
-/* Of ended flows, per enum lb_path and enum lb_histogram_kind. */
+/* Histograms of ended flows, by enum lb_path and enum lb_histogram_kind. */
 LB_MAP("percpu_array", int, struct lb_histogram, lb_histograms, LB_HISTOGRAMS);
-/* The entry that is being made: too large for the stack. Not pinned, it goes with the programs. */
+/* A new entry, which is too large for the stack. Not pinned: it goes with the programs. */
 BPF_PERCPU_ARRAY(lb_ct_scratch, struct lb_conntrack, 1);
-/* The second in the upper half, in the lower one the ICMP errors sent in it. Not pinned. */
+/* Upper half: the second; lower half: ICMP errors sent in it. Not pinned. */
 BPF_PERCPU_ARRAY(lb_rejects, __u64, 1);
-/* A packet of which the verifier is to know nothing more. Not pinned. */
-BPF_PERCPU_ARRAY(lb_forgotten, struct lb_packet, 1);
-/* A flow that the packet ends. Not pinned. */
-BPF_PERCPU_ARRAY(lb_endings, struct lb_ending, 1);
-/* As lb_rejects: the records told in this second. Not pinned. */
+/* A copy of the packet for lb_verifier_merge_states(). Not pinned. */
+BPF_PERCPU_ARRAY(lb_pkt_scratch, struct lb_packet, 1);
+/* The flow that the current packet ends. Not pinned. */
+BPF_PERCPU_ARRAY(lb_endings, struct lb_ended_flow, 1);
+/* Like lb_rejects, for flow records. Not pinned. */
 BPF_PERCPU_ARRAY(lb_flow_rate, __u64, 1);
-/* What an ICMP error quotes: for the same reason, and not pinned either. */
+/* The packet quoted by an ICMP error, which is too large for the stack. Not pinned. */
 BPF_PERCPU_ARRAY(lb_quotes, struct lb_quote, 1);
-/* How an SCTP checksum must change once the packet is ready. Not pinned. */
+/* The pending change of an SCTP checksum. Not pinned. */
 BPF_PERCPU_ARRAY(lb_sctp_changes, struct lb_sctp_change, 1);
 /* What the pins were made from. */
 LB_MAP("array", int, struct lb_meta, lb_meta, 1);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The backend sees an address of this node instead of the client's, and so answers to this node.
- * Such a packet leaves straight from tc, because the stack drops one that arrives from its own
- * address; for the same reason what a process of this node serves is never masqueraded.
+ * Masquerade: the backend sees an address of this node instead of the client's, and so sends its
+ * reply to this node. Such a packet is redirected from tc, because the stack drops arriving packets
+ * with one of its own addresses as the source; for the same reason backends that are processes of
+ * this node are never masqueraded.
  */
 #ifndef LB_MASQUERADE_H
 #define LB_MASQUERADE_H
@@ -13,9 +14,9 @@
 #include "forward.h"
 #include "frontend.h"
 #include "maps.h"
-#include "parse.h"
+#include "packet.h"
 
-/* Whether the frontend asks for it, and its backend is no process of this node. */
+/* Whether the frontend requires it and the backend is not a process of this node. */
 static __always_inline int lb_must_masquerade(const struct lb_desc *desc,
 					      const struct lb_choice *choice)
 {
@@ -34,7 +35,7 @@ static __always_inline int lb_masquerade_as(struct lb_flow *flow, const struct l
 	return lb_addr_is_zero(&flow->to.saddr) ? -LB_DROP_NO_SNAT_ADDRESS : LB_NEXT;
 }
 
-/* The node's primary address, for backends on this node. */
+/* For backends on this node: the node's primary address. */
 static __always_inline int lb_masquerade_to_local(const struct lb_packet *pkt, struct lb_flow *flow)
 {
 	struct lb_settings *settings;
@@ -47,7 +48,7 @@ static __always_inline int lb_masquerade_to_local(const struct lb_packet *pkt, s
 				LB_HOOK_POD_INGRESS);
 }
 
-/* NULL for a device that is none of ours. */
+/* NULL if the device is not a host device. */
 static __always_inline const struct lb_addr *lb_masquerade_source(__u32 ifindex, int is_ipv4)
 {
 	int i = ifindex % LB_UPLINKS;
@@ -62,7 +63,7 @@ static __always_inline const struct lb_addr *lb_masquerade_source(__u32 ifindex,
 	return is_ipv4 ? &device->snat4 : &device->snat6;
 }
 
-/* The address of the device that the packet leaves by. */
+/* For other backends: the address of the device by which the packet leaves. */
 static __always_inline int lb_masquerade_to_remote(const struct lb_packet *pkt,
 						   struct lb_flow *flow, __u32 ifindex)
 {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What is counted, and what is told of single flows. */
+/* The structs and enums of counters, flow records and histograms. */
 #ifndef LB_OBSERVE_TYPES_H
 #define LB_OBSERVE_TYPES_H
 
 #include "service_types.h"
 
-/* Of one direction. bytes: payload of TCP, UDP or SCTP, so that all paths count the same. */
+/* One direction. bytes: payload of TCP, UDP or SCTP, so that all paths count the same. */
 struct lb_traffic {
 	__u64 packets;
 	__u64 bytes;
 };
 
 /*
- * connections: new ones and new flows. failed: the backend refused the connection, or did not
- * answer. retransmits: known of connections that were translated at the socket.
+ * connections: new connections and flows. failed: the backend refused, or did not answer.
+ * retransmits: only for connections translated at the socket.
  */
 struct lb_counts {
 	__u64 connections;
@@ -25,13 +25,13 @@ struct lb_counts {
 	struct lb_traffic reply;
 };
 
-/* Where drops are counted that belong to no device of the host. */
+/* Places of drops that do not belong to a host device. */
 enum lb_drop_place {
 	LB_DROP_AT_SOCKET = 0,
 	LB_DROP_AT_POD = 0x7fffffff,
 };
 
-/* ifindex: of a host device, or an enum lb_drop_place. */
+/* ifindex: a host device, or enum lb_drop_place. */
 struct lb_drop_key {
 	__u32 reason;
 	__u32 ifindex;
@@ -50,8 +50,8 @@ enum lb_flow_event {
 };
 
 /*
- * How a flow ended. NO_ANSWER, BACKEND_REFUSED: it never was a connection. REPLACED: its client
- * began another from the same port, before it had ended or its time was over.
+ * How a flow ended. NO_ANSWER, BACKEND_REFUSED: it was never established. REPLACED: its client
+ * opened another from the same port before it ended or timed out.
  */
 enum lb_flow_end {
 	LB_END_CLOSED = 1,
@@ -70,9 +70,9 @@ enum lb_flow_source {
 #define LB_FLOW_RECORD_VERSION 1
 
 /*
- * What lb_flows carries. Times: CLOCK_MONOTONIC, ns. end: of an END; reason, an enum
- * lb_drop_reason: of REFUSED and DROPPED. hook: enum lb_hook, 0 at the socket. service, backend,
- * generation: 0 where none was chosen. rtt: smoothed, microseconds, 0 = not known.
+ * A record in lb_flows. Times: CLOCK_MONOTONIC, ns. end: for END; reason, an enum lb_drop_reason:
+ * for REFUSED and DROPPED. hook: enum lb_hook, 0 at the socket. service, backend, generation: 0 if
+ * none was chosen. rtt: smoothed, microseconds, 0 if not known.
  */
 struct lb_flow_record {
 	__u8 version;
@@ -102,14 +102,14 @@ struct lb_flow_record {
 	__u32 retransmits;
 };
 
-/* Why a record is missing; the index of lb_flow_lost. */
+/* Why a record was lost; the index of lb_flow_lost. */
 enum lb_flow_lost {
 	LB_LOST_FULL = 0,
 	LB_LOST_RATE = 1,
 	LB_LOST_REASONS = 2,
 };
 
-/* buckets[n]: values of n significant bits, the last one: that and more. */
+/* buckets[n] counts values of n significant bits; the last bucket also counts all larger ones. */
 #define LB_BUCKETS 40
 
 struct lb_histogram {
@@ -117,7 +117,7 @@ struct lb_histogram {
 	__u64 sum;
 };
 
-/* Of ended flows. The index of lb_histograms: LB_HISTOGRAM_KINDS * (path - 1) + kind. */
+/* For ended flows. The index of lb_histograms is LB_HISTOGRAM_KINDS * (path - 1) + kind. */
 enum lb_histogram_kind {
 	LB_HISTOGRAM_DURATION = 0, /* microseconds */
 	LB_HISTOGRAM_RTT = 1,      /* microseconds */

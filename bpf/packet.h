@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What is known of a packet once it is parsed, and where parsing stands meanwhile. */
+/* struct lb_packet, a parsed packet, and the structs of packets that scratch maps hold. */
 #ifndef LB_PACKET_H
 #define LB_PACKET_H
 
@@ -21,12 +21,11 @@ struct lb_cursor {
 };
 
 /*
- * l3 and l4 are offsets from skb->data; l2 is the length of the link header, len of the IP packet.
- * check: of the IPv4 header. seq and ack: of TCP, host byte order. crc: of SCTP, as it stands there.
- * tcp_flags: of SCTP, what its first chunk amounts to.
- * peer: the key of the other direction, once it was needed; one place, because the stack is small.
- * segs: packets on the wire.
- * fragment: enum lb_fragment_place, 0 for a whole packet; id: the identification of its datagram.
+ * l3 and l4 are offsets from skb->data; l2 is the length of the link header, len that of the IP
+ * packet. check: of the IPv4 header. seq and ack: of TCP, host byte order. crc: of SCTP, in its own
+ * byte order. tcp_flags: for SCTP, what the first chunk corresponds to. peer: the key of the other
+ * direction, once needed; a field because the stack is small. segs: packets on the wire. fragment:
+ * enum lb_fragment_place, 0 for a whole packet; id: the identification of its datagram.
  */
 struct lb_packet {
 	struct lb_tuple tuple;
@@ -51,12 +50,12 @@ struct lb_packet {
 	__u16 segs;
 };
 
-/* Bytes of a transport header that every ICMP error quotes: the ports are among them. */
+/* Every ICMP error quotes this much of a transport header; the ports are part of it. */
 #define LB_QUOTED_TRANSPORT 8
 
 #define LB_ICMP_HEADER 8
 
-/* rest: the second word of the ICMP header, the MTU of the next hop for "too big". */
+/* rest: the second word of the ICMP header; for "too big" the MTU of the next hop. */
 struct lb_icmp {
 	__u8 type;
 	__u8 code;
@@ -70,7 +69,7 @@ struct lb_quote {
 	__u8 bytes[sizeof(struct ipv6hdr) + LB_QUOTED_TRANSPORT];
 };
 
-/* ports: what of them differs, 0 for no change. from_end: of the packet to its checksum, in bytes. */
+/* ports: old XOR new, 0 for no change. from_end: bytes from the checksum to the packet's end. */
 struct lb_sctp_change {
 	__be32 ports;
 	__le32 crc;
@@ -78,20 +77,22 @@ struct lb_sctp_change {
 	__u32 from_end;
 };
 
-/* A flow as it ended: the entry of the packet that ended it, the other one, and the packet's key. */
-struct lb_ending {
+/*
+ * A flow that has ended: the entry of the packet that ended it, the other entry, the packet's key.
+ */
+struct lb_ended_flow {
 	struct lb_conntrack entries[2];
 	struct lb_tuple key;
 	__u32 end;
 };
 
-/* Without options or extension headers. */
+/* Without IP options or extension headers. */
 static __always_inline int lb_is_plain(const struct lb_packet *pkt)
 {
 	return pkt->l4 - pkt->l3 == (pkt->is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 }
 
-/* Bytes behind the transport header; of SCTP, behind that of the first chunk. */
+/* Bytes after the transport header; for SCTP, after the header of the first chunk. */
 static __always_inline __u32 lb_payload(const struct lb_packet *pkt)
 {
 	__s32 len = pkt->len - (pkt->l4 - pkt->l3) - pkt->header_len;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * From bytes to struct lb_packet. Every lb_parse_* step checks its bounds, fills the packet, moves
- * the cursor and returns LB_NEXT, or LB_PASS for what is not ours: another protocol, a truncated
- * header, a mapped address on the wire, a frame of a VLAN.
+ * Parsing: from bytes to struct lb_packet. Every lb_parse_* step checks its bounds, fills the
+ * packet, moves the cursor and returns LB_NEXT; or LB_PASS for packets that pass untouched: another
+ * protocol, a truncated header, a mapped address on the wire, a VLAN tag.
  */
 #ifndef LB_PARSE_H
 #define LB_PARSE_H
@@ -18,7 +18,7 @@
 
 #define LB_VLAN_ID 0x0fff
 
-/* More than fits: what the verifier knows of pkt->l4 is only that it is 16 bits. */
+/* Larger than any offset. Of pkt->l4 the verifier knows only that it has 16 bits. */
 #define LB_L4_MASK 0x3fff
 
 static __always_inline void lb_parse_ipv4_fragment(const struct iphdr *ip, struct lb_packet *pkt)
@@ -30,7 +30,9 @@ static __always_inline void lb_parse_ipv4_fragment(const struct iphdr *ip, struc
 	pkt->id = ip->id;
 }
 
-/* As lb_parse_ipv6(): pkt->l4 becomes the header's length, the cursor is behind its fixed part. */
+/*
+ * Like lb_parse_ipv6(): sets pkt->l4 to the header length and moves the cursor past the fixed part.
+ */
 static __always_inline int lb_parse_ipv4(struct lb_cursor *cur, struct lb_packet *pkt)
 {
 	struct iphdr *ip = cur->pos;
@@ -69,7 +71,7 @@ static __always_inline int lb_parse_ipv6(struct lb_cursor *cur, struct lb_packet
 	return LB_NEXT;
 }
 
-/* Headers may lie outside the linear part: pull them in before the cursor is made. */
+/* Headers may be outside the linear part: pulls them in, which invalidates packet pointers. */
 static __always_inline void lb_cursor_init(struct lb_cursor *cur, struct __sk_buff *skb, int l3)
 {
 	__u32 need = l3 + sizeof(struct tcphdr);
@@ -84,13 +86,13 @@ static __always_inline void lb_cursor_init(struct lb_cursor *cur, struct __sk_bu
 	cur->end = (void *)(long)skb->data_end;
 }
 
-/* Behind options or extension headers, which are rarely in the linear part already. */
+/* Moves past options or extension headers, which are rarely in the linear part. */
 static __always_inline void lb_cursor_to_l4(struct lb_cursor *cur, struct __sk_buff *skb, int l4)
 {
 	__u32 need = l4 + sizeof(struct tcphdr);
 
 	bpf_skb_pull_data(skb, need > skb->len ? skb->len : need);
-	/* Or the compiler, which may know more than the verifier, drops the mask. */
+	/* Otherwise the compiler, which may know more than the verifier, drops the mask. */
 	asm volatile("" : "+r"(l4));
 	cur->pos = (void *)(long)skb->data + (l4 & LB_L4_MASK);
 	cur->end = (void *)(long)skb->data_end;
@@ -109,7 +111,7 @@ static __always_inline int lb_parse_extensions(struct __sk_buff *skb, struct lb_
 	return LB_NEXT;
 }
 
-/* What arrived may be more, with padding of the link. BIG TCP is too long for the IP header. */
+/* skb->len may include link padding. The length of BIG TCP does not fit the IP header. */
 static __always_inline int lb_parse_length(struct __sk_buff *skb, struct lb_packet *pkt, int l2)
 {
 	pkt->segs = 1;
@@ -123,13 +125,13 @@ static __always_inline int lb_parse_length(struct __sk_buff *skb, struct lb_pack
 	return LB_PASS;
 }
 
-/* How much there is behind the IP headers; negative when they are cut off. */
+/* Bytes after the IP headers; negative if they are truncated. */
 static __always_inline int lb_ip_payload(const struct lb_packet *pkt)
 {
 	return pkt->len - (pkt->l4 - pkt->l3);
 }
 
-/* Of the transport header, at the cursor; the rest of a fragment's datagram is elsewhere. */
+/* Whether transport header (at the cursor) and payload are complete; of a fragment, the header. */
 static __always_inline int lb_is_complete(const struct lb_cursor *cur, const struct lb_packet *pkt)
 {
 	struct udphdr *udp = cur->pos;
@@ -148,7 +150,7 @@ static __always_inline int lb_is_complete(const struct lb_cursor *cur, const str
 	return pkt->fragment || len <= lb_ip_payload(pkt);
 }
 
-/* What the FIN of a segment in fragments covers the first one cannot tell: it is not heeded. */
+/* The first fragment does not show which bytes the segment's FIN covers, so that is ignored. */
 static __always_inline int lb_parse_transport(struct __sk_buff *skb, struct lb_packet *pkt,
 					      struct lb_cursor *cur)
 {
@@ -165,7 +167,7 @@ static __always_inline int lb_parse_transport(struct __sk_buff *skb, struct lb_p
 	return LB_NEXT;
 }
 
-/* l2: length of the link header in front of the IP header, a constant of the caller. */
+/* l2: length of the link header before the IP header, a constant of the caller. */
 static __always_inline int lb_parse(struct __sk_buff *skb, struct lb_packet *pkt, int l2)
 {
 	struct lb_cursor cur;

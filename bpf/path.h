@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The way of a packet through tc: known flow, else new flow, else not ours; and the one exit. */
+/* The path of a packet at tc: known flow, new flow, or not for a Service; and the one exit. */
 #ifndef LB_PATH_H
 #define LB_PATH_H
 
@@ -22,7 +22,7 @@
 #include "snat.h"
 #include "verifier.h"
 
-/* The rewritten packet, where it must leave. fib is filled when that is from here. */
+/* Sends the rewritten packet to where it must go. fib is filled if that was looked up here. */
 static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet *pkt, int flags,
 				   __u32 ifindex, struct bpf_fib_lookup *fib)
 {
@@ -35,8 +35,10 @@ static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet
 	return LB_PASS;
 }
 
-/* Masqueraded packets leave straight from tc, both ways; the host's own only on their way out. */
-static __always_inline int lb_leaves_from_tc(const struct lb_conntrack *entry)
+/*
+ * Masqueraded flows are routed at tc in both directions, flows of the host only on their way out.
+ */
+static __always_inline int lb_needs_fib_lookup(const struct lb_conntrack *entry)
 {
 	if (entry->flags & LB_CT_HAIRPIN)
 		return 0;
@@ -45,7 +47,7 @@ static __always_inline int lb_leaves_from_tc(const struct lb_conntrack *entry)
 	return entry->flags & LB_CT_SNAT;
 }
 
-/* LB_NEXT: no entry for this packet at this hook. */
+/* LB_NEXT: no entry applies to this packet at this hook. */
 static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet *pkt, int hook,
 					 struct bpf_fib_lookup *fib)
 {
@@ -58,7 +60,7 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 		return LB_PASS;
 	if (!entry || !lb_conntrack_applies(pkt, entry, hook))
 		return LB_NEXT;
-	if (lb_leaves_from_tc(entry)) {
+	if (lb_needs_fib_lookup(entry)) {
 		verdict = lb_fib_lookup(fib, skb, pkt, &entry->to.daddr);
 		if (verdict)
 			return verdict;
@@ -73,9 +75,9 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 }
 
 /*
- * An error about a packet of a known flow becomes what a packet of that flow would that goes the
- * same way. The flow stays as it is: errors are easily forged. None is answered, and one that does
- * not match in every respect passes.
+ * An ICMP error about a packet of a known flow is translated like a packet of the flow in the same
+ * direction. It does not change the state of the flow, because errors are easily forged. It is
+ * never answered with an error, and passes untouched if it does not match in every respect.
  */
 static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packet *pkt, int hook,
 					  struct bpf_fib_lookup *fib)
@@ -88,14 +90,14 @@ static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packe
 	entry = lb_conntrack_lookup(&quote->peer);
 	if (!entry || entry->hook != hook || !lb_conntrack_peer(&quote->peer, entry, &pkt->peer))
 		return LB_PASS;
-	if (lb_leaves_from_tc(entry) && lb_fib_lookup(fib, skb, pkt, &entry->to.daddr))
+	if (lb_needs_fib_lookup(entry) && lb_fib_lookup(fib, skb, pkt, &entry->to.daddr))
 		return LB_PASS;
 	if (lb_icmp_rewrite(skb, pkt, quote, &entry->to, lb_next_ttl(pkt, fib)))
 		return -LB_DROP_REWRITE;
 	return lb_send(skb, pkt, entry->flags, entry->ifindex, fib);
 }
 
-/* Parses the packet. LB_NEXT: neither of a known flow nor an error about one. */
+/* Parses the packet. LB_NEXT: it is neither part of a known flow nor an error about one. */
 static __always_inline int lb_known(struct __sk_buff *skb, struct lb_packet *pkt, int hook,
 				    struct bpf_fib_lookup *fib, int l2)
 {
@@ -114,7 +116,7 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 
 	if (!lb_has_transport(pkt) || (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt)))
 		return LB_PASS;
-	lb_verifier_forget(pkt);
+	lb_verifier_merge_states(pkt);
 	verdict = lb_service_match(skb, pkt, match);
 	if (verdict)
 		return verdict;
@@ -149,7 +151,7 @@ static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *
 	return verdict;
 }
 
-/* Counts and answers a packet that is dropped. Devices of pods come and go: they count as one. */
+/* Counts and answers a dropped packet. Pod devices come and go, so they count as one. */
 static __always_inline int lb_tc_action(struct __sk_buff *skb, const struct lb_packet *pkt,
 					int hook, int verdict, __u32 mtu)
 {
@@ -166,8 +168,8 @@ static __always_inline int lb_tc_action(struct __sk_buff *skb, const struct lb_p
 }
 
 /*
- * The one exit at tc. The SCTP checksum and the record of an ended flow come last, because any
- * earlier the verifier would explore them once for each of its states.
+ * The one exit at tc. The record of an ended flow and the SCTP checksum come last: any earlier, the
+ * verifier would explore their code many times.
  */
 static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_packet *pkt, int hook,
 				      int verdict, __u32 mtu)
@@ -180,7 +182,7 @@ static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_pac
 	return action;
 }
 
-/* Packets to one of our addresses: requests, and replies to what was masqueraded. */
+/* Packets to a Service or node address: requests, and replies of masqueraded flows. */
 static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
 	struct bpf_fib_lookup fib = {};
@@ -195,7 +197,7 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 	return lb_tc_exit(skb, &pkt, at->hook, verdict, fib.tot_len);
 }
 
-/* What leaves: replies of backends; and, on a host device, what the host itself sends to a VIP. */
+/* Packets that leave: replies of backends and, on a host device, the host's requests to a VIP. */
 static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
 	int is_own = at->is_local_source && skb->sk;

@@ -8,10 +8,10 @@
 
 #include "packet.h"
 
-/* linux/skbuff.h: SCTP packets in a chain, each as large as its sender found right. */
+/* linux/skbuff.h: a list of SCTP packets, each with the size that its sender chose. */
 #define LB_GSO_BY_FRAGS 0xffff
 
-/* The largest packet this skb becomes on the wire, without its link header; 0 if nobody knows. */
+/* The largest packet on the wire that this skb becomes, without its link header; 0 if not known. */
 static __always_inline __u32 lb_wire_len(struct __sk_buff *skb, const struct lb_packet *pkt)
 {
 	if (skb->gso_size == LB_GSO_BY_FRAGS)
@@ -21,7 +21,7 @@ static __always_inline __u32 lb_wire_len(struct __sk_buff *skb, const struct lb_
 	return pkt->len;
 }
 
-/* type: as lb_icmp_fill(). mtu: of the route. */
+/* The MTU error: fragmentation needed (IPv4) or packet too big (IPv6). mtu: of the route. */
 static __always_inline void lb_path_mtu_fill(struct lb_icmp *icmp, const struct lb_packet *pkt,
 					     __u32 mtu)
 {

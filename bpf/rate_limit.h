@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* So many a second, on each CPU. */
+/* A rate limit per second and CPU. */
 #ifndef LB_RATE_LIMIT_H
 #define LB_RATE_LIMIT_H
 
 #include "clock.h"
 
-/* done: of this CPU; the second in its upper half, and how many in that in the lower. */
+/* done: of this CPU; the upper half is the second, the lower half what was allowed in it. */
 static __always_inline int lb_is_within_rate(__u64 *done, __u32 per_second)
 {
 	__u64 second = lb_now() / LB_SECOND << 32;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The answer to a packet that is not let through, built in place: the packet becomes an ICMP error
- * that quotes it. Port unreachable is what kube-proxy's REJECT sends, for TCP as well.
+ * The ICMP error that answers a dropped packet. It is built in place: the packet becomes the error
+ * that quotes it. Like kube-proxy's REJECT it is port unreachable for TCP too.
  */
 #ifndef LB_REJECT_H
 #define LB_REJECT_H
 
-#include "clock.h"
 #include "csum.h"
 #include "forward.h"
 #include "icmp.h"
@@ -17,10 +16,10 @@
 #include "verdict.h"
 
 #define LB_ICMP_TTL 64
-/* The longest IPv4 header and what an error must quote of the transport header. */
+/* The longest IPv4 header and the part of the transport header that an error must quote. */
 #define LB_ICMP_QUOTE 68
 
-/* Quoted: the IP header and the part of the transport header that partial checksums need. */
+/* The quote has the IP header and the part of the transport header that partial checksums need. */
 struct lb_icmp_v4 {
 	struct iphdr ip;
 	struct lb_icmp icmp;
@@ -34,8 +33,8 @@ struct lb_icmp_v6 {
 };
 
 /*
- * From 1 to LB_ICMP_QUOTE. The compiler may not see through the limit, or it would check another
- * register than it passes, which verifiers before 6.18 do not connect.
+ * From 1 to LB_ICMP_QUOTE. The asm hides the limit from the compiler, which would otherwise check
+ * one register and pass another; verifiers before 6.18 do not connect the two.
  */
 static __always_inline __u32 lb_quote_len(const struct lb_packet *pkt)
 {
@@ -47,7 +46,7 @@ static __always_inline __u32 lb_quote_len(const struct lb_packet *pkt)
 	return last + 1;
 }
 
-/* Cuts the packet to what is quoted and makes room for the new headers in front of it. */
+/* Truncates the packet to the quote and makes room for the new headers in front of it. */
 static __always_inline int lb_icmp_make_room(struct __sk_buff *skb, const struct lb_packet *pkt,
 					     int quote, int header)
 {
@@ -112,7 +111,7 @@ static __always_inline int lb_reject_ipv6(struct __sk_buff *skb, const struct lb
 	return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out) - LB_ICMP_QUOTE + quote, 0);
 }
 
-/* Lest a flood of requests becomes one of answers. As the kernel has it, path MTUs go without. */
+/* Limits the answers to a flood of requests. Like the kernel, it does not limit path MTU errors. */
 static __always_inline int lb_reject_is_within_rate(int reason)
 {
 	int zero = 0;
@@ -122,10 +121,7 @@ static __always_inline int lb_reject_is_within_rate(int reason)
 	return lb_is_within_rate(lb_rejects.lookup(&zero), LB_REJECTS_PER_SECOND);
 }
 
-/*
- * LB_REDIRECT when the sender is told; LB_NEXT when it is not: another reason, a later fragment, or
- * too many for now.
- */
+/* LB_REDIRECT if the sender gets an error; LB_NEXT for other reasons and over the rate. */
 static __always_inline int lb_reject(struct __sk_buff *skb, const struct lb_packet *pkt, int reason,
 				     int hook, __u32 mtu)
 {

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * One tuple becomes another: addresses, ports, TTL and their checksums, in as few calls as the
- * headers allow. Afterwards direct packet pointers are invalid; pkt stays what it was.
+ * Rewriting: one tuple becomes another. Addresses, ports, TTL and their checksums change in as few
+ * calls as the headers allow. Direct packet pointers are invalid afterwards; pkt does not change.
  */
 #ifndef LB_REWRITE_H
 #define LB_REWRITE_H
 
-#include "addr.h"
 #include "csum.h"
-#include "parse.h"
+#include "packet.h"
 #include "sctp_csum.h"
 #include "verdict.h"
 
-/* The end of an IPv4 header and, where it has no options, the ports behind it. */
+/* The end of an IPv4 header and, if it has no options, the ports after it. */
 struct lb_ipv4_end {
 	__u8 ttl;
 	__u8 proto;
@@ -33,7 +32,7 @@ static __always_inline int lb_rewrite_ports(struct __sk_buff *skb, const struct 
 	return bpf_skb_store_bytes(skb, pkt->l4, (void *)&to->sport, 2 * sizeof(to->sport), 0);
 }
 
-/* size: what is stored of it, the whole or LB_IPV4_END_HEADER. diff: of the addresses. */
+/* size: how much of it to store, all or LB_IPV4_END_HEADER. diff: of the addresses. */
 static __always_inline int lb_rewrite_ipv4_end(struct __sk_buff *skb, const struct lb_packet *pkt,
 					       const struct lb_tuple *to, __u8 ttl, __u32 diff,
 					       int size)
@@ -61,7 +60,7 @@ static __always_inline int lb_rewrite_ipv4(struct __sk_buff *skb, const struct l
 	return lb_rewrite_ports(skb, pkt, to);
 }
 
-/* RECOMPUTE_CSUM: no header checksum makes up in skb->csum for what changes in an IPv6 header. */
+/* RECOMPUTE_CSUM: IPv6 has no header checksum that makes up for the change in skb->csum. */
 static __always_inline int lb_rewrite_ipv6_header(struct __sk_buff *skb,
 						  const struct lb_packet *pkt,
 						  const struct lb_tuple *to, __u8 ttl)
@@ -82,7 +81,7 @@ static __always_inline int lb_rewrite_ipv6(struct __sk_buff *skb, const struct l
 	return lb_rewrite_ports(skb, pkt, to);
 }
 
-/* addresses: the difference of the addresses. */
+/* addresses: the checksum difference of the addresses. */
 static __always_inline int lb_rewrite_l4_csum(struct __sk_buff *skb, const struct lb_packet *pkt,
 					      const struct lb_tuple *to, __u32 addresses)
 {
@@ -98,8 +97,8 @@ static __always_inline int lb_rewrite_l4_csum(struct __sk_buff *skb, const struc
 }
 
 /*
- * ttl: the new TTL or hop limit. diff: of a mapped IPv4 address only the end counts. The checksum
- * of a whole datagram is in its first fragment.
+ * ttl: the new TTL or hop limit. In the difference of two mapped IPv4 addresses only the last word
+ * counts. Only the first fragment of a datagram has the transport checksum.
  */
 static __always_inline int lb_rewrite(struct __sk_buff *skb, const struct lb_packet *pkt,
 				      const struct lb_tuple *to, __u8 ttl)

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The checksum of SCTP behind other ports. It covers no addresses. */
+/* The SCTP checksum after a change of ports. It does not cover the addresses. */
 #ifndef LB_SCTP_CSUM_H
 #define LB_SCTP_CSUM_H
 
 #include "crc32c.h"
 #include "maps.h"
-#include "parse.h"
+#include "packet.h"
+#include "transport.h"
 
-/* From the byte order of CRC32c, which is not the network's, to the host's, or back. */
+/* Between the byte order of CRC32c and that of the host, in both directions. */
 static __always_inline __u32 lb_sctp_swap_bytes(__u32 little)
 {
 	return __builtin_bswap32(bpf_ntohl(little));
 }
 
 /*
- * Notes what is to be repaired. Zero: the sender leaves the checksum to the device, which wants to
- * find zero there. Of a packet in fragments nobody knows the length yet: it is translated only if
- * its ports stay.
+ * Stores the change for lb_sctp_csum_update(). A checksum of zero stays: the sender leaves it to
+ * the device, which expects zero. A fragment does not show the length of the whole packet, so it
+ * fails unless the ports stay.
  */
 static __always_inline int lb_sctp_csum_defer(struct __sk_buff *skb, const struct lb_packet *pkt,
 					      const struct lb_tuple *to)
@@ -40,8 +41,9 @@ static __always_inline int lb_sctp_csum_defer(struct __sk_buff *skb, const struc
 }
 
 /*
- * The last step of a program: the arithmetic is long, and here the verifier has nothing else in
- * mind any more. Where the checksum is now is counted from the end: the front may have grown.
+ * The last step of a program: the arithmetic is long, and at this point the verifier has few states
+ * left. The position of the checksum counts from the end, because the packet may have grown at the
+ * front.
  */
 static __always_inline void lb_sctp_csum_update(struct __sk_buff *skb)
 {

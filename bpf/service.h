@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What a packet that opens a flow to one of our addresses becomes: the packet path's decision. */
+/* Service decision at tc: what a packet that opens a flow to a Service becomes. */
 #ifndef LB_SERVICE_H
 #define LB_SERVICE_H
 
 #include "affinity.h"
 #include "backend.h"
 #include "conntrack.h"
-#include "counters.h"
 #include "filter.h"
 #include "forward.h"
 #include "frontend.h"
 #include "hairpin.h"
 #include "maps.h"
 #include "masquerade.h"
-#include "parse.h"
+#include "packet.h"
 #include "source_range.h"
 
-/* What an entry point knows about the packets it sees. */
+/* What an entry point knows about its packets. */
 struct lb_tc_hook {
 	__u8 hook;
 	__u8 is_local_source;
 };
 
-/* A UDP packet for a socket of this host that is connected to its sender is not a request. */
+/* A UDP packet to a connected socket of this host is not a request. */
 static __always_inline int lb_has_connected_socket(struct __sk_buff *skb,
 						   const struct lb_packet *pkt)
 {
@@ -52,7 +51,7 @@ static __always_inline int lb_has_connected_socket(struct __sk_buff *skb,
 	return is_connected;
 }
 
-/* By its address, if the filter says so. A wildcard, which stands for NodePorts, is nobody's. */
+/* Looks up the address itself. The wildcard address, which stands for NodePorts, is no VIP. */
 static __always_inline int lb_service_match_vip(struct lb_frontend_key *key, struct lb_match *match)
 {
 	return lb_filter_flags_of(&key->addr) & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) &&
@@ -60,8 +59,8 @@ static __always_inline int lb_service_match_vip(struct lb_frontend_key *key, str
 }
 
 /*
- * LB_NEXT with match filled, LB_PASS when no frontend, or a negative reason. What the address is to
- * us is only asked when it is no frontend itself.
+ * LB_NEXT with match filled, LB_PASS if there is no frontend, or a negative reason. Node addresses
+ * are looked up only if the address itself is no frontend.
  */
 static __always_inline int lb_service_match(struct __sk_buff *skb, const struct lb_packet *pkt,
 					    struct lb_match *match)
@@ -120,7 +119,6 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
 	return LB_NEXT;
 }
 
-/* A pod that reaches itself must see another source, or it would answer itself directly. */
 static __always_inline int lb_service_from_pod(struct __sk_buff *skb, const struct lb_packet *pkt,
 					       const struct lb_match *match,
 					       const struct lb_choice *choice, struct lb_flow *flow,
@@ -134,7 +132,7 @@ static __always_inline int lb_service_from_pod(struct __sk_buff *skb, const stru
 	return LB_NEXT;
 }
 
-/* Otherwise a backend here keeps the client's address; one elsewhere must answer through this node. */
+/* A local backend may see the client's address; a remote one must reply through this node. */
 static __always_inline int lb_service_from_outside(struct __sk_buff *skb,
 						   const struct lb_packet *pkt,
 						   const struct lb_match *match,
@@ -148,7 +146,7 @@ static __always_inline int lb_service_from_outside(struct __sk_buff *skb,
 	return LB_NEXT;
 }
 
-/* The host's own packets that no socket hook saw: routed again, and answered to the stack. */
+/* Packets of the host that socket LB did not see: routed again, and replies go up the stack. */
 static __always_inline int lb_service_from_host(struct __sk_buff *skb, const struct lb_packet *pkt,
 						const struct lb_choice *choice,
 						struct lb_flow *flow, struct bpf_fib_lookup *fib)

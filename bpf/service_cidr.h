@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Addresses that the cluster keeps for Services and that none has: what leaves the node for them
- * is dropped, or it would go astray. On its way out, because whatever else translates addresses
- * here has had its turn by then.
+ * ServiceCIDR: packets that leave the node for an address of a ServiceCIDR that no Service has are
+ * dropped, because they would go astray. This happens at egress, after anything else on this node
+ * that translates addresses.
  */
 #ifndef LB_SERVICE_CIDR_H
 #define LB_SERVICE_CIDR_H
@@ -44,7 +44,7 @@ static __always_inline int lb_service_cidr_has_ipv6(const struct lb_service_nets
 	return 0;
 }
 
-/* Fills daddr if it is in one of the networks. */
+/* Fills daddr. Returns whether it is in a ServiceCIDR. */
 static __always_inline int lb_service_cidr_has_daddr(struct __sk_buff *skb, int l2,
 						     struct lb_addr *daddr)
 {
@@ -69,8 +69,8 @@ static __always_inline int lb_service_cidr_has_daddr(struct __sk_buff *skb, int 
 }
 
 /*
- * is_own: from a process of this node, whose flows are translated on their way out. They may go on
- * after their Service, and that is as long as the address is known.
+ * is_own: sent by a process of this node; such flows are translated at egress. They may continue
+ * after their Service is gone, for as long as the address is in lb_addrs.
  */
 static __always_inline int lb_is_unused_vip(struct __sk_buff *skb, int l2, int is_own)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What Services are in the maps: frontends, descriptors, backends, addresses, names. */
+/* The structs and enums of Services: frontends, descriptors, backends, addresses, names. */
 #ifndef LB_SERVICE_TYPES_H
 #define LB_SERVICE_TYPES_H
 
-/* Both families: IPv4 as ::ffff:a.b.c.d. */
+/* One type for both families: IPv4 is ::ffff:a.b.c.d. */
 struct lb_addr {
 	__be32 word[4];
 };
 
-/* What accepts traffic. The wildcard address of a family stands for any node address (NodePort). */
+/* A frontend. The wildcard address of a family stands for any node address (NodePort). */
 struct lb_frontend_key {
 	struct lb_addr addr;
 	__be16 port;
@@ -23,13 +23,13 @@ enum lb_frontend_type {
 	LB_LOAD_BALANCER = 4,
 };
 
-/* What a range without backends means for a new connection. */
+/* What happens to a new connection if the range has no backends. */
 enum lb_if_empty {
 	LB_EMPTY_REFUSE = 1,
 	LB_EMPTY_DROP = 2,
 };
 
-/* lb_slots[base] to lb_slots[base + count - 1] name the backends. */
+/* The backends are lb_slots[base] to lb_slots[base + count - 1]. */
 struct lb_range {
 	__u32 base;
 	__u32 count;
@@ -43,7 +43,7 @@ enum lb_desc_flag {
 	LB_DESC_MASQUERADE = 1 << 3,    /* the backend sees an address of this node */
 };
 
-/* What a frontend does. Immutable while lb_current names it. */
+/* A descriptor: what a frontend does. Immutable while lb_current refers to it. */
 struct lb_desc {
 	struct lb_frontend_key frontend;
 	__u32 service;
@@ -55,7 +55,7 @@ struct lb_desc {
 	__u32 source_ranges;
 };
 
-/* A key of lb_src_ranges: source_ranges of a descriptor and a range, of which length bits count. */
+/* A key of lb_src_ranges: a descriptor's source_ranges and a prefix. length: in bits. */
 struct lb_source_range {
 	__u32 length;
 	__u32 source_ranges;
@@ -66,7 +66,7 @@ enum lb_backend_flag {
 	LB_BACKEND_LOCAL = 1 << 0,
 	LB_BACKEND_TERMINATING = 1 << 1,
 	LB_BACKEND_USABLE = 1 << 2, /* some range of its Service port names it */
-	/* None does, but its endpoint serves: UDP flows that it has stay. */
+	/* No range does, but its endpoint serves: its UDP flows stay. */
 	LB_BACKEND_SERVING = 1 << 3,
 };
 
@@ -81,14 +81,14 @@ struct lb_backend {
 	__u32 service;
 };
 
-/* Zero-terminated; for tools that have only the pins. */
+/* Zero-terminated; for tools that only have the pins. */
 struct lb_name {
 	char ns[64];
 	char service[64];
 	char port[64];
 };
 
-/* Flags behind lb_addrs. An address without flags is known only for the flows it still has. */
+/* Flags of an address in lb_addrs. One without flags is kept only for its remaining flows. */
 enum lb_addr_flag {
 	LB_ADDR_CLUSTER_IP = 1 << 0,
 	LB_ADDR_EXTERNAL = 1 << 1,
@@ -96,16 +96,16 @@ enum lb_addr_flag {
 	LB_ADDR_NODE_PORT = 1 << 3,
 };
 
-/* addr stays as it is while lb_addrs or lb_dest_filter name the index; flags: enum lb_addr_flag. */
+/* addr: fixed while lb_addrs or lb_dest_filter refer to the index. flags: enum lb_addr_flag. */
 struct lb_addr_state {
 	__u64 flags;
 	struct lb_addr addr;
 };
 
 /*
- * Two things in one element. flags: enum lb_addr_flag of the addresses whose last two bytes, and of
- * the NodePort whose number, is the index. known: 1 + the index in lb_addr_flags of an address with
- * this lb_addr_fold(), 0 for none; others with the same are in lb_addrs only.
+ * One element serves two lookups. flags: enum lb_addr_flag of the addresses whose last 16 bits, and
+ * of the NodePort whose number, is the index. known: 1 + the index in lb_addr_flags of an address
+ * whose lb_addr_fold() is the index, or 0; other addresses with this fold are in lb_addrs only.
  */
 struct lb_dest {
 	__u8 flags;

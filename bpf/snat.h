@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/*
- * Both entries of a new flow, and its source port. The reply's tuple is the reservation: inserting
- * it fails when another flow has it.
- */
+/* SNAT: both entries of a new flow, with its source port (source_port.h). */
 #ifndef LB_SNAT_H
 #define LB_SNAT_H
 
+#include "clock.h"
 #include "conntrack.h"
 #include "filter.h"
 #include "maps.h"
@@ -15,8 +13,8 @@
 #include "verdict.h"
 
 /*
- * Fills reply->dport and gives the tuple to the entry. Returns 0 when that worked. What is not
- * masqueraded keeps the client's port, unless that has a flow to the backend already.
+ * Fills reply->dport and inserts the reply's entry; returns 0 on success. A flow that is not
+ * masqueraded keeps the client's port, unless another flow to the backend uses it.
  */
 static __always_inline int lb_snat_reserve(struct lb_packet *pkt, const struct lb_flow *flow,
 					   struct lb_tuple *reply, struct lb_conntrack *entry,
@@ -32,9 +30,10 @@ static __always_inline int lb_snat_reserve(struct lb_packet *pkt, const struct l
 }
 
 /*
- * Makes both entries of the flow and fills flow->to.sport: another port when it is masqueraded, or
- * when the client has a flow from this port to the backend already, by another frontend. The reply
- * comes first: an original without its reply would send packets whose answers nobody reverses.
+ * Creates both entries of the flow and fills flow->to.sport. The port changes if the flow is
+ * masqueraded, or if the client already has a flow from this port to the backend through another
+ * frontend. The reply's entry comes first: with only the original's, nothing would reverse the
+ * replies.
  */
 static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_flow *flow)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Who opens a connection, for the frontends where that decides. At tc it is the packet's source. */
+/*
+ * The client address of a socket, for frontends with session affinity or source ranges. (At tc the
+ * client is the source of the packet.)
+ */
 #ifndef LB_SOCK_CLIENT_H
 #define LB_SOCK_CLIENT_H
 
@@ -14,7 +17,7 @@ static __always_inline __u32 lb_netns_flags(void *ctx)
 	return netns ? netns->flags : 0;
 }
 
-/* 1 when a process of the host connects to peer: the client is its primary address. */
+/* Returns 1 if a process of the host connects to peer: the client is the node's primary address. */
 static __always_inline int lb_sock_client_host(void *ctx, const struct lb_addr *peer,
 					       struct lb_addr *client)
 {
@@ -29,9 +32,9 @@ static __always_inline int lb_sock_client_host(void *ctx, const struct lb_addr *
 }
 
 /*
- * The client that connects to peer. A pod without tc cover, whose
- * address is unknown here, is 0:4:<cookie> or 0:6:<cookie>, with that of its network namespace:
- * one client in each family, because a Service port has other backends in each.
+ * The client that connects to peer. The address of a pod without tc cover is not known: it becomes
+ * 0:4:<cookie> or 0:6:<cookie>, with the cookie of its network namespace. Each family is a client
+ * of its own, because a Service port has different backends in each.
  */
 static __always_inline void lb_sock_client_get(struct bpf_sock_addr *ctx,
 					       const struct lb_addr *peer, struct lb_addr *client)

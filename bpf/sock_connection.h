@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * TCP connections that were translated at the socket, as TCP itself counts them: from their SYN to
- * the last state, with how they ended.
+ * TCP connections translated at the socket, as the kernel reports them to sock_ops: from the SYN to
+ * the last state, and how they ended.
  */
 #ifndef LB_SOCK_CONNECTION_H
 #define LB_SOCK_CONNECTION_H
@@ -47,7 +47,7 @@ static __always_inline void lb_connection_local_addr(struct bpf_sock_ops *ctx, s
 		lb_addr_from_ipv4(addr, ipv4);
 }
 
-/* The record that connect() has left, if this is where it led. */
+/* The connection that connect() stored, if this socket connects to its backend. */
 static __always_inline struct lb_connection *lb_connection_lookup(struct bpf_sock_ops *ctx)
 {
 	__be16 port = lb_connection_remote_port(ctx);
@@ -63,13 +63,13 @@ static __always_inline struct lb_connection *lb_connection_lookup(struct bpf_soc
 	return connection && lb_connection_is_to(connection, &peer, port) ? connection : NULL;
 }
 
-/* flags: what else TCP is to tell of. */
+/* flags: further callbacks. */
 static __always_inline void lb_connection_enable_callbacks(struct bpf_sock_ops *ctx, int flags)
 {
 	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | flags);
 }
 
-/* The SYN is about to leave: TCP is to say how it goes on, if the socket was translated. */
+/* The SYN is about to leave: enables the callbacks, if the socket was translated. */
 static __always_inline void lb_connection_open(struct bpf_sock_ops *ctx)
 {
 	struct lb_connection *connection = lb_connection_lookup(ctx);
@@ -112,7 +112,7 @@ static __always_inline void lb_connection_record(struct bpf_sock_ops *ctx, int e
 	lb_flow_record_submit(record);
 }
 
-/* Something came in answer to the SYN: it was refused. */
+/* If anything arrived in answer to the SYN, the backend refused the connection. */
 static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
 					       struct lb_connection *connection)
 {
@@ -126,8 +126,9 @@ static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
 }
 
 /*
- * By then our FIN is acknowledged, in states where that is not said before, if nothing is left to
- * be. Who closes first does not see the other's FIN: a TIME_WAIT socket does.
+ * In CLOSING and LAST_ACK no callback reports that our FIN was acknowledged: it was if nothing is
+ * unacknowledged now. The side that closes first does not see the other's FIN: its TIME_WAIT socket
+ * does.
  */
 static __always_inline int lb_connection_end_reason(struct bpf_sock_ops *ctx, int from,
 						    struct lb_connection *connection)
@@ -162,7 +163,7 @@ static __always_inline void lb_connection_establish(struct bpf_sock_ops *ctx,
 	lb_connection_record(ctx, LB_FLOW_START, 0, connection, &now);
 }
 
-/* Once we have closed each header is looked at: only so it is known whether the other's FIN comes. */
+/* After our FIN, look at each header: no other callback reports the other side's FIN. */
 static __always_inline void lb_connection_enter_state(struct bpf_sock_ops *ctx, int from, int to,
 						      struct lb_connection *connection)
 {
@@ -181,8 +182,8 @@ static __always_inline void lb_connection_enter_state(struct bpf_sock_ops *ctx, 
 }
 
 /*
- * TCP goes on telling of a socket that connects again. A record whose SYN did not leave is of a
- * connect() that failed: what is told of then is none of ours.
+ * The callbacks stay enabled if a socket connects again. An entry without `started` is of a
+ * connect() whose SYN never left: ignore the state changes of that socket.
  */
 static __always_inline void lb_connection_change_state(struct bpf_sock_ops *ctx, int from, int to)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What a socket was translated to: lets it see the frontend, and keeps the choice of a UDP socket. */
+/*
+ * Socket NAT: the entries of translated sockets. With them recvmsg and getpeername show the
+ * frontend, and a UDP socket keeps its backend.
+ */
 #ifndef LB_SOCK_NAT_H
 #define LB_SOCK_NAT_H
 
@@ -15,13 +18,13 @@
 /* bcc 0.26 declares this helper as u32; the kernel's is u64. */
 static __u64 (*lb_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
 
-/* Where the socket wants to go, and after LB_REDIRECT where it goes instead. */
+/* The peer that the socket asks for and, after LB_REDIRECT, the one it gets. */
 struct lb_peer {
 	struct lb_addr addr;
 	__be16 port;
 };
 
-/* What a socket asked for and does not get. desc: NULL when no frontend is there. */
+/* Records a refused or dropped connect() or sendmsg(). desc: NULL if there is no frontend. */
 static __always_inline void lb_sock_record_failure(struct bpf_sock_addr *ctx,
 						   const struct lb_peer *peer,
 						   const struct lb_desc *desc, int verdict)
@@ -47,8 +50,8 @@ static __always_inline void lb_sock_record_failure(struct bpf_sock_addr *ctx,
 }
 
 /*
- * The beginning or the end of what a UDP socket has to do with a backend; key, socket: of direction
- * reply. How much it sent is not known here, and neither is the port.
+ * Records that a UDP socket starts or stops using a backend. key, socket: of direction reply.
+ * Neither the client's port nor the traffic is known here.
  */
 static __always_inline void lb_sock_record_udp(void *ctx, int event,
 					       const struct lb_socket_key *key,
@@ -75,8 +78,8 @@ static __always_inline void lb_sock_record_udp(void *ctx, int event,
 }
 
 /*
- * A TCP socket has one peer. What becomes of the connection is told by TCP: see sock_connection.h. Where
- * it is not, that lasts from connect() to close().
+ * A TCP socket has one peer. lb_sock_ops follows the connection (sock_connection.h); if it is not
+ * attached, the entry lasts from connect() to close().
  */
 static __always_inline void lb_sock_nat_add_tcp(struct bpf_sock_addr *ctx,
 						const struct lb_peer *backend,
@@ -101,7 +104,7 @@ static __always_inline void lb_sock_nat_add_tcp(struct bpf_sock_addr *ctx,
 	lb_connections.update(&cookie, &value);
 }
 
-/* Of UDP. Lets recvmsg and getpeername show the frontend; for sendmsg keeps the choice. */
+/* For UDP. Direction reply serves recvmsg and getpeername, direction original sendmsg. */
 static __always_inline void lb_sock_nat_add_udp(struct bpf_sock_addr *ctx, int direction,
 						const struct lb_peer *from,
 						const struct lb_peer *to,
@@ -132,7 +135,7 @@ static __always_inline void lb_sock_nat_add_udp(struct bpf_sock_addr *ctx, int d
 	lb_sockets.update(&key, &value);
 }
 
-/* The backend of an earlier datagram of this socket to the same frontend, while it serves. */
+/* The backend of an earlier datagram from this socket to the same frontend, if it still serves. */
 static __always_inline int lb_sock_nat_recall(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_socket_key key = {
@@ -168,7 +171,9 @@ static __always_inline int lb_sock_nat_reverse_tcp(__u64 cookie, struct lb_peer 
 	return 1;
 }
 
-/* 1 when the peer is a backend this socket was translated to; peer becomes the frontend. */
+/*
+ * Returns 1 if the peer is a backend that this socket was translated to; peer becomes the frontend.
+ */
 static __always_inline int lb_sock_nat_reverse(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_socket_key key = {
@@ -187,7 +192,7 @@ static __always_inline int lb_sock_nat_reverse(struct bpf_sock_addr *ctx, struct
 	return 1;
 }
 
-/* The same, also of TCP. Connections of version 0.1.0 are where those of UDP are. */
+/* The same, including TCP. TCP connections from version 0.1.0 are in lb_sockets. */
 static __always_inline int lb_sock_nat_reverse_any(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	peer->port = ctx->user_port;
@@ -197,7 +202,10 @@ static __always_inline int lb_sock_nat_reverse_any(struct bpf_sock_addr *ctx, st
 	return lb_sock_nat_reverse(ctx, peer);
 }
 
-/* 1 where there is one. That of a connection goes with its last state, which TCP tells of. */
+/*
+ * Returns 1 if there is an entry. The entry of a started connection stays until its last state
+ * change, which lb_sock_ops sees.
+ */
 static __always_inline int lb_sock_nat_delete_tcp(__u64 cookie)
 {
 	struct lb_connection *connection = lb_connections.lookup(&cookie);
@@ -223,8 +231,8 @@ static __always_inline void lb_sock_nat_delete(struct bpf_sock *ctx, struct lb_s
 }
 
 /*
- * Frees the record of a connected socket; those of unconnected ones age out of the LRU. One of TCP
- * whose connect() failed, for want of a route maybe, has no peer.
+ * Deletes the entry of a connected socket; those of unconnected sockets are evicted by the LRU. A
+ * TCP socket whose connect() failed, without a route for example, has no peer.
  */
 static __always_inline void lb_sock_nat_release(struct bpf_sock *ctx)
 {
@@ -235,7 +243,7 @@ static __always_inline void lb_sock_nat_release(struct bpf_sock *ctx)
 		.direction = LB_DIR_REPLY,
 	};
 
-	/* A socket of family IPv6 that talks IPv4 has the mapped address here as well. */
+	/* For an IPv6 socket that uses IPv4 these fields contain the mapped address too. */
 	key.peer.word[0] = ctx->dst_ip6[0];
 	key.peer.word[1] = ctx->dst_ip6[1];
 	key.peer.word[2] = ctx->dst_ip6[2];

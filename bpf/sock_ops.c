@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * TCP tells of the connections that were translated at the socket. Always 1: what TCP asks others
- * meanwhile is left to them.
+ * The entry point of sock_ops: the kernel calls it for the TCP connections of socket LB. It always
+ * returns 1, so that other programs answer what the kernel asks.
  */
 #include "sock_connection.h"
 
 #define LB_TCP_FLAG_FIN 0x01
 
-/* Of so many round trips one is looked at, by chance: each costs a look into a hash. */
+/*
+ * One in so many RTT callbacks, chosen at random, flushes the counters: each costs a hash lookup.
+ */
 #define LB_FLUSH_CHANCE 8
 
-/* While both directions are open, or the other one alone is closed: the states do not lag then. */
+/* Only in states in which LB_CONN_FIN_ACKED and LB_CONN_PEER_FIN cannot lag behind the kernel. */
 static __always_inline void lb_sock_ops_flush(struct bpf_sock_ops *ctx)
 {
 	struct lb_connection *connection;

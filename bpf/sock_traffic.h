@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * How far a TCP connection has come, as TCP counts it. bytes_acked has our SYN and FIN in it,
- * bytes_received the other's FIN: the states say when.
+ * The traffic of a TCP socket, as the kernel counts it, and its way into the counters. bytes_acked
+ * includes our SYN and FIN, bytes_received the other side's FIN; the connection's state says
+ * whether.
  */
 #ifndef LB_SOCK_TRAFFIC_H
 #define LB_SOCK_TRAFFIC_H
 
 #include "counters.h"
-#include "maps.h"
 #include "types.h"
 
 struct lb_sock_traffic {
@@ -16,13 +16,15 @@ struct lb_sock_traffic {
 	__u32 retransmits;
 };
 
-/* TCP counts in 32 bits what a fast connection passes within hours. */
+/* The kernel's counters have 32 bits, which a fast connection exceeds within hours. */
 static __always_inline __u64 lb_extend_counter(__u64 before, __u32 now)
 {
 	return before + (__u32)(now - (__u32)before);
 }
 
-/* A FIN that overtakes missing data is counted here before TCP counts it as received. */
+/*
+ * A FIN that overtakes missing data is in the connection's state before bytes_received includes it.
+ */
 static __always_inline void lb_sock_traffic_read(struct bpf_sock_ops *ctx,
 						 const struct lb_connection *connection,
 						 struct lb_sock_traffic *now)
@@ -56,7 +58,7 @@ static __always_inline void lb_counts_add(struct lb_counts *counts,
 	__sync_fetch_and_add(&counts->retransmits, now->retransmits - connection->retransmits);
 }
 
-/* What came since the last time goes into the counters. The socket is locked: nobody else does. */
+/* Adds what is new since the last time. The socket is locked, so no other CPU does the same. */
 static __always_inline void lb_connection_flush(struct bpf_sock_ops *ctx,
 						struct lb_connection *connection,
 						struct lb_sock_traffic *now)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The decision for one connect() or sendmsg(). */
+/* Socket LB: the decision for one connect() or sendmsg(). */
 #ifndef LB_SOCKET_H
 #define LB_SOCKET_H
 
@@ -15,7 +15,7 @@
 #include "source_range.h"
 #include "verdict.h"
 
-/* What most connections are for is none of ours, which is seen without a lookup in a hash. */
+/* Most connections are not to a Service; array lookups show that without a hash lookup. */
 static __always_inline int lb_socket_may_be_service(const struct lb_addr *addr)
 {
 	int flags = LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL | LB_ADDR_NODE;
@@ -24,8 +24,9 @@ static __always_inline int lb_socket_may_be_service(const struct lb_addr *addr)
 }
 
 /*
- * Whether this hook is the one to translate, not tc: TCP always, UDP for the host and for pods
- * without tc cover, because a connected UDP socket would stay with a backend that is gone.
+ * Whether this hook translates, rather than tc. TCP: always, unless settings restrict it to the
+ * host; UDP: for the host and for pods without tc cover, because a connected UDP socket would stay
+ * with a backend that is gone.
  */
 static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ctx)
 {
@@ -40,7 +41,9 @@ static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ct
 	return !(lb_netns_flags(ctx) & LB_NETNS_COVERED);
 }
 
-/* Of IPv4 only and by choice, as with kube-proxy; a pod's loopback is its own. */
+/*
+ * NodePorts on 127.0.0.0/8: IPv4 only and optional, as in kube-proxy. A pod's loopback is its own.
+ */
 static __always_inline int lb_socket_localhost(struct bpf_sock_addr *ctx,
 					       struct lb_frontend_key *key, struct lb_match *match)
 {
@@ -55,7 +58,7 @@ static __always_inline int lb_socket_localhost(struct bpf_sock_addr *ctx,
 	return lb_node_port_lookup(key, match) && (lb_netns_flags(ctx) & LB_NETNS_HOST);
 }
 
-/* NodePorts: any accepted node address. */
+/* NodePorts on any accepted node address. */
 static __always_inline int lb_socket_node_port(struct bpf_sock_addr *ctx,
 					       struct lb_frontend_key *key, struct lb_match *match)
 {
@@ -69,7 +72,7 @@ static __always_inline int lb_socket_node_port(struct bpf_sock_addr *ctx,
 	return flags & LB_ADDR_CLUSTER_IP ? -LB_DROP_UNKNOWN_PORT : 0;
 }
 
-/* 1 with match filled, 0 when not a frontend, or a negative reason. */
+/* 1 with match filled, 0 if there is no frontend, or a negative reason. */
 static __always_inline int lb_socket_match(struct bpf_sock_addr *ctx, struct lb_frontend_key *key,
 					   struct lb_match *match)
 {
@@ -78,7 +81,7 @@ static __always_inline int lb_socket_match(struct bpf_sock_addr *ctx, struct lb_
 	return lb_socket_node_port(ctx, key, match);
 }
 
-/* What needs the client's address in the packet is left to tc, if that covers the pod. */
+/* Frontends that need the client's address are left to tc if it covers the pod. */
 static __always_inline int lb_socket_check_client(struct bpf_sock_addr *ctx,
 						  const struct lb_desc *desc)
 {
@@ -105,7 +108,7 @@ static __always_inline int lb_socket_choose(struct bpf_sock_addr *ctx, const str
 	return lb_affinity_select(desc, &desc->local, &client, choice);
 }
 
-/* Without a way to say so here it is left to tc. */
+/* If the kernel cannot refuse a call with an errno, the packet is left to tc. */
 static __always_inline int lb_socket_refuse(struct bpf_sock_addr *ctx, const struct lb_peer *peer,
 					    const struct lb_match *match, int verdict)
 {
@@ -118,8 +121,8 @@ static __always_inline int lb_socket_refuse(struct bpf_sock_addr *ctx, const str
 }
 
 /*
- * LB_PASS: not a frontend, or not for this hook. A range that is empty and drops is left to tc,
- * where nothing is sent back; a refusal is answered here.
+ * LB_PASS: not a frontend, or not for this hook. An empty range that drops is left to tc, which
+ * sends nothing back; a refusal is answered here.
  */
 static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const struct lb_peer *peer,
 					    struct lb_match *match, struct lb_choice *choice)
@@ -134,7 +137,7 @@ static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const str
 		return LB_PASS;
 	if (verdict < 0)
 		return lb_socket_refuse(ctx, peer, NULL, verdict);
-	/* Looked at once more: the compiler may keep `verdict` where older verifiers lose sight of it. */
+	/* Check again: the compiler may keep `verdict` where older verifiers lose track of it. */
 	asm volatile("" : "+r"(desc));
 	if (!desc)
 		return LB_PASS;

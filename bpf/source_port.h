@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The source port of a new flow. The reply's tuple is the reservation: inserting it fails while
- * another flow has it.
+ * The source port of a new flow. Inserting the reply's entry reserves it, and fails if it is taken.
  */
 #ifndef LB_SOURCE_PORT_H
 #define LB_SOURCE_PORT_H
@@ -11,7 +10,7 @@
 #include "maps.h"
 #include "packet.h"
 
-/* Host byte order; uniformly random over both ranges, fully random as kube-proxy's masquerade. */
+/* Host byte order. Uniformly random over both ranges, like kube-proxy's --random-fully. */
 static __always_inline __u16 lb_source_port_random(const struct lb_settings *settings)
 {
 	__u32 first = settings->snat_ports[0].last - settings->snat_ports[0].first + 1;
@@ -24,9 +23,9 @@ static __always_inline __u16 lb_source_port_random(const struct lb_settings *set
 }
 
 /*
- * Gives the reply tuple to the entry, if nobody has it. Returns 0 when that worked; else old is who
- * has it, or NULL. Inserting fails where an entry is, so lb_ct_short need not be asked before; where
- * that is likely, crowded, it is asked, because an insert that fails costs ten times as much.
+ * Inserts the entry under the reply's tuple if it is free, and returns 0; otherwise old is the
+ * entry that has it, or NULL. A failed insert costs ten times as much as a lookup: crowded says
+ * that a lookup in lb_ct_short first is worth it.
  */
 static __always_inline int lb_source_port_claim(struct lb_tuple *reply, struct lb_conntrack *entry,
 						struct lb_conntrack **old, int crowded)
@@ -42,7 +41,7 @@ static __always_inline int lb_source_port_claim(struct lb_tuple *reply, struct l
 	return -1;
 }
 
-/* Fills reply->dport. Returns 0 when the entry has the tuple; else old, if any, may be taken over. */
+/* Fills reply->dport. Returns 0 if the entry was inserted; else old, if any, may be taken over. */
 static __always_inline int lb_source_port_pick(struct lb_packet *pkt, struct lb_tuple *reply,
 					       struct lb_conntrack *entry,
 					       struct lb_conntrack **old,
@@ -65,7 +64,10 @@ static __always_inline int lb_source_port_pick(struct lb_packet *pkt, struct lb_
 	return -1;
 }
 
-/* Whether the client's port is free, or old may be taken over: it has ended or is the same flow. */
+/*
+ * Returns 0 if the client's port was free; otherwise old, if not NULL, may be taken over: it has
+ * ended or is the same flow.
+ */
 static __always_inline int lb_source_port_keep(struct lb_tuple *reply, struct lb_conntrack *entry,
 					       struct lb_conntrack **old,
 					       const struct lb_settings *settings)
@@ -78,7 +80,7 @@ static __always_inline int lb_source_port_keep(struct lb_tuple *reply, struct lb
 	return -1;
 }
 
-/* Forgets the flow that has the reply tuple, and gives it to the entry. Returns 0 on success. */
+/* Deletes the flow that has the reply's tuple, and inserts the entry. Returns 0 on success. */
 static __always_inline int lb_source_port_take_over(struct lb_packet *pkt, struct lb_tuple *reply,
 						    const struct lb_conntrack *old,
 						    struct lb_conntrack *entry)

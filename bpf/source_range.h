@@ -7,7 +7,7 @@
 #include "maps.h"
 #include "verdict.h"
 
-/* LB_NEXT or the reason; client: the source address before anything is rewritten. */
+/* LB_NEXT or the drop reason. client: the source address before SNAT. */
 static __always_inline int lb_source_range_check(const struct lb_desc *desc,
 						 const struct lb_addr *client)
 {
@@ -23,9 +23,9 @@ static __always_inline int lb_source_range_check(const struct lb_desc *desc,
 }
 
 /*
- * At the socket. A process of the host has the node's address; one that may not is left to tc,
- * which sees the real address and sends nothing back. The address of a pod without tc cover is not
- * known, so it may not.
+ * For socket LB. A process of the host has the node's address; if that is not in the ranges, the
+ * packet is left to tc, which sees its actual source address and drops it. The address of a pod
+ * without tc cover is not known, so its connections are refused.
  */
 static __always_inline int lb_source_range_of_socket(const struct lb_desc *desc, __u32 netns_flags)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Packet-level balancing. A workload device's ingress is what its pod sends; a host device's
- * ingress is what arrives from outside. Whatever is not ours passes untouched.
+ * The entry points at tc. The ingress of a workload device has what its pod sends; the ingress of a
+ * host device has what arrives from outside. Packets that are not for a Service pass untouched.
  */
 #include "path.h"
 

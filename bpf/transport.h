@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The transport headers: ports, and what says how a connection begins and ends. */
+/* Transport headers: ports, and the flags that open and close a connection. */
 #ifndef LB_TRANSPORT_H
 #define LB_TRANSPORT_H
 
@@ -12,7 +12,7 @@
 #define LB_SCTP_ABORT 6
 #define LB_SCTP_SHUTDOWN_COMPLETE 14
 
-/* The common header and the beginning of the first chunk. */
+/* The common header and the start of the first chunk. */
 struct lb_sctp {
 	__be16 source;
 	__be16 dest;
@@ -28,7 +28,7 @@ static __always_inline int lb_transport_is_supported(__u8 proto)
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP;
 }
 
-/* What of a transport header must be there. */
+/* How much of a transport header must be present. */
 static __always_inline __u32 lb_transport_len(__u8 proto)
 {
 	if (proto == IPPROTO_TCP)
@@ -63,7 +63,7 @@ static __always_inline int lb_parse_udp(struct lb_cursor *cur, struct lb_packet 
 	return LB_NEXT;
 }
 
-/* What the first chunk means to a connection, as flags of TCP would say it. */
+/* The TCP flags that correspond to the first chunk. */
 static __always_inline __u8 lb_sctp_flags(__u8 chunk)
 {
 	if (chunk == LB_SCTP_INIT)

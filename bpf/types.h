@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Every struct and enum shared with Python: dataplane/layout/structs.py mirrors them, each compile asserts
- * that both agree. No code. Field types carry the byte order; padding is named pad and is zero.
+ * Every struct and enum shared with Python, which mirrors them (structs.py, enums.py); each compile
+ * asserts that both agree. No code. Field types carry the byte order; padding is named pad and is
+ * zero.
  */
 #ifndef LB_TYPES_H
 #define LB_TYPES_H
@@ -19,7 +20,7 @@ enum lb_device_flag {
 	LB_DEVICE_ETHERNET = 1 << 0,
 };
 
-/* snat4 and snat6: the source address of what is masqueraded out of this device, or zero. */
+/* snat4 and snat6: the source address of packets masqueraded out of this device, or zero. */
 struct lb_device {
 	__u32 kind;
 	__u32 flags;
@@ -27,7 +28,7 @@ struct lb_device {
 	struct lb_addr snat6;
 };
 
-/* The same of a host device, where a program need not search. ifindex: 0 while that is written. */
+/* A host device again, at an index computed from the ifindex. ifindex: 0 while it is written. */
 struct lb_uplink {
 	__u32 ifindex;
 	__u32 pad;
@@ -37,7 +38,7 @@ struct lb_uplink {
 
 enum lb_netns_flag {
 	LB_NETNS_HOST = 1 << 0,
-	LB_NETNS_COVERED = 1 << 1, /* its device carries our tc programs */
+	LB_NETNS_COVERED = 1 << 1, /* its device has the tc programs */
 };
 
 struct lb_netns {
@@ -60,9 +61,9 @@ struct lb_port_range {
 
 /*
  * Timeouts in seconds. tcp_close_wait: one side has closed; udp: without an answer yet; udp_stream:
- * with answers. flow_events: 1 << enum lb_flow_event of what lb_flows carries. flow_sample: of so
- * many flows one is told of, 0 for none; of those that failed, all. flow_rate: records per second
- * and CPU, 0 without limit. node4 and node6: source of a hairpin, the node's primary addresses.
+ * with answers. flow_events: 1 << enum lb_flow_event, for each that lb_flows gets. flow_sample: one
+ * in so many flows has START and END records, 0 for none. flow_rate: records per second and CPU, 0
+ * for no limit. node4 and node6: the node's primary addresses, the source of a hairpin.
  */
 struct lb_settings {
 	__u32 flags;
@@ -92,13 +93,13 @@ struct lb_net6 {
 	struct lb_addr mask;
 };
 
-/* The ServiceCIDRs; the first one without a mask ends them. */
+/* The ServiceCIDRs; the first one without a mask ends the list. */
 struct lb_service_nets {
 	struct lb_net4 ipv4[LB_SERVICE_NETS];
 	struct lb_net6 ipv6[LB_SERVICE_NETS];
 };
 
-/* Why something was not let through. */
+/* Why a packet or a connection was dropped. */
 enum lb_drop_reason {
 	LB_DROP_NO_ENDPOINT = 1,
 	LB_DROP_NO_LOCAL_ENDPOINT = 2,
@@ -114,7 +115,7 @@ enum lb_drop_reason {
 	LB_DROP_UNUSED_ADDRESS = 12,
 };
 
-/* What the pins were made from; this layout never changes. */
+/* What the pins were made from. This layout never changes. */
 struct lb_meta {
 	__u32 magic;
 	__u32 layout;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The result of a step: LB_NEXT goes on, another enum lb_verdict is final, and a negative value
- * is -enum lb_drop_reason. Only the exits in tc.c and cgroup_sock.c turn it into an action.
+ * Verdicts, the results of a step: LB_NEXT goes on, another enum lb_verdict is final, and a
+ * negative value is -enum lb_drop_reason. Only lb_tc_exit() and lb_socket_exit() turn it into an
+ * action.
  */
 #ifndef LB_VERDICT_H
 #define LB_VERDICT_H
 
 enum lb_verdict {
 	LB_NEXT = 0,
-	/* Leave to the next program or the stack: not ours, or translated in place. */
+	/* Leave it to the next program or the stack: not for a Service, or translated in place. */
 	LB_PASS = 1,
 	/* A redirect helper has been called. */
 	LB_REDIRECT = 2,

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The verifier follows a program once for each thing it knows of a packet: its family, its protocol,
- * where its headers begin. What it reads from a map it knows nothing of.
+ * How to keep the verifier from exploring the same code many times: once for each state in which it
+ * knows something else about a packet, such as its family, its protocol or the offset of its
+ * headers. It knows nothing about values read from a map.
  */
 #ifndef LB_VERIFIER_H
 #define LB_VERIFIER_H
 
 #include "maps.h"
-#include "parse.h"
+#include "packet.h"
 
-/* The packet stays as it is. Where this was called the verifier's ways to it become one. */
-static __always_inline void lb_verifier_forget(struct lb_packet *pkt)
+/* Does not change the packet. The verifier's states become one here. */
+static __always_inline void lb_verifier_merge_states(struct lb_packet *pkt)
 {
-	struct lb_packet *forgotten;
+	struct lb_packet *copy;
 	int zero = 0;
 
-	forgotten = lb_forgotten.lookup(&zero);
-	if (!forgotten)
+	copy = lb_pkt_scratch.lookup(&zero);
+	if (!copy)
 		return;
-	*forgotten = *pkt;
+	*copy = *pkt;
 	asm volatile("" ::: "memory");
-	*pkt = *forgotten;
+	*pkt = *copy;
 }
 
 #endif
