@@ -17,8 +17,7 @@ from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.measuring import Measuring
 from ebpflb.agent.resource_limits import collect_seldom, give_way, protect, settle
 from ebpflb.agent.sources import Origin, origin_of
-from ebpflb.config.settings import Settings, parse_bind_address
-from ebpflb.config.settings_text import plain_settings
+from ebpflb.config.settings import Settings, parse_bind_address, plain_settings
 from ebpflb.dataplane.attach.devices import watch
 from ebpflb.dataplane.attach.listen_addresses import listen_addresses
 from ebpflb.dataplane.attach.node_addresses import bound_address

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from ebpflb.cli.render import visible
-from ebpflb.config.flow_options import QUERY_SOCKET
+from ebpflb.config.options import QUERY_SOCKET
 from ebpflb.config.settings import parse_bind_address, setting
 from ebpflb.errors import QueryError
 

@@ -10,11 +10,9 @@ from typing import Any
 import click
 
 from ebpflb.cli import VERBOSITY, add_verbosity
-from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED, SWITCHES
-from ebpflb.config.option import Option
-from ebpflb.config.options import OPTIONS
+from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED, SWITCHES, WITHOUT_EFFECT
+from ebpflb.config.options import OPTIONS, Option
 from ebpflb.config.settings import Settings, load_settings
-from ebpflb.config.without_effect import WITHOUT_EFFECT
 from ebpflb.log import set_up
 
 _log = logging.getLogger("ebpflb.run")
@@ -135,7 +133,7 @@ def run(
     """
     settings = _load(ctx, given)
     if write_config_to:
-        from ebpflb.config.settings_text import settings_text
+        from ebpflb.config.settings import settings_text
 
         Path(write_config_to).write_text(settings_text(settings))
     elif cleanup:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of kube-proxy that are no settings here: ignored with a reason, or said in other words."""
+"""Flags of kube-proxy that are not settings here: ignored with a reason, or another name for one.
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+Also the settings that are checked because kube-proxy has them, and change nothing here.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 from ebpflb.config import values
 from ebpflb.config.options import (
@@ -10,6 +13,7 @@ from ebpflb.config.options import (
     HEALTHZ_PORT,
     METRICS_BIND_ADDRESS,
     METRICS_PORT,
+    OPTIONS,
 )
 from ebpflb.errors import ConfigError
 
@@ -131,3 +135,28 @@ def _apply_port(flags: dict[str, object], name: str, port: _Port, warn: Warn) ->
     warn(f"--{name} is deprecated: use --{port.option}")
     address = str(flags.get(port.option, port.address.removesuffix(f":{port.usual}")))
     flags[port.option] = values.with_port(address, number) if number else ""
+
+
+_BY_DEVICE = "pods of this node are known by their devices"
+
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "detect-local-mode": _BY_DEVICE,
+    "cluster-cidr": _BY_DEVICE,
+    "pod-bridge-interface": _BY_DEVICE,
+    "pod-interface-name-prefix": _BY_DEVICE,
+}
+
+
+def warn_of_what_has_no_effect(
+    given: Collection[str], found: Mapping[str, Any], warn: Warn
+) -> None:
+    """Tell of each such option that somebody gave, unless it asks for nothing: its default.
+
+    given: names of options; found: all values, by field.
+    """
+    for option in OPTIONS:
+        reason = WITHOUT_EFFECT.get(option.name)
+        if reason is None or option.name not in given or option.default is None:
+            continue
+        if found[option.field] != option.default_value():
+            warn(f"{option.name} has no effect: {reason}")

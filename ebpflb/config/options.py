@@ -3,43 +3,94 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ebpflb.config import values
-from ebpflb.config.flow_options import FLOW_OPTIONS
-from ebpflb.config.option import Option, text_default
 from ebpflb.errors import ConfigError, ProbeError
 
+ENVIRONMENT_PREFIX = "EBPFLB_"
 BPFFS_ROOT = "/sys/fs/bpf/ebpflb"
 METRICS_PORT = 10249
 HEALTHZ_PORT = 10256
 METRICS_BIND_ADDRESS = f"127.0.0.1:{METRICS_PORT}"
 HEALTHZ_BIND_ADDRESS = f"0.0.0.0:{HEALTHZ_PORT}"
+QUERY_SOCKET = "/run/ebpflb/agent.sock"
 OOM_SCORE_ADJ = -999
 # kube-proxy's own bound of nf_conntrack_max.
 _MOST_FLOWS = 1048576
+_MOST = 999_999_999
 
+_LISTS = (values.words, values.cidrs, values.nodeport_addresses, values.flow_events)
 # Kubernetes puts these into a pod's environment when a Service is called ebpflb.
 _SERVICE_LINK = re.compile(r"EBPFLB(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
 _MOUNTS = Path("/proc/mounts")
 
 
+class Option(NamedTuple):
+    """One setting: its name as flag and YAML key, how a value is checked, and what it is for.
+
+    parse takes a string (flag, environment) or a YAML value and raises ValueError. default is the
+    text to parse when nobody sets the option, or a function that finds it; without one the value is
+    None. aliases: kube-proxy's names for the option, accepted wherever the name is.
+    """
+
+    name: str
+    parse: Callable[[object], Any]
+    default: str | Callable[[], str] | None
+    metavar: str
+    help: str
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def field(self) -> str:
+        """The name in Settings."""
+        return self.name.replace("-", "_")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times."""
+        return self.parse in _LISTS
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether a flag without a value means true."""
+        return self.parse is values.boolean
+
+    @property
+    def variable(self) -> str:
+        return variable(self.name)
+
+    def default_value(self) -> Any:
+        """The checked default. Raises what finding it raises."""
+        text = self.default() if callable(self.default) else self.default
+        return None if text is None else self.parse(text)
+
+
 class Given(NamedTuple):
-    """A value that somebody gave, and the name under which errors speak of it."""
+    """A value from a flag, a variable or a file, and what errors call that place."""
 
     value: object
     where: str
 
 
+def variable(name: str) -> str:
+    """The environment variable of an option's name or alias."""
+    return ENVIRONMENT_PREFIX + name.replace("-", "_").upper()
+
+
 def is_service_link(name: str) -> bool:
-    """Whether a variable only tells where a Service is."""
+    """Whether Kubernetes set this variable, for a Service called ebpflb."""
     return bool(_SERVICE_LINK.fullmatch(name))
 
 
 def by_option(given: Mapping[str, Given]) -> dict[str, Given]:
-    """Values by the option's own name. ConfigError if two names of one are there."""
+    """Values by the option's own name. Raises ConfigError if an option is given by two names."""
     found: dict[str, Given] = {}
     names = {name: option.name for option in OPTIONS for name in option.names}
     for name, one in given.items():
@@ -51,7 +102,7 @@ def by_option(given: Mapping[str, Given]) -> dict[str, Given]:
 
 
 def cgroup_root(mounts: Path = _MOUNTS) -> str:
-    """Where cgroup v2 is mounted, the first place if there are several. Raises ProbeError."""
+    """The first cgroup v2 mount point. Raises ProbeError if there is none."""
     for line in mounts.read_text().splitlines():
         _, where, kind, *_ = line.split()
         if kind == "cgroup2":
@@ -61,7 +112,8 @@ def cgroup_root(mounts: Path = _MOUNTS) -> str:
     )
 
 
-_OWN: tuple[Option, ...] = (
+OPTIONS: tuple[Option, ...] = (
+    # Where objects come from, and this node.
     Option(
         "manifests",
         values.path,
@@ -73,13 +125,11 @@ _OWN: tuple[Option, ...] = (
     Option(
         "kubeconfig",
         values.optional_path,
-        text_default(""),
+        "",
         "FILE",
         "how to reach the Kubernetes API  [as a pod does]",
     ),
-    Option(
-        "master", values.url, text_default(""), "URL", "API server, instead of the kubeconfig's"
-    ),
+    Option("master", values.url, "", "URL", "API server, instead of the kubeconfig's"),
     Option(
         "node-name",
         values.node_name,
@@ -98,113 +148,109 @@ _OWN: tuple[Option, ...] = (
     Option(
         "bpffs-root",
         values.path,
-        text_default(BPFFS_ROOT),
+        BPFFS_ROOT,
         "DIR",
         f"where pins live  [{BPFFS_ROOT}]",
     ),
     Option(
         "host-devices",
         values.words,
-        text_default(""),
+        "",
         "PATTERN,...",
         "uplinks and tunnels of the node  [eth*, en*, bond*, vxlan*, wg* and their like]",
     ),
     Option(
         "workload-devices",
         values.words,
-        text_default(""),
+        "",
         "PATTERN,...",
         "the host's end of pods' devices, looked at first  [veth*, cali*, eni* and their like]",
     ),
     Option(
         "socket-lb",
         values.choice("all", "host"),
-        text_default("all"),
+        "all",
         "all|host",
         "whom to serve at the socket: everyone, or all but pods that tc serves  [all]",
     ),
     Option(
         "attach",
         values.choice("auto", "tcx", "clsact"),
-        text_default("auto"),
+        "auto",
         "auto|tcx|clsact",
         "how to attach to devices  [auto: tcx where the kernel has it]",
     ),
-)
-
-_SERVERS: tuple[Option, ...] = (
+    # Servers, logs and the process.
     Option(
         "metrics-bind-address",
         values.bind_address(METRICS_PORT),
-        text_default(METRICS_BIND_ADDRESS),
+        METRICS_BIND_ADDRESS,
         "IP:PORT",
         f"/metrics, /proxyMode, /status; empty = off  [{METRICS_BIND_ADDRESS}]",
     ),
     Option(
         "metrics-services",
         values.boolean,
-        text_default("true"),
+        "true",
         "BOOL",
         "metrics of each Service that this node has traffic for  [true]",
     ),
     Option(
         "metrics-backends",
         values.boolean,
-        text_default("false"),
+        "false",
         "BOOL",
         "metrics of each backend too: four series for each  [false]",
     ),
     Option(
         "healthz-bind-address",
         values.bind_address(HEALTHZ_PORT),
-        text_default(HEALTHZ_BIND_ADDRESS),
+        HEALTHZ_BIND_ADDRESS,
         "IP:PORT",
         f"/healthz, /livez; empty = off  [{HEALTHZ_BIND_ADDRESS}]",
     ),
     Option(
         "bind-address-hard-fail",
         values.boolean,
-        text_default("false"),
+        "false",
         "BOOL",
         "exit when a server cannot listen  [false]",
     ),
     Option(
         "log-format",
         values.choice("text", "json"),
-        text_default("text"),
+        "text",
         "text|json",
         "key=value lines or JSON objects on stderr  [text]",
         ("logging-format",),
     ),
-    Option("verbosity", values.verbosity, text_default("0"), "N", "1 logs every sync  [0]", ("v",)),
+    Option("verbosity", values.verbosity, "0", "N", "1 logs every sync  [0]", ("v",)),
     Option(
         "oom-score-adj",
         values.number(-1000, 1000),
-        text_default(str(OOM_SCORE_ADJ)),
+        str(OOM_SCORE_ADJ),
         "N",
         f"how ready the kernel is to end the agent when memory runs out  [{OOM_SCORE_ADJ}]",
     ),
-)
-
-_TRAFFIC: tuple[Option, ...] = (
+    # Traffic.
     Option(
         "bind-address",
         values.ip_or_nothing,
-        text_default(""),
+        "",
         "IP",
         "the node's primary address; nothing binds to it  [that of the default route]",
     ),
     Option(
         "nodeport-addresses",
         values.nodeport_addresses,
-        text_default(""),
+        "",
         "CIDR,...",
         "node addresses that accept NodePorts, or the word primary  [all]",
     ),
     Option(
         "localhost-nodeports",
         values.boolean,
-        text_default("true"),
+        "true",
         "BOOL",
         "NodePorts on 127.0.0.1, for processes of the node, if --nodeport-addresses admits it  "
         "[true]",
@@ -213,7 +259,7 @@ _TRAFFIC: tuple[Option, ...] = (
     Option(
         "masquerade-all",
         values.boolean,
-        text_default("false"),
+        "false",
         "BOOL",
         "backends see a node's address as the client, except under externalTrafficPolicy Local  "
         "[false]",
@@ -221,7 +267,7 @@ _TRAFFIC: tuple[Option, ...] = (
     Option(
         "detect-local-mode",
         values.choice("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"),
-        text_default("ClusterCIDR"),
+        "ClusterCIDR",
         "MODE",
         "how to recognise traffic of this node's pods: ClusterCIDR, NodeCIDR, BridgeInterface or "
         "InterfaceNamePrefix  [ClusterCIDR]",
@@ -229,23 +275,17 @@ _TRAFFIC: tuple[Option, ...] = (
     Option(
         "cluster-cidr",
         values.cidrs,
-        text_default(""),
+        "",
         "CIDR,...",
         "addresses of the cluster's pods  [none]",
     ),
-    Option(
-        "pod-bridge-interface", values.text, text_default(""), "NAME", "bridge of BridgeInterface"
-    ),
-    Option(
-        "pod-interface-name-prefix", values.text, text_default(""), "TEXT", "of InterfaceNamePrefix"
-    ),
-)
-
-_TIMES: tuple[Option, ...] = (
+    Option("pod-bridge-interface", values.text, "", "NAME", "bridge of BridgeInterface"),
+    Option("pod-interface-name-prefix", values.text, "", "TEXT", "of InterfaceNamePrefix"),
+    # Periods and timeouts.
     Option(
         "sync-period",
         values.positive_duration,
-        text_default("30s"),
+        "30s",
         "TIME",
         "how soon what failed or was lost is repaired; unhealthy after twice that  [30s]",
         ("iptables-sync-period", "ipvs-sync-period"),
@@ -253,7 +293,7 @@ _TIMES: tuple[Option, ...] = (
     Option(
         "min-sync-period",
         values.duration,
-        text_default("0s"),
+        "0s",
         "TIME",
         "shortest time between two syncs  [0s: at once]",
         ("iptables-min-sync-period", "ipvs-min-sync-period"),
@@ -261,48 +301,102 @@ _TIMES: tuple[Option, ...] = (
     Option(
         "conntrack-tcp-timeout-established",
         values.duration,
-        text_default("24h"),
+        "24h",
         "TIME",
         "idle established TCP flows; 0 = the built-in 24h  [24h]",
     ),
     Option(
         "conntrack-tcp-timeout-close-wait",
         values.duration,
-        text_default("1h"),
+        "1h",
         "TIME",
         "idle TCP flows that one side has closed; 0 = as established ones  [1h]",
     ),
     Option(
         "conntrack-udp-timeout",
         values.duration,
-        text_default("0s"),
+        "0s",
         "TIME",
         "idle UDP flows without an answer; 0 = the built-in 3m  [0s]",
     ),
     Option(
         "conntrack-udp-timeout-stream",
         values.duration,
-        text_default("0s"),
+        "0s",
         "TIME",
         "idle UDP flows with answers; 0 = the built-in 3m  [0s]",
     ),
-)
-
-_SIZES: tuple[Option, ...] = (
+    # Sizes.
     Option(
         "conntrack-max-per-core",
         values.number(0, _MOST_FLOWS),
-        text_default("0"),
+        "0",
         "N",
         "flows per CPU that there is room for, if that is more than built in  [0]",
     ),
     Option(
         "conntrack-min",
         values.number(0, _MOST_FLOWS),
-        text_default("0"),
+        "0",
         "N",
         "flows that there is room for whatever the number of CPUs  [0: the built-in 65536]",
     ),
+    # Flow records: which are made, and where they go.
+    Option(
+        "flow-events",
+        values.flow_events,
+        "end,refused,dropped",
+        "EVENT,...",
+        "what makes a flow record: start, end, refused, dropped, or the word none  "
+        "[end,refused,dropped]",
+    ),
+    Option(
+        "flow-sample",
+        values.number(0, _MOST),
+        "1",
+        "N",
+        "of N flows one gets records of its start and end; 0 = none  [1: each]",
+    ),
+    Option(
+        "flow-rate",
+        values.number(0, _MOST),
+        "1000",
+        "N",
+        "flow records per second and CPU; 0 = no limit  [1000]",
+    ),
+    Option(
+        "flow-history",
+        values.number(1, 1048576),
+        "4096",
+        "N",
+        "the last flow records, which the agent keeps for those who ask  [4096]",
+    ),
+    Option(
+        "flow-export",
+        values.text,
+        "",
+        "FILE",
+        "append each flow record as a line of JSON; - = standard output  [no export]",
+    ),
+    Option(
+        "flow-export-max-bytes",
+        values.number(1024, _MOST),
+        "10485760",
+        "N",
+        "a larger export file is renamed to FILE.1, that to FILE.2  [10485760]",
+    ),
+    Option(
+        "flow-export-files",
+        values.number(1, 1000),
+        "5",
+        "N",
+        "export files that are kept, the one being written included  [5]",
+    ),
+    Option(
+        "query-socket",
+        values.socket_path,
+        QUERY_SOCKET,
+        "PATH",
+        f"UNIX socket at which the agent answers `ebpflb flows`; empty = off  [{QUERY_SOCKET}]",
+    ),
 )
-
-OPTIONS: tuple[Option, ...] = _OWN + _SERVERS + _TRAFFIC + _TIMES + _SIZES + FLOW_OPTIONS

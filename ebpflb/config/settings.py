@@ -12,21 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ebpflb.config.kube_proxy_flags import Warn, translate
-from ebpflb.config.option import ENVIRONMENT_PREFIX, Option, variable
+from ebpflb.config import values
+from ebpflb.config.kube_proxy_flags import Warn, translate, warn_of_what_has_no_effect
 from ebpflb.config.options import (
     BPFFS_ROOT,
+    ENVIRONMENT_PREFIX,
     HEALTHZ_BIND_ADDRESS,
     METRICS_BIND_ADDRESS,
     OPTIONS,
     Given,
+    Option,
     by_option,
     cgroup_root,
     is_service_link,
+    variable,
 )
 from ebpflb.config.settings_file import NO_FILE, FileVersion, SettingsFile, read_settings_file
 from ebpflb.config.values import BindAddress, nearest, parse_bind_address
-from ebpflb.config.without_effect import warn_of_what_has_no_effect
 from ebpflb.errors import ConfigError
 
 __all__ = (
@@ -173,7 +175,7 @@ def _undecided(given: Mapping[str, Given], file: SettingsFile, warn: Warn) -> di
 def _value(option: Option, sources: Sequence[Mapping[str, Given]]) -> Any:
     given = next((source[option.name] for source in sources if option.name in source), None)
     if given is None:
-        return None if option.default is None else option.parse(option.default())
+        return option.default_value()
     try:
         return option.parse(given.value)
     except ValueError as error:
@@ -192,3 +194,29 @@ def _check_together(settings: Settings) -> None:
         raise ConfigError(
             f"--detect-local-mode: {settings.detect_local_mode!r}: --{needed} is needed for it"
         )
+
+
+def settings_text(settings: Settings) -> str:
+    """YAML with every setting that has a value; read again, it gives the same settings."""
+    import yaml
+
+    return yaml.safe_dump(plain_settings(settings), sort_keys=False)
+
+
+def plain_settings(settings: Settings) -> Mapping[str, object]:
+    """Every setting that has a value, as JSON and YAML have it, by the name of its option."""
+    found = {option.name: getattr(settings, option.field) for option in OPTIONS}
+    plain = {option.name: _plain(option, found[option.name]) for option in OPTIONS}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+def _plain(option: Option, value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return list(value)
+    if value is None and option.parse is values.socket_path:
+        return ""
+    if option.parse in (values.duration, values.positive_duration):
+        return f"{value:f}".rstrip("0").rstrip(".") + "s"
+    return value

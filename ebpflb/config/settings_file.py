@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.config.kube_proxy_config import KIND, read_kube_proxy_config
-from ebpflb.config.kube_proxy_fields import DECIDED
+from ebpflb.config.kube_proxy_config import DECIDED, KIND, read_kube_proxy_config
 from ebpflb.config.kube_proxy_flags import Warn
 from ebpflb.config.options import OPTIONS, Given, by_option
 from ebpflb.config.values import nearest

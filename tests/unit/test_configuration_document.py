@@ -3,10 +3,9 @@
 
 from pathlib import Path
 
-from ebpflb.config.kube_proxy_fields import FIELDS
-from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED
+from ebpflb.config.kube_proxy_config import FIELDS
+from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED, WITHOUT_EFFECT
 from ebpflb.config.options import OPTIONS
-from ebpflb.config.without_effect import WITHOUT_EFFECT
 
 DOCUMENT = Path(__file__).parents[2] / "docs/configuration.md"
 

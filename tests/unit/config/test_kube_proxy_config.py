@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ebpflb.config.kube_proxy_fields import FIELDS, SECTIONS
+from ebpflb.config.kube_proxy_config import FIELDS, SECTIONS
 from ebpflb.config.options import OPTIONS
 from ebpflb.config.settings import load_settings
 from ebpflb.errors import ConfigError

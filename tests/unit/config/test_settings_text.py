@@ -4,8 +4,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from ebpflb.config.settings import load_settings
-from ebpflb.config.settings_text import settings_text
+from ebpflb.config.settings import load_settings, settings_text
 
 GIVEN = {"cgroup-root": "/cg", "node-name": "a"}
 

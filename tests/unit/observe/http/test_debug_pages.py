@@ -5,8 +5,7 @@ import json
 import platform
 
 from ebpflb import __version__
-from ebpflb.config.settings import load_settings
-from ebpflb.config.settings_text import plain_settings
+from ebpflb.config.settings import load_settings, plain_settings
 from ebpflb.observe.http.debug_pages import debug_routes
 
 SETTINGS = {"node-name": "node-a", "masquerade-all": False, "host-devices": ["eth0", "eth1"]}
