@@ -30,8 +30,7 @@ from ebpflb.observe.flows.inquiry import Inquiry
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.observe.metrics.programming_latency import Latency
-from ebpflb.source.announcement import Announcement
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import Announcement, SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
 

@@ -31,8 +31,7 @@ from ebpflb.observe.http.health_check_node_port import HealthCheckServer
 from ebpflb.observe.http.server import Routes, Server, health_routes, metrics_routes
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.observe.metrics.slis import slis_routes
-from ebpflb.source.announcement import Announcement
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import Announcement, SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
 

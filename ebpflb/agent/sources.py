@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ebpflb.config.settings import Settings
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.source.announcement import Announcement
 from ebpflb.source.directory import DirectorySource
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import Announcement, SourceEvent
 
 if TYPE_CHECKING:
     from ebpflb.source.api import Api

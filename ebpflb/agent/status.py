@@ -19,7 +19,7 @@ from ebpflb.model.changes import Conflict, Kind, ObjectKey
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health, rfc3339
 from ebpflb.observe.metrics.page import Totals
-from ebpflb.source.announcement import Announcement
+from ebpflb.source.interface import Announcement
 
 _log = logging.getLogger("ebpflb.agent")
 

@@ -10,8 +10,7 @@ from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.health_check import HealthCheck, health_check
 from ebpflb.model.node import Node
 from ebpflb.model.plan import Frontend, FrontendKey, frontend_keys, plan_service
-from ebpflb.model.service import Service, ServiceName
-from ebpflb.model.service_cidr import ServiceCidr
+from ebpflb.model.service import Service, ServiceCidr, ServiceName
 
 ApiObject = Service | EndpointSlice | Node | ServiceCidr
 ServiceNames = set[ServiceName]

@@ -94,3 +94,20 @@ def frontend_type(port: ServicePort, frontend: Side) -> FrontendType | None:
         if frontend.address in port.external_ips:
             return FrontendType.EXTERNAL_IP
     return FrontendType.NODE_PORT if frontend.port == port.node_port else None
+
+
+class Counts(NamedTuple):
+    """The numbers of struct lb_counts, in its order. bytes: of payload.
+
+    A tuple, for a scrape makes tens of thousands.
+    """
+
+    connections: int = 0
+    refused: int = 0
+    dropped: int = 0
+    failed: int = 0
+    retransmits: int = 0
+    original_packets: int = 0
+    original_bytes: int = 0
+    reply_packets: int = 0
+    reply_bytes: int = 0

@@ -91,3 +91,11 @@ class Service:
     name: ServiceName
     ports: tuple[ServicePort, ...] = ()
     created: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCidr:
+    """A ServiceCIDR; ranges: canonical CIDRs, at most one of each family."""
+
+    name: str
+    ranges: tuple[str, ...]

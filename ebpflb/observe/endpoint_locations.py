@@ -13,7 +13,7 @@ from ebpflb.model.address import Address
 from ebpflb.model.changes import Kind, ObjectKey, key_of
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.node import Node
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import SourceEvent
 
 
 class EndpointLocation(NamedTuple):

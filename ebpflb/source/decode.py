@@ -19,22 +19,31 @@ from ebpflb.model.address import (
 from ebpflb.model.changes import ApiObject, Kind
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
 from ebpflb.model.node import Node
-from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName, TrafficPolicy
-from ebpflb.model.service_cidr import ServiceCidr
+from ebpflb.model.service import (
+    Service,
+    ServiceCidr,
+    ServiceName,
+    ServicePort,
+    ServicePortName,
+    TrafficPolicy,
+)
 from ebpflb.source.fields import (
     FieldError,
     Fields,
+    Metadata,
     as_fields,
     as_text,
+    checked_label,
     choice_at,
     flag_at,
+    identity,
     list_at,
     name_at,
     number_at,
     object_at,
+    read_metadata,
     text_at,
 )
-from ebpflb.source.metadata import Metadata, checked_label, identity, read_metadata
 
 _API_VERSIONS = {
     "Service": "v1",

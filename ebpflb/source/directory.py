@@ -13,9 +13,9 @@ from contextlib import closing
 from pathlib import Path
 
 from ebpflb.errors import SourceError
+from ebpflb.source.interface import SourceEvent
 from ebpflb.source.inventory import Inventory
 from ebpflb.source.manifest import parse_manifest
-from ebpflb.source.source_event import SourceEvent
 from ebpflb.source.watch import Watch
 
 _log = logging.getLogger("ebpflb.source")

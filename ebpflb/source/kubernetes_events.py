@@ -10,9 +10,9 @@ from typing import Protocol
 
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.source.announcement import Announcement
 from ebpflb.source.api import Request
 from ebpflb.source.fields import Fields
+from ebpflb.source.interface import Announcement
 
 _log = logging.getLogger("ebpflb.source")
 

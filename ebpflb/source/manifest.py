@@ -12,8 +12,7 @@ from ebpflb.errors import SourceError
 from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.model.service import Service
 from ebpflb.source.decode import decode, kind_of
-from ebpflb.source.fields import FieldError, Fields, as_fields, list_at
-from ebpflb.source.metadata import identity
+from ebpflb.source.fields import FieldError, Fields, as_fields, identity, list_at
 
 Objects = dict[ObjectKey, ApiObject]
 

@@ -16,7 +16,7 @@ from ebpflb.dataplane.layout.map_sizes import sizes_for
 from ebpflb.dataplane.services.sync import Desired, Sync
 from ebpflb.model.changes import Changes
 from ebpflb.source.directory import DirectorySource
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import SourceEvent
 from tests.bench.harness import manifests
 from tests.bench.harness.generation import generation
 from tests.bench.harness.options import BenchError, Options

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from ebpflb.model.address import Family
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.observe.metrics.kernel import FLOW_METRICS
 from ebpflb.observe.metrics.page import Metrics, Totals
 from ebpflb.observe.metrics.reading import (

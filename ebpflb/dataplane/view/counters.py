@@ -17,7 +17,7 @@ from ebpflb.dataplane.layout.records import (
 from ebpflb.dataplane.layout.structs import DropKey
 from ebpflb.dataplane.services.mirror import Mirror, Words
 from ebpflb.dataplane.view.sums import sums
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName
 

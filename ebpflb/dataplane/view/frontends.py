@@ -28,7 +28,7 @@ from ebpflb.dataplane.view.active import read_active
 from ebpflb.dataplane.view.counters import read_backends, read_frontends
 from ebpflb.model import plan
 from ebpflb.model.address import family_of, format_address
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 
 _TRIES = 3

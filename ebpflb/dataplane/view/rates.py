@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ebpflb.dataplane.view.traffic import BackendKey, BackendLook, Look, ServiceLook, added
 from ebpflb.model.address import Family, Protocol
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.model.service import ServicePortName
 
 # Chance would leave a backend without any of so many connections once in so many times.

@@ -14,7 +14,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.view.counters import read_backends, read_frontends
 from ebpflb.dataplane.view.frontends import BackendView, FrontendView, view_frontends
 from ebpflb.model.address import Family, Protocol, format_address
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 

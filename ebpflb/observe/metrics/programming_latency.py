@@ -15,7 +15,7 @@ from ebpflb.dataplane.layout.records import USABLE
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.model.service import ServiceName
-from ebpflb.source.source_event import Trigger
+from ebpflb.source.interface import Trigger
 
 _log = logging.getLogger("ebpflb.agent")
 LOOK_SECONDS = 1.0

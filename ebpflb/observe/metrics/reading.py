@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 
 
 class PortLabels(NamedTuple):

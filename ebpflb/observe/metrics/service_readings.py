@@ -14,7 +14,7 @@ from ebpflb.dataplane.view.active import Active
 from ebpflb.dataplane.view.sums import Sums
 from ebpflb.dataplane.view.traffic_counts import BackendPlace, TrafficCounts
 from ebpflb.model.address import Address, format_address
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations

@@ -9,7 +9,7 @@ would be a second; this needs 0.5 us.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.observe.metrics.reading import BackendReading, PortLabels, PortReading
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

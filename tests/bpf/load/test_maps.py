@@ -22,7 +22,7 @@ from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.counters import read_backends
 from ebpflb.errors import MapError, PinError
 from ebpflb.model.address import Protocol
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.model.service import ServiceName
 from tests.bpf.harness.numbers import map_flags
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named

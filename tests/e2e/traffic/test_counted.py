@@ -12,7 +12,7 @@ from ebpflb.dataplane.view.counters import read_frontends
 from ebpflb.lab import Member
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb
 from tests.e2e.harness.in_force import pinned_maps

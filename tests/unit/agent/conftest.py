@@ -12,8 +12,7 @@ from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
-from ebpflb.source.announcement import Announcement
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import Announcement, SourceEvent
 from tests.builders import NODE
 from tests.unit.agent.node import Clock, MemoryNode
 

@@ -10,7 +10,7 @@ from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.flows.flow_log import PodOf
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import SourceEvent
 from tests.builders import address
 
 SERVICE = 7

@@ -7,7 +7,7 @@ import pytest
 
 from ebpflb.agent.loop import RESYNC_SECONDS, Wakeup
 from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import SourceEvent
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, node, service
 
 AWAY = {"api": "cannot reach the API server at https://192.0.2.1:6443: Connection refused"}

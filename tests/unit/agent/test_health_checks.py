@@ -8,7 +8,7 @@ from ebpflb.model.address import Family
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.service import ServiceName
-from ebpflb.source.announcement import Announcement
+from ebpflb.source.interface import Announcement
 from tests.builders import NODE, endpoint, endpoint_slice, service, service_port, terminating
 from tests.unit.agent.node import MAP_ERROR
 

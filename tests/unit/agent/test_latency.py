@@ -10,7 +10,7 @@ from ebpflb.model.address import Family
 from ebpflb.model.changes import ApiObject
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.metrics.programming_latency import Delay, Latency
-from ebpflb.source.source_event import SourceEvent, Trigger
+from ebpflb.source.interface import SourceEvent, Trigger
 from tests.builders import endpoint, endpoint_slice, service
 from tests.unit.agent.node import MAP_ERROR, Clock
 

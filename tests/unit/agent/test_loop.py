@@ -15,7 +15,7 @@ from ebpflb.agent.loop import (
     Wakeup,
 )
 from ebpflb.errors import AttachError, LoadError, ProbeError
-from ebpflb.model.service_cidr import ServiceCidr
+from ebpflb.model.service import ServiceCidr
 from ebpflb.observe.health import PATIENCE_SECONDS
 from tests.builders import endpoint, endpoint_slice, node, service, service_port
 from tests.unit.agent.conftest import Bench

@@ -24,7 +24,7 @@ from ebpflb.config.settings import load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.observe.flows import flow_reader
-from ebpflb.source.announcement import Announcement
+from ebpflb.source.interface import Announcement
 from tests.builders import service_manifest, slice_manifest
 from tests.ports import free_port, free_ports
 from tests.unit.agent.flows import record

@@ -13,9 +13,8 @@ from ebpflb.agent.sources import Cluster, Manifests, origin_of
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.source.announcement import Announcement
 from ebpflb.source.api import Api, Request
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import Announcement, SourceEvent
 from tests.builders import NODE, service, service_manifest, write_manifests
 
 SECONDS = 10

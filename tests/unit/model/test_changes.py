@@ -11,8 +11,7 @@ import pytest
 from ebpflb.model.address import Family
 from ebpflb.model.changes import ApiObject, Changes, Conflict, Kind, ObjectKey, key_of
 from ebpflb.model.plan import frontend_keys, plan_service
-from ebpflb.model.service import Service, ServiceName
-from ebpflb.model.service_cidr import ServiceCidr
+from ebpflb.model.service import Service, ServiceCidr, ServiceName
 from tests.builders import (
     NODE,
     OTHER_NODE,

@@ -6,7 +6,7 @@ from ebpflb.model.changes import ObjectKey, key_of
 from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.node import Node
 from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import SourceEvent
 
 POD = parse_address("10.1.0.1")
 OTHER_POD = parse_address("10.1.0.2")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.source.directory import DirectorySource
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import SourceEvent
 from ebpflb.source.watch import Watch
 
 

@@ -9,9 +9,9 @@ from ebpflb.errors import SourceError
 from ebpflb.model.address import Family
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.service import ServiceName
-from ebpflb.source.cache import Cache, Difference
 from ebpflb.source.fields import Fields
-from ebpflb.source.source_event import Trigger
+from ebpflb.source.interface import Trigger
+from ebpflb.source.kubernetes import Cache, Difference
 from tests.builders import (
     Manifest,
     endpoint,

@@ -14,7 +14,7 @@ from ebpflb.errors import SourceError
 from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
 from ebpflb.model.node import Node
-from ebpflb.model.service_cidr import ServiceCidr
+from ebpflb.model.service import ServiceCidr
 from ebpflb.source.decode import decode
 from tests.builders import (
     Manifest,

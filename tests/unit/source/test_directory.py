@@ -20,8 +20,8 @@ from ebpflb.model.node import Node
 from ebpflb.model.service import Service
 from ebpflb.source import directory
 from ebpflb.source.directory import DirectorySource
+from ebpflb.source.interface import SourceEvent
 from ebpflb.source.manifest import Content, parse_manifest
-from ebpflb.source.source_event import SourceEvent
 from ebpflb.source.watch import Watch
 from tests.builders import (
     endpoint,

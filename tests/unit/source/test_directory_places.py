@@ -7,7 +7,7 @@ import pytest
 
 from ebpflb.model.changes import key_of
 from ebpflb.model.endpoint import EndpointSlice
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import SourceEvent
 from tests.builders import (
     endpoint,
     endpoint_manifest,

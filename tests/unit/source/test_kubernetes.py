@@ -10,12 +10,11 @@ import pytest
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.model.service import ServiceName
-from ebpflb.model.service_cidr import ServiceCidr
+from ebpflb.model.service import ServiceCidr, ServiceName
 from ebpflb.source.api import MissingError, Request
 from ebpflb.source.fields import Fields
+from ebpflb.source.interface import SourceEvent, Trigger
 from ebpflb.source.kubernetes import KubernetesSource
-from ebpflb.source.source_event import SourceEvent, Trigger
 from tests.builders import (
     NODE,
     endpoint,

@@ -13,8 +13,8 @@ import pytest
 
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.source.announcement import Announcement
 from ebpflb.source.api import Request
+from ebpflb.source.interface import Announcement
 from ebpflb.source.kubernetes_events import Announcer
 from tests.builders import NODE
 

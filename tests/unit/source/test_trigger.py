@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.source.trigger import trigger_time
+from ebpflb.source.kubernetes import trigger_time
 from tests.builders import Manifest, slice_manifest
 
 

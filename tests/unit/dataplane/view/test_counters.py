@@ -13,7 +13,7 @@ from ebpflb.dataplane.view.counters import (
     sum_drops,
 )
 from ebpflb.model.address import WILDCARD, Family, Protocol
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendKey, FrontendType
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import look_up

@@ -4,7 +4,7 @@ import pytest
 from ebpflb.dataplane.view.rates import rates
 from ebpflb.dataplane.view.traffic import BackendKey, BackendLook, Look, ServiceLook
 from ebpflb.model.address import Protocol
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.model.service import ServicePortName
 from tests.unit.dataplane.desired import key
 

@@ -9,7 +9,7 @@ from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.traffic import BackendKey, BackendLook, look
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Choice, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named

@@ -26,7 +26,7 @@ from ebpflb.model.service import ServiceName
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.reader import Drops, Reader, Shown, read_distributions, read_lost
 from ebpflb.observe.metrics.reading import BackendReading, Endpoints, PortLabels, PortReading
-from ebpflb.source.source_event import SourceEvent
+from ebpflb.source.interface import SourceEvent
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
 SECOND = 1_000_000_000

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ebpflb.model.counts import Counts
+from ebpflb.model.flow import Counts
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.observe.metrics.reading import (
     BackendReading,

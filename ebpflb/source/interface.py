@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a source tells the agent."""
+"""What passes between a source and the agent: events come, announcements go."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,3 +36,12 @@ class SourceEvent:
     initial: bool
     complete: bool = True
     triggers: tuple[Trigger, ...] = ()
+
+
+class Announcement(NamedTuple):
+    """reason: one word for programs; note: a sentence for people."""
+
+    about: ObjectKey
+    reason: str
+    note: str
+    warning: bool = True
