@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import ebpflb
 from ebpflb.dataplane.layout.assertions import layout_assertions
 
 PROGRAM_FILES = ("cgroup_sock.c", "sock_ops.c", "tc.c")
@@ -34,9 +35,9 @@ _QUOTED_INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"\s*$')
 
 def bpf_directory() -> Path:
     """Where the C files lie: inside the installed package, or beside it in a checkout."""
-    here = Path(__file__).resolve()
-    installed = here.parents[1] / "_bpf"
-    return installed if installed.is_dir() else here.parents[2] / "bpf"
+    package = Path(ebpflb.__file__).resolve().parent
+    installed = package / "_bpf"
+    return installed if installed.is_dir() else package.parent / "bpf"
 
 
 def source_text(files: tuple[str, ...] = PROGRAM_FILES, directory: Path | None = None) -> str:
