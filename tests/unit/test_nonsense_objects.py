@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import ApiObject, Changes, key_of
 from ebpflb.model.service import ServiceName
 from ebpflb.source.decode import decode
 from tests.builders import NODE, Manifest, service_manifest, slice_manifest
+from tests.memory_maps import memory_maps
 
 # With "web" in the namespace "prod", which no object of chance has.
 VALID = [

@@ -10,9 +10,9 @@ from ebpflb.dataplane.kernel.maps import BpfMap, KernelMap, MapSet
 from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.records import SERVING, USABLE, DescRecord
 from ebpflb.dataplane.layout.structs import Backend
-from ebpflb.dataplane.memory import SPECS
 from ebpflb.dataplane.services.map_state import ranges_of
 from ebpflb.dataplane.services.mirror import Mirror
+from tests.memory_maps import SPECS
 
 _ARRAYS = (MapType.ARRAY, MapType.PERCPU_ARRAY)
 # Arrays whose elements belong to those of another map.

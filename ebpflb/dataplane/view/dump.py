@@ -16,11 +16,11 @@ from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.map_specs import MAPS, MapSpec
 from ebpflb.dataplane.layout.structs import Struct, field_names
-from ebpflb.dataplane.memory import SPECS
 from ebpflb.dataplane.services.source_ranges import ID_BITS
 from ebpflb.errors import PinError
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.source_ranges import Prefix
+from tests.memory_maps import SPECS
 
 Plain = str | int | list[Any] | dict[str, Any]
 Words = type[IntEnum | IntFlag]

@@ -15,11 +15,11 @@ from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
 from ebpflb.dataplane.layout.structs import Addr
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.errors import AttachError, MapError, PinError, ProbeError
 from ebpflb.model.address import parse_address
 from tests.bpf.attach import tiny
 from tests.bpf.attach.network import Network, entered, ip, tc
+from tests.memory_maps import memory_maps
 
 HOST = structs.Netns(flags=NetnsFlag.LB_NETNS_HOST)
 

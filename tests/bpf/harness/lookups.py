@@ -10,7 +10,6 @@ from scapy.packet import Packet
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.map_specs import MAPS
-from ebpflb.dataplane.memory import SPECS
 from tests.bpf.harness.datapath import Datapath, Result
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32, u64
@@ -23,6 +22,7 @@ from tests.bpf.harness.services import (
     pod,
     remote_backend,
 )
+from tests.memory_maps import SPECS
 
 _ARRAYS = {MapType.ARRAY, MapType.PERCPU_ARRAY}
 _HASHES = [name for name in MAPS if SPECS[name].kind not in _ARRAYS]

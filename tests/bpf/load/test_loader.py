@@ -19,7 +19,6 @@ from ebpflb.dataplane.layout.structs import Tuple, u8, u64
 from ebpflb.dataplane.load import handover, loader, pins
 from ebpflb.dataplane.load.loader import Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
-from ebpflb.dataplane.memory import SPECS
 from ebpflb.errors import CompileError
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.datapath import RING, Datapath, Verdict
@@ -27,6 +26,7 @@ from tests.bpf.harness.loading import SIZES, Loaded
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import map_flags
 from tests.bpf.harness.packets import IPV4, End, Kind
+from tests.memory_maps import SPECS
 
 TAKEN_OVER = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS}
 GROWN = SIZES.grown()

@@ -17,7 +17,6 @@ from ebpflb.dataplane.kernel.maps import KernelMap, MapSet, open_maps
 from ebpflb.dataplane.kernel.uapi import Exist, MapType
 from ebpflb.dataplane.layout.enums import CtState
 from ebpflb.dataplane.layout.structs import Conntrack, Settings
-from ebpflb.dataplane.memory import SPECS
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.counters import read_backends
 from ebpflb.errors import MapError, PinError
@@ -25,6 +24,7 @@ from ebpflb.model.address import Protocol
 from ebpflb.model.flow import Counts
 from ebpflb.model.service import ServiceName
 from tests.bpf.harness.numbers import map_flags
+from tests.memory_maps import SPECS
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
 from tests.unit.dataplane.flows.test_expiry import CLIENT, POD, VIP, flow_tuple
 from tests.unit.dataplane.programs import look_up, offer_of

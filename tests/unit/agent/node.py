@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from errno import EIO
 
 from ebpflb.agent.interface import Desired, EndedSockets, Errors, Expired, Refused
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.frontends import view_frontends
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.model.address import Address, Family, format_address
+from tests.memory_maps import memory_maps
 
 MAP_ERROR = MapError("lb_slots", "update", EIO)
 

@@ -11,7 +11,6 @@ from ebpflb.cli import main
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.layout.structs import Addr, Settings
 from ebpflb.dataplane.load.pins import Generation
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import parse_address
 from ebpflb.model.changes import Changes
@@ -21,6 +20,7 @@ from ebpflb.observe.flows.query_routes import query_routes
 from ebpflb.observe.flows.service_routes import service_routes
 from ebpflb.observe.http.query_socket import QueryServer
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service, service_port
+from tests.memory_maps import memory_maps
 from tests.unit.agent.flows import pod_of
 from tests.unit.source.api_server import ApiServer, answer
 

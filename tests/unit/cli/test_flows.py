@@ -14,12 +14,12 @@ from ebpflb.cli import main
 from ebpflb.cli.flows import FlowTable
 from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.query_routes import query_routes
 from ebpflb.observe.http.query_socket import QueryServer
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, port_name, service
+from tests.memory_maps import memory_maps
 from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 from tests.unit.cli.invoked import output_of
 

@@ -11,11 +11,11 @@ from ebpflb.cli import maps as command
 from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.dataplane.layout.structs import Conntrack
 from ebpflb.dataplane.load.pins import Generation
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
+from tests.memory_maps import memory_maps
 from tests.unit.cli.invoked import output_of
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, named
 

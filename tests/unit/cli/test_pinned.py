@@ -8,8 +8,8 @@ from ebpflb.dataplane.kernel import maps as opening
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.dataplane.load import pins
 from ebpflb.dataplane.load.pins import Generation
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.errors import PinError
+from tests.memory_maps import memory_maps
 
 ROOT = Path("/pins")
 

@@ -10,8 +10,8 @@ import pytest
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.kernel.uapi import Exist, MapType
 from ebpflb.dataplane.layout import enums, structs
-from ebpflb.dataplane.memory import SPECS, MapSpec, memory_maps
 from ebpflb.errors import MapError
+from tests.memory_maps import SPECS, MapSpec, memory_maps
 
 BPF = Path(__file__).parents[3] / "bpf"
 SCALARS = {"void": 0, "int": 4, "__u8": 1, "__u32": 4, "__u64": 8}

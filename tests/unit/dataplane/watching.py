@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
 from ebpflb.dataplane.kernel.uapi import Exist
 from ebpflb.dataplane.layout.structs import Desc
-from ebpflb.dataplane.memory import OneByOne
 from ebpflb.model.plan import FrontendKey
+from tests.memory_maps import OneByOne
 from tests.unit.dataplane.programs import (
     Found,
     Place,

@@ -4,10 +4,10 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.plan import Frontend, FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import KINDS, Desired
 from tests.unit.dataplane.programs import (
     LOCAL,

@@ -11,8 +11,8 @@ from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.dataplane.layout.map_specs import UPLINKS
 from ebpflb.dataplane.layout.structs import Addr, Uplink
 from ebpflb.dataplane.layout.structs import Device as DeviceEntry
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.model.address import Family, parse_address
+from tests.memory_maps import memory_maps
 
 IPV4, IPV6 = parse_address("192.0.2.1"), parse_address("2001:db8::1")
 OTHER = parse_address("192.0.2.2")

@@ -3,10 +3,10 @@ import pytest
 
 from ebpflb.dataplane.doctor.maps import check_addresses
 from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import parse_address
 from ebpflb.model.plan import FrontendType
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import by_service, frontend
 
 

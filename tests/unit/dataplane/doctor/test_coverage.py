@@ -14,7 +14,7 @@ from ebpflb.dataplane.doctor.coverage import (
 )
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.enums import DeviceKind, NetnsFlag
-from ebpflb.dataplane.memory import memory_maps
+from tests.memory_maps import memory_maps
 
 NAMESPACE = os.stat("/proc/self/ns/net").st_ino
 

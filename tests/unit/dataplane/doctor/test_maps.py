@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from ebpflb.dataplane.doctor.maps import check_maps
-from ebpflb.dataplane.memory import memory_maps
+from tests.memory_maps import memory_maps
 
 
 def fill(maps, count):

@@ -35,12 +35,12 @@ from ebpflb.dataplane.layout.structs import (
     SocketKey,
     Tuple,
 )
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.service_cidrs import write_service_nets
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, format_address, parse_address
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
 
 NODE, OTHER_NODE, CLIENT = "192.0.2.1", "192.0.2.2", "198.51.100.9"

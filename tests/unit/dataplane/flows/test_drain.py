@@ -9,9 +9,9 @@ from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
 from ebpflb.dataplane.layout.records import AddrRecord
 from ebpflb.dataplane.layout.structs import Conntrack
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Protocol, parse_address
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import backends, by_service, frontend
 from tests.unit.dataplane.world import SIZES
 

@@ -8,9 +8,9 @@ from ebpflb.dataplane.flows.expiry import Expired, Expiry
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, FlowEnd, FlowEvent, Hook
 from ebpflb.dataplane.layout.structs import Conntrack, FlowRecord, Settings, Tuple
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol, parse_address
+from tests.memory_maps import memory_maps
 
 SECOND = 1_000_000_000
 CLIENT, VIP, NODE, POD = map(parse_address, ("192.0.2.9", "10.96.0.1", "192.0.2.1", "10.1.0.1"))

@@ -10,10 +10,10 @@ from ebpflb.dataplane.flows.reserved_ports import PERIOD_SECONDS, Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import Hook
 from ebpflb.dataplane.layout.structs import Conntrack, Settings
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.view.dump import decode_map
 from ebpflb.dataplane.view.frontends import view_frontends
 from ebpflb.model.address import Protocol, parse_address
+from tests.memory_maps import memory_maps
 
 TCP, UDP = Protocol.TCP, Protocol.UDP
 NODE, POD, OTHER = map(parse_address, ("192.0.2.1", "10.1.0.1", "192.0.2.77"))

@@ -11,9 +11,9 @@ from ebpflb.dataplane.flows.stale_sockets import Ended, StaleSockets
 from ebpflb.dataplane.kernel.sock_diag import SockDiag, UdpSocket
 from ebpflb.dataplane.layout.enums import BackendFlag, Direction
 from ebpflb.dataplane.layout.structs import Addr, Backend, Socket, SocketKey, u32
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, parse_address
+from tests.memory_maps import memory_maps
 
 POD, OTHER, POD6, VIP = map(parse_address, ("10.1.0.1", "10.1.0.2", "fd00:1::1", "10.96.0.1"))
 PORT = 53

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.map_state import State
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import named
 from tests.unit.dataplane.world import SIZES
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.mirror import Mirror, Words
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.watching import Watch
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from ebpflb.dataplane.layout.map_sizes import Sizes, sizes_for
 from ebpflb.dataplane.layout.structs import SourceRange
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.model.plan import Frontend
 from ebpflb.model.service import ServiceName
 from ebpflb.model.source_ranges import Prefix, Prefixes
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import look_up
 from tests.unit.dataplane.test_sync_properties import assert_tidy, written_by_restart

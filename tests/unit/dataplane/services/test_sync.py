@@ -8,13 +8,13 @@ import pytest
 
 from ebpflb.dataplane.kernel.uapi import Exist
 from ebpflb.dataplane.layout.structs import Backend, Counts
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services import transaction
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.errors import MapError
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import NOTHING, backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import TERMINATING, USABLE, Found, address_flags, look_up, place
 from tests.unit.dataplane.world import World

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.view.active import read_active
 from ebpflb.model.address import Protocol
+from tests.memory_maps import memory_maps
 
 
 def add_socket(maps, cookie, protocol, direction=Direction.LB_DIR_REPLY, backend=3):

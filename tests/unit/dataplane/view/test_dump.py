@@ -8,10 +8,10 @@ from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.layout.structs import STRUCTS, Addr, u8, u32, u64
-from ebpflb.dataplane.memory import MapSpec, MemoryHash, memory_maps
 from ebpflb.dataplane.view.dump import _FIELDS, _PREFIXES, decode_map, word
 from ebpflb.errors import PinError
 from ebpflb.model.address import parse_address
+from tests.memory_maps import MapSpec, MemoryHash, memory_maps
 
 
 @pytest.fixture

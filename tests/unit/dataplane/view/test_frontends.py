@@ -5,12 +5,12 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import CtState, Direction
 from ebpflb.dataplane.layout.structs import Conntrack, Counts, Socket, SocketKey
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.frontends import BackendView, ChoiceView, view_frontends
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, TrafficPolicy
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import (
     ALLOWED,
     NOTHING,

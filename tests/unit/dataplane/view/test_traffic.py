@@ -6,12 +6,12 @@ import pytest
 
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.enums import Direction
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.traffic import BackendKey, BackendLook, look
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Choice, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
 
 DROP = Choice((), IfEmpty.DROP)

@@ -7,7 +7,6 @@ import pytest
 from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, Addr
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.errors import MapError
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
@@ -21,6 +20,7 @@ from tests.builders import (
     service,
     service_port,
 )
+from tests.memory_maps import memory_maps
 from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 
 

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.errors import MapError
 from ebpflb.observe.flows import flow_reader
 from ebpflb.observe.flows.flow_reader import FlowReader
+from tests.memory_maps import memory_maps
 
 
 class Ring:

@@ -7,12 +7,12 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import FlowEvent
 from ebpflb.dataplane.layout.records import pack_name
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.model.changes import Changes, key_of
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import FlowQueries
 from ebpflb.observe.http.query_socket import Query, QueryError
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service
+from tests.memory_maps import memory_maps
 from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 
 SECOND = 1_000_000_000

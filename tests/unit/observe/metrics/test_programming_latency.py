@@ -4,9 +4,9 @@ from sys import byteorder
 import pytest
 
 from ebpflb.dataplane.layout.structs import Counts
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.observe.metrics.programming_latency import PATIENCE_SECONDS, FirstConnections
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import backends, by_service, frontend
 
 POD, NEW_POD = "10.1.0.1", "10.1.0.2"

@@ -16,7 +16,6 @@ from ebpflb.dataplane.layout.enums import (
     HistogramKind,
 )
 from ebpflb.dataplane.layout.structs import Conntrack, Counts, DropKey, Histogram, Traffic, u64
-from ebpflb.dataplane.memory import memory_maps
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice
@@ -27,6 +26,7 @@ from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.reader import Drops, Reader, Shown, read_distributions, read_lost
 from ebpflb.observe.metrics.reading import BackendReading, Endpoints, PortLabels, PortReading
 from ebpflb.source.interface import SourceEvent
+from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
 SECOND = 1_000_000_000
