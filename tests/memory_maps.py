@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The maps of bpf/maps.h without a kernel: for tests and dry runs.
+"""The maps of bpf/maps.h without a kernel, for tests.
 
 They refuse what the kernel refuses, with the same errno: keys and values of another size, an
 index out of range, a full hash.
@@ -15,14 +15,13 @@ from typing import NamedTuple
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet, split, split_chunks
 from ebpflb.dataplane.kernel.uapi import Exist, MapType
 from ebpflb.dataplane.layout.map_sizes import Sizes
-from ebpflb.dataplane.layout.map_specs import MAPS
+from ebpflb.dataplane.layout.map_specs import MAPS, MapSpec
 from ebpflb.errors import MapError
 
 _QUICK = 4096
-_ARRAYS = (MapType.ARRAY, MapType.PERCPU_ARRAY)
 
 
-class MapSpec(NamedTuple):
+class MapShape(NamedTuple):
     """One line of bpf/maps.h; the value size is that of one CPU."""
 
     kind: MapType
@@ -31,22 +30,8 @@ class MapSpec(NamedTuple):
     max_entries: int
 
 
-_PER_CPU = (MapType.PERCPU_ARRAY, MapType.PERCPU_HASH)
-_KINDS: Mapping[str, MapType] = {
-    **dict.fromkeys(("lb_frontends", "lb_addrs", "lb_names"), MapType.HASH),
-    **dict.fromkeys(("lb_devices", "lb_netns", "lb_conntrack"), MapType.HASH),
-    "lb_src_ranges": MapType.LPM_TRIE,
-    **dict.fromkeys(("lb_ct_short", "lb_fragments"), MapType.LRU_HASH),
-    **dict.fromkeys(("lb_sockets", "lb_affinity", "lb_connections"), MapType.LRU_HASH),
-    **dict.fromkeys(("lb_count_front", "lb_count_back"), MapType.PERCPU_ARRAY),
-    **dict.fromkeys(("lb_flow_lost", "lb_histograms"), MapType.PERCPU_ARRAY),
-    "lb_count_drop": MapType.PERCPU_HASH,
-    "lb_flows": MapType.RINGBUF,
-}
-
-SPECS: Mapping[str, MapSpec] = {
-    name: MapSpec(_KINDS.get(name, MapType.ARRAY), *spec.shape(Sizes()))
-    for name, spec in MAPS.items()
+SPECS: Mapping[str, MapShape] = {
+    name: MapShape(spec.kind, *spec.shape(Sizes())) for name, spec in MAPS.items()
 }
 """All maps, in the default sizes."""
 
@@ -80,11 +65,11 @@ class MemoryHash(OneByOne):
     buffer, which has no elements.
     """
 
-    def __init__(self, name: str, spec: MapSpec, cpus: int = 1) -> None:
+    def __init__(self, name: str, shape: MapShape, cpus: int = 1) -> None:
         """`cpus` above 1 makes it a per-CPU hash."""
         self.name = name
-        self.key_size, self.max_entries, self.cpus = spec.key_size, spec.max_entries, cpus
-        self.value_size = spec.value_size * cpus
+        self.key_size, self.max_entries, self.cpus = shape.key_size, shape.max_entries, cpus
+        self.value_size = shape.value_size * cpus
         self._values: dict[bytes, bytes] = {}
 
     def lookup(self, key: bytes) -> bytes | None:
@@ -121,11 +106,11 @@ class MemoryHash(OneByOne):
 class MemoryArray(OneByOne):
     """An array, or a per-CPU array: all elements exist from the start and are zero."""
 
-    def __init__(self, name: str, spec: MapSpec, cpus: int = 1) -> None:
+    def __init__(self, name: str, shape: MapShape, cpus: int = 1) -> None:
         """`cpus` above 1 makes it a per-CPU array."""
         self.name = name
-        self.key_size, self.max_entries, self.cpus = spec.key_size, spec.max_entries, cpus
-        self.value_size = spec.value_size * cpus
+        self.key_size, self.max_entries, self.cpus = shape.key_size, shape.max_entries, cpus
+        self.value_size = shape.value_size * cpus
         self._values = bytearray(self.value_size * self.max_entries)
 
     def lookup(self, key: bytes) -> bytes | None:
@@ -163,14 +148,15 @@ def memory_maps(sizes: Mapping[str, int] | None = None, *, cpus: int = 2) -> Map
     """All maps, empty; `sizes` replaces the number of entries of the maps it names."""
     other = sizes or {}
     return {
-        name: _memory_map(name, spec._replace(max_entries=other.get(name, spec.max_entries)), cpus)
-        for name, spec in SPECS.items()
+        name: _memory_map(name, spec, other.get(name, SPECS[name].max_entries), cpus)
+        for name, spec in MAPS.items()
     }
 
 
-def _memory_map(name: str, spec: MapSpec, cpus: int) -> BpfMap:
-    kind = MemoryArray if spec.kind in _ARRAYS else MemoryHash
-    return kind(name, spec, cpus if spec.kind in _PER_CPU else 1)
+def _memory_map(name: str, spec: MapSpec, entries: int, cpus: int) -> BpfMap:
+    kind = MemoryArray if spec.is_array else MemoryHash
+    shape = SPECS[name]._replace(max_entries=entries)
+    return kind(name, shape, cpus if spec.is_per_cpu else 1)
 
 
 def _check(table: BpfMap, operation: str, key: bytes, value: bytes | None = None) -> None:

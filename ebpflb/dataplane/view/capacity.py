@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebpflb.dataplane.kernel.maps import BpfMap, KernelMap, MapSet
-from ebpflb.dataplane.kernel.uapi import MapType
+from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.layout.records import SERVING, USABLE, DescRecord
 from ebpflb.dataplane.layout.structs import Backend
 from ebpflb.dataplane.services.map_state import ranges_of
 from ebpflb.dataplane.services.mirror import Mirror
-from tests.memory_maps import SPECS
 
-_ARRAYS = (MapType.ARRAY, MapType.PERCPU_ARRAY)
 # Arrays whose elements belong to those of another map.
 _FOLLOWS = {"lb_addr_flags": "lb_addrs", "lb_count_front": "lb_frontends"}
 _MEMLOCK = re.compile(r"^memlock:\s+([0-9]+)$", re.MULTILINE)
@@ -52,7 +50,7 @@ def used_entries(maps: MapSet, name: str) -> int:
         flags = backends.column(Backend.flags.offset)
         return sum(each & (USABLE | SERVING) != 0 for each in flags)
     table = maps[name]
-    if name in SPECS and SPECS[name].kind in _ARRAYS:
+    if name in MAPS and MAPS[name].is_array:
         zero = bytes(table.value_size)
         return sum(value != zero for _, value in table.items())
     return sum(chunk.size for chunk in table.chunks())
@@ -71,7 +69,7 @@ def _words(current: BpfMap) -> Iterator[int]:
 
 
 def _type(name: str) -> str:
-    return SPECS[name].kind.name.lower() if name in SPECS else "unknown"
+    return MAPS[name].kind.name.lower() if name in MAPS else "unknown"
 
 
 def _memory(table: BpfMap) -> int:

@@ -12,7 +12,6 @@ from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kernel.maps import BpfMap
-from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.map_specs import MAPS, MapSpec
 from ebpflb.dataplane.layout.structs import Struct, field_names
@@ -20,7 +19,6 @@ from ebpflb.dataplane.services.source_ranges import ID_BITS
 from ebpflb.errors import PinError
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.source_ranges import Prefix
-from tests.memory_maps import SPECS
 
 Plain = str | int | list[Any] | dict[str, Any]
 Words = type[IntEnum | IntFlag]
@@ -83,7 +81,6 @@ _FIELDS: Mapping[tuple[type[Struct], str], Words] = {
 _KEYS: Mapping[str, Words] = {"lb_flow_lost": enums.FlowLost}
 
 
-_ARRAYS = (MapType.ARRAY, MapType.PERCPU_ARRAY)
 _NUMBER = 8
 
 
@@ -102,7 +99,7 @@ def decode_map(source: BpfMap) -> list[Element]:
     spec = MAPS.get(source.name)
     if spec is None or not _fits(source, spec):
         raise PinError(f"map {source.name}: made by another version, cannot be decoded")
-    blank = bytes(source.value_size) if SPECS[source.name].kind in _ARRAYS else None
+    blank = bytes(source.value_size) if spec.is_array else None
     elements = [(_native(spec.key, key), value) for key, value in source.items() if value != blank]
     elements.sort(key=lambda element: _rank(element[0]))
     return [

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from scapy.packet import Packet
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.map_specs import MAPS
 from tests.bpf.harness.datapath import Datapath, Result
 from tests.bpf.harness.node import Node
@@ -22,10 +21,8 @@ from tests.bpf.harness.services import (
     pod,
     remote_backend,
 )
-from tests.memory_maps import SPECS
 
-_ARRAYS = {MapType.ARRAY, MapType.PERCPU_ARRAY}
-_HASHES = [name for name in MAPS if SPECS[name].kind not in _ARRAYS]
+_HASHES = [name for name, spec in MAPS.items() if not spec.is_array]
 _LOOK = re.compile(rf"\b(?:{'|'.join(_HASHES)})\.lookup\([^()]*\)")
 # No test fills the ring buffer.
 _COUNTER = "lb_flow_lost"

@@ -26,7 +26,6 @@ from tests.bpf.harness.loading import SIZES, Loaded
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import map_flags
 from tests.bpf.harness.packets import IPV4, End, Kind
-from tests.memory_maps import SPECS
 
 TAKEN_OVER = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS}
 GROWN = SIZES.grown()
@@ -45,7 +44,7 @@ def make_maps(text: str, defines: Mapping[str, str], programs: Path) -> None:
 
 
 def _type(name: str) -> MapType:
-    return SPECS[name].kind
+    return MAPS[name].kind
 
 
 def refuse(text: str, defines: Mapping[str, str], programs: Path) -> None:

@@ -11,7 +11,7 @@ from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.kernel.uapi import Exist, MapType
 from ebpflb.dataplane.layout import enums, structs
 from ebpflb.errors import MapError
-from tests.memory_maps import SPECS, MapSpec, memory_maps
+from tests.memory_maps import SPECS, MapShape, memory_maps
 
 BPF = Path(__file__).parents[3] / "bpf"
 SCALARS = {"void": 0, "int": 4, "__u8": 1, "__u32": 4, "__u64": 8}
@@ -59,7 +59,7 @@ def test_the_maps_are_those_of_maps_h():
     found = re.findall(line, text, re.MULTILINE)
     assert found
     assert {
-        name: MapSpec(KINDS[kind], size_of(key), size_of(leaf), number_of(size))
+        name: MapShape(KINDS[kind], size_of(key), size_of(leaf), number_of(size))
         for kind, key, leaf, name, size in found
     } == SPECS
 

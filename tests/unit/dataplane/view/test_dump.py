@@ -11,7 +11,7 @@ from ebpflb.dataplane.layout.structs import STRUCTS, Addr, u8, u32, u64
 from ebpflb.dataplane.view.dump import _FIELDS, _PREFIXES, decode_map, word
 from ebpflb.errors import PinError
 from ebpflb.model.address import parse_address
-from tests.memory_maps import MapSpec, MemoryHash, memory_maps
+from tests.memory_maps import MapShape, MemoryHash, memory_maps
 
 
 @pytest.fixture
@@ -153,8 +153,8 @@ def test_every_number_with_a_meaning_has_words():
 
 
 def test_a_map_of_another_version_is_refused(maps):
-    strange = MemoryHash("lb_frontends", MapSpec(MapType.HASH, 4, 4, 1))
-    unknown = MemoryHash("lb_new", MapSpec(MapType.HASH, 4, 4, 1))
+    strange = MemoryHash("lb_frontends", MapShape(MapType.HASH, 4, 4, 1))
+    unknown = MemoryHash("lb_new", MapShape(MapType.HASH, 4, 4, 1))
     for each in (strange, unknown):
         with pytest.raises(PinError, match="made by another version"):
             decode_map(each)
