@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking this node's agent at its query socket."""
+"""Queries to this node's agent: at its query socket, and at its HTTP ports."""
 
 import contextlib
 import http.client
@@ -24,19 +24,19 @@ _ANSWER_SECONDS = 10.0
 query_socket_option: Callable[[Any], Any] = click.option(
     "--query-socket",
     metavar="PATH",
-    help=f"Where to ask the agent, as told to `ebpflb run`.  [{QUERY_SOCKET}]",
+    help=f"Where the agent answers, as given to `ebpflb run`.  [{QUERY_SOCKET}]",
 )
 
 
 class NothingThereError(QueryError):
-    """The agent answers that it does not know what it was asked about."""
+    """The agent does not know the object that the query names."""
 
 
 def query_socket(flag: str | None) -> Path:
-    """Where the agent answers, by flag or environment. QueryError when that is nowhere."""
+    """The path by flag or environment. QueryError when it is set to none."""
     path: Path | None = setting("query-socket", flag, os.environ)
     if path is None:
-        raise QueryError("no query socket: name one with --query-socket, and to `ebpflb run` too")
+        raise QueryError("no query socket: give --query-socket here and to `ebpflb run`")
     return path
 
 
@@ -47,7 +47,7 @@ def ask(path: Path, *where: str, **parameters: str) -> Any:
 
 
 def stream(path: Path, where: tuple[str, ...], parameters: Mapping[str, str]) -> Iterator[bytes]:
-    """The lines of an answer as they come. QueryError, also when the agent ends meanwhile.
+    """The lines of an answer as they come. QueryError, also when the agent stops meanwhile.
 
     `where`: the parts of the path behind /v1.
     """
@@ -81,7 +81,6 @@ class _Connection(http.client.HTTPConnection):
             return self.getresponse()
 
     def wait_for_ever(self) -> None:
-        """A stream may be silent for long."""
         if self.sock:
             self.sock.settimeout(None)
 
@@ -95,7 +94,7 @@ def _explained(path: Path) -> Iterator[None]:
             f"no agent answers at {path}: start `ebpflb run`, or name its --query-socket"
         ) from error
     except PermissionError as error:
-        raise QueryError(f"{path}: only root may ask the agent: use sudo") from error
+        raise QueryError(f"{path}: only root may query the agent: use sudo") from error
     except TimeoutError as error:
         seconds = f"{_ANSWER_SECONDS:g}"
         raise QueryError(f"{path}: the agent has not answered for {seconds} s") from error
@@ -121,14 +120,12 @@ _ANY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Page(NamedTuple):
-    """An answer: HTTP status and body."""
-
     status: int
     body: bytes
 
 
 def fetch(bind_address: str, path: str) -> Page | None:
-    """A page of the port that the agent was told to listen on; None when nobody answers there."""
+    """A page of the agent that listens at `bind_address`; None when nobody answers there."""
     address = parse_bind_address(bind_address)
     if address is None:
         return None
@@ -145,7 +142,7 @@ def fetch(bind_address: str, path: str) -> Page | None:
 
 
 def fetch_json(bind_address: str, path: str) -> dict[str, Any] | None:
-    """An object; None when nobody, or something else, answers there."""
+    """A page that is a JSON object; None when nothing, or something else, answers."""
     page = fetch(bind_address, path)
     if page is None or page.status != http.HTTPStatus.OK:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb cleanup: remove everything of ours from this node."""
+"""ebpflb cleanup: remove everything that ebpflb has put on this node."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from ebpflb.errors import AttachError
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was there before: hooks with their places, directories of pins, what clang had made."""
+    """What was removed: hooks with where they were attached, directories of pins and of objects."""
 
     hooks: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
@@ -34,23 +34,23 @@ Examples:
     "--drain",
     default=0.0,
     metavar="SECONDS",
-    help="First leave new connections to others, and wait so long for those at tc to end.  [0]",
+    help="First stop serving new connections, then wait this long for those at tc to end.  [0]",
 )
 @output_option
 def cleanup(bpffs_root: str | None, drain: float, output: Output) -> None:
     """Detach all programs and remove all pins. Stop the agent first.
 
-    New connections to Services fail after that unless kube-proxy serves them; connections that
-    pass this node at tc break unless they have ended within the time of --drain. Cleaning up twice
-    does no harm. Devices are those of the current network namespace. Compiled programs in
-    /var/cache/ebpflb go as well, except with another --bpffs-root: agents share them.
+    New connections to Services then fail unless kube-proxy serves them, and connections that pass
+    tc on this node break unless they end within the time of --drain. It is safe to run twice.
+    It looks at the devices of the current network namespace. Compiled objects in /var/cache/ebpflb
+    are removed too, except with another --bpffs-root, because all agents of a machine share them.
     """
     removed = remove(pin_root(bpffs_root), drain)
     emit(removed, output, lambda: _lines(removed))
 
 
 def remove(root: Path, drain_seconds: float = 0) -> Removed:
-    """Remove everything below `root`, and what clang made if that is where a node's pins live.
+    """Remove everything below `root`, and compiled objects if it is the default root.
 
     PinError while an agent holds it, AttachError for a hook.
     """

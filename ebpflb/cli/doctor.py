@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb doctor: what on this node keeps Services from working, or soon may."""
+"""ebpflb doctor: what keeps Services on this node from working, or soon may."""
 
 import http
 import os
@@ -25,25 +25,25 @@ CHECK = "agent"
 CLOCK = "clock"
 
 _ANSWER_SECONDS = 2.0
-_START = "start it; what is loaded serves on as it is meanwhile"
+_START = "start it; meanwhile the loaded programs serve what they have"
 _LATENCY = "kubeproxy_network_programming_duration_seconds_sum"
 _SUM = re.compile(rf"^{_LATENCY}\{{.*\}} (\S+)$", re.MULTILINE)
 # Fields of /status with what is not served: how grave, how that is said, what to do.
 _TROUBLES = {
-    "attach_errors": (Severity.ERROR, "is not served", "see the text; the agent goes on trying"),
-    "refused": (Severity.ERROR, "keeps what it had", "it does not fit: `ebpflb maps list`"),
+    "attach_errors": (Severity.ERROR, "is not served", "see the text; the agent retries"),
+    "refused": (Severity.ERROR, "keeps its old state", "it does not fit: `ebpflb maps list`"),
     "source_errors": (
         Severity.WARNING,
         "cannot be read",
-        "correct it; what was read before is served on",
+        "correct it; the last version that could be read is served",
     ),
     "health_check_errors": (
         Severity.WARNING,
-        "has a healthCheckNodePort that nobody answers",
+        "has a healthCheckNodePort that is not answered",
         "free the port",
     ),
 }
-_REACH = "look at the way to the API server; what was read before is served on"
+_REACH = "check the connection to the API server; its last known state is served"
 
 
 def check_agent(status: Mapping[str, Any] | None, address: str) -> list[Finding]:
@@ -134,7 +134,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The answer. `healthy`: no warning and no error is among the findings."""
+    """`healthy`: there is no warning and no error among the findings."""
 
     healthy: bool
     findings: "list[Finding]"
@@ -142,11 +142,11 @@ class Diagnosis:
 
 @click.command(
     epilog="""\b
-Works with an agent and without one, and changes nothing. What the agent was told (devices, cgroup)
-is asked of it; without an agent it is what the environment says, or the default.
+Works with an agent and without one, and changes nothing. The agent's settings (devices, cgroup)
+come from the agent; without one, from the environment or the defaults.
 
 \b
-Exit status 0: nothing but `ok` and `note`; 1: a `warning` (something may fail) or an `error`
+Exit status 0: only `ok` and `note`; 1: at least one `warning` (something may fail) or `error`
 (something does fail).
 
 \b
@@ -161,7 +161,7 @@ Examples:
 @click.option(
     "--metrics-bind-address",
     metavar="IP:PORT",
-    help=f"Where to ask the agent, as told to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
+    help=f"Where the agent answers, as given to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
 )
 @output_option
 def doctor(
@@ -174,21 +174,21 @@ def doctor(
     if os.geteuid() != 0:
         raise ProbeError("`ebpflb doctor` needs root: run it as root or with sudo")
     address = setting("metrics-bind-address", metrics_bind_address, os.environ)
-    told = _told(address)
-    found = [*_of_agent(address, told), *_of_node(pin_root(bpffs_root), cgroup_root, told)]
+    in_force = _agent_settings(address)
+    found = [*_of_agent(address, in_force), *_of_node(pin_root(bpffs_root), cgroup_root, in_force)]
     diagnosis = Diagnosis(not any(each.is_trouble for each in found), found)
     emit(diagnosis, output, lambda: _lines(diagnosis))
     if not diagnosis.healthy:
         raise click.exceptions.Exit(1)
 
 
-def _told(address: str) -> Mapping[str, Any]:
-    """The settings in force by option, as the agent tells them; none without an agent."""
+def _agent_settings(address: str) -> Mapping[str, Any]:
+    """The settings in force by option, from the agent's /configz; none without an agent."""
     settings = (fetch_json(address, "/configz") or {}).get("ebpflb")
     return settings if isinstance(settings, dict) else {}
 
 
-def _of_agent(address: str, told: Mapping[str, Any]) -> "Iterator[Finding]":
+def _of_agent(address: str, in_force: Mapping[str, Any]) -> "Iterator[Finding]":
     from ebpflb.cli.doctor import (
         check_agent,
         check_health_port,
@@ -200,28 +200,30 @@ def _of_agent(address: str, told: Mapping[str, Any]) -> "Iterator[Finding]":
     yield from check_agent(status, address)
     if status is None:
         return
-    health = told.get("healthz-bind-address", "")
+    health = in_force.get("healthz-bind-address", "")
     yield from check_health_port(fetch(health, "/healthz"), health)
-    yield from check_query_socket(told.get("query-socket") or "")
+    yield from check_query_socket(in_force.get("query-socket") or "")
     if metrics := fetch(address, "/metrics"):
         yield from check_triggers(metrics.body.decode(errors="replace"))
 
 
-def _of_node(root: Path, cgroup_root: str | None, told: Mapping[str, Any]) -> "Iterable[Finding]":
+def _of_node(
+    root: Path, cgroup_root: str | None, in_force: Mapping[str, Any]
+) -> "Iterable[Finding]":
     from ebpflb.dataplane.doctor.checks import Node, examine
 
-    devices = Devices(*(_setting(name, told) for name in _DEVICES))
-    return examine(Node(root, _cgroup(cgroup_root, told), devices))
+    devices = Devices(*(_setting(name, in_force) for name in _DEVICES))
+    return examine(Node(root, _cgroup(cgroup_root, in_force), devices))
 
 
-def _setting(name: str, told: Mapping[str, Any]) -> Any:
-    value = told[name] if name in told else setting(name, None, os.environ)
+def _setting(name: str, in_force: Mapping[str, Any]) -> Any:
+    value = in_force[name] if name in in_force else setting(name, None, os.environ)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _cgroup(flag: str | None, told: Mapping[str, Any]) -> Path:
-    """The agent may have its own mounts: what it calls the directory counts if it is there."""
-    of_agent = Path(told.get("cgroup-root", ""))
+def _cgroup(flag: str | None, in_force: Mapping[str, Any]) -> Path:
+    """The agent may have mounts of its own: its cgroup root counts if it exists here."""
+    of_agent = Path(in_force.get("cgroup-root", ""))
     if flag is None and of_agent.is_absolute() and of_agent.is_dir():
         return of_agent
     chosen: Path = setting("cgroup-root", flag, os.environ)

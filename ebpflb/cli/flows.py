@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb flows: who connects to what through this node, and what becomes of it."""
+"""ebpflb flows: who connects to what through this node, and how it went."""
 
 import json
 import os
@@ -49,7 +49,6 @@ class FlowTable:
         self._is_narrow = self._width is not None and self._width < needed
 
     def rows(self, flow: Flow) -> Iterator[str]:
-        """The lines of one flow, or of a note that some are missing."""
         if not (self._begun or self._is_narrow):
             yield self._line(_HEADER)
         self._begun = True
@@ -104,7 +103,6 @@ def _cells(flow: Flow) -> tuple[str, ...]:
 
 
 def _when(time: str) -> str:
-    """Of the day, by this machine's clock."""
     moment = datetime.fromisoformat(f"{time[:26]}+00:00").astimezone()
     return moment.strftime("%b %d %H:%M:%S.%f")[:-3]
 
@@ -163,8 +161,8 @@ _LAST = 20
 
 @click.command(
     epilog="""\b
-Without --last and --since it shows the last 20 flows; with --follow those that come.
-A Service or pod without a namespace is one of `default`.
+Without --last or --since it shows the last 20 flows, and with --follow only new ones.
+A Service or pod without a namespace is looked up in `default`.
 
 \b
 Examples:
@@ -175,14 +173,14 @@ Examples:
   ebpflb flows --follow -o jsonl | jq 'select(.rtt_seconds > 0.1)'
 """
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with the flows to come.")
-@click.option("--service", metavar="NS/NAME", help="To this Service.")
-@click.option("--from", "source", metavar="ADDR|POD", help="Of this client.")
-@click.option("--to", "target", metavar="ADDR|POD", help="To this frontend or backend.")
+@click.option("-f", "--follow", is_flag=True, help="Keep showing new flows.")
+@click.option("--service", metavar="NS/NAME", help="Only flows to this Service.")
+@click.option("--from", "source", metavar="ADDR|POD", help="Only flows from this client.")
+@click.option("--to", "target", metavar="ADDR|POD", help="Only flows to this frontend or backend.")
 @click.option("--verdict", metavar="WORD,...", help="forwarded, refused, dropped.")
 @click.option("--event", metavar="WORD,...", help="start, end, refused, dropped.")
-@click.option("--last", type=click.IntRange(0), metavar="N", help="No more than the last N.")
-@click.option("--since", metavar="DURATION", help="Not older than this, as in 90s, 5m or 1h30m.")
+@click.option("--last", type=click.IntRange(0), metavar="N", help="At most the last N.")
+@click.option("--since", metavar="DURATION", help="At most this old: 90s, 5m, 1h30m.")
 @query_socket_option
 @click.option(
     "-o",
@@ -190,16 +188,16 @@ Examples:
     type=click.Choice(["table", "json", "jsonl"]),
     default="table",
     show_default=True,
-    help="For people; one array; one object a line.",
+    help="A table, one JSON array, or one JSON object a line.",
 )
 def flows(**given: Any) -> None:
     """Show the flows that this node's agent keeps, oldest first.
 
-    Which records are made, and how many are kept, is set by options of `ebpflb run`.
+    Options of `ebpflb run` say which flows are recorded and how many are kept.
     """
     output = given["output"]
     if given["follow"] and output == "json":
-        raise click.UsageError("-o json has an end, and --follow has none: use -o jsonl")
+        raise click.UsageError("-o json needs an end, which --follow does not have: use -o jsonl")
     lines = stream(query_socket(given["query_socket"]), ("flows",), _parameters(given))
     try:
         _show(lines, output, follow=given["follow"])
@@ -209,7 +207,6 @@ def flows(**given: Any) -> None:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, str]:
-    """The query's; see observe/flows/queries.py."""
     names = {"source": "from", "target": "to"}
     found = {
         names.get(name, name): str(given[name])
@@ -224,7 +221,6 @@ def _parameters(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _extent(given: Mapping[str, Any]) -> dict[str, str]:
-    """How many, and whether more."""
     limit = given["last"]
     if limit is None and not given["since"]:
         limit = 0 if given["follow"] else _LAST

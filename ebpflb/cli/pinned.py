@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 bpffs_option: Callable[[Any], Any] = click.option(
     "--bpffs-root",
     metavar="DIR",
-    help=f"Where the pins live, as told to `ebpflb run`.  [{BPFFS_ROOT}]",
+    help=f"Where the pins are, as given to `ebpflb run`.  [{BPFFS_ROOT}]",
 )
 
 
 def pin_root(flag: str | None) -> Path:
-    """Where the pins live, by flag or environment."""
+    """Where the pins are, by flag or environment."""
     root: Path = setting("bpffs-root", flag, os.environ)
     return root
 

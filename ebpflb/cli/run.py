@@ -40,7 +40,7 @@ class _Level(click.ParamType[int]):
 
 
 def _settings() -> Iterator[Decorator]:
-    """One option per setting; other names, and what changes nothing, are not shown."""
+    """One option per setting; aliases and options without effect are hidden."""
     for option in OPTIONS:
         if option.name != _VERBOSITY:
             yield _option(option, option.name, hidden=option.name in WITHOUT_EFFECT)
@@ -64,14 +64,14 @@ def _others_of_kube_proxy() -> Iterator[Decorator]:
 
 
 def _all_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Every option that is in a table; what is not given is not passed on."""
+    """Every option of the tables; options that are not given are not passed on."""
     for add in reversed([*_settings(), *_others_of_kube_proxy()]):
         command = add(command)
     return command
 
 
 def _action(name: str, text: str) -> Decorator:
-    """A flag that does something else than to serve; kube-proxy's may be followed by =true."""
+    """A flag that replaces serving by something else; as with kube-proxy, =true may follow."""
     return click.option(
         f"--{name}",
         type=click.BOOL,
@@ -87,10 +87,10 @@ def _action(name: str, text: str) -> Decorator:
     context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
     epilog="""\b
 Each option may also come from the environment (--node-name: EBPFLB_NODE_NAME) or from a YAML
-file (node-name: ...). The command line goes before the environment, the environment before the
-file. A KubeProxyConfiguration goes before both.
+file (node-name: ...). The command line overrides the environment, the environment overrides the
+file. A KubeProxyConfiguration overrides both.
 
-kube-proxy's other flags are accepted; a warning says of each that has no effect why.
+kube-proxy's other flags are accepted; a warning says why each of them has no effect.
 
 \b
 Examples:
@@ -121,15 +121,16 @@ Examples:
     "--write-config-to", metavar="FILE", help="Write the settings in force as YAML, then exit."
 )
 @_action("cleanup", "Do what `ebpflb cleanup` does, then exit.")
-@_action("init-only", "Check that this machine has what is needed, then exit.")
+@_action("init-only", "Check that this machine has what the agent needs, then exit.")
 @click.pass_context
 def run(
     ctx: click.Context, /, write_config_to: str | None, cleanup: bool, init_only: bool, **given: Any
 ) -> None:
     """Serve this node's Services until SIGTERM or SIGINT.
 
-    Stopping it cuts nothing: what is loaded goes on, and the next run takes over. `ebpflb cleanup`
-    removes it. The agent also ends, to be started anew, when the file given by --config changes.
+    Stopping it breaks no connection: the loaded programs keep serving, and the next run takes over.
+    `ebpflb cleanup` removes them. The agent also exits, to be restarted, when the file given by
+    --config changes.
     """
     settings = _load(ctx, given)
     if write_config_to:
@@ -144,7 +145,7 @@ def run(
         from ebpflb.dataplane.kernel.probe import Probe
 
         Probe().require()
-        _log.info("this machine has what is needed, nothing was changed")
+        _log.info("this machine has what the agent needs; nothing was changed")
     else:
         from ebpflb.agent.process import run as run_agent
 
@@ -152,7 +153,7 @@ def run(
 
 
 def _load(ctx: click.Context, given: dict[str, Any]) -> Settings:
-    """The settings; what has no effect is logged in the format that they ask for."""
+    """The settings. Warnings about options without effect are logged in the format they set."""
     flags = {
         name.replace("_", "-"): value for name, value in given.items() if value not in (None, ())
     }

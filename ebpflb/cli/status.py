@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb status: is this node served, by what, and does an agent look after it."""
+"""ebpflb status: is this node served, by which programs, and is an agent running."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ _FLOW_TABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the pins say."""
+    """What the pins show."""
 
     generation: str
     source_hash: str
@@ -42,7 +42,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The answer. `agent` is what it says of itself, None without one."""
+    """`agent`: its /status page, None without an agent."""
 
     healthy: bool
     problems: list[str]
@@ -53,7 +53,7 @@ class Status:
 @click.command(
     epilog="""\b
 Exit status 1 when something is wrong: no agent, nothing loaded, a hook missing, or changes that
-do not get into the kernel. Manifests that cannot be read are shown, but what they held before is
+do not reach the kernel. Manifests that cannot be read are listed; their last readable content is
 still served.
 
 \b
@@ -67,7 +67,7 @@ Examples:
 @click.option(
     "--metrics-bind-address",
     metavar="IP:PORT",
-    help=f"Where to ask the agent, as told to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
+    help=f"Where the agent answers, as given to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
 )
 @output_option
 def status(bpffs_root: str | None, metrics_bind_address: str | None, output: Output) -> None:
@@ -80,13 +80,13 @@ def status(bpffs_root: str | None, metrics_bind_address: str | None, output: Out
 
 
 def look(root: Path, metrics_address: str) -> Status:
-    """Gather the status. An agent that does not answer, and missing pins, are part of it."""
+    """A missing agent and missing pins are part of the status, not errors."""
     problems = []
     agent = ask_agent(metrics_address)
     if agent is None:
         problems.append(f"no agent answers at {metrics_address or '(no address)'}")
     elif not agent["healthy"]:
-        problems.append("changes wait to get into the kernel; see the agent's log")
+        problems.append("changes do not reach the kernel; see the agent's log")
     try:
         loaded = _loaded(root)
     except PinError as error:
@@ -99,7 +99,7 @@ def look(root: Path, metrics_address: str) -> Status:
 
 
 def ask_agent(metrics_address: str) -> dict[str, Any] | None:
-    """What the agent says of itself; None when nobody, or something else, answers there."""
+    """The agent's /status page; None when no agent answers there."""
     content = fetch_json(metrics_address, "/status")
     return content if content and "in_sync" in content else None
 
@@ -128,7 +128,6 @@ def _loaded(root: Path) -> Loaded:
 
 
 def _outdated(loaded: Loaded) -> "list[Attachment]":
-    """What is attached to something that is there, but runs programs that no longer count."""
     return [each for each in loaded.hooks if each.place and not each.current]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb takeover: remove what kube-proxy has left on this node, once the agent serves it."""
+"""ebpflb takeover: remove what kube-proxy left on this node, once the agent serves it."""
 
 import os
 import time
@@ -28,7 +28,7 @@ _TROUBLES = {
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """The answer. `obstacles`: why it would be refused now; only a dry run or --force has any."""
+    """`obstacles`: why it would be refused now; only a dry run or --force has any."""
 
     dry_run: bool
     obstacles: tuple[str, ...]
@@ -37,8 +37,8 @@ class Takeover:
 
 @click.command(
     epilog="""\b
-Established connections through kube-proxy's iptables and nftables rules go on, those through ipvs
-end. docs/moving-from-kube-proxy.md describes the way there and back.
+Connections established through kube-proxy's iptables and nftables rules survive, those through
+IPVS break. docs/moving-from-kube-proxy.md describes the way there and back.
 
 \b
 Examples:
@@ -53,26 +53,26 @@ Examples:
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="How long to wait for the agent to be in sync and for kube-proxy to end.  [0]",
+    help="How long to wait for the agent to be in sync and for kube-proxy to stop.  [0]",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Remove it whatever the agent says, and also while kube-proxy runs.",
+    help="Remove it even if the agent is not ready or kube-proxy runs.",
 )
 @click.option(
     "--metrics-bind-address",
     metavar="IP:PORT",
-    help=f"Where to ask the agent, as told to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
+    help=f"Where the agent answers, as given to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
 )
 @output_option
 def takeover(
     dry_run: bool, wait: float, force: bool, metrics_bind_address: str | None, output: Output
 ) -> None:
-    """Remove kube-proxy's iptables, nftables and ipvs state. Stop kube-proxy first.
+    """Remove kube-proxy's iptables, nftables and IPVS state. Stop kube-proxy first.
 
-    Refused unless the agent is in sync and serves everything. Rules of others, the kubelet's too,
-    stay as they are. Taking over twice does no harm.
+    It is refused unless the agent is in sync and serves every Service. Rules of other programs,
+    also the kubelet's, are left alone. It is safe to run twice.
     """
     from ebpflb.dataplane.kube_proxy.removal import remove_kube_proxy
 
@@ -81,13 +81,12 @@ def takeover(
     address = setting("metrics-bind-address", metrics_bind_address, os.environ)
     obstacles = _wait_without(lambda: find_obstacles(address), 0.0 if dry_run or force else wait)
     if obstacles and not (dry_run or force):
-        raise EbpflbError(f"not taken over: {'; '.join(obstacles)} (--force does it all the same)")
+        raise EbpflbError(f"not taken over: {'; '.join(obstacles)} (--force overrides this)")
     done = Takeover(dry_run, tuple(obstacles), remove_kube_proxy(dry_run))
     emit(done, output, lambda: _lines(done))
 
 
 def find_obstacles(metrics_address: str) -> list[str]:
-    """Why kube-proxy's state must not be removed now."""
     from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
 
     obstacles = [*_of_agent(metrics_address)]
@@ -111,7 +110,7 @@ def _of_agent(metrics_address: str) -> Iterator[str]:
 
 
 def _wait_without(look: Callable[[], list[str]], seconds: float) -> list[str]:
-    """What `look` finds, as soon as that is nothing or the time is over."""
+    """Repeat `look` until it finds nothing or the time is over; what it found last."""
     end = time.monotonic() + seconds
     while (found := look()) and (left := end - time.monotonic()) > 0:
         time.sleep(min(_PAUSE, left))

@@ -47,17 +47,14 @@ class NodeAgent:
             time.sleep(_LOOK_SECONDS)
 
     def said(self) -> str:
-        """What it has logged since its last start."""
         with self.log.open("rb") as output:
             output.seek(self._read_from)
             return output.read().decode(errors="replace")
 
     def is_running(self) -> bool:
-        """Whether the process is there."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL: no chance to do anything."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -38,7 +38,6 @@ def ask(member: Any, question: Question) -> list[dict[str, Any]]:
 
 
 def answers(question: Question) -> Iterator[str]:
-    """Ask from here, each time from another port."""
     family = socket.AF_INET6 if ":" in question.address else socket.AF_INET
     is_tcp = question.protocol == "tcp"
     with ExitStack() as kept:
@@ -62,7 +61,6 @@ def _answer(made: socket.socket, question: Question) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """ADDRESS PORT PROTOCOL COUNT TIMEOUT."""
     address, port, protocol, count, timeout = arguments
     for answer in answers(Question(address, int(port), protocol, int(count), float(timeout))):
         print(answer, flush=True)

@@ -99,12 +99,10 @@ def start_pods(made: LabState, members: Sequence[Member]) -> None:
 
 
 def logs_of(made: LabState) -> Path:
-    """Where the output of the pods goes."""
     return made.directory / "logs"
 
 
 def _make_directory(directory: Path, name: str) -> None:
-    """Make the lab's directory. ConfigError when there is a lab in it."""
     if (directory / state.FILE).exists():
         raise ConfigError(
             f"lab {name!r} exists: choose another name, or first: ebpflb lab down --name {name}"

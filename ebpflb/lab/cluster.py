@@ -46,6 +46,11 @@ class Lab:
 
     def __init__(self, made: LabState) -> None:
         self._made = made
+        self.config = made.config
+        # Unique on the machine.
+        self.name = made.config.name
+        # Manifests, pins and the logs of the pods.
+        self.directory = made.directory
         self.layout = Layout(made.config, made.index)
         self.members = tuple(self._member(seat) for seat in self.layout.seats())
 
@@ -87,33 +92,16 @@ class Lab:
         self.down()
 
     @property
-    def config(self) -> LabConfig:
-        """The settings it was built with."""
-        return self._made.config
-
-    @property
-    def name(self) -> str:
-        """Its name, unique on the machine."""
-        return self.config.name
-
-    @property
     def complete(self) -> bool:
         """False while it is being built, and for ever if that was interrupted."""
         return self._made.complete
 
     @property
-    def directory(self) -> Path:
-        """Manifests, pins and the logs of the pods."""
-        return self._made.directory
-
-    @property
     def nodes(self) -> tuple[Node, ...]:
-        """node1, node2, ..."""
         return tuple(member for member in self.members if isinstance(member, Node))
 
     @property
     def pods(self) -> tuple[Member, ...]:
-        """The pods of all nodes."""
         return tuple(member for member in self.members if member.kind is Kind.POD)
 
     @property
@@ -135,21 +123,18 @@ class Lab:
         raise ConfigError(f"lab {self.name!r} has no {name!r}, only {names}")
 
     def node(self, name: str) -> Node:
-        """A node. ConfigError when there is none of that name."""
         member = self.member(name)
         if not isinstance(member, Node):
             raise ConfigError(f"{name} is a {member.kind}, not a node")
         return member
 
     def pod(self, name: str) -> Member:
-        """A pod. ConfigError when there is none of that name."""
         member = self.member(name)
         if member.kind is not Kind.POD:
             raise ConfigError(f"{name} is a {member.kind}, not a pod")
         return member
 
     def pods_on(self, node: str) -> tuple[Member, ...]:
-        """The pods of one node."""
         return tuple(pod for pod in self.pods if pod.node == node)
 
     def service(self, spec: ServiceSpec, pods: Iterable[Member]) -> list[dict[str, Any]]:
@@ -183,11 +168,9 @@ class Lab:
         return list(files)
 
     def status(self) -> list[MemberStatus]:
-        """One row for each member."""
         return [self._status(member) for member in self.members]
 
     def is_whole(self) -> bool:
-        """Whether all members are up."""
         return all(row.state == "up" for row in self.status())
 
     def _write(self, file: str, content: bytes) -> None:

@@ -38,7 +38,6 @@ class Row(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether the row is as it should be."""
         return self.expected == self.seen
 
 
@@ -138,7 +137,6 @@ def _both_sides(lab: Lab, node: str, seen: Answers) -> str:
 
 
 def _seen_by(lab: Lab, answers: Answers) -> str:
-    """The names of those whose addresses the pods saw."""
     return _words(answers, lambda answer: _owner(lab, str(answer.get("client_address", "nobody"))))
 
 
@@ -260,7 +258,6 @@ _DUMP_LINES = 24
 
 
 def main() -> int:
-    """Run the demo."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     try:
         take_down(NAME)

@@ -35,8 +35,6 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who answers."""
-
     pod: str
     node: str
 
@@ -55,7 +53,6 @@ class Identity:
         )
 
     def answer(self, command: bytes, protocol: str, client: Address, local: Address) -> bytes:
-        """The answer to a command, without the end of line."""
         word, _, text = command.partition(b" ")
         if not command:
             return self.pod.encode()
@@ -66,8 +63,6 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One TCP connection and its client."""
-
     identity: Identity
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -153,7 +148,6 @@ class UdpServer:
         self.socket.bind(("", port))
 
     def serve_waiting(self) -> None:
-        """Answer every datagram that is there."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._serve_one()
@@ -185,7 +179,6 @@ class UdpServer:
 
 
 def join_port(address: Address) -> str:
-    """address:port, IPv6 in brackets."""
     return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
 
 
@@ -211,7 +204,6 @@ async def serve(identity: Identity, port: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line and serve."""
     parser = argparse.ArgumentParser(prog="echo", description=__doc__)
     parser.add_argument("--pod", required=True)
     parser.add_argument("--node", default="")

@@ -36,16 +36,12 @@ _FIRST_HOST = {4: 10, 6: 0x10}
 
 
 class Cni(StrEnum):
-    """How pods are connected."""
-
     PTP = "ptp"
     BRIDGE = "bridge"
     VXLAN = "vxlan"
 
 
 class Stack(StrEnum):
-    """The IP families of a lab."""
-
     IPV4 = "ipv4"
     IPV6 = "ipv6"
     DUAL = "dual"
@@ -110,15 +106,12 @@ class Ranges:
 
     @property
     def host_bits(self) -> int:
-        """The prefix length of a single address."""
         return 32 if self.version == 4 else 128  # noqa: PLR2004 - an IP version is a name
 
     def underlay(self) -> IPv4Network | IPv6Network:
-        """What nodes, client and gateway share."""
         return self._network("0.0/24", ":/64")
 
     def services(self) -> IPv4Network | IPv6Network:
-        """ClusterIPs."""
         return self._network("64.0/20", "40::/112")
 
     def external(self) -> IPv4Network | IPv6Network:
@@ -126,11 +119,9 @@ class Ranges:
         return self._network("80.0/20", "50::/64")
 
     def cluster(self) -> IPv4Network | IPv6Network:
-        """The pods of all nodes."""
         return self._network("128.0/17", "100::/56")
 
     def pods(self, node: int) -> IPv4Network | IPv6Network:
-        """The pods of one node."""
         return self._network(f"{128 + node}.0/24", f"{0x100 + node:x}::/64")
 
     def gateway(self) -> str:
@@ -138,19 +129,15 @@ class Ranges:
         return str(self.underlay()[1])
 
     def client(self) -> str:
-        """The external client."""
         return str(self.underlay()[2])
 
     def node(self, node: int) -> str:
-        """A node's primary address."""
         return str(self.underlay()[_FIRST_HOST[self.version] + node])
 
     def pod_gateway(self, node: int) -> str:
-        """What the pods of a node have as their gateway."""
         return str(self.pods(node)[1])
 
     def pod(self, node: int, pod: int) -> str:
-        """A pod's address."""
         return str(self.pods(node)[_FIRST_HOST[self.version] + pod])
 
     def tunnel(self, node: int) -> str:
@@ -182,7 +169,6 @@ class Layout:
 
     @property
     def ranges(self) -> tuple[Ranges, ...]:
-        """One for each family, the primary family first."""
         return tuple(Ranges(version, self.index) for version in self.config.family.versions)
 
     def ranges_of(self, version: int | None) -> Ranges:
@@ -201,21 +187,17 @@ class Layout:
         yield Seat(Kind.CLIENT, CLIENT)
 
     def nodes(self) -> Iterator[Seat]:
-        """All nodes."""
         for node in range(1, self.config.nodes + 1):
             yield Seat(Kind.NODE, f"node{node}", node)
 
     def pods(self, node: int) -> Iterator[Seat]:
-        """The pods of one node."""
         for pod in range(1, self.config.pods + 1):
             yield Seat(Kind.POD, f"pod-{node}-{pod}", node, pod)
 
     def namespace(self, seat: Seat) -> str:
-        """The name below /run/netns."""
         return f"{self.config.name}-{seat.name}"
 
     def addresses(self, seat: Seat) -> tuple[str, ...]:
-        """One address for each family."""
         return tuple(_address(ranges, seat) for ranges in self.ranges)
 
     def zone(self, node: int) -> str:

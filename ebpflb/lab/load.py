@@ -61,7 +61,6 @@ class LoadOptions:
     unconnected: bool = False
 
     def arguments(self) -> list[str]:
-        """The command line that says the same."""
         line = []
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
@@ -107,12 +106,10 @@ class LoadResult:
 
     @property
     def rate(self) -> float:
-        """Connections per second, failed ones included."""
         return self.attempted / self.seconds if self.seconds else 0.0
 
     @property
     def failures(self) -> list[Connection]:
-        """The connections that failed."""
         return [each for each in self.connections if each.error]
 
 
@@ -230,7 +227,6 @@ class Load:
 
 
 def summarize(connections: Sequence[Connection], seconds: float) -> LoadResult:
-    """Count. The latencies are those of good connections."""
     good = sorted(each.ms for each in connections if not each.error)
     return LoadResult(
         attempted=len(connections),
@@ -258,7 +254,6 @@ def parse_output(text: str) -> LoadResult:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a load from the command line."""
     address, port, options = _parse(arguments)
     connections: list[Connection] = []
 

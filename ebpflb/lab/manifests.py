@@ -52,7 +52,6 @@ def examples(layout: Layout) -> list[dict[str, Any]]:
 
 
 def nodes(layout: Layout) -> list[dict[str, Any]]:
-    """The Node objects."""
     return [_node(layout, seat) for seat in layout.nodes()]
 
 
@@ -88,17 +87,14 @@ def service(layout: Layout, spec: ServiceSpec) -> dict[str, Any]:
 
 
 def cluster_ip(ranges: Ranges, number: int) -> str:
-    """The ClusterIP of the Service with that number."""
     return str(ranges.services()[_CLUSTER_IPS_FROM + number])
 
 
 def ingress_ip(ranges: Ranges, number: int) -> str:
-    """The load-balancer IP of the Service with that number."""
     return str(ranges.external()[_CLUSTER_IPS_FROM + number])
 
 
 def dump(objects: Iterable[Mapping[str, Any]]) -> str:
-    """YAML, one document per object."""
     return yaml.safe_dump_all(objects, sort_keys=False, explicit_start=True)
 
 

@@ -30,12 +30,10 @@ class Member:
 
     @property
     def ipv4(self) -> str:
-        """Its IPv4 address. ConfigError in a lab without IPv4."""
         return self._address(with_colon=False)
 
     @property
     def ipv6(self) -> str:
-        """Its IPv6 address. ConfigError in a lab without IPv6."""
         return self._address(with_colon=True)
 
     def popen(self, argv: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
@@ -87,7 +85,6 @@ class Member:
         return run
 
     def environment(self) -> dict[str, str]:
-        """Environment variables that processes of this member get."""
         return {processes.MARKER: processes.marker(self.lab, self.name)}
 
     def _options(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +117,6 @@ class Node(Member):
     cluster_cidr: tuple[str, ...]
 
     def environment(self) -> dict[str, str]:
-        """The agent's settings too, so that `ebpflb run` on a node needs no options."""
         settings = {
             "NODE_NAME": self.name,
             "MANIFESTS": str(self.manifests),

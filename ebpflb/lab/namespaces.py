@@ -28,7 +28,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def path_of(name: str) -> Path:
-    """Where a namespace of that name is or would be."""
     return DIRECTORY / name
 
 

@@ -45,7 +45,6 @@ def remove_cgroup_if_empty(cgroup: Path) -> None:
 
 
 def _tree(cgroup: Path) -> Iterator[Path]:
-    """All directories from the leaves up."""
     for directory, _, _ in os.walk(cgroup, topdown=False):
         yield Path(directory)
 

@@ -41,7 +41,6 @@ class LabState:
 
     @property
     def directory(self) -> Path:
-        """Where everything else of this lab is: manifests, logs, pins."""
         return directory_of(self.config.name)
 
     def save(self) -> None:
@@ -61,12 +60,10 @@ class LabState:
 
 
 def directory_of(name: str) -> Path:
-    """The directory of a lab of that name."""
     return ROOT / name
 
 
 def load(name: str) -> LabState:
-    """The state of a lab. ConfigError when there is none of that name."""
     path = directory_of(name) / FILE
     try:
         document = json.loads(path.read_text())
@@ -90,7 +87,6 @@ def drop_unmade(name: str) -> None:
 
 
 def names() -> list[str]:
-    """All labs that are up, or half up."""
     return sorted(path.parent.name for path in ROOT.glob(f"*/{FILE}"))
 
 

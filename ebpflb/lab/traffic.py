@@ -29,9 +29,7 @@ class Source(Protocol):
     """Where connections come from: a member of the lab."""
 
     @property
-    def name(self) -> str:
-        """For messages."""
-        ...
+    def name(self) -> str: ...
 
     def entered(self) -> AbstractContextManager[None]:
         """Sockets made meanwhile belong to the source's namespace."""

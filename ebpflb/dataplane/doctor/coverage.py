@@ -26,7 +26,6 @@ _UNKNOWN_POD = "its UDP is translated at the socket instead; let the agent see /
 
 
 def check_coverage(cgroup: Path, network: NetworkState, netns: BpfMap) -> list[Finding]:
-    """Both. MapError, ProbeError, OSError."""
     workloads = [
         device
         for device in network.devices.values()
@@ -103,7 +102,6 @@ def _namespace(process: Path) -> int:
 
 
 def _name(process: Path) -> str:
-    """What it is called; nothing for a kernel thread and for what has ended."""
     try:
         if not (process / "cmdline").read_bytes():
             return ""

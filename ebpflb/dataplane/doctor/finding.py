@@ -32,7 +32,6 @@ class Finding:
 
     @property
     def is_trouble(self) -> bool:
-        """Whether somebody should do something."""
         return self.severity in (Severity.WARNING, Severity.ERROR)
 
 

@@ -84,8 +84,6 @@ _ADVICE = {
 
 
 class Hooked(NamedTuple):
-    """One direction of one device."""
-
     device: str
     direction: TcDirection
     order: Order

@@ -37,7 +37,6 @@ class Fill(NamedTuple):
 
     @property
     def share(self) -> float:
-        """From 0 to 1."""
         return self.used / self.room
 
 

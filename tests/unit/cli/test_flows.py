@@ -183,7 +183,7 @@ def test_a_path_that_is_too_long_is_one_line(path):
     assert (done.exit_code, done.output.count("\n")) == (1, 1)
     assert "the path has 201 bytes" in done.output
     off = CliRunner().invoke(main, ["flows", "--query-socket", ""])
-    assert off.output.startswith("Error: no query socket: name one")
+    assert off.output.startswith("Error: no query socket: give")
 
 
 def flow_of(log, raw):

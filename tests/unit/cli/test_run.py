@@ -201,4 +201,4 @@ def test_init_only_checks_the_machine_and_changes_nothing(run, given, monkeypatc
     )
     done, _ = run(*BASICS, "--init-only")
     assert (done.exit_code, given, len(asked)) == (0, [], 1)
-    assert "this machine has what is needed" in done.output
+    assert "this machine has what the agent needs" in done.output

@@ -108,7 +108,7 @@ def test_what_cannot_be_read_or_does_not_fit_is_shown(node):
 @pytest.mark.parametrize(
     ("report", "problem"),
     [
-        ({"healthy": False}, "changes wait to get into the kernel"),
+        ({"healthy": False}, "changes do not reach the kernel"),
         ({"attach_errors": {"eth0": "device 2: busy"}}, "eth0: device 2: busy"),
     ],
 )

@@ -101,7 +101,7 @@ def test_json_has_it_all(machine):
 )
 def test_it_is_refused_in_one_line_unless_the_agent_serves_everything(machine, report, reason):
     machine.report |= report
-    line = f"Error: not taken over: {reason} (--force does it all the same)\n"
+    line = f"Error: not taken over: {reason} (--force overrides this)\n"
     assert run(status=1) == line
     assert machine.calls == []
     assert run("--force").startswith("removed ")
