@@ -9,13 +9,14 @@ from tests.conformance.rules import Group, Rule
 _HEAD = """\
 # Conformance
 
-kube-proxy's rules as of Kubernetes 1.36, from its source and tests, and for each the tests of this
-project that prove it. Written by the test run (`make conformance`), which fails where this page
-and the tests no longer agree; whoever changes a rule changes `tests/conformance/rules/`.
+kube-proxy's rules as of Kubernetes 1.36, from its source and tests, and the tests of this project
+that prove each rule. The test run (`make conformance`) writes this page, and fails if the page and
+the tests no longer agree; to change a rule, edit `tests/conformance/rules/`.
+[services.md](services.md) is a shorter introduction.
 
-Clients are called by where they are: P, a pod of this node; H, a process of this node in its own
-network; R, a pod of another node that still has its own address; E, anybody else outside, other
-nodes included. C are the endpoints of the cluster, L those of this node.
+Letters name the clients: P is a pod of this node; H a process of this node in the host's network; R
+a pod of another node that still has its own address; E any other client outside, including other
+nodes. C are the endpoints of the cluster, L those of this node.
 """
 
 
@@ -32,7 +33,7 @@ def _summary(groups: Iterable[Group]) -> str:
     differing = [rule for rule in rules if rule.differs and not rule.missing]
     alike = len(rules) - len(missing) - len(differing)
     lines = [
-        "| of the rules | there are | which |",
+        "| rules | number | which |",
         "|---|---|---|",
         f"| all | {len(rules)} | |",
         f"| hold as in kube-proxy | {alike} | |",
