@@ -26,7 +26,7 @@ from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.node import Node
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.flows.inquiry import Inquiry
+from ebpflb.observe.flows.queries import ModelQuery
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.observe.metrics.programming_latency import Latency
@@ -53,7 +53,7 @@ class Wakeup(Enum):
     STOP = "end"
 
 
-Message = SourceEvent | Wakeup | Inquiry[Any] | BaseException
+Message = SourceEvent | Wakeup | ModelQuery[Any] | BaseException
 
 
 class Periods(NamedTuple):
@@ -161,7 +161,7 @@ class Agent:
         match message:
             case SourceEvent():
                 self._take_objects(message)
-            case Inquiry():
+            case ModelQuery():
                 message.answer(self._changes if self._informed else None)
             case Wakeup.NETWORK:
                 self._network_changed = True

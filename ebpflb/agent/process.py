@@ -24,7 +24,7 @@ from ebpflb.dataplane.attach.node_addresses import bound_address
 from ebpflb.log import fields, set_up
 from ebpflb.model.changes import Changes, Kind, ObjectKey
 from ebpflb.observe.endpoint_locations import EndpointLocations
-from ebpflb.observe.flows.pipeline import FlowParts
+from ebpflb.observe.flows.pipeline import FlowPipeline
 from ebpflb.observe.health import Health
 from ebpflb.observe.http.debug_pages import debug_routes
 from ebpflb.observe.http.health_check_node_port import HealthCheckServer
@@ -50,7 +50,7 @@ def run(settings: Settings) -> None:
         parts.callback(kernel.close)
         health = Health(kernel.families, patience=2 * settings.sync_period)
         changes, locations = _changes(settings), EndpointLocations(settings.node_name)
-        flows = FlowParts(settings, changes, lambda: kernel.maps, locations.pod)
+        flows = FlowPipeline(settings, changes, lambda: kernel.maps, locations.pod)
         kernel.tell_ends(flows.accept)
         measuring = Measuring(settings, kernel, locations, flows.counts)
         measuring.metrics.registry.register(flows.collector())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flow records on their way to people: read, named, kept, filtered, exported, queried.
 
-`pipeline.FlowParts` is the door.
+`pipeline.FlowPipeline` is the door.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows as lines of JSON in a file that is rotated by its size, or on standard output.
+"""Writes flows as lines of JSON to standard output, or to a file that is rotated by size.
 
-A thread of its own reads the history. Where lines cannot be written, that is one line in the log;
-they are dropped and counted, and nobody waits.
+A thread of its own reads the history. Lines that cannot be written are dropped and counted, with
+one line in the log, and nothing waits for them.
 """
 
 import contextlib
@@ -11,12 +11,13 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from errno import ELOOP
+from itertools import accumulate
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from ebpflb.log import fields
 from ebpflb.observe.flows.flow_json import lost_line
-from ebpflb.observe.flows.history import FlowHistory
+from ebpflb.observe.flows.flow_log import FlowHistory
 
 _log = logging.getLogger("ebpflb.observe")
 
@@ -34,19 +35,18 @@ class Sink(Protocol):
     """Where lines go."""
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Write all of them. OSError when some could not be written; none of these stays half."""
+        """Write all of them. OSError if some could not be written; no line stays half written."""
         ...
 
 
 class StandardOutput:
-    """The process's own; whoever reads it takes care of the size."""
+    """The process's own; its reader limits the size."""
 
     def __init__(self) -> None:
-        # What is still to be written of a line that was begun.
+        # The rest of a line that was begun.
         self._rest = b""
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """See Sink."""
         text = self._rest + b"".join(lines)
         done = 0
         try:
@@ -58,16 +58,18 @@ class StandardOutput:
 
 
 class RotatedFile:
-    """FILE, and before it FILE.1, FILE.2 and so on, `files` in all, readable for root alone."""
+    """FILE and the older FILE.1, FILE.2 and so on: `files` in all, readable only by root.
+
+    A file has more than `max_bytes` only if that is a single line.
+    """
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
-        """A file larger than `max_bytes` has one line only."""
         self._path = path
         self._max_bytes = max_bytes
         self._files = files
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """See Sink. The file may have been moved or removed by others meanwhile."""
+        """Open the file anew each time: others may have moved or removed it."""
         rest = list(lines)
         while rest:
             rest = self._write_what_fits(rest)
@@ -105,7 +107,7 @@ class RotatedFile:
 
 
 def _cut_half_line(fd: int) -> int:
-    """Of an agent that was killed while it wrote; how large the file is then, in bytes."""
+    """Remove the half line of an agent that was killed while writing; returns the file's size."""
     size = os.fstat(fd).st_size
     tail = os.pread(fd, _LONGEST_LINE, max(size - _LONGEST_LINE, 0))
     half = len(tail) - (tail.rfind(b"\n") + 1)
@@ -115,7 +117,7 @@ def _cut_half_line(fd: int) -> int:
 
 
 def _append(fd: int, size: int, text: bytes) -> None:
-    """All of it, or the file is again as large as it was."""
+    """Write all of it, or restore the file's size."""
     rest = memoryview(text)
     try:
         while rest:
@@ -127,11 +129,7 @@ def _append(fd: int, size: int, text: bytes) -> None:
 
 def _fitting(lines: Sequence[bytes], room: int) -> int:
     """How many of the first lines have room."""
-    for count, line in enumerate(lines):
-        room -= len(line)
-        if room < 0:
-            return count
-    return len(lines)
+    return sum(total <= room for total in accumulate(map(len, lines)))
 
 
 def sink_for(target: str, max_bytes: int, files: int) -> Sink:
@@ -140,7 +138,7 @@ def sink_for(target: str, max_bytes: int, files: int) -> Sink:
 
 
 class FlowExport(Generic[Record]):
-    """Writes every record that comes after `start()`."""
+    """Writes every record that is logged after `start()`."""
 
     def __init__(
         self,
@@ -149,12 +147,12 @@ class FlowExport(Generic[Record]):
         sink: Sink,
         target: str,
     ) -> None:
-        """`line`: a record, by its number, as it is written. `target`: the sink's name."""
+        """`line`: writes a record with its number. `target`: the sink's name in the log."""
         self._history = history
         self._line = line
         self._sink = sink
         self._target = target
-        # Records that could not be written, or were overwritten before.
+        # Records that could not be written, or were overwritten in the history before.
         self.lost = 0
         self._failing = False
         self._next = 0
@@ -162,12 +160,12 @@ class FlowExport(Generic[Record]):
         self._thread = threading.Thread(target=self._run, name="ebpflb-export", daemon=True)
 
     def start(self) -> None:
-        """Begin with what comes from now on."""
+        """Begin with the records that come from now on."""
         self._next = self._history.end
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is there and end; a disk that hangs is not waited for longer than 2 s."""
+        """Write what is there and end; waits at most 2 seconds for a disk that hangs."""
         self._stopped.set()
         # Wakes the thread.
         self._history.add(())
@@ -179,7 +177,7 @@ class FlowExport(Generic[Record]):
         self.export(0)
 
     def export(self, wait: float) -> None:
-        """Write what has come, or wait so many seconds for it."""
+        """Write the new records; waits up to `wait` seconds for one."""
         batch = self._history.since(self._next, wait)
         self._next = batch.end
         self.lost += batch.lost
@@ -190,17 +188,11 @@ class FlowExport(Generic[Record]):
             self._sink.write(lines)
         except OSError as error:
             self.lost += len(batch.records)
-            self._note_failure(error)
-        else:
-            self._note_success(wrote=bool(lines))
-
-    def _note_failure(self, error: OSError) -> None:
-        if not self._failing:
-            shown = fields(to=self._target)
-            _log.error("flows cannot be exported: %s; trying again", error.strerror, extra=shown)
-        self._failing = True
-
-    def _note_success(self, *, wrote: bool) -> None:
-        if self._failing and wrote:
-            _log.info("flows are exported again", extra=fields(to=self._target, lost=self.lost))
+            if not self._failing:
+                text, shown = error.strerror, fields(to=self._target)
+                _log.error("flows cannot be exported: %s; trying again", text, extra=shown)
+            self._failing = True
+            return
+        if self._failing and lines:
             self._failing = False
+            _log.info("flows are exported again", extra=fields(to=self._target, lost=self.lost))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which flows somebody wants to see."""
+"""The filter of a query for flows."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class FlowFilter:
-    """What all of them have; None: that does not matter. earliest: nanoseconds since 1970."""
+    """Conditions that all must hold; None is no condition. earliest: nanoseconds since 1970."""
 
     service: ServiceName | None = None
     clients: Collection[Address] | None = None
@@ -25,8 +25,7 @@ class FlowFilter:
     events: Collection[str] | None = None
     earliest: int = 0
 
-    def wants(self, flow: Flow, names: FlowNames) -> bool:
-        """Whether this one is meant."""
+    def matches(self, flow: Flow, names: FlowNames) -> bool:
         return (
             flow.time >= self.earliest
             and _is_one(flow.event, self.events)
@@ -48,7 +47,7 @@ def parse_filter(
     addresses: Callable[[str], Collection[Address]],
     now: int,
 ) -> FlowFilter:
-    """A filter as a query has it. QueryError says what is wrong.
+    """The filter of a query's parameters. QueryError says what is wrong.
 
     `service` and `addresses` look names up; `now`: nanoseconds since 1970.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flow as JSON: one object, in which what is not known is absent."""
+"""A flow as a JSON object; fields that are not known are left out."""
 
 import json
 import time
@@ -17,17 +17,16 @@ _UNKNOWN: tuple[object, ...] = (None, "", {})
 
 
 def flow_line(number: int, flow: Flow, names: FlowNames) -> bytes:
-    """The object as a line; `number`: that of the record in the agent's history."""
+    """The object as a line; `number`: the record's in the agent's history."""
     return _encode(flow_object(number, flow, names)).encode() + b"\n"
 
 
 def lost_line(count: int) -> bytes:
-    """The line that stands where records were overwritten before they could be read."""
+    """The line in place of records that were overwritten before they could be read."""
     return json.dumps({"lost": count}).encode() + b"\n"
 
 
 def flow_object(number: int, flow: Flow, names: FlowNames) -> dict[str, Any]:
-    """Fit for JSON."""
     port = names.service_port(flow)
     return _known(
         time=rfc3339_ns(flow.time),

@@ -1,39 +1,150 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every flow record of this node on its way from the kernel to those who want to see flows.
+"""The last flow records of this node, with the names of the Services and endpoints in them.
 
-A record stays as it came until somebody asks. Only whom it names is looked up at once, because
-that may be gone a moment later.
+A record is kept undecoded until it is asked for. Only its names are looked up at once, because
+the Service or pod may be gone a moment later.
 """
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from sys import byteorder
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ebpflb.dataplane.flows.records import brief, decode, is_readable
 from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.records import unpack_name
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
-from ebpflb.model.endpoint import Endpoint
+from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.flow import Flow, FlowNames
-from ebpflb.model.service import Service, ServicePortName
+from ebpflb.model.service import Service, ServiceName, ServicePortName
 from ebpflb.observe.flows.flow_json import flow_line
-from ebpflb.observe.flows.history import FlowHistory
-from ebpflb.observe.flows.port_names import KnownPort, PortNames
 
 Maps = Callable[[], MapSet | None]
+"""The maps in use, None before there are any."""
 PodOf = Callable[[Address], str]
-"""The pod that has an address or had it last, or an empty string."""
+"""NAMESPACE/NAME of the pod that has an address or had it last, or ""."""
 
+Record = TypeVar("Record")
+
+_MOST_GONE = 1024
 _NAMES = "lb_names"
 _PROTOCOLS = frozenset(Protocol)
 
 
-class Stored(NamedTuple):
-    """A record as the kernel wrote it. since_1970: CLOCK_REALTIME over CLOCK_MONOTONIC, in ns."""
+class NumberedRecords(NamedTuple, Generic[Record]):
+    """Consecutive records; the first has the number `first`. `lost` before it were overwritten."""
+
+    first: int
+    records: Sequence[Record]
+    lost: int = 0
+
+    @property
+    def end(self) -> int:
+        """The number of the next record."""
+        return self.first + len(self.records)
+
+
+class FlowHistory(Generic[Record]):
+    """The last records, numbered from 0, for any number of threads. Adding waits for no reader."""
+
+    def __init__(self, size: int) -> None:
+        self._records = deque[Record](maxlen=size)
+        self._end = 0
+        self._changed = threading.Condition()
+
+    @property
+    def end(self) -> int:
+        """The number of the next record."""
+        return self._end
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Add records, oldest first; the oldest ones are dropped for them."""
+        with self._changed:
+            self._records.extend(records)
+            self._end += len(records)
+            self._changed.notify_all()
+
+    def since(self, number: int, wait: float = 0) -> NumberedRecords[Record]:
+        """The records from `number` on that are still there; waits up to `wait` seconds for one."""
+        with self._changed:
+            if wait and self._end <= number:
+                self._changed.wait(wait)
+            first = self._end - len(self._records)
+            begin = max(number, first)
+            newest = islice(reversed(self._records), max(self._end - begin, 0))
+            return NumberedRecords(begin, list(newest)[::-1], begin - number)
+
+
+@dataclass(slots=True)
+class KnownPort:
+    """A Service port, the last version of its Service, and its endpoints, past ones too."""
+
+    name: ServicePortName
+    service: Service | None = None
+    slices: tuple[EndpointSlice, ...] = ()
+    endpoints: dict[Address, Endpoint] = field(default_factory=dict)
+
+    def follow(self, slices: tuple[EndpointSlice, ...]) -> None:
+        """Take the endpoints of new slices, and keep some of those that are gone."""
+        if slices is self.slices:
+            return
+        self.slices = slices
+        found: dict[Address, Endpoint] = {}
+        for endpoint in (each for piece in slices for each in piece.endpoints):
+            if endpoint.address not in found or not endpoint.terminating:
+                found[endpoint.address] = endpoint
+        gone = {} if len(self.endpoints) > 2 * len(found) + _MOST_GONE else self.endpoints
+        # Replaced as a whole, so that no thread sees half of it.
+        self.endpoints = {**gone, **found}
+
+
+class PortNames:
+    """Names the Service ports that flow records refer to by number. For one thread at a time.
+
+    It reads immutable objects of the model in the calling thread, so the loop does not wait. A
+    Service that is gone stays known for a while, because records still refer to it.
+    """
+
+    def __init__(self, changes: Changes, name_of: Callable[[int], bytes | None]) -> None:
+        """`name_of`: the value in lb_names."""
+        self._changes = changes
+        self._name_of = name_of
+        self._known: dict[int, KnownPort] = {}
+        self._room = 2 * _MOST_GONE
+
+    def look_up(self, service: int, protocol: int) -> KnownPort | None:
+        """The port as it is now or was last; None if it was never known. MapError."""
+        packed = self._name_of(service)
+        if packed is None:
+            return self._known.get(service)
+        name = unpack_name(packed, protocol)
+        known = self._known.get(service)
+        if known is None or known.name != name:
+            self._make_room()
+            known = self._known[service] = KnownPort(name)
+        owner = ServiceName(*name[:2])
+        known.service = self._changes.service(owner) or known.service
+        known.follow(self._changes.slices(owner))
+        return known
+
+    def _make_room(self) -> None:
+        """Forget ports that are gone, except the last. Runs when their number has doubled."""
+        if len(self._known) < self._room:
+            return
+        gone = [service for service in self._known if self._name_of(service) is None]
+        for service in gone[:-_MOST_GONE]:
+            del self._known[service]
+        self._room = 2 * max(len(self._known), _MOST_GONE)
+
+
+class StoredFlow(NamedTuple):
+    """A record as the kernel wrote it. since_1970: CLOCK_REALTIME minus CLOCK_MONOTONIC, in ns."""
 
     record: bytes
     since_1970: int
@@ -43,12 +154,12 @@ class Stored(NamedTuple):
 
 
 class FlowLog:
-    """The history of a node's flows. Any thread may call; a MapError leaves names out."""
+    """The history of a node's flows. Any thread may call; after a MapError names are missing."""
 
     def __init__(self, size: int, changes: Changes, maps: Maps, pod_of: PodOf) -> None:
-        """`size`: how many records are kept; `maps`: those in use, None before there are any."""
-        self.history = FlowHistory[Stored](size)
-        # Records by event, and those that could not be read.
+        """`size`: how many records are kept."""
+        self.history = FlowHistory[StoredFlow](size)
+        # Records by event.
         self.counts: Counter[str] = Counter()
         self.unreadable = 0
         self._node = changes.node.name
@@ -58,7 +169,7 @@ class FlowLog:
         self._lock = threading.Lock()
 
     def accept(self, records: Sequence[bytes]) -> None:
-        """Take records of the kernel, or of expiry, oldest first."""
+        """Take records of the kernel's ring or of expiry, oldest first."""
         offset = time.time_ns() - time.monotonic_ns()
         with self._lock:
             readable = [record for record in records if is_readable(record)]
@@ -66,7 +177,7 @@ class FlowLog:
             ports: dict[int, KnownPort | None] = {}
             self.history.add([self._stored(record, offset, ports) for record in readable])
 
-    def _stored(self, record: bytes, offset: int, ports: dict[int, KnownPort | None]) -> Stored:
+    def _stored(self, record: bytes, offset: int, ports: dict[int, KnownPort | None]) -> StoredFlow:
         event, protocol, backend, service = brief(record)
         self.counts[event] += 1
         if service not in ports:
@@ -74,18 +185,18 @@ class FlowLog:
             ports[service] = self._ports.look_up(service, protocol) if is_known else None
         port = ports[service]
         if port is None:
-            return Stored(record, offset, None, None, None)
-        return Stored(record, offset, port.name, port.service, port.endpoints.get(backend))
+            return StoredFlow(record, offset, None, None, None)
+        return StoredFlow(record, offset, port.name, port.service, port.endpoints.get(backend))
 
-    def describe(self, stored: Stored) -> tuple[Flow, FlowNames]:
-        """What a record says, and whom it is about."""
+    def describe(self, stored: StoredFlow) -> tuple[Flow, FlowNames]:
+        """Decode a record and name what it refers to."""
         flow = decode(stored.record, stored.since_1970)
         endpoint = stored.endpoint
         is_local = endpoint is not None and endpoint.node_name == self._node
         pod = self._pod_of(flow.client.address) if flow.client else ""
         return flow, FlowNames(stored.port, stored.service, endpoint, pod, is_local)
 
-    def line(self, number: int, stored: Stored) -> bytes:
+    def line(self, number: int, stored: StoredFlow) -> bytes:
         """A record as a line of JSON; `number`: that in the history."""
         return flow_line(number, *self.describe(stored))
 

@@ -1,29 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent runs for those who ask about flows: reader, history, export and query socket."""
+"""The way of flow records: read from the kernel's ring, logged, exported, queried."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
 from ebpflb.config.settings import Settings
+from ebpflb.dataplane.flows.ring import FlowRing
+from ebpflb.dataplane.kernel.maps import KernelMap
+from ebpflb.errors import MapError
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.export import FlowExport, sink_for
-from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf, Stored
-from ebpflb.observe.flows.flow_reader import FlowReader
-from ebpflb.observe.flows.query_routes import query_routes
-from ebpflb.observe.flows.service_routes import Tell, service_routes
+from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf, StoredFlow
+from ebpflb.observe.flows.queries import AskLoop, query_routes
 from ebpflb.observe.http.query_socket import QueryServer
 from ebpflb.observe.metrics.kernel import FlowCollector
 
+_log = logging.getLogger("ebpflb.agent")
 
-class FlowParts:
+POLL_SECONDS = 0.2
+_MAP = "lb_flows"
+# How often a replaced ring is still read: for some seconds.
+_LAST_READS = 25
+# Reads of one ring in a row, so that a flood of records does not starve the other rings.
+_MOST_READS = 16
+
+
+class FlowPipeline:
     """Made before the agent's loop, started before it runs, stopped after it."""
 
     def __init__(self, settings: Settings, changes: Changes, maps: Maps, pod_of: PodOf) -> None:
-        """`maps`: those in use, None before there are any."""
         self._changes = changes
         self._socket = settings.query_socket
         self._log = FlowLog(settings.flow_history, changes, maps, pod_of)
-        self._reader = FlowReader(maps, self._log.accept)
-        self._export = _export(settings, self._log)
+        self._reader = RingReader(maps, self._log.accept)
+        self._export: FlowExport[StoredFlow] | None = None
+        if target := settings.flow_export:
+            sink = sink_for(target, settings.flow_export_max_bytes, settings.flow_export_files)
+            self._export = FlowExport(self._log.history, self._log.line, sink, target)
         self._server: QueryServer | None = None
 
     @property
@@ -32,24 +46,21 @@ class FlowParts:
         return self._log.counts
 
     def accept(self, records: Sequence[bytes]) -> None:
-        """Take records that did not come through the kernel's ring; any thread may."""
+        """Take records that did not come through the kernel's ring. For any thread."""
         self._log.accept(records)
 
     def collector(self) -> FlowCollector:
-        """For /metrics: the records that nobody gets to see."""
+        """The counters of lost records for /metrics."""
         export = self._export
         return FlowCollector(lambda: self._log.unreadable, lambda: export.lost if export else 0)
 
-    def start(self, tell: Tell) -> None:
-        """Begin with what comes from now on. `tell`: gives an inquiry to the loop."""
+    def start(self, ask_loop: AskLoop) -> None:
+        """Begin with the records that come from now on."""
         if self._export:
             self._export.start()
         self._reader.start()
         if self._socket:
-            routes = {
-                **query_routes(self._changes, self._log),
-                **service_routes(tell, self._changes),
-            }
+            routes = query_routes(ask_loop, self._changes, self._log)
             self._server = QueryServer(self._socket, routes)
             self._server.start()
 
@@ -62,9 +73,71 @@ class FlowParts:
             self._export.stop()
 
 
-def _export(settings: Settings, flows: FlowLog) -> FlowExport[Stored] | None:
-    target = settings.flow_export
-    if not target:
-        return None
-    sink = sink_for(target, settings.flow_export_max_bytes, settings.flow_export_files)
-    return FlowExport(flows.history, flows.line, sink, target)
+class RingReader:
+    """A thread that reads the kernel's ring of flow records five times a second.
+
+    The kernel does not wake it. What is written between two reads has to fit into the ring;
+    what does not is counted there. New maps may come with a new ring; programs of the old
+    generation may write to the old one for a little longer.
+    """
+
+    def __init__(self, maps: Maps, accept: Callable[[Sequence[bytes]], None]) -> None:
+        """`accept` gets the records, oldest first."""
+        self._maps = maps
+        self._accept = accept
+        self._source: object = None
+        # The current one comes last.
+        self._rings: list[FlowRing] = []
+        self._reads_left = 0
+        self._failed = ""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ebpflb-flows", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. What was not read stays in the ring, for the next agent."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(POLL_SECONDS):
+            self.poll()
+
+    def poll(self) -> None:
+        """Read what is there now. An error is logged once."""
+        try:
+            self._follow_maps()
+            for ring in self._rings:
+                self._drain(ring)
+        except MapError as error:
+            text = str(error)
+            if text != self._failed:
+                _log.error("flow records cannot be read: %s; trying again", text)
+            self._failed = text
+        else:
+            self._failed = ""
+
+    def _follow_maps(self) -> None:
+        maps = self._maps()
+        source = maps.get(_MAP) if maps else None
+        if source is not self._source and isinstance(source, KernelMap):
+            self._rings.append(FlowRing(source))
+            self._source = source
+            self._reads_left = _LAST_READS
+        elif len(self._rings) > 1:
+            self._reads_left -= 1
+            if self._reads_left <= 0:
+                *old, current = self._rings
+                self._rings = [current]
+                for ring in old:
+                    ring.close()
+
+    def _drain(self, ring: FlowRing) -> None:
+        for _ in range(_MOST_READS):
+            records = ring.read()
+            if not records:
+                return
+            self._accept(records)

@@ -1,44 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/v1/flows: the last flows, and those to come, as lines of JSON."""
+"""What the query socket answers: flows, names, and the model's view of Services and frontends.
+
+What is in force can be read from the maps without an agent.
+"""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from http import HTTPStatus
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from ebpflb.config.values import boolean, near, number
-from ebpflb.model.address import Address, parse_address
+from ebpflb.errors import EbpflbError
+from ebpflb.model.address import Address, Protocol, format_address, parse_address
 from ebpflb.model.changes import Changes
+from ebpflb.model.explain import describe
+from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.flow_filter import FlowFilter, parse_filter
 from ebpflb.observe.flows.flow_json import flow_line, lost_line
-from ebpflb.observe.flows.flow_log import FlowLog, Stored
-from ebpflb.observe.flows.history import Batch
-from ebpflb.observe.http.query_socket import JSON_LINES, Query, QueryError, StreamedReply
+from ebpflb.observe.flows.flow_log import FlowLog, NumberedRecords, StoredFlow
+from ebpflb.observe.http.query_socket import (
+    JSON_LINES,
+    Query,
+    QueryError,
+    Route,
+    StreamedReply,
+    json_reply,
+)
 
+Result = TypeVar("Result")
 Value = TypeVar("Value")
 
-# How soon it is seen that a client that waits for flows has gone.
+# A start that compiles the programs and fills the maps takes seconds, in which the loop is busy.
+PATIENCE_SECONDS = 15.0
+# How soon a stream notices that its client has gone.
 _LOOK_SECONDS = 1.0
 _MOST = 999_999_999
 _PIECE_LINES = 256
-# Names that a misspelt one is compared with: some tenths of a second.
+
+
+class ModelQuery(Generic[Result]):
+    """A query on the model, which only the loop may read; the thread that made it waits."""
+
+    def __init__(self, query: Callable[[Changes], Result]) -> None:
+        self._query = query
+        self._result: Future[Result] = Future()
+
+    def answer(self, changes: Changes | None) -> None:
+        """For the loop. None: the source has not listed everything yet."""
+        try:
+            if changes is None:
+                raise EbpflbError("the agent has not read all objects yet: try again")  # noqa: TRY301  the asker's
+            self._result.set_result(self._query(changes))
+        except Exception as error:  # noqa: BLE001  any error belongs to the thread that asked
+            self._result.set_exception(error)
+
+    def wait(self) -> Result:
+        """For the thread that asked. EbpflbError when no answer comes in time."""
+        try:
+            return self._result.result(PATIENCE_SECONDS)
+        except TimeoutError as error:
+            raise EbpflbError("the agent is busy: try again") from error
+
+
+AskLoop = Callable[[ModelQuery[Any]], None]
+"""Hands a query over to the agent's loop."""
+
+
+def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping[str, Route]:
+    """The beginnings of paths, and what answers there, in any thread."""
+
+    def ask(query: Callable[[Changes], Result]) -> Result:
+        asked = ModelQuery(query)
+        ask_loop(asked)
+        return asked.wait()
+
+    def service(query: Query) -> StreamedReply:
+        if len(query.path) != 2:  # noqa: PLR2004  namespace and name
+            raise QueryError("want /v1/services/NAMESPACE/NAME")
+        name = ServiceName(*query.path)
+        found = ask(lambda known: describe(known, name))
+        if found is None:
+            like = near(str(name), map(str, changes.names()))
+            raise QueryError(f"no Service {name}{like}", HTTPStatus.NOT_FOUND)
+        return json_reply(found)
+
+    def frontend(query: Query) -> StreamedReply:
+        key = _frontend_key(query.path)
+        owner = ask(lambda known: known.owner(key))
+        if owner is None:
+            raise QueryError("no Service has that frontend", HTTPStatus.NOT_FOUND)
+        return json_reply({"namespace": owner.namespace, "name": owner.name})
+
+    return {
+        "/v1/flows": FlowQueries(flows, changes).answer,
+        "/v1/names": lambda query: json_reply(_names(query, changes)),
+        "/v1/services": service,
+        "/v1/frontends": frontend,
+    }
+
+
+def _names(query: Query, changes: Changes) -> Mapping[str, object]:
+    """Every Service, and the addresses of every pod that is an endpoint of one."""
+    if query.path or query.parameters:
+        raise QueryError("/v1/names takes no parameters")
+    pods = pods_by_name(changes)
+    return {
+        "pods": {name: sorted(map(format_address, pods[name])) for name in sorted(pods)},
+        "services": sorted(map(str, changes.names())),
+    }
+
+
+def _frontend_key(path: tuple[str, ...]) -> FrontendKey:
+    """An unspecified address means NodePorts."""
+    try:
+        address, port, protocol = path
+        return FrontendKey(parse_address(address), int(port), Protocol[protocol.upper()])
+    except (ValueError, KeyError) as error:
+        raise QueryError("want /v1/frontends/ADDRESS/PORT/PROTOCOL") from error
 
 
 class FlowQueries:
-    """Answers for any thread."""
+    """Answers /v1/flows: the last flows and those to come, as lines of JSON. For any thread."""
 
     def __init__(self, log: FlowLog, changes: Changes) -> None:
         self._log = log
         self._changes = changes
 
-    def answer(self, question: Query) -> StreamedReply:
+    def answer(self, query: Query) -> StreamedReply:
         """The last flows (limit, since), oldest first; with follow=1 the next ones as they come."""
-        if question.path:
+        if query.path:
             raise QueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
-        given = question.parameters
+        given = query.parameters
         wanted = parse_filter(given, self._service, self._addresses, time.time_ns())
         limit = _parsed("limit", given, number(0, _MOST))
         follow = _parsed("follow", given, boolean)
@@ -52,25 +148,22 @@ class FlowQueries:
             lost = [lost_line(batch.lost)] if batch.lost else []
             yield from _pieces(chain(lost, self._matching(batch, wanted)))
 
-    def _last(self, batch: Batch[Stored], wanted: FlowFilter, limit: int | None) -> Iterator[bytes]:
+    def _last(
+        self, batch: NumberedRecords[StoredFlow], wanted: FlowFilter, limit: int | None
+    ) -> Iterator[bytes]:
         if limit is None:
             return self._matching(batch, wanted)
-        lines: list[bytes] = []
-        for back, stored in enumerate(reversed(batch.records), 1):
-            if len(lines) >= limit:
-                break
-            if line := self._line(batch.end - back, stored, wanted):
-                lines.append(line)
-        return reversed(lines)
+        newest_first = zip(range(batch.end - 1, -1, -1), reversed(batch.records), strict=False)
+        lines = filter(None, (self._line(at, each, wanted) for at, each in newest_first))
+        return reversed(list(islice(lines, limit)))
 
-    def _matching(self, batch: Batch[Stored], wanted: FlowFilter) -> Iterator[bytes]:
-        for at, stored in enumerate(batch.records, batch.first):
-            if line := self._line(at, stored, wanted):
-                yield line
+    def _matching(self, batch: NumberedRecords[StoredFlow], wanted: FlowFilter) -> Iterator[bytes]:
+        numbered = enumerate(batch.records, batch.first)
+        return filter(None, (self._line(at, each, wanted) for at, each in numbered))
 
-    def _line(self, at: int, stored: Stored, wanted: FlowFilter) -> bytes:
+    def _line(self, at: int, stored: StoredFlow, wanted: FlowFilter) -> bytes:
         flow, names = self._log.describe(stored)
-        return flow_line(at, flow, names) if wanted.wants(flow, names) else b""
+        return flow_line(at, flow, names) if wanted.matches(flow, names) else b""
 
     def _service(self, text: str) -> ServiceName:
         namespace, slash, name = text.partition("/")
@@ -107,7 +200,7 @@ def pods_by_name(changes: Changes) -> Mapping[str, Collection[Address]]:
 
 
 def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines put together, but never all of a long history; one piece at least, maybe empty."""
+    """Join lines, but not all of a long history at once; yields at least one piece, maybe empty."""
     rest = iter(lines)
     yield b"".join(islice(rest, _PIECE_LINES))
     while piece := b"".join(islice(rest, _PIECE_LINES)):

@@ -23,13 +23,13 @@ from ebpflb.cli.agent_client import stream
 from ebpflb.config.settings import load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.observe.flows import flow_reader
+from ebpflb.observe.flows import pipeline
 from ebpflb.source.interface import Announcement
 from tests.builders import service_manifest, slice_manifest
 from tests.ports import free_port, free_ports
 from tests.unit.agent.flows import record
 from tests.unit.agent.node import MemoryNode
-from tests.unit.observe.flows.test_flow_reader import Ring
+from tests.unit.observe.flows.test_pipeline import Ring
 
 SECONDS = 10
 
@@ -166,8 +166,8 @@ def test_health_checks_are_answered_from_a_manifest_on(node, settings):
 def test_flows_are_told_at_the_socket_in_the_metrics_and_in_the_export(
     node, settings, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(flow_reader, "KernelMap", Ring)
-    monkeypatch.setattr(flow_reader, "FlowRing", lambda ring: ring)
+    monkeypatch.setattr(pipeline, "KernelMap", Ring)
+    monkeypatch.setattr(pipeline, "FlowRing", lambda ring: ring)
     node.maps["lb_flows"] = Ring([record(), b"of another version"])
     exported = tmp_path / "flows"
 

@@ -16,8 +16,7 @@ from ebpflb.model.address import parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.service import TrafficPolicy
 from ebpflb.observe.flows.flow_log import FlowLog
-from ebpflb.observe.flows.query_routes import query_routes
-from ebpflb.observe.flows.service_routes import service_routes
+from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import QueryServer
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service, service_port
 from tests.memory_maps import memory_maps
@@ -71,9 +70,9 @@ def alone(monkeypatch, tmp_path):
 
 @pytest.fixture
 def world(alone):
-    routes = service_routes(lambda inquiry: inquiry.answer(alone.changes), alone.changes)
     flows = FlowLog(1, alone.changes, lambda: None, pod_of(alone.changes))
-    server = QueryServer(alone.socket, {**query_routes(alone.changes, flows), **routes})
+    routes = query_routes(lambda asked: asked.answer(alone.changes), alone.changes, flows)
+    server = QueryServer(alone.socket, routes)
     server.start()
     yield alone
     server.stop()

@@ -16,7 +16,7 @@ from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
-from ebpflb.observe.flows.query_routes import query_routes
+from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import QueryServer
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, port_name, service
 from tests.memory_maps import memory_maps
@@ -48,7 +48,7 @@ def log(changes):
 @pytest.fixture
 def server(path, log, changes):
     """That of an agent with these flows."""
-    made = QueryServer(path, query_routes(changes, log))
+    made = QueryServer(path, query_routes(lambda _: None, changes, log))
     made.start()
     yield made
     made.stop()

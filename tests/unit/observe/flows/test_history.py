@@ -2,7 +2,7 @@
 import threading
 import time
 
-from ebpflb.observe.flows.history import Batch, FlowHistory
+from ebpflb.observe.flows.flow_log import FlowHistory, NumberedRecords
 
 
 def filled(size, *records):
@@ -15,18 +15,18 @@ def test_records_are_numbered_as_they_come():
     history = filled(10, "a", "b")
     history.add(["c"])
     assert history.end == 3
-    assert history.since(0) == Batch(0, ["a", "b", "c"], 0)
-    assert history.since(2) == Batch(2, ["c"], 0)
-    assert history.since(3) == Batch(3, [], 0)
+    assert history.since(0) == NumberedRecords(0, ["a", "b", "c"], 0)
+    assert history.since(2) == NumberedRecords(2, ["c"], 0)
+    assert history.since(3) == NumberedRecords(3, [], 0)
     assert history.since(2).end == 3
 
 
 def test_the_oldest_go_and_who_comes_late_is_told_how_many():
     history = filled(3, *"abcde")
-    assert history.since(0) == Batch(2, list("cde"), 2)
-    assert history.since(4) == Batch(4, ["e"], 0)
+    assert history.since(0) == NumberedRecords(2, list("cde"), 2)
+    assert history.since(4) == NumberedRecords(4, ["e"], 0)
     history.add("fghijkl")
-    assert history.since(4) == Batch(9, list("jkl"), 5)
+    assert history.since(4) == NumberedRecords(9, list("jkl"), 5)
 
 
 def test_a_reader_waits_for_the_next_record():

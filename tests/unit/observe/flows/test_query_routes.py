@@ -5,16 +5,15 @@ import pytest
 
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
-from ebpflb.observe.flows.query_routes import query_routes
+from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import Query, QueryError
 from tests.builders import NODE, endpoint, endpoint_slice, service
 from tests.unit.agent.flows import pod_of
 
 
 def ask(changes, start, *path, **parameters):
-    reply = query_routes(changes, FlowLog(1, changes, lambda: None, pod_of(changes)))[start](
-        Query(path, parameters)
-    )
+    log = FlowLog(1, changes, lambda: None, pod_of(changes))
+    reply = query_routes(lambda _: None, changes, log)[start](Query(path, parameters))
     return json.loads(b"".join(reply.pieces))
 
 

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from ebpflb.errors import MapError
-from ebpflb.observe.flows import flow_reader
-from ebpflb.observe.flows.flow_reader import FlowReader
+from ebpflb.observe.flows import pipeline
+from ebpflb.observe.flows.pipeline import RingReader
 from tests.memory_maps import memory_maps
 
 
@@ -33,14 +33,14 @@ def reading(*batches: object) -> Any:
 
 @pytest.fixture(autouse=True)
 def rings(monkeypatch):
-    monkeypatch.setattr(flow_reader, "KernelMap", Ring)
-    monkeypatch.setattr(flow_reader, "FlowRing", lambda source: source)
+    monkeypatch.setattr(pipeline, "KernelMap", Ring)
+    monkeypatch.setattr(pipeline, "FlowRing", lambda source: source)
 
 
 def test_what_is_there_is_taken_in_order():
     taken: list[bytes] = []
     ring = reading([b"a", b"b"], [b"c"])
-    reader = FlowReader(lambda: {"lb_flows": ring}, taken.extend)
+    reader = RingReader(lambda: {"lb_flows": ring}, taken.extend)
     reader.poll()
     assert taken == [b"a", b"b", b"c"]
     ring.batches = [[b"d"]]
@@ -51,7 +51,7 @@ def test_what_is_there_is_taken_in_order():
 @pytest.mark.parametrize("maps", [None, {}, memory_maps({})])
 def test_without_a_ring_there_is_nothing_to_read(maps):
     taken: list[bytes] = []
-    FlowReader(lambda: maps, taken.extend).poll()
+    RingReader(lambda: maps, taken.extend).poll()
     assert taken == []
 
 
@@ -59,7 +59,7 @@ def test_a_new_ring_is_read_and_the_old_one_for_a_while_too():
     taken: list[bytes] = []
     old, new = reading([b"a"]), reading([b"c"])
     current = {"lb_flows": old}
-    reader = FlowReader(lambda: current, taken.extend)
+    reader = RingReader(lambda: current, taken.extend)
     reader.poll()
     current = {"lb_flows": new}
     old.batches = [[b"b"]]
@@ -75,7 +75,7 @@ def test_rings_that_follow_each_other_quickly_are_all_read_to_their_end_and_clos
     taken: list[bytes] = []
     rings = [reading(), reading(), reading()]
     current: dict[str, Any] = {}
-    reader = FlowReader(lambda: current, taken.extend)
+    reader = RingReader(lambda: current, taken.extend)
     for ring in rings:
         current = {"lb_flows": ring}
         reader.poll()
@@ -90,7 +90,7 @@ def test_rings_that_follow_each_other_quickly_are_all_read_to_their_end_and_clos
 def test_a_flood_does_not_keep_the_thread():
     taken: list[bytes] = []
     ring = reading(*[[b"a"]] * 100)
-    FlowReader(lambda: {"lb_flows": ring}, taken.extend).poll()
+    RingReader(lambda: {"lb_flows": ring}, taken.extend).poll()
     assert 0 < len(taken) < 100
 
 
@@ -98,7 +98,7 @@ def test_a_ring_that_cannot_be_read_is_told_once(caplog):
     error = MapError("lb_flows", "reading", 5)
     taken: list[bytes] = []
     ring = reading(error, error, [b"a"])
-    reader = FlowReader(lambda: {"lb_flows": ring}, taken.extend)
+    reader = RingReader(lambda: {"lb_flows": ring}, taken.extend)
     for _ in range(3):
         reader.poll()
     assert taken == [b"a"]
@@ -109,7 +109,7 @@ def test_a_ring_that_cannot_be_read_is_told_once(caplog):
 def test_the_thread_ends_when_it_is_told():
     taken: list[bytes] = []
     ring = reading([b"a"])
-    reader = FlowReader(lambda: {"lb_flows": ring}, taken.extend)
+    reader = RingReader(lambda: {"lb_flows": ring}, taken.extend)
     reader.start()
     reader.stop()
     assert not reader._thread.is_alive()

@@ -5,10 +5,12 @@ import pytest
 
 from ebpflb.errors import EbpflbError
 from ebpflb.model.changes import Changes
-from ebpflb.observe.flows import inquiry
-from ebpflb.observe.flows.service_routes import service_routes
+from ebpflb.observe.flows import queries
+from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import Query, QueryError
 from tests.builders import CLUSTER_IP, NODE, endpoint, endpoint_slice, service
+from tests.unit.agent.flows import pod_of
 
 
 @pytest.fixture
@@ -19,10 +21,13 @@ def changes():
     return made
 
 
-def ask(changes, *path):
-    start, *rest = path
-    routes = service_routes(lambda asked: asked.answer(changes), changes)
-    reply = routes[f"/v1/{start}"](Query(tuple(rest), {}))
+def routes_of(changes, ask_loop):
+    return query_routes(ask_loop, changes, FlowLog(1, changes, lambda: None, pod_of(changes)))
+
+
+def ask(changes, start, *rest):
+    routes = routes_of(changes or Changes(NODE), lambda asked: asked.answer(changes))
+    reply = routes[f"/v1/{start}"](Query(rest, {}))
     return json.loads(b"".join(reply.pieces))
 
 
@@ -62,7 +67,7 @@ def test_nothing_is_told_before_all_objects_were_read():
 
 
 def test_a_busy_agent_is_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(inquiry, "PATIENCE_SECONDS", 0.01)
-    routes = service_routes(lambda _: None, Changes(NODE))
+    monkeypatch.setattr(queries, "PATIENCE_SECONDS", 0.01)
+    routes = routes_of(Changes(NODE), lambda _: None)
     with pytest.raises(EbpflbError, match="busy"):
         routes["/v1/services"](Query(("default", "web"), {}))
