@@ -35,9 +35,7 @@ static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet
 	return LB_PASS;
 }
 
-/*
- * Masqueraded flows are routed at tc in both directions, flows of the host only on their way out.
- */
+/* Masqueraded flows are routed at tc in both directions, flows of the host only as they leave. */
 static __always_inline int lb_needs_fib_lookup(const struct lb_conntrack *entry)
 {
 	if (entry->flags & LB_CT_HAIRPIN)

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/*
- * The source port of a new flow. Inserting the reply's entry reserves it, and fails if it is taken.
- */
+/* The source port of a new flow. Inserting the reply's entry reserves it, or fails: it is taken. */
 #ifndef LB_SOURCE_PORT_H
 #define LB_SOURCE_PORT_H
 

@@ -48,8 +48,8 @@ def datapath(wrapper: Loaded) -> Datapath:
     datapath.reset()
     datapath.clear("lb_dest_filter")
     for index, (address, flags) in enumerate(ADDRESSES.items()):
-        datapath.maps["lb_asked"].update(u32(index), AddrRecord(flags, address).pack())
-    datapath.maps["lb_answers"].update(bytes(4), bytes(datapath.maps["lb_answers"].value_size))
+        datapath.maps["lb_expected"].update(u32(index), AddrRecord(flags, address).pack())
+    datapath.maps["lb_results"].update(bytes(4), bytes(datapath.maps["lb_results"].value_size))
     return datapath
 
 
@@ -57,7 +57,7 @@ class Answers:
     """How often the programs were right; how often they did not know an address; and wrong."""
 
     def __init__(self, datapath: Datapath) -> None:
-        self.right, self.unknown, self.wrong = tallies(datapath.maps["lb_answers"])
+        self.right, self.unknown, self.wrong = tallies(datapath.maps["lb_results"])
 
 
 def test_the_addresses_share_places():

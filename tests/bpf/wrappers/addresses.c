@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an address is, alone. Each of those that are asked is either that or unknown. */
+/* lb_addr_flags_of() alone: for each address it returns the expected flags, or none. */
 #include "config.h"
 #include "types.h"
 #include "maps.h"
@@ -7,35 +7,35 @@
 #include "addr.h"
 #include "frontend.h"
 
-#define LB_ASKED 32
+#define LB_EXPECTED 32
 
-struct lb_answers {
+struct lb_results {
 	__u64 right;
 	__u64 unknown;
 	__u64 wrong;
 };
 
-LB_MAP("array", int, struct lb_addr_state, lb_asked, LB_ASKED);
-LB_MAP("percpu_array", int, struct lb_answers, lb_answers, 1);
+LB_MAP("array", int, struct lb_addr_state, lb_expected, LB_EXPECTED);
+LB_MAP("percpu_array", int, struct lb_results, lb_results, 1);
 
 int lb_pod_ingress(struct __sk_buff *skb)
 {
-	int i = bpf_get_prandom_u32() % LB_ASKED;
-	struct lb_answers *answers;
-	struct lb_addr_state *asked;
+	int i = bpf_get_prandom_u32() % LB_EXPECTED;
+	struct lb_results *results;
+	struct lb_addr_state *expected;
 	int zero = 0;
 	__u64 flags;
 
-	asked = lb_asked.lookup(&i);
-	answers = lb_answers.lookup(&zero);
-	if (!asked || !answers)
+	expected = lb_expected.lookup(&i);
+	results = lb_results.lookup(&zero);
+	if (!expected || !results)
 		return LB_PASS;
-	flags = lb_addr_flags_of(&asked->addr);
+	flags = lb_addr_flags_of(&expected->addr);
 	if (!flags)
-		answers->unknown++;
-	else if (flags == asked->flags)
-		answers->right++;
+		results->unknown++;
+	else if (flags == expected->flags)
+		results->right++;
 	else
-		answers->wrong++;
+		results->wrong++;
 	return LB_PASS;
 }

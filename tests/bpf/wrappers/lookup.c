@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The way from a frontend to a backend alone. Each backend of a set has the number of the set as
- * its port, the descriptor has it as its affinity timeout, and where there are source ranges it is
- * the only client of the set, as an IPv4 address: they must never differ.
+ * The lookup from a frontend to a backend alone. Each backend of a set has the number of the set as
+ * its port, the descriptor has it as its affinity timeout, and with source ranges it is the only
+ * client of the set, as an IPv4 address: they must never differ.
  */
 #include "config.h"
 #include "types.h"
@@ -20,7 +20,7 @@ struct lb_lookups {
 	__u64 mixed;
 };
 
-/* What is looked up. */
+/* The frontend to look up. */
 LB_MAP("array", int, struct lb_frontend_key, lb_wanted, 1);
 LB_MAP("percpu_array", int, struct lb_lookups, lb_lookups, 1);
 
@@ -66,7 +66,7 @@ int lb_pod_ingress(struct __sk_buff *skb)
 	return wanted && lookups ? lb_look_up(lookups, wanted) : LB_PASS;
 }
 
-/* The same for a NodePort: the wildcard of the address's family. */
+/* The same for a NodePort, by the wildcard address of the family. */
 int lb_pod_egress(struct __sk_buff *skb)
 {
 	struct lb_frontend_key *wanted;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lb_parse() alone: what it makes of a frame is left in a map. */
+/* lb_parse() alone: stores the parsed packet in a map. */
 #include "config.h"
 #include "types.h"
 #include "maps.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes one flow record for each run: of the version in mark, of the Service in priority. */
+/* Writes one flow record per run: its version is in mark, its Service in priority. */
 #include "types.h"
 
 struct lb_flows_table_t {
