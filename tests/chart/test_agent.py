@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from ebpflb.dataplane.load.compile_cache import DIRECTORY
-from tests.chart.rendering import (
+from tests.chart.harness.rendering import (
     CHART,
     EVERYTHING,
     Object,

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from ebpflb.cli import main
-from tests.chart.alerts import alerts, write_rules
-from tests.chart.exposed import exposed, labels_of, metrics_of
-from tests.chart.rendering import EVERYTHING, Object
+from tests.chart.harness.alerts import alerts, write_rules
+from tests.chart.harness.exposed import exposed, labels_of, metrics_of
+from tests.chart.harness.rendering import EVERYTHING, Object
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = ROOT / "docs" / "runbook.md"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.api import FakeApi, fake_api
-from tests.chart.rendering import Object, container, left_for_uninstall, pod_of, render
+from tests.chart.harness.api import FakeApi, fake_api
+from tests.chart.harness.rendering import Object, container, left_for_uninstall, pod_of, render
 
 AGENTS = "/apis/apps/v1/namespaces/kube-system/daemonsets/ebpflb"
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/ebpflb-cleanup"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.config.settings import Settings, load_settings, parse_bind_address
-from tests.chart.rendering import EVERYTHING, Object, render, settings_file
+from tests.chart.harness.rendering import EVERYTHING, Object, render, settings_file
 
 # One value for each option that can be given.
 EVERY_OPTION: Object = {

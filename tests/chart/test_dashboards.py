@@ -7,9 +7,15 @@ from itertools import combinations
 
 import pytest
 
-from tests.chart.dashboards import Dashboard, dashboards, replaced, unit_of, values_asked_for
-from tests.chart.exposed import OF_TARGETS, exposed, labels_of, metrics_of
-from tests.chart.rendering import EVERYTHING, Object, of_kind, render, template
+from tests.chart.harness.dashboards import (
+    Dashboard,
+    dashboards,
+    replaced,
+    unit_of,
+    values_asked_for,
+)
+from tests.chart.harness.exposed import OF_TARGETS, exposed, labels_of, metrics_of
+from tests.chart.harness.rendering import EVERYTHING, Object, of_kind, render, template
 
 ALL = dashboards()
 # Units of Grafana; one that it does not know is shown behind the number as it is.

@@ -10,7 +10,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard as Schema
 
-from tests.chart.dashboards import Dashboard, dashboards
+from tests.chart.harness.dashboards import Dashboard, dashboards
 
 # What Grafana itself writes, and its schema has not: the query of a variable as text, and no number
 # for a dashboard that is not stored yet.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus finds the agents, and takes what they say of Services as they say it."""
 
-from tests.chart.rendering import (
+from tests.chart.harness.rendering import (
     EVERYTHING,
     agent,
     container,

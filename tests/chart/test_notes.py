@@ -12,7 +12,15 @@ from pathlib import Path
 import yaml
 
 from ebpflb.cli import main
-from tests.chart.rendering import CHART, Object, hook_of, installed, of_kind, render, template
+from tests.chart.harness.rendering import (
+    CHART,
+    Object,
+    hook_of,
+    installed,
+    of_kind,
+    render,
+    template,
+)
 
 # A file of the chart that shows the notes as YAML.
 _SHOW = 'notes: {{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}\n'

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.chart.rendering import EVERYTHING, NAMESPACE, Object, hook_of, render
+from tests.chart.harness.rendering import EVERYTHING, NAMESPACE, Object, hook_of, render
 from tests.cluster.harness import release, teardown
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.nodes import ClusterNode

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the accounts of the chart may do in the API: exactly this."""
 
-from tests.chart.rendering import (
+from tests.chart.harness.rendering import (
     EVERYTHING,
     Object,
     agent,

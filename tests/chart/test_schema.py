@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ebpflb.config.settings import OPTIONS
-from tests.chart.rendering import CHART, EVERYTHING, Object, template
+from tests.chart.harness.rendering import CHART, EVERYTHING, Object, template
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # What depends on the pod and is therefore set by values of the chart.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`helm uninstall` cleans up every node and waits for it."""
 
-from tests.chart.rendering import (
+from tests.chart.harness.rendering import (
     EVERYTHING,
     agent,
     container,

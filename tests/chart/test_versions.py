@@ -6,7 +6,7 @@ import re
 import yaml
 
 import ebpflb
-from tests.chart.rendering import CHART
+from tests.chart.harness.rendering import CHART
 
 
 def test_the_chart_installs_the_version_beside_it() -> None:

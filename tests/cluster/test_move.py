@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chart.rendering import NAMESPACE
+from tests.chart.harness.rendering import NAMESPACE
 from tests.cluster.harness import release, workloads
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.layout import KubeProxy

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.rendering import NAMESPACE
+from tests.chart.harness.rendering import NAMESPACE
 from tests.cluster.harness import release, workloads
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.place import Place

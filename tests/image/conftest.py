@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.lab import Lab, LabConfig
-from tests.chart.rendering import agent, container, render, settings_file
+from tests.chart.harness.rendering import agent, container, render, settings_file
 from tests.e2e.harness.cluster import built, lab_name
 from tests.image.container import (
     Container,

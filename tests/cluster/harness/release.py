@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from ebpflb.config.settings import cgroup_root
-from tests.chart.rendering import CHART, NAMESPACE
+from tests.chart.harness.rendering import CHART, NAMESPACE
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.layout import API_PORT, API_SERVICE
 from tests.cluster.harness.place import Place

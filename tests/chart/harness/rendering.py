@@ -9,7 +9,7 @@ import yaml
 
 from tests.cluster.harness.binaries import KUBERNETES_VERSION, binary
 
-CHART = Path(__file__).resolve().parents[2] / "charts" / "ebpflb"
+CHART = Path(__file__).resolve().parents[3] / "charts" / "ebpflb"
 NAMESPACE = "kube-system"
 
 Object = dict[str, Any]

@@ -13,17 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.lab import Lab
+from ebpflb.lab import Lab, LabConfig
 from ebpflb.lab.agents import NodeAgent
-from tests.chart.alerts import alerts, write_rules
-from tests.chart.dashboards import Dashboard, Query, dashboards, replaced, values_asked_for
-from tests.chart.rendering import EVERYTHING, installed, render
-from tests.e2e.harness.cluster import Cluster, started
+from tests.chart.harness.alerts import alerts, write_rules
+from tests.chart.harness.dashboards import Dashboard, Query, dashboards, replaced, values_asked_for
+from tests.chart.harness.rendering import EVERYTHING, installed, render
+from tests.e2e.harness.cluster import Cluster, built, lab_name, started
 from tests.e2e.harness.exhaustion import exhausted, leave_few_ports
 from tests.e2e.harness.manifest_api import manifest_api
 from tests.e2e.harness.prometheus import Prometheus, Scrapes, prometheus
 from tests.e2e.harness.trouble import traffic_and_trouble
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
+
+pytestmark = pytest.mark.bpf
 
 OPTIONS = [
     *("--metrics-bind-address", "0.0.0.0:10249"),
@@ -60,14 +62,15 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(own_lab, tmp_path_factory) -> Iterator[Scene]:
+def scene(tmp_path_factory) -> Iterator[Scene]:
     """Traffic and trouble, and a Prometheus that sees it through two agents."""
     folder = tmp_path_factory.mktemp("prometheus")
     with (
-        agents(own_lab, folder) as cluster,
-        prometheus(own_lab.client, folder, scrapes(cluster, folder)) as found,
+        built(LabConfig(lab_name(), pods=2)) as lab,
+        agents(lab, folder) as cluster,
+        prometheus(lab.client, folder, scrapes(cluster, folder)) as found,
         traffic_and_trouble(cluster) as service,
-        exhausted(cluster, own_lab.node("node2")),
+        exhausted(cluster, lab.node("node2")),
     ):
         probe(cluster)
         yield Scene(cluster, found, service.name)

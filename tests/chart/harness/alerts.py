@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.chart.rendering import EVERYTHING, Object, installed, render
+from tests.chart.harness.rendering import EVERYTHING, Object, installed, render
 
 
 def alerts(values: Object | None = None) -> list[Object]:

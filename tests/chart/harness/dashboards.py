@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.chart.rendering import CHART, Object
+from tests.chart.harness.rendering import CHART, Object
 
 _VARIABLE = re.compile(r"\$(\w+)")
 _LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
