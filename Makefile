@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-kernels conformance lint bench image cluster pictures coverage format clean
+.PHONY: help demo check test test-cluster test-kernels conformance lint bench image cluster pictures coverage format clean
 SHELL := /bin/bash
 unexport PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTEST_ADDOPTS
 
@@ -16,17 +16,23 @@ demo: ## Build a small cluster of network namespaces and send real traffic throu
 	@.ci/setup demo
 	@$(PYTHON) -m ebpflb.lab.demo
 
-test: ## Run all tests; ARGS='-k name' goes to pytest (root)
+check: lint coverage ## Run what needs no root: lint, types, unit tests, the model's coverage
+
+test: ## Run unit tests, the programs in this kernel, agents in a lab; ARGS='-k name' (root)
 	@.ci/setup test
+	@.ci/test host $(ARGS)
+
+test-cluster: ## Test image and chart in a real Kubernetes, which is built first (root)
+	@.ci/setup test-cluster
 	@$(PYTHON) -m tests.cluster build
-	@.ci/test $(ARGS)
+	@.ci/test cluster $(ARGS)
 
 test-kernels: ## Load and test the programs on Linux 5.10, 6.1 and 6.12 in qemu; ARGS='6.1 --long' (root)
 	@.ci/setup kernels
 	@$(PYTHON) -m tests.kernels $(ARGS)
 
 conformance: ## Run the tests that prove kube-proxy's rules; write docs/conformance.md (root)
-	@.ci/setup test
+	@.ci/setup test-cluster
 	@$(PYTHON) -m tests.cluster build
 	@$(PYTHON) -m pytest --renew-conformance $$($(PYTHON) -m tests.conformance) $(ARGS)
 

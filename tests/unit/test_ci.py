@@ -16,18 +16,18 @@ SECONDS = 20
 
 # As pytest does: an interrupt is an end with a summary, and exit status 2.
 PYTEST = """#!{python}
-import os, pathlib, sys, time
-is_lab = sys.argv[3] == "tests/e2e"
-print("lab begins" if is_lab else "others begin", flush=True)
-pathlib.Path("lab" if is_lab else "others").write_text(str(os.getpid()))
+import pathlib, os, sys, time
+name = "first" if sys.argv[3] == "tests/e2e/rules" else "second"
+print(name, "begins", flush=True)
+pathlib.Path(name).write_text(str(os.getpid()))
 try:
     while not pathlib.Path("end").exists():
         time.sleep(0.01)
 except KeyboardInterrupt:
-    print("lab interrupted" if is_lab else "others interrupted", flush=True)
+    print(name, "is interrupted", flush=True)
     sys.exit(2)
-print("lab ends" if is_lab else "others end", flush=True)
-sys.exit(0 if is_lab else 1)
+print(name, "ends", flush=True)
+sys.exit(0 if name == "first" else 1)
 """
 
 
@@ -44,11 +44,11 @@ class Run:
         (folder / "Makefile").write_text("coverage:\n\t@echo units\n")
         script = shutil.copy(SCRIPT, folder / ".ci/test")
         self.process = subprocess.Popen(
-            [script], stdout=subprocess.PIPE, text=True, start_new_session=True
+            [script, "host"], stdout=subprocess.PIPE, text=True, start_new_session=True
         )
 
     def pid(self, name: str) -> int:
-        """Of `lab` or `others`, once it runs."""
+        """Of `first` or `second`, once it runs."""
         path, deadline = self._folder / name, time.monotonic() + SECONDS
         while not (path.exists() and path.read_text()):
             assert time.monotonic() < deadline
@@ -68,20 +68,28 @@ class Run:
 @pytest.fixture
 def run(tmp_path):
     made = Run(tmp_path)
-    made.pid("lab")
-    made.pid("others")
+    made.pid("first")
+    made.pid("second")
     yield made
     made.end()
     made.process.communicate()
 
 
-def test_the_lab_is_shown_when_the_others_are_at_their_end(run):
+def of(number, lines):
+    """What one of the processes printed."""
+    return [line.removeprefix(f"{number}: ") for line in lines if line.startswith(f"{number}: ")]
+
+
+def test_lines_are_shown_as_they_come_with_the_number_of_their_process(run):
+    begun = sorted(run.process.stdout.readline() for _ in range(3))
+    assert begun == ["1: first begins\n", "2: second begins\n", "2: units\n"]
     run.end()
-    assert run.wait() == (1, ["units", "others begin", "others end", "lab begins", "lab ends"])
+    status, lines = run.wait()
+    assert (status, sorted(lines)) == (1, ["1: first ends", "2: second ends"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_the_lab_said_is_shown_when_all_is_interrupted(run, number):
+def test_an_interrupt_ends_both_and_shows_their_last_words(run, number):
     """SIGINT comes from a terminal, to the group; SIGTERM to whom it is sent."""
     if number == signal.SIGINT:
         os.killpg(run.process.pid, number)
@@ -89,13 +97,14 @@ def test_what_the_lab_said_is_shown_when_all_is_interrupted(run, number):
         run.process.send_signal(number)
     status, lines = run.wait()
     assert status == 128 + number
-    assert lines[-4:] == ["others begin", "others interrupted", "lab begins", "lab interrupted"]
+    assert of(1, lines) == ["first begins", "first is interrupted"]
+    assert of(2, lines) == ["units", "second begins", "second is interrupted"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_lab_goes_on_when_the_others_are_interrupted(run, number):
-    os.kill(run.pid("others"), number)
+def test_the_first_goes_on_when_the_second_is_interrupted(run, number):
+    os.kill(run.pid("second"), number)
     run.end()
     status, lines = run.wait()
     assert status in (2, 128 + number)
-    assert lines[-2:] == ["lab begins", "lab ends"]
+    assert of(1, lines) == ["first begins", "first ends"]

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ebpflb.errors import CompileError, ProbeError
@@ -25,6 +26,9 @@ HELM_VERSION = "3.22.0"
 COREDNS_VERSION = "1.12.4"
 
 _SOURCES = Path(__file__).parents[1] / "go"
+_EVERY_SECONDS = 5.0
+_LONGEST_ERROR = 600
+_DOWNLOAD = "go: downloading "
 _VERSION_PACKAGE = "k8s.io/component-base/version"
 
 
@@ -41,7 +45,7 @@ class Recipe:
 
     def arguments(self, target: Path) -> list[str]:
         """What go is called with; the program ends up as `target` or in its folder."""
-        flags = ["-trimpath", "-buildvcs=false", *self.flags]
+        flags = ["-v", "-trimpath", "-buildvcs=false", *self.flags]
         if self.module:
             return ["build", "-mod=readonly", *flags, "-o", str(target), self.package]
         return ["install", *flags, self.package]
@@ -90,27 +94,33 @@ def folder() -> Path:
     return cache() / "bin"
 
 
-def binary(name: str) -> Path:
+def binary(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
     """A program of RECIPES, built now if it is not there yet, which can take minutes.
 
-    ProbeError if go is missing, CompileError with go's last lines if the build fails.
+    say: is called every few seconds of a build. ProbeError if go is missing, CompileError with go's
+    last lines if the build fails.
     """
     recipe = RECIPES[name]
     path = folder() / name
     if not _is_built(path, recipe):
         with locked(cache() / "lock"):
             if not _is_built(path, recipe):
-                _build(path, recipe)
+                _build(path, recipe, say)
     return path
 
 
 def build_all(names: list[str], say: Callable[[str], None]) -> None:
-    """Build what is missing, one after the other, and say how long each took."""
-    for name in names or RECIPES:
+    """Build what is missing, one after the other, and say what is done and how long each took."""
+    wanted = names or list(RECIPES)
+    for number, name in enumerate(wanted, start=1):
         started = time.monotonic()
-        path = binary(name)
+        path = binary(name, partial(_say_numbered, say, f"{number}/{len(wanted)}"))
         megabytes = path.stat().st_size / 1e6
         say(f"{name:<24} {time.monotonic() - started:6.1f} s  {megabytes:6.1f} MB  {path}")
+
+
+def _say_numbered(say: Callable[[str], None], number: str, text: str) -> None:
+    say(f"{number} {text}")
 
 
 @contextmanager
@@ -133,7 +143,7 @@ def _is_built(path: Path, recipe: Recipe) -> bool:
         return False
 
 
-def _build(path: Path, recipe: Recipe) -> None:
+def _build(path: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
     # Beside Python: what pip has installed for the tests; Debian's is too old.
     go = shutil.which("go", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if go is None:
@@ -144,20 +154,36 @@ def _build(path: Path, recipe: Recipe) -> None:
     for interrupted in path.parent.glob(".build-*"):
         shutil.rmtree(interrupted)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as place:
-        unfinished = Path(place) / path.name
-        environment = os.environ | {"CGO_ENABLED": "0", "GOBIN": place, "GOFLAGS": ""}
-        ran = subprocess.run(
-            ["nice", go, *recipe.arguments(unfinished)],
-            cwd=_SOURCES / recipe.module,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ran.returncode:
-            last = "; ".join(ran.stderr.strip().splitlines()[-5:])
-            raise CompileError(f"go cannot build {path.name}: {last}")
+        unfinished, log = Path(place) / path.name, Path(place) / "log"
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                ["nice", go, *recipe.arguments(unfinished)],
+                cwd=_SOURCES / recipe.module,
+                env=os.environ | {"CGO_ENABLED": "0", "GOBIN": place, "GOFLAGS": ""},
+                stdin=subprocess.DEVNULL,
+                stderr=output,
+            )
+        if _follow(process, log, lambda text: say(f"{path.name}: {text}")):
+            last = "; ".join(line for line in log.read_text().splitlines() if not _is_done(line))
+            raise CompileError(f"go cannot build {path.name}: {last[-_LONGEST_ERROR:]}")
         note.unlink(missing_ok=True)
         unfinished.replace(path)
     note.write_text(recipe.text())
+
+
+def _follow(process: "subprocess.Popen[bytes]", log: Path, say: Callable[[str], None]) -> int:
+    """Say every few seconds what go has come to; its exit status."""
+    started = time.monotonic()
+    while True:
+        try:
+            return process.wait(_EVERY_SECONDS)
+        except subprocess.TimeoutExpired:
+            lines = log.read_text().splitlines()
+            count = sum(not line.startswith(_DOWNLOAD) for line in lines if _is_done(line))
+            last = lines[-1] if lines else "begins"
+            say(f"{time.monotonic() - started:4.0f} s, {count} packages, {last}")
+
+
+def _is_done(line: str) -> bool:
+    """Whether it tells of a module that was fetched or a package that was compiled, by -v."""
+    return line.startswith(_DOWNLOAD) or " " not in line
