@@ -13,7 +13,7 @@ from ebpflb.errors import AttachError
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class CleanedUp:
     """What was removed: hooks with where they were attached, directories of pins and of objects."""
 
     hooks: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ def cleanup(bpffs_root: str | None, drain: float, output: Output) -> None:
     emit(removed, output, lambda: _lines(removed))
 
 
-def remove(root: Path, drain_seconds: float = 0) -> Removed:
+def remove(root: Path, drain_seconds: float = 0) -> CleanedUp:
     """Remove everything below `root`, and compiled objects if it is the default root.
 
     PinError while an agent holds it, AttachError for a hook.
@@ -62,7 +62,7 @@ def remove(root: Path, drain_seconds: float = 0) -> Removed:
     return replace(removed, cache=(str(compile_cache.DIRECTORY),))
 
 
-def _remove_pins(root: Path, drain_seconds: float) -> Removed:
+def _remove_pins(root: Path, drain_seconds: float) -> CleanedUp:
     from ebpflb.dataplane.attach.attachments import attachments
     from ebpflb.dataplane.attach.hooks import detach_all
     from ebpflb.dataplane.flows.drain import drain
@@ -71,7 +71,7 @@ def _remove_pins(root: Path, drain_seconds: float) -> Removed:
     from ebpflb.dataplane.load.pins import Pins, newest_generation
 
     if not root.is_dir() or filesystem_type(root) != BPF_FS_MAGIC:
-        return Removed()
+        return CleanedUp()
     pins = Pins(root)
     try:
         if drain_seconds > 0 and (generation := newest_generation(root)):
@@ -85,10 +85,10 @@ def _remove_pins(root: Path, drain_seconds: float) -> Removed:
         pins.remove_all()
     finally:
         pins.close()
-    return Removed(hooks, directories)
+    return CleanedUp(hooks, directories)
 
 
-def _lines(removed: Removed) -> list[str]:
+def _lines(removed: CleanedUp) -> list[str]:
     lines = [f"removed hook {hook}" for hook in removed.hooks]
     lines += [f"removed pins {directory}" for directory in removed.pins]
     lines += [f"removed cache {directory}" for directory in removed.cache]

@@ -210,10 +210,10 @@ def _of_agent(address: str, in_force: Mapping[str, Any]) -> "Iterator[Finding]":
 def _of_node(
     root: Path, cgroup_root: str | None, in_force: Mapping[str, Any]
 ) -> "Iterable[Finding]":
-    from ebpflb.dataplane.doctor.checks import Node, examine
+    from ebpflb.dataplane.doctor.checks import NodePaths, examine
 
     devices = Devices(*(_setting(name, in_force) for name in _DEVICES))
-    return examine(Node(root, _cgroup(cgroup_root, in_force), devices))
+    return examine(NodePaths(root, _cgroup(cgroup_root, in_force), devices))
 
 
 def _setting(name: str, in_force: Mapping[str, Any]) -> Any:

@@ -14,6 +14,6 @@ cluster.py builds it and takes it down.
 from ebpflb.lab.cluster import Lab
 from ebpflb.lab.layout import Cni, LabConfig, Stack
 from ebpflb.lab.load import LoadOptions, LoadResult
-from ebpflb.lab.member import Member, Node
+from ebpflb.lab.member import LabNode, Member
 
-__all__ = ["Cni", "Lab", "LabConfig", "LoadOptions", "LoadResult", "Member", "Node", "Stack"]
+__all__ = ["Cni", "Lab", "LabConfig", "LabNode", "LoadOptions", "LoadResult", "Member", "Stack"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ebpflb.errors import EbpflbError
 from ebpflb.lab.cluster import Lab
-from ebpflb.lab.member import Node
+from ebpflb.lab.member import LabNode
 
 _IN_SYNC = "in sync"
 # The programs are compiled: 20 s of a slow core, and many labs may be made at once.
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.01
 class NodeAgent:
     """The agent of one node. Its log goes to a file; what it pinned stays when it ends."""
 
-    def __init__(self, node: Node, log: Path, options: Sequence[str] = ()) -> None:
+    def __init__(self, node: LabNode, log: Path, options: Sequence[str] = ()) -> None:
         self.node = node
         self.log = log
         self._options = options

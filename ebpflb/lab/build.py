@@ -18,8 +18,8 @@ from ebpflb.config.settings import cgroup_root
 from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
 from ebpflb.lab import echo, namespaces, network, processes, state
-from ebpflb.lab.layout import Kind, LabConfig, Layout
-from ebpflb.lab.member import Member, Node
+from ebpflb.lab.layout import LabConfig, Layout, SeatKind
+from ebpflb.lab.member import LabNode, Member
 from ebpflb.lab.processes import Ownership
 from ebpflb.lab.state import LabState
 
@@ -85,7 +85,7 @@ def make_places(made: LabState, members: Sequence[Member]) -> None:
     libc.mount_bpffs(bpffs, BPFFS_SOURCE)
     logs_of(made).mkdir()
     for member in members:
-        if isinstance(member, Node):
+        if isinstance(member, LabNode):
             member.bpffs.mkdir(mode=0o700)
             member.manifests.mkdir(parents=True)
 
@@ -93,7 +93,7 @@ def make_places(made: LabState, members: Sequence[Member]) -> None:
 def start_pods(made: LabState, members: Sequence[Member]) -> None:
     """The echo servers, as children of nobody, so that they outlive this process."""
     for pod in members:
-        if pod.kind is Kind.POD:
+        if pod.kind is SeatKind.POD:
             made.processes[pod.name] = _start_pod(pod, made.config.port, logs_of(made))
     made.save()
 
@@ -120,7 +120,7 @@ def _refuse_existing(made: LabState) -> None:
             )
 
 
-def _start_pod(pod: Member, port: int, logs: Path) -> processes.Identity:
+def _start_pod(pod: Member, port: int, logs: Path) -> processes.StartedProcess:
     command = [sys.executable, "-I", "-S", str(Path(echo.__file__))]
     identity = ["--pod", pod.name, "--node", pod.node, "--port", str(port)]
     with (logs / f"{pod.name}.log").open("wb") as log:

@@ -14,9 +14,9 @@ from typing import Any, Self
 
 from ebpflb.errors import ConfigError, ProbeError
 from ebpflb.lab import build, manifests, namespaces, network, processes, state, traffic
-from ebpflb.lab.layout import CLIENT, UNDERLAY, Kind, LabConfig, Layout, Seat
+from ebpflb.lab.layout import CLIENT, UNDERLAY, LabConfig, Layout, Seat, SeatKind
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.lab.member import Member, Node
+from ebpflb.lab.member import LabNode, Member
 from ebpflb.lab.state import LabState
 
 NODES_FILE = "nodes.yaml"
@@ -97,12 +97,12 @@ class Lab:
         return self._made.complete
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
-        return tuple(member for member in self.members if isinstance(member, Node))
+    def nodes(self) -> tuple[LabNode, ...]:
+        return tuple(member for member in self.members if isinstance(member, LabNode))
 
     @property
     def pods(self) -> tuple[Member, ...]:
-        return tuple(member for member in self.members if member.kind is Kind.POD)
+        return tuple(member for member in self.members if member.kind is SeatKind.POD)
 
     @property
     def client(self) -> Member:
@@ -122,15 +122,15 @@ class Lab:
         names = ", ".join(member.name for member in self.members)
         raise ConfigError(f"lab {self.name!r} has no {name!r}, only {names}")
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> LabNode:
         member = self.member(name)
-        if not isinstance(member, Node):
+        if not isinstance(member, LabNode):
             raise ConfigError(f"{name} is a {member.kind}, not a node")
         return member
 
     def pod(self, name: str) -> Member:
         member = self.member(name)
-        if member.kind is not Kind.POD:
+        if member.kind is not SeatKind.POD:
             raise ConfigError(f"{name} is a {member.kind}, not a pod")
         return member
 
@@ -211,7 +211,7 @@ class Lab:
     def _status(self, member: Member) -> MemberStatus:
         recorded = self._made.processes.get(member.name)
         problem = "" if member.namespace.exists() else "no namespace"
-        if member.kind is Kind.POD and not problem:
+        if member.kind is SeatKind.POD and not problem:
             running = recorded and processes.identity(recorded.pid) == recorded
             problem = "" if running else "server ended"
         return MemberStatus(
@@ -226,14 +226,14 @@ class Lab:
 
     def _member(self, seat: Seat) -> Member:
         node = f"node{seat.node}" if seat.node else ""
-        below = f"{node}/{seat.name}" if seat.kind is Kind.POD else seat.name
+        below = f"{node}/{seat.name}" if seat.kind is SeatKind.POD else seat.name
         namespace = namespaces.path_of(self.layout.namespace(seat))
         cgroup = Path(self._made.cgroup) / below
         addresses = self.layout.addresses(seat)
         shared = (self.name, seat.kind, seat.name, node, namespace, cgroup, addresses)
-        if seat.kind is not Kind.NODE:
+        if seat.kind is not SeatKind.NODE:
             return Member(*shared)
-        return Node(
+        return LabNode(
             *shared,
             zone=self.layout.zone(seat.node),
             manifests=self.directory / "nodes" / seat.name / "manifests",

@@ -29,7 +29,7 @@ from ebpflb.lab.member import Member
 from ebpflb.lab.traffic import LoadRun
 
 
-class Row(NamedTuple):
+class DemoRow(NamedTuple):
     """Right when what was seen is, word for word, what was expected."""
 
     what: str
@@ -68,7 +68,7 @@ def write_services(lab: Lab) -> None:
     )
 
 
-def path_rows(lab: Lab) -> Iterator[Row]:
+def path_rows(lab: Lab) -> Iterator[DemoRow]:
     """All ways, in both families, with TCP and UDP."""
     for version in lab.config.family.versions:
         for protocol in ("tcp", "udp"):
@@ -77,42 +77,46 @@ def path_rows(lab: Lab) -> Iterator[Row]:
         yield _refused_row(lab, version)
 
 
-def _cluster_ip_rows(lab: Lab, version: int, protocol: str) -> Iterator[Row]:
+def _cluster_ip_rows(lab: Lab, version: int, protocol: str) -> Iterator[DemoRow]:
     question = Question(lab.cluster_ip(CLUSTER.number, version), CLUSTER.port, protocol, _QUESTIONS)
     way = _way(version, protocol)
     host, pod = lab.node("node1"), lab.pod("pod-1-1")
     seen = ask(host, question)
-    yield Row(f"host -> ClusterIP, {way}", "6 pods answer; they see node1", _who_answers(lab, seen))
+    yield DemoRow(
+        f"host -> ClusterIP, {way}", "6 pods answer; they see node1", _who_answers(lab, seen)
+    )
     seen = ask(pod, question)
     others = [answer for answer in seen if answer.get("pod") != pod.name]
-    yield Row(f"pod -> ClusterIP, {way}", "5 others answer; they see pod-1-1", _others(lab, others))
+    yield DemoRow(
+        f"pod -> ClusterIP, {way}", "5 others answer; they see pod-1-1", _others(lab, others)
+    )
     itself = [answer for answer in seen if answer.get("pod") == pod.name]
     # At the socket it is a connection inside the pod; at tc the source must be another one.
     source = pod.name if protocol == "tcp" else host.name
-    yield Row(f"pod -> ClusterIP -> itself, {way}", f"it sees {source}", _itself(lab, itself))
+    yield DemoRow(f"pod -> ClusterIP -> itself, {way}", f"it sees {source}", _itself(lab, itself))
 
 
-def _node_port_rows(lab: Lab, version: int, protocol: str) -> Iterator[Row]:
+def _node_port_rows(lab: Lab, version: int, protocol: str) -> Iterator[DemoRow]:
     for node in lab.nodes:
         address = _of(node, version)
         seen = ask(lab.client, Question(address, CLUSTER.node_port, protocol, _QUESTIONS))
         what = f"outside -> NodePort on {node.name}, Cluster, {_way(version, protocol)}"
         expected = f"3 pods here see client; 3 elsewhere see {node.name}"
-        yield Row(what, expected, _both_sides(lab, node.name, seen))
+        yield DemoRow(what, expected, _both_sides(lab, node.name, seen))
     what = f"outside -> NodePort on {{}}, Local, {_way(version, protocol)}"
     question = Question(_of(lab.node("node1"), version), LOCAL.node_port, protocol, _QUESTIONS)
     seen = ask(lab.client, question)
-    yield Row(what.format("node1"), "3 pods answer; they see client", _who_answers(lab, seen))
+    yield DemoRow(what.format("node1"), "3 pods answer; they see client", _who_answers(lab, seen))
     address = _of(lab.node("node2"), version)
     silence = (_SILENT_QUESTIONS, _SILENT_SECONDS)
     seen = ask(lab.client, Question(address, LOCAL.node_port, protocol, *silence))
-    yield Row(what.format("node2"), "TimeoutError", _errors(seen))
+    yield DemoRow(what.format("node2"), "TimeoutError", _errors(seen))
 
 
-def _refused_row(lab: Lab, version: int) -> Row:
+def _refused_row(lab: Lab, version: int) -> DemoRow:
     address = lab.cluster_ip(EMPTY.number, version)
     seen = ask(lab.pod("pod-1-1"), Question(address, EMPTY.port))
-    return Row(
+    return DemoRow(
         f"pod -> Service without pods, IPv{version}", "ConnectionRefusedError", _errors(seen)
     )
 
@@ -183,7 +187,7 @@ _SETTLE_SECONDS = 0.5
 Running = Mapping[str, LoadRun]
 
 
-def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[Row]:
+def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[DemoRow]:
     """A backend is added, another one goes; then an agent is killed and comes back."""
     first, *middle, last = lab.pods
     _write_rolling(lab, [first, *middle])
@@ -239,10 +243,12 @@ def _start_loads(lab: Lab) -> Running:
     }
 
 
-def _stop_loads(what: str, running: Running, expected: str) -> Iterator[Row]:
+def _stop_loads(what: str, running: Running, expected: str) -> Iterator[DemoRow]:
     for name, load in running.items():
         result = load.stop()
-        yield Row(f"{what}: {name}", f"0 failed; {expected} answers", _outcome(result, expected))
+        yield DemoRow(
+            f"{what}: {name}", f"0 failed; {expected} answers", _outcome(result, expected)
+        )
 
 
 def _outcome(result: LoadResult, expected: str) -> str:
@@ -283,7 +289,7 @@ def _run(console: Console) -> int:
     return 1 if wrong else 0
 
 
-def _show(console: Console, title: str, rows: Iterator[Row]) -> list[Row]:
+def _show(console: Console, title: str, rows: Iterator[DemoRow]) -> list[DemoRow]:
     done = list(rows)
     table = Table("what", "expected", "seen", "", title=title, title_justify="left")
     for row in done:

@@ -34,7 +34,7 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PodIdentity:
     pod: str
     node: str
 
@@ -62,8 +62,8 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    identity: Identity
+class EchoConnection:
+    identity: PodIdentity
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -135,7 +135,7 @@ class Connection:
 class UdpServer:
     """A UDP socket of one family; answers come from the address that was asked."""
 
-    def __init__(self, identity: Identity, family: socket.AddressFamily, port: int) -> None:
+    def __init__(self, identity: PodIdentity, family: socket.AddressFamily, port: int) -> None:
         self._identity = identity
         self._port = port
         self.socket = socket.socket(family, socket.SOCK_DGRAM)
@@ -186,7 +186,7 @@ def _address_and_port(name: tuple[str, int]) -> Address:
     return name[0], name[1]
 
 
-async def serve(identity: Identity, port: int) -> None:
+async def serve(identity: PodIdentity, port: int) -> None:
     """Serve until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -197,7 +197,7 @@ async def serve(identity: Identity, port: int) -> None:
         loop.add_reader(udp.socket, udp.serve_waiting)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await Connection(identity, reader, writer).serve()
+        await EchoConnection(identity, reader, writer).serve()
 
     await asyncio.start_server(accept, None, port, backlog=_BACKLOG)
     await stop.wait()
@@ -209,7 +209,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--node", default="")
     parser.add_argument("--port", type=int, default=8080)
     chosen = parser.parse_args(arguments)
-    asyncio.run(serve(Identity(chosen.pod, chosen.node), chosen.port))
+    asyncio.run(serve(PodIdentity(chosen.pod, chosen.node), chosen.port))
 
 
 if __name__ == "__main__":

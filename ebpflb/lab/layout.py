@@ -52,7 +52,7 @@ class Stack(StrEnum):
         return {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}[self.value]
 
 
-class Kind(StrEnum):
+class SeatKind(StrEnum):
     """What a namespace of the lab is."""
 
     NODE = "node"
@@ -154,7 +154,7 @@ class Ranges:
 class Seat:
     """One namespace. node and number: position, from 1, of the node and of the pod on it, or 0."""
 
-    kind: Kind
+    kind: SeatKind
     name: str
     node: int = 0
     number: int = 0
@@ -180,19 +180,19 @@ class Layout:
 
     def seats(self) -> Iterator[Seat]:
         """All members; the underlay first, because it makes the uplinks of the others."""
-        yield Seat(Kind.UNDERLAY, UNDERLAY)
+        yield Seat(SeatKind.UNDERLAY, UNDERLAY)
         yield from self.nodes()
         for node in self.nodes():
             yield from self.pods(node.node)
-        yield Seat(Kind.CLIENT, CLIENT)
+        yield Seat(SeatKind.CLIENT, CLIENT)
 
     def nodes(self) -> Iterator[Seat]:
         for node in range(1, self.config.nodes + 1):
-            yield Seat(Kind.NODE, f"node{node}", node)
+            yield Seat(SeatKind.NODE, f"node{node}", node)
 
     def pods(self, node: int) -> Iterator[Seat]:
         for pod in range(1, self.config.pods + 1):
-            yield Seat(Kind.POD, f"pod-{node}-{pod}", node, pod)
+            yield Seat(SeatKind.POD, f"pod-{node}-{pod}", node, pod)
 
     def namespace(self, seat: Seat) -> str:
         return f"{self.config.name}-{seat.name}"
@@ -207,11 +207,11 @@ class Layout:
 
 def _address(ranges: Ranges, seat: Seat) -> str:
     match seat.kind:
-        case Kind.NODE:
+        case SeatKind.NODE:
             return ranges.node(seat.node)
-        case Kind.POD:
+        case SeatKind.POD:
             return ranges.pod(seat.node, seat.number)
-        case Kind.CLIENT:
+        case SeatKind.CLIENT:
             return ranges.client()
-        case Kind.UNDERLAY:
+        case SeatKind.UNDERLAY:
             return ranges.gateway()

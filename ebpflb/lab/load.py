@@ -72,7 +72,7 @@ class LoadOptions:
 
 
 @dataclass(slots=True)
-class Connection:
+class LoadConnection:
     """How one connection went. started: time.monotonic() of the machine; ms: until its end.
 
     client: the own address and port. pod: who answered, "" when nobody did. error: "" or refused,
@@ -102,14 +102,14 @@ class LoadResult:
     max_ms: float = 0.0
     pods: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
-    connections: list[Connection] = field(default_factory=list)
+    connections: list[LoadConnection] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
         return self.attempted / self.seconds if self.seconds else 0.0
 
     @property
-    def failures(self) -> list[Connection]:
+    def failures(self) -> list[LoadConnection]:
         return [each for each in self.connections if each.error]
 
 
@@ -121,7 +121,7 @@ class Load:
         address: str,
         port: int,
         options: LoadOptions,
-        report: Callable[[Connection], None],
+        report: Callable[[LoadConnection], None],
     ) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         canonical = socket.inet_ntop(family, socket.inet_pton(family, address))
@@ -150,7 +150,7 @@ class Load:
     def _work(self) -> None:
         try:
             while (number := self._next()) is not None:
-                connection = Connection(number, time.monotonic())
+                connection = LoadConnection(number, time.monotonic())
                 self._connect(connection)
                 connection.ms = round((time.monotonic() - connection.started) * 1000, 3)
                 with self._reporting:
@@ -178,7 +178,7 @@ class Load:
         elapsed = time.monotonic() - self._started
         return self._stopped.is_set() or bool(limit and elapsed >= limit)
 
-    def _connect(self, connection: Connection) -> None:
+    def _connect(self, connection: LoadConnection) -> None:
         kind = socket.SOCK_STREAM if self._options.protocol == "tcp" else socket.SOCK_DGRAM
         try:
             with socket.socket(self._family, kind) as sock:
@@ -193,7 +193,7 @@ class Load:
             code = error.errno or 0
             connection.error = _ERRORS.get(code) or errno.errorcode.get(code, str(error))
 
-    def _converse(self, sock: socket.socket, connection: Connection) -> None:
+    def _converse(self, sock: socket.socket, connection: LoadConnection) -> None:
         while not connection.error:
             pod = self._exchange(sock)
             if not pod:
@@ -226,7 +226,7 @@ class Load:
         return answer.decode("latin-1").strip() if peer[:2] == self._target else _STRANGER
 
 
-def summarize(connections: Sequence[Connection], seconds: float) -> LoadResult:
+def summarize(connections: Sequence[LoadConnection], seconds: float) -> LoadResult:
     good = sorted(each.ms for each in connections if not each.error)
     return LoadResult(
         attempted=len(connections),
@@ -247,7 +247,7 @@ def parse_output(text: str) -> LoadResult:
     if not lines or "attempted" not in lines[-1]:
         raise ValueError("the load ended without a summary")
     result = LoadResult(**lines.pop())
-    result.connections = [Connection(**line) for line in lines]
+    result.connections = [LoadConnection(**line) for line in lines]
     if len(lines) != result.attempted or len(result.failures) != result.failed:
         raise ValueError("the load's summary does not fit its connections")
     return result
@@ -255,9 +255,9 @@ def parse_output(text: str) -> LoadResult:
 
 def main(arguments: list[str]) -> int:
     address, port, options = _parse(arguments)
-    connections: list[Connection] = []
+    connections: list[LoadConnection] = []
 
-    def report(connection: Connection) -> None:
+    def report(connection: LoadConnection) -> None:
         connections.append(connection)
         sys.stdout.write(json.dumps(dataclasses.asdict(connection)) + "\n")
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ebpflb.errors import ConfigError
 from ebpflb.lab import namespaces, processes
-from ebpflb.lab.layout import Kind
+from ebpflb.lab.layout import SeatKind
 from ebpflb.lab.load import LoadOptions, LoadResult
 from ebpflb.lab.traffic import LoadRun
 
@@ -21,7 +21,7 @@ class Member:
     """A node, a pod, the client or the underlay. node: the name of the node it is on, or ""."""
 
     lab: str
-    kind: Kind
+    kind: SeatKind
     name: str
     node: str
     namespace: Path
@@ -106,7 +106,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Node(Member):
+class LabNode(Member):
     """A node, with what an agent on it needs to know. cluster_cidr: the pods of all nodes."""
 
     zone: str

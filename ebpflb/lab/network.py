@@ -13,7 +13,7 @@ Nothing here is for Services: no netfilter, no masquerading.
 
 from collections.abc import Iterator, Mapping
 
-from ebpflb.lab.layout import Cni, Kind, LabConfig, Layout, Ranges, Seat
+from ebpflb.lab.layout import Cni, LabConfig, Layout, Ranges, Seat, SeatKind
 
 BRIDGE = "cni0"
 TUNNEL = "vxlan1"
@@ -42,7 +42,7 @@ def sysctls(seat: Seat, config: LabConfig) -> Mapping[str, str]:
         "ipv4/conf/all/rp_filter": str(config.rp_filter),
         "ipv4/conf/default/rp_filter": str(config.rp_filter),
     }
-    if seat.kind is Kind.NODE:
+    if seat.kind is SeatKind.NODE:
         settings["ipv4/ip_forward"] = "1"
         settings["ipv6/conf/all/forwarding"] = "1"
     return settings
@@ -51,17 +51,17 @@ def sysctls(seat: Seat, config: LabConfig) -> Mapping[str, str]:
 def commands(layout: Layout, seat: Seat) -> list[str]:
     """Lines for `ip -batch` inside the namespace of `seat`; all namespaces exist."""
     makers = {
-        Kind.UNDERLAY: _underlay,
-        Kind.NODE: _node,
-        Kind.POD: _pod,
-        Kind.CLIENT: _client,
+        SeatKind.UNDERLAY: _underlay,
+        SeatKind.NODE: _node,
+        SeatKind.POD: _pod,
+        SeatKind.CLIENT: _client,
     }
     return ["link set lo up", *makers[seat.kind](layout, seat)]
 
 
 def forwarding_entries(layout: Layout, seat: Seat) -> list[str]:
     """Lines for `bridge -batch`: where the tunnel devices of the other nodes are."""
-    if seat.kind is not Kind.NODE or layout.config.cni is not Cni.VXLAN:
+    if seat.kind is not SeatKind.NODE or layout.config.cni is not Cni.VXLAN:
         return []
     outer = layout.ranges[0]
     return [
@@ -86,7 +86,7 @@ def _underlay(layout: Layout, _seat: Seat) -> Iterator[str]:
         yield _add_address(f"{ranges.gateway()}/{ranges.underlay().prefixlen}", "br0")
     yield "link set br0 up"
     for seat in layout.seats():
-        if seat.kind in {Kind.NODE, Kind.CLIENT}:
+        if seat.kind in {SeatKind.NODE, SeatKind.CLIENT}:
             yield _add_veth(seat.name, layout.namespace(seat))
             yield f"link set {seat.name} master br0 up"
 

@@ -61,7 +61,7 @@ _PATIENCE = 0.3
 _WAIT, _WAIT_FOR_ALL = 2.0, 10.0
 
 
-class Identity(NamedTuple):
+class StartedProcess(NamedTuple):
     """A process: ids are used again, but not with the same start time (in clock ticks)."""
 
     pid: int
@@ -74,7 +74,7 @@ class Ownership:
 
     lab: str
     cgroup: Path
-    recorded: frozenset[Identity]
+    recorded: frozenset[StartedProcess]
 
     def own(self, pids: Collection[int]) -> set[int]:
         """Those among `pids` that the lab started, or that descend from such."""
@@ -93,10 +93,10 @@ class Ownership:
         return known[pid]
 
 
-def identity(pid: int) -> Identity | None:
+def identity(pid: int) -> StartedProcess | None:
     """None when there is no such process, or it has ended and is not yet waited for."""
     start_time = _stat_field(pid, _START_TIME)
-    return Identity(pid, start_time) if start_time else None
+    return StartedProcess(pid, start_time) if start_time else None
 
 
 def marker(lab: str, member: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from ebpflb.errors import ConfigError, EbpflbError
 from ebpflb.lab import processes
 from ebpflb.lab.layout import LABS_AT_ONCE, Cni, LabConfig, Stack
-from ebpflb.lab.processes import Identity
+from ebpflb.lab.processes import StartedProcess
 
 ROOT = Path("/run/ebpflb-lab")
 
@@ -36,7 +36,7 @@ class LabState:
     cgroup: str
     bpffs: str
     namespaces: dict[str, int | None] = field(default_factory=dict)
-    processes: dict[str, Identity] = field(default_factory=dict)
+    processes: dict[str, StartedProcess] = field(default_factory=dict)
     complete: bool = False
 
     @property
@@ -150,7 +150,7 @@ def _decode(document: Any, path: Path) -> LabState:
             "family": Stack(document["config"]["family"]),
             "zones": tuple(document["config"]["zones"]),
         }
-        processes = {pod: Identity(*pair) for pod, pair in document["processes"].items()}
+        processes = {pod: StartedProcess(*pair) for pod, pair in document["processes"].items()}
         return LabState(**(document | {"config": LabConfig(**config), "processes": processes}))
     except (TypeError, ValueError, KeyError) as error:
         raise EbpflbError(f"{path}: not a lab's state: {error!r}") from error

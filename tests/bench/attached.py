@@ -13,7 +13,7 @@ from ebpflb.dataplane.kernel.descriptor import owned
 from ebpflb.dataplane.kernel.uapi import ProgType
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.pins import LINKS
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from tests.bench.harness import labs, ways
 from tests.bench.harness.options import Options
 from tests.bench.harness.report import Row
@@ -38,7 +38,7 @@ def run(options: Options) -> Iterator[Row]:
             yield ways.in_both("attached", pair, way, ways.CONNECT_RATE, options)
 
 
-def _empty(node: Node) -> None:
+def _empty(node: LabNode) -> None:
     """Have every link of a node run a program that returns at once."""
     for pin in (node.bpffs / LINKS).iterdir():
         with owned(libbpf.obj_get(pin)) as link, owned(_program_like(link)) as program:

@@ -16,7 +16,7 @@ from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.structs import Backend, Conntrack, Counts
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from tests.bench.change import change
 from tests.bench.harness import agent, labs, manifests
 from tests.bench.harness.options import BenchError, Options
@@ -48,7 +48,7 @@ for _ in sys.stdin:
 class Scraper:
     """A process on the node that asks for the page when it is told to."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LabNode) -> None:
         command = [sys.executable, "-I", "-S", "-c", _FETCH]
         self._process = node.popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -123,7 +123,7 @@ def _page(scraper: Scraper, services: int) -> float:
     return seconds
 
 
-def _at_once(node: Node) -> float:
+def _at_once(node: LabNode) -> float:
     scrapers = [Scraper(node) for _ in range(AT_ONCE)]
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:

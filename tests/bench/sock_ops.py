@@ -10,7 +10,7 @@ from contextlib import closing
 from ebpflb.dataplane.attach import links
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, LoadedProgram
 from ebpflb.dataplane.load.pins import LINKS, newest_generation
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from tests.bench.harness import labs, manifests, ways
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row
@@ -33,14 +33,14 @@ def run(options: Options) -> Iterator[Row]:
             yield ways.switched("sock_ops", pair.ours, way, ways.CONNECT_RATE, switch, options)
 
 
-def _program(node: Node) -> LoadedProgram:
+def _program(node: LabNode) -> LoadedProgram:
     generation = newest_generation(node.bpffs)
     if generation is None:
         raise BenchError(f"{node.name}: nothing is pinned below {node.bpffs}")
     return LoadedProgram.open(generation.progs / _NAME)
 
 
-def _switch(node: Node, program: LoadedProgram) -> Callable[[bool], None]:
+def _switch(node: LabNode, program: LoadedProgram) -> Callable[[bool], None]:
     pin = node.bpffs / LINKS / _NAME
 
     def switch(on: bool) -> None:

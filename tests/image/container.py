@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from tests.image.build import IMAGE, buildah, image_archive
 
 # Their numbers in linux/capability.h.
@@ -93,7 +93,7 @@ def image_root() -> Iterator[Path]:
         buildah("rm", container)
 
 
-def binds_on(node: Node, settings: Path) -> dict[str, Path]:
+def binds_on(node: LabNode, settings: Path) -> dict[str, Path]:
     """What the chart mounts from a node; the lab's manifests in place of an API server."""
     return {
         "/etc/ebpflb/config.yaml": settings,
@@ -104,7 +104,7 @@ def binds_on(node: Node, settings: Path) -> dict[str, Path]:
     }
 
 
-def variables_on(node: Node) -> dict[str, str]:
+def variables_on(node: LabNode) -> dict[str, str]:
     """What the chart sets, and where the lab differs from a cluster."""
     return {
         "EBPFLB_NODE_NAME": node.name,

@@ -37,7 +37,7 @@ Check = tuple[str, Callable[[], Iterable[Finding]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodePaths:
     """Where to look: the pins, the cgroup of the socket hooks, and which devices are meant."""
 
     pins: Path
@@ -52,7 +52,7 @@ class _Loaded(NamedTuple):
     programs: frozenset[int]
 
 
-def examine(node: Node) -> list[Finding]:
+def examine(node: NodePaths) -> list[Finding]:
     """Everything that is found, in the order of the checks, for the calling thread's namespace."""
     checks: list[Check] = [
         (KERNEL, lambda: check_kernel(Probe())),
@@ -64,7 +64,7 @@ def examine(node: Node) -> list[Finding]:
     return [finding for check in checks for finding in _made(*check)]
 
 
-def _of_hooks(node: Node) -> Iterator[Check]:
+def _of_hooks(node: NodePaths) -> Iterator[Check]:
     """Those that look at devices, and at what is loaded."""
     loaded: _Loaded | None = None
     try:
@@ -83,7 +83,7 @@ def _of_hooks(node: Node) -> Iterator[Check]:
     yield SYSCTLS, lambda: check_sysctls(network, snat)
 
 
-def _of_what_is_loaded(node: Node, loaded: _Loaded, network: NetworkState) -> Iterator[Check]:
+def _of_what_is_loaded(node: NodePaths, loaded: _Loaded, network: NetworkState) -> Iterator[Check]:
     maps, programs = loaded
     yield (
         SOCKETS,

@@ -8,13 +8,13 @@ from tempfile import TemporaryDirectory
 
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.load.pins import newest_generation
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from ebpflb.lab.agents import NodeAgent
 from tests.bench.harness.options import BenchError
 
 
 @contextmanager
-def running(node: Node, manifests: Path) -> Iterator[NodeAgent]:
+def running(node: LabNode, manifests: Path) -> Iterator[NodeAgent]:
     """An agent that is in sync. It ends afterwards; its pins stay until the lab goes."""
     with TemporaryDirectory(prefix="ebpflb-bench-") as directory:
         agent = NodeAgent(node, Path(directory) / "log", ["--manifests", str(manifests)])
@@ -28,7 +28,7 @@ def running(node: Node, manifests: Path) -> Iterator[NodeAgent]:
             agent.kill()
 
 
-def pinned_maps(node: Node) -> MapSet:
+def pinned_maps(node: LabNode) -> MapSet:
     """The maps of the agent of a node."""
     generation = newest_generation(node.bpffs)
     if generation is None:

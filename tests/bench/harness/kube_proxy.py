@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ebpflb.lab import Lab, Node, namespaces
+from ebpflb.lab import Lab, LabNode, namespaces
 from ebpflb.lab.network import UPLINK
 from tests.bench.harness.options import BenchError
 from tests.cluster.harness.api_client import ApiClient
@@ -74,7 +74,7 @@ def absent(rules: str, expected: Set[str]) -> Set[str]:
     return expected - set(_NUMBER.findall(rules))
 
 
-def _wait_written(node: Node, daemon: Daemon, mode: KubeProxy, expected: Set[str]) -> None:
+def _wait_written(node: LabNode, daemon: Daemon, mode: KubeProxy, expected: Set[str]) -> None:
     deadline = time.monotonic() + _SYNC_SECONDS
     while missing := absent(_rules(node, mode), expected):
         daemon.check()
@@ -87,12 +87,12 @@ def _wait_written(node: Node, daemon: Daemon, mode: KubeProxy, expected: Set[str
             raise BenchError(f"{node.name}: rules of {other} mode beside those of {mode} mode")
 
 
-def _rules(node: Node, mode: KubeProxy) -> str:
+def _rules(node: LabNode, mode: KubeProxy) -> str:
     """The rules, "" when there are none."""
     return str(node.exec(_LIST[mode], check=False).stdout)
 
 
-def _start(node: Node, control: ControlPlane, mode: KubeProxy, directory: Path) -> Daemon:
+def _start(node: LabNode, control: ControlPlane, mode: KubeProxy, directory: Path) -> Daemon:
     path = directory / f"{node.name}.log"
     command = [
         str(binary("kube-proxy")),

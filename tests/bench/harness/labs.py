@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ebpflb.lab import Lab, LabConfig, Member, Node, Stack
+from ebpflb.lab import Lab, LabConfig, LabNode, Member, Stack
 from ebpflb.lab.build import take_down
 from tests.bench.harness import agent, load, manifests
 from tests.bench.harness.load import Goal
@@ -79,7 +79,7 @@ def agents(lab: Lab, directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def one_node(services: int, endpoints: int) -> Iterator[tuple[Node, Path]]:
+def one_node(services: int, endpoints: int) -> Iterator[tuple[LabNode, Path]]:
     """The node of a lab without pods, and a directory with made-up Services; no agent yet."""
     config = LabConfig("bench-agent", nodes=1, pods=0, family=Stack.IPV4)
     with _up(config) as lab, TemporaryDirectory(prefix="ebpflb-bench-") as directory:

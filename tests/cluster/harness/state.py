@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ebpflb.errors import ConfigError, EbpflbError
-from ebpflb.lab.processes import Identity, identity
+from ebpflb.lab.processes import StartedProcess, identity
 from tests.cluster.harness import binaries
 from tests.cluster.harness.layout import CLUSTERS_AT_ONCE, ROOT, Layout, check_name
 
@@ -29,7 +29,7 @@ class State:
     name: str
     index: int
     nodes: int
-    owner: Identity | None
+    owner: StartedProcess | None
     holders: dict[str, int]
     complete: bool = False
 
@@ -77,7 +77,7 @@ def load(name: str) -> State:
     path = ROOT / check_name(name) / _FILE
     try:
         document = json.loads(path.read_text())
-        owner = Identity(*document["owner"]) if document["owner"] else None
+        owner = StartedProcess(*document["owner"]) if document["owner"] else None
         return State(**(document | {"owner": owner}))
     except FileNotFoundError:
         raise ConfigError(

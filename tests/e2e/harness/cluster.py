@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebpflb.dataplane.view.frontends import BackendView, view_frontends
-from ebpflb.lab import Lab, LabConfig, Member, Node
+from ebpflb.lab import Lab, LabConfig, LabNode, Member
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec
@@ -33,7 +33,7 @@ class Cluster:
         self._files: set[str] = set()
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[LabNode, ...]:
         return tuple(agent.node for agent in self.agents.values())
 
     @property

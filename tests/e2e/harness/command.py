@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 
 _METRICS = """
 from urllib.request import urlopen
@@ -15,19 +15,19 @@ print(urlopen("http://127.0.0.1:10249/metrics").read().decode())
 PROGRAM = (sys.executable, "-m", "ebpflb")
 
 
-def ebpflb(node: Node, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+def ebpflb(node: LabNode, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end; keywords are further environment variables."""
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     return node.exec([*PROGRAM, *arguments], check=False, timeout=60, env=environment)
 
 
-def status(node: Node) -> dict[str, Any]:
+def status(node: LabNode) -> dict[str, Any]:
     """What `ebpflb status` says."""
     found: dict[str, Any] = json.loads(ebpflb(node, "status", "-o", "json").stdout)
     return found
 
 
-def metric(node: Node, series: str) -> float:
+def metric(node: LabNode, series: str) -> float:
     """The value of a series of the agent's metrics; 0 while it is not there."""
     command = [sys.executable, "-I", "-S", "-c", _METRICS]
     lines = node.exec(command).stdout.splitlines()

@@ -11,7 +11,7 @@ from ebpflb.dataplane.layout.enums import CtState, DropReason
 from ebpflb.dataplane.layout.structs import Addr, Conntrack, Tuple
 from ebpflb.dataplane.view.counters import read_drops, sum_drops
 from ebpflb.errors import MapError
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from tests.e2e.harness.cluster import Cluster
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.waiting import wait_until
@@ -31,13 +31,13 @@ _CHUNK = 8192
 _TCP = 6
 
 
-def leave_few_ports(node: Node) -> None:
+def leave_few_ports(node: LabNode) -> None:
     """Have an agent that is started afterwards masquerade with 2,035 source ports."""
     node.exec(["sysctl", "-qw", f"net.ipv4.ip_local_port_range={_LOCAL_PORTS}"])
 
 
 @contextmanager
-def exhausted(cluster: Cluster, node: Node) -> Iterator[None]:
+def exhausted(cluster: Cluster, node: LabNode) -> Iterator[None]:
     """All three, and clients that notice."""
     lab = cluster.lab
     lost, alone = cluster.new(), cluster.new()
@@ -67,11 +67,11 @@ def exhausted(cluster: Cluster, node: Node) -> Iterator[None]:
         yield
 
 
-def _lacks_ports(node: Node) -> bool:
+def _lacks_ports(node: LabNode) -> bool:
     return sum_drops(read_drops(pinned_maps(node)))[DropReason.LB_DROP_SNAT_PORTS] > 0
 
 
-def _fill_conntrack(node: Node) -> None:
+def _fill_conntrack(node: LabNode) -> None:
     """As if all of it were flows that are in use."""
     table = pinned_maps(node)["lb_conntrack"]
     now = time.monotonic_ns()

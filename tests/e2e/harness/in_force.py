@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.load.pins import Generation, newest_generation
 from ebpflb.dataplane.view.frontends import FrontendView, view_frontends
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from ebpflb.model.address import format_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.plan import Frontend
@@ -33,7 +33,7 @@ class _Backend(NamedTuple):
     terminating: bool
 
 
-def wait_in_force(nodes: Iterable[Node], timeout: float = 15.0) -> None:
+def wait_in_force(nodes: Iterable[LabNode], timeout: float = 15.0) -> None:
     """Return when the manifests of these nodes are in force there; timeout: seconds for each."""
     for node in nodes:
         wanted = planned(node)
@@ -41,11 +41,11 @@ def wait_in_force(nodes: Iterable[Node], timeout: float = 15.0) -> None:
         wait_until(is_in_force, f"manifests in force on {node.name}", timeout)
 
 
-def _is_offered(node: Node, wanted: set[Offer]) -> bool:
+def _is_offered(node: LabNode, wanted: set[Offer]) -> bool:
     return offered(node) == wanted
 
 
-def planned(node: Node) -> set[Offer]:
+def planned(node: LabNode) -> set[Offer]:
     """What the manifests of a node say."""
     changes = Changes(node.name)
     for path in sorted(node.manifests.glob("[!.]*")):
@@ -54,21 +54,21 @@ def planned(node: Node) -> set[Offer]:
     return {_planned(each) for name in changes.names() for each in changes.plan(name)}
 
 
-def offered(node: Node) -> set[Offer]:
+def offered(node: LabNode) -> set[Offer]:
     """What the maps of a node say; nothing before an agent has been there."""
     if newest_generation(node.bpffs) is None:
         return set()
     return {_offered(each) for each in view_frontends(pinned_maps(node))}
 
 
-def generation_of(node: Node) -> Generation:
+def generation_of(node: LabNode) -> Generation:
     """The generation that is in force on a node."""
     found = newest_generation(node.bpffs)
     assert found
     return found
 
 
-def pinned_maps(node: Node) -> MapSet:
+def pinned_maps(node: LabNode) -> MapSet:
     """The maps that are in force on a node."""
     return open_maps(generation_of(node).maps)
 

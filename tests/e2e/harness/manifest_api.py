@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 
 _KINDS = {
     "/api/v1/services": "Service",
@@ -30,12 +30,12 @@ Object = dict[str, Any]
 Objects = Mapping[str, Object]
 
 
-class NodeWithApi(Node):
+class NodeWithApi(LabNode):
     """A node whose agent is told of no manifests."""
 
     def environment(self) -> dict[str, str]:
         """Without them."""
-        found = Node.environment(self)
+        found = LabNode.environment(self)
         del found["EBPFLB_MANIFESTS"]
         return found
 
@@ -43,7 +43,7 @@ class NodeWithApi(Node):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LabNode) -> None:
         super().__init__(("127.0.0.1", 0), _Conversation)
         self.node = node
         self.closed = threading.Event()
@@ -128,7 +128,7 @@ class _Conversation(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def manifest_api(node: Node) -> Iterator[tuple[Node, list[str]]]:
+def manifest_api(node: LabNode) -> Iterator[tuple[LabNode, list[str]]]:
     """Serve the API inside the node; the node for an agent, and the agent's options."""
     with node.entered():
         server = _Server(node)

@@ -14,7 +14,7 @@ import pytest
 from ebpflb.dataplane.attach.links import TcDirection
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, ProgType
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from tests.bpf.attach.tiny import ALLOW, NEXT, load
 from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
@@ -32,14 +32,14 @@ def served(own_lab, tmp_path_factory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def node(served) -> Iterator[Node]:
+def node(served) -> Iterator[LabNode]:
     """The first node. It is without trouble again after each test."""
     first = served.lab.node("node1")
     yield first
     assert troubles(first) == []
 
 
-def findings(node: Node) -> list[dict[str, Any]]:
+def findings(node: LabNode) -> list[dict[str, Any]]:
     done = ebpflb(node, "doctor", "-o", "json")
     said = json.loads(done.stdout)
     bad = any(each["severity"] in {"warning", "error"} for each in said["findings"])
@@ -48,7 +48,7 @@ def findings(node: Node) -> list[dict[str, Any]]:
     return found
 
 
-def troubles(node: Node) -> list[Found]:
+def troubles(node: LabNode) -> list[Found]:
     """Severity, check and text of what is wrong."""
     return [
         (each["severity"], each["check"], f"{each['where']}: {each['what']}")
@@ -57,7 +57,7 @@ def troubles(node: Node) -> list[Found]:
     ]
 
 
-def only_trouble(node: Node, severity: str, check: str) -> str:
+def only_trouble(node: LabNode, severity: str, check: str) -> str:
     """The text of the one that there is."""
     (found,) = troubles(node)
     assert found[:2] == (severity, check), found
@@ -65,7 +65,7 @@ def only_trouble(node: Node, severity: str, check: str) -> str:
 
 
 @contextmanager
-def at_tcx(node: Node, device: str, direction: TcDirection, flag: AttachFlag) -> Iterator[None]:
+def at_tcx(node: LabNode, device: str, direction: TcDirection, flag: AttachFlag) -> Iterator[None]:
     """A program of somebody else at a device of the node."""
     kind = {"ingress": AttachType.TCX_INGRESS, "egress": AttachType.TCX_EGRESS}[direction]
     program = load(NEXT, name="cil_from_netdev")
@@ -110,7 +110,7 @@ def test_a_device_without_our_program_is_found(own_lab, served, node):
         served.agents["node1"].wait_in_sync()
 
 
-def attached_to(node: Node, pin: str) -> str:
+def attached_to(node: LabNode, pin: str) -> str:
     """The device of a pinned link."""
     with node.entered():
         return socket.if_indextoname(int(pin.rpartition("_")[2]))

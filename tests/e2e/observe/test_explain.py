@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebpflb.lab import Member, Node
+from ebpflb.lab import LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb, error_line
@@ -17,7 +17,7 @@ from tests.e2e.rules.test_source_ranges import limited, lone, vips
 PORT = 80
 
 
-def explained(node: Node, source: str, target: str, status: int):
+def explained(node: LabNode, source: str, target: str, status: int):
     """The answer; its exit status is checked."""
     done = ebpflb(node, "explain", source, target, "-o", "json", **socket_of(node))
     assert done.returncode == status, done
@@ -27,7 +27,7 @@ def explained(node: Node, source: str, target: str, status: int):
     return found
 
 
-def socket_of(node: Node) -> dict[str, str]:
+def socket_of(node: LabNode) -> dict[str, str]:
     return {"EBPFLB_QUERY_SOCKET": str(node.query_socket), "EBPFLB_BPFFS_ROOT": str(node.bpffs)}
 
 
@@ -36,7 +36,7 @@ def place(address: str, port: int, protocol: str = "tcp") -> str:
 
 
 def source_of(member: Member, version: int) -> str:
-    return "host" if isinstance(member, Node) else address_of(member, version)
+    return "host" if isinstance(member, LabNode) else address_of(member, version)
 
 
 def chances(found) -> dict[str, float]:

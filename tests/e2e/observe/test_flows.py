@@ -14,7 +14,7 @@ import pytest
 
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import FlowLost
-from ebpflb.lab import Member, Node
+from ebpflb.lab import LabNode, Member
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.ask import Question, ask
 from tests.e2e.harness.cluster import address_of, started
@@ -29,7 +29,7 @@ MORE_THAN_A_RING = 4500
 Flow = dict[str, Any]
 
 
-def flows(node: Node, *arguments: str) -> list[Flow]:
+def flows(node: LabNode, *arguments: str) -> list[Flow]:
     """Those that the agent of a node has kept."""
     done = ebpflb(node, "flows", "-o", "json", "--last", "1000", *arguments)
     assert done.returncode == 0, done.stderr
@@ -37,7 +37,7 @@ def flows(node: Node, *arguments: str) -> list[Flow]:
     return found
 
 
-def wait_for_flow(node: Node, *arguments: str) -> Flow:
+def wait_for_flow(node: LabNode, *arguments: str) -> Flow:
     """The one flow that comes to match."""
     wait_until(lambda: flows(node, *arguments), "a flow")
     (found,) = flows(node, *arguments)
@@ -130,7 +130,7 @@ def test_clients_can_be_filtered_by_their_pods(cluster, lab):
 
 
 @contextmanager
-def following(node: Node, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+def following(node: LabNode, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
     """`ebpflb flows --follow` on a node, which has begun."""
     command = [*PROGRAM, "flows", "--follow", "-o", "jsonl", *arguments]
     with node.popen(command, stdout=subprocess.PIPE) as process:

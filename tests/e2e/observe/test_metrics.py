@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import metric
 from tests.e2e.harness.questions import PROTOCOLS, answers, fate
@@ -38,11 +38,11 @@ def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
         yield made
 
 
-def page(node: Node, path: str = "/metrics") -> str:
+def page(node: LabNode, path: str = "/metrics") -> str:
     return str(node.exec([sys.executable, "-I", "-S", "-c", _PAGE, path]).stdout)
 
 
-def series(node: Node, service: str) -> Series:
+def series(node: LabNode, service: str) -> Series:
     """Of one Service: (name, values of the labels besides namespace and service) -> value."""
     return {
         (
@@ -59,7 +59,7 @@ def series(node: Node, service: str) -> Series:
     }
 
 
-def wait_for(node: Node, service: str, expected: Series) -> None:
+def wait_for(node: LabNode, service: str, expected: Series) -> None:
     """Return when a page, which may be a second old, has exactly these values."""
 
     def found() -> Series:
@@ -122,7 +122,7 @@ def test_refusals_are_counted_at_the_socket_and_at_tc(cluster, protocol):
     assert series(node, spec.name)[typed("connections", protocol, "ClusterIP")] == 0
 
 
-def is_at_least(node: Node, service: str, name: tuple[str, ...], value: float) -> bool:
+def is_at_least(node: LabNode, service: str, name: tuple[str, ...], value: float) -> bool:
     return series(node, service).get(name, 0) >= value
 
 
@@ -188,7 +188,7 @@ def test_a_first_connection_ends_an_endpoints_wait(cluster):
     wait_until(lambda: observed(node) > before, "it is measured", 10)
 
 
-def observed(node: Node) -> float:
+def observed(node: LabNode) -> float:
     return metric(node, "ebpflb_endpoint_first_connection_seconds_count")
 
 

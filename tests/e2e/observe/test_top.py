@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ebpflb.lab import Member, Node
+from ebpflb.lab import LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, started, stopped
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
@@ -41,7 +41,7 @@ def maps_open(pid: int) -> int:
     return links.count("anon_inode:bpf-map")
 
 
-def sampled(node: Node, send: Callable[[], object]) -> dict[str, Any]:
+def sampled(node: LabNode, send: Callable[[], object]) -> dict[str, Any]:
     """What one sample says of what is sent during it."""
     command = [*PROGRAM, "top", "--once", "--interval", str(INTERVAL), "-o", "json"]
     top = node.popen(command, stdout=subprocess.PIPE)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ebpflb.lab import Lab, Member, Node
+from ebpflb.lab import Lab, LabNode, Member
 from tests.e2e.harness.command import PROGRAM
 from tests.e2e.harness.in_force import wait_in_force
 from tests.e2e.harness.waiting import wait_until
@@ -28,7 +28,7 @@ COMMAND = re.compile(r"\$ ebpflb lab exec (\S+) ebpflb (.*)")
 class Promise(NamedTuple):
     """A command of the document, and lines that it prints."""
 
-    node: Node
+    node: LabNode
     arguments: Sequence[str]
     lines: Sequence[str]
 

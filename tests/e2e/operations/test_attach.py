@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.lab import Lab, Member, Node, namespaces
-from ebpflb.lab.layout import Kind, Ranges, Seat
+from ebpflb.lab import Lab, LabNode, Member, namespaces
+from ebpflb.lab.layout import Ranges, Seat, SeatKind
 from ebpflb.lab.network import sysctls
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import status
@@ -30,7 +30,7 @@ from tests.e2e.harness.waiting import wait_until
 
 PORT = 80
 WAYS = ("tcx", "clsact")
-NEW_POD = Seat(Kind.POD, "pod-1-9", node=1, number=9)
+NEW_POD = Seat(SeatKind.POD, "pod-1-9", node=1, number=9)
 NEW_DEVICE = "veth-1-9"
 TUNNEL = {4: ("192.0.2.1", "192.0.2.2", 24), 6: ("2001:db8::1", "2001:db8::2", 64)}
 
@@ -42,7 +42,7 @@ def serving(lab: Lab, logs: Path, *options: str) -> Iterator[Cluster]:
         yield cluster
 
 
-def hooks_of(node: Node, device: str) -> set[str]:
+def hooks_of(node: LabNode, device: str) -> set[str]:
     """What of ours hangs on a device."""
     hooks = status(node)["loaded"]["hooks"]
     return {hook["hook"] for hook in hooks if hook["place"] == device and hook["current"]}
@@ -64,7 +64,13 @@ def new_pod(lab: Lab) -> Iterator[Member]:
     try:
         cgroup.mkdir()
         pod = Member(
-            lab.name, Kind.POD, NEW_POD.name, "node1", namespaces.path_of(name), cgroup, addresses
+            lab.name,
+            SeatKind.POD,
+            NEW_POD.name,
+            "node1",
+            namespaces.path_of(name),
+            cgroup,
+            addresses,
         )
         connect(lab, node, pod)
         yield pod
@@ -73,7 +79,7 @@ def new_pod(lab: Lab) -> Iterator[Member]:
         cgroup.rmdir()
 
 
-def connect(lab: Lab, node: Node, pod: Member) -> None:
+def connect(lab: Lab, node: LabNode, pod: Member) -> None:
     """A veth between the node and the pod, with routes on both sides."""
     with pod.entered():
         namespaces.write_sysctls(sysctls(NEW_POD, lab.config))
@@ -134,7 +140,7 @@ def test_a_pod_that_comes_later_is_served_until_it_goes(own_lab, tmp_path, way):
 
 
 @contextmanager
-def new_address(node: Node, ranges: Ranges) -> Iterator[str]:
+def new_address(node: LabNode, ranges: Ranges) -> Iterator[str]:
     """One more address of the first node."""
     address = str(ranges.underlay()[200])
     place = [f"{address}/{ranges.underlay().prefixlen}", "dev", "eth0"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
-from ebpflb.lab import LabConfig, Node
+from ebpflb.lab import LabConfig, LabNode
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.manifests import write_atomically
 from tests.e2e.harness.cluster import built, lab_name
@@ -35,7 +35,7 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
+def node() -> Iterator[LabNode]:
     """A node that nobody serves, with nothing pinned."""
     with built(LabConfig(lab_name(), nodes=1, pods=0)) as lab:
         yield lab.node("node1")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebpflb.lab import Lab, Node
+from ebpflb.lab import Lab, LabNode
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import address_of, started
 from tests.e2e.harness.command import ebpflb
@@ -38,7 +38,7 @@ def served(own_lab, tmp_path, way) -> Iterator[ServiceSpec]:
         yield spec
 
 
-def traces(node: Node) -> list[str]:
+def traces(node: LabNode) -> list[str]:
     """What of ours is left on a node: pins, qdiscs, filters."""
     left = [str(path) for path in node.bpffs.rglob("*")] if node.bpffs.exists() else []
     for device in ("eth0", "veth-1-1", "veth-1-2"):

@@ -12,7 +12,7 @@ import pytest
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.map_specs import NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.load.pins import LINKS
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from ebpflb.lab.manifests import write_atomically
 from tests.e2e.harness.cluster import Cluster, started, stopped
 from tests.e2e.harness.command import status
@@ -56,7 +56,7 @@ def wait_for_connections(cluster, spec) -> None:
     wait_until(lambda: cluster.backend(spec, pod).connections >= before + SOME, "connections go on")
 
 
-def loaded(node: Node) -> dict[str, Any]:
+def loaded(node: LabNode) -> dict[str, Any]:
     """Everything that an agent puts into the kernel, to be compared."""
     generation, maps = generation_of(node), pinned_maps(node)
     pins = sorted((node.bpffs / LINKS).iterdir())

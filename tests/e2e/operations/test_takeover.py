@@ -12,7 +12,7 @@ import pytest
 
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.structs import Conntrack, Tuple
-from ebpflb.lab import Lab, Member, Node
+from ebpflb.lab import Lab, LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
 from tests.bpf.kube_proxy.rules import rules
 from tests.e2e.harness.cluster import Cluster, address_of, started
@@ -61,7 +61,7 @@ def reservations(maps: MapSet) -> list[Tuple]:
 
 
 @contextmanager
-def connected_from(node: Node, port: int, pod: Member, version: int) -> Iterator[socket.socket]:
+def connected_from(node: LabNode, port: int, pod: Member, version: int) -> Iterator[socket.socket]:
     """A process of the node has bound a port and connected to the pod itself."""
     with opened(node, version) as made:
         made.bind((address_of(node, version), port))
@@ -80,7 +80,7 @@ def everybody(lab: Lab) -> Iterator[tuple[Member, str, int]]:
 
 
 @contextmanager
-def kube_proxy_running(node: Node, directory: Path) -> Iterator[int]:
+def kube_proxy_running(node: LabNode, directory: Path) -> Iterator[int]:
     """A process of that name on the node."""
     program = directory / "kube-proxy"
     shutil.copy(str(shutil.which("sleep")), program)

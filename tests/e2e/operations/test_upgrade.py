@@ -11,7 +11,7 @@ import pytest
 from ebpflb import lab as lab_package
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.dataplane.load.source_text import bpf_directory
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from tests.builders import (
     endpoint_manifest,
     port_manifest,
@@ -67,14 +67,14 @@ def wait_for_connections(cluster: Cluster, spec) -> None:
     wait_until(lambda: cluster.backend(spec, pod).connections >= before + SOME, "connections go on")
 
 
-def outdated_hooks(node: Node) -> list[str]:
+def outdated_hooks(node: LabNode) -> list[str]:
     """The hooks that run programs of another generation than the current one."""
     hooks = status(node)["loaded"]["hooks"]
     assert len(hooks) > len(node.host_devices)
     return [hook["hook"] for hook in hooks if not hook["current"]]
 
 
-def generations(node: Node) -> list[str]:
+def generations(node: LabNode) -> list[str]:
     """What is pinned besides the hooks."""
     return sorted(path.name for path in node.bpffs.iterdir() if path.name != "links")
 

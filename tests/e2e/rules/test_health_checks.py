@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ebpflb.lab import Member, Node
+from ebpflb.lab import LabNode, Member
 from tests.e2e.harness.cluster import address_of, started
 from tests.e2e.harness.command import status
 from tests.e2e.harness.questions import REFUSED, fate, names, pods_at
@@ -155,7 +155,7 @@ def test_pods_and_the_node_itself_may_ask_too(checked, lab):
         assert ask(node, LOOPBACK[version], checked.port).status == 200
 
 
-def only_at(node: Node) -> list[str]:
+def only_at(node: LabNode) -> list[str]:
     return ["--nodeport-addresses", f"{node.ipv4}/32,{node.ipv6}/128"]
 
 

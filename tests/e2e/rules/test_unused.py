@@ -7,7 +7,7 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.dataplane.view.counters import read_drops, sum_drops
-from ebpflb.lab import Node
+from ebpflb.lab import LabNode
 from tests.builders import service_cidr_manifest
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.in_force import pinned_maps
@@ -19,12 +19,12 @@ NOBODY = 200
 FILE = "service-cidrs.yaml"
 
 
-def is_known(node: Node) -> bool:
+def is_known(node: LabNode) -> bool:
     (_, value), *_ = pinned_maps(node)["lb_service_nets"].items()
     return any(value)
 
 
-def dropped(node: Node) -> int:
+def dropped(node: LabNode) -> int:
     return sum_drops(read_drops(pinned_maps(node)))[DropReason.LB_DROP_UNUSED_ADDRESS]
 
 

@@ -4,7 +4,7 @@
 import pytest
 
 from ebpflb.lab import demo
-from ebpflb.lab.demo import Row
+from ebpflb.lab.demo import DemoRow
 from tests.e2e.harness.in_force import wait_in_force
 
 # Ways to a Service for one family: to a ClusterIP, to a NodePort, and to a Service without pods.
@@ -12,7 +12,7 @@ ROWS_PER_FAMILY = 15
 
 
 @pytest.fixture(scope="module")
-def rows(network) -> list[Row]:
+def rows(network) -> list[DemoRow]:
     """What the demo's table shows on this network."""
     demo.write_services(network.lab)
     wait_in_force(network.nodes)

@@ -3,7 +3,7 @@ import json
 from functools import partial
 
 from ebpflb.cli import cleanup
-from ebpflb.cli.cleanup import Removed, _lines
+from ebpflb.cli.cleanup import CleanedUp, _lines
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.bytecode import Bytecode
 from tests.unit.cli.invoked import output_of
@@ -24,7 +24,7 @@ def test_a_directory_that_is_on_no_bpffs_is_left_alone(tmp_path):
 
 def test_what_was_removed_is_said():
     hooks = ("connect4 cgroup 7", "tcx ingress eth0")
-    removed = Removed(hooks, ("1-3", "links"), ("/var/cache/ebpflb",))
+    removed = CleanedUp(hooks, ("1-3", "links"), ("/var/cache/ebpflb",))
     assert _lines(removed) == [
         "removed hook connect4 cgroup 7",
         "removed hook tcx ingress eth0",

@@ -101,6 +101,6 @@ def test_pins_that_cannot_be_read_keep_no_other_check_away(monkeypatch, tmp_path
 
     monkeypatch.setattr(checks, "_load", refuse)
     devices = command.Devices((), (), (), "")
-    first, second = checks._of_hooks(checks.Node(tmp_path, tmp_path, devices))
+    first, second = checks._of_hooks(checks.NodePaths(tmp_path, tmp_path, devices))
     assert (first[0], [each.what for each in first[1]()]) == ("pins", ["could not be checked: no"])
     assert second[0] == "sysctls"

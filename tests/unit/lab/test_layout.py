@@ -5,7 +5,7 @@ from ipaddress import ip_address
 import pytest
 
 from ebpflb.errors import ConfigError
-from ebpflb.lab.layout import LABS_AT_ONCE, Cni, Kind, LabConfig, Layout, Ranges, Stack
+from ebpflb.lab.layout import LABS_AT_ONCE, Cni, LabConfig, Layout, Ranges, SeatKind, Stack
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_zones_take_turns():
 
 def test_the_underlay_is_built_before_those_whose_uplink_it_makes():
     kinds = [seat.kind for seat in Layout(LabConfig(), 0).seats()]
-    assert kinds[0] is Kind.UNDERLAY
+    assert kinds[0] is SeatKind.UNDERLAY
 
 
 def test_a_family_that_the_lab_lacks_is_said():

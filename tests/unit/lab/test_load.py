@@ -14,7 +14,7 @@ import pytest
 
 from ebpflb.errors import EbpflbError
 from ebpflb.lab import load
-from ebpflb.lab.load import Connection, Load, LoadOptions, parse_output, summarize
+from ebpflb.lab.load import Load, LoadConnection, LoadOptions, parse_output, summarize
 from ebpflb.lab.traffic import LoadRun
 from tests.unit.lab.serving import serving
 
@@ -45,7 +45,7 @@ def reset(sock):
 
 
 def run(port, **options):
-    done: list[Connection] = []
+    done: list[LoadConnection] = []
     Load("127.0.0.1", port, LoadOptions(timeout=0.2, **options), done.append).run()
     return done
 
@@ -131,7 +131,7 @@ def test_the_duration_ends_the_load():
 
 def test_stopping_lets_those_under_way_end_in_order():
     with serving(answer) as port:
-        done: list[Connection] = []
+        done: list[LoadConnection] = []
         options = LoadOptions(exchanges=0, workers=3, count=3, interval=0.02)
         held = Load("127.0.0.1", port, options, done.append)
         threading.Timer(0.2, held.stop).start()
@@ -181,10 +181,10 @@ def test_a_datagram_from_an_address_that_was_not_asked_is_a_failure():
 
 def test_the_summary_counts_pods_and_errors():
     connections = [
-        Connection(0, 0.0, ms=1.0, pod="a"),
-        Connection(1, 0.0, ms=3.0, pod="b"),
-        Connection(2, 0.0, ms=2.0, pod="a"),
-        Connection(3, 0.0, ms=900.0, pod="b", error="reset"),
+        LoadConnection(0, 0.0, ms=1.0, pod="a"),
+        LoadConnection(1, 0.0, ms=3.0, pod="b"),
+        LoadConnection(2, 0.0, ms=2.0, pod="a"),
+        LoadConnection(3, 0.0, ms=900.0, pod="b", error="reset"),
     ]
     result = summarize(connections, 2.0)
     assert (result.attempted, result.ok, result.failed) == (4, 3, 1)

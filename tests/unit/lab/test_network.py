@@ -2,7 +2,7 @@
 import pytest
 
 from ebpflb.lab import network
-from ebpflb.lab.layout import Cni, Kind, LabConfig, Layout, Stack
+from ebpflb.lab.layout import Cni, LabConfig, Layout, SeatKind, Stack
 
 
 def lines(cni, family, name, maker=network.commands):
@@ -90,8 +90,8 @@ def test_only_nodes_forward():
     layout = Layout(LabConfig(), 0)
     for seat in layout.seats():
         made = network.sysctls(seat, layout.config)
-        assert ("ipv4/ip_forward" in made) == (seat.kind is Kind.NODE)
-        assert ("ipv6/conf/all/forwarding" in made) == (seat.kind is Kind.NODE)
+        assert ("ipv4/ip_forward" in made) == (seat.kind is SeatKind.NODE)
+        assert ("ipv6/conf/all/forwarding" in made) == (seat.kind is SeatKind.NODE)
 
 
 def test_reverse_path_filtering_is_loose_unless_chosen():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.lab import processes
-from ebpflb.lab.processes import Identity, Ownership
+from ebpflb.lab.processes import Ownership, StartedProcess
 
 # They say an empty line when they have come to their own code.
 SLEEP = [sys.executable, "-I", "-S", "-c", "print(flush=True); import time; time.sleep(60)"]
@@ -62,7 +62,7 @@ def test_a_recorded_process_is_the_labs_but_not_another_one_with_its_id(start, c
     known = processes.identity(start().pid)
     assert known
     assert own(cgroup(), {known.pid}, [known]) == {known.pid}
-    other = Identity(known.pid, known.start_time + 1)
+    other = StartedProcess(known.pid, known.start_time + 1)
     assert own(cgroup(), {known.pid}, [other]) == set()
 
 

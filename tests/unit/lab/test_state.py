@@ -4,7 +4,7 @@ import pytest
 from ebpflb.errors import ConfigError, EbpflbError
 from ebpflb.lab import state
 from ebpflb.lab.layout import Cni, LabConfig, Stack
-from ebpflb.lab.processes import Identity
+from ebpflb.lab.processes import StartedProcess
 from ebpflb.lab.state import LabState
 
 
@@ -18,7 +18,7 @@ def a_state(root, name="a", index=0):
     config = LabConfig(name, nodes=3, cni=Cni.VXLAN, family=Stack.IPV6, zones=("x",))
     made = LabState(config, index, cgroup=str(root.parent / "cgroup" / name), bpffs="/b")
     made.namespaces = {"a-node1": 17, "a-node2": None}
-    made.processes = {"pod-1-1": Identity(4, 5)}
+    made.processes = {"pod-1-1": StartedProcess(4, 5)}
     made.directory.mkdir(parents=True)
     return made
 
