@@ -24,9 +24,9 @@ static __always_inline int lb_socket_may_be_service(const struct lb_addr *addr)
 }
 
 /*
- * Whether this hook translates, rather than tc. TCP: always, unless settings restrict it to the
- * host; UDP: for the host and for pods without tc cover, because a connected UDP socket would stay
- * with a backend that is gone.
+ * Whether this hook translates, rather than tc. TCP: always, unless a setting leaves pods under tc
+ * cover to tc; UDP: for the host and for pods without tc cover, because a connected UDP socket
+ * would stay with a backend that is gone.
  */
 static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ctx)
 {

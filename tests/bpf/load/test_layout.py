@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""types.h, maps.h and their mirrors in Python: what drifts apart is a compile error with a name."""
+"""types.h, maps.h and their mirrors in Python: a difference is a compile error that names it."""
 
 import re
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""filter.h: what it lets by is none of ours, and what is ours it never lets by."""
+"""filter.h: packets that are not for a Service pass early, and packets that are never do."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fragment.h: the pieces of a datagram become those of the translated datagram."""
+"""fragment.h: later fragments are translated like the first one of their datagram."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""parse.h: from bytes to a tuple, or "not ours"."""
+"""parse.h: from bytes to a tuple, or a packet that passes untouched."""
 
 import ctypes
 

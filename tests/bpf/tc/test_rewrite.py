@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rewrite.h and csum.h: a checksum that was changed step by step is the one computed anew."""
+"""rewrite.h and csum.h: a checksum updated step by step equals one computed from scratch."""
 
 from ipaddress import IPv4Address, IPv6Address
 
