@@ -20,7 +20,7 @@ from ebpflb.agent.interface import (
     Desired,
     EndedSockets,
     Errors,
-    Expired,
+    ExpiryStep,
     Refused,
 )
 from ebpflb.config.settings import Settings
@@ -194,10 +194,10 @@ class Kernel:
         """See Dataplane."""
         self._active.sync.collect(self._quiesced)
 
-    def expire(self) -> Expired:
+    def expire(self) -> ExpiryStep:
         """See Dataplane."""
         if self._active.reservations.step(self._network.node_addresses):
-            return Expired(0, finished=False)
+            return ExpiryStep(0, finished=False)
         sync, expiry = self._active.sync, self._active.expiry
         begins = not self._expiring
         idle = sync.idle_addresses() if begins and self._may_forget else frozenset()
@@ -207,7 +207,7 @@ class Kernel:
         self._expiring = expired.unused is None
         if expired.unused:
             sync.forget_addresses(expired.unused)
-        return Expired(expired.deleted, not self._expiring)
+        return ExpiryStep(expired.deleted, not self._expiring)
 
     def take_ended_udp(self) -> bool:
         """See Dataplane."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop needs of a node: kernel.py does it, tests do it over maps in memory."""
+"""What the loop needs of a node: dataplane.py implements it, tests do so over maps in memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -13,32 +13,32 @@ Desired = Mapping[ServiceName, Sequence[Frontend]]
 Refused = Mapping[ServiceName, MapError]
 Errors = Mapping[str, EbpflbError]
 
-# For so long what was replaced is left alone.
+# For this long, what was replaced in the maps is not reused.
 GRACE_SECONDS = 1.0
 
 
-class Expired(NamedTuple):
-    """What a step of expiry did; `finished`: it came to the end of the tables."""
+class ExpiryStep(NamedTuple):
+    """The result of a step of expiry; `finished`: it came to the end of the tables."""
 
     deleted: int
     finished: bool
 
 
 class EndedSockets(NamedTuple):
-    """How many were ended; `pending`: look again in a moment."""
+    """How many sockets were ended; `pending`: look again in a moment."""
 
     sockets: Mapping[Family, int]
     pending: bool
 
 
 class Dataplane(Protocol):
-    """What the loop needs of a node. Not for several threads.
+    """Not for several threads.
 
-    Methods raise MapError where a write failed, and other errors where repeating is of no use.
+    Methods raise MapError when a write failed, and other errors when a retry is of no use.
     """
 
     def start(self, desired: Desired, *, keep_others: bool) -> Refused:
-        """Bring maps and hooks in force; what was in force before stays so until then.
+        """Fill the maps and attach the hooks; until then, what was in force before stays.
 
         `keep_others`: Services of an earlier run that are not in `desired` stay. Returns the
         Services that do not fit and keep what they had.
@@ -46,7 +46,7 @@ class Dataplane(Protocol):
         ...
 
     def apply(self, changed: Desired) -> Refused:
-        """Give these Services these frontends; none means that a Service is gone."""
+        """Replace the frontends of these Services; a Service without any is gone."""
         ...
 
     def resync(self, desired: Desired, *, keep_others: bool) -> Refused:
@@ -54,40 +54,40 @@ class Dataplane(Protocol):
         ...
 
     def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
-        """As `resync()`, with more room in the maps: a new generation."""
+        """As `resync()`, with larger maps: a new generation."""
         ...
 
     def follow_network(self, *, repair: bool) -> Errors:
-        """Serve the devices and addresses there are now; what could not be served.
+        """Serve the present devices and addresses; returns the errors by hook, device or map.
 
-        `repair`: look at every hook, also if nothing seems to have changed.
+        `repair`: check every hook, even if the network seems unchanged.
         """
         ...
 
     def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
-        """Take note of what the API calls the node's addresses, for `follow_network()`."""
+        """Set the node's addresses of the API, for the next `follow_network()`."""
         ...
 
     def set_service_ranges(self, ranges: Sequence[str]) -> None:
-        """Have what leaves for addresses in these CIDRs that no Service has dropped."""
+        """Drop traffic to addresses in these CIDRs that no Service has."""
         ...
 
     def prepare_collect(self, ready: Callable[[], None]) -> None:
-        """Wait for the kernel in a thread, then call `ready` from there."""
+        """Wait in a thread until no program uses what was replaced, then call `ready` there."""
         ...
 
     def collect(self) -> None:
         """Free what was replaced some time ago; to be called soon after `ready` was."""
         ...
 
-    def expire(self) -> Expired:
-        """Look at some flows and delete those whose time is over."""
+    def expire(self) -> ExpiryStep:
+        """Look at some flows and delete the expired ones."""
         ...
 
     def take_ended_udp(self) -> bool:
-        """Whether, since the last call, a UDP backend may have stopped serving."""
+        """Whether a UDP backend may have stopped serving since the last call."""
         ...
 
     def end_udp_sockets(self) -> EndedSockets:
-        """End connected UDP sockets of this node whose backend has stopped serving."""
+        """End this node's connected UDP sockets whose backend has stopped serving."""
         ...

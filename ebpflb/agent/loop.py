@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop: queue -> changes -> plan -> sync -> health. The only thread that writes state.
 
-Changes coalesce while a write is under way; without a shortest period between syncs, which nobody
-needs, no timer stands in their way. Before the source has told everything once, nothing is
-programmed, and nothing of an earlier run is removed before all of it could be read. A write that
-fails is repeated, as a comparison of everything, after a waiting time that doubles.
+Changes coalesce while a write is under way; no timer delays them unless a minimum sync period is
+set. Nothing is programmed before the source has listed everything once, and nothing of an earlier
+run is removed before all objects could be read. A write that fails is repeated, as a comparison of
+everything, after a waiting time that doubles.
 """
 
 import logging
@@ -15,10 +15,10 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
-from ebpflb.agent.socket_care import SocketCare
-from ebpflb.agent.status import State
+from ebpflb.agent.stale_sockets import StaleSocketPasses
+from ebpflb.agent.status import AgentStatus
 from ebpflb.agent.timers import Backoff, Task, Timers
-from ebpflb.agent.writer import Writer, Written, is_full
+from ebpflb.agent.writer import ServiceWriter, WriteDone, lacks_room
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.log import fields
 from ebpflb.model.address import Address, Family
@@ -36,20 +36,20 @@ _log = logging.getLogger("ebpflb.agent")
 
 COLLECT_SECONDS = GRACE_SECONDS + 0.1
 EXPIRE_SECONDS = 5.0
-# Between two steps of a pass over the flows, so that changes are not kept waiting.
+# Between two steps of a pass over the flows, to let changes through.
 STEP_SECONDS = 0.02
 RESYNC_SECONDS = 3600.0
 REPAIR_SECONDS = 60.0
 FIRST_RETRY_SECONDS = 0.1
-# Until a port that somebody else had is tried again: kube-proxy, when its node is taken over.
+# Before a port in use is tried again, as while kube-proxy's node is taken over.
 LISTEN_SECONDS = 1.0
 
 
 class Wakeup(Enum):
-    """What the loop is told besides what the source says."""
+    """Messages without content."""
 
     NETWORK = "devices or addresses may have changed"
-    QUIET = "the kernel has let go of what was replaced"
+    QUIET = "the kernel no longer uses what was replaced"
     STOP = "end"
 
 
@@ -57,15 +57,13 @@ Message = SourceEvent | Wakeup | ModelQuery[Any] | BaseException
 
 
 class Periods(NamedTuple):
-    """Seconds, by kube-proxy's names: longest wait until a retry, and shortest between syncs."""
+    """kube-proxy's, in seconds: the longest wait for a retry, the shortest between two syncs."""
 
     sync: float = 30.0
     min_sync: float = 0.0
 
 
 class Observers(NamedTuple):
-    """Who is told what happens."""
-
     health: Health
     metrics: Metrics
     on_first_sync: Callable[[], None]
@@ -74,7 +72,7 @@ class Observers(NamedTuple):
 
 
 class Agent:
-    """One node. `run()` is the loop; `tell()` may be called by any thread and by signals."""
+    """The loop of one node. `tell()` may be called by any thread and by signals."""
 
     def __init__(
         self,
@@ -85,10 +83,10 @@ class Agent:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock`: seconds."""
-        self.state = State(changes.node.name, observers.announce)
+        self.status = AgentStatus(changes.node.name, observers.announce)
         self._changes = changes
         self._dataplane = dataplane
-        self._writer = Writer(changes, dataplane)
+        self._writer = ServiceWriter(changes, dataplane)
         self._observers = observers
         self._health, self._metrics = observers.health, observers.metrics
         self._periods = periods
@@ -96,10 +94,12 @@ class Agent:
         self._queue: SimpleQueue[Message] = SimpleQueue()
         self._timers = Timers(clock)
         self._latency = Latency()
-        self._sockets = SocketCare(dataplane, observers.metrics, self._timers, clock, periods.sync)
+        self._stale_sockets = StaleSocketPasses(
+            dataplane, observers.metrics, self._timers, clock, periods.sync
+        )
         self._write_backoff = Backoff(FIRST_RETRY_SECONDS, periods.sync)
         self._repair_backoff = Backoff(FIRST_RETRY_SECONDS, REPAIR_SECONDS)
-        # Whether the source has told everything once, and whether it is in force.
+        # Whether the source has listed everything once, and whether that is in force.
         self._informed = False
         self._in_force = False
         self._blocked = False
@@ -115,11 +115,11 @@ class Agent:
             Task.EXPIRE: self._expire,
             Task.COLLECT_NOW: self._collect,
             Task.RETRY: self._retry,
-            Task.RESYNC: self._resync,
+            Task.RESYNC: self._writer.compare_everything,
             Task.REPAIR: self._repair,
             Task.LISTEN: self._serve_health_checks,
-            Task.SOCKETS: self._sockets.look,
-            # It only wakes the loop, which then writes.
+            Task.SOCKETS: self._stale_sockets.run,
+            # Only wakes the loop, which then writes.
             Task.WRITE: lambda: None,
         }
 
@@ -128,25 +128,25 @@ class Agent:
         self._queue.put(message)
 
     def run(self) -> None:
-        """Work until told to stop. Raises what cannot be repeated with any hope of success."""
+        """Work until stopped. Raises errors that a retry cannot cure."""
         while not self._stopped:
             self.turn(self._timers.wait())
 
     def turn(self, wait: float | None) -> None:
-        """Wait for so long (None: for ever), take what has come, and act on it."""
+        """Wait for messages at most this long (None: for ever), and act on them."""
         for message in self._receive(wait):
             self._take(message)
         if self._stopped:
             return
         if self._informed:
-            self._try_to_act()
-        self._publish()
-
-    def _try_to_act(self) -> None:
-        try:
-            self._act()
-        except MapError as error:
-            self._repeat_later(error)
+            try:
+                self._act()
+            except MapError as error:
+                self._repeat_later(error)
+        if self._must_publish:
+            self._must_publish = False
+            self.status.set_plan(self._writer, self._changes.conflicts())
+            self._metrics.show(self.status.totals())
 
     def _receive(self, wait: float | None) -> list[Message]:
         messages: list[Message] = []
@@ -185,8 +185,8 @@ class Agent:
         if keys or event.initial:
             self._health.queued()
             self._metrics.changed(kinds.count(Kind.SERVICE), kinds.count(Kind.ENDPOINT_SLICE))
-        self.state.set_source_errors(event.errors)
-        # Until everything could be read once, something that was in force before may be wanted.
+        self.status.set_source_errors(event.errors)
+        # Until all could be read once, what an earlier run programmed may still be wanted.
         if self._informed and event.complete:
             self._writer.forget_others()
         self._must_publish = True
@@ -201,18 +201,19 @@ class Agent:
 
     def _act(self) -> None:
         for task in self._timers.take_due():
-            # What is left out here is taken up after the next write.
+            # Tasks skipped here are started again after the next write.
             if task is Task.RETRY or not self._blocked:
                 self._tasks[task]()
         if not self._blocked:
             self._note_node_ips()
-            if not self._must_gather():
+            if not self._is_too_soon():
                 self._write()
             self._follow_service_ranges()
-            self._follow_network()
+            if self._network_changed and self._in_force:
+                self._follow_network()
 
-    def _must_gather(self) -> bool:
-        """Whether it is too soon after the last sync."""
+    def _is_too_soon(self) -> bool:
+        """Whether the minimum sync period has not passed yet."""
         wait = self._last_write + self._periods.min_sync - self._clock()
         if not (self._in_force and wait > 0):
             return False
@@ -231,20 +232,17 @@ class Agent:
             return
         self._last_write = self._clock()
         seconds = self._last_write - began
-        self._ensure_timers()
-        self._note_write(seconds, written)
-        self._serve_health_checks()
-        self._sockets.synced()
-        if not self._in_force:
-            self._begin(seconds)
-
-    def _ensure_timers(self) -> None:
         self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
         self._timers.ensure(Task.EXPIRE, EXPIRE_SECONDS)
         self._timers.ensure(Task.RESYNC, RESYNC_SECONDS)
         self._timers.ensure(Task.REPAIR, REPAIR_SECONDS)
+        self._note_write(seconds, written)
+        self._serve_health_checks()
+        self._stale_sockets.synced()
+        if not self._in_force:
+            self._begin(seconds)
 
-    def _note_write(self, seconds: float, written: Written) -> None:
+    def _note_write(self, seconds: float, written: WriteDone) -> None:
         complete = self._writer.is_complete
         if complete:
             self._health.synced()
@@ -259,20 +257,20 @@ class Agent:
         _log.debug("synced", extra=shown)
 
     def _note_idle(self) -> None:
-        """What has come makes no difference: it is in force already."""
+        """Nothing had to be written: what has come is in force already."""
         if self._writer.is_complete and not self._health.is_idle():
             self._health.synced()
             self._metrics.idle()
             self._metrics.programmed(self._latency.take())
 
     def _begin(self, seconds: float) -> None:
-        """After the first sync, which also brought the hooks in line; learn how they fared."""
+        """After the first sync, which also attached the hooks: look for errors of these next."""
         self._in_force = True
         self._network_changed = True
         self._observers.on_first_sync()
-        tally = self._writer.tally
+        totals = self._writer.totals
         shown = fields(
-            services=tally.services, frontends=tally.frontends, seconds=round(seconds, 3)
+            services=totals.services, frontends=totals.frontends, seconds=round(seconds, 3)
         )
         _log.info("in sync", extra=shown)
 
@@ -289,10 +287,6 @@ class Agent:
         self._blocked = False
         self._writer.compare_everything()
 
-    def _resync(self) -> None:
-        self._writer.compare_everything()
-        self._timers.start(Task.RESYNC, RESYNC_SECONDS)
-
     def _repair(self) -> None:
         self._network_changed = self._must_repair = True
 
@@ -304,20 +298,18 @@ class Agent:
             self._network_changed = True
 
     def _follow_service_ranges(self) -> None:
-        """After the Services, whose addresses are used then."""
+        """Runs after the Services were written: other addresses in these ranges are dropped."""
         ranges = self._changes.service_ranges
         if self._in_force and ranges != self._service_ranges:
             self._dataplane.set_service_ranges(ranges)
             self._service_ranges = ranges
 
     def _follow_network(self) -> None:
-        if not (self._network_changed and self._in_force):
-            return
         repair, self._network_changed, self._must_repair = self._must_repair, False, False
         errors = self._network_errors(repair=repair)
-        self.state.set_attach_errors(errors)
+        self.status.set_attach_errors(errors)
         self._must_publish = True
-        if is_full(errors.values()):
+        if lacks_room(errors.values()):
             self._writer.grow()
         if errors:
             self._timers.start(Task.REPAIR, self._repair_backoff.fail())
@@ -328,9 +320,9 @@ class Agent:
         self._serve_health_checks()
 
     def _serve_health_checks(self) -> None:
-        """Also after the network has changed: the addresses to listen at may be there only now."""
+        """Also after network changes, because the addresses to listen at may be new."""
         errors = self._observers.serve_health_checks(self._writer.health_checks)
-        self.state.set_health_check_errors(errors)
+        self.status.set_health_check_errors(errors)
         self._must_publish = True
         if errors:
             self._timers.start(Task.LISTEN, LISTEN_SECONDS)
@@ -356,9 +348,3 @@ class Agent:
         expired = self._dataplane.expire()
         self._metrics.expired(expired.deleted)
         self._timers.start(Task.EXPIRE, EXPIRE_SECONDS if expired.finished else STEP_SECONDS)
-
-    def _publish(self) -> None:
-        if self._must_publish:
-            self._must_publish = False
-            self.state.set_plan(self._writer, self._changes.conflicts())
-            self._metrics.show(self.state.totals())

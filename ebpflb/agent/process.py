@@ -12,10 +12,15 @@ from types import FrameType
 from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane import Kernel
-from ebpflb.agent.file_limit import raise_file_limit
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.measuring import Measuring
-from ebpflb.agent.resource_limits import collect_seldom, give_way, protect, settle
+from ebpflb.agent.resource_limits import (
+    collect_seldom,
+    raise_file_limit,
+    set_oom_score,
+    settle,
+    switch_threads_often,
+)
 from ebpflb.agent.sources import Origin, origin_of
 from ebpflb.config.settings import Settings, parse_bind_address, plain_settings
 from ebpflb.dataplane.attach.devices import watch
@@ -69,7 +74,7 @@ def run(settings: Settings) -> None:
         _tell_lacks(kernel, agent, measuring.metrics)
         _serve_health(parts, settings, health_routes(health, measuring.metrics.answered), origin)
         _serve_metrics(
-            parts, settings, metrics_routes(measuring.page, lambda: agent.state.report(health))
+            parts, settings, metrics_routes(measuring.page, lambda: agent.status.report(health))
         )
         flows.start(agent.tell)
         parts.callback(flows.stop)
@@ -78,10 +83,10 @@ def run(settings: Settings) -> None:
 
 
 def _prepare(settings: Settings) -> None:
-    protect(settings.oom_score_adj)
+    set_oom_score(settings.oom_score_adj)
     raise_file_limit()
     collect_seldom()
-    give_way()
+    switch_threads_often()
 
 
 def _heed(parts: ExitStack, settings: Settings, agent: Agent) -> None:
@@ -186,5 +191,5 @@ def _tell_start(settings: Settings, source: str) -> None:
 
 
 def _tell_lacks(kernel: Kernel, agent: Agent, metrics: Metrics) -> None:
-    agent.state.set_lacks(kernel.lacks)
+    agent.status.set_lacks(kernel.lacks)
     metrics.lacks(kernel.lacks)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent knows of itself, for /status and metrics; each change of it is one log line.
+"""The agent's status for /status and metrics. Each change of it is one log line.
 
-Written by the loop, read by other threads: every attribute is replaced as a whole.
+The loop writes it and other threads read it: every attribute is replaced as a whole.
 """
 
 import logging
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ebpflb import __version__
-from ebpflb.agent.writer import Writer
+from ebpflb.agent.writer import ServiceWriter
 from ebpflb.errors import MapError
 from ebpflb.log import fields
 from ebpflb.model.address import format_address
@@ -24,16 +24,14 @@ from ebpflb.source.interface import Announcement
 _log = logging.getLogger("ebpflb.agent")
 
 
-class State:
-    """The last of everything that a person may ask for."""
-
+class AgentStatus:
     def __init__(
         self,
         node: str,
         announce: Callable[[Announcement], None],
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`announce`: to users of the API. `wall`: seconds since 1970."""
+        """`announce` creates Events. `wall`: seconds since 1970."""
         self._announce = announce
         self._node = node
         self._started = wall()
@@ -47,13 +45,13 @@ class State:
         self._lacks: Mapping[str, str] = {}
 
     def set_lacks(self, lacks: Mapping[str, str]) -> None:
-        """What the kernel does not have, and what is done without it."""
+        """The features that the kernel does not have -> what is done without them."""
         self._lacks = dict(lacks)
         for feature, instead in lacks.items():
             _log.info("the kernel lacks something: %s", instead, extra=fields(feature=feature))
 
     def set_source_errors(self, errors: Mapping[str, str]) -> None:
-        """The manifests that cannot be read, and why."""
+        """What cannot be read -> why."""
         old, self._source_errors = self._source_errors, dict(errors)
         for file, text in errors.items():
             if old.get(file) != text:
@@ -62,7 +60,7 @@ class State:
             _log.info("can be read again", extra=fields(file=file))
 
     def set_attach_errors(self, errors: Mapping[str, Exception]) -> None:
-        """The devices, hooks and maps that could not be served, and why."""
+        """The devices, hooks and maps that are not served -> why."""
         old, self._attach_errors = self._attach_errors, {k: str(v) for k, v in errors.items()}
         for place, text in self._attach_errors.items():
             if old.get(place) != text:
@@ -71,48 +69,50 @@ class State:
             _log.info("served again, or gone", extra=fields(at=place))
 
     def set_health_check_errors(self, errors: Mapping[ServiceName, str]) -> None:
-        """The Services whose health check node port nobody answers here, and why."""
+        """The Services whose health check node port could not be opened -> why."""
         old = self._health_check_errors
         self._health_check_errors = {str(name): text for name, text in errors.items()}
         for name, text in errors.items():
             if old.get(str(name)) != text:
                 note = f"node {self._node} failed to start healthcheck {name} on {text}"
                 _log.warning(note)
-                self._tell(name, "FailedToStartServiceHealthcheck", note)
+                self._announce_service(name, "FailedToStartServiceHealthcheck", note)
         for service in sorted(old.keys() - self._health_check_errors.keys()):
             _log.info("its health check is answered, or gone", extra=fields(service=service))
 
-    def set_plan(self, writer: Writer, conflicts: tuple[Conflict, ...]) -> None:
-        """What is wanted, and what of it is not in force."""
+    def set_plan(self, writer: ServiceWriter, conflicts: tuple[Conflict, ...]) -> None:
+        """Take the totals of what is planned, and what of it is not in force."""
         self._set_conflicts(conflicts)
         self._set_refused(writer.refused)
         self._complete = writer.is_complete
         self._totals = Totals(
-            services=writer.tally.services,
-            frontends=writer.tally.frontends,
+            services=writer.totals.services,
+            frontends=writer.totals.frontends,
             services_refused=len(self._refused),
             conflicts=len(conflicts),
-            no_local=dict(writer.tally.no_local),
+            no_local=dict(writer.totals.no_local),
         )
 
     def _set_conflicts(self, conflicts: tuple[Conflict, ...]) -> None:
-        old, self._conflicts = self._conflicts, tuple(map(_in_words, conflicts))
+        old, self._conflicts = self._conflicts, tuple(map(_describe, conflicts))
         for conflict, text in zip(conflicts, self._conflicts, strict=True):
             if text not in old:
                 _log.warning(text)
-                self._tell(conflict.loser, "FrontendConflict", text)
+                self._announce_service(conflict.loser, "FrontendConflict", text)
 
     def _set_refused(self, refused: Mapping[ServiceName, MapError]) -> None:
         old, self._refused = self._refused, {str(name): str(e) for name, e in refused.items()}
         for name, error in refused.items():
             if str(name) not in old:
-                self._tell(name, "DoesNotFit", f"it keeps what it had on {self._node}: {error}")
+                self._announce_service(
+                    name, "DoesNotFit", f"it keeps what it had on {self._node}: {error}"
+                )
 
-    def _tell(self, service: ServiceName, reason: str, note: str) -> None:
+    def _announce_service(self, service: ServiceName, reason: str, note: str) -> None:
         self._announce(Announcement(ObjectKey(Kind.SERVICE, *service), reason, note))
 
     def totals(self) -> Totals:
-        """For metrics."""
+        """For /metrics."""
         return replace(
             self._totals,
             source_errors=tuple(self._source_errors),
@@ -121,7 +121,7 @@ class State:
         )
 
     def report(self, health: Health) -> dict[str, object]:
-        """For /status: fit for JSON."""
+        """For /status, as values of JSON."""
         last = health.last_sync
         return {
             "version": __version__,
@@ -142,7 +142,7 @@ class State:
         }
 
 
-def _in_words(conflict: Conflict) -> str:
+def _describe(conflict: Conflict) -> str:
     address, port, protocol = conflict.key
     return (
         f"{conflict.loser} does not get {protocol.name} {format_address(address)} port {port}: "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due later: one deadline per task. No thread; the loop asks."""
+"""Deadlines of the loop's tasks, one per task. There is no thread: the loop asks."""
 
 import time
 from collections.abc import Callable
@@ -9,35 +9,32 @@ from enum import StrEnum
 class Task(StrEnum):
     """What the loop does by the clock."""
 
-    COLLECT = "see to it that what was replaced can be freed"
+    COLLECT = "wait until the kernel no longer uses what was replaced"
     COLLECT_NOW = "free what was replaced"
     EXPIRE = "expire flows"
     RETRY = "repeat what failed"
     RESYNC = "compare everything"
-    REPAIR = "look at the hooks"
-    LISTEN = "listen for health checks"
-    WRITE = "write what has gathered"
+    REPAIR = "check all hooks"
+    LISTEN = "open health check node ports"
+    WRITE = "write the changes gathered so far"
     SOCKETS = "end UDP sockets of backends that are gone"
 
 
 class Timers:
-    """Deadlines of tasks."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
         self._clock = clock
         self._deadlines: dict[Task, float] = {}
 
     def start(self, task: Task, seconds: float) -> None:
-        """Have a task done in so many seconds, whatever was said about it before."""
+        """Set the task's deadline, in place of any other."""
         self._deadlines[task] = self._clock() + seconds
 
     def ensure(self, task: Task, seconds: float) -> None:
-        """As `start()`, unless it has a deadline already."""
+        """As `start()`, unless the task has a deadline already."""
         self._deadlines.setdefault(task, self._clock() + seconds)
 
     def is_started(self, task: Task) -> bool:
-        """Whether a task has a deadline that was not taken yet."""
         return task in self._deadlines
 
     def wait(self) -> float | None:
@@ -47,12 +44,10 @@ class Timers:
         return max(0.0, min(self._deadlines.values()) - self._clock())
 
     def take_due(self) -> list[Task]:
-        """The tasks whose deadline has passed, earliest first; their deadlines are gone."""
+        """Remove the deadlines that have passed; returns their tasks, earliest first."""
         now = self._clock()
-        due = sorted(
-            (task for task, at in self._deadlines.items() if at <= now),
-            key=self._deadlines.__getitem__,
-        )
+        due = [task for task, deadline in self._deadlines.items() if deadline <= now]
+        due.sort(key=self._deadlines.__getitem__)
         for task in due:
             del self._deadlines[task]
         return due
@@ -73,5 +68,4 @@ class Backoff:
         return wait
 
     def reset(self) -> None:
-        """It has worked."""
         self._next = self._first

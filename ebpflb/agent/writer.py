@@ -2,37 +2,81 @@
 """From changed objects to the dataplane: what to plan, how to write it, and what did not fit."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from errno import E2BIG
 from typing import NamedTuple
 
 from ebpflb.agent.interface import Dataplane, Desired, Refused
-from ebpflb.agent.plan_totals import Tally
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.log import fields
+from ebpflb.model.address import family_of
 from ebpflb.model.changes import Changes
 from ebpflb.model.health_check import HealthCheck
+from ebpflb.model.plan import Frontend, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName
 
 _log = logging.getLogger("ebpflb.agent")
 
+_FAMILY_NAMES = {4: "IPv4", 6: "IPv6"}
+_PolicyAndFamily = tuple[str, str]
 
-class Written(NamedTuple):
-    """What a write was about; `full`: everything was compared."""
+
+class PlanTotals:
+    """Running totals over the plans of all Services.
+
+    no_local counts, by policy (internal, external) and family, the Service ports whose policy is
+    Local and drops, because all their endpoints are on other nodes.
+    """
+
+    def __init__(self) -> None:
+        self.frontends = 0
+        self.no_local: Counter[_PolicyAndFamily] = Counter()
+        self._counted: dict[ServiceName, tuple[int, Sequence[_PolicyAndFamily]]] = {}
+
+    @property
+    def services(self) -> int:
+        """How many Services have frontends."""
+        return len(self._counted)
+
+    def replace(self, name: ServiceName, frontends: Sequence[Frontend]) -> None:
+        """Count a Service anew; without frontends it is gone."""
+        old_frontends, old_no_local = self._counted.pop(name, (0, ()))
+        no_local = _no_local(frontends)
+        if frontends:
+            self._counted[name] = len(frontends), no_local
+        self.frontends += len(frontends) - old_frontends
+        self.no_local.subtract(old_no_local)
+        self.no_local.update(no_local)
+
+
+def _no_local(frontends: Sequence[Frontend]) -> Sequence[_PolicyAndFamily]:
+    """Once for each Service port, however many of its frontends drop."""
+    found = set()
+    for frontend in frontends:
+        if not frontend.others.backends and frontend.others.if_empty is IfEmpty.DROP:
+            is_internal = frontend.type is FrontendType.CLUSTER_IP
+            family = _FAMILY_NAMES[family_of(frontend.key.address)]
+            found.add((frontend.service, "internal" if is_internal else "external", family))
+    return tuple(sorted((policy, family) for _, policy, family in found))
+
+
+class WriteDone(NamedTuple):
+    """How many Services a write compared; `full`: all of them."""
 
     services: int
     full: bool
 
 
-class Writer:
+class ServiceWriter:
     """Writes what `changes` has gathered. Nothing is written before the first `write()`.
 
-    After a MapError nobody knows what was written: call `compare_everything()`. What an earlier
-    run left in force stays until `forget_others()`.
+    After a MapError it is unknown what was written: call `compare_everything()`. Services of an
+    earlier run stay in force until `forget_others()`.
     """
 
     def __init__(self, changes: Changes, dataplane: Dataplane) -> None:
-        self.tally = Tally()
+        self.totals = PlanTotals()
         self.refused: dict[ServiceName, MapError] = {}
         # Replaced as a whole: the thread that answers them reads it.
         self.health_checks: Mapping[ServiceName, HealthCheck] = {}
@@ -49,38 +93,44 @@ class Writer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that was planned is in force, but for Services that nothing has room for."""
-        return self._started and not self._compare and not is_full(self.refused.values())
+        """Whether all plans are in force, except those that no map can be made to hold."""
+        return self._started and not self._compare and not lacks_room(self.refused.values())
 
     def compare_everything(self) -> None:
         """Have the next write compare all Services."""
         self._compare = True
 
     def forget_others(self) -> None:
-        """All that is wanted is known: remove the Services of an earlier run that are not."""
+        """All objects are known now: remove Services of an earlier run that are not among them."""
         if self._keep_others:
             self._keep_others = False
             self._compare = True
 
-    def write(self, *, may_grow: bool) -> Written | None:
+    def write(self, *, may_grow: bool) -> WriteDone | None:
         """Write what has changed; None when nothing has. MapError when a write failed.
 
-        `may_grow`: make more room, which takes a second, where Services do not fit.
+        `may_grow`: replace maps that are too small by larger ones, which takes a second.
         """
         names = self._changes.take()
         full = self.is_full_next
         if not names and not full:
             return None
         desired = self._plan(self._changes.names() if full else names)
-        refused = self._give(desired, full=full)
+        if not self._started:
+            refused = self._dataplane.start(desired, keep_others=self._keep_others)
+            self._started = True
+        elif full:
+            refused = self._dataplane.resync(desired, keep_others=self._keep_others)
+        else:
+            refused = self._dataplane.apply(desired)
         self._compare = False
         self._note(desired, refused, full=full)
-        if may_grow and is_full(refused.values()):
+        if may_grow and lacks_room(refused.values()):
             self.grow()
-        return Written(len(desired), full)
+        return WriteDone(len(desired), full)
 
     def grow(self) -> None:
-        """Make more room and give every Service another try. MapError when a write failed."""
+        """Make more room and try every Service again. MapError when a write failed."""
         desired = self._plan(self._changes.names())
         try:
             refused = self._dataplane.grow(desired, keep_others=self._keep_others)
@@ -94,38 +144,25 @@ class Writer:
     def _plan(self, names: Iterable[ServiceName]) -> Desired:
         return {name: self._changes.plan(name) for name in names}
 
-    def _give(self, desired: Desired, *, full: bool) -> Refused:
-        if not self._started:
-            refused = self._dataplane.start(desired, keep_others=self._keep_others)
-            self._started = True
-        elif full:
-            refused = self._dataplane.resync(desired, keep_others=self._keep_others)
-        else:
-            refused = self._dataplane.apply(desired)
-        return refused
-
     def _note(self, desired: Desired, refused: Refused, *, full: bool) -> None:
-        before = dict(self.refused)
+        refused_before, checks = dict(self.refused), dict(self.health_checks)
         if full:
             self.refused.clear()
-            self.tally = Tally()
+            self.totals = PlanTotals()
+            checks.clear()
         for name, frontends in desired.items():
             self.refused.pop(name, None)
-            self.tally.replace(name, frontends)
+            self.totals.replace(name, frontends)
+            checks.pop(name, None)
+            if check := self._changes.health_check(name):
+                checks[name] = check
         self.refused.update(refused)
-        self.health_checks = self._checks(desired, full=full)
-        _log_refused(before, self.refused)
-
-    def _checks(
-        self, names: Iterable[ServiceName], *, full: bool
-    ) -> dict[ServiceName, HealthCheck]:
-        found = {name: self._changes.health_check(name) for name in names}
-        before = {} if full else self.health_checks
-        return {name: check for name, check in {**before, **found}.items() if check}
+        self.health_checks = checks
+        _log_refused(refused_before, self.refused)
 
 
-def is_full(errors: Iterable[EbpflbError]) -> bool:
-    """Whether more room in the maps would help."""
+def lacks_room(errors: Iterable[EbpflbError]) -> bool:
+    """Whether larger maps would help."""
     return any(isinstance(error, MapError) and error.errno == E2BIG for error in errors)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this node serves what it was told to: kube-proxy's rules for /healthz and /livez.
+"""Whether this node serves its Services: kube-proxy's rules for /healthz and /livez.
 
 Unhealthy means that a change has waited for a minute without a successful sync. A new change does
 not restart that minute. An agent that is idle, or that is starting, is healthy.
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 # Twice kube-proxy's default syncPeriod.
 PATIENCE_SECONDS = 60.0
-# Go's time.Time before anything happened, as kube-proxy shows it.
+# Go's zero time.Time, which kube-proxy shows before the first sync.
 _NEVER = "0001-01-01T00:00:00Z"
 
 
-class _State(NamedTuple):
+class _SyncTimes(NamedTuple):
     """Replaced as a whole, so that other threads never see half of a change."""
 
     waiting_since: float | None = None
@@ -25,7 +25,7 @@ class _State(NamedTuple):
 
 
 class Health:
-    """Written by one thread, read by any. All families are written by one sync and share a state.
+    """Written by one thread, read by any. One sync writes all families, which share its times.
 
     Eligible: whether load balancers should send traffic to this node. True until a source that
     knows the Node says otherwise.
@@ -39,72 +39,66 @@ class Health:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`families`: IPv4, IPv6. `patience`: seconds that a change may wait.
+        """`families`: IPv4, IPv6. `patience`: for how many seconds a change may wait.
 
-        `wall`: seconds since 1970, for what is shown.
+        `wall`: seconds since 1970, for the reports.
         """
         self._patience = patience
         self._families = families
         self._monotonic = monotonic
         self._wall = wall
-        self._state = _State()
+        self._times = _SyncTimes()
 
     def queued(self) -> None:
         """A change has come that is not in the kernel yet."""
-        if self._state.waiting_since is None:
-            self._state = self._state._replace(waiting_since=self._monotonic())
+        if self._times.waiting_since is None:
+            self._times = self._times._replace(waiting_since=self._monotonic())
 
     def synced(self) -> None:
-        """Everything that was wanted is in the kernel."""
-        self._state = self._state._replace(waiting_since=None, last_sync=self._wall())
+        """The kernel has all that is wanted."""
+        self._times = self._times._replace(waiting_since=None, last_sync=self._wall())
 
     def set_eligible(self, eligible: bool) -> None:
-        """Say whether the node should get traffic from load balancers."""
-        self._state = self._state._replace(eligible=eligible)
+        self._times = self._times._replace(eligible=eligible)
 
     @property
     def last_sync(self) -> float | None:
         """When the last sync succeeded, in seconds since 1970."""
-        return self._state.last_sync
+        return self._times.last_sync
 
     def is_idle(self) -> bool:
         """Whether no change waits."""
-        return self._state.waiting_since is None
+        return self._times.waiting_since is None
 
     def is_alive(self) -> bool:
-        """/livez: whether no change has waited for too long."""
-        return self._is_alive(self._state)
+        return self._is_alive(self._times)
 
-    def is_ready(self) -> bool:
-        """/healthz: alive, and load balancers may send traffic."""
-        return self.is_alive() and self._state.eligible
-
-    @property
     def is_started(self) -> bool:
-        """/readyz: whether this node serves what it was told to at first."""
-        return self._state.last_sync is not None
+        """/readyz: whether the first sync has succeeded."""
+        return self._times.last_sync is not None
 
     def liveness(self) -> tuple[bool, str]:
         """The verdict of /livez and its body."""
         return self._report(with_eligibility=False)
 
     def readiness(self) -> tuple[bool, str]:
-        """The verdict of /healthz and its body."""
+        """The verdict of /healthz, which also needs an eligible node, and its body."""
         return self._report(with_eligibility=True)
 
-    def _is_alive(self, state: _State) -> bool:
-        since = state.waiting_since
+    def _is_alive(self, times: _SyncTimes) -> bool:
+        """Whether no change has waited for too long."""
+        since = times.waiting_since
         return since is None or self._monotonic() - since < self._patience
 
     def _report(self, *, with_eligibility: bool) -> tuple[bool, str]:
-        state = self._state
-        healthy = self._is_alive(state)
-        good = healthy and (state.eligible or not with_eligibility)
+        times = self._times
+        healthy = self._is_alive(times)
+        good = healthy and (times.eligible or not with_eligibility)
         now = rfc3339(self._wall())
-        last = _NEVER if state.last_sync is None else rfc3339(state.last_sync)
-        eligibility = {"nodeEligible": state.eligible} if with_eligibility else {}
+        last = _NEVER if times.last_sync is None else rfc3339(times.last_sync)
+        eligibility = {"nodeEligible": times.eligible} if with_eligibility else {}
         body = {
-            # A 200 always carries the current time here, for the sake of old load balancers.
+            # With 200 this is always the current time, for the sake of old load balancers.
             "lastUpdated": now if good else last,
             "currentTime": now,
             **eligibility,

@@ -206,7 +206,7 @@ def health_routes(health: Health, count: Callable[[str, int], None]) -> Routes:
         return Answer(body.encode(), JSON, status)
 
     def started() -> Answer:
-        if health.is_started:
+        if health.is_started():
             return Answer(b"ok")
         return Answer(b"not in sync yet\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
 

@@ -72,7 +72,7 @@ class Bench:
 
     def report(self) -> dict[str, Any]:
         """What /status says."""
-        return self.agent.state.report(self.health)
+        return self.agent.status.report(self.health)
 
     def samples(self) -> dict[str, float]:
         """Metrics without labels."""

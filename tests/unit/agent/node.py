@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from errno import EIO
 
-from ebpflb.agent.interface import Desired, EndedSockets, Errors, Expired, Refused
+from ebpflb.agent.interface import Desired, EndedSockets, Errors, ExpiryStep, Refused
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.frontends import view_frontends
 from ebpflb.errors import EbpflbError, MapError
@@ -34,7 +34,7 @@ class MemoryNode:
         self.calls: list[str] = []
         self.failures: dict[str, list[EbpflbError]] = {}
         self.attach_errors: Errors = {}
-        self.expired: list[Expired] = []
+        self.expired: list[ExpiryStep] = []
         self.ended_udp = False
         self.ended: list[EndedSockets] = []
         self._load()
@@ -87,9 +87,9 @@ class MemoryNode:
         self._called("collect")
         self.sync.collect()
 
-    def expire(self) -> Expired:
+    def expire(self) -> ExpiryStep:
         self._called("expire")
-        return self.expired.pop(0) if self.expired else Expired(0, finished=True)
+        return self.expired.pop(0) if self.expired else ExpiryStep(0, finished=True)
 
     def take_ended_udp(self) -> bool:
         ended, self.ended_udp = self.ended_udp, False

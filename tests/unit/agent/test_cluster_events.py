@@ -54,20 +54,20 @@ def test_errors_do_not_take_away_what_is_in_force(bench):
 
 
 def test_a_node_is_eligible_until_its_node_object_says_otherwise(bench):
-    assert bench.health.is_ready()
+    assert bench.health.readiness()[0]
     bench.say(node(), replace(node(OTHER_NODE), eligible=False))
     bench.turn()
-    assert bench.health.is_ready()
+    assert bench.health.readiness()[0]
     bench.say(GOING)
     bench.turn()
-    assert not bench.health.is_ready()
+    assert not bench.health.readiness()[0]
     assert bench.health.is_alive()
     bench.say(node(OTHER_NODE))
     bench.turn()
-    assert not bench.health.is_ready()
+    assert not bench.health.readiness()[0]
     bench.say(node())
     bench.turn()
-    assert bench.health.is_ready()
+    assert bench.health.readiness()[0]
 
 
 @pytest.mark.parametrize("initial", [True, False])
@@ -76,21 +76,21 @@ def test_a_node_whose_node_object_is_missing_is_not_eligible(bench, initial: boo
         bench.say(node())
     bench.say(gone=(ObjectKey(Kind.NODE, "", NODE),))
     bench.turn()
-    assert not bench.health.is_ready()
+    assert not bench.health.readiness()[0]
     bench.say(node())
     bench.turn()
-    assert bench.health.is_ready()
+    assert bench.health.readiness()[0]
 
 
 def test_other_things_that_go_do_not_make_a_node_ineligible(bench):
     bench.say(node(), node(OTHER_NODE), service(NODE))
     bench.say(gone=(node(OTHER_NODE), service(NODE)))
     bench.turn()
-    assert bench.health.is_ready()
+    assert bench.health.readiness()[0]
 
 
 def test_a_node_object_that_is_replaced_counts_as_it_is_now(bench):
     gone = (key_of(node()),)
     bench.agent.tell(SourceEvent((node(),), gone, {}, initial=True))
     bench.turn()
-    assert bench.health.is_ready()
+    assert bench.health.readiness()[0]

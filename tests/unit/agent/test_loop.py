@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ebpflb.agent.interface import Expired
+from ebpflb.agent.interface import ExpiryStep
 from ebpflb.agent.loop import (
     COLLECT_SECONDS,
     EXPIRE_SECONDS,
@@ -233,7 +233,7 @@ def test_a_write_meanwhile_is_freed_in_a_second_round(served):
 
 
 def test_flows_are_expired_in_steps_with_pauses_between_passes(served):
-    served.node.expired = [Expired(3, finished=False), Expired(4, finished=True)]
+    served.node.expired = [ExpiryStep(3, finished=False), ExpiryStep(4, finished=True)]
     assert "expire" in served.turn(EXPIRE_SECONDS)
     served.turn()
     assert served.turn(STEP_SECONDS) == ["expire"]

@@ -111,7 +111,7 @@ def test_an_ineligible_node_is_alive_but_not_ready(health):
     assert json.loads(body)["nodeEligible"] is False
     assert json.loads(body)["healthy"] is True
     assert health.liveness()[0]
-    assert not health.is_ready()
+    assert not health.readiness()[0]
 
 
 def test_without_ipv6_there_is_one_family():

@@ -83,5 +83,5 @@ def test_a_look_that_failed_is_repeated_until_it_works_and_hinders_nothing(
 
 
 def test_what_the_kernel_lacks_is_told(bench: Bench):
-    bench.agent.state.set_lacks({"ending UDP sockets": "not there: they stay"})
+    bench.agent.status.set_lacks({"ending UDP sockets": "not there: they stay"})
     assert bench.report()["kernel_lacks"] == {"ending UDP sockets": "not there: they stay"}

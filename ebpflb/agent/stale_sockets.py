@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When UDP sockets of backends that are gone are ended: soon after each such sync, until it works.
+"""When to end UDP sockets of backends that are gone: right after a sync, again until it works.
 
-The first of several syncs is followed at once, those that come right behind it together.
+The first of several syncs is followed at once, those shortly after it together.
 """
 
 import logging
@@ -15,13 +15,13 @@ from ebpflb.observe.metrics.page import Metrics
 
 _log = logging.getLogger("ebpflb.agent")
 
-# A pass goes over all sockets that were translated, and may go over all namespaces.
+# A pass goes over all sockets with an entry in lb_sockets, and may enter all namespaces.
 _PAUSE_SECONDS = 1.0
 _FIRST_RETRY_SECONDS = 1.0
 
 
-class SocketCare:
-    """Has the dataplane look for such sockets; the loop says when a sync was made."""
+class StaleSocketPasses:
+    """Starts passes of `Dataplane.end_udp_sockets()` by a timer of the loop."""
 
     def __init__(
         self,
@@ -31,7 +31,6 @@ class SocketCare:
         clock: Callable[[], float],
         longest_retry: float,
     ) -> None:
-        """`clock` and `longest_retry`: seconds."""
         self._dataplane = dataplane
         self._metrics = metrics
         self._timers = timers
@@ -41,18 +40,22 @@ class SocketCare:
         self._failing = False
 
     def synced(self) -> None:
-        """What was wanted is in force."""
+        """Have a pass made if this sync took a UDP backend out of service."""
         if self._dataplane.take_ended_udp():
             wait = max(0.0, self._last + _PAUSE_SECONDS - self._clock())
             self._timers.start(Task.SOCKETS, wait)
 
-    def look(self) -> None:
-        """One pass; there will be another one if it failed, or could not see everything yet."""
+    def run(self) -> None:
+        """Make one pass. Another follows if it failed, or could not see everything yet."""
         began = self._clock()
         try:
             ended = self._dataplane.end_udp_sockets()
         except EbpflbError as error:
-            self._fail(error)
+            wait = self._backoff.fail()
+            self._timers.start(Task.SOCKETS, wait)
+            if not self._failing:
+                _log.error("%s", error, extra=fields(again_in_seconds=wait))
+            self._failing = True
             return
         self._last = self._clock()
         self._metrics.reconciled(self._last - began, ended.sockets)
@@ -64,10 +67,3 @@ class SocketCare:
             _log.debug("UDP sockets ended", extra=fields(count=sum(ended.sockets.values())))
         if ended.pending:
             self._timers.ensure(Task.SOCKETS, GRACE_SECONDS)
-
-    def _fail(self, error: EbpflbError) -> None:
-        wait = self._backoff.fail()
-        self._timers.start(Task.SOCKETS, wait)
-        if not self._failing:
-            _log.error("%s", error, extra=fields(again_in_seconds=wait))
-        self._failing = True

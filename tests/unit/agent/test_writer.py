@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from dataclasses import replace
 
-from ebpflb.agent.plan_totals import Tally
+from ebpflb.agent.writer import PlanTotals
 from ebpflb.model.node import Node
 from ebpflb.model.plan import plan_service
 from ebpflb.model.service import ServiceName, TrafficPolicy
@@ -17,18 +17,18 @@ def plan(piece, **fields):
 
 
 def test_frontends_are_counted_and_replaced():
-    tally = Tally()
-    tally.replace(WEB, plan(HERE, node_port=30000))
-    tally.replace(ServiceName("default", "b"), plan(HERE))
-    assert (tally.services, tally.frontends) == (2, 3)
-    tally.replace(WEB, plan(HERE))
-    assert (tally.services, tally.frontends) == (2, 2)
-    tally.replace(WEB, ())
-    assert (tally.services, tally.frontends) == (1, 1)
+    totals = PlanTotals()
+    totals.replace(WEB, plan(HERE, node_port=30000))
+    totals.replace(ServiceName("default", "b"), plan(HERE))
+    assert (totals.services, totals.frontends) == (2, 3)
+    totals.replace(WEB, plan(HERE))
+    assert (totals.services, totals.frontends) == (2, 2)
+    totals.replace(WEB, ())
+    assert (totals.services, totals.frontends) == (1, 1)
 
 
 def test_a_port_with_several_external_frontends_counts_once_per_policy():
-    tally = Tally()
+    totals = PlanTotals()
     vips = (address("192.0.2.1"), address("192.0.2.2"))
     local = {
         "internal_policy": TrafficPolicy.LOCAL,
@@ -36,14 +36,14 @@ def test_a_port_with_several_external_frontends_counts_once_per_policy():
         "node_port": 30000,
         "external_ips": vips,
     }
-    tally.replace(WEB, plan(ELSEWHERE, **local))
-    assert +tally.no_local == {("internal", "IPv4"): 1, ("external", "IPv4"): 1}
-    tally.replace(WEB, plan(HERE, **local))
-    assert not +tally.no_local
+    totals.replace(WEB, plan(ELSEWHERE, **local))
+    assert +totals.no_local == {("internal", "IPv4"): 1, ("external", "IPv4"): 1}
+    totals.replace(WEB, plan(HERE, **local))
+    assert not +totals.no_local
 
 
 def test_a_port_that_refuses_is_not_counted():
-    tally = Tally()
+    totals = PlanTotals()
     nowhere = replace(ELSEWHERE, endpoints=())
-    tally.replace(WEB, plan(nowhere, internal_policy=TrafficPolicy.LOCAL))
-    assert not +tally.no_local
+    totals.replace(WEB, plan(nowhere, internal_policy=TrafficPolicy.LOCAL))
+    assert not +totals.no_local
