@@ -13,7 +13,7 @@ from pathlib import Path
 from ebpflb.config.settings_file import FileVersion, digest
 from ebpflb.errors import ConfigError
 from ebpflb.log import fields
-from ebpflb.source.watch import Watch
+from ebpflb.source.watch import COMPARE_SECONDS, Watch
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -61,7 +61,7 @@ def _follow(
     poller.register(watch.fileno(), select.POLLIN)
     with closing(watch):
         while not is_changed:
-            if not _wait(watch, poller, stop):
+            if not _wait(watch, poller, stop, file.path.name):
                 return
             is_changed = _is_changed(file)
     shown = fields(path=file.path)
@@ -69,13 +69,14 @@ def _follow(
     changed()
 
 
-def _wait(watch: Watch, poller: select.poll, stop: int) -> bool:
-    """Wait until the file was written, or its path leads elsewhere; false when it is over."""
-    while stop not in dict(poller.poll()):
+def _wait(watch: Watch, poller: select.poll, stop: int, name: str) -> bool:
+    """Wait until the file may have changed; false when the agent ends."""
+    while stop not in (ready := dict(poller.poll(COMPARE_SECONDS * 1000))):
         touched = watch.read()
-        if touched.anew:
+        if touched.anew or not ready:
             _look(watch)
-        if touched.anew or touched.changed:
+        may_differ = touched.anew or touched.changed or not ready
+        if may_differ and watch.may_read(name, only_settled=not ready):
             return True
     return False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source that reads manifests from a directory or a file, and watches them."""
+"""The source that reads manifests from a directory or a file, and follows their changes."""
 
 import errno
 import logging
@@ -16,7 +16,7 @@ from ebpflb.errors import SourceError
 from ebpflb.source.interface import SourceEvent
 from ebpflb.source.inventory import Inventory
 from ebpflb.source.manifest import parse_manifest
-from ebpflb.source.watch import Watch
+from ebpflb.source.watch import COMPARE_SECONDS, Watch
 
 _log = logging.getLogger("ebpflb.source")
 # Seconds, longer than an editor or git takes from deleting a file until it has created it again.
@@ -30,8 +30,8 @@ class DirectorySource:
 
     Calls emit() from a thread of its own: once at the start, also if there is nothing, then for
     every change. While the path does not exist, its objects stay as they were. A file that is
-    deleted and made anew at once was never missing. An object in several files is taken from the
-    last one in the order of file names.
+    deleted and created again at once was never missing. An object in several files is taken from
+    the last one in the order of file names.
     """
 
     def __init__(self, path: Path, emit: Callable[[SourceEvent], None]) -> None:
@@ -43,8 +43,10 @@ class DirectorySource:
         self._errors: dict[str, tuple[str, str]] = {}
         self._told: dict[str, str] = {}
         self._said: set[str] = set()
-        # Deleted files, and when they will be taken for gone.
+        # Deleted files, and when they count as gone.
         self._missing: dict[str, float] = {}
+        # When all files are compared with what was read, whatever inotify says.
+        self._comparison = 0.0
         self._stop: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -75,17 +77,16 @@ class DirectorySource:
         poller.register(stop, select.POLLIN)
         poller.register(watch.fileno(), select.POLLIN)
         with closing(watch):
-            self._read_all(watch)
+            self._compare_all(watch)
             self._send(initial=True)
             while stop not in dict(poller.poll(self._patience())):
                 self._read_touched(watch)
                 self._send(initial=False)
 
-    def _patience(self) -> float | None:
-        """How long to wait for an event, in milliseconds; None = for ever."""
-        if not self._missing:
-            return None
-        return max(0.0, min(self._missing.values()) - time.monotonic()) * 1000
+    def _patience(self) -> float:
+        """How long to wait for an event, in milliseconds."""
+        deadline = min([self._comparison, *self._missing.values()])
+        return max(0.0, deadline - time.monotonic()) * 1000
 
     def _read_touched(self, watch: Watch) -> None:
         touched = watch.read()
@@ -97,7 +98,9 @@ class DirectorySource:
         for name in sorted(touched.changed - touched.gone):
             self._read(name, watch.path_of(name))
         if touched.anew:
-            self._read_all(watch)
+            self._compare_all(watch)
+        elif now >= self._comparison:
+            self._compare_all(watch, only_settled=True)
         self._drop_missing(watch, now)
 
     def _drop_missing(self, watch: Watch, now: float) -> None:
@@ -106,12 +109,13 @@ class DirectorySource:
             if os.path.lexists(watch.path_of(name)):
                 continue
             if watch.is_file:
-                self._read_all(watch)
+                self._compare_all(watch)
             else:
                 self._drop(name)
 
-    def _read_all(self, watch: Watch) -> None:
+    def _compare_all(self, watch: Watch, *, only_settled: bool = False) -> None:
         """Follow the path anew; read what may differ from what was read before."""
+        self._comparison = time.monotonic() + COMPARE_SECONDS
         try:
             names = watch.follow()
         except OSError as error:
@@ -123,7 +127,9 @@ class DirectorySource:
             self._drop(name)
         for name in sorted(names):
             path = watch.path_of(name)
-            if name not in self._signatures or _signature_at(path) != self._signatures[name]:
+            if name in self._signatures and _signature_at(path) == self._signatures[name]:
+                continue
+            if watch.may_read(name, only_settled=only_settled):
                 self._read(name, path)
 
     def _drop(self, name: str) -> None:

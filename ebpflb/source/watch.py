@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""inotify: which manifests to read again, and when the path itself means something else."""
+"""inotify as a wake-up: which manifests to read again, and when to compare all of them.
+
+Watched are the directory of the manifests and the directories on the way there. What symbolic links
+lead to elsewhere is not: that is found by a comparison every COMPARE_SECONDS.
+"""
 
 import errno
+import math
 import os
-import stat
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from inotify_simple import Event, INotify, flags
 
+COMPARE_SECONDS = 5.0
+_SETTLED_SECONDS = 1.0
 _APPEARS = flags.CREATE | flags.MOVED_TO
 _VANISHES = flags.DELETE | flags.MOVED_FROM
 _ENTRIES = _APPEARS | _VANISHES | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF
 _CONTENT = _ENTRIES | flags.MODIFY | flags.CLOSE_WRITE
 _LOST = flags.IGNORED | flags.UNMOUNT | flags.DELETE_SELF | flags.MOVE_SELF
-_MOST_LINKS = 40
-# Instead of a watch: a directory that may be passed through, but not read.
-_BLIND = -1
+# A directory that is missing, or may be passed through but not read: there is nothing to watch.
+_UNWATCHABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 
 
 def is_manifest(name: str) -> bool:
-    """Whether a file of that name counts; hidden files and what editors leave behind do not."""
+    """False also for hidden files and what editors leave behind."""
     return name.endswith((".yaml", ".yml", ".json")) and not name.startswith((".", "#"))
 
 
@@ -31,8 +37,8 @@ class Touched:
 
     changed: to be read again. gone: renamed to something else. missing: deleted, or renamed to
     a backup of its own, which is also how editors and git begin to write a file anew; whether it
-    is gone shows a moment later. anew: links or directories on the way changed, so follow() must
-    be called again; the others hold nevertheless.
+    is gone shows a moment later. anew: a link, or a directory on the way, has changed, so
+    follow() must be called again and all files compared.
     """
 
     changed: set[str] = field(default_factory=set)
@@ -44,60 +50,76 @@ class Touched:
 class _Entry(NamedTuple):
     """An entry of a watched directory."""
 
-    watch: int
+    watch: int | None
     name: str
 
 
 class Watch:
-    """Watches a directory of manifests, or one manifest, and all symbolic links on the way.
+    """Watches a directory of manifests, or one file of any name.
 
-    Each directory that the path leads through is watched for the entry that matters, so a link
-    that is swapped is noticed, and a directory that appears later. A file that is being written
-    counts as changed once it is closed. path is absolute. is_file tells what follow() found last.
-    Raises OSError if the user has no inotify instance left.
+    A file that is being written counts as changed once it is closed. path is absolute. is_file:
+    what follow() found last. Raises OSError if the user has no inotify instance left.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._inotify = INotify(nonblocking=True)
-        self._directories: dict[int, str] = {}
-        # Entries on the way, and entries that are the content of manifests, with their names.
-        self._steps: set[_Entry] = set()
-        self._contents: dict[_Entry, set[str]] = {}
-        self._writing: set[_Entry] = set()
-        # The watch of the directory of manifests; None while the path is no directory.
+        self._watches: set[int] = set()
+        # The entries of other directories that the path leads through.
+        self._steps: frozenset[_Entry] = frozenset()
+        # The directory of the manifests, or of the one file, also of one that is missing.
+        self._directory = path
         self._home: int | None = None
+        self._is_single = False
+        self._has_links = False
+        self._writing: set[str] = set()
         self.is_file = False
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when read() has something to tell."""
+        """The descriptor that becomes readable when read() has something to return."""
         return int(self._inotify.fileno())
 
     def close(self) -> None:
-        """Give the descriptor back."""
         self._inotify.close()
 
     def path_of(self, name: str) -> str:
         """The path of a manifest as the operator knows it."""
         return self._path if self.is_file else os.path.join(self._path, name)
 
+    def may_read(self, name: str, *, only_settled: bool = False) -> bool:
+        """False while the file, or the one beside it that it is a link to, is being written.
+
+        only_settled: False also within a second after it was written, for files that inotify does
+        not see being closed.
+        """
+        path = os.path.realpath(self._at(name))
+        if os.path.basename(path) in self._writing:
+            return False
+        return not only_settled or _seconds_since_write(path) > _SETTLED_SECONDS
+
     def follow(self) -> list[str]:
         """Watch where the path leads now; the names of the manifests there.
 
         Raises OSError; FileNotFoundError if there is nothing, and its appearing will be noticed.
         """
-        self._forget()
-        end = self._walk("/", self._path)
-        name = os.path.basename(self._path)
-        if end is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
-        self._contents[end] = {name}
-        place = self._watch_content(end)
-        self.is_file = not stat.S_ISDIR(os.stat(place).st_mode)
-        if self.is_file:
-            return [name]
-        del self._contents[end]
-        return self._enter(place)
+        before, self._watches = self._watches, set()
+        steps, here = [], "/"
+        for name in filter(None, self._path.split("/")):
+            steps.append(_Entry(self._watch(here, _ENTRIES), name))
+            here = os.path.join(here, name)
+        self._is_single = not os.path.isdir(self._path)
+        self._steps = frozenset(steps[:-1] if self._is_single else steps)
+        self._directory = os.path.dirname(self._path) if self._is_single else self._path
+        home = self._watch(self._directory, _CONTENT)
+        if home != self._home:
+            self._home = home
+            self._writing.clear()
+        for watch in before - self._watches:
+            with suppress(OSError):
+                self._inotify.rm_watch(watch)
+        os.stat(self._path)
+        self.is_file = self._is_single
+        return self._names()
 
     def read(self) -> Touched:
         """What happened since the last call; does not wait."""
@@ -105,134 +127,83 @@ class Watch:
         events = list(self._inotify.read(timeout=0))
         backups = {(event.cookie, event.name) for event in events if event.mask & flags.MOVED_TO}
         for event in events:
+            if event.mask & flags.Q_OVERFLOW:
+                self._writing.clear()
             if self._is_step(event):
                 touched.anew = True
-            set_aside = (event.cookie, f"{event.name}~") in backups
-            for name in self._manifests_at(event):
-                self._note(touched, event, name, set_aside)
-        if self._home is None and (touched.changed or touched.gone):
+            if event.wd == self._home:
+                self._note(touched, event, (event.cookie, f"{event.name}~") in backups)
+        if self._is_single and (touched.changed or touched.gone):
             return Touched(missing=touched.missing, anew=True)
         return touched
 
-    def _forget(self) -> None:
-        for watch in self._directories:
-            with suppress(OSError):
-                self._inotify.rm_watch(watch)
-        self._directories.clear()
-        self._steps.clear()
-        self._contents.clear()
-        self._writing.clear()
-        self._home = None
-
-    def _walk(self, here: str, path: str) -> _Entry | None:
-        """Watch each step of path, which starts at here. The last one, None if it is not there."""
-        rest = _parts(path)
-        links = 0
-        while rest and links <= _MOST_LINKS:
-            name = rest.pop()
-            watch = self._watch(here, _ENTRIES)
-            if watch is None:
-                return None
-            place = os.path.join(here, name)
-            target = _link_target(place)
-            if target is None and not rest:
-                return _Entry(watch, name)
-            self._steps.add(_Entry(watch, name))
-            if target is None:
-                here = place
-            else:
-                links += 1
-                here = "/" if target.startswith("/") else here
-                rest += _parts(target)
-        return None
+    def _at(self, name: str) -> str:
+        return os.path.join(self._directory, name)
 
     def _watch(self, directory: str, mask: int) -> int | None:
-        """Watch a directory, also for this; None if there is none."""
+        """Watch a directory, also for this; None if that is not possible."""
         try:
-            watch = self._inotify.add_watch(directory, mask | flags.MASK_ADD | flags.ONLYDIR)
+            watch = int(self._inotify.add_watch(directory, mask | flags.MASK_ADD | flags.ONLYDIR))
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            if error.errno in _UNWATCHABLE:
                 return None
-            if error.errno == errno.EACCES and mask == _ENTRIES:
-                return _BLIND
             raise
-        self._directories[watch] = directory
-        return int(watch)
+        self._watches.add(watch)
+        return watch
 
-    def _enter(self, directory: str) -> list[str]:
-        self._home = self._watch(directory, _CONTENT)
-        names = []
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if is_manifest(entry.name):
-                    names.append(entry.name)
-                    if entry.is_symlink():
-                        self._follow_link(directory, entry.name)
-        return names
-
-    def _follow_link(self, directory: str, name: str) -> None:
-        end = self._walk(directory, name)
-        if end is not None:
-            self._contents.setdefault(end, set()).add(name)
-            with suppress(PermissionError):
-                self._watch_content(end)
-
-    def _watch_content(self, entry: _Entry) -> str:
-        """Watch what is written there; its path."""
-        directory = self._directories.get(entry.watch)
-        if directory is None:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self._path)
-        self._watch(directory, _CONTENT)
-        return os.path.join(directory, entry.name)
+    def _names(self) -> list[str]:
+        if self.is_file:
+            self._has_links = os.path.islink(self._path)
+            return [os.path.basename(self._path)]
+        with os.scandir(self._directory) as entries:
+            found = [entry for entry in entries if is_manifest(entry.name)]
+        self._has_links = any(entry.is_symlink() for entry in found)
+        return [entry.name for entry in found]
 
     def _is_step(self, event: Event) -> bool:
         if event.mask & flags.Q_OVERFLOW:
             return True
-        if event.wd not in self._directories:
-            return False
-        return bool(event.mask & _LOST) or _Entry(event.wd, event.name) in self._steps
+        is_lost = bool(event.mask & _LOST) and event.wd in self._watches
+        return is_lost or _Entry(event.wd, event.name) in self._steps
 
-    def _manifests_at(self, event: Event) -> set[str]:
-        """The manifests whose content is the entry that an event is about."""
-        names = self._contents.get(_Entry(event.wd, event.name), set())
-        if event.wd == self._home and is_manifest(event.name):
-            return names | {event.name}
-        return names
+    def _note(self, touched: Touched, event: Event, set_aside: bool) -> None:
+        if event.mask & flags.MODIFY:
+            self._writing.add(event.name)
+        elif event.mask & (flags.CLOSE_WRITE | flags.MOVED_TO | _VANISHES):
+            self._writing.discard(event.name)
+        # It may be what a link leads to, as the ..data of a mounted ConfigMap.
+        if self._has_links and event.mask & (_APPEARS | _VANISHES | flags.CLOSE_WRITE):
+            touched.anew = True
+        if self._at(event.name) == self._path if self._is_single else is_manifest(event.name):
+            self._note_manifest(touched, event, set_aside)
 
-    def _note(self, touched: Touched, event: Event, name: str, set_aside: bool) -> None:
-        entry = _Entry(event.wd, event.name)
-        place = os.path.join(self._directories[event.wd], event.name)
-        if event.mask & _APPEARS and (event.mask & flags.ISDIR or os.path.islink(place)):
+    def _note_manifest(self, touched: Touched, event: Event, set_aside: bool) -> None:
+        name, path = event.name, self._at(event.name)
+        if event.mask & _APPEARS and (event.mask & flags.ISDIR or os.path.islink(path)):
             touched.anew = True
         elif event.mask & _VANISHES:
-            self._writing.discard(entry)
             renamed = event.mask & flags.MOVED_FROM and not set_aside
             self._note_vanished(touched, name, touched.gone if renamed else touched.missing)
-        elif event.mask & flags.MODIFY or (event.mask & flags.CREATE and not _is_hard_link(place)):
-            self._writing.add(entry)
-        elif not event.mask & flags.ATTRIB or entry not in self._writing:
-            self._writing.discard(entry)
+        elif event.mask & flags.CREATE and not _is_hard_link(path):
+            self._writing.add(name)
+        elif name not in self._writing:
             touched.changed.add(name)
 
     def _note_vanished(self, touched: Touched, name: str, vanished: set[str]) -> None:
-        """What exists again by now will be, or has been, told by an event of its own."""
-        path = self.path_of(name)
+        """A file that exists again by now has, or will have, an event of its own."""
+        path = self._at(name)
         if not os.path.lexists(path):
             vanished.add(name)
         elif os.path.islink(path):
             touched.changed.add(name)
 
 
-def _parts(path: str) -> list[str]:
-    """The steps of a path, the first one last."""
-    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
-
-
-def _link_target(path: str) -> str | None:
+def _seconds_since_write(path: str) -> float:
+    """Without a sign, for clocks are set; infinite where there is no file."""
     try:
-        return os.readlink(path)
+        return abs(time.time() - os.stat(path).st_mtime)
     except OSError:
-        return None
+        return math.inf
 
 
 def _is_hard_link(path: str) -> bool:

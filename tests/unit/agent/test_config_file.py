@@ -52,6 +52,17 @@ def test_a_file_that_is_written_is_noticed_once_it_is_closed(tmp_path, changed):
         assert changed.wait(SECONDS)
 
 
+def test_what_a_link_leads_to_elsewhere_is_compared_now_and_then(tmp_path, changed, monkeypatch):
+    monkeypatch.setattr("ebpflb.agent.config_file.COMPARE_SECONDS", 0.05)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "target").write_text("v: 1")
+    (tmp_path / "here" / "config.conf").symlink_to("../target")
+    with config_watched(version(tmp_path / "here" / "config.conf"), changed.set):
+        assert not changed.wait(MOMENT)
+        (tmp_path / "target").write_text("v: 2")
+        assert changed.wait(SECONDS)
+
+
 def test_a_change_between_reading_and_watching_is_noticed(file, changed):
     with config_watched(version(file, b"v: 0"), changed.set):
         assert changed.wait(SECONDS)

@@ -238,7 +238,7 @@ def test_a_thread_that_fails_ends_the_process_with_its_error(node, settings, mon
         raise ZeroDivisionError("a bug in the source")
 
     before = threading.excepthook
-    monkeypatch.setattr("ebpflb.source.directory.DirectorySource._read_all", fail)
+    monkeypatch.setattr("ebpflb.source.directory.DirectorySource._compare_all", fail)
     with pytest.raises(ZeroDivisionError, match="a bug in the source"):
         process.run(settings)
     assert node.closed

@@ -51,6 +51,12 @@ def home(tmp_path: Path) -> Path:
     return path
 
 
+def watch_count(watch: Watch) -> int:
+    """How many directories the kernel watches."""
+    lines = Path(f"/proc/self/fdinfo/{watch.fileno()}").read_text().splitlines()
+    return sum(line.startswith("inotify") for line in lines)
+
+
 @pytest.fixture
 def watch(home: Path) -> Iterator[Watch]:
     """A watch that follows that directory."""

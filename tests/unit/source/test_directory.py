@@ -146,7 +146,7 @@ def test_a_file_that_is_being_made_anew_is_waited_for(tmp_path: Path):
     events: queue.Queue[SourceEvent] = queue.Queue()
     source = DirectorySource(tmp_path, events.put)
     with closing(Watch(str(tmp_path))) as watch:
-        source._read_all(watch)
+        source._compare_all(watch)
         path.unlink()
         source._read_touched(watch)
         with path.open("w"):

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """DirectorySource where the path is missing, moves, is a link or a file."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from ebpflb.model.changes import key_of
 from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.source import directory
 from ebpflb.source.interface import SourceEvent
+from ebpflb.source.watch import Watch
 from tests.builders import (
     endpoint,
     endpoint_manifest,
@@ -90,6 +93,45 @@ def test_a_mounted_config_map_is_read_as_it_changes(start, tmp_path: Path):
         (found,) = events.next().upserts
         assert isinstance(found, EndpointSlice)
         assert found == (expected or endpoint_slice("web-1", endpoint("10.1.0.7")))
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparisons come at once."""
+    monkeypatch.setattr(directory, "COMPARE_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_a_link_leads_to_elsewhere_is_compared_now_and_then(start, tmp_path: Path):
+    (tmp_path / "manifests").mkdir()
+    target = write_manifests(tmp_path / "elsewhere.yaml", service_manifest())
+    (tmp_path / "manifests" / "web.yaml").symlink_to(target)
+    events = start(tmp_path / "manifests")
+    assert events.next().upserts == (WEB,)
+    write_manifests(target, slice_manifest())
+    assert events.next() == SourceEvent((SLICE,), (key_of(WEB),), {}, initial=False)
+    target.unlink()
+    (line,) = events.next().errors.values()
+    assert "No such file or directory" in line
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_comparison_without_a_change_is_no_event(start, tmp_path: Path, monkeypatch):
+    compared = threading.Semaphore(0)
+    follow = Watch.follow
+
+    def counted(watch: Watch) -> list[str]:
+        compared.release()
+        return follow(watch)
+
+    monkeypatch.setattr(Watch, "follow", counted)
+    write_manifests(tmp_path / "web.yaml", service_manifest())
+    write_manifests(tmp_path / "bad.yaml", BROKEN)
+    events = start(tmp_path)
+    events.next()
+    for _ in range(3):
+        assert compared.acquire(timeout=10)
+    assert events.queue.empty()
 
 
 def test_a_directory_that_is_swapped_and_swapped_back_is_compared(start, tmp_path: Path):

@@ -10,6 +10,7 @@ import pytest
 from inotify_simple import Event, INotify, flags
 
 from ebpflb.source.watch import Touched, Watch, is_manifest
+from tests.unit.source.conftest import watch_count
 
 NOTHING = Touched()
 
@@ -163,7 +164,7 @@ def test_a_new_directory_inside_is_none_of_ours(watch: Watch, home: Path):
 
 @pytest.mark.parametrize("lost", [flags.Q_OVERFLOW, flags.UNMOUNT])
 def test_lost_events_mean_anew(watch: Watch, monkeypatch: pytest.MonkeyPatch, lost: int):
-    number = -1 if lost == flags.Q_OVERFLOW else next(iter(watch._directories))
+    number = -1 if lost == flags.Q_OVERFLOW else next(iter(watch._watches))
     monkeypatch.setattr(INotify, "read", lambda *_, **__: [Event(number, lost, 0, "")])
     assert watch.read() == Touched(anew=True)
 
@@ -226,8 +227,11 @@ def test_a_directory_that_may_only_be_passed_is_not_watched(
         return int(original(self, path, mask))
 
     monkeypatch.setattr(INotify, "add_watch", add_watch)
-    with closing(Watch(str(home))) as watch, pytest.raises(PermissionError):
-        watch.follow()
+    with closing(Watch(str(home))) as watch:
+        assert watch.follow() == ["web.yaml"]
+        assert watch_count(watch) == len(home.parts) - 1
+        (home / "web.yaml").write_text("new")
+        assert watch.read() == changed("web.yaml")
 
 
 def test_a_lack_of_watches_is_told(home: Path, monkeypatch: pytest.MonkeyPatch):
