@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects as they come and go, and which Services must be planned again because of it."""
 
+from collections.abc import KeysView
 from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -52,6 +53,57 @@ def key_of(item: ApiObject) -> ObjectKey:
     return ObjectKey(kind, "", item.name)
 
 
+class Difference(NamedTuple):
+    """What is new or other, and what is gone."""
+
+    upserts: tuple[ApiObject, ...]
+    removals: tuple[ObjectKey, ...]
+
+
+class TrackedObjects:
+    """Objects by key, and what each that has changed was at the last take(); None: not there.
+
+    Changes that cancel each other out are none.
+    """
+
+    def __init__(self) -> None:
+        self._objects: dict[ObjectKey, ApiObject] = {}
+        self._before: dict[ObjectKey, ApiObject | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def keys(self) -> KeysView[ObjectKey]:
+        return self._objects.keys()
+
+    def get(self, key: ObjectKey) -> ApiObject | None:
+        return self._objects.get(key)
+
+    def set(self, key: ObjectKey, new: ApiObject | None) -> bool:
+        """Add, replace or (None) remove an object. Whether that makes a difference."""
+        old = self._objects.get(key)
+        if old == new:
+            return False
+        if self._before.setdefault(key, old) == new:
+            del self._before[key]
+        if new is None:
+            del self._objects[key]
+        else:
+            self._objects[key] = new
+        return True
+
+    def take(self) -> dict[ObjectKey, ApiObject | None]:
+        """What the objects were that have changed since the last call."""
+        before, self._before = self._before, {}
+        return before
+
+    def take_difference(self) -> Difference:
+        """take(), as what the objects are now."""
+        now = {key: self._objects.get(key) for key in self.take()}
+        upserts = tuple(item for item in now.values() if item is not None)
+        return Difference(upserts, tuple(key for key, item in now.items() if item is None))
+
+
 class Conflict(NamedTuple):
     """A frontend key that two Services claim; the younger one does not get it."""
 
@@ -82,13 +134,11 @@ class Changes:
         self._masquerade_all = masquerade_all
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
         self._bound = bound
-        self._objects: dict[ObjectKey, ApiObject] = {}
+        self._objects = TrackedObjects()
         self._service_cidrs: dict[str, ServiceCidr] = {}
         self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
         self._claims: dict[FrontendKey, tuple[_Claim, ...]] = {}
         self._contested: set[FrontendKey] = set()
-        # What each object that differs now was at the last take(); None = it was not there.
-        self._before: dict[ObjectKey, ApiObject | None] = {}
 
     @property
     def node(self) -> Node:
@@ -118,7 +168,9 @@ class Changes:
 
     def names(self) -> ServiceNames:
         """The names of all Services, also of those without a port to serve."""
-        return {ServiceName(*key[1:]) for key in list(self._objects) if key.kind is Kind.SERVICE}
+        return {
+            ServiceName(*key[1:]) for key in list(self._objects.keys()) if key.kind is Kind.SERVICE
+        }
 
     def set(self, item: ApiObject) -> None:
         """Add an object or replace the one of the same name."""
@@ -136,9 +188,8 @@ class Changes:
         Changes that cancelled each other out are not among them. A Service that is gone is named
         once; its plan is empty.
         """
-        before, self._before = self._before, {}
         names: ServiceNames = set()
-        for key, old in before.items():
+        for key, old in self._objects.take().items():
             names |= self._affected(old, self._objects.get(key))
         return names
 
@@ -174,21 +225,15 @@ class Changes:
 
     def _replace(self, key: ObjectKey, new: ApiObject | None) -> None:
         old = self._objects.get(key)
-        if old == new:
+        if not self._objects.set(key, new):
             return
-        if self._before.setdefault(key, old) == new:
-            del self._before[key]
-        # Other threads look at slices meanwhile: the new one is there before the old one goes.
+        # Other threads read slices meanwhile: the new one is there before the old one goes.
         if isinstance(new, EndpointSlice):
             self._link_slice(new)
         if isinstance(old, EndpointSlice):
             self._unlink_slice(old)
         self._unlink(old)
         self._link(new)
-        if new is None:
-            del self._objects[key]
-        else:
-            self._objects[key] = new
 
     def _link_slice(self, new: EndpointSlice) -> None:
         service = ServiceName(new.namespace, new.service)

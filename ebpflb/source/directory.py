@@ -14,8 +14,7 @@ from pathlib import Path
 
 from ebpflb.errors import SourceError
 from ebpflb.source.interface import SourceEvent
-from ebpflb.source.inventory import Inventory
-from ebpflb.source.manifest import parse_manifest
+from ebpflb.source.manifest import Inventory, parse_manifest
 from ebpflb.source.watch import COMPARE_SECONDS, Watch
 
 _log = logging.getLogger("ebpflb.source")

@@ -4,11 +4,11 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
+from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, TrackedObjects
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.service import ServiceName
 from ebpflb.source.decode import decode
@@ -16,116 +16,100 @@ from ebpflb.source.fields import Fields, metadata_of
 from ebpflb.source.interface import SourceEvent, Trigger
 from ebpflb.source.reflector import Reader, Reflector, Resource
 
-_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
+_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
 def trigger_time(item: Fields) -> float | None:
-    """In seconds since 1970; None where the slice does not tell, or not in RFC 3339."""
-    text = metadata_of(item).annotations.get(_ANNOTATION)
+    """When what changed a slice happened, in seconds since 1970, as its controller notes it.
+
+    None where the slice does not say it, or not in RFC 3339.
+    """
+    text = metadata_of(item).annotations.get(_TRIGGER_TIME)
     with suppress(ValueError):
         found = datetime.fromisoformat(str(text))
         return found.timestamp() if found.tzinfo else None
     return None
 
 
-@dataclass(slots=True)
-class Difference:
-    """What is new; an object that cannot be read leaves the one that was read before."""
+class Listed(NamedTuple):
+    """Objects of one kind. One that cannot be read is as it was before, if it was."""
 
-    upserts: list[ApiObject] = field(default_factory=list)
-    removals: list[ObjectKey] = field(default_factory=list)
-    triggers: list[Trigger] = field(default_factory=list)
+    objects: dict[ObjectKey, ApiObject]
+    uids: dict[ObjectKey, str]
+    errors: dict[str, str]
 
 
 class Cache:
-    """The objects of one kind. errors: object -> one line, of those that cannot be read.
+    """The objects of one kind as the API server gave them last, and what changed. No I/O.
 
-    Written by one thread; errors is replaced as a whole, for others to read.
+    errors: object -> one line, of those that cannot be read.
     """
 
     def __init__(self, kind: Kind, api_version: str) -> None:
         self.errors: dict[str, str] = {}
         self._kind = kind
         self._type = {"kind": str(kind), "apiVersion": api_version}
-        self._objects: dict[ObjectKey, ApiObject] = {}
+        self._objects = TrackedObjects()
         self._uids: dict[ObjectKey, str] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def uid(self, key: ObjectKey) -> str:
-        """The uid of an object, empty when it is not there."""
+        """Empty when the object is not there."""
         return self._uids.get(key, "")
 
-    def replace(self, pages: Iterable[list[Fields]]) -> Difference:
-        """Everything there is. Nothing changes when `pages` raises."""
-        difference = Difference()
-        fresh = Cache(self._kind, self._type["apiVersion"])
-        for page in pages:
-            for item in page:
-                key = self._key(item)
-                fresh._keep(key, item, self._objects.get(key))
-        for key in self._objects.keys() - fresh._objects.keys():
-            self._remove(key, difference)
-        for key, new in fresh._objects.items():
-            if self._objects.get(key) != new:
-                difference.upserts.append(new)
-        self._objects, self._uids, self.errors = fresh._objects, fresh._uids, fresh.errors
-        return difference
+    def read(self, items: Iterable[Fields]) -> Listed:
+        """Changes nothing."""
+        found = Listed({}, {}, {})
+        for item in items:
+            key = self._key(item)
+            found.uids[key] = metadata_of(item).uid
+            try:
+                decoded = decode({**item, **self._type})
+            except SourceError as error:
+                found.errors[str(key)] = str(error)
+                decoded = self._objects.get(key)
+            if decoded is not None:
+                found.objects[key] = decoded
+        return found
 
-    def change(self, item: Fields, *, deleted: bool) -> Difference:
+    def replace(self, listed: Listed) -> list[Trigger]:
+        """These are all objects there are."""
+        self._uids, self.errors = listed.uids, listed.errors
+        gone = self._objects.keys() - listed.objects.keys()
+        triggers: list[Trigger] = []
+        for key in (*gone, *listed.objects):
+            triggers += self._set(key, listed.objects.get(key), None)
+        return triggers
+
+    def change(self, item: Fields, *, deleted: bool) -> list[Trigger]:
         """One object is new, other or gone."""
-        difference = Difference()
         key = self._key(item)
-        old = self._objects.get(key)
-        if deleted:
-            self._forget_error(key)
-            self._remove(key, difference)
-            return difference
-        self._keep(key, item, old)
-        new = self._objects.get(key)
-        if new is None:
-            self._remove(key, difference, old)
-        elif new != old:
-            difference.upserts.append(new)
-            if (triggered := trigger_time(item)) is not None:
-                _note_trigger(difference, new, triggered)
-        return difference
+        listed = self.read([] if deleted else [item])
+        self.errors.pop(str(key), None)
+        self._uids.pop(key, None)
+        self.errors.update(listed.errors)
+        self._uids.update(listed.uids)
+        return self._set(key, listed.objects.get(key), trigger_time(item))
+
+    def take(self) -> Difference:
+        """What changed since the last call."""
+        return self._objects.take_difference()
 
     def _key(self, item: Fields) -> ObjectKey:
         metadata = metadata_of(item)
         namespace = metadata.namespace if self._kind.is_namespaced else ""
         return ObjectKey(self._kind, namespace, metadata.name)
 
-    def _keep(self, key: ObjectKey, item: Fields, old: ApiObject | None) -> None:
-        self._uids[key] = metadata_of(item).uid
-        self._forget_error(key)
-        try:
-            found = decode({**item, **self._type})
-        except SourceError as error:
-            self.errors = {**self.errors, str(key): str(error)}
-            found = old
-        if found is None:
-            self._objects.pop(key, None)
-        else:
-            self._objects[key_of(found)] = found
-
-    def _forget_error(self, key: ObjectKey) -> None:
-        if str(key) in self.errors:
-            self.errors = {name: line for name, line in self.errors.items() if name != str(key)}
-
-    def _remove(self, key: ObjectKey, difference: Difference, old: ApiObject | None = None) -> None:
-        self._uids.pop(key, None)
-        gone = self._objects.pop(key, None) or old
-        if gone is not None:
-            difference.removals.append(key)
-            _note_trigger(difference, gone, None)
-
-
-def _note_trigger(difference: Difference, item: ApiObject, time: float | None) -> None:
-    if isinstance(item, EndpointSlice):
-        name = ServiceName(item.namespace, item.service)
-        difference.triggers.append(Trigger(name, item.family, time))
+    def _set(self, key: ObjectKey, new: ApiObject | None, triggered: float | None) -> list[Trigger]:
+        piece = new or self._objects.get(key)
+        if not self._objects.set(key, new) or not isinstance(piece, EndpointSlice):
+            return []
+        if new is not None and triggered is None:
+            return []
+        service = ServiceName(piece.namespace, piece.service)
+        return [Trigger(service, piece.family, triggered if new else None)]
 
 
 # The selectors are kube-proxy's: what they leave out does not even come here.
@@ -170,7 +154,7 @@ class KubernetesSource:
         }
         self._unreachable: dict[Kind, str] = {}
         self._missing = self._caches.keys() - {Kind.SERVICE_CIDR}
-        self._gathered = Difference()
+        self._triggers: list[Trigger] = []
         self._stopped = False
         node = Resource("/api/v1/nodes", "nodes", {"fieldSelector": f"metadata.name={node_name}"})
         resources = {
@@ -201,17 +185,19 @@ class KubernetesSource:
 
     def replace(self, kind: Kind, pages: Iterator[list[Fields]]) -> None:
         """All objects of a kind were listed."""
-        difference = self._caches[kind].replace(pages)
+        # Without the lock: pages come from the server. No other thread changes this kind.
+        listed = self._caches[kind].read(item for page in pages for item in page)
         with self._lock:
             is_first = kind in self._missing
             self._missing.discard(kind)
-            self._gather(difference, initial=is_first and not self._missing)
+            self._triggers += self._caches[kind].replace(listed)
+            self._send(initial=is_first and not self._missing)
 
     def change(self, kind: Kind, item: Fields, *, deleted: bool) -> None:
         """One object of a kind has changed."""
-        difference = self._caches[kind].change(item, deleted=deleted)
         with self._lock:
-            self._gather(difference, initial=False)
+            self._triggers += self._caches[kind].change(item, deleted=deleted)
+            self._send(initial=False)
 
     def report(self, kind: Kind, error: str) -> None:
         """Whether a kind can be followed."""
@@ -219,33 +205,28 @@ class KubernetesSource:
             before = self._errors()
             self._unreachable[kind] = error
             if self._errors() != before:
-                self._gather(Difference(), initial=False)
-
-    def _gather(self, difference: Difference, *, initial: bool) -> None:
-        gathered = self._gathered
-        if gone := set(difference.removals):
-            gathered.upserts = [each for each in gathered.upserts if key_of(each) not in gone]
-        gathered.upserts += difference.upserts
-        gathered.removals += difference.removals
-        gathered.triggers += difference.triggers
-        if initial and not self._caches[Kind.NODE]:
-            gathered.removals.append(self._node_key)
-        self._send(initial=initial)
+                self._send(initial=False)
 
     def _send(self, *, initial: bool) -> None:
-        gathered = Difference()
+        """Emit what changed, once everything was listed; until then errors alone."""
+        if self._stopped:
+            return
+        differences = [] if self._missing else [each.take() for each in self._caches.values()]
+        removals = [key for each in differences for key in each.removals]
+        if initial and not self._caches[Kind.NODE]:
+            removals.append(self._node_key)
+        triggers: list[Trigger] = []
         if not self._missing:
-            gathered, self._gathered = self._gathered, gathered
-        if not self._stopped:
-            self._emit(
-                SourceEvent(
-                    upserts=tuple(gathered.upserts),
-                    removals=tuple(gathered.removals),
-                    errors=self._errors(),
-                    initial=initial,
-                    triggers=tuple(gathered.triggers),
-                )
+            triggers, self._triggers = self._triggers, triggers
+        self._emit(
+            SourceEvent(
+                upserts=tuple(item for each in differences for item in each.upserts),
+                removals=tuple(removals),
+                errors=self._errors(),
+                initial=initial,
+                triggers=tuple(triggers),
             )
+        )
 
     def _errors(self) -> dict[str, str]:
         errors: dict[str, str] = {}

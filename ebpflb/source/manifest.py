@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The content of a manifest file: one or more objects as YAML or JSON."""
+"""Manifest files: the objects in one, as YAML or JSON, and what all together say. No I/O."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import yaml
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
+from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, TrackedObjects, key_of
 from ebpflb.model.service import Service
 from ebpflb.source.decode import decode, kind_of
 from ebpflb.source.fields import FieldError, Fields, as_fields, identity, list_at
@@ -126,3 +126,36 @@ def _add_object(content: Content, fields: Fields) -> None:
         content.objects[key_of(found)] = found
     if found is None or (isinstance(found, Service) and not found.ports):
         content.remarks.append(f"{identity(kind, fields)}: {_NOTHING_TO_DO[kind]}")
+
+
+class Inventory:
+    """The objects of every file. Where files share an object, the last file name counts."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, Objects] = {}
+        # The files that have an object, sorted.
+        self._holders: dict[ObjectKey, list[str]] = {}
+        self._objects = TrackedObjects()
+
+    def put(self, file: str, objects: Objects) -> list[str]:
+        """Replace what a file holds; nothing if the file is gone.
+
+        Returns remarks about objects that other files have, too.
+        """
+        old = self._files.pop(file, {})
+        if objects:
+            self._files[file] = objects
+        remarks = []
+        for key in {**old, **objects}:
+            others = [holder for holder in self._holders.pop(key, []) if holder != file]
+            holders = sorted([*others, file]) if key in objects else others
+            if holders:
+                self._holders[key] = holders
+            if others and key in objects and key not in old:
+                remarks.append(f"{key} is in {', '.join(holders)}: {holders[-1]} counts")
+            self._objects.set(key, self._files[holders[-1]][key] if holders else None)
+        return remarks
+
+    def take(self) -> Difference:
+        """What changed since the last call."""
+        return self._objects.take_difference()

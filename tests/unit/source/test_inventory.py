@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebpflb.model.changes import ApiObject, ObjectKey, key_of
-from ebpflb.source.inventory import Inventory
-from ebpflb.source.manifest import Objects
+from ebpflb.source.manifest import Inventory, Objects
 from tests.builders import node, service, service_port
 
 OLD, NEW = service(), service("web", service_port("10.96.0.99"))
