@@ -14,8 +14,8 @@ from ebpflb.errors import ConfigError
 
 if TYPE_CHECKING:
     from ebpflb.cli.explain_question import Place, Target
-    from ebpflb.dataplane.explain.explained import Client
     from ebpflb.dataplane.explain.lookups import Lookups
+    from ebpflb.dataplane.explain.steps import Client
     from ebpflb.model.address import Address, Family
 
 _WORKS, _FAILS, _DIFFER, _NOT_OURS = 0, 1, 3, 4
@@ -112,7 +112,7 @@ def exit_status(found: dict[str, Any]) -> int:
 
 
 def _note(source: "Place", client: "Client") -> str:
-    from ebpflb.dataplane.explain.explained import ClientKind
+    from ebpflb.dataplane.explain.steps import ClientKind
 
     if source.name and client.kind is ClientKind.OUTSIDE:
         return "a pod of another node, which decides first: ask there too"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ebpflb.cli.explain_agent import AgentModel
-from ebpflb.dataplane.explain.explained import Client, ClientKind, RouteTo
+from ebpflb.dataplane.explain.hooks import walk
 from ebpflb.dataplane.explain.lookups import Lookups
+from ebpflb.dataplane.explain.steps import Client, ClientKind, RouteTo
 from ebpflb.dataplane.explain.view import client_view, kernel_view
-from ebpflb.dataplane.explain.walk import walk
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.errors import QueryError
 from ebpflb.model.address import WILDCARD, family_of, format_address

@@ -4,8 +4,8 @@
 from typing import NamedTuple
 
 from ebpflb.address_text import socket_address
-from ebpflb.dataplane.explain.explained import Candidate, Side
 from ebpflb.dataplane.explain.lookups import Chosen, Lookups, Range, backend_key, seconds_since
+from ebpflb.dataplane.explain.steps import Candidate, Side
 from ebpflb.dataplane.layout.enums import DropReason, IfEmpty
 from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.model.address import Address, format_address

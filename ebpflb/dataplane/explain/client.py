@@ -4,8 +4,8 @@
 from sys import byteorder
 from typing import NamedTuple
 
-from ebpflb.dataplane.explain.explained import Client, ClientKind, RouteTo
 from ebpflb.dataplane.explain.lookups import Lookups
+from ebpflb.dataplane.explain.steps import Client, ClientKind, RouteTo
 from ebpflb.dataplane.kernel.interfaces import read_addresses
 from ebpflb.dataplane.kernel.namespaces import own_cookie, visit_others
 from ebpflb.dataplane.kernel.netlink import Rtnetlink

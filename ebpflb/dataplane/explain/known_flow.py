@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from sys import byteorder
 from typing import NamedTuple
 
-from ebpflb.dataplane.explain.explained import Candidate, Client, ClientKind, Fate, Rewrite
 from ebpflb.dataplane.explain.lookups import Chosen, Lookups, seconds_since
+from ebpflb.dataplane.explain.steps import Candidate, Client, ClientKind, Fate, Rewrite
 from ebpflb.dataplane.flows.entries import (
     FLOW_TABLES,
     PROTOCOL_AT,

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebpflb.dataplane.explain.choice import range_of
-from ebpflb.dataplane.explain.explained import Candidate, Client, Side, Step
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Chosen, Lookups, backend_key, frontend_key
+from ebpflb.dataplane.explain.steps import Candidate, Client, Side, Step
 from ebpflb.dataplane.kernel.routes import device_name
 from ebpflb.dataplane.layout.enums import BackendFlag, DescFlag, NetnsFlag
 from ebpflb.dataplane.layout.records import FRONTEND_TYPES, DescRecord

@@ -13,10 +13,9 @@ import pytest
 from scapy.layers.inet import ICMP
 from scapy.layers.inet6 import ICMPv6DestUnreach
 
-from ebpflb.dataplane.explain.explained import Client, ClientKind, Fate, Step
+from ebpflb.dataplane.explain.hooks import at_ingress, at_socket
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
-from ebpflb.dataplane.explain.socket_hooks import at_socket
-from ebpflb.dataplane.explain.walk import at_ingress
+from ebpflb.dataplane.explain.steps import Client, ClientKind, Fate, Step
 from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.kernel.routes import route_to
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind, NetnsFlag

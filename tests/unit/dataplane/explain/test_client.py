@@ -5,8 +5,8 @@ import pytest
 
 from ebpflb.dataplane.explain import client
 from ebpflb.dataplane.explain.client import client_at
-from ebpflb.dataplane.explain.explained import Client, ClientKind
 from ebpflb.dataplane.explain.lookups import Lookups
+from ebpflb.dataplane.explain.steps import Client, ClientKind
 from ebpflb.dataplane.kernel.routes import device_name, route_to
 from ebpflb.dataplane.layout.enums import NetnsFlag
 from ebpflb.dataplane.layout.structs import Netns

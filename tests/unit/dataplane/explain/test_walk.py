@@ -6,11 +6,11 @@ from sys import byteorder
 
 import pytest
 
-from ebpflb.dataplane.explain.explained import Client, ClientKind, Fate, Side
+from ebpflb.dataplane.explain.hooks import walk
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
 from ebpflb.dataplane.explain.service_names import cluster_ips, service_names
-from ebpflb.dataplane.explain.walk import walk
+from ebpflb.dataplane.explain.steps import Client, ClientKind, Fate, Side
 from ebpflb.dataplane.kernel.routes import Route
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
