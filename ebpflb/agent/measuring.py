@@ -8,7 +8,7 @@ from ebpflb.config.settings import Settings
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.page import Metrics, SharedPage
 from ebpflb.observe.metrics.programming_latency import FirstConnections, FirstConnectionsThread
-from ebpflb.observe.metrics.reader import Reader, Shown
+from ebpflb.observe.metrics.reader import MapReader, OptionalSeries
 
 
 class Measuring:
@@ -22,8 +22,8 @@ class Measuring:
         records: Mapping[str, int],
     ) -> None:
         """`records`: of flows so far, by event."""
-        shown = Shown(settings.metrics_services, settings.metrics_backends)
-        self._reader = Reader(kernel, locations, shown, records)
+        series = OptionalSeries(settings.metrics_services, settings.metrics_backends)
+        self._reader = MapReader(kernel, locations, series, records)
         self.metrics = Metrics(kernel.families, self._reader.read)
         self.page = SharedPage(self.metrics.page)
         first = FirstConnections(self.metrics.first_connection)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb explain: what would become of a new connection on this node, and why."""
+"""ebpflb explain: what would happen to a new connection on this node, and why."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,16 @@ from ebpflb.config.settings import setting
 from ebpflb.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ebpflb.cli.explain_question import Place, Target
+    from ebpflb.cli.explain_names import AddressOrName, Destination
     from ebpflb.dataplane.explain.lookups import Lookups
     from ebpflb.dataplane.explain.steps import Client
     from ebpflb.model.address import Address, Family
 
-_WORKS, _FAILS, _DIFFER, _NOT_OURS = 0, 1, 3, 4
+_WORKS, _FAILS, _DIFFER, _NOT_A_SERVICE = 0, 1, 3, 4
 
 
-def _source(_ctx: click.Context, _param: click.Parameter, text: str) -> "Place":
-    from ebpflb.cli.explain_question import parse_source
+def _source(_ctx: click.Context, _param: click.Parameter, text: str) -> "AddressOrName":
+    from ebpflb.cli.explain_names import parse_source
 
     try:
         return parse_source(text)
@@ -30,8 +30,8 @@ def _source(_ctx: click.Context, _param: click.Parameter, text: str) -> "Place":
         raise click.BadParameter(str(error)) from error
 
 
-def _target(_ctx: click.Context, _param: click.Parameter, text: str) -> "Target":
-    from ebpflb.cli.explain_question import parse_target
+def _target(_ctx: click.Context, _param: click.Parameter, text: str) -> "Destination":
+    from ebpflb.cli.explain_names import parse_target
 
     try:
         return parse_target(text)
@@ -42,19 +42,19 @@ def _target(_ctx: click.Context, _param: click.Parameter, text: str) -> "Target"
 @click.command(
     epilog="""\b
 SRC  host            a process of this node
-     10.1.0.5        a pod or somebody elsewhere, by address
+     10.1.0.5        a pod or a client elsewhere, by address
      default/web-0   a pod, by name
-     With a port (10.1.0.5:40000, [fd00::5]:40000) the flow that has it counts.
+     With a port (10.1.0.5:40000, [fd00::5]:40000) an existing flow from it decides.
 DST  10.96.0.10:80, [fd00::10]:80, default/web, default/web:http,
-     web.default.svc:80; TCP unless /udp or /sctp stands behind it
+     web.default.svc:80; TCP unless followed by /udp or /sctp
 
 \b
 Exit status:
   0  it works: translated to a backend
   1  it fails: refused, dropped, or meant for a frontend but translated nowhere; or an error
-  2  a wrong command line
+  2  a usage error
   3  the kernel and the agent's model differ
-  4  none of ours: passes untouched
+  4  not a Service address: passes unchanged
 
 \b
 Examples:
@@ -69,27 +69,26 @@ Examples:
 @query_socket_option
 @output_option
 def explain(
-    source: "Place",
-    target: "Target",
+    source: "AddressOrName",
+    target: "Destination",
     bpffs_root: str | None,
     query_socket: str | None,
     output: Output,
 ) -> None:
-    """Say what would become of a connection from SRC to DST on this node, and why.
+    """Say what would happen to a connection from SRC to DST on this node, and why.
 
-    Walks the programs' decision on the live maps, and compares with what the agent wants. Without
-    an agent the maps alone are explained. Nothing is sent.
+    Takes the steps of the BPF programs on the live maps, and compares the frontend with the agent's
+    model. Without an agent it explains the maps alone. It sends nothing.
     """
-    from ebpflb.cli.explain_agent import AgentModel
     from ebpflb.cli.explain_answer import answer
-    from ebpflb.cli.explain_names import Names
+    from ebpflb.cli.explain_names import AgentModel, NameLookup
     from ebpflb.cli.explain_text import show
     from ebpflb.dataplane.explain.lookups import Lookups
     from ebpflb.dataplane.kernel.routes import route_to
 
     lookups = Lookups(open_pins(pin_root(bpffs_root))[1])
     agent = AgentModel(setting("query-socket", query_socket, os.environ))
-    names = Names(lookups, agent)
+    names = NameLookup(lookups.maps, agent)
     addresses = names.addresses(source)
     key = names.frontend(target, _families(addresses))
     client = _client(lookups, source, addresses, key.address)
@@ -107,11 +106,11 @@ def exit_status(found: dict[str, Any]) -> int:
         return _DIFFER
     if found["verdict"] == "translated":
         return _WORKS
-    is_ours = found["kernel"]["frontend"] or found["verdict"] != "passes"
-    return _FAILS if is_ours else _NOT_OURS
+    is_service = found["kernel"]["frontend"] or found["verdict"] != "passes"
+    return _FAILS if is_service else _NOT_A_SERVICE
 
 
-def _note(source: "Place", client: "Client") -> str:
+def _note(source: "AddressOrName", client: "Client") -> str:
     from ebpflb.dataplane.explain.steps import ClientKind
 
     if source.name and client.kind is ClientKind.OUTSIDE:
@@ -126,7 +125,7 @@ def _families(addresses: "list[Address]") -> "list[Family]":
 
 
 def _client(
-    lookups: "Lookups", source: "Place", addresses: "list[Address]", target: "Address"
+    lookups: "Lookups", source: "AddressOrName", addresses: "list[Address]", target: "Address"
 ) -> "Client":
     from ebpflb.dataplane.explain.client import client_at, host_client
     from ebpflb.dataplane.kernel.routes import route_to

@@ -1,31 +1,157 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of pods and Services -> addresses: asked of the agent, of the maps, of the API server."""
+"""SRC and DST of `ebpflb explain`: how they are written, and which addresses they mean.
+
+The agent, the maps and the API server know the names of pods and Services.
+"""
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from ebpflb.cli.explain_agent import AgentModel
-from ebpflb.cli.explain_question import Place, Target, port_number
+from ebpflb.cli.agent_client import NothingThereError, ask
 from ebpflb.config.settings import setting
 from ebpflb.config.values import near
-from ebpflb.dataplane.explain.lookups import Lookups
-from ebpflb.dataplane.explain.service_names import ClusterIp, cluster_ips, service_names
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.records import frontend_key_of
+from ebpflb.dataplane.view.snapshot import Snapshot, read_snapshot
 from ebpflb.errors import ConfigError, QueryError, SourceError
 from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address
+from ebpflb.model.explain import decode_key
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
 
+HOST = "host"
 
-class Names:
-    """What this node knows of names. ConfigError for a name that nobody knows."""
+_PROTOCOL = re.compile(r"(.+)/(tcp|udp|sctp)", re.IGNORECASE)
+_BRACKETS = re.compile(r"\[([^\]]+)\](?::(.+))?")
+_DNS = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(?:\.[a-z0-9.-]+)?")
+_LAST_PORT = 65535
 
-    def __init__(self, lookups: Lookups, agent: AgentModel) -> None:
-        self._lookups = lookups
+
+class AddressOrName(NamedTuple):
+    """An address or a name, or neither for the node itself. port: "" without one."""
+
+    address: Address | None
+    name: ServiceName | None
+    port: str
+
+
+class Destination(NamedTuple):
+    """DST. protocol: None if it is not given."""
+
+    end: AddressOrName
+    protocol: Protocol | None
+
+
+def parse_source(text: str) -> AddressOrName:
+    """An address, `host`, or NAMESPACE/POD, each with a port or without. ConfigError."""
+    name, port = _split_port(text)
+    if port:
+        port_number(port, text)
+    if name == HOST:
+        return AddressOrName(None, None, port)
+    found = _address_or_name(name, port)
+    if found is None:
+        raise ConfigError(f"{text!r}: want an address, `host` or NAMESPACE/POD")
+    return found
+
+
+def parse_target(text: str) -> Destination:
+    """ADDRESS:PORT, NAMESPACE/SERVICE or NAME.NAMESPACE.svc, with /PROTOCOL or not. ConfigError."""
+    protocol = None
+    match = _PROTOCOL.fullmatch(text)
+    if match and ("/" in match[1] or ":" in match[1] or ".svc" in match[1]):
+        text, protocol = match[1], Protocol[match[2].upper()]
+    name, port = _split_port(text)
+    dns = _DNS.fullmatch(name)
+    end = (
+        AddressOrName(None, ServiceName(dns[2], dns[1]), port)
+        if dns
+        else _address_or_name(name, port)
+    )
+    if end is None:
+        want = "want ADDRESS:PORT, [IPv6]:PORT, NAMESPACE/SERVICE[:PORT] or NAME.NAMESPACE.svc"
+        raise ConfigError(f"{text!r}: {want}, and /udp or /sctp behind it if it is not TCP")
+    if end.address:
+        port_number(port, text)
+    return Destination(end, protocol)
+
+
+def port_number(port: str, text: str) -> int:
+    """A port as a number. ConfigError names the text that it is from."""
+    if port.isascii() and port.isdigit() and 0 < int(port) <= _LAST_PORT:
+        return int(port)
+    raise ConfigError(f"{text!r}: want a port from 1 to {_LAST_PORT}, as in ADDRESS:80")
+
+
+def _split_port(text: str) -> tuple[str, str]:
+    match = _BRACKETS.fullmatch(text)
+    if match:
+        return match[1], match[2] or ""
+    if text.count(":") > 1:
+        return text, ""
+    name, _, port = text.partition(":")
+    return name, port
+
+
+def _address_or_name(name: str, port: str) -> AddressOrName | None:
+    try:
+        return AddressOrName(parse_address(name), None, port)
+    except ValueError:
+        namespace, slash, rest = name.partition("/")
+        is_name = slash and namespace and rest and "/" not in rest
+        return AddressOrName(None, ServiceName(namespace, rest), port) if is_name else None
+
+
+class AgentModel:
+    """The model of this node's agent, over the query socket. Each query is one connection."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def get(self, *where: str) -> Mapping[str, Any] | None:
+        """The object at a path below /v1, None if there is none. QueryError without an answer."""
+        if self._path is None:
+            raise QueryError("there is no query socket (--query-socket)")
+        try:
+            found = ask(self._path, *where)
+        except NothingThereError:
+            return None
+        except ValueError as error:
+            raise QueryError(f"{self._path}: not an ebpflb agent ({error})") from error
+        if not isinstance(found, dict):
+            raise QueryError(f"{self._path}: not an ebpflb agent")
+        return found
+
+
+class ClusterIp(NamedTuple):
+    """One ClusterIP frontend of a Service."""
+
+    key: FrontendKey
+    port_name: str
+
+
+def cluster_ips(snapshot: Snapshot, name: ServiceName) -> list[ClusterIp]:
+    """The ClusterIPs of a Service that are in force, IPv4 first."""
+    found = [
+        ClusterIp(frontend_key_of(each.key), each.service.port)
+        for each in snapshot.frontends
+        if each.type is FrontendType.CLUSTER_IP and each.service[:2] == tuple(name)
+    ]
+    return sorted(found, key=lambda each: (family_of(each.key.address), each.key))
+
+
+class NameLookup:
+    """Finds addresses by names. ConfigError for an unknown name."""
+
+    def __init__(self, maps: MapSet, agent: AgentModel) -> None:
+        self._maps = maps
         self._agent = agent
 
-    def addresses(self, source: Place) -> list[Address]:
-        """Of SRC; none for the node itself."""
+    def addresses(self, source: AddressOrName) -> list[Address]:
+        """The addresses of SRC; none for the node itself."""
         if source.address:
             return [source.address]
         if source.name is None:
@@ -34,36 +160,40 @@ class Names:
         found = known.get(str(source.name)) or _ask_api_server(source.name, known)
         return [parse_address(text) for text in found]
 
-    def frontend(self, target: Target, families: Iterable[Family]) -> FrontendKey:
-        """What DST means, in the first of these families that it has."""
-        place = target.place
-        if place.address:
-            port = port_number(place.port, place.port)
-            return FrontendKey(place.address, port, target.protocol or Protocol.TCP)
-        name = place.name or ServiceName("", "")
-        found = _of_port(name, self._cluster_ips(name), place.port)
+    def frontend(self, target: Destination, families: Iterable[Family]) -> FrontendKey:
+        """The frontend that DST means, in the first of these families that it has."""
+        end = target.end
+        if end.address:
+            port = port_number(end.port, end.port)
+            return FrontendKey(end.address, port, target.protocol or Protocol.TCP)
+        name = end.name or ServiceName("", "")
+        found = _of_port(name, self._cluster_ips(name), end.port)
         found = _of_protocol(name, found, target.protocol)
         order = [*families, *Family]
         return min(found, key=lambda each: order.index(family_of(each.key.address))).key
 
     def _cluster_ips(self, name: ServiceName) -> Sequence[ClusterIp]:
-        found = self._told(name) or cluster_ips(self._lookups, name)
+        found = self._planned(name)
         if found:
             return found
-        services = {*map(str, service_names(self._lookups.maps)), *self._known("services", list)}
+        snapshot = read_snapshot(self._maps)
+        found = cluster_ips(snapshot, name)
+        if found:
+            return found
+        in_force = {f"{namespace}/{service}" for namespace, service, _ in snapshot.ports}
+        services = {*in_force, *self._known("services", list)}
         if str(name) in services:
             raise ConfigError(f"Service {name} has no ClusterIP (headless, or not served here)")
         raise ConfigError(f"no Service {name}{near(str(name), services)}")
 
-    def _told(self, name: ServiceName) -> list[ClusterIp]:
+    def _planned(self, name: ServiceName) -> list[ClusterIp]:
         try:
-            told = self._agent.get("services", *name)
+            service = self._agent.get("services", *name)
         except QueryError:
             return []
-        frontends = told["frontends"] if told else ()
         return [
-            ClusterIp(_key(each), each["port_name"])
-            for each in frontends
+            ClusterIp(decode_key(each), each["port_name"])
+            for each in (service["frontends"] if service else ())
             if each["type"] == FrontendType.CLUSTER_IP
         ]
 
@@ -72,11 +202,6 @@ class Names:
             return (self._agent.get("names") or {}).get(what, kind())
         except QueryError:
             return kind()
-
-
-def _key(frontend: Mapping[str, Any]) -> FrontendKey:
-    address, protocol = parse_address(frontend["address"]), Protocol[frontend["protocol"]]
-    return FrontendKey(address, frontend["port"], protocol)
 
 
 def _of_port(name: ServiceName, found: Sequence[ClusterIp], port: str) -> list[ClusterIp]:
@@ -95,7 +220,7 @@ def _of_port(name: ServiceName, found: Sequence[ClusterIp], port: str) -> list[C
 def _of_protocol(
     name: ServiceName, found: Sequence[ClusterIp], protocol: Protocol | None
 ) -> list[ClusterIp]:
-    """TCP, where nothing else is asked for and there is that."""
+    """By default TCP, if the Service has that port for TCP."""
     there = sorted({each.key.protocol for each in found})
     wanted = protocol or there[0]
     chosen = [each for each in found if each.key.protocol is wanted]
@@ -106,11 +231,11 @@ def _of_protocol(
 
 
 def _ask_api_server(name: ServiceName, known: Iterable[str]) -> list[str]:
-    """The addresses of a pod that is no endpoint."""
+    """The addresses of a pod that is not an endpoint."""
     from ebpflb.source.api import Api, MissingError, Request
 
     hint = near(str(name), known)
-    problem = f"pod {name} is no endpoint of a Service{hint}"
+    problem = f"pod {name} is not an endpoint of a Service{hint}"
     try:
         api = Api(setting("kubeconfig", None, os.environ), setting("master", None, os.environ))
         path = f"/api/v1/namespaces/{name.namespace}/pods/{name.name}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer of `ebpflb explain` for people, folded on narrow terminals."""
+"""The answer of `ebpflb explain` as text, folded on narrow terminals."""
 
 import os
 import sys
@@ -100,7 +100,7 @@ def _policy(kernel: Answer) -> Iterator[Row]:
     source = kernel["from"] or "this node"
     note = ""
     if not is_inside and policy == "Local" and source == "this node":
-        note = ", which clients of this node do not heed"
+        note = ", which does not apply to clients of this node"
     which = "internal" if is_inside else "external"
     yield "POLICY", f"{which} traffic policy {policy}{note}; the endpoints for {source}"
     if frontend["affinity_timeout"]:
@@ -155,8 +155,8 @@ def _rewrite(backend: Answer | None) -> str:
     if backend["reason"]:
         return f"; dropped: {backend['reason']}"
     if backend["hairpin"]:
-        return f"; the pod itself, sees {backend['masquerade']} as its client"
-    return f"; sees {backend['masquerade']} as its client" if backend["masquerade"] else ""
+        return f"; the pod itself, sees {backend['masquerade']} as the source"
+    return f"; sees {backend['masquerade']} as the source" if backend["masquerade"] else ""
 
 
 def _agreement(found: Answer) -> Iterator[str]:

@@ -13,7 +13,9 @@ from ebpflb.config.settings import nearest
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.view.dump import Element
-    from ebpflb.dataplane.view.frontends import BackendView, ChoiceView, FrontendView
+    from ebpflb.dataplane.view.frontends import BackendInUse, FrontendInForce
+    from ebpflb.model.address import Address
+    from ebpflb.model.plan import Backend, Choice, Frontend
     from ebpflb.model.service import ServiceName
 
 
@@ -118,71 +120,128 @@ def dump(
         shown = {name: [element._asdict() for element in found] for name, found in raw.items()}
         emit(shown, output, lambda: _raw_lines(raw))
     else:
-        from ebpflb.dataplane.view.frontends import view_frontends
+        from ebpflb.dataplane.view.frontends import read_frontends
 
-        views = view_frontends(opened, service)
-        emit(views, output, lambda: columns(list(_frontend_rows(views))))
+        found = read_frontends(opened, service)
+        emit([_plain(each) for each in found], output, lambda: columns(list(_frontend_rows(found))))
 
 
-def _frontend_rows(views: Iterable["FrontendView"]) -> Iterator[tuple[object, ...]]:
+def _plain(found: "FrontendInForce") -> dict[str, Any]:
+    from ebpflb.model.address import format_address
+
+    frontend = found.frontend
+    return {
+        "protocol": frontend.key.protocol.name,
+        "address": format_address(frontend.key.address),
+        "port": frontend.key.port,
+        "type": frontend.type,
+        "namespace": frontend.service.namespace,
+        "service": frontend.service.service,
+        "port_name": frontend.service.port,
+        "internal_policy": frontend.internal_policy,
+        "external_policy": frontend.external_policy,
+        "affinity_timeout": frontend.affinity_timeout,
+        "source_ranges": list(map(str, frontend.allowed_sources)),
+        "connections": found.counts.connections,
+        "refused": found.counts.refused,
+        "dropped": found.counts.dropped,
+        "local": _plain_choice(frontend.local, found.backends),
+        "others": _plain_choice(frontend.others, found.backends),
+        "draining": [_plain_backend(each) for each in found.draining],
+    }
+
+
+def _plain_choice(choice: "Choice", backends: "Mapping[Backend, BackendInUse]") -> dict[str, Any]:
+    return {
+        "backends": [_plain_backend(backends[each]) for each in choice.backends],
+        "if_empty": choice.if_empty,
+    }
+
+
+def _plain_backend(found: "BackendInUse") -> dict[str, Any]:
+    from ebpflb.model.address import format_address
+
+    address, port, is_local, is_terminating = found.backend
+    return {
+        "address": format_address(address),
+        "port": port,
+        "local": is_local,
+        "terminating": is_terminating,
+        "usable": found.usable,
+        "active": found.active,
+        "connections": found.counts.connections,
+    }
+
+
+def _frontend_rows(found: "Iterable[FrontendInForce]") -> Iterator[tuple[object, ...]]:
     yield (
         *("", "FRONTEND", "TYPE", "SERVICE", "POLICY"),
         *("ACTIVE", "CONNECTIONS", "REFUSED", "DROPPED"),
     )
     yield "  ->", "BACKEND", "STATE", "FROM"
-    for view in views:
+    for each in found:
+        frontend, counts = each.frontend, each.counts
         yield (
-            view.protocol,
-            socket_address(view.address, view.port),
-            view.type,
-            _service_port(view),
-            _policy(view),
+            frontend.key.protocol.name,
+            _end(*frontend.key[:2]),
+            frontend.type,
+            _service_port(frontend),
+            _policy(frontend),
             "-",
-            *(view.connections, view.refused, view.dropped),
+            *(counts.connections, counts.refused, counts.dropped),
         )
-        yield from (("  <-", each, "source range") for each in view.source_ranges)
-        yield from _choice_rows(view)
+        yield from (("  <-", prefix, "source range") for prefix in frontend.allowed_sources)
+        yield from _choice_rows(each)
 
 
-def _choice_rows(view: "FrontendView") -> Iterator[tuple[object, ...]]:
-    if view.local == view.others:
-        yield from _backend_rows(view.local, "all")
+def _choice_rows(found: "FrontendInForce") -> Iterator[tuple[object, ...]]:
+    local, others = found.frontend.local, found.frontend.others
+    if local == others:
+        yield from _backend_rows(found, local, "all")
     else:
-        both = [backend for backend in view.local.backends if backend in view.others.backends]
+        both = [backend for backend in local.backends if backend in others.backends]
         for backend in both:
-            yield _backend_row(backend, "all")
-        yield from _backend_rows(view.local, "this node", but=both)
-        yield from _backend_rows(view.others, "elsewhere", but=both)
-    for backend in view.draining:
-        yield _backend_row(backend, "nobody new")
+            yield _backend_row(found.backends[backend], "all")
+        yield from _backend_rows(found, local, "this node", but=both)
+        yield from _backend_rows(found, others, "elsewhere", but=both)
+    for each in found.draining:
+        yield _backend_row(each, "nobody new")
 
 
 def _backend_rows(
-    choice: "ChoiceView", source: str, but: Iterable["BackendView"] = ()
+    found: "FrontendInForce", choice: "Choice", source: str, but: "Iterable[Backend]" = ()
 ) -> Iterator[tuple[object, ...]]:
     if not choice.backends:
         yield "  ->", "(none)", choice.if_empty, source
     for backend in choice.backends:
         if backend not in but:
-            yield _backend_row(backend, source)
+            yield _backend_row(found.backends[backend], source)
 
 
-def _backend_row(backend: "BackendView", source: str) -> tuple[object, ...]:
-    state = ["local" if backend.local else "remote"]
-    state += ["terminating"] if backend.terminating else []
-    state += [] if backend.usable else ["unusable"]
-    address = socket_address(backend.address, backend.port)
-    return "  ->", address, ", ".join(state), source, "", backend.active, backend.connections
+def _backend_row(found: "BackendInUse", source: str) -> tuple[object, ...]:
+    address, port, is_local, is_terminating = found.backend
+    state = ["local" if is_local else "remote"]
+    state += ["terminating"] if is_terminating else []
+    state += [] if found.usable else ["unusable"]
+    counts = found.active, found.counts.connections
+    return "  ->", _end(address, port), ", ".join(state), source, "", *counts
 
 
-def _service_port(view: "FrontendView") -> str:
-    port = f":{view.port_name}" if view.port_name else ""
-    return f"{view.namespace}/{view.service}{port}"
+def _end(address: "Address", port: int) -> str:
+    from ebpflb.model.address import format_address
+
+    return socket_address(format_address(address), port)
 
 
-def _policy(view: "FrontendView") -> str:
-    policy = view.internal_policy if view.type == "ClusterIP" else view.external_policy
-    affinity = f", affinity {view.affinity_timeout} s" if view.affinity_timeout else ""
+def _service_port(frontend: "Frontend") -> str:
+    namespace, service, port, _ = frontend.service
+    return f"{namespace}/{service}{f':{port}' if port else ''}"
+
+
+def _policy(frontend: "Frontend") -> str:
+    is_inside = frontend.type == "ClusterIP"
+    policy = frontend.internal_policy if is_inside else frontend.external_policy
+    affinity = f", affinity {frontend.affinity_timeout} s" if frontend.affinity_timeout else ""
     return f"{policy}{affinity}"
 
 

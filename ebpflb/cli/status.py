@@ -109,7 +109,7 @@ def _loaded(root: Path) -> Loaded:
     from ebpflb.dataplane.load.meta import read_meta
     from ebpflb.dataplane.load.pins import LINKS
     from ebpflb.dataplane.view.capacity import map_fills
-    from ebpflb.dataplane.view.counters import read_drops, sum_drops
+    from ebpflb.dataplane.view.counts import read_drops, sum_drops
     from ebpflb.dataplane.view.dump import word
 
     generation, maps = open_pins(root)

@@ -97,12 +97,11 @@ def _is_screen() -> bool:
 
 
 def _sample(maps: "MapSet", interval: float) -> Sample:
-    from ebpflb.dataplane.view.rates import rates
-    from ebpflb.dataplane.view.traffic import look
+    from ebpflb.dataplane.view.rates import rates, sample_traffic
 
-    before = look(maps)
+    before = sample_traffic(maps)
     time.sleep(interval)
-    after = look(maps)
+    after = sample_traffic(maps)
     return Sample(after.seconds - before.seconds, rates(before, after))
 
 
@@ -146,12 +145,11 @@ class _Screen:
             return
 
     def _follow(self, live: "Live", press: "Press") -> None:
-        from ebpflb.dataplane.view.rates import rates
-        from ebpflb.dataplane.view.traffic import look
+        from ebpflb.dataplane.view.rates import rates, sample_traffic
 
-        before = look(self._maps)
+        before = sample_traffic(self._maps)
         while self._wait(live, press):
-            after = look(self._maps)
+            after = sample_traffic(self._maps)
             self._services = rates(before, after)
             before = after
             self._show(live)

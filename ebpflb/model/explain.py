@@ -1,25 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why each endpoint of a Service may or may not be chosen on this node, and all that the model says
-of a Service as plain values, fit for JSON.
+"""Why each endpoint of a Service may or may not be chosen on this node.
+
+Also the model's view of a Service as plain values for JSON, and how a frontend in the kernel
+differs from the planned one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ebpflb.model.address import format_address
+from ebpflb.model.address import Address, Protocol, format_address, parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
-from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType
-from ebpflb.model.service import ServiceName, ServicePort, TrafficPolicy
+from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
+from ebpflb.model.service import ServiceName, ServicePort, ServicePortName, TrafficPolicy
+from ebpflb.model.source_ranges import parse_prefix
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
 
 Plain = dict[str, Any]
 
+_COMPARED: Mapping[str, Callable[[Frontend], object]] = {
+    "type": lambda frontend: frontend.type,
+    "Service": lambda frontend: ServiceName(*frontend.service[:2]),
+    "port name": lambda frontend: frontend.service.port,
+    "internal traffic policy": lambda frontend: frontend.internal_policy,
+    "external traffic policy": lambda frontend: frontend.external_policy,
+    "affinity timeout": lambda frontend: frontend.affinity_timeout,
+    "source ranges": lambda frontend: ", ".join(map(str, frontend.allowed_sources)) or "none",
+    "masquerade": lambda frontend: frontend.masquerade,
+}
 
-class Judged(NamedTuple):
-    """Whether new connections may go to an endpoint from this node, and why."""
+
+class EndpointVerdict(NamedTuple):
+    """Whether new connections from this node may go to an endpoint, and why."""
 
     endpoint: PortEndpoint
     is_candidate: bool
@@ -28,11 +42,11 @@ class Judged(NamedTuple):
 
 def judge(
     port: ServicePort, endpoints: Sequence[PortEndpoint], node: Node, policy: TrafficPolicy
-) -> tuple[Judged, ...]:
+) -> tuple[EndpointVerdict, ...]:
     """Every endpoint under one traffic policy, in the order given.
 
-    Who is a candidate is categorize()'s answer; only the words are made here. A policy that no
-    frontend of the port follows has no candidates.
+    categorize() decides which are candidates; this only finds the words. A policy that no frontend
+    of the port follows has no candidates.
     """
     sets = categorize(port, endpoints, node)
     is_local = policy is TrafficPolicy.LOCAL
@@ -41,7 +55,7 @@ def judge(
     is_used = port.uses_local_endpoints if is_local else port.uses_cluster_endpoints
     unused = f"no frontend of this port follows the policy {policy}"
     return tuple(
-        Judged(each, each in chosen, explain(each, endpoints, node) if is_used else unused)
+        EndpointVerdict(each, each in chosen, explain(each, endpoints, node) if is_used else unused)
         for each in endpoints
     )
 
@@ -98,10 +112,10 @@ def _why_condition(each: PortEndpoint, others: Iterable[PortEndpoint], where: st
 
 
 def describe(changes: Changes, name: ServiceName) -> Plain | None:
-    """All about a Service; None when there is none of that name.
+    """All about a Service; None if there is none of that name.
 
-    `frontends`: what it has; `lost`: what an older Service has instead. Ports come in order, each
-    once for each family.
+    `lost`: the frontends that an older Service has instead. Ports come in order, once for each
+    address family.
     """
     service = changes.service(name)
     if service is None:
@@ -114,8 +128,8 @@ def describe(changes: Changes, name: ServiceName) -> Plain | None:
         "name": name.name,
         "node": {"name": node.name, "zone": node.zone},
         "ports": [_port(port, slices, node) for port in service.ports],
-        "frontends": [_frontend(each) for each in changes.plan(name)],
-        "lost": [{**_place(each.key), "winner": str(each.winner)} for each in lost],
+        "frontends": [encode_frontend(each) for each in changes.plan(name)],
+        "lost": [{**_key(each.key), "winner": str(each.winner)} for each in lost],
     }
 
 
@@ -138,7 +152,7 @@ def _port(port: ServicePort, slices: Iterable[EndpointSlice], node: Node) -> Pla
     }
 
 
-def _endpoint(cluster: Judged, local: Judged, node: Node) -> Plain:
+def _endpoint(cluster: EndpointVerdict, local: EndpointVerdict, node: Node) -> Plain:
     target, port = cluster.endpoint
     return {
         "address": format_address(target.address),
@@ -157,12 +171,12 @@ def _endpoint(cluster: Judged, local: Judged, node: Node) -> Plain:
     }
 
 
-def _frontend(frontend: Frontend) -> Plain:
-    """`policy`: which of the two judgements of its endpoints a choice follows."""
+def encode_frontend(frontend: Frontend) -> Plain:
+    """`policy`: which of an endpoint's two verdicts applies to a choice."""
     inside = frontend.type is FrontendType.CLUSTER_IP
     internal, external = frontend.internal_policy, frontend.external_policy
     return {
-        **_place(frontend.key),
+        **_key(frontend.key),
         "type": str(frontend.type),
         "port_name": frontend.service.port,
         "this_node": _choice(frontend.local, internal if inside else TrafficPolicy.CLUSTER),
@@ -179,13 +193,91 @@ def _choice(choice: Choice, policy: TrafficPolicy) -> Plain:
     return {
         "policy": str(policy),
         "backends": [
-            {"address": format_address(each.address), "port": each.port, "local": each.local}
+            {
+                "address": format_address(each.address),
+                "port": each.port,
+                "local": each.local,
+                "terminating": each.terminating,
+            }
             for each in choice.backends
         ],
         "if_empty": str(choice.if_empty),
     }
 
 
-def _place(key: FrontendKey) -> Plain:
+def _key(key: FrontendKey) -> Plain:
     address, protocol = format_address(key.address), key.protocol.name
     return {"address": address, "port": key.port, "protocol": protocol}
+
+
+def decode_key(found: Plain) -> FrontendKey:
+    """Of one of the `frontends` of describe()."""
+    protocol = Protocol[found["protocol"]]
+    return FrontendKey(parse_address(found["address"]), found["port"], protocol)
+
+
+def decode_frontend(found: Plain, service: ServiceName) -> Frontend:
+    """The reverse of encode_frontend(); without `serving`, which the kernel may not have."""
+    key = decode_key(found)
+    return Frontend(
+        key=key,
+        type=FrontendType(found["type"]),
+        service=ServicePortName(*service, found["port_name"], key.protocol),
+        local=_decode_choice(found["this_node"]),
+        others=_decode_choice(found["elsewhere"]),
+        internal_policy=TrafficPolicy(found["internal_policy"]),
+        external_policy=TrafficPolicy(found["external_policy"]),
+        affinity_timeout=found["affinity_timeout"],
+        allowed_sources=tuple(map(parse_prefix, found["allowed_sources"])),
+        masquerade=found["masquerade"],
+    )
+
+
+def _decode_choice(found: Plain) -> Choice:
+    backends = (
+        Backend(parse_address(each["address"]), each["port"], each["local"], each["terminating"])
+        for each in found["backends"]
+    )
+    return Choice(tuple(backends), IfEmpty(found["if_empty"]))
+
+
+def differences(kernel: Frontend | None, model: Frontend | None) -> list[str]:
+    """One line for each; none if they are equal. None: there is no such frontend."""
+    if kernel == model:
+        return []
+    if kernel is None or model is None:
+        has, lacks = ("model", "kernel") if kernel is None else ("kernel", "model")
+        return [f"the {has} has this frontend, the {lacks} has not"]
+    return [
+        *(
+            f"{name}: kernel {value(kernel)}, model {value(model)}"
+            for name, value in _COMPARED.items()
+            if value(kernel) != value(model)
+        ),
+        *_choice_differences("clients of this node", kernel.local, model.local),
+        *_choice_differences("clients elsewhere", kernel.others, model.others),
+    ]
+
+
+def _choice_differences(clients: str, kernel: Choice, model: Choice) -> Iterator[str]:
+    for each in sorted(set(kernel.backends) - set(model.backends)):
+        yield f"{clients}: backend {_backend(each)} in the kernel alone"
+    for each in sorted(set(model.backends) - set(kernel.backends)):
+        yield f"{clients}: backend {_backend(each)} in the model alone"
+    if kernel.if_empty != model.if_empty:
+        yield f"{clients}: without a backend kernel {kernel.if_empty}, model {model.if_empty}"
+
+
+def _backend(backend: Backend) -> str:
+    state = f"{', terminating' * backend.terminating}{' of this node' * backend.local}"
+    return f"{format_address(backend.address)} port {backend.port}{state}"
+
+
+def planned_verdict(frontend: Frontend, choice: Choice, client: Address) -> str:
+    """What the model wants for a new connection that gets this choice: translated, ..."""
+    allowed = frontend.allowed_sources
+    if allowed and not any(each.covers(client) for each in allowed):
+        return "dropped"
+    if choice.backends:
+        return "translated"
+    return "dropped" if choice.if_empty is IfEmpty.DROP else "refused"

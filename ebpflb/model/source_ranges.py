@@ -37,14 +37,15 @@ def allowed_sources(port: ServicePort, node: Node) -> Prefixes:
     Where the node itself may, so may the load-balancer IPs: what a node sends to one of them that
     it has as an address of its own comes from there.
     """
-    allowed = {_prefix(text) for text in port.source_ranges}
+    allowed = {parse_prefix(text) for text in port.source_ranges}
     primary = node.primary.get(port.family)
     if primary and any(prefix.covers(primary) for prefix in allowed):
         allowed |= {Prefix(address, _BITS) for address in port.load_balancer_ips}
     return tuple(sorted(allowed))
 
 
-def _prefix(text: str) -> Prefix:
+def parse_prefix(text: str) -> Prefix:
+    """The reverse of `str()`. ValueError."""
     first, _, length = text.partition("/")
     address = parse_address(first)
     before = _BITS_BEFORE_IPV4 if family_of(address) is Family.IPV4 else 0

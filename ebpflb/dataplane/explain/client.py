@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has an address, seen from this node: itself, a pod of it, or somebody elsewhere."""
+"""Who a client is, by its address: this node, one of its pods, or neither."""
 
 from sys import byteorder
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from ebpflb.model.address import Address, Family
 
 
 class _Pod(NamedTuple):
-    """A network namespace as lb_netns has it."""
+    """A pod's network namespace, from lb_netns."""
 
     cookie: int
     flags: NetnsFlag
@@ -32,9 +32,10 @@ def host_client(lookups: Lookups, family: Family, port: int = 0) -> Client:
 def client_at(
     lookups: Lookups, address: Address, family: Family, port: int, route: RouteTo
 ) -> Client:
-    """Who has an address. MapError or ProbeError when it cannot be found out.
+    """Who has an address. MapError, ProbeError.
 
-    An address behind no device of ours is a pod's if a network namespace of this machine has it.
+    An address behind a device without ebpflb's programs is a pod's if a network namespace of this
+    machine has it.
     """
     way = route(address)
     is_own = lookups.addr_flags_of(address) & AddrFlag.LB_ADDR_NODE
@@ -53,7 +54,7 @@ def client_at(
 
 
 def _behind(lookups: Lookups, ifindex: int) -> _Pod:
-    """The pod of a workload device; without flags if nobody has found its namespace."""
+    """The pod behind a workload device; without flags if its namespace is not in lb_netns."""
     for key, value in lookups.maps["lb_netns"].items():
         netns = Netns.from_buffer_copy(value)
         if netns.flags & NetnsFlag.LB_NETNS_COVERED and netns.ifindex == ifindex:
@@ -62,7 +63,7 @@ def _behind(lookups: Lookups, ifindex: int) -> _Pod:
 
 
 def _behind_no_device(lookups: Lookups, address: Address) -> _Pod | None:
-    """The pod that has an address, where the route to it (over a bridge) does not tell."""
+    """The pod that has an address, if the route to it does not show that, as with a bridge."""
     cookies: list[int] = []
 
     def look() -> bool:

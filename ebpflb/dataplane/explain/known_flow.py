@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flows that there are already: of one tuple as tc finds it, and of a client in all."""
+"""Existing flows: the one that tc finds for a tuple, and all of a client."""
 
 import time
 from collections import Counter
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sys import byteorder
 from typing import NamedTuple
 
-from ebpflb.dataplane.explain.lookups import Chosen, Lookups, seconds_since
+from ebpflb.dataplane.explain.lookups import IndexedBackend, Lookups, seconds_since
 from ebpflb.dataplane.explain.steps import Candidate, Client, ClientKind, Fate, Rewrite
 from ebpflb.dataplane.flows.entries import (
     FLOW_TABLES,
@@ -34,15 +34,15 @@ _HOOKS = {
 
 
 class KnownFlow(NamedTuple):
-    """What an entry of conntrack makes of a packet that opens a connection or goes on with one."""
+    """What a conntrack entry means for a packet from this client to this destination."""
 
     fate: Fate
     why: str
     candidates: tuple[Candidate, ...] = ()
 
 
-class FlowView(NamedTuple):
-    """A flow at tc from a client to a frontend. Seconds since its first and last packet."""
+class ExistingFlow(NamedTuple):
+    """A flow at tc from a client to a frontend. age, silent: since its first, last packet."""
 
     client_port: int
     backend: str
@@ -52,8 +52,8 @@ class FlowView(NamedTuple):
     silent: float
 
 
-class SocketsView(NamedTuple):
-    """How many records of sockets of this node there are from a frontend to a backend."""
+class SocketCount(NamedTuple):
+    """How many sockets of this node have a connection to a frontend that goes to this backend."""
 
     backend: str
     backend_port: int
@@ -69,13 +69,13 @@ def known_flow(lookups: Lookups, client: Client, target: FrontendKey) -> KnownFl
     if entry is None:
         return None
     if entry.hook == Hook.LB_HOOK_RESERVED:
-        return KnownFlow(Fate.PASSES, "another NAT of this node has this tuple: left alone")
+        return KnownFlow(Fate.PASSES, "another NAT on this node uses this tuple: not translated")
     record = _current_backend(lookups, key, entry)
     is_here = entry.hook == _HOOKS[client.kind] and entry.direction == Direction.LB_DIR_ORIGINAL
     if not is_here or record is None:
         return None
-    candidate = Candidate(Chosen(entry.backend, record), 1.0, _rewrite(entry))
-    return KnownFlow(Fate.TRANSLATED, "goes on as the flow that it has", (candidate,))
+    candidate = Candidate(IndexedBackend(entry.backend, record), 1.0, _rewrite(entry))
+    return KnownFlow(Fate.TRANSLATED, "belongs to a flow that exists already", (candidate,))
 
 
 def _key(client: Client, target: FrontendKey) -> bytes:
@@ -139,8 +139,8 @@ def _rewrite(entry: Conntrack) -> Rewrite:
     return Rewrite(source, bool(entry.flags & CtFlag.LB_CT_HAIRPIN))
 
 
-def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[FlowView]:
-    """The flows of a client to a frontend, by its port, or of that port alone. MapError."""
+def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[ExistingFlow]:
+    """The flows of a client to a frontend, or of its port alone; sorted by port. MapError."""
     wanted = Tuple.from_buffer_copy(_key(client, target))
     same_client, same_target = bytes(wanted.saddr), bytes(wanted.daddr)
     found = []
@@ -159,9 +159,9 @@ def _originals(maps: MapSet) -> Iterator[tuple[Tuple, Conntrack]]:
                 yield Tuple.from_buffer_copy(key), Conntrack.from_buffer_copy(value)
 
 
-def _view(key: Tuple, entry: Conntrack) -> FlowView:
+def _view(key: Tuple, entry: Conntrack) -> ExistingFlow:
     now = time.monotonic_ns()
-    return FlowView(
+    return ExistingFlow(
         client_port=key.sport,
         backend=format_address(Address(bytes(entry.to.daddr))),
         backend_port=entry.to.dport,
@@ -179,15 +179,15 @@ def _state(key: Tuple, entry: Conntrack) -> str:
     return "established" if entry.whole_state & CtState.LB_CT_ESTABLISHED else "opening"
 
 
-def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketsView]:
-    """The records of sockets of this node that wanted a frontend, by backend. MapError."""
+def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketCount]:
+    """The sockets of this node with a connection to a frontend, by backend. MapError."""
     wanted = (target.address, target.port)
     found = Counter(
         (format_address(backend), port)
         for frontend, (backend, port) in _sockets(maps, target.protocol)
         if frontend == wanted
     )
-    return [SocketsView(*backend, count) for backend, count in sorted(found.items())]
+    return [SocketCount(*backend, count) for backend, count in sorted(found.items())]
 
 
 def _sockets(maps: MapSet, protocol: Protocol) -> Iterator[tuple[End, End]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs look up in the maps, one question at a time and as they do it.
+"""What the BPF programs look up in the maps, one lookup for one question.
 
-Each method has the name and the contract of its function in bpf/, lb_ in front left out.
+Each method has the name and the contract of its function in bpf/, without the prefix lb_.
 """
 
 import time
@@ -43,7 +43,7 @@ _SECOND = 1_000_000_000
 _LOOPBACK = 127
 
 
-class Range(NamedTuple):
+class SlotRange(NamedTuple):
     """struct lb_range."""
 
     base: int
@@ -51,10 +51,10 @@ class Range(NamedTuple):
     if_empty: int
 
 
-class Chosen(NamedTuple):
-    """A backend that a new connection may get; `at`: its index."""
+class IndexedBackend(NamedTuple):
+    """A backend that a new connection may get, and its index."""
 
-    at: int
+    map_index: int
     record: BackendRecord
 
 
@@ -75,21 +75,21 @@ class Lookups:
         return Address(bytes(found))
 
     def addr_flags_of(self, address: Address) -> AddrFlag:
-        """What an address is; 0 for one that is none of ours."""
+        """What an address is; 0 if it is neither a Service address nor one of this node."""
         found = self.addr_flags_in_place(address)
         index = None if found else self.maps["lb_addrs"].lookup(address)
         value = self.maps["lb_addr_flags"].lookup(index) if index else None
         return AddrFlag(AddrRecord.unpack(value).flags) if value else found
 
     def addr_flags_in_place(self, address: Address) -> AddrFlag:
-        """The same without lb_addrs; 0 where another address has its place."""
+        """The same without lb_addrs; 0 if another address has the same index."""
         known = self._dest(fold(address)).known
         value = self.maps["lb_addr_flags"].lookup(_u32(known - 1)) if known else None
         state = AddrRecord.unpack(value) if value else None
         return AddrFlag(state.flags if state and state.address == address else 0)
 
     def is_known(self, address: Address) -> bool:
-        """Whether it is in lb_addrs, be it for old flows alone."""
+        """Whether it is in lb_addrs, even if only for existing flows."""
         return self.maps["lb_addrs"].lookup(address) is not None
 
     def frontend_lookup(self, key: FrontendKey) -> DescRecord | None:
@@ -106,7 +106,7 @@ class Lookups:
         return self.frontend_lookup(key._replace(address=WILDCARD[family_of(key.address)]))
 
     def may_be_request(self, key: FrontendKey) -> bool:
-        """Whether lb_dest_filter lets tc look at all (filter.h)."""
+        """Whether lb_dest_filter lets tc look the packet up (filter.h)."""
         flags = self.filter_flags(key.address)
         if flags & (AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL):
             return True
@@ -114,64 +114,60 @@ class Lookups:
         return bool(at_node and self._dest(key.port).flags & AddrFlag.LB_ADDR_NODE_PORT)
 
     def filter_flags(self, address: Address) -> int:
-        """What lb_dest_filter says that the end of an address may stand for."""
+        """What addresses with the same last two bytes are, by lb_dest_filter."""
         return int(self._dest(int.from_bytes(address[14:], "big")).flags)
 
     def _dest(self, index: int) -> Dest:
         return Dest.from_buffer_copy(self.maps["lb_dest_filter"].lookup(_u32(index)) or b"")
 
-    def backends(self, place: Range) -> tuple[Chosen, ...]:
-        """Those of a range, in the order of its slots."""
+    def backends(self, slots: SlotRange) -> tuple[IndexedBackend, ...]:
+        """In the order of the slots."""
         found = []
-        for slot in range(place.base, place.base + place.length):
+        for slot in range(slots.base, slots.base + slots.length):
             index = self.maps["lb_slots"].lookup(_u32(slot)) or _ZERO
             value = self.maps["lb_backends"].lookup(index)
             if value:
-                found.append(Chosen(_number(index), BackendRecord.unpack(value)))
+                found.append(IndexedBackend(_number(index), BackendRecord.unpack(value)))
         return tuple(found)
 
     def source_ranges(self, desc: DescRecord) -> Prefixes:
-        """Whom a frontend is for; empty for everybody."""
+        """The clients that a frontend is for; empty for all."""
         if not desc.flags & DescFlag.LB_DESC_SOURCE_RANGES:
             return ()
         sets = SourceRanges(self.maps["lb_src_ranges"])
         sets.load()
         return sets.prefixes(desc.source_ranges)
 
-    def is_allowed(self, desc: DescRecord, client: Address) -> bool:
-        """lb_source_range_check()."""
-        if not desc.flags & DescFlag.LB_DESC_SOURCE_RANGES:
-            return True
-        return any(prefix.covers(client) for prefix in self.source_ranges(desc))
-
     def affinity_of(self, desc: DescRecord, client: Address) -> Affinity | None:
-        """The entry of a client, whether it counts or not."""
+        """The client's entry, even if it has expired."""
         key = AffinityKey(service=desc.service, client=Addr.from_buffer_copy(client))
         value = self.maps["lb_affinity"].lookup(bytes(key))
         return Affinity.from_buffer_copy(value) if value else None
 
-    def affinity_recall(self, entry: Affinity, timeout: int, place: Range) -> Chosen | None:
-        """The backend of an entry that counts for a new flow."""
+    def affinity_recall(
+        self, entry: Affinity, timeout: int, slots: SlotRange
+    ) -> IndexedBackend | None:
+        """The backend of an entry that has not expired, if it can still be chosen."""
         if seconds_since(entry.last_used) >= timeout:
             return None
-        for each in self.backends(place):
-            same = (each.at, each.record.generation) == (entry.backend, entry.generation)
+        for each in self.backends(slots):
+            same = (each.map_index, each.record.generation) == (entry.backend, entry.generation)
             if same and each.record.flags & USABLE:
                 return each
         return None
 
     def netns_flags(self, cookie: int) -> NetnsFlag:
-        """What lb_netns says of a network namespace; 0 for one that it does not have."""
+        """The flags of a network namespace in lb_netns; 0 if it is not there."""
         value = self.maps["lb_netns"].lookup(cookie.to_bytes(8, byteorder))
         return NetnsFlag(Netns.from_buffer_copy(value).flags if value else 0)
 
     def device(self, ifindex: int) -> Device | None:
-        """What has our programs by that number."""
+        """A device to which ebpflb has attached its programs."""
         value = self.maps["lb_devices"].lookup(_u32(ifindex))
         return Device.from_buffer_copy(value) if value else None
 
     def masquerade_source(self, ifindex: int, family: Family) -> Address | None:
-        """What is masqueraded out of a device; None for one that is none of ours."""
+        """The SNAT address of a device; None for a device without ebpflb's programs."""
         value = self.maps["lb_uplinks"].lookup(_u32(ifindex % UPLINKS))
         uplink = Uplink.from_buffer_copy(value) if value else None
         found = uplink if uplink and uplink.ifindex == ifindex else self.device(ifindex)
@@ -180,7 +176,7 @@ class Lookups:
         return Address(bytes(found.snat4 if family is Family.IPV4 else found.snat6))
 
     def is_unused(self, address: Address) -> bool:
-        """Whether it is inside a ServiceCIDR without being a Service's (service_cidr.h)."""
+        """Whether it is inside a ServiceCIDR but not the address of a Service (service_cidr.h)."""
         value = self.maps["lb_service_nets"].lookup(_ZERO)
         if not value or self.addr_flags_of(address):
             return False
@@ -210,17 +206,12 @@ def is_own_host(address: Address) -> bool:
 
 
 def seconds_since(moment: int) -> float:
-    """Since a time of the maps, which are nanoseconds of CLOCK_MONOTONIC."""
+    """Since a time in the maps: nanoseconds of CLOCK_MONOTONIC."""
     return (time.monotonic_ns() - moment) / _SECOND
 
 
-def frontend_key(desc: DescRecord) -> FrontendKey:
-    """The frontend that a descriptor is of."""
-    return frontend_key_of(desc.frontend)
-
-
 def backend_key(record: BackendRecord) -> FrontendKey:
-    """Where a backend serves."""
+    """The address, port and protocol of a backend."""
     return frontend_key_of(record.socket)
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an explanation is made of: who asks for what, what each hook would do, and why."""
+"""The parts of an explanation: the client, what each hook would do with its connection, why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from ebpflb.dataplane.explain.lookups import Chosen, Lookups, is_own_host
+from ebpflb.dataplane.explain.lookups import IndexedBackend, Lookups, is_own_host
 from ebpflb.dataplane.kernel.routes import Route
 from ebpflb.dataplane.layout.enums import AddrFlag, DropReason, NetnsFlag
 from ebpflb.dataplane.layout.records import DescRecord
@@ -14,23 +14,23 @@ from ebpflb.model.address import Address
 from ebpflb.model.plan import FrontendKey
 
 RouteTo = Callable[[Address], Route | None]
-WORDS = {
+REASONS = {
     DropReason.LB_DROP_NO_ENDPOINT: "no endpoint may be chosen",
     DropReason.LB_DROP_NO_LOCAL_ENDPOINT: (
         "this node has no endpoint that may be chosen, others have: traffic policy Local"
     ),
     DropReason.LB_DROP_UNKNOWN_PORT: "a ClusterIP without this port",
     DropReason.LB_DROP_SOURCE_RANGE: "the client is in none of the source ranges",
-    DropReason.LB_DROP_NO_ROUTE: "this node has no route to any backend it may choose",
+    DropReason.LB_DROP_NO_ROUTE: "this node has no route to any of the backends",
     DropReason.LB_DROP_NO_SNAT_ADDRESS: "this node has no address to masquerade with",
-    DropReason.LB_DROP_UNUSED_ADDRESS: "inside a ServiceCIDR, but of no Service",
+    DropReason.LB_DROP_UNUSED_ADDRESS: "inside a ServiceCIDR, but not the address of a Service",
 }
-# What tc answers with an ICMP error; everything else it drops.
+# tc answers these with an ICMP error, and drops the others.
 _REFUSED = (DropReason.LB_DROP_NO_ENDPOINT, DropReason.LB_DROP_UNKNOWN_PORT)
 
 
 class ClientKind(StrEnum):
-    """Who opens a connection, as the dataplane tells them apart."""
+    """Who opens a connection, as the dataplane distinguishes clients."""
 
     HOST = "a process of this node"
     POD = "a pod of this node"
@@ -38,10 +38,10 @@ class ClientKind(StrEnum):
 
 
 class Client(NamedTuple):
-    """Who opens a connection, and where its packets meet our programs.
+    """Who opens a connection, and where its packets arrive at this node.
 
-    cookie: of its network namespace, 0 where that is not known. ifindex: the device by which its
-    packets come to this node, 0 for the node itself. port: its source port, 0 for any.
+    cookie: of its network namespace, 0 if that is not known. ifindex: the device by which its
+    packets arrive, 0 for the node itself. port: its source port, 0 for any.
     """
 
     kind: ClientKind
@@ -62,7 +62,7 @@ class Fate(StrEnum):
 
 
 class Rewrite(NamedTuple):
-    """How packets to one backend go on. `source`: what it sees instead of the client's address."""
+    """What happens to packets to a backend. source: the address that it sees as the client."""
 
     source: Address | None = None
     hairpin: bool = False
@@ -70,15 +70,15 @@ class Rewrite(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A backend that the connection may get. chance: of all connections that get that far."""
+    """A backend that the connection may get. chance: from 0 to 1, of connections that get here."""
 
-    backend: Chosen
+    backend: IndexedBackend
     chance: float
     rewrite: Rewrite = Rewrite()
 
 
-class Side(StrEnum):
-    """Which of a frontend's two ranges a connection gets, by where it comes from."""
+class ClientSide(StrEnum):
+    """Where a connection comes from: a frontend has backends for either side."""
 
     THIS_NODE = "this node"
     ELSEWHERE = "elsewhere"
@@ -86,46 +86,46 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one hook would do. `affinity`: what the client's entry says, empty without one."""
+    """What one hook would do. affinity: what the client's entry says, "" without affinity."""
 
     place: str
     fate: Fate
     why: str
     desc: DescRecord | None = None
-    side: Side | None = None
+    side: ClientSide | None = None
     reason: DropReason | None = None
     candidates: tuple[Candidate, ...] = field(default=())
     affinity: str = ""
 
 
 def ended(
-    place: str, desc: DescRecord | None, reason: DropReason, side: Side | None = None
+    place: str, desc: DescRecord | None, reason: DropReason, side: ClientSide | None = None
 ) -> Step:
-    """The end of a connection for that reason."""
+    """A step that refuses or drops the connection."""
     is_refused = reason in _REFUSED
     fate = Fate.REFUSED if is_refused else Fate.DROPPED
-    return Step(place, fate, WORDS[reason], desc, side, reason)
+    return Step(place, fate, REASONS[reason], desc, side, reason)
 
 
 def why_no_frontend(lookups: Lookups, key: FrontendKey) -> str:
-    """Why a connection to that is none of ours."""
+    """Why there is no frontend for this destination."""
     if is_own_host(key.address):
-        return "NodePorts at the loopback address are for IPv4 and by --localhost-nodeports"
+        return "a loopback address has NodePorts only for IPv4 and with --localhost-nodeports"
     flags = lookups.addr_flags_of(key.address)
     if lookups.frontend_lookup(key):
-        return "lb_dest_filter does not know the address: no program looks at such packets"
+        return "the address is missing in lb_dest_filter: the programs ignore such packets"
     if flags & AddrFlag.LB_ADDR_NODE:
         return _why_not_node(lookups, key, flags)
     if flags & AddrFlag.LB_ADDR_EXTERNAL:
-        return "an external or load-balancer IP without this port: not ours, passes"
+        return "an external or load-balancer IP without this port: not translated"
     if lookups.is_known(key.address):
-        return "the address of a Service that is gone; only old flows of it are known"
-    return "no address of a Service or of this node"
+        return "the address of a Service that was removed; only existing flows are translated"
+    return "not a Service address, nor an address of this node"
 
 
 def _why_not_node(lookups: Lookups, key: FrontendKey, flags: AddrFlag) -> str:
     if lookups.node_port_lookup(key) is None:
-        return "an address of this node, and no NodePort: up to whoever listens there"
+        return "an address of this node, but not a NodePort: delivered to the local socket"
     if flags & AddrFlag.LB_ADDR_NODE_PORT:
-        return "lb_dest_filter does not know the NodePort: no program looks at such packets"
+        return "the NodePort is missing in lb_dest_filter: the programs ignore such packets"
     return "a NodePort, but not accepted at this address (--nodeport-addresses)"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which backends connections and flows use now, from the tables of sockets and of flows.
 
-Fast, for at a scrape there may be hundreds of thousands: 0.3 us for each.
+A scrape may read hundreds of thousands of them: this takes 0.3 us for each.
 """
 
 from collections import Counter
@@ -16,26 +16,26 @@ from ebpflb.dataplane.layout.picked import picked
 from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey
 from ebpflb.model.address import Protocol
 
-# Plain numbers: an enum's member costs more to compare.
+# Plain numbers, because an enum member is slower to compare.
 _REPLY = int(Direction.LB_DIR_REPLY)
 _UDP = int(Protocol.UDP)
 _NEVER = 1 << 64
 
 _USE = Struct("=II")
 _SOCKET_KEY = picked(SocketKey, cookie="Q", proto="B", direction="B")
-# Backend and generation stand side by side, and are taken as one.
+# Backend and generation are neighbours, and are read as one value.
 _SOCKET = picked(Socket, backend="8s")
 _CONNECTION = picked(Connection, started="Q", backend="8s")
 
 Use = tuple[int, int]
-"""What a flow says of its backend: a place in lb_backends, and the generation of who was there."""
+"""A backend as a flow names it: its index in lb_backends, and its generation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Active:
+class ActiveFlows:
     """flows: how many use a backend. oldest: when the first of them began, CLOCK_MONOTONIC in ns.
 
-    UDP sockets do not say since when. entries: how many each table has, ended ones and replies too.
+    UDP sockets have no start time. entries: of each table, with ended flows and replies.
     """
 
     flows: Counter[Use] = field(default_factory=Counter)
@@ -43,15 +43,15 @@ class Active:
     entries: dict[str, int] = field(default_factory=dict)
 
 
-def read_active(maps: MapSet) -> Active:
-    """Each connected socket, and each flow at tc that has not ended. MapError."""
+def read_active(maps: MapSet) -> ActiveFlows:
+    """Every connected socket, and every flow at tc that has not ended. MapError."""
     pairs: Counter[bytes] = Counter()
     oldest: dict[bytes, int] = {}
     entries = {"lb_sockets": _add_sockets(maps["lb_sockets"], pairs)}
     entries["lb_connections"] = _add_connections(maps["lb_connections"], pairs, oldest)
     for name in FLOW_TABLES:
         entries[name] = _add_flows(maps[name], pairs, oldest)
-    return Active(Counter(_by_use(pairs)), _by_use(oldest), entries)
+    return ActiveFlows(Counter(_by_use(pairs)), _by_use(oldest), entries)
 
 
 def _by_use(found: Mapping[bytes, int]) -> dict[Use, int]:
@@ -59,14 +59,14 @@ def _by_use(found: Mapping[bytes, int]) -> dict[Use, int]:
 
 
 def _use(pair: bytes) -> Use:
-    place, generation = _USE.unpack(pair)
-    return place, generation
+    index, generation = _USE.unpack(pair)
+    return index, generation
 
 
 def _add_sockets(table: BpfMap, pairs: Counter[bytes]) -> int:
-    """Sockets of UDP that are connected. Records of others stay until the LRU takes them.
+    """Connected UDP sockets. Records of unconnected ones stay until the LRU evicts them.
 
-    Those of TCP are of connections that were there under 0.1.0.
+    TCP records belong to connections that version 0.1.0 translated.
     """
     size = 0
     unconnected: set[int] = set()
@@ -86,7 +86,7 @@ def _add_sockets(table: BpfMap, pairs: Counter[bytes]) -> int:
 
 
 def _add_connections(table: BpfMap, pairs: Counter[bytes], oldest: dict[bytes, int]) -> int:
-    """TCP connections that were translated at the socket; 0: none yet, its SYN has not left."""
+    """TCP connections translated at the socket. One whose SYN has not been sent has started 0."""
     size = 0
     for chunk in table.chunks():
         size += chunk.size

@@ -1,32 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Services do per second, and what is wrong with them: two looks made into rows. Pure."""
+"""What each Service carries per second and what is wrong with it, from two samples of the maps."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from ebpflb.dataplane.view.traffic import BackendKey, BackendLook, Look, ServiceLook, added
-from ebpflb.model.address import Family, Protocol
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.enums import DescFlag
+from ebpflb.dataplane.layout.records import DescRecord, frontend_key_of
+from ebpflb.dataplane.view.snapshot import BackendEntry, FrontendEntry, Snapshot, read_snapshot
+from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.flow import Counts
+from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServicePortName
 
-# Chance would leave a backend without any of so many connections once in so many times.
+# How unlikely it must be that a backend gets none of so many connections by chance.
 _BY_CHANCE = 0.001
 # Fewer active ones for each backend say nothing; a quarter of that is far from even.
 _MANY_ACTIVE, _FAR_BELOW = 8, 0.25
-# So many packets, or connections, into nothing are no question whose answer is under way.
+# With fewer packets, or connections, the answer may still be on its way.
 _QUESTIONS = 3
 
 _Key = TypeVar("_Key")
 
 
+class BackendKey(NamedTuple):
+    """Address and port of a backend."""
+
+    address: str
+    port: int
+
+    @property
+    def family(self) -> Family:
+        """Also that of the frontends that have this backend."""
+        return Family.IPV6 if ":" in self.address else Family.IPV4
+
+
+@dataclass(frozen=True, slots=True)
+class BackendTraffic:
+    """offered: it takes new connections. active: connections and flows that use it now."""
+
+    local: bool
+    terminating: bool
+    offered: bool
+    active: int
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTraffic:
+    """A Service port. no_local: a policy is Local, and no endpoint on this node can be used."""
+
+    frontends: Mapping[FrontendKey, Counts]
+    backends: Mapping[BackendKey, BackendTraffic]
+    no_local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficSample:
+    """seconds: of a monotonic clock."""
+
+    seconds: float
+    services: Mapping[ServicePortName, ServiceTraffic]
+
+
+class Balance(NamedTuple):
+    """How connections spread: the largest share of one backend, and what an even share is.
+
+    Both are None without connections.
+    """
+
+    largest: float | None = None
+    even: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """1 is even; 0 without connections."""
+        return self.largest / self.even if self.largest and self.even else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class BackendRate:
-    """One backend. Per second: connections, failed, bytes.
+    """One backend. Connections, failed and bytes are per second.
 
-    `share`: of its family's new connections to the Service, of the active ones if there were no new
-    ones, None without any.
+    share: of the Service's new connections in this address family; of the active ones if there were
+    no new ones; None without any.
     """
 
     address: str
@@ -45,11 +106,11 @@ class BackendRate:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRate:
-    """One Service port. Per second: connections, refused, dropped, failed, retransmits, bytes.
+    """One Service port. All counts but active and endpoints are per second.
 
-    `largest_share`: of the backend with most connections among those of its family; `even_share`:
-    what each of these would have. `cross_node_share`: connections to backends on other nodes.
-    Shares are None without connections. `endpoints`: backends that take new connections.
+    largest_share: of the backend with the most connections in its address family. even_share: what
+    each backend of that family would have. cross_node_share: to backends on other nodes. Shares are
+    None without connections. endpoints: backends that take new connections.
     """
 
     namespace: str
@@ -73,17 +134,72 @@ class ServiceRate:
 
     @property
     def lost(self) -> float:
-        """Connections that came to nothing, per second."""
+        """Connections that failed for whatever reason, per second."""
         return self.refused + self.dropped + self.failed
 
     @property
     def imbalance(self) -> float:
-        """How much more than its even share the backend with most connections has; 0: none."""
-        return (self.largest_share or 0.0) / self.even_share if self.even_share else 0.0
+        """How many times its even share the busiest backend has; 0 without connections."""
+        return Balance(self.largest_share, self.even_share).ratio
 
 
-def rates(before: Look, after: Look) -> list[ServiceRate]:
-    """What happened between two looks, by Service; those that are gone are left out."""
+def sample_traffic(maps: MapSet, clock: Callable[[], float] = time.monotonic) -> TrafficSample:
+    """The counters of all Services. MapError."""
+    seconds = clock()
+    snapshot = read_snapshot(maps)
+    frontends = defaultdict[ServicePortName, list[FrontendEntry]](list)
+    for each in snapshot.frontends:
+        frontends[each.service].append(each)
+    return TrafficSample(
+        seconds,
+        {
+            name: ServiceTraffic(
+                {frontend_key_of(each.key): snapshot.counts_of_frontend(each) for each in entries},
+                _backend_traffic(snapshot, snapshot.backends.get(name, ())),
+                any(map(_has_no_local, entries)),
+            )
+            for name, entries in frontends.items()
+        },
+    )
+
+
+def _backend_traffic(
+    snapshot: Snapshot, group: Sequence[BackendEntry]
+) -> Mapping[BackendKey, BackendTraffic]:
+    """A backend whose address was one before, and still has flows of that time, counts once."""
+    counts = defaultdict[BackendKey, Counts](Counts)
+    active = defaultdict[BackendKey, int](int)
+    entries: dict[BackendKey, BackendEntry] = {}
+    for each in sorted(group, key=lambda entry: entry.usable):
+        key = BackendKey(format_address(each.address), each.port)
+        counts[key] = _added(counts[key], snapshot.counts_of_backend(each))
+        active[key] += snapshot.active_of(each)
+        if each.usable or snapshot.active_of(each):
+            entries[key] = each
+    return {
+        key: BackendTraffic(each.local, each.terminating, each.usable, active[key], counts[key])
+        for key, each in sorted(entries.items(), key=lambda item: (item[1].usable, item[0]))
+    }
+
+
+def _has_no_local(entry: FrontendEntry) -> bool:
+    """Whether a policy is Local and leaves no endpoint, although another node may have one."""
+    desc = DescRecord.unpack(entry.desc)
+    if entry.type is FrontendType.CLUSTER_IP:
+        return bool(desc.flags & DescFlag.LB_DESC_INTERNAL_LOCAL) and not desc.local_count
+    return bool(desc.flags & DescFlag.LB_DESC_EXTERNAL_LOCAL) and not desc.others_count
+
+
+def balance(connections: Collection[int], backends: int) -> Balance:
+    """`connections` that each backend has; `backends`: how many take new ones."""
+    every = sum(connections)
+    if not every:
+        return Balance()
+    return Balance(max(connections) / every, 1 / backends if backends else None)
+
+
+def rates(before: TrafficSample, after: TrafficSample) -> list[ServiceRate]:
+    """What happened between two samples, by Service; those that are gone are left out."""
     seconds = max(after.seconds - before.seconds, 1e-9)
     return [
         _service(name, before.services.get(name), after.services[name], seconds)
@@ -92,15 +208,20 @@ def rates(before: Look, after: Look) -> list[ServiceRate]:
 
 
 def _service(
-    name: ServicePortName, before: ServiceLook | None, now: ServiceLook, seconds: float
+    name: ServicePortName, before: ServiceTraffic | None, now: ServiceTraffic, seconds: float
 ) -> ServiceRate:
     old_frontends = before.frontends if before else {}
-    totals: Counts = reduce(added, _grown(old_frontends, now.frontends).values(), Counts())
+    totals: Counts = reduce(_added, _grown(old_frontends, now.frontends).values(), Counts())
     groups = _groups(before, now)
     backends = tuple(each for group in groups for each in _backends(name, group, seconds))
     busiest = max(groups, key=lambda group: group.every, default=None)
     every = sum(group.every for group in groups)
-    far = sum(group.taken[key] for group in groups for key in group.taken if not group[key].local)
+    far = sum(
+        connections
+        for group in groups
+        for key, connections in group.connections.items()
+        if not group.backends[key].local
+    )
     offered = sum(len(group.offered) for group in groups)
     return ServiceRate(
         namespace=name.namespace,
@@ -116,81 +237,84 @@ def _service(
         original_bytes=totals.original_bytes / seconds,
         reply_bytes=totals.reply_bytes / seconds,
         endpoints=offered,
-        largest_share=max(busiest.taken.values()) / busiest.every if busiest and every else None,
-        even_share=1 / len(busiest.offered) if busiest and every and busiest.offered else None,
+        largest_share=busiest.balance.largest if busiest else None,
+        even_share=busiest.balance.even if busiest else None,
         cross_node_share=far / every if every else None,
         troubles=tuple(_troubles(now, offered, backends)),
         backends=backends,
     )
 
 
-class _Group:
-    """The backends of one family: what each has got since, and new connections or active ones."""
+class _FamilyBackends:
+    """The backends of one address family. grown: what each has counted since the first sample.
+
+    connections: the new ones of each backend, or the active ones if none has new ones.
+    """
 
     def __init__(
-        self, looks: Mapping[BackendKey, BackendLook], grown: Mapping[BackendKey, Counts]
+        self, backends: Mapping[BackendKey, BackendTraffic], grown: Mapping[BackendKey, Counts]
     ) -> None:
-        self.looks = looks
+        self.backends = backends
         self.grown = grown
-        self.offered = [key for key, look in looks.items() if look.offered]
-        new = {key: grown[key].connections for key in looks}
-        active = {key: look.active for key, look in looks.items()}
-        self.taken = new if any(new.values()) else active
-        self.every = sum(self.taken.values())
-        self.replies = any(grown[key].reply_bytes for key in looks)
-
-    def __getitem__(self, key: BackendKey) -> BackendLook:
-        return self.looks[key]
+        self.offered = [key for key, each in backends.items() if each.offered]
+        new = {key: grown[key].connections for key in backends}
+        active = {key: each.active for key, each in backends.items()}
+        self.connections = new if any(new.values()) else active
+        self.every = sum(self.connections.values())
+        self.balance = balance(self.connections.values(), len(self.offered))
+        self.has_replies = any(grown[key].reply_bytes for key in backends)
 
     def is_passed_over(self, key: BackendKey) -> bool:
-        """Whether it got nothing new, and that is not by chance."""
+        """Whether it got no new connection, and not by chance."""
         others = 1 - 1 / len(self.offered)
         new = sum(self.grown[each].connections for each in self.offered)
         return not self.grown[key].connections and others**new < _BY_CHANCE
 
     def is_silent(self, key: BackendKey) -> bool:
-        """Whether it says nothing on connections on which others do: it may hang."""
+        """Whether it sends nothing on its connections while others do: it may hang."""
         counts = self.grown[key]
         is_asked = counts.original_bytes > 0 and counts.connections >= _QUESTIONS
-        return is_asked and not counts.reply_bytes and self.replies
+        return is_asked and not counts.reply_bytes and self.has_replies
 
     def is_starved(self, key: BackendKey) -> bool:
-        """Whether others have many connections, and it has few and gets none of the new ones."""
-        even = sum(self.looks[each].active for each in self.offered) / len(self.offered)
-        is_few = self.looks[key].active < even * _FAR_BELOW
+        """Whether it has few connections and gets no new ones, while others have many."""
+        even = sum(self.backends[each].active for each in self.offered) / len(self.offered)
+        is_few = self.backends[key].active < even * _FAR_BELOW
         return even >= _MANY_ACTIVE and is_few and not self.grown[key].connections
 
 
-def _groups(before: ServiceLook | None, now: ServiceLook) -> list[_Group]:
+def _groups(before: ServiceTraffic | None, now: ServiceTraffic) -> list[_FamilyBackends]:
     old = {key: each.counts for key, each in before.backends.items()} if before else {}
     grown = _grown(old, {key: each.counts for key, each in now.backends.items()})
     by_family = {
         family: {key: each for key, each in now.backends.items() if key.family is family}
         for family in Family
     }
-    return [_Group(looks, grown) for looks in by_family.values() if looks]
+    return [_FamilyBackends(backends, grown) for backends in by_family.values() if backends]
 
 
-def _backends(name: ServicePortName, group: _Group, seconds: float) -> Iterator[BackendRate]:
-    for key, look in group.looks.items():
+def _backends(
+    name: ServicePortName, group: _FamilyBackends, seconds: float
+) -> Iterator[BackendRate]:
+    for key, each in group.backends.items():
         counts = group.grown[key]
         yield BackendRate(
             address=key.address,
             port=key.port,
-            local=look.local,
-            terminating=look.terminating,
-            offered=look.offered,
+            local=each.local,
+            terminating=each.terminating,
+            offered=each.offered,
             connections=counts.connections / seconds,
-            active=look.active,
+            active=each.active,
             failed=counts.failed / seconds,
             original_bytes=counts.original_bytes / seconds,
             reply_bytes=counts.reply_bytes / seconds,
-            share=group.taken[key] / group.every if group.every else None,
+            share=group.connections[key] / group.every if group.every else None,
             trouble=_trouble(name.protocol, key, group),
         )
 
 
-def _trouble(protocol: Protocol, key: BackendKey, group: _Group) -> str:
+def _trouble(protocol: Protocol, key: BackendKey, group: _FamilyBackends) -> str:
     if _is_mute(protocol, group.grown[key]) or group.is_silent(key):
         return "answers nobody"
     if key not in group.offered or len(group.offered) == 1:
@@ -201,14 +325,14 @@ def _trouble(protocol: Protocol, key: BackendKey, group: _Group) -> str:
 
 
 def _is_mute(protocol: Protocol, counts: Counts) -> bool:
-    """Whether nothing at all came back; UDP may be meant to go one way only."""
+    """Whether nothing came back at all. UDP may be meant to go one way only."""
     if counts.reply_packets or counts.reply_bytes:
         return False
     unanswered = protocol is not Protocol.UDP and counts.original_packets >= _QUESTIONS
     return counts.failed > 0 or unanswered
 
 
-def _troubles(now: ServiceLook, offered: int, backends: Iterable[BackendRate]) -> Iterator[str]:
+def _troubles(now: ServiceTraffic, offered: int, backends: Iterable[BackendRate]) -> Iterator[str]:
     if now.no_local:
         yield "no local endpoint"
     elif not offered:
@@ -219,7 +343,7 @@ def _troubles(now: ServiceLook, offered: int, backends: Iterable[BackendRate]) -
 
 
 def _grown(old: Mapping[_Key, Counts], new: Mapping[_Key, Counts]) -> dict[_Key, Counts]:
-    """What was counted since; counters that are smaller than before have begun anew."""
+    """What was counted since. A counter that is smaller than before has started again at 0."""
     return {key: _difference(old.get(key, Counts()), each) for key, each in new.items()}
 
 
@@ -228,3 +352,7 @@ def _difference(old: Counts, new: Counts) -> Counts:
     if any(after < before for before, after in pairs):
         return new
     return Counts(*(after - before for before, after in pairs))
+
+
+def _added(one: Counts, other: Counts) -> Counts:
+    return Counts(*map(sum, zip(one, other, strict=True)))

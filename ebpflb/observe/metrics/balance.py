@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the connections of a Service port spread: over backends, nodes and zones.
+"""How the connections of a Service port spread over backends, nodes and zones.
 
-From what backends have counted at one look and at those before.
+It compares what backends have counted in one snapshot and in earlier ones.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ebpflb.dataplane.view.traffic_counts import BackendGroups, BackendPlace, TrafficCounts
+from ebpflb.dataplane.view.rates import balance
+from ebpflb.dataplane.view.snapshot import BackendEntry, BackendGroups, Snapshot
 from ebpflb.model.address import Address
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocation
 
-# How old what the balance compares with is: from once to twice that.
+# The balance is that of the last 5 to 10 minutes: one to two windows.
 WINDOW_SECONDS = 300.0
-# Below so many connections for each backend chance alone looks like imbalance.
+# With fewer connections for each backend, chance alone looks like imbalance.
 ENOUGH_CONNECTIONS = 10
 
 _CONNECTIONS = 0
@@ -23,8 +24,8 @@ _UNKNOWN = EndpointLocation()
 
 
 @dataclass(slots=True, eq=False)
-class _Seen:
-    """connections: at the last look. older, newer: when the window began and at its last turn."""
+class _BackendCount:
+    """connections: at the last snapshot. older, newer: at the last two turns of the window."""
 
     generation: int
     connections: int
@@ -33,48 +34,48 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class PortSpread:
-    """cross_node, cross_zone: connections since the first look. imbalance: None if too few."""
+class PortBalance:
+    """cross_node, cross_zone: connections since the first snapshot. imbalance: None if too few."""
 
     cross_node: int = 0
     cross_zone: int = 0
     imbalance: float | None = None
-    usable: list[_Seen] = field(default_factory=list)
+    usable: list[_BackendCount] = field(default_factory=list)
 
 
-class Spread:
-    """All Service ports of one node. What was counted before the first look does not count."""
+class BackendBalance:
+    """Of all Service ports. Connections counted before the first snapshot are left out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
-        self.ports: dict[ServicePortName, PortSpread] = {}
+        self.ports: dict[ServicePortName, PortBalance] = {}
         self._clock = clock
         self._groups: BackendGroups | None = None
-        # By place in lb_backends.
-        self._seen: dict[int, _Seen] = {}
+        # By index in lb_backends.
+        self._seen: dict[int, _BackendCount] = {}
         self._turned = clock()
 
-    def look(
+    def update(
         self,
-        found: TrafficCounts,
+        snapshot: Snapshot,
         own: EndpointLocation,
         locations: Mapping[Address, EndpointLocation],
     ) -> None:
-        """Take what the backends of all ports have counted by now.
+        """Add what the backends have counted since the last snapshot.
 
-        A port whose backends are all gone is kept while the Service has it.
+        A port without backends is kept while its Service has it.
         """
         self._turn()
-        groups, counts = found.backends, found.backend_counts
+        groups, counts = snapshot.backends, snapshot.backend_counts
         is_changed = groups is not self._groups
         if is_changed:
-            self._take(found, is_first=self._groups is None)
+            self._take(snapshot, is_first=self._groups is None)
         self._groups = groups
         for name, port in self.ports.items():
             group = groups.get(name, ())
             for backend in group:
-                seen = self._seen[backend.place]
-                now = counts[backend.place][_CONNECTIONS]
+                seen = self._seen[backend.map_index]
+                now = counts[backend.map_index][_CONNECTIONS]
                 if now > seen.connections:
                     _count_crossings(port, backend, now - seen.connections, own, locations)
                     seen.connections = now
@@ -89,39 +90,40 @@ class Spread:
             for seen in self._seen.values():
                 seen.older, seen.newer = seen.newer, seen.connections
 
-    def _take(self, found: TrafficCounts, *, is_first: bool) -> None:
-        """What is new begins at 0; at the first look, at what it has."""
+    def _take(self, snapshot: Snapshot, *, is_first: bool) -> None:
+        """A new backend starts at 0; in the first snapshot, at what it has counted."""
         before, self._seen = self._seen, {}
-        kept = {name: port for name, port in self.ports.items() if name[:3] in found.services}
-        self.ports = {**{name: PortSpread() for name in found.backends}, **kept}
-        for group in found.backends.values():
+        kept = {name: port for name, port in self.ports.items() if name[:3] in snapshot.ports}
+        self.ports = {**{name: PortBalance() for name in snapshot.backends}, **kept}
+        for group in snapshot.backends.values():
             for backend in group:
-                seen = before.get(backend.place)
+                seen = before.get(backend.map_index)
                 if seen is None or seen.generation != backend.generation:
-                    base = found.backend_counts[backend.place][_CONNECTIONS] if is_first else 0
-                    seen = _Seen(backend.generation, base, base, base)
-                self._seen[backend.place] = seen
+                    base = (
+                        snapshot.backend_counts[backend.map_index][_CONNECTIONS] if is_first else 0
+                    )
+                    seen = _BackendCount(backend.generation, base, base, base)
+                self._seen[backend.map_index] = seen
 
-    def _restart_balance(self, port: PortSpread, group: Sequence[BackendPlace]) -> None:
-        """Count from now on, if other backends than before are offered."""
-        usable = [self._seen[each.place] for each in group if each.usable]
+    def _restart_balance(self, port: PortBalance, group: Sequence[BackendEntry]) -> None:
+        """Count from now on, if the usable backends have changed."""
+        usable = [self._seen[each.map_index] for each in group if each.usable]
         if usable != port.usable:
             port.usable = usable
             for seen in usable:
                 seen.older = seen.newer = seen.connections
 
 
-def _imbalance(backends: Sequence[_Seen]) -> float | None:
-    counted = [seen.connections - seen.older for seen in backends]
-    total = sum(counted)
-    if len(counted) < 2 or total < ENOUGH_CONNECTIONS * len(counted):  # noqa: PLR2004  one is even
+def _imbalance(backends: Sequence[_BackendCount]) -> float | None:
+    counted = [each.connections - each.older for each in backends]
+    if len(counted) < 2 or sum(counted) < ENOUGH_CONNECTIONS * len(counted):  # noqa: PLR2004  one is even
         return None
-    return max(counted) * len(counted) / total
+    return balance(counted, len(counted)).ratio
 
 
 def _count_crossings(
-    port: PortSpread,
-    backend: BackendPlace,
+    port: PortBalance,
+    backend: BackendEntry,
     connections: int,
     own: EndpointLocation,
     locations: Mapping[Address, EndpointLocation],

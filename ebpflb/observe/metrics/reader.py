@@ -15,34 +15,33 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import DropPlace, DropReason, FlowLost, FlowPath, HistogramKind
 from ebpflb.dataplane.layout.structs import BUCKETS
 from ebpflb.dataplane.view.capacity import used_entries
-from ebpflb.dataplane.view.counters import read_drops
+from ebpflb.dataplane.view.counts import Sums, read_drops, sums
 from ebpflb.dataplane.view.dump import word
-from ebpflb.dataplane.view.sums import Sums, sums
-from ebpflb.dataplane.view.traffic_counts import TrafficCounts, TrafficReader
+from ebpflb.dataplane.view.snapshot import Snapshot, SnapshotReader
 from ebpflb.errors import EbpflbError
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.reading import Distribution, Reading
 from ebpflb.observe.metrics.service_readings import BackendReadings, PortNumbers, PortReadings
 
-# A device that was gone at the first look.
+# A device that no longer existed when its drops were first read.
 _GONE = "gone"
-# In the place of an ifindex.
-_PLACES: Mapping[int, str] = {
+# Instead of the name of an ifindex.
+_NAMES: Mapping[int, str] = {
     DropPlace.LB_DROP_AT_SOCKET: "sockets",
     DropPlace.LB_DROP_AT_POD: "pods",
 }
 _MICROSECOND = 1e-6
 _LOST = {FlowLost.LB_LOST_FULL: "ring_full", FlowLost.LB_LOST_RATE: "rate_limit"}
 _log = logging.getLogger("ebpflb.agent")
-# Looked through for this alone; how full the others are is known by then.
+# Tables that are read for this only; the snapshot has the entries of the others.
 _OTHER_TABLES = ("lb_affinity", "lb_devices", "lb_netns")
 
 
-class _Shown(NamedTuple):
-    """A histogram. unit: of the kernel's numbers in the metric's.
+class _HistogramMetric(NamedTuple):
+    """A histogram. unit: what one of the kernel's units is in the metric's.
 
-    bits: the buckets whose upper ends are shown. A time is cut off to whole microseconds, so one
-    of n bits is less than 2 ** n; a number of bytes is at most that less 1.
+    bits: the buckets whose upper bounds the page has. A time is cut off to whole microseconds, so
+    one of n bits is less than 2 ** n; a number of bytes is at most that less 1.
     """
 
     metric: str
@@ -51,14 +50,14 @@ class _Shown(NamedTuple):
     less: int
 
 
-_SHOWN: Mapping[HistogramKind, _Shown] = {
-    HistogramKind.LB_HISTOGRAM_DURATION: _Shown(
+_HISTOGRAMS: Mapping[HistogramKind, _HistogramMetric] = {
+    HistogramKind.LB_HISTOGRAM_DURATION: _HistogramMetric(
         "ebpflb_flow_duration_seconds", range(6, 38, 2), _MICROSECOND, 0
     ),
-    HistogramKind.LB_HISTOGRAM_RTT: _Shown(
+    HistogramKind.LB_HISTOGRAM_RTT: _HistogramMetric(
         "ebpflb_flow_rtt_seconds", range(4, 23), _MICROSECOND, 0
     ),
-    HistogramKind.LB_HISTOGRAM_BYTES: _Shown("ebpflb_flow_bytes", range(6, 39, 2), 1, 1),
+    HistogramKind.LB_HISTOGRAM_BYTES: _HistogramMetric("ebpflb_flow_bytes", range(6, 39, 2), 1, 1),
 }
 
 
@@ -66,15 +65,15 @@ def read_distributions(maps: MapSet) -> Mapping[tuple[str, str], Distribution]:
     """By metric and path. MapError."""
     found = sums(maps["lb_histograms"])
     return {
-        (_SHOWN[kind].metric, word(path)): _distribution(_SHOWN[kind], next(found))
+        (_HISTOGRAMS[kind].metric, word(path)): _distribution(_HISTOGRAMS[kind], next(found))
         for path, kind in product(FlowPath, HistogramKind)
     }
 
 
-def _distribution(shown: _Shown, counted: Sums) -> Distribution:
+def _distribution(metric: _HistogramMetric, counted: Sums) -> Distribution:
     up_to = list(accumulate(counted[:BUCKETS]))
-    buckets = [(((1 << bits) - shown.less) * shown.unit, up_to[bits]) for bits in shown.bits]
-    return Distribution([*buckets, (inf, up_to[-1])], counted[BUCKETS] * shown.unit)
+    buckets = [(((1 << bits) - metric.less) * metric.unit, up_to[bits]) for bits in metric.bits]
+    return Distribution([*buckets, (inf, up_to[-1])], counted[BUCKETS] * metric.unit)
 
 
 def read_lost(maps: MapSet) -> Mapping[str, int]:
@@ -83,7 +82,7 @@ def read_lost(maps: MapSet) -> Mapping[str, int]:
     return {name: found[reason][0] for reason, name in _LOST.items()}
 
 
-class Drops:
+class DropTotals:
     """Drops by reason and by the name that a device had when they were read.
 
     A device that is gone keeps its last name.
@@ -101,15 +100,15 @@ class Drops:
         before, self._counted = self._counted, read_drops(maps)
         for (reason, ifindex), count in self._counted.items():
             old = before.get((reason, ifindex), 0)
-            # Less than before: other maps, which begin at 0.
+            # Less than before: the maps were replaced, and begin at 0.
             new = count - old if count >= old else count
             if new:
                 self._sums[word(reason), self._name(ifindex)] += new
         return dict(self._sums)
 
     def _name(self, ifindex: int) -> str:
-        if ifindex in _PLACES:
-            return _PLACES[ifindex]
+        if ifindex in _NAMES:
+            return _NAMES[ifindex]
         try:
             self._names[ifindex] = self._name_of(ifindex)
         except OSError:
@@ -117,79 +116,80 @@ class Drops:
         return self._names[ifindex]
 
 
-class Kernel(Protocol):
-    """Where the maps are; both may change at any time, each as a whole."""
+class MapSource(Protocol):
+    """Where the maps are. Both attributes may be replaced at any time, each as a whole."""
 
     @property
     def maps(self) -> MapSet | None:
-        """Those in use."""
+        """The maps in use."""
 
     @property
     def usage(self) -> Mapping[str, tuple[int, int]]:
-        """How full those are that the sync fills."""
+        """Used and maximum entries of the maps that the sync fills."""
 
 
-class Shown(NamedTuple):
-    """Which series there are besides those of the node."""
+class OptionalSeries(NamedTuple):
+    """Which series the page has besides those of the node."""
 
     services: bool = True
     backends: bool = False
 
 
-class Reader:
-    """Of one agent. For any thread: one reads after the other."""
+class MapReader:
+    """Reads everything that a scrape shows. Thread-safe: one thread reads after the other."""
 
     def __init__(
         self,
-        kernel: Kernel,
+        source: MapSource,
         locations: EndpointLocations,
-        shown: Shown,
+        series: OptionalSeries,
         records: Mapping[str, int],
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`records`: of flows so far, by event; somebody else counts them.
+        """`records`: how many flow records came, by event; the flow reader counts them.
 
-        `clock`: CLOCK_MONOTONIC in ns, as the kernel's programs have it.
+        `clock`: CLOCK_MONOTONIC in ns, which the BPF programs use.
         """
-        self._kernel = kernel
-        self._shown = shown
+        self._source = source
+        self._series = series
         self._records = records
         self._clock = clock
         self._lock = threading.Lock()
-        self._traffic = TrafficReader()
-        self._drops = Drops()
+        self._snapshots = SnapshotReader()
+        self._drops = DropTotals()
         self._numbers = PortNumbers()
         self._ports = PortReadings(locations)
         self._backends = BackendReadings(locations)
 
     def begin(self) -> None:
-        """Have what was counted before not taken for new."""
+        """Read once, so that what was counted earlier is not taken for new."""
         try:
             self.read()
         except EbpflbError as error:
             _log.warning("cannot read the counters: %s", error)
 
     def read(self) -> Reading:
-        """Everything. MapError."""
-        maps = self._kernel.maps
+        """MapError."""
+        maps = self._source.maps
         if maps is None:
             return Reading()
         with self._lock:
-            found = self._traffic.read(maps, self._ports.counters)
-            self._numbers.take(found)
+            snapshot = self._snapshots.read(maps, self._ports.counters)
+            self._numbers.update(snapshot)
             labels = self._numbers.labels()
-            ports = self._ports.take(found, labels, self._clock())
+            ports = self._ports.read(snapshot, labels, self._clock())
             return Reading(
-                entries={**self._kernel.usage, **_entries(maps, found)},
+                entries={**self._source.usage, **_entries(maps, snapshot)},
                 dropped=self._drops.read(maps),
                 records=dict(self._records),
                 lost=read_lost(maps),
                 flows=read_distributions(maps),
-                ports=ports if self._shown.services else (),
-                backends=self._backends.take(found, labels) if self._shown.backends else (),
+                ports=ports if self._series.services else (),
+                backends=self._backends.read(snapshot, labels) if self._series.backends else (),
             )
 
 
-def _entries(maps: MapSet, found: TrafficCounts) -> Mapping[str, tuple[int, int]]:
-    used = {**found.active.entries, **{name: used_entries(maps, name) for name in _OTHER_TABLES}}
+def _entries(maps: MapSet, snapshot: Snapshot) -> Mapping[str, tuple[int, int]]:
+    others = {name: used_entries(maps, name) for name in _OTHER_TABLES}
+    used = {**snapshot.active.entries, **others}
     return {name: (count, maps[name].max_entries) for name, count in used.items()}

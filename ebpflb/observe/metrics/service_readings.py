@@ -10,49 +10,44 @@ from operator import add, lt
 from typing import Generic, TypeVar
 
 from ebpflb.address_text import socket_address
-from ebpflb.dataplane.view.active import Active
-from ebpflb.dataplane.view.sums import Sums
-from ebpflb.dataplane.view.traffic_counts import BackendPlace, TrafficCounts
+from ebpflb.dataplane.view.active import ActiveFlows
+from ebpflb.dataplane.view.counts import Sums
+from ebpflb.dataplane.view.snapshot import BackendEntry, Snapshot
 from ebpflb.model.address import Address, format_address
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
-from ebpflb.observe.metrics.balance import PortSpread, Spread
+from ebpflb.observe.metrics.balance import BackendBalance, PortBalance
 from ebpflb.observe.metrics.reading import BackendReading, Endpoints, PortLabels, PortReading
 
 _Group = TypeVar("_Group", bound=Hashable)
 _SECOND = 1_000_000_000
-_NOTHING: Mapping[str, Counts] = {}
-_NO_SPREAD = PortSpread()
-_Typed = tuple[ServicePortName, FrontendType]
+_NO_TRAFFIC: Mapping[str, Counts] = {}
+_NO_BALANCE = PortBalance()
+_TypedPort = tuple[ServicePortName, FrontendType]
 _UNKNOWN = EndpointLocation()
-# A Service port, and the address and port of an endpoint of it.
+# A Service port, and the address and port of one of its endpoints.
 _Endpoint = tuple[ServicePortName, Address, int]
 
 
-class _Part:
-    """One counter. before: what it had counted when it last began at 0."""
+class _Counter:
+    """A counter in the kernel that may start again at 0. before: its sum when it last did."""
 
-    __slots__ = ("before", "last", "look", "place")
+    __slots__ = ("before", "index", "last", "round")
 
-    def __init__(self, place: int, counts: Sums) -> None:
-        self.place = place
+    def __init__(self, index: int, counts: Sums) -> None:
+        self.index = index
         self.last = counts
         self.before: Sums = ()
-        self.look = 0
+        self.round = 0
 
-    def take(self, place: int, counts: Sums) -> None:
-        if counts == self.last and place == self.place:
+    def update(self, index: int, counts: Sums) -> None:
+        if counts == self.last and index == self.index:
             return
-        if place != self.place or any(map(lt, counts, self.last)):
+        if index != self.index or any(map(lt, counts, self.last)):
             self.before = _sum(self.before, self.last)
-        self.place, self.last = place, counts
-
-    def take_rest(self, counts: Sums) -> None:
-        """What it had counted in the end."""
-        if not any(map(lt, counts, self.last)):
-            self.last = counts
+        self.index, self.last = index, counts
 
     @property
     def total(self) -> Sums:
@@ -60,61 +55,59 @@ class _Part:
 
 
 class RunningSums(Generic[_Group]):
-    """Of groups of counters. A counter that is gone stays in the sum of its group.
+    """Sums of groups of counters that come, go and start again at 0; the sums only grow.
 
-    It takes no room any more once somebody else has its place.
+    A counter that is gone keeps its index until another counter uses it. Only its sum is kept then.
     """
 
     def __init__(self) -> None:
-        self._groups: dict[_Group, dict[Hashable, _Part]] = {}
-        # Of each group what those had counted whose place somebody else has.
+        self._groups: dict[_Group, dict[Hashable, _Counter]] = {}
+        # The sum of each group's counters whose index another counter uses now.
         self._past: dict[_Group, Sums] = {}
-        self._look = 0
+        self._round = 0
 
     @property
-    def places(self) -> int:
-        """How many places there are up to the last that a counter had."""
-        parts = (part.place for group in self._groups.values() for part in group.values())
-        return max(parts, default=-1) + 1
+    def length(self) -> int:
+        """The highest index of all counters, plus 1."""
+        indices = (each.index for group in self._groups.values() for each in group.values())
+        return max(indices, default=-1) + 1
 
-    def look(self) -> None:
-        """A new look begins: `see()` is called for each counter that is there."""
-        self._look += 1
+    def begin(self) -> None:
+        """Begin a round: `add()` follows for each counter there is, then `finish()`."""
+        self._round += 1
 
-    def see(self, group: _Group, key: Hashable, place: int, counts: Sums) -> None:
-        """A counter has this value; another place, or less than before: it began anew."""
-        parts = self._groups.setdefault(group, {})
-        part = parts.get(key)
-        if part is None:
-            part = parts[key] = _Part(place, counts)
+    def add(self, group: _Group, key: Hashable, index: int, counts: Sums) -> None:
+        """A counter has this value. At another index, or with less than before, it is a new one."""
+        counters = self._groups.setdefault(group, {})
+        counter = counters.get(key)
+        if counter is None:
+            counter = counters[key] = _Counter(index, counts)
         else:
-            part.take(place, counts)
-        part.look = self._look
+            counter.update(index, counts)
+        counter.round = self._round
 
-    def see_gone(self, counts: Sequence[Sums], used: Container[int]) -> None:
-        """Look once more at what is gone: its place keeps its counts until somebody uses it."""
-        for group, parts in self._groups.items():
-            gone = [(key, part) for key, part in parts.items() if part.look != self._look]
-            for key, part in gone:
-                if part.place in used:
-                    self._past[group] = _sum(self._past.get(group, ()), part.total)
-                    del parts[key]
-                elif part.place < len(counts):
-                    part.take_rest(counts[part.place])
+    def finish(self, counts: Sequence[Sums], used: Container[int]) -> None:
+        """Read once more what counters that are gone had counted. used: the indices in use."""
+        for group, counters in self._groups.items():
+            gone = [(key, each) for key, each in counters.items() if each.round != self._round]
+            for key, each in gone:
+                if each.index in used:
+                    self._past[group] = _sum(self._past.get(group, ()), each.total)
+                    del counters[key]
+                elif each.index < len(counts) and not any(map(lt, counts[each.index], each.last)):
+                    each.last = counts[each.index]
 
     def forget(self, is_gone: Callable[[_Group], bool]) -> None:
-        """Drop groups."""
         gone = [group for group in self._groups if is_gone(group)]
         for group in gone:
             del self._groups[group]
             self._past.pop(group, None)
 
     def totals(self) -> Iterator[tuple[_Group, Sums]]:
-        """The sum of each group."""
-        for group, parts in self._groups.items():
+        for group, counters in self._groups.items():
             total = self._past.get(group, ())
-            for part in parts.values():
-                total = _sum(total, part.total)
+            for each in counters.values():
+                total = _sum(total, each.total)
             yield group, total
 
 
@@ -123,83 +116,85 @@ def _sum(one: Sums, other: Sums) -> Sums:
 
 
 class PortNumbers:
-    """The label `port` of each Service port: its name, or its number where it has none."""
+    """The port number of each Service port: of its ClusterIP, or its NodePort."""
 
     def __init__(self) -> None:
         self._numbers: dict[ServicePortName, int] = {}
 
-    def take(self, found: TrafficCounts) -> None:
-        """See what there is now. A port whose frontends are being replaced stays."""
-        for frontend in found.frontends:
+    def update(self, snapshot: Snapshot) -> None:
+        """A port whose frontends are being replaced keeps its number."""
+        for frontend in snapshot.frontends:
             if frontend.type is not FrontendType.NODE_PORT:
                 self._numbers[frontend.service] = frontend.port
             else:
                 self._numbers.setdefault(frontend.service, frontend.port)
-        for name in [name for name in self._numbers if name[:3] not in found.services]:
+        for name in [name for name in self._numbers if name[:3] not in snapshot.ports]:
             del self._numbers[name]
 
     def labels(self) -> Mapping[ServicePortName, PortLabels]:
-        """Of all ports."""
+        """The label `port` is the port's name, or its number without one."""
         return {
-            name: PortLabels(name.namespace, name.service, name.port or str(number), _word(name))
+            name: PortLabels(
+                name.namespace, name.service, name.port or str(number), name.protocol.name
+            )
             for name, number in self._numbers.items()
         }
 
 
 class PortReadings:
-    """Of one node."""
+    """Makes the readings of all Service ports."""
 
     def __init__(self, locations: EndpointLocations) -> None:
         self._locations = locations
-        self._sums: RunningSums[_Typed] = RunningSums()
-        self._spread = Spread()
+        self._sums: RunningSums[_TypedPort] = RunningSums()
+        self._balance = BackendBalance()
 
     @property
     def counters(self) -> int:
-        """How many counters of frontends have to be read, from the first on."""
-        return self._sums.places
+        """How many counters of frontends the next snapshot must have, from the first on."""
+        return self._sums.length
 
-    def take(
-        self, found: TrafficCounts, labels: Mapping[ServicePortName, PortLabels], now: int
+    def read(
+        self, snapshot: Snapshot, labels: Mapping[ServicePortName, PortLabels], now: int
     ) -> list[PortReading]:
-        """All Service ports. `now`: CLOCK_MONOTONIC in ns."""
-        traffic = self._by_type(found)
+        """`now`: CLOCK_MONOTONIC in ns."""
+        traffic = self._by_type(snapshot)
         locations = self._locations
-        self._spread.look(found, locations.own, locations.all())
+        self._balance.update(snapshot, locations.own, locations.all())
         return [
-            self._reading(found, name, each, traffic.get(name, _NOTHING), now)
+            self._reading(snapshot, name, each, traffic.get(name, _NO_TRAFFIC), now)
             for name, each in labels.items()
         ]
 
     def _reading(
         self,
-        found: TrafficCounts,
+        snapshot: Snapshot,
         name: ServicePortName,
         labels: PortLabels,
         traffic: Mapping[str, Counts],
         now: int,
     ) -> PortReading:
-        backends = found.backends.get(name, ())
-        spread = self._spread.ports.get(name, _NO_SPREAD)
-        active, began = _in_use(backends, found.active) if traffic else (0, None)
+        backends = snapshot.backends.get(name, ())
+        balance = self._balance.ports.get(name, _NO_BALANCE)
+        active, oldest = _in_use(backends, snapshot.active) if traffic else (0, None)
         return PortReading(
             labels,
             traffic,
             _endpoints(backends),
             active,
-            spread.cross_node,
-            spread.cross_zone,
-            None if began is None else max(now - began, 0) / _SECOND,
-            spread.imbalance,
+            balance.cross_node,
+            balance.cross_zone,
+            None if oldest is None else max(now - oldest, 0) / _SECOND,
+            balance.imbalance,
         )
 
-    def _by_type(self, found: TrafficCounts) -> Mapping[ServicePortName, Mapping[str, Counts]]:
-        self._sums.forget(lambda group: group[0][:3] not in found.services)
-        self._sums.look()
-        counts = found.frontend_counts
-        for key, place, service, kind, _ in found.frontends:
-            self._sums.see((service, kind), key, place, counts[place])
-        self._sums.see_gone(counts, {frontend.place for frontend in found.frontends})
+    def _by_type(self, snapshot: Snapshot) -> Mapping[ServicePortName, Mapping[str, Counts]]:
+        self._sums.forget(lambda group: group[0][:3] not in snapshot.ports)
+        self._sums.begin()
+        counts = snapshot.frontend_counts
+        for key, index, service, kind, _, _ in snapshot.frontends:
+            self._sums.add((service, kind), key, index, counts[index])
+        self._sums.finish(counts, {frontend.map_index for frontend in snapshot.frontends})
         by_type: dict[ServicePortName, dict[str, Counts]] = defaultdict(dict)
         for (service, kind), total in self._sums.totals():
             if any(total):
@@ -207,49 +202,49 @@ class PortReadings:
         return by_type
 
 
-def _in_use(backends: Iterable[BackendPlace], active: Active) -> tuple[int, int | None]:
-    """How many flows use them, and when the first of these began."""
-    uses = [(each.place, each.generation) for each in backends]
-    began = [found for use in uses if (found := active.oldest.get(use)) is not None]
+def _in_use(backends: Iterable[BackendEntry], active: ActiveFlows) -> tuple[int, int | None]:
+    """How many flows use these backends, and when the first of the flows began."""
+    uses = [(each.map_index, each.generation) for each in backends]
+    began = [start for use in uses if (start := active.oldest.get(use)) is not None]
     return sum(active.flows.get(use, 0) for use in uses), min(began, default=None)
 
 
-def _endpoints(backends: Iterable[BackendPlace]) -> Endpoints:
+def _endpoints(backends: Iterable[BackendEntry]) -> Endpoints:
     usable = [each for each in backends if each.usable]
     terminating = sum(each.terminating for each in usable)
     local = sum(each.local and not each.terminating for each in usable)
     return Endpoints(local, len(usable) - local - terminating, terminating)
 
 
-def _word(name: ServicePortName) -> str:
-    return name.protocol.name
-
-
 class BackendReadings:
-    """Of one node. An endpoint that went and came is one as long as somebody still uses it."""
+    """Makes the readings of all backends.
+
+    An endpoint that was removed and added again keeps its counters while connections use it.
+    """
 
     def __init__(self, locations: EndpointLocations) -> None:
         self._locations = locations
         self._sums: RunningSums[_Endpoint] = RunningSums()
 
-    def take(
-        self, found: TrafficCounts, labels: Mapping[ServicePortName, PortLabels]
+    def read(
+        self, snapshot: Snapshot, labels: Mapping[ServicePortName, PortLabels]
     ) -> list[BackendReading]:
-        """All backends."""
         present: set[_Endpoint] = set()
         local: set[_Endpoint] = set()
         active: Counter[_Endpoint] = Counter()
-        self._sums.look()
-        for service, each in _each(found):
-            endpoint, use = (service, each.address, each.port), (each.place, each.generation)
-            self._sums.see(endpoint, use, each.place, found.backend_counts[each.place])
-            flows = found.active.flows.get(use, 0)
+        every = [(service, each) for service, group in snapshot.backends.items() for each in group]
+        self._sums.begin()
+        for service, each in every:
+            endpoint = (service, each.address, each.port)
+            counts = snapshot.backend_counts[each.map_index]
+            self._sums.add(endpoint, (each.map_index, each.generation), each.map_index, counts)
+            flows = snapshot.active_of(each)
             active[endpoint] += flows
             if each.usable or flows:
                 present.add(endpoint)
             if each.local:
                 local.add(endpoint)
-        self._sums.see_gone(found.backend_counts, {each.place for _, each in _each(found)})
+        self._sums.finish(snapshot.backend_counts, {each.map_index for _, each in every})
         self._sums.forget(lambda endpoint: endpoint not in present)
         return [
             self._reading(endpoint, labels[endpoint[0]], total, active[endpoint], endpoint in local)
@@ -265,9 +260,3 @@ class BackendReadings:
         node = location.node or (self._locations.own.node if local else "")
         backend = socket_address(format_address(address), port)
         return BackendReading(labels, backend, node, location.zone, Counts(*total), active)
-
-
-def _each(found: TrafficCounts) -> Iterator[tuple[ServicePortName, BackendPlace]]:
-    for service, backends in found.backends.items():
-        for each in backends:
-            yield service, each

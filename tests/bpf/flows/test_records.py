@@ -15,7 +15,7 @@ from ebpflb.dataplane.layout.enums import (
     NetnsFlag,
 )
 from ebpflb.dataplane.layout.structs import Addr
-from ebpflb.dataplane.view.sums import sums
+from ebpflb.dataplane.view.counts import sums
 from tests.bpf.harness.asker import Asker, say_who_asks
 from tests.bpf.harness.datapath import SERVICE, Datapath, addr
 from tests.bpf.harness.node import Node

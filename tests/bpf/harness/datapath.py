@@ -40,7 +40,7 @@ from ebpflb.dataplane.layout.structs import (
     Uplink,
 )
 from ebpflb.dataplane.services.dest_filter import DestFilter
-from ebpflb.dataplane.view.counters import read_drops, sum_drops
+from ebpflb.dataplane.view.counts import read_drops, sum_drops
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.loading import Loaded
 from tests.bpf.harness.numbers import u32, u64

@@ -18,7 +18,7 @@ from ebpflb.dataplane.kernel.uapi import Exist, MapType
 from ebpflb.dataplane.layout.enums import CtState
 from ebpflb.dataplane.layout.structs import Conntrack, Settings
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.dataplane.view.counters import read_backends
+from ebpflb.dataplane.view.snapshot import read_snapshot
 from ebpflb.errors import MapError, PinError
 from ebpflb.model.address import Protocol
 from ebpflb.model.flow import Counts
@@ -219,8 +219,11 @@ def test_counters_of_all_cpus_are_added(maps: MapSet):
     cpus = libbpf.possible_cpus()
     value = b"".join(pack("=9Q", 1, cpu, *range(7)) for cpu in range(cpus))
     maps["lb_count_back"].update(bytes(4), value)
-    (backend,) = read_backends(maps)
-    assert backend.counts == Counts(cpus, sum(range(cpus)), *(cpus * each for each in range(7)))
+    snapshot = read_snapshot(maps)
+    ((backend,),) = snapshot.backends.values()
+    assert snapshot.counts_of_backend(backend) == Counts(
+        cpus, sum(range(cpus)), *(cpus * each for each in range(7))
+    )
 
 
 def test_flows_expire_by_the_clock_of_the_kernel(maps: MapSet):

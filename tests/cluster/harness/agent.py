@@ -10,8 +10,9 @@ from typing import Any
 
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.load.pins import newest_generation, remove_pins
-from ebpflb.dataplane.view.frontends import view_frontends
+from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.errors import EbpflbError
+from ebpflb.model.address import format_address
 from ebpflb.model.service import ServiceName
 from tests.cluster.harness.control_plane import ControlPlane
 from tests.cluster.harness.place import Daemon, Place
@@ -47,12 +48,13 @@ class ClusterAgent:
 
     def backends(self, service: str) -> dict[str, list[str]]:
         """Frontend -> backends for local sources, of a Service of the namespace `default`."""
-        found = view_frontends(self.maps(), ServiceName("default", service))
+        found = read_frontends(self.maps(), ServiceName("default", service))
         return {
-            f"{each.address}:{each.port}": sorted(
-                f"{backend.address}:{backend.port}" for backend in each.local.backends
+            f"{format_address(each.key.address)}:{each.key.port}": sorted(
+                f"{format_address(backend.address)}:{backend.port}"
+                for backend in each.local.backends
             )
-            for each in found
+            for each in (one.frontend for one in found)
         }
 
     def maps(self) -> MapSet:

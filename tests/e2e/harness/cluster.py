@@ -9,11 +9,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ebpflb.dataplane.view.frontends import BackendView, view_frontends
+from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.lab import Lab, LabConfig, LabNode, Member
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.model.address import Protocol, format_address
+from ebpflb.model.flow import Counts
 from ebpflb.model.service import ServiceName
 from tests.e2e.harness.in_force import pinned_maps, wait_in_force
 
@@ -94,14 +96,15 @@ class Cluster:
         """The ClusterIPs, one for each family."""
         return [self.lab.cluster_ip(spec.number, version) for version in self.versions]
 
-    def backend(self, spec: ServiceSpec, pod: Member, node: str = "node1") -> BackendView:
-        """What a node's maps say about a pod behind the NodePort, TCP of the primary family."""
+    def backend(self, spec: ServiceSpec, pod: Member, node: str = "node1") -> Counts:
+        """What a node has counted for a pod behind the NodePort, TCP of the primary family."""
         maps = pinned_maps(self.lab.node(node))
         (found,) = {
-            backend
-            for view in view_frontends(maps, ServiceName("default", spec.name))
-            for backend in view.others.backends
-            if view.protocol == "TCP" and backend.address == pod.addresses[0]
+            each.backends[backend].counts
+            for each in read_frontends(maps, ServiceName("default", spec.name))
+            for backend in each.frontend.others.backends
+            if each.frontend.key.protocol is Protocol.TCP
+            and format_address(backend.address) == pod.addresses[0]
         }
         return found
 

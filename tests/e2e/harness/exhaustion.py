@@ -9,7 +9,7 @@ from typing import Any
 
 from ebpflb.dataplane.layout.enums import CtState, DropReason
 from ebpflb.dataplane.layout.structs import Addr, Conntrack, Tuple
-from ebpflb.dataplane.view.counters import read_drops, sum_drops
+from ebpflb.dataplane.view.counts import read_drops, sum_drops
 from ebpflb.errors import MapError
 from ebpflb.lab import LabNode
 from tests.e2e.harness.cluster import Cluster

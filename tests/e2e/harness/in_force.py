@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.load.pins import Generation, newest_generation
-from ebpflb.dataplane.view.frontends import FrontendView, view_frontends
+from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.lab import LabNode
 from ebpflb.model.address import format_address
 from ebpflb.model.changes import Changes
@@ -51,14 +51,14 @@ def planned(node: LabNode) -> set[Offer]:
     for path in sorted(node.manifests.glob("[!.]*")):
         for item in parse_manifest(path.name, path.read_bytes()).objects.values():
             changes.set(item)
-    return {_planned(each) for name in changes.names() for each in changes.plan(name)}
+    return {_offer(each) for name in changes.names() for each in changes.plan(name)}
 
 
 def offered(node: LabNode) -> set[Offer]:
     """What the maps of a node say; nothing before an agent has been there."""
     if newest_generation(node.bpffs) is None:
         return set()
-    return {_offered(each) for each in view_frontends(pinned_maps(node))}
+    return {_offer(each.frontend) for each in read_frontends(pinned_maps(node))}
 
 
 def generation_of(node: LabNode) -> Generation:
@@ -73,7 +73,7 @@ def pinned_maps(node: LabNode) -> MapSet:
     return open_maps(generation_of(node).maps)
 
 
-def _planned(frontend: Frontend) -> Offer:
+def _offer(frontend: Frontend) -> Offer:
     key = frontend.key
     local, others = (
         {_Backend(format_address(each.address), each.port, each.terminating) for each in backends}
@@ -86,19 +86,4 @@ def _planned(frontend: Frontend) -> Offer:
         frozenset(local),
         frozenset(others),
         tuple(map(str, frontend.allowed_sources)),
-    )
-
-
-def _offered(frontend: FrontendView) -> Offer:
-    local, others = (
-        {_Backend(each.address, each.port, each.terminating) for each in backends}
-        for backends in (frontend.local.backends, frontend.others.backends)
-    )
-    return Offer(
-        frontend.protocol,
-        frontend.address,
-        frontend.port,
-        frozenset(local),
-        frozenset(others),
-        frontend.source_ranges,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from ebpflb.dataplane.layout.enums import DropReason
-from ebpflb.dataplane.view.counters import read_drops, sum_drops
+from ebpflb.dataplane.view.counts import read_drops, sum_drops
 from ebpflb.lab import LabNode
 from tests.builders import service_cidr_manifest
 from tests.e2e.harness.cluster import Cluster, address_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebpflb.dataplane.view.counters import read_frontends
+from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.lab import Member
 from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.manifests import ServiceSpec
@@ -78,7 +78,7 @@ def talk(member: Member, place: Place, size: int, agent: NodeAgent | None = None
 def counts_of(cluster: Cluster, name: str) -> list[Counts]:
     """Of each frontend of a Service."""
     maps = pinned_maps(cluster.lab.node("node1"))
-    return [each.counts for each in read_frontends(maps) if each.service.service == name]
+    return [each.counts for each in read_frontends(maps) if each.frontend.service.service == name]
 
 
 def counted(cluster: Cluster, name: str) -> list[int]:

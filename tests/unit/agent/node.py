@@ -6,7 +6,7 @@ from errno import EIO
 
 from ebpflb.agent.interface import Desired, EndedSockets, Errors, ExpiryStep, Refused
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.dataplane.view.frontends import view_frontends
+from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.model.address import Address, Family, format_address
 from tests.memory_maps import memory_maps
@@ -102,7 +102,7 @@ class MemoryNode:
     def served(self) -> dict[str, list[str]]:
         """Service name -> the addresses of its backends, of all its frontends in order."""
         found: dict[str, list[str]] = {}
-        for view in view_frontends(self.maps):
-            backends = [backend.address for backend in view.local.backends]
-            found.setdefault(view.service, []).extend(backends)
+        for each in read_frontends(self.maps):
+            backends = [format_address(backend.address) for backend in each.frontend.local.backends]
+            found.setdefault(each.frontend.service.service, []).extend(backends)
         return found

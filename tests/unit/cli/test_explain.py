@@ -8,13 +8,15 @@ from click.testing import CliRunner
 
 from ebpflb.cli import explain as command
 from ebpflb.cli import main
+from ebpflb.cli.explain_names import cluster_ips
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.layout.structs import Addr, Settings
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.model.address import parse_address
+from ebpflb.dataplane.view.snapshot import read_snapshot
+from ebpflb.model.address import format_address, parse_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.service import TrafficPolicy
+from ebpflb.model.service import ServiceName, TrafficPolicy
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import QueryServer
@@ -200,3 +202,15 @@ def test_a_port_among_several_has_to_be_said(world):
         "host", "default/web", status=1
     )
     assert world.told("host", "default/web:https", status=1)["target"]["port"] == 443
+
+
+def test_cluster_ips_are_found_by_the_name_of_their_service(world):
+    ports = service_port(port=80, name=port_name("http")), service_port("10.96.0.11", port=81)
+    world.set(service("web", *ports), service("b", service_port("10.96.0.12")))
+    snapshot = read_snapshot(world.maps)
+    found = cluster_ips(snapshot, ServiceName("default", "web"))
+    assert [(format_address(key.address), key.port, name) for key, name in found] == [
+        (VIP, 80, "http"),
+        ("10.96.0.11", 81, ""),
+    ]
+    assert cluster_ips(snapshot, ServiceName("default", "wep")) == []

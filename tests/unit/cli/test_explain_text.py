@@ -78,8 +78,8 @@ def test_everything_that_decides_has_a_line(capsys, monkeypatch):
         "FROM      [fd00::5]:40, a pod of this node, by veth1, without tc cover",
         "TO        192.0.2.9:80/TCP, LoadBalancer of default/web:http",
         "WAY       socket hook: translated",
-        "POLICY    external traffic policy Local, which clients of this node do not heed; the "
-        "endpoints for this node",
+        "POLICY    external traffic policy Local, which does not apply to clients of this node; "
+        "the endpoints for this node",
         "AFFINITY  by client, 60 s: stays with 10.1.0.5:8080, last used 2 s ago",
         "CLIENTS   only 192.0.2.0/24 (source ranges)",
         "SOURCE    masqueraded (--masquerade-all)",
@@ -108,8 +108,8 @@ def test_what_a_backend_sees_of_its_client(capsys, monkeypatch):
         backend("10.1.0.3", reason="no_route", chance=0.0),
     ]
     text = "\n".join(shown(capsys, monkeypatch, answered(backends=some)))
-    assert "on this node; the pod itself, sees 192.0.2.1 as its client" in text
-    assert "not on this node; sees 192.0.2.1 as its client" in text
+    assert "on this node; the pod itself, sees 192.0.2.1 as the source" in text
+    assert "not on this node; sees 192.0.2.1 as the source" in text
     assert "on this node; dropped: no_route" in text
 
 

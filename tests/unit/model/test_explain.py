@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebpflb.model.address import parse_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.explain import describe, judge
-from ebpflb.model.plan import plan_service
+from ebpflb.model.explain import (
+    decode_frontend,
+    describe,
+    differences,
+    encode_frontend,
+    judge,
+    planned_verdict,
+)
+from ebpflb.model.plan import Backend, Choice, Frontend, FrontendType, IfEmpty, plan_service
 from ebpflb.model.service import ServiceName, TrafficPolicy
+from ebpflb.model.source_ranges import parse_prefix
 from tests.bpf.harness.worlds import make_changes
 from tests.builders import (
     NODE,
@@ -17,10 +28,12 @@ from tests.builders import (
     endpoint_slice,
     node,
     port_endpoint,
+    port_name,
     service,
     service_port,
     terminating,
 )
+from tests.unit.dataplane.desired import frontend
 
 CLUSTER, LOCAL = TrafficPolicy.CLUSTER, TrafficPolicy.LOCAL
 WEB = ServiceName("default", "web")
@@ -124,10 +137,10 @@ def test_candidates_are_what_the_plan_has(seed):
         (found,) = filter(None, [changes.service(name)])
         frontends = plan_service(found, changes.slices(name), changes.node)
         assert len(told["frontends"]) + len(told["lost"]) == len(frontends)
-        for frontend in told["frontends"]:
-            (port,) = (each for each in told["ports"] if is_of(frontend, each))
+        for each in told["frontends"]:
+            (port,) = (port for port in told["ports"] if is_of(each, port))
             for side in ("this_node", "elsewhere"):
-                choice = frontend[side]
+                choice = each[side]
                 candidates = {
                     (each["address"], each["port"])
                     for each in port["endpoints"]
@@ -165,3 +178,70 @@ def test_a_service_is_described_with_what_another_one_has_taken():
     assert [each["type"] for each in told["frontends"]] == ["ClusterIP"]
     assert changes.owner(next(iter(changes.plan(WEB))).key) == WEB
     assert describe(changes, ServiceName("default", "wep")) is None
+
+
+HERE = Backend(parse_address("10.1.0.5"), 8080, local=True, terminating=False)
+THERE = HERE._replace(address=parse_address("10.1.0.6"), local=False)
+BOTH, HERE_ALONE = Choice((HERE, THERE), IfEmpty.REFUSE), Choice((HERE,), IfEmpty.REFUSE)
+NO_BACKEND, DROP = Choice((), IfEmpty.REFUSE), Choice((), IfEmpty.DROP)
+SOURCES = (parse_prefix("192.0.2.0/24"),)
+CLIENT, OTHER_CLIENT = parse_address("192.0.2.9"), parse_address("198.51.100.9")
+PLANNED = frontend(
+    type=FrontendType.NODE_PORT,
+    service=port_name("http"),
+    local=BOTH,
+    others=HERE_ALONE,
+    external_policy=LOCAL,
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "difference"),
+    [
+        ({"affinity_timeout": 60}, "affinity timeout: kernel 0, model 60"),
+        ({"allowed_sources": SOURCES}, "source ranges: kernel none, model 192.0.2.0/24"),
+        (
+            {"service": port_name("http", service="api")},
+            "Service: kernel default/web, model default/api",
+        ),
+        ({"service": port_name("https")}, "port name: kernel http, model https"),
+        ({"masquerade": True}, "masquerade: kernel False, model True"),
+        (
+            {"others": NO_BACKEND},
+            "clients elsewhere: backend 10.1.0.5 port 8080 of this node in the kernel alone",
+        ),
+        (
+            {"others": BOTH},
+            "clients elsewhere: backend 10.1.0.6 port 8080 in the model alone",
+        ),
+        (
+            {"others": HERE_ALONE._replace(if_empty=IfEmpty.DROP)},
+            "clients elsewhere: without a backend kernel refuse, model drop",
+        ),
+    ],
+)
+def test_each_difference_of_kernel_and_model_has_a_line(fields, difference):
+    assert differences(PLANNED, replace(PLANNED, **fields)) == [difference]
+
+
+def test_a_frontend_that_only_one_of_them_has_is_a_difference():
+    assert differences(None, None) == differences(PLANNED, PLANNED) == []
+    lacks = "the kernel has this frontend, the model has not"
+    assert differences(PLANNED, None) == [lacks]
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"allowed_sources": SOURCES, "masquerade": True}, {"others": DROP}]
+)
+def test_a_frontend_survives_json(fields: dict[str, Any]):
+    some: Frontend = replace(PLANNED, **fields)
+    found = json.loads(json.dumps(encode_frontend(some)))
+    assert decode_frontend(found, WEB) == some
+
+
+def test_what_the_model_wants_for_a_client():
+    some = replace(PLANNED, allowed_sources=SOURCES)
+    assert planned_verdict(some, BOTH, CLIENT) == "translated"
+    assert planned_verdict(some, BOTH, OTHER_CLIENT) == "dropped"
+    assert planned_verdict(some, DROP, CLIENT) == "dropped"
+    assert planned_verdict(PLANNED, NO_BACKEND, CLIENT) == "refused"

@@ -9,8 +9,7 @@ import pytest
 from ebpflb.dataplane.explain.hooks import walk
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
-from ebpflb.dataplane.explain.service_names import cluster_ips, service_names
-from ebpflb.dataplane.explain.steps import Client, ClientKind, Fate, Side
+from ebpflb.dataplane.explain.steps import Client, ClientKind, ClientSide, Fate
 from ebpflb.dataplane.kernel.routes import Route
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
@@ -39,7 +38,6 @@ from ebpflb.dataplane.services.service_cidrs import write_service_nets
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, format_address, parse_address
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
-from ebpflb.model.service import ServiceName
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
 
@@ -132,7 +130,11 @@ def node():
 def test_a_process_of_the_node_is_translated_at_its_socket(node):
     node.serve(frontend(VIP, BOTH))
     step = node.ask(host(), key(VIP))
-    assert (step.place, step.fate, step.side) == ("socket hook", Fate.TRANSLATED, Side.THIS_NODE)
+    assert (step.place, step.fate, step.side) == (
+        "socket hook",
+        Fate.TRANSLATED,
+        ClientSide.THIS_NODE,
+    )
     assert chances(step) == {POD: 1 / 3, NEAR: 1 / 3, FAR: 1 / 3}
 
 
@@ -178,9 +180,9 @@ def test_what_is_masqueraded_whoever_asks(node):
     ("target", "fate", "why"),
     [
         (key(VIP, 81), Fate.REFUSED, "a ClusterIP without this port"),
-        (key("10.1.0.9"), Fate.PASSES, "no address of a Service or of this node"),
+        (key("10.1.0.9"), Fate.PASSES, "not a Service address, nor an address of this node"),
         (key("192.0.2.7", 81), Fate.PASSES, "without this port"),
-        (key(NODE, 22), Fate.PASSES, "no NodePort"),
+        (key(NODE, 22), Fate.PASSES, "not a NodePort"),
         (key(OTHER_NODE, 30000), Fate.PASSES, "not accepted at this address"),
         (key("127.0.0.1", 30000), Fate.PASSES, "--localhost-nodeports"),
     ],
@@ -209,7 +211,7 @@ def test_what_drops_is_left_to_tc_where_there_is_some(node):
     step = node.ask(host(), key(VIP))
     assert (step.fate, step.reason) == (Fate.DROPPED, DropReason.LB_DROP_NO_LOCAL_ENDPOINT)
     bare = node.ask(pod(NetnsFlag(0), ifindex=0), key(VIP))
-    assert (bare.fate, bare.why) == (Fate.PASSES, "goes on as it is")
+    assert (bare.fate, bare.why) == (Fate.PASSES, "not translated")
 
 
 def test_source_ranges_are_for_clients_whose_address_is_known(node):
@@ -254,14 +256,14 @@ def test_a_client_stays_with_the_backend_of_its_affinity(node):
         node.maps["lb_affinity"].update(bytes(entry), bytes(value))
         return node.ask(outside(), key(VIP))
 
-    assert "whom it gets now it keeps" in node.ask(outside(), key(VIP)).affinity
+    assert "keeps the endpoint that it gets now" in node.ask(outside(), key(VIP)).affinity
     step = remember()
     assert (chances(step)[NEAR], chances(step)[FAR]) == (1, 0)
     assert f"stays with {NEAR}:8080" in step.affinity
-    assert "has ended" in remember(seconds_ago=61).affinity
+    assert "has expired" in remember(seconds_ago=61).affinity
     step = remember(generation=record.generation + 1)
     assert chances(step)[NEAR] == 1 / 3
-    assert "may not be chosen any more" in step.affinity
+    assert "can no longer be chosen" in step.affinity
 
 
 def test_a_flow_that_is_there_goes_on(node):
@@ -283,7 +285,7 @@ def test_a_flow_that_is_there_goes_on(node):
     node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
     node.settings(SettingFlag.LB_SETTING_SOCKET_HOST)
     step = node.ask(client, target)
-    assert (step.fate, step.why) == (Fate.TRANSLATED, "goes on as the flow that it has")
+    assert (step.fate, step.why) == (Fate.TRANSLATED, "belongs to a flow that exists already")
     assert chances(step) == {NEAR: 1}
     (flow,) = flows_of(node.maps, pod(), target)
     assert (flow.client_port, flow.backend, flow.state) == (4000, NEAR, "established")
@@ -311,13 +313,3 @@ def test_sockets_that_were_translated_are_counted(node):
     assert sockets_to(node.maps, key(VIP, protocol=Protocol.UDP)) == [(NEAR, 8080, 3)]
     assert sockets_to(node.maps, key(VIP)) == [(NEAR, 8080, 2)]
     assert not sockets_to(node.maps, key(VIP, 81))
-
-
-def test_services_are_found_by_their_name_in_the_maps(node):
-    node.serve(
-        frontend(VIP, service=named("web", "http")), frontend("10.96.0.2", service=named("b"))
-    )
-    assert {str(each) for each in service_names(node.maps)} == {"default/web", "default/b"}
-    lookups = Lookups(node.maps)
-    assert cluster_ips(lookups, ServiceName("default", "web")) == [(key(VIP), "http")]
-    assert cluster_ips(lookups, ServiceName("default", "wep")) == []

@@ -11,7 +11,7 @@ from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import Hook
 from ebpflb.dataplane.layout.structs import Conntrack, Settings
 from ebpflb.dataplane.view.dump import decode_map
-from ebpflb.dataplane.view.frontends import view_frontends
+from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.model.address import Protocol, parse_address
 from tests.memory_maps import memory_maps
 
@@ -152,7 +152,7 @@ def test_expiry_leaves_reservations_alone():
 def test_what_is_served_does_not_count_reservations():
     kernel = Kernel([tcp(1500)])
     kernel.reservations.renew(ADDRESSES)
-    assert view_frontends(kernel.maps) == []
+    assert read_frontends(kernel.maps) == []
 
 
 def test_when_the_kernel_does_not_tell_it_is_said_once_and_nothing_is_lost(caplog):

@@ -6,9 +6,10 @@ import pytest
 from ebpflb.dataplane.layout.enums import CtState, Direction
 from ebpflb.dataplane.layout.structs import Conntrack, Counts, Socket, SocketKey
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.dataplane.view.frontends import BackendView, ChoiceView, view_frontends
-from ebpflb.model.address import WILDCARD, Family, Protocol
-from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
+from ebpflb.dataplane.view.frontends import BackendInUse, read_frontends
+from ebpflb.model import flow as model
+from ebpflb.model.address import WILDCARD, Family, Protocol, format_address
+from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import (
@@ -21,9 +22,6 @@ from tests.unit.dataplane.desired import (
     named,
 )
 
-REFUSED = ChoiceView((), "refuse")
-DROPPED = ChoiceView((), "drop")
-
 
 @pytest.fixture
 def maps():
@@ -35,13 +33,17 @@ def sync(maps):
     return Sync(maps, quiesce=lambda: None)
 
 
+def address_of(each: Frontend) -> str:
+    return format_address(each.key.address)
+
+
 def index(number: int) -> bytes:
     return number.to_bytes(4, byteorder)
 
 
-def remote(text: str, **fields) -> BackendView:
-    plain = {"local": False, "terminating": False, "usable": True, "active": 0, "connections": 0}
-    return BackendView(text, 8080, **{**plain, **fields})
+def in_use(text: str, *, usable: bool = True, active: int = 0, connections: int = 0):
+    (backend,) = backends(text).backends
+    return BackendInUse(backend, usable, active, model.Counts(connections))
 
 
 def count(maps, name, place, *numbers):
@@ -61,7 +63,7 @@ def add_socket(maps, cookie, direction, **fields):
 
 
 def test_empty_maps_offer_nothing(maps):
-    assert view_frontends(maps) == []
+    assert read_frontends(maps) == []
 
 
 def test_a_frontend_with_all_that_can_be_said_of_it(maps, sync):
@@ -77,24 +79,29 @@ def test_a_frontend_with_all_that_can_be_said_of_it(maps, sync):
     )
     sync.resync(by_service(wanted))
     count(maps, "lb_count_front", 0, 5, 6, 7)
-    (view,) = view_frontends(maps)
-    assert (view.protocol, view.address, view.port) == ("TCP", "10.96.0.1", 80)
-    assert (view.type, view.namespace, view.service, view.port_name) == (
-        *("ClusterIP", "default", "web", "http"),
-    )
-    assert (view.internal_policy, view.external_policy) == ("Local", "Cluster")
-    assert view.affinity_timeout == 60
-    assert view.source_ranges == ("192.0.2.7/32", "192.0.2.8/32")
-    assert (view.connections, view.refused, view.dropped) == (10, 12, 14)
-    assert view.local == ChoiceView((remote("10.1.0.1"), remote("10.1.0.2")), "refuse")
-    assert view.others.backends == (remote("10.1.0.3", local=True, terminating=True),)
-    assert view.draining == ()
+    (found,) = read_frontends(maps)
+    assert found.frontend == wanted
+    assert found.counts[:3] == (10, 12, 14)
+    assert set(found.backends) == {*both.backends, *here.backends}
+    assert found.draining == ()
+
+
+def test_what_is_decoded_is_what_was_planned(maps, sync):
+    """For each field that a descriptor has."""
+    wanted = {
+        frontend(),
+        frontend("10.96.0.2", masquerade=True, external_policy=TrafficPolicy.LOCAL),
+        frontend("fd00::1", backends("fd00:1::1")),
+        frontend("192.0.2.1", type=FrontendType.EXTERNAL_IP, allowed_sources=ALLOWED[:1]),
+    }
+    sync.resync(by_service(*wanted))
+    assert {each.frontend for each in read_frontends(maps)} == wanted
 
 
 def test_choices_without_backends_say_what_happens(maps, sync):
     sync.resync(by_service(frontend(others=Choice((), IfEmpty.DROP))))
-    (view,) = view_frontends(maps)
-    assert (view.local, view.others) == (REFUSED, DROPPED)
+    (found,) = read_frontends(maps)
+    assert (found.frontend.local, found.frontend.others) == (NOTHING, Choice((), IfEmpty.DROP))
 
 
 def test_the_order_is_service_port_type_family_address(maps, sync):
@@ -111,8 +118,8 @@ def test_the_order_is_service_port_type_family_address(maps, sync):
             frontend("10.96.0.2"),
         )
     )
-    found = [(view.service, view.type, view.address) for view in view_frontends(maps)]
-    assert found == [
+    found = [each.frontend for each in read_frontends(maps)]
+    assert [(each.service.service, each.type, address_of(each)) for each in found] == [
         ("a", "ClusterIP", "10.96.0.9"),
         ("web", "ClusterIP", "10.96.0.1"),
         ("web", "ClusterIP", "10.96.0.2"),
@@ -126,9 +133,9 @@ def test_the_order_is_service_port_type_family_address(maps, sync):
 
 def test_one_service_alone(maps, sync):
     sync.resync(by_service(frontend(), frontend("10.96.0.9", service=named("a"))))
-    (view,) = view_frontends(maps, ServiceName("default", "a"))
-    assert view.address == "10.96.0.9"
-    assert view_frontends(maps, ServiceName("other", "a")) == []
+    (found,) = read_frontends(maps, ServiceName("default", "a"))
+    assert address_of(found.frontend) == "10.96.0.9"
+    assert read_frontends(maps, ServiceName("other", "a")) == []
 
 
 def test_connections_of_backends_and_what_uses_them_now(maps, sync):
@@ -142,8 +149,8 @@ def test_connections_of_backends_and_what_uses_them_now(maps, sync):
     add_flow(maps, "lb_conntrack", 1, backend=0, generation=1)
     add_flow(maps, "lb_ct_short", 2, backend=0, generation=1)
     add_flow(maps, "lb_ct_short", 3, backend=0, generation=1, state=CtState.LB_CT_CLOSED)
-    (view,) = view_frontends(maps)
-    assert view.local.backends == (remote("10.1.0.1", active=4, connections=8),)
+    (found,) = read_frontends(maps)
+    assert list(found.backends.values()) == [in_use("10.1.0.1", active=4, connections=8)]
 
 
 def test_a_backend_that_left_is_shown_while_it_has_flows(maps, sync):
@@ -151,23 +158,33 @@ def test_a_backend_that_left_is_shown_while_it_has_flows(maps, sync):
     add_flow(maps, "lb_conntrack", 1, backend=0, generation=1)
     add_flow(maps, "lb_conntrack", 2, backend=60000, generation=1)
     sync.apply(by_service(frontend(choice=backends("10.1.0.2"))))
-    (view,) = view_frontends(maps)
-    assert [backend.address for backend in view.local.backends] == ["10.1.0.2"]
-    assert view.draining == (remote("10.1.0.1", usable=False, active=1),)
+    (found,) = read_frontends(maps)
+    assert found.frontend.local == backends("10.1.0.2")
+    assert found.draining == (in_use("10.1.0.1", usable=False, active=1),)
+
+
+def test_a_backend_that_came_back_is_in_use_beside_the_flows_of_the_one_before(maps, sync):
+    sync.resync(by_service(frontend(choice=backends("10.1.0.1"))))
+    add_flow(maps, "lb_conntrack", 1, backend=0, generation=1)
+    sync.apply(by_service(frontend()))
+    sync.apply(by_service(frontend(choice=backends("10.1.0.1"))))
+    (found,) = read_frontends(maps)
+    assert list(found.backends.values()) == [in_use("10.1.0.1")]
+    assert found.draining == (in_use("10.1.0.1", usable=False, active=1),)
 
 
 def test_backends_come_in_the_order_of_their_addresses(maps, sync):
     sync.resync(by_service(frontend(choice=backends("10.1.0.2"))))
     sync.apply(by_service(frontend(choice=backends("10.1.0.1", "10.1.0.2"))))
-    (view,) = view_frontends(maps)
-    assert [backend.address for backend in view.local.backends] == ["10.1.0.1", "10.1.0.2"]
+    (found,) = read_frontends(maps)
+    assert found.frontend.local == backends("10.1.0.1", "10.1.0.2")
 
 
 def test_a_flow_of_a_recycled_backend_is_nobodys(maps, sync):
     sync.resync(by_service(frontend(choice=backends("10.1.0.1"))))
     sync.apply(by_service(frontend(choice=NOTHING)))
     add_flow(maps, "lb_conntrack", 1, backend=0, generation=7)
-    assert view_frontends(maps)[0].draining == ()
+    assert read_frontends(maps)[0].draining == ()
 
 
 def test_what_changes_while_it_is_read_is_read_again(maps, sync, monkeypatch):
@@ -181,11 +198,11 @@ def test_what_changes_while_it_is_read_is_read_again(maps, sync, monkeypatch):
             yield chunk._replace(values=bytes(len(chunk.values))) if len(reads) == 1 else chunk
 
     monkeypatch.setattr(descs, "chunks", torn_at_first)
-    assert [view.address for view in view_frontends(maps)] == ["10.96.0.1"]
+    assert [address_of(each.frontend) for each in read_frontends(maps)] == ["10.96.0.1"]
     assert len(reads) > 1
 
 
 def test_a_frontend_that_stays_torn_is_left_out(maps, sync):
     sync.resync(by_service(frontend(), frontend("10.96.0.2")))
     maps["lb_current"].update(index(0), maps["lb_current"].lookup(index(1)) or b"")
-    assert [view.address for view in view_frontends(maps)] == ["10.96.0.2"]
+    assert [address_of(each.frontend) for each in read_frontends(maps)] == ["10.96.0.2"]

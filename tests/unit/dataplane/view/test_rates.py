@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.dataplane.view.rates import rates
-from ebpflb.dataplane.view.traffic import BackendKey, BackendLook, Look, ServiceLook
+from ebpflb.dataplane.view.rates import (
+    BackendKey,
+    BackendTraffic,
+    ServiceTraffic,
+    TrafficSample,
+    rates,
+)
 from ebpflb.model.address import Protocol
 from ebpflb.model.flow import Counts
 from ebpflb.model.service import ServicePortName
@@ -13,9 +18,9 @@ FRONTEND, OTHER_FRONTEND = key("10.96.0.1"), key("10.96.0.2")
 ONE, TWO, SIX = (BackendKey(text, 8080) for text in ("10.1.0.1", "10.1.0.2", "fd00::1"))
 
 
-def backend(counts=Counts(), active=0, **fields) -> BackendLook:  # noqa: B008  cannot change
+def backend(counts=Counts(), active=0, **fields) -> BackendTraffic:  # noqa: B008  cannot change
     plain = {"local": True, "terminating": False, "offered": True}
-    return BackendLook(active=active, counts=counts, **{**plain, **fields})
+    return BackendTraffic(active=active, counts=counts, **{**plain, **fields})
 
 
 def got(connections, **fields) -> Counts:
@@ -26,19 +31,21 @@ def got(connections, **fields) -> Counts:
 def rate(before, after, name=WEB, seconds=2.0):
     """The row of one Service."""
     old = {} if before is None else {name: before}
-    (found,) = rates(Look(10.0, old), Look(10.0 + seconds, {name: after}))
+    (found,) = rates(TrafficSample(10.0, old), TrafficSample(10.0 + seconds, {name: after}))
     return found
 
 
 def of_backends(before, after, **fields):
     """The row of a Service whose backends are these; the frontend counts nothing."""
-    return rate(ServiceLook({}, before), ServiceLook({}, after, **fields), fields.get("name", WEB))
+    return rate(
+        ServiceTraffic({}, before), ServiceTraffic({}, after, **fields), fields.get("name", WEB)
+    )
 
 
-def test_what_was_counted_between_two_looks_is_per_second():
+def test_what_was_counted_between_two_samples_is_per_second():
     old = Counts(10, 1, 2, 3, 4, 100, 1000, 200, 2000)
     new = Counts(14, 3, 6, 9, 12, 100, 1010, 200, 2020)
-    found = rate(ServiceLook({FRONTEND: old}, {}), ServiceLook({FRONTEND: new}, {}))
+    found = rate(ServiceTraffic({FRONTEND: old}, {}), ServiceTraffic({FRONTEND: new}, {}))
     assert (found.namespace, found.service, found.port, found.protocol) == (*WEB[:3], "TCP")
     assert (found.connections, found.refused, found.dropped, found.failed) == (2, 1, 2, 3)
     assert (found.retransmits, found.original_bytes, found.reply_bytes) == (4, 5, 10)
@@ -46,20 +53,23 @@ def test_what_was_counted_between_two_looks_is_per_second():
 
 
 def test_frontends_add_up_and_one_that_is_gone_takes_nothing_away():
-    before = ServiceLook({FRONTEND: Counts(5), OTHER_FRONTEND: Counts(100)}, {})
-    assert rate(before, ServiceLook({FRONTEND: Counts(9)}, {})).connections == 2
-    both = ServiceLook({FRONTEND: Counts(7), OTHER_FRONTEND: Counts(102)}, {})
+    before = ServiceTraffic({FRONTEND: Counts(5), OTHER_FRONTEND: Counts(100)}, {})
+    assert rate(before, ServiceTraffic({FRONTEND: Counts(9)}, {})).connections == 2
+    both = ServiceTraffic({FRONTEND: Counts(7), OTHER_FRONTEND: Counts(102)}, {})
     assert rate(before, both).connections == 2
 
 
 def test_counters_that_began_anew_count_from_zero():
-    before, after = ServiceLook({FRONTEND: Counts(50)}, {}), ServiceLook({FRONTEND: Counts(4)}, {})
+    before, after = (
+        ServiceTraffic({FRONTEND: Counts(50)}, {}),
+        ServiceTraffic({FRONTEND: Counts(4)}, {}),
+    )
     assert rate(before, after).connections == 2
 
 
 def test_a_new_service_counts_from_zero_and_one_that_is_gone_has_no_row():
-    assert rate(None, ServiceLook({FRONTEND: Counts(4)}, {})).connections == 2
-    assert rates(Look(0, {WEB: ServiceLook({}, {})}), Look(1, {})) == []
+    assert rate(None, ServiceTraffic({FRONTEND: Counts(4)}, {})).connections == 2
+    assert rates(TrafficSample(0, {WEB: ServiceTraffic({}, {})}), TrafficSample(1, {})) == []
 
 
 def test_the_spread_is_the_largest_share_against_the_even_one():
@@ -132,7 +142,9 @@ def test_a_backend_that_takes_nothing_new_is_not_starved():
 )
 def test_a_backend_that_answers_nobody_is_told(counts, protocol, trouble):
     name = WEB._replace(protocol=protocol)
-    found = rate(ServiceLook({}, {ONE: backend()}), ServiceLook({}, {ONE: backend(counts)}), name)
+    found = rate(
+        ServiceTraffic({}, {ONE: backend()}), ServiceTraffic({}, {ONE: backend(counts)}), name
+    )
     assert found.troubles == (("10.1.0.1 answers nobody",) if trouble else ())
 
 

@@ -7,7 +7,7 @@ import pytest
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.dataplane.view.traffic import BackendKey, BackendLook, look
+from ebpflb.dataplane.view.rates import BackendKey, BackendTraffic, sample_traffic
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Choice, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
@@ -36,13 +36,13 @@ def count(maps, name, place, *numbers):
 
 def seen(maps):
     """The one Service there is."""
-    ((_, found),) = look(maps, lambda: 7.0).services.items()
+    ((_, found),) = sample_traffic(maps, lambda: 7.0).services.items()
     return found
 
 
 def test_nothing_loaded_is_nothing_seen(maps):
-    assert look(maps, lambda: 7.0).services == {}
-    assert look(maps, lambda: 7.0).seconds == 7
+    assert sample_traffic(maps, lambda: 7.0).services == {}
+    assert sample_traffic(maps, lambda: 7.0).seconds == 7
 
 
 def test_frontends_and_backends_with_their_counters(maps, sync):
@@ -51,7 +51,9 @@ def test_frontends_and_backends_with_their_counters(maps, sync):
     count(maps, "lb_count_back", 0, 4)
     found = seen(maps)
     assert found.frontends == {key("10.96.0.1"): Counts(10, 12)}
-    expected = BackendLook(local=True, terminating=False, offered=True, active=0, counts=Counts(8))
+    expected = BackendTraffic(
+        local=True, terminating=False, offered=True, active=0, counts=Counts(8)
+    )
     assert found.backends == {BackendKey("10.1.0.1", 8080): expected}
 
 

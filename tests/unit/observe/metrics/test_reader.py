@@ -23,7 +23,13 @@ from ebpflb.model.node import Node
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.endpoint_locations import EndpointLocations
-from ebpflb.observe.metrics.reader import Drops, Reader, Shown, read_distributions, read_lost
+from ebpflb.observe.metrics.reader import (
+    DropTotals,
+    MapReader,
+    OptionalSeries,
+    read_distributions,
+    read_lost,
+)
 from ebpflb.observe.metrics.reading import BackendReading, Endpoints, PortLabels, PortReading
 from ebpflb.source.interface import SourceEvent
 from tests.memory_maps import memory_maps
@@ -44,7 +50,9 @@ class World:
         self.locations = EndpointLocations("node-a")
         self.now = 100 * SECOND
         self.sync = Sync(self.maps, quiesce=lambda: None, grace=0)
-        self.reader = Reader(self, self.locations, Shown(backends=True), {}, lambda: self.now)
+        self.reader = MapReader(
+            self, self.locations, OptionalSeries(backends=True), {}, lambda: self.now
+        )
 
     def serve(self, *frontends):
         self.sync.resync(by_service(*frontends))
@@ -256,7 +264,7 @@ def test_how_full_the_maps_are(world):
 
 def test_what_nobody_wants_is_not_there(world):
     world.count("lb_count_front", 0, connections=1)
-    reading = Reader(world, world.locations, Shown(services=False), {}).read()
+    reading = MapReader(world, world.locations, OptionalSeries(services=False), {}).read()
     assert (reading.ports, reading.backends) == ((), ())
 
 
@@ -318,7 +326,7 @@ class Devices:
     def __init__(self, maps, names):
         self.maps = maps
         self.names = names
-        self.drops = Drops(self._name_of)
+        self.drops = DropTotals(self._name_of)
 
     def _name_of(self, ifindex):
         if ifindex not in self.names:

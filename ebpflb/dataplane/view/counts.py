@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of per-CPU counters, added up."""
+"""The counters of all CPUs, added up."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from ebpflb.dataplane.kernel.maps import BpfMap, Chunk
+from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
+from ebpflb.dataplane.layout.enums import DropReason
+from ebpflb.dataplane.layout.structs import DropKey
 
 Sums = tuple[int, ...]
 
 _NUMBER_SIZE = 8
+_REASONS = frozenset(DropReason)
 
 
 def sums(counters: BpfMap, length: int | None = None) -> Iterator[Sums]:
     """For each index the numbers of its struct, each the sum over all CPUs. MapError.
 
-    length: no more than the first so many indices. Most count nothing, and cost next to nothing.
+    length: of the first so many indices only. Most have counted nothing, and cost next to nothing.
     """
     left = counters.max_entries if length is None else min(length, counters.max_entries)
     if left <= 0:
@@ -39,10 +42,31 @@ def _chunk_sums(counters: BpfMap, chunk: Chunk, size: int) -> Iterator[Sums]:
 
 
 def _added(values: bytes, width: int, cpus: int) -> Iterator[Sums]:
-    """Column by column, which is quicker than row by row."""
+    """Adds column by column, which is faster than row by row."""
     numbers = memoryview(values).cast("Q")
     row = width // _NUMBER_SIZE
     stride = row // cpus
     columns = [numbers[at::row].tolist() for at in range(row)]
     totals = (map(sum, zip(*columns[at::stride], strict=True)) for at in range(stride))
     return zip(*totals, strict=True)
+
+
+def read_drops(maps: MapSet) -> Mapping[tuple[DropReason, int], int]:
+    """How often each reason occurred, by reason and ifindex or DropPlace. MapError.
+
+    A reason that this version does not know is left out.
+    """
+    found: dict[tuple[DropReason, int], int] = {}
+    for key, value in maps["lb_count_drop"].items():
+        place = DropKey.from_buffer_copy(key)
+        if place.reason in _REASONS:
+            found[DropReason(place.reason), place.ifindex] = sum(memoryview(value).cast("Q"))
+    return found
+
+
+def sum_drops(drops: Mapping[tuple[DropReason, int], int]) -> Mapping[DropReason, int]:
+    """How often each reason occurred, at all devices together."""
+    totals = dict.fromkeys(DropReason, 0)
+    for (reason, _), count in drops.items():
+        totals[reason] += count
+    return totals
