@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent is told to do: command line, environment, settings file, kube-proxy's own options.
+"""The agent's settings: command line, environment, settings file, kube-proxy's own options.
 
 `settings.load_settings()` merges and checks all of them once; the rest of the program reads the
 frozen `Settings`. Every other package may import this one; it imports only `ebpflb.errors`.

@@ -21,8 +21,8 @@ class Field(NamedTuple):
     """A field. option: the setting it gives, empty for one that is ignored for a reason.
 
     check raises ValueError for a wrong type and returns what is compared with `usual`, kube-proxy's
-    default: a field that has it asks for nothing. zero_counts: 0 is a value, not its absence.
-    asks_if_usual: the setting's default is another one, and kube-proxy's is to be obeyed.
+    default. zero_counts: 0 is a value, not its absence. usual_is_unset: a field with kube-proxy's
+    default counts as absent, because the setting's default is another one.
     """
 
     check: Callable[[object], object]
@@ -30,7 +30,7 @@ class Field(NamedTuple):
     reason: str = ""
     usual: object = None
     zero_counts: bool = False
-    asks_if_usual: bool = True
+    usual_is_unset: bool = False
 
 
 def _of_type(want: str, *types: type) -> Callable[[object], object]:
@@ -77,7 +77,7 @@ def _mode(value: object) -> object:
     return values.choice(*why.MODES)(value) if value else ""
 
 
-_NO_WINDOWS = "there is nothing for Windows"
+_NO_WINDOWS = "Windows is not supported"
 
 FIELDS: Mapping[str, Field] = {
     "featureGates": Field(_gates, reason=why.NO_GATES),
@@ -133,10 +133,10 @@ FIELDS: Mapping[str, Field] = {
     "nodePortAddresses": Field(_strings, "nodeport-addresses"),
     "oomScoreAdj": Field(_number, "oom-score-adj", zero_counts=True),
     "conntrack.maxPerCore": Field(
-        _number, "conntrack-max-per-core", usual=32768, zero_counts=True, asks_if_usual=False
+        _number, "conntrack-max-per-core", usual=32768, zero_counts=True, usual_is_unset=True
     ),
     "conntrack.min": Field(
-        _number, "conntrack-min", usual=131072, zero_counts=True, asks_if_usual=False
+        _number, "conntrack-min", usual=131072, zero_counts=True, usual_is_unset=True
     ),
     "conntrack.tcpEstablishedTimeout": Field(
         _duration, "conntrack-tcp-timeout-established", zero_counts=True
@@ -181,7 +181,7 @@ def read_kube_proxy_config(
     for path, value in fields.items():
         reason = FIELDS[path].reason or _other_mode(path, mode)
         if reason:
-            _tell(f"{file}: {path}", FIELDS[path], value, reason, warn)
+            _warn_ignored(f"{file}: {path}", FIELDS[path], value, reason, warn)
         elif not _is_empty(FIELDS[path], value):
             found[FIELDS[path].option] = Given(value, f"{file}: {path}")
     return {**_servers(file, found), **found}
@@ -215,31 +215,31 @@ def _checked(file: str, path: str, value: object) -> object:
 
 
 def _is_empty(field: Field, value: object) -> bool:
-    """Whether a value says as little as its absence."""
+    """Whether a value means the same as its absence."""
     if value is None or value in ("", [], {}):
         return True
-    if not field.asks_if_usual and field.check(value) == field.usual:
+    if field.usual_is_unset and field.check(value) == field.usual:
         return True
     return not field.zero_counts and field.check(value) == 0
 
 
-def _tell(where: str, field: Field, value: object, reason: str, warn: Warn) -> None:
+def _warn_ignored(where: str, field: Field, value: object, reason: str, warn: Warn) -> None:
     if not _is_empty(field, value) and field.check(value) != field.usual:
         warn(f"{where} is ignored: {reason}")
 
 
 def _other_mode(path: str, mode: str) -> str:
-    """Why a field of another mode than the chosen one does not count, or nothing."""
+    """Why a field of another mode than the chosen one is ignored; empty for other fields."""
     section, _, name = path.partition(".")
     if section not in MODES or name not in _OF_A_MODE:
         return ""
-    # ipvs masquerades by rules of iptables.
+    # In mode ipvs, rules of iptables masquerade.
     chosen = MODES[0] if mode == "ipvs" and name == "masqueradeAll" else mode
     return "" if section == chosen else f"the mode is {mode}"
 
 
 def _servers(file: str, found: Mapping[str, Given]) -> dict[str, Given]:
-    """Where servers listen by default: an IPv6 bindAddress decides for IPv6."""
+    """Where servers listen by default if bindAddress is IPv6: at IPv6 addresses, too."""
     given = found.get("bind-address")
     try:
         is_ipv6 = given is not None and isinstance(ip_address(str(given.value)), IPv6Address)

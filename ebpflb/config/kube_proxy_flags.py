@@ -21,18 +21,18 @@ Warn = Callable[[str], None]
 
 MODES = ("iptables", "nftables", "ipvs")
 
-NO_IPVS = "there is no IPVS"
-NO_MARKS = "no packet is marked"
-NO_GATES = "there are no feature gates of kube-proxy's"
+NO_IPVS = "IPVS is not used"
+NO_MARKS = "packets are not marked"
+NO_GATES = "kube-proxy's feature gates do not exist here"
 NO_PROFILING = "there is no /debug/pprof"
 NO_HIDDEN = "no metric is hidden"
-ALWAYS_LIBERAL = "TCP packets outside of a window are translated in any case"
-ONE_MODE = "there is one mode, eBPF"
-ONE_STREAM = "log lines go to stderr at once"
-ONE_VERBOSITY = "verbosity is the same in all modules"
-NO_PACE = "one agent's few requests need no limit"
-JSON_ONLY = "the API is spoken to in JSON"
-NO_RELIST = "watches tell every change"
+ALWAYS_LIBERAL = "TCP packets outside the window are always translated"
+ONE_MODE = "the only mode is eBPF"
+ONE_STREAM = "log lines go to stderr unbuffered"
+ONE_VERBOSITY = "all modules have the same verbosity"
+NO_PACE = "the agent sends few requests and needs no rate limit"
+JSON_ONLY = "the agent uses JSON"
+NO_RELIST = "watches report every change"
 
 # Name -> why it has no effect.
 IGNORED: Mapping[str, str] = {
@@ -60,7 +60,7 @@ IGNORED: Mapping[str, str] = {
     "log-text-split-stream": ONE_STREAM,
 }
 
-# Those that may stand without a value.
+# Those that may be given without a value.
 SWITCHES = frozenset(
     (
         "ipvs-strict-arp",
@@ -72,20 +72,20 @@ SWITCHES = frozenset(
 )
 
 
-class _Port(NamedTuple):
-    """What a deprecated flag for a port alone stands for."""
+class _PortFlag(NamedTuple):
+    """A deprecated flag for the port alone of an option, whose default is `address`."""
 
     option: str
     address: str
     usual: int
 
 
-DEPRECATED_PORTS: Mapping[str, _Port] = {
-    "healthz-port": _Port("healthz-bind-address", HEALTHZ_BIND_ADDRESS, HEALTHZ_PORT),
-    "metrics-port": _Port("metrics-bind-address", METRICS_BIND_ADDRESS, METRICS_PORT),
+DEPRECATED_PORTS: Mapping[str, _PortFlag] = {
+    "healthz-port": _PortFlag("healthz-bind-address", HEALTHZ_BIND_ADDRESS, HEALTHZ_PORT),
+    "metrics-port": _PortFlag("metrics-bind-address", METRICS_BIND_ADDRESS, METRICS_PORT),
 }
 
-# Flags of one mode for what is one setting here.
+# Flags of one proxy mode each, for the same setting.
 _OF_IPVS = {
     "ipvs-sync-period": "iptables-sync-period",
     "ipvs-min-sync-period": "iptables-min-sync-period",
@@ -93,9 +93,9 @@ _OF_IPVS = {
 
 
 def translate(flags: Mapping[str, object], warn: Warn) -> dict[str, object]:
-    """The flags that are settings, by name; every other flag is told with the reason.
+    """The flags that are settings, by name; warn() gets a line for each of the others.
 
-    Raises ConfigError for a proxy mode or port that is none.
+    Raises ConfigError for an unknown proxy mode or a wrong port.
     """
     mode = flags.get("proxy-mode", "")
     if mode not in ("", *MODES):
@@ -113,20 +113,15 @@ def translate(flags: Mapping[str, object], warn: Warn) -> dict[str, object]:
 
 def _of_mode(flags: dict[str, object], mode: str, warn: Warn) -> dict[str, object]:
     for ipvs, other in _OF_IPVS.items():
-        name, reason = (
-            (other, "the proxy mode is ipvs")
-            if mode == "ipvs"
-            else (
-                ipvs,
-                "the proxy mode is not ipvs",
-            )
-        )
+        name, reason = ipvs, "the proxy mode is not ipvs"
+        if mode == "ipvs":
+            name, reason = other, "the proxy mode is ipvs"
         if flags.pop(name, None) is not None:
             warn(f"--{name} is ignored: {reason}")
     return flags
 
 
-def _apply_port(flags: dict[str, object], name: str, port: _Port, warn: Warn) -> None:
+def _apply_port(flags: dict[str, object], name: str, port: _PortFlag, warn: Warn) -> None:
     given = flags.pop(name)
     try:
         number = values.number(0, 65535)(given)
@@ -137,7 +132,7 @@ def _apply_port(flags: dict[str, object], name: str, port: _Port, warn: Warn) ->
     flags[port.option] = values.with_port(address, number) if number else ""
 
 
-_BY_DEVICE = "pods of this node are known by their devices"
+_BY_DEVICE = "pods of this node are identified by their devices"
 
 WITHOUT_EFFECT: Mapping[str, str] = {
     "detect-local-mode": _BY_DEVICE,
@@ -147,10 +142,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 
 
-def warn_of_what_has_no_effect(
-    given: Collection[str], found: Mapping[str, Any], warn: Warn
-) -> None:
-    """Tell of each such option that somebody gave, unless it asks for nothing: its default.
+def warn_without_effect(given: Collection[str], found: Mapping[str, Any], warn: Warn) -> None:
+    """Warn of each such option that is given a value other than its default.
 
     given: names of options; found: all values, by field.
     """

@@ -119,17 +119,19 @@ OPTIONS: tuple[Option, ...] = (
         values.path,
         None,
         "PATH",
-        "file or directory with Service, EndpointSlice, Node and ServiceCIDR objects (YAML, JSON), "
-        "watched, instead of the Kubernetes API",
+        "watched file or directory with Service, EndpointSlice, Node and ServiceCIDR objects "
+        "(YAML, JSON), used instead of the Kubernetes API",
     ),
     Option(
         "kubeconfig",
         values.optional_path,
         "",
         "FILE",
-        "how to reach the Kubernetes API  [as a pod does]",
+        "how to reach the Kubernetes API  [the pod's ServiceAccount]",
     ),
-    Option("master", values.url, "", "URL", "API server, instead of the kubeconfig's"),
+    Option(
+        "master", values.url, "", "URL", "address of the API server; overrides the kubeconfig's"
+    ),
     Option(
         "node-name",
         values.node_name,
@@ -143,42 +145,44 @@ OPTIONS: tuple[Option, ...] = (
         values.path,
         cgroup_root,
         "DIR",
-        "cgroup v2 directory whose processes are served at the socket  [cgroup v2 mount]",
+        "cgroup v2 directory whose processes the socket LB serves  [cgroup v2 mount]",
     ),
     Option(
         "bpffs-root",
         values.path,
         BPFFS_ROOT,
         "DIR",
-        f"where pins live  [{BPFFS_ROOT}]",
+        f"directory of the pinned maps, programs and links  [{BPFFS_ROOT}]",
     ),
     Option(
         "host-devices",
         values.words,
         "",
         "PATTERN,...",
-        "uplinks and tunnels of the node  [eth*, en*, bond*, vxlan*, wg* and their like]",
+        "uplinks and tunnels of the node  [eth*, en*, bond*, vxlan*, wg* and similar]",
     ),
     Option(
         "workload-devices",
         values.words,
         "",
         "PATTERN,...",
-        "the host's end of pods' devices, looked at first  [veth*, cali*, eni* and their like]",
+        "host side of the pods' devices; matched before --host-devices  [veth*, cali*, eni* "
+        "and similar]",
     ),
     Option(
         "socket-lb",
         values.choice("all", "host"),
         "all",
         "all|host",
-        "whom to serve at the socket: everyone, or all but pods that tc serves  [all]",
+        "which processes the socket LB serves: all, or (host) all except pods that tc "
+        "serves  [all]",
     ),
     Option(
         "attach",
         values.choice("auto", "tcx", "clsact"),
         "auto",
         "auto|tcx|clsact",
-        "how to attach to devices  [auto: tcx where the kernel has it]",
+        "how to attach programs to devices  [auto: tcx where the kernel has it]",
     ),
     # Servers, logs and the process.
     Option(
@@ -193,14 +197,14 @@ OPTIONS: tuple[Option, ...] = (
         values.boolean,
         "true",
         "BOOL",
-        "metrics of each Service that this node has traffic for  [true]",
+        "export metrics of each Service that this node has traffic for  [true]",
     ),
     Option(
         "metrics-backends",
         values.boolean,
         "false",
         "BOOL",
-        "metrics of each backend too: four series for each  [false]",
+        "also export metrics of each backend, four series each  [false]",
     ),
     Option(
         "healthz-bind-address",
@@ -230,7 +234,7 @@ OPTIONS: tuple[Option, ...] = (
         values.number(-1000, 1000),
         str(OOM_SCORE_ADJ),
         "N",
-        f"how ready the kernel is to end the agent when memory runs out  [{OOM_SCORE_ADJ}]",
+        f"how readily the kernel kills the agent when memory runs out  [{OOM_SCORE_ADJ}]",
     ),
     # Traffic.
     Option(
@@ -238,7 +242,7 @@ OPTIONS: tuple[Option, ...] = (
         values.ip_or_nothing,
         "",
         "IP",
-        "the node's primary address; nothing binds to it  [that of the default route]",
+        "the node's primary address; nothing binds to it  [address of the default route]",
     ),
     Option(
         "nodeport-addresses",
@@ -252,8 +256,8 @@ OPTIONS: tuple[Option, ...] = (
         values.boolean,
         "true",
         "BOOL",
-        "NodePorts on 127.0.0.1, for processes of the node, if --nodeport-addresses admits it  "
-        "[true]",
+        "serve NodePorts on 127.0.0.1 for processes of the node, if --nodeport-addresses "
+        "admits that address  [true]",
         ("iptables-localhost-nodeports",),
     ),
     Option(
@@ -261,16 +265,16 @@ OPTIONS: tuple[Option, ...] = (
         values.boolean,
         "false",
         "BOOL",
-        "backends see a node's address as the client, except under externalTrafficPolicy Local  "
-        "[false]",
+        "backends see a node's address as the source, except under externalTrafficPolicy "
+        "Local  [false]",
     ),
     Option(
         "detect-local-mode",
         values.choice("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"),
         "ClusterCIDR",
         "MODE",
-        "how to recognise traffic of this node's pods: ClusterCIDR, NodeCIDR, BridgeInterface or "
-        "InterfaceNamePrefix  [ClusterCIDR]",
+        "how kube-proxy recognises traffic of this node's pods: ClusterCIDR, NodeCIDR, "
+        "BridgeInterface or InterfaceNamePrefix  [ClusterCIDR]",
     ),
     Option(
         "cluster-cidr",
@@ -279,15 +283,28 @@ OPTIONS: tuple[Option, ...] = (
         "CIDR,...",
         "addresses of the cluster's pods  [none]",
     ),
-    Option("pod-bridge-interface", values.text, "", "NAME", "bridge of BridgeInterface"),
-    Option("pod-interface-name-prefix", values.text, "", "TEXT", "of InterfaceNamePrefix"),
+    Option(
+        "pod-bridge-interface",
+        values.text,
+        "",
+        "NAME",
+        "name of the bridge in mode BridgeInterface",
+    ),
+    Option(
+        "pod-interface-name-prefix",
+        values.text,
+        "",
+        "TEXT",
+        "prefix of device names in mode InterfaceNamePrefix",
+    ),
     # Periods and timeouts.
     Option(
         "sync-period",
         values.positive_duration,
         "30s",
         "TIME",
-        "how soon what failed or was lost is repaired; unhealthy after twice that  [30s]",
+        "how soon a failed sync or lost state is repaired; the agent is unhealthy after twice "
+        "this time  [30s]",
         ("iptables-sync-period", "ipvs-sync-period"),
     ),
     Option(
@@ -303,28 +320,28 @@ OPTIONS: tuple[Option, ...] = (
         values.duration,
         "24h",
         "TIME",
-        "idle established TCP flows; 0 = the built-in 24h  [24h]",
+        "timeout of idle established TCP flows; 0 = the built-in 24h  [24h]",
     ),
     Option(
         "conntrack-tcp-timeout-close-wait",
         values.duration,
         "1h",
         "TIME",
-        "idle TCP flows that one side has closed; 0 = as established ones  [1h]",
+        "timeout of idle TCP flows that one side has closed; 0 = as for established flows  [1h]",
     ),
     Option(
         "conntrack-udp-timeout",
         values.duration,
         "0s",
         "TIME",
-        "idle UDP flows without an answer; 0 = the built-in 3m  [0s]",
+        "timeout of idle UDP flows without replies; 0 = the built-in 3m  [0s]",
     ),
     Option(
         "conntrack-udp-timeout-stream",
         values.duration,
         "0s",
         "TIME",
-        "idle UDP flows with answers; 0 = the built-in 3m  [0s]",
+        "timeout of idle UDP flows with replies; 0 = the built-in 3m  [0s]",
     ),
     # Sizes.
     Option(
@@ -332,14 +349,14 @@ OPTIONS: tuple[Option, ...] = (
         values.number(0, _MOST_FLOWS),
         "0",
         "N",
-        "flows per CPU that there is room for, if that is more than built in  [0]",
+        "room for this many flows per CPU, if that is more than the built-in size  [0]",
     ),
     Option(
         "conntrack-min",
         values.number(0, _MOST_FLOWS),
         "0",
         "N",
-        "flows that there is room for whatever the number of CPUs  [0: the built-in 65536]",
+        "room for this many flows, whatever the number of CPUs  [0: the built-in 65536]",
     ),
     # Flow records: which are made, and where they go.
     Option(
@@ -347,15 +364,15 @@ OPTIONS: tuple[Option, ...] = (
         values.flow_events,
         "end,refused,dropped",
         "EVENT,...",
-        "what makes a flow record: start, end, refused, dropped, or the word none  "
-        "[end,refused,dropped]",
+        "events that create a flow record: start, end, refused, dropped, or the word "
+        "none  [end,refused,dropped]",
     ),
     Option(
         "flow-sample",
         values.number(0, _MOST),
         "1",
         "N",
-        "of N flows one gets records of its start and end; 0 = none  [1: each]",
+        "one flow in N gets records of its start and end; 0 = none  [1: each]",
     ),
     Option(
         "flow-rate",
@@ -369,28 +386,28 @@ OPTIONS: tuple[Option, ...] = (
         values.number(1, 1048576),
         "4096",
         "N",
-        "the last flow records, which the agent keeps for those who ask  [4096]",
+        "number of recent flow records that the agent keeps for queries  [4096]",
     ),
     Option(
         "flow-export",
         values.text,
         "",
         "FILE",
-        "append each flow record as a line of JSON; - = standard output  [no export]",
+        "append each flow record to this file as a line of JSON; - = standard output  [no export]",
     ),
     Option(
         "flow-export-max-bytes",
         values.number(1024, _MOST),
         "10485760",
         "N",
-        "a larger export file is renamed to FILE.1, that to FILE.2  [10485760]",
+        "an export file that grows larger is renamed to FILE.1, and FILE.1 to FILE.2  [10485760]",
     ),
     Option(
         "flow-export-files",
         values.number(1, 1000),
         "5",
         "N",
-        "export files that are kept, the one being written included  [5]",
+        "number of export files to keep, including the current one  [5]",
     ),
     Option(
         "query-socket",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent was told, from every place that may tell it, checked once.
+"""The agent's settings from all places that may set them, merged and checked once.
 
 A setting comes from the command line, else from the environment (EBPFLB_NODE_NAME), else from the
-file named by --config (node-name: ...), else it has its default. A KubeProxyConfiguration goes
-before both for what it has a field for, but for the node's name and logging. The rest of the
-program reads a frozen `Settings`.
+file named by --config (node-name: ...), else it has its default. The fields of a
+KubeProxyConfiguration override flags and variables, except for the node's name and logging. The
+rest of the program reads a frozen `Settings`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ebpflb.config import values
-from ebpflb.config.kube_proxy_flags import Warn, translate, warn_of_what_has_no_effect
+from ebpflb.config.kube_proxy_flags import Warn, translate, warn_without_effect
 from ebpflb.config.options import (
     BPFFS_ROOT,
     ENVIRONMENT_PREFIX,
@@ -54,15 +54,14 @@ _DETECTING = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an agent was told, checked. Times are in seconds.
+    """All settings, checked. Times are in seconds.
 
     Without manifests the Kubernetes API is the source. No device patterns: those of
     dataplane/attach/devices.py. An empty metrics or healthz address: do not listen. bind_address:
     empty, or the node's primary address; an unspecified one (0.0.0.0, ::) says only which family
-    is first.
-    nodeport_addresses: ("primary",) or CIDRs, none for all addresses. A conntrack timeout
-    or size of 0 is the dataplane's own. flow_export: empty, a file, or "-". No query_socket: nobody
-    is answered there. config: the file that was read, if there was one.
+    is first. nodeport_addresses: ("primary",) or CIDRs, none for all addresses. A conntrack timeout
+    or size of 0 is the dataplane's own. flow_export: empty, a file, or "-". query_socket: None for
+    no such socket. config: the file that was read, if there was one.
     """
 
     manifests: Path | None
@@ -129,7 +128,7 @@ def load_settings(
     settings = Settings(**found, config=file.version)
     _check_together(settings)
     given = {name for source in sources for name in source}
-    warn_of_what_has_no_effect(given, found, warn)
+    warn_without_effect(given, found, warn)
     return settings
 
 
@@ -166,9 +165,9 @@ def _is_misspelt(name: str) -> bool:
 
 
 def _undecided(given: Mapping[str, Given], file: SettingsFile, warn: Warn) -> dict[str, Given]:
-    """What a KubeProxyConfiguration leaves to flags and variables."""
+    """The values that a KubeProxyConfiguration does not override."""
     for name in sorted(given.keys() & file.decides):
-        warn(f"{given[name].where} is ignored: {file.version and file.version.path} decides that")
+        warn(f"{given[name].where} is ignored: {file.version and file.version.path} overrides it")
     return {name: one for name, one in given.items() if name not in file.decides}
 
 
@@ -183,7 +182,6 @@ def _value(option: Option, sources: Sequence[Mapping[str, Given]]) -> Any:
 
 
 def _check_together(settings: Settings) -> None:
-    """What only shows when several settings are looked at."""
     if settings.min_sync_period > settings.sync_period:
         raise ConfigError(
             f"--min-sync-period: {settings.min_sync_period:g}s: want no more than the sync period, "
@@ -192,7 +190,7 @@ def _check_together(settings: Settings) -> None:
     needed = _DETECTING.get(settings.detect_local_mode)
     if needed and not getattr(settings, needed.replace("-", "_")):
         raise ConfigError(
-            f"--detect-local-mode: {settings.detect_local_mode!r}: --{needed} is needed for it"
+            f"--detect-local-mode: {settings.detect_local_mode!r}: --{needed} is needed, too"
         )
 
 

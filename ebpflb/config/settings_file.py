@@ -11,19 +11,19 @@ from ebpflb.config.options import OPTIONS, Given, by_option
 from ebpflb.config.values import nearest
 from ebpflb.errors import ConfigError
 
-# Flags and variables for these count beside a KubeProxyConfiguration too, as with kube-proxy.
+# Flags and variables override these fields of a KubeProxyConfiguration, as with kube-proxy.
 _NEVER_DECIDED = frozenset(("node-name", "log-format", "verbosity"))
 
 
 class FileVersion(NamedTuple):
-    """A file, and what tells whether its content is still the same."""
+    """A file, and the digest of the content that was read."""
 
     path: Path
     digest: bytes
 
 
 class SettingsFile(NamedTuple):
-    """What a file gives, by option name; `decides`: the options that nobody else may set."""
+    """What a file sets, by option name; `decides`: the options that only the file may set."""
 
     version: FileVersion | None
     given: Mapping[str, Given]
@@ -34,14 +34,13 @@ NO_FILE = SettingsFile(None, {}, frozenset())
 
 
 def digest(content: bytes) -> bytes:
-    """What two contents are compared by."""
     from hashlib import sha256
 
     return sha256(content).digest()
 
 
 def read_settings_file(path: Path, warn: Warn) -> SettingsFile:
-    """Read it. Raises ConfigError naming the file for what cannot be read."""
+    """Raises ConfigError, which names the file."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -77,7 +76,7 @@ def _is_of_kubernetes(document: Mapping[object, object]) -> bool:
 def _kube_proxy_document(
     path: Path, documents: Sequence[Mapping[object, object]], warn: Warn
 ) -> Mapping[object, object]:
-    """The one KubeProxyConfiguration of a file that may have other things for kubeadm."""
+    """The one KubeProxyConfiguration of a file that may hold more documents, for kubeadm."""
     found = [document for document in documents if document.get("kind") == KIND]
     kinds = [document.get("kind") for document in documents if document.get("kind") != KIND]
     if not found and kinds == ["ConfigMap"]:
@@ -85,7 +84,7 @@ def _kube_proxy_document(
     if len(found) != 1:
         raise ConfigError(f"{path}: want one {KIND}, there are {len(found)} (kinds: {kinds})")
     for kind in kinds:
-        warn(f"{path}: a document of kind {kind} is ignored: it is no {KIND}")
+        warn(f"{path}: a document of kind {kind} is ignored: it is not a {KIND}")
     return found[0]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a value of a setting may look like: a string or a YAML value in, a checked value out.
+"""Parsers of settings: a string or a YAML value in, a checked value out.
 
 Each parser raises ValueError, whose text says what is wanted.
 """
@@ -63,7 +63,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def near(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt word, or nothing: for words of which there may be thousands.
 
-    Of NAMESPACE/NAME the first two letters of the name are taken for right, where any has them.
+    In NAMESPACE/NAME the first two letters of the name count as right if any choice has them.
     """
     choices = sorted(known)
     if "/" in word:
@@ -81,7 +81,6 @@ def text(value: object) -> str:
 
 
 def path(value: object) -> Path:
-    """A path."""
     if not text(value):
         raise ValueError("want a path")
     return Path(text(value))
@@ -109,8 +108,6 @@ def url(value: object) -> str:
 
 
 def choice(*choices: str) -> Callable[[object], str]:
-    """One of some words."""
-
     def parse(value: object) -> str:
         if value not in choices:
             raise ValueError(f"unknown value{nearest(str(value), choices)}")
@@ -120,7 +117,6 @@ def choice(*choices: str) -> Callable[[object], str]:
 
 
 def boolean(value: object) -> bool:
-    """True or false."""
     if isinstance(value, bool):
         return value
     if value not in _TRUE + _FALSE:
@@ -129,7 +125,7 @@ def boolean(value: object) -> bool:
 
 
 def number(first: int, last: int) -> Callable[[object], int]:
-    """A whole number in a range, limits included."""
+    """A whole number from first to last, both included."""
 
     def parse(value: object) -> int:
         if not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,9}", str(value)):
@@ -142,7 +138,6 @@ def number(first: int, last: int) -> Callable[[object], int]:
 
 
 def verbosity(value: object) -> int:
-    """A number from 0."""
     if isinstance(value, bool) or not re.fullmatch("[0-9]{1,9}", str(value)):
         raise ValueError("want a number from 0")
     return int(str(value))
@@ -168,7 +163,7 @@ def _bounded(seconds: float) -> float:
 
 
 def positive_duration(value: object) -> float:
-    """As duration(), but more than nothing."""
+    """As duration(), but greater than 0."""
     seconds = duration(value)
     if seconds <= 0:
         raise ValueError("want a duration greater than 0")
@@ -176,7 +171,7 @@ def positive_duration(value: object) -> float:
 
 
 def words(value: object) -> tuple[str, ...]:
-    """Strings and lists of strings, each split at commas, without doubles, in order."""
+    """Strings and lists of strings, each split at commas, without duplicates, in order."""
     items = value if isinstance(value, list | tuple) else [value]
     found = (word.strip() for item in items for word in text(item).split(","))
     return tuple(dict.fromkeys(word for word in found if word))
@@ -190,7 +185,7 @@ def cidrs(value: object) -> tuple[str, ...]:
 
 
 def nodeport_addresses(value: object) -> tuple[str, ...]:
-    """Networks, or the one word primary."""
+    """Networks, or the word primary alone."""
     found = words(value)
     if "primary" not in found:
         return cidrs(found)
@@ -200,7 +195,7 @@ def nodeport_addresses(value: object) -> tuple[str, ...]:
 
 
 def flow_events(value: object) -> tuple[str, ...]:
-    """Events of flows, in the order of a flow's life; nothing for nothing or the word none."""
+    """Flow events in the order of a flow's life; empty for an empty value or the word none."""
     found = words(value)
     if found == (NO_EVENTS,):
         return ()

@@ -24,6 +24,15 @@ def test_every_option_is_there_with_its_names_and_whether_it_works():
         assert found[names] == says(option.name)
 
 
+def test_every_option_is_explained_as_by_its_help():
+    lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+    cells = [line.strip("| ").replace("\\|", "/").split(" | ") for line in lines]
+    found = {cell[0].split(",")[0].strip("`"): cell[2] for cell in cells if len(cell) == 4}
+    assert {name: text.replace("`", "") for name, text in found.items()} == {
+        option.name: option.help.replace("--", "").replace("`", "") for option in OPTIONS
+    }
+
+
 def says(name):
     """Whether an option works, in the words of the document."""
     if name in WITHOUT_EFFECT:

@@ -148,8 +148,8 @@ def test_flags_and_variables_for_what_the_file_decides_are_ignored(load):
     assert settings.host_devices == ("eth7",)
     assert (settings.cluster_cidr, settings.sync_period) == ((), 30)
     assert warnings == [
-        "--cluster-cidr is ignored: F decides that",
-        "EBPFLB_SYNC_PERIOD is ignored: F decides that",
+        "--cluster-cidr is ignored: F overrides it",
+        "EBPFLB_SYNC_PERIOD is ignored: F overrides it",
     ]
 
 
@@ -161,9 +161,9 @@ def test_unknown_fields_and_those_without_effect_are_told(load):
     assert warnings == [
         "unknown field new is ignored",
         "unknown field iptables.other is ignored",
-        "iptables.masqueradeBit is ignored: no packet is marked",
-        "featureGates is ignored: there are no feature gates of kube-proxy's",
-        "logging.vmodule is ignored: verbosity is the same in all modules",
+        "iptables.masqueradeBit is ignored: packets are not marked",
+        "featureGates is ignored: kube-proxy's feature gates do not exist here",
+        "logging.vmodule is ignored: all modules have the same verbosity",
     ]
 
 
@@ -218,7 +218,7 @@ def test_one_document_of_kubeadms_many_is_enough(load):
     settings, warnings = load(text)
     assert settings.oom_score_adj == 5
     assert warnings == [
-        "a document of kind ClusterConfiguration is ignored: it is no KubeProxyConfiguration"
+        "a document of kind ClusterConfiguration is ignored: it is not a KubeProxyConfiguration"
     ]
 
 
