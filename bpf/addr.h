@@ -38,13 +38,13 @@ static __always_inline int lb_addr_fold(const struct lb_addr *addr)
 	return (folded ^ folded >> 16) & 0xffff;
 }
 
-/* The unspecified address of the same family: ::ffff:0.0.0.0 or ::. */
-static __always_inline void lb_addr_wildcard(struct lb_addr *wildcard, const struct lb_addr *addr)
+/* Makes it the wildcard address of its family: ::ffff:0.0.0.0 or ::. */
+static __always_inline void lb_addr_make_wildcard(struct lb_addr *addr)
 {
-	wildcard->word[0] = 0;
-	wildcard->word[1] = 0;
-	wildcard->word[2] = lb_addr_is_ipv4(addr) ? LB_IPV4_PREFIX : 0;
-	wildcard->word[3] = 0;
+	addr->word[2] = lb_addr_is_ipv4(addr) ? LB_IPV4_PREFIX : 0;
+	addr->word[0] = 0;
+	addr->word[1] = 0;
+	addr->word[3] = 0;
 }
 
 static __always_inline int lb_addr_is_zero(const struct lb_addr *addr)

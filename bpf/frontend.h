@@ -76,9 +76,7 @@ static __always_inline int lb_frontend_lookup(struct lb_frontend_key *key, struc
 /* Looks up the same port on the wildcard address of the family. Changes the key. */
 static __always_inline int lb_node_port_lookup(struct lb_frontend_key *key, struct lb_match *match)
 {
-	struct lb_addr addr = key->addr;
-
-	lb_addr_wildcard(&key->addr, &addr);
+	lb_addr_make_wildcard(&key->addr);
 	return lb_frontend_lookup(key, match);
 }
 

@@ -14,7 +14,6 @@
 #include "packet.h"
 #include "parse.h"
 #include "rewrite.h"
-#include "transport.h"
 #include "tuple.h"
 
 /* Both addresses and both ports, which are adjacent in struct lb_tuple. */
@@ -32,7 +31,8 @@ static __always_inline int lb_icmp_parse_quote(struct lb_cursor *cur, struct lb_
 	quote->l4 += quote->l3;
 	if (!lb_is_plain(quote) || quote->fragment)
 		return LB_PASS;
-	if (!lb_transport_is_supported(quote->tuple.proto))
+	if (quote->tuple.proto != IPPROTO_TCP && quote->tuple.proto != IPPROTO_UDP &&
+	    quote->tuple.proto != IPPROTO_SCTP)
 		return LB_PASS;
 	ports = cur->pos;
 	quote->tuple.sport = ports[0];

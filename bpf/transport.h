@@ -23,11 +23,6 @@ struct lb_sctp {
 	__be16 chunk_len;
 };
 
-static __always_inline int lb_transport_is_supported(__u8 proto)
-{
-	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP;
-}
-
 /* How much of a transport header must be present. */
 static __always_inline __u32 lb_transport_len(__u8 proto)
 {
