@@ -37,7 +37,7 @@ def test_a_bpffs_is_mounted_where_there_is_none_and_unmounted_with_the_pins(unmo
 def test_below_sys_fs_bpf_it_is_mounted_there():
     script = """
 from pathlib import Path
-from ebpflb.dataplane import libc
+from ebpflb.dataplane.kernel import libc
 from ebpflb.dataplane.load.pins import BPFFS, Pins, remove_pins
 while libc.filesystem_type(BPFFS) == libc.BPF_FS_MAGIC:
     libc.unmount(BPFFS)
