@@ -32,8 +32,8 @@ from ebpflb.dataplane.flows.expiry import Expiry
 from ebpflb.dataplane.flows.reserved_ports import Reservations
 from ebpflb.dataplane.flows.stale_sockets import StaleSockets
 from ebpflb.dataplane.kernel import libc
+from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
-from ebpflb.dataplane.kernel.membarrier import membarrier
 from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.layout.enums import FlowEvent, SettingFlag
 from ebpflb.dataplane.layout.map_sizes import Sizes, sizes_for

@@ -23,8 +23,7 @@ from ebpflb.agent.resource_limits import (
 )
 from ebpflb.agent.sources import Origin, origin_of
 from ebpflb.config.settings import Settings, parse_bind_address, plain_settings
-from ebpflb.dataplane.attach.devices import watch
-from ebpflb.dataplane.attach.listen_addresses import listen_addresses
+from ebpflb.dataplane.attach.devices import listen_addresses, watch
 from ebpflb.dataplane.attach.node_addresses import bound_address
 from ebpflb.log import fields, set_up
 from ebpflb.model.changes import Changes, Kind, ObjectKey

@@ -84,7 +84,7 @@ def explain(
     from ebpflb.cli.explain_names import AgentModel, NameLookup
     from ebpflb.cli.explain_text import show
     from ebpflb.dataplane.explain.lookups import Lookups
-    from ebpflb.dataplane.kernel.routes import route_to
+    from ebpflb.dataplane.kernel.rtnetlink import route_to
 
     lookups = Lookups(open_pins(pin_root(bpffs_root))[1])
     agent = AgentModel(setting("query-socket", query_socket, os.environ))
@@ -128,7 +128,7 @@ def _client(
     lookups: "Lookups", source: "AddressOrName", addresses: "list[Address]", target: "Address"
 ) -> "Client":
     from ebpflb.dataplane.explain.client import client_at, host_client
-    from ebpflb.dataplane.kernel.routes import route_to
+    from ebpflb.dataplane.kernel.rtnetlink import route_to
     from ebpflb.model.address import family_of
 
     family, port = family_of(target), int(source.port or 0)

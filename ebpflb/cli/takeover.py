@@ -87,7 +87,7 @@ def takeover(
 
 
 def find_obstacles(metrics_address: str) -> list[str]:
-    from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
+    from ebpflb.dataplane.kube_proxy.tools import running_kube_proxies
 
     obstacles = [*_of_agent(metrics_address)]
     if pids := running_kube_proxies():

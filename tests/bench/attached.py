@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from struct import pack
 
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.kernel.descriptor import owned
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.uapi import ProgType
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.pins import LINKS

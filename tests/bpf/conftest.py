@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane.attach.clsact import Clsact
 from ebpflb.dataplane.attach.links import LoadedProgram, TcDirection
+from ebpflb.dataplane.attach.tc import Clsact
 from ebpflb.dataplane.kernel import libbpf, libc
-from ebpflb.dataplane.kernel.netlink import Rtnetlink
 from ebpflb.dataplane.kernel.probe import Feature, Probe
+from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.dataplane.kernel.uapi import AttachType
 from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.lab.namespaces import detach

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
 from ebpflb.dataplane.kube_proxy.removal import remove_kube_proxy
+from ebpflb.dataplane.kube_proxy.tools import running_kube_proxies
 from ebpflb.lab import namespaces
 from tests.bpf.kube_proxy.gateway import kube_proxy_names, ruleset, saved
 from tests.cluster.harness import node_files

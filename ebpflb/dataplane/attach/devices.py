@@ -34,24 +34,25 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from ebpflb.dataplane.attach.node_addresses import bound_address, node_addresses, node_port_filter
-from ebpflb.dataplane.kernel.interfaces import (
+from ebpflb.dataplane.attach.node_addresses import (
+    ListenAddresses,
+    bound_address,
+    named_addresses,
+    node_addresses,
+    node_port_filter,
+)
+from ebpflb.dataplane.kernel.rtnetlink import (
     AddressFlag,
     Interface,
     InterfaceAddress,
+    Rtnetlink,
     default_source,
     read_addresses,
     read_interfaces,
 )
-from ebpflb.dataplane.kernel.netlink import (
-    GROUP_IPV4_ADDRESS,
-    GROUP_IPV6_ADDRESS,
-    GROUP_LINK,
-    Rtnetlink,
-)
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind
 from ebpflb.errors import ProbeError
-from ebpflb.model.address import Address, Family
+from ebpflb.model.address import Address, Family, format_address
 
 DEFAULT_WORKLOAD_DEVICES = ("veth*", "cali*", "lxc*", "eni*", "azv*", "gke*")
 DEFAULT_HOST_DEVICES = (
@@ -66,6 +67,8 @@ _IP_FIRST = (512, 519, 768, 769, 776, 778, 823, 65534)
 _NO_SOURCE = AddressFlag.DADFAILED | AddressFlag.DEPRECATED
 _LONGEST_PREFIX = {Family.IPV4: 32, Family.IPV6: 128}
 _LONGEST_WAIT = 20
+# What an event says is not read, so it may be cut off.
+_EVENT_BYTES = 1
 _NO_ADDRESSES: Mapping[Family, Address] = MappingProxyType({})
 
 
@@ -161,6 +164,19 @@ def snapshot(
     }
     accepts = node_port_filter(settings.nodeport_addresses, {**primary, **node_ips, **bound})
     return NetworkState(devices, node_addresses(addresses, accepts), primary)
+
+
+def listen_addresses(settings: DeviceSettings) -> ListenAddresses:
+    """Where a server listens that is reached where NodePorts are. ProbeError when netlink fails."""
+    wanted = settings.nodeport_addresses
+    if "primary" in wanted:
+        primary = snapshot(settings).primary
+        return {family: [format_address(address)] for family, address in primary.items()}
+    try:
+        with Rtnetlink() as netlink:
+            return named_addresses(wanted, read_addresses(netlink) if wanted else ())
+    except OSError as error:
+        raise ProbeError(f"cannot read addresses by netlink: {error}") from error
 
 
 def classify(interfaces: Iterable[Interface], patterns: Patterns) -> dict[int, DeviceKind]:
@@ -264,9 +280,18 @@ class Watch:
     """
 
     def __init__(self, callback: Callable[[], None], *, settle: float = 0.02) -> None:
+        # Imported here, because most commands do without it (see Rtnetlink.iproute()).
+        from pyroute2.netlink.rtnl import (
+            RTMGRP_IPV4_IFADDR,
+            RTMGRP_IPV6_IFADDR,
+            RTMGRP_LINK,
+        )
+        from pyroute2.netlink.rtnl.iprsocket import IPRSocket
+
         self._callback = callback
         self._settle = settle
-        self._netlink = Rtnetlink(GROUP_LINK | GROUP_IPV4_ADDRESS | GROUP_IPV6_ADDRESS)
+        self._events = IPRSocket()
+        self._events.bind(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="device-watch", daemon=True)
         self._thread.start()
@@ -275,7 +300,7 @@ class Watch:
         """End the thread and close its socket; to be called once, not from the callback."""
         os.eventfd_write(self._wake, 1)
         self._thread.join()
-        self._netlink.close()
+        self._events.close()
         os.close(self._wake)
 
     def _run(self) -> None:
@@ -285,8 +310,7 @@ class Watch:
 
     def _wait(self, timeout: float | None) -> bool:
         """Whether there is an event; False when the time is over or the watch ends."""
-        events = self._netlink.fileno()
-        ready, _, _ = select.select([events, self._wake], [], [], timeout)
+        ready, _, _ = select.select([self._events, self._wake], [], [], timeout)
         return bool(ready) and self._wake not in ready
 
     def _drain(self) -> None:
@@ -297,7 +321,7 @@ class Watch:
 
     def _receive(self) -> None:
         try:
-            self._netlink.receive()
+            self._events.socket.recv(_EVENT_BYTES)
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise

@@ -12,24 +12,29 @@ covered once all its devices have our programs, and loses the mark before they g
 
 import errno
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from ebpflb.dataplane.attach import links
+from ebpflb.dataplane.attach.device_maps import (
+    mark_host,
+    mark_pods,
+    remove_other_devices,
+    write_devices,
+    write_uplinks,
+)
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change, LoadedProgram
 from ebpflb.dataplane.attach.tc import TCX_PIN, AttachMode, TcHooks
-from ebpflb.dataplane.attach.uplinks import write_uplinks
-from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
-from ebpflb.dataplane.kernel.namespaces import Namespaces, own_cookie
-from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.namespaces import Namespaces, Veth
 from ebpflb.dataplane.kernel.probe import Feature, Probe
+from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.dataplane.layout import structs
-from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
+from ebpflb.dataplane.layout.enums import DeviceKind, NetnsFlag
 from ebpflb.dataplane.layout.programs import TC_PROGRAMS
-from ebpflb.dataplane.layout.structs import Addr
 from ebpflb.errors import EbpflbError, PinError, ProbeError
 
 _HOST = bytes(structs.Netns(flags=NetnsFlag.LB_NETNS_HOST))
@@ -103,22 +108,22 @@ class Hooks:
     def apply(self, state: NetworkState) -> Applied:
         """Bring hooks and maps in line with the network namespace of the calling thread."""
         done = Applied()
-        desired = {_key(device): _value(device) for device in state.devices.values()}
+        devices = state.devices.values()
         with Rtnetlink() as netlink:
             tc = TcHooks(netlink, self._places.links, self._mode, has_tcx=self._has_tcx)
-            done.attempt("lb_netns", self._write_host)
+            done.attempt("lb_netns", lambda: mark_host(self._netns))
             self._attach_cgroup(done)
-            done.attempt("lb_devices", lambda: _write(self._devices, desired))
-            done.attempt("lb_uplinks", lambda: write_uplinks(self._uplinks, state.devices.values()))
+            done.attempt("lb_devices", lambda: write_devices(self._devices, devices))
+            done.attempt("lb_uplinks", lambda: write_uplinks(self._uplinks, devices))
             served = {
                 ifindex
                 for ifindex, device in state.devices.items()
                 if done.attempt(device.name, partial(tc.attach, device, self._programs))
             }
-            done.attempt("lb_netns", lambda: self._write_netns(state, served))
+            done.attempt("lb_netns", lambda: mark_pods(self._netns, self._pods(devices), served))
             _detach_devices(tc, tc.present() - state.devices.keys(), done)
         _detach_pins(_unknown(self._places.links), done)
-        done.attempt("lb_devices", lambda: _remove_others(self._devices, desired))
+        done.attempt("lb_devices", lambda: remove_other_devices(self._devices, devices))
         return done
 
     def _open_programs(self) -> None:
@@ -136,24 +141,16 @@ class Hooks:
             pin, program = self._places.links / name, self._programs[name]
             done.attempt(name, partial(links.attach_cgroup, pin, cgroup, attach_type, program))
 
-    def _write_host(self) -> Change:
-        return _write(self._netns, {_cookie_key(own_cookie()): _HOST})
-
-    def _write_netns(self, state: NetworkState, served: Collection[int]) -> Change:
-        desired = {
-            _cookie_key(cookie): bytes(structs.Netns(NetnsFlag.LB_NETNS_COVERED, min(ifindexes)))
-            for cookie, ifindexes in self._pods(state).items()
-            if ifindexes.issubset(served)
-        }
-        desired[_cookie_key(own_cookie())] = _HOST
-        return max(_write(self._netns, desired), _remove_others(self._netns, desired))
-
-    def _pods(self, state: NetworkState) -> Mapping[int, set[int]]:
+    def _pods(self, devices: Iterable[Device]) -> Mapping[int, set[int]]:
         """The workload devices of each pod, by its namespace's cookie."""
         kind = DeviceKind.LB_DEVICE_WORKLOAD
-        workloads = [device for device in state.devices.values() if device.kind == kind]
+        veths = [
+            Veth(device.ifindex, device.name, device.netnsid)
+            for device in devices
+            if device.kind == kind and device.netnsid is not None
+        ]
         pods = defaultdict(set)
-        for ifindex, cookie in self._namespaces.cookies(workloads).items():
+        for ifindex, cookie in self._namespaces.cookies(veths).items():
             pods[cookie].add(ifindex)
         return pods
 
@@ -205,33 +202,3 @@ def _unknown(pins: Path) -> list[Path]:
 def _is_gone(error: EbpflbError) -> bool:
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno == errno.ENODEV
-
-
-def _key(device: Device) -> bytes:
-    return bytes(structs.u32(device.ifindex))
-
-
-def _value(device: Device) -> bytes:
-    flags = DeviceFlag.LB_DEVICE_ETHERNET if device.ethernet else 0
-    return bytes(structs.Device(device.kind, flags, Addr.of(device.snat4), Addr.of(device.snat6)))
-
-
-def _cookie_key(cookie: int) -> bytes:
-    return bytes(structs.u64(cookie))
-
-
-def _write(bpf_map: BpfMap, desired: Mapping[bytes, bytes]) -> Change:
-    present = dict(bpf_map.items())
-    changed = [entry for entry in desired.items() if present.get(entry[0]) != entry[1]]
-    if not changed:
-        return Change.KEPT
-    bpf_map.update_batch(changed)
-    return Change.REPLACED
-
-
-def _remove_others(bpf_map: BpfMap, desired: Collection[bytes]) -> Change:
-    stale = [key for key, _ in bpf_map.items() if key not in desired]
-    if not stale:
-        return Change.KEPT
-    bpf_map.delete_batch(stale)
-    return Change.DETACHED

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from ebpflb.dataplane.kernel import libbpf, libc
-from ebpflb.dataplane.kernel.descriptor import owned
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, LinkInfo, LinkType
 from ebpflb.dataplane.layout.programs import CGROUP_PROGRAMS
 from ebpflb.errors import AttachError

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's own addresses: which there are, and which of them accept NodePorts."""
+"""The node's own addresses: which of them accept NodePorts, and where its servers listen."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
-from ebpflb.dataplane.kernel.interfaces import InterfaceAddress
+from ebpflb.dataplane.kernel.rtnetlink import InterfaceAddress
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.model.address import Address, Family, family_of, format_address, parse_address
+
+ListenAddresses = Mapping[Family, Sequence[str]]
 
 LOCALHOST = parse_address("127.0.0.1")
 
 _LOOPBACK_4 = bytes(10) + b"\xff\xff\x7f"
 _LOOPBACK_6 = bytes(15) + b"\1"
+_ANY = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
+# RT_SCOPE_LINK: nobody can bind there without naming the device.
+_LINK_SCOPE = 253
 
 
 def node_addresses(
@@ -43,6 +48,23 @@ def node_port_filter(
         return candidates is None or any(ip in network for network in candidates)
 
     return accepts
+
+
+def named_addresses(cidrs: Iterable[str], addresses: Iterable[InterfaceAddress]) -> ListenAddresses:
+    """The addresses that the CIDRs name, by family; "any" for a family without a CIDR, or with /0.
+
+    Unlike for a NodePort, these may be loopback addresses.
+    """
+    networks = [ip_network(text, strict=False) for text in cidrs]
+    named = {Family(network.version) for network in networks}
+    named -= {Family(network.version) for network in networks if not network.prefixlen}
+    accepts = node_port_filter([str(network) for network in networks], {})
+    usable = [found for found in addresses if found.scope != _LINK_SCOPE and accepts(found.address)]
+    some = {
+        family: [format_address(found.address) for found in usable if found.family is family]
+        for family in named
+    }
+    return {family: some.get(family, [everywhere]) for family, everywhere in _ANY.items()}
 
 
 def bound_address(text: str) -> dict[Family, Address]:

@@ -1,27 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our programs at ingress and egress of devices, by tcx or by clsact, and the change between them.
+"""Our programs at ingress and egress of devices, by tcx or by clsact, and the move between them.
 
-Where the choice is ours ("auto"), tcx is taken if the kernel has it, except on a device that
-carries BPF programs of somebody else at clsact: tcx runs before clsact in both directions, so only
-at clsact can ours be last at egress.
+In the mode "auto" a device gets tcx if the kernel has it, except where others have BPF programs at
+its clsact: tcx runs before clsact in both directions, so only at clsact can ours be last at egress.
 
 When a device moves from one to the other, the new programs are attached before the old ones go, so
 for a moment a packet meets ours twice. That does no harm: what the first has translated is
 addressed to a backend, which is no frontend, and a translated reply has left the tuple under which
 its flow is known; the second passes it on. With neither, packets of established flows would leave
 untranslated, and their peers would answer them with a reset.
+
+At clsact a program is a filter. Our filters are known by name, priority and handle together, and
+no other filter is ever changed or removed. They stand first at ingress and last at egress among the
+filters that pass on with TC_ACT_UNSPEC, except that a filter of the same priority which is added
+later goes before ours. A filter is replaced at once: packets see the old program or the new one.
+A directory `clsact_<ifindex>` beside the pinned links remembers that we made the qdisc: it is
+removed with the last filter, and only if no other filter hangs on it by then.
 """
 
+import contextlib
+import errno
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ebpflb.dataplane.attach import links
-from ebpflb.dataplane.attach.clsact import Clsact
 from ebpflb.dataplane.attach.devices import Device
-from ebpflb.dataplane.attach.links import Change, LoadedProgram, TcDirection
-from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.attach.links import Change, LoadedProgram, TcDirection, explained
+from ebpflb.dataplane.kernel.rtnetlink import Filter, Rtnetlink, read_filters, read_qdiscs
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.errors import AttachError
 
@@ -31,6 +38,13 @@ AttachMode = Literal["auto", "tcx", "clsact"]
 ATTACH_ORDER = (TcDirection.EGRESS, TcDirection.INGRESS)
 
 TCX_PIN = re.compile(r"tcx_(ingress|egress)_([0-9]+)")
+
+HANDLE = 0x6C62
+PRIORITY = {TcDirection.INGRESS: 1, TcDirection.EGRESS: 0xFFFE}
+
+_NAME_PREFIX = "ebpflb:"
+_PARENT = {TcDirection.INGRESS: 0xFFFFFFF2, TcDirection.EGRESS: 0xFFFFFFF3}
+_MARK = re.compile(r"clsact_([0-9]+)")
 
 
 class DevicePrograms(NamedTuple):
@@ -134,3 +148,130 @@ class TcHooks:
 
     def _pin(self, ifindex: int, direction: TcDirection) -> Path:
         return self._pins / f"tcx_{direction}_{ifindex}"
+
+
+class Clsact:
+    """Filters on devices of one network namespace. `marks` is the directory of pinned links."""
+
+    def __init__(self, netlink: Rtnetlink, marks: Path) -> None:
+        self._netlink = netlink
+        self._marks = marks
+
+    def qdiscs(self) -> frozenset[int]:
+        """The devices that have a clsact qdisc, whoever made it; none on kernels without tc."""
+        try:
+            found = read_qdiscs(self._netlink)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return frozenset()
+            raise AttachError(f"cannot list qdiscs: {error.strerror}") from error
+        return frozenset(qdisc.ifindex for qdisc in found if qdisc.kind == "clsact")
+
+    def filters(self, ifindex: int, direction: TcDirection) -> list[Filter]:
+        """All filters of a device, in the order in which the kernel lists them."""
+        with _explained(_place(ifindex, direction)):
+            return read_filters(self._netlink, ifindex, _PARENT[direction])
+
+    def is_foreign(self, ifindex: int) -> bool:
+        """Whether others have a BPF program at clsact of this device.
+
+        tcx programs run before clsact in both directions, so beside such a program ours could
+        not be the last at egress: it has to be at clsact too.
+        """
+        return any(
+            found.kind == "bpf" and not is_ours(found, direction)
+            for direction in TcDirection
+            for found in self.filters(ifindex, direction)
+        )
+
+    def attach(self, ifindex: int, direction: TcDirection, program: LoadedProgram) -> Change:
+        """Have `program` run at a device. AttachError names the device.
+
+        Its cause is an OSError, with ENODEV when the device is gone.
+        """
+        found = self._own(ifindex, direction)
+        name = _NAME_PREFIX + program.name
+        if found and (found.program, found.name) == (program.identity, name):
+            return Change.KEPT
+        with _explained(_place(ifindex, direction)):
+            self._ensure_qdisc(ifindex)
+            options = {"fd": program.fd, "name": name, "direct_action": True}
+            self._change("replace" if found else "add", ifindex, direction, **options)
+        return Change.REPLACED if found else Change.ATTACHED
+
+    def detach(self, ifindex: int, direction: TcDirection) -> bool:
+        """Remove our filter, and our qdisc with the last filter; False when there was none."""
+        found = self._own(ifindex, direction)
+        if found:
+            with _explained(_place(ifindex, direction)):
+                self._change("del", ifindex, direction)
+        self._release_qdisc(ifindex)
+        return found is not None
+
+    def marked(self) -> frozenset[int]:
+        """The devices whose qdisc we made, some of them perhaps gone."""
+        names = self._marks.iterdir() if self._marks.is_dir() else ()
+        matches = (_MARK.fullmatch(path.name) for path in names)
+        return frozenset(int(match[1]) for match in matches if match)
+
+    def forget(self, ifindex: int) -> None:
+        """Drop the mark of a device that is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            self._mark(ifindex).rmdir()
+
+    def _own(self, ifindex: int, direction: TcDirection) -> Filter | None:
+        filters = self.filters(ifindex, direction)
+        return next((found for found in filters if is_ours(found, direction)), None)
+
+    def _change(self, what: str, ifindex: int, direction: TcDirection, **options: object) -> None:
+        place = {"parent": _PARENT[direction], "prio": PRIORITY[direction]}
+        with self._netlink.iproute() as iproute:
+            iproute.tc(f"{what}-filter", "bpf", ifindex, HANDLE, **place, **options)
+
+    def _mark(self, ifindex: int) -> Path:
+        return self._marks / f"clsact_{ifindex}"
+
+    def _ensure_qdisc(self, ifindex: int) -> None:
+        try:
+            with self._netlink.iproute() as iproute:
+                iproute.tc("add", "clsact", ifindex)
+        except FileExistsError:
+            # The older qdisc has the same handle and no egress: filters for it land at ingress.
+            if ifindex not in self.qdiscs():
+                raise AttachError(
+                    f"device {ifindex}: has the qdisc 'ingress' where clsact belongs: "
+                    "remove it with `tc qdisc del dev NAME ingress`"
+                ) from None
+        else:
+            self._mark(ifindex).mkdir(exist_ok=True)
+
+    def _release_qdisc(self, ifindex: int) -> None:
+        if ifindex not in self.marked():
+            return
+        if any(self.filters(ifindex, direction) for direction in TcDirection):
+            return
+        with (
+            _explained(f"device {ifindex}, clsact qdisc"),
+            contextlib.suppress(FileNotFoundError),
+            self._netlink.iproute() as iproute,
+        ):
+            iproute.tc("del", "clsact", ifindex)
+        self.forget(ifindex)
+
+
+def is_ours(found: Filter, direction: TcDirection) -> bool:
+    """Whether this program made a filter."""
+    return (
+        found.name.startswith(_NAME_PREFIX)
+        and (found.handle, found.priority) == (HANDLE, PRIORITY[direction])
+        and found.kind == "bpf"
+    )
+
+
+def _place(ifindex: int, direction: TcDirection) -> str:
+    return f"device {ifindex}, clsact {direction}"
+
+
+def _explained(place: str) -> contextlib.AbstractContextManager[None]:
+    advice = "`tc filter show` may name a filter of another kind with our priority"
+    return explained(place, errno.EINVAL, advice)

@@ -31,7 +31,8 @@ def check_coverage(cgroup: Path, network: NetworkState, netns: BpfMap) -> list[F
         for device in network.devices.values()
         if device.kind == DeviceKind.LB_DEVICE_WORKLOAD
     ]
-    behind = peers(workloads)
+    netnsids = {each.ifindex: each.netnsid for each in workloads if each.netnsid is not None}
+    behind = peers(netnsids)
     outside = outsiders(inside(cgroup), {own_inode(), *behind.values()})
     found = [*judge_processes(cgroup, outside), *judge_pods(workloads, behind, covered(netns))]
     return all_well(CHECK, f"every process is inside cgroup {cgroup}", found)

@@ -7,19 +7,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.dataplane.attach.clsact import Clsact
+from ebpflb.dataplane.attach.attachments import HookProgram, Order, at_cgroup, at_device, order_of
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, TcDirection
-from ebpflb.dataplane.attach.program_order import Neighbour, Order, at_cgroup, at_device, order_of
+from ebpflb.dataplane.attach.tc import Clsact
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
-from ebpflb.dataplane.kernel.interfaces import (
+from ebpflb.dataplane.kernel.rtnetlink import (
     Interface,
     InterfaceAddress,
+    Rtnetlink,
     default_source,
     read_addresses,
     read_interfaces,
 )
-from ebpflb.dataplane.kernel.netlink import Rtnetlink
 from ebpflb.model.address import Address, Family
 
 SOCKETS = "sockets"
@@ -57,9 +57,9 @@ def _hooks_without_ours(place: str, orders: Mapping[str, Order]) -> Iterator[Fin
 
 def _others_at_hooks(place: str, orders: Mapping[str, Order]) -> Iterator[Finding]:
     for way in ("before", "after"):
-        hooks = defaultdict[Neighbour, list[str]](list)
+        hooks = defaultdict[HookProgram, list[str]](list)
         for name, order in orders.items():
-            others: Sequence[Neighbour] = getattr(order, way)
+            others: Sequence[HookProgram] = getattr(order, way)
             for each in others:
                 hooks[each].append(name.removeprefix("lb_"))
         for each, names in hooks.items():
@@ -142,7 +142,7 @@ def _devices_without_ours(hooked: Iterable[Hooked]) -> Iterator[Finding]:
 
 
 def _others_at_devices(hooked: Iterable[Hooked]) -> Iterator[Finding]:
-    devices = defaultdict[tuple[Neighbour, str, TcDirection], list[str]](list)
+    devices = defaultdict[tuple[HookProgram, str, TcDirection], list[str]](list)
     for each in hooked:
         if each.order.ours:
             for way, others in (("before", each.order.before), ("after", each.order.after)):

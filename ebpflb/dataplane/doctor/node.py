@@ -9,8 +9,8 @@ from pathlib import Path
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.dataplane.kernel.probe import FEATURES, Probe, Support
-from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
 from ebpflb.dataplane.kube_proxy.removal import Removed, remove_kube_proxy
+from ebpflb.dataplane.kube_proxy.tools import running_kube_proxies
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.dataplane.services.settings import NODE_PORTS, Ports
 from ebpflb.model.address import Family

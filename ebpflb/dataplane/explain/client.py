@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.explain.steps import Client, ClientKind, RouteTo
-from ebpflb.dataplane.kernel.interfaces import read_addresses
 from ebpflb.dataplane.kernel.namespaces import own_cookie, visit_others
-from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink, read_addresses
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind, NetnsFlag
 from ebpflb.dataplane.layout.structs import Netns
 from ebpflb.errors import ProbeError

@@ -19,7 +19,7 @@ from ebpflb.dataplane.explain.steps import (
     ended,
     why_no_frontend,
 )
-from ebpflb.dataplane.kernel.routes import device_name
+from ebpflb.dataplane.kernel.rtnetlink import device_name
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     DescFlag,

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ebpflb.dataplane.explain.lookups import IndexedBackend, Lookups, is_own_host
-from ebpflb.dataplane.kernel.routes import Route
+from ebpflb.dataplane.kernel.rtnetlink import Route
 from ebpflb.dataplane.layout.enums import AddrFlag, DropReason, NetnsFlag
 from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.model.address import Address

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few calls of the C library that Python 3.11 lacks: statfs, mount, umount, setns.
+"""The few system calls that Python 3.11 lacks: statfs, mount, umount, setns and membarrier.
 
-All raise OSError with the kernel's errno and the path.
+The first four raise OSError with the kernel's errno and the path.
 """
 
 import ctypes
 import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 BPF_FS_MAGIC = 0xCAFE4A11
@@ -14,8 +18,22 @@ CGROUP2_SUPER_MAGIC = 0x63677270
 _CLONE_NEWNET = 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _STATFS_ROOM = 256
+# membarrier(2): its numbers, its commands, and how long a program may run at most, in seconds.
+_MEMBARRIER = {"x86_64": 324}
+_GENERIC_MEMBARRIER = 283
+_GLOBAL, _GLOBAL_EXPEDITED = 1, 2
+_LONGEST_RUN = 0.1
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def owned(fd: int) -> Iterator[int]:
+    """The descriptor, closed with the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def filesystem_type(path: Path) -> int:
@@ -38,13 +56,36 @@ def unmount(path: Path) -> None:
 
 def enter_network_namespace(fd: int) -> None:
     """Move the calling thread, and only it, to the network namespace that `fd` names."""
-    _check(_libc.setns(fd, _CLONE_NEWNET), None)
+    _check(_libc.setns(fd, _CLONE_NEWNET))
 
 
-def _check(result: int, path: Path | None) -> None:
-    if result == 0:
-        return
-    code = ctypes.get_errno()
-    if path is None:
-        raise OSError(code, os.strerror(code))
-    raise OSError(code, os.strerror(code), str(path))
+def membarrier() -> None:
+    """Return after an RCU grace period (some 10 ms): every program that was running has ended.
+
+    Where the kernel refuses (nohz_full), 0.1 s pass instead, far more than a program may run.
+    """
+    if not _try_membarrier(_GLOBAL):
+        time.sleep(_LONGEST_RUN)
+
+
+def order_writes() -> None:
+    """Return when all CPUs see what this thread has written to maps, before what it writes next.
+
+    A system call by itself does not order writes to arrays, and arm64 may reorder them. The call
+    begins with a memory barrier (kernel/sched/membarrier.c), and so does giving up the CPU, which
+    is what happens where the kernel refuses.
+    """
+    if not _try_membarrier(_GLOBAL_EXPEDITED):
+        os.sched_yield()
+
+
+def _try_membarrier(command: int) -> bool:
+    number = _MEMBARRIER.get(platform.machine(), _GENERIC_MEMBARRIER)
+    return bool(_libc.syscall(number, command, 0, 0) == 0)
+
+
+def _check(result: int, path: Path | None = None) -> None:
+    if result:
+        code = ctypes.get_errno()
+        names = [str(path)] if path else []
+        raise OSError(code, os.strerror(code), *names)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which network namespace is behind a pod's veth, told by its cookie.
+"""Which network namespace is behind a pod's veth, by its cookie.
 
-A socket hook knows who asks by the cookie of the network namespace. Cookies are never used twice
-and can only be read from inside, so a thread of its own enters each namespace once.
+A socket hook identifies the namespace of a process by its cookie. Cookies are never used twice and
+can only be read from inside, so a thread of its own enters each namespace once.
 
 A veth is matched with a namespace by the number that our namespace has for the peer's
 (IFLA_LINK_NETNSID, RTM_GETNSID). The peer's ifindex would not do: where several nodes share a
@@ -22,10 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.dataplane.attach.devices import Device
 from ebpflb.dataplane.kernel import libc
-from ebpflb.dataplane.kernel.descriptor import owned
-from ebpflb.dataplane.kernel.netlink import Rtm, Rtnetlink, attribute, attributes
+from ebpflb.dataplane.kernel.libc import owned
+from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.errors import ProbeError
 
 NAMESPACE_DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
@@ -33,26 +32,27 @@ NAMESPACE_DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 _PROC = Path("/proc")
 SO_NETNS_COOKIE = 71
 _COOKIE = struct.Struct("=Q")
-_NETNSA_NSID, _NETNSA_FD = 1, 3
-_RTGENMSG = bytes(4)
 # Left behind without a mount, or of a process that has ended.
 _NO_NAMESPACE = (errno.EINVAL, errno.ENOENT, errno.ESRCH)
 _NET_LINK = re.compile(r"net:\[([0-9]+)\]")
 
 
-class _Place(NamedTuple):
+class Veth(NamedTuple):
+    """One end of a veth, and our number for the namespace of the other one.
+
+    An equal value is the same device, with the same namespace behind it.
+    """
+
+    ifindex: int
+    name: str
+    netnsid: int
+
+
+class _Candidate(NamedTuple):
     """A path that leads into a namespace, and the namespace's inode number."""
 
     path: Path
     inode: int
-
-
-class _Veth(NamedTuple):
-    """What says that a device is still the same one, with the same namespace behind it."""
-
-    ifindex: int
-    name: str
-    netnsid: int | None
 
 
 class _Known(NamedTuple):
@@ -67,20 +67,16 @@ class Namespaces:
 
     def __init__(self, directories: Iterable[Path] = NAMESPACE_DIRECTORIES) -> None:
         self._directories = tuple(directories)
-        self._known: dict[_Veth, _Known] = {}
+        self._known: dict[Veth, _Known] = {}
 
-    def cookies(self, devices: Iterable[Device]) -> dict[int, int]:
+    def cookies(self, veths: Iterable[Veth]) -> dict[int, int]:
         """Cookie of the namespace behind each veth, by ifindex; those not found are missing.
 
-        ProbeError when the kernel does not tell cookies or netlink fails.
+        ProbeError when the kernel has no such cookies or netlink fails.
         """
-        veths = {
-            _Veth(device.ifindex, device.name, device.netnsid)
-            for device in devices
-            if device.netnsid is not None
-        }
-        self._known = {veth: known for veth, known in self._known.items() if veth in veths}
-        missing = veths - self._known.keys()
+        present = set(veths)
+        self._known = {veth: known for veth, known in self._known.items() if veth in present}
+        missing = present - self._known.keys()
         if missing:
             try:
                 self._find(missing)
@@ -88,38 +84,37 @@ class Namespaces:
                 raise ProbeError(f"cannot look into network namespaces: {error}") from error
         return {veth.ifindex: known.cookie for veth, known in self._known.items()}
 
-    def _find(self, missing: set[_Veth]) -> None:
+    def _find(self, missing: set[Veth]) -> None:
         seen = {own_inode()} | {known.inode for known in self._known.values()}
         with Rtnetlink() as netlink:
-            for places in (_named(self._directories), _of_processes()):
-                found = _numbers(netlink, places, seen)
+            for candidates in (_named(self._directories), _of_processes()):
+                found = _numbers(netlink, candidates, seen)
                 behind = {veth: found[veth.netnsid] for veth in missing if veth.netnsid in found}
                 entered = _enter(set(behind.values()))
-                for veth, place in behind.items():
-                    if place in entered:
-                        self._known[veth] = _Known(place.inode, entered[place])
+                for veth, candidate in behind.items():
+                    if candidate in entered:
+                        self._known[veth] = _Known(candidate.inode, entered[candidate])
                 missing = missing - self._known.keys()
                 if not missing:
                     return
 
 
-def peers(devices: Iterable[Device]) -> dict[int, int]:
+def peers(netnsids: Mapping[int, int]) -> dict[int, int]:
     """Inode number of the namespace behind each veth, by ifindex; those not found are missing.
 
-    OSError when netlink fails.
+    `netnsids`: our number for that namespace, by the veth's ifindex. OSError when netlink fails.
     """
-    numbers = {device.ifindex: device.netnsid for device in devices if device.netnsid is not None}
     seen = {own_inode()}
     found: dict[int, int] = {}
     with Rtnetlink() as netlink:
-        for places in (_named(NAMESPACE_DIRECTORIES), _of_processes()):
-            known = _numbers(netlink, places, seen)
+        for candidates in (_named(NAMESPACE_DIRECTORIES), _of_processes()):
+            known = _numbers(netlink, candidates, seen)
             found |= {
                 ifindex: known[number].inode
-                for ifindex, number in numbers.items()
+                for ifindex, number in netnsids.items()
                 if number in known
             }
-            if numbers.keys() <= found.keys():
+            if netnsids.keys() <= found.keys():
                 break
     return found
 
@@ -137,24 +132,24 @@ def visit_others(
 
 def _visit(visit: Callable[[], bool], directories: Iterable[Path]) -> None:
     seen = {own_inode()}
-    for places in (_named(directories), _of_processes()):
-        for place in places:
-            if place.inode not in seen and _can_enter(place):
-                seen.add(place.inode)
+    for candidates in (_named(directories), _of_processes()):
+        for candidate in candidates:
+            if candidate.inode not in seen and _can_enter(candidate):
+                seen.add(candidate.inode)
                 if visit():
                     return
 
 
-def _can_enter(place: _Place) -> bool:
+def _can_enter(candidate: _Candidate) -> bool:
     """Go there. False when it is gone, or no namespace."""
     try:
-        with _opened(place.path) as fd:
+        with _opened(candidate.path) as fd:
             libc.enter_network_namespace(fd)
     except OSError as error:
         if error.errno in _NO_NAMESPACE:
             return False
         raise
-    return own_inode() == place.inode
+    return own_inode() == candidate.inode
 
 
 def own_cookie() -> int:
@@ -181,56 +176,56 @@ def own_inode() -> int:
     return os.stat("/proc/thread-self/ns/net").st_ino
 
 
-def _named(directories: Iterable[Path]) -> Iterator[_Place]:
+def _named(directories: Iterable[Path]) -> Iterator[_Candidate]:
     for directory in directories:
         if directory.is_dir():
             for path in directory.iterdir():
                 with contextlib.suppress(OSError):
-                    yield _Place(path, path.stat().st_ino)
+                    yield _Candidate(path, path.stat().st_ino)
 
 
-def _of_processes() -> Iterator[_Place]:
+def _of_processes() -> Iterator[_Candidate]:
     for name in os.listdir(_PROC):
         if name.isdigit():
             path = _PROC / name / "ns/net"
             with contextlib.suppress(OSError):
                 if match := _NET_LINK.fullmatch(os.readlink(path)):
-                    yield _Place(path, int(match[1]))
+                    yield _Candidate(path, int(match[1]))
 
 
-def _numbers(netlink: Rtnetlink, places: Iterable[_Place], seen: set[int]) -> dict[int, _Place]:
+def _numbers(
+    netlink: Rtnetlink, candidates: Iterable[_Candidate], seen: set[int]
+) -> dict[int, _Candidate]:
     """Our number for each namespace that is not in `seen` yet and has one."""
     numbers = {}
-    for place in places:
-        if place.inode not in seen:
-            seen.add(place.inode)
-            with contextlib.suppress(OSError), _opened(place.path) as fd:
-                numbers[_number(netlink, fd)] = place
+    for candidate in candidates:
+        if candidate.inode not in seen:
+            seen.add(candidate.inode)
+            with contextlib.suppress(OSError), _opened(candidate.path) as fd:
+                numbers[_number(netlink, fd)] = candidate
     return numbers
 
 
 def _number(netlink: Rtnetlink, namespace: int) -> int:
-    request = _RTGENMSG + attribute(_NETNSA_FD, struct.pack("=I", namespace))
-    (answer,) = netlink.request(Rtm.GETNSID, request)
-    (number,) = struct.unpack("=i", attributes(answer, len(_RTGENMSG))[_NETNSA_NSID])
-    return int(number)
+    with netlink.iproute() as iproute:
+        return int(iproute.get_netnsid(fd=namespace)["nsid"])
 
 
-def _enter(places: set[_Place]) -> Mapping[_Place, int]:
+def _enter(candidates: set[_Candidate]) -> Mapping[_Candidate, int]:
     """The cookie of each namespace. The thread that goes there does nothing else ever after."""
-    if not places:
+    if not candidates:
         return {}
     with ThreadPoolExecutor(1) as executor:
-        return executor.submit(_cookies_inside, places).result()
+        return executor.submit(_cookies_inside, candidates).result()
 
 
-def _cookies_inside(places: set[_Place]) -> dict[_Place, int]:
+def _cookies_inside(candidates: set[_Candidate]) -> dict[_Candidate, int]:
     cookies = {}
-    for place in places:
-        with contextlib.suppress(FileNotFoundError), _opened(place.path) as fd:
+    for candidate in candidates:
+        with contextlib.suppress(FileNotFoundError), _opened(candidate.path) as fd:
             libc.enter_network_namespace(fd)
-            if own_inode() == place.inode:
-                cookies[place] = own_cookie()
+            if own_inode() == candidate.inode:
+                cookies[candidate] = own_cookie()
     return cookies
 
 

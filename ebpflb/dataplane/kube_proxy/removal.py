@@ -9,9 +9,7 @@ end. Nothing that others wrote is changed.
 
 from dataclasses import dataclass
 
-from ebpflb.dataplane.kube_proxy import iptables as iptables
-from ebpflb.dataplane.kube_proxy import ipvs as ipvs
-from ebpflb.dataplane.kube_proxy import nftables as nft
+from ebpflb.dataplane.kube_proxy import iptables, ipvs
 from ebpflb.dataplane.kube_proxy.chains import Removal
 from ebpflb.dataplane.kube_proxy.tools import find
 
@@ -65,14 +63,14 @@ def remove_kube_proxy(dry_run: bool) -> Removed:
     """
     found, missing = iptables.look()
     program = find("nft")
-    families = nft.kube_proxy_families(program) if program else []
+    families = iptables.kube_proxy_families(program) if program else []
     of_ipvs, not_installed = ipvs.look()
     if not dry_run:
         for each in found:
             for what in each.removals:
                 iptables.remove(each.tool, what)
         if program and families:
-            nft.remove_tables(program, families)
+            iptables.remove_tables(program, families)
         ipvs.remove(of_ipvs)
     missing += ([] if program else ["nft"]) + not_installed
     return Removed(

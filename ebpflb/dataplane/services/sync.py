@@ -13,8 +13,8 @@ from errno import E2BIG
 from itertools import islice
 from typing import NamedTuple
 
+from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.kernel.membarrier import membarrier
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.services.map_state import State
 from ebpflb.dataplane.services.readback import read_back

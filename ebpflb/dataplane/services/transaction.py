@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import byteorder
 from typing import NamedTuple
 
-from ebpflb.dataplane.kernel.membarrier import order_writes
+from ebpflb.dataplane.kernel.libc import order_writes
 from ebpflb.dataplane.layout.records import (
     SERVING,
     USABLE,

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
-from ebpflb.dataplane.attach.clsact import Clsact
 from ebpflb.dataplane.attach.links import Change, LoadedProgram, TcDirection
+from ebpflb.dataplane.attach.tc import Clsact
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.errors import AttachError
 from tests.bpf.attach import tiny
 from tests.bpf.attach.network import Network, Wire, ip, tc

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 import errno
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
+from pyroute2.netlink.core import NoClose
+from pyroute2.netlink.rtnl import RTMGRP_IPV4_IFADDR
+from pyroute2.netlink.rtnl.iprsocket import IPRSocket
 
 from ebpflb.dataplane.attach import devices
 from ebpflb.dataplane.attach.devices import NetworkState, Watch, snapshot
-from ebpflb.dataplane.kernel.netlink import GROUP_IPV4_ADDRESS, Message, Rtnetlink
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind
 from ebpflb.model.address import Family, family_of, format_address, parse_address
 from tests.bpf.attach.network import entered, ip
@@ -211,12 +214,11 @@ def test_a_stream_of_events_does_not_hold_the_call_back(network, monkeypatch):
 def test_lost_events_are_a_call_and_not_the_end(calls, monkeypatch):
     lost = []
 
-    def lose(self: Rtnetlink) -> list[Message]:
-        lost.append(receive(self))
+    def lose(self: socket.socket, size: int) -> bytes:
+        lost.append(socket.socket.recv(self, size))
         raise OSError(errno.ENOBUFS, "No buffer space available")
 
-    receive = Rtnetlink.receive
-    monkeypatch.setattr(Rtnetlink, "receive", lose)
+    monkeypatch.setattr(NoClose, "recv", lose)
     ip("addr add 192.0.2.1/32 dev lo")
     assert calls.wait_for(lambda: calls.count == 1)
     assert lost
@@ -227,9 +229,10 @@ def test_lost_events_are_a_call_and_not_the_end(calls, monkeypatch):
 
 def test_the_kernel_reports_lost_events_to_a_slow_reader(network):
     """What the watch must survive really happens."""
-    with Rtnetlink(GROUP_IPV4_ADDRESS) as netlink:
+    with IPRSocket() as events:
+        events.bind(RTMGRP_IPV4_IFADDR)
         lines = "addr add 192.0.2.1/32 dev lo\naddr del 192.0.2.1/32 dev lo\n"
         ip(lines * 2000)
         with pytest.raises(OSError, match="No buffer space") as caught:
-            list(iter(netlink.receive, []))
+            list(iter(lambda: events.socket.recv(1), b""))
     assert caught.value.errno == errno.ENOBUFS

@@ -282,7 +282,7 @@ def test_a_kernel_without_cookies_costs_only_the_namespaces(node, monkeypatch):
     def refuse() -> int:
         raise ProbeError("no cookies")
 
-    monkeypatch.setattr("ebpflb.dataplane.attach.hooks.own_cookie", refuse)
+    monkeypatch.setattr("ebpflb.dataplane.attach.device_maps.own_cookie", refuse)
     done = node.apply()
     assert done.errors.keys() == {"lb_netns"}
     assert {"eth0", "veth1", "lb_connect4"} <= done.changes.keys()

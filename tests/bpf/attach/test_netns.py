@@ -6,8 +6,8 @@ import pytest
 
 from ebpflb.dataplane.attach.devices import Device, snapshot
 from ebpflb.dataplane.kernel import namespaces as netns
-from ebpflb.dataplane.kernel.namespaces import Namespaces, own_cookie
-from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.kernel.namespaces import Namespaces, Veth, own_cookie
+from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.errors import ProbeError
 from tests.bpf.attach.network import entered, ip
 
@@ -26,7 +26,12 @@ def cookies(namespaces: Namespaces) -> dict[str, int]:
     """What is found about the devices of the present namespace, by name."""
     present = devices()
     names = {device.ifindex: name for name, device in present.items()}
-    found = namespaces.cookies(present.values())
+    veths = [
+        Veth(device.ifindex, name, device.netnsid)
+        for name, device in present.items()
+        if device.netnsid is not None
+    ]
+    found = namespaces.cookies(veths)
     return {names[ifindex]: cookie for ifindex, cookie in found.items()}
 
 

@@ -9,7 +9,7 @@ from ebpflb.dataplane.attach.devices import Device
 from ebpflb.dataplane.attach.links import Change, LoadedProgram
 from ebpflb.dataplane.attach.tc import POD_PROGRAMS, AttachMode, TcHooks
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.kernel.netlink import Rtnetlink
+from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.errors import AttachError
 from tests.bpf.attach import tiny

@@ -17,7 +17,7 @@ from ebpflb.dataplane.explain.hooks import at_ingress, at_socket
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
 from ebpflb.dataplane.explain.steps import Client, ClientKind, Fate, Step
 from ebpflb.dataplane.kernel.namespaces import own_cookie
-from ebpflb.dataplane.kernel.routes import route_to
+from ebpflb.dataplane.kernel.rtnetlink import route_to
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind, NetnsFlag
 from ebpflb.dataplane.layout.structs import Device
 from ebpflb.dataplane.services.sync import Sync

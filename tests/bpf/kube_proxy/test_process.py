@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
+from ebpflb.dataplane.kube_proxy.tools import running_kube_proxies
 from tests.bpf.attach.network import entered
 from tests.e2e.harness.waiting import wait_until
 

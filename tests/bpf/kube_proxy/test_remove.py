@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ebpflb.dataplane.kube_proxy.chains import KEEPER
-from ebpflb.dataplane.kube_proxy.nftables import KEEPER_TABLE
+from ebpflb.dataplane.kube_proxy.iptables import KEEPER_TABLE
 from ebpflb.dataplane.kube_proxy.removal import Removed, remove_kube_proxy
 from ebpflb.errors import EbpflbError
 from tests.bpf.attach.network import run

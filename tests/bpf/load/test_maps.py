@@ -12,7 +12,7 @@ from struct import pack
 import pytest
 
 from ebpflb.dataplane.flows.expiry import Expired, Expiry
-from ebpflb.dataplane.kernel import libbpf, membarrier
+from ebpflb.dataplane.kernel import libbpf, libc
 from ebpflb.dataplane.kernel.maps import KernelMap, MapSet, open_maps
 from ebpflb.dataplane.kernel.uapi import Exist, MapType
 from ebpflb.dataplane.layout.enums import CtState
@@ -187,7 +187,7 @@ def test_pinned_maps_are_opened_by_name(bpffs: Path):
 def test_the_kernel_grants_a_grace_period_without_the_fallback(monkeypatch: pytest.MonkeyPatch):
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    membarrier.membarrier()
+    libc.membarrier()
     assert slept == []
 
 

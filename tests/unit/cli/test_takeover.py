@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from ebpflb.dataplane.kube_proxy import process, removal
+from ebpflb.dataplane.kube_proxy import removal, tools
 from ebpflb.dataplane.kube_proxy.removal import Removed, RemovedRules
 from ebpflb.observe.http.server import Answer, Server, metrics_routes
 from tests.unit.cli.invoked import output_of
@@ -35,7 +35,7 @@ class Machine:
         self.removed = REMOVED
         self.report = dict(SERVING)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(process, "running_kube_proxies", lambda: self.pids)
+        monkeypatch.setattr(tools, "running_kube_proxies", lambda: self.pids)
         monkeypatch.setattr(removal, "remove_kube_proxy", self._remove)
 
     def _remove(self, dry_run):

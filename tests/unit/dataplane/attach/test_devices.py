@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from ebpflb.config.settings import Settings
+from ebpflb.dataplane.attach import devices
 from ebpflb.dataplane.attach.devices import (
+    NetworkState,
     Patterns,
     best_source,
     classify,
+    listen_addresses,
     primary_addresses,
 )
-from ebpflb.dataplane.kernel.interfaces import AddressFlag, Interface, InterfaceAddress
+from ebpflb.dataplane.kernel.rtnetlink import AddressFlag, Interface, InterfaceAddress
 from ebpflb.dataplane.layout.enums import DeviceKind
+from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, format_address, parse_address
 
 HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD
@@ -198,3 +203,26 @@ def test_without_a_default_route_it_is_that_of_the_first_host_device():
 def test_the_agents_settings_will_do():
     names = {field.name for field in dataclasses.fields(Settings)}
     assert {"host_devices", "workload_devices", "nodeport_addresses", "bind_address"} <= names
+
+
+def settings(*wanted):
+    return SimpleNamespace(nodeport_addresses=wanted)
+
+
+def test_the_word_primary_means_the_primary_address_of_each_family(monkeypatch):
+    network = NetworkState({}, {}, {Family.IPV4: parse_address("192.0.2.1")})
+    monkeypatch.setattr(devices, "snapshot", lambda _: network)
+    assert listen_addresses(settings("primary")) == {Family.IPV4: ["192.0.2.1"]}
+
+
+def test_addresses_are_those_of_this_machine():
+    assert listen_addresses(settings("127.0.0.1/32"))[Family.IPV4] == ["127.0.0.1"]
+
+
+def test_a_netlink_that_fails_is_one_line(monkeypatch):
+    def fail():
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(devices, "Rtnetlink", fail)
+    with pytest.raises(ProbeError, match="Too many open files"):
+        listen_addresses(settings("10.0.0.0/8"))

@@ -5,18 +5,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from ebpflb.dataplane.attach.node_addresses import bound_address, node_addresses, node_port_filter
-from ebpflb.dataplane.kernel.interfaces import InterfaceAddress
+from ebpflb.dataplane.attach.node_addresses import (
+    bound_address,
+    named_addresses,
+    node_addresses,
+    node_port_filter,
+)
+from ebpflb.dataplane.kernel.rtnetlink import InterfaceAddress
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.model.address import Family, family_of, format_address, parse_address
 
 PRIMARY = {Family.IPV4: parse_address("192.0.2.1"), Family.IPV6: parse_address("2001:db8::1")}
+TEXTS = ("127.0.0.1", "192.0.2.1", "10.0.0.1", "2001:db8::1", "fd00::1")
+ANY_4, ANY_6 = ["0.0.0.0"], ["::"]
 SERVING = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
 
 
-def found(*texts: str) -> list[InterfaceAddress]:
+def found(*texts: str, scope: int = 0) -> list[InterfaceAddress]:
     addresses = [parse_address(text) for text in texts]
-    return [InterfaceAddress(1, family_of(each), each, 8) for each in addresses]
+    return [InterfaceAddress(1, family_of(each), each, 8, scope) for each in addresses]
 
 
 def serving(wanted: Sequence[str], *texts: str) -> list[str]:
@@ -62,3 +69,30 @@ def test_a_bind_address_is_the_primary_one_of_its_family():
 @pytest.mark.parametrize("text", ["", "0.0.0.0", "::"])
 def test_an_unspecified_bind_address_says_nothing(text: str):
     assert bound_address(text) == {}
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "expected_4", "expected_6"),
+    [
+        pytest.param([], ANY_4, ANY_6, id="all"),
+        pytest.param(["0.0.0.0/0", "::/0"], ANY_4, ANY_6, id="zero"),
+        pytest.param(["10.0.0.0/8", "0.0.0.0/0"], ANY_4, ANY_6, id="zero and more"),
+        pytest.param(["10.0.0.0/8"], ["10.0.0.1"], ANY_6, id="a family without CIDR"),
+        pytest.param(["fd00::/8"], ANY_4, ["fd00::1"], id="the other family"),
+        pytest.param(["127.0.0.0/8"], ["127.0.0.1"], ANY_6, id="loopback"),
+        pytest.param(["198.51.100.0/24"], [], ANY_6, id="none of them"),
+        pytest.param(
+            ["10.0.0.0/8", "192.0.2.1/32"], ["192.0.2.1", "10.0.0.1"], ANY_6, id="several"
+        ),
+    ],
+)
+def test_cidrs_say_where(cidrs, expected_4, expected_6):
+    assert named_addresses(cidrs, found(*TEXTS)) == {
+        Family.IPV4: expected_4,
+        Family.IPV6: expected_6,
+    }
+
+
+def test_link_local_addresses_are_left_out():
+    addresses = [*found("fe80::1", scope=253), *found("fd00::1")]
+    assert named_addresses(["fe80::/10", "fd00::/8"], addresses)[Family.IPV6] == ["fd00::1"]

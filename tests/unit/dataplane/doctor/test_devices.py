@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
+from ebpflb.dataplane.attach.attachments import HookProgram, order_of
 from ebpflb.dataplane.attach.devices import Device
 from ebpflb.dataplane.attach.links import TcDirection
-from ebpflb.dataplane.attach.program_order import Neighbour, order_of
 from ebpflb.dataplane.doctor.hooks import Hooked, judge_devices, uplinks_without_name
-from ebpflb.dataplane.kernel.interfaces import Interface, InterfaceAddress
+from ebpflb.dataplane.kernel.rtnetlink import Interface, InterfaceAddress
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.model.address import Family, parse_address
 
 IN, OUT = TcDirection.INGRESS, TcDirection.EGRESS
-OURS, CALICO = Neighbour("lb_host_ingress", True), Neighbour("cali_tc_preambl", False)
+OURS, CALICO = HookProgram("lb_host_ingress", True), HookProgram("cali_tc_preambl", False)
 NODE = parse_address("192.0.2.1")
 
 

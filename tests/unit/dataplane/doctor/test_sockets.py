@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
 
+from ebpflb.dataplane.attach.attachments import HookProgram, order_of
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS
-from ebpflb.dataplane.attach.program_order import Neighbour, order_of
 from ebpflb.dataplane.doctor.hooks import judge_sockets
 
-OURS = Neighbour("lb_connect4", True)
-CILIUM, UNKNOWN = Neighbour("cil_sock4_conne", False), Neighbour("guard", False)
+OURS = HookProgram("lb_connect4", True)
+CILIUM, UNKNOWN = HookProgram("cil_sock4_conne", False), HookProgram("guard", False)
 
 
 def found(**others):
@@ -37,4 +37,4 @@ def test_the_order_is_seen_from_ours():
     order = order_of([UNKNOWN, OURS, CILIUM, OURS])
     assert order == (True, [UNKNOWN], [CILIUM])
     assert order_of([CILIUM]) == (False, [CILIUM], [])
-    assert Neighbour("", False).title == "a program without a name"
+    assert HookProgram("", False).title == "a program without a name"

@@ -7,7 +7,7 @@ from ebpflb.dataplane.explain import client
 from ebpflb.dataplane.explain.client import client_at
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.explain.steps import Client, ClientKind
-from ebpflb.dataplane.kernel.routes import device_name, route_to
+from ebpflb.dataplane.kernel.rtnetlink import device_name, route_to
 from ebpflb.dataplane.layout.enums import NetnsFlag
 from ebpflb.dataplane.layout.structs import Netns
 from ebpflb.errors import ProbeError

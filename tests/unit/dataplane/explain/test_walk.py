@@ -10,7 +10,7 @@ from ebpflb.dataplane.explain.hooks import walk
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
 from ebpflb.dataplane.explain.steps import Client, ClientKind, ClientSide, Fate
-from ebpflb.dataplane.kernel.routes import Route
+from ebpflb.dataplane.kernel.rtnetlink import Route
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     CtState,

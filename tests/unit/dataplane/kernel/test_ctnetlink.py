@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ebpflb.dataplane.kernel import ctnetlink
 from ebpflb.dataplane.kernel.ctnetlink import Reply, replies, reply_of
-from ebpflb.dataplane.kernel.netlink import attribute
 from ebpflb.model.address import Protocol, parse_address
 from tests.unit.dataplane import conntrack_messages as recorded
+from tests.unit.dataplane.kernel.netlink_messages import attribute
 
 TCP, UDP = Protocol.TCP, Protocol.UDP
 HERE, LOOPBACK = parse_address("192.0.2.1"), parse_address("127.0.0.1")

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
+import time
 from errno import EBADF
 from pathlib import Path
 
@@ -20,3 +22,28 @@ def test_a_failed_call_without_a_path_names_the_errno():
 
 def test_proc_is_told_by_its_number():
     assert libc.filesystem_type(Path("/proc")) == 0x9FA0
+
+
+def test_the_kernel_is_asked_for_a_grace_period(monkeypatch: pytest.MonkeyPatch):
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    libc.membarrier()
+    assert slept == []
+
+
+def test_a_kernel_that_refuses_is_given_time(monkeypatch: pytest.MonkeyPatch):
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(libc, "_GLOBAL", 1 << 20)
+    libc.membarrier()
+    assert slept == [0.1]
+
+
+def test_the_kernel_is_asked_for_order(monkeypatch: pytest.MonkeyPatch):
+    yielded: list[None] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yielded.append(None))
+    libc.order_writes()
+    assert not yielded
+    monkeypatch.setattr(libc, "_GLOBAL_EXPEDITED", 1 << 20)
+    libc.order_writes()
+    assert yielded == [None]

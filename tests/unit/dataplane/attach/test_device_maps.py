@@ -3,9 +3,9 @@
 
 import pytest
 
+from ebpflb.dataplane.attach.device_maps import write_uplinks
 from ebpflb.dataplane.attach.devices import Device
 from ebpflb.dataplane.attach.links import Change
-from ebpflb.dataplane.attach.uplinks import write_uplinks
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.dataplane.layout.map_specs import UPLINKS

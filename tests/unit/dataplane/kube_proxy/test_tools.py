@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.dataplane.kube_proxy.process import running_kube_proxies
+from ebpflb.dataplane.kube_proxy.tools import running_kube_proxies
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from ebpflb.dataplane.kube_proxy.nftables import KEEPER_TABLE, parse, removal_text
+from ebpflb.dataplane.kube_proxy.iptables import KEEPER_TABLE, parse_json, removal_text
 from ebpflb.errors import EbpflbError
 
 TABLES = json.dumps(
@@ -17,15 +17,15 @@ TABLES = json.dumps(
 
 
 def test_objects_of_one_kind_are_read():
-    assert parse(TABLES, "table") == [{"family": "ip", "name": "kube-proxy", "handle": 3}]
-    assert parse(TABLES, "chain") == []
-    assert parse("", "table") == []
+    assert parse_json(TABLES, "table") == [{"family": "ip", "name": "kube-proxy", "handle": 3}]
+    assert parse_json(TABLES, "chain") == []
+    assert parse_json("", "table") == []
 
 
 @pytest.mark.parametrize("answer", ["no json", "[]", "{}"])
 def test_an_answer_of_another_form_is_one_line(answer):
     with pytest.raises(EbpflbError, match=r"^nft --json printed something else: .*$"):
-        parse(answer, "table")
+        parse_json(answer, "table")
 
 
 def test_the_keeper_is_there_before_the_table_goes():

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rtnetlink says about devices, addresses, routes, qdiscs and filters, as plain values.
+
+What is read after each event of the network is decoded here, the rest by pyroute2 (netlink.py).
+"""
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum, IntFlag
+from typing import Any, NamedTuple
+
+from ebpflb.dataplane.kernel.netlink import Netlink, attributes, number, text
+from ebpflb.model.address import Address, Family, format_address, parse_address
+
+_IFINFOMSG = struct.Struct("=BxHiII")
+_IFADDRMSG = struct.Struct("=BBBBI")
+_TCMSG = struct.Struct("=BxxxiIII")
+_S32 = struct.Struct("=i")
+
+_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
+_IFLA_IFNAME, _IFLA_LINK_NETNSID = 3, 37
+# IFLA_MASTER; IFLA_LINKINFO and in it IFLA_INFO_KIND and IFLA_INFO_SLAVE_KIND.
+_IFLA_UPPER = 10
+_IFLA_DETAILS, _DETAIL_KIND, _DETAIL_UPPER_KIND = 18, 1, 4
+# IFLA_EXT_MASK with RTEXT_FILTER_SKIP_STATS.
+_SKIP_STATISTICS = struct.pack("=HHI", 8, 29, 1 << 3)
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
+_TCA_KIND, _TCA_OPTIONS = 1, 2
+_TCA_BPF_NAME, _TCA_BPF_ID = 7, 11
+_RTN_UNICAST, _RTN_LOCAL = 1, 2
+_MAPPED = bytes(10) + b"\xff\xff"
+_FAMILY = {int(socket.AF_INET): Family.IPV4, int(socket.AF_INET6): Family.IPV6}
+
+# A reserved and a discarded address: no network has them, so only a default route leads there.
+_ANYWHERE = {Family.IPV4: "240.0.0.1", Family.IPV6: "100::1"}
+
+
+class _Get(IntEnum):
+    """Message types of linux/rtnetlink.h."""
+
+    LINK = 18
+    ADDR = 22
+    QDISC = 38
+    FILTER = 46
+
+
+class Interface(NamedTuple):
+    """A network device. `upper`: the device it is a port of, 0 = none, and that one's kind.
+
+    `netnsid`: our number for the namespace of a veth's peer, None when the peer is in our own.
+    """
+
+    ifindex: int
+    name: str
+    header: int = 1
+    up: bool = True
+    loopback: bool = False
+    kind: str = ""
+    upper: int = 0
+    upper_kind: str = ""
+    netnsid: int | None = None
+
+
+class AddressFlag(IntFlag):
+    """IFA_F_* of linux/if_addr.h. SECONDARY means temporary for IPv6."""
+
+    SECONDARY = 0x01
+    OPTIMISTIC = 0x04
+    DADFAILED = 0x08
+    DEPRECATED = 0x20
+    TENTATIVE = 0x40
+
+
+class InterfaceAddress(NamedTuple):
+    """An address of a device. `scope` 0 is global."""
+
+    ifindex: int
+    family: Family
+    address: Address
+    prefix_length: int
+    scope: int = 0
+    flags: AddressFlag = AddressFlag(0)
+
+
+class Qdisc(NamedTuple):
+    """A queueing discipline of a device."""
+
+    ifindex: int
+    kind: str
+
+
+class Filter(NamedTuple):
+    """A tc filter; `program` is the kernel's id, 0 unless it is a BPF program."""
+
+    kind: str
+    name: str
+    priority: int
+    handle: int
+    program: int
+
+
+class Route(NamedTuple):
+    """`ifindex`: the device that packets leave by. is_local: they do not leave."""
+
+    ifindex: int
+    is_local: bool
+
+
+class Rtnetlink(Netlink):
+    """Devices, addresses, routes and tc of the network namespace of the thread that opens it."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.NETLINK_ROUTE)
+        self._iproute: Any = None
+
+    def close(self) -> None:
+        """Close the sockets; a second call does nothing."""
+        super().close()
+        if self._iproute:
+            self._iproute.close()
+            self._iproute = None
+
+    @contextmanager
+    def iproute(self) -> Iterator[Any]:
+        """pyroute2's IPRoute. Its errors become OSError, with the kernel's text where it has one.
+
+        It is imported and opened by its first use, in the network namespace that the thread has
+        then: the import takes 19 MB and 80 ms, and most commands do without.
+        """
+        from pyroute2.iproute.linux import IPRoute
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        self._iproute = self._iproute or IPRoute(ext_ack=True)
+        try:
+            yield self._iproute
+        except NetlinkError as error:
+            reason, detail = os.strerror(error.code), error.args[1]
+            told = reason if detail == reason else f"{reason} ({detail})"
+            raise OSError(error.code, told) from error
+
+
+def read_interfaces(netlink: Netlink) -> list[Interface]:
+    """All devices of the namespace, by ifindex."""
+    request = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + _SKIP_STATISTICS
+    return sorted(_interface(body) for body in netlink.dump(_Get.LINK, request))
+
+
+def read_addresses(netlink: Netlink) -> list[InterfaceAddress]:
+    """All addresses of the namespace; those of one device and family as the kernel ranks them."""
+    bodies = netlink.dump(_Get.ADDR, _IFADDRMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
+    return [_address(body, _FAMILY[body[0]]) for body in bodies if body[0] in _FAMILY]
+
+
+def read_qdiscs(netlink: Netlink) -> list[Qdisc]:
+    """All qdiscs of the namespace. EOPNOTSUPP on a kernel without tc."""
+    bodies = netlink.dump(_Get.QDISC, _TCMSG.pack(0, 0, 0, 0, 0))
+    return [Qdisc(_TCMSG.unpack_from(body)[1], _tc_kind(body)) for body in bodies]
+
+
+def read_filters(netlink: Netlink, ifindex: int, parent: int) -> list[Filter]:
+    """The filters of a device, in the order in which the kernel lists them."""
+    bodies = netlink.dump(_Get.FILTER, _TCMSG.pack(0, ifindex, 0, parent, 0))
+    return [found for found in map(_filter, bodies) if found.handle]
+
+
+def default_source(netlink: Rtnetlink, family: Family) -> Address | None:
+    """The source address that the kernel chooses for the default route; None without one."""
+    try:
+        with netlink.iproute() as iproute:
+            (route,) = iproute.route("get", dst=_ANYWHERE[family])
+    except OSError:
+        return None
+    source = route.get("prefsrc")
+    return parse_address(source) if source else None
+
+
+def route_to(address: Address) -> Route | None:
+    """Where the current namespace would send a packet; None: nowhere. OSError without netlink."""
+    with Rtnetlink() as netlink:
+        try:
+            with netlink.iproute() as iproute:
+                (route,) = iproute.route("get", dst=format_address(address))
+        except OSError:
+            return None
+    if route["type"] not in (_RTN_UNICAST, _RTN_LOCAL):
+        return None
+    return Route(route.get("oif") or 0, route["type"] == _RTN_LOCAL)
+
+
+def device_name(ifindex: int) -> str:
+    """The name of a device, or its number where it is gone."""
+    try:
+        return socket.if_indextoname(ifindex)
+    except OSError:
+        return f"device {ifindex}"
+
+
+def _tc_kind(body: bytes) -> str:
+    return text(attributes(body, _TCMSG.size)[_TCA_KIND])
+
+
+def _filter(body: bytes) -> Filter:
+    _, _, handle, _, priority_and_protocol = _TCMSG.unpack_from(body)
+    found = attributes(body, _TCMSG.size)
+    options = attributes(found.get(_TCA_OPTIONS, b""))
+    return Filter(
+        kind=text(found[_TCA_KIND]),
+        name=text(options.get(_TCA_BPF_NAME, b"")),
+        priority=priority_and_protocol >> 16,
+        handle=handle,
+        program=number(options.get(_TCA_BPF_ID, b"")),
+    )
+
+
+def _interface(body: bytes) -> Interface:
+    _, header, ifindex, flags, _ = _IFINFOMSG.unpack_from(body)
+    found = attributes(body, _IFINFOMSG.size)
+    details = attributes(found.get(_IFLA_DETAILS, b""))
+    netnsid = found.get(_IFLA_LINK_NETNSID)
+    return Interface(
+        ifindex=ifindex,
+        name=os.fsdecode(found[_IFLA_IFNAME].rstrip(b"\0")),
+        header=header,
+        up=bool(flags & _IFF_UP),
+        loopback=bool(flags & _IFF_LOOPBACK),
+        kind=text(details.get(_DETAIL_KIND, b"")),
+        upper=number(found.get(_IFLA_UPPER, b"")),
+        upper_kind=text(details.get(_DETAIL_UPPER_KIND, b"")),
+        netnsid=_S32.unpack(netnsid)[0] if netnsid else None,
+    )
+
+
+def _address(body: bytes, family: Family) -> InterfaceAddress:
+    _, length, flags, scope, ifindex = _IFADDRMSG.unpack_from(body)
+    found = attributes(body, _IFADDRMSG.size)
+    flags = number(found[_IFA_FLAGS]) if _IFA_FLAGS in found else flags
+    # IFA_ADDRESS is the other end where there are two.
+    address = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]
+    return InterfaceAddress(ifindex, family, _mapped(address), length, scope, AddressFlag(flags))
+
+
+def _mapped(address: bytes) -> Address:
+    return Address(_MAPPED + address if len(address) == 4 else address)  # noqa: PLR2004
