@@ -16,7 +16,7 @@ from tests.bench.harness.report import Row, limit_row
 
 SERVICES = 1_000
 ENDPOINTS = 10
-TARGET_MB = 64
+TARGET_MB = 96
 
 _STEADY_SECONDS = 10.0
 

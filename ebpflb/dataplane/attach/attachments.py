@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of ours is attached where, read from the pinned links and from the devices' filters."""
+"""What is attached where: our hooks by pins and filters, and the order of programs at a hook.
+
+Called by `ebpflb status` and `cleanup`, and by the doctor.
+"""
 
 import contextlib
 import errno
@@ -20,13 +23,29 @@ from ebpflb.dataplane.load.pins import Generation
 from ebpflb.errors import AttachError, PinError
 
 _TCX_PIN = re.compile(r"tcx_(ingress|egress)_([0-9]+)")
+# Whose a program is, by how its name begins.
+_OWNERS = {
+    "cil_": "Cilium",
+    "cilium_": "Cilium",
+    "calico_": "Calico",
+    "cali_": "Calico",
+    "sd_": "systemd",
+    "antrea_": "Antrea",
+    "kmesh_": "Kmesh",
+}
+# Programs of others that are known to translate connections to Services.
+_TRANSLATING = ("cil_sock", "calico_connect", "calico_sendmsg")
+_TCX = {
+    TcDirection.INGRESS: AttachType.TCX_INGRESS,
+    TcDirection.EGRESS: AttachType.TCX_EGRESS,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
     """One hook. `place`: a device, or the kernel's id of a cgroup; empty when that is gone.
 
-    `current`: it runs a program of the generation that was asked about.
+    `current`: whether it runs a program of the generation in question.
     """
 
     hook: str
@@ -52,7 +71,7 @@ def attachments(links: Path, generation: Generation | None) -> list[Attachment]:
 def missing_hooks(found: list[Attachment]) -> list[str]:
     """The socket hooks that nothing runs at, or that run programs of another generation."""
     running = {attachment.hook for attachment in found if attachment.place and attachment.current}
-    return [hook for hook in map(_cgroup_hook, CGROUP_HOOKS) if hook not in running]
+    return [name for pin in CGROUP_HOOKS if (name := pin.removeprefix("lb_")) not in running]
 
 
 def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
@@ -69,7 +88,7 @@ def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
             link = libbpf.link_info(fd)
         if link.type == LinkType.CGROUP:
             identity = link.target.cgroup.cgroup_id
-            hook, place = _cgroup_hook(path.name), f"cgroup {identity}" if identity else ""
+            hook, place = path.name.removeprefix("lb_"), f"cgroup {identity}" if identity else ""
         else:
             hook, place = f"tcx {match[1] if match else ''}", _device(link.target.device.ifindex)
         yield Attachment(hook, place, program_name(link.prog_id), link.prog_id in pinned)
@@ -86,10 +105,6 @@ def _filters(clsact: Clsact, pinned: Collection[int]) -> Iterator[Attachment]:
                         yield Attachment(f"clsact {direction}", _device(ifindex), name, current)
 
 
-def _cgroup_hook(pin: str) -> str:
-    return pin.removeprefix("lb_")
-
-
 def _device(ifindex: int) -> str:
     try:
         return socket.if_indextoname(ifindex) if ifindex else ""
@@ -99,12 +114,11 @@ def _device(ifindex: int) -> str:
 
 def pinned_programs(generation: Generation) -> frozenset[int]:
     """The kernel's ids of a generation's programs. OSError."""
-    return frozenset(map(_program_id, generation.progs.iterdir()))
-
-
-def _program_id(path: Path) -> int:
-    with owned(libbpf.obj_get(path)) as fd:
-        return int(libbpf.prog_info(fd).id)
+    ids = set()
+    for path in generation.progs.iterdir():
+        with owned(libbpf.obj_get(path)) as fd:
+            ids.add(int(libbpf.prog_info(fd).id))
+    return frozenset(ids)
 
 
 def program_name(identity: int) -> str:
@@ -116,33 +130,15 @@ def program_name(identity: int) -> str:
         return ""
 
 
-# By how their names begin.
-_OWNERS = {
-    "cil_": "Cilium",
-    "cilium_": "Cilium",
-    "calico_": "Calico",
-    "cali_": "Calico",
-    "sd_": "systemd",
-    "antrea_": "Antrea",
-    "kmesh_": "Kmesh",
-}
-# Of these it is known that they lead connections to Services elsewhere themselves.
-_TRANSLATING = ("cil_sock", "calico_connect", "calico_sendmsg")
-_TCX = {
-    TcDirection.INGRESS: AttachType.TCX_INGRESS,
-    TcDirection.EGRESS: AttachType.TCX_EGRESS,
-}
-
-
 class HookProgram(NamedTuple):
-    """A program at a hook. `ours`: it is of the generation in force."""
+    """A program at a hook. `ours`: whether it is one of the generation in force."""
 
     name: str
     ours: bool
 
     @property
     def title(self) -> str:
-        """Its name, with whose it is where that can be told."""
+        """Its name, and the project that it belongs to where its name says so."""
         owner = next((who for start, who in _OWNERS.items() if self.name.startswith(start)), "")
         shown = self.name or "a program without a name"
         return f"{shown} of {owner}" if owner else shown
@@ -153,16 +149,16 @@ class HookProgram(NamedTuple):
         return self.name.startswith(_TRANSLATING)
 
 
-class Order(NamedTuple):
-    """Who runs before and after ours; without ours all are `before`."""
+class ProgramOrder(NamedTuple):
+    """The programs of others before and after ours; without ours all are `before`."""
 
     ours: bool
     before: Sequence[HookProgram]
     after: Sequence[HookProgram]
 
 
-def order_of(every: Iterable[HookProgram]) -> Order:
-    """Look at a hook from our program; a second one of ours is nobody else's."""
+def order_of(every: Iterable[HookProgram]) -> ProgramOrder:
+    """Sort the programs at a hook; a second one of ours is not one of others."""
     before: list[HookProgram] = []
     after: list[HookProgram] = []
     found = False
@@ -171,18 +167,18 @@ def order_of(every: Iterable[HookProgram]) -> Order:
             found = True
         else:
             (after if found else before).append(each)
-    return Order(found, before, after)
+    return ProgramOrder(found, before, after)
 
 
 def at_cgroup(cgroup: int, attach_type: AttachType, pinned: Collection[int]) -> list[HookProgram]:
-    """What runs for a cgroup (its descriptor), with what is attached above it. OSError."""
+    """The programs of a cgroup (its descriptor) and of the cgroups above it. OSError."""
     return _named(libbpf.prog_query(cgroup, attach_type, effective=True), pinned)
 
 
 def at_device(
     ifindex: int, direction: TcDirection, clsact: Clsact | None, pinned: Collection[int]
 ) -> list[HookProgram]:
-    """What runs at tcx, then the filters of clsact by their priority. OSError, AttachError."""
+    """The programs at tcx, then the filters of clsact by priority. OSError, AttachError."""
     filters = clsact.filters(ifindex, direction) if clsact else ()
     of_clsact = (
         HookProgram(program_name(each.program) or each.name or each.kind, each.program in pinned)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices get our programs, and which addresses the node has.
+"""Which devices get our programs, which addresses the node has, and when either changes.
 
 A device is a *workload* device when it is the host's end of a pod's veth, and a *host* device when
 traffic of the node itself, of other nodes or of outside clients comes and goes by it. Everything
@@ -73,23 +73,23 @@ _NO_ADDRESSES: Mapping[Family, Address] = MappingProxyType({})
 
 
 class DeviceSettings(Protocol):
-    """The settings that matter here. An empty tuple means the default patterns."""
+    """The settings that matter here.
+
+    Patterns of device names, the default ones if empty. nodeport_addresses: ("primary",), CIDRs, or
+    empty for all. bind_address: the primary address of its family, unless empty or unspecified.
+    """
 
     @property
-    def host_devices(self) -> Sequence[str]:
-        """Patterns of device names."""
+    def host_devices(self) -> Sequence[str]: ...
 
     @property
-    def workload_devices(self) -> Sequence[str]:
-        """Patterns of device names."""
+    def workload_devices(self) -> Sequence[str]: ...
 
     @property
-    def nodeport_addresses(self) -> Sequence[str]:
-        """Which addresses accept NodePorts: ("primary",), CIDRs, or none for all."""
+    def nodeport_addresses(self) -> Sequence[str]: ...
 
     @property
-    def bind_address(self) -> str:
-        """The primary address of its family, unless empty or unspecified."""
+    def bind_address(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,9 @@ class Patterns(NamedTuple):
     workload: Sequence[str] = DEFAULT_WORKLOAD_DEVICES
 
     def is_host(self, name: str) -> bool:
-        """Whether a name is one of a host device and not one of a workload's."""
         return _matches(name, self.host) and not self.is_workload(name)
 
     def is_workload(self, name: str) -> bool:
-        """Whether a name is one of a workload device."""
         return _matches(name, self.workload)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every hook of a node brought in line with its network: programs, and the maps of devices.
+"""Bringing every hook of a node in line with its network: programs, and the maps of devices.
 
 Level-triggered: `Hooks.apply()` compares what is with what should be, and does what is missing. A
-device that cannot be served is reported and does not keep the others from it.
+device that fails is reported, and the others are served.
 
 Order: what a program reads is there before the program runs, and goes after it. First the socket
 hooks, which serve everybody at once while the devices take their time: attaching to a device for
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from ebpflb.dataplane.attach import links
 from ebpflb.dataplane.attach.device_maps import (
@@ -32,12 +32,11 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.namespaces import Namespaces, Veth
 from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
-from ebpflb.dataplane.layout import structs
-from ebpflb.dataplane.layout.enums import DeviceKind, NetnsFlag
+from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.dataplane.layout.programs import TC_PROGRAMS
 from ebpflb.errors import EbpflbError, PinError, ProbeError
 
-_HOST = bytes(structs.Netns(flags=NetnsFlag.LB_NETNS_HOST))
+_Target = TypeVar("_Target", int, Path)
 
 
 class HookPlaces(NamedTuple):
@@ -101,7 +100,6 @@ class Hooks:
         self.close()
 
     def close(self) -> None:
-        """Give the programs' descriptors back."""
         while self._programs:
             self._programs.popitem()[1].close()
 
@@ -174,24 +172,20 @@ def detach_all(pins: Path) -> Applied:
 
 def _detach_devices(tc: TcHooks, ifindexes: Iterable[int], done: Applied) -> None:
     for ifindex in sorted(ifindexes):
-        done.attempt(f"device {ifindex}", partial(_detach_device, tc, ifindex))
-
-
-def _detach_device(tc: TcHooks, ifindex: int) -> Change:
-    return Change.DETACHED if tc.detach(ifindex) else Change.KEPT
+        done.attempt(f"device {ifindex}", partial(_detached, tc.detach, ifindex))
 
 
 def _detach_pins(pins: Iterable[Path], done: Applied) -> None:
     for pin in pins:
-        done.attempt(pin.name, partial(_detach_pin, pin))
+        done.attempt(pin.name, partial(_detached, links.detach, pin))
 
 
-def _detach_pin(pin: Path) -> Change:
-    return Change.DETACHED if links.detach(pin) else Change.KEPT
+def _detached(detach: Callable[[_Target], bool], target: _Target) -> Change:
+    return Change.DETACHED if detach(target) else Change.KEPT
 
 
 def _unknown(pins: Path) -> list[Path]:
-    """Links that another version of this program left."""
+    """Links that another release of this program left."""
     return [
         path
         for path in pins.iterdir()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pinned bpf_links: cgroup socket hooks, and tcx at ingress and egress of a device.
 
-A pinned link outlives the agent. To run another program it is updated in place (one pointer in the
-kernel), so a hook that has a program always has one. A pin that hangs on something else, on a
+A pinned link stays when the agent ends. To run another program it is updated in place (one pointer
+in the kernel), so a hook that has a program always has one. A pin whose link is elsewhere, on a
 device that is gone (the kernel reports ifindex 0) or on another cgroup, is replaced: the new link
 is made and renamed over the old pin.
 
@@ -11,7 +11,7 @@ Order at tcx: first at ingress and last at egress, at the time of attaching.
 There is no fallback to bpf_prog_attach for cgroups: cgroup links exist since Linux 5.7 (commit
 af6eea57437a "bpf: Implement bpf_link-based cgroup BPF program attachment"), below our floor of
 5.10. tcx links exist since 6.6 (commit e420bed02507 "bpf: Add fd-based tcx multi-prog infra with
-link support"); clsact.py serves older kernels.
+link support"); clsact serves older kernels.
 """
 
 import contextlib
@@ -72,7 +72,6 @@ class LoadedProgram(NamedTuple):
         return cls(path.name, fd, libbpf.prog_info(fd).id)
 
     def close(self) -> None:
-        """Give the descriptor back; the pin stays."""
         os.close(self.fd)
 
 
@@ -157,7 +156,8 @@ def _attach(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
     with owned(link):
         found = libbpf.link_info(link)
         if not hook.carries(found):
-            _replace_pin(pin, program, hook)
+            _create(_unfinished(pin), program, hook)
+            _unfinished(pin).rename(pin)
             return Change.ATTACHED
         if found.prog_id == program.identity:
             return Change.KEPT
@@ -169,11 +169,6 @@ def _create(pin: Path, program: LoadedProgram, hook: _Hook) -> None:
     link = libbpf.link_create(program.fd, hook.target, hook.attach_type, hook.flags)
     with owned(link):
         libbpf.obj_pin(link, pin)
-
-
-def _replace_pin(pin: Path, program: LoadedProgram, hook: _Hook) -> None:
-    _create(_unfinished(pin), program, hook)
-    _unfinished(pin).rename(pin)
 
 
 def _unfinished(pin: Path) -> Path:

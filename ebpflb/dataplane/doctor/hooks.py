@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.dataplane.attach.attachments import HookProgram, Order, at_cgroup, at_device, order_of
+from ebpflb.dataplane.attach.attachments import (
+    HookProgram,
+    ProgramOrder,
+    at_cgroup,
+    at_device,
+    order_of,
+)
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, TcDirection
 from ebpflb.dataplane.attach.tc import Clsact
@@ -41,21 +47,21 @@ def check_sockets(cgroup: Path, pinned: Collection[int]) -> list[Finding]:
     return judge_sockets(cgroup, orders)
 
 
-def judge_sockets(cgroup: Path, orders: Mapping[str, Order]) -> list[Finding]:
+def judge_sockets(cgroup: Path, orders: Mapping[str, ProgramOrder]) -> list[Finding]:
     """`orders`: by the name of our program for each hook."""
     place = f"cgroup {cgroup}"
     found = [*_hooks_without_ours(place, orders), *_others_at_hooks(place, orders)]
     return all_well(SOCKETS, f"all {len(orders)} hooks are at {place}", found)
 
 
-def _hooks_without_ours(place: str, orders: Mapping[str, Order]) -> Iterator[Finding]:
+def _hooks_without_ours(place: str, orders: Mapping[str, ProgramOrder]) -> Iterator[Finding]:
     missing = [name.removeprefix("lb_") for name, order in orders.items() if not order.ours]
     if missing:
         what = f"hooks without our program: {', '.join(missing)}"
         yield Finding(Severity.ERROR, SOCKETS, place, what, _ATTACH_HOOK)
 
 
-def _others_at_hooks(place: str, orders: Mapping[str, Order]) -> Iterator[Finding]:
+def _others_at_hooks(place: str, orders: Mapping[str, ProgramOrder]) -> Iterator[Finding]:
     for way in ("before", "after"):
         hooks = defaultdict[HookProgram, list[str]](list)
         for name, order in orders.items():
@@ -86,7 +92,7 @@ _ADVICE = {
 class Hooked(NamedTuple):
     device: str
     direction: TcDirection
-    order: Order
+    order: ProgramOrder
 
 
 def check_devices(network: NetworkState, links: Path, pinned: Collection[int]) -> list[Finding]:

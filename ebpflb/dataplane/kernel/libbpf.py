@@ -247,29 +247,9 @@ def _info(fd: int, empty: _Info) -> _Info:
     return empty
 
 
-def map_by_id(identity: int) -> int:
-    """A descriptor of the map with this id; ENOENT when it is gone."""
-    return _call("bpf_map_get_fd_by_id", identity)
-
-
 def prog_by_id(identity: int) -> int:
     """A descriptor of the program with this id; ENOENT when it is gone."""
     return _call("bpf_prog_get_fd_by_id", identity)
-
-
-def link_by_id(identity: int) -> int:
-    """A descriptor of the link with this id; ENOENT when it is gone."""
-    return _call("bpf_link_get_fd_by_id", identity)
-
-
-def next_link_id(identity: int) -> int | None:
-    """The smallest link id above `identity`, or None."""
-    following = ctypes.c_uint32()
-    try:
-        _call("bpf_link_get_next_id", identity, ctypes.byref(following))
-    except FileNotFoundError:
-        return None
-    return following.value
 
 
 def prog_load(

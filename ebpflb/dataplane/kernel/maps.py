@@ -48,27 +48,21 @@ class BpfMap(Protocol):
 
     def lookup(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
-        ...
 
     def update(self, key: bytes, value: bytes, *, exist: Exist = Exist.ANY) -> None:
         """Set one element. E2BIG when a hash is full or an index is out of range."""
-        ...
 
     def delete(self, key: bytes) -> bool:
         """Delete one element; False when it was not there."""
-        ...
 
     def update_batch(self, elements: Sequence[tuple[bytes, bytes]]) -> None:
         """Set elements in order. After an error the first ones may be set."""
-        ...
 
     def update_packed(self, keys: bytes, values: bytes) -> None:
         """As `update_batch()`, with keys and values side by side."""
-        ...
 
     def delete_batch(self, keys: Sequence[bytes]) -> None:
         """Delete elements in order; those that are not there do not matter."""
-        ...
 
     def chunks(self, limit: int = 0) -> Iterator[Chunk]:
         """All elements, about `limit` at a time, or as many as are quick to read.
@@ -79,7 +73,6 @@ class BpfMap(Protocol):
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All elements one by one, under the terms of `chunks()`."""
-        ...
 
 
 MapSet = Mapping[str, BpfMap]
@@ -110,24 +103,19 @@ class KernelMap:
         self._closer()
 
     def lookup(self, key: bytes) -> bytes | None:
-        """See BpfMap."""
         return self._run("lookup", libbpf.map_lookup, key, self.value_size)
 
     def update(self, key: bytes, value: bytes, *, exist: Exist = Exist.ANY) -> None:
-        """See BpfMap."""
         self._run("update", libbpf.map_update, key, value, exist)
 
     def delete(self, key: bytes) -> bool:
-        """See BpfMap."""
         return self._run("delete", libbpf.map_delete, key)
 
     def update_batch(self, elements: Sequence[tuple[bytes, bytes]]) -> None:
-        """See BpfMap."""
         values = b"".join(value for _, value in elements)
         self.update_packed(b"".join(key for key, _ in elements), values)
 
     def update_packed(self, keys: bytes, values: bytes) -> None:
-        """See BpfMap."""
         while self._batch and keys:
             count = len(keys) // self.key_size
             done = self._try_batch("update", libbpf.map_update_batch, keys, values, count)
@@ -136,7 +124,6 @@ class KernelMap:
             self.update(key, value)
 
     def delete_batch(self, keys: Sequence[bytes]) -> None:
-        """See BpfMap."""
         done = 0
         while self._batch and done < len(keys):
             rest = keys[done:]
@@ -147,7 +134,7 @@ class KernelMap:
             self.delete(key)
 
     def chunks(self, limit: int = 0) -> Iterator[Chunk]:
-        """See BpfMap. A ring buffer has no elements."""
+        # A ring buffer has none.
         if not self._has_elements:
             return
         limit = min(limit or self._quick, self.max_entries)
@@ -164,7 +151,6 @@ class KernelMap:
         yield from self._single_chunks(limit)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """See BpfMap."""
         return split_chunks(self)
 
     def _next_batch(self, cursor: bytes | None, limit: int) -> libbpf.Batch | None:
