@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's own connection tracking: which flows netfilter knows in this network namespace.
+"""The kernel's own connection tracking: the flows of this network namespace that netfilter knows.
 
-Of each flow the tuple of its replies as they arrive, before netfilter undoes what it has done to
-the requests. Read a datagram at a time: a node may have hundreds of thousands. Nothing is asked
-where netfilter tracks nothing, because the question alone would have the kernel load a module.
+Of each flow it reads the tuple of its replies as they arrive, before netfilter undoes its NAT. It
+reads a datagram at a time, since a node may have hundreds of thousands. Where netfilter tracks
+nothing it sends no request, because that alone would make the kernel load a module.
 """
 
 import socket
@@ -26,9 +26,9 @@ _CTA_TUPLE_REPLY, _CTA_PROTOINFO = 2, 4
 _CTA_TUPLE_IP, _CTA_TUPLE_PROTO = 1, 2
 _CTA_IP_V4_SRC, _CTA_IP_V4_DST, _CTA_IP_V6_SRC, _CTA_IP_V6_DST = 1, 2, 3, 4
 _CTA_PROTO_NUM, _CTA_PROTO_SRC_PORT, _CTA_PROTO_DST_PORT = 1, 2, 3
-# By protocol: its part of CTA_PROTOINFO, and the states of what has not ended.
+# By protocol: its part of CTA_PROTOINFO, and the states of flows that have not ended.
 # TCP_CONNTRACK_SYN_SENT to LAST_ACK, SCTP_CONNTRACK_COOKIE_WAIT to SHUTDOWN_ACK_SENT.
-_LIVING = {Protocol.TCP: (1, range(1, 7)), Protocol.SCTP: (3, range(2, 8))}
+_OPEN_STATES = {Protocol.TCP: (1, range(1, 7)), Protocol.SCTP: (3, range(2, 8))}
 _STATE = 1
 _MAPPED = bytes(10) + b"\xff\xff"
 _ADDRESS, _PORT = 16, 2
@@ -45,11 +45,11 @@ class Reply(NamedTuple):
 
 
 def replies() -> Iterator[Sequence[Reply]]:
-    """Those of every flow that has not ended, some at a time.
+    """The replies of every flow that has not ended, some at a time.
 
-    OSError: the kernel does not tell, or it has told of some only.
+    OSError when the kernel refuses, or has listed only some of them.
     """
-    if not _is_in_use():
+    if not _has_flows():
         return
     with Netlink(_NETLINK_NETFILTER) as netlink:
         for bodies in netlink.stream(_CT_GET, _HEAD):
@@ -57,12 +57,12 @@ def replies() -> Iterator[Sequence[Reply]]:
 
 
 def reply_of(body: bytes) -> Reply | None:
-    """What one message says, unless its flow has ended or its protocol is another one."""
+    """The replies of one message, unless its flow has ended or its protocol is another one."""
     flow = attributes(body, len(_HEAD))
     reply = attributes(flow.get(_CTA_TUPLE_REPLY, b""))
     ports = attributes(reply.get(_CTA_TUPLE_PROTO, b""))
     protocol = _number(ports.get(_CTA_PROTO_NUM, b""))
-    if not _lives(flow, protocol):
+    if not _is_open(flow, protocol):
         return None
     ends = attributes(reply.get(_CTA_TUPLE_IP, b""))
     source = _address(ends, _CTA_IP_V4_SRC, _CTA_IP_V6_SRC)
@@ -73,17 +73,17 @@ def reply_of(body: bytes) -> Reply | None:
     return Reply(protocol, source, _number(pair[0]), destination, _number(pair[1]))
 
 
-def _is_in_use() -> bool:
+def _has_flows() -> bool:
     try:
         return _COUNT.read_text().strip() != "0"
     except FileNotFoundError:
         return False
 
 
-def _lives(flow: dict[int, bytes], protocol: int) -> bool:
-    if protocol not in _LIVING:
+def _is_open(flow: dict[int, bytes], protocol: int) -> bool:
+    if protocol not in _OPEN_STATES:
         return protocol == Protocol.UDP
-    part, states = _LIVING[Protocol(protocol)]
+    part, states = _OPEN_STATES[Protocol(protocol)]
     info = attributes(attributes(flow.get(_CTA_PROTOINFO, b"")).get(part, b""))
     return _number(info.get(_STATE, b"")) in states
 

@@ -67,9 +67,8 @@ class BpfMap(Protocol):
     def chunks(self, limit: int = 0) -> Iterator[Chunk]:
         """All elements, about `limit` at a time, or as many as are quick to read.
 
-        What is deleted between two chunks does not disturb; what is added may be missed.
+        Elements may be deleted between two chunks; one that is added may be missed.
         """
-        ...
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All elements one by one, under the terms of `chunks()`."""

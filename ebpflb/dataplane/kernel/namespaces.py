@@ -32,7 +32,7 @@ NAMESPACE_DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 _PROC = Path("/proc")
 SO_NETNS_COOKIE = 71
 _COOKIE = struct.Struct("=Q")
-# Left behind without a mount, or of a process that has ended.
+# A path without a mount, or of a process that has ended.
 _NO_NAMESPACE = (errno.EINVAL, errno.ENOENT, errno.ESRCH)
 _NET_LINK = re.compile(r"net:\[([0-9]+)\]")
 
@@ -124,7 +124,7 @@ def visit_others(
 ) -> None:
     """Call `visit` inside every other namespace, each once, until it returns True. OSError.
 
-    It runs in a thread that does nothing else ever after.
+    It runs in a thread of its own, which ends afterwards.
     """
     with ThreadPoolExecutor(1) as executor:
         executor.submit(_visit, visit, tuple(directories)).result()
@@ -134,14 +134,14 @@ def _visit(visit: Callable[[], bool], directories: Iterable[Path]) -> None:
     seen = {own_inode()}
     for candidates in (_named(directories), _of_processes()):
         for candidate in candidates:
-            if candidate.inode not in seen and _can_enter(candidate):
+            if candidate.inode not in seen and _has_entered(candidate):
                 seen.add(candidate.inode)
                 if visit():
                     return
 
 
-def _can_enter(candidate: _Candidate) -> bool:
-    """Go there. False when it is gone, or no namespace."""
+def _has_entered(candidate: _Candidate) -> bool:
+    """Enter it. False when it is gone or is no namespace."""
     try:
         with _opened(candidate.path) as fd:
             libc.enter_network_namespace(fd)
@@ -165,8 +165,8 @@ def own_cookie() -> int:
         if error.errno != errno.ENOPROTOOPT:
             raise
         raise ProbeError(
-            "the kernel does not tell the cookie of a network namespace (SO_NETNS_COOKIE, Linux "
-            "5.14): the socket hooks take every process for a pod"
+            "the kernel has no cookies of network namespaces (SO_NETNS_COOKIE, Linux 5.14): the "
+            "socket hooks treat every process as one of a pod"
         ) from error
     return int(_COOKIE.unpack(cookie)[0])
 
@@ -212,7 +212,7 @@ def _number(netlink: Rtnetlink, namespace: int) -> int:
 
 
 def _enter(candidates: set[_Candidate]) -> Mapping[_Candidate, int]:
-    """The cookie of each namespace. The thread that goes there does nothing else ever after."""
+    """The cookie of each namespace, read by a thread of its own, which ends afterwards."""
     if not candidates:
         return {}
     with ThreadPoolExecutor(1) as executor:

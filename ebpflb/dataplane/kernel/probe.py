@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the running kernel and our permissions allow, by trying it.
+"""What the running kernel and our permissions allow, found out by trying it.
 
 A feature is a row: the release that brought it (for messages only; distributions backport), a tiny
-test, and what is done without it. The errno of the test decides: some prove the feature (a bad file
-descriptor was noticed, so the command exists), some prove that it is missing, and any other means
-that we could not tell, most often for lack of permission.
+test, and what is done without it. The errno of the test decides: some prove the feature (the kernel
+noticed a bad file descriptor, so the command exists), some prove that it is missing, and any other
+means that we cannot tell, most often for lack of permission.
 """
 
 import os
@@ -33,7 +33,7 @@ _GET_NETNS_COOKIE, _REDIRECT_NEIGH, _GET_COARSE_NS, _SET_RETVAL = 122, 152, 160,
 
 
 class Feature(StrEnum):
-    """What the dataplane asks about."""
+    """What the dataplane needs, or uses where it is there."""
 
     BPF = "bpf system call"
     BPFFS = "bpffs"
@@ -63,7 +63,7 @@ class Support(Enum):
 
 
 class Finding(NamedTuple):
-    """What was found about a feature; `reason` is empty when it is supported."""
+    """The outcome and its reason, which is empty when the feature is supported."""
 
     support: Support
     reason: str = ""
@@ -83,21 +83,21 @@ class Probe:
     """Tests each feature at most once."""
 
     def __init__(self, without: Collection[Feature] = ()) -> None:
-        """`without` names features to report as missing, to try what happens then."""
+        """`without`: features to report as missing, for tests."""
         self._findings = dict.fromkeys(without, Finding(Support.MISSING, "switched off"))
 
     def find(self, feature: Feature) -> Finding:
-        """Test a feature, or remember."""
+        """Test a feature, or return what an earlier test found."""
         if feature not in self._findings:
             self._findings[feature] = _find(FEATURES[feature])
         return self._findings[feature]
 
     def supports(self, feature: Feature) -> bool:
-        """Whether a feature is there for certain."""
+        """Whether a feature is certainly there."""
         return self.find(feature).support is Support.SUPPORTED
 
     def lacks(self) -> Mapping[str, str]:
-        """What is missing, or may be, and what is done without it."""
+        """Features that are missing, or may be, with the reason and what is done without them."""
         return {
             feature: f"{finding.reason}: {row.instead}"
             for feature, row in FEATURES.items()
@@ -126,17 +126,13 @@ def _find(row: Row) -> Finding:
     return Finding(Support.SUPPORTED)
 
 
-def _make_map() -> None:
-    os.close(libbpf.map_create(MapType.ARRAY, "lb_probe", 4, 4, 1))
+def _make_map(kind: MapType) -> None:
+    os.close(libbpf.map_create(kind, "lb_probe", 4, 4, 1))
 
 
 def _find_bpffs() -> None:
     if "nodev\tbpf\n" not in Path("/proc/filesystems").read_text():
         raise ProbeError("the kernel has no bpffs (CONFIG_BPF_SYSCALL)")
-
-
-def _make_lru() -> None:
-    os.close(libbpf.map_create(MapType.LRU_HASH, "lb_probe", 4, 4, 1))
 
 
 def _update_in_batch(kind: MapType, values: int) -> None:
@@ -196,9 +192,9 @@ def _update_link(program: int) -> None:
     libbpf.link_update(_NO_FD, program)
 
 
-def _ask_cookie() -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asked:
-        asked.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8)
+def _read_cookie() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as any_socket:
+        any_socket.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8)
 
 
 def _open_ipv6() -> None:
@@ -208,7 +204,11 @@ def _open_ipv6() -> None:
 _NO_BATCH = (EINVAL, EOPNOTSUPP, _ENOTSUPP)
 
 FEATURES: Mapping[Feature, Row] = {
-    Feature.BPF: Row("root, or CAP_BPF with CAP_NET_ADMIN", _make_map, (), (EPERM, ENOSYS)),
+    Feature.BPF: Row(
+        "root, or CAP_BPF with CAP_NET_ADMIN",
+        lambda: _make_map(MapType.ARRAY),
+        disproves=(EPERM, ENOSYS),
+    ),
     Feature.BPFFS: Row("Linux 4.4", _find_bpffs),
     Feature.CGROUP2: Row("Linux 4.5", cgroup_root),
     Feature.CGROUP_LINK: Row(
@@ -221,22 +221,26 @@ FEATURES: Mapping[Feature, Row] = {
         "Linux 5.7", lambda: os.close(_load_socket_hook(_call(_GET_NETNS_COOKIE)))
     ),
     Feature.SO_NETNS_COOKIE: Row(
-        "Linux 5.14", _ask_cookie, (), (ENOPROTOOPT,), "every process is taken for a pod's"
+        "Linux 5.14",
+        _read_cookie,
+        (),
+        (ENOPROTOOPT,),
+        "the socket hooks treat every process as one of a pod",
     ),
     Feature.SET_RETVAL: Row(
         "Linux 6.1",
         lambda: os.close(_load_socket_hook(_call(_SET_RETVAL, 1))),
-        instead="connections to be refused are refused by tc",
+        instead="tc refuses connections, not the socket hooks",
     ),
     Feature.COARSE_CLOCK: Row(
         "Linux 5.11",
         lambda: os.close(_load_tc(_call(_GET_COARSE_NS))),
-        instead="the exact clock, which costs more",
+        instead="the exact clock, which is slower",
     ),
     Feature.SOCK_OPS: Row(
         "Linux 5.0, CONFIG_INET",
         lambda: os.close(_load_sock_ops()),
-        instead="of connections that are translated at the socket no bytes, and no end, are known",
+        instead="neither the bytes nor the end of socket-LB connections are known",
     ),
     Feature.TCX_LINK: Row(
         "Linux 6.6",
@@ -247,7 +251,7 @@ FEATURES: Mapping[Feature, Row] = {
     Feature.REDIRECT_NEIGH: Row(
         "Linux 5.10", lambda: os.close(_load_tc(_call(_REDIRECT_NEIGH, 1, 2, 3, 4)))
     ),
-    Feature.LRU_HASH: Row("Linux 4.10", _make_lru),
+    Feature.LRU_HASH: Row("Linux 4.10", lambda: _make_map(MapType.LRU_HASH)),
     Feature.BATCH: Row(
         "Linux 5.6",
         lambda: _update_in_batch(MapType.ARRAY, 1),

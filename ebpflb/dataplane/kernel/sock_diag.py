@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connected UDP sockets of the calling thread's network namespace: found and ended by sock_diag.
+"""Listing and destroying connected UDP sockets of the calling thread's network namespace.
 
-A socket that is ended tells its process ECONNABORTED and is connected to nothing any more.
+The process of a destroyed socket gets ECONNABORTED, and the socket is no longer connected.
 """
 
 import errno
 import socket
 import struct
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -39,7 +38,7 @@ class Sock(IntEnum):
 
 
 class UdpSocket(NamedTuple):
-    """A connected socket: its cookie, the other end, and its name in the kernel's own words."""
+    """A connected socket: its cookie, its peer, and its inet_diag_sockid."""
 
     cookie: int
     peer: Address
@@ -52,20 +51,19 @@ class SockDiag(Netlink):
     """A netlink socket of one thread and one namespace. Errors are OSError."""
 
     def __init__(self) -> None:
-        """Open."""
         super().__init__(_NETLINK_SOCK_DIAG)
 
     def connected(self) -> list[UdpSocket]:
         """The connected UDP sockets of both families."""
-        return [_socket(family, body) for family in _FAMILIES for body in self._dump(family)]
-
-    def _dump(self, family: int) -> Iterator[bytes]:
-        request = _REQUEST.pack(family, Protocol.UDP, 0, _CONNECTED) + bytes(_IDENTITY_SIZE)
-        for bodies in self.stream(Sock.DIAG_BY_FAMILY, request):
-            yield from bodies
+        found = []
+        for family in _FAMILIES:
+            request = _REQUEST.pack(family, Protocol.UDP, 0, _CONNECTED) + bytes(_IDENTITY_SIZE)
+            for bodies in self.stream(Sock.DIAG_BY_FAMILY, request):
+                found += [_socket(family, body) for body in bodies]
+        return found
 
     def destroy(self, one: UdpSocket) -> bool:
-        """End a socket; False when it is not there any more."""
+        """Destroy a socket; False when it is gone."""
         request = _REQUEST.pack(one.family, Protocol.UDP, 0, _CONNECTED) + one.identity
         try:
             self.request(Sock.DESTROY, request)
@@ -77,7 +75,7 @@ class SockDiag(Netlink):
 
 
 def try_to_destroy() -> None:
-    """Whether sockets can be found and ended. ProbeError or OSError if not."""
+    """Try listing and destroying. ProbeError or OSError where the kernel cannot do both."""
     with SockDiag() as diag:
         try:
             diag.connected()

@@ -120,7 +120,7 @@ def unreadable_tables(saved: str) -> list[str]:
 
 def removal(table: Table) -> Removal | None:
     """What of a table is kube-proxy's. None: nothing, or only what others use."""
-    own = {chain for chain in table.chains if is_kube_proxys(table.name, chain)}
+    own = {chain for chain in table.chains if is_of_kube_proxy(table.name, chain)}
     kept = _kept(table, own)
     gone = own - kept.keys()
     # What KUBE-MARK-MASQ marks is masqueraded in KUBE-POSTROUTING: both go, or both stay.
@@ -134,7 +134,7 @@ def removal(table: Table) -> Removal | None:
     return Removal(table.name, tuple(sorted(gone)), tuple(jumps), kept, drops)
 
 
-def is_kube_proxys(table: str, chain: str) -> bool:
+def is_of_kube_proxy(table: str, chain: str) -> bool:
     """Whether kube-proxy makes a chain of this name in this table."""
     if table == "nat" and _OF_SERVICES.fullmatch(chain):
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-proxy's chains and jumps in the tables of iptables: both families, legacy and nft.
+"""kube-proxy's chains in iptables (both families, legacy and nft), and its tables in nftables.
 
 iptables-save without -t shows the tables that exist and makes none.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kube_proxy.chains import (
     Removal,
-    is_kube_proxys,
+    is_of_kube_proxy,
     parse,
     removal,
     unreadable_tables,
@@ -24,6 +24,22 @@ _BACKENDS = ("legacy", "nft")
 _TABLE_NAMES = {"iptables": "ip_tables_names", "ip6tables": "ip6_tables_names"}
 # Seconds to wait for the lock that all users of legacy iptables share.
 _LOCK_SECONDS = "30"
+
+FAMILIES = ("ip", "ip6")
+KEEPER_TABLE = "ebpflb-keep-nat"
+
+_TABLE = "kube-proxy"
+# The kernel translates the packets of established connections only as long as the network
+# namespace has a chain of type nat (nf_nat_register_fn), and a rule that needs connection tracking
+# (nf_ct_netns_get), which here no packet meets.
+_REPLACE = f"""\
+add table {{family}} {KEEPER_TABLE}
+add chain {{family}} {KEEPER_TABLE} nat {{{{ type nat hook input priority 100; }}}}
+add chain {{family}} {KEEPER_TABLE} unused
+flush chain {{family}} {KEEPER_TABLE} unused
+add rule {{family}} {KEEPER_TABLE} unused ct state established return
+delete table {{family}} {_TABLE}
+"""
 
 
 class Tool(NamedTuple):
@@ -44,9 +60,9 @@ class Found:
 
 
 def look() -> tuple[list[Found], list[str]]:
-    """What each tool sees, and the names of those that are not installed and not needed.
+    """What each tool sees, and the names of the tools that are missing.
 
-    ProbeError when one that is not installed is needed.
+    ProbeError when kube-proxy has left something that only a missing tool can remove.
     """
     found, missing = [], []
     for program in _PROGRAMS:
@@ -61,7 +77,7 @@ def look() -> tuple[list[Found], list[str]]:
 
 
 def remove(tool: Tool, what: Removal) -> None:
-    """Take it out of the table, at once. EbpflbError: nothing of it was removed."""
+    """Remove all of it from the table at once. EbpflbError: nothing was removed."""
     ask(tool.restore, "--noflush", "--wait", _LOCK_SECONDS, given=what.text())
 
 
@@ -74,10 +90,10 @@ def _look(tool: Tool) -> Found:
 
 
 def _tools(program: str) -> Iterator[tuple[str, Tool]]:
-    """Backend and tool. A distribution with only one backend may have no names with a backend."""
+    """Tools by backend. A distribution with one backend may have only `iptables-save`."""
     plain = _tool(program)
     if plain:
-        yield _backend_of(plain), plain
+        yield "nft" if "nf_tables" in ask(plain.save, "--version") else "legacy", plain
     for backend in _BACKENDS:
         tool = _tool(f"{program}-{backend}")
         if tool:
@@ -89,42 +105,16 @@ def _tool(name: str) -> Tool | None:
     return Tool(name, save, restore) if save and restore else None
 
 
-def _backend_of(plain: Tool) -> str:
-    return "nft" if "nf_tables" in ask(plain.save, "--version") else "legacy"
-
-
 def _refuse_if_needed(program: str, backend: str) -> None:
-    seen = _legacy_tables(program) if backend == "legacy" else _nft_chains(program)
+    if backend == "legacy":
+        seen = [f"a legacy table {name}" for name in proc_net(_TABLE_NAMES[program]).split()]
+    else:
+        family = "ip " if program == "iptables" else "ip6 "
+        seen = [f"a chain {chain}" for chain in _nft_chains() if chain.startswith(family)]
     if seen:
         raise ProbeError(
             f"{program}-{backend}-save is not installed, and there is {seen[0]}: install iptables"
         )
-
-
-def _legacy_tables(program: str) -> list[str]:
-    return [f"a legacy table {name}" for name in proc_net(_TABLE_NAMES[program]).split()]
-
-
-def _nft_chains(program: str) -> list[str]:
-    family = "ip " if program == "iptables" else "ip6 "
-    return [f"a chain {chain}" for chain in iptables_chains() if chain.startswith(family)]
-
-
-FAMILIES = ("ip", "ip6")
-KEEPER_TABLE = "ebpflb-keep-nat"
-
-_TABLE = "kube-proxy"
-# The kernel translates the packets of established connections only as long as the network
-# namespace has a chain of type nat (nf_nat_register_fn), and a rule that needs connection tracking
-# (nf_ct_netns_get), which here no packet meets.
-_REPLACE = f"""\
-add table {{family}} {KEEPER_TABLE}
-add chain {{family}} {KEEPER_TABLE} nat {{{{ type nat hook input priority 100; }}}}
-add chain {{family}} {KEEPER_TABLE} unused
-flush chain {{family}} {KEEPER_TABLE} unused
-add rule {{family}} {KEEPER_TABLE} unused ct state established return
-delete table {{family}} {_TABLE}
-"""
 
 
 def kube_proxy_families(nft: str) -> list[str]:
@@ -144,7 +134,7 @@ def removal_text(families: list[str]) -> str:
     return "".join(_REPLACE.format(family=family) for family in families)
 
 
-def iptables_chains() -> list[str]:
+def _nft_chains() -> list[str]:
     """kube-proxy's chains in tables of iptables-nft, as nft sees them ("ip nat KUBE-SERVICES")."""
     nft = find("nft")
     if nft is None:
@@ -152,7 +142,7 @@ def iptables_chains() -> list[str]:
     return [
         f"{chain['family']} {chain['table']} {chain['name']}"
         for chain in parse_json(show(nft, "--json", "list", "chains"), "chain")
-        if chain["family"] in FAMILIES and is_kube_proxys(chain["table"], chain["name"])
+        if chain["family"] in FAMILIES and is_of_kube_proxy(chain["table"], chain["name"])
     ]
 
 

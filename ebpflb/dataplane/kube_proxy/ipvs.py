@@ -2,8 +2,8 @@
 """What kube-proxy leaves in ipvs mode: virtual services, the device with their addresses, sets.
 
 kube-proxy's virtual services are those at an address of its device, and those at a port of its
-NodePort sets. Others, such as keepalived's, stay. Sets can only be destroyed when no iptables rule
-names them any more.
+NodePort sets. Those of others, such as keepalived, stay. Sets can only be destroyed when no
+iptables rule names them any more.
 """
 
 import ipaddress
@@ -74,7 +74,7 @@ class Sets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ipvs:
-    """What there is of it; `device` is its name, or empty."""
+    """What kube-proxy has left; `device` is the name of its device, or empty."""
 
     services: tuple[VirtualService, ...]
     device: str
@@ -82,11 +82,11 @@ class Ipvs:
 
 
 def look() -> tuple[Ipvs, list[str]]:
-    """What there is, and the names of the tools that are not installed and not needed.
+    """What kube-proxy has left, and the names of the tools that are missing.
 
-    ProbeError when one that is not installed is needed.
+    ProbeError when it has left something that only a missing tool can remove.
     """
-    device = DEVICE if _exists(DEVICE) else ""
+    device = DEVICE if DEVICE in (name for _, name in socket.if_nameindex()) else ""
     addresses = _addresses(_needed("ip", "iproute2", DEVICE)) if device else frozenset()
     present = virtual_services(proc_net("ip_vs"))
     ipset = _needed("ipset", "ipset", DEVICE) if device else find("ipset")
@@ -98,9 +98,11 @@ def look() -> tuple[Ipvs, list[str]]:
 
 
 def remove(what: Ipvs) -> None:
-    """Remove it; iptables rules that name the sets are gone already."""
+    """Remove it, after the iptables rules that name the sets."""
     for service in what.services:
-        _ipvsadm(service)
+        program = _needed("ipvsadm", "ipvsadm", str(service))
+        place = str(service).partition(" ")[2]
+        ask(program, "--delete-service", _OPTIONS[service.protocol], place)
     if what.device:
         ask(_needed("ip", "iproute2", DEVICE), "link", "delete", "dev", what.device)
     for name in what.sets:
@@ -141,19 +143,9 @@ def parse_sets(saved: str) -> Sets:
     )
 
 
-def _exists(device: str) -> bool:
-    return any(name == device for _, name in socket.if_nameindex())
-
-
 def _addresses(ip: str) -> frozenset[str]:
     (device,) = json.loads(ask(ip, "-json", "address", "show", "dev", DEVICE))
     return frozenset(each["local"] for each in device.get("addr_info", ()))
-
-
-def _ipvsadm(service: VirtualService) -> None:
-    program = _needed("ipvsadm", "ipvsadm", str(service))
-    place = str(service).partition(" ")[2]
-    ask(program, "--delete-service", _OPTIONS[service.protocol], place)
 
 
 def _needed(program: str, package: str, reason: str) -> str:

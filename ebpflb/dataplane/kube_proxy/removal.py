@@ -3,14 +3,13 @@
 
 Connections that are established through kube-proxy's NAT go on: their translation is in the
 kernel's connection tracking. The kernel applies it only while rules need it, so a chain of ours
-without any effect stays (KEEPER in iptables, KEEPER_TABLE in nftables). Connections through ipvs
+that changes nothing stays (KEEPER in iptables, KEEPER_TABLE in nftables). Connections through ipvs
 end. Nothing that others wrote is changed.
 """
 
 from dataclasses import dataclass
 
 from ebpflb.dataplane.kube_proxy import iptables, ipvs
-from ebpflb.dataplane.kube_proxy.chains import Removal
 from ebpflb.dataplane.kube_proxy.tools import find
 
 
@@ -74,7 +73,11 @@ def remove_kube_proxy(dry_run: bool) -> Removed:
         ipvs.remove(of_ipvs)
     missing += ([] if program else ["nft"]) + not_installed
     return Removed(
-        iptables=tuple(_rules(each.tool.name, what) for each in found for what in each.removals),
+        iptables=tuple(
+            RemovedRules(each.tool.name, what.table, what.chains, what.jumps)
+            for each in found
+            for what in each.removals
+        ),
         nftables=tuple(f"{family} kube-proxy" for family in families),
         virtual_services=tuple(map(str, of_ipvs.services)),
         devices=(of_ipvs.device,) if of_ipvs.device else (),
@@ -83,10 +86,6 @@ def remove_kube_proxy(dry_run: bool) -> Removed:
         unseen=(*(f"{name} is not installed" for name in missing), *_unreadable(found)),
         warnings=tuple(line for each in found for line in _warnings(each)),
     )
-
-
-def _rules(tool: str, what: Removal) -> RemovedRules:
-    return RemovedRules(tool, what.table, what.chains, what.jumps)
 
 
 def _kept(found: iptables.Found) -> list[str]:

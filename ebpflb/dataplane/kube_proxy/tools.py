@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that show and change what kube-proxy has left: iptables, nft, ipset and others.
+"""Running iptables, nft, ipset and others, and finding a kube-proxy that still runs.
 
-They run in the network namespace of the calling thread.
+All of it concerns the network namespace of the calling thread.
 """
 
 import os
@@ -17,6 +17,7 @@ _PATH = os.pathsep.join(("/usr/sbin", "/sbin", "/usr/bin", "/bin"))
 _PROC_NET = Path("/proc/thread-self/net")
 # The longest of all is a restore of tens of thousands of chains.
 _SECONDS = 600.0
+_PROC = Path("/proc")
 # How iptables-nft-save, nft and ipset say that the kernel was built without what they show.
 _LACKING = re.compile(
     "Protocol not supported|Operation not supported|Failed to initialize nft"
@@ -25,7 +26,7 @@ _LACKING = re.compile(
 
 
 def find(name: str) -> str | None:
-    """Where a program is; None when it is not installed."""
+    """The path of a program; None when it is not installed."""
     return shutil.which(name) or shutil.which(name, path=_PATH)
 
 
@@ -62,20 +63,20 @@ def show(*argv: str) -> str:
 
 
 def proc_net(name: str) -> str:
-    """A file below /proc/net, empty when the kernel has none."""
+    """A file below /proc/net; empty when the kernel lacks it."""
     try:
         return (_PROC_NET / name).read_text()
     except OSError:
         return ""
 
 
-_NAME = "kube-proxy"
-_DELETED = " (deleted)"
-_PROC = Path("/proc")
-
-
 def running_kube_proxies(proc: Path = _PROC) -> list[int]:
-    """The ids of the kube-proxy processes in the calling thread's network namespace."""
+    """The ids of the kube-proxy processes in the calling thread's network namespace.
+
+    They would write again what is removed. Only processes of our own PID namespace are seen: in a
+    container all of the node's only with the host's PID namespace. A kube-proxy inside another
+    program (k3s) is not found.
+    """
     here = _link(proc / "thread-self/ns/net")
     ids = sorted(int(path.name) for path in proc.iterdir() if path.name.isdigit())
     return [
@@ -86,10 +87,10 @@ def running_kube_proxies(proc: Path = _PROC) -> list[int]:
 
 
 def _is_kube_proxy(process: Path) -> bool:
-    if Path(_link(process / "exe").removesuffix(_DELETED)).name == _NAME:
+    if Path(_link(process / "exe").removesuffix(" (deleted)")).name == "kube-proxy":
         return True
     try:
-        return (process / "comm").read_text().strip() == _NAME
+        return (process / "comm").read_text().strip() == "kube-proxy"
     except OSError:
         return False
 

@@ -6,7 +6,7 @@ from ebpflb.dataplane.kube_proxy.chains import (
     Removal,
     Rule,
     Table,
-    is_kube_proxys,
+    is_of_kube_proxy,
     parse,
     removal,
     unreadable_tables,
@@ -54,7 +54,7 @@ def plan(*lines: str, name: str = "nat") -> Removal | None:
     ],
 )
 def test_chains_of_kube_proxy(table, chain):
-    assert is_kube_proxys(table, chain)
+    assert is_of_kube_proxy(table, chain)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_chains_of_kube_proxy(table, chain):
     ],
 )
 def test_chains_of_others(table, chain):
-    assert not is_kube_proxys(table, chain)
+    assert not is_of_kube_proxy(table, chain)
 
 
 def test_one_text_takes_it_all_out_of_a_table():
