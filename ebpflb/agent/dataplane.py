@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything of this node that lives in the kernel: generation, maps and hooks, as one thing.
-
-Whatever is done to it, what is attached goes on working: a new generation is filled before the
-hooks move to it.
-"""
+"""All that the agent has in the kernel: a generation of maps and programs, and the hooks."""
 
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from errno import E2BIG
+from itertools import chain
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
 
 from ebpflb.agent.interface import (
     GRACE_SECONDS,
@@ -49,35 +45,24 @@ from ebpflb.model.address import Address, Family
 
 _log = logging.getLogger("ebpflb.agent")
 
-# Flows looked at in one step: some milliseconds, for which a change may have to wait.
+# Flows that one step looks at: a change may have to wait for it, for some milliseconds.
 EXPIRY_BUDGET = 2048
 
 _MOST_FLOWS = 1048576
 _EPOCHS, _GENERATIONS_PER_EPOCH = 1 << 15, 1 << 16
 
 
-Ends = Callable[[Sequence[bytes]], None]
+class NodeDataplane:
+    """The dataplane in the kernel, for the network namespace of the calling thread.
 
-
-class _Active(NamedTuple):
-    """A generation in use."""
-
-    generation: Generation
-    maps: MapSet
-    sync: Sync
-    hooks: Hooks
-    expiry: Expiry
-    reservations: Reservations
-    sockets: StaleSockets
-
-
-class Kernel:
-    """The dataplane of the running kernel, for the network namespace of the calling thread."""
+    It implements `interface.Dataplane`. What is attached keeps working throughout: a new
+    generation is filled before the hooks move to it.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Take the pins. ProbeError for what the machine lacks, PinError if they are taken.
 
-        ConfigError for a cgroup that is none.
+        ConfigError if the cgroup root is not a cgroup v2 directory.
         """
         self._settings = settings
         self._probe = Probe()
@@ -90,19 +75,16 @@ class Kernel:
             has_coarse_clock=self._probe.supports(Feature.COARSE_CLOCK),
             has_sock_ops=self._probe.supports(Feature.SOCK_OPS),
         )
-        self._in_use: _Active | None = None
-        self._tell_ends: Ends | None = None
-        self._network = NetworkState({}, {}, {})
-        self._node_ips: Mapping[Family, Address] = {}
-        self._service_ranges: Sequence[str] = ()
-        self._errors: Errors = {}
+        # Before start(): gets the records of flows that expire.
+        self.on_expired: Callable[[Sequence[bytes]], None] | None = None
         # Set by each write; whoever waits for it clears it.
         self.written = threading.Event()
-        self._usage: Mapping[str, tuple[int, int]] = {}
+        # How full the maps are that only the sync fills: (used, room for). For any thread.
+        self.usage: Mapping[str, tuple[int, int]] = {}
+        self._in_use: _ActiveGeneration | None = None
+        self._node_ips: Mapping[Family, Address] = {}
+        self._service_ranges: Sequence[str] = ()
         self._quiesced: float | None = None
-        self._committed = False
-        self._may_forget = True
-        self._expiring = False
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -111,37 +93,38 @@ class Kernel:
 
     @property
     def lacks(self) -> Mapping[str, str]:
-        """What the kernel does not have, and what is done without it."""
+        """The features that the kernel does not have -> what is done without them."""
         return self._probe.lacks()
 
     @property
     def maps(self) -> MapSet | None:
-        """Those in use, None before the start; for any thread."""
+        """The maps in use, None before the start. For any thread."""
         return self._in_use.maps if self._in_use else None
 
-    def tell_ends(self, tell: Ends) -> None:
-        """Before start(): who is given the records of flows that expire."""
-        self._tell_ends = tell
+    @property
+    def _active(self) -> "_ActiveGeneration":
+        if self._in_use is None:
+            raise RuntimeError("not started")
+        return self._in_use
 
     def close(self) -> None:
-        """Release the pins; they stay, and so does what is attached."""
+        """Release the pins, which stay, as does what is attached."""
         if self._in_use:
             self._in_use.hooks.close()
         self._pins.close()
 
     def start(self, desired: Desired, *, keep_others: bool) -> Refused:
-        """See Dataplane."""
         generation = self._loader.load(self._sizes_for(desired))
         refused = self._move(generation, desired, keep_others=keep_others)
-        # Those that were made while the hooks were attached.
-        self._active.reservations.renew(self._network.node_addresses)
+        # For ports that sockets took while the hooks were being attached.
+        self._active.renew_reservations(self._active.network)
         for hook in CGROUP_HOOKS:
-            if hook in self._errors:
-                raise self._errors[hook]
+            if hook in self._active.errors:
+                raise self._active.errors[hook]
         return refused
 
     def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
-        """See Dataplane. LoadError when there is far more room than `desired` could need."""
+        """LoadError when there is far more room already than `desired` could need."""
         sizes, needed = pinned_sizes(self._active.generation), self._sizes_for(desired)
         if sizes == sizes.at_least(needed.grown().grown()):
             raise LoadError(f"the maps are large enough already: {sizes}")
@@ -150,38 +133,28 @@ class Kernel:
         return self._move(self._loader.load(sizes), desired, keep_others=keep_others)
 
     def apply(self, changed: Desired) -> Refused:
-        """See Dataplane."""
-        return self._wrote(self._active.sync.apply(changed))
+        return self._wrote(self._active.write(changed, keep_others=True))
 
     def resync(self, desired: Desired, *, keep_others: bool) -> Refused:
-        """See Dataplane."""
         self._active.sync.load()
-        return self._wrote(_write_all(self._active.sync, desired, keep_others=keep_others))
+        return self._wrote(self._active.write(desired, keep_others=keep_others))
 
     def follow_network(self, *, repair: bool) -> Errors:
-        """See Dataplane."""
         network = snapshot(self._settings, self._node_ips)
-        if network != self._network or self._errors or repair:
+        if network != self._active.network or self._active.errors or repair:
             self._serve(network)
-        return self._errors
+        return self._active.errors
 
     def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
-        """See Dataplane."""
         self._node_ips = node_ips
 
     def set_service_ranges(self, ranges: Sequence[str]) -> None:
-        """See Dataplane."""
         self._service_ranges = ranges
-        left_out = self._write_service_nets()
+        left_out = write_service_nets(self._active.maps["lb_service_nets"], ranges)
         if left_out:
             _log.warning("too many ServiceCIDRs, left out: %s", ", ".join(left_out))
 
-    def _write_service_nets(self) -> Sequence[str]:
-        return write_service_nets(self._active.maps["lb_service_nets"], self._service_ranges)
-
     def prepare_collect(self, ready: Callable[[], None]) -> None:
-        """See Dataplane."""
-
         def wait() -> None:
             began = time.monotonic()
             membarrier()
@@ -191,121 +164,129 @@ class Kernel:
         threading.Thread(target=wait, name="ebpflb-quiesce", daemon=True).start()
 
     def collect(self) -> None:
-        """See Dataplane."""
         self._active.sync.collect(self._quiesced)
 
     def expire(self) -> ExpiryStep:
-        """See Dataplane."""
-        if self._active.reservations.step(self._network.node_addresses):
-            return ExpiryStep(0, finished=False)
-        sync, expiry = self._active.sync, self._active.expiry
-        begins = not self._expiring
-        idle = sync.idle_addresses() if begins and self._may_forget else frozenset()
-        if begins:
-            self._may_forget = False
-        expired = expiry.step(idle)
-        self._expiring = expired.unused is None
-        if expired.unused:
-            sync.forget_addresses(expired.unused)
-        return ExpiryStep(expired.deleted, not self._expiring)
+        return self._active.expire()
 
     def take_ended_udp(self) -> bool:
-        """See Dataplane."""
         return self._active.sync.take_ended_udp()
 
     def end_udp_sockets(self) -> EndedSockets:
-        """See Dataplane."""
         if not self._probe.supports(Feature.SOCKET_DESTROY):
             return EndedSockets({}, pending=False)
-        return EndedSockets(*self._active.sockets.end())
-
-    @property
-    def usage(self) -> Mapping[str, tuple[int, int]]:
-        """How full the maps are that only the sync fills: (used, room for). For any thread."""
-        return self._usage
-
-    @property
-    def _active(self) -> _Active:
-        if self._in_use is None:
-            raise RuntimeError("not started")
-        return self._in_use
+        return EndedSockets(*self._active.stale_sockets.end())
 
     def _sizes_for(self, desired: Desired) -> Sizes:
-        every = (frontend for frontends in desired.values() for frontend in frontends)
-        return sizes_for(every, flows_wanted(self._settings))
+        return sizes_for(chain.from_iterable(desired.values()), flows_wanted(self._settings))
 
     def _move(self, generation: Generation, desired: Desired, *, keep_others: bool) -> Refused:
         """Fill the maps of a generation, then have the hooks run its programs."""
         network = snapshot(self._settings, self._node_ips)
-        active = self._open(generation)
+        active = _ActiveGeneration(
+            generation, self._settings, self._probe, self._pins.links, self.on_expired
+        )
         active.sync.load()
-        refused = _write_all(active.sync, desired, keep_others=keep_others)
-        old, self._in_use = self._in_use, active
-        if old:
-            old.hooks.close()
-        self._network = NetworkState({}, {}, {})
-        self._committed = self._expiring = False
-        # From the first hook on ports are given out.
-        active.reservations.renew(network.node_addresses)
+        refused = active.write(desired, keep_others=keep_others)
+        if self._in_use:
+            self._in_use.hooks.close()
+        self._in_use = active
+        # The first hook already gives out source ports.
+        active.renew_reservations(network)
         self._serve(network)
         return self._wrote(refused)
 
-    def _open(self, generation: Generation) -> _Active:
-        maps = open_maps(generation.maps)
-        places = HookPlaces(generation.progs, self._pins.links, self._settings.cgroup_root)
-        return _Active(
-            generation,
-            maps,
-            Sync(maps, grace=GRACE_SECONDS, epoch=_epoch(generation)),
-            Hooks(places, maps, self._probe, self._settings.attach),
-            Expiry(maps, budget=EXPIRY_BUDGET, tell=self._tell_ends),
-            Reservations(maps),
-            StaleSockets(maps),
-        )
-
     def _serve(self, network: NetworkState) -> None:
-        """Bring settings, addresses and hooks in line; afterwards `_errors` says what failed."""
-        active, errors = self._active, dict[str, EbpflbError]()
+        if self._active.serve(network, self._service_ranges):
+            self._loader.finish(self._active.generation)
+
+    def _wrote(self, refused: Refused) -> Refused:
+        self.usage = self._active.sync.usage()
+        self.written.set()
+        return refused
+
+
+class _ActiveGeneration:
+    """A generation's maps with all that writes them, and its programs at the hooks."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        settings: Settings,
+        probe: Probe,
+        links: Path,
+        on_expired: Callable[[Sequence[bytes]], None] | None,
+    ) -> None:
+        self.generation = generation
+        self.maps = open_maps(generation.maps)
+        self.sync = Sync(self.maps, grace=GRACE_SECONDS, epoch=_epoch(generation))
+        places = HookPlaces(generation.progs, links, settings.cgroup_root)
+        self.hooks = Hooks(places, self.maps, probe, settings.attach)
+        self.stale_sockets = StaleSockets(self.maps)
+        # The network as served last, and the errors of that.
+        self.network = NetworkState({}, {}, {})
+        self.errors: Errors = {}
+        self._settings = settings
+        self._expiry = Expiry(self.maps, budget=EXPIRY_BUDGET, tell=on_expired)
+        self._reservations = Reservations(self.maps)
+        self._is_serving = False
+        self._is_expiring = False
+        # Whether addresses may have become idle since the last pass of expiry began.
+        self._may_forget = True
+
+    def write(self, desired: Desired, *, keep_others: bool) -> Refused:
+        self._may_forget = True
+        return self.sync.apply(desired) if keep_others else self.sync.resync(desired)
+
+    def renew_reservations(self, network: NetworkState) -> None:
+        self._reservations.renew(network.node_addresses)
+
+    def serve(self, network: NetworkState, service_ranges: Sequence[str]) -> bool:
+        """Bring settings, addresses and hooks in line with the network; sets `errors`.
+
+        Returns true when the programs are at all cgroup hooks for the first time.
+        """
+        errors: dict[str, EbpflbError] = {}
         write_settings(
-            active.maps["lb_settings"],
+            self.maps["lb_settings"],
             flags=_flags(self._settings, network),
             primary=network.primary,
             timeouts=timeouts(self._settings),
             records=flow_records(self._settings),
         )
-        self._write_service_nets()
-        if network.node_addresses != self._network.node_addresses:
-            self._set_addresses(network, errors)
-        applied = active.hooks.apply(network)
+        write_service_nets(self.maps["lb_service_nets"], service_ranges)
+        if network.node_addresses != self.network.node_addresses:
+            self._may_forget = True
+            try:
+                self.sync.set_node_addresses(network.node_addresses)
+            except MapError as error:
+                if error.errno != E2BIG:
+                    raise
+                errors[error.map_name] = error
+        applied = self.hooks.apply(network)
         _log_changes(applied.changes)
-        self._errors = {**errors, **applied.errors}
-        self._network = network
-        if not (self._committed or CGROUP_HOOKS.keys() & applied.errors):
-            self._loader.finish(active.generation)
-            self._committed = True
+        self.errors = {**errors, **applied.errors}
+        self.network = network
+        if self._is_serving or CGROUP_HOOKS.keys() & applied.errors:
+            return False
+        self._is_serving = True
+        return True
 
-    def _set_addresses(self, network: NetworkState, errors: dict[str, EbpflbError]) -> None:
-        self._may_forget = True
-        try:
-            self._active.sync.set_node_addresses(network.node_addresses)
-        except MapError as error:
-            if error.errno != E2BIG:
-                raise
-            errors[error.map_name] = error
-
-    def _wrote(self, refused: Refused) -> Refused:
-        self._usage = self._active.sync.usage()
-        self.written.set()
-        self._may_forget = True
-        return refused
-
-
-def _write_all(sync: Sync, desired: Desired, *, keep_others: bool) -> Refused:
-    return sync.apply(desired) if keep_others else sync.resync(desired)
+    def expire(self) -> ExpiryStep:
+        if self._reservations.step(self.network.node_addresses):
+            return ExpiryStep(0, finished=False)
+        idle: Set[Address] = frozenset()
+        if not self._is_expiring and self._may_forget:
+            idle, self._may_forget = self.sync.idle_addresses(), False
+        expired = self._expiry.step(idle)
+        self._is_expiring = expired.unused is None
+        if expired.unused:
+            self.sync.forget_addresses(expired.unused)
+        return ExpiryStep(expired.deleted, not self._is_expiring)
 
 
 def _epoch(generation: Generation) -> int:
-    """Flows that outlive a set of maps name backends by generations that must not come again."""
+    """Where generations of backends start: those in flows of older maps must not come again."""
     return generation.number % _EPOCHS * _GENERATIONS_PER_EPOCH
 
 
@@ -326,7 +307,7 @@ def _flags(settings: Settings, network: NetworkState) -> SettingFlag:
 
 
 def timeouts(settings: Settings) -> Timeouts:
-    """As the settings say, which leave some to the dataplane."""
+    """0 in the settings means the dataplane's own timeout."""
     default = Timeouts()
     established = ceil(settings.conntrack_tcp_timeout_established) or default.tcp_established
     return Timeouts(
@@ -338,7 +319,6 @@ def timeouts(settings: Settings) -> Timeouts:
 
 
 def flow_records(settings: Settings) -> FlowRecords:
-    """Which records the programs make."""
     events = frozenset(FlowEvent[f"LB_FLOW_{event.upper()}"] for event in settings.flow_events)
     return FlowRecords(events, settings.flow_sample, settings.flow_rate)
 
@@ -356,7 +336,7 @@ def _require_cgroup2(path: Path) -> None:
 
 
 def _log_changes(changes: Mapping[str, Change]) -> None:
-    """One line for what changed at sockets and devices; maps are not worth one."""
+    """Log changed cgroup hooks and devices in one line; changed maps are not logged."""
     kinds: dict[Change, list[str]] = {kind: [] for kind in Change}
     for name, change in changes.items():
         if name not in MAPS:

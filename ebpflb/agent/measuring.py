@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from ebpflb.agent.dataplane import Kernel
+from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.config.settings import Settings
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.page import Metrics, SharedPage
@@ -17,7 +17,7 @@ class Measuring:
     def __init__(
         self,
         settings: Settings,
-        kernel: Kernel,
+        kernel: NodeDataplane,
         locations: EndpointLocations,
         records: Mapping[str, int],
     ) -> None:

@@ -11,7 +11,7 @@ from types import FrameType
 
 from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
-from ebpflb.agent.dataplane import Kernel
+from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.measuring import Measuring
 from ebpflb.agent.resource_limits import (
@@ -50,12 +50,12 @@ def run(settings: Settings) -> None:
     set_up(settings.log_format, settings.verbosity)
     _prepare(settings)
     with ExitStack() as parts:
-        kernel = Kernel(settings)
+        kernel = NodeDataplane(settings)
         parts.callback(kernel.close)
         health = Health(kernel.families, patience=2 * settings.sync_period)
         changes, locations = _changes(settings), EndpointLocations(settings.node_name)
         flows = FlowPipeline(settings, changes, lambda: kernel.maps, locations.pod)
-        kernel.tell_ends(flows.accept)
+        kernel.on_expired = flows.accept
         measuring = Measuring(settings, kernel, locations, flows.counts)
         measuring.metrics.registry.register(flows.collector())
         parts.callback(measuring.stop)
@@ -189,6 +189,6 @@ def _tell_start(settings: Settings, source: str) -> None:
     _log.info("started", extra=shown)
 
 
-def _tell_lacks(kernel: Kernel, agent: Agent, metrics: Metrics) -> None:
+def _tell_lacks(kernel: NodeDataplane, agent: Agent, metrics: Metrics) -> None:
     agent.status.set_lacks(kernel.lacks)
     metrics.lacks(kernel.lacks)

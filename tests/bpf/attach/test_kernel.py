@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ebpflb.agent.dataplane import Kernel
+from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.cli import main
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.attach.devices import watch
@@ -37,12 +37,12 @@ def settings(network: Network, bpffs: Path, cgroup: Path) -> Settings:
 
 
 @pytest.fixture
-def make(settings: Settings) -> Iterator[Callable[[], Kernel]]:
+def make(settings: Settings) -> Iterator[Callable[[], NodeDataplane]]:
     """Makes kernels, which are closed at the end."""
     with ExitStack() as stack:
 
-        def make() -> Kernel:
-            kernel = Kernel(settings)
+        def make() -> NodeDataplane:
+            kernel = NodeDataplane(settings)
             stack.callback(kernel.close)
             return kernel
 
@@ -163,7 +163,7 @@ def test_what_was_replaced_is_freed_and_idle_addresses_are_forgotten(settings, m
 def test_what_is_no_cgroup_is_said_before_anything_is_touched(settings):
     for path, problem in ((Path("/proc"), "not a cgroup v2"), (Path("/nowhere"), "No such file")):
         with pytest.raises(ConfigError, match=f"--cgroup-root {path}: {problem}"):
-            Kernel(replace(settings, cgroup_root=path))
+            NodeDataplane(replace(settings, cgroup_root=path))
     assert not settings.bpffs_root.exists()
 
 
@@ -178,7 +178,7 @@ def test_what_is_no_cgroup_is_said_before_anything_is_touched(settings):
     ],
 )
 def test_options_of_sockets_are_in_the_maps(settings, given, expected):
-    kernel = Kernel(replace(settings, **given))
+    kernel = NodeDataplane(replace(settings, **given))
     try:
         kernel.start(WEB, keep_others=False)
         (row,) = shown(settings, "maps", "dump", "lb_settings")["lb_settings"]
@@ -197,7 +197,7 @@ def test_ranges_of_services_are_in_the_maps_and_outlive_a_new_generation(setting
 
 
 def test_the_primary_address_follows_the_node_object_and_the_network(settings):
-    kernel = Kernel(replace(settings, nodeport_addresses=("primary",)))
+    kernel = NodeDataplane(replace(settings, nodeport_addresses=("primary",)))
     try:
         kernel.start(WEB, keep_others=False)
         assert accepting(settings) == ["192.0.2.1"]

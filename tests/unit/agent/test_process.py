@@ -35,7 +35,7 @@ SECONDS = 10
 
 
 class Node(MemoryNode):
-    """Stands in for Kernel."""
+    """Stands in for NodeDataplane."""
 
     families = ("IPv4", "IPv6")
     lacks: Mapping[str, str] = MappingProxyType({"IPv6": "not there: IPv4 only"})
@@ -46,9 +46,6 @@ class Node(MemoryNode):
         self.written = threading.Event()
         self.closed = False
 
-    def tell_ends(self, _tell: object) -> None:
-        """Nothing expires."""
-
     def close(self):
         self.closed = True
 
@@ -56,7 +53,7 @@ class Node(MemoryNode):
 @pytest.fixture
 def node(monkeypatch, logging_as_before):
     made = Node(None)
-    monkeypatch.setattr(process, "Kernel", lambda _settings: made)
+    monkeypatch.setattr(process, "NodeDataplane", lambda _settings: made)
     monkeypatch.setattr(process, "settle", lambda: None)
     return made
 
