@@ -29,7 +29,7 @@ from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.queries import ModelQuery
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
-from ebpflb.observe.metrics.programming_latency import Latency
+from ebpflb.observe.metrics.programming_latency import ProgrammingLatency
 from ebpflb.source.interface import Announcement, SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
@@ -93,7 +93,7 @@ class Agent:
         self._clock = clock
         self._queue: SimpleQueue[Message] = SimpleQueue()
         self._timers = Timers(clock)
-        self._latency = Latency()
+        self._latency = ProgrammingLatency()
         self._stale_sockets = StaleSocketPasses(
             dataplane, observers.metrics, self._timers, clock, periods.sync
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb maps: what the kernel holds, from the pins alone."""
+"""ebpflb maps: what the kernel holds, from the pinned maps."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,7 @@ Examples:
 """
 )
 def maps() -> None:
-    """Show what the kernel holds. Needs the pins alone, no agent."""
+    """Show what the kernel holds. It reads the pinned maps and needs no agent."""
 
 
 @maps.command(
@@ -86,9 +86,9 @@ Without NAME, like `ipvsadm -Ln`: each frontend with its Service, type and traff
 below it the backends.
   ACTIVE       connected sockets and flows that use a backend now
   CONNECTIONS  new ones since the frontend or backend was made
-  FROM         where a backend takes connections from: `this node` (its pods and processes),
+  FROM         which clients a backend serves: `this node` (its pods and processes),
                `elsewhere`, or `all`
-  <-           clients that the frontend is for, if not for everybody
+  <-           source ranges, if only clients in these may connect
 
 \b
 Examples:
@@ -109,9 +109,9 @@ Examples:
 def dump(
     names: tuple[str, ...], service: "ServiceName | None", bpffs_root: str | None, output: Output
 ) -> None:
-    """Print what is served, or maps entry by entry."""
+    """Print the frontends in force, or maps entry by entry."""
     if names and service:
-        raise click.UsageError("--service goes with the view of all frontends, not with NAME")
+        raise click.UsageError("--service selects frontends, and cannot be used with NAME")
     _, opened = open_pins(pin_root(bpffs_root))
     if names:
         from ebpflb.dataplane.view.dump import decode_map

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb top: what each Service carries right now, and which has the classic trouble."""
+"""ebpflb top: what each Service carries now, and which one is in trouble."""
 
+import contextlib
 import os
+import select
 import sys
+import termios
 import time
+import tty
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-    from ebpflb.cli.keyboard import Press
     from ebpflb.dataplane.kernel.maps import MapSet
     from ebpflb.dataplane.view.rates import ServiceRate
 
@@ -26,10 +30,12 @@ _KEYS = {name[0]: name for name in _SORTS}
 _HELP = "q quit; sort: " + ", ".join(f"{key} {name}" for key, name in _KEYS.items())
 _NO_TERMINAL_WIDTH = 160
 
+KeyReader = Callable[[float], str]
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The answer of one sample. `seconds`: how long was counted."""
+    """The answer of one sample. seconds: how long it counted."""
 
     seconds: float
     services: "list[ServiceRate]"
@@ -38,19 +44,19 @@ class Sample:
 @click.command(
     epilog="""\b
   CONN/S    new connections and flows, per second
-  ACTIVE    connected sockets and flows there are now
+  ACTIVE    connected sockets and flows that exist now
   FAIL/S    refused, dropped, or failed at the backend, per second
   B/S TO/FROM  bytes to the backends and from them, per second
-  SPREAD    share of the backend with most connections, and how often that is its even share
-  FAR       share of the connections that go to another node
-  TROUBLE   marked with a ! at the front of the row, too:
-    answers nobody  asked, but no byte came back
-    gets nothing    no new connection, which is not by chance
-    starved         far fewer active ones than the others, which are long
+  SPREAD    share of the busiest backend, and how many times its even share that is
+  FAR       share of the connections that go to other nodes
+  TROUBLE   also marked with a ! before the Service:
+    answers nobody  gets requests, but sends no byte back
+    gets nothing    gets no new connection, and not by chance
+    starved         has far fewer active connections than the others
     no endpoint, no local endpoint
 
 \b
-Keys: q quits; c a b f s t n sort. Not on a terminal: one table.
+Keys: q quits; c a b f s t n sort. Without a terminal it prints one table.
 
 \b
 Examples:
@@ -59,7 +65,7 @@ Examples:
   ebpflb top --once --interval 10 -o json | jq '.services[] | select(.troubles != [])'
 """
 )
-@click.option("--once", is_flag=True, help="Show one sample and end.")
+@click.option("--once", is_flag=True, help="Print one sample and exit.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
@@ -73,15 +79,15 @@ Examples:
     type=click.Choice(_SORTS),
     default="connections",
     show_default=True,
-    help="What is on top: the largest, or by name.",
+    help="Sort by the largest, or by name.",
 )
-@click.option("--backends", is_flag=True, help="Show each backend, too.")
+@click.option("--backends", is_flag=True, help="Also show each backend.")
 @bpffs_option
 @output_option
 def top(
     once: bool, interval: float, sort: str, backends: bool, bpffs_root: str | None, output: Output
 ) -> None:
-    """Show what each Service carries, live. Needs the pins alone, no agent."""
+    """Show what each Service carries, live. It reads the pinned maps and needs no agent."""
     maps = open_pins(pin_root(bpffs_root))[1]
     if output != "table":
         sample = _sample(maps, interval)
@@ -113,7 +119,7 @@ def _print(services: "list[ServiceRate]", *, backends: bool) -> None:
 
 
 def _console() -> "Console":
-    """As wide as the terminal; without one as COLUMNS says, or wide enough for all columns."""
+    """As wide as the terminal; without one, as COLUMNS says or wide enough for all columns."""
     from rich.console import Console
 
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
@@ -122,7 +128,7 @@ def _console() -> "Console":
 
 
 class _Screen:
-    """The live table: counts, shows, and listens to the keyboard meanwhile."""
+    """The live table, and the keys that sort it."""
 
     def __init__(self, maps: "MapSet", interval: float, sort: str, *, backends: bool) -> None:
         self._maps, self._interval = maps, interval
@@ -134,8 +140,6 @@ class _Screen:
         """Until q or Ctrl-C."""
         from rich.live import Live
 
-        from ebpflb.cli.keyboard import keys
-
         live = Live(console=self._console, screen=True, auto_refresh=False)
         try:
             with keys() as press, live:
@@ -144,7 +148,7 @@ class _Screen:
         except KeyboardInterrupt:
             return
 
-    def _follow(self, live: "Live", press: "Press") -> None:
+    def _follow(self, live: "Live", press: KeyReader) -> None:
         from ebpflb.dataplane.view.rates import rates, sample_traffic
 
         before = sample_traffic(self._maps)
@@ -154,8 +158,8 @@ class _Screen:
             before = after
             self._show(live)
 
-    def _wait(self, live: "Live", press: "Press") -> bool:
-        """The time until the next sample; whether there is to be one."""
+    def _wait(self, live: "Live", press: KeyReader) -> bool:
+        """Wait for the next sample; False if the user quits."""
         end = time.monotonic() + self._interval
         while (left := end - time.monotonic()) > 0:
             key = press(left)
@@ -175,3 +179,32 @@ class _Screen:
         state = f"{len(services)} Service ports by {self._sort}" if services else "counting"
         title = Text(f"{state}, {self._interval:g} s ({_HELP})", no_wrap=True, overflow="ellipsis")
         live.update(Group(title, table), refresh=True)
+
+
+@contextlib.contextmanager
+def keys() -> Iterator[KeyReader]:
+    """Gives a function that waits so many seconds for a key and returns it, or "".
+
+    It needs no Enter and makes no echo. At the end the terminal is as before. Without a terminal
+    the function only waits.
+    """
+    if not sys.stdin.isatty():
+        yield _pass
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        yield lambda seconds: _press(terminal, seconds)
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _press(terminal: int, seconds: float) -> str:
+    ready, _, _ = select.select([terminal], [], [], max(seconds, 0))
+    return os.read(terminal, 1).decode(errors="replace") if ready else ""
+
+
+def _pass(seconds: float) -> str:
+    select.select([], [], [], max(seconds, 0))
+    return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of `ebpflb top`: which columns fit, what stands in them, in which order."""
+"""The table of `ebpflb top`: which columns fit, what they contain, and the order of rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -22,7 +22,7 @@ Justify = Literal["left", "right"]
 
 
 class Column(NamedTuple):
-    """`width`: of its cells at most. `rank`: the larger, the sooner it is left out."""
+    """width: of its widest cell. rank: columns with a larger rank are left out first."""
 
     title: str
     width: int
@@ -42,17 +42,16 @@ def rate(number: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share from 0 to 1; nothing where there is none."""
+    """Of a share from 0 to 1; "-" without one."""
     return "-" if share is None else f"{share:.0%}"
 
 
 def bar(share: float | None) -> str:
-    """A share as a bar."""
     return "" if share is None else "#" * round(share * _BAR_CELLS)
 
 
 def spread(service: "ServiceRate") -> str:
-    """The largest share and how much more than even that is."""
+    """The largest share, and how many times the even share that is."""
     if service.largest_share is None:
         return "-"
     return f"{percent(service.largest_share)} x{service.imbalance:.1f}"
@@ -103,13 +102,13 @@ SORTS: "Mapping[str, Callable[[ServiceRate], float]]" = {
 
 
 def ordered(services: "Iterable[ServiceRate]", sort: str) -> "list[ServiceRate]":
-    """The largest first, then by name; `name`: by name alone."""
+    """The largest first, then by name; `name` sorts by name alone."""
     by_name = sorted(services, key=name_of)
     return sorted(by_name, key=SORTS[sort], reverse=True) if sort in SORTS else by_name
 
 
 def fitting(width: int, name_width: int) -> Sequence[Column]:
-    """The columns that fit beside a name, in order; the most important ones."""
+    """The most important columns that fit beside a name, in order."""
     left = width - name_width
     chosen = set()
     for column in sorted(COLUMNS, key=lambda column: column.rank):
@@ -121,9 +120,9 @@ def fitting(width: int, name_width: int) -> Sequence[Column]:
 
 
 def make_table(services: "Sequence[ServiceRate]", width: int, *, backends: bool) -> "Table":
-    """One row for each Service port, and one for each of its backends if they are asked for.
+    """One row for each Service port, and one for each backend if `backends`.
 
-    A `!` stands before a Service with trouble, so that it is seen where the column does not fit.
+    A `!` before the name marks a Service in trouble even if that column does not fit.
     """
     from rich.table import Table
 
@@ -151,9 +150,12 @@ def _rows(
     services: "Iterable[ServiceRate]", columns: Sequence[Column], *, backends: bool
 ) -> "Iterator[tuple[ServiceRate, list[str]]]":
     for service in services:
-        yield service, [_label(service), *(column.of_service(service) for column in columns)]
+        mark = _MARK if service.troubles else " " * len(_MARK)
+        label = f"{mark}{name_of(service)}"
+        yield service, [label, *(column.of_service(service) for column in columns)]
         for each in service.backends if backends else ():
-            yield service, [_place(each), *(column.of_backend(each) for column in columns)]
+            label = f"    {socket_address(each.address, each.port)}"
+            yield service, [label, *(column.of_backend(each) for column in columns)]
 
 
 def _labels(services: "Iterable[ServiceRate]", *, backends: bool) -> Iterator[str]:
@@ -162,15 +164,7 @@ def _labels(services: "Iterable[ServiceRate]", *, backends: bool) -> Iterator[st
 
 
 def _shortened(label: str, width: int) -> str:
-    """The mark and the end of a label: ends differ more than namespaces do."""
+    """The mark and the end of a label, because namespaces differ less."""
     if len(label) <= width:
         return label
     return f"{label[: len(_MARK)]}…{label[len(_MARK) + 1 - width :]}"
-
-
-def _label(service: "ServiceRate") -> str:
-    return (_MARK if service.troubles else " " * len(_MARK)) + name_of(service)
-
-
-def _place(backend: "BackendRate") -> str:
-    return f"    {socket_address(backend.address, backend.port)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One reading of the maps as plain values: frontends, backends, counters, rates, raw dumps.
+"""The maps as plain values: a snapshot of Services, rates between two samples, raw dumps, capacity.
 
-Read by metrics, `ebpflb top`, `ebpflb maps dump` and `explain`. It only reads, and needs no agent.
+Metrics, `ebpflb top`, `ebpflb maps` and `explain` read it. It never writes, and needs no agent.
 """

@@ -55,12 +55,8 @@ def read_active(maps: MapSet) -> ActiveFlows:
 
 
 def _by_use(found: Mapping[bytes, int]) -> dict[Use, int]:
-    return {_use(pair): number for pair, number in found.items()}
-
-
-def _use(pair: bytes) -> Use:
-    index, generation = _USE.unpack(pair)
-    return index, generation
+    uses = ((_USE.unpack(pair), number) for pair, number in found.items())
+    return {(index, generation): number for (index, generation), number in uses}
 
 
 def _add_sockets(table: BpfMap, pairs: Counter[bytes]) -> int:

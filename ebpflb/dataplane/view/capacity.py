@@ -1,5 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How full each map is and what it costs, from the maps alone."""
+"""How full each map is and how much memory it takes, from the maps alone.
+
+When a map is full:
+- lb_frontends, lb_current, lb_descs, lb_slots, lb_backends, lb_names, lb_addrs, lb_src_ranges: the
+  agent loads a new generation with twice the room. If that fails, the Services that do not fit keep
+  what they had.
+- lb_conntrack: established flows stay in lb_ct_short, with its shorter timeout.
+- lb_ct_short, lb_sockets, lb_connections, lb_affinity, lb_fragments: the least recently used entry
+  is evicted.
+- lb_devices, lb_netns: further devices or pods are not served.
+- lb_flows: flow records are lost, and counted.
+"""
 
 import re
 from collections.abc import Iterator
@@ -13,14 +24,14 @@ from ebpflb.dataplane.layout.structs import Backend
 from ebpflb.dataplane.services.map_state import ranges_of
 from ebpflb.dataplane.services.mirror import Mirror
 
-# Arrays whose elements belong to those of another map.
+# Arrays with one element for each element of another map.
 _FOLLOWS = {"lb_addr_flags": "lb_addrs", "lb_count_front": "lb_frontends"}
 _MEMLOCK = re.compile(r"^memlock:\s+([0-9]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class MapFill:
-    """One map. `used` counts what is in force, `memory` is in bytes."""
+    """One map. used: elements in force. memory: in bytes."""
 
     name: str
     type: str
@@ -32,7 +43,13 @@ class MapFill:
 def map_fills(maps: MapSet) -> list[MapFill]:
     """All maps by name. MapError."""
     return [
-        MapFill(name, _type(name), used_entries(maps, name), table.max_entries, _memory(table))
+        MapFill(
+            name,
+            MAPS[name].kind.name.lower() if name in MAPS else "unknown",
+            used_entries(maps, name),
+            table.max_entries,
+            _memory(table),
+        )
         for name, table in sorted(maps.items())
     ]
 
@@ -68,12 +85,8 @@ def _words(current: BpfMap) -> Iterator[int]:
         yield from memoryview(chunk.values).cast("Q")
 
 
-def _type(name: str) -> str:
-    return MAPS[name].kind.name.lower() if name in MAPS else "unknown"
-
-
 def _memory(table: BpfMap) -> int:
-    """What the kernel says it costs, else what the elements need."""
+    """As the kernel reports it, else the size of the elements."""
     if isinstance(table, KernelMap):
         facts = Path(f"/proc/self/fdinfo/{table.fd}").read_text()
         if found := _MEMLOCK.search(facts):

@@ -2,6 +2,7 @@
 """The metrics of the dataplane as a whole: maps, drops, flow records, flows by path."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -26,7 +27,6 @@ _RECORDS_LOST = "Flow records that were not written: ring_full, nobody read them
 
 
 def kernel_families(reading: Reading) -> Iterator[Metric]:
-    """All but those of Services."""
     yield from _maps(reading)
     dropped = _counter("dropped", _DROPPED, "reason", "interface")
     for reason_and_interface, count in reading.dropped.items():
@@ -65,28 +65,23 @@ def _flows(found: Mapping[tuple[str, str], Distribution]) -> Iterator[Metric]:
         family = HistogramMetricFamily(metric, text, labels=["path"])
         for (name, path), (buckets, total) in found.items():
             if name == metric:
-                bounds = [(_bound(bound), count) for bound, count in buckets]
+                bounds = [("+Inf" if end == inf else str(end), count) for end, count in buckets]
                 family.add_metric([path], bounds, total)
         yield family
 
 
-def _bound(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else str(bound)
-
-
 class FlowCollector(Collector):
-    """Asks for the numbers at each scrape."""
+    """Flow records that were lost in the agent; those lost in the kernel are in Reading.lost."""
 
     def __init__(self, unreadable: Callable[[], int], not_exported: Callable[[], int]) -> None:
         self._unreadable = unreadable
         self._not_exported = not_exported
 
     def describe(self) -> Iterable[Metric]:
-        """Spare the registry a call just to learn the names."""
+        """Without this the registry calls `collect()` to learn the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         yield CounterMetricFamily(
             "ebpflb_flow_records_unreadable",
             "Flow records of another version of the programs, which were skipped.",

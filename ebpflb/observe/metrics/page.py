@@ -49,13 +49,13 @@ _LATENCY_BUCKETS = [
 _FIRST_CONNECTION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300)
 _FAMILY = ["ip_family"]
 _NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
-# Nobody scrapes more often; a hundred at once cost what one does.
+# A hundred scrapes at once cost as much as one.
 FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the agent knows. source_errors: the files; no_local: (policy, family) -> ports."""
+    """What the agent counts. source_errors: the files. no_local: ports by (policy, family)."""
 
     services: int = 0
     frontends: int = 0
@@ -68,7 +68,7 @@ class Totals:
 
 
 class Metrics:
-    """All metrics of one agent, in a registry of their own. Any thread may use it."""
+    """All metrics of one agent, in a registry of their own. Thread-safe."""
 
     def __init__(self, families: Iterable[str], read: Callable[[], Reading] = Reading) -> None:
         """`read` is called at every scrape, in the thread that answers it."""
@@ -78,8 +78,8 @@ class Metrics:
         self._families = tuple(families)
         self._read = read
         self._syncs = _Syncs(self.registry)
-        self._changes = _Changes(self.registry)
-        self._gauges = _Gauges(self.registry)
+        self._changes = _PendingChanges(self.registry)
+        self._gauges = _AgentGauges(self.registry)
         self._answers = {
             "/healthz": _counter(
                 self.registry, "kubeproxy_proxy_healthz_total", "Answers of /healthz.", ["code"]
@@ -111,19 +111,19 @@ class Metrics:
         GCCollector(registry=self.registry)
 
     def changed(self, services: int, endpoints: int) -> None:
-        """So many Services and EndpointSlices changed, and a sync is wanted."""
+        """So many Services and EndpointSlices changed, and need a sync."""
         self._changes.count("service", services * len(self._families))
         self._changes.count("endpoint", endpoints)
         for family in self._families:
             self._syncs.last_queued.labels(family).set(time.time())
 
     def idle(self) -> None:
-        """What has changed made no difference: nothing is pending, and all is in force."""
+        """The changes made no difference: none is pending, and all are in force."""
         self._changes.taken()
         self._note_success()
 
     def tried(self, seconds: float, *, full: bool) -> None:
-        """A sync took so long, however it ended."""
+        """A sync took so long, whether it failed or not."""
         self._changes.taken()
         for family in self._families:
             self._syncs.duration.labels(family).observe(seconds)
@@ -131,7 +131,7 @@ class Metrics:
             kind.labels(family).observe(seconds)
 
     def synced(self, seconds: float, *, full: bool, complete: bool) -> None:
-        """A sync took so long; `complete`: everything that was wanted is in the kernel."""
+        """A sync took so long. `complete`: the kernel has everything that was planned."""
         self.tried(seconds, full=full)
         if complete:
             self._note_success()
@@ -139,7 +139,7 @@ class Metrics:
             self.failed()
 
     def failed(self) -> None:
-        """Something has to be repeated."""
+        """A sync left something undone."""
         self._syncs.failures.inc()
 
     def _note_success(self) -> None:
@@ -147,40 +147,37 @@ class Metrics:
             self._syncs.last.labels(family).set(time.time())
 
     def programmed(self, delays: Iterable[tuple[Family, float]]) -> None:
-        """Changes of endpoints are in force, so many seconds after what triggered them."""
+        """Changes of endpoints are in force, so many seconds after they were triggered."""
         for family, seconds in delays:
             self._latency.labels(_NAMES[family]).observe(seconds)
 
     def expired(self, entries: int) -> None:
-        """So many flow entries timed out."""
         self._expired.inc(entries)
 
     def reconciled(self, seconds: float, ended: Mapping[Family, int]) -> None:
-        """A look for UDP sockets of backends that are gone took so long, and ended so many."""
+        """A search for UDP sockets of removed backends took so long, and closed so many."""
         for family in self._families:
             self._reconciler.duration.labels(family).observe(seconds)
         for kind, count in ended.items():
             self._reconciler.deleted.labels(_NAMES[kind]).inc(count)
 
     def lacks(self, features: Iterable[str]) -> None:
-        """The kernel does not have these."""
+        """The kernel lacks these features."""
         for feature in features:
             self._gauges.lacks.labels(feature).set(1)
 
     def answered(self, path: str, status: int) -> None:
-        """A health server answered."""
         self._answers[path].labels(str(int(status))).inc()
 
     def show(self, totals: Totals) -> None:
-        """Replace what the agent knows."""
         self._gauges.show(totals, self._families)
 
     def first_connection(self, seconds: float) -> None:
-        """An endpoint got its first connection, so long after it was in force."""
+        """An endpoint got its first connection so long after it was in force."""
         self._first_connection.observe(seconds)
 
     def page(self) -> Answer:
-        """The page /metrics, without what the kernel counts if that cannot be read."""
+        """The page /metrics; without the kernel's metrics if the maps cannot be read."""
         page = generate_latest(self.registry)
         try:
             page += _kernel_page(self._read())
@@ -221,7 +218,7 @@ class _Syncs:
 
 
 class _Reconciler:
-    """kube-proxy deletes entries of the kernel's conntrack; here sockets are what stays behind."""
+    """kube-proxy deletes entries of the kernel's conntrack; ebpflb closes sockets instead."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         prefix = "kubeproxy_conntrack_reconciler"
@@ -238,7 +235,7 @@ class _Reconciler:
         )
 
 
-class _Changes:
+class _PendingChanges:
     def __init__(self, registry: CollectorRegistry) -> None:
         prefix = "kubeproxy_sync_proxy_rules"
         kinds = {"service": "Services", "endpoint": "EndpointSlices"}
@@ -264,7 +261,7 @@ class _Changes:
             gauge.set(0)
 
 
-class _Gauges:
+class _AgentGauges:
     def __init__(self, registry: CollectorRegistry) -> None:
         plain = {
             "services": "Services that are known.",
@@ -338,7 +335,7 @@ def _counter(
 
 
 class SharedPage:
-    """Makes a page when the last one is too old, one at a time: who asks meanwhile waits for it."""
+    """Makes a page if the last one is too old. Requests that come meanwhile wait for it."""
 
     def __init__(
         self, make: Callable[[], Answer], clock: Callable[[], float] = time.monotonic
@@ -351,7 +348,7 @@ class SharedPage:
         self._made = 0.0
 
     def __call__(self) -> Answer:
-        """The page, as of at most a second ago."""
+        """The page, at most one second old."""
         with self._lock:
             began = self._clock()
             if self._page is None or began - self._made >= FRESH_SECONDS:

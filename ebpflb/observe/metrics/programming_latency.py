@@ -18,32 +18,31 @@ from ebpflb.model.service import ServiceName
 from ebpflb.source.interface import Trigger
 
 _log = logging.getLogger("ebpflb.agent")
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
-# So many are looked after at once; of a change that brings more some are left out.
+# Endpoints that wait at once; those beyond are left out.
 MOST_PENDING = 1024
 # struct lb_backend: flags, generation.
 _RECORD = Struct("=20xII4x")
 
 
 class Delay(NamedTuple):
-    """How long one change took, in seconds."""
+    """How long one change of endpoints took until it was in force, in seconds."""
 
     family: Family
     seconds: float
 
 
-class Latency:
-    """Times of changes that are not in force yet."""
+class ProgrammingLatency:
+    """Changes that are not in force yet, by the rules of kube-proxy's EndpointsChangeTracker."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        """`wall`: seconds since 1970. What happened before now tells nothing."""
+        """`wall`: seconds since 1970. Changes triggered before now do not count."""
         self._wall = wall
         self._started = wall()
         self._pending: dict[tuple[ServiceName, Family], list[float]] = {}
 
     def note(self, triggers: Iterable[Trigger]) -> None:
-        """Remember when changes were triggered."""
         for service, family, triggered in triggers:
             if triggered is None:
                 self._pending.pop((service, family), None)
@@ -51,81 +50,82 @@ class Latency:
                 self._pending.setdefault((service, family), []).append(triggered)
 
     def take(self) -> Iterator[Delay]:
-        """Everything noted is in force now."""
+        """All changes noted so far are in force now."""
         now = self._wall()
         pending, self._pending = self._pending, {}
         for (_, family), times in pending.items():
             yield from (Delay(family, now - triggered) for triggered in times)
 
     def forget(self) -> None:
-        """What was noted is part of a sync that failed."""
+        """The changes noted so far are part of a sync that failed."""
         self._pending.clear()
 
 
 class FirstConnections:
-    """Of one node. `look()` is for one thread."""
+    """How long new endpoints wait for their first connection. Not thread-safe.
+
+    Endpoints of the first `check()` do not count: nobody knows when they came.
+    """
 
     def __init__(
-        self, tell: Callable[[float], None], clock: Callable[[], float] = time.monotonic
+        self, observe: Callable[[float], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`tell`: seconds, for each endpoint that got its first connection."""
-        self._tell = tell
+        """`observe`: called with the seconds, for each endpoint that got its first connection."""
+        self._observe = observe
         self._clock = clock
         self._maps: MapSet | None = None
-        # By place in lb_backends: the generation that was found there while it was offered.
+        # By index in lb_backends: the generation of a usable backend, and since when one waits.
         self._known: dict[int, int] = {}
         self._pending: dict[int, float] = {}
 
-    def look(self, maps: MapSet, written: float | None) -> bool:
-        """Tell of those that got one; whether others wait. MapError.
+    def check(self, maps: MapSet, written: float | None) -> bool:
+        """Whether endpoints still wait. MapError.
 
-        `written`: when backends were last written, by the clock; None: not since the last look.
+        `written`: when backends were last written, by the clock; None: not since the last check.
         """
         if maps is not self._maps:
             self._maps = maps
-            self._known, self._pending = _offered(maps["lb_backends"]), {}
+            self._known, self._pending = _usable(maps["lb_backends"]), {}
         elif written is not None:
-            self._note(_offered(maps["lb_backends"]), written)
-        self._settle(maps["lb_count_back"])
+            self._add_new(_usable(maps["lb_backends"]), written)
+        self._observe_connected(maps["lb_count_back"])
         return bool(self._pending)
 
-    def _note(self, offered: dict[int, int], written: float) -> None:
-        before, self._known = self._known, offered
-        for place in [each for each in self._pending if before[each] != offered.get(each)]:
-            del self._pending[place]
-        for place, generation in offered.items():
-            if before.get(place) != generation and len(self._pending) < MOST_PENDING:
-                self._pending[place] = written
+    def _add_new(self, usable: dict[int, int], written: float) -> None:
+        before, self._known = self._known, usable
+        for index in [each for each in self._pending if before[each] != usable.get(each)]:
+            del self._pending[index]
+        for index, generation in usable.items():
+            if before.get(index) != generation and len(self._pending) < MOST_PENDING:
+                self._pending[index] = written
 
-    def _settle(self, counters: BpfMap) -> None:
+    def _observe_connected(self, counters: BpfMap) -> None:
         now = self._clock()
-        for place, since in list(self._pending.items()):
-            if _connections(counters, place):
-                self._tell(now - since)
-                del self._pending[place]
+        for index, since in list(self._pending.items()):
+            if _connections(counters, index):
+                self._observe(now - since)
+                del self._pending[index]
             elif now - since > PATIENCE_SECONDS:
-                del self._pending[place]
+                del self._pending[index]
 
 
 class FirstConnectionsThread:
-    """Looks as long as somebody waits, once a second; otherwise it waits for a write."""
+    """Checks once a second while endpoints wait; otherwise after each write."""
 
     def __init__(
-        self, watched: FirstConnections, maps: Callable[[], MapSet | None], written: threading.Event
+        self, first: FirstConnections, maps: Callable[[], MapSet | None], written: threading.Event
     ) -> None:
-        """`maps`: those in use. `written` is set after each write, and cleared here."""
-        self._watched = watched
+        """`maps`: those in use. `written`: set after each write, cleared here."""
+        self._first = first
         self._maps = maps
         self._written = written
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ebpflb-first", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
         self._stopped.set()
         self._written.set()
         if self._thread.is_alive():
@@ -134,30 +134,30 @@ class FirstConnectionsThread:
     def _run(self) -> None:
         waiting = False
         while not self._stopped.is_set():
-            is_written = self._written.wait(LOOK_SECONDS if waiting else None)
+            is_written = self._written.wait(CHECK_SECONDS if waiting else None)
             self._written.clear()
-            waiting = self._look(time.monotonic() if is_written else None)
-            self._stopped.wait(LOOK_SECONDS)
+            waiting = self._check(time.monotonic() if is_written else None)
+            self._stopped.wait(CHECK_SECONDS)
 
-    def _look(self, written: float | None) -> bool:
+    def _check(self, written: float | None) -> bool:
         maps = self._maps()
         if maps is None:
             return False
         try:
-            return self._watched.look(maps, written)
+            return self._first.check(maps, written)
         except EbpflbError as error:
             _log.warning("cannot see whether endpoints get connections: %s", error)
             return False
 
 
-def _offered(backends: BpfMap) -> dict[int, int]:
+def _usable(backends: BpfMap) -> dict[int, int]:
     chunks = (chunk.values for chunk in backends.chunks())
     records = chain.from_iterable(map(_RECORD.iter_unpack, chunks))
     return {
-        place: generation for place, (flags, generation) in enumerate(records) if flags & USABLE
+        index: generation for index, (flags, generation) in enumerate(records) if flags & USABLE
     }
 
 
-def _connections(counters: BpfMap, place: int) -> int:
-    value = counters.lookup(place.to_bytes(4, byteorder)) or b""
+def _connections(counters: BpfMap, index: int) -> int:
+    value = counters.lookup(index.to_bytes(4, byteorder)) or b""
     return sum(memoryview(value).cast("Q")[:: counters.value_size // counters.cpus // 8])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one look at the kernel found, as plain values: the metrics pages are made of it."""
+"""What a scrape shows of the kernel, as plain values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from ebpflb.model.flow import Counts
 
 
 class PortLabels(NamedTuple):
-    """What tells one Service port from another. port: its name, or its number as text."""
+    """The labels of a Service port. port: its name, or its number without one."""
 
     namespace: str
     service: str
@@ -18,7 +18,7 @@ class PortLabels(NamedTuple):
 
 
 class Endpoints(NamedTuple):
-    """How many a Service port may use on this node; those that terminate are in the last alone."""
+    """How many a Service port may use here. Terminating ones are neither local nor remote."""
 
     local: int = 0
     remote: int = 0
@@ -30,9 +30,9 @@ _NO_ENDPOINTS = Endpoints()
 
 @dataclass(frozen=True, slots=True)
 class PortReading:
-    """One Service port. traffic: by frontend type, of those types that something was counted for.
+    """One Service port. traffic: by frontend type, of types with traffic.
 
-    oldest_seconds and imbalance are None where there is nothing to tell.
+    oldest_seconds is None without connections, imbalance with too few.
     """
 
     labels: PortLabels
@@ -47,7 +47,7 @@ class PortReading:
 
 @dataclass(frozen=True, slots=True)
 class BackendReading:
-    """One backend of a Service port. backend: IP:PORT; node and zone are "" where not known."""
+    """One backend of a Service port. backend: IP:PORT. node, zone: "" if not known."""
 
     labels: PortLabels
     backend: str
@@ -58,7 +58,7 @@ class BackendReading:
 
 
 class Distribution(NamedTuple):
-    """A histogram. buckets: (upper bound, how many up to it), ascending, the last bound is inf."""
+    """A histogram. buckets: (upper bound, count up to it), ascending; the last bound is inf."""
 
     buckets: Sequence[tuple[float, int]]
     sum: float
@@ -66,11 +66,10 @@ class Distribution(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the kernel holds.
+    """entries: used and maximum, by map. dropped: counts by (reason, interface).
 
-    entries: map -> (used, room for). dropped: (reason, interface) -> how often. records: event ->
-    flow records that came. lost: reason -> those that were not written. flows: (metric, path) ->
-    distribution.
+    records: flow records that came, by event. lost: records that the kernel did not write, by
+    reason. flows: by (metric, path).
     """
 
     entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -72,8 +72,8 @@ _PER_BACKEND: tuple[tuple[str, str, str, Callable[[BackendReading], int]], ...] 
 )
 
 
-class Family(NamedTuple):
-    """A metric. A counter's name ends in _total. samples: text of the labels, and the value."""
+class MetricFamily(NamedTuple):
+    """A metric. A counter's name ends in _total. samples: the labels as text, and the value."""
 
     name: str
     kind: str
@@ -87,20 +87,19 @@ def label_text(names: Sequence[str], values: Sequence[str]) -> str:
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs)
 
 
-def exposition(families: Iterable[Family]) -> bytes:
-    """What stands in the page; a family without samples still says what it is."""
+def exposition(families: Iterable[MetricFamily]) -> bytes:
+    """The text of the page. A family without samples has its HELP and TYPE lines."""
     return "".join(line for family in families for line in _lines(family)).encode()
 
 
-def _lines(family: Family) -> Iterator[str]:
+def _lines(family: MetricFamily) -> Iterator[str]:
     name = family.name
     yield f"# HELP {name} {family.text}\n# TYPE {name} {family.kind}\n"
     for labels, value in family.samples:
         yield f"{name}{{{labels}}} {value}\n"
 
 
-def service_families(ports: Sequence[PortReading]) -> Iterator[Family]:
-    """The metrics of all Service ports."""
+def service_families(ports: Sequence[PortReading]) -> Iterator[MetricFamily]:
     labelled = [(_labels(port.labels), port) for port in ports]
     typed = [
         (f'{labels},type="{kind}"', traffic)
@@ -110,19 +109,19 @@ def service_families(ports: Sequence[PortReading]) -> Iterator[Family]:
     used = [(labels, port) for labels, port in labelled if port.traffic]
     yield from _typed_families(typed)
     for name, text, value in _CROSSINGS:
-        yield Family(
+        yield MetricFamily(
             f"ebpflb_service_{name}_connections_total",
             "counter",
             text,
             [(labels, value(port)) for labels, port in used],
         )
-    yield Family(
+    yield MetricFamily(
         "ebpflb_service_active_connections",
         "gauge",
         "Connections and flows that are there now.",
         [(labels, port.active) for labels, port in used],
     )
-    yield Family(
+    yield MetricFamily(
         "ebpflb_service_endpoints",
         "gauge",
         "Endpoints that this node may use; those that terminate are in that state alone.",
@@ -131,10 +130,10 @@ def service_families(ports: Sequence[PortReading]) -> Iterator[Family]:
     yield from _age_and_balance(used)
 
 
-def _typed_families(typed: _Typed) -> Iterator[Family]:
+def _typed_families(typed: _Typed) -> Iterator[MetricFamily]:
     for place, (name, text) in enumerate(_BY_TYPE):
         samples = [(labels, traffic[place]) for labels, traffic in typed]
-        yield Family(f"ebpflb_service_{name}_total", "counter", text, samples)
+        yield MetricFamily(f"ebpflb_service_{name}_total", "counter", text, samples)
     for name, text in _BOTH_WAYS:
         original = Counts._fields.index(f"original_{name}")
         reply = Counts._fields.index(f"reply_{name}")
@@ -143,7 +142,7 @@ def _typed_families(typed: _Typed) -> Iterator[Family]:
             for labels, traffic in typed
             for direction, place in (("original", original), ("reply", reply))
         ]
-        yield Family(f"ebpflb_service_{name}_total", "counter", text, samples)
+        yield MetricFamily(f"ebpflb_service_{name}_total", "counter", text, samples)
 
 
 def _endpoints(labelled: Iterable[tuple[str, PortReading]]) -> _Samples:
@@ -152,14 +151,14 @@ def _endpoints(labelled: Iterable[tuple[str, PortReading]]) -> _Samples:
             yield f'{labels},state="{state}"', count
 
 
-def _age_and_balance(used: Sequence[tuple[str, PortReading]]) -> Iterator[Family]:
-    yield Family(
+def _age_and_balance(used: Sequence[tuple[str, PortReading]]) -> Iterator[MetricFamily]:
+    yield MetricFamily(
         "ebpflb_service_oldest_connection_seconds",
         "gauge",
         "Age of the oldest connection or flow that is there now.",
         [(text, age) for text, port in used if (age := port.oldest_seconds) is not None],
     )
-    yield Family(
+    yield MetricFamily(
         "ebpflb_service_imbalance_ratio",
         "gauge",
         _IMBALANCE,
@@ -167,8 +166,7 @@ def _age_and_balance(used: Sequence[tuple[str, PortReading]]) -> Iterator[Family
     )
 
 
-def backend_families(backends: Iterable[BackendReading]) -> Iterator[Family]:
-    """The metrics of all backends."""
+def backend_families(backends: Iterable[BackendReading]) -> Iterator[MetricFamily]:
     names = ("backend", "node", "zone")
     labelled = [
         (f"{_labels(each.labels)},{label_text(names, (each.backend, each.node, each.zone))}", each)
@@ -176,7 +174,7 @@ def backend_families(backends: Iterable[BackendReading]) -> Iterator[Family]:
     ]
     for name, kind, text, value in _PER_BACKEND:
         samples = [(labels, value(each)) for labels, each in labelled]
-        yield Family(f"ebpflb_backend_{name}", kind, text, samples)
+        yield MetricFamily(f"ebpflb_backend_{name}", kind, text, samples)
 
 
 def _labels(labels: PortLabels) -> str:

@@ -9,7 +9,7 @@ from ebpflb.errors import LoadError
 from ebpflb.model.address import Family
 from ebpflb.model.changes import ApiObject
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.metrics.programming_latency import Delay, Latency
+from ebpflb.observe.metrics.programming_latency import Delay, ProgrammingLatency
 from ebpflb.source.interface import SourceEvent, Trigger
 from tests.builders import endpoint, endpoint_slice, service
 from tests.unit.agent.node import MAP_ERROR, Clock
@@ -25,16 +25,18 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def latency(clock: Clock) -> Latency:
+def latency(clock: Clock) -> ProgrammingLatency:
     assert clock() == STARTED
-    return Latency(clock)
+    return ProgrammingLatency(clock)
 
 
 def trigger(time: float | None, name: ServiceName = WEB, family: Family = Family.IPV4) -> Trigger:
     return Trigger(name, family, time)
 
 
-def test_a_change_takes_from_its_trigger_until_it_is_in_force(latency: Latency, clock: Clock):
+def test_a_change_takes_from_its_trigger_until_it_is_in_force(
+    latency: ProgrammingLatency, clock: Clock
+):
     latency.note([trigger(101.0), trigger(102.0), trigger(103.0, SHOP, Family.IPV6)])
     clock.now = 110.0
     assert sorted(latency.take()) == [
@@ -44,7 +46,7 @@ def test_a_change_takes_from_its_trigger_until_it_is_in_force(latency: Latency, 
     ]
 
 
-def test_a_change_is_taken_once(latency: Latency):
+def test_a_change_is_taken_once(latency: ProgrammingLatency):
     latency.note([trigger(101.0)])
     assert len(list(latency.take())) == 1
     assert list(latency.take()) == []
@@ -52,24 +54,26 @@ def test_a_change_is_taken_once(latency: Latency):
 
 @pytest.mark.parametrize(("triggered", "counts"), [(99.9, 0), (STARTED, 0), (100.1, 1)])
 def test_what_happened_before_the_start_does_not_count(
-    latency: Latency, triggered: float, counts: int
+    latency: ProgrammingLatency, triggered: float, counts: int
 ):
     latency.note([trigger(triggered)])
     assert len(list(latency.take())) == counts
 
 
-def test_a_slice_that_goes_takes_back_its_services_changes_of_its_family(latency: Latency):
+def test_a_slice_that_goes_takes_back_its_services_changes_of_its_family(
+    latency: ProgrammingLatency,
+):
     latency.note([trigger(101.0), trigger(101.0, SHOP), trigger(101.0, WEB, Family.IPV6)])
     latency.note([trigger(None), trigger(None, ServiceName("default", "unknown"))])
     assert sorted(each.family for each in latency.take()) == [Family.IPV4, Family.IPV6]
 
 
-def test_a_change_after_a_slice_went_counts(latency: Latency):
+def test_a_change_after_a_slice_went_counts(latency: ProgrammingLatency):
     latency.note([trigger(101.0), trigger(None), trigger(102.0)])
     assert len(list(latency.take())) == 1
 
 
-def test_a_failed_sync_forgets_what_was_noted(latency: Latency):
+def test_a_failed_sync_forgets_what_was_noted(latency: ProgrammingLatency):
     latency.note([trigger(101.0)])
     latency.forget()
     assert list(latency.take()) == []

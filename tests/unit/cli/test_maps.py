@@ -152,7 +152,7 @@ def test_an_unknown_map_is_a_usage_error_with_the_nearest_names(maps):
 
 
 def test_service_and_names_exclude_each_other(maps):
-    assert "not with NAME" in run("dump", "lb_slots", "--service", "a/b", status=2)
+    assert "cannot be used with NAME" in run("dump", "lb_slots", "--service", "a/b", status=2)
 
 
 def test_the_list(maps):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ebpflb.cli import keyboard, main
+from ebpflb.cli import main
 from ebpflb.cli import top as command
 from ebpflb.cli.top_table import bar, fitting, ordered, percent, rate
 from ebpflb.dataplane.load.pins import Generation
@@ -126,7 +126,7 @@ def terminal(monkeypatch):
 
 
 def test_a_key_is_read_at_once(terminal):
-    with keyboard.keys() as press:
+    with command.keys() as press:
         os.write(terminal, b"q")
         assert press(5) == "q"
         assert press(0.01) == ""
@@ -135,5 +135,5 @@ def test_a_key_is_read_at_once(terminal):
 def test_without_a_terminal_the_time_passes(monkeypatch, tmp_path):
     with (tmp_path / "file").open("w+") as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        with keyboard.keys() as press:
+        with command.keys() as press:
             assert press(0.01) == ""

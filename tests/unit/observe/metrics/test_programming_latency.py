@@ -31,45 +31,45 @@ class World:
         value = bytes(Counts()) + bytes(Counts(connections=1))
         self.maps["lb_count_back"].update(place.to_bytes(4, byteorder), value)
 
-    def look(self, seconds: float = 0.0, written: float | None = None) -> bool:
+    def check(self, seconds: float = 0.0, written: float | None = None) -> bool:
         self.now += seconds
-        return self.first.look(self.maps, written)
+        return self.first.check(self.maps, written)
 
 
 @pytest.fixture
 def world():
     made = World()
     made.serve(POD)
-    assert not made.look()
+    assert not made.check()
     return made
 
 
 def test_a_new_endpoint_waits_for_its_first_connection(world):
     world.serve(POD, NEW_POD)
-    assert world.look(1.0, written=100.5)
+    assert world.check(1.0, written=100.5)
     world.connect(1)
-    assert not world.look(2.0)
+    assert not world.check(2.0)
     assert world.told == [2.5]
-    assert not world.look(1.0)
+    assert not world.check(1.0)
     assert world.told == [2.5]
 
 
 def test_those_that_were_there_at_first_do_not_count(world):
     world.connect(0)
-    assert not world.look(1.0, written=100.5)
+    assert not world.check(1.0, written=100.5)
     assert world.told == []
 
 
 def test_an_endpoint_that_goes_or_waits_too_long_is_let_go(world):
     world.serve(POD, NEW_POD)
-    assert world.look(written=100.0)
-    assert not world.look(PATIENCE_SECONDS + 1)
+    assert world.check(written=100.0)
+    assert not world.check(PATIENCE_SECONDS + 1)
     world.serve(POD)
-    assert not world.look(written=world.now)
+    assert not world.check(written=world.now)
     world.serve(POD, NEW_POD)
-    assert world.look(written=world.now)
+    assert world.check(written=world.now)
     world.serve(POD)
-    assert not world.look(written=world.now)
+    assert not world.check(written=world.now)
     assert world.told == []
 
 
@@ -77,5 +77,5 @@ def test_other_maps_are_a_new_beginning(world):
     world.renew()
     world.serve(POD, NEW_POD)
     world.connect(1)
-    assert not world.look(1.0, written=100.5)
+    assert not world.check(1.0, written=100.5)
     assert world.told == []

@@ -16,7 +16,7 @@ from ebpflb.observe.metrics.reading import (
     PortReading,
     Reading,
 )
-from ebpflb.observe.metrics.services import Family, exposition, label_text
+from ebpflb.observe.metrics.services import MetricFamily, exposition, label_text
 
 LABELS = PortLabels("default", "web", "http", "TCP")
 PORT = {"namespace", "service", "port", "protocol"}
@@ -127,7 +127,9 @@ def test_a_service_without_traffic_has_its_endpoints_alone(page):
 
 def test_the_text_is_what_prometheus_reads():
     labels = label_text(("one", "two"), ('a "b"\\c\nd', ""))
-    page = exposition([Family("x_total", "counter", "Some.", [(labels, 2), ('one="b"', 0.5)])])
+    page = exposition(
+        [MetricFamily("x_total", "counter", "Some.", [(labels, 2), ('one="b"', 0.5)])]
+    )
     (family,) = text_string_to_metric_families(page.decode())
     assert (family.name, family.type, family.documentation) == ("x", "counter", "Some.")
     assert [(each.labels, each.value) for each in family.samples] == [
@@ -137,4 +139,6 @@ def test_the_text_is_what_prometheus_reads():
 
 
 def test_a_metric_without_series_says_what_it_is():
-    assert exposition([Family("x", "gauge", "Some.", [])]) == b"# HELP x Some.\n# TYPE x gauge\n"
+    assert (
+        exposition([MetricFamily("x", "gauge", "Some.", [])]) == b"# HELP x Some.\n# TYPE x gauge\n"
+    )
