@@ -73,9 +73,9 @@ def _wait(watch: Watch, poller: select.poll, stop: int, name: str) -> bool:
     """Wait until the file may have changed; false when the agent ends."""
     while stop not in (ready := dict(poller.poll(COMPARE_SECONDS * 1000))):
         touched = watch.read()
-        if touched.anew or not ready:
+        if touched.compare_all or not ready:
             _look(watch)
-        may_differ = touched.anew or touched.changed or not ready
+        may_differ = touched.compare_all or touched.changed or not ready
         if may_differ and watch.may_read(name, only_settled=not ready):
             return True
     return False

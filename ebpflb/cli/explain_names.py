@@ -232,14 +232,14 @@ def _of_protocol(
 
 def _ask_api_server(name: ServiceName, known: Iterable[str]) -> list[str]:
     """The addresses of a pod that is not an endpoint."""
-    from ebpflb.source.api import Api, MissingError, Request
+    from ebpflb.source.api import Api, ApiRequest, MissingError
 
     hint = near(str(name), known)
     problem = f"pod {name} is not an endpoint of a Service{hint}"
     try:
         api = Api(setting("kubeconfig", None, os.environ), setting("master", None, os.environ))
         path = f"/api/v1/namespaces/{name.namespace}/pods/{name.name}"
-        pod: Any = api.get(Request(path, "pods", {}, verb="get"))
+        pod: Any = api.get(ApiRequest(path, "pods", {}, verb="get"))
     except MissingError as error:
         raise ConfigError(f"no pod {name}{hint}") from error
     except (ConfigError, SourceError) as error:

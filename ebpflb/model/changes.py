@@ -124,7 +124,7 @@ class Changes:
 
     Only the Node called node_name counts; until it is known, the node is in no zone.
     masquerade_all: as of plan_service(). For one thread; but any may call service(), slices(),
-    every_slices() and names().
+    all_slices() and names().
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Changes:
         """The slices of a Service, whether it is known or not."""
         return self._slices.get(name, ())
 
-    def every_slices(self) -> list[tuple[ServiceName, tuple[EndpointSlice, ...]]]:
+    def all_slices(self) -> list[tuple[ServiceName, tuple[EndpointSlice, ...]]]:
         """What slices() gives, for each Service that has some."""
         return list(self._slices.items())
 

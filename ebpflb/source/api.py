@@ -42,19 +42,19 @@ class ExpiredError(SourceError):
 
 
 class BrokenError(SourceError):
-    """A watch ended in the middle; the server may well be there."""
+    """A watch broke off; the server may still be reachable."""
 
 
 class RefusedError(SourceError):
-    """The API server answered, and not with what was asked for."""
+    """The API server refused the request."""
 
 
 class MissingError(RefusedError):
     """The API server does not have that resource."""
 
 
-class Request(NamedTuple):
-    """What is asked of the API server. resource, and verb if it is unusual: how errors speak."""
+class ApiRequest(NamedTuple):
+    """A request; resource and verb are for errors. verb: empty for the usual one of the method."""
 
     path: str
     resource: str
@@ -70,33 +70,32 @@ class Api:
     """
 
     def __init__(self, kubeconfig: Path | None, master: str) -> None:
-        """Raise ConfigError if they, or the environment of a pod, do not say where it is."""
+        """Raise ConfigError if neither these nor a pod's environment give the address."""
         self._connect: Callable[[], ApiClient] = lambda: _client(kubeconfig, master)
         self._client: ApiClient | None = self._connect()
 
     @property
     def address(self) -> str:
-        """Its URL."""
         return str(self._current().configuration.host)
 
-    def get(self, request: Request) -> Fields:
+    def get(self, request: ApiRequest) -> Fields:
         """The object or list. Raises SourceError."""
         response = self._send("GET", request, (_CONNECT_SECONDS, _READ_SECONDS))
         return _parsed(self._read(response, request))
 
-    def post(self, request: Request) -> None:
+    def post(self, request: ApiRequest) -> None:
         """Create an object. Raises SourceError."""
         self._read(self._send("POST", request, (_CONNECT_SECONDS, _READ_SECONDS)), request)
 
-    def watch(self, request: Request, silence: float) -> Iterator[Fields]:
-        """Events until the server ends the answer; it has begun when this returns.
+    def watch(self, request: ApiRequest, silence: float) -> Iterator[Fields]:
+        """Events until the server ends the response, which has begun when this returns.
 
         `silence`: seconds without a byte after which the connection counts as dead. Raises
         SourceError, also from the iterator.
         """
         return self._events(self._send("WATCH", request, (_CONNECT_SECONDS, silence)), request)
 
-    def _events(self, response: Any, request: Request) -> Iterator[Fields]:
+    def _events(self, response: Any, request: ApiRequest) -> Iterator[Fields]:
         try:
             for line in _lines(response):
                 yield _parsed(line)
@@ -115,7 +114,7 @@ class Api:
                 raise SourceError(f"cannot reach the API server: {error}") from error
         return client
 
-    def _send(self, verb: str, request: Request, timeout: tuple[float, float]) -> Any:
+    def _send(self, verb: str, request: ApiRequest, timeout: tuple[float, float]) -> Any:
         client = self._current()
         try:
             # Reads the token of a pod when it is old.
@@ -132,29 +131,30 @@ class Api:
             ).response
         except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
             self._client = None
-            raise SourceError(f"cannot reach {self._place(client)}: {_reason(error)}") from error
+            address = f"the API server at {client.configuration.host}"
+            raise SourceError(f"cannot reach {address}: {_reason(error)}") from error
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise self._refusal(verb, request, response)
         return response
 
-    def _read(self, response: Any, request: Request) -> bytes:
+    def _read(self, response: Any, request: ApiRequest) -> bytes:
         try:
             return bytes(response.read())
         except (urllib3.exceptions.HTTPError, OSError) as error:
             self._client = None
             raise SourceError(f"cannot read {request.resource}: {_reason(error)}") from error
 
-    def _refusal(self, verb: str, request: Request, response: Any) -> SourceError:
+    def _refusal(self, verb: str, request: ApiRequest, response: Any) -> SourceError:
         self._client = None
         status = int(response.status)
         message = _message(response)
-        asked = request.verb or _VERBS[verb]
+        rbac_verb = request.verb or _VERBS[verb]
         if status == HTTPStatus.GONE:
             return ExpiredError(f"{request.resource}: {message}")
         if status == HTTPStatus.FORBIDDEN:
             return RefusedError(
-                f"may not {asked} {request.resource}: the ClusterRole lacks the verb "
-                f"{asked} on {request.resource} ({message})"
+                f"may not {rbac_verb} {request.resource}: the ClusterRole lacks the verb "
+                f"{rbac_verb} on {request.resource} ({message})"
             )
         if status == HTTPStatus.UNAUTHORIZED:
             return RefusedError(
@@ -166,11 +166,7 @@ class Api:
                 f"the API server does not have {request.resource}: Kubernetes 1.21 or newer is "
                 f"needed ({message})"
             )
-        return RefusedError(f"cannot {asked} {request.resource}: {status} {message}")
-
-    @staticmethod
-    def _place(client: ApiClient) -> str:
-        return f"the API server at {client.configuration.host}"
+        return RefusedError(f"cannot {rbac_verb} {request.resource}: {status} {message}")
 
 
 def _client(kubeconfig: Path | None, master: str) -> ApiClient:
@@ -182,7 +178,7 @@ def _client(kubeconfig: Path | None, master: str) -> ApiClient:
         place = f"kubeconfig {kubeconfig}" if kubeconfig else place
         raise ConfigError(f"{place}: {' '.join(str(error).split())}") from error
     if not configuration.verify_ssl:
-        # Who wrote that into a kubeconfig does not want to hear of it at every request.
+        # The kubeconfig says so: a warning at every request would be noise.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     configuration.keep_alive = True
     configuration.retries = False
@@ -198,7 +194,7 @@ def _configure(configuration: Configuration, kubeconfig: Path | None, master: st
         _load_pod_config(configuration)
     if master:
         configuration.host = master
-        # A kubeconfig's would bring its address back. What expires is read again after a failure.
+        # A kubeconfig's hook would bring its address back. Credentials are read after a failure.
         configuration.refresh_api_key_hook = None
 
 
@@ -230,7 +226,7 @@ def _message(response: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What an exception of urllib3 wraps says more shortly."""
+    """The shorter text of what an exception of urllib3 wraps."""
     cause = getattr(error, "reason", None)
     text = str(cause if isinstance(cause, BaseException) else error)
     if not isinstance(error, OSError | ConfigException):

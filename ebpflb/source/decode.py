@@ -81,13 +81,13 @@ class _Port(NamedTuple):
 
 
 def kind_of(document: Fields) -> Kind | None:
-    """The kind of an object, None if it is none of those this program reads.
+    """The kind of an object, None if this program does not read that kind.
 
     Raises SourceError if it has no kind. Without apiVersion the kind alone decides.
     """
     kind = document.get("kind")
     if not isinstance(kind, str) or not kind:
-        raise SourceError("kind: is missing, so this is no Kubernetes object")
+        raise SourceError("kind: is missing, so this is not a Kubernetes object")
     version = document.get("apiVersion")
     if version is not None and version != _API_VERSIONS.get(kind):
         return None
@@ -97,10 +97,10 @@ def kind_of(document: Fields) -> Kind | None:
 def decode(document: Fields) -> ApiObject | None:
     """The object that a document describes; None if it does not matter to a service proxy.
 
-    That is another kind, or a slice that is headless, of no Service or of host names. A Service
-    that is left to others or has no ClusterIP comes without ports. IP addresses and CIDRs that
-    cannot be parsed are skipped, and so are 0.0.0.0 and ::. Raises SourceError, which names object
-    and field.
+    That is an object of another kind, or a slice that is headless, has no Service or has host
+    names. A Service that is for another proxy or has no ClusterIP has no ports here. IP addresses
+    and CIDRs that cannot be parsed are skipped, and so are 0.0.0.0 and ::. Raises SourceError,
+    which names object and field.
     """
     kind = kind_of(document)
     if kind is None:
@@ -143,7 +143,7 @@ def _node_addresses(status: Fields) -> tuple[Address, ...]:
 
 
 def _service_cidr(metadata: Metadata, document: Fields) -> ServiceCidr:
-    """Its conditions do not count: kube-proxy does not look at them, and a range is one at once."""
+    """Its conditions do not count, as with kube-proxy."""
     return ServiceCidr(metadata.name, object_at(document, "spec", _cidrs))
 
 
@@ -261,16 +261,16 @@ def _affinity_timeout(spec: Fields) -> int:
 
 def _source_ranges(spec: Fields) -> dict[Family, tuple[str, ...]]:
     found: dict[Family, tuple[str, ...]] = {}
-    everybody = set()
+    unrestricted = set()
     for text in list_at(spec, "loadBalancerSourceRanges", as_text):
         try:
             family, canonical = parse_range(text)
         except ValueError:
             continue
         if canonical.endswith("/0"):
-            everybody.add(family)
+            unrestricted.add(family)
         found[family] = (*found.get(family, ()), canonical)
-    return {family: ranges for family, ranges in found.items() if family not in everybody}
+    return {family: ranges for family, ranges in found.items() if family not in unrestricted}
 
 
 def _ports(spec: Fields) -> list[_Port]:
@@ -278,7 +278,7 @@ def _ports(spec: Fields) -> list[_Port]:
     seen = set()
     for index, port in enumerate(ports):
         if port[:2] in seen:
-            raise FieldError(f"ports[{index}].name", "is there twice with this protocol")
+            raise FieldError(f"ports[{index}].name", "is used twice with this protocol")
         seen.add(port[:2])
     return ports
 
@@ -358,12 +358,12 @@ def _hinted_name(entry: Fields) -> str:
 
 @lru_cache(maxsize=8192)
 def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Many endpoints have the same hints: keep one copy."""
+    """One copy for all endpoints with the same hints."""
     return names
 
 
 def _addresses(texts: Iterable[str]) -> tuple[Address, ...]:
-    """What can be parsed, each once. The wildcards are nobody's address, but any NodePort's."""
+    """Those that can be parsed, each once, without the wildcards, which stand for NodePorts."""
     found: dict[Address, None] = {}
     for text in texts:
         with suppress(ValueError):

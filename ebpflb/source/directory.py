@@ -40,8 +40,8 @@ class DirectorySource:
         self._signatures: dict[str, Signature] = {}
         # File name -> its path and what is wrong with it; "" = the path as a whole.
         self._errors: dict[str, tuple[str, str]] = {}
-        self._told: dict[str, str] = {}
-        self._said: set[str] = set()
+        self._sent_errors: dict[str, str] = {}
+        self._logged: set[str] = set()
         # Deleted files, and when they count as gone.
         self._missing: dict[str, float] = {}
         # When all files are compared with what was read, whatever inotify says.
@@ -78,12 +78,11 @@ class DirectorySource:
         with closing(watch):
             self._compare_all(watch)
             self._send(initial=True)
-            while stop not in dict(poller.poll(self._patience())):
+            while stop not in dict(poller.poll(self._wait_milliseconds())):
                 self._read_touched(watch)
                 self._send(initial=False)
 
-    def _patience(self) -> float:
-        """How long to wait for an event, in milliseconds."""
+    def _wait_milliseconds(self) -> float:
         deadline = min([self._comparison, *self._missing.values()])
         return max(0.0, deadline - time.monotonic()) * 1000
 
@@ -96,7 +95,7 @@ class DirectorySource:
             self._drop(name)
         for name in sorted(touched.changed - touched.gone):
             self._read(name, watch.path_of(name))
-        if touched.anew:
+        if touched.compare_all:
             self._compare_all(watch)
         elif now >= self._comparison:
             self._compare_all(watch, only_settled=True)
@@ -113,7 +112,7 @@ class DirectorySource:
                 self._drop(name)
 
     def _compare_all(self, watch: Watch, *, only_settled: bool = False) -> None:
-        """Follow the path anew; read what may differ from what was read before."""
+        """Follow the path again; read the files that may differ from what was read before."""
         self._comparison = time.monotonic() + COMPARE_SECONDS
         try:
             names = watch.follow()
@@ -143,26 +142,26 @@ class DirectorySource:
         except SourceError as error:
             self._errors[name] = (path, f"{path}: {error}")
         except OSError as error:
-            # A file that has vanished meanwhile is told by an event of its own.
+            # A file that has vanished since has an event of its own.
             if os.path.lexists(path):
                 self._signatures[name] = ()
                 self._errors[name] = (path, f"{path}: cannot be read: {error.strerror}")
         else:
             self._errors.pop(name, None)
-            self._say(logging.INFO, content.remarks)
-            self._say(logging.WARNING, self._inventory.put(name, content.objects))
+            self._log_once(logging.INFO, content.remarks)
+            self._log_once(logging.WARNING, self._inventory.put(name, content.objects))
 
-    def _say(self, level: int, remarks: Iterable[str]) -> None:
+    def _log_once(self, level: int, remarks: Iterable[str]) -> None:
         for remark in remarks:
-            if remark not in self._said:
-                self._said.add(remark)
+            if remark not in self._logged:
+                self._logged.add(remark)
                 _log.log(level, remark)
 
     def _send(self, initial: bool) -> None:
         errors = dict(self._errors.values())
         upserts, removals = self._inventory.take()
-        if initial or upserts or removals or errors != self._told:
-            self._told = errors
+        if initial or upserts or removals or errors != self._sent_errors:
+            self._sent_errors = errors
             self._emit(SourceEvent(upserts, removals, errors, initial, complete=not errors))
 
 
@@ -186,5 +185,5 @@ def _signature_at(path: str) -> Signature:
 
 
 def _signature(status: os.stat_result) -> Signature:
-    """Differs when the content may differ."""
+    """Differs if the content does, except for two writes of one size within a clock tick."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 from ebpflb.model.changes import Kind
 
 Fields = Mapping[str, Any]
-_LONGEST_SHOWN = 40
+_LONGEST_EXCERPT = 40
 T = TypeVar("T")
 
 
@@ -32,7 +32,7 @@ def as_fields(value: object) -> Fields:
     """The value itself if it is an object."""
     if isinstance(value, dict):
         return value
-    raise FieldError("", f"must be an object, not {_shown(value)}")
+    raise FieldError("", f"must be an object, not {_excerpt(value)}")
 
 
 def object_at(fields: Fields, key: str, decode: Callable[[Fields], T]) -> T:
@@ -50,7 +50,7 @@ def list_at(fields: Fields, key: str, decode: Callable[[Any], T]) -> list[T]:
     if members is None:
         return []
     if not isinstance(members, list):
-        raise FieldError(key, f"must be a list, not {_shown(members)}")
+        raise FieldError(key, f"must be a list, not {_excerpt(members)}")
     results = []
     for index, member in enumerate(members):
         try:
@@ -64,7 +64,7 @@ def as_text(value: object) -> str:
     """The value itself if it is text."""
     if isinstance(value, str):
         return value
-    raise FieldError("", f"must be text, not {_shown(value)}")
+    raise FieldError("", f"must be text, not {_excerpt(value)}")
 
 
 def text_at(fields: Fields, key: str) -> str:
@@ -93,7 +93,7 @@ def flag_at(fields: Fields, key: str, default: bool) -> bool:
         return default
     if value is True or value is False:
         return value
-    raise FieldError(key, f"must be true or false, not {_shown(value)}")
+    raise FieldError(key, f"must be true or false, not {_excerpt(value)}")
 
 
 def number_at(fields: Fields, key: str, last: int) -> int:
@@ -103,7 +103,7 @@ def number_at(fields: Fields, key: str, last: int) -> int:
         return 0
     if type(value) is int and 0 <= value <= last:
         return value
-    raise FieldError(key, f"must be a whole number up to {last}, not {_shown(value)}")
+    raise FieldError(key, f"must be a whole number up to {last}, not {_excerpt(value)}")
 
 
 def choice_at(fields: Fields, key: str, choices: Mapping[str, T], default: T) -> T:
@@ -112,11 +112,11 @@ def choice_at(fields: Fields, key: str, choices: Mapping[str, T], default: T) ->
     if not text:
         return default
     if text not in choices:
-        raise FieldError(key, f"must be one of {', '.join(choices)}, not {_shown(text)}")
+        raise FieldError(key, f"must be one of {', '.join(choices)}, not {_excerpt(text)}")
     return choices[text]
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     match value:
         case dict():
             return "an object"
@@ -125,8 +125,8 @@ def _shown(value: object) -> str:
         case None | bool() | float():
             return json.dumps(value)
         case str():
-            return json.dumps(value[:_LONGEST_SHOWN])
-        case int() if value.bit_length() > _LONGEST_SHOWN:
+            return json.dumps(value[:_LONGEST_EXCERPT])
+        case int() if value.bit_length() > _LONGEST_EXCERPT:
             return "one that large"
         case _:
             return str(value)
@@ -148,7 +148,7 @@ class Metadata(NamedTuple):
 
 
 class ObjectMeta(NamedTuple):
-    """What is read of the metadata of an object that may be unfit otherwise; never fails."""
+    """What is read of the metadata of an object that may be wrong elsewhere; never fails."""
 
     namespace: str
     name: str
@@ -169,7 +169,7 @@ def metadata_of(document: Fields) -> ObjectMeta:
 
 
 def identity(kind: Kind, document: Fields) -> str:
-    """What an object calls itself, as far as that can be read."""
+    """Kind, namespace and name of an object, as far as they can be read."""
     metadata = document.get("metadata")
     fields = metadata if isinstance(metadata, dict) else {}
     namespace = fields.get("namespace") or "default" if kind.is_namespaced else None
@@ -195,12 +195,12 @@ def read_metadata(kind: Kind, fields: Fields) -> Metadata:
 
 
 def checked_label(name: str, field: str) -> str:
-    """The name itself, if it may name what stands in DNS. Raises FieldError."""
+    """The name itself, if it is a DNS label. Raises FieldError."""
     return _checked_name(name, field, _LABEL_LENGTH)
 
 
 def _time_at(fields: Fields, key: str) -> str:
-    """The time at key, empty if there is none. YAML makes one of a text without quotes."""
+    """The time at key as text, empty if there is none. YAML gives a datetime without quotes."""
     value = fields.get(key)
     if not isinstance(value, datetime):
         return text_at(fields, key)

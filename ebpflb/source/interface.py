@@ -11,9 +11,9 @@ from ebpflb.model.service import ServiceName
 
 
 class Trigger(NamedTuple):
-    """A Service's endpoints changed because of something that happened at a time, in s since 1970.
+    """When what changed a Service's endpoints happened, in seconds since 1970.
 
-    Without a time the Service's slice is gone: what is remembered of it no longer counts.
+    None: a slice of the Service is gone, and earlier triggers no longer count.
     """
 
     service: ServiceName
@@ -23,11 +23,11 @@ class Trigger(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceEvent:
-    """What changed since the event before; the first one (initial) carries everything.
+    """What changed since the event before; the initial one has all objects.
 
-    errors is always the complete list: what is concerned (a path, a resource, an object) -> one
-    line. What has an error is as it was read last. complete: everything that is wanted was read at
-    least once, so what an earlier run left over and nobody named is not wanted any more.
+    errors is always the complete list: a path, a resource or an object -> one line. What has an
+    error stays as it was read last. complete: all objects were read at least once, so Services
+    that an earlier run left in the maps, and that are not among them, can be removed.
     """
 
     upserts: tuple[ApiObject, ...]
@@ -39,7 +39,7 @@ class SourceEvent:
 
 
 class Announcement(NamedTuple):
-    """reason: one word for programs; note: a sentence for people."""
+    """An Event for users. reason: one word for programs; note: a sentence for people."""
 
     about: ObjectKey
     reason: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source that lists and watches what the API server has: Services and what goes with them."""
+"""The source that lists and watches Services, EndpointSlices, the Node and ServiceCIDRs."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -75,7 +75,7 @@ class Cache:
         return found
 
     def replace(self, listed: Listed) -> list[Trigger]:
-        """These are all objects there are."""
+        """The objects are these and no others."""
         self._uids, self.errors = listed.uids, listed.errors
         gone = self._objects.keys() - listed.objects.keys()
         triggers: list[Trigger] = []
@@ -84,7 +84,7 @@ class Cache:
         return triggers
 
     def change(self, item: Fields, *, deleted: bool) -> list[Trigger]:
-        """One object is new, other or gone."""
+        """One object was added, modified or deleted."""
         key = self._key(item)
         listed = self.read([] if deleted else [item])
         self.errors.pop(str(key), None)
@@ -112,7 +112,7 @@ class Cache:
         return [Trigger(service, piece.family, triggered if new else None)]
 
 
-# The selectors are kube-proxy's: what they leave out does not even come here.
+# The selectors are kube-proxy's; the server filters.
 _SERVICES = Resource(
     "/api/v1/services",
     "services",
@@ -136,10 +136,10 @@ _SERVICE_CIDRS = Resource(
 
 
 class KubernetesSource:
-    """Tells `emit` what the API server tells, from threads of its own.
+    """Calls emit() for what the API server sends, from threads of its own.
 
-    The first event comes when Services, slices and the Node were listed; until then it tells errors
-    only. What cannot be reached or read stays as it was; the errors say so.
+    The first event with objects comes when Services, slices and the Node were listed; until then
+    events have errors only. What cannot be reached or read stays as it was; the errors say so.
     """
 
     def __init__(self, api: Reader, node_name: str, emit: Callable[[SourceEvent], None]) -> None:
@@ -168,19 +168,18 @@ class KubernetesSource:
         ]
 
     def start(self) -> None:
-        """Begin to list and watch."""
         for reflector in self._reflectors:
             reflector.start()
 
     def stop(self) -> None:
-        """Tell nothing any more."""
+        """emit() is not called after that."""
         for reflector in self._reflectors:
             reflector.stop()
         with self._lock:
             self._stopped = True
 
     def uid(self, key: ObjectKey) -> str:
-        """The uid of an object, empty when it is not known."""
+        """Empty when the object is not known."""
         return self._caches[key.kind].uid(key)
 
     def replace(self, kind: Kind, pages: Iterator[list[Fields]]) -> None:
@@ -200,7 +199,7 @@ class KubernetesSource:
             self._send(initial=False)
 
     def report(self, kind: Kind, error: str) -> None:
-        """Whether a kind can be followed."""
+        """Why a kind cannot be listed or watched; empty when it can again."""
         with self._lock:
             before = self._errors()
             self._unreachable[kind] = error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of the Kubernetes API: what its users should know, at the objects it is about."""
+"""Events of the Kubernetes API, which tell users about the state of their objects."""
 
 import logging
 import threading
@@ -10,27 +10,25 @@ from typing import Protocol
 
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.source.api import Request
+from ebpflb.source.api import ApiRequest
 from ebpflb.source.fields import Fields
 from ebpflb.source.interface import Announcement
 
 _log = logging.getLogger("ebpflb.source")
 
 _CONTROLLER = "ebpflb"
-# More at once than that tell nobody more.
+# More than these at once are dropped.
 _MOST = 256
-# For those that are still to be created when the agent ends.
+# For Events that are not created yet when the agent ends.
 _LAST_SECONDS = 2.0
 _LONGEST_NOTE, _LONGEST_INSTANCE = 1024, 128
 _API_VERSION = {Kind.SERVICE: "v1", Kind.NODE: "v1", Kind.ENDPOINT_SLICE: "discovery.k8s.io/v1"}
 
 
 class Writer(Protocol):
-    """What is needed of the API server: see `Api`."""
+    """What the announcer needs of `Api`."""
 
-    def post(self, request: Request) -> None:
-        """As Api.post()."""
-        ...
+    def post(self, request: ApiRequest) -> None: ...
 
 
 class Announcer:
@@ -44,12 +42,12 @@ class Announcer:
         self._thread = threading.Thread(target=self._run, name="ebpflb-events", daemon=True)
 
     def start(self, uid: Callable[[ObjectKey], str]) -> None:
-        """Begin. `uid`: of an object, empty when it is not known."""
+        """`uid`: of an object, empty when it is not known."""
         self._uid = uid
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the thread end, and give what was announced last a moment."""
+        """End the thread, after a moment for what was announced last."""
         self._put(None)
         if self._thread.ident is not None:
             self._thread.join(_LAST_SECONDS)
@@ -71,10 +69,10 @@ class Announcer:
             except SourceError as error:
                 _log.debug("an event is lost: %s", error)
 
-    def _request(self, announcement: Announcement) -> Request:
+    def _request(self, announcement: Announcement) -> ApiRequest:
         namespace = announcement.about.namespace or "default"
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-        return Request(path, "events.events.k8s.io", {}, self._body(announcement, namespace))
+        return ApiRequest(path, "events.events.k8s.io", {}, self._body(announcement, namespace))
 
     def _body(self, announcement: Announcement, namespace: str) -> Fields:
         about = announcement.about

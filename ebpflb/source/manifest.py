@@ -22,13 +22,13 @@ _DEEPEST = 100
 _SURELY_SAFE = 2000
 
 _NOTHING_TO_DO = {
-    Kind.SERVICE: "nothing is served: it has no ClusterIP or is left to another proxy",
+    Kind.SERVICE: "nothing is served: it has no ClusterIP or is for another proxy",
     Kind.ENDPOINT_SLICE: "ignored: it is headless, names no Service or has no IP addresses",
 }
 
 
 class Content(NamedTuple):
-    """What a manifest holds; remarks tell the operator what of it does not count."""
+    """The objects of a manifest, and remarks for the operator on what is ignored."""
 
     objects: Objects
     remarks: list[str]
@@ -37,8 +37,7 @@ class Content(NamedTuple):
 def parse_manifest(name: str, raw: bytes) -> Content:
     """The objects in a file; name decides between JSON and YAML.
 
-    Raises SourceError, which names document, object and field; the file is then to be used as a
-    whole or not at all.
+    Raises SourceError, which names document, object and field, if any object is wrong.
     """
     content = Content({}, [])
     documents = _json(raw) if name.endswith(".json") else _yaml(raw)

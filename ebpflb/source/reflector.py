@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One resource of the API, listed once and watched from there; what client-go calls a reflector."""
+"""One resource of the API, listed once and watched from there, as by client-go's reflector.
+
+The official client's informer lacks what this needs: see tests/unit/source/test_informer_gaps.py.
+"""
 
 import random
 import threading
@@ -8,7 +11,14 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from ebpflb.errors import SourceError
-from ebpflb.source.api import BrokenError, ExpiredError, MissingError, Query, RefusedError, Request
+from ebpflb.source.api import (
+    ApiRequest,
+    BrokenError,
+    ExpiredError,
+    MissingError,
+    Query,
+    RefusedError,
+)
 from ebpflb.source.fields import FieldError, Fields, as_fields, list_at, object_at, text_at
 
 _PAGE = 500
@@ -16,17 +26,17 @@ _PAGE = 500
 _WATCH_SECONDS = (300, 600)
 # Bookmarks come every minute: a connection that is silent for twice as long is dead.
 SILENCE_SECONDS = 130.0
-# A server that cannot be reached is asked again soon: that is cheap, and it may be back any moment.
+# A server that cannot be reached is tried again soon: that is cheap, and it may be back by then.
 _UNREACHABLE_SECONDS = (0.1, 1.5)
 _REFUSED_SECONDS = (0.5, 30.0)
-# A server that ends its watches at once is not asked faster than that.
+# The shortest time between two watches of a server that ends them at once.
 _SHORT_WATCH_SECONDS = 1.0
 
 
 class Resource(NamedTuple):
-    """What is listed: the path of the collection, its name in RBAC, and which of it is wanted.
+    """A collection: its path, its name in RBAC, and the selectors.
 
-    is_optional: a server that does not have the resource has no objects of it.
+    is_optional: a server that does not have the resource counts as having no objects of it.
     """
 
     path: str
@@ -36,30 +46,26 @@ class Resource(NamedTuple):
 
 
 class Reader(Protocol):
-    """What a reflector needs of the API server: see `Api`."""
+    """What a reflector needs of `Api`."""
 
-    def get(self, request: Request) -> Fields:
-        """As Api.get()."""
-        ...
+    def get(self, request: ApiRequest) -> Fields: ...
 
-    def watch(self, request: Request, silence: float) -> Iterator[Fields]:
-        """As Api.watch()."""
-        ...
+    def watch(self, request: ApiRequest, silence: float) -> Iterator[Fields]: ...
 
 
 class Follower(Protocol):
-    """Who is told; called from the reflector's thread."""
+    """Receives what the API server sends, in the reflector's thread."""
 
     def replace(self, pages: Iterator[list[Fields]]) -> None:
-        """These are all objects there are. The iterator may raise; then nothing is known."""
+        """These are all objects. The iterator may raise SourceError: then nothing has changed."""
         ...
 
     def change(self, item: Fields, *, deleted: bool) -> None:
-        """One object is new, other or gone."""
+        """One object was added, modified or deleted."""
         ...
 
     def report(self, error: str) -> None:
-        """Why the resource cannot be followed now; empty when it can again."""
+        """Why the resource cannot be listed or watched; empty when it can again."""
         ...
 
 
@@ -67,7 +73,7 @@ class Reflector:
     """Lists and watches in a thread of its own, until stopped.
 
     What was read stays as it is while the server cannot be reached. A watch goes on from the last
-    version it saw; only a server that has forgotten that version is asked for everything again.
+    version it saw; only if the server no longer has that version is everything listed again.
     """
 
     def __init__(self, api: Reader, resource: Resource, follower: Follower) -> None:
@@ -83,11 +89,10 @@ class Reflector:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the thread end after what it waits for."""
+        """Make the thread end after its current wait; does not wait for it."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -98,7 +103,7 @@ class Reflector:
                 self._watch()
             except SourceError as error:
                 self._note(error)
-                self._stopped.wait(self._patience(error))
+                self._stopped.wait(self._wait_seconds(error))
 
     def _note(self, error: SourceError) -> None:
         if isinstance(error, ExpiredError):
@@ -111,21 +116,21 @@ class Reflector:
             self._is_reported = True
             self._follower.report(str(error))
 
-    def _patience(self, error: SourceError) -> float:
-        """Seconds to wait: they double, and are jittered lest all nodes come back at once."""
+    def _wait_seconds(self, error: SourceError) -> float:
+        """Seconds to wait: doubling, with jitter so that nodes do not come back all at once."""
         is_refused = isinstance(error, RefusedError)
         first, last = _REFUSED_SECONDS if is_refused else _UNREACHABLE_SECONDS
-        # One that was away for long and now refuses, as it does while it starts, is no old case.
+        # A server that refuses after an outage, as while it starts, gets a short wait first.
         self._failures = min(self._failures + 1, 10) if is_refused == self._is_refused else 1
         self._is_refused = is_refused
-        patience = min(first * 2.0 ** (self._failures - 1), last)
-        return patience * random.uniform(0.5, 1)  # noqa: S311  no key
+        seconds = min(first * 2.0 ** (self._failures - 1), last)
+        return seconds * random.uniform(0.5, 1)  # noqa: S311  no key
 
     def _pages(self) -> Iterator[list[Fields]]:
         query = {**self._resource.query, "limit": str(_PAGE)}
         version, rest = "", "first"
         while rest:
-            page = self._api.get(Request(self._resource.path, self._resource.name, query))
+            page = self._api.get(ApiRequest(self._resource.path, self._resource.name, query))
             yield _items(page)
             version, rest = _list_metadata(page)
             query["continue"] = rest
@@ -140,7 +145,7 @@ class Reflector:
             "resourceVersion": self._version,
             "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311  no key
         }
-        request = Request(self._resource.path, self._resource.name, query)
+        request = ApiRequest(self._resource.path, self._resource.name, query)
         began = time.monotonic()
         events = self._api.watch(request, SILENCE_SECONDS)
         self._reached()

@@ -36,15 +36,15 @@ class Touched:
     """What read() found, as names of manifests.
 
     changed: to be read again. gone: renamed to something else. missing: deleted, or renamed to
-    a backup of its own, which is also how editors and git begin to write a file anew; whether it
-    is gone shows a moment later. anew: a link, or a directory on the way, has changed, so
-    follow() must be called again and all files compared.
+    a backup of its own, which is also how editors and git begin to replace a file; whether it
+    is gone shows a moment later. compare_all: a link, or a directory on the way, has changed:
+    call follow() again and compare all files.
     """
 
     changed: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
-    anew: bool = False
+    compare_all: bool = False
 
 
 class _Entry(NamedTuple):
@@ -130,11 +130,11 @@ class Watch:
             if event.mask & flags.Q_OVERFLOW:
                 self._writing.clear()
             if self._is_step(event):
-                touched.anew = True
+                touched.compare_all = True
             if event.wd == self._home:
                 self._note(touched, event, (event.cookie, f"{event.name}~") in backups)
         if self._is_single and (touched.changed or touched.gone):
-            return Touched(missing=touched.missing, anew=True)
+            return Touched(missing=touched.missing, compare_all=True)
         return touched
 
     def _at(self, name: str) -> str:
@@ -173,14 +173,14 @@ class Watch:
             self._writing.discard(event.name)
         # It may be what a link leads to, as the ..data of a mounted ConfigMap.
         if self._has_links and event.mask & (_APPEARS | _VANISHES | flags.CLOSE_WRITE):
-            touched.anew = True
+            touched.compare_all = True
         if self._at(event.name) == self._path if self._is_single else is_manifest(event.name):
             self._note_manifest(touched, event, set_aside)
 
     def _note_manifest(self, touched: Touched, event: Event, set_aside: bool) -> None:
         name, path = event.name, self._at(event.name)
         if event.mask & _APPEARS and (event.mask & flags.ISDIR or os.path.islink(path)):
-            touched.anew = True
+            touched.compare_all = True
         elif event.mask & _VANISHES:
             renamed = event.mask & flags.MOVED_FROM and not set_aside
             self._note_vanished(touched, name, touched.gone if renamed else touched.missing)

@@ -191,7 +191,7 @@ class FlowQueries:
 def pods_by_name(changes: Changes) -> Mapping[str, Collection[Address]]:
     """NAMESPACE/NAME of every pod that is an endpoint of a Service -> its addresses."""
     pods = defaultdict[str, set[Address]](set)
-    for _, slices in changes.every_slices():
+    for _, slices in changes.all_slices():
         for piece in slices:
             for endpoint in piece.endpoints:
                 if endpoint.pod:

@@ -60,7 +60,7 @@ def pod_of(changes: Changes) -> PodOf:
 
     def pod(address: Address) -> str:
         locations = EndpointLocations(changes.node.name)
-        pieces = tuple(piece for _, slices in changes.every_slices() for piece in slices)
+        pieces = tuple(piece for _, slices in changes.all_slices() for piece in slices)
         locations.note(SourceEvent(pieces, (), {}, initial=True))
         return locations.pod(address)
 

@@ -13,7 +13,7 @@ from ebpflb.agent.sources import Cluster, Manifests, origin_of
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.source.api import Api, Request
+from ebpflb.source.api import Api, ApiRequest
 from ebpflb.source.interface import Announcement, SourceEvent
 from tests.builders import NODE, service, service_manifest, write_manifests
 
@@ -65,7 +65,7 @@ def test_an_agent_that_starts_says_so_at_its_node(
     posted: Queue[Any] = Queue()
     url = "http://127.0.0.2:1"
 
-    def post(api: Api, request: Request) -> None:
+    def post(api: Api, request: ApiRequest) -> None:
         # Threads of other tests may still be at it.
         if api.address == url:
             posted.put(request)

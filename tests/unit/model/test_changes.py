@@ -126,9 +126,9 @@ def test_a_removed_slice_takes_its_endpoints_along():
 def test_the_slices_of_all_services_are_told_also_of_unknown_ones():
     first, second = endpoint_slice(), endpoint_slice("web-2")
     changes = known(first, second)
-    assert changes.every_slices() == [(WEB, (first, second))]
+    assert changes.all_slices() == [(WEB, (first, second))]
     changes.remove(key_of(first))
-    assert changes.every_slices() == [(WEB, (second,))]
+    assert changes.all_slices() == [(WEB, (second,))]
 
 
 def test_removing_what_is_unknown_is_no_error():
@@ -307,6 +307,6 @@ def test_other_threads_see_a_slice_before_or_after_it_is_replaced(others: tuple[
 def test_other_threads_never_miss_a_slice_that_goes_to_another_service():
     changes = known(endpoint_slice("web-1"))
     moved = endpoint_slice("web-1", service="shop")
-    seen = seen_meanwhile(lambda: changes.set(moved), lambda: bool(changes.every_slices()))
+    seen = seen_meanwhile(lambda: changes.set(moved), lambda: bool(changes.all_slices()))
     assert seen == {True}
-    assert changes.every_slices() == [(SHOP, (moved,))]
+    assert changes.all_slices() == [(SHOP, (moved,))]

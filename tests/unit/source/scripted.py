@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ebpflb.errors import SourceError
-from ebpflb.source.api import Request
+from ebpflb.source.api import ApiRequest
 from ebpflb.source.fields import Fields
 
 SECONDS = 10
@@ -28,18 +28,18 @@ class Script:
         self.stop: Callable[[], None] = lambda: None
         self._answers = deque(answers)
 
-    def get(self, request: Request) -> Fields:
+    def get(self, request: ApiRequest) -> Fields:
         answer = self._answer(request)
         assert isinstance(answer, dict), f"asked for a list, want {answer}"
         return answer
 
-    def watch(self, request: Request, silence: float) -> Iterator[Fields]:
+    def watch(self, request: ApiRequest, silence: float) -> Iterator[Fields]:
         answer = self._answer(request)
         assert isinstance(answer, list), f"asked to watch, want {answer}"
         self.silences.append(silence)
         return map(_raised, answer)
 
-    def _answer(self, request: Request) -> Any:
+    def _answer(self, request: ApiRequest) -> Any:
         if not self._answers:
             self.stop()
             self.over.set()

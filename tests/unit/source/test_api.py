@@ -16,11 +16,11 @@ from urllib3.exceptions import InsecureRequestWarning
 
 from ebpflb import __version__
 from ebpflb.errors import ConfigError, SourceError
-from ebpflb.source.api import Api, BrokenError, ExpiredError, MissingError, RefusedError, Request
+from ebpflb.source.api import Api, ApiRequest, BrokenError, ExpiredError, MissingError, RefusedError
 from ebpflb.source.fields import Fields
 from tests.unit.source.api_server import Answer, ApiServer, answer
 
-THINGS = Request("/api/v1/things", "things", {"labelSelector": "!hidden", "limit": "500"})
+THINGS = ApiRequest("/api/v1/things", "things", {"labelSelector": "!hidden", "limit": "500"})
 POD = "kubernetes.config.incluster_config"
 UNREACHABLE = "http://127.0.0.1:1"
 
@@ -79,7 +79,7 @@ def test_an_object_is_got_with_the_query(api: Api, server: ApiServer):
 
 def test_an_object_is_posted_as_json(api: Api, server: ApiServer):
     server.answers.append(answer({}, 201))
-    api.post(Request("/events", "events", {}, {"note": "ä", "regarding": {"name": "web"}}))
+    api.post(ApiRequest("/events", "events", {}, {"note": "ä", "regarding": {"name": "web"}}))
     (asked,) = server.asked
     assert (asked.method, asked.path) == ("POST", "/events")
     assert asked.headers["Content-Type"] == "application/json"

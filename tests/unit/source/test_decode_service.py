@@ -264,7 +264,7 @@ def test_source_ranges_belong_to_their_family(ranges: list[str], ipv4: object, i
         ({"ports": [{"port": 80, "name": "Web!"}]}, "ports[0].name: must consist of"),
         ({"ports": [{"port": 80, "name": "w" * 64}]}, "ports[0].name: must have at most 63"),
         ({"ports": [{"port": 80, "protocol": "tcp"}]}, 'must be one of TCP, UDP, SCTP, not "tcp"'),
-        ({"ports": [port_manifest(80), port_manifest(81)]}, "ports[1].name: is there twice"),
+        ({"ports": [port_manifest(80), port_manifest(81)]}, "ports[1].name: is used twice"),
         ({"ports": {"port": 80}}, "ports: must be a list, not an object"),
         ({"ports": [80]}, "ports[0]: must be an object, not 80"),
         ({"ports": [None]}, "ports[0]: must be an object, not null"),

@@ -11,7 +11,7 @@ from ebpflb.errors import SourceError
 from ebpflb.model.address import Family
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.service import ServiceCidr, ServiceName
-from ebpflb.source.api import MissingError, Request
+from ebpflb.source.api import ApiRequest, MissingError
 from ebpflb.source.fields import Fields
 from ebpflb.source.interface import SourceEvent, Trigger
 from ebpflb.source.kubernetes import KubernetesSource
@@ -249,13 +249,13 @@ class Server:
     def __init__(self, **scripts: Script) -> None:
         self.scripts = scripts
 
-    def get(self, request: Request) -> Fields:
+    def get(self, request: ApiRequest) -> Fields:
         return self._script(request).get(request)
 
-    def watch(self, request: Request, silence: float) -> Iterator[Fields]:
+    def watch(self, request: ApiRequest, silence: float) -> Iterator[Fields]:
         return self._script(request).watch(request, silence)
 
-    def _script(self, request: Request) -> Script:
+    def _script(self, request: ApiRequest) -> Script:
         return self.scripts[request.path.rpartition("/")[2]]
 
 

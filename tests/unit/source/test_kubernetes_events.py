@@ -13,7 +13,7 @@ import pytest
 
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.source.api import Request
+from ebpflb.source.api import ApiRequest
 from ebpflb.source.interface import Announcement
 from ebpflb.source.kubernetes_events import Announcer
 from tests.builders import NODE
@@ -27,13 +27,13 @@ class Posted:
     """A Writer. fails: the next posts; `blocked` posts wait until `go`."""
 
     def __init__(self) -> None:
-        self.requests: Queue[Request] = Queue()
+        self.requests: Queue[ApiRequest] = Queue()
         self.fails = 0
         self.go = threading.Event()
         self.go.set()
         self.started = threading.Event()
 
-    def post(self, request: Request) -> None:
+    def post(self, request: ApiRequest) -> None:
         self.started.set()
         assert self.go.wait(SECONDS)
         if self.fails:

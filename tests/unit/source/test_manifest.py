@@ -87,7 +87,7 @@ def test_remarks_tell_what_does_not_count():
     assert [key.name for key in content.objects] == ["db", "web"]
     assert content.remarks == [
         "objects of kind Deployment are ignored",
-        "Service default/db: nothing is served: it has no ClusterIP or is left to another proxy",
+        "Service default/db: nothing is served: it has no ClusterIP or is for another proxy",
         "EndpointSlice default/web-1: ignored: it is headless, names no Service or has no IP "
         "addresses",
     ]
@@ -113,7 +113,7 @@ def test_errors_name_the_item_of_a_list():
     [
         (b"[]", "document 1: must be an object, not a list"),
         (b"7", "document 1: must be an object, not 7"),
-        (b"{}", "document 1: kind: is missing, so this is no Kubernetes object"),
+        (b"{}", "document 1: kind: is missing, so this is not a Kubernetes object"),
         (b'{"kind": "List", "items": 7}', "document 1: items: must be a list, not 7"),
         (b'{"kind": "List", "items": [7]}', "document 1: items[0]: must be an object, not 7"),
         (b'{"kind": "List", "items": [{"kind": ""}]}', "document 1: items[0]: kind: is missing"),

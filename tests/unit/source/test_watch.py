@@ -50,7 +50,7 @@ def test_follow_lists_the_manifests(watch: Watch, home: Path):
 def test_nothing_happened(watch: Watch):
     touched = watch.read()
     assert touched == NOTHING
-    assert not touched.anew
+    assert not touched.compare_all
 
 
 def test_a_new_file_counts_once_it_is_closed(watch: Watch, home: Path):
@@ -166,7 +166,7 @@ def test_a_new_directory_inside_is_none_of_ours(watch: Watch, home: Path):
 def test_lost_events_mean_anew(watch: Watch, monkeypatch: pytest.MonkeyPatch, lost: int):
     number = -1 if lost == flags.Q_OVERFLOW else next(iter(watch._watches))
     monkeypatch.setattr(INotify, "read", lambda *_, **__: [Event(number, lost, 0, "")])
-    assert watch.read() == Touched(anew=True)
+    assert watch.read() == Touched(compare_all=True)
 
 
 def test_events_of_watches_given_up_are_ignored(watch: Watch):
@@ -178,12 +178,12 @@ def test_a_directory_that_is_replaced_means_anew(watch: Watch, home: Path):
     (home / "web.yaml").unlink()
     (home.parent / "other").mkdir()
     (home.parent / "other").rename(home)
-    assert watch.read() == Touched(missing={"web.yaml"}, anew=True)
+    assert watch.read() == Touched(missing={"web.yaml"}, compare_all=True)
 
 
 def test_a_directory_that_moves_away_means_anew(watch: Watch, home: Path):
     home.rename(home.parent / "elsewhere")
-    assert watch.read() == Touched(anew=True)
+    assert watch.read() == Touched(compare_all=True)
     with pytest.raises(FileNotFoundError):
         watch.follow()
 
@@ -191,7 +191,7 @@ def test_a_directory_that_moves_away_means_anew(watch: Watch, home: Path):
 def test_a_directory_that_is_removed_takes_its_files_along(watch: Watch, home: Path):
     (home / "web.yaml").unlink()
     home.rmdir()
-    assert watch.read() == Touched(missing={"web.yaml"}, anew=True)
+    assert watch.read() == Touched(missing={"web.yaml"}, compare_all=True)
 
 
 def test_a_directory_may_appear_later(tmp_path: Path):
@@ -201,7 +201,7 @@ def test_a_directory_may_appear_later(tmp_path: Path):
                 watch.follow()
             assert watch.read() == NOTHING
             missing.mkdir()
-            assert watch.read() == Touched(anew=True)
+            assert watch.read() == Touched(compare_all=True)
         assert watch.follow() == []
         (tmp_path / "etc" / "manifests" / "web.yaml").write_text("new")
         assert watch.read() == changed("web.yaml")
@@ -212,7 +212,7 @@ def test_the_path_may_step_back(home: Path):
         with pytest.raises(FileNotFoundError):
             watch.follow()
         (home.parent / "x").mkdir()
-        assert watch.read() == Touched(anew=True)
+        assert watch.read() == Touched(compare_all=True)
         assert watch.follow() == ["web.yaml"]
 
 

@@ -56,7 +56,7 @@ def test_the_directory_may_be_a_link_that_is_swapped(tmp_path: Path, relative: b
         (first / "web.yaml").write_text("new")
         assert watch.read() == changed("web.yaml")
         point(link, second.name if relative else second)
-        assert watch.read() == Touched(anew=True)
+        assert watch.read() == Touched(compare_all=True)
         watch.follow()
         (first / "web.yaml").unlink()
         first.rmdir()
@@ -86,7 +86,7 @@ def test_a_link_may_be_swapped_anywhere_on_the_way(tmp_path: Path):
     with closing(Watch(str(tmp_path / "links" / "current" / "manifests"))) as watch:
         assert watch.follow() == []
         point(link, "../two")
-        assert watch.read() == Touched(anew=True)
+        assert watch.read() == Touched(compare_all=True)
         assert watch.follow() == []
         (tmp_path / "two" / "manifests" / "web.yaml").write_text("new")
         assert watch.read() == changed("web.yaml")
@@ -100,10 +100,10 @@ def test_a_mounted_config_map_is_swapped_at_once(tmp_path: Path):
         assert watch.follow() == ["web.yaml"]
         for version in (second, third):
             point(tmp_path / "..data", version.name)
-            assert watch.read() == Touched(anew=True)
+            assert watch.read() == Touched(compare_all=True)
             assert watch.follow() == ["web.yaml"]
         (tmp_path / "shop.yaml").symlink_to("..data/shop.yaml")
-        assert watch.read() == Touched(anew=True)
+        assert watch.read() == Touched(compare_all=True)
 
 
 def test_a_linked_manifest_is_followed_within_the_directory(home: Path, watch: Watch):
@@ -112,11 +112,11 @@ def test_a_linked_manifest_is_followed_within_the_directory(home: Path, watch: W
     assert watch.read() == NOTHING
     (home / "shop.yaml").symlink_to(target)
     (home / "bank.yaml").symlink_to("shop.yaml")
-    assert watch.read() == Touched(anew=True)
+    assert watch.read() == Touched(compare_all=True)
     assert sorted(watch.follow()) == ["bank.yaml", "shop.yaml", "web.yaml"]
     for change in (lambda: target.write_text("new"), target.unlink, target.touch):
         change()
-        assert watch.read() == Touched(anew=True)
+        assert watch.read() == Touched(compare_all=True)
 
 
 def test_a_link_is_not_read_while_what_it_leads_to_is_written(home: Path, watch: Watch):
@@ -128,7 +128,7 @@ def test_a_link_is_not_read_while_what_it_leads_to_is_written(home: Path, watch:
         watch.read()
         assert not watch.may_read("shop.yaml")
         assert watch.may_read("web.yaml")
-    assert watch.read() == Touched(anew=True)
+    assert watch.read() == Touched(compare_all=True)
     assert watch.may_read("shop.yaml")
 
 
@@ -149,7 +149,7 @@ def test_a_link_that_points_nowhere_is_listed_and_watched(home: Path, watch: Wat
     (home / "shop.yaml").symlink_to("missing/shop.txt")
     assert sorted(watch.follow()) == ["shop.yaml", "web.yaml"]
     (home / "missing").mkdir()
-    assert watch.read() == Touched(anew=True)
+    assert watch.read() == Touched(compare_all=True)
 
 
 def test_links_in_a_circle_lead_nowhere(tmp_path: Path):
@@ -170,7 +170,7 @@ def test_a_single_file_is_followed_anew_when_it_changes(home: Path, file_watch: 
     with (home / "web.yaml").open("w") as file:
         assert file_watch.read() == NOTHING
         file.write("new")
-    assert file_watch.read() == Touched(anew=True)
+    assert file_watch.read() == Touched(compare_all=True)
 
 
 def test_a_single_file_may_have_any_name(home: Path):
@@ -187,13 +187,13 @@ def test_a_single_file_may_go_and_come_again(home: Path, file_watch: Watch):
     with (home / "web.yaml").open("w") as file:
         assert file_watch.read() == NOTHING
         file.write("new")
-    assert file_watch.read() == Touched(anew=True)
+    assert file_watch.read() == Touched(compare_all=True)
     assert file_watch.follow() == ["web.yaml"]
 
 
 def test_a_single_file_that_is_renamed_is_followed_anew(home: Path, file_watch: Watch):
     (home / "web.yaml").rename(home / "web.yaml.bak")
-    assert file_watch.read() == Touched(anew=True)
+    assert file_watch.read() == Touched(compare_all=True)
 
 
 def test_a_file_may_appear_where_there_was_nothing(tmp_path: Path):
@@ -201,14 +201,14 @@ def test_a_file_may_appear_where_there_was_nothing(tmp_path: Path):
         with pytest.raises(FileNotFoundError):
             watch.follow()
         (tmp_path / "web.yaml").write_text("new")
-        assert watch.read() == Touched(anew=True)
+        assert watch.read() == Touched(compare_all=True)
         assert watch.follow() == ["web.yaml"]
 
 
 def test_a_directory_may_become_a_file(home: Path, watch: Watch):
     (home / "web.yaml").rename(home.parent / "moved")
     home.rmdir()
-    assert watch.read() == Touched(gone={"web.yaml"}, anew=True)
+    assert watch.read() == Touched(gone={"web.yaml"}, compare_all=True)
     (home.parent / "moved").rename(home)
     assert watch.follow() == ["manifests"]
     assert watch.path_of("manifests") == str(home)
@@ -217,7 +217,7 @@ def test_a_directory_may_become_a_file(home: Path, watch: Watch):
 def test_a_single_file_may_become_a_directory(home: Path, file_watch: Watch):
     (home / "web.yaml").unlink()
     (home / "web.yaml").mkdir()
-    assert file_watch.read() == Touched(anew=True)
+    assert file_watch.read() == Touched(compare_all=True)
     assert file_watch.follow() == []
     (home / "web.yaml" / "shop.yaml").write_text("new")
     assert file_watch.read() == changed("shop.yaml")
@@ -231,6 +231,6 @@ def test_a_single_file_may_be_a_link_that_is_swapped(tmp_path: Path):
     with closing(Watch(str(link))) as watch:
         assert watch.follow() == ["web.yaml"]
         point(link, second / "web.yaml")
-        assert watch.read() == Touched(anew=True)
+        assert watch.read() == Touched(compare_all=True)
         assert watch.follow() == ["web.yaml"]
         assert watch.path_of("web.yaml") == str(link)
