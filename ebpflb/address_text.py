@@ -3,12 +3,12 @@
 
 
 def socket_address(address: str, port: int) -> str:
-    """10.0.0.1:80 or [fd00::1]:80."""
+    """As in 10.0.0.1:80 or [fd00::1]:80."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def is_ip(text: str) -> bool:
-    """Whether it is an IP address, and not a name."""
+    """Not a host name."""
     from ipaddress import ip_address
 
     try:

@@ -9,7 +9,7 @@ EbpflbError
 ├── LoadError        the verifier's last lines
 ├── PinError         bpffs: not mounted, locked by another agent, newer layout
 ├── AttachError      a hook refused a program; names the hook
-├── QueryError       the agent cannot be asked, or cannot answer
+├── QueryError       the agent cannot be reached, or cannot answer
 └── MapError         one map operation; names map, operation and errno
 
 The agent retries MapError and SourceError; the CLI prints one line for each and exits 1.
@@ -51,7 +51,7 @@ class AttachError(EbpflbError):
 
 
 class QueryError(EbpflbError):
-    """The agent was asked in vain."""
+    """The agent did not answer a query."""
 
 
 class MapError(EbpflbError):

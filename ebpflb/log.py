@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log lines on stderr, as key=value pairs or as JSON objects.
 
-A change of state is one line, a steady state is silent. What belongs to a line besides its message
-is given as fields: `_log.info("in sync", extra=fields(services=3))`.
+A change of state is one line, a steady state is silent. Values are given as fields:
+`_log.info("in sync", extra=fields(services=3))`.
 """
 
 import json
@@ -24,15 +24,15 @@ def fields(**values: object) -> dict[str, Any]:
 def set_up(log_format: Literal["text", "json"], verbosity: int) -> None:
     """Send what this program logs to stderr; from verbosity 1 on each sync and each traceback."""
     lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(_Line(_as_json if log_format == "json" else _as_text, verbosity > 0))
+    lines.setFormatter(_Formatter(_as_json if log_format == "json" else _as_text, verbosity > 0))
     root = logging.getLogger()
     root.handlers[:] = [lines]
     root.setLevel(logging.DEBUG if verbosity else logging.INFO)
-    # Whoever read stderr may be gone; the node's Services must not suffer from that.
+    # stderr may be closed, which must not disturb the agent.
     logging.raiseExceptions = False
 
 
-class _Line(logging.Formatter):
+class _Formatter(logging.Formatter):
     def __init__(self, render: Callable[[Mapping[str, object]], str], traceback: bool) -> None:
         super().__init__()
         self._render = render

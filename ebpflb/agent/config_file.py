@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings file under watch: a new content ends the agent, which is then started with it."""
+"""The settings file under watch: new content ends the agent, which is then restarted with it."""
 
 import logging
 import os
@@ -22,8 +22,8 @@ _log = logging.getLogger("ebpflb.agent")
 def config_watched(file: FileVersion | None, changed: Callable[[], None]) -> Iterator[None]:
     """Call changed() once, from a thread, when a file no longer has the content that was read.
 
-    A file that is missing, as for a moment while it is written anew, has not changed; nor has one
-    that is written with what it had. No file: nothing to do. Raises ConfigError if the machine
+    A file that is missing, as for a moment while it is replaced, has not changed; nor has one
+    that is written with the same content. No file: nothing to do. Raises ConfigError if the machine
     cannot watch.
     """
     if file is None:
@@ -65,7 +65,7 @@ def _follow(
                 return
             is_changed = _is_changed(file)
     shown = fields(path=file.path)
-    _log.info("the settings file has changed, ending to be started anew", extra=shown)
+    _log.info("the settings file has changed: exiting to be restarted with it", extra=shown)
     changed()
 
 

@@ -14,14 +14,14 @@ Address = NewType("Address", bytes)
 
 
 class Family(IntEnum):
-    """An IP family by its version number."""
+    """Values are IP version numbers."""
 
     IPV4 = 4
     IPV6 = 6
 
 
 class Protocol(IntEnum):
-    """A transport protocol by its number in the IP header."""
+    """Values are protocol numbers of the IP header."""
 
     TCP = 6
     UDP = 17
@@ -36,7 +36,7 @@ _RANGE = re.compile(r"([^/]*)/([0-9]+)\s*")
 WILDCARD: Mapping[Family, Address] = MappingProxyType(
     {Family.IPV4: Address(_MAPPED + bytes(4)), Family.IPV6: Address(bytes(16))}
 )
-"""Any address of the node, in that family: what a NodePort listens on."""
+"""Stands for all addresses of the node that accept NodePorts, in that family."""
 
 
 def parse_address(text: str) -> Address:
@@ -64,14 +64,12 @@ def _parse_leniently(text: str) -> Address:
 
 
 def format_address(address: Address) -> str:
-    """The canonical text of an address."""
     if family_of(address) is Family.IPV4:
         return inet_ntop(AF_INET, address[12:])
     return inet_ntop(AF_INET6, address)
 
 
 def family_of(address: Address) -> Family:
-    """The family of an address."""
     return Family.IPV4 if address.startswith(_MAPPED) else Family.IPV6
 
 

@@ -27,7 +27,6 @@ class Kind(StrEnum):
 
     @property
     def is_namespaced(self) -> bool:
-        """Whether a namespace is part of an object's name."""
         return self in (Kind.SERVICE, Kind.ENDPOINT_SLICE)
 
 
@@ -44,7 +43,6 @@ class ObjectKey(NamedTuple):
 
 
 def key_of(item: ApiObject) -> ObjectKey:
-    """The key of an object."""
     if isinstance(item, Service):
         return ObjectKey(Kind.SERVICE, *item.name)
     if isinstance(item, EndpointSlice):
@@ -105,7 +103,7 @@ class TrackedObjects:
 
 
 class Conflict(NamedTuple):
-    """A frontend key that two Services claim; the younger one does not get it."""
+    """A frontend key that two Services claim; the older one gets it."""
 
     key: FrontendKey
     winner: ServiceName
@@ -113,7 +111,7 @@ class Conflict(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """Who wants a frontend key; the oldest has it."""
+    """A Service that has a frontend key among its own; the oldest gets it."""
 
     created: str
     name: ServiceName
@@ -130,7 +128,7 @@ class Changes:
     def __init__(
         self, node_name: str, bound: tuple[Address, ...] = (), *, masquerade_all: bool = False
     ) -> None:
-        """`bound`: addresses of the own node that go before those of its Node."""
+        """`bound`: addresses that come before those of the own Node."""
         self._masquerade_all = masquerade_all
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
         self._bound = bound
@@ -142,24 +140,23 @@ class Changes:
 
     @property
     def node(self) -> Node:
-        """The own Node."""
+        """The own Node; one without fields until it is known."""
         found = self._objects.get(self._node_key)
         node = found if isinstance(found, Node) else Node(self._node_key.name)
         return replace(node, addresses=(*self._bound, *node.addresses))
 
     @property
     def service_ranges(self) -> tuple[str, ...]:
-        """The CIDRs that ClusterIPs are taken from, in order; none where nobody has said."""
+        """The CIDRs that ClusterIPs are taken from, sorted; empty if no ServiceCIDR is known."""
         found = {text for each in self._service_cidrs.values() for text in each.ranges}
         return tuple(sorted(found))
 
     def service(self, name: ServiceName) -> Service | None:
-        """The Service of that name."""
         found = self._objects.get(ObjectKey(Kind.SERVICE, *name))
         return found if isinstance(found, Service) else None
 
     def slices(self, name: ServiceName) -> tuple[EndpointSlice, ...]:
-        """The slices of a Service, whether it is known or not."""
+        """The slices of a Service, also of one that is not known."""
         return self._slices.get(name, ())
 
     def all_slices(self) -> list[tuple[ServiceName, tuple[EndpointSlice, ...]]]:
@@ -179,7 +176,7 @@ class Changes:
             self._replace(key, item)
 
     def remove(self, key: ObjectKey) -> None:
-        """Forget an object; an unknown one is no error."""
+        """Remove an object; an unknown one is no error."""
         self._replace(key, None)
 
     def take(self) -> ServiceNames:
@@ -206,17 +203,16 @@ class Changes:
         return tuple(each for each in frontends if self._claims[each.key][0].name == name)
 
     def owner(self, key: FrontendKey) -> ServiceName | None:
-        """The Service that has a frontend: of several that claim it the oldest."""
+        """The Service that gets a frontend: the oldest of those that claim it."""
         claims = self._claims.get(key)
         return claims[0].name if claims else None
 
     def health_check(self, name: ServiceName) -> HealthCheck | None:
-        """What load balancers may ask this node about the Service."""
         service = self.service(name)
         return health_check(service, self.slices(name), self.node) if service else None
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        """Who wants a frontend that an older Service has; of one age, by the order of names."""
+        """The claims of Services that do not get a frontend; of the same age, names decide."""
         return tuple(
             Conflict(key, self._claims[key][0].name, loser.name)
             for key in sorted(self._contested)
@@ -281,7 +277,7 @@ class Changes:
             slices = (each for each in (old, new) if isinstance(each, EndpointSlice))
             names = (ServiceName(each.namespace, each.service) for each in slices)
             return {name for name in names if self.service(name)}
-        return self.names() if _place(old) != _place(new) else set()
+        return self.names() if _planning_fields(old) != _planning_fields(new) else set()
 
     def _affected_by_service(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
         services = [each for each in (old, new) if isinstance(each, Service)]
@@ -296,7 +292,7 @@ def _keys(item: ApiObject | None) -> frozenset[FrontendKey]:
     return frontend_keys(item) if isinstance(item, Service) else frozenset()
 
 
-def _place(item: ApiObject | None) -> tuple[object, ...]:
-    """What plans heed of a Node."""
+def _planning_fields(item: ApiObject | None) -> tuple[object, ...]:
+    """What plans depend on."""
     node = item if isinstance(item, Node) else Node("")
     return node.zone, node.primary

@@ -13,7 +13,7 @@ from ebpflb.model.service import ServicePort
 class Endpoint:
     """One address of a slice. Conditions that the API object leaves out have their defaults.
 
-    pod: NAMESPACE/NAME of what the address belongs to, or "".
+    pod: NAMESPACE/NAME, or "" for what is not a pod.
     """
 
     address: Address

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One flow: what a record says of it, and what the model knows of those it names."""
+"""One flow: the values of its record, and the objects that its addresses belong to."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,21 +14,21 @@ VERDICTS = (FORWARDED, REFUSED, DROPPED)
 
 
 class Side(NamedTuple):
-    """Who takes part."""
+    """One end of a connection."""
 
     address: Address
     port: int
 
 
 class Traffic(NamedTuple):
-    """Of one direction; bytes of payload."""
+    """The traffic of one direction; bytes of payload."""
 
     packets: int
     bytes: int
 
 
 class Flow(NamedTuple):
-    """What a record says. Words are empty and values None where it says nothing.
+    """The values of a flow record. Texts are empty and other values None if they are not known.
 
     time: nanoseconds since 1970. event: start, end, refused, dropped. reason: of the last two.
     ended: closed, reset, timed_out, replaced, no_answer, backend_refused. path: socket, tc. source:
@@ -58,18 +58,17 @@ class Flow(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """That of what the client asked for."""
+        """The family of the frontend."""
         return family_of(self.frontend.address)
 
     @property
     def verdict(self) -> str:
-        """What happened to it here."""
         return self.event if self.event in (REFUSED, DROPPED) else FORWARDED
 
 
 @dataclass(frozen=True, slots=True)
 class FlowNames:
-    """What the model knows. client_pod: NAMESPACE/NAME or empty; local: the endpoint is here."""
+    """The objects of a flow. client_pod: NAMESPACE/NAME or empty. local: of the endpoint."""
 
     port: ServicePortName | None = None
     service: Service | None = None
@@ -78,14 +77,13 @@ class FlowNames:
     local: bool = False
 
     def service_port(self, flow: Flow) -> ServicePort | None:
-        """The port of the Service, in the flow's family."""
         ports = self.service.ports if self.service else ()
         wanted = (self.port, flow.family)
         return next((port for port in ports if (port.name, port.family) == wanted), None)
 
 
 def frontend_type(port: ServicePort, frontend: Side) -> FrontendType | None:
-    """Which of a port's frontends that is, if it is one."""
+    """The type of a port's frontend; None if it is not one of them."""
     if frontend.port == port.port:
         if frontend.address == port.cluster_ip:
             return FrontendType.CLUSTER_IP
@@ -99,7 +97,7 @@ def frontend_type(port: ServicePort, frontend: Side) -> FrontendType | None:
 class Counts(NamedTuple):
     """The numbers of struct lb_counts, in its order. bytes: of payload.
 
-    A tuple, for a scrape makes tens of thousands.
+    A tuple, because a scrape makes tens of thousands.
     """
 
     connections: int = 0

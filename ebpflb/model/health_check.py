@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health check node ports: where load balancers ask this node about a Service, and the answer."""
+"""healthCheckNodePort: where load balancers check this node for a Service, and the result."""
 
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -12,7 +12,7 @@ from ebpflb.model.service import Service, ServicePort
 
 
 class HealthCheck(NamedTuple):
-    """Where to answer, in each family of the Service, and how many endpoints to tell of there."""
+    """The port, and the number of ready endpoints on this node in each family of the Service."""
 
     port: int
     local_ready: Mapping[Family, int]
@@ -21,7 +21,7 @@ class HealthCheck(NamedTuple):
 def health_check(
     service: Service, slices: Iterable[EndpointSlice], node: Node
 ) -> HealthCheck | None:
-    """What load balancers may ask about a Service with these slices; None for most Services.
+    """The health check of a Service with these slices; None for most Services.
 
     Counted are the distinct addresses of endpoints on this node that are ready, over all ports.
     One that only serves while it terminates does not count, although traffic still goes there.

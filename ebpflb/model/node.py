@@ -9,9 +9,9 @@ from ebpflb.model.address import Address, Family, family_of
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A Node; zone is empty when it is in none. addresses: internal ones first.
+    """A Node; zone may be empty. addresses: internal ones first.
 
-    eligible: load balancers may send it traffic, for it is not about to go.
+    eligible: load balancers may send it traffic, because it is not about to be removed.
     """
 
     name: str
@@ -21,5 +21,5 @@ class Node:
 
     @property
     def primary(self) -> Mapping[Family, Address]:
-        """The first address of each family that it has."""
+        """The first address of each family."""
         return {family_of(address): address for address in reversed(self.addresses)}

@@ -25,14 +25,14 @@ class FrontendType(StrEnum):
 
 
 class IfEmpty(StrEnum):
-    """What a new connection meets where there is no backend."""
+    """What happens to a new connection if there is no backend."""
 
     REFUSE = "refuse"
     DROP = "drop"
 
 
 class FrontendKey(NamedTuple):
-    """What accepts traffic; a NodePort has the wildcard address of its family."""
+    """Where traffic is accepted; a NodePort has the wildcard address of its family."""
 
     address: Address
     port: int
@@ -42,8 +42,8 @@ class FrontendKey(NamedTuple):
 class Backend(NamedTuple):
     """An endpoint as the dataplane needs it.
 
-    local: on this node, by its node's name, or without one because it has an address of the node
-    (the API servers of the Service `kubernetes`).
+    local: on this node, by its node's name. An endpoint without a node's name is local if it has
+    an address of the node (the API servers of the Service `kubernetes`).
     """
 
     address: Address
@@ -53,7 +53,7 @@ class Backend(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The backends for some sources, sorted; if_empty is REFUSE while there are any."""
+    """The backends for some sources, sorted; if_empty is REFUSE if there are any."""
 
     backends: tuple[Backend, ...]
     if_empty: IfEmpty
@@ -64,10 +64,10 @@ class Frontend:
     """One frontend of one Service port.
 
     local is for new connections from pods and processes of this node, others for everybody else.
-    affinity_timeout is in seconds, 0 without session affinity. allowed_sources: the clients that it
-    is for, whatever else they would meet; empty for everybody. masquerade: backends see an address
-    of this node as the client, whoever it is. serving: endpoints of a UDP port that get no new
-    flows but serve, so that flows they have stay, sorted.
+    affinity_timeout is in seconds, 0 without session affinity. allowed_sources: the only clients
+    that are accepted; empty for all. masquerade: SNAT to an address of this node for all clients.
+    serving: endpoints of a UDP port that get no new flows but still serve, so that they keep the
+    flows they have, sorted.
     """
 
     key: FrontendKey
@@ -88,8 +88,8 @@ def plan_service(
 ) -> tuple[Frontend, ...]:
     """The frontends of a Service, in the order of its ports, each key once.
 
-    Slices of other Services do not count; the order of slices does not matter. masquerade_all: all
-    but those that the external policy Local governs, which promises clients' addresses.
+    Slices of other Services do not count; the order of slices does not matter. masquerade_all: SNAT
+    for all but external traffic under external policy Local, which preserves client addresses.
     """
     own = [piece for piece in slices if ServiceName(piece.namespace, piece.service) == service.name]
     own.sort(key=attrgetter("name"))
@@ -130,7 +130,7 @@ def _plan_port(
     internal = choices[port.internal_policy]
     external = choices[port.external_policy]
     allowed = allowed_sources(port, node)
-    promises_clients = port.external_policy is TrafficPolicy.LOCAL
+    preserves_clients = port.external_policy is TrafficPolicy.LOCAL
     for kind, key in _typed_keys(port):
         inside = kind is FrontendType.CLUSTER_IP
         yield Frontend(
@@ -143,7 +143,7 @@ def _plan_port(
             external_policy=port.external_policy,
             affinity_timeout=port.affinity_timeout,
             allowed_sources=allowed if key.address in port.load_balancer_ips else (),
-            masquerade=masquerade_all and (inside or not promises_clients),
+            masquerade=masquerade_all and (inside or not preserves_clients),
             serving=serving,
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services and their ports, with the questions that policy asks of a port."""
+"""Services, their ports and the predicates of policy, and ServiceCIDRs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,15 +9,13 @@ from ebpflb.model.address import Address, Family, Protocol
 
 
 class TrafficPolicy(StrEnum):
-    """Where traffic may go: to endpoints of the whole cluster or of this node."""
+    """Cluster: to endpoints of the whole cluster; Local: of this node alone."""
 
     CLUSTER = "Cluster"
     LOCAL = "Local"
 
 
 class ServiceName(NamedTuple):
-    """Names a Service."""
-
     namespace: str
     name: str
 
@@ -41,10 +39,10 @@ class ServicePortName(NamedTuple):
 class ServicePort:
     """One port of one Service in one family.
 
-    external_policy is Local only where the API lets it count. node_port and
+    external_policy is Local only where the API gives it an effect. node_port and
     health_check_node_port are 0 where there is none. affinity_timeout is in seconds, 0 without
     session affinity. source_ranges are canonical CIDRs of the family and hold for
-    load_balancer_ips alone; none means everybody.
+    load_balancer_ips alone; none means all clients.
     """
 
     name: ServicePortName
@@ -85,7 +83,7 @@ class ServicePort:
 class Service:
     """A Service; without ports it is known, but nothing is served for it.
 
-    created: RFC 3339 in UTC, empty where that is not known.
+    created: RFC 3339 in UTC, empty if it is not known.
     """
 
     name: ServiceName

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""loadBalancerSourceRanges: which clients the load-balancer IPs of a Service port are for."""
+"""loadBalancerSourceRanges: which clients may use the load-balancer IPs of a Service port."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ _BITS_BEFORE_IPV4 = 96
 
 
 class Prefix(NamedTuple):
-    """The addresses that begin with the same `length` of all 128 bits; the others are 0."""
+    """The addresses with the same first `length` of 128 bits; the other bits of address are 0."""
 
     address: Address
     length: int
@@ -23,7 +23,6 @@ class Prefix(NamedTuple):
         return f"{format_address(self.address)}/{length}"
 
     def covers(self, address: Address) -> bool:
-        """Whether an address is one of them."""
         unlike = int.from_bytes(address, "big") ^ int.from_bytes(self.address, "big")
         return unlike >> (_BITS - self.length) == 0
 
@@ -32,10 +31,10 @@ Prefixes = tuple[Prefix, ...]
 
 
 def allowed_sources(port: ServicePort, node: Node) -> Prefixes:
-    """Who may use the load-balancer IPs, sorted; empty for everybody.
+    """The clients that may use the load-balancer IPs, sorted; empty for all.
 
-    Where the node itself may, so may the load-balancer IPs: what a node sends to one of them that
-    it has as an address of its own comes from there.
+    If the node itself may, so may the load-balancer IPs: traffic from a node to one of them that is
+    also an address of the node has that address as its source.
     """
     allowed = {parse_prefix(text) for text in port.source_ranges}
     primary = node.primary.get(port.family)

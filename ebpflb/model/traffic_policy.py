@@ -20,7 +20,7 @@ class Hints(StrEnum):
 
 
 class EndpointSets(NamedTuple):
-    """What categorize() found; both sets keep the order of its input."""
+    """The result of categorize(); both sets keep the order of its input."""
 
     cluster: tuple[PortEndpoint, ...]
     local: tuple[PortEndpoint, ...]
@@ -38,13 +38,13 @@ def categorize(
     - cluster: the usable endpoints of the whole cluster, narrowed by topology hints. Hints count
       only if every ready endpoint carries them and one of them names this node (or, failing that,
       its zone); they never apply to terminating endpoints. Computed for internal policy Cluster
-      and for every external frontend, also under external policy Local, which sources on this
-      node do not have to heed; empty for other ports.
+      and for every external frontend, also under external policy Local, which does not apply to
+      sources on this node; empty for other ports.
     - local: the usable endpoints of this node, hints ignored; terminating ones also while others
       are ready elsewhere. Empty for ports without traffic policy Local.
-    - has_any: whether anybody in the cluster could use an endpoint. It tells an empty set that
-      must be refused (False: nobody has one) from one that must be dropped (True: this node has
-      none). It is never False while one of the sets is not empty.
+    - has_any: whether any node could use an endpoint. It decides what an empty set means: refuse
+      (False: no node has one) or drop (True: only this node has none). It is never False while one
+      of the sets is not empty.
 
     endpoints must name each (address, port) once, see endpoints_of().
     """
@@ -83,10 +83,10 @@ def _last_resort(endpoints: Sequence[PortEndpoint]) -> tuple[PortEndpoint, ...]:
 
 def _hinted(
     ready: tuple[PortEndpoint, ...],
-    place: str,
+    target: str,
     hints_of: Callable[[PortEndpoint], tuple[str, ...]],
 ) -> tuple[PortEndpoint, ...]:
-    """The endpoints hinted for place; none if there is no such place or one lacks hints."""
-    if not place or not all(map(hints_of, ready)):
+    """The endpoints hinted for a node or zone; none if target is empty or one lacks hints."""
+    if not target or not all(map(hints_of, ready)):
         return ()
-    return tuple(each for each in ready if place in hints_of(each))
+    return tuple(each for each in ready if target in hints_of(each))

@@ -189,7 +189,7 @@ def test_a_pod_that_is_no_endpoint_is_known_to_the_api_server(world, api, given,
     status = 0 if given.status == 200 and b"ip" in given.pieces[0] else 1
     text = world.explain("default/shell", "default/web", status=status, EBPFLB_MASTER=api.url)
     assert said in text
-    assert api.asked[0].path == "/api/v1/namespaces/default/pods/shell"
+    assert api.requests[0].path == "/api/v1/namespaces/default/pods/shell"
 
 
 def test_a_port_among_several_has_to_be_said(world):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A web server that answers as a test has written down, and notes what it was asked."""
+"""A web server that gives prepared answers and notes its requests."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 Query = dict[str, list[str]]
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """One request."""
 
     method: str
@@ -39,7 +39,7 @@ class ApiServer:
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = deque(answers)
-        self.asked: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.token = ""
         self.released = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Conversation)
@@ -85,7 +85,9 @@ class _Conversation(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         query = parse_qs(url.query, keep_blank_values=True)
-        api.asked.append(Asked(self.command, url.path, query, dict(self.headers.items()), body))
+        api.requests.append(
+            ReceivedRequest(self.command, url.path, query, dict(self.headers.items()), body)
+        )
         assert isinstance(api, ApiServer)
         return api
 

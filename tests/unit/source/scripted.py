@@ -21,7 +21,7 @@ class Script:
     """
 
     def __init__(self, *answers: Any) -> None:
-        self.asked: list[dict[str, str]] = []
+        self.queries: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.silences: list[float] = []
         self.over = threading.Event()
@@ -44,7 +44,7 @@ class Script:
             self.stop()
             self.over.set()
             raise SourceError("the script is over")
-        self.asked.append(dict(request.query))
+        self.queries.append(dict(request.query))
         self.paths.append(request.path)
         return _raised(self._answers.popleft())
 

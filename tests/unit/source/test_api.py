@@ -69,28 +69,28 @@ def watched(api: Api, silence: float = 10.0) -> list[Fields]:
 def test_an_object_is_got_with_the_query(api: Api, server: ApiServer):
     server.answers.append(answer({"items": []}))
     assert api.get(THINGS) == {"items": []}
-    (asked,) = server.asked
-    assert (asked.method, asked.path) == ("GET", "/api/v1/things")
-    assert asked.query == {"labelSelector": ["!hidden"], "limit": ["500"]}
-    assert asked.headers["Accept"] == "application/json"
-    assert asked.headers["User-Agent"] == f"ebpflb/{__version__}"
-    assert "Authorization" not in asked.headers
+    (request,) = server.requests
+    assert (request.method, request.path) == ("GET", "/api/v1/things")
+    assert request.query == {"labelSelector": ["!hidden"], "limit": ["500"]}
+    assert request.headers["Accept"] == "application/json"
+    assert request.headers["User-Agent"] == f"ebpflb/{__version__}"
+    assert "Authorization" not in request.headers
 
 
 def test_an_object_is_posted_as_json(api: Api, server: ApiServer):
     server.answers.append(answer({}, 201))
     api.post(ApiRequest("/events", "events", {}, {"note": "ä", "regarding": {"name": "web"}}))
-    (asked,) = server.asked
-    assert (asked.method, asked.path) == ("POST", "/events")
-    assert asked.headers["Content-Type"] == "application/json"
-    assert json.loads(asked.body) == {"note": "ä", "regarding": {"name": "web"}}
+    (request,) = server.requests
+    assert (request.method, request.path) == ("POST", "/events")
+    assert request.headers["Content-Type"] == "application/json"
+    assert json.loads(request.body) == {"note": "ä", "regarding": {"name": "web"}}
 
 
 def test_the_address_may_have_a_path(server: ApiServer):
     server.answers.append(answer({}))
     api = Api(None, f"{server.url}/clusters/one")
     api.get(THINGS)
-    assert server.asked[0].path == "/clusters/one/api/v1/things"
+    assert server.requests[0].path == "/clusters/one/api/v1/things"
     assert api.address == f"{server.url}/clusters/one"
 
 

@@ -89,8 +89,8 @@ def test_a_list_is_asked_for_whole_and_further_pages_are_lost(
 ):
     server.answers.extend([listed("ServiceList", service_manifest(), rest="token"), SILENT])
     informer = start(CoreV1Api(client).list_service_for_all_namespaces)
-    wait_for(lambda: len(server.asked) == 2)
-    listing, watch = server.asked
+    wait_for(lambda: len(server.requests) == 2)
+    listing, watch = server.requests
     assert "limit" not in listing.query
     assert watch.query["watch"] == ["true"]
     assert informer.cache.list_keys() == ["default/web"]
@@ -101,8 +101,8 @@ def test_a_watch_has_no_bookmarks_and_no_bound_in_time(
 ):
     server.answers.extend([listed("ServiceList"), SILENT])
     start(CoreV1Api(client).list_service_for_all_namespaces)
-    wait_for(lambda: len(server.asked) == 2)
-    query = server.asked[1].query
+    wait_for(lambda: len(server.requests) == 2)
+    query = server.requests[1].query
     assert not {"allowWatchBookmarks", "timeoutSeconds"} & query.keys()
 
 
@@ -119,7 +119,7 @@ def test_a_connection_that_is_dead_is_waited_on_for_ever(
     monkeypatch.setattr(PoolManager, "request", noted)
     server.answers.extend([listed("ServiceList"), SILENT])
     start(CoreV1Api(client).list_service_for_all_namespaces)
-    wait_for(lambda: len(server.asked) == 2)
+    wait_for(lambda: len(server.requests) == 2)
     assert timeouts == [None, None]
 
 
@@ -131,7 +131,7 @@ def test_there_is_no_wait_between_watches_that_fail(
     server.answers.append(listed("ServiceList"))
     server.answers.extend([failing if ends == "refused" else Answer()] * MANY + [SILENT])
     start(CoreV1Api(client).list_service_for_all_namespaces)
-    wait_for(lambda: len(server.asked) > MANY, HURRY)
+    wait_for(lambda: len(server.requests) > MANY, HURRY)
 
 
 def test_one_odd_object_hides_the_whole_list(server: ApiServer, client: ApiClient, start: Start):
@@ -150,8 +150,8 @@ def test_an_odd_object_in_a_watch_is_asked_for_again_and_again(
     server.answers.append(listed("EndpointSliceList"))
     server.answers.extend([watched(event("ADDED", odd))] * MANY + [SILENT])
     start(DiscoveryV1Api(client).list_endpoint_slice_for_all_namespaces)
-    wait_for(lambda: len(server.asked) > MANY, HURRY)
-    assert {asked.query["resourceVersion"][0] for asked in server.asked[1:]} == {"7"}
+    wait_for(lambda: len(server.requests) > MANY, HURRY)
+    assert {request.query["resourceVersion"][0] for request in server.requests[1:]} == {"7"}
 
 
 def test_objects_as_json_are_had_for_the_version(
@@ -174,6 +174,6 @@ def test_objects_as_json_are_had_for_the_version(
     server.answers.append(watched(event("ADDED", versioned(service_manifest(), "8"))))
     server.answers.append(SILENT)
     informer = start(as_json)
-    wait_for(lambda: len(server.asked) == 3)
+    wait_for(lambda: len(server.requests) == 3)
     assert informer.cache.list_keys() == ["default/web"]
-    assert server.asked[2].query["resourceVersion"] == ["7"]
+    assert server.requests[2].query["resourceVersion"] == ["7"]

@@ -44,7 +44,7 @@ RESOURCES = ("services", "endpointslices", "nodes", "servicecidrs")
 NO_NODE = {"Node node-a": "Node node-a does not exist: --node-name must name one"}
 
 
-class Told:
+class ManualSource:
     """A source whose reflectors do not run: a test says what they would."""
 
     def __init__(self) -> None:
@@ -75,20 +75,20 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def manual() -> ManualSource:
+    return ManualSource()
 
 
 @pytest.mark.parametrize("last", list(LISTED))
 def test_the_first_event_comes_with_the_last_of_the_three_and_carries_everything(
-    told: Told, last: Kind
+    manual: ManualSource, last: Kind
 ):
     for kind in LISTED.keys() - {last}:
-        told.listed(kind, *LISTED[kind])
-        early = told.last()
+        manual.listed(kind, *LISTED[kind])
+        early = manual.last()
         assert (early.upserts, early.removals, early.initial) == ((), (), False)
-    told.listed(last, *LISTED[last])
-    first = told.last()
+    manual.listed(last, *LISTED[last])
+    first = manual.last()
     assert first.initial
     expected = [service("web"), endpoint_slice("web-1", endpoint()), node()]
     assert sorted(first.upserts, key=str) == sorted(expected, key=str)
@@ -96,151 +96,151 @@ def test_the_first_event_comes_with_the_last_of_the_three_and_carries_everything
     assert first.errors == {}
 
 
-def test_only_one_event_is_the_first(told: Told):
-    assert told.list_all().initial
-    told.listed(Kind.NODE, node_manifest(zone="zone-1"))
-    again = told.last()
+def test_only_one_event_is_the_first(manual: ManualSource):
+    assert manual.list_all().initial
+    manual.listed(Kind.NODE, node_manifest(zone="zone-1"))
+    again = manual.last()
     assert (again.initial, again.upserts) == (False, (node(zone="zone-1"),))
 
 
-def test_what_goes_before_the_first_event_is_not_in_it(told: Told):
-    told.listed(Kind.SERVICE, WEB, service_manifest("shop"))
-    told.delete(Kind.SERVICE, WEB)
-    told.listed(Kind.ENDPOINT_SLICE)
-    told.listed(Kind.NODE, node_manifest())
-    assert told.last().upserts == (service("shop"), node())
+def test_what_goes_before_the_first_event_is_not_in_it(manual: ManualSource):
+    manual.listed(Kind.SERVICE, WEB, service_manifest("shop"))
+    manual.delete(Kind.SERVICE, WEB)
+    manual.listed(Kind.ENDPOINT_SLICE)
+    manual.listed(Kind.NODE, node_manifest())
+    assert manual.last().upserts == (service("shop"), node())
 
 
-def test_what_comes_back_before_the_first_event_is_in_it(told: Told):
-    told.listed(Kind.SERVICE, WEB)
-    told.delete(Kind.SERVICE, WEB)
-    told.change(Kind.SERVICE, WEB)
-    told.listed(Kind.ENDPOINT_SLICE)
-    told.listed(Kind.NODE, node_manifest())
-    assert told.last().upserts == (service("web"), node())
+def test_what_comes_back_before_the_first_event_is_in_it(manual: ManualSource):
+    manual.listed(Kind.SERVICE, WEB)
+    manual.delete(Kind.SERVICE, WEB)
+    manual.change(Kind.SERVICE, WEB)
+    manual.listed(Kind.ENDPOINT_SLICE)
+    manual.listed(Kind.NODE, node_manifest())
+    assert manual.last().upserts == (service("web"), node())
 
 
-def test_a_node_that_is_missing_is_an_error_until_it_comes(told: Told):
-    first = told.list_all(node=[])
+def test_a_node_that_is_missing_is_an_error_until_it_comes(manual: ManualSource):
+    first = manual.list_all(node=[])
     assert first.removals == (NODE_KEY,)
     assert first.errors == NO_NODE
-    there = told.change(Kind.NODE, node_manifest())
+    there = manual.change(Kind.NODE, node_manifest())
     assert there.upserts == (node(),)
     assert there.errors == {}
 
 
-def test_a_node_that_goes_is_an_error(told: Told):
-    told.list_all()
-    gone = told.delete(Kind.NODE, node_manifest())
+def test_a_node_that_goes_is_an_error(manual: ManualSource):
+    manual.list_all()
+    gone = manual.delete(Kind.NODE, node_manifest())
     assert gone.removals == (NODE_KEY,)
     assert gone.errors == NO_NODE
 
 
-def test_a_node_that_cannot_be_read_is_not_said_to_be_missing(told: Told):
+def test_a_node_that_cannot_be_read_is_not_said_to_be_missing(manual: ManualSource):
     broken = {**node_manifest(), "status": 3}
     text = "Node node-a: status: must be an object, not 3"
-    assert told.list_all(node=[broken]).errors == {"Node node-a": text}
+    assert manual.list_all(node=[broken]).errors == {"Node node-a": text}
 
 
-def test_a_node_that_was_not_listed_yet_is_not_missing(told: Told):
-    told.listed(Kind.SERVICE, WEB)
-    assert told.last().errors == {}
+def test_a_node_that_was_not_listed_yet_is_not_missing(manual: ManualSource):
+    manual.listed(Kind.SERVICE, WEB)
+    assert manual.last().errors == {}
 
 
-def test_errors_before_the_first_event_are_told_without_objects(told: Told):
-    told.listed(Kind.SERVICE, WEB)
-    told.source.report(Kind.NODE, "may not list nodes")
-    early = told.last()
+def test_errors_before_the_first_event_are_told_without_objects(manual: ManualSource):
+    manual.listed(Kind.SERVICE, WEB)
+    manual.source.report(Kind.NODE, "may not list nodes")
+    early = manual.last()
     assert early.errors == {"api": "may not list nodes"}
     assert (early.upserts, early.initial) == ((), False)
-    told.listed(Kind.ENDPOINT_SLICE)
-    told.source.report(Kind.NODE, "")
-    told.listed(Kind.NODE, node_manifest())
-    first = told.last()
+    manual.listed(Kind.ENDPOINT_SLICE)
+    manual.source.report(Kind.NODE, "")
+    manual.listed(Kind.NODE, node_manifest())
+    first = manual.last()
     assert (first.upserts, first.errors) == ((service("web"), node()), {})
 
 
-def test_errors_after_the_first_event_remove_nothing(told: Told):
-    told.list_all()
-    told.source.report(Kind.SERVICE, "away")
-    during = told.last()
+def test_errors_after_the_first_event_remove_nothing(manual: ManualSource):
+    manual.list_all()
+    manual.source.report(Kind.SERVICE, "away")
+    during = manual.last()
     assert during.errors == {"api": "away"}
     assert (during.upserts, during.removals) == ((), ())
-    told.source.report(Kind.SERVICE, "")
-    assert told.last().errors == {}
+    manual.source.report(Kind.SERVICE, "")
+    assert manual.last().errors == {}
 
 
-def test_one_reason_for_several_resources_is_one_line(told: Told):
-    told.list_all()
+def test_one_reason_for_several_resources_is_one_line(manual: ManualSource):
+    manual.list_all()
     for kind in Kind:
-        told.source.report(kind, "away")
-    assert told.last().errors == {"api": "away"}
-    told.source.report(Kind.NODE, "may not watch nodes")
-    assert told.last().errors == {"api": "away; may not watch nodes"}
+        manual.source.report(kind, "away")
+    assert manual.last().errors == {"api": "away"}
+    manual.source.report(Kind.NODE, "may not watch nodes")
+    assert manual.last().errors == {"api": "away; may not watch nodes"}
 
 
-def test_the_same_error_again_is_nothing_to_tell(told: Told):
-    told.list_all()
-    told.source.report(Kind.NODE, "away")
-    told.source.report(Kind.NODE, "away")
-    assert len(told.events) == 1
+def test_the_same_error_again_is_nothing_to_tell(manual: ManualSource):
+    manual.list_all()
+    manual.source.report(Kind.NODE, "away")
+    manual.source.report(Kind.NODE, "away")
+    assert len(manual.events) == 1
 
 
-def test_a_list_that_breaks_off_leaves_the_first_event_to_come(told: Told):
-    told.listed(Kind.SERVICE, WEB)
-    told.listed(Kind.ENDPOINT_SLICE)
-    told.last()
+def test_a_list_that_breaks_off_leaves_the_first_event_to_come(manual: ManualSource):
+    manual.listed(Kind.SERVICE, WEB)
+    manual.listed(Kind.ENDPOINT_SLICE)
+    manual.last()
 
     def pages() -> Iterator[list[Fields]]:
         yield [node_manifest()]
         raise SourceError("away")
 
     with pytest.raises(SourceError):
-        told.source.replace(Kind.NODE, pages())
-    assert told.events == []
-    told.listed(Kind.NODE, node_manifest())
-    assert told.last().initial
+        manual.source.replace(Kind.NODE, pages())
+    assert manual.events == []
+    manual.listed(Kind.NODE, node_manifest())
+    assert manual.last().initial
 
 
-def test_an_unreadable_object_is_an_error_that_others_leave_alone(told: Told):
-    told.list_all()
+def test_an_unreadable_object_is_an_error_that_others_leave_alone(manual: ManualSource):
+    manual.list_all()
     broken = service_manifest("web", ports=[port_manifest(0)])
     errors = {"Service default/web": "Service default/web: spec.ports[0].port: is missing"}
-    during = told.change(Kind.SERVICE, broken)
+    during = manual.change(Kind.SERVICE, broken)
     assert (during.upserts, during.removals, during.errors) == ((), (), errors)
-    assert told.change(Kind.SERVICE, service_manifest("shop")).errors == errors
-    assert told.change(Kind.SERVICE, WEB).errors == {}
+    assert manual.change(Kind.SERVICE, service_manifest("shop")).errors == errors
+    assert manual.change(Kind.SERVICE, WEB).errors == {}
 
 
-def test_an_object_that_the_selector_leaves_out_from_now_on_is_removed(told: Told):
-    told.list_all()
+def test_an_object_that_the_selector_leaves_out_from_now_on_is_removed(manual: ManualSource):
+    manual.list_all()
     left = service_manifest("web", labels={"service.kubernetes.io/service-proxy-name": "other"})
-    gone = told.delete(Kind.SERVICE, left)
+    gone = manual.delete(Kind.SERVICE, left)
     assert (gone.upserts, gone.removals) == ((), (WEB_KEY,))
 
 
-def test_triggers_come_with_their_change(told: Told):
-    told.list_all()
+def test_triggers_come_with_their_change(manual: ManualSource):
+    manual.list_all()
     moved = slice_manifest(endpoints=[endpoint_manifest("10.1.0.2")])
     name = "endpoints.kubernetes.io/last-change-trigger-time"
     moved["metadata"]["annotations"] = {name: "1970-01-01T00:00:10Z"}
     trigger = Trigger(ServiceName("default", "web"), Family.IPV4, 10.0)
-    assert told.change(Kind.ENDPOINT_SLICE, moved).triggers == (trigger,)
-    assert told.change(Kind.SERVICE, service_manifest("shop")).triggers == ()
+    assert manual.change(Kind.ENDPOINT_SLICE, moved).triggers == (trigger,)
+    assert manual.change(Kind.SERVICE, service_manifest("shop")).triggers == ()
 
 
-def test_uids_are_of_the_kind_that_is_asked_for(told: Told):
-    told.list_all(service=[versioned(WEB, "1", "uid-1")])
-    assert told.source.uid(WEB_KEY) == "uid-1"
-    assert told.source.uid(NODE_KEY) == ""
+def test_uids_are_of_the_kind_that_is_asked_for(manual: ManualSource):
+    manual.list_all(service=[versioned(WEB, "1", "uid-1")])
+    assert manual.source.uid(WEB_KEY) == "uid-1"
+    assert manual.source.uid(NODE_KEY) == ""
 
 
-def test_nothing_is_told_after_the_stop(told: Told):
-    told.list_all()
-    told.source.stop()
-    told.source.change(Kind.SERVICE, service_manifest("shop"), deleted=False)
-    told.source.report(Kind.SERVICE, "away")
-    assert told.events == []
+def test_nothing_is_told_after_the_stop(manual: ManualSource):
+    manual.list_all()
+    manual.source.stop()
+    manual.source.change(Kind.SERVICE, service_manifest("shop"), deleted=False)
+    manual.source.report(Kind.SERVICE, "away")
+    assert manual.events == []
 
 
 class Server:
@@ -274,13 +274,13 @@ def test_four_resources_are_listed_and_watched_as_kube_proxy_does(
     source.start()
     assert all(script.over.wait(SECONDS) for script in scripts.values())
     source.stop()
-    asked: dict[str, Any] = {name: script.asked[0] for name, script in scripts.items()}
-    assert [asked["services"].get(key) for key in ("labelSelector", "fieldSelector")] == [
+    queries: dict[str, Any] = {name: script.queries[0] for name, script in scripts.items()}
+    assert [queries["services"].get(key) for key in ("labelSelector", "fieldSelector")] == [
         "!service.kubernetes.io/service-proxy-name",
         "spec.clusterIP!=None",
     ]
-    assert asked["endpointslices"]["labelSelector"] == "!service.kubernetes.io/headless"
-    assert asked["nodes"]["fieldSelector"] == f"metadata.name={NODE}"
+    assert queries["endpointslices"]["labelSelector"] == "!service.kubernetes.io/headless"
+    assert queries["nodes"]["fieldSelector"] == f"metadata.name={NODE}"
     assert scripts["endpointslices"].paths == ["/apis/discovery.k8s.io/v1/endpointslices"]
     assert scripts["servicecidrs"].paths == ["/apis/networking.k8s.io/v1/servicecidrs"]
     assert [each.initial for each in events].count(True) == 1
@@ -304,11 +304,11 @@ def test_errors_of_the_api_server_reach_the_agent():
     assert events[0].errors == {"api": "away"}
 
 
-def test_service_cidrs_need_not_be_there_for_the_first_event(told: Told):
-    assert told.list_all().initial
-    told.listed(Kind.SERVICE_CIDR, CIDR)
-    assert told.last().upserts == (ServiceCidr("kubernetes", ("10.96.0.0/12",)),)
-    assert told.delete(Kind.SERVICE_CIDR, CIDR).removals == (CIDR_KEY,)
+def test_service_cidrs_need_not_be_there_for_the_first_event(manual: ManualSource):
+    assert manual.list_all().initial
+    manual.listed(Kind.SERVICE_CIDR, CIDR)
+    assert manual.last().upserts == (ServiceCidr("kubernetes", ("10.96.0.0/12",)),)
+    assert manual.delete(Kind.SERVICE_CIDR, CIDR).removals == (CIDR_KEY,)
 
 
 def test_an_api_server_without_service_cidrs_is_no_error():

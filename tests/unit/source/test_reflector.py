@@ -65,7 +65,7 @@ class Played:
     @property
     def versions(self) -> list[str | None]:
         """From which version on each request asked to watch; None for a list."""
-        return [query.get("resourceVersion") for query in self.script.asked]
+        return [query.get("resourceVersion") for query in self.script.queries]
 
 
 Play = Callable[..., Played]
@@ -114,7 +114,7 @@ def test_everything_is_listed_by_pages_and_told_at_once(play: Play):
         page(thing("c"), version="8"),
     )
     assert played.said == ["all: a b c"]
-    first, second, third = played.script.asked
+    first, second, third = played.script.queries
     assert first == {"labelSelector": "!hidden", "limit": "500"}
     assert second == {**first, "continue": "token"}
     assert third == {**first, "continue": "token-2"}
@@ -123,7 +123,7 @@ def test_everything_is_listed_by_pages_and_told_at_once(play: Play):
 
 def test_the_watch_asks_for_bookmarks_from_the_version_of_the_list_on(play: Play):
     played = play(page(version="7"), [])
-    query = played.script.asked[1]
+    query = played.script.queries[1]
     assert 300 <= int(query.pop("timeoutSeconds")) <= 600
     assert query == {
         "labelSelector": "!hidden",
@@ -195,7 +195,7 @@ def test_a_list_that_fails_between_two_pages_tells_nothing_and_starts_over(play:
         [],
     )
     assert played.said == ["error: away", "recovered", "all: b"]
-    assert "continue" not in played.script.asked[2]
+    assert "continue" not in played.script.queries[2]
     assert played.versions == [None, None, None, "9"]
 
 
@@ -206,7 +206,7 @@ def test_a_list_whose_rest_has_expired_starts_over_and_is_no_error(play: Play):
         page(thing("a"), version="9"),
     )
     assert played.said == ["all: a"]
-    assert "continue" not in played.script.asked[2]
+    assert "continue" not in played.script.queries[2]
 
 
 EXPIRED = event("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
