@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks an address who answers, and whom the pod there sees (echo.py), one connection each time.
 
-Standard library only and started by path inside a namespace. Prints one JSON object per question:
-what the pod said, or {"error": ...}.
+Standard library only and started by path inside a namespace. Prints a JSON list per question, with
+what the pod said each time, or {"error": ...}.
 """
 
 import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 _QUESTION = b"who\n"
@@ -30,10 +31,15 @@ class Question(NamedTuple):
 
 def ask(member: Any, question: Question) -> list[dict[str, Any]]:
     """Ask from a member of a lab; see Identity.describe for what a pod says."""
+    return ask_at_once(member, [question])[0]
+
+
+def ask_at_once(member: Any, questions: Sequence[Question]) -> list[list[dict[str, Any]]]:
+    """Ask all questions at the same time, in one process; the answers to each."""
     script = [sys.executable, "-I", "-S", str(Path(__file__))]
-    done: subprocess.CompletedProcess[str] = member.exec(
-        [*script, *map(str, question)], timeout=30 + question.times * question.timeout
-    )
+    words = [str(word) for question in questions for word in question]
+    longest = max(question.times * question.timeout for question in questions)
+    done: subprocess.CompletedProcess[str] = member.exec([*script, *words], timeout=30 + longest)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -61,9 +67,19 @@ def _answer(made: socket.socket, question: Question) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    address, port, protocol, count, timeout = arguments
-    for answer in answers(Question(address, int(port), protocol, int(count), float(timeout))):
-        print(answer, flush=True)
+    fields = zip(*[iter(arguments)] * len(Question._fields), strict=True)
+    questions = [Question(to, int(port), how, int(n), float(s)) for to, port, how, n, s in fields]
+    said: list[list[str]] = [[] for _ in questions]
+
+    def hear(number: int) -> None:
+        said[number].extend(answers(questions[number]))
+
+    threads = [Thread(target=hear, args=[number]) for number in range(len(questions))]
+    for thread in threads:
+        thread.start()
+    for thread, lines in zip(threads, said, strict=True):
+        thread.join()
+        print(f"[{','.join(lines)}]")
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ebpflb.lab import Member
-from ebpflb.lab.ask import Question, ask
+from ebpflb.lab.ask import Question, ask_at_once
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of
-from tests.e2e.harness.questions import PROTOCOLS, REFUSAL_SECONDS, fate
+from tests.e2e.harness.questions import PROTOCOLS
 
 # With two pods and random choice, both are among so many answers but once in a billion times.
 _TIMES = 30
+_PATIENCE = 2.0
 
 # A pod and a process of the node, a pod of another node, a client outside, and another node.
 CLIENTS = ("pod-1-1", "node1", "pod-2-1", "client", "node2")
@@ -42,13 +43,11 @@ class Way(NamedTuple):
     version: int
 
 
-def ways(clients: Iterable[str], frontends: Iterable[str]) -> Iterator[Way]:
-    """All of them, in both families, with TCP and UDP."""
-    for client in clients:
-        for frontend in frontends:
-            for protocol in PROTOCOLS:
-                for version in (4, 6):
-                    yield Way(client, frontend, protocol, version)
+def ways(client: str, frontend: str) -> Iterator[Way]:
+    """In both families, with TCP and UDP."""
+    for protocol in PROTOCOLS:
+        for version in (4, 6):
+            yield Way(client, frontend, protocol, version)
 
 
 class Gateway:
@@ -79,19 +78,35 @@ class Gateway:
         """An address that the cluster routes to node1, besides the load-balancer IPs."""
         return str(self.lab.layout.ranges_of(version).external()[100 + spec.number])
 
-    def seen(self, spec: ServiceSpec, way: Way) -> dict[str, set[str]]:
-        """Which pods answer, and who each of them says has asked."""
-        place = self.place(spec, way.frontend, way.version)
-        found: dict[str, set[str]] = {}
-        for each in ask(self.lab.member(way.client), Question(*place, way.protocol, _TIMES)):
-            pod = each.get("pod") or each["error"]
-            found.setdefault(pod, set()).add(self._owner(each.get("client_address", "")))
+    def seen(self, spec: ServiceSpec, client: str, frontend: str) -> dict[Way, dict[str, set[str]]]:
+        """Which pods answer a client at a frontend, and who each of them says has asked."""
+        found: dict[Way, dict[str, set[str]]] = {}
+        for way, said in self._said(spec, client, frontend, _TIMES, _PATIENCE):
+            found[way] = {}
+            for each in said:
+                pod = each.get("pod") or each["error"]
+                owner = self._owner(each.get("client_address", ""))
+                found[way].setdefault(pod, set()).add(owner)
         return found
 
-    def fate(self, spec: ServiceSpec, way: Way, seconds: float = REFUSAL_SECONDS) -> str:
-        """What becomes of one attempt."""
-        place = self.place(spec, way.frontend, way.version)
-        return fate(self.lab.member(way.client), *place, way.protocol, seconds)
+    def fates(
+        self, spec: ServiceSpec, client: str, frontend: str, seconds: float
+    ) -> dict[Way, str]:
+        """What becomes of one attempt on each way."""
+        return {
+            way: each.get("error") or each["pod"]
+            for way, (each,) in self._said(spec, client, frontend, 1, seconds)
+        }
+
+    def _said(
+        self, spec: ServiceSpec, client: str, frontend: str, times: int, seconds: float
+    ) -> Iterator[tuple[Way, list[dict[str, Any]]]]:
+        asked = list(ways(client, frontend))
+        questions = [
+            Question(*self.place(spec, frontend, way.version), way.protocol, times, seconds)
+            for way in asked
+        ]
+        yield from zip(asked, ask_at_once(self.lab.member(client), questions), strict=True)
 
     def _owner(self, address: str) -> str:
         return self._owners.get(address, address)

@@ -2,10 +2,10 @@
 """Short ways to ask who answers at an address."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ebpflb.lab import Member
-from ebpflb.lab.ask import Question, ask
+from ebpflb.lab.ask import Question, ask, ask_at_once
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of
 
@@ -44,6 +44,42 @@ def fate(
     return str(found.get("error") or found["pod"])
 
 
+class Attempt(NamedTuple):
+    """One member's way to an address. The key of its result has the member's name."""
+
+    member: Member
+    address: str
+    port: int
+    protocol: str
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """For messages and comparisons."""
+        return self.member.name, self.address, self.port, self.protocol
+
+
+Results = dict[tuple[str, str, int, str], set[str]]
+
+
+def results(
+    attempts: Iterable[Attempt], *, times: int = 1, seconds: float = REFUSAL_SECONDS
+) -> Results:
+    """Pods that answer and errors, on many ways. Each member makes its attempts at once."""
+    attempts = list(attempts)
+    found: Results = {}
+    for name in dict.fromkeys(each.member.name for each in attempts):
+        own = [each for each in attempts if each.member.name == name]
+        questions = [Question(*each[1:], times, seconds) for each in own]
+        for each, said in zip(own, ask_at_once(own[0].member, questions), strict=True):
+            found[each.key] = {answer.get("pod") or answer["error"] for answer in said}
+    return found
+
+
+def others(found: Results, *expected: str) -> Results:
+    """The ways on which not exactly these answer, or whose errors are others."""
+    return {key: seen for key, seen in found.items() if seen != set(expected)}
+
+
 def is_silent(member: Member, address: str, port: int, protocol: str = "tcp") -> bool:
     """Whether neither an answer nor a refusal comes."""
     return fate(member, address, port, protocol, SILENCE_SECONDS) == SILENT
@@ -61,11 +97,11 @@ def node_ports(cluster: Cluster, spec: ServiceSpec, node: str = "node1") -> Iter
         yield address_of(cluster.lab.node(node), version)
 
 
-def everywhere(cluster: Cluster, spec: ServiceSpec) -> dict[str, set[str]]:
+def everywhere(cluster: Cluster, spec: ServiceSpec) -> Results:
     """Who answers on each way by node1: from pod, host and outside, TCP and UDP, every family."""
     lab = cluster.lab
     node = lab.node("node1")
-    found = {}
+    attempts = []
     for version in cluster.versions:
         service = (lab.cluster_ip(spec.number, version), spec.port)
         outside = (address_of(node, version), spec.node_port)
@@ -74,12 +110,10 @@ def everywhere(cluster: Cluster, spec: ServiceSpec) -> dict[str, set[str]]:
             (node, service),
             (lab.client, outside),
         ):
-            for protocol in PROTOCOLS:
-                way = f"{member.name}, {protocol}{version}"
-                found[way] = pods_at(member, *place, protocol)
-    return found
+            attempts += [Attempt(member, *place, protocol) for protocol in PROTOCOLS]
+    return results(attempts, times=TIMES)
 
 
-def differing(found: dict[str, set[str]], expected: Iterable[Member]) -> dict[str, set[str]]:
+def differing(found: Results, expected: Iterable[Member]) -> Results:
     """The ways on which others answer than these."""
-    return {way: seen for way, seen in found.items() if seen != names(expected)}
+    return others(found, *names(expected))

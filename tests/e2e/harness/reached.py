@@ -10,10 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from ebpflb.lab import Member, echo
-from ebpflb.lab.ask import Question, ask
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of
-from tests.e2e.harness.questions import PROTOCOLS, REFUSED, SILENCE_SECONDS, SILENT, fate
+from tests.e2e.harness.questions import (
+    PROTOCOLS,
+    REFUSED,
+    SILENCE_SECONDS,
+    SILENT,
+    Attempt,
+    fate,
+    others,
+    results,
+)
 from tests.e2e.harness.waiting import wait_until
 
 # Each of two is missed once in a billion times.
@@ -42,25 +50,18 @@ def assert_reached(
 ) -> None:
     """Exactly these answer, on every way."""
     times = _TIMES if len(servers) == _PAIR else 5
-    for member, place in ways(cluster, spec):
-        for protocol in protocols:
-            question = Question(*place, protocol, times, _PATIENCE)
-            # A datagram may get lost on a busy machine.
-            tries = (_servers(member, question) for _ in range(2 if protocol == "udp" else 1))
-            assert set(servers) in tries, (member.name, place, protocol)
-
-
-def _servers(member: Member, question: Question) -> set[str]:
-    return {each.get("pod") or each["error"] for each in ask(member, question)}
+    attempts = _attempts(cluster, spec, protocols)
+    wrong = others(results(attempts, times=times, seconds=_PATIENCE), *servers)
+    # A datagram may get lost on a busy machine.
+    again = [each for each in attempts if each.key in wrong and each.protocol == "udp"]
+    assert others(wrong | results(again, times=times, seconds=_PATIENCE), *servers) == {}
 
 
 def assert_refused(
     cluster: Cluster, spec: ServiceSpec, protocols: tuple[str, ...] = PROTOCOLS
 ) -> None:
     """Nobody answers, and all are told so."""
-    for member, place in ways(cluster, spec):
-        for protocol in protocols:
-            assert fate(member, *place, protocol) == REFUSED, (member.name, place, protocol)
+    assert others(results(_attempts(cluster, spec, protocols)), REFUSED) == {}
 
 
 def is_gone(cluster: Cluster, spec: ServiceSpec) -> bool:
@@ -68,17 +69,25 @@ def is_gone(cluster: Cluster, spec: ServiceSpec) -> bool:
 
     The client forgets what a node that only forwards has told it: to ask somebody else.
     """
+    attempts = _attempts(cluster, spec, PROTOCOLS)
+    at_nodes = [each for each in attempts if each.port == spec.node_port]
+    elsewhere = [each for each in attempts if each.port != spec.node_port]
     try:
-        return all(_is_left(member, place, spec) for member, place in ways(cluster, spec))
+        return not (
+            others(results(at_nodes), REFUSED)
+            or others(results(elsewhere, seconds=SILENCE_SECONDS), SILENT)
+        )
     finally:
         for version in cluster.versions:
             cluster.lab.client.exec(["ip", f"-{version}", "route", "flush", "cache"])
 
 
-def _is_left(member: Member, place: Place, spec: ServiceSpec) -> bool:
-    expected = REFUSED if place[1] == spec.node_port else SILENT
-    seconds = _PATIENCE if expected == REFUSED else SILENCE_SECONDS
-    return all(fate(member, *place, each, seconds) == expected for each in PROTOCOLS)
+def _attempts(cluster: Cluster, spec: ServiceSpec, protocols: tuple[str, ...]) -> list[Attempt]:
+    return [
+        Attempt(member, *place, protocol)
+        for member, place in ways(cluster, spec)
+        for protocol in protocols
+    ]
 
 
 def slices_of(objects: Objects) -> Objects:

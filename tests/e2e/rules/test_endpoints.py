@@ -11,13 +11,16 @@ from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.loads import none_fails
 from tests.e2e.harness.questions import (
+    AT_ONCE,
     PROTOCOLS,
     REFUSAL_SECONDS,
     SILENCE_SECONDS,
     SILENT,
-    fate,
+    TIMES,
+    Attempt,
     names,
-    pods_at,
+    others,
+    results,
 )
 from tests.e2e.harness.reached import assert_reached, assert_refused, server, slices_of
 from tests.e2e.harness.waiting import wait_until
@@ -73,10 +76,11 @@ def test_terminating_endpoints_alone_serve_as_the_policies_say(cluster, lab, pol
     policies = dict.fromkeys(LOCAL, policy)
     spec = cluster.serve(cluster.new(**policies), terminating=[lab.pod(HERE)])
     expected = HERE if policy == "Cluster" else SILENT
+    wanted: dict[str, list[Attempt]] = {HERE: [], expected: []}
     for version in cluster.versions:
         service = (lab.cluster_ip(spec.number, version), spec.port)
         here, elsewhere = ((address_of(node, version), spec.node_port) for node in lab.nodes)
-        for place, name, wanted in (
+        for place, name, server_name in (
             (service, "pod-1-1", HERE),
             (service, "node1", HERE),
             (service, "pod-2-1", expected),
@@ -86,10 +90,10 @@ def test_terminating_endpoints_alone_serve_as_the_policies_say(cluster, lab, pol
             (elsewhere, "pod-1-1", expected),
             (elsewhere, "client", expected),
         ):
-            seconds = SILENCE_SECONDS if wanted == SILENT else REFUSAL_SECONDS
-            address, port = place
-            found = fate(lab.member(name), address, port, protocol, seconds)
-            assert found == wanted, (name, place)
+            wanted[server_name].append(Attempt(lab.member(name), place[0], place[1], protocol))
+    for answer, attempts in wanted.items():
+        seconds = SILENCE_SECONDS if answer == SILENT else REFUSAL_SECONDS
+        assert others(results(attempts, seconds=seconds), answer) == {}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -109,12 +113,14 @@ def test_hints_keep_clients_in_their_zone_or_on_their_node(cluster, lab, protoco
             spec = cluster.new() if protocol == "udp" else spec
             serve_as(cluster, spec, {pod: hints[pod] for pod in pods})
             for name, chosen in (("pod-1-1", HERE), ("node2", ELSEWHERE), ("client", HERE)):
+                attempts = []
                 for version in cluster.versions:
                     place = (lab.cluster_ip(spec.number, version), spec.port)
                     if name == "client":
                         place = (address_of(lab.node("node1"), version), spec.node_port)
-                    expected = {chosen if chosen in pods else ELSEWHERE}
-                    assert pods_at(lab.member(name), *place, protocol) == expected, name
+                    attempts.append(Attempt(lab.member(name), *place, protocol))
+                expected = chosen if chosen in pods else ELSEWHERE
+                assert others(results(attempts, times=TIMES), expected) == {}
 
 
 def test_endpoints_may_have_different_numbers_for_one_port(cluster, lab):
@@ -139,13 +145,18 @@ def test_the_external_policy_changes_there_and_back(cluster, lab):
     spec = cluster.new("LoadBalancer")
     for policy in ("Local", "Cluster", "Local"):
         changed = cluster.serve(replace(spec, spec={"externalTrafficPolicy": policy}), pods)
-        for version in cluster.versions:
-            here, elsewhere = ((address_of(node, version), changed.node_port) for node in lab.nodes)
-            for protocol in PROTOCOLS:
-                assert fate(lab.client, *here, protocol) == HERE
-                expected = HERE if policy == "Cluster" else SILENT
-                assert fate(lab.client, *elsewhere, protocol, 0.9) == expected
-                assert fate(lab.node("node2"), *elsewhere, protocol) == HERE
+        here, elsewhere = (
+            [
+                Attempt(lab.client, address_of(node, version), changed.node_port, protocol)
+                for version in cluster.versions
+                for protocol in PROTOCOLS
+            ]
+            for node in lab.nodes
+        )
+        itself = [each._replace(member=lab.node("node2")) for each in elsewhere]
+        expected = HERE if policy == "Cluster" else SILENT
+        assert others(results([*here, *itself]), HERE) == {}
+        assert others(results(elsewhere, seconds=AT_ONCE), expected) == {}
 
 
 def test_pods_are_replaced_one_by_one_with_external_policy_local(cluster, lab):

@@ -21,11 +21,11 @@ from tests.e2e.harness.gateway import (
     Gateway,
     Way,
     route_to_services,
-    ways,
 )
 from tests.e2e.harness.in_force import wait_in_force
 from tests.e2e.harness.questions import (
     PROTOCOLS,
+    REFUSAL_SECONDS,
     REFUSED,
     SILENCE_SECONDS,
     SILENT,
@@ -85,37 +85,35 @@ def expected(way: Way, *pods: str) -> Mapping[str, set[str]]:
     return {pod: {seen[pod]} for pod in pods}
 
 
-def wrong(gateway: Gateway, spec, asked: Iterator[Way], *pods: str) -> dict[Way, object]:
+def wrong(gateway: Gateway, spec, client: str, frontend: str, *pods: str) -> dict[Way, object]:
     """The ways on which not all of these pods answer, or others, or who saw somebody else."""
-    found = {way: gateway.seen(spec, way) for way in asked}
+    found = gateway.seen(spec, client, frontend)
     return {way: seen for way, seen in found.items() if seen != expected(way, *pods)}
 
 
-def other_fates(gateway: Gateway, spec, asked: Iterator[Way], error: str) -> dict[Way, str]:
+def other_fates(gateway: Gateway, spec, client: str, frontend: str, error: str) -> dict[Way, str]:
     """The ways that end otherwise."""
-    seconds = {"seconds": SILENCE_SECONDS} if error == SILENT else {}
-    found = {way: gateway.fate(spec, way, **seconds) for way in asked}
+    seconds = SILENCE_SECONDS if error == SILENT else REFUSAL_SECONDS
+    found = gateway.fates(spec, client, frontend, seconds)
     return {way: seen for way, seen in found.items() if seen != error}
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_cluster_ip_leads_to_all_pods(gateway, everywhere, client):
-    asked = ways([client], [CLUSTER_IP])
-    assert wrong(gateway, everywhere, asked, HERE, ELSEWHERE) == {}
+    assert wrong(gateway, everywhere, client, CLUSTER_IP, HERE, ELSEWHERE) == {}
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_cluster_ip_of_internal_policy_local_leads_to_the_pod_of_this_node(
     gateway, local, client
 ):
-    assert wrong(gateway, local, ways([client], [CLUSTER_IP]), HERE) == {}
+    assert wrong(gateway, local, client, CLUSTER_IP, HERE) == {}
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("frontend", EXTERNAL)
 def test_external_policy_cluster_leads_everybody_to_all_pods(gateway, everywhere, client, frontend):
-    asked = ways([client], [frontend])
-    assert wrong(gateway, everywhere, asked, HERE, ELSEWHERE) == {}
+    assert wrong(gateway, everywhere, client, frontend, HERE, ELSEWHERE) == {}
 
 
 @pytest.mark.parametrize("client", LOCAL_CLIENTS)
@@ -123,7 +121,7 @@ def test_external_policy_cluster_leads_everybody_to_all_pods(gateway, everywhere
 def test_external_policy_local_leads_who_is_on_the_node_to_all_pods(
     gateway, local, client, frontend
 ):
-    assert wrong(gateway, local, ways([client], [frontend]), HERE, ELSEWHERE) == {}
+    assert wrong(gateway, local, client, frontend, HERE, ELSEWHERE) == {}
 
 
 @pytest.mark.parametrize("client", OUTSIDE)
@@ -131,7 +129,7 @@ def test_external_policy_local_leads_who_is_on_the_node_to_all_pods(
 def test_external_policy_local_leads_others_to_the_pod_here_with_their_address(
     gateway, local, client, frontend
 ):
-    assert wrong(gateway, local, ways([client], [frontend]), HERE) == {}
+    assert wrong(gateway, local, client, frontend, HERE) == {}
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -143,8 +141,8 @@ def test_a_load_balancer_ip_of_mode_proxy_is_not_ours(gateway, client):
     gateway.lab.write_manifests(objects, "proxy.yaml")
     wait_in_force(gateway.cluster.nodes)
     try:
-        assert wrong(gateway, spec, ways([client], [NODE_PORT]), HERE) == {}
-        assert other_fates(gateway, spec, ways([client], [LOAD_BALANCER]), SILENT) == {}
+        assert wrong(gateway, spec, client, NODE_PORT, HERE) == {}
+        assert other_fates(gateway, spec, client, LOAD_BALANCER, SILENT) == {}
     finally:
         gateway.lab.remove_manifests("proxy.yaml")
 
@@ -178,12 +176,12 @@ def test_without_any_endpoint_everybody_is_refused_whatever_the_policy(
     gateway, empty, client, frontend
 ):
     for spec in empty:
-        assert other_fates(gateway, spec, ways([client], [frontend]), REFUSED) == {}
+        assert other_fates(gateway, spec, client, frontend, REFUSED) == {}
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_internal_policy_local_without_a_pod_here_is_silent(gateway, elsewhere, client):
-    assert other_fates(gateway, elsewhere, ways([client], [CLUSTER_IP]), SILENT) == {}
+    assert other_fates(gateway, elsewhere, client, CLUSTER_IP, SILENT) == {}
 
 
 @pytest.mark.parametrize("client", OUTSIDE)
@@ -191,7 +189,7 @@ def test_internal_policy_local_without_a_pod_here_is_silent(gateway, elsewhere, 
 def test_external_policy_local_without_a_pod_here_is_silent_to_others(
     gateway, elsewhere, client, frontend
 ):
-    assert other_fates(gateway, elsewhere, ways([client], [frontend]), SILENT) == {}
+    assert other_fates(gateway, elsewhere, client, frontend, SILENT) == {}
 
 
 @pytest.mark.parametrize("client", LOCAL_CLIENTS)
@@ -199,7 +197,7 @@ def test_external_policy_local_without_a_pod_here_is_silent_to_others(
 def test_external_policy_local_without_a_pod_here_serves_who_is_on_the_node(
     gateway, elsewhere, client, frontend
 ):
-    assert wrong(gateway, elsewhere, ways([client], [frontend]), ELSEWHERE) == {}
+    assert wrong(gateway, elsewhere, client, frontend, ELSEWHERE) == {}
 
 
 @pytest.mark.parametrize("client", CLIENTS)

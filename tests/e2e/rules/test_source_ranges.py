@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """loadBalancerSourceRanges: whom a load-balancer IP is for, and what becomes of the others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import cycle, islice
@@ -14,11 +14,14 @@ from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.questions import (
     PROTOCOLS,
     REFUSED,
-    fate,
-    is_silent,
+    SILENCE_SECONDS,
+    SILENT,
+    Attempt,
     names,
     node_ports,
+    others,
     pods_at,
+    results,
 )
 from tests.e2e.harness.sockets import connected, exchange
 
@@ -46,16 +49,28 @@ def everybody(lab: Lab) -> list[Member]:
     return [lab.client, lab.node("node1"), *lab.pods_on("node1"), lab.pods_on("node2")[0]]
 
 
+def attempts(members: Iterable[Member], places: Iterable[str], protocol: str) -> list[Attempt]:
+    return [Attempt(member, place, PORT, protocol) for member in members for place in places]
+
+
+def assert_served(
+    lab: Lab, members: Iterable[Member], places: Iterable[str], protocol: str
+) -> None:
+    found = results(attempts(members, places, protocol))
+    assert {key: seen for key, seen in found.items() if not seen <= names(lab.pods)} == {}
+
+
+def assert_silent(members: Iterable[Member], places: Iterable[str], protocol: str) -> None:
+    """They are not even told why."""
+    asked = attempts(members, places, protocol)
+    assert others(results(asked, seconds=SILENCE_SECONDS), SILENT) == {}
+
+
 def assert_only(cluster: Cluster, spec: ServiceSpec, members: list[Member], protocol: str) -> None:
     """These reach the load-balancer IPs, and nobody else does or is told why."""
-    lab = cluster.lab
-    allowed = names(members)
-    for place in vips(cluster, spec):
-        for member in everybody(lab):
-            if member.name in allowed:
-                assert fate(member, place, PORT, protocol) in names(lab.pods), (member.name, place)
-            else:
-                assert is_silent(member, place, PORT, protocol), (member.name, place)
+    lab, places, allowed = cluster.lab, vips(cluster, spec), names(members)
+    assert_served(lab, members, places, protocol)
+    assert_silent([each for each in everybody(lab) if each.name not in allowed], places, protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -83,9 +98,8 @@ def test_a_family_without_ranges_is_for_everybody(cluster, lab):
     spec = cluster.serve(limited(cluster.new("LoadBalancer"), NOBODY[:1]), lab.pods)
     ipv4, ipv6 = vips(cluster, spec)
     for protocol in PROTOCOLS:
-        for member in everybody(lab):
-            assert is_silent(member, ipv4, PORT, protocol)
-            assert fate(member, ipv6, PORT, protocol) in names(lab.pods)
+        assert_silent(everybody(lab), [ipv4], protocol)
+        assert_served(lab, everybody(lab), [ipv6], protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -102,11 +116,11 @@ def test_cluster_ips_and_node_ports_are_for_everybody(cluster, lab, protocol):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_without_pods_only_those_in_a_range_are_refused(cluster, lab, protocol):
     members = everybody(lab)
-    for allowed, others in ((members[:2], members[2:]), (members[2:], members[:2])):
+    for allowed, excluded in ((members[:2], members[2:]), (members[2:], members[:2])):
         spec = cluster.serve(limited(cluster.new("LoadBalancer"), lone(*allowed)))
-        for place in vips(cluster, spec):
-            assert {fate(each, place, PORT, protocol) for each in allowed} == {REFUSED}
-            assert all(is_silent(each, place, PORT, protocol) for each in others)
+        places = vips(cluster, spec)
+        assert others(results(attempts(allowed, places, protocol)), REFUSED) == {}
+        assert_silent(excluded, places, protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -123,8 +137,7 @@ def test_connections_outlive_a_change_of_ranges(cluster, lab, protocol):
         for ranges in (NOBODY, lone(lab.pod("pod-1-2"))):
             cluster.serve(limited(spec, ranges), lab.pods)
             assert {way: exchange(each) for way, each in held.items()} == pods
-            for place in vips(cluster, spec):
-                assert all(is_silent(each, place, PORT, protocol) for each in members)
+            assert_silent(members, vips(cluster, spec), protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -158,10 +171,7 @@ def test_a_pod_whose_address_is_not_known_is_refused(without_cover, protocol):
     pod = lab.pod("pod-1-1")
     spec = limited(without_cover.new("LoadBalancer"), lone(pod, lab.client, lab.node("node1")))
     without_cover.serve(spec, lab.pods)
-    for place in vips(without_cover, spec):
-        assert fate(pod, place, PORT, protocol) == REFUSED
-        for member in (lab.client, lab.node("node1")):
-            assert fate(member, place, PORT, protocol) in names(lab.pods)
-    for version in without_cover.versions:
-        place = lab.cluster_ip(spec.number, version)
-        assert fate(pod, place, PORT, protocol) in names(lab.pods)
+    places = vips(without_cover, spec)
+    assert others(results(attempts([pod], places, protocol)), REFUSED) == {}
+    assert_served(lab, [lab.client, lab.node("node1")], places, protocol)
+    assert_served(lab, [pod], without_cover.cluster_ips(spec), protocol)
