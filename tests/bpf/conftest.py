@@ -134,6 +134,15 @@ def asker(programs: Loaded, machine: Node) -> Iterator[Asker]:
         yield made
 
 
+@pytest.fixture
+def one_cpu() -> Iterator[None]:
+    """The test stays on one, whose rate limits are not those of others."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
 @pytest.fixture(params=KINDS, ids=str)
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Each family with each protocol."""

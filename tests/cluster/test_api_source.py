@@ -16,6 +16,7 @@ from tests.cluster.harness.agent import ClusterAgent, running_agent
 from tests.cluster.harness.control_plane import ControlPlane
 from tests.e2e.harness.waiting import wait_until
 
+SOME = 8
 CONVERGED_SECONDS = 2.0
 
 
@@ -86,7 +87,8 @@ def test_an_outage_changes_nothing_and_is_told_once(control: ControlPlane, agent
 
     control.stop_api()
     wait_until(lambda: agent.status().get("source_errors"), "told")
-    time.sleep(3)
+    tried = agent.refused_connections()
+    wait_until(lambda: agent.refused_connections() >= tried + SOME, "it tries again")
     (error,) = agent.status()["source_errors"].values()
     assert error == f"cannot reach the API server at {control.url}: Connection refused"
     assert agent.said().count("cannot reach the API server") == 1

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lb_flows tells of the flows at tc, and of what was refused."""
 
-import time
-
 import pytest
 
 from ebpflb.dataplane.layout.enums import (
@@ -155,12 +153,12 @@ def lost(datapath: Datapath, why: FlowLost) -> int:
     return sum(memoryview(value or b"").cast("Q"))
 
 
+@pytest.mark.usefixtures("one_cpu")
 def test_no_more_are_told_of_in_a_second_than_was_asked_for(
     datapath: Datapath, ring: Ring, udp: Kind
 ):
     datapath.settings(flow_events=ALL_EVENTS, flow_rate=3)
     frontend = cluster_ip(datapath, udp, [])
-    time.sleep(1)
     for _ in range(20):
         datapath.run("lb_pod_ingress", udp.frame(pod(udp), frontend))
     told = len(ring.take())

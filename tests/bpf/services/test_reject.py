@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is not let through: the ICMP error that the sender gets, or silence, and what is counted."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -117,13 +116,10 @@ def test_a_segment_of_an_unknown_connection_is_not_refused(datapath: Datapath, t
 
 
 @pytest.fixture
-def one_cpu() -> Iterator[None]:
-    """The test stays on one, from the beginning of a second until all that it has used are over."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
+def whole_seconds(one_cpu: None) -> Iterator[None]:
+    """From the beginning of a second until all that the test has used are over."""
     await_next_second()
     yield
-    os.sched_setaffinity(0, before)
     await_next_second()
 
 
@@ -131,7 +127,7 @@ def await_next_second() -> None:
     time.sleep(1 + CLOCK_TICK - time.monotonic() % 1)
 
 
-@pytest.mark.usefixtures("one_cpu")
+@pytest.mark.usefixtures("whole_seconds")
 def test_only_so_many_are_refused_in_a_second(datapath: Datapath, programs: Loaded, udp: Kind):
     frame = bytes(udp.frame(pod(udp), cluster_ip(datapath, udp)))
     begin = time.monotonic()
@@ -144,7 +140,7 @@ def test_only_so_many_are_refused_in_a_second(datapath: Datapath, programs: Load
     assert seconds > FLOOD / PER_SECOND or results[Verdict.DROP]
 
 
-@pytest.mark.usefixtures("one_cpu")
+@pytest.mark.usefixtures("whole_seconds")
 def test_path_mtus_are_told_without_limit(
     datapath: Datapath, programs: Loaded, node: Node, udp: Kind
 ):

@@ -40,6 +40,12 @@ class ClusterAgent:
         ran = self._node.exec([sys.executable, "-m", "ebpflb", "status", *map(str, options)])
         return dict(json.loads(ran.stdout)["agent"] or {})
 
+    def refused_connections(self) -> int:
+        """How many TCP connections from its node were refused until now."""
+        lines = self._node.exec(["cat", "/proc/net/snmp"]).stdout.splitlines()
+        names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+        return int(values[names.index("AttemptFails")])
+
     def get(self, path: str, port: int = 10249) -> tuple[int, str]:
         """Status and body of a page of the agent."""
         url = f"http://127.0.0.1:{port}{path}"

@@ -10,7 +10,7 @@ from ebpflb.config.settings import cgroup_root
 from ebpflb.lab import processes, state
 
 NAME = f"test-{os.getpid()}"
-COMMAND = [sys.executable, "-c", "from ebpflb.cli.lab import lab; lab()"]
+COMMAND = [sys.executable, "-m", "ebpflb", "lab"]
 
 
 def lab_command(*arguments, **options):

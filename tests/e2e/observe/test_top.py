@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
 
 PORT = 80
-INTERVAL = 6.0
+INTERVAL = 2.0
 COUNT = 60
 
 
@@ -46,7 +47,10 @@ def sampled(node: LabNode, send: Callable[[], object]) -> dict[str, Any]:
     command = [*PROGRAM, "top", "--once", "--interval", str(INTERVAL), "-o", "json"]
     top = node.popen(command, stdout=subprocess.PIPE)
     wait_until(lambda: sleeps_with_maps(top.pid), "the first look is done")
+    # It looks again when all has been sent, however long that takes.
+    top.send_signal(signal.SIGSTOP)
     send()
+    top.send_signal(signal.SIGCONT)
     said, _ = top.communicate(timeout=60)
     assert top.returncode == 0
     found: dict[str, Any] = json.loads(said)

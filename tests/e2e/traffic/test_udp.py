@@ -13,7 +13,7 @@ import pytest
 
 from ebpflb.lab import Member
 from tests.e2e.harness.cluster import Cluster, address_of, stopped
-from tests.e2e.harness.command import status
+from tests.e2e.harness.command import metric, status
 from tests.e2e.harness.in_force import wait_in_force
 from tests.e2e.harness.sockets import connected, exchange, opened, send_and_hear
 from tests.e2e.harness.waiting import wait_until
@@ -23,6 +23,7 @@ SOURCE_PORT = 20000
 PAUSE = 0.2
 # kube-proxy's own tests allow 60.
 MOVED_WITHIN = 3.0
+LOOKED_AFTER = 'kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv4"}'
 ENDED = (errno.ECONNABORTED, errno.EDESTADDRREQ)
 PODS = ("pod-1-1", "pod-2-1")
 VERSIONS = pytest.mark.parametrize("version", [4, 6])
@@ -265,5 +266,5 @@ def test_a_restart_of_the_agent_touches_no_live_flow(cluster, lab, client, versi
         agent.kill()
         agent.start()
         agent.wait_in_sync()
-        time.sleep(2)
+        wait_until(lambda: metric(agent.node, LOOKED_AFTER) > 0, "it has looked for stale sockets")
         assert [exchange(each, b"who") for each in held for _ in range(2)] == before
