@@ -113,7 +113,11 @@ def place(request, own_lab) -> Iterator[str]:
                 node.exec([program, "-t", table, command])
 
 
-@pytest.mark.parametrize("pod_name", ["pod-1-1", "pod-2-1"])
+@pytest.mark.parametrize(
+    ("place", "pod_name"),
+    [*((place, "pod-2-1") for place in PLACES), ("nftables", "pod-1-1")],
+    indirect=["place"],
+)
 def test_connections_go_on_and_new_ones_are_answered(own_lab, place, agent, pod_name):
     node, pod = own_lab.node("node1"), own_lab.pod(pod_name)
     write_rules(own_lab, place, pod)

@@ -3,7 +3,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +27,9 @@ from tests.e2e.harness.newer_layout import NEWER_LAYOUT, change_layout
 from tests.e2e.harness.questions import differing, everywhere, pods_at
 from tests.e2e.harness.waiting import wait_until
 
-# More than the maps have room for at first.
-MANY = 4500
+# More frontends than the maps have room for at first.
+SERVICES, PORTS = 150, 30
+FIRST_PORT = 1000
 MANY_FILE = "many.json"
 SOME = 20
 
@@ -79,23 +80,22 @@ def generations(node: LabNode) -> list[str]:
     return sorted(path.name for path in node.bpffs.iterdir() if path.name != "links")
 
 
-def many_services(cluster: Cluster) -> Callable[[int], str]:
-    """Write many Services in front of one pod; returns the ClusterIP of each, by number."""
+def serve_many(cluster: Cluster) -> tuple[str, int]:
+    """Write Services with many ports in front of one pod; returns the last of the frontends."""
     (node,) = cluster.nodes
-    pod = cluster.lab.pod("pod-1-1")
-
-    def address(number: int) -> str:
-        return f"10.96.{number // 200}.{number % 200 + 1}"
-
-    def service(number: int):
-        name = f"many-{number}"
-        endpoints = [endpoint_manifest(pod.ipv4, node.name)]
-        yield service_manifest(name, cluster_ip=address(number), ports=[port_manifest()])
-        yield slice_manifest(f"{name}-1", service=name, endpoints=endpoints)
-
-    objects = [each for number in range(MANY) for each in service(number)]
+    endpoints = [endpoint_manifest(cluster.lab.pod("pod-1-1").ipv4, node.name)]
+    numbers = range(FIRST_PORT, FIRST_PORT + PORTS)
+    ports = [port_manifest(number, f"p{number}") for number in numbers]
+    targets = [port_manifest(cluster.lab.config.port, f"p{number}") for number in numbers]
+    objects = []
+    for number in range(1, SERVICES + 1):
+        name, address = f"many-{number}", f"10.96.200.{number}"
+        objects.append(service_manifest(name, cluster_ip=address, ports=ports))
+        objects.append(
+            slice_manifest(f"{name}-1", service=name, ports=targets, endpoints=endpoints)
+        )
     write_manifests(node.manifests / MANY_FILE, *objects)
-    return address
+    return address, numbers[-1]
 
 
 def test_a_version_with_another_layout_takes_over_under_load(cluster, lab, agent, newer):
@@ -117,13 +117,15 @@ def test_a_version_with_another_layout_takes_over_under_load(cluster, lab, agent
 
 def test_maps_grow_under_load(cluster, lab, agent):
     spec = cluster.serve(cluster.new(), lab.pods)
-    room = pinned_maps(agent.node)["lb_frontends"].max_entries
+    room, grown = pinned_maps(agent.node)["lb_frontends"].max_entries, f"{LAYOUT_VERSION}-2"
     with none_fails(cluster, spec, held=True):
         wait_for_connections(cluster, spec)
-        address = many_services(cluster)
-        wait_in_force(cluster.nodes, 150)
+        last = serve_many(cluster)
+        # Reading as many frontends again and again would keep the agent from its work.
+        wait_until(lambda: generations(agent.node) == [grown], "the maps have grown", 150)
+        wait_in_force(cluster.nodes, 60)
         wait_for_connections(cluster, spec)
-    assert generations(agent.node) == [f"{LAYOUT_VERSION}-2"]
+    assert generations(agent.node) == [grown]
     assert pinned_maps(agent.node)["lb_frontends"].max_entries > room
     assert outdated_hooks(agent.node) == []
-    assert pods_at(lab.pod("pod-1-2"), address(MANY - 1), 80) == {"pod-1-1"}
+    assert pods_at(lab.pod("pod-1-2"), *last) == {"pod-1-1"}
