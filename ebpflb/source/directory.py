@@ -44,8 +44,8 @@ class DirectorySource:
         self._logged: set[str] = set()
         # Deleted files, and when they count as gone.
         self._missing: dict[str, float] = {}
-        # When all files are compared with what was read, whatever inotify says.
-        self._comparison = 0.0
+        # When to look for what inotify does not see.
+        self._next_look = 0.0
         self._stop: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -83,7 +83,7 @@ class DirectorySource:
                 self._send(initial=False)
 
     def _wait_milliseconds(self) -> float:
-        deadline = min([self._comparison, *self._missing.values()])
+        deadline = min([self._next_look, *self._missing.values()])
         return max(0.0, deadline - time.monotonic()) * 1000
 
     def _read_touched(self, watch: Watch) -> None:
@@ -97,8 +97,8 @@ class DirectorySource:
             self._read(name, watch.path_of(name))
         if touched.compare_all:
             self._compare_all(watch)
-        elif now >= self._comparison:
-            self._compare_all(watch, only_settled=True)
+        elif now >= self._next_look:
+            self._look(watch)
         self._drop_missing(watch, now)
 
     def _drop_missing(self, watch: Watch, now: float) -> None:
@@ -111,9 +111,15 @@ class DirectorySource:
             else:
                 self._drop(name)
 
-    def _compare_all(self, watch: Watch, *, only_settled: bool = False) -> None:
+    def _look(self, watch: Watch) -> None:
+        self._next_look = time.monotonic() + COMPARE_SECONDS
+        if "" in self._errors or watch.has_moved():
+            self._compare_all(watch)
+        else:
+            self._compare(watch, watch.links, only_settled=True)
+
+    def _compare_all(self, watch: Watch) -> None:
         """Follow the path again; read the files that may differ from what was read before."""
-        self._comparison = time.monotonic() + COMPARE_SECONDS
         try:
             names = watch.follow()
         except OSError as error:
@@ -123,6 +129,9 @@ class DirectorySource:
         self._errors.pop("", None)
         for name in self._signatures.keys() - set(names) - self._missing.keys():
             self._drop(name)
+        self._compare(watch, names)
+
+    def _compare(self, watch: Watch, names: Iterable[str], *, only_settled: bool = False) -> None:
         for name in sorted(names):
             path = watch.path_of(name)
             if name in self._signatures and _signature_at(path) == self._signatures[name]:

@@ -2,7 +2,7 @@
 """inotify as a wake-up: which manifests to read again, and when to compare all of them.
 
 Watched are the directory of the manifests and the directories on the way there. What symbolic links
-lead to elsewhere is not: that is found by a comparison every COMPARE_SECONDS.
+lead to elsewhere is not: call has_moved() and compare `links` every COMPARE_SECONDS.
 """
 
 import errno
@@ -57,8 +57,9 @@ class _Entry(NamedTuple):
 class Watch:
     """Watches a directory of manifests, or one file of any name.
 
-    A file that is being written counts as changed once it is closed. path is absolute. is_file:
-    what follow() found last. Raises OSError if the user has no inotify instance left.
+    A file that is being written counts as changed once it is closed. path is absolute. is_file, and
+    links (the manifests that are symbolic links): what follow() found last. Raises OSError if the
+    user has no inotify instance left.
     """
 
     def __init__(self, path: str) -> None:
@@ -71,9 +72,10 @@ class Watch:
         self._directory = path
         self._home: int | None = None
         self._is_single = False
-        self._has_links = False
+        self._location: tuple[object, ...] = ()
         self._writing: set[str] = set()
         self.is_file = False
+        self.links: list[str] = []
 
     def fileno(self) -> int:
         """The descriptor that becomes readable when read() has something to return."""
@@ -117,9 +119,14 @@ class Watch:
         for watch in before - self._watches:
             with suppress(OSError):
                 self._inotify.rm_watch(watch)
+        self._location = self._location_now()
         os.stat(self._path)
         self.is_file = self._is_single
         return self._names()
+
+    def has_moved(self) -> bool:
+        """Whether the path leads elsewhere than follow() found: it must be called again."""
+        return self._location_now() != self._location
 
     def read(self) -> Touched:
         """What happened since the last call; does not wait."""
@@ -151,13 +158,23 @@ class Watch:
         self._watches.add(watch)
         return watch
 
+    def _location_now(self) -> tuple[object, ...]:
+        """Differs with the directory of the manifests, and with what the path is."""
+        is_directory = os.path.isdir(self._path)
+        try:
+            status = os.stat(self._path if is_directory else os.path.dirname(self._path))
+        except OSError:
+            return ()
+        return (is_directory, os.path.exists(self._path), status.st_dev, status.st_ino)
+
     def _names(self) -> list[str]:
         if self.is_file:
-            self._has_links = os.path.islink(self._path)
-            return [os.path.basename(self._path)]
+            name = os.path.basename(self._path)
+            self.links = [name] if os.path.islink(self._path) else []
+            return [name]
         with os.scandir(self._directory) as entries:
             found = [entry for entry in entries if is_manifest(entry.name)]
-        self._has_links = any(entry.is_symlink() for entry in found)
+        self.links = [entry.name for entry in found if entry.is_symlink()]
         return [entry.name for entry in found]
 
     def _is_step(self, event: Event) -> bool:
@@ -172,7 +189,7 @@ class Watch:
         elif event.mask & (flags.CLOSE_WRITE | flags.MOVED_TO | _VANISHES):
             self._writing.discard(event.name)
         # It may be what a link leads to, as the ..data of a mounted ConfigMap.
-        if self._has_links and event.mask & (_APPEARS | _VANISHES | flags.CLOSE_WRITE):
+        if self.links and event.mask & (_APPEARS | _VANISHES | flags.CLOSE_WRITE):
             touched.compare_all = True
         if self._at(event.name) == self._path if self._is_single else is_manifest(event.name):
             self._note_manifest(touched, event, set_aside)

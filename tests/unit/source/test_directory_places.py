@@ -116,21 +116,37 @@ def test_what_a_link_leads_to_elsewhere_is_compared_now_and_then(start, tmp_path
 
 
 @pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("name", ["manifests", "manifests/web.yaml"])
+def test_a_path_that_a_link_elsewhere_moves_is_found(start, tmp_path: Path, name: str):
+    """What the path names, a link, leads to another link, which inotify does not watch."""
+    for number, manifest in (("1", service_manifest()), ("2", slice_manifest())):
+        (tmp_path / "away" / number / "manifests").mkdir(parents=True)
+        write_manifests(tmp_path / "away" / number / "manifests" / "web.yaml", manifest)
+    (tmp_path / "away" / "current").symlink_to("1")
+    (tmp_path / "here").symlink_to("away/current")
+    events = start(tmp_path / "here" / name)
+    assert events.next().upserts == (WEB,)
+    (tmp_path / "away" / "fresh").symlink_to("2")
+    (tmp_path / "away" / "fresh").rename(tmp_path / "away" / "current")
+    assert events.next() == SourceEvent((SLICE,), (key_of(WEB),), {}, initial=False)
+
+
+@pytest.mark.usefixtures("soon")
 def test_a_comparison_without_a_change_is_no_event(start, tmp_path: Path, monkeypatch):
-    compared = threading.Semaphore(0)
-    follow = Watch.follow
+    looks = threading.Semaphore(0)
+    has_moved = Watch.has_moved
 
-    def counted(watch: Watch) -> list[str]:
-        compared.release()
-        return follow(watch)
+    def counted(watch: Watch) -> bool:
+        looks.release()
+        return has_moved(watch)
 
-    monkeypatch.setattr(Watch, "follow", counted)
+    monkeypatch.setattr(Watch, "has_moved", counted)
     write_manifests(tmp_path / "web.yaml", service_manifest())
     write_manifests(tmp_path / "bad.yaml", BROKEN)
     events = start(tmp_path)
     events.next()
     for _ in range(3):
-        assert compared.acquire(timeout=10)
+        assert looks.acquire(timeout=10)
     assert events.queue.empty()
 
 
