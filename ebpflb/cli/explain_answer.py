@@ -12,8 +12,7 @@ from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
 from ebpflb.dataplane.explain.steps import Candidate, Client, ClientKind, RouteTo, Step
 from ebpflb.dataplane.kernel.rtnetlink import device_name
-from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, NetnsFlag
-from ebpflb.dataplane.view.dump import word
+from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, NetnsFlag, word
 from ebpflb.errors import QueryError
 from ebpflb.model.address import WILDCARD, family_of, format_address
 from ebpflb.model.explain import (

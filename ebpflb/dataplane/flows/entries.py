@@ -6,11 +6,9 @@ Each flow has one entry in either direction. Who wants all of one entry takes st
 
 from collections.abc import Iterator
 from ctypes import sizeof
-from struct import Struct as Format
 
 from ebpflb.dataplane.layout.enums import CtState, Direction
-from ebpflb.dataplane.layout.picked import picked
-from ebpflb.dataplane.layout.structs import Conntrack, Settings, Tuple
+from ebpflb.dataplane.layout.structs import Conntrack, Settings, Tuple, packed_format
 from ebpflb.model.address import Address, Protocol
 
 End = tuple[Address, int]
@@ -21,12 +19,13 @@ FLOW_TABLES = ("lb_conntrack", "lb_ct_short")
 KEY_SIZE = sizeof(Tuple)
 PROTOCOL_AT = Tuple.proto.offset
 
-_KEY = Format("!16s16sHHB3x")
+_KEY = packed_format(Tuple)
 # The ports, and the protocol with its padding, as they are.
-_ENDS = Format("16s16s2s2s4s")
-# Backend and generation stand side by side, and are taken as one.
-_USE = picked(Conntrack, created="Q", backend="8s", direction="B", state="B", peer_state="B")
-_LIFE = picked(Conntrack, to="40s", last_seen="Q", state="B", peer_state="B")
+_ENDS = packed_format(Tuple, "saddr", "daddr", ("sport",), ("dport",), ("proto", "pad"))
+_USE = packed_format(
+    Conntrack, "created", ("backend", "generation"), "direction", "state", "peer_state"
+)
+_LIFE = packed_format(Conntrack, "to", "last_seen", "state", "peer_state")
 # Plain numbers: an enum's member costs more to compare.
 _ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
 

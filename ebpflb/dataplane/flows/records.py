@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """struct lb_flow_record as a flow of the model. Decoding is for those who ask, not for each one."""
 
-import struct
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
@@ -14,16 +13,15 @@ from ebpflb.dataplane.layout.enums import (
     FlowEvent,
     FlowPath,
     FlowSource,
+    word,
 )
-from ebpflb.dataplane.layout.picked import picked
-from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord
-from ebpflb.dataplane.view.dump import word
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord, packed_format
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.flow import Flow, Side, Traffic
 from ebpflb.model.service import TrafficPolicy
 
-_RECORD = struct.Struct("=8B2Q16s16s16s2s2s2sH4I4Q2I")
-_BRIEF = picked(FlowRecord, event="B", proto="B", backend_addr="16s", service="I")
+_RECORD = packed_format(FlowRecord)
+_BRIEF = packed_format(FlowRecord, "event", "proto", "backend_addr", "service")
 # Plain numbers and strings: enums cost ten times as much.
 _INTERNAL = int(DescFlag.LB_DESC_INTERNAL_LOCAL)
 _EXTERNAL = int(DescFlag.LB_DESC_EXTERNAL_LOCAL)

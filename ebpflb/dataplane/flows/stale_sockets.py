@@ -8,7 +8,6 @@ have translated, and to what; sockets that went there by themselves are left alo
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from struct import Struct
 from sys import byteorder
 from typing import NamedTuple
 
@@ -16,15 +15,13 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.namespaces import visit_others
 from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.dataplane.layout.enums import Direction
-from ebpflb.dataplane.layout.picked import picked
 from ebpflb.dataplane.layout.records import SERVING, USABLE, BackendRecord
-from ebpflb.dataplane.layout.structs import Socket
+from ebpflb.dataplane.layout.structs import Socket, SocketKey, packed_format
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, family_of
 
-# struct lb_socket_key: cookie, peer, port, protocol, direction.
-_KEY = Struct("!8s16sHBB4x")
-_VALUE = picked(Socket, backend="I", generation="I")
+_KEY = packed_format(SocketKey)
+_VALUE = packed_format(Socket, "backend", "generation")
 
 
 class Ended(NamedTuple):
@@ -89,7 +86,7 @@ class StaleSockets:
             if backend not in serves:
                 serves[backend] = self._serves(*backend)
             if not serves[backend]:
-                peer = _Peer(int.from_bytes(cookie, byteorder), Address(address), port)
+                peer = _Peer(cookie, Address(address), int.from_bytes(port, "big"))
                 yield key + value, peer
 
     def _serves(self, index: int, generation: int) -> bool:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mirror of the enums in bpf/types.h and the files it includes: same names, same values."""
 
+from collections.abc import Mapping
 from enum import IntEnum, IntFlag
+
+EnumType = type[IntEnum] | type[IntFlag]
 
 
 class FrontendType(IntEnum):
-    """enum lb_frontend_type."""
-
     LB_CLUSTER_IP = 1
     LB_NODE_PORT = 2
     LB_EXTERNAL_IP = 3
@@ -14,15 +15,11 @@ class FrontendType(IntEnum):
 
 
 class IfEmpty(IntEnum):
-    """enum lb_if_empty."""
-
     LB_EMPTY_REFUSE = 1
     LB_EMPTY_DROP = 2
 
 
 class DescFlag(IntFlag):
-    """enum lb_desc_flag."""
-
     LB_DESC_INTERNAL_LOCAL = 1
     LB_DESC_EXTERNAL_LOCAL = 2
     LB_DESC_SOURCE_RANGES = 4
@@ -30,8 +27,6 @@ class DescFlag(IntFlag):
 
 
 class BackendFlag(IntFlag):
-    """enum lb_backend_flag."""
-
     LB_BACKEND_LOCAL = 1
     LB_BACKEND_TERMINATING = 2
     LB_BACKEND_USABLE = 4
@@ -39,8 +34,6 @@ class BackendFlag(IntFlag):
 
 
 class AddrFlag(IntFlag):
-    """enum lb_addr_flag."""
-
     LB_ADDR_CLUSTER_IP = 1
     LB_ADDR_EXTERNAL = 2
     LB_ADDR_NODE = 4
@@ -48,42 +41,30 @@ class AddrFlag(IntFlag):
 
 
 class DeviceKind(IntEnum):
-    """enum lb_device_kind."""
-
     LB_DEVICE_HOST = 1
     LB_DEVICE_WORKLOAD = 2
 
 
 class DeviceFlag(IntFlag):
-    """enum lb_device_flag."""
-
     LB_DEVICE_ETHERNET = 1
 
 
 class NetnsFlag(IntFlag):
-    """enum lb_netns_flag."""
-
     LB_NETNS_HOST = 1
     LB_NETNS_COVERED = 2
 
 
 class SettingFlag(IntFlag):
-    """enum lb_setting_flag."""
-
     LB_SETTING_SOCKET_HOST = 1
     LB_SETTING_LOCALHOST = 2
 
 
 class Direction(IntEnum):
-    """enum lb_direction."""
-
     LB_DIR_ORIGINAL = 1
     LB_DIR_REPLY = 2
 
 
 class Hook(IntEnum):
-    """enum lb_hook."""
-
     LB_HOOK_RESERVED = 0
     LB_HOOK_HOST_INGRESS = 1
     LB_HOOK_HOST_EGRESS = 2
@@ -92,8 +73,6 @@ class Hook(IntEnum):
 
 
 class CtState(IntFlag):
-    """enum lb_ct_state."""
-
     LB_CT_SYN = 1
     LB_CT_ACK = 2
     LB_CT_PEER_FIN = 4
@@ -105,8 +84,6 @@ class CtState(IntFlag):
 
 
 class CtFlag(IntFlag):
-    """enum lb_ct_flag."""
-
     LB_CT_SNAT = 1
     LB_CT_HAIRPIN = 2
     LB_CT_TO_HOST = 4
@@ -114,8 +91,6 @@ class CtFlag(IntFlag):
 
 
 class ConnectionState(IntFlag):
-    """enum lb_connection_state."""
-
     LB_CONN_SAMPLED = 1
     LB_CONN_ESTABLISHED = 2
     LB_CONN_FIN_ACKED = 4
@@ -141,8 +116,6 @@ class DropReason(IntEnum):
 
 
 class DropPlace(IntEnum):
-    """enum lb_drop_place."""
-
     LB_DROP_AT_SOCKET = 0
     LB_DROP_AT_POD = 0x7FFFFFFF
 
@@ -155,8 +128,6 @@ class FlowPath(IntEnum):
 
 
 class FlowEvent(IntEnum):
-    """enum lb_flow_event."""
-
     LB_FLOW_START = 1
     LB_FLOW_END = 2
     LB_FLOW_REFUSED = 3
@@ -164,8 +135,6 @@ class FlowEvent(IntEnum):
 
 
 class FlowEnd(IntEnum):
-    """enum lb_flow_end."""
-
     LB_END_CLOSED = 1
     LB_END_RESET = 2
     LB_END_TIMED_OUT = 3
@@ -175,8 +144,6 @@ class FlowEnd(IntEnum):
 
 
 class FlowSource(IntEnum):
-    """enum lb_flow_source."""
-
     LB_FROM_THIS_NODE = 1
     LB_FROM_ELSEWHERE = 2
 
@@ -196,27 +163,33 @@ class HistogramKind(IntEnum):
     LB_HISTOGRAM_BYTES = 2
 
 
-ENUMS: tuple[type[IntEnum | IntFlag], ...] = (
-    FrontendType,
-    IfEmpty,
-    DescFlag,
-    BackendFlag,
-    AddrFlag,
-    DeviceKind,
-    DeviceFlag,
-    NetnsFlag,
-    SettingFlag,
-    Direction,
-    Hook,
-    CtState,
-    CtFlag,
-    ConnectionState,
-    DropReason,
-    DropPlace,
-    FlowPath,
-    FlowEvent,
-    FlowEnd,
-    FlowSource,
-    FlowLost,
-    HistogramKind,
-)
+PREFIXES: Mapping[EnumType, str] = {
+    FrontendType: "LB_",
+    IfEmpty: "LB_EMPTY_",
+    DescFlag: "LB_DESC_",
+    BackendFlag: "LB_BACKEND_",
+    AddrFlag: "LB_ADDR_",
+    DeviceKind: "LB_DEVICE_",
+    DeviceFlag: "LB_DEVICE_",
+    NetnsFlag: "LB_NETNS_",
+    SettingFlag: "LB_SETTING_",
+    Direction: "LB_DIR_",
+    Hook: "LB_HOOK_",
+    CtState: "LB_CT_",
+    CtFlag: "LB_CT_",
+    ConnectionState: "LB_CONN_",
+    DropReason: "LB_DROP_",
+    DropPlace: "LB_DROP_",
+    FlowPath: "LB_PATH_",
+    FlowEvent: "LB_FLOW_",
+    FlowEnd: "LB_END_",
+    FlowSource: "LB_FROM_",
+    FlowLost: "LB_LOST_",
+    HistogramKind: "LB_HISTOGRAM_",
+}
+"""Every enum shared with bpf/, with what the names of its members begin with."""
+
+
+def word(member: IntEnum | IntFlag) -> str:
+    """The name of a member in lower case, without what all members begin with."""
+    return (member.name or "").removeprefix(PREFIXES.get(type(member), "")).lower()

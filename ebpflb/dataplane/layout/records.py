@@ -6,20 +6,22 @@ Packing goes through `struct`, ten times as fast as through the ctypes mirrors o
 
 from collections.abc import Iterator, Mapping
 from errno import ENAMETOOLONG
-from struct import Struct
 from typing import NamedTuple, Self
 
-from ebpflb.dataplane.layout import enums
+from ebpflb.dataplane.layout import enums, structs
+from ebpflb.dataplane.layout.structs import packed_format
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 
-_SOCKET = Struct("!16sHBx")
-_BACKEND = Struct("=20sIII")
-_DESC = Struct("=20sI 3I 3I 4I")
-_ADDR_STATE = Struct("=Q16s")
-_NAME = Struct("=64s64s64s")
+_SOCKET = packed_format(structs.FrontendKey)
+_BACKEND = packed_format(
+    structs.Backend, ("addr", "port", "proto", "pad"), "flags", "generation", "service"
+)
+_DESC = packed_format(structs.Desc)
+_ADDR_STATE = packed_format(structs.AddrState)
+_NAME = packed_format(structs.Name)
 _NAME_LENGTH = 63
 
 _LOCAL = int(enums.BackendFlag.LB_BACKEND_LOCAL)

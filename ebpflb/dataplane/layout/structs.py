@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ctypes mirror of bpf/types.h: same order, same names, host byte order in and out.
+"""The ctypes mirrors of the structs in bpf/types.h: same order, same names, host byte order.
 
-A drift between the two files is a compile error that names the field (assertions.py).
+This is the only description of their bytes. Each compile asserts that C agrees, and what packs or
+unpacks them fast takes its format from here (`packed_format()`).
 """
 
 import ctypes
-from typing import Any, Self
+import re
+from collections.abc import Iterator, Mapping
+from struct import Struct as Format
+from typing import Any, ClassVar, Self
+
+from ebpflb.dataplane.layout import enums
+from ebpflb.dataplane.layout.enums import EnumType
+from ebpflb.model.address import Protocol
 
 LAYOUT_VERSION = 1
 FLOW_VERSION = 1
@@ -19,7 +27,17 @@ be32: Any = ctypes.c_uint32.__ctype_be__
 
 
 class Struct(ctypes.Structure):
-    """A value of a map. Unknown field names are an error, as they are for a dataclass."""
+    """A key or a value of a map; class AddrState mirrors struct lb_addr_state.
+
+    Class keywords say which enum a field holds. Unknown field names are an error, as they are for
+    a dataclass.
+    """
+
+    enums: ClassVar[Mapping[str, EnumType]] = {}
+
+    def __init_subclass__(cls, **enums: EnumType) -> None:
+        super().__init_subclass__()
+        cls.enums = enums
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in field_names(type(self)))
@@ -33,8 +51,6 @@ class Struct(ctypes.Structure):
 
 
 class Addr(Struct):
-    """struct lb_addr."""
-
     _fields_ = [("word", be32 * 4)]
 
     @classmethod
@@ -43,21 +59,15 @@ class Addr(Struct):
         return cls.from_buffer_copy(address) if address else cls()
 
 
-class FrontendKey(Struct):
-    """struct lb_frontend_key."""
-
+class FrontendKey(Struct, proto=Protocol):
     _fields_ = [("addr", Addr), ("port", be16), ("proto", u8), ("pad", u8)]
 
 
-class Range(Struct):
-    """struct lb_range."""
-
+class Range(Struct, if_empty=enums.IfEmpty):
     _fields_ = [("base", u32), ("count", u32), ("if_empty", u32)]
 
 
-class Desc(Struct):
-    """struct lb_desc."""
-
+class Desc(Struct, type=enums.FrontendType, flags=enums.DescFlag):
     _fields_ = [
         ("frontend", FrontendKey),
         ("service", u32),
@@ -71,14 +81,10 @@ class Desc(Struct):
 
 
 class SourceRange(Struct):
-    """struct lb_source_range."""
-
     _fields_ = [("length", u32), ("source_ranges", u32), ("addr", Addr)]
 
 
-class Backend(Struct):
-    """struct lb_backend."""
-
+class Backend(Struct, proto=Protocol, flags=enums.BackendFlag):
     _fields_ = [
         ("addr", Addr),
         ("port", be16),
@@ -90,51 +96,35 @@ class Backend(Struct):
     ]
 
 
-class AddrState(Struct):
-    """struct lb_addr_state."""
-
+class AddrState(Struct, flags=enums.AddrFlag):
     _fields_ = [("flags", u64), ("addr", Addr)]
 
 
-class Dest(Struct):
-    """struct lb_dest."""
-
+class Dest(Struct, flags=enums.AddrFlag):
     _fields_ = [("flags", u8), ("pad", u8 * 3), ("known", u32)]
 
 
 class Name(Struct):
-    """struct lb_name."""
-
     _fields_ = [(name, ctypes.c_char * 64) for name in ("ns", "service", "port")]
 
 
-class Device(Struct):
-    """struct lb_device."""
-
+class Device(Struct, kind=enums.DeviceKind, flags=enums.DeviceFlag):
     _fields_ = [("kind", u32), ("flags", u32), ("snat4", Addr), ("snat6", Addr)]
 
 
 class Uplink(Struct):
-    """struct lb_uplink."""
-
     _fields_ = [("ifindex", u32), ("pad", u32), ("snat4", Addr), ("snat6", Addr)]
 
 
-class Netns(Struct):
-    """struct lb_netns."""
-
+class Netns(Struct, flags=enums.NetnsFlag):
     _fields_ = [("flags", u32), ("ifindex", u32)]
 
 
 class PortRange(Struct):
-    """struct lb_port_range."""
-
     _fields_ = [("first", u16), ("last", u16)]
 
 
-class Settings(Struct):
-    """struct lb_settings."""
-
+class Settings(Struct, flags=enums.SettingFlag):
     _fields_ = [
         ("flags", u32),
         ("snat_ports", PortRange * 2),
@@ -153,26 +143,18 @@ class Settings(Struct):
 
 
 class Net4(Struct):
-    """struct lb_net4."""
-
     _fields_ = [("net", be32), ("mask", be32)]
 
 
 class Net6(Struct):
-    """struct lb_net6."""
-
     _fields_ = [("net", Addr), ("mask", Addr)]
 
 
 class ServiceNets(Struct):
-    """struct lb_service_nets."""
-
     _fields_ = [("ipv4", Net4 * 8), ("ipv6", Net6 * 8)]
 
 
-class Tuple(Struct):
-    """struct lb_tuple."""
-
+class Tuple(Struct, proto=Protocol):
     _fields_ = [
         ("saddr", Addr),
         ("daddr", Addr),
@@ -183,9 +165,14 @@ class Tuple(Struct):
     ]
 
 
-class Conntrack(Struct):
-    """struct lb_conntrack."""
-
+class Conntrack(
+    Struct,
+    direction=enums.Direction,
+    hook=enums.Hook,
+    state=enums.CtState,
+    peer_state=enums.CtState,
+    flags=enums.CtFlag,
+):
     _fields_ = [
         ("to", Tuple),
         ("created", u64),
@@ -214,20 +201,14 @@ class Conntrack(Struct):
 
 
 class ReplyEnds(Struct):
-    """struct lb_reply_ends."""
-
     _fields_ = [("hooks", u8 * 8)]
 
 
 class Fragment(Struct):
-    """struct lb_fragment."""
-
     _fields_ = [("created", u64), ("sport", be16), ("dport", be16), ("pad", u32)]
 
 
-class SocketKey(Struct):
-    """struct lb_socket_key."""
-
+class SocketKey(Struct, proto=Protocol, direction=enums.Direction):
     _fields_ = [
         ("cookie", u64),
         ("peer", Addr),
@@ -239,8 +220,6 @@ class SocketKey(Struct):
 
 
 class Socket(Struct):
-    """struct lb_socket."""
-
     _fields_ = [
         ("peer", Addr),
         ("port", be16),
@@ -254,26 +233,18 @@ class Socket(Struct):
 
 
 class AffinityKey(Struct):
-    """struct lb_affinity_key."""
-
     _fields_ = [("service", u32), ("client", Addr)]
 
 
 class Affinity(Struct):
-    """struct lb_affinity."""
-
     _fields_ = [("backend", u32), ("generation", u32), ("last_used", u64)]
 
 
 class Traffic(Struct):
-    """struct lb_traffic."""
-
     _fields_ = [("packets", u64), ("bytes", u64)]
 
 
 class Counts(Struct):
-    """struct lb_counts."""
-
     _fields_ = [
         ("connections", u64),
         ("refused", u64),
@@ -285,9 +256,7 @@ class Counts(Struct):
     ]
 
 
-class Connection(Struct):
-    """struct lb_connection."""
-
+class Connection(Struct, state=enums.ConnectionState):
     _fields_ = [
         ("started", u64),
         ("flushed", u64),
@@ -309,15 +278,18 @@ class Connection(Struct):
     ]
 
 
-class DropKey(Struct):
-    """struct lb_drop_key."""
-
+class DropKey(Struct, reason=enums.DropReason):
     _fields_ = [("reason", u32), ("ifindex", u32)]
 
 
-class FlowRecord(Struct):
-    """struct lb_flow_record."""
-
+class FlowRecord(
+    Struct,
+    event=enums.FlowEvent,
+    path=enums.FlowPath,
+    end=enums.FlowEnd,
+    proto=Protocol,
+    hook=enums.Hook,
+):
     _fields_ = [
         ("version", u8),
         ("event", u8),
@@ -348,53 +320,96 @@ class FlowRecord(Struct):
 
 
 class Histogram(Struct):
-    """struct lb_histogram."""
-
     _fields_ = [("buckets", u64 * BUCKETS), ("sum", u64)]
 
 
 class Meta(Struct):
-    """struct lb_meta."""
-
     _fields_ = [("magic", u32), ("layout", u32), ("flows", u32), ("source", u8 * 32)]
 
 
-STRUCTS: dict[str, type[Struct]] = {
-    "lb_addr": Addr,
-    "lb_frontend_key": FrontendKey,
-    "lb_range": Range,
-    "lb_desc": Desc,
-    "lb_source_range": SourceRange,
-    "lb_backend": Backend,
-    "lb_addr_state": AddrState,
-    "lb_dest": Dest,
-    "lb_name": Name,
-    "lb_device": Device,
-    "lb_uplink": Uplink,
-    "lb_netns": Netns,
-    "lb_port_range": PortRange,
-    "lb_settings": Settings,
-    "lb_net4": Net4,
-    "lb_net6": Net6,
-    "lb_service_nets": ServiceNets,
-    "lb_tuple": Tuple,
-    "lb_conntrack": Conntrack,
-    "lb_reply_ends": ReplyEnds,
-    "lb_fragment": Fragment,
-    "lb_socket_key": SocketKey,
-    "lb_socket": Socket,
-    "lb_affinity_key": AffinityKey,
-    "lb_affinity": Affinity,
-    "lb_traffic": Traffic,
-    "lb_counts": Counts,
-    "lb_connection": Connection,
-    "lb_drop_key": DropKey,
-    "lb_flow_record": FlowRecord,
-    "lb_histogram": Histogram,
-    "lb_meta": Meta,
-}
+def _c_name(struct: type[Struct]) -> str:
+    return "lb" + re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", struct.__name__)
+
+
+STRUCTS: dict[str, type[Struct]] = {_c_name(each): each for each in Struct.__subclasses__()}
+"""All mirrors by their names in C."""
 
 
 def field_names(struct: type[Struct]) -> list[str]:
     """The field names of a mirror, in order."""
     return [field[0] for field in struct._fields_]
+
+
+def packed_format(struct: type[Struct], *fields: str | tuple[str, ...]) -> Format:
+    """The format by which `fields` of a mirror are packed and unpacked ten times as fast.
+
+    Without `fields` all but padding. A tuple names fields that stand side by side and become one
+    bytes object. Otherwise numbers are ints, nested structs of numbers in host byte order are
+    spread out, and all else is bytes: also a port, unless all numbers of the struct are in network
+    byte order. The bytes of other fields are skipped, or packed as zero.
+    """
+    text, at = "=" if _has_host_order(struct) else "!", 0
+    for offset, code in _chosen(struct, fields) if fields else _codes(struct):
+        text += f"{offset - at}x{code}"
+        at = offset + Format(f"={code}").size
+    return Format(f"{text}{ctypes.sizeof(struct) - at}x")
+
+
+_CODES: Mapping[Any, str] = {u8: "B", u16: "H", u32: "I", u64: "Q"}
+_NETWORK_ORDER: Mapping[Any, str] = {be16: "H", be32: "I"}
+
+
+def _has_host_order(struct: type[Struct]) -> bool:
+    """Whether numbers of more than a byte are in host byte order; else in network byte order."""
+    kinds = [field[1] for field in struct._fields_]
+    nested = (kind for kind in kinds if issubclass(kind, Struct))
+    return not {u16, u32, u64}.isdisjoint(kinds) or any(map(_has_host_order, nested))
+
+
+def _codes(struct: type[Struct], base: int = 0) -> Iterator[tuple[int, str]]:
+    """The offset and the code of each field but padding."""
+    for name, kind, *_ in struct._fields_:
+        offset = base + getattr(struct, name).offset
+        if issubclass(kind, Struct) and _has_host_order(kind):
+            yield from _codes(kind, offset)
+        elif not name.startswith("pad"):
+            yield offset, _code(struct, kind)
+
+
+def _code(struct: type[Struct], kind: Any) -> str:
+    numbers = _CODES if _has_host_order(struct) else {**_CODES, **_NETWORK_ORDER}
+    return numbers.get(kind, f"{ctypes.sizeof(kind)}s")
+
+
+def _chosen(
+    struct: type[Struct], fields: tuple[str | tuple[str, ...], ...]
+) -> Iterator[tuple[int, str]]:
+    kinds = {field[0]: field[1] for field in struct._fields_}
+    for field in fields:
+        if isinstance(field, str):
+            yield getattr(struct, field).offset, _code(struct, kinds[field])
+        else:
+            size = sum(ctypes.sizeof(kinds[name]) for name in field)
+            yield getattr(struct, field[0]).offset, f"{size}s"
+
+
+def layout_assertions() -> str:
+    """C text that fails to compile where types.h and these mirrors or enums.py differ."""
+    return "\n".join(_assertions()) + "\n"
+
+
+def _assertions() -> Iterator[str]:
+    for name, struct in STRUCTS.items():
+        yield _assertion(f"sizeof(struct {name})", ctypes.sizeof(struct))
+        for field in field_names(struct):
+            place = getattr(struct, field)
+            yield _assertion(f"__builtin_offsetof(struct {name}, {field})", place.offset)
+            yield _assertion(f"sizeof(((struct {name} *)0)->{field})", place.size)
+    yield _assertion("LB_FLOW_RECORD_VERSION", FLOW_RECORD_VERSION)
+    for enum in enums.PREFIXES:
+        for name, member in enum.__members__.items():
+            yield _assertion(name, member.value)
+
+
+def _assertion(expression: str, value: int) -> str:
+    return f'_Static_assert({expression} == {value}, "{expression} != {value}, see structs.py");'

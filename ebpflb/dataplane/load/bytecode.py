@@ -4,18 +4,17 @@
 import ctypes
 import json
 import os
-import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from sys import byteorder
 from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kernel import libbpf
 
 _INSTRUCTION_SIZE = 8
 _LOAD_WIDE = 0x18
-_VALUE = struct.Struct("=i")
-_VALUE_AT = 4  # behind the operation, the registers and the offset
+_VALUE_AT = _VALUE_SIZE = 4  # behind the operation, the registers and the offset
 _SHAPE = ("type", "key_size", "leaf_size", "max_entries", "flags")
 
 
@@ -64,8 +63,9 @@ def renumbered(code: bytes, numbers: Mapping[int, int] | Sequence[int]) -> bytes
     for at in range(0, len(code), _INSTRUCTION_SIZE):
         is_plain_number = code[at + 1] >> 4 == 0
         if code[at] == _LOAD_WIDE and not is_plain_number:
-            (number,) = _VALUE.unpack_from(code, at + _VALUE_AT)
-            _VALUE.pack_into(changed, at + _VALUE_AT, numbers[number])
+            value = slice(at + _VALUE_AT, at + _INSTRUCTION_SIZE)
+            number = int.from_bytes(code[value], byteorder)
+            changed[value] = numbers[number].to_bytes(_VALUE_SIZE, byteorder)
     return bytes(changed)
 
 

@@ -9,23 +9,22 @@ Besides, each address has a place among the elements, by `fold()`: there one of 
 place is named by its index in lb_addr_flags, so that programs find it without lb_addrs.
 """
 
-from struct import Struct
-
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.structs import Dest, packed_format
 from ebpflb.dataplane.services.mirror import Mirror
 from ebpflb.model.address import Address
 
 _NODE_PORT = int(AddrFlag.LB_ADDR_NODE_PORT)
-_DEST = Struct("=B3xI")
-_WORDS = Struct("!4I")
+_DEST = packed_format(Dest)
 
 
 def fold(address: Address) -> int:
     """lb_addr_fold(): 16 bits that all of the address counts for."""
-    a, b, c, d = _WORDS.unpack(address)
-    folded = a ^ b ^ c ^ d
-    return int((folded ^ folded >> 16) & 0xFFFF)
+    number = int.from_bytes(address, "big")
+    number ^= number >> 64
+    number ^= number >> 32
+    return (number ^ number >> 16) & 0xFFFF
 
 
 class DestFilter:

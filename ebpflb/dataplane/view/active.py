@@ -7,13 +7,11 @@ A scrape may read hundreds of thousands of them: this takes 0.3 us for each.
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from struct import Struct
 
 from ebpflb.dataplane.flows.entries import FLOW_TABLES, open_flows
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.layout.enums import Direction
-from ebpflb.dataplane.layout.picked import picked
-from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey
+from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey, packed_format
 from ebpflb.model.address import Protocol
 
 # Plain numbers, because an enum member is slower to compare.
@@ -21,11 +19,9 @@ _REPLY = int(Direction.LB_DIR_REPLY)
 _UDP = int(Protocol.UDP)
 _NEVER = 1 << 64
 
-_USE = Struct("=II")
-_SOCKET_KEY = picked(SocketKey, cookie="Q", proto="B", direction="B")
-# Backend and generation are neighbours, and are read as one value.
-_SOCKET = picked(Socket, backend="8s")
-_CONNECTION = picked(Connection, started="Q", backend="8s")
+_SOCKET_KEY = packed_format(SocketKey, "cookie", "proto", "direction")
+_SOCKET = packed_format(Socket, ("backend", "generation"))
+_CONNECTION = packed_format(Connection, "started", ("backend", "generation"))
 
 Use = tuple[int, int]
 """A backend as a flow names it: its index in lb_backends, and its generation."""
@@ -55,7 +51,7 @@ def read_active(maps: MapSet) -> ActiveFlows:
 
 
 def _by_use(found: Mapping[bytes, int]) -> dict[Use, int]:
-    uses = ((_USE.unpack(pair), number) for pair, number in found.items())
+    uses = ((memoryview(pair).cast("I"), number) for pair, number in found.items())
     return {(index, generation): number for (index, generation), number in uses}
 
 

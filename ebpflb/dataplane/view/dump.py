@@ -8,77 +8,22 @@ out; the numbers of a per-CPU map are sums over all CPUs. Times stay nanoseconds
 import ctypes
 from array import array
 from collections.abc import Mapping
-from enum import IntEnum, IntFlag
+from enum import IntFlag
 from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout import enums, structs
+from ebpflb.dataplane.layout.enums import EnumType, word
 from ebpflb.dataplane.layout.map_specs import MAPS, MapSpec
 from ebpflb.dataplane.layout.structs import Struct, field_names
 from ebpflb.dataplane.services.source_ranges import ID_BITS
 from ebpflb.errors import PinError
-from ebpflb.model.address import Address, Protocol, format_address
+from ebpflb.model.address import Address, format_address
 from ebpflb.model.source_ranges import Prefix
 
 Plain = str | int | list[Any] | dict[str, Any]
-Words = type[IntEnum | IntFlag]
 
-# What stands before the word in the names of an enum's members.
-_PREFIXES: Mapping[Words, str] = {
-    Protocol: "",
-    enums.FrontendType: "LB_",
-    enums.IfEmpty: "LB_EMPTY_",
-    enums.DescFlag: "LB_DESC_",
-    enums.BackendFlag: "LB_BACKEND_",
-    enums.AddrFlag: "LB_ADDR_",
-    enums.DeviceKind: "LB_DEVICE_",
-    enums.DeviceFlag: "LB_DEVICE_",
-    enums.NetnsFlag: "LB_NETNS_",
-    enums.SettingFlag: "LB_SETTING_",
-    enums.Direction: "LB_DIR_",
-    enums.Hook: "LB_HOOK_",
-    enums.CtState: "LB_CT_",
-    enums.CtFlag: "LB_CT_",
-    enums.ConnectionState: "LB_CONN_",
-    enums.DropReason: "LB_DROP_",
-    enums.DropPlace: "LB_DROP_",
-    enums.FlowPath: "LB_PATH_",
-    enums.FlowEvent: "LB_FLOW_",
-    enums.FlowEnd: "LB_END_",
-    enums.FlowSource: "LB_FROM_",
-    enums.FlowLost: "LB_LOST_",
-    enums.HistogramKind: "LB_HISTOGRAM_",
-}
-_FIELDS: Mapping[tuple[type[Struct], str], Words] = {
-    (structs.FrontendKey, "proto"): Protocol,
-    (structs.Range, "if_empty"): enums.IfEmpty,
-    (structs.Desc, "type"): enums.FrontendType,
-    (structs.Desc, "flags"): enums.DescFlag,
-    (structs.Backend, "proto"): Protocol,
-    (structs.Backend, "flags"): enums.BackendFlag,
-    (structs.AddrState, "flags"): enums.AddrFlag,
-    (structs.Dest, "flags"): enums.AddrFlag,
-    (structs.Device, "kind"): enums.DeviceKind,
-    (structs.Device, "flags"): enums.DeviceFlag,
-    (structs.Netns, "flags"): enums.NetnsFlag,
-    (structs.Settings, "flags"): enums.SettingFlag,
-    (structs.Tuple, "proto"): Protocol,
-    (structs.Conntrack, "direction"): enums.Direction,
-    (structs.Conntrack, "hook"): enums.Hook,
-    (structs.Conntrack, "state"): enums.CtState,
-    (structs.Conntrack, "peer_state"): enums.CtState,
-    (structs.Conntrack, "flags"): enums.CtFlag,
-    (structs.SocketKey, "proto"): Protocol,
-    (structs.SocketKey, "direction"): enums.Direction,
-    (structs.Connection, "state"): enums.ConnectionState,
-    (structs.DropKey, "reason"): enums.DropReason,
-    (structs.FlowRecord, "event"): enums.FlowEvent,
-    (structs.FlowRecord, "path"): enums.FlowPath,
-    (structs.FlowRecord, "end"): enums.FlowEnd,
-    (structs.FlowRecord, "proto"): Protocol,
-    (structs.FlowRecord, "hook"): enums.Hook,
-}
-_KEYS: Mapping[str, Words] = {"lb_flow_lost": enums.FlowLost}
+_KEYS: Mapping[str, EnumType] = {"lb_flow_lost": enums.FlowLost}
 
 
 _NUMBER = 8
@@ -108,11 +53,6 @@ def decode_map(source: BpfMap) -> list[Element]:
     ]
 
 
-def word(member: IntEnum | IntFlag) -> str:
-    """The name of an enum's member without what all members begin with."""
-    return (member.name or "").removeprefix(_PREFIXES[type(member)]).lower()
-
-
 def _fits(source: BpfMap, spec: MapSpec) -> bool:
     width = ctypes.sizeof(spec.value)
     stride = width if source.cpus == 1 else width + -width % _NUMBER
@@ -139,7 +79,7 @@ def _rank(key: Struct | int) -> int | bytes:
     return key if isinstance(key, int) else bytes(key)
 
 
-def _plain(value: Any, words: Words | None = None) -> Plain:
+def _plain(value: Any, words: EnumType | None = None) -> Plain:
     if words is not None:
         return _in_words(words, value)
     if isinstance(value, Struct):
@@ -162,13 +102,13 @@ def _plain_struct(value: Struct) -> Plain:
         prefix = Prefix(Address(bytes(value.addr)), value.length - ID_BITS)
         return {"source_ranges": int(value.source_ranges), "range": str(prefix)}
     return {
-        name: _plain(getattr(value, name), _FIELDS.get((type(value), name)))
+        name: _plain(getattr(value, name), type(value).enums.get(name))
         for name in field_names(type(value))
         if name != "pad"
     }
 
 
-def _in_words(words: Words, value: int) -> Plain:
+def _in_words(words: EnumType, value: int) -> Plain:
     if issubclass(words, IntFlag):
         flags = [word(member) for member in words if member & value]
         strange = value & ~sum(words)

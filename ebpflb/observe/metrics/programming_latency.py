@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from struct import Struct
 from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.layout.records import USABLE
+from ebpflb.dataplane.layout.structs import Backend, packed_format
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.model.service import ServiceName
@@ -22,8 +22,7 @@ CHECK_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
 # Endpoints that wait at once; those beyond are left out.
 MOST_PENDING = 1024
-# struct lb_backend: flags, generation.
-_RECORD = Struct("=20xII4x")
+_RECORD = packed_format(Backend, "flags", "generation")
 
 
 class Delay(NamedTuple):

@@ -12,11 +12,17 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.enums import DropPlace, DropReason, FlowLost, FlowPath, HistogramKind
+from ebpflb.dataplane.layout.enums import (
+    DropPlace,
+    DropReason,
+    FlowLost,
+    FlowPath,
+    HistogramKind,
+    word,
+)
 from ebpflb.dataplane.layout.structs import BUCKETS
 from ebpflb.dataplane.view.capacity import used_entries
 from ebpflb.dataplane.view.counts import Sums, read_drops, sums
-from ebpflb.dataplane.view.dump import word
 from ebpflb.dataplane.view.snapshot import Snapshot, SnapshotReader
 from ebpflb.errors import EbpflbError
 from ebpflb.observe.endpoint_locations import EndpointLocations

@@ -43,7 +43,7 @@ def test_a_mirror_has_the_fields_of_its_struct_in_order(name: str):
 
 
 def test_every_enum_has_a_mirror_with_all_members():
-    mirrors = {frozenset(enum.__members__) for enum in enums.ENUMS}
+    mirrors = {frozenset(enum.__members__) for enum in enums.PREFIXES}
     assert mirrors == {frozenset(c_members(body)) for body in C_ENUMS.values()}
 
 
@@ -111,6 +111,6 @@ def test_a_mirror_that_drifts_is_named(
 
 def test_a_number_that_drifts_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     Drifted = IntEnum("Drifted", {"LB_HOOK_POD_EGRESS": 5})  # noqa: N806  a class
-    monkeypatch.setattr(enums, "ENUMS", (Drifted,))
+    monkeypatch.setattr(enums, "PREFIXES", {Drifted: "LB_HOOK_"})
     with pytest.raises(CompileError, match="LB_HOOK_POD_EGRESS != 5"):
         compile_types(tmp_path)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from ebpflb.dataplane.flows.entries import flow_key, lives, open_flows, reverse
 from ebpflb.dataplane.layout.enums import CtState, Direction
-from ebpflb.dataplane.layout.picked import picked
-from ebpflb.dataplane.layout.structs import Addr, Backend, Conntrack, Tuple
+from ebpflb.dataplane.layout.structs import Addr, Conntrack, Tuple
 from ebpflb.model.address import Protocol
 from tests.builders import address
 
@@ -41,9 +40,3 @@ def test_a_flow_is_open_in_its_original_direction_until_either_side_has_closed_i
 
 def test_of_a_life_there_is_what_ends_it():
     assert list(lives(entry(state=1, peer_state=2) * 2)) == [(bytes(TO), 6, 1, 2)] * 2
-
-
-def test_what_is_not_picked_is_skipped():
-    backend = Backend(flags=1, generation=2, service=3)
-    assert picked(Backend, flags="I", service="I").unpack(bytes(backend)) == (1, 3)
-    assert picked(Backend, generation="I").unpack(bytes(backend)) == (2,)

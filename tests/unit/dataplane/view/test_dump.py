@@ -8,7 +8,7 @@ from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.layout.structs import STRUCTS, Addr, u8, u32, u64
-from ebpflb.dataplane.view.dump import _FIELDS, _PREFIXES, decode_map, word
+from ebpflb.dataplane.view.dump import decode_map
 from ebpflb.errors import PinError
 from ebpflb.model.address import parse_address
 from tests.memory_maps import MapShape, MemoryHash, memory_maps
@@ -145,11 +145,10 @@ def test_every_number_with_a_meaning_has_words():
         *("proto", "type", "kind", "flags", "state", "hook", "direction", "if_empty"),
         *("peer_state", "event", "path", "end"),
     }
-    known = {(kind, name) for kind, name in _FIELDS}
+    known = {(kind, name) for kind in STRUCTS.values() for name in kind.enums}
     fields = {(kind, name) for kind in STRUCTS.values() for name in structs.field_names(kind)}
     assert {each for each in fields if each[1] in meaning} | {(structs.DropKey, "reason")} == known
-    assert set(enums.ENUMS) <= _PREFIXES.keys()
-    assert word(DropReason.LB_DROP_NO_ROUTE) == "no_route"
+    assert enums.word(DropReason.LB_DROP_NO_ROUTE) == "no_route"
 
 
 def test_a_map_of_another_version_is_refused(maps):

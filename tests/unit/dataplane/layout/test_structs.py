@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+import ast
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ebpflb.dataplane
+from ebpflb.dataplane.flows.records import _Record
+from ebpflb.dataplane.layout.records import AddrRecord, BackendRecord, DescRecord, SocketAddress
+from ebpflb.dataplane.layout.structs import (
+    STRUCTS,
+    AddrState,
+    Backend,
+    Conntrack,
+    Desc,
+    Dest,
+    FlowRecord,
+    FrontendKey,
+    Name,
+    SocketKey,
+    SourceRange,
+    Struct,
+    Tuple,
+    field_names,
+    packed_format,
+)
+
+
+@pytest.mark.parametrize(
+    ("struct", "expected"),
+    [
+        (FrontendKey, "!0x16s0xH0xB1x"),
+        (Tuple, "!0x16s0x16s0xH0xH0xB3x"),
+        (Desc, "=0x20s0xI0xI0xI0xI0xI0xI0xI0xI0xI0xI0xI0x"),
+        (AddrState, "=0xQ0x16s0x"),
+        (Name, "!0x64s0x64s0x64s0x"),
+        (SourceRange, "=0xI0xI0x16s0x"),
+        (Dest, "=0xB3xI0x"),
+        (SocketKey, "=0xQ0x16s0x2s0xB0xB4x"),
+    ],
+)
+def test_the_format_of_a_struct_follows_from_its_fields(struct: type[Struct], expected: str):
+    assert packed_format(struct).format == expected
+
+
+def test_every_struct_has_a_format_of_its_size():
+    for struct in STRUCTS.values():
+        assert packed_format(struct).size == ctypes.sizeof(struct)
+
+
+def test_fields_that_are_not_chosen_are_skipped():
+    backend = Backend(flags=1, generation=2, service=3)
+    assert packed_format(Backend, "flags", "service").unpack(bytes(backend)) == (1, 3)
+    assert packed_format(Backend, "generation").unpack(bytes(backend)) == (2,)
+    assert packed_format(Backend, "generation").pack(2) == bytes(Backend(generation=2))
+
+
+def test_fields_side_by_side_become_one_object():
+    entry = Conntrack(backend=3, generation=4, created=5)
+    chosen = packed_format(Conntrack, "created", ("backend", "generation"))
+    assert chosen.unpack(bytes(entry)) == (5, bytes(entry)[Conntrack.backend.offset :][:8])
+
+
+@pytest.mark.parametrize(
+    ("record", "struct"),
+    [
+        (SocketAddress, FrontendKey),
+        (BackendRecord, Backend),
+        (AddrRecord, AddrState),
+        (DescRecord, Desc),
+        (_Record, FlowRecord),
+    ],
+)
+def test_a_record_names_its_fields_as_the_struct_does(record: type, struct: type[Struct]):
+    other = {"address": "addr", "protocol": "proto", "socket": ""}
+    names = [other.get(name, name) for name in record._fields]  # type: ignore[attr-defined]
+    expected = spread(struct) if record is not BackendRecord else ["", *field_names(Backend)[4:]]
+    assert names == expected
+
+
+def spread(struct: type[Struct]) -> list[str]:
+    """The names of the fields, those of ranges and traffic behind the field that holds them."""
+    names = []
+    fields: list[tuple[str, Any]] = list(struct._fields_)  # type: ignore[arg-type]
+    for name, kind in fields:
+        nested = field_names(kind) if kind.__name__ in ("Range", "Traffic") else []
+        names += [f"{name}_{each}" for each in nested] or [name]
+    return [name for name in names if name != "pad"]
+
+
+def test_an_enum_fits_in_its_field():
+    for struct in STRUCTS.values():
+        for name, enum in struct.enums.items():
+            assert max(enum) < 1 << 8 * getattr(struct, name).size, (struct, name)
+
+
+# These speak to the kernel in its own formats, not in those of bpf/.
+OTHER_FORMATS = {"kernel", "attach"}
+
+
+def test_no_format_of_a_shared_struct_is_typed_by_hand():
+    root = Path(ebpflb.dataplane.__file__).parent
+    found = [
+        f"{path.relative_to(root)}: {text}"
+        for path in root.rglob("*.py")
+        if path.relative_to(root).parts[0] not in OTHER_FORMATS
+        for text in typed_formats(path)
+    ]
+    assert not found
+
+
+def typed_formats(path: Path) -> Iterator[str]:
+    """The formats of calls of the library `struct`, but the one that is derived."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and node.args:
+            called = ast.unparse(node.func).rsplit(".", 1)[-1]
+            first = node.args[0]
+            is_text = isinstance(first, ast.Constant) and isinstance(first.value, str)
+            if is_text and (called in ("Struct", "Format", "calcsize") or "pack" in called):
+                yield ast.unparse(node)
