@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from errno import E2BIG
 from itertools import chain
-from math import ceil
 from pathlib import Path
 
 from ebpflb.agent.interface import (
@@ -25,19 +24,19 @@ from ebpflb.dataplane.attach.hooks import HookPlaces, Hooks
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change
 from ebpflb.dataplane.attach.node_addresses import LOCALHOST, node_port_filter
 from ebpflb.dataplane.flows.expiry import Expiry
-from ebpflb.dataplane.flows.reserved_ports import Reservations
+from ebpflb.dataplane.flows.settings import FlowRecords, write_service_nets, write_settings
+from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.flows.stale_sockets import StaleSockets
+from ebpflb.dataplane.flows.timeouts import timeouts
 from ebpflb.dataplane.kernel import libc
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
+from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.enums import FlowEvent, SettingFlag
-from ebpflb.dataplane.layout.map_sizes import Sizes, sizes_for
 from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.load.loader import Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
-from ebpflb.dataplane.services.service_cidrs import write_service_nets
-from ebpflb.dataplane.services.settings import FlowRecords, Timeouts, write_settings
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.errors import ConfigError, EbpflbError, LoadError, MapError
 from ebpflb.log import fields
@@ -304,18 +303,6 @@ def _flags(settings: Settings, network: NetworkState) -> SettingFlag:
     if settings.localhost_nodeports and accepts(LOCALHOST):
         flags |= SettingFlag.LB_SETTING_LOCALHOST
     return flags
-
-
-def timeouts(settings: Settings) -> Timeouts:
-    """0 in the settings means the dataplane's own timeout."""
-    default = Timeouts()
-    established = ceil(settings.conntrack_tcp_timeout_established) or default.tcp_established
-    return Timeouts(
-        established,
-        ceil(settings.conntrack_tcp_timeout_close_wait) or established,
-        ceil(settings.conntrack_udp_timeout) or default.udp,
-        ceil(settings.conntrack_udp_timeout_stream) or default.udp_stream,
-    )
 
 
 def flow_records(settings: Settings) -> FlowRecords:

@@ -107,7 +107,7 @@ def ask_agent(metrics_address: str) -> dict[str, Any] | None:
 def _loaded(root: Path) -> Loaded:
     from ebpflb.dataplane.attach.attachments import attachments, missing_hooks
     from ebpflb.dataplane.layout.enums import word
-    from ebpflb.dataplane.load.meta import read_meta
+    from ebpflb.dataplane.load.handover import read_meta
     from ebpflb.dataplane.load.pins import LINKS
     from ebpflb.dataplane.view.capacity import map_fills
     from ebpflb.dataplane.view.counts import read_drops, sum_drops

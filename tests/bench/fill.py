@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ebpflb.agent.resource_limits import collect_seldom
 from ebpflb.dataplane.kernel.maps import open_maps
-from ebpflb.dataplane.layout.map_sizes import sizes_for
+from ebpflb.dataplane.layout.capacity import sizes_for
 from ebpflb.dataplane.services.sync import Desired, Sync
 from ebpflb.model.changes import Changes
 from ebpflb.source.directory import DirectorySource

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.capacity import Sizes
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.source_text import source_text
 from tests.bench.harness.generation import generation

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
+from ebpflb.dataplane.flows.source_ports import NODE_PORTS, Ports
 from ebpflb.dataplane.kernel.probe import FEATURES, Probe, Support
 from ebpflb.dataplane.kube_proxy.removal import Removed, remove_kube_proxy
 from ebpflb.dataplane.kube_proxy.tools import running_kube_proxies
 from ebpflb.dataplane.layout.enums import DeviceKind
-from ebpflb.dataplane.services.settings import NODE_PORTS, Ports
 from ebpflb.model.address import Family
 
 SYSCTLS = "sysctls"

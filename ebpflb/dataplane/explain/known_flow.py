@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.explain.lookups import IndexedBackend, Lookups, seconds_since
 from ebpflb.dataplane.explain.steps import Candidate, Client, ClientKind, Fate, Rewrite
-from ebpflb.dataplane.flows.entries import (
+from ebpflb.dataplane.flows.conntrack import (
     FLOW_TABLES,
     PROTOCOL_AT,
     End,
     flow_key,
     reverse,
-    udp_timeout,
 )
+from ebpflb.dataplane.flows.timeouts import udp_timeout
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, Direction, Hook
 from ebpflb.dataplane.layout.records import BackendRecord

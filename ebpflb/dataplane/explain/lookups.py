@@ -31,7 +31,7 @@ from ebpflb.dataplane.layout.structs import (
     Settings,
     Uplink,
 )
-from ebpflb.dataplane.services.dest_filter import fold
+from ebpflb.dataplane.services.addresses import fold
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.model.address import WILDCARD, Address, Family, family_of
 from ebpflb.model.plan import FrontendKey

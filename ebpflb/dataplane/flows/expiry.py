@@ -10,18 +10,33 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ebpflb.dataplane.flows.entries import (
+from ebpflb.dataplane.flows.conntrack import (
     KEY_SIZE,
     PROTOCOL_AT,
     addresses_of,
     lives,
     reverse,
-    udp_timeout,
 )
-from ebpflb.dataplane.flows.expired import record_of_expired
+from ebpflb.dataplane.flows.timeouts import tcp_timeout, udp_timeout
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
-from ebpflb.dataplane.layout.enums import CtState, FlowEvent
-from ebpflb.dataplane.layout.structs import Settings
+from ebpflb.dataplane.layout.enums import (
+    CtFlag,
+    CtState,
+    Direction,
+    FlowEnd,
+    FlowEvent,
+    FlowPath,
+    FlowSource,
+    Hook,
+)
+from ebpflb.dataplane.layout.structs import (
+    FLOW_RECORD_VERSION,
+    Conntrack,
+    FlowRecord,
+    Settings,
+    Traffic,
+    Tuple,
+)
 from ebpflb.model.address import Address, Protocol
 
 _BYTE = 256
@@ -105,7 +120,7 @@ class Expiry:
     def _begin(self, idle: Set[Address]) -> Iterator[tuple[int, int]]:
         value = self._settings.lookup(bytes(4)) or bytes(self._settings.value_size)
         settings = Settings.from_buffer_copy(value)
-        self._limits = _limits(settings, _timeout)
+        self._limits = _limits(settings, tcp_timeout)
         self._earliest = _limits(settings, _earliest)
         is_told = self._tell and settings.flow_events & 1 << FlowEvent.LB_FLOW_END
         self._ended = [] if is_told else None
@@ -181,25 +196,66 @@ def _limits(settings: Settings, timeout: Callable[[Settings, int], int]) -> Sequ
     return [udp if protocol == Protocol.UDP else others for protocol in range(_BYTE)]
 
 
-def _timeout(settings: Settings, state: int) -> int:
-    if state & CtState.LB_CT_CLOSED:
-        seconds: int = settings.tcp_closed_timeout
-    elif not state & CtState.LB_CT_ESTABLISHED:
-        seconds = settings.tcp_opening_timeout
-    elif state & CtState.LB_CT_PEER_FIN:
-        seconds = settings.tcp_close_wait_timeout
-    else:
-        seconds = settings.tcp_established_timeout
-    return seconds
-
-
 def _earliest(settings: Settings, state: int) -> int:
     """Of one entry: if the other direction has seen a FIN as well, the flow is closed."""
-    seconds = _timeout(settings, state)
+    seconds = tcp_timeout(settings, state)
     if state & CtState.LB_CT_PEER_FIN:
-        seconds = min(seconds, _timeout(settings, CtState.LB_CT_CLOSED), key=_nanoseconds)
+        seconds = min(seconds, tcp_timeout(settings, CtState.LB_CT_CLOSED), key=_nanoseconds)
     return seconds
 
 
 def _nanoseconds(seconds: int) -> int:
     return seconds * _SECOND or _FOREVER
+
+
+def record_of_expired(key: bytes, entry: bytes, other: bytes | None, now: int) -> FlowRecord | None:
+    """An END as the programs would have told of it; `now` is CLOCK_MONOTONIC in ns.
+
+    `entry` and `other` are both directions, `key` that of the first. None for what is no flow, for
+    one that was told of already, that is not sampled, or of which only the replies' entry is left.
+    """
+    original, reply = Conntrack.from_buffer_copy(entry), Conntrack()
+    if other is not None:
+        reply = Conntrack.from_buffer_copy(other)
+    if original.direction == Direction.LB_DIR_REPLY:
+        original, reply = reply, original
+        key = reverse(bytes(reply.to))
+    if not _is_told_of(original):
+        return None
+    return _record(Tuple.from_buffer_copy(key), original, reply, now)
+
+
+def _is_told_of(original: Conntrack) -> bool:
+    return (
+        original.hook != Hook.LB_HOOK_RESERVED
+        and bool(original.flags & CtFlag.LB_CT_SAMPLED)
+        and not original.whole_state & CtState.LB_CT_ENDED
+    )
+
+
+def _record(place: Tuple, original: Conntrack, reply: Conntrack, now: int) -> FlowRecord:
+    outside = original.hook == Hook.LB_HOOK_HOST_INGRESS
+    return FlowRecord(
+        version=FLOW_RECORD_VERSION,
+        event=FlowEvent.LB_FLOW_END,
+        path=FlowPath.LB_PATH_TC,
+        end=FlowEnd.LB_END_TIMED_OUT if reply.packets else FlowEnd.LB_END_NO_ANSWER,
+        proto=place.proto,
+        hook=original.hook,
+        source=FlowSource.LB_FROM_ELSEWHERE if outside else FlowSource.LB_FROM_THIS_NODE,
+        time=now,
+        started=original.created,
+        client=place.saddr,
+        client_port=place.sport,
+        frontend=place.daddr,
+        frontend_port=place.dport,
+        backend_addr=original.to.daddr,
+        backend_port=original.to.dport,
+        flow_flags=original.flags,
+        service=original.service,
+        backend=original.backend,
+        generation=original.generation,
+        desc_flags=original.desc_flags,
+        original=Traffic(original.packets, original.bytes),
+        reply=Traffic(reply.packets, reply.bytes),
+    )

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """struct lb_flow_record as a flow of the model. Decoding is for those who ask, not for each one."""
 
+import ctypes
+import weakref
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
+from ebpflb.dataplane.kernel.maps import KernelMap
 from ebpflb.dataplane.layout.enums import (
     CtFlag,
     DescFlag,
@@ -16,6 +20,7 @@ from ebpflb.dataplane.layout.enums import (
     word,
 )
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord, packed_format
+from ebpflb.errors import MapError, ProbeError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.flow import Flow, Side, Traffic
 from ebpflb.model.service import TrafficPolicy
@@ -131,3 +136,59 @@ _SOURCES = _words(FlowSource)
 _ENDS = _words(FlowEnd)
 _REASONS = {0: "", **_words(DropReason)}
 _PROTOCOLS = {int(protocol): protocol.name for protocol in Protocol}
+
+
+# At most so many records at once: a millisecond or two, in which no other thread runs.
+BUDGET = 2048
+
+_Take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class FlowRing:
+    """The reading end of a ring. For one thread; whoever reads takes the records from all others.
+
+    What was read is gone, and the kernel has its room again.
+    """
+
+    def __init__(self, source: KernelMap) -> None:
+        """MapError when it is no ring buffer, or cannot be mapped."""
+        self._source = source
+        self._records: list[bytes] = []
+        # Held, because libbpf calls it.
+        self._take = _Take(self._add)
+        new = _library().ring_buffer__new
+        self._ring: int | None = new(source.fd, self._take, None, None)
+        if not self._ring:
+            raise MapError(source.name, "mapping", ctypes.get_errno())
+        self._closer = weakref.finalize(self, _library().ring_buffer__free, self._ring)
+
+    def close(self) -> None:
+        """Unmap it; a second call does nothing."""
+        self._closer()
+
+    def read(self) -> list[bytes]:
+        """The oldest records as the kernel wrote them, up to BUDGET; none when it is empty."""
+        records = self._records = []
+        result = _library().ring_buffer__consume(self._ring)
+        if result < 0 and len(records) < BUDGET:
+            raise MapError(self._source.name, "reading", -result)
+        return records
+
+    def _add(self, _: object, data: int, size: int) -> int:
+        self._records.append(ctypes.string_at(data, size))
+        return 0 if len(self._records) < BUDGET else -1
+
+
+@cache
+def _library() -> Any:
+    """libbpf.so.1, called without letting go of the interpreter: it calls back for each record."""
+    try:
+        library = ctypes.PyDLL("libbpf.so.1", use_errno=True)
+    except OSError as error:
+        raise ProbeError("libbpf.so.1 not found: install the package libbpf1 or libbpf") from error
+    library.ring_buffer__new.restype = ctypes.c_void_p
+    library.ring_buffer__new.argtypes = [ctypes.c_int, _Take, ctypes.c_void_p, ctypes.c_void_p]
+    library.ring_buffer__consume.argtypes = [ctypes.c_void_p]
+    library.ring_buffer__free.argtypes = [ctypes.c_void_p]
+    library.ring_buffer__free.restype = None
+    return library

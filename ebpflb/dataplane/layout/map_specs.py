@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout import enums, structs
-from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.capacity import Sizes
 from ebpflb.dataplane.layout.structs import u8, u32, u64
 
 

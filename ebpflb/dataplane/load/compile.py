@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load import compile_cache
-from ebpflb.dataplane.load.bytecode import taken_apart
-from ebpflb.dataplane.load.bytecode_load import load_and_pin
+from ebpflb.dataplane.load.bytecode import load_and_pin, taken_apart
 from ebpflb.dataplane.load.source_text import bpf_directory
 from ebpflb.errors import CompileError, LoadError, ProbeError
 

@@ -8,16 +8,16 @@ empty and written from the desired state. Fields that are new at the end of a va
 what is copied.
 """
 
+import ctypes
 import os
 from collections.abc import Iterable, Mapping
 
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, open_maps
 from ebpflb.dataplane.kernel.uapi import Exist, MapInfo
-from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.capacity import Sizes
 from ebpflb.dataplane.layout.map_specs import COUNT_MAPS, FLOW_MAPS, SERVICE_MAPS, MapSpec
-from ebpflb.dataplane.layout.structs import FLOW_VERSION, LAYOUT_VERSION
-from ebpflb.dataplane.load.meta import read_meta
+from ebpflb.dataplane.layout.structs import FLOW_VERSION, LAYOUT_VERSION, META_MAGIC, Meta
 from ebpflb.dataplane.load.pins import Generation
 
 
@@ -107,3 +107,23 @@ def _fitted(value: bytes, source: BpfMap, target: BpfMap) -> bytes:
     old, new = source.value_size // source.cpus, target.value_size // target.cpus
     parts = (value[at : at + min(old, new)] for at in range(0, len(value), old))
     return b"".join(part.ljust(new, b"\0") for part in parts)
+
+
+_KEY = bytes(4)
+
+
+def read_meta(generation: Generation) -> Meta | None:
+    """None when there is none, or it is not ours."""
+    maps = open_maps(generation.maps)
+    value = maps["lb_meta"].lookup(_KEY) if "lb_meta" in maps else None
+    if value is None or len(value) != ctypes.sizeof(Meta):
+        return None
+    meta = Meta.from_buffer_copy(value)
+    return meta if meta.magic == META_MAGIC else None
+
+
+def write_meta(generation: Generation, source: bytes) -> None:
+    """`source`: the hash of what was compiled."""
+    meta = Meta(magic=META_MAGIC, layout=generation.layout, flows=FLOW_VERSION)
+    meta.source[:] = source
+    open_maps(generation.maps)["lb_meta"].update(_KEY, bytes(meta))

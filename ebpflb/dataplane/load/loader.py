@@ -12,12 +12,18 @@ from functools import partial
 from pathlib import Path
 
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.capacity import Sizes
 from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.compile import compile_and_pin
-from ebpflb.dataplane.load.handover import copy_flows, copy_maps, share_maps, shared_maps
-from ebpflb.dataplane.load.meta import read_meta, write_meta
+from ebpflb.dataplane.load.handover import (
+    copy_flows,
+    copy_maps,
+    read_meta,
+    share_maps,
+    shared_maps,
+    write_meta,
+)
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.dataplane.load.source_text import source_hash, source_text
 

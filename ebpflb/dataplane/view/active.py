@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ebpflb.dataplane.flows.entries import FLOW_TABLES, open_flows
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, open_flows
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey, packed_format

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from ebpflb.config.settings import Settings
-from ebpflb.dataplane.flows.ring import FlowRing
+from ebpflb.dataplane.flows.records import FlowRing
 from ebpflb.dataplane.kernel.maps import KernelMap
 from ebpflb.errors import MapError
 from ebpflb.model.changes import Changes

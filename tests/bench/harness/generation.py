@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.capacity import Sizes
 from ebpflb.dataplane.load.loader import Loader
 from ebpflb.dataplane.load.pins import Generation, Pins
 

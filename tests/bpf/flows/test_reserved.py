@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from ebpflb.dataplane.flows.reserved_ports import Reservations
+from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.model.address import Protocol, parse_address

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ebpflb.dataplane.flows.records import decode, is_readable
-from ebpflb.dataplane.flows.ring import FlowRing
+from ebpflb.dataplane.flows.records import FlowRing, decode, is_readable
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import KernelMap
 from ebpflb.dataplane.kernel.uapi import MapType

@@ -13,9 +13,9 @@ from ipaddress import ip_network
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
 
+from ebpflb.dataplane.flows.settings import write_service_nets
 from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, DescFlag, FrontendType, IfEmpty
 from ebpflb.dataplane.layout.structs import Desc, SourceRange
-from ebpflb.dataplane.services.service_cidrs import write_service_nets
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.fuzz.judge import HOOKS, Judge, Offers, Shot
 from tests.bpf.harness.datapath import Datapath, addr

@@ -39,7 +39,7 @@ from ebpflb.dataplane.layout.structs import (
     Tuple,
     Uplink,
 )
-from ebpflb.dataplane.services.dest_filter import DestFilter
+from ebpflb.dataplane.services.addresses import DestFilter
 from ebpflb.dataplane.view.counts import read_drops, sum_drops
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.loading import Loaded

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ebpflb.dataplane.kernel import libbpf, libc
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
-from ebpflb.dataplane.layout.map_sizes import Sizes
+from ebpflb.dataplane.layout.capacity import Sizes
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.compile import STRICT, compile_and_pin

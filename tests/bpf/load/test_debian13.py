@@ -16,7 +16,7 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ebpfl
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _SCRIPT = """
 from pathlib import Path
-from ebpflb.dataplane.load.bytecode_load import load_and_pin
+from ebpflb.dataplane.load.bytecode import load_and_pin
 from ebpflb.dataplane.load.compile import STRICT, compile_and_pin
 from ebpflb.dataplane.load.compile_cache import DIRECTORY, find
 from ebpflb.dataplane.layout.programs import PROGRAMS

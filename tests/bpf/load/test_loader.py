@@ -11,8 +11,8 @@ from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout import structs
+from ebpflb.dataplane.layout.capacity import Sizes
 from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.dataplane.layout.map_sizes import Sizes
 from ebpflb.dataplane.layout.map_specs import COUNT_MAPS, FLOW_MAPS, MAPS, NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.layout.structs import Tuple, u8, u64

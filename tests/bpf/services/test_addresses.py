@@ -7,7 +7,7 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.layout.records import AddrRecord
-from ebpflb.dataplane.services.dest_filter import DestFilter, fold
+from ebpflb.dataplane.services.addresses import DestFilter, fold
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Address, parse_address
 from tests.bpf.harness.datapath import Datapath

@@ -7,8 +7,8 @@ import pytest
 from scapy.layers.inet import ICMP
 from scapy.layers.inet6 import ICMPv6EchoRequest
 
+from ebpflb.dataplane.flows.settings import write_service_nets
 from ebpflb.dataplane.layout.enums import AddrFlag, DropReason
-from ebpflb.dataplane.services.service_cidrs import write_service_nets
 from ebpflb.model.address import Family
 from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.harness.node import Node

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ebpflb.agent.dataplane import flow_records, flows_wanted, timeouts
+from ebpflb.agent.dataplane import flow_records, flows_wanted
 from ebpflb.config.settings import load_settings
+from ebpflb.dataplane.flows.settings import FlowRecords
+from ebpflb.dataplane.flows.timeouts import Timeouts, timeouts
+from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.enums import FlowEvent
-from ebpflb.dataplane.layout.map_sizes import Sizes, sizes_for
-from ebpflb.dataplane.services.settings import FlowRecords, Timeouts
 
 SETTINGS = load_settings({"node-name": "a", "cgroup-root": "/"}, {})
 

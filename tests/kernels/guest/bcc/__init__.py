@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ebpflb.dataplane.load.bytecode import Bytecode, renumbered, unpacked
-from ebpflb.dataplane.load.bytecode_load import load, open_maps, pin_maps
+from ebpflb.dataplane.load.bytecode import Bytecode, load, open_maps, pin_maps, renumbered, unpacked
 from tests.kernels.compiler import FAILED, REQUEST, RESULT
 from tests.kernels.machine import RESULTS
 

@@ -10,6 +10,7 @@ from ebpflb.dataplane.explain.hooks import walk
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
 from ebpflb.dataplane.explain.steps import Client, ClientKind, ClientSide, Fate
+from ebpflb.dataplane.flows.settings import write_service_nets
 from ebpflb.dataplane.kernel.rtnetlink import Route
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
@@ -34,7 +35,6 @@ from ebpflb.dataplane.layout.structs import (
     SocketKey,
     Tuple,
 )
-from ebpflb.dataplane.services.service_cidrs import write_service_nets
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, format_address, parse_address
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty

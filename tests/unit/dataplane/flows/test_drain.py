@@ -3,8 +3,8 @@
 
 import pytest
 
-from ebpflb.dataplane.flows.drain import drain
-from ebpflb.dataplane.flows.reserved_ports import Reservations
+from ebpflb.dataplane.flows.conntrack import drain
+from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
 from ebpflb.dataplane.layout.records import AddrRecord

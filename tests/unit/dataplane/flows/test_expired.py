@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.dataplane.flows.expired import record_of_expired
+from ebpflb.dataplane.flows.expiry import record_of_expired
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, FlowEnd, FlowSource, Hook
 from ebpflb.dataplane.layout.structs import Addr, Conntrack, Traffic, Tuple
 

@@ -5,7 +5,7 @@ from errno import E2BIG
 
 import pytest
 
-from ebpflb.dataplane.layout.map_sizes import Sizes, sizes_for
+from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.structs import SourceRange
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.model.plan import Frontend

@@ -1,32 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source ports that another NAT of this node uses are kept from ours.
+"""Which source ports masqueraded flows may have, and which of these another NAT of the node uses.
 
 netfilter masquerades as well: kube-proxy's connections while it is replaced, those of the CNI. If
 a flow of ours took the same port to the same pod, our entry would claim the replies of both. So
 their tuples are put into our tables, as entries that no hook reads: the port is taken, the packets
 pass. The same holds for a process of the node that connected to a pod from such a port.
 
-The kernel's own connection tracking says which there are. It is asked again from time to time as
-long as there are any, and only its answer ends a reservation.
+The kernel's own connection tracking knows these connections. It is read from time to time as long
+as there are any, and only its answer ends a reservation.
 """
 
 import logging
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from errno import E2BIG, EEXIST
+from pathlib import Path
 from time import monotonic
 
-from ebpflb.dataplane.flows.entries import KEY_SIZE, flow_key
+from ebpflb.dataplane.flows.conntrack import KEY_SIZE, flow_key
 from ebpflb.dataplane.kernel.ctnetlink import Reply, replies
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
 from ebpflb.dataplane.kernel.uapi import Exist
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
 from ebpflb.dataplane.layout.structs import Conntrack
-from ebpflb.dataplane.services.settings import Ports, own_ports
 from ebpflb.errors import MapError
 from ebpflb.log import fields
 from ebpflb.model.address import Address, Protocol
 
 _log = logging.getLogger("ebpflb.dataplane")
+
+Ports = tuple[int, int]
+"""The first and the last."""
+
+NODE_PORTS: Ports = (30000, 32767)
+
+_FIRST, _LAST = 1024, 65535
+_FEWEST = 1000
+_LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 PERIOD_SECONDS = 60.0
 
@@ -52,8 +61,49 @@ _VALUES = {
 }
 
 
+def own_ports() -> tuple[Ports, Ports]:
+    """The source ports that the programs masquerade with.
+
+    Where sockets may take nearly all ports by themselves, both choose from the same: what another
+    flow has is not given out (`Reservations`).
+    """
+    found = snat_ports(local_ports(), NODE_PORTS)
+    if sum(last - first + 1 for first, last in found) < _FEWEST:
+        found = snat_ports(NODE_PORTS)
+    one, two = found
+    return one, two
+
+
+def local_ports() -> Ports:
+    """The ports that sockets of this network namespace take by themselves."""
+    first, last = _LOCAL_PORTS.read_text().split()
+    return int(first), int(last)
+
+
+def snat_ports(*taken: Ports) -> list[Ports]:
+    """The two largest ranges of unprivileged ports outside `taken`, in order.
+
+    By default 1024-29999 and 61000-65535. Where only one range is left it is halved; none may be.
+    """
+    free = sorted(_gaps(sorted(taken)), key=lambda ports: ports[0] - ports[1])[:2]
+    if len(free) == 1:
+        first, last = free[0]
+        middle = (first + last) // 2
+        free = [(first, middle), (middle + 1, last)]
+    return sorted(free)
+
+
+def _gaps(taken: list[Ports]) -> list[Ports]:
+    gaps, start = [], _FIRST
+    for first, last in taken:
+        if first > start:
+            gaps.append((start, first - 1))
+        start = max(start, last + 1)
+    return [*gaps, (start, _LAST)] if start <= _LAST else gaps
+
+
 class Reservations:
-    """Those in one set of maps."""
+    """The ports of other NAT that are reserved in one set of maps."""
 
     def __init__(
         self,

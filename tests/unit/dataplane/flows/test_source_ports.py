@@ -3,8 +3,8 @@
 
 import pytest
 
-from ebpflb.dataplane.services import settings
-from ebpflb.dataplane.services.settings import Ports, own_ports, snat_ports
+from ebpflb.dataplane.flows import source_ports
+from ebpflb.dataplane.flows.source_ports import Ports, own_ports, snat_ports
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_snat_ports_avoid_what_is_taken(
 def test_where_sockets_may_have_all_ports_they_are_shared(monkeypatch, tmp_path, local):
     path = tmp_path / "ip_local_port_range"
     path.write_text(local)
-    monkeypatch.setattr(settings, "_LOCAL_PORTS", path)
+    monkeypatch.setattr(source_ports, "_LOCAL_PORTS", path)
     assert own_ports() == ((1024, 29999), (32768, 65535))

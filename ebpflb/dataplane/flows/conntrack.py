@@ -4,11 +4,14 @@
 Each flow has one entry in either direction. Who wants all of one entry takes structs.Conntrack.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from ctypes import sizeof
 
+from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import CtState, Direction
-from ebpflb.dataplane.layout.structs import Conntrack, Settings, Tuple, packed_format
+from ebpflb.dataplane.layout.records import AddrRecord
+from ebpflb.dataplane.layout.structs import Conntrack, Tuple, packed_format
 from ebpflb.model.address import Address, Protocol
 
 End = tuple[Address, int]
@@ -26,6 +29,9 @@ _USE = packed_format(
     Conntrack, "created", ("backend", "generation"), "direction", "state", "peer_state"
 )
 _LIFE = packed_format(Conntrack, "to", "last_seen", "state", "peer_state")
+_LOOK_SECONDS = 0.2
+# A handshake under way is in no table of established flows yet.
+_SHORTEST_SECONDS = 1.0
 # Plain numbers: an enum's member costs more to compare.
 _ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
 
@@ -64,7 +70,33 @@ def lives(values: bytes) -> Iterator[tuple[bytes, int, int, int]]:
     return _LIFE.iter_unpack(values)
 
 
-def udp_timeout(settings: Settings, state: int) -> int:
-    """Seconds without a packet in either direction."""
-    answered = state & CtState.LB_CT_ACK
-    return int(settings.udp_stream_timeout if answered else settings.udp_timeout)
+def drain(
+    maps: MapSet,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Take all frontends away, and wait until the TCP flows at tc have ended.
+
+    New connections are for whoever else serves them. Returns how many flows are left after so many
+    seconds. MapError.
+    """
+    _take_frontends_away(maps)
+    began = clock()
+    while True:
+        sleep(_LOOK_SECONDS)
+        passed, left = clock() - began, _open_flows(maps)
+        if passed >= seconds or (not left and passed >= _SHORTEST_SECONDS):
+            return left
+
+
+def _take_frontends_away(maps: MapSet) -> None:
+    """First the flags: without them no packet is refused because its port is unknown."""
+    states, frontends = maps["lb_addr_flags"], maps["lb_frontends"]
+    known = ((key, AddrRecord.unpack(value)) for key, value in states.items())
+    states.update_batch([(key, each._replace(flags=0).pack()) for key, each in known if each.flags])
+    frontends.delete_batch([key for key, _ in frontends.items()])
+
+
+def _open_flows(maps: MapSet) -> int:
+    return sum(len(open_flows(chunk.values)) for chunk in maps["lb_conntrack"].chunks())

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from ebpflb.dataplane.flows import reserved_ports
+from ebpflb.dataplane.flows import source_ports
 from ebpflb.dataplane.flows.expiry import Expiry
-from ebpflb.dataplane.flows.reserved_ports import PERIOD_SECONDS, Reservations
+from ebpflb.dataplane.flows.source_ports import PERIOD_SECONDS, Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import Hook
 from ebpflb.dataplane.layout.structs import Conntrack, Settings
@@ -61,7 +61,7 @@ def sctp(port: int) -> Reply:
 
 @pytest.fixture(autouse=True)
 def ports(monkeypatch):
-    monkeypatch.setattr(reserved_ports, "own_ports", lambda: ((1024, 1999), (61000, 61999)))
+    monkeypatch.setattr(source_ports, "own_ports", lambda: ((1024, 1999), (61000, 61999)))
 
 
 def test_tuples_of_both_families_and_protocols_are_reserved():

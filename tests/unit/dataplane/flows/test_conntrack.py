@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from ebpflb.dataplane.flows.entries import flow_key, lives, open_flows, reverse
+from ebpflb.dataplane.flows.conntrack import flow_key, lives, open_flows, reverse
 from ebpflb.dataplane.layout.enums import CtState, Direction
 from ebpflb.dataplane.layout.structs import Addr, Conntrack, Tuple
 from ebpflb.model.address import Protocol

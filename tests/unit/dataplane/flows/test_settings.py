@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from ebpflb.dataplane.flows.settings import write_service_nets
 from ebpflb.dataplane.layout.structs import Addr, Net4, Net6, ServiceNets
-from ebpflb.dataplane.services.service_cidrs import write_service_nets
 from ebpflb.model.address import parse_address
 from tests.memory_maps import memory_maps
 

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the programs read besides Services, and what may change without a compile.
+
+lb_settings: flags, source ports, timeouts, flow records. lb_service_nets: the networks in which an
+address that no Service has is refused.
+"""
+
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
+from typing import NamedTuple
+
+from ebpflb.dataplane.flows.source_ports import own_ports
+from ebpflb.dataplane.flows.timeouts import TCP_CLOSED_SECONDS, TCP_OPENING_SECONDS, Timeouts
+from ebpflb.dataplane.kernel.maps import BpfMap
+from ebpflb.dataplane.layout.enums import FlowEvent, SettingFlag
+from ebpflb.dataplane.layout.structs import Addr, Net4, Net6, PortRange, ServiceNets, Settings
+from ebpflb.model.address import Address, Family
+
+_KEY = bytes(4)
+_MOST_NETS = len(ServiceNets().ipv4)
+
+
+class FlowRecords(NamedTuple):
+    """Which events make records, of one in how many flows (0: none), and how many at most.
+
+    `sample` is for START and END; `rate` is per second and CPU, 0 for no limit.
+    """
+
+    events: frozenset[FlowEvent] = frozenset(
+        {FlowEvent.LB_FLOW_END, FlowEvent.LB_FLOW_REFUSED, FlowEvent.LB_FLOW_DROPPED}
+    )
+    sample: int = 1
+    rate: int = 1000
+
+
+def write_settings(
+    target: BpfMap,
+    *,
+    flags: SettingFlag,
+    primary: Mapping[Family, Address],
+    timeouts: Timeouts = Timeouts(),  # noqa: B008  cannot change
+    records: FlowRecords = FlowRecords(),  # noqa: B008  cannot change
+) -> None:
+    """Write lb_settings when it differs. `primary`: the node's addresses, sources of hairpins."""
+    wanted = Settings(
+        flags=flags,
+        snat_ports=(PortRange * 2)(*(PortRange(*ports) for ports in own_ports())),
+        tcp_opening_timeout=TCP_OPENING_SECONDS,
+        tcp_established_timeout=timeouts.tcp_established,
+        tcp_closed_timeout=TCP_CLOSED_SECONDS,
+        tcp_close_wait_timeout=timeouts.tcp_close_wait,
+        udp_timeout=timeouts.udp,
+        udp_stream_timeout=timeouts.udp_stream,
+        flow_events=sum(1 << event for event in records.events),
+        flow_sample=records.sample,
+        flow_rate=records.rate,
+        node4=Addr.of(primary.get(Family.IPV4)),
+        node6=Addr.of(primary.get(Family.IPV6)),
+    )
+    if target.lookup(_KEY) != bytes(wanted):
+        target.update(_KEY, bytes(wanted))
+
+
+def write_service_nets(target: BpfMap, ranges: Iterable[str]) -> list[str]:
+    """Write these CIDRs where that makes a difference. Returns those for which there is no room.
+
+    A range that holds all addresses is none. MapError.
+    """
+    networks = [ip_network(text) for text in ranges]
+    ipv4 = list(collapse_addresses(each for each in networks if isinstance(each, IPv4Network)))
+    ipv6 = list(collapse_addresses(each for each in networks if isinstance(each, IPv6Network)))
+    wanted = ServiceNets()
+    for place4, network4 in enumerate(ipv4[:_MOST_NETS]):
+        wanted.ipv4[place4] = Net4(int(network4.network_address), int(network4.netmask))
+    for place6, network6 in enumerate(ipv6[:_MOST_NETS]):
+        wanted.ipv6[place6] = Net6(
+            Addr.from_buffer_copy(network6.network_address.packed),
+            Addr.from_buffer_copy(network6.netmask.packed),
+        )
+    if target.lookup(_KEY) != bytes(wanted):
+        target.update(_KEY, bytes(wanted))
+    return [str(each) for each in (*ipv4[_MOST_NETS:], *ipv6[_MOST_NETS:])]

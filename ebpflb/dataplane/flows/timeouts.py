@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a flow without packets is remembered, by protocol and state.
+
+lb_settings holds the timeouts for the programs and for expiry.py, which deletes the flows.
+"""
+
+from math import ceil
+from typing import NamedTuple
+
+from ebpflb.config.settings import Settings as Options
+from ebpflb.dataplane.layout.enums import CtState
+from ebpflb.dataplane.layout.structs import Settings
+
+# RFC 5382 asks for no less than 4 minutes where a connection opens or has closed.
+TCP_OPENING_SECONDS = 240
+TCP_CLOSED_SECONDS = 240
+
+
+class Timeouts(NamedTuple):
+    """After how many seconds without a packet a flow is forgotten.
+
+    Of TCP as kube-proxy sets them; of UDP more than the 2 minutes that RFC 4787 asks for.
+    tcp_close_wait: one side has closed; udp: without an answer; udp_stream: with answers.
+    """
+
+    tcp_established: int = 86400
+    tcp_close_wait: int = 3600
+    udp: int = 180
+    udp_stream: int = 180
+
+
+def timeouts(options: Options) -> Timeouts:
+    """As configured; 0 means the default."""
+    default = Timeouts()
+    established = ceil(options.conntrack_tcp_timeout_established) or default.tcp_established
+    return Timeouts(
+        established,
+        ceil(options.conntrack_tcp_timeout_close_wait) or established,
+        ceil(options.conntrack_udp_timeout) or default.udp,
+        ceil(options.conntrack_udp_timeout_stream) or default.udp_stream,
+    )
+
+
+def tcp_timeout(settings: Settings, state: int) -> int:
+    """Seconds without a packet in either direction after which a TCP or SCTP flow is forgotten."""
+    if state & CtState.LB_CT_CLOSED:
+        seconds: int = settings.tcp_closed_timeout
+    elif not state & CtState.LB_CT_ESTABLISHED:
+        seconds = settings.tcp_opening_timeout
+    elif state & CtState.LB_CT_PEER_FIN:
+        seconds = settings.tcp_close_wait_timeout
+    else:
+        seconds = settings.tcp_established_timeout
+    return seconds
+
+
+def udp_timeout(settings: Settings, state: int) -> int:
+    """Seconds without a packet in either direction."""
+    answered = state & CtState.LB_CT_ACK
+    return int(settings.udp_stream_timeout if answered else settings.udp_timeout)
