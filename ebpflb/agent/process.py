@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of an agent's process: parts made and joined, signals, and an end that cuts nothing."""
+"""The agent's process: puts the parts together, runs the loop, and ends in order on a signal."""
 
 import logging
 import signal
@@ -13,7 +13,6 @@ from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
-from ebpflb.agent.measuring import Measuring
 from ebpflb.agent.resource_limits import (
     collect_seldom,
     raise_file_limit,
@@ -21,7 +20,7 @@ from ebpflb.agent.resource_limits import (
     settle,
     switch_threads_often,
 )
-from ebpflb.agent.sources import Origin, origin_of
+from ebpflb.agent.sources import ObjectSource, source_of
 from ebpflb.config.settings import Settings, parse_bind_address, plain_settings
 from ebpflb.dataplane.attach.devices import listen_addresses, watch
 from ebpflb.dataplane.attach.node_addresses import bound_address
@@ -33,7 +32,9 @@ from ebpflb.observe.health import Health
 from ebpflb.observe.http.debug_pages import debug_routes
 from ebpflb.observe.http.health_check_node_port import HealthCheckServer
 from ebpflb.observe.http.server import Routes, Server, health_routes, metrics_routes
-from ebpflb.observe.metrics.page import Metrics
+from ebpflb.observe.metrics.page import Metrics, SharedPage
+from ebpflb.observe.metrics.programming_latency import FirstConnections, FirstConnectionsThread
+from ebpflb.observe.metrics.reader import MapReader, OptionalSeries
 from ebpflb.observe.metrics.slis import slis_routes
 from ebpflb.source.interface import Announcement, SourceEvent
 
@@ -45,97 +46,103 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def run(settings: Settings) -> None:
     """Serve this node until SIGTERM or SIGINT. What is attached and pinned stays.
 
-    For the main thread. Raises EbpflbError for what repeating cannot mend.
+    For the main thread. Raises EbpflbError for errors that a retry cannot cure.
     """
     set_up(settings.log_format, settings.verbosity)
-    _prepare(settings)
-    with ExitStack() as parts:
-        kernel = NodeDataplane(settings)
-        parts.callback(kernel.close)
-        health = Health(kernel.families, patience=2 * settings.sync_period)
-        changes, locations = _changes(settings), EndpointLocations(settings.node_name)
-        flows = FlowPipeline(settings, changes, lambda: kernel.maps, locations.pod)
-        kernel.on_expired = flows.accept
-        measuring = Measuring(settings, kernel, locations, flows.counts)
-        measuring.metrics.registry.register(flows.collector())
-        parts.callback(measuring.stop)
-        origin = origin_of(settings)
-        checks = HealthCheckServer(health.is_alive, partial(listen_addresses, settings))
-        parts.callback(checks.stop)
-        observers = Observers(
-            health, measuring.metrics, _begun(measuring), origin.announce, checks.serve
-        )
-        agent = Agent(changes, kernel, observers, _periods(settings))
-        _heed(parts, settings, agent)
-        origin.start(_told(locations, agent))
-        parts.callback(origin.stop)
-        _tell_start(settings, str(origin))
-        _tell_lacks(kernel, agent, measuring.metrics)
-        _serve_health(parts, settings, health_routes(health, measuring.metrics.answered), origin)
-        _serve_metrics(
-            parts, settings, metrics_routes(measuring.page, lambda: agent.status.report(health))
-        )
-        flows.start(agent.tell)
-        parts.callback(flows.stop)
-        agent.run()
-    _log.info("stopped, what is loaded goes on")
-
-
-def _prepare(settings: Settings) -> None:
     set_oom_score(settings.oom_score_adj)
     raise_file_limit()
     collect_seldom()
     switch_threads_often()
+    with ExitStack() as parts:
+        _run(settings, parts)
+    _log.info("stopped; what is loaded keeps running")
 
 
-def _heed(parts: ExitStack, settings: Settings, agent: Agent) -> None:
-    """What ends the loop, and what wakes it beside the source."""
+def _run(settings: Settings, parts: ExitStack) -> None:
+    dataplane = NodeDataplane(settings)
+    parts.callback(dataplane.close)
+    health = Health(dataplane.families, patience=2 * settings.sync_period)
+    bound = tuple(bound_address(settings.bind_address).values())
+    changes = Changes(settings.node_name, bound, masquerade_all=settings.masquerade_all)
+    locations = EndpointLocations(settings.node_name)
+    flows = FlowPipeline(settings, changes, lambda: dataplane.maps, locations.pod)
+    dataplane.on_expired = flows.accept
+    metrics, begin_to_measure = _make_metrics(settings, dataplane, locations, flows, parts)
+    source = source_of(settings)
+    checks = HealthCheckServer(health.is_alive, partial(listen_addresses, settings))
+    parts.callback(checks.stop)
+    observers = Observers(health, metrics, begin_to_measure, source.announce, checks.serve)
+    periods = Periods(settings.sync_period, settings.min_sync_period)
+    agent = Agent(changes, dataplane, observers, periods)
+
+    def take(event: SourceEvent) -> None:
+        locations.note(event)
+        agent.tell(event)
+
+    _connect(agent, settings, parts)
+    source.start(take)
+    parts.callback(source.stop)
+    shown = fields(version=__version__, node=settings.node_name, source=str(source))
+    _log.info("started", extra=shown)
+    agent.status.set_lacks(dataplane.lacks)
+    metrics.lacks(dataplane.lacks)
+    _serve_health(parts, settings, health_routes(health, metrics.answered), source)
+    _serve_metrics(parts, settings, metrics, lambda: agent.status.report(health))
+    flows.start(agent.tell)
+    parts.callback(flows.stop)
+    agent.run()
+
+
+def _make_metrics(
+    settings: Settings,
+    dataplane: NodeDataplane,
+    locations: EndpointLocations,
+    flows: FlowPipeline,
+    parts: ExitStack,
+) -> tuple[Metrics, Callable[[], None]]:
+    """The metrics, and what to call once after the first sync."""
+    series = OptionalSeries(settings.metrics_services, settings.metrics_backends)
+    reader = MapReader(dataplane, locations, series, flows.counts)
+    metrics = Metrics(dataplane.families, reader.read)
+    metrics.registry.register(flows.collector())
+    first_connections = FirstConnectionsThread(
+        FirstConnections(metrics.first_connection), lambda: dataplane.maps, dataplane.written
+    )
+    parts.callback(first_connections.stop)
+
+    def begin() -> None:
+        reader.begin()
+        first_connections.start()
+        settle()
+
+    return metrics, begin
+
+
+def _connect(agent: Agent, settings: Settings, parts: ExitStack) -> None:
+    """Have signals, failed threads, the settings file and the network send messages to the loop."""
     parts.enter_context(_ended_by_signals(agent))
     parts.enter_context(_ended_by_failed_threads(agent))
     parts.enter_context(config_watched(settings.config, lambda: agent.tell(Wakeup.STOP)))
     parts.callback(watch(lambda: agent.tell(Wakeup.NETWORK)).stop)
 
 
-def _periods(settings: Settings) -> Periods:
-    return Periods(settings.sync_period, settings.min_sync_period)
-
-
-def _begun(measuring: Measuring) -> Callable[[], None]:
-    """What follows the first sync: first what stays, then all that is there is settled."""
-
-    def begin() -> None:
-        measuring.begin()
-        settle()
-
-    return begin
-
-
-def _told(locations: EndpointLocations, agent: Agent) -> Callable[[SourceEvent], None]:
-    def tell(event: SourceEvent) -> None:
-        locations.note(event)
-        agent.tell(event)
-
-    return tell
-
-
-def _changes(settings: Settings) -> Changes:
-    bound = tuple(bound_address(settings.bind_address).values())
-    return Changes(settings.node_name, bound, masquerade_all=settings.masquerade_all)
-
-
-def _serve_health(parts: ExitStack, settings: Settings, routes: Routes, origin: Origin) -> None:
-    """The server that load balancers ask: that nobody answers there is told at the Node."""
+def _serve_health(
+    parts: ExitStack, settings: Settings, routes: Routes, source: ObjectSource
+) -> None:
+    """Serve the port that load balancers ask. If it cannot be opened, the Node gets an Event."""
     node = ObjectKey(Kind.NODE, "", settings.node_name)
 
-    def tell(error: str) -> None:
+    def announce(error: str) -> None:
         note = f"failed to start proxier healthz on {error}"
-        origin.announce(Announcement(node, "FailedToStartProxierHealthcheck", note))
+        source.announce(Announcement(node, "FailedToStartProxierHealthcheck", note))
 
-    _serve(parts, settings.healthz_bind_address, settings, routes, tell)
+    _serve(parts, settings.healthz_bind_address, settings, routes, announce)
 
 
-def _serve_metrics(parts: ExitStack, settings: Settings, report: Routes) -> None:
-    routes = {**report, **slis_routes()}
+def _serve_metrics(
+    parts: ExitStack, settings: Settings, metrics: Metrics, status: Callable[[], object]
+) -> None:
+    routes = {**metrics_routes(SharedPage(metrics.page), status), **slis_routes()}
     debug = debug_routes(plain_settings(settings), routes)
     _serve(parts, settings.metrics_bind_address, settings, {**routes, **debug})
 
@@ -172,7 +179,7 @@ def _ended_by_signals(agent: Agent) -> Iterator[None]:
 
 @contextmanager
 def _ended_by_failed_threads(agent: Agent) -> Iterator[None]:
-    """A thread that fails ends the agent, which is then started anew; nobody would miss it else."""
+    """A thread that fails ends the agent, so that it is restarted and does not run without it."""
 
     def end(failed: threading.ExceptHookArgs) -> None:
         agent.tell(failed.exc_value or failed.exc_type())
@@ -182,13 +189,3 @@ def _ended_by_failed_threads(agent: Agent) -> Iterator[None]:
         yield
     finally:
         threading.excepthook = before
-
-
-def _tell_start(settings: Settings, source: str) -> None:
-    shown = fields(version=__version__, node=settings.node_name, source=source)
-    _log.info("started", extra=shown)
-
-
-def _tell_lacks(kernel: NodeDataplane, agent: Agent, metrics: Metrics) -> None:
-    agent.status.set_lacks(kernel.lacks)
-    metrics.lacks(kernel.lacks)

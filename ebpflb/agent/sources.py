@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an agent's objects come from, and who is told what happens to them."""
+"""The source of the agent's objects: manifests or the API server, and the Events it can create."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,39 +16,33 @@ if TYPE_CHECKING:
 Emit = Callable[[SourceEvent], None]
 
 
-class Origin(Protocol):
-    """A source, and the people behind it."""
-
+class ObjectSource(Protocol):
     def __str__(self) -> str:
-        """What logs call it."""
+        """The path or address, for logs."""
         ...
 
     def start(self, emit: Emit) -> None:
-        """Begin to tell `emit`, from other threads. SourceError if that is not possible."""
+        """Begin to call `emit` from other threads. SourceError if that is not possible."""
         ...
 
-    def stop(self) -> None:
-        """Tell nothing any more."""
-        ...
+    def stop(self) -> None: ...
 
     def announce(self, announcement: Announcement) -> None:
-        """Let users know. Never waits."""
+        """Create an Event. Never waits."""
         ...
 
 
-def origin_of(settings: Settings) -> Origin:
-    """The manifests, or else the API server. Raises ConfigError where neither is known."""
+def source_of(settings: Settings) -> ObjectSource:
+    """The manifests, or else the API server. ConfigError if there are neither."""
     if settings.manifests:
-        return Manifests(settings.manifests)
-    # The client is 34 MB of memory, which manifests do not need.
+        return ManifestSource(settings.manifests)
+    # The client takes 34 MB of memory, which manifests do not need.
     from ebpflb.source.api import Api
 
-    return Cluster(Api(settings.kubeconfig, settings.master), settings.node_name)
+    return ApiServerSource(Api(settings.kubeconfig, settings.master), settings.node_name)
 
 
-class Manifests:
-    """Files; nobody is to be told but by the log and /status."""
-
+class ManifestSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._source: DirectorySource | None = None
@@ -57,22 +51,18 @@ class Manifests:
         return str(self._path)
 
     def start(self, emit: Emit) -> None:
-        """Read and watch the files."""
         self._source = DirectorySource(self._path, emit)
         self._source.start()
 
     def stop(self) -> None:
-        """End the source."""
         if self._source:
             self._source.stop()
 
     def announce(self, announcement: Announcement) -> None:
-        """There are no Events without an API server."""
+        """There are no Events without an API server; the log and /status say the same."""
 
 
-class Cluster:
-    """The API server; its Events tell users."""
-
+class ApiServerSource:
     def __init__(self, api: "Api", node_name: str) -> None:
         from ebpflb.source.kubernetes_events import Announcer
 
@@ -84,7 +74,6 @@ class Cluster:
         return self._api.address
 
     def start(self, emit: Emit) -> None:
-        """List and watch."""
         from ebpflb.source.kubernetes import KubernetesSource
 
         self._source = KubernetesSource(self._api, self._node.name, emit)
@@ -93,10 +82,8 @@ class Cluster:
         self.announce(Announcement(self._node, "Starting", "ebpflb is starting", warning=False))
 
     def stop(self) -> None:
-        """End the source and the Events."""
         self._source.stop()
         self._announcer.stop()
 
     def announce(self, announcement: Announcement) -> None:
-        """Create an Event."""
         self._announcer.announce(announcement)

@@ -61,7 +61,7 @@ def test_it_serves_pods_and_the_node(lab: Lab, pod: Container, tmp_path: Path) -
         said = status(lab, pod)
         assert (said["healthy"], said["problems"]) == (True, [])
         assert known_namespaces(lab) >= 2
-    assert "stopped, what is loaded goes on" in log.read_text()
+    assert "stopped; what is loaded keeps running" in log.read_text()
     assert not list(node.bpffs.parent.glob(f"{node.bpffs.name}/*"))
 
 

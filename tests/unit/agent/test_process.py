@@ -18,7 +18,7 @@ import pytest
 
 from ebpflb.agent import process
 from ebpflb.agent.loop import Wakeup
-from ebpflb.agent.sources import Manifests
+from ebpflb.agent.sources import ManifestSource
 from ebpflb.cli.agent_client import stream
 from ebpflb.config.settings import load_settings
 from ebpflb.errors import ConfigError
@@ -137,7 +137,7 @@ def test_from_a_manifest_to_the_maps_and_to_the_outside(node, settings, capsys):
         f"started version=0.1.0 node=node-a source={settings.manifests}",
         '"the kernel lacks something: not there: IPv4 only" feature=IPv6',
         '"in sync"',
-        '"stopped, what is loaded goes on"',
+        '"stopped; what is loaded keeps running"',
     ]
 
 
@@ -191,7 +191,7 @@ def answer_at(bind_address):
 def announced(monkeypatch):
     told = []
     monkeypatch.setattr(
-        Manifests, "announce", lambda _self, announcement: told.append(announcement)
+        ManifestSource, "announce", lambda _self, announcement: told.append(announcement)
     )
     return told
 

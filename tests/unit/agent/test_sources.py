@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ebpflb.agent.sources import Cluster, Manifests, origin_of
+from ebpflb.agent.sources import ApiServerSource, ManifestSource, source_of
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
@@ -33,8 +33,8 @@ def settings(tmp_path: Path) -> Callable[..., Settings]:
 
 def test_manifests_are_read_and_watched(settings: Callable[..., Settings], tmp_path: Path):
     path = write_manifests(tmp_path / "web.yaml", service_manifest())
-    origin = origin_of(settings(manifests=str(path)))
-    assert isinstance(origin, Manifests)
+    origin = source_of(settings(manifests=str(path)))
+    assert isinstance(origin, ManifestSource)
     assert str(origin) == str(path)
     events: Queue[SourceEvent] = Queue()
     origin.start(events.put)
@@ -44,12 +44,12 @@ def test_manifests_are_read_and_watched(settings: Callable[..., Settings], tmp_p
 
 
 def test_manifests_may_be_stopped_before_they_are_read(settings: Callable[..., Settings]):
-    origin_of(settings(manifests="/no/manifests")).stop()
+    source_of(settings(manifests="/no/manifests")).stop()
 
 
 def test_without_manifests_the_api_server_is_asked(settings: Callable[..., Settings]):
-    origin = origin_of(settings(master=URL))
-    assert isinstance(origin, Cluster)
+    origin = source_of(settings(master=URL))
+    assert isinstance(origin, ApiServerSource)
     assert str(origin) == URL
     events: Queue[SourceEvent] = Queue()
     origin.start(events.put)
@@ -71,7 +71,7 @@ def test_an_agent_that_starts_says_so_at_its_node(
             posted.put(request)
 
     monkeypatch.setattr(Api, "post", post)
-    origin = origin_of(settings(master=url))
+    origin = source_of(settings(master=url))
     origin.start(lambda _: None)
     body = posted.get(timeout=SECONDS).body
     origin.stop()
@@ -94,7 +94,7 @@ def test_the_kubeconfig_says_where_the_api_server_is(
         "users": [{"name": "u", "user": {}}],
     }
     path.write_text(yaml.safe_dump(content))
-    assert str(origin_of(settings(kubeconfig=str(path)))) == URL
+    assert str(source_of(settings(kubeconfig=str(path)))) == URL
 
 
 def test_neither_manifests_nor_an_api_server_is_a_wrong_setting(
@@ -102,4 +102,4 @@ def test_neither_manifests_nor_an_api_server_is_a_wrong_setting(
 ):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match="not in a pod, and no --kubeconfig"):
-        origin_of(settings())
+        source_of(settings())
