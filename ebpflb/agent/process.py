@@ -22,7 +22,7 @@ from ebpflb.agent.resource_limits import (
 )
 from ebpflb.agent.sources import ObjectSource, source_of
 from ebpflb.config.settings import Settings, parse_bind_address, plain_settings
-from ebpflb.dataplane.attach.devices import listen_addresses, watch
+from ebpflb.dataplane.attach.devices import NetworkWatch, listen_addresses
 from ebpflb.dataplane.attach.node_addresses import bound_address
 from ebpflb.log import fields, set_up
 from ebpflb.model.changes import Changes, Kind, ObjectKey
@@ -123,7 +123,7 @@ def _connect(agent: Agent, settings: Settings, parts: ExitStack) -> None:
     parts.enter_context(_ended_by_signals(agent))
     parts.enter_context(_ended_by_failed_threads(agent))
     parts.enter_context(config_watched(settings.config, lambda: agent.tell(Wakeup.STOP)))
-    parts.callback(watch(lambda: agent.tell(Wakeup.NETWORK)).stop)
+    parts.callback(NetworkWatch(lambda: agent.tell(Wakeup.NETWORK)).stop)
 
 
 def _serve_health(

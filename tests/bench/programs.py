@@ -25,6 +25,7 @@ from tests.bpf.harness.loading import load
 from tests.bpf.harness.lookups import FLOWS, Costs, counting
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import IPV4, KINDS
+from tests.bpf.harness.programs import prog_test_run
 from tests.bpf.harness.services import node_addresses
 
 _RUNNABLE = ("lb_host_ingress", "lb_host_egress", "lb_pod_ingress", "lb_pod_egress")
@@ -49,7 +50,7 @@ def _row(path: Path, options: Options) -> Row:
         facts = libbpf.prog_info(fd)
         cost = ""
         if path.name in _RUNNABLE:
-            found = libbpf.prog_test_run(fd, _acknowledgement(), repeat=options.scaled(_RUNS))
+            found = prog_test_run(fd, _acknowledgement(), repeat=options.scaled(_RUNS))
             cost = f"{found.duration} ns a packet of others"
     finally:
         os.close(fd)

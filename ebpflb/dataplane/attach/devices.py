@@ -265,7 +265,7 @@ def _source_rank(found: InterfaceAddress) -> tuple[bool, bool]:
     return AddressFlag.SECONDARY in found.flags, lone
 
 
-class Watch:
+class NetworkWatch:
     """A thread that calls `callback` when links or addresses of its namespace may have changed.
 
     A burst of events is one call, `settle` seconds after its last event and at most 20 times that
@@ -323,8 +323,3 @@ class Watch:
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
-
-
-def watch(callback: Callable[[], None]) -> Watch:
-    """Start watching; `stop()` the result."""
-    return Watch(callback)

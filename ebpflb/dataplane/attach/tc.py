@@ -23,7 +23,7 @@ import errno
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ebpflb.dataplane.attach import links
 from ebpflb.dataplane.attach.devices import Device
@@ -47,27 +47,11 @@ _PARENT = {TcDirection.INGRESS: 0xFFFFFFF2, TcDirection.EGRESS: 0xFFFFFFF3}
 _MARK = re.compile(r"clsact_([0-9]+)")
 
 
-class DevicePrograms(NamedTuple):
-    """What runs on one kind of device."""
-
-    ingress: str
-    egress: str
-
-    def at(self, direction: TcDirection) -> str:
-        """The program's name for one direction."""
-        return self.ingress if direction == TcDirection.INGRESS else self.egress
-
-
-POD_PROGRAMS = DevicePrograms("lb_pod_ingress", "lb_pod_egress")
-HOST_PROGRAMS = DevicePrograms("lb_host_ingress", "lb_host_egress")
-L3_PROGRAMS = DevicePrograms("lb_l3_ingress", "lb_l3_egress")
-
-
-def programs_of(device: Device) -> DevicePrograms:
-    """The programs that belong on a device."""
+def program_for(device: Device, direction: TcDirection) -> str:
+    """The name of the program that belongs at a device."""
     if device.kind == DeviceKind.LB_DEVICE_WORKLOAD:
-        return POD_PROGRAMS
-    return HOST_PROGRAMS if device.ethernet else L3_PROGRAMS
+        return f"lb_pod_{direction}"
+    return f"lb_host_{direction}" if device.ethernet else f"lb_l3_{direction}"
 
 
 def choose(mode: AttachMode, *, has_tcx: bool, is_foreign: bool) -> AttachMode:
@@ -97,7 +81,7 @@ class TcHooks:
         way = self._choose(device.ifindex)
         done: dict[TcDirection, Change] = {}
         for direction in ATTACH_ORDER:
-            program = programs[programs_of(device).at(direction)]
+            program = programs[program_for(device, direction)]
             try:
                 done[direction] = self._attach(way, device.ifindex, direction, program)
             except AttachError:

@@ -64,35 +64,6 @@ class _LoadProg(ctypes.Structure):
     ]
 
 
-class _RunProg(ctypes.Structure):
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("data_in", ctypes.c_char_p),
-        ("data_out", ctypes.c_void_p),
-        ("data_size_in", ctypes.c_uint32),
-        ("data_size_out", ctypes.c_uint32),
-        ("ctx_in", ctypes.c_char_p),
-        ("ctx_out", ctypes.c_void_p),
-        ("ctx_size_in", ctypes.c_uint32),
-        ("ctx_size_out", ctypes.c_uint32),
-        ("retval", ctypes.c_uint32),
-        ("repeat", ctypes.c_int),
-        ("duration", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("cpu", ctypes.c_uint32),
-        ("batch_size", ctypes.c_uint32),
-    ]
-
-
-class ProgRun(NamedTuple):
-    """Result of a program's test run; duration in nanoseconds per repetition."""
-
-    retval: int
-    data: bytes
-    ctx: bytes
-    duration: int
-
-
 @cache
 def _library() -> ctypes.CDLL:
     try:
@@ -107,7 +78,8 @@ def _function(name: str) -> Callable[..., int]:
     return function
 
 
-def _call(name: str, *args: Any, path: Path | None = None) -> int:
+def call(name: str, *args: Any, path: Path | None = None) -> int:
+    """Call a function of libbpf by its name."""
     while (result := _function(name)(*args)) == -EINTR:
         pass
     if result < 0:
@@ -123,17 +95,17 @@ def _options(kind: type[ctypes.Structure], **fields: Any) -> Any:
 @cache
 def possible_cpus() -> int:
     """How many values a per-CPU map holds for one key."""
-    return _call("libbpf_num_possible_cpus")
+    return call("libbpf_num_possible_cpus")
 
 
 def obj_get(path: Path) -> int:
     """A descriptor of the map, program or link pinned at `path`."""
-    return _call("bpf_obj_get", os.fsencode(path), path=path)
+    return call("bpf_obj_get", os.fsencode(path), path=path)
 
 
 def obj_pin(fd: int, path: Path) -> None:
     """Pin the object at `path` on a bpffs; EEXIST when something is there."""
-    _call("bpf_obj_pin", fd, os.fsencode(path), path=path)
+    call("bpf_obj_pin", fd, os.fsencode(path), path=path)
 
 
 def map_create(
@@ -142,19 +114,19 @@ def map_create(
     """Make a map; sizes in bytes, name of at most 15 characters."""
     options = _options(_CreateMap, map_flags=flags)
     args = (kind, name.encode(), key_size, value_size, max_entries, options)
-    return _call("bpf_map_create", *args)
+    return call("bpf_map_create", *args)
 
 
 def map_update(fd: int, key: bytes, value: bytes, exist: Exist = Exist.ANY) -> None:
     """Set one element; `value` holds one value per CPU, each rounded up to 8, for a per-CPU map."""
-    _call("bpf_map_update_elem", fd, key, value, ctypes.c_uint64(exist))
+    call("bpf_map_update_elem", fd, key, value, ctypes.c_uint64(exist))
 
 
 def map_lookup(fd: int, key: bytes, size: int) -> bytes | None:
     """The value of `key`, of `size` bytes in all, or None."""
     value = ctypes.create_string_buffer(size)
     try:
-        _call("bpf_map_lookup_elem", fd, key, value)
+        call("bpf_map_lookup_elem", fd, key, value)
     except FileNotFoundError:
         return None
     return value.raw
@@ -163,7 +135,7 @@ def map_lookup(fd: int, key: bytes, size: int) -> bytes | None:
 def map_delete(fd: int, key: bytes) -> bool:
     """Delete one element; False when it was not there."""
     try:
-        _call("bpf_map_delete_elem", fd, key)
+        call("bpf_map_delete_elem", fd, key)
     except FileNotFoundError:
         return False
     return True
@@ -173,7 +145,7 @@ def map_next_key(fd: int, key: bytes | None, key_size: int) -> bytes | None:
     """The key after `key` (None = before the first), or None after the last."""
     following = ctypes.create_string_buffer(key_size)
     try:
-        _call("bpf_map_get_next_key", fd, key, following)
+        call("bpf_map_get_next_key", fd, key, following)
     except FileNotFoundError:
         return None
     return following.raw
@@ -243,13 +215,13 @@ def link_info(fd: int) -> LinkInfo:
 
 def _info(fd: int, empty: _Info) -> _Info:
     length = ctypes.c_uint32(ctypes.sizeof(empty))
-    _call("bpf_obj_get_info_by_fd", fd, ctypes.byref(empty), ctypes.byref(length))
+    call("bpf_obj_get_info_by_fd", fd, ctypes.byref(empty), ctypes.byref(length))
     return empty
 
 
 def prog_by_id(identity: int) -> int:
     """A descriptor of the program with this id; ENOENT when it is gone."""
-    return _call("bpf_prog_get_fd_by_id", identity)
+    return call("bpf_prog_get_fd_by_id", identity)
 
 
 def prog_load(
@@ -259,17 +231,7 @@ def prog_load(
     options = _options(_LoadProg, expected_attach_type=attach_type)
     count = ctypes.c_size_t(len(instructions) // 8)
     args = (kind, name.encode(), b"Dual BSD/GPL", instructions, count, options)
-    return _call("bpf_prog_load", *args)
-
-
-def prog_attach(prog: int, target: int, attach_type: AttachType, flags: AttachFlag) -> None:
-    """Attach without a link (kernels that have no cgroup links); `target` is a cgroup's fd."""
-    _call("bpf_prog_attach", prog, target, attach_type, flags)
-
-
-def prog_detach(prog: int, target: int, attach_type: AttachType) -> None:
-    """Undo `prog_attach`; ENOENT when the program is not attached there."""
-    _call("bpf_prog_detach2", prog, target, attach_type)
+    return call("bpf_prog_load", *args)
 
 
 def prog_query(target: int, attach_type: AttachType, *, effective: bool = False) -> list[int]:
@@ -284,7 +246,7 @@ def prog_query(target: int, attach_type: AttachType, *, effective: bool = False)
         flags = _QUERY_EFFECTIVE if effective else 0
         try:
             args = (None, identities, ctypes.byref(count))
-            _call("bpf_prog_query", target, attach_type, flags, *args)
+            call("bpf_prog_query", target, attach_type, flags, *args)
         except OSError as error:
             if error.errno != ENOSPC:
                 raise
@@ -297,7 +259,7 @@ def link_create(
     prog: int, target: int, attach_type: AttachType, flags: AttachFlag | int = 0
 ) -> int:
     """Attach by a link; `target` is a cgroup's fd, or an ifindex for TCX and XDP."""
-    return _call("bpf_link_create", prog, target, attach_type, _options(_CreateLink, flags=flags))
+    return call("bpf_link_create", prog, target, attach_type, _options(_CreateLink, flags=flags))
 
 
 def link_update(link: int, prog: int, expected: int | None = None) -> None:
@@ -306,31 +268,9 @@ def link_update(link: int, prog: int, expected: int | None = None) -> None:
         options = _options(_UpdateLink)
     else:
         options = _options(_UpdateLink, flags=AttachFlag.REPLACE, old_prog_fd=expected)
-    _call("bpf_link_update", link, prog, options)
+    call("bpf_link_update", link, prog, options)
 
 
 def link_detach(link: int) -> None:
     """Take the link's program off its hook, whoever else still holds the link."""
-    _call("bpf_link_detach", link)
-
-
-def prog_test_run(
-    prog: int, data: bytes, *, ctx: bytes = b"", repeat: int = 1, room: int = 256
-) -> ProgRun:
-    """Run a tc or XDP program `repeat` times over a packet; `room`: bytes it may grow by."""
-    packet = ctypes.create_string_buffer(len(data) + room)
-    context = ctypes.create_string_buffer(len(ctx) or 1)
-    run = _RunProg(
-        sz=ctypes.sizeof(_RunProg),
-        data_in=data,
-        data_size_in=len(data),
-        data_out=ctypes.addressof(packet),
-        data_size_out=len(packet),
-        repeat=repeat,
-    )
-    if ctx:
-        run.ctx_in, run.ctx_size_in = ctx, len(ctx)
-        run.ctx_out, run.ctx_size_out = ctypes.addressof(context), len(ctx)
-    _call("bpf_prog_test_run_opts", prog, ctypes.byref(run))
-    data_out, ctx_out = packet.raw[: run.data_size_out], context.raw[: run.ctx_size_out]
-    return ProgRun(run.retval, data_out, ctx_out, run.duration)
+    call("bpf_link_detach", link)

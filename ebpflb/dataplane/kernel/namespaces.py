@@ -86,17 +86,13 @@ class Namespaces:
 
     def _find(self, missing: set[Veth]) -> None:
         seen = {own_inode()} | {known.inode for known in self._known.values()}
-        with Rtnetlink() as netlink:
-            for candidates in (_named(self._directories), _of_processes()):
-                found = _numbers(netlink, candidates, seen)
-                behind = {veth: found[veth.netnsid] for veth in missing if veth.netnsid in found}
-                entered = _enter(set(behind.values()))
-                for veth, candidate in behind.items():
-                    if candidate in entered:
-                        self._known[veth] = _Known(candidate.inode, entered[candidate])
-                missing = missing - self._known.keys()
-                if not missing:
-                    return
+        netnsids = {veth.ifindex: veth.netnsid for veth in missing}
+        behind = _behind(netnsids, self._directories, seen)
+        entered = _enter(set(behind.values()))
+        for veth in missing:
+            candidate = behind.get(veth.ifindex)
+            if candidate and candidate in entered:
+                self._known[veth] = _Known(candidate.inode, entered[candidate])
 
 
 def peers(netnsids: Mapping[int, int]) -> dict[int, int]:
@@ -104,19 +100,8 @@ def peers(netnsids: Mapping[int, int]) -> dict[int, int]:
 
     `netnsids`: our number for that namespace, by the veth's ifindex. OSError when netlink fails.
     """
-    seen = {own_inode()}
-    found: dict[int, int] = {}
-    with Rtnetlink() as netlink:
-        for candidates in (_named(NAMESPACE_DIRECTORIES), _of_processes()):
-            known = _numbers(netlink, candidates, seen)
-            found |= {
-                ifindex: known[number].inode
-                for ifindex, number in netnsids.items()
-                if number in known
-            }
-            if netnsids.keys() <= found.keys():
-                break
-    return found
+    behind = _behind(netnsids, NAMESPACE_DIRECTORIES, {own_inode()})
+    return {ifindex: candidate.inode for ifindex, candidate in behind.items()}
 
 
 def visit_others(
@@ -174,6 +159,24 @@ def own_cookie() -> int:
 def own_inode() -> int:
     """The inode number of the calling thread's network namespace."""
     return os.stat("/proc/thread-self/ns/net").st_ino
+
+
+def _behind(
+    netnsids: Mapping[int, int], directories: Iterable[Path], seen: set[int]
+) -> dict[int, _Candidate]:
+    """The namespace behind each veth, by ifindex; those of the inodes in `seen` are left out."""
+    found: dict[int, _Candidate] = {}
+    with Rtnetlink() as netlink:
+        for candidates in (_named(directories), _of_processes()):
+            by_number = _numbers(netlink, candidates, seen)
+            found |= {
+                ifindex: by_number[number]
+                for ifindex, number in netnsids.items()
+                if number in by_number
+            }
+            if netnsids.keys() <= found.keys():
+                break
+    return found
 
 
 def _named(directories: Iterable[Path]) -> Iterator[_Candidate]:

@@ -67,7 +67,6 @@ class Exist(IntEnum):
 class AttachFlag(IntFlag):
     """BPF_F_* of attaching. BEFORE and AFTER without a relative program mean first and last."""
 
-    ALLOW_OVERRIDE = 1 << 0
     ALLOW_MULTI = 1 << 1
     REPLACE = 1 << 2
     BEFORE = 1 << 3

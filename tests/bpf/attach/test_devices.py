@@ -12,7 +12,7 @@ from pyroute2.netlink.rtnl import RTMGRP_IPV4_IFADDR
 from pyroute2.netlink.rtnl.iprsocket import IPRSocket
 
 from ebpflb.dataplane.attach import devices
-from ebpflb.dataplane.attach.devices import NetworkState, Watch, snapshot
+from ebpflb.dataplane.attach.devices import NetworkState, NetworkWatch, snapshot
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind
 from ebpflb.model.address import Family, family_of, format_address, parse_address
 from tests.bpf.attach.network import entered, ip
@@ -180,7 +180,7 @@ class Calls:
 @pytest.fixture
 def calls(network) -> Iterator[Calls]:
     calls = Calls()
-    watch = devices.watch(calls)
+    watch = NetworkWatch(calls)
     yield calls
     watch.stop()
 
@@ -207,7 +207,7 @@ def test_a_burst_is_one_call(calls):
 def test_a_stream_of_events_does_not_hold_the_call_back(network, monkeypatch):
     monkeypatch.setattr(devices, "_LONGEST_WAIT", 2)
     calls = Calls()
-    watch = Watch(calls, settle=0.2)
+    watch = NetworkWatch(calls, settle=0.2)
     deadline = time.monotonic() + 3.0
     while calls.count < 2 and time.monotonic() < deadline:
         ip("addr add 192.0.2.1/32 dev lo\naddr del 192.0.2.1/32 dev lo")

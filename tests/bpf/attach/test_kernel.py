@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.cli import main
 from ebpflb.config.settings import Settings, load_settings
-from ebpflb.dataplane.attach.devices import watch
+from ebpflb.dataplane.attach.devices import NetworkWatch
 from ebpflb.dataplane.view.capacity import used_entries
 from ebpflb.errors import ConfigError, LoadError, PinError
 from ebpflb.model.address import Family, parse_address
@@ -112,7 +112,7 @@ def test_from_nothing_to_cleaned_up(settings, make):
 def test_devices_and_addresses_are_followed(settings, make, network):
     kernel, changed = make(), threading.Event()
     kernel.start(WEB, keep_others=False)
-    watching = watch(changed.set)
+    watching = NetworkWatch(changed.set)
     try:
         network.add_pod("veth1")
         ip("addr add 192.0.2.9/24 dev eth0")

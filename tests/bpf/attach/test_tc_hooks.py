@@ -7,13 +7,15 @@ import pytest
 
 from ebpflb.dataplane.attach.devices import Device
 from ebpflb.dataplane.attach.links import Change, LoadedProgram
-from ebpflb.dataplane.attach.tc import POD_PROGRAMS, AttachMode, TcHooks
+from ebpflb.dataplane.attach.tc import AttachMode, TcHooks
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.errors import AttachError
 from tests.bpf.attach import tiny
 from tests.bpf.attach.network import Network, Wire, ip, tc
+
+POD_INGRESS = "lb_pod_ingress"
 
 
 class Bench(NamedTuple):
@@ -34,7 +36,7 @@ class Bench(NamedTuple):
     def attach_broken(self, mode: AttachMode) -> None:
         """Attach a program for ingress that no device takes."""
         socket_program = tiny.load_connect4(tiny.ALLOW)
-        broken = {**self.programs, POD_PROGRAMS.ingress: socket_program}
+        broken = {**self.programs, POD_INGRESS: socket_program}
         try:
             self.hooks(mode).attach(self.device, broken)
         finally:
@@ -58,7 +60,9 @@ def bench(network: Network, bpffs: Path, drop: LoadedProgram) -> Iterator[Bench]
     pins = bpffs / "links"
     pins.mkdir()
     with Rtnetlink() as netlink:
-        yield Bench(netlink, pins, wire, device, dict.fromkeys(POD_PROGRAMS, drop))
+        yield Bench(
+            netlink, pins, wire, device, dict.fromkeys((POD_INGRESS, "lb_pod_egress"), drop)
+        )
     wire.close()
 
 

@@ -7,13 +7,13 @@ from statistics import median
 
 import pytest
 
-from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.enums import DropReason
 from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.harness.loading import SIZES, Loaded
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import End, Kind, source_of, target_of
+from tests.bpf.harness.programs import prog_test_run
 from tests.bpf.harness.services import (
     NODE_PORT,
     client,
@@ -44,7 +44,7 @@ class Flood:
     def send(self, sources: Iterable[int]) -> None:
         """One SYN of each number, which stands for a source port."""
         for number in sources:
-            run = libbpf.prog_test_run(self._program, self._from(number), ctx=self._context)
+            run = prog_test_run(self._program, self._from(number), ctx=self._context)
             self.times.append(run.duration)
 
     def _from(self, number: int) -> bytes:

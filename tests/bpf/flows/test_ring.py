@@ -16,6 +16,7 @@ from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord
 from ebpflb.errors import MapError
 from tests.bpf.harness.loading import Loaded, load_wrapper
+from tests.bpf.harness.programs import prog_test_run
 
 # struct __sk_buff: mark at 8, priority at 32.
 _CONTEXT = struct.Struct("=8xI20xI156x")
@@ -40,7 +41,7 @@ def ring_map(loaded: Loaded) -> tuple[KernelMap, Write]:
     def write(count: int = 1, *, version: int = FLOW_RECORD_VERSION, service: int = 0) -> int:
         context = _CONTEXT.pack(version, service)
         program = loaded.programs["lb_host_ingress"]
-        return libbpf.prog_test_run(program, bytes(64), ctx=context, repeat=count).retval
+        return prog_test_run(program, bytes(64), ctx=context, repeat=count).retval
 
     return source, write
 

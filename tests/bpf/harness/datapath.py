@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     BackendFlag,
@@ -45,6 +44,7 @@ from ebpflb.model.address import Protocol
 from tests.bpf.harness.loading import Loaded
 from tests.bpf.harness.numbers import u32, u64
 from tests.bpf.harness.packets import End, assert_same, mapped
+from tests.bpf.harness.programs import prog_test_run
 
 # All others are arrays.
 HASHES = {
@@ -268,8 +268,8 @@ class Datapath:
         context = bytearray(_CONTEXT_BYTES)
         context[_IFINDEX_AT : _IFINDEX_AT + 4] = u32(ifindex)
         context[_GSO_SIZE_AT : _GSO_SIZE_AT + 4] = u32(gso_size)
-        run = libbpf.prog_test_run(self._programs[program], frame, ctx=bytes(context))
-        return run.retval, run.data
+        run = prog_test_run(self._programs[program], frame, ctx=bytes(context))
+        return run.retval, run.packet
 
     # What is read
 

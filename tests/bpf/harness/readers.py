@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import BpfMap
 from tests.bpf.harness.numbers import number
+from tests.bpf.harness.programs import prog_test_run
 
 SECONDS = 40.0
 AT_ONCE = 20_000
@@ -25,7 +25,7 @@ def readers(program: int) -> Iterator[None]:
     def read(core: int) -> None:
         os.sched_setaffinity(0, {core})
         while not stop.is_set():
-            libbpf.prog_test_run(program, FRAME, repeat=AT_ONCE)
+            prog_test_run(program, FRAME, repeat=AT_ONCE)
 
     threads = [threading.Thread(target=read, args=(core,)) for core in os.sched_getaffinity(0)]
     for thread in threads:

@@ -3,7 +3,6 @@
 
 import pytest
 
-from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.enums import BackendFlag, IfEmpty
 from ebpflb.dataplane.layout.structs import FrontendKey, Range
 from ebpflb.model.address import Protocol
@@ -11,6 +10,7 @@ from tests.bpf.harness.datapath import Datapath, frontend_key
 from tests.bpf.harness.loading import Loaded, load_wrapper
 from tests.bpf.harness.numbers import number
 from tests.bpf.harness.packets import IPV4, End, Kind
+from tests.bpf.harness.programs import prog_test_run
 
 FOUND, MISSED = 0, 1
 FRAME = bytes(64)
@@ -35,12 +35,12 @@ def lookup(wrapper: Loaded) -> Datapath:
 
 def look_up(datapath: Datapath, wrapper: Loaded, key: FrontendKey, times: int = 1) -> int:
     datapath.maps["lb_wanted"].update(bytes(4), bytes(key))
-    return libbpf.prog_test_run(wrapper.programs["lb_pod_ingress"], FRAME, repeat=times).retval
+    return prog_test_run(wrapper.programs["lb_pod_ingress"], FRAME, repeat=times).retval
 
 
 def look_up_node_port(datapath: Datapath, wrapper: Loaded, key: FrontendKey) -> int:
     datapath.maps["lb_wanted"].update(bytes(4), bytes(key))
-    return libbpf.prog_test_run(wrapper.programs["lb_pod_egress"], FRAME).retval
+    return prog_test_run(wrapper.programs["lb_pod_egress"], FRAME).retval
 
 
 def serve(datapath: Datapath, kind: Kind, count: int = 1) -> End:

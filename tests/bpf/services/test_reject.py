@@ -9,7 +9,6 @@ import pytest
 from scapy.layers.inet import IP
 from scapy.packet import Packet, Raw
 
-from ebpflb.dataplane.kernel.libbpf import prog_test_run
 from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
@@ -23,6 +22,7 @@ from tests.bpf.harness.errors import (
 from tests.bpf.harness.loading import Loaded
 from tests.bpf.harness.node import NARROW_ROUTE, NO_NEIGHBOUR, OVERLAY_MTU, ROUTE_MTU, Node
 from tests.bpf.harness.packets import NODE_MAC, SENDER_MAC, End, Kind, assert_same, built, ttl_of
+from tests.bpf.harness.programs import prog_test_run
 from tests.bpf.harness.services import (
     DROP,
     client,

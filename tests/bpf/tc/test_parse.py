@@ -7,12 +7,12 @@ import pytest
 from scapy.layers.inet import TCP
 from scapy.packet import Packet
 
-from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.structs import Struct, Tuple, u8, u16, u32
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.harness.datapath import flow_tuple
 from tests.bpf.harness.loading import Loaded, load_wrapper
 from tests.bpf.harness.packets import IPV4, KINDS, End, Kind, built
+from tests.bpf.harness.programs import prog_test_run
 from tests.bpf.harness.strange import NOT_OURS
 
 NEXT, PASS = 0, 1
@@ -46,9 +46,9 @@ class Parser:
     def __call__(self, packet: Packet | bytes) -> Parsed | None:
         """What it makes of a frame, or None when it is not ours."""
         program = self._wrapper.programs["lb_pod_ingress"]
-        run = libbpf.prog_test_run(program, bytes(packet))
+        run = prog_test_run(program, bytes(packet))
         assert run.retval in (NEXT, PASS)
-        assert run.data == bytes(packet)
+        assert run.packet == bytes(packet)
         value = self._wrapper.maps["lb_parsed"].lookup(bytes(4))
         assert value
         assert len(value) == ctypes.sizeof(Parsed)

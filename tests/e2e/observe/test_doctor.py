@@ -16,6 +16,7 @@ from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, ProgType
 from ebpflb.lab import LabNode
 from tests.bpf.attach.tiny import ALLOW, NEXT, load
+from tests.bpf.harness.programs import prog_attach, prog_detach
 from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
 
@@ -140,12 +141,12 @@ def test_socket_balancing_of_others_is_found(node):
     kind = AttachType.CGROUP_INET4_CONNECT
     program = load(ALLOW, ProgType.CGROUP_SOCK_ADDR, kind, "cil_sock4_conne")
     cgroup = os.open(node.cgroup, os.O_RDONLY)
-    libbpf.prog_attach(program.fd, cgroup, kind, AttachFlag.ALLOW_MULTI)
+    prog_attach(program.fd, cgroup, kind, AttachFlag.ALLOW_MULTI)
     try:
         text = only_trouble(node, "warning", "sockets")
         assert text.endswith("cil_sock4_conne of Cilium runs after ours at connect4")
     finally:
-        libbpf.prog_detach(program.fd, cgroup, kind)
+        prog_detach(program.fd, cgroup, kind)
         os.close(cgroup)
         program.close()
 

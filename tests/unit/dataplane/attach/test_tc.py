@@ -2,7 +2,8 @@
 import pytest
 
 from ebpflb.dataplane.attach.devices import Device
-from ebpflb.dataplane.attach.tc import choose, programs_of
+from ebpflb.dataplane.attach.links import TcDirection
+from ebpflb.dataplane.attach.tc import choose, program_for
 from ebpflb.dataplane.layout.enums import DeviceKind
 
 HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD
@@ -31,4 +32,5 @@ def test_the_way_to_attach(mode, has_tcx, is_foreign, expected):
     ],
 )
 def test_the_programs_of_a_device(kind, ethernet, expected):
-    assert programs_of(Device(2, "x", kind, ethernet=ethernet, up=True)) == expected
+    device = Device(2, "x", kind, ethernet=ethernet, up=True)
+    assert tuple(program_for(device, direction) for direction in TcDirection) == expected
