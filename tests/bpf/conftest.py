@@ -2,6 +2,7 @@
 """The programs are loaded once; each test finds the maps empty, in the node's namespace."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,9 @@ from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import KINDS, SCTP_KINDS, TCP_KINDS, UDP_KINDS, Kind
 from tests.bpf.harness.ring import ALL_EVENTS, Ring
 from tests.bpf.harness.services import node_addresses
+
+# The programs' clock lags behind by up to as much.
+CLOCK_TICK = 0.01
 
 
 @pytest.fixture(scope="session")
@@ -135,12 +139,21 @@ def asker(programs: Loaded, machine: Node) -> Iterator[Asker]:
 
 
 @pytest.fixture
-def one_cpu() -> Iterator[None]:
-    """The test stays on one, whose rate limits are not those of others."""
+def whole_seconds() -> Iterator[None]:
+    """From the beginning of a second until all that the test has used are over, on one CPU.
+
+    Rate limits are per second and CPU.
+    """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
+    _await_next_second()
     yield
     os.sched_setaffinity(0, before)
+    _await_next_second()
+
+
+def _await_next_second() -> None:
+    time.sleep(1 + CLOCK_TICK - time.monotonic() % 1)
 
 
 @pytest.fixture(params=KINDS, ids=str)

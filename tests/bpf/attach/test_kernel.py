@@ -167,24 +167,21 @@ def test_what_is_no_cgroup_is_said_before_anything_is_touched(settings):
     assert not settings.bpffs_root.exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
+def test_options_of_sockets_are_in_the_maps(settings):
+    for given, expected in (
         ({}, ["localhost"]),
         ({"localhost_nodeports": False}, []),
         ({"nodeport_addresses": ("primary",)}, []),
         ({"nodeport_addresses": ("127.0.0.0/8",)}, ["localhost"]),
         ({"localhost_nodeports": False, "socket_lb": "host"}, ["socket_host"]),
-    ],
-)
-def test_options_of_sockets_are_in_the_maps(settings, given, expected):
-    kernel = NodeDataplane(replace(settings, **given))
-    try:
-        kernel.start(WEB, keep_others=False)
-        (row,) = shown(settings, "maps", "dump", "lb_settings")["lb_settings"]
-    finally:
-        kernel.close()
-    assert row["value"]["flags"] == expected
+    ):
+        kernel = NodeDataplane(replace(settings, **given))
+        try:
+            kernel.start(WEB, keep_others=False)
+            (row,) = shown(settings, "maps", "dump", "lb_settings")["lb_settings"]
+        finally:
+            kernel.close()
+        assert row["value"]["flags"] == expected, given
 
 
 def test_ranges_of_services_are_in_the_maps_and_outlive_a_new_generation(settings, make):

@@ -161,7 +161,7 @@ def test_where_tcp_does_not_tell_connections_last_from_connect_to_close(
     datapath.reset()
     frontend, backend, _ = service(datapath, tcp)
     with under_hooks(untold, node, "untold") as conversing:
-        conversing.converse("stays", frontend, backend, (0, 0))
+        conversing.converse("opens", frontend, backend, (0, 0))
         found = read_active(datapath.maps)
         conversing.converse("goes", frontend, backend, (0, 0))
     assert list(found.flows.values()) == [1]
@@ -173,7 +173,7 @@ def test_a_process_sees_the_frontend_of_a_connection_of_0_1_0(
     datapath: Datapath, conversing: Conversing, tcp: Kind
 ):
     frontend, backend, _ = service(datapath, tcp)
-    conversing.converse("stays", frontend, backend, (0, 0))
+    conversing.converse("opens", frontend, backend, (0, 0))
     assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
     ((cookie, _),) = datapath.maps["lb_connections"].items()
     datapath.maps["lb_connections"].delete(cookie)

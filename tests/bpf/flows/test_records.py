@@ -153,7 +153,7 @@ def lost(datapath: Datapath, why: FlowLost) -> int:
     return sum(memoryview(value or b"").cast("Q"))
 
 
-@pytest.mark.usefixtures("one_cpu")
+@pytest.mark.usefixtures("whole_seconds")
 def test_no_more_are_told_of_in_a_second_than_was_asked_for(
     datapath: Datapath, ring: Ring, udp: Kind
 ):

@@ -24,8 +24,8 @@ class Conversing(Asked):
     def converse(self, way: str, frontend: _End, backend: _End, sizes: tuple[int, int]) -> int:
         """One connection, closed in one of WAYS, with so many bytes each way; the client's port.
 
-        Or a step of it: "in vain", "stays", "peer", "goes", "elsewhere". The last one ends what
-        stays, fails with its socket at `frontend` and then talks with a server at `backend`.
+        Or a step of it: "in vain", "opens", "stays", "peer", "goes", "elsewhere". The last one ends
+        what is open, fails with its socket at `frontend` and then talks with a server at `backend`.
         """
         return int(self.ask(way, frontend, backend, sizes))
 
@@ -118,12 +118,14 @@ def _in_vain(frontend: _End) -> int:
 
 
 _OPEN: list[socket.socket] = []
+# Counters of a connection that lasts are flushed every second.
+_STAY_SECONDS = {"opens": 0.01, "stays": 2.0}
 
 
-def _stay(frontend: _End, backend: _End) -> int:
-    """Leaves a connection open over which there were two seconds of questions and answers."""
+def _stay(frontend: _End, backend: _End, seconds: float) -> int:
+    """Leaves a connection open over which there were questions and answers for so long."""
     client, server = _connected(frontend, backend)
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         _talk(client, server, (10, 10))
         time.sleep(0.001)
@@ -168,8 +170,8 @@ def _connected(frontend: _End, backend: _End) -> tuple[socket.socket, socket.soc
 def _converse(way: str, frontend: _End, backend: _End, sizes: tuple[int, int]) -> int:
     if way == "in vain":
         return _in_vain(frontend)
-    if way == "stays":
-        return _stay(frontend, backend)
+    if way in _STAY_SECONDS:
+        return _stay(frontend, backend, _STAY_SECONDS[way])
     if way == "peer":
         return _peer()
     if way == "goes":

@@ -3,7 +3,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from scapy.layers.inet import IP
@@ -35,8 +34,6 @@ from tests.bpf.harness.services import (
 )
 
 PER_SECOND, FLOOD = 1000, 5000
-# The programs' clock lags behind by up to as much.
-CLOCK_TICK = 0.01
 
 
 def quoted(kind: Kind, packet: Packet) -> bytes:
@@ -113,18 +110,6 @@ def test_a_segment_of_an_unknown_connection_is_not_refused(datapath: Datapath, t
 
 
 # No more than the kernel would
-
-
-@pytest.fixture
-def whole_seconds(one_cpu: None) -> Iterator[None]:
-    """From the beginning of a second until all that the test has used are over."""
-    await_next_second()
-    yield
-    await_next_second()
-
-
-def await_next_second() -> None:
-    time.sleep(1 + CLOCK_TICK - time.monotonic() % 1)
 
 
 @pytest.mark.usefixtures("whole_seconds")
