@@ -21,7 +21,8 @@ from ebpflb.agent.resource_limits import (
     switch_threads_often,
 )
 from ebpflb.agent.sources import ObjectSource, source_of
-from ebpflb.config.settings import Settings, parse_bind_address, plain_settings
+from ebpflb.config.settings import Settings, plain_settings
+from ebpflb.config.values import parse_bind_address
 from ebpflb.dataplane.attach.devices import NetworkWatch, listen_addresses
 from ebpflb.dataplane.attach.node_addresses import bound_address
 from ebpflb.log import fields, set_up

@@ -16,7 +16,8 @@ import click
 
 from ebpflb.cli.render import visible
 from ebpflb.config.options import QUERY_SOCKET
-from ebpflb.config.settings import parse_bind_address, setting
+from ebpflb.config.settings import setting
+from ebpflb.config.values import parse_bind_address
 from ebpflb.errors import QueryError
 
 _ANSWER_SECONDS = 10.0

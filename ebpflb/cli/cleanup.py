@@ -8,7 +8,7 @@ import click
 
 from ebpflb.cli.pinned import bpffs_option, pin_root
 from ebpflb.cli.render import Output, emit, output_option
-from ebpflb.config.settings import BPFFS_ROOT
+from ebpflb.config.options import BPFFS_ROOT
 from ebpflb.errors import AttachError
 
 

@@ -17,7 +17,8 @@ from ebpflb.cli.agent_client import Page, fetch, fetch_json
 from ebpflb.cli.pinned import bpffs_option, pin_root
 from ebpflb.cli.render import Output, emit, output_option
 from ebpflb.cli.status import ask_agent
-from ebpflb.config.settings import METRICS_BIND_ADDRESS, setting
+from ebpflb.config.options import METRICS_BIND_ADDRESS
+from ebpflb.config.settings import setting
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well
 from ebpflb.errors import ProbeError
 

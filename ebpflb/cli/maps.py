@@ -9,7 +9,7 @@ import click
 from ebpflb.address_text import socket_address
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
-from ebpflb.config.settings import nearest
+from ebpflb.config.values import nearest
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.view.dump import Element

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.config.settings import BPFFS_ROOT, setting
+from ebpflb.config.options import BPFFS_ROOT
+from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
 
 if TYPE_CHECKING:

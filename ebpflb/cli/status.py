@@ -12,7 +12,8 @@ import click
 from ebpflb.cli.agent_client import fetch_json
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
-from ebpflb.config.settings import METRICS_BIND_ADDRESS, setting
+from ebpflb.config.options import METRICS_BIND_ADDRESS
+from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
 
 if TYPE_CHECKING:

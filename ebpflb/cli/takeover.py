@@ -11,7 +11,8 @@ import click
 
 from ebpflb.cli.render import Output, emit, output_option
 from ebpflb.cli.status import ask_agent
-from ebpflb.config.settings import METRICS_BIND_ADDRESS, setting
+from ebpflb.config.options import METRICS_BIND_ADDRESS
+from ebpflb.config.settings import setting
 from ebpflb.errors import EbpflbError, ProbeError
 
 if TYPE_CHECKING:

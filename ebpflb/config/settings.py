@@ -15,36 +15,17 @@ from typing import Any, Literal
 from ebpflb.config import values
 from ebpflb.config.kube_proxy_flags import Warn, translate, warn_without_effect
 from ebpflb.config.options import (
-    BPFFS_ROOT,
     ENVIRONMENT_PREFIX,
-    HEALTHZ_BIND_ADDRESS,
-    METRICS_BIND_ADDRESS,
     OPTIONS,
     Given,
     Option,
     by_option,
-    cgroup_root,
     is_service_link,
     variable,
 )
 from ebpflb.config.settings_file import NO_FILE, FileVersion, SettingsFile, read_settings_file
-from ebpflb.config.values import BindAddress, nearest, parse_bind_address
+from ebpflb.config.values import nearest
 from ebpflb.errors import ConfigError
-
-__all__ = (
-    "BPFFS_ROOT",
-    "ENVIRONMENT_PREFIX",
-    "HEALTHZ_BIND_ADDRESS",
-    "METRICS_BIND_ADDRESS",
-    "OPTIONS",
-    "BindAddress",
-    "Settings",
-    "cgroup_root",
-    "load_settings",
-    "nearest",
-    "parse_bind_address",
-    "setting",
-)
 
 _DETECTING = {
     "BridgeInterface": "pod-bridge-interface",

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ebpflb.config.settings import cgroup_root
+from ebpflb.config.options import cgroup_root
 from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
 from ebpflb.lab import echo, namespaces, network, processes, state

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.config.settings import Settings, load_settings, parse_bind_address
+from ebpflb.config.settings import Settings, load_settings
+from ebpflb.config.values import parse_bind_address
 from tests.chart.harness.rendering import EVERYTHING, Object, render, settings_file
 
 # One value for each option that can be given.

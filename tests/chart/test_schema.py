@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ebpflb.config.settings import OPTIONS
+from ebpflb.config.options import OPTIONS
 from tests.chart.harness.rendering import CHART, EVERYTHING, Object, template
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.config.settings import cgroup_root
+from ebpflb.config.options import cgroup_root
 from ebpflb.errors import ConfigError, EbpflbError
 from tests.cluster.harness import state, teardown, workloads
 from tests.cluster.harness.cluster import Cluster

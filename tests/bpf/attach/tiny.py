@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebpflb.config.settings import cgroup_root
+from ebpflb.config.options import cgroup_root
 from ebpflb.dataplane.attach.links import LoadedProgram
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.uapi import AttachType, ProgType

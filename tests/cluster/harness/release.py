@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ebpflb.config.settings import cgroup_root
+from ebpflb.config.options import cgroup_root
 from tests.chart.harness.rendering import CHART, NAMESPACE
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.layout import API_PORT, API_SERVICE

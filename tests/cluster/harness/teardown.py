@@ -11,7 +11,7 @@ import shutil
 import time
 from pathlib import Path
 
-from ebpflb.config.settings import cgroup_root
+from ebpflb.config.options import cgroup_root
 from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import EbpflbError
 from ebpflb.lab import processes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.config.settings import cgroup_root
+from ebpflb.config.options import cgroup_root
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
 from ebpflb.lab import Lab, LabConfig, Stack, build, namespaces, processes, state, traffic
 from ebpflb.lab.build import take_down

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from ebpflb.agent import process
 from ebpflb.cli import main
 from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED, WITHOUT_EFFECT
-from ebpflb.config.settings import OPTIONS, Settings
+from ebpflb.config.options import OPTIONS
+from ebpflb.config.settings import Settings
 
 KUBEADM = Path(__file__).parent.parent / "config/kube_proxy/kubeadm.yaml"
 

@@ -6,17 +6,10 @@ from typing import Any
 import pytest
 
 from ebpflb.config import options
-from ebpflb.config.settings import (
-    OPTIONS,
-    BindAddress,
-    Settings,
-    cgroup_root,
-    load_settings,
-    nearest,
-    parse_bind_address,
-    setting,
-)
+from ebpflb.config.options import OPTIONS, cgroup_root
+from ebpflb.config.settings import Settings, load_settings, setting
 from ebpflb.config.settings_file import digest
+from ebpflb.config.values import BindAddress, nearest, parse_bind_address
 from ebpflb.errors import ConfigError, ProbeError
 
 FLOW_DEFAULTS: dict[str, Any] = {
