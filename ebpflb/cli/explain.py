@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ebpflb.cli.explain_names import AddressOrName, Destination
     from ebpflb.dataplane.explain.lookups import Lookups
     from ebpflb.dataplane.explain.steps import Client
-    from ebpflb.model.address import Address, Family
+    from ebpflb.model.address import Address
 
 _WORKS, _FAILS, _DIFFER, _NOT_A_SERVICE = 0, 1, 3, 4
 
@@ -85,12 +85,13 @@ def explain(
     from ebpflb.cli.explain_text import show
     from ebpflb.dataplane.explain.lookups import Lookups
     from ebpflb.dataplane.kernel.rtnetlink import route_to
+    from ebpflb.model.address import family_of
 
     lookups = Lookups(open_pins(pin_root(bpffs_root))[1])
     agent = AgentModel(setting("query-socket", query_socket, os.environ))
     names = NameLookup(lookups.maps, agent)
     addresses = names.addresses(source)
-    key = names.frontend(target, _families(addresses))
+    key = names.frontend(target, dict.fromkeys(map(family_of, addresses)))
     client = _client(lookups, source, addresses, key.address)
     found = {"note": _note(source, client), **answer(lookups, agent, client, key, route_to)}
     if output == "table":
@@ -116,12 +117,6 @@ def _note(source: "AddressOrName", client: "Client") -> str:
     if source.name and client.kind is ClientKind.OUTSIDE:
         return "a pod of another node, which decides first: ask there too"
     return ""
-
-
-def _families(addresses: "list[Address]") -> "list[Family]":
-    from ebpflb.model.address import family_of
-
-    return list(dict.fromkeys(map(family_of, addresses)))
 
 
 def _client(

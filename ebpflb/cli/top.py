@@ -29,6 +29,8 @@ _SORTS = (*SORTS, "name")
 _KEYS = {name[0]: name for name in _SORTS}
 _HELP = "q quit; sort: " + ", ".join(f"{key} {name}" for key, name in _KEYS.items())
 _NO_TERMINAL_WIDTH = 160
+# Values of TERM for terminals that cannot show a screen.
+_NO_SCREEN = (None, "", "dumb", "unknown")
 
 KeyReader = Callable[[float], str]
 
@@ -92,14 +94,10 @@ def top(
     if output != "table":
         sample = _sample(maps, interval)
         emit(Sample(sample.seconds, ordered(sample.services, sort)), output, lambda: ())
-    elif once or not _is_screen():
+    elif once or not sys.stdout.isatty() or os.environ.get("TERM") in _NO_SCREEN:
         _print(ordered(_sample(maps, interval).services, sort), backends=backends)
     else:
         _Screen(maps, interval, sort, backends=backends).run()
-
-
-def _is_screen() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
 
 
 def _sample(maps: "MapSet", interval: float) -> Sample:

@@ -9,7 +9,7 @@ kernel.py and services.py.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -47,7 +47,7 @@ _LATENCY_BUCKETS = [
     *map(float, range(120, 301, 30)),
 ]
 _FIRST_CONNECTION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300)
-_FAMILY = ["ip_family"]
+_FAMILY = "ip_family"
 _NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 # A hundred scrapes at once cost as much as one.
 FRESH_SECONDS = 1.0
@@ -74,37 +74,43 @@ class Metrics:
         """`read` is called at every scrape, in the thread that answers it."""
         # kube-proxy has no such series, and each would double the page.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
+        self.registry = registry = _Registry()
         self._families = tuple(families)
         self._read = read
-        self._syncs = _Syncs(self.registry)
-        self._changes = _PendingChanges(self.registry)
-        self._gauges = _AgentGauges(self.registry)
+        self._syncs = _Syncs(registry)
+        self._changes = _PendingChanges(registry)
+        self._gauges = _AgentGauges(registry)
         self._answers = {
-            "/healthz": _counter(
-                self.registry, "kubeproxy_proxy_healthz_total", "Answers of /healthz.", ["code"]
-            ),
-            "/livez": _counter(
-                self.registry, "kubeproxy_proxy_livez_total", "Answers of /livez.", ["code"]
-            ),
+            f"/{path}": registry.counter(
+                f"kubeproxy_proxy_{path}_total", f"Answers of /{path}.", "code"
+            )
+            for path in ("healthz", "livez")
         }
-        self._expired = _counter(
-            self.registry, "ebpflb_conntrack_expired_total", "Flow entries that timed out."
+        self._expired = registry.counter(
+            "ebpflb_conntrack_expired_total", "Flow entries that timed out."
         )
-        self._first_connection = Histogram(
+        self._first_connection = registry.histogram(
             "ebpflb_endpoint_first_connection_seconds",
             "From an endpoint being in force on this node to its first connection from or through "
             "it, seen at most a second late; nothing for those that wait longer than 5 minutes.",
             buckets=_FIRST_CONNECTION_BUCKETS,
-            registry=self.registry,
         )
-        self._reconciler = _Reconciler(self.registry)
-        self._latency = Histogram(
+        # kube-proxy deletes entries of the kernel's conntrack; ebpflb closes sockets instead.
+        self._reconciler_duration = registry.histogram(
+            "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+            "Time of each look for UDP sockets whose backend is gone.",
+            _FAMILY,
+        )
+        self._sockets_closed = registry.counter(
+            "kubeproxy_conntrack_reconciler_deleted_entries_total",
+            "UDP sockets ended because their backend is gone.",
+            _FAMILY,
+        )
+        self._latency = registry.histogram(
             "kubeproxy_network_programming_duration_seconds",
             "From what changed endpoints to the change being in force.",
             _FAMILY,
             buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
         )
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -119,12 +125,12 @@ class Metrics:
 
     def idle(self) -> None:
         """The changes made no difference: none is pending, and all are in force."""
-        self._changes.taken()
+        self._changes.clear()
         self._note_success()
 
     def tried(self, seconds: float, *, full: bool) -> None:
         """A sync took so long, whether it failed or not."""
-        self._changes.taken()
+        self._changes.clear()
         for family in self._families:
             self._syncs.duration.labels(family).observe(seconds)
             kind = self._syncs.full_duration if full else self._syncs.partial_duration
@@ -157,9 +163,9 @@ class Metrics:
     def reconciled(self, seconds: float, ended: Mapping[Family, int]) -> None:
         """A search for UDP sockets of removed backends took so long, and closed so many."""
         for family in self._families:
-            self._reconciler.duration.labels(family).observe(seconds)
+            self._reconciler_duration.labels(family).observe(seconds)
         for kind, count in ended.items():
-            self._reconciler.deleted.labels(_NAMES[kind]).inc(count)
+            self._sockets_closed.labels(_NAMES[kind]).inc(count)
 
     def lacks(self, features: Iterable[str]) -> None:
         """The kernel lacks these features."""
@@ -186,68 +192,63 @@ class Metrics:
         return Answer(page, CONTENT_TYPE_LATEST)
 
 
+class _Registry(CollectorRegistry):
+    """Makes metrics that it has registered."""
+
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self)
+
+    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self)
+
+    def histogram(
+        self, name: str, text: str, *labels: str, buckets: Sequence[float] = _BUCKETS
+    ) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self)
+
+
 class _Syncs:
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: _Registry) -> None:
         prefix = "kubeproxy_sync_proxy_rules"
-        self.duration = _histogram(registry, f"{prefix}_duration_seconds", "Time of each sync.")
-        self.full_duration = _histogram(
-            registry,
+        self.duration = registry.histogram(
+            f"{prefix}_duration_seconds", "Time of each sync.", _FAMILY
+        )
+        self.full_duration = registry.histogram(
             "kubeproxy_sync_full_proxy_rules_duration_seconds",
             "Time of each sync of all Services.",
+            _FAMILY,
         )
-        self.partial_duration = _histogram(
-            registry,
+        self.partial_duration = registry.histogram(
             "kubeproxy_sync_partial_proxy_rules_duration_seconds",
             "Time of each sync of what changed.",
+            _FAMILY,
         )
-        self.last = Gauge(
+        self.last = registry.gauge(
             f"{prefix}_last_timestamp_seconds",
             "When a sync last succeeded, in seconds since 1970.",
             _FAMILY,
-            registry=registry,
         )
-        self.last_queued = Gauge(
+        self.last_queued = registry.gauge(
             f"{prefix}_last_queued_timestamp_seconds",
             "When a sync was last wanted, in seconds since 1970.",
             _FAMILY,
-            registry=registry,
         )
-        self.failures = _counter(
-            registry, "ebpflb_sync_failures_total", "Syncs that left something undone."
-        )
-
-
-class _Reconciler:
-    """kube-proxy deletes entries of the kernel's conntrack; ebpflb closes sockets instead."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        prefix = "kubeproxy_conntrack_reconciler"
-        self.duration = _histogram(
-            registry,
-            f"{prefix}_sync_duration_seconds",
-            "Time of each look for UDP sockets whose backend is gone.",
-        )
-        self.deleted = _counter(
-            registry,
-            f"{prefix}_deleted_entries_total",
-            "UDP sockets ended because their backend is gone.",
-            _FAMILY,
+        self.failures = registry.counter(
+            "ebpflb_sync_failures_total", "Syncs that left something undone."
         )
 
 
 class _PendingChanges:
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: _Registry) -> None:
         prefix = "kubeproxy_sync_proxy_rules"
         kinds = {"service": "Services", "endpoint": "EndpointSlices"}
         self._totals = {
-            kind: _counter(registry, f"{prefix}_{kind}_changes_total", f"Changes of {what}.")
+            kind: registry.counter(f"{prefix}_{kind}_changes_total", f"Changes of {what}.")
             for kind, what in kinds.items()
         }
         self._pending = {
-            kind: Gauge(
-                f"{prefix}_{kind}_changes_pending",
-                f"Changes of {what} that no sync has taken yet.",
-                registry=registry,
+            kind: registry.gauge(
+                f"{prefix}_{kind}_changes_pending", f"Changes of {what} that no sync has taken yet."
             )
             for kind, what in kinds.items()
         }
@@ -256,13 +257,13 @@ class _PendingChanges:
         self._totals[kind].inc(changes)
         self._pending[kind].inc(changes)
 
-    def taken(self) -> None:
+    def clear(self) -> None:
         for gauge in self._pending.values():
             gauge.set(0)
 
 
 class _AgentGauges:
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: _Registry) -> None:
         plain = {
             "services": "Services that are known.",
             "frontends": "Frontends that the Services want.",
@@ -271,30 +272,23 @@ class _AgentGauges:
             "attach_errors": "Devices, hooks and addresses that could not be served.",
             "health_check_errors": "Services whose health check node port is not answered here.",
         }
-        self._plain = {
-            name: Gauge(f"ebpflb_{name}", text, registry=registry) for name, text in plain.items()
-        }
-        self._source_errors = Gauge(
+        self._plain = {name: registry.gauge(f"ebpflb_{name}", text) for name, text in plain.items()}
+        self._source_errors = registry.gauge(
             "ebpflb_source_errors",
             "1 for a manifest that cannot be read; what it held before stays in force.",
-            ["file"],
-            registry=registry,
+            "file",
         )
-        self._no_local = Gauge(
+        self._no_local = registry.gauge(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
             "Service ports with the policy Local whose endpoints are all on other nodes.",
-            ["traffic_policy", *_FAMILY],
-            registry=registry,
+            *("traffic_policy", _FAMILY),
         )
-        self.lacks = Gauge(
+        self.lacks = registry.gauge(
             "ebpflb_kernel_lacks",
             "1 for what the kernel does not have and that something else is done for.",
-            ["feature"],
-            registry=registry,
+            "feature",
         )
-        version = Gauge(
-            "ebpflb_build_info", "The version, always 1.", ["version"], registry=registry
-        )
+        version = registry.gauge("ebpflb_build_info", "The version, always 1.", "version")
         version.labels(__version__).set(1)
 
     def show(self, totals: Totals, families: Iterable[str]) -> None:
@@ -322,16 +316,6 @@ def _kernel_page(reading: Reading) -> bytes:
     registry.register(_KernelCollector(reading))
     traffic = chain(service_families(reading.ports), backend_families(reading.backends))
     return generate_latest(registry) + exposition(traffic)
-
-
-def _histogram(registry: CollectorRegistry, name: str, text: str) -> Histogram:
-    return Histogram(name, text, _FAMILY, buckets=_BUCKETS, registry=registry)
-
-
-def _counter(
-    registry: CollectorRegistry, name: str, text: str, labels: Iterable[str] = ()
-) -> Counter:
-    return Counter(name, text, labels, registry=registry)
 
 
 class SharedPage:
