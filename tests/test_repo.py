@@ -40,10 +40,8 @@ LARGE_FOLDERS = {
 }
 # Debt: classes of the package that share their name with another one.
 SHARED_CLASS_NAMES = {
-    *("Backend", "Connection", "Counts", "Device", "Difference", "Expired", "Family", "Finding"),
-    *("FrontendKey", "FrontendType", "Identity", "IfEmpty", "Kernel", "Kind", "Node", "QueryError"),
-    *("Range", "Ranges", "Reader", "Removed", "Row", "Settings", "Side", "State", "Traffic"),
-    *("Watch", "Writer", "_Entry", "_Port"),
+    *("Backend", "Counts", "Device", "Finding", "FrontendKey", "FrontendType", "IfEmpty", "Range"),
+    *("Ranges", "Settings", "Traffic", "Watch", "_Entry"),
 }
 
 

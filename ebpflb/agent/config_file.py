@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
 
 from ebpflb.config.settings_file import FileVersion, digest
 from ebpflb.errors import ConfigError
@@ -29,7 +28,11 @@ def config_watched(file: FileVersion | None, changed: Callable[[], None]) -> Ite
     if file is None:
         yield
         return
-    watch = _watch(file.path)
+    try:
+        watch = Watch(str(file.path.absolute()))
+    except OSError as error:
+        text = f"no inotify: {error.strerror}; raise the sysctl fs.inotify.max_user_instances"
+        raise ConfigError(f"settings file {file.path}: {text}") from error
     _look(watch)
     stop = os.eventfd(0)
     follow = partial(_follow, watch, stop, file, is_changed=_is_changed(file), changed=changed)
@@ -41,16 +44,6 @@ def config_watched(file: FileVersion | None, changed: Callable[[], None]) -> Ite
         os.eventfd_write(stop, 1)
         thread.join()
         os.close(stop)
-
-
-def _watch(path: Path) -> Watch:
-    try:
-        return Watch(str(path.absolute()))
-    except OSError as error:
-        advice = "raise the sysctl fs.inotify.max_user_instances"
-        raise ConfigError(
-            f"settings file {path}: no inotify: {error.strerror}; {advice}"
-        ) from error
 
 
 def _follow(

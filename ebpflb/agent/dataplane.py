@@ -24,7 +24,7 @@ from ebpflb.dataplane.attach.hooks import HookPlaces, Hooks
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change
 from ebpflb.dataplane.attach.node_addresses import LOCALHOST, node_port_filter
 from ebpflb.dataplane.flows.expiry import Expiry
-from ebpflb.dataplane.flows.settings import FlowRecords, write_service_nets, write_settings
+from ebpflb.dataplane.flows.settings import flow_records, write_service_nets, write_settings
 from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.flows.stale_sockets import StaleSockets
 from ebpflb.dataplane.flows.timeouts import timeouts
@@ -33,7 +33,7 @@ from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
-from ebpflb.dataplane.layout.enums import FlowEvent, SettingFlag
+from ebpflb.dataplane.layout.enums import SettingFlag
 from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.load.loader import Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
@@ -303,11 +303,6 @@ def _flags(settings: Settings, network: NetworkState) -> SettingFlag:
     if settings.localhost_nodeports and accepts(LOCALHOST):
         flags |= SettingFlag.LB_SETTING_LOCALHOST
     return flags
-
-
-def flow_records(settings: Settings) -> FlowRecords:
-    events = frozenset(FlowEvent[f"LB_FLOW_{event.upper()}"] for event in settings.flow_events)
-    return FlowRecords(events, settings.flow_sample, settings.flow_rate)
 
 
 def _require_cgroup2(path: Path) -> None:

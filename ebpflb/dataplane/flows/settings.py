@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import NamedTuple
 
+from ebpflb.config.settings import Settings as Options
 from ebpflb.dataplane.flows.source_ports import own_ports
 from ebpflb.dataplane.flows.timeouts import TCP_CLOSED_SECONDS, TCP_OPENING_SECONDS, Timeouts
 from ebpflb.dataplane.kernel.maps import BpfMap
@@ -31,6 +32,11 @@ class FlowRecords(NamedTuple):
     )
     sample: int = 1
     rate: int = 1000
+
+
+def flow_records(options: Options) -> FlowRecords:
+    events = frozenset(FlowEvent[f"LB_FLOW_{event.upper()}"] for event in options.flow_events)
+    return FlowRecords(events, options.flow_sample, options.flow_rate)
 
 
 def write_settings(

@@ -8,7 +8,7 @@ from ebpflb.config.values import FLOW_EVENTS, duration, nearest
 from ebpflb.model.address import Address
 from ebpflb.model.flow import VERDICTS, Flow, FlowNames
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.http.query_socket import QueryError
+from ebpflb.observe.http.query_socket import HttpQueryError
 
 PARAMETERS = ("limit", "follow", "since", "service", "from", "to", "verdict", "event")
 _SECOND = 1_000_000_000
@@ -47,13 +47,13 @@ def parse_filter(
     addresses: Callable[[str], Collection[Address]],
     now: int,
 ) -> FlowFilter:
-    """The filter of a query's parameters. QueryError says what is wrong.
+    """The filter of a query's parameters. HttpQueryError says what is wrong.
 
     `service` and `addresses` look names up; `now`: nanoseconds since 1970.
     """
     for name in parameters:
         if name not in PARAMETERS:
-            raise QueryError(f"unknown parameter {name!r}{nearest(name, PARAMETERS)}")
+            raise HttpQueryError(f"unknown parameter {name!r}{nearest(name, PARAMETERS)}")
     given = {name: value for name, value in parameters.items() if value}
     return FlowFilter(
         service=service(given["service"]) if "service" in given else None,
@@ -71,7 +71,7 @@ def _words(name: str, given: Mapping[str, str], known: Collection[str]) -> Colle
     words = [word.strip() for word in given[name].split(",")]
     for word in words:
         if word not in known:
-            raise QueryError(f"{name}: unknown value {word!r}{nearest(word, known)}")
+            raise HttpQueryError(f"{name}: unknown value {word!r}{nearest(word, known)}")
     return words
 
 
@@ -79,7 +79,7 @@ def _since(text: str) -> float:
     try:
         return duration(text)
     except ValueError as error:
-        raise QueryError(f"since: {text!r}: {error}") from error
+        raise HttpQueryError(f"since: {text!r}: {error}") from error
 
 
 def _is_one(value: object, wanted: Collection[object] | None) -> bool:

@@ -24,8 +24,8 @@ from ebpflb.observe.flows.flow_json import flow_line, lost_line
 from ebpflb.observe.flows.flow_log import FlowLog, NumberedRecords, StoredFlow
 from ebpflb.observe.http.query_socket import (
     JSON_LINES,
+    HttpQueryError,
     Query,
-    QueryError,
     Route,
     StreamedReply,
     json_reply,
@@ -80,19 +80,19 @@ def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping
 
     def service(query: Query) -> StreamedReply:
         if len(query.path) != 2:  # noqa: PLR2004  namespace and name
-            raise QueryError("want /v1/services/NAMESPACE/NAME")
+            raise HttpQueryError("want /v1/services/NAMESPACE/NAME")
         name = ServiceName(*query.path)
         found = ask(lambda known: describe(known, name))
         if found is None:
             like = near(str(name), map(str, changes.names()))
-            raise QueryError(f"no Service {name}{like}", HTTPStatus.NOT_FOUND)
+            raise HttpQueryError(f"no Service {name}{like}", HTTPStatus.NOT_FOUND)
         return json_reply(found)
 
     def frontend(query: Query) -> StreamedReply:
         key = _frontend_key(query.path)
         owner = ask(lambda known: known.owner(key))
         if owner is None:
-            raise QueryError("no Service has that frontend", HTTPStatus.NOT_FOUND)
+            raise HttpQueryError("no Service has that frontend", HTTPStatus.NOT_FOUND)
         return json_reply({"namespace": owner.namespace, "name": owner.name})
 
     return {
@@ -106,7 +106,7 @@ def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping
 def _names(query: Query, changes: Changes) -> Mapping[str, object]:
     """Every Service, and the addresses of every pod that is an endpoint of one."""
     if query.path or query.parameters:
-        raise QueryError("/v1/names takes no parameters")
+        raise HttpQueryError("/v1/names takes no parameters")
     pods = pods_by_name(changes)
     return {
         "pods": {name: sorted(map(format_address, pods[name])) for name in sorted(pods)},
@@ -120,7 +120,7 @@ def _frontend_key(path: tuple[str, ...]) -> FrontendKey:
         address, port, protocol = path
         return FrontendKey(parse_address(address), int(port), Protocol[protocol.upper()])
     except (ValueError, KeyError) as error:
-        raise QueryError("want /v1/frontends/ADDRESS/PORT/PROTOCOL") from error
+        raise HttpQueryError("want /v1/frontends/ADDRESS/PORT/PROTOCOL") from error
 
 
 class FlowQueries:
@@ -133,7 +133,7 @@ class FlowQueries:
     def answer(self, query: Query) -> StreamedReply:
         """The last flows (limit, since), oldest first; with follow=1 the next ones as they come."""
         if query.path:
-            raise QueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
+            raise HttpQueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
         given = query.parameters
         wanted = parse_filter(given, self._service, self._addresses, time.time_ns())
         limit = _parsed("limit", given, number(0, _MOST))
@@ -181,7 +181,7 @@ class FlowQueries:
             try:
                 return (parse_address(text),)
             except ValueError as error:
-                raise QueryError(f"{error}, nor a pod: want NAMESPACE/NAME") from error
+                raise HttpQueryError(f"{error}, nor a pod: want NAMESPACE/NAME") from error
         pods = pods_by_name(self._changes)
         if text not in pods:
             raise _unknown("pod", text, pods)
@@ -213,10 +213,10 @@ def _parsed(name: str, given: Mapping[str, str], parse: Callable[[object], Value
     try:
         return parse(given[name])
     except ValueError as error:
-        raise QueryError(f"{name}: {given[name]!r}: {error}") from error
+        raise HttpQueryError(f"{name}: {given[name]!r}: {error}") from error
 
 
-def _unknown(kind: str, text: str, known: Iterable[str]) -> QueryError:
+def _unknown(kind: str, text: str, known: Iterable[str]) -> HttpQueryError:
     names = list(known)
     hint = near(text, names) or f" ({len(names)} are known)"
-    return QueryError(f"unknown {kind} {text!r}{hint}", HTTPStatus.NOT_FOUND)
+    return HttpQueryError(f"unknown {kind} {text!r}{hint}", HTTPStatus.NOT_FOUND)

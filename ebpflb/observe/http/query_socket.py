@@ -45,7 +45,7 @@ class StreamedReply(NamedTuple):
     status: HTTPStatus = HTTPStatus.OK
 
 
-class QueryError(Exception):
+class HttpQueryError(Exception):
     """A query that cannot be answered; the text is one line for the person who sent it."""
 
     def __init__(self, text: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
@@ -132,7 +132,7 @@ def _remove_stale(path: Path) -> None:
 
 def _refuse(_: Query) -> StreamedReply:
     text = f"{MOST_QUERIES} others are being answered: end one of them, or try again"
-    raise QueryError(text, HTTPStatus.SERVICE_UNAVAILABLE)
+    raise HttpQueryError(text, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class _QueryHandler(RequestHandler):
@@ -155,7 +155,7 @@ class _QueryHandler(RequestHandler):
         self.close_connection = True
         try:
             reply = self._reply()
-        except QueryError as error:
+        except HttpQueryError as error:
             reply = json_reply({"error": str(error)}, error.status)
         except EbpflbError as error:
             reply = json_reply({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -177,14 +177,14 @@ class _QueryHandler(RequestHandler):
         try:
             url = urlsplit(self.path)
         except ValueError as error:
-            raise QueryError(f"no path: {error}") from error
+            raise HttpQueryError(f"no path: {error}") from error
         for start, route in self._routes.items():
             if url.path == start or url.path.startswith(start.rstrip("/") + "/"):
                 rest = url.path.removeprefix(start).strip("/")
                 path = tuple(unquote(part) for part in rest.split("/")) if rest else ()
                 return route(Query(path, _parameters(url.query)))
         known = ", ".join(self._routes)
-        raise QueryError(f"nothing at {url.path}: there is {known}", HTTPStatus.NOT_FOUND)
+        raise HttpQueryError(f"nothing at {url.path}: there is {known}", HTTPStatus.NOT_FOUND)
 
     def _client_has_gone(self) -> bool:
         """Whether the client has closed its end; anything more that it sends is ignored."""
@@ -196,5 +196,5 @@ def _parameters(query: str) -> Mapping[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise QueryError("each parameter may be given once")
+        raise HttpQueryError("each parameter may be given once")
     return found

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ebpflb.agent.dataplane import flow_records, flows_wanted
+from ebpflb.agent.dataplane import flows_wanted
 from ebpflb.config.settings import load_settings
-from ebpflb.dataplane.flows.settings import FlowRecords
+from ebpflb.dataplane.flows.settings import FlowRecords, flow_records
 from ebpflb.dataplane.flows.timeouts import Timeouts, timeouts
 from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.enums import FlowEvent

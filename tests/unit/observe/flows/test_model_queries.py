@@ -8,7 +8,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.observe.flows import queries
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
-from ebpflb.observe.http.query_socket import Query, QueryError
+from ebpflb.observe.http.query_socket import HttpQueryError, Query
 from tests.builders import CLUSTER_IP, NODE, endpoint, endpoint_slice, service
 from tests.unit.agent.flows import pod_of
 
@@ -38,7 +38,7 @@ def test_a_service_is_told_by_its_name(changes):
 
 
 def test_an_unknown_service_is_answered_with_names_like_it(changes):
-    with pytest.raises(QueryError, match="no Service default/wep") as caught:
+    with pytest.raises(HttpQueryError, match="no Service default/wep") as caught:
         ask(changes, "services", "default", "wep")
     assert caught.value.status == 404
     assert "default/web" in str(caught.value)
@@ -49,15 +49,15 @@ def test_a_frontend_is_told_by_its_address(changes):
         "namespace": "default",
         "name": "web",
     }
-    with pytest.raises(QueryError, match="no Service has that"):
+    with pytest.raises(HttpQueryError, match="no Service has that"):
         ask(changes, "frontends", CLUSTER_IP, "81", "TCP")
 
 
 @pytest.mark.parametrize("path", [("x", "80", "TCP"), (CLUSTER_IP, "x", "TCP"), (CLUSTER_IP,)])
 def test_a_question_that_is_none_is_refused(changes, path):
-    with pytest.raises(QueryError, match="want /v1/frontends"):
+    with pytest.raises(HttpQueryError, match="want /v1/frontends"):
         ask(changes, "frontends", *path)
-    with pytest.raises(QueryError, match="want /v1/services"):
+    with pytest.raises(HttpQueryError, match="want /v1/services"):
         ask(changes, "services", *path[:1])
 
 

@@ -10,7 +10,7 @@ from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.model.changes import Changes, key_of
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import FlowQueries
-from ebpflb.observe.http.query_socket import Query, QueryError
+from ebpflb.observe.http.query_socket import HttpQueryError, Query
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service
 from tests.memory_maps import memory_maps
 from tests.unit.agent.flows import SERVICE, pod_of, record, refused
@@ -106,13 +106,13 @@ def test_filters(queries, some, parameters, found):
     ],
 )
 def test_what_cannot_be_meant_is_told(queries, parameters, text):
-    with pytest.raises(QueryError) as caught:
+    with pytest.raises(HttpQueryError) as caught:
         ask(queries, **parameters)
     assert str(caught.value).startswith(text)
 
 
 def test_there_is_nothing_below_flows(queries):
-    with pytest.raises(QueryError, match="nothing below"):
+    with pytest.raises(HttpQueryError, match="nothing below"):
         ask(queries, "default")
 
 

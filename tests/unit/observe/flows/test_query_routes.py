@@ -6,7 +6,7 @@ import pytest
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
-from ebpflb.observe.http.query_socket import Query, QueryError
+from ebpflb.observe.http.query_socket import HttpQueryError, Query
 from tests.builders import NODE, endpoint, endpoint_slice, service
 from tests.unit.agent.flows import pod_of
 
@@ -35,5 +35,5 @@ def test_pods_and_services_are_known_by_name():
 
 
 def test_what_names_do_not_take_is_refused():
-    with pytest.raises(QueryError, match="takes no parameters"):
+    with pytest.raises(HttpQueryError, match="takes no parameters"):
         ask(Changes(NODE), "/v1/names", "default")

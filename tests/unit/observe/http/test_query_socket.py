@@ -15,7 +15,7 @@ import pytest
 from ebpflb.errors import MapError
 from ebpflb.observe.http.query_socket import (
     MOST_QUERIES,
-    QueryError,
+    HttpQueryError,
     QueryServer,
     StreamedReply,
     json_reply,
@@ -96,7 +96,7 @@ def test_only_root_may_ask(serve, path):
 )
 def test_what_cannot_be_answered_is_told_in_one_line(serve, path, target, status, text):
     def wrong(_):
-        raise QueryError("no such thing")
+        raise HttpQueryError("no such thing")
 
     def broken(_):
         raise MapError("lb_names", "lookup", 5)
