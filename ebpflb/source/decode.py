@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """API objects (as JSON or YAML gives them) -> the model, with the defaults of the API server."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -45,11 +45,11 @@ from ebpflb.source.fields import (
     text_at,
 )
 
-_API_VERSIONS = {
-    "Service": "v1",
-    "EndpointSlice": "discovery.k8s.io/v1",
-    "Node": "v1",
-    "ServiceCIDR": "networking.k8s.io/v1",
+API_VERSIONS: Mapping[str, str] = {
+    Kind.SERVICE: "v1",
+    Kind.ENDPOINT_SLICE: "discovery.k8s.io/v1",
+    Kind.NODE: "v1",
+    Kind.SERVICE_CIDR: "networking.k8s.io/v1",
 }
 
 _PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
@@ -89,9 +89,9 @@ def kind_of(document: Fields) -> Kind | None:
     if not isinstance(kind, str) or not kind:
         raise SourceError("kind: is missing, so this is not a Kubernetes object")
     version = document.get("apiVersion")
-    if version is not None and version != _API_VERSIONS.get(kind):
+    if version is not None and version != API_VERSIONS.get(kind):
         return None
-    return Kind(kind) if kind in _API_VERSIONS else None
+    return Kind(kind) if kind in API_VERSIONS else None
 
 
 def decode(document: Fields) -> ApiObject | None:

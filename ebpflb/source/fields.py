@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from sys import intern
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ebpflb.model.changes import Kind
 
@@ -170,13 +170,11 @@ def metadata_of(document: Fields) -> ObjectMeta:
 
 def identity(kind: Kind, document: Fields) -> str:
     """Kind, namespace and name of an object, as far as they can be read."""
-    metadata = document.get("metadata")
-    fields = metadata if isinstance(metadata, dict) else {}
-    namespace = fields.get("namespace") or "default" if kind.is_namespaced else None
-    if not _is_name(fields.get("name")):
+    metadata = metadata_of(document)
+    if not _is_name(metadata.name):
         return kind
-    path = [each for each in (namespace, fields["name"]) if _is_name(each)]
-    return f"{kind} {'/'.join(path)}"
+    namespace = metadata.namespace or "default" if kind.is_namespaced else ""
+    return f"{kind} {'/'.join(filter(_is_name, (namespace, metadata.name)))}"
 
 
 def read_metadata(kind: Kind, fields: Fields) -> Metadata:
@@ -218,5 +216,5 @@ def _checked_name(name: str, field: str, longest: int) -> str:
     return name
 
 
-def _is_name(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None

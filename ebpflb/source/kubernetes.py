@@ -11,7 +11,7 @@ from ebpflb.errors import SourceError
 from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, TrackedObjects
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.service import ServiceName
-from ebpflb.source.decode import decode
+from ebpflb.source.decode import API_VERSIONS, decode
 from ebpflb.source.fields import Fields, metadata_of
 from ebpflb.source.interface import SourceEvent, Trigger
 from ebpflb.source.reflector import Reader, Reflector, Resource
@@ -45,10 +45,10 @@ class Cache:
     errors: object -> one line, of those that cannot be read.
     """
 
-    def __init__(self, kind: Kind, api_version: str) -> None:
+    def __init__(self, kind: Kind) -> None:
         self.errors: dict[str, str] = {}
         self._kind = kind
-        self._type = {"kind": str(kind), "apiVersion": api_version}
+        self._type = {"kind": str(kind), "apiVersion": API_VERSIONS[kind]}
         self._objects = TrackedObjects()
         self._uids: dict[ObjectKey, str] = {}
 
@@ -126,6 +126,7 @@ _SLICES = Resource(
     "endpointslices.discovery.k8s.io",
     {"labelSelector": "!service.kubernetes.io/headless"},
 )
+_NODES = Resource("/api/v1/nodes", "nodes", {})
 # Since Kubernetes 1.33.
 _SERVICE_CIDRS = Resource(
     "/apis/networking.k8s.io/v1/servicecidrs",
@@ -146,21 +147,15 @@ class KubernetesSource:
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
         self._emit = emit
         self._lock = threading.Lock()
-        self._caches = {
-            Kind.SERVICE: Cache(Kind.SERVICE, "v1"),
-            Kind.ENDPOINT_SLICE: Cache(Kind.ENDPOINT_SLICE, "discovery.k8s.io/v1"),
-            Kind.NODE: Cache(Kind.NODE, "v1"),
-            Kind.SERVICE_CIDR: Cache(Kind.SERVICE_CIDR, "networking.k8s.io/v1"),
-        }
+        self._caches = {kind: Cache(kind) for kind in Kind}
         self._unreachable: dict[Kind, str] = {}
         self._missing = self._caches.keys() - {Kind.SERVICE_CIDR}
         self._triggers: list[Trigger] = []
         self._stopped = False
-        node = Resource("/api/v1/nodes", "nodes", {"fieldSelector": f"metadata.name={node_name}"})
         resources = {
             Kind.SERVICE: _SERVICES,
             Kind.ENDPOINT_SLICE: _SLICES,
-            Kind.NODE: node,
+            Kind.NODE: _NODES._replace(query={"fieldSelector": f"metadata.name={node_name}"}),
             Kind.SERVICE_CIDR: _SERVICE_CIDRS,
         }
         self._reflectors = [

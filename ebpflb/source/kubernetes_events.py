@@ -11,6 +11,7 @@ from typing import Protocol
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.source.api import ApiRequest
+from ebpflb.source.decode import API_VERSIONS
 from ebpflb.source.fields import Fields
 from ebpflb.source.interface import Announcement
 
@@ -22,7 +23,6 @@ _MOST = 256
 # For Events that are not created yet when the agent ends.
 _LAST_SECONDS = 2.0
 _LONGEST_NOTE, _LONGEST_INSTANCE = 1024, 128
-_API_VERSION = {Kind.SERVICE: "v1", Kind.NODE: "v1", Kind.ENDPOINT_SLICE: "discovery.k8s.io/v1"}
 
 
 class Writer(Protocol):
@@ -78,7 +78,7 @@ class Announcer:
         about = announcement.about
         # The kubelet and kube-proxy refer to a Node by its name in place of the uid.
         uid = about.name if about.kind is Kind.NODE else self._uid(about)
-        regarding = {"apiVersion": _API_VERSION[about.kind], "kind": str(about.kind), "uid": uid}
+        regarding = {"apiVersion": API_VERSIONS[about.kind], "kind": str(about.kind), "uid": uid}
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",

@@ -63,12 +63,12 @@ BROKEN_LINE = {"Service default/web": "Service default/web: spec.ports[0].port: 
 
 @pytest.fixture
 def services() -> Cache:
-    return Cache(Kind.SERVICE, "v1")
+    return Cache(Kind.SERVICE)
 
 
 @pytest.fixture
 def slices() -> Cache:
-    return Cache(Kind.ENDPOINT_SLICE, "discovery.k8s.io/v1")
+    return Cache(Kind.ENDPOINT_SLICE)
 
 
 def bare(manifest: Manifest) -> Manifest:
@@ -180,7 +180,7 @@ def test_an_object_without_a_name_is_an_error_that_says_so(services: Cache, odd:
 
 
 def test_a_node_is_known_by_its_name_alone():
-    nodes = Cache(Kind.NODE, "v1")
+    nodes = Cache(Kind.NODE)
     namespaced = {"metadata": {**node_manifest()["metadata"], "namespace": "odd"}}
     assert replace(nodes, [[namespaced]]) == Difference(upserts=[node()])
     key = ObjectKey(Kind.NODE, "", "node-a")
