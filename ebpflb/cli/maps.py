@@ -73,7 +73,7 @@ Examples:
 @output_option
 def list_maps(bpffs_root: str | None, output: Output) -> None:
     """Every BPF map with its type, how full it is, and its memory."""
-    from ebpflb.dataplane.view.capacity import map_fills
+    from ebpflb.dataplane.view.map_fill import map_fills
 
     fills = map_fills(open_pins(pin_root(bpffs_root))[1])
     rows = [(each.name, each.type, each.used, each.max, size(each.memory)) for each in fills]

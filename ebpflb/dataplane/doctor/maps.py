@@ -10,7 +10,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.layout.records import AddrRecord
 from ebpflb.dataplane.services.mirror import Mirror
-from ebpflb.dataplane.view.capacity import used_entries
+from ebpflb.dataplane.view.map_fill import used_entries
 from ebpflb.model.address import Address, format_address
 
 FILL = "maps"

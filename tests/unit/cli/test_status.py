@@ -9,7 +9,7 @@ import pytest
 from ebpflb.cli import status as command
 from ebpflb.cli.status import Loaded
 from ebpflb.dataplane.attach.attachments import Attachment
-from ebpflb.dataplane.view.capacity import MapFill
+from ebpflb.dataplane.view.map_fill import MapFill
 from ebpflb.errors import PinError
 from ebpflb.observe.http.server import Answer, Server, metrics_routes
 from tests.ports import free_port

@@ -1,16 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How full each map is and how much memory it takes, from the maps alone.
-
-When a map is full:
-- lb_frontends, lb_current, lb_descs, lb_slots, lb_backends, lb_names, lb_addrs, lb_src_ranges: the
-  agent loads a new generation with twice the room. If that fails, the Services that do not fit keep
-  what they had.
-- lb_conntrack: established flows stay in lb_ct_short, with its shorter timeout.
-- lb_ct_short, lb_sockets, lb_connections, lb_affinity, lb_fragments: the least recently used entry
-  is evicted.
-- lb_devices, lb_netns: further devices or pods are not served.
-- lb_flows: flow records are lost, and counted.
-"""
+"""How full each map is and how much memory it takes, from the maps alone."""
 
 import re
 from collections.abc import Iterator
