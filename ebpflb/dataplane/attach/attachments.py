@@ -97,7 +97,7 @@ def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
 def _filters(clsact: Clsact, pinned: Collection[int]) -> Iterator[Attachment]:
     for ifindex in sorted(clsact.qdiscs()):
         for direction in TcDirection:
-            # A device may vanish while it is asked.
+            # A device may vanish meanwhile.
             with contextlib.suppress(AttachError):
                 for found in clsact.filters(ifindex, direction):
                     if is_ours(found, direction):
@@ -140,8 +140,8 @@ class HookProgram(NamedTuple):
     def title(self) -> str:
         """Its name, and the project that it belongs to where its name says so."""
         owner = next((who for start, who in _OWNERS.items() if self.name.startswith(start)), "")
-        shown = self.name or "a program without a name"
-        return f"{shown} of {owner}" if owner else shown
+        name = self.name or "a program without a name"
+        return f"{name} of {owner}" if owner else name
 
     @property
     def translates(self) -> bool:

@@ -50,7 +50,7 @@ def mount_bpffs(path: Path, source: str) -> None:
 
 
 def unmount(path: Path) -> None:
-    """Unmount what is mounted at `path`; EBUSY while somebody uses it."""
+    """Unmount what is mounted at `path`; EBUSY while it is in use."""
     _check(_libc.umount2(os.fsencode(path), 0), path)
 
 

@@ -138,8 +138,8 @@ class Rtnetlink(Netlink):
             yield self._iproute
         except NetlinkError as error:
             reason, detail = os.strerror(error.code), error.args[1]
-            told = reason if detail == reason else f"{reason} ({detail})"
-            raise OSError(error.code, told) from error
+            message = reason if detail == reason else f"{reason} ({detail})"
+            raise OSError(error.code, message) from error
 
 
 def read_interfaces(netlink: Netlink) -> list[Interface]:

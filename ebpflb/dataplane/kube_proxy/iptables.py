@@ -16,7 +16,7 @@ from ebpflb.dataplane.kube_proxy.chains import (
     removal,
     unreadable_tables,
 )
-from ebpflb.dataplane.kube_proxy.tools import ask, find, proc_net, show
+from ebpflb.dataplane.kube_proxy.tools import proc_net, program_path, run, run_if_supported
 from ebpflb.errors import EbpflbError, ProbeError
 
 _PROGRAMS = ("iptables", "ip6tables")
@@ -51,7 +51,7 @@ class Tool(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRules:
     """What one tool sees. `unreadable`: tables that it cannot print."""
 
     tool: Tool
@@ -59,7 +59,7 @@ class Found:
     unreadable: list[str]
 
 
-def look() -> tuple[list[Found], list[str]]:
+def find_rules() -> tuple[list[FoundRules], list[str]]:
     """What each tool sees, and the names of the tools that are missing.
 
     ProbeError when kube-proxy has left something that only a missing tool can remove.
@@ -69,31 +69,31 @@ def look() -> tuple[list[Found], list[str]]:
         tools = dict(_tools(program))
         for backend in _BACKENDS:
             if backend in tools:
-                found.append(_look(tools[backend]))
+                found.append(_find_with(tools[backend]))
             else:
                 _refuse_if_needed(program, backend)
                 missing.append(f"{program}-{backend}")
     return found, missing
 
 
-def remove(tool: Tool, what: Removal) -> None:
+def remove_rules(tool: Tool, what: Removal) -> None:
     """Remove all of it from the table at once. EbpflbError: nothing was removed."""
-    ask(tool.restore, "--noflush", "--wait", _LOCK_SECONDS, given=what.text())
+    run(tool.restore, "--noflush", "--wait", _LOCK_SECONDS, stdin=what.text())
 
 
-def _look(tool: Tool) -> Found:
-    saved = show(tool.save)
+def _find_with(tool: Tool) -> FoundRules:
+    saved = run_if_supported(tool.save)
     removals = [each for table in parse(saved) if (each := removal(table))]
     # nat first: it brings what keeps established connections translated.
     removals.sort(key=lambda each: each.table != "nat")
-    return Found(tool, removals, unreadable_tables(saved))
+    return FoundRules(tool, removals, unreadable_tables(saved))
 
 
 def _tools(program: str) -> Iterator[tuple[str, Tool]]:
     """Tools by backend. A distribution with one backend may have only `iptables-save`."""
     plain = _tool(program)
     if plain:
-        yield "nft" if "nf_tables" in ask(plain.save, "--version") else "legacy", plain
+        yield "nft" if "nf_tables" in run(plain.save, "--version") else "legacy", plain
     for backend in _BACKENDS:
         tool = _tool(f"{program}-{backend}")
         if tool:
@@ -101,7 +101,7 @@ def _tools(program: str) -> Iterator[tuple[str, Tool]]:
 
 
 def _tool(name: str) -> Tool | None:
-    save, restore = find(f"{name}-save"), find(f"{name}-restore")
+    save, restore = program_path(f"{name}-save"), program_path(f"{name}-restore")
     return Tool(name, save, restore) if save and restore else None
 
 
@@ -119,14 +119,14 @@ def _refuse_if_needed(program: str, backend: str) -> None:
 
 def kube_proxy_families(nft: str) -> list[str]:
     """The families in which there is a table of kube-proxy's."""
-    tables = parse_json(show(nft, "--json", "list", "tables"), "table")
+    tables = parse_json(run_if_supported(nft, "--json", "list", "tables"), "table")
     found = {table["family"] for table in tables if table["name"] == _TABLE}
     return [family for family in FAMILIES if family in found]
 
 
 def remove_tables(nft: str, families: list[str]) -> None:
     """Delete kube-proxy's tables, all in one transaction."""
-    ask(nft, "-f", "-", given=removal_text(families))
+    run(nft, "-f", "-", stdin=removal_text(families))
 
 
 def removal_text(families: list[str]) -> str:
@@ -136,12 +136,12 @@ def removal_text(families: list[str]) -> str:
 
 def _nft_chains() -> list[str]:
     """kube-proxy's chains in tables of iptables-nft, as nft sees them ("ip nat KUBE-SERVICES")."""
-    nft = find("nft")
+    nft = program_path("nft")
     if nft is None:
         return []
     return [
         f"{chain['family']} {chain['table']} {chain['name']}"
-        for chain in parse_json(show(nft, "--json", "list", "chains"), "chain")
+        for chain in parse_json(run_if_supported(nft, "--json", "list", "chains"), "chain")
         if chain["family"] in FAMILIES and is_of_kube_proxy(chain["table"], chain["name"])
     ]
 

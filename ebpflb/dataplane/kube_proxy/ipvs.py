@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ebpflb.dataplane.kube_proxy.tools import ask, find, proc_net, show
+from ebpflb.dataplane.kube_proxy.tools import proc_net, program_path, run, run_if_supported
 from ebpflb.errors import ProbeError
 
 DEVICE = "kube-ipvs0"
@@ -81,7 +81,7 @@ class Ipvs:
     sets: tuple[str, ...]
 
 
-def look() -> tuple[Ipvs, list[str]]:
+def find_ipvs() -> tuple[Ipvs, list[str]]:
     """What kube-proxy has left, and the names of the tools that are missing.
 
     ProbeError when it has left something that only a missing tool can remove.
@@ -89,24 +89,24 @@ def look() -> tuple[Ipvs, list[str]]:
     device = DEVICE if DEVICE in (name for _, name in socket.if_nameindex()) else ""
     addresses = _addresses(_needed("ip", "iproute2", DEVICE)) if device else frozenset()
     present = virtual_services(proc_net("ip_vs"))
-    ipset = _needed("ipset", "ipset", DEVICE) if device else find("ipset")
-    sets = parse_sets(show(ipset, "save")) if ipset else Sets((), frozenset())
+    ipset = _needed("ipset", "ipset", DEVICE) if device else program_path("ipset")
+    sets = parse_sets(run_if_supported(ipset, "save")) if ipset else Sets((), frozenset())
     services = own_services(present, addresses, sets.node_ports)
     if services:
         _needed("ipvsadm", "ipvsadm", f"the virtual service {services[0]}")
     return Ipvs(services, device, sets.names), [] if ipset else ["ipset"]
 
 
-def remove(what: Ipvs) -> None:
+def remove_ipvs(what: Ipvs) -> None:
     """Remove it, after the iptables rules that name the sets."""
     for service in what.services:
         program = _needed("ipvsadm", "ipvsadm", str(service))
         place = str(service).partition(" ")[2]
-        ask(program, "--delete-service", _OPTIONS[service.protocol], place)
+        run(program, "--delete-service", _OPTIONS[service.protocol], place)
     if what.device:
-        ask(_needed("ip", "iproute2", DEVICE), "link", "delete", "dev", what.device)
+        run(_needed("ip", "iproute2", DEVICE), "link", "delete", "dev", what.device)
     for name in what.sets:
-        ask(_needed("ipset", "ipset", name), "destroy", name)
+        run(_needed("ipset", "ipset", name), "destroy", name)
 
 
 def virtual_services(listed: str) -> list[VirtualService]:
@@ -144,12 +144,12 @@ def parse_sets(saved: str) -> Sets:
 
 
 def _addresses(ip: str) -> frozenset[str]:
-    (device,) = json.loads(ask(ip, "-json", "address", "show", "dev", DEVICE))
+    (device,) = json.loads(run(ip, "-json", "address", "show", "dev", DEVICE))
     return frozenset(each["local"] for each in device.get("addr_info", ()))
 
 
 def _needed(program: str, package: str, reason: str) -> str:
-    found = find(program)
+    found = program_path(program)
     if found is None:
         raise ProbeError(f"{program} is not installed, and there is {reason}: install {package}")
     return found

@@ -9,8 +9,15 @@ end. Nothing that others wrote is changed.
 
 from dataclasses import dataclass
 
-from ebpflb.dataplane.kube_proxy import iptables, ipvs
-from ebpflb.dataplane.kube_proxy.tools import find
+from ebpflb.dataplane.kube_proxy.iptables import (
+    FoundRules,
+    find_rules,
+    kube_proxy_families,
+    remove_rules,
+    remove_tables,
+)
+from ebpflb.dataplane.kube_proxy.ipvs import find_ipvs, remove_ipvs
+from ebpflb.dataplane.kube_proxy.tools import program_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +67,17 @@ def remove_kube_proxy(dry_run: bool) -> Removed:
     EbpflbError one that failed. What was removed before a failure stays removed: call it again.
     Each table of iptables, and all of nftables, is changed at once. `dry_run` changes nothing.
     """
-    found, missing = iptables.look()
-    program = find("nft")
-    families = iptables.kube_proxy_families(program) if program else []
-    of_ipvs, not_installed = ipvs.look()
+    found, missing = find_rules()
+    program = program_path("nft")
+    families = kube_proxy_families(program) if program else []
+    of_ipvs, not_installed = find_ipvs()
     if not dry_run:
         for each in found:
             for what in each.removals:
-                iptables.remove(each.tool, what)
+                remove_rules(each.tool, what)
         if program and families:
-            iptables.remove_tables(program, families)
-        ipvs.remove(of_ipvs)
+            remove_tables(program, families)
+        remove_ipvs(of_ipvs)
     missing += ([] if program else ["nft"]) + not_installed
     return Removed(
         iptables=tuple(
@@ -88,7 +95,7 @@ def remove_kube_proxy(dry_run: bool) -> Removed:
     )
 
 
-def _kept(found: iptables.Found) -> list[str]:
+def _kept(found: FoundRules) -> list[str]:
     return [
         f"{found.tool.name} table {what.table}: {chain}, which {user} jumps to"
         for what in found.removals
@@ -96,7 +103,7 @@ def _kept(found: iptables.Found) -> list[str]:
     ]
 
 
-def _warnings(found: iptables.Found) -> list[str]:
+def _warnings(found: FoundRules) -> list[str]:
     return [
         f"{found.tool.name}: the policy of FORWARD is DROP, and kube-proxy's KUBE-FORWARD accepted "
         "Service traffic: a rule of another (the CNI) must accept what is forwarded to pods"
@@ -105,7 +112,7 @@ def _warnings(found: iptables.Found) -> list[str]:
     ]
 
 
-def _unreadable(found: list[iptables.Found]) -> list[str]:
+def _unreadable(found: list[FoundRules]) -> list[str]:
     return [
         f"{each.tool.name} cannot read the table {table}, which nft has changed"
         for each in found

@@ -25,18 +25,18 @@ _LACKING = re.compile(
 )
 
 
-def find(name: str) -> str | None:
+def program_path(name: str) -> str | None:
     """The path of a program; None when it is not installed."""
     return shutil.which(name) or shutil.which(name, path=_PATH)
 
 
-def ask(*argv: str, given: str = "") -> str:
+def run(*argv: str, stdin: str = "") -> str:
     """What a program prints. EbpflbError with its own words when it fails."""
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
             argv,
-            input=given,
+            input=stdin,
             env=environment,
             capture_output=True,
             text=True,
@@ -52,10 +52,10 @@ def ask(*argv: str, given: str = "") -> str:
     return done.stdout
 
 
-def show(*argv: str) -> str:
+def run_if_supported(*argv: str) -> str:
     """What a program prints; nothing when the kernel lacks what it shows."""
     try:
-        return ask(*argv)
+        return run(*argv)
     except EbpflbError as error:
         if _LACKING.search(str(error)):
             return ""
