@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of one node: what manifests say and what the network is, brought into the kernel."""
+"""The agent of one node: it brings Services and the state of the network into the kernel.
+
+`process.run()` is the entry; `loop.Agent` is the only thread that writes state.
+"""

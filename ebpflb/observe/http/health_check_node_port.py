@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers load balancers at the health check node port of each Service: one thread for all.
 
-There may be hundreds of such ports, each asked every few seconds. One selector waits for all of
-them, a connection carries one request, and a slow client delays nobody. The response is
+There may be hundreds of such ports, with a request every few seconds at each. One selector waits
+for all of them, a connection carries one request, and a slow client delays nobody. The response is
 kube-proxy's, to any method and path.
 """
 
@@ -48,7 +48,7 @@ class _ServicePort(NamedTuple):
 @dataclass(slots=True)
 class _ClientConnection:
     socket: socket.socket
-    asked: _ServicePort
+    port: _ServicePort
     deadline: float
     received: bytearray = field(default_factory=bytearray)
     is_answered: bool = False
@@ -200,18 +200,18 @@ class HealthCheckServer:
             self._drop(connection.socket)
         elif not connection.is_answered:
             connection.received += received
-            if response := self._response(connection.received, connection.asked):
+            if response := self._response(connection.received, connection.port):
                 connection.is_answered = True
                 connection.socket.send(response)
                 connection.socket.shutdown(socket.SHUT_WR)
 
-    def _response(self, received: bytearray, asked: _ServicePort) -> bytes:
+    def _response(self, received: bytearray, port: _ServicePort) -> bytes:
         """Empty as long as the headers are incomplete."""
         if not any(end in received for end in _HEADERS_END):
             return _bad_request() if len(received) > _LONGEST_REQUEST else b""
-        check = self._checks.get(asked.service)
-        count = check.local_ready.get(asked.family, 0) if check else 0
-        return _answer(received, asked.service, count, healthy=self._is_healthy())
+        check = self._checks.get(port.service)
+        count = check.local_ready.get(port.family, 0) if check else 0
+        return _answer(received, port.service, count, healthy=self._is_healthy())
 
     def _drop(self, connection: socket.socket) -> None:
         if self._connections.pop(connection, None):
