@@ -10,11 +10,11 @@ from ebpflb.address_text import socket_address
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
 from ebpflb.config.values import nearest
+from ebpflb.model.address import Address, format_address
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.view.dump import Element
     from ebpflb.dataplane.view.frontends import BackendInUse, FrontendInForce
-    from ebpflb.model.address import Address
     from ebpflb.model.plan import Backend, Choice, Frontend
     from ebpflb.model.service import ServiceName
 
@@ -127,8 +127,6 @@ def dump(
 
 
 def _plain(found: "FrontendInForce") -> dict[str, Any]:
-    from ebpflb.model.address import format_address
-
     frontend = found.frontend
     return {
         "protocol": frontend.key.protocol.name,
@@ -159,8 +157,6 @@ def _plain_choice(choice: "Choice", backends: "Mapping[Backend, BackendInUse]") 
 
 
 def _plain_backend(found: "BackendInUse") -> dict[str, Any]:
-    from ebpflb.model.address import format_address
-
     address, port, is_local, is_terminating = found.backend
     return {
         "address": format_address(address),
@@ -227,9 +223,7 @@ def _backend_row(found: "BackendInUse", source: str) -> tuple[object, ...]:
     return "  ->", _end(address, port), ", ".join(state), source, "", *counts
 
 
-def _end(address: "Address", port: int) -> str:
-    from ebpflb.model.address import format_address
-
+def _end(address: Address, port: int) -> str:
     return socket_address(format_address(address), port)
 
 

@@ -22,8 +22,7 @@ from ebpflb.dataplane.layout.records import (
     unpack_name,
 )
 from ebpflb.dataplane.services.mirror import Mirror, Words
-from ebpflb.dataplane.view.active import ActiveFlows, read_active
-from ebpflb.dataplane.view.counts import Sums, sums
+from ebpflb.dataplane.view.counts import ActiveFlows, Sums, read_active, sums
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendType

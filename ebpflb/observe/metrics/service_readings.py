@@ -10,8 +10,7 @@ from operator import add, lt
 from typing import Generic, TypeVar
 
 from ebpflb.address_text import socket_address
-from ebpflb.dataplane.view.active import ActiveFlows
-from ebpflb.dataplane.view.counts import Sums
+from ebpflb.dataplane.view.counts import ActiveFlows, Sums
 from ebpflb.dataplane.view.snapshot import BackendEntry, Snapshot
 from ebpflb.model.address import Address, format_address
 from ebpflb.model.flow import Counts

@@ -11,7 +11,7 @@ from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.layout.enums import Direction, FlowEnd, FlowEvent, FlowPath, FlowSource
 from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey
 from ebpflb.dataplane.load.source_text import source_text
-from ebpflb.dataplane.view.active import read_active
+from ebpflb.dataplane.view.counts import read_active
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.harness.asking import hooked_cgroup
 from tests.bpf.harness.conversing import WAYS, Conversing

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.dataplane.layout.enums import DropPlace, DropReason
 from ebpflb.dataplane.layout.records import frontend_key_of
 from ebpflb.dataplane.layout.structs import Counts as CountsStruct
-from ebpflb.dataplane.layout.structs import DropKey, u32, u64
-from ebpflb.dataplane.view.counts import read_drops, sum_drops
+from ebpflb.dataplane.layout.structs import u32
 from ebpflb.dataplane.view.snapshot import SnapshotReader, read_snapshot
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.flow import Counts
@@ -107,13 +105,3 @@ def test_what_has_lost_its_name_is_not_shown(world: World):
     assert backend_counts(world) == []
     assert frontend_counts(world) == {}
     assert not read_snapshot(world.maps).is_whole
-
-
-def test_drops_are_counted_by_reason_and_place(world: World):
-    no_route, unheard_of = DropReason.LB_DROP_NO_ROUTE, 200
-    for reason, place, counted in ((no_route, 3, 7), (no_route, 0, 2), (unheard_of, 3, 1)):
-        value = bytes(u64(counted - 1)) + bytes(u64(1))
-        world.maps["lb_count_drop"].update(bytes(DropKey(reason, place)), value)
-    drops = read_drops(world.maps)
-    assert drops == {(no_route, 3): 7, (no_route, DropPlace.LB_DROP_AT_SOCKET): 2}
-    assert {reason: count for reason, count in sum_drops(drops).items() if count} == {no_route: 9}

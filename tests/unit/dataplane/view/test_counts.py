@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-from ebpflb.dataplane.layout.enums import Direction
-from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey
-from ebpflb.dataplane.view.active import read_active
+from ebpflb.dataplane.layout.enums import Direction, DropPlace, DropReason
+from ebpflb.dataplane.layout.structs import Connection, DropKey, Socket, SocketKey, u64
+from ebpflb.dataplane.view.counts import read_active, read_drops, sum_drops
 from ebpflb.model.address import Protocol
 from tests.memory_maps import memory_maps
 
@@ -47,3 +47,14 @@ def test_a_socket_that_only_sends_is_not_for_its_records_outlive_it():
     add_socket(maps, 1, Protocol.UDP)
     add_socket(maps, 1, Protocol.UDP, Direction.LB_DIR_ORIGINAL)
     assert not read_active(maps).flows
+
+
+def test_drops_are_counted_by_reason_and_place():
+    maps = memory_maps()
+    no_route, unheard_of = DropReason.LB_DROP_NO_ROUTE, 200
+    for reason, place, counted in ((no_route, 3, 7), (no_route, 0, 2), (unheard_of, 3, 1)):
+        value = bytes(u64(counted - 1)) + bytes(u64(1))
+        maps["lb_count_drop"].update(bytes(DropKey(reason, place)), value)
+    drops = read_drops(maps)
+    assert drops == {(no_route, 3): 7, (no_route, DropPlace.LB_DROP_AT_SOCKET): 2}
+    assert {reason: count for reason, count in sum_drops(drops).items() if count} == {no_route: 9}
