@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet, split, split_chunks
 from ebpflb.dataplane.kernel.uapi import Exist, MapType
-from ebpflb.dataplane.layout.capacity import Sizes
-from ebpflb.dataplane.layout.map_specs import MAPS, MapSpec
+from ebpflb.dataplane.layout.capacity import MAPS, MapSpec, Sizes
 from ebpflb.errors import MapError
 
 _QUICK = 4096

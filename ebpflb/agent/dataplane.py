@@ -32,9 +32,8 @@ from ebpflb.dataplane.kernel import libc
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
-from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
+from ebpflb.dataplane.layout.capacity import MAPS, Sizes, sizes_for
 from ebpflb.dataplane.layout.enums import SettingFlag
-from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.load.loader import Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.dataplane.services.sync import Sync

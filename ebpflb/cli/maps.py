@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def _known_names(
     _ctx: click.Context, _param: click.Parameter, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    from ebpflb.dataplane.layout.map_specs import MAPS
+    from ebpflb.dataplane.layout.capacity import MAPS
 
     for name in names:
         if name not in MAPS:
@@ -31,7 +31,7 @@ def _known_names(
 
 
 def _names_like(_ctx: click.Context, _param: click.Parameter, begin: str) -> list[str]:
-    from ebpflb.dataplane.layout.map_specs import MAPS
+    from ebpflb.dataplane.layout.capacity import MAPS
 
     return [name for name in sorted(MAPS) if name.startswith(begin)]
 

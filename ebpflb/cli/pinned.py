@@ -32,7 +32,7 @@ def pin_root(flag: str | None) -> Path:
 def open_pins(root: Path) -> "tuple[Generation, MapSet]":
     """The generation in force and its maps. PinError when there is none that this version reads."""
     from ebpflb.dataplane.kernel.maps import open_maps
-    from ebpflb.dataplane.layout.map_specs import MAPS
+    from ebpflb.dataplane.layout.capacity import MAPS
     from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
     from ebpflb.dataplane.load.pins import newest_generation
 

@@ -108,7 +108,7 @@ def ask_agent(metrics_address: str) -> dict[str, Any] | None:
 def _loaded(root: Path) -> Loaded:
     from ebpflb.dataplane.attach.attachments import attachments, missing_hooks
     from ebpflb.dataplane.layout.enums import word
-    from ebpflb.dataplane.load.handover import read_meta
+    from ebpflb.dataplane.load.loader import read_meta
     from ebpflb.dataplane.load.pins import LINKS
     from ebpflb.dataplane.view.counts import read_drops, sum_drops
     from ebpflb.dataplane.view.map_fill import map_fills

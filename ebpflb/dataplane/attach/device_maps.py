@@ -13,8 +13,8 @@ from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.layout import structs
+from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
-from ebpflb.dataplane.layout.map_specs import UPLINKS
 from ebpflb.dataplane.layout.structs import Addr, Uplink, u32, u64
 
 _BLANK = Uplink()

@@ -28,7 +28,7 @@ from ebpflb.dataplane.doctor.node import (
 from ebpflb.dataplane.flows.source_ports import Ports, own_ports
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Probe
-from ebpflb.dataplane.layout.map_specs import MAPS
+from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION, Settings
 from ebpflb.dataplane.load.pins import LINKS, newest_generation
 from ebpflb.errors import EbpflbError, ProbeError

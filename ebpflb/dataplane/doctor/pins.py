@@ -9,7 +9,7 @@ from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.attach.tc import TCX_PIN
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.dataplane.kernel.libc import BPF_FS_MAGIC, filesystem_type
-from ebpflb.dataplane.layout.map_specs import MAPS
+from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.dataplane.load.pins import LINKS, Generation, generations, newest_generation

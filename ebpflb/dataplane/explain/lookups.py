@@ -9,8 +9,8 @@ from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import AddrFlag, DescFlag, NetnsFlag, SettingFlag
-from ebpflb.dataplane.layout.map_specs import UPLINKS
 from ebpflb.dataplane.layout.records import (
     USABLE,
     AddrRecord,

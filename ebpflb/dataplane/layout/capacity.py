@@ -1,16 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many entries each map has room for: small by default, following the cluster."""
+"""Every map of bpf/maps.h: what it holds, how many entries fit, what happens when it is full.
 
+Default sizes are small; the agent makes larger maps as the cluster grows.
+"""
+
+import ctypes
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Self
+from enum import Enum, auto
+from typing import NamedTuple, Self
 
+from ebpflb.dataplane.kernel.uapi import MapType
+from ebpflb.dataplane.layout import enums, structs
+from ebpflb.dataplane.layout.structs import u8, u32, u64
 from ebpflb.model.plan import Frontend
 from ebpflb.model.service import ServicePortName
 from ebpflb.model.source_ranges import Prefix
 
+FILTER_SIZE = 65536
+UPLINKS = 64
+_FIXED = 4096
+_FRAGMENTS = 8192
+_DROPS = 1024
+_FLOW_RING = 1 << 20
+_HISTOGRAMS = len(enums.FlowPath) * len(enums.HistogramKind)
 _HEADROOM = 2
 _ENTRIES_PER_FLOW = 2
+
+
+class WhenFull(Enum):
+    """What happens to an entry for which a map has no room.
+
+    GROWS: the Service that does not fit keeps what it had, an Event and a metric say so, and the
+    agent loads a generation of maps with twice the room. A node address: an error, until then.
+    STAYS_IN_CT_SHORT: the flow is translated, but forgotten after the timeout of opening flows.
+    EVICTS: the kernel evicts the entry that was used least recently.
+    LEFT_OUT: a device, a pod or a ServiceCIDR is not served; the agent warns.
+    LOST: the flow record is lost, which lb_flow_lost counts; the drop is not counted.
+    NEVER: an array with an element for whatever may come.
+    """
+
+    GROWS = auto()
+    STAYS_IN_CT_SHORT = auto()
+    EVICTS = auto()
+    LEFT_OUT = auto()
+    LOST = auto()
+    NEVER = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +74,103 @@ class Sizes:
         return type(self)(**{name: max(mine, theirs) for name, mine, theirs in pairs})
 
     def grown(self) -> Self:
-        """Twice the room for what the plan fills; flow tables stay."""
-        planned = ("frontends", "descs", "slots", "backends", "addrs", "src_ranges", "names")
+        """Twice the room in the maps that grow; flow tables stay as they are."""
+        growing = {spec.size for spec in MAPS.values() if spec.when_full is WhenFull.GROWS}
         sizes = asdict(self)
-        return type(self)(**{**sizes, **{name: 2 * sizes[name] for name in planned}})
+        return type(self)(
+            **{name: 2 * size if name in growing else size for name, size in sizes.items()}
+        )
+
+
+class _Nothing(ctypes.Structure):
+    """A ring buffer has no keys and values."""
+
+
+class MapSpec(NamedTuple):
+    """key and value as ctypes; size: the field of Sizes that bounds it, or a fixed number."""
+
+    kind: MapType
+    key: type
+    value: type
+    size: str | int
+    when_full: WhenFull
+
+    def shape(self, sizes: Sizes) -> tuple[int, int, int]:
+        """Key size, value size (of one CPU) and number of entries."""
+        entries = self.size if isinstance(self.size, int) else getattr(sizes, self.size)
+        return ctypes.sizeof(self.key), ctypes.sizeof(self.value), entries
+
+    @property
+    def is_array(self) -> bool:
+        """Whether all elements exist from the start, and are zero."""
+        return self.kind in (MapType.ARRAY, MapType.PERCPU_ARRAY)
+
+    @property
+    def is_per_cpu(self) -> bool:
+        """Whether each CPU has a value of its own."""
+        return self.kind in (MapType.PERCPU_ARRAY, MapType.PERCPU_HASH)
+
+
+# Bound together by indices: taken over together, or not at all.
+SERVICE_MAPS: Mapping[str, MapSpec] = {
+    "lb_frontends": MapSpec(MapType.HASH, structs.FrontendKey, u32, "frontends", WhenFull.GROWS),
+    "lb_current": MapSpec(MapType.ARRAY, u32, u64, "frontends", WhenFull.GROWS),
+    "lb_descs": MapSpec(MapType.ARRAY, u32, structs.Desc, "descs", WhenFull.GROWS),
+    "lb_slots": MapSpec(MapType.ARRAY, u32, u32, "slots", WhenFull.GROWS),
+    "lb_backends": MapSpec(MapType.ARRAY, u32, structs.Backend, "backends", WhenFull.GROWS),
+    "lb_addrs": MapSpec(MapType.HASH, structs.Addr, u32, "addrs", WhenFull.GROWS),
+    "lb_dest_filter": MapSpec(MapType.ARRAY, u32, structs.Dest, FILTER_SIZE, WhenFull.NEVER),
+    "lb_addr_flags": MapSpec(MapType.ARRAY, u32, structs.AddrState, "addrs", WhenFull.GROWS),
+    "lb_src_ranges": MapSpec(
+        MapType.LPM_TRIE, structs.SourceRange, u8, "src_ranges", WhenFull.GROWS
+    ),
+    "lb_names": MapSpec(MapType.HASH, u32, structs.Name, "names", WhenFull.GROWS),
+    "lb_count_front": MapSpec(
+        MapType.PERCPU_ARRAY, u32, structs.Counts, "frontends", WhenFull.GROWS
+    ),
+    "lb_count_back": MapSpec(MapType.PERCPU_ARRAY, u32, structs.Counts, "backends", WhenFull.GROWS),
+}
+FLOW_MAPS: Mapping[str, MapSpec] = {
+    "lb_conntrack": MapSpec(
+        MapType.HASH, structs.Tuple, structs.Conntrack, "conntrack", WhenFull.STAYS_IN_CT_SHORT
+    ),
+    "lb_ct_short": MapSpec(
+        MapType.LRU_HASH, structs.Tuple, structs.Conntrack, "ct_short", WhenFull.EVICTS
+    ),
+    "lb_fragments": MapSpec(
+        MapType.LRU_HASH, structs.Tuple, structs.Fragment, _FRAGMENTS, WhenFull.EVICTS
+    ),
+    "lb_reply_filter": MapSpec(MapType.ARRAY, u32, structs.ReplyEnds, FILTER_SIZE, WhenFull.NEVER),
+    "lb_peer_filter": MapSpec(MapType.ARRAY, u32, u8, FILTER_SIZE, WhenFull.NEVER),
+    "lb_sockets": MapSpec(
+        MapType.LRU_HASH, structs.SocketKey, structs.Socket, "sockets", WhenFull.EVICTS
+    ),
+    "lb_affinity": MapSpec(
+        MapType.LRU_HASH, structs.AffinityKey, structs.Affinity, "affinity", WhenFull.EVICTS
+    ),
+    "lb_connections": MapSpec(
+        MapType.LRU_HASH, u64, structs.Connection, "sockets", WhenFull.EVICTS
+    ),
+}
+# Counters and flow records that do not belong to one Service.
+COUNT_MAPS: Mapping[str, MapSpec] = {
+    "lb_count_drop": MapSpec(MapType.PERCPU_HASH, structs.DropKey, u64, _DROPS, WhenFull.LOST),
+    "lb_flows": MapSpec(MapType.RINGBUF, _Nothing, _Nothing, _FLOW_RING, WhenFull.LOST),
+    "lb_flow_lost": MapSpec(MapType.PERCPU_ARRAY, u32, u64, len(enums.FlowLost), WhenFull.NEVER),
+    "lb_histograms": MapSpec(
+        MapType.PERCPU_ARRAY, u32, structs.Histogram, _HISTOGRAMS, WhenFull.NEVER
+    ),
+}
+# Written anew for every generation.
+NODE_MAPS: Mapping[str, MapSpec] = {
+    "lb_devices": MapSpec(MapType.HASH, u32, structs.Device, _FIXED, WhenFull.LEFT_OUT),
+    "lb_uplinks": MapSpec(MapType.ARRAY, u32, structs.Uplink, UPLINKS, WhenFull.NEVER),
+    "lb_netns": MapSpec(MapType.HASH, u64, structs.Netns, _FIXED, WhenFull.LEFT_OUT),
+    "lb_settings": MapSpec(MapType.ARRAY, u32, structs.Settings, 1, WhenFull.NEVER),
+    "lb_service_nets": MapSpec(MapType.ARRAY, u32, structs.ServiceNets, 1, WhenFull.LEFT_OUT),
+    "lb_meta": MapSpec(MapType.ARRAY, u32, structs.Meta, 1, WhenFull.NEVER),
+}
+MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS, **NODE_MAPS}
 
 
 def sizes_for(frontends: Iterable[Frontend], flows: int = 0) -> Sizes:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout import enums, structs
+from ebpflb.dataplane.layout.capacity import MAPS, MapSpec
 from ebpflb.dataplane.layout.enums import EnumType, word
-from ebpflb.dataplane.layout.map_specs import MAPS, MapSpec
 from ebpflb.dataplane.layout.structs import Struct, field_names
 from ebpflb.dataplane.services.source_ranges import ID_BITS
 from ebpflb.errors import PinError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebpflb.dataplane.kernel.maps import BpfMap, KernelMap, MapSet
-from ebpflb.dataplane.layout.map_specs import MAPS
+from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.records import SERVING, USABLE, DescRecord
 from ebpflb.dataplane.layout.structs import Backend
 from ebpflb.dataplane.services.map_state import ranges_of

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
+from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     BackendFlag,
@@ -21,7 +22,6 @@ from ebpflb.dataplane.layout.enums import (
     FrontendType,
     IfEmpty,
 )
-from ebpflb.dataplane.layout.map_specs import UPLINKS
 from ebpflb.dataplane.layout.structs import (
     Addr,
     AddrState,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from scapy.packet import Packet
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.map_specs import MAPS
+from ebpflb.dataplane.layout.capacity import MAPS
 from tests.bpf.harness.datapath import Datapath, Result
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32, u64

@@ -12,7 +12,7 @@ import pytest
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import KernelMap
 from ebpflb.dataplane.layout import enums, structs
-from ebpflb.dataplane.layout.map_specs import MAPS
+from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.load.compile import STRICT, compile_and_pin
 from ebpflb.dataplane.load.source_text import bpf_directory, source_text
 from ebpflb.errors import CompileError

@@ -11,12 +11,18 @@ from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout import structs
-from ebpflb.dataplane.layout.capacity import Sizes
+from ebpflb.dataplane.layout.capacity import (
+    COUNT_MAPS,
+    FLOW_MAPS,
+    MAPS,
+    NODE_MAPS,
+    SERVICE_MAPS,
+    Sizes,
+)
 from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.dataplane.layout.map_specs import COUNT_MAPS, FLOW_MAPS, MAPS, NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.layout.structs import Tuple, u8, u64
-from ebpflb.dataplane.load import handover, loader, pins
+from ebpflb.dataplane.load import loader, pins
 from ebpflb.dataplane.load.loader import Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.errors import CompileError
@@ -293,7 +299,7 @@ def test_what_smaller_elements_had_set_stays_set(
 def test_a_new_layout_keeps_the_flows_and_no_services(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
     before = fill(first, TAKEN_OVER)
-    for module in (pins, handover):
+    for module in (pins, loader):
         monkeypatch.setattr(module, "LAYOUT_VERSION", structs.LAYOUT_VERSION + 1)
     change_source(monkeypatch)
     second = start(root)
@@ -306,7 +312,7 @@ def test_a_new_layout_keeps_the_flows_and_no_services(root: Pins, monkeypatch: p
 def test_a_new_layout_of_flows_begins_without_any(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
     fill(first, TAKEN_OVER)
-    monkeypatch.setattr(handover, "FLOW_VERSION", structs.FLOW_VERSION + 1)
+    monkeypatch.setattr(loader, "FLOW_VERSION", structs.FLOW_VERSION + 1)
     change_source(monkeypatch)
     second = load(root)
     assert shared(first, second) == {*SERVICE_MAPS, *COUNT_MAPS}

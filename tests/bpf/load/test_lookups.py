@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.dataplane.layout.map_specs import UPLINKS
 from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.asker import Asker

@@ -3,8 +3,8 @@
 
 import pytest
 
+from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.dataplane.layout.map_specs import UPLINKS
 from ebpflb.dataplane.layout.structs import AddrState
 from tests.bpf.harness.datapath import Datapath, Verdict, addr, assert_untouched
 from tests.bpf.harness.node import Node

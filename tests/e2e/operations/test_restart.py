@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.layout.map_specs import NODE_MAPS, SERVICE_MAPS
+from ebpflb.dataplane.layout.capacity import NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.load.pins import LINKS
 from ebpflb.lab import LabNode
 from ebpflb.lab.manifests import write_atomically

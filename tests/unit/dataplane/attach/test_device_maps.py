@@ -7,8 +7,8 @@ from ebpflb.dataplane.attach.device_maps import write_uplinks
 from ebpflb.dataplane.attach.devices import Device
 from ebpflb.dataplane.attach.links import Change
 from ebpflb.dataplane.explain.lookups import Lookups
+from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import DeviceKind
-from ebpflb.dataplane.layout.map_specs import UPLINKS
 from ebpflb.dataplane.layout.structs import Addr, Uplink
 from ebpflb.dataplane.layout.structs import Device as DeviceEntry
 from ebpflb.model.address import Family, parse_address

@@ -3,7 +3,7 @@ import pytest
 
 from ebpflb.dataplane.doctor import pins
 from ebpflb.dataplane.kernel.libc import BPF_FS_MAGIC
-from ebpflb.dataplane.layout.map_specs import MAPS
+from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 

@@ -5,8 +5,8 @@ import pytest
 
 from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout import enums, structs
+from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.enums import DropReason
-from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.layout.structs import STRUCTS, Addr, u8, u32, u64
 from ebpflb.dataplane.view.dump import decode_map
 from ebpflb.errors import PinError

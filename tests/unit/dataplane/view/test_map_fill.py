@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
+from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.enums import FlowLost
-from ebpflb.dataplane.layout.map_specs import MAPS
 from ebpflb.dataplane.layout.structs import u32, u64
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.map_fill import MapFill, map_fills, used_entries

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+from dataclasses import asdict
+
+from ebpflb.dataplane.kernel.uapi import MapType
+from ebpflb.dataplane.layout.capacity import MAPS, Sizes, WhenFull
+
+FLOWS = ("conntrack", "ct_short", "sockets", "affinity")
+
+
+def test_the_kernel_evicts_from_lru_maps_and_no_others():
+    evicts = {name for name, spec in MAPS.items() if spec.when_full is WhenFull.EVICTS}
+    assert evicts == {name for name, spec in MAPS.items() if spec.kind is MapType.LRU_HASH}
+
+
+def test_only_arrays_are_never_full():
+    for name, spec in MAPS.items():
+        assert spec.is_array or spec.when_full is not WhenFull.NEVER, name
+
+
+def test_what_services_fill_doubles_and_what_flows_fill_stays():
+    before, after = asdict(Sizes()), asdict(Sizes().grown())
+    assert {name for name, size in after.items() if size == before[name]} == set(FLOWS)
+    assert all(after[name] == 2 * before[name] for name in before.keys() - set(FLOWS))
