@@ -23,7 +23,7 @@ from tests.unit.source.scripted import event, page, versioned
 
 SECONDS = 10
 # So many requests in a row show that nothing waits between them: a bounded wait would take longer.
-MANY, HURRY = 20, 2.0
+MANY, HURRY = 10, 5.0
 SILENT = Answer(end="silent")
 
 # The client's models want addresses.

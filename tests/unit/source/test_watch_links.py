@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ebpflb.source import watch as module
 from ebpflb.source.watch import Touched, Watch
 from tests.unit.source.conftest import watch_count
 
@@ -132,7 +133,10 @@ def test_a_link_is_not_read_while_what_it_leads_to_is_written(home: Path, watch:
     assert watch.may_read("shop.yaml")
 
 
-def test_what_no_event_is_about_is_read_once_it_is_settled(home: Path, watch: Watch):
+def test_what_no_event_is_about_is_read_once_it_is_settled(
+    home: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_SETTLED_SECONDS", 1800)
     target = home.parent / "elsewhere.txt"
     target.write_text("half")
     (home / "shop.yaml").symlink_to(target)
@@ -140,7 +144,7 @@ def test_what_no_event_is_about_is_read_once_it_is_settled(home: Path, watch: Wa
     watch.follow()
     assert watch.may_read("shop.yaml")
     assert not watch.may_read("shop.yaml", only_settled=True)
-    os.utime(target, (time.time(), time.time() - 2))
+    os.utime(target, (time.time(), time.time() - 3600))
     assert watch.may_read("shop.yaml", only_settled=True)
     assert watch.may_read("bank.yaml", only_settled=True)
 
