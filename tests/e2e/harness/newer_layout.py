@@ -11,17 +11,12 @@ NEWER_LAYOUT = LAYOUT_VERSION + 1
 
 def change_layout(package: Path, bpf: Path) -> None:
     """Give frontends and backends one more field each. package: ebpflb/; bpf: the C programs."""
-    structs, records = (
-        package / "dataplane/layout/structs.py",
-        package / "dataplane/layout/records.py",
-    )
-    _edit(bpf / "service_types.h", r"(struct lb_(desc|backend) \{[^}]*)\}", r"\1\t__u64 more;\n}")
-    _edit(
-        structs,
-        r"(class (Desc|Backend)\(Struct\):.*?)\n    \]",
-        r'\1\n        ("more", u64),\n    ]',
-    )
-    _edit(records, r'(_(DESC|BACKEND) = Struct\("[^"]*)"', r'\1 8x"')
+    structs = package / "dataplane/layout/structs.py"
+    # Of this name, because what packs them leaves out only padding.
+    fields = r"(struct lb_(desc|backend) \{[^}]*)\}", r"\1\t__u64 pad_more;\n}"
+    _edit(bpf / "service_types.h", *fields)
+    mirrors = r"(class (Desc|Backend)\(Struct[^)]*\):.*?)\n    \]"
+    _edit(structs, mirrors, r'\1\n        ("pad_more", u64),\n    ]')
     _edit(structs, r"(LAYOUT_VERSION = )\d+()", rf"\g<1>{NEWER_LAYOUT}", times=1)
 
 
