@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entries of flows in lb_conntrack and lb_ct_short: keys, and what is asked of many values.
+"""The entries of flows in lb_conntrack and lb_ct_short: keys, and a few fields of many entries.
 
-Each flow has one entry in either direction. Who wants all of one entry takes structs.Conntrack.
+Each flow has one entry in either direction. structs.Conntrack has all fields of one entry.
 """
 
 import time

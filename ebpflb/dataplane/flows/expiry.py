@@ -58,7 +58,7 @@ class Expired:
     unused: Set[Address] | None = None
 
 
-class _Entry(NamedTuple):
+class _FlowEntry(NamedTuple):
     to: bytes
     last_seen: int
     state: int
@@ -122,8 +122,8 @@ class Expiry:
         settings = Settings.from_buffer_copy(value)
         self._limits = _limits(settings, tcp_timeout)
         self._earliest = _limits(settings, _earliest)
-        is_told = self._tell and settings.flow_events & 1 << FlowEvent.LB_FLOW_END
-        self._ended = [] if is_told else None
+        wants_ends = self._tell and settings.flow_events & 1 << FlowEvent.LB_FLOW_END
+        self._ended = [] if wants_ends else None
         self._candidates = set(idle)
         for table in self._tables:
             for chunk in table.chunks(self._budget):
@@ -166,7 +166,7 @@ class Expiry:
                 self._ended.append(bytes(record))
         return 1 + (other_table.delete(other_key) if other_table else 0)
 
-    def _find(self, key: bytes, other_key: bytes) -> tuple[BpfMap | None, _Entry | None]:
+    def _find(self, key: bytes, other_key: bytes) -> tuple[BpfMap | None, _FlowEntry | None]:
         """The entry of `key`, unless it is that of a later flow, with another reverse."""
         for table in self._tables:
             entry = _read(table, key)
@@ -175,12 +175,12 @@ class Expiry:
         return None, None
 
 
-def _read(table: BpfMap, key: bytes) -> _Entry | None:
+def _read(table: BpfMap, key: bytes) -> _FlowEntry | None:
     value = table.lookup(key)
     if not value:
         return None
     ((to, last_seen, state, peer_state),) = lives(value)
-    return _Entry(to, last_seen, state | peer_state, value)
+    return _FlowEntry(to, last_seen, state | peer_state, value)
 
 
 def _state_of(one: int, other: int) -> int:
@@ -209,10 +209,10 @@ def _nanoseconds(seconds: int) -> int:
 
 
 def record_of_expired(key: bytes, entry: bytes, other: bytes | None, now: int) -> FlowRecord | None:
-    """An END as the programs would have told of it; `now` is CLOCK_MONOTONIC in ns.
+    """The END record that the programs would have written; `now` is CLOCK_MONOTONIC in ns.
 
-    `entry` and `other` are both directions, `key` that of the first. None for what is no flow, for
-    one that was told of already, that is not sampled, or of which only the replies' entry is left.
+    `entry` and `other` are both directions, `key` that of the first. None if this is no flow, if
+    its END was recorded already, if it is not sampled, or if only the entry of replies is left.
     """
     original, reply = Conntrack.from_buffer_copy(entry), Conntrack()
     if other is not None:
@@ -220,12 +220,12 @@ def record_of_expired(key: bytes, entry: bytes, other: bytes | None, now: int) -
     if original.direction == Direction.LB_DIR_REPLY:
         original, reply = reply, original
         key = reverse(bytes(reply.to))
-    if not _is_told_of(original):
+    if not _wants_record(original):
         return None
     return _record(Tuple.from_buffer_copy(key), original, reply, now)
 
 
-def _is_told_of(original: Conntrack) -> bool:
+def _wants_record(original: Conntrack) -> bool:
     return (
         original.hook != Hook.LB_HOOK_RESERVED
         and bool(original.flags & CtFlag.LB_CT_SAMPLED)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""struct lb_flow_record as a flow of the model. Decoding is for those who ask, not for each one."""
+"""Flow records: read from lb_flows, a ring buffer of the kernel, and decoded.
+
+Most records are only looked at (`brief()`); a record is decoded when a query wants it.
+"""
 
 import ctypes
 import weakref
@@ -38,7 +41,7 @@ _MICROSECONDS = 1_000_000
 
 
 class Brief(NamedTuple):
-    """What is looked at in every record. protocol: a number."""
+    """The fields that are read of every record. protocol: a number."""
 
     event: str
     protocol: int
@@ -145,7 +148,7 @@ _Take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes
 
 
 class FlowRing:
-    """The reading end of a ring. For one thread; whoever reads takes the records from all others.
+    """The reading end of the ring, for one thread. A record is read once.
 
     What was read is gone, and the kernel has its room again.
     """

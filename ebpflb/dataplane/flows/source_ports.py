@@ -2,9 +2,10 @@
 """Which source ports masqueraded flows may have, and which of these another NAT of the node uses.
 
 netfilter masquerades as well: kube-proxy's connections while it is replaced, those of the CNI. If
-a flow of ours took the same port to the same pod, our entry would claim the replies of both. So
-their tuples are put into our tables, as entries that no hook reads: the port is taken, the packets
-pass. The same holds for a process of the node that connected to a pod from such a port.
+a flow of ebpflb took the same port to the same pod, its conntrack entry would match the replies of
+both. So the tuples of other NAT are reserved in the conntrack maps, as entries that no hook uses:
+the port is taken, the packets pass untouched. The same holds for a process of the node that
+connected to a pod from such a port.
 
 The kernel's own connection tracking knows these connections. It is read from time to time as long
 as there are any, and only its answer ends a reservation.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connected UDP sockets whose backend has stopped serving, and the end of them.
+"""Destroys connected UDP sockets whose backend has stopped serving.
 
-The kernel chose the backend of such a socket once, at connect(), and never looks again. Ended, it
-tells its process, which connects anew and gets a live one. lb_sockets knows which sockets the hooks
-have translated, and to what; sockets that went there by themselves are left alone, and TCP always.
+The backend of such a socket was chosen once, at connect(). When the socket is destroyed, its
+process gets an error, connects again and gets a serving backend. lb_sockets says which sockets
+the hooks translated, and to which backend; other sockets and all TCP sockets are left alone.
 """
 
 from collections import Counter
@@ -42,8 +42,8 @@ class _Peer(NamedTuple):
 class StaleSockets:
     """Ends those of this namespace and of all others that have a name or a process.
 
-    A record outlives its socket, or is there a moment before its socket is connected. So each one
-    is looked for by two passes, and then never again.
+    A record may exist after its socket is closed, or a moment before it is connected. So two passes
+    look for the socket of each record, and no more.
     """
 
     def __init__(

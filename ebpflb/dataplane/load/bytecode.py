@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clang made of a text: maps and programs that any process can load, without bcc."""
+"""Compiled objects: maps and programs that any process can load without bcc.
+
+Taken from a module of bcc, packed for the cache, loaded and pinned by bpf(2).
+"""
 
 import ctypes
 import json
@@ -38,7 +41,7 @@ class Map(NamedTuple):
 
 
 class Bytecode(NamedTuple):
-    """What a text became. Where a program names a map, the number is an index into `maps`."""
+    """Compiled objects. Where a program names a map, the number is an index into `maps`."""
 
     maps: Sequence[Map]
     programs: Mapping[str, bytes]
@@ -92,17 +95,17 @@ def unpacked(content: bytes) -> Bytecode:
 
 
 def _tables(module: Any, library: Any, pins: Path) -> Iterator[tuple[int, Map]]:
-    """Each map with its descriptor. bcc's Python declares few of the functions that tell them."""
+    """Each map with its descriptor, from functions of libbcc that bcc's Python does not declare."""
 
-    def ask(name: str, *number: int, result: Any = ctypes.c_int) -> Any:
+    def call(name: str, *number: int, result: Any = ctypes.c_int) -> Any:
         function = library[name]
         function.restype = result
         return function(ctypes.c_void_p(module.module), *map(ctypes.c_size_t, number))
 
-    for number in range(ask("bpf_num_tables", result=ctypes.c_size_t)):
-        name = ask("bpf_table_name", number, result=ctypes.c_char_p).decode()
-        descriptor = ask("bpf_table_fd_id", number)
-        shape = [ask(f"bpf_table_{fact}_id", number, result=ctypes.c_size_t) for fact in _SHAPE]
+    for number in range(call("bpf_num_tables", result=ctypes.c_size_t)):
+        name = call("bpf_table_name", number, result=ctypes.c_char_p).decode()
+        descriptor = call("bpf_table_fd_id", number)
+        shape = [call(f"bpf_table_{fact}_id", number, result=ctypes.c_size_t) for fact in _SHAPE]
         yield descriptor, Map(name, _is_pinned(descriptor, pins / name), *shape)
 
 
@@ -140,7 +143,7 @@ def open_maps(maps: Sequence[Map], pins: Path, opened: ExitStack) -> list[int]:
     descriptors = []
     for each in maps:
         is_there = each.pinned and (pins / each.name).exists()
-        descriptor = libbpf.obj_get(pins / each.name) if is_there else _made(each)
+        descriptor = libbpf.obj_get(pins / each.name) if is_there else _create(each)
         opened.callback(os.close, descriptor)
         if is_there and _shape(descriptor) != each[2:]:
             raise ValueError(f"{pins / each.name} has another shape than {each}")
@@ -176,8 +179,8 @@ def _load_all(
         return dict(zip(ordered, loaded, strict=True))
 
 
-def _made(wanted: Map) -> int:
-    """New; the kernel takes no longer names."""
+def _create(wanted: Map) -> int:
+    """A new map; the kernel limits the length of its name."""
     name, _, kind, *sizes = wanted
     return libbpf.map_create(MapType(kind), name[: NAME_LENGTH - 1], *sizes)
 

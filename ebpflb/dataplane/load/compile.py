@@ -3,8 +3,8 @@
 
 Compiling pulls LLVM (about 120 MB) into the process, so the agent never does it itself.
 bcc makes every map where the C text says (LB_PIN_MAPS), and takes what is pinned there already.
-What was compiled before is loaded without bcc, in the same way (compile_cache.py). Whatever goes
-wrong with that, bcc then does it all again, and says what it always says.
+What was compiled before is loaded from the cache, without bcc (compile_cache.py). If that fails in
+any way, bcc compiles and loads, and its errors are reported.
 """
 
 import json
@@ -32,7 +32,7 @@ _PINS = "LB_PIN_MAPS"
 
 
 class _Request(NamedTuple):
-    """What the child is told. `pins`: where pinned maps go, empty if the text alone knows."""
+    """The child's input. `pins`: the directory of pinned maps, empty if the text names it."""
 
     text: str
     cflags: Sequence[str]
@@ -116,7 +116,7 @@ def _from_cache(request: _Request, key: str) -> bool:
         if bytecode is None:
             return False
         load_and_pin(bytecode, Path(request.pins), Path(request.programs), request.names)
-    except Exception:  # noqa: BLE001  whatever it is, bcc meets it too, or gets by
+    except Exception:  # noqa: BLE001  bcc compiles instead
         return False
     return True
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clang made, kept in files, so that it need not make the same again.
+"""Compiled objects in files, so that the same text is compiled only once.
 
-A file is named by all that could change what clang makes of a text. What others may have written is
-never loaded: directory and file are looked at by descriptor and belong to this user alone, so it
-does not matter who may write above them. There are no locks: files appear whole, by rename.
+The name of a file is a hash of everything that could change the result of a compile. Files that
+other users may have written are never loaded: directory and file are checked by descriptor and
+belong to this user alone. There are no locks: files appear whole, by rename.
 """
 
 import hashlib

@@ -19,14 +19,14 @@ from ebpflb.dataplane.layout.records import (
     unpack_name,
 )
 from ebpflb.dataplane.layout.structs import Backend
-from ebpflb.dataplane.services.map_state import State, ranges_of
-from ebpflb.dataplane.services.slots import Range
+from ebpflb.dataplane.services.map_state import MapState, ranges_of
+from ebpflb.dataplane.services.slots import SlotRange
 
 _FLAGS = Backend.flags.offset
 _SERVICE = Backend.service.offset
 
 
-def read_back(state: State) -> None:
+def read_back(state: MapState) -> None:
     """Fill a new state from its maps, and repair them. Raises MapError.
 
     Nothing that is free now may be given out before a grace period has passed.
@@ -49,14 +49,14 @@ def _number(value: bytes) -> int:
     return int.from_bytes(value, byteorder)
 
 
-def _slots_in_use(state: State) -> int:
+def _slots_in_use(state: MapState) -> int:
     """How many of the slots, from the first on, descriptors may name; the others are not read."""
     words = [word for word in state.current.column(0, "Q") if 0 < word < state.descs.size]
     descs = (DescRecord.unpack(state.descs[word]) for word in words)
     return max((sum(place) for desc in descs for place in ranges_of(desc)), default=0)
 
 
-def _whole_desc(state: State, key: bytes, index: int) -> DescRecord | None:
+def _whole_desc(state: MapState, key: bytes, index: int) -> DescRecord | None:
     if index >= state.frontend_indices.size or state.current.word(index) >= state.descs.size:
         return None
     desc = state.desc(index)
@@ -67,13 +67,15 @@ def _whole_desc(state: State, key: bytes, index: int) -> DescRecord | None:
     return desc if all(_is_whole(state, place) for place in ranges_of(desc)) else None
 
 
-def _is_whole(state: State, place: Range) -> bool:
+def _is_whole(state: MapState, place: SlotRange) -> bool:
     if place.base + place.length > state.slots.size:
         return False
     return max(array("I", state.slots.span(*place))) < state.backends.size
 
 
-def _add_frontend(state: State, index: int, desc: DescRecord, names: Mapping[int, bytes]) -> None:
+def _add_frontend(
+    state: MapState, index: int, desc: DescRecord, names: Mapping[int, bytes]
+) -> None:
     if desc.service not in names:
         return
     name = unpack_name(names[desc.service], SocketAddress.unpack(desc.frontend).protocol)
@@ -83,7 +85,7 @@ def _add_frontend(state: State, index: int, desc: DescRecord, names: Mapping[int
         state.frontends[desc.frontend] = index
 
 
-def _mark_used(state: State, names: Mapping[int, bytes]) -> None:
+def _mark_used(state: MapState, names: Mapping[int, bytes]) -> None:
     _restore_kept(state)
     for port in state.ports.values():
         state.refresh(port)
@@ -99,14 +101,14 @@ def _mark_used(state: State, names: Mapping[int, bytes]) -> None:
         state.used_before[:] = b"\1" * len(state.used_before)
 
 
-def _restore_kept(state: State) -> None:
+def _restore_kept(state: MapState) -> None:
     services = state.backends.column(_SERVICE)
     for index, flags in enumerate(state.backends.column(_FLAGS)):
         if flags & SERVING and (port := state.ports.get(services[index])):
             port.kept |= {index}
 
 
-def _repair(state: State, frontends: Mapping[bytes, int], names: Mapping[int, bytes]) -> None:
+def _repair(state: MapState, frontends: Mapping[bytes, int], names: Mapping[int, bytes]) -> None:
     lost = [key for key in frontends if key not in state.frontends]
     state.maps["lb_frontends"].delete_batch(lost)
     _clear_words(state)
@@ -116,7 +118,7 @@ def _repair(state: State, frontends: Mapping[bytes, int], names: Mapping[int, by
     _repair_addresses(state)
 
 
-def _clear_words(state: State) -> None:
+def _clear_words(state: MapState) -> None:
     used = set(state.frontends.values())
     for index, word in enumerate(state.current.column(0, "Q")):
         if word and index not in used:
@@ -124,7 +126,7 @@ def _clear_words(state: State) -> None:
     state.current.flush()
 
 
-def _clear_backends(state: State) -> None:
+def _clear_backends(state: MapState) -> None:
     used = {index for port in state.ports.values() for index in port.backends}
     kept = {index for port in state.ports.values() for index in port.kept}
     for index, flags in enumerate(state.backends.column(_FLAGS)):
@@ -135,7 +137,7 @@ def _clear_backends(state: State) -> None:
     state.backends.flush()
 
 
-def _repair_addresses(state: State) -> None:
+def _repair_addresses(state: MapState) -> None:
     for frontend in state.frontends.values():
         if desc := state.desc(frontend):
             state.addresses.reserve(desc.address, desc.type)

@@ -5,52 +5,57 @@ What was in use is not free again at once, because a program in the kernel may s
 retired, and given out again only after `collect()`.
 """
 
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
-_Kept = TypeVar("_Kept", bound=Collection[object])
+_Item = TypeVar("_Item")
 
 
 class NoRoomError(Exception):
     """Nothing of the wanted size is free."""
 
 
-class Range(NamedTuple):
+class SlotRange(NamedTuple):
     """`length` indices from `base` on."""
 
     base: int
     length: int
 
 
-class Retired(Generic[_Kept]):
-    """Lots, oldest first, with the time of each."""
+class Pool(ABC, Generic[_Item]):
+    """Gives out items. What was retired is given out again only after `collect()`."""
 
     def __init__(self) -> None:
-        """None yet."""
-        self._lots: deque[tuple[float, _Kept]] = deque()
+        self._retired: deque[tuple[float, Collection[_Item]]] = deque()
 
-    def add(self, lot: _Kept, now: float) -> None:
-        """One more lot; `now` never decreases."""
-        if lot:
-            self._lots.append((now, lot))
+    def retire(self, items: Iterable[_Item], now: float) -> None:
+        """Take back items that a program may still use; `now` never decreases."""
+        if lot := list(items):
+            self._retired.append((now, lot))
 
-    def has(self, until: float) -> bool:
-        """Whether `take(until)` gives something."""
-        return bool(self._lots) and self._lots[0][0] <= until
+    def has_retired(self, until: float) -> bool:
+        """Whether `collect(until)` would free something."""
+        return bool(self._retired) and self._retired[0][0] <= until
 
-    def take(self, until: float) -> Iterable[_Kept]:
-        """The lots of that time and before, which are then gone."""
-        while self.has(until):
-            yield self._lots.popleft()[1]
+    def collect(self, until: float) -> None:
+        """Free what was retired at `until` or before. MapError."""
+        while self.has_retired(until):
+            self._free_retired(self._retired.popleft()[1])
+
+    @abstractmethod
+    def _free_retired(self, lot: Collection[_Item]) -> None:
+        """Make a lot of retired items available."""
 
 
-class Indices:
+class Indices(Pool[int]):
     """Single indices from `first` to `size` - 1, the low ones first."""
 
     def __init__(self, size: int, first: int = 0) -> None:
+        super().__init__()
         self.size = size
         self.capacity = size - first
         self._first = first
@@ -63,7 +68,7 @@ class Indices:
         gaps = (index for index in range(self._first, self._untouched) if index not in taken)
         self._free = array("I", gaps)
         self._free.reverse()
-        self._retired: Retired[array[int]] = Retired()
+        self._retired.clear()
 
     @property
     def available(self) -> int:
@@ -83,41 +88,32 @@ class Indices:
         """Take back at once an index that nobody has seen."""
         self._free.append(index)
 
-    def retire(self, indices: Iterable[int], now: float) -> None:
-        """Take back indices that a program may still hold; `now` never decreases."""
-        self._retired.add(array("I", indices), now)
-
-    def has_retired(self, until: float) -> bool:
-        """Whether `collect(until)` would free something."""
-        return self._retired.has(until)
-
-    def collect(self, until: float) -> None:
-        """Free what was retired at `until` or before."""
-        for lot in self._retired.take(until):
-            self._free.extend(lot)
+    def _free_retired(self, lot: Collection[int]) -> None:
+        self._free.extend(lot)
 
 
-class Ranges:
+class SlotRanges(Pool[SlotRange]):
     """Contiguous ranges out of 0 to `size` - 1: of the smallest free ones that fit, the lowest."""
 
     def __init__(self, size: int) -> None:
+        super().__init__()
         self.capacity = size
         self.restore(())
 
-    def restore(self, used: Iterable[Range]) -> None:
+    def restore(self, used: Iterable[SlotRange]) -> None:
         """Forget everything: `used`, which may overlap, are in use, all else is free."""
         self._by_length: list[tuple[int, int]] = []
         self._by_base: dict[int, int] = {}
         self._by_end: dict[int, int] = {}
-        self._retired: Retired[list[Range]] = Retired()
+        self._retired.clear()
         self.available = 0
         end = 0
-        for taken in [*sorted(used), Range(self.capacity, 0)]:
+        for taken in [*sorted(used), SlotRange(self.capacity, 0)]:
             if taken.base > end:
                 self._add(end, taken.base - end)
             end = max(end, taken.base + taken.length)
 
-    def take(self, length: int) -> Range:
+    def take(self, length: int) -> SlotRange:
         """A free range of `length` > 0. NoRoomError when none is long enough."""
         at = bisect_left(self._by_length, (length, 0))
         if at == len(self._by_length):
@@ -126,9 +122,9 @@ class Ranges:
         self._remove(base, free)
         if free > length:
             self._add(base + length, free - length)
-        return Range(base, length)
+        return SlotRange(base, length)
 
-    def give(self, unseen: Range) -> None:
+    def give(self, unseen: SlotRange) -> None:
         """Take back at once a range that nobody has seen."""
         base, length = unseen
         if (before := self._by_end.get(base)) is not None:
@@ -139,19 +135,9 @@ class Ranges:
             length += behind
         self._add(base, length)
 
-    def retire(self, ranges: Iterable[Range], now: float) -> None:
-        """Take back ranges that a program may still read; `now` never decreases."""
-        self._retired.add(list(ranges), now)
-
-    def has_retired(self, until: float) -> bool:
-        """Whether `collect(until)` would free something."""
-        return self._retired.has(until)
-
-    def collect(self, until: float) -> None:
-        """Free what was retired at `until` or before."""
-        for lot in self._retired.take(until):
-            for gone in lot:
-                self.give(gone)
+    def _free_retired(self, lot: Collection[SlotRange]) -> None:
+        for gone in lot:
+            self.give(gone)
 
     def _add(self, base: int, length: int) -> None:
         insort(self._by_length, (length, base))

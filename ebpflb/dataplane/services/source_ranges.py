@@ -5,11 +5,11 @@ A set is never changed. Other ranges are another set under a fresh id, so that t
 decides at once which of them a packet meets; the old set goes when no program can hold it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.structs import SourceRange, packed_format
-from ebpflb.dataplane.services.slots import NoRoomError, Retired
+from ebpflb.dataplane.services.slots import NoRoomError, Pool
 from ebpflb.model.address import Address
 from ebpflb.model.source_ranges import Prefix, Prefixes
 
@@ -22,15 +22,15 @@ _ALLOWED = b"\1"
 _LONG_AGO = float("-inf")
 
 
-class SourceRanges:
+class SourceRanges(Pool[int]):
     """The sets in the map. No id comes twice before all have been used."""
 
     def __init__(self, table: BpfMap) -> None:
+        super().__init__()
         self.capacity = table.max_entries
         self.available = self.capacity
         self._table = table
         self._sets: dict[int, Prefixes] = {}
-        self._retired: Retired[list[int]] = Retired()
         self._next = 1
 
     def load(self) -> None:
@@ -72,20 +72,10 @@ class SourceRanges:
         keys = (key for identity in identities for key in self._keys(identity))
         self._table.update_batch([(key, _ALLOWED) for key in keys])
 
-    def retire(self, identities: Iterable[int], now: float) -> None:
-        """Take back sets that a program may still hold; `now` never decreases."""
-        self._retired.add(list(identities), now)
-
-    def has_retired(self, until: float) -> bool:
-        """Whether `collect(until)` would free something."""
-        return self._retired.has(until)
-
-    def collect(self, until: float) -> None:
-        """Remove what was retired at `until` or before. MapError."""
-        for lot in self._retired.take(until):
-            self._table.delete_batch([key for identity in lot for key in self._keys(identity)])
-            for identity in lot:
-                self.give(identity)
+    def _free_retired(self, lot: Collection[int]) -> None:
+        self._table.delete_batch([key for identity in lot for key in self._keys(identity)])
+        for identity in lot:
+            self.give(identity)
 
     def _keys(self, identity: int) -> list[bytes]:
         return [

@@ -27,15 +27,15 @@ from ebpflb.dataplane.layout.records import (
     pack_name,
     socket_of,
 )
-from ebpflb.dataplane.services.map_state import State
-from ebpflb.dataplane.services.slots import NoRoomError, Range
+from ebpflb.dataplane.services.map_state import MapState
+from ebpflb.dataplane.services.slots import NoRoomError, SlotRange
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address
 from ebpflb.model.plan import Backend, Choice, Frontend
 from ebpflb.model.service import ServiceName, ServicePortName
 from ebpflb.model.source_ranges import Prefixes
 
-_EMPTY = Range(0, 0)
+_EMPTY = SlotRange(0, 0)
 _LAST_GENERATION = (1 << 32) - 1
 _SOCKET_SIZE = 20
 
@@ -54,7 +54,7 @@ class Staged:
     new_backends: list[int] = field(default_factory=list)
     # Those of new_backends that were another endpoint's before.
     reused_backends: list[int] = field(default_factory=list)
-    slots: list[tuple[Range, bytes]] = field(default_factory=list)
+    slots: list[tuple[SlotRange, bytes]] = field(default_factory=list)
     # Ids of sets.
     source_ranges: list[int] = field(default_factory=list)
     # (frontend index, descriptor index, record)
@@ -67,7 +67,7 @@ class Staged:
     kept: dict[int, frozenset[int]] = field(default_factory=dict)
 
 
-def stage(state: State, service: ServiceName, frontends: Iterable[Frontend]) -> Staged:
+def stage(state: MapState, service: ServiceName, frontends: Iterable[Frontend]) -> Staged:
     """Find room for a Service. MapError names the map that is full; then nothing is taken."""
     staged = Staged(service)
     ports: dict[ServicePortName, list[Frontend]] = {}
@@ -82,7 +82,7 @@ def stage(state: State, service: ServiceName, frontends: Iterable[Frontend]) -> 
     return staged
 
 
-def _give_back(state: State, staged: Staged) -> None:
+def _give_back(state: MapState, staged: Staged) -> None:
     state.names_left += len(staged.names)
     for index in staged.new_backends:
         state.backend_indices.give(index)
@@ -102,7 +102,7 @@ def _give_back(state: State, staged: Staged) -> None:
 class _PortStaging:
     """One Service port of a Service that is being staged."""
 
-    def __init__(self, state: State, staged: Staged, name: ServicePortName) -> None:
+    def __init__(self, state: MapState, staged: Staged, name: ServicePortName) -> None:
         self._state = state
         self._staged = staged
         self._name = name
@@ -184,12 +184,12 @@ class _PortStaging:
 
     def _stage_ranges(
         self, choices: Iterable[Backends], indices: Mapping[Backend, int]
-    ) -> Mapping[Backends, Range]:
+    ) -> Mapping[Backends, SlotRange]:
         """Ranges of slots in the order of backend indices: programs search them."""
         known = {b"": _EMPTY}
         if self._port:
             known |= {self._state.slots.span(*place): place for place in self._port.ranges}
-        ranges: dict[Backends, Range] = {}
+        ranges: dict[Backends, SlotRange] = {}
         for choice in choices:
             content = array("I", sorted(map(indices.__getitem__, choice))).tobytes()
             if content not in known:
@@ -207,7 +207,7 @@ class _PortStaging:
                 known[prefixes] = _take("lb_src_ranges", sets.take, prefixes)
                 self._staged.source_ranges.append(known[prefixes])
 
-    def _stage_frontend(self, frontend: Frontend, ranges: Mapping[Backends, Range]) -> None:
+    def _stage_frontend(self, frontend: Frontend, ranges: Mapping[Backends, SlotRange]) -> None:
         state, staged = self._state, self._staged
         key = socket_of(frontend).pack()
         desc = self._desc(key, frontend, ranges)
@@ -228,7 +228,9 @@ class _PortStaging:
         self._staged.new_frontends.append((index, key))
         return index
 
-    def _desc(self, key: bytes, frontend: Frontend, ranges: Mapping[Backends, Range]) -> DescRecord:
+    def _desc(
+        self, key: bytes, frontend: Frontend, ranges: Mapping[Backends, SlotRange]
+    ) -> DescRecord:
         return DescRecord(
             key,
             self._identity,
@@ -241,7 +243,7 @@ class _PortStaging:
         )
 
 
-def _spread(choice: Choice, ranges: Mapping[Backends, Range]) -> tuple[int, int, int]:
+def _spread(choice: Choice, ranges: Mapping[Backends, SlotRange]) -> tuple[int, int, int]:
     return (*ranges[choice.backends], if_empty(choice))
 
 

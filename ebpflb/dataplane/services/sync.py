@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.dataplane.services.map_state import State
+from ebpflb.dataplane.services.map_state import MapState
 from ebpflb.dataplane.services.readback import read_back
 from ebpflb.dataplane.services.staging import Staged, stage
 from ebpflb.dataplane.services.transaction import Transaction
@@ -65,7 +65,7 @@ class Sync:
         self._clock = clock
         self._grace = grace
         self._epoch = epoch
-        self._state: State | None = None
+        self._state: MapState | None = None
         self._ended_udp = False
 
     def load(self) -> None:
@@ -76,9 +76,9 @@ class Sync:
         self._state = None
         self._state = self._read_back()
 
-    def _read_back(self) -> State:
+    def _read_back(self) -> MapState:
         self._ended_udp = True
-        state = State(self._maps, self._epoch)
+        state = MapState(self._maps, self._epoch)
         read_back(state)
         self._quiesce()
         return state
@@ -150,14 +150,14 @@ class Sync:
             return {**pools, "lb_names": Usage(names - state.names_left, names)}
 
     @contextmanager
-    def _loaded(self) -> Iterator[State]:
+    def _loaded(self) -> Iterator[MapState]:
         state = self._state or self._read_back()
         # Until the end is reached nobody knows what the maps hold.
         self._state = None
         yield state
         self._state = state
 
-    def _apply(self, state: State, changed: Desired) -> Refused:
+    def _apply(self, state: MapState, changed: Desired) -> Refused:
         refused: dict[ServiceName, MapError] = {}
         transaction = Transaction(state)
         claims = _claims(changed)
@@ -178,7 +178,7 @@ def _claims(changed: Desired) -> Iterator[tuple[ServiceName, list[Frontend]]]:
 
 
 def _stage_group(
-    state: State,
+    state: MapState,
     group: Iterable[tuple[ServiceName, Sequence[Frontend]]],
     refused: dict[ServiceName, MapError],
 ) -> Iterator[Staged]:

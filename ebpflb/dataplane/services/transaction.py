@@ -20,8 +20,8 @@ from ebpflb.dataplane.layout.records import (
     DescRecord,
     SocketAddress,
 )
-from ebpflb.dataplane.services.map_state import Port, State
-from ebpflb.dataplane.services.slots import Range
+from ebpflb.dataplane.services.map_state import MapState, Port
+from ebpflb.dataplane.services.slots import SlotRange
 from ebpflb.dataplane.services.staging import Staged
 from ebpflb.model.address import Protocol
 from ebpflb.model.service import ServiceName
@@ -30,7 +30,7 @@ from ebpflb.model.service import ServiceName
 class _Unnamed(NamedTuple):
     """What the ports concerned no longer name."""
 
-    ranges: set[Range]
+    ranges: set[SlotRange]
     backends: set[int]
     source_ranges: set[int]
 
@@ -42,7 +42,7 @@ class Transaction:
     of UDP may have a backend that has gone.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MapState) -> None:
         self.ended_udp = False
         self._state = state
         self._touched: dict[int, Port] = {}
