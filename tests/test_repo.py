@@ -40,8 +40,8 @@ LARGE_FOLDERS = {
 }
 # Debt: classes of the package that share their name with another one.
 SHARED_CLASS_NAMES = {
-    *("Backend", "Counts", "Device", "Finding", "FrontendKey", "FrontendType", "IfEmpty", "Range"),
-    *("Ranges", "Settings", "Traffic", "Watch", "_Entry"),
+    *("Backend", "Counts", "Device", "Finding", "FrontendKey", "FrontendType", "IfEmpty"),
+    *("Settings", "Traffic"),
 }
 
 

@@ -15,7 +15,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.dataplane.services.addresses import Addresses
 from ebpflb.dataplane.services.mirror import Mirror, Words
-from ebpflb.dataplane.services.slots import Indices, NoRoomError, SlotRange, SlotRanges
+from ebpflb.dataplane.services.slots import IndexRange, IndexRanges, Indices, NoRoomError
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.model.service import ServiceName, ServicePortName
 
@@ -29,7 +29,7 @@ class Port:
     name: ServicePortName
     identity: int
     frontends: list[int] = field(default_factory=list)
-    ranges: tuple[SlotRange, ...] = ()
+    ranges: tuple[IndexRange, ...] = ()
     # No range names them, but UDP flows may: their endpoints serve.
     kept: frozenset[int] = frozenset()
     backends: "array[int]" = field(default_factory=lambda: array("I"))
@@ -51,7 +51,7 @@ class MapState:
         size = min(self.current.size, maps["lb_frontends"].max_entries)
         self.frontend_indices = Indices(size)
         self.desc_indices = Indices(self.descs.size, first=1)
-        self.slot_ranges = SlotRanges(self.slots.size)
+        self.slot_ranges = IndexRanges(self.slots.size)
         self.backend_indices = Indices(self.backends.size)
         self.frontends: dict[bytes, int] = {}
         self.used_before = bytearray(size)
@@ -61,7 +61,7 @@ class MapState:
         self._next_identity = 1
 
     @property
-    def pools(self) -> Mapping[str, Indices | SlotRanges | SourceRanges]:
+    def pools(self) -> Mapping[str, Indices | IndexRanges | SourceRanges]:
         """What gives out the indices of each map."""
         return {
             "lb_frontends": self.frontend_indices,
@@ -122,12 +122,12 @@ class MapState:
         port.source_ranges = tuple({desc.source_ranges for desc in descs if desc.source_ranges})
 
 
-def ranges_of(desc: DescRecord) -> Iterator[SlotRange]:
+def ranges_of(desc: DescRecord) -> Iterator[IndexRange]:
     """The ranges that a descriptor names."""
     if desc.local_count:
-        yield SlotRange(desc.local_base, desc.local_count)
+        yield IndexRange(desc.local_base, desc.local_count)
     if desc.others_count:
-        yield SlotRange(desc.others_base, desc.others_count)
+        yield IndexRange(desc.others_base, desc.others_count)
 
 
 def _following(identity: int) -> int:

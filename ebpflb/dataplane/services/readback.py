@@ -20,7 +20,7 @@ from ebpflb.dataplane.layout.records import (
 )
 from ebpflb.dataplane.layout.structs import Backend
 from ebpflb.dataplane.services.map_state import MapState, ranges_of
-from ebpflb.dataplane.services.slots import SlotRange
+from ebpflb.dataplane.services.slots import IndexRange
 
 _FLAGS = Backend.flags.offset
 _SERVICE = Backend.service.offset
@@ -67,7 +67,7 @@ def _whole_desc(state: MapState, key: bytes, index: int) -> DescRecord | None:
     return desc if all(_is_whole(state, place) for place in ranges_of(desc)) else None
 
 
-def _is_whole(state: MapState, place: SlotRange) -> bool:
+def _is_whole(state: MapState, place: IndexRange) -> bool:
     if place.base + place.length > state.slots.size:
         return False
     return max(array("I", state.slots.span(*place))) < state.backends.size

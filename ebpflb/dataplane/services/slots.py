@@ -19,7 +19,7 @@ class NoRoomError(Exception):
     """Nothing of the wanted size is free."""
 
 
-class SlotRange(NamedTuple):
+class IndexRange(NamedTuple):
     """`length` indices from `base` on."""
 
     base: int
@@ -92,7 +92,7 @@ class Indices(Pool[int]):
         self._free.extend(lot)
 
 
-class SlotRanges(Pool[SlotRange]):
+class IndexRanges(Pool[IndexRange]):
     """Contiguous ranges out of 0 to `size` - 1: of the smallest free ones that fit, the lowest."""
 
     def __init__(self, size: int) -> None:
@@ -100,7 +100,7 @@ class SlotRanges(Pool[SlotRange]):
         self.capacity = size
         self.restore(())
 
-    def restore(self, used: Iterable[SlotRange]) -> None:
+    def restore(self, used: Iterable[IndexRange]) -> None:
         """Forget everything: `used`, which may overlap, are in use, all else is free."""
         self._by_length: list[tuple[int, int]] = []
         self._by_base: dict[int, int] = {}
@@ -108,12 +108,12 @@ class SlotRanges(Pool[SlotRange]):
         self._retired.clear()
         self.available = 0
         end = 0
-        for taken in [*sorted(used), SlotRange(self.capacity, 0)]:
+        for taken in [*sorted(used), IndexRange(self.capacity, 0)]:
             if taken.base > end:
                 self._add(end, taken.base - end)
             end = max(end, taken.base + taken.length)
 
-    def take(self, length: int) -> SlotRange:
+    def take(self, length: int) -> IndexRange:
         """A free range of `length` > 0. NoRoomError when none is long enough."""
         at = bisect_left(self._by_length, (length, 0))
         if at == len(self._by_length):
@@ -122,9 +122,9 @@ class SlotRanges(Pool[SlotRange]):
         self._remove(base, free)
         if free > length:
             self._add(base + length, free - length)
-        return SlotRange(base, length)
+        return IndexRange(base, length)
 
-    def give(self, unseen: SlotRange) -> None:
+    def give(self, unseen: IndexRange) -> None:
         """Take back at once a range that nobody has seen."""
         base, length = unseen
         if (before := self._by_end.get(base)) is not None:
@@ -135,7 +135,7 @@ class SlotRanges(Pool[SlotRange]):
             length += behind
         self._add(base, length)
 
-    def _free_retired(self, lot: Collection[SlotRange]) -> None:
+    def _free_retired(self, lot: Collection[IndexRange]) -> None:
         for gone in lot:
             self.give(gone)
 

@@ -28,14 +28,14 @@ from ebpflb.dataplane.layout.records import (
     socket_of,
 )
 from ebpflb.dataplane.services.map_state import MapState
-from ebpflb.dataplane.services.slots import NoRoomError, SlotRange
+from ebpflb.dataplane.services.slots import IndexRange, NoRoomError
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address
 from ebpflb.model.plan import Backend, Choice, Frontend
 from ebpflb.model.service import ServiceName, ServicePortName
 from ebpflb.model.source_ranges import Prefixes
 
-_EMPTY = SlotRange(0, 0)
+_EMPTY = IndexRange(0, 0)
 _LAST_GENERATION = (1 << 32) - 1
 _SOCKET_SIZE = 20
 
@@ -54,7 +54,7 @@ class Staged:
     new_backends: list[int] = field(default_factory=list)
     # Those of new_backends that were another endpoint's before.
     reused_backends: list[int] = field(default_factory=list)
-    slots: list[tuple[SlotRange, bytes]] = field(default_factory=list)
+    slots: list[tuple[IndexRange, bytes]] = field(default_factory=list)
     # Ids of sets.
     source_ranges: list[int] = field(default_factory=list)
     # (frontend index, descriptor index, record)
@@ -184,12 +184,12 @@ class _PortStaging:
 
     def _stage_ranges(
         self, choices: Iterable[Backends], indices: Mapping[Backend, int]
-    ) -> Mapping[Backends, SlotRange]:
+    ) -> Mapping[Backends, IndexRange]:
         """Ranges of slots in the order of backend indices: programs search them."""
         known = {b"": _EMPTY}
         if self._port:
             known |= {self._state.slots.span(*place): place for place in self._port.ranges}
-        ranges: dict[Backends, SlotRange] = {}
+        ranges: dict[Backends, IndexRange] = {}
         for choice in choices:
             content = array("I", sorted(map(indices.__getitem__, choice))).tobytes()
             if content not in known:
@@ -207,7 +207,7 @@ class _PortStaging:
                 known[prefixes] = _take("lb_src_ranges", sets.take, prefixes)
                 self._staged.source_ranges.append(known[prefixes])
 
-    def _stage_frontend(self, frontend: Frontend, ranges: Mapping[Backends, SlotRange]) -> None:
+    def _stage_frontend(self, frontend: Frontend, ranges: Mapping[Backends, IndexRange]) -> None:
         state, staged = self._state, self._staged
         key = socket_of(frontend).pack()
         desc = self._desc(key, frontend, ranges)
@@ -229,7 +229,7 @@ class _PortStaging:
         return index
 
     def _desc(
-        self, key: bytes, frontend: Frontend, ranges: Mapping[Backends, SlotRange]
+        self, key: bytes, frontend: Frontend, ranges: Mapping[Backends, IndexRange]
     ) -> DescRecord:
         return DescRecord(
             key,
@@ -243,7 +243,7 @@ class _PortStaging:
         )
 
 
-def _spread(choice: Choice, ranges: Mapping[Backends, SlotRange]) -> tuple[int, int, int]:
+def _spread(choice: Choice, ranges: Mapping[Backends, IndexRange]) -> tuple[int, int, int]:
     return (*ranges[choice.backends], if_empty(choice))
 
 

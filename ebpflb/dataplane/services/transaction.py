@@ -21,7 +21,7 @@ from ebpflb.dataplane.layout.records import (
     SocketAddress,
 )
 from ebpflb.dataplane.services.map_state import MapState, Port
-from ebpflb.dataplane.services.slots import SlotRange
+from ebpflb.dataplane.services.slots import IndexRange
 from ebpflb.dataplane.services.staging import Staged
 from ebpflb.model.address import Protocol
 from ebpflb.model.service import ServiceName
@@ -30,7 +30,7 @@ from ebpflb.model.service import ServiceName
 class _Unnamed(NamedTuple):
     """What the ports concerned no longer name."""
 
-    ranges: set[SlotRange]
+    ranges: set[IndexRange]
     backends: set[int]
     source_ranges: set[int]
 

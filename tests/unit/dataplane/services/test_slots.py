@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpflb.dataplane.services.slots import Indices, NoRoomError, SlotRange, SlotRanges
+from ebpflb.dataplane.services.slots import IndexRange, IndexRanges, Indices, NoRoomError
 
 STEPS = ("take", "give", "retire", "collect")
 
@@ -57,26 +57,26 @@ def test_no_index_has_two_users(steps: list[str]):
 
 
 def test_the_smallest_range_that_fits_is_taken():
-    ranges = SlotRanges(100)
-    ranges.restore([SlotRange(10, 5), SlotRange(18, 2), SlotRange(30, 70)])
-    assert ranges.take(3) == SlotRange(15, 3)
-    assert ranges.take(8) == SlotRange(0, 8)
-    assert ranges.take(10) == SlotRange(20, 10)
+    ranges = IndexRanges(100)
+    ranges.restore([IndexRange(10, 5), IndexRange(18, 2), IndexRange(30, 70)])
+    assert ranges.take(3) == IndexRange(15, 3)
+    assert ranges.take(8) == IndexRange(0, 8)
+    assert ranges.take(10) == IndexRange(20, 10)
     with pytest.raises(NoRoomError):
         ranges.take(3)
 
 
 def test_neighbours_that_are_given_back_become_one_range():
-    ranges = SlotRanges(9)
+    ranges = IndexRanges(9)
     low, middle, high = (ranges.take(3) for _ in range(3))
     ranges.give(low)
     ranges.give(high)
     ranges.give(middle)
-    assert ranges.take(9) == SlotRange(0, 9)
+    assert ranges.take(9) == IndexRange(0, 9)
 
 
 def test_a_retired_range_is_free_only_after_it_is_collected():
-    ranges = SlotRanges(4)
+    ranges = IndexRanges(4)
     ranges.retire([ranges.take(4)], now=5)
     ranges.collect(4.9)
     with pytest.raises(NoRoomError):
@@ -88,8 +88,8 @@ def test_a_retired_range_is_free_only_after_it_is_collected():
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12))))
 def test_restored_ranges_may_overlap_and_never_come_again(used: list[tuple[int, int]]):
-    ranges = SlotRanges(80)
-    ranges.restore(SlotRange(*place) for place in used)
+    ranges = IndexRanges(80)
+    ranges.restore(IndexRange(*place) for place in used)
     taken = {index for base, length in used for index in range(base, base + length)}
     assert ranges.available == 80 - len(taken)
     for _ in range(ranges.available):
@@ -100,7 +100,7 @@ def test_restored_ranges_may_overlap_and_never_come_again(used: list[tuple[int, 
 
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 9))))
 def test_no_slot_is_in_two_ranges(steps: list[tuple[str, int]]):
-    ranges, used, retired = SlotRanges(30), list[SlotRange](), list[SlotRange]()
+    ranges, used, retired = IndexRanges(30), list[IndexRange](), list[IndexRange]()
     for step, number in steps:
         if step == "take" and longest_gap([*used, *retired]) >= number:
             used.append(ranges.take(number))
@@ -117,9 +117,9 @@ def test_no_slot_is_in_two_ranges(steps: list[tuple[str, int]]):
         assert len(slots) == len(set(slots)) == 30 - ranges.available
 
 
-def longest_gap(ranges: list[SlotRange]) -> int:
+def longest_gap(ranges: list[IndexRange]) -> int:
     end = longest = 0
-    for place in sorted([*ranges, SlotRange(30, 0)]):
+    for place in sorted([*ranges, IndexRange(30, 0)]):
         longest = max(longest, place.base - end)
         end = place.base + place.length
     return longest
