@@ -20,8 +20,8 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 from ebpflb.lab import Lab, LabConfig
-from ebpflb.lab.agents import running_agents
 from ebpflb.lab.build import take_down
+from ebpflb.lab.member import running_agents
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 NAME = "pictures"
@@ -61,7 +61,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as logs,
         Lab.up(LabConfig(name=NAME, pods=2)) as lab,
-        running_agents(lab, Path(logs)),
+        running_agents(lab.nodes, Path(logs)),
         dead(lab),
     ):
         render(lab, Picture("top", "node1", TOP), traffic=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks an address who answers, and whom the pod there sees (echo.py), one connection each time.
+"""Asks an address which pod answers and which client it sees (echo.py), a connection each time.
 
 Standard library only and started by path inside a namespace. Prints a JSON list per question, with
-what the pod said each time, or {"error": ...}.
+the pod's answer each time, or {"error": ...}.
 """
 
 import json
@@ -10,13 +10,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple
-
-_QUESTION = b"who\n"
-_MOST_BYTES = 65536
 
 
 class Question(NamedTuple):
@@ -30,13 +26,13 @@ class Question(NamedTuple):
 
 
 def ask(member: Any, question: Question) -> list[dict[str, Any]]:
-    """Ask from a member of a lab; see Identity.describe for what a pod says."""
+    """Ask from a member of a lab; PodIdentity.describe makes a pod's answer."""
     return ask_at_once(member, [question])[0]
 
 
 def ask_at_once(member: Any, questions: Sequence[Question]) -> list[list[dict[str, Any]]]:
     """Ask all questions at the same time, in one process; the answers to each."""
-    script = [sys.executable, "-I", "-S", str(Path(__file__))]
+    script = [sys.executable, "-I", "-S", __file__]
     words = [str(word) for question in questions for word in question]
     longest = max(question.times * question.timeout for question in questions)
     done: subprocess.CompletedProcess[str] = member.exec([*script, *words], timeout=30 + longest)
@@ -60,8 +56,8 @@ def _answer(made: socket.socket, question: Question) -> str:
     try:
         made.settimeout(question.timeout)
         made.connect((question.address, question.port))
-        made.send(_QUESTION)
-        return made.recv(_MOST_BYTES).decode().strip()
+        made.send(b"who\n")
+        return made.recv(65536).decode().strip()
     except OSError as error:
         return json.dumps({"error": type(error).__name__})
 
@@ -69,17 +65,9 @@ def _answer(made: socket.socket, question: Question) -> str:
 def main(arguments: list[str]) -> None:
     fields = zip(*[iter(arguments)] * len(Question._fields), strict=True)
     questions = [Question(to, int(port), how, int(n), float(s)) for to, port, how, n, s in fields]
-    said: list[list[str]] = [[] for _ in questions]
-
-    def hear(number: int) -> None:
-        said[number].extend(answers(questions[number]))
-
-    threads = [Thread(target=hear, args=[number]) for number in range(len(questions))]
-    for thread in threads:
-        thread.start()
-    for thread, lines in zip(threads, said, strict=True):
-        thread.join()
-        print(f"[{','.join(lines)}]")
+    with ThreadPoolExecutor(len(questions)) as executor:
+        for line in executor.map(lambda question: ",".join(answers(question)), questions):
+            print(f"[{line}]")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,20 @@ building or an earlier removal stopped.
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Protocol
 
 from ebpflb.config.options import cgroup_root
 from ebpflb.dataplane.kernel import libc
@@ -23,9 +30,32 @@ from ebpflb.lab.member import LabNode, Member
 from ebpflb.lab.processes import Ownership
 from ebpflb.lab.state import LabState
 
-BPFFS_SOURCE = "ebpflb-lab"
+_ATTEMPT_SECONDS = 0.5
+_ATTEMPTS_AT_ONCE = 256
 
-_FAILED_LINE = re.compile(r"Command failed -:(\d+)")
+
+class Source(Protocol):
+    """Where connections come from: a member of the lab."""
+
+    @property
+    def name(self) -> str: ...
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Sockets made meanwhile belong to the source's namespace."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """From a member to an address. pod: who must answer; "" when a refusal is answer enough."""
+
+    source: Source
+    address: str
+    port: int
+    pod: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source.name} to {self.pod or 'a node'} ({self.address} port {self.port})"
 
 
 def reserve(config: LabConfig, held: contextlib.ExitStack) -> LabState:
@@ -36,7 +66,13 @@ def reserve(config: LabConfig, held: contextlib.ExitStack) -> LabState:
     """
     with state.locked_root():
         directory = state.directory_of(config.name)
-        _make_directory(directory, config.name)
+        if (directory / state.FILE).exists():
+            raise ConfigError(
+                f"lab {config.name!r} exists: choose another name, or first: "
+                f"ebpflb lab down --name {config.name}"
+            )
+        state.drop_unmade(config.name)
+        directory.mkdir()
         held.enter_context(state.locked(config.name))
         layout = Layout(config, state.free_index())
         made = LabState(
@@ -46,11 +82,12 @@ def reserve(config: LabConfig, held: contextlib.ExitStack) -> LabState:
             bpffs=str(directory / "bpf"),
             namespaces={layout.namespace(seat): None for seat in layout.seats()},
         )
-        try:
-            _refuse_existing(made)
-        except ConfigError:
-            directory.rmdir()
-            raise
+        for path in [*map(namespaces.path_of, made.namespaces), Path(made.cgroup)]:
+            if path.exists():
+                directory.rmdir()
+                raise ConfigError(
+                    f"{path} exists and belongs to no lab: remove it or choose another name"
+                )
         made.save()
         Path(made.cgroup).mkdir(parents=True)
     return made
@@ -68,12 +105,11 @@ def make_namespaces(made: LabState, layout: Layout) -> None:
 
 def make_network(layout: Layout) -> None:
     """Devices, addresses and routes. ProbeError names the command that was refused."""
-    ip, bridge = _tool("ip"), _tool("bridge")
     for seat in layout.seats():
         name = layout.namespace(seat)
         with namespaces.entered(namespaces.path_of(name)):
-            _batch(ip, network.commands(layout, seat), name)
-            _batch(bridge, network.forwarding_entries(layout, seat), name)
+            _batch("ip", network.commands(layout, seat), name)
+            _batch("bridge", network.forwarding_entries(layout, seat), name)
 
 
 def make_places(made: LabState, members: Sequence[Member]) -> None:
@@ -82,8 +118,8 @@ def make_places(made: LabState, members: Sequence[Member]) -> None:
         member.cgroup.mkdir(parents=True, exist_ok=True)
     bpffs = Path(made.bpffs)
     bpffs.mkdir()
-    libc.mount_bpffs(bpffs, BPFFS_SOURCE)
-    logs_of(made).mkdir()
+    libc.mount_bpffs(bpffs, "ebpflb-lab")
+    made.logs.mkdir()
     for member in members:
         if isinstance(member, LabNode):
             member.bpffs.mkdir(mode=0o700)
@@ -91,57 +127,51 @@ def make_places(made: LabState, members: Sequence[Member]) -> None:
 
 
 def start_pods(made: LabState, members: Sequence[Member]) -> None:
-    """The echo servers, as children of nobody, so that they outlive this process."""
+    """The echo servers, each in a session of its own, so that they survive this process."""
     for pod in members:
         if pod.kind is SeatKind.POD:
-            made.processes[pod.name] = _start_pod(pod, made.config.port, logs_of(made))
+            made.processes[pod.name] = _start_pod(pod, made)
     made.save()
 
 
-def logs_of(made: LabState) -> Path:
-    return made.directory / "logs"
+def wait_reachable(attempts: Sequence[Attempt], timeout: float) -> None:
+    """Try all attempts until each has worked once. ProbeError names one that did not in time."""
+    deadline = time.monotonic() + timeout
+    left = list(attempts)
+    while left:
+        failed: list[tuple[Attempt, str]] = []
+        for first in range(0, len(left), _ATTEMPTS_AT_ONCE):
+            failed += _try(left[first : first + _ATTEMPTS_AT_ONCE])
+        if failed and time.monotonic() > deadline:
+            attempt, reason = failed[0]
+            raise ProbeError(f"{len(failed)} of {len(attempts)} paths fail; {attempt}: {reason}")
+        left = [attempt for attempt, _ in failed]
+        if left:
+            time.sleep(0.02)
 
 
-def _make_directory(directory: Path, name: str) -> None:
-    if (directory / state.FILE).exists():
-        raise ConfigError(
-            f"lab {name!r} exists: choose another name, or first: ebpflb lab down --name {name}"
-        )
-    state.drop_unmade(name)
-    directory.mkdir()
-
-
-def _refuse_existing(made: LabState) -> None:
-    taken = [namespaces.path_of(name) for name in made.namespaces] + [Path(made.cgroup)]
-    for path in taken:
-        if path.exists():
-            raise ConfigError(
-                f"{path} exists and belongs to no lab: remove it or choose another name"
-            )
-
-
-def _start_pod(pod: Member, port: int, logs: Path) -> processes.StartedProcess:
-    command = [sys.executable, "-I", "-S", str(Path(echo.__file__))]
-    identity = ["--pod", pod.name, "--node", pod.node, "--port", str(port)]
-    with (logs / f"{pod.name}.log").open("wb") as log:
+def _start_pod(pod: Member, made: LabState) -> processes.StartedProcess:
+    command = [sys.executable, "-I", "-S", echo.__file__, "--pod", pod.name, "--node", pod.node]
+    path = made.logs / f"{pod.name}.log"
+    with path.open("wb") as log:
         launcher = subprocess.Popen(
-            [*command, *identity],
+            [*command, "--port", str(made.config.port)],
             cwd="/",
             env=os.environ | pod.environment(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            preexec_fn=_left_alone(namespaces.entry_in_child(pod.namespace, pod.cgroup)),
+            preexec_fn=_as_grandchild(namespaces.entry_in_child(pod.namespace, pod.cgroup)),
         )
         launcher.wait()
     for pid in processes.in_cgroup(pod.cgroup):
         if found := processes.identity(pid):
             return found
-    raise ProbeError(f"{pod.name} ended at once: see {logs / pod.name}.log")
+    raise ProbeError(f"{pod.name} ended at once: see {path}")
 
 
-def _left_alone(entry: Callable[[], None]) -> Callable[[], None]:
-    """Let the launched process be a grandchild that nobody has to wait for."""
+def _as_grandchild(entry: Callable[[], None]) -> Callable[[], None]:
+    """Let the launched process be one that nobody has to wait for."""
 
     def leave() -> None:
         if os.fork():
@@ -152,29 +182,57 @@ def _left_alone(entry: Callable[[], None]) -> Callable[[], None]:
     return leave
 
 
-def _tool(name: str) -> str:
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
-    if not found:
-        raise ProbeError(f"{name} is missing: install iproute2")
-    return found
-
-
 def _batch(tool: str, lines: Sequence[str], namespace: str) -> None:
     """Run the lines in the calling thread's namespace."""
     if not lines:
         return
+    path = shutil.which(tool, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if not path:
+        raise ProbeError(f"{tool} is missing: install iproute2")
+    text = "\n".join(lines) + "\n"
     done = subprocess.run(
-        [tool, "-batch", "-"],
-        input="\n".join(lines) + "\n",
-        text=True,
-        capture_output=True,
-        check=False,
+        [path, "-batch", "-"], input=text, text=True, capture_output=True, check=False
     )
     if done.returncode:
-        failed = _FAILED_LINE.search(done.stderr)
+        failed = re.search(r"Command failed -:(\d+)", done.stderr)
         line = lines[int(failed[1]) - 1] if failed else "-batch"
         reason = done.stderr.strip().splitlines()[0] if done.stderr.strip() else "no reason given"
-        raise ProbeError(f"{namespace}: {Path(tool).name} {line}: {reason}")
+        raise ProbeError(f"{namespace}: {tool} {line}: {reason}")
+
+
+def _try(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, str]]:
+    """The attempts that failed, each with the reason. All connect at the same time."""
+    deadline = time.monotonic() + _ATTEMPT_SECONDS
+    with contextlib.ExitStack() as opened:
+        for attempt, sock in list(_connect(attempts, opened)):
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            if reason := _converse(sock, attempt):
+                yield attempt, reason
+
+
+def _connect(
+    attempts: Sequence[Attempt], opened: contextlib.ExitStack
+) -> Iterator[tuple[Attempt, socket.socket]]:
+    for source, group in groupby(attempts, key=lambda attempt: attempt.source):
+        with source.entered():
+            for attempt in group:
+                family = socket.AF_INET6 if ":" in attempt.address else socket.AF_INET
+                sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                opened.enter_context(sock)
+                sock.connect_ex((attempt.address, attempt.port))
+                yield attempt, sock
+
+
+def _converse(sock: socket.socket, attempt: Attempt) -> str:
+    """Why the attempt failed, or "". sendall() raises the error of a failed connect."""
+    try:
+        sock.sendall(b"\n")
+        answer = sock.recv(256).decode().strip() if attempt.pod else ""
+    except ConnectionRefusedError:
+        return "refused" if attempt.pod else ""
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error))
+    return "" if answer == attempt.pod else f"answered by {answer!r}"
 
 
 def take_down(name: str) -> bool:
@@ -193,24 +251,19 @@ def remove(made: LabState) -> None:
 
     Devices go with their namespaces, pins with their file system.
     """
-    cgroup = Path(made.cgroup)
-    _refuse_inside(made, cgroup)
-    recorded = frozenset(made.processes.values())
-    left = processes.end(Ownership(made.config.name, cgroup, recorded))
-    for name, inode in made.namespaces.items():
-        namespaces.delete(name, inode)
+    name, cgroup = made.config.name, Path(made.cgroup)
+    inside = f"/{processes.TOP}/{name}/"
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        if line.startswith("0::") and inside in f"{line}/":
+            raise ConfigError(f"this process runs inside lab {name!r} ({cgroup}): leave it")
+    left = processes.end(Ownership(name, cgroup, frozenset(made.processes.values())))
+    for namespace, inode in made.namespaces.items():
+        namespaces.delete(namespace, inode)
     namespaces.detach(Path(made.bpffs))
     if left:
         raise EbpflbError(
-            f"lab {made.config.name!r}: {', '.join(left)} in {cgroup} did not come from the lab "
+            f"lab {name!r}: {', '.join(left)} in {cgroup} did not come from the lab "
             "or does not end: move or end it, then take the lab down again"
         )
     processes.remove_cgroup(cgroup)
     made.discard()
-
-
-def _refuse_inside(made: LabState, cgroup: Path) -> None:
-    own = Path("/proc/self/cgroup").read_text().splitlines()
-    inside = f"/{processes.TOP}/{made.config.name}"
-    if any(line.startswith("0::") and f"{inside}/" in f"{line}/" for line in own):
-        raise ConfigError(f"this process runs inside lab {made.config.name!r} ({cgroup}): leave it")

@@ -2,25 +2,23 @@
 """A lab as its users see it: members, manifests, up and down.
 
 What is about to be made is written down first (state.py), and nothing that exists is ever taken
-over: so taking down may remove what is written down, however far the building came.
+over, so taking down may remove what is written down, however far the building came.
 """
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from ebpflb.errors import ConfigError, ProbeError
-from ebpflb.lab import build, manifests, namespaces, network, processes, state, traffic
+from ebpflb.lab import build, manifests, namespaces, network, processes, state
+from ebpflb.lab.build import Attempt
 from ebpflb.lab.layout import CLIENT, UNDERLAY, LabConfig, Layout, Seat, SeatKind
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.member import LabNode, Member
 from ebpflb.lab.state import LabState
-
-NODES_FILE = "nodes.yaml"
-EXAMPLES_FILE = "examples.yaml"
 
 # Seconds; the servers of all pods start at the same time.
 _REACH_TIMEOUT, _REACH_TIMEOUT_PER_POD = 20.0, 0.2
@@ -30,7 +28,7 @@ _UNUSED_PORT = 9
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """What `status` shows. pid: of a pod's server, 0 without one. state: "up" or what is wrong."""
+    """pid: of a pod's server, 0 without one. state: "up" or what is wrong."""
 
     name: str
     kind: str
@@ -67,11 +65,14 @@ class Lab:
         try:
             with contextlib.ExitStack() as held:
                 made = build.reserve(config, held)
-                with _removed_on_failure(made):
+                try:
                     lab = cls(made)
                     lab._build()
                     made.complete = True
                     made.save()
+                except BaseException:
+                    build.remove(made)
+                    raise
                 return lab
         except OSError as error:
             raise ProbeError(f"lab {config.name!r} could not be built: {error}") from error
@@ -115,7 +116,7 @@ class Lab:
         return self.member(UNDERLAY)
 
     def member(self, name: str) -> Member:
-        """Whoever has that name. ConfigError lists the names there are."""
+        """ConfigError lists the names there are."""
         for member in self.members:
             if member.name == name:
                 return member
@@ -123,12 +124,14 @@ class Lab:
         raise ConfigError(f"lab {self.name!r} has no {name!r}, only {names}")
 
     def node(self, name: str) -> LabNode:
+        """ConfigError, also when a pod or the client has that name."""
         member = self.member(name)
         if not isinstance(member, LabNode):
             raise ConfigError(f"{name} is a {member.kind}, not a node")
         return member
 
     def pod(self, name: str) -> Member:
+        """ConfigError, also when a node or the client has that name."""
         member = self.member(name)
         if member.kind is not SeatKind.POD:
             raise ConfigError(f"{name} is a {member.kind}, not a pod")
@@ -138,7 +141,7 @@ class Lab:
         return tuple(pod for pod in self.pods if pod.node == node)
 
     def service(self, spec: ServiceSpec, pods: Iterable[Member]) -> list[dict[str, Any]]:
-        """The objects of a Service in front of these pods, all ready; change them as you need."""
+        """The objects of a Service in front of these pods, all ready."""
         names = {pod.name for pod in pods}
         seats = [seat for seat in self.layout.seats() if seat.name in names]
         return manifests.service_with_slices(self.layout, spec, seats)
@@ -152,15 +155,15 @@ class Lab:
         return manifests.ingress_ip(self.layout.ranges_of(version), number)
 
     def write_manifests(self, objects: Iterable[Mapping[str, Any]], file: str) -> None:
-        """Put a file with these objects into every node's directory, whole and at once."""
+        """Put a file with these objects into every node's directory."""
         self._write(file, manifests.dump(objects).encode())
 
     def remove_manifests(self, file: str) -> None:
-        """Remove a file from every node's directory; nothing happens if it is not there."""
+        """Remove a file, if it is there, from every node's directory."""
         for node in self.nodes:
             (node.manifests / file).unlink(missing_ok=True)
 
-    def apply(self, path: Path) -> Sequence[str]:
+    def apply(self, path: Path) -> list[str]:
         """Copy a manifest, or all in a directory, to every node. Returns the names of the files."""
         files = manifests.files_of(path)
         for file, content in files.items():
@@ -182,12 +185,12 @@ class Lab:
         build.make_network(self.layout)
         build.make_places(self._made, self.members)
         build.start_pods(self._made, self.members)
-        self.write_manifests(manifests.nodes(self.layout), NODES_FILE)
-        self.write_manifests(manifests.examples(self.layout), EXAMPLES_FILE)
+        self.write_manifests(manifests.nodes(self.layout), "nodes.yaml")
+        self.write_manifests(manifests.examples(self.layout), "examples.yaml")
         timeout = _REACH_TIMEOUT + len(self.pods) * _REACH_TIMEOUT_PER_POD
-        traffic.wait_reachable(list(self._routes()), timeout)
+        build.wait_reachable(list(self._paths()), timeout)
 
-    def _routes(self) -> Iterator[traffic.Attempt]:
+    def _paths(self) -> Iterator[Attempt]:
         """Each pod from its node and from the next node's first pod, and all nodes' first pods.
 
         That uses every device and every route, without growing with the square of the pods.
@@ -201,12 +204,12 @@ class Lab:
             for source in (node, *own[:1]):
                 yield from self._to_pods(source, elsewhere)
             for address in node.addresses:
-                yield traffic.Attempt(self.client, address, _UNUSED_PORT)
+                yield Attempt(self.client, address, _UNUSED_PORT)
 
-    def _to_pods(self, source: Member, pods: Iterable[Member]) -> Iterator[traffic.Attempt]:
+    def _to_pods(self, source: Member, pods: Iterable[Member]) -> Iterator[Attempt]:
         for pod in pods:
             for address in pod.addresses:
-                yield traffic.Attempt(source, address, self.config.port, pod.name)
+                yield Attempt(source, address, self.config.port, pod.name)
 
     def _status(self, member: Member) -> MemberStatus:
         recorded = self._made.processes.get(member.name)
@@ -233,21 +236,13 @@ class Lab:
         shared = (self.name, seat.kind, seat.name, node, namespace, cgroup, addresses)
         if seat.kind is not SeatKind.NODE:
             return Member(*shared)
+        directory = self.directory / "nodes" / seat.name
         return LabNode(
             *shared,
             zone=self.layout.zone(seat.node),
-            manifests=self.directory / "nodes" / seat.name / "manifests",
+            manifests=directory / "manifests",
             bpffs=Path(self._made.bpffs) / seat.name,
-            query_socket=self.directory / "nodes" / seat.name / "agent.sock",
+            query_socket=directory / "agent.sock",
             host_devices=network.host_devices(self.config),
             cluster_cidr=tuple(str(ranges.cluster()) for ranges in self.layout.ranges),
         )
-
-
-@contextlib.contextmanager
-def _removed_on_failure(made: LabState) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        build.remove(made)
-        raise

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,15 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from ebpflb.errors import EbpflbError
-from ebpflb.lab.agents import NodeAgent, running_agents
 from ebpflb.lab.ask import Question, ask
 from ebpflb.lab.build import take_down
 from ebpflb.lab.cluster import Lab
 from ebpflb.lab.layout import LabConfig
-from ebpflb.lab.load import LoadResult
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.lab.member import Member
-from ebpflb.lab.traffic import LoadRun
+from ebpflb.lab.member import LoadRun, Member, NodeAgent, running_agents
 
 
 class DemoRow(NamedTuple):
@@ -43,29 +40,26 @@ class DemoRow(NamedTuple):
 
 # Enough that with random choice each of six pods is missed once in 100 million runs.
 _QUESTIONS = 120
-_SILENT_QUESTIONS = 2
-_SILENT_SECONDS = 0.5
 
 CLUSTER = ServiceSpec("web", 21, "NodePort", node_port=30100)
 LOCAL = ServiceSpec(
     "web-local", 22, "NodePort", node_port=30101, spec={"externalTrafficPolicy": "Local"}
 )
 EMPTY = ServiceSpec("web-empty", 23)
-_SERVICES_FILE = "demo.yaml"
+ROLLING = ServiceSpec("rolling", 24, "NodePort", node_port=30102)
+GRACE_SECONDS = 2.0
+
+_RATE = 150.0
+_BEFORE_SECONDS = 1.0
+_DUMP_LINES = 24
 
 Answers = Sequence[dict[str, Any]]
 
 
 def write_services(lab: Lab) -> None:
-    """Three Services: pods of both nodes, pods of the first node alone, no pods."""
-    services = (
-        (CLUSTER, lab.pods),
-        (LOCAL, lab.pods_on("node1")),
-        (EMPTY, ()),
-    )
-    lab.write_manifests(
-        [each for spec, pods in services for each in lab.service(spec, pods)], _SERVICES_FILE
-    )
+    services = ((CLUSTER, lab.pods), (LOCAL, lab.pods_on("node1")), (EMPTY, ()))
+    objects = [each for spec, pods in services for each in lab.service(spec, pods)]
+    lab.write_manifests(objects, "demo.yaml")
 
 
 def path_rows(lab: Lab) -> Iterator[DemoRow]:
@@ -74,70 +68,55 @@ def path_rows(lab: Lab) -> Iterator[DemoRow]:
         for protocol in ("tcp", "udp"):
             yield from _cluster_ip_rows(lab, version, protocol)
             yield from _node_port_rows(lab, version, protocol)
-        yield _refused_row(lab, version)
+        seen = ask(lab.pod("pod-1-1"), Question(lab.cluster_ip(EMPTY.number, version), EMPTY.port))
+        what = f"pod -> Service without pods, IPv{version}"
+        yield DemoRow(what, "ConnectionRefusedError", _errors(seen))
 
 
 def _cluster_ip_rows(lab: Lab, version: int, protocol: str) -> Iterator[DemoRow]:
     question = Question(lab.cluster_ip(CLUSTER.number, version), CLUSTER.port, protocol, _QUESTIONS)
-    way = _way(version, protocol)
+    way = f"{protocol.upper()} over IPv{version}"
     host, pod = lab.node("node1"), lab.pod("pod-1-1")
-    seen = ask(host, question)
-    yield DemoRow(
-        f"host -> ClusterIP, {way}", "6 pods answer; they see node1", _who_answers(lab, seen)
-    )
+    expected = "6 pods answer; they see node1"
+    yield DemoRow(f"host -> ClusterIP, {way}", expected, _pods_answer(lab, ask(host, question)))
     seen = ask(pod, question)
     others = [answer for answer in seen if answer.get("pod") != pod.name]
-    yield DemoRow(
-        f"pod -> ClusterIP, {way}", "5 others answer; they see pod-1-1", _others(lab, others)
-    )
+    found = f"{_count(others)} others answer; they see {_seen_by(lab, others)}"
+    yield DemoRow(f"pod -> ClusterIP, {way}", "5 others answer; they see pod-1-1", found)
     itself = [answer for answer in seen if answer.get("pod") == pod.name]
     # At the socket it is a connection inside the pod; at tc the source must be another one.
     source = pod.name if protocol == "tcp" else host.name
-    yield DemoRow(f"pod -> ClusterIP -> itself, {way}", f"it sees {source}", _itself(lab, itself))
+    what = f"pod -> ClusterIP -> itself, {way}"
+    yield DemoRow(what, f"it sees {source}", f"it sees {_seen_by(lab, itself)}")
 
 
 def _node_port_rows(lab: Lab, version: int, protocol: str) -> Iterator[DemoRow]:
+    way = f"{protocol.upper()} over IPv{version}"
+
+    def seen(node: Member, port: int, times: int = _QUESTIONS, timeout: float = 2.0) -> Answers:
+        question = Question(node.address(version), port, protocol, times, timeout)
+        return ask(lab.client, question)
+
     for node in lab.nodes:
-        address = _of(node, version)
-        seen = ask(lab.client, Question(address, CLUSTER.node_port, protocol, _QUESTIONS))
-        what = f"outside -> NodePort on {node.name}, Cluster, {_way(version, protocol)}"
-        expected = f"3 pods here see client; 3 elsewhere see {node.name}"
-        yield DemoRow(what, expected, _both_sides(lab, node.name, seen))
-    what = f"outside -> NodePort on {{}}, Local, {_way(version, protocol)}"
-    question = Question(_of(lab.node("node1"), version), LOCAL.node_port, protocol, _QUESTIONS)
-    seen = ask(lab.client, question)
-    yield DemoRow(what.format("node1"), "3 pods answer; they see client", _who_answers(lab, seen))
-    address = _of(lab.node("node2"), version)
-    silence = (_SILENT_QUESTIONS, _SILENT_SECONDS)
-    seen = ask(lab.client, Question(address, LOCAL.node_port, protocol, *silence))
-    yield DemoRow(what.format("node2"), "TimeoutError", _errors(seen))
+        answers = seen(node, CLUSTER.node_port)
+        here = [answer for answer in answers if answer.get("node") == node.name]
+        elsewhere = [answer for answer in answers if answer.get("node") != node.name]
+        yield DemoRow(
+            f"outside -> NodePort on {node.name}, Cluster, {way}",
+            f"3 pods here see client; 3 elsewhere see {node.name}",
+            f"{_count(here)} pods here see {_seen_by(lab, here)}; "
+            f"{_count(elsewhere)} elsewhere see {_seen_by(lab, elsewhere)}",
+        )
+    first, second = lab.nodes
+    answers = seen(first, LOCAL.node_port)
+    what = f"outside -> NodePort on {first.name}, Local, {way}"
+    yield DemoRow(what, "3 pods answer; they see client", _pods_answer(lab, answers))
+    what = f"outside -> NodePort on {second.name}, Local, {way}"
+    yield DemoRow(what, "TimeoutError", _errors(seen(second, LOCAL.node_port, 2, 0.5)))
 
 
-def _refused_row(lab: Lab, version: int) -> DemoRow:
-    address = lab.cluster_ip(EMPTY.number, version)
-    seen = ask(lab.pod("pod-1-1"), Question(address, EMPTY.port))
-    return DemoRow(
-        f"pod -> Service without pods, IPv{version}", "ConnectionRefusedError", _errors(seen)
-    )
-
-
-def _who_answers(lab: Lab, seen: Answers) -> str:
+def _pods_answer(lab: Lab, seen: Answers) -> str:
     return f"{_count(seen)} pods answer; they see {_seen_by(lab, seen)}"
-
-
-def _others(lab: Lab, seen: Answers) -> str:
-    return f"{_count(seen)} others answer; they see {_seen_by(lab, seen)}"
-
-
-def _itself(lab: Lab, seen: Answers) -> str:
-    return f"it sees {_seen_by(lab, seen)}"
-
-
-def _both_sides(lab: Lab, node: str, seen: Answers) -> str:
-    here = [answer for answer in seen if answer.get("node") == node]
-    elsewhere = [answer for answer in seen if answer.get("node") != node]
-    first = f"{_count(here)} pods here see {_seen_by(lab, here)}"
-    return f"{first}; {_count(elsewhere)} elsewhere see {_seen_by(lab, elsewhere)}"
 
 
 def _seen_by(lab: Lab, answers: Answers) -> str:
@@ -160,57 +139,33 @@ def _errors(answers: Answers) -> str:
 
 
 def _words(answers: Answers, word: Callable[[dict[str, Any]], str]) -> str:
-    words: Iterable[str] = {word(answer) for answer in answers}
-    return ", ".join(sorted(words)) or "nobody"
+    return ", ".join(sorted({word(answer) for answer in answers})) or "nobody"
 
 
 def _count(answers: Answers) -> int:
     return len({answer["pod"] for answer in answers if "pod" in answer})
 
 
-def _of(member: Member, version: int) -> str:
-    return member.ipv4 if version == 4 else member.ipv6  # noqa: PLR2004 - an IP version is a name
-
-
-def _way(version: int, protocol: str) -> str:
-    return f"{protocol.upper()} over IPv{version}"
-
-
-SPEC = ServiceSpec("rolling", 24, "NodePort", node_port=30102)
-GRACE_SECONDS = 2.0
-
-_ROLLING_FILE = "demo-rolling.yaml"
-_RATE = 150.0
-_BEFORE_SECONDS = 1.0
-_SETTLE_SECONDS = 0.5
-
-Running = Mapping[str, LoadRun]
-
-
 def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[DemoRow]:
     """A backend is added, another one goes; then an agent is killed and comes back."""
     first, *middle, last = lab.pods
     _write_rolling(lab, [first, *middle])
-    time.sleep(_SETTLE_SECONDS)
+    time.sleep(0.5)
     running = _start_loads(lab)
-    time.sleep(_BEFORE_SECONDS)
     _write_rolling(lab, lab.pods)
     time.sleep(_BEFORE_SECONDS)
     _end_gracefully(lab, first)
     time.sleep(_BEFORE_SECONDS)
     what = f"backend {last.name} added, {first.name} terminating for {GRACE_SECONDS:.0f} s and gone"
-    yield from _stop_loads(what, running, expected=last.name)
+    yield from _stop_loads(what, running, last.name)
 
     running = _start_loads(lab)
-    time.sleep(_BEFORE_SECONDS)
     agents["node1"].kill()
     time.sleep(_BEFORE_SECONDS)
     agents["node1"].start()
     agents["node1"].wait_in_sync()
     time.sleep(_BEFORE_SECONDS)
-    yield from _stop_loads(
-        "agent of node1 killed (SIGKILL) and restarted", running, expected=last.name
-    )
+    yield from _stop_loads("agent of node1 killed (SIGKILL) and restarted", running, last.name)
 
 
 def _end_gracefully(lab: Lab, pod: Member) -> None:
@@ -224,49 +179,43 @@ def _end_gracefully(lab: Lab, pod: Member) -> None:
 
 
 def _write_rolling(lab: Lab, pods: Sequence[Member], terminating: Member | None = None) -> None:
-    objects = lab.service(SPEC, pods)
+    objects = lab.service(ROLLING, pods)
     for endpoint in (each for item in objects for each in item.get("endpoints", ())):
         if terminating and endpoint["addresses"][0] in terminating.addresses:
             endpoint["conditions"] = {"ready": False, "serving": True, "terminating": True}
-    lab.write_manifests(objects, _ROLLING_FILE)
+    lab.write_manifests(objects, "demo-rolling.yaml")
 
 
-def _start_loads(lab: Lab) -> Running:
+def _start_loads(lab: Lab) -> dict[str, LoadRun]:
+    """Loads that have run for a second."""
     node = lab.node("node1")
     options: dict[str, Any] = {"rate": _RATE}
-    service = (lab.cluster_ip(SPEC.number), SPEC.port)
-    return {
+    service = (lab.cluster_ip(ROLLING.number), ROLLING.port)
+    running = {
         "pod -> ClusterIP, TCP": lab.pod("pod-1-2").start_load(*service, **options),
         "host -> ClusterIP, TCP": node.start_load(*service, **options),
-        "outside -> NodePort, TCP": lab.client.start_load(node.ipv4, SPEC.node_port, **options),
+        "outside -> NodePort, TCP": lab.client.start_load(node.ipv4, ROLLING.node_port, **options),
         "pod -> ClusterIP, UDP": lab.pod("pod-1-3").start_load(*service, protocol="udp", **options),
     }
+    time.sleep(_BEFORE_SECONDS)
+    return running
 
 
-def _stop_loads(what: str, running: Running, expected: str) -> Iterator[DemoRow]:
+def _stop_loads(what: str, running: Mapping[str, LoadRun], expected: str) -> Iterator[DemoRow]:
     for name, load in running.items():
         result = load.stop()
-        yield DemoRow(
-            f"{what}: {name}", f"0 failed; {expected} answers", _outcome(result, expected)
-        )
-
-
-def _outcome(result: LoadResult, expected: str) -> str:
-    word = "answers" if expected in result.pods else "is silent"
-    failed = f"{result.failed} failed"
-    if result.failed or not result.ok:
-        return f"{failed} of {result.attempted} ({result.errors}); {expected} {word}"
-    return f"{failed}; {expected} {word}"
-
-
-NAME = "demo"
-_DUMP_LINES = 24
+        failed = f"{result.failed} failed"
+        if result.failed or not result.ok:
+            failed += f" of {result.attempted} ({result.errors})"
+        word = "answers" if expected in result.pods else "is silent"
+        seen = f"{failed}; {expected} {word}"
+        yield DemoRow(f"{what}: {name}", f"0 failed; {expected} answers", seen)
 
 
 def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     try:
-        take_down(NAME)
+        take_down("demo")
         return _run(console)
     except EbpflbError as error:
         print(f"demo: {error}", file=sys.stderr)
@@ -275,10 +224,10 @@ def main() -> int:
 
 def _run(console: Console) -> int:
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as logs, Lab.up(LabConfig(name=NAME)) as lab:
+    with tempfile.TemporaryDirectory() as logs, Lab.up(LabConfig(name="demo")) as lab:
         console.print(f"A cluster of {len(lab.nodes)} nodes and {len(lab.pods)} pods is up.")
         write_services(lab)
-        with running_agents(lab, Path(logs)) as agents:
+        with running_agents(lab.nodes, Path(logs)) as agents:
             console.print("An agent is on each node. Now the traffic.\n")
             rows = list(_show(console, "Paths", path_rows(lab)))
             rows += _show(console, "Changes under load", change_rows(lab, agents))
@@ -302,9 +251,8 @@ def _show(console: Console, title: str, rows: Iterator[DemoRow]) -> list[DemoRow
 def _show_dump(console: Console, lab: Lab) -> None:
     command = [sys.executable, "-m", "ebpflb", "maps", "dump", "--service", "default/rolling"]
     dump = lab.nodes[0].exec(command).stdout.splitlines()
-    console.print(
-        f"\nOn {lab.nodes[0].name}, `ebpflb maps dump --service default/rolling` prints:\n"
-    )
+    where = f"On {lab.nodes[0].name}, `ebpflb maps dump --service default/rolling`"
+    console.print(f"\n{where} prints:\n")
     for line in dump[:_DUMP_LINES]:
         print(f"    {line}")
 

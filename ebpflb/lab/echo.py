@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in a pod of the lab: it says who it is and whom it sees.
+"""What runs in a pod of the lab: a server that names its pod and the client's address.
 
 Standard library only and started by path, so that a pod is one small process.
 TCP and UDP on one port number, IPv4 and IPv6. A TCP connection stays open until the client closes.
 
     line or datagram     answer
     (empty)              the pod's name; for load: one byte there, one packet back
-    who                  JSON, see Identity.describe
+    who                  JSON, see PodIdentity.describe
     echo TEXT            TEXT
     GET / HTTP/1.1       the same JSON; also /hostname, /clientip (address:port) and /healthz
     POST /echo HTTP/1.1  the body
@@ -20,11 +20,9 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-_BACKLOG = 4096
 _MOST_BYTES = 65536
 _IP_PKTINFO = 8
 _IN_PKTINFO = struct.Struct("=I4s4s")
@@ -66,9 +64,11 @@ class EchoConnection:
     identity: PodIdentity
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    client: Address
+    local: Address
 
     async def serve(self) -> None:
-        """Answer until the client closes; a broken connection is the client's business."""
+        """Answer until the client closes or the connection breaks."""
         with contextlib.suppress(OSError, EOFError, ValueError):
             await self._serve_lines()
         self.writer.close()
@@ -82,7 +82,7 @@ class EchoConnection:
                 if not await self._answer_http(command.decode("latin-1")):
                     return
             else:
-                answer = self.identity.answer(command, "TCP", self._client, self._local)
+                answer = self.identity.answer(command, "TCP", self.client, self.local)
                 self.writer.write(answer + b"\n")
             await self.writer.drain()
 
@@ -110,30 +110,22 @@ class EchoConnection:
         return headers
 
     def _page(self, method: str, path: str, body: bytes) -> tuple[HTTPStatus, bytes]:
-        client, local = self._client, self._local
         if method == "POST" and path == "/echo":
             return HTTPStatus.OK, body
-        pages: dict[str, Callable[[], str]] = {
-            "/": lambda: self.identity.describe("TCP", client, local) + "\n",
-            "/hostname": lambda: self.identity.pod,
-            "/clientip": lambda: join_port(client),
-            "/healthz": lambda: "ok\n",
+        host, port = self.client
+        pages = {
+            "/": self.identity.describe("TCP", self.client, self.local) + "\n",
+            "/hostname": self.identity.pod,
+            "/clientip": (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"),
+            "/healthz": "ok\n",
         }
         if method not in {"GET", "HEAD", "POST"} or path not in pages:
             return HTTPStatus.NOT_FOUND, b"not found\n"
-        return HTTPStatus.OK, pages[path]().encode()
-
-    @property
-    def _client(self) -> Address:
-        return _address_and_port(self.writer.get_extra_info("peername"))
-
-    @property
-    def _local(self) -> Address:
-        return _address_and_port(self.writer.get_extra_info("sockname"))
+        return HTTPStatus.OK, pages[path].encode()
 
 
 class UdpServer:
-    """A UDP socket of one family; answers come from the address that was asked."""
+    """A UDP socket of one family; an answer comes from the address that the client sent to."""
 
     def __init__(self, identity: PodIdentity, family: socket.AddressFamily, port: int) -> None:
         self._identity = identity
@@ -154,36 +146,28 @@ class UdpServer:
 
     def _serve_one(self) -> None:
         datagram, ancillary, _, peer = self.socket.recvmsg(_MOST_BYTES, 128)
-        client = _address_and_port(peer)
-        local, source = self._asked_address(ancillary)
+        local, source = _destination(ancillary)
         command = datagram.rstrip(b"\r\n")
-        answer = self._identity.answer(command, "UDP", client, (local, self._port))
+        answer = self._identity.answer(command, "UDP", peer[:2], (local, self._port))
         with contextlib.suppress(OSError):
             self.socket.sendmsg([answer], source, 0, peer)
 
-    def _asked_address(
-        self, ancillary: list[tuple[int, int, bytes]]
-    ) -> tuple[str, list[tuple[int, int, bytes]]]:
-        """The local address of a datagram, and the control message that answers from there."""
-        for level, kind, content in ancillary:
-            if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):
-                _, _, address = _IN_PKTINFO.unpack_from(content)
-                source = _IN_PKTINFO.pack(0, address, bytes(4))
-                return socket.inet_ntop(socket.AF_INET, address), [(level, kind, source)]
-            if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):
-                address, ifindex = _IN6_PKTINFO.unpack_from(content)
-                scope = ifindex if address.startswith(b"\xfe\x80") else 0
-                source = _IN6_PKTINFO.pack(address, scope)
-                return socket.inet_ntop(socket.AF_INET6, address), [(level, kind, source)]
-        return "", []
 
-
-def join_port(address: Address) -> str:
-    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-
-
-def _address_and_port(name: tuple[str, int]) -> Address:
-    return name[0], name[1]
+def _destination(
+    ancillary: list[tuple[int, int, bytes]],
+) -> tuple[str, list[tuple[int, int, bytes]]]:
+    """The local address of a datagram, and the control message that answers from there."""
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):
+            _, _, address = _IN_PKTINFO.unpack_from(content)
+            source = _IN_PKTINFO.pack(0, address, bytes(4))
+            return socket.inet_ntop(socket.AF_INET, address), [(level, kind, source)]
+        if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):
+            address, ifindex = _IN6_PKTINFO.unpack_from(content)
+            scope = ifindex if address.startswith(b"\xfe\x80") else 0
+            source = _IN6_PKTINFO.pack(address, scope)
+            return socket.inet_ntop(socket.AF_INET6, address), [(level, kind, source)]
+    return "", []
 
 
 async def serve(identity: PodIdentity, port: int) -> None:
@@ -197,9 +181,10 @@ async def serve(identity: PodIdentity, port: int) -> None:
         loop.add_reader(udp.socket, udp.serve_waiting)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await EchoConnection(identity, reader, writer).serve()
+        client, local = (writer.get_extra_info(end)[:2] for end in ("peername", "sockname"))
+        await EchoConnection(identity, reader, writer, client, local).serve()
 
-    await asyncio.start_server(accept, None, port, backlog=_BACKLOG)
+    await asyncio.start_server(accept, None, port, backlog=4096)
     await stop.wait()
 
 

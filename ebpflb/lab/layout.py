@@ -27,10 +27,7 @@ UNDERLAY = "underlay"
 CLIENT = "client"
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-_MOST_NODES = 100
-_MOST_PODS = 200
-_MOST_PORT = 65535
-_MOST_RP_FILTER = 2
+_RANGES = {"nodes": (1, 100), "pods": (0, 200), "port": (1, 65535), "rp_filter": (0, 2)}
 # Nodes and pods count from here inside their range.
 _FIRST_HOST = {4: 10, 6: 0x10}
 
@@ -53,8 +50,6 @@ class Stack(StrEnum):
 
 
 class SeatKind(StrEnum):
-    """What a namespace of the lab is."""
-
     NODE = "node"
     POD = "pod"
     CLIENT = "client"
@@ -63,7 +58,7 @@ class SeatKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LabConfig:
-    """What an operator may choose. ConfigError names the setting that cannot be used.
+    """The settings of a lab. ConfigError names the one that cannot be used.
 
     pods: per node. port: where the pods serve TCP and UDP. rp_filter: the default, 2 (loose), is
     what systemd and Ubuntu set; with 1 (strict, as on RHEL) a pod of a vxlan lab cannot reach the
@@ -84,17 +79,22 @@ class LabConfig:
             raise ConfigError(
                 f"name: {self.name!r} is not 1 to 40 small letters, digits and inner hyphens"
             )
-        _check_range("nodes", self.nodes, 1, _MOST_NODES)
-        _check_range("pods", self.pods, 0, _MOST_PODS)
-        _check_range("port", self.port, 1, _MOST_PORT)
-        _check_range("rp_filter", self.rp_filter, 0, _MOST_RP_FILTER)
+        for name, (first, last) in _RANGES.items():
+            value = getattr(self, name)
+            if not first <= value <= last:
+                raise ConfigError(f"{name}: {value} is not between {first} and {last}")
         if not self.zones:
             raise ConfigError("zones: name at least one")
 
 
-def _check_range(name: str, value: int, first: int, last: int) -> None:
-    if not first <= value <= last:
-        raise ConfigError(f"{name}: {value} is not between {first} and {last}")
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One namespace. node and number: position, from 1, of the node and of the pod on it, or 0."""
+
+    kind: SeatKind
+    name: str
+    node: int = 0
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Ranges:
 
     @property
     def host_bits(self) -> int:
-        return 32 if self.version == 4 else 128  # noqa: PLR2004 - an IP version is a name
+        return self.underlay().max_prefixlen
 
     def underlay(self) -> IPv4Network | IPv6Network:
         return self._network("0.0/24", ":/64")
@@ -144,20 +144,21 @@ class Ranges:
         """The address of a node's vxlan device: as flannel, the first one of the pod range."""
         return str(self.pods(node)[0])
 
+    def seat(self, seat: Seat) -> str:
+        match seat.kind:
+            case SeatKind.NODE:
+                return self.node(seat.node)
+            case SeatKind.POD:
+                return self.pod(seat.node, seat.number)
+            case SeatKind.CLIENT:
+                return self.client()
+            case SeatKind.UNDERLAY:
+                return self.gateway()
+
     def _network(self, inside4: str, inside6: str) -> IPv4Network | IPv6Network:
         if self.version == 4:  # noqa: PLR2004 - an IP version is a name
             return ip_network(f"10.{100 + self.index}.{inside4}")
         return ip_network(f"fdeb:f1b:{self.index:x}:{inside6}")
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One namespace. node and number: position, from 1, of the node and of the pod on it, or 0."""
-
-    kind: SeatKind
-    name: str
-    node: int = 0
-    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,20 +199,8 @@ class Layout:
         return f"{self.config.name}-{seat.name}"
 
     def addresses(self, seat: Seat) -> tuple[str, ...]:
-        return tuple(_address(ranges, seat) for ranges in self.ranges)
+        return tuple(ranges.seat(seat) for ranges in self.ranges)
 
     def zone(self, node: int) -> str:
         """The zone of a node; zones take turns."""
         return self.config.zones[(node - 1) % len(self.config.zones)]
-
-
-def _address(ranges: Ranges, seat: Seat) -> str:
-    match seat.kind:
-        case SeatKind.NODE:
-            return ranges.node(seat.node)
-        case SeatKind.POD:
-            return ranges.pod(seat.node, seat.number)
-        case SeatKind.CLIENT:
-            return ranges.client()
-        case SeatKind.UNDERLAY:
-            return ranges.gateway()

@@ -2,7 +2,7 @@
 """Sends connections to an address and notices each one that fails.
 
 Standard library only and started by path inside a namespace. It prints "started",
-then one JSON line per connection as it ends (the fields of Connection) and a last one with the
+then one JSON line per connection as it ends (the fields of LoadConnection) and a last one with the
 summary. Exit status 1 when any connection failed. SIGTERM or SIGINT: no new connections, those
 under way end in order.
 
@@ -77,7 +77,7 @@ class LoadConnection:
 
     client: the own address and port. pod: who answered, "" when nobody did. error: "" or refused,
     reset, closed, timeout, unreachable, moved (another pod answered), stranger (the answer came
-    from an address that was not asked), or the name of an errno.
+    from another address than the target), or the name of an errno.
     """
 
     number: int
@@ -123,10 +123,10 @@ class Load:
         options: LoadOptions,
         report: Callable[[LoadConnection], None],
     ) -> None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        canonical = socket.inet_ntop(family, socket.inet_pton(family, address))
-        self._family = family
-        self._target = (canonical, port)
+        self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        packed = socket.inet_pton(self._family, address)
+        # As in the peer addresses that recvfrom() returns.
+        self._target = (socket.inet_ntop(self._family, packed), port)
         self._options = options
         self._report = report
         self._turn = threading.Lock()
@@ -160,7 +160,7 @@ class Load:
             raise
 
     def _next(self) -> int | None:
-        """Wait for the next connection's turn; None when there is none any more."""
+        """Wait until the next connection is due; None at the end of the load."""
         with self._turn:
             number = self._issued
             if self._is_over() or (self._options.count and number >= self._options.count):
@@ -212,18 +212,16 @@ class Load:
     def _exchange(self, sock: socket.socket) -> str:
         """The name of the pod that answered; "" when the connection was closed instead."""
         if self._options.unconnected:
-            return self._exchange_datagrams(sock)
+            sock.sendto(b"\n", self._target)
+            datagram, peer = sock.recvfrom(_MOST_BYTES)
+            is_peer = peer[:2] == self._target
+            return datagram.decode("latin-1").strip() if is_peer else _STRANGER
         sock.sendall(b"\n")
         answer = sock.recv(_MOST_BYTES)
         while self._options.protocol == "tcp" and answer and not answer.endswith(b"\n"):
             more = sock.recv(_MOST_BYTES)
             answer = answer + more if more else b""
         return answer.decode("latin-1").strip()
-
-    def _exchange_datagrams(self, sock: socket.socket) -> str:
-        sock.sendto(b"\n", self._target)
-        answer, peer = sock.recvfrom(_MOST_BYTES)
-        return answer.decode("latin-1").strip() if peer[:2] == self._target else _STRANGER
 
 
 def summarize(connections: Sequence[LoadConnection], seconds: float) -> LoadResult:

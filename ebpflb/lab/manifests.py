@@ -2,7 +2,7 @@
 """The lab as Kubernetes objects: its Nodes, and Services in front of its pods. Plain dicts."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ import yaml
 from ebpflb.errors import ConfigError
 from ebpflb.lab.layout import Layout, Ranges, Seat
 
-SUFFIXES = (".yaml", ".yml", ".json")
-
+_SUFFIXES = (".yaml", ".yml", ".json")
 _NAMESPACE = "default"
-_CLUSTER_IPS_FROM = 10
+# The addresses of Service 1 are the ones after this in their ranges.
+_FIRST_ADDRESS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,7 @@ class ServiceSpec:
 
 
 def examples(layout: Layout) -> list[dict[str, Any]]:
-    """One Service of each kind and its EndpointSlices.
-
-    The endpoints of echo-local are on the first node only: its NodePort is silent on the others.
-    """
+    """One Service of each kind. The endpoints of echo-local are on the first node only."""
     everywhere = [pod for node in layout.nodes() for pod in layout.pods(node.node)]
     on_first = list(layout.pods(1))
     local = {"externalTrafficPolicy": "Local"}
@@ -87,11 +84,11 @@ def service(layout: Layout, spec: ServiceSpec) -> dict[str, Any]:
 
 
 def cluster_ip(ranges: Ranges, number: int) -> str:
-    return str(ranges.services()[_CLUSTER_IPS_FROM + number])
+    return str(ranges.services()[_FIRST_ADDRESS + number])
 
 
 def ingress_ip(ranges: Ranges, number: int) -> str:
-    return str(ranges.external()[_CLUSTER_IPS_FROM + number])
+    return str(ranges.external()[_FIRST_ADDRESS + number])
 
 
 def dump(objects: Iterable[Mapping[str, Any]]) -> str:
@@ -105,11 +102,15 @@ def files_of(path: Path) -> dict[str, bytes]:
     """
     try:
         candidates = sorted(path.iterdir()) if path.is_dir() else [path]
-        found = {each.name: each.read_bytes() for each in candidates if _is_manifest(each)}
+        found = {
+            each.name: each.read_bytes()
+            for each in candidates
+            if each.suffix in _SUFFIXES and not (each.name.startswith(".") or each.is_dir())
+        }
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     if not found:
-        raise ConfigError(f"{path}: no manifest (a file ending in {', '.join(SUFFIXES)})")
+        raise ConfigError(f"{path}: no manifest (a file ending in {', '.join(_SUFFIXES)})")
     return found
 
 
@@ -118,11 +119,6 @@ def write_atomically(directory: Path, name: str, content: bytes) -> None:
     unfinished = directory / f".{name}.{os.getpid()}"
     unfinished.write_bytes(content)
     unfinished.replace(directory / name)
-
-
-def _is_manifest(path: Path) -> bool:
-    hidden = path.name.startswith(".")
-    return path.suffix in SUFFIXES and not hidden and (path.is_file() or not path.exists())
 
 
 def _node(layout: Layout, seat: Seat) -> dict[str, Any]:
@@ -168,19 +164,17 @@ def _slice(
             {"name": each.lower(), "protocol": each, "port": layout.config.port}
             for each in ("TCP", "UDP")
         ],
-        "endpoints": list(_endpoints(layout, ranges, pods)),
+        "endpoints": [
+            {
+                "addresses": [ranges.seat(pod)],
+                "conditions": {"ready": True, "serving": True, "terminating": False},
+                "nodeName": f"node{pod.node}",
+                "zone": layout.zone(pod.node),
+                "targetRef": {"kind": "Pod", "namespace": _NAMESPACE, "name": pod.name},
+            }
+            for pod in pods
+        ],
     }
-
-
-def _endpoints(layout: Layout, ranges: Ranges, pods: Sequence[Seat]) -> Iterator[dict[str, Any]]:
-    for pod in pods:
-        yield {
-            "addresses": [ranges.pod(pod.node, pod.number)],
-            "conditions": {"ready": True, "serving": True, "terminating": False},
-            "nodeName": f"node{pod.node}",
-            "zone": layout.zone(pod.node),
-            "targetRef": {"kind": "Pod", "namespace": _NAMESPACE, "name": pod.name},
-        }
 
 
 def _family(ranges: Ranges) -> str:

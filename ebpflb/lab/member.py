@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One namespace of a lab and how to run something in it."""
+"""One namespace of a lab, and what runs in it: commands, load, and on a node the agent."""
 
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
-from ebpflb.errors import ConfigError
-from ebpflb.lab import namespaces, processes
+from ebpflb.errors import ConfigError, EbpflbError
+from ebpflb.lab import load, namespaces, processes
 from ebpflb.lab.layout import SeatKind
 from ebpflb.lab.load import LoadOptions, LoadResult
-from ebpflb.lab.traffic import LoadRun
+
+# An agent compiles its programs: 20 s of a slow core, and many labs may be made at once.
+_START_TIMEOUT = 150.0
+# For a load to start, and for a process to end after SIGTERM.
+_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +37,26 @@ class Member:
 
     @property
     def ipv4(self) -> str:
-        return self._address(with_colon=False)
+        return self.address(4)
 
     @property
     def ipv6(self) -> str:
-        return self._address(with_colon=True)
+        return self.address(6)
+
+    def address(self, version: int) -> str:
+        """The address of IP version 4 or 6. ConfigError in a lab without it."""
+        for address in self.addresses:
+            if (":" in address) == (version == 6):  # noqa: PLR2004 - an IP version is a name
+                return address
+        raise ConfigError(
+            f"{self.name} has no IPv{version} address: lab {self.lab!r} is without it"
+        )
 
     def popen(self, argv: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
         """Start a process inside the namespace and the cgroup; options as of subprocess.Popen.
 
-        Text mode unless told otherwise. The mounts are the caller's: /sys/class/net shows the
-        caller's devices, /proc/sys/net those of the namespace. ConfigError when the lab is down.
+        Text mode by default. The mounts are the caller's: /sys/class/net shows the caller's
+        devices, /proc/sys/net those of the namespace. ConfigError when the lab is down.
         """
         return subprocess.Popen(list(argv), **self._options(options))
 
@@ -49,28 +65,25 @@ class Member:
     ) -> "subprocess.CompletedProcess[Any]":
         """Run a command to its end and capture its output, as subprocess.run.
 
-        check: CalledProcessError on another exit status than 0; its notes hold the output.
+        The notes of a CalledProcessError hold the output.
         """
         options = {"capture_output": True} | self._options(options)
-        done = subprocess.run(list(argv), check=False, timeout=timeout, **options)
-        if check and done.returncode:
-            error = subprocess.CalledProcessError(
-                done.returncode, done.args, done.stdout, done.stderr
-            )
-            error.add_note(f"on {self.name}: {done.stdout or ''}{done.stderr or ''}".strip())
-            raise error
-        return done
+        try:
+            return subprocess.run(list(argv), check=check, timeout=timeout, **options)
+        except subprocess.CalledProcessError as error:
+            error.add_note(f"on {self.name}: {error.stdout or ''}{error.stderr or ''}".strip())
+            raise
 
     def become(self, argv: Sequence[str]) -> NoReturn:
         """Turn the calling process into the command. OSError when that cannot be run."""
-        self._check_there()
+        self._check_up()
         namespaces.entry_in_child(self.namespace, self.cgroup)()
         os.execvpe(argv[0], list(argv), os.environ | self.environment())  # noqa: S606 - no shell
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """The calling thread is in the namespace (not in the cgroup): for sockets of one's own."""
-        self._check_there()
+        """The calling thread is in the namespace, not in the cgroup: to open sockets there."""
+        self._check_up()
         with namespaces.entered(self.namespace):
             yield
 
@@ -78,7 +91,7 @@ class Member:
         """Send connections from here and wait for their end; options are those of LoadOptions."""
         return self.start_load(address, port, **options).result()
 
-    def start_load(self, address: str, port: int, **options: Any) -> LoadRun:
+    def start_load(self, address: str, port: int, **options: Any) -> "LoadRun":
         """Send connections from here; returns when the first ones are being made."""
         run = LoadRun(self.popen, address, port, LoadOptions(**options))
         run.wait_started()
@@ -88,26 +101,19 @@ class Member:
         return {processes.MARKER: processes.marker(self.lab, self.name)}
 
     def _options(self, options: dict[str, Any]) -> dict[str, Any]:
-        self._check_there()
+        self._check_up()
         environment = (options.get("env") or os.environ) | self.environment()
         entry = namespaces.entry_in_child(self.namespace, self.cgroup)
         return {"text": True} | options | {"env": environment, "preexec_fn": entry}
 
-    def _check_there(self) -> None:
+    def _check_up(self) -> None:
         if not (self.namespace.exists() and self.cgroup.exists()):
             raise ConfigError(f"{self.name}: lab {self.lab!r} is down")
-
-    def _address(self, *, with_colon: bool) -> str:
-        for address in self.addresses:
-            if (":" in address) == with_colon:
-                return address
-        family = "IPv6" if with_colon else "IPv4"
-        raise ConfigError(f"{self.name} has no {family} address: lab {self.lab!r} is without it")
 
 
 @dataclass(frozen=True, slots=True)
 class LabNode(Member):
-    """A node, with what an agent on it needs to know. cluster_cidr: the pods of all nodes."""
+    """A node, with the settings of an agent on it. cluster_cidr: the pods of all nodes."""
 
     zone: str
     manifests: Path
@@ -129,3 +135,134 @@ class LabNode(Member):
         }
         marked = Member.environment(self)
         return marked | {f"EBPFLB_{name}": value for name, value in settings.items()}
+
+
+class LoadRun:
+    """A load under way. It writes into a file, so it never waits for its reader.
+
+    As a context manager it ends with the block.
+    """
+
+    def __init__(
+        self,
+        popen: "Callable[..., subprocess.Popen[Any]]",
+        address: str,
+        port: int,
+        options: LoadOptions,
+    ) -> None:
+        self._options = options
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the run
+        script = [sys.executable, "-I", "-S", load.__file__, *options.arguments()]
+        self._process = popen(
+            [*script, "--", address, str(port)], stdout=self._output, stderr=subprocess.STDOUT
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def wait_started(self) -> None:
+        """Return when connections are being made. EbpflbError if that does not come."""
+        deadline = time.monotonic() + _TIMEOUT
+        while not self._text().startswith(load.STARTED):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                text = self._text().strip()[-500:]
+                self.kill()
+                raise EbpflbError(f"the load did not start: {text}")
+            time.sleep(0.005)
+
+    def result(self, timeout: float | None = None) -> LoadResult:
+        """Wait for the end and count. EbpflbError when it does not end or broke off."""
+        try:
+            self._process.wait(timeout)
+            return load.parse_output(self._text())
+        except subprocess.TimeoutExpired as error:
+            raise EbpflbError(f"the load was still running after {timeout} s") from error
+        except ValueError as error:
+            raise EbpflbError(f"{error}: {self._text().strip()[-500:]}") from error
+        finally:
+            self.kill()
+
+    def stop(self) -> LoadResult:
+        """No new connections; the result when those under way have ended."""
+        self._process.terminate()
+        return self.result(self._options.timeout + _TIMEOUT)
+
+    def kill(self) -> None:
+        """End it without a result; nothing happens if it has ended."""
+        self._process.kill()
+        self._process.wait()
+        self._output.close()
+
+    def _text(self) -> str:
+        self._output.seek(0)
+        return self._output.read()
+
+
+class NodeAgent:
+    """`ebpflb run` on one node. Its log goes to a file; what it pinned stays when it ends."""
+
+    def __init__(self, node: LabNode, log: Path, options: Sequence[str] = ()) -> None:
+        self.node = node
+        self.log = log
+        self._options = options
+        self._process: subprocess.Popen[Any] | None = None
+        self._read_from = 0
+
+    def start(self) -> None:
+        """Start the process; `wait_in_sync()` returns when it has programmed its node."""
+        self._read_from = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as output:
+            command = [sys.executable, "-m", "ebpflb", "run", *self._options]
+            self._process = self.node.popen(command, stdout=output, stderr=output)
+
+    def wait_in_sync(self) -> None:
+        """EbpflbError with the last line of the log when the agent ends or takes too long."""
+        deadline = time.monotonic() + _START_TIMEOUT
+        while "in sync" not in self.said():
+            if not self.is_running() or time.monotonic() > deadline:
+                last = (self.said().splitlines() or ["its log is empty"])[-1]
+                raise EbpflbError(f"{self.node.name}: the agent is not in sync: {last}")
+            time.sleep(0.01)
+
+    def said(self) -> str:
+        """The log since the last start."""
+        with self.log.open("rb") as output:
+            output.seek(self._read_from)
+            return output.read().decode(errors="replace")
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        try:
+            return self._process.wait(_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise EbpflbError(f"{self.node.name}: the agent did not stop") from None
+
+
+@contextlib.contextmanager
+def running_agents(nodes: Iterable[LabNode], directory: Path) -> Iterator[dict[str, NodeAgent]]:
+    """An agent in sync on every node, by the node's name; stopped at the end."""
+    agents = {node.name: NodeAgent(node, directory / f"agent-{node.name}.log") for node in nodes}
+    try:
+        for agent in agents.values():
+            agent.start()
+        for agent in agents.values():
+            agent.wait_in_sync()
+        yield agents
+    finally:
+        for agent in agents.values():
+            agent.kill()

@@ -17,11 +17,11 @@ from pathlib import Path
 from pyroute2 import netns
 
 from ebpflb.dataplane.kernel import libc
+from ebpflb.dataplane.kernel.libc import owned
 
 DIRECTORY = Path("/run/netns")
 
 _MNT_DETACH = 2
-_SYSCTLS = Path("/proc/sys/net")
 _OWN = "/proc/thread-self/ns/net"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -34,13 +34,10 @@ def path_of(name: str) -> Path:
 def create(name: str) -> int:
     """Make a namespace and return its inode number. FileExistsError when the name is taken."""
     DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
-    fd = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with owned(os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY)) as fd:
         # The first one makes the directory a shared mount; two at once would mount it twice.
         fcntl.flock(fd, fcntl.LOCK_EX)
         netns.create(name)
-    finally:
-        os.close(fd)
     return path_of(name).stat().st_ino
 
 
@@ -59,29 +56,26 @@ def delete(name: str, inode: int | None) -> None:
 @contextlib.contextmanager
 def entered(path: Path) -> Iterator[None]:
     """Put the calling thread into a namespace for a while; sockets made there stay there."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with _returning():
-            libc.enter_network_namespace(fd)
+    with owned(os.open(path, os.O_RDONLY)) as there, owned(os.open(_OWN, os.O_RDONLY)) as home:
+        libc.enter_network_namespace(there)
+        try:
             yield
-    finally:
-        os.close(fd)
+        finally:
+            libc.enter_network_namespace(home)
 
 
 def write_sysctls(settings: Mapping[str, str]) -> None:
     """Set what lies below /proc/sys/net in the calling thread's namespace."""
     for name, value in settings.items():
-        (_SYSCTLS / name).write_text(value)
+        Path("/proc/sys/net", name).write_text(value)
 
 
 def entry_in_child(namespace: Path, cgroup: Path) -> Callable[[], None]:
     """What a child calls between fork and exec; system calls only, since threads may exist."""
 
     def enter() -> None:
-        fd = os.open(cgroup / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(fd, b"0")
-        fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-        libc.enter_network_namespace(fd)
+        os.write(os.open(cgroup / "cgroup.procs", os.O_WRONLY), b"0")
+        libc.enter_network_namespace(os.open(namespace, os.O_RDONLY))
 
     return enter
 
@@ -92,13 +86,3 @@ def detach(path: Path) -> None:
     code = ctypes.get_errno()
     if result and code not in {errno.EINVAL, errno.ENOENT}:
         raise OSError(code, f"umount {path}: {os.strerror(code)}")
-
-
-@contextlib.contextmanager
-def _returning() -> Iterator[None]:
-    home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield
-    finally:
-        libc.enter_network_namespace(home)
-        os.close(home)

@@ -13,7 +13,7 @@ Nothing here is for Services: no netfilter, no masquerading.
 
 from collections.abc import Iterator, Mapping
 
-from ebpflb.lab.layout import Cni, LabConfig, Layout, Ranges, Seat, SeatKind
+from ebpflb.lab.layout import Cni, LabConfig, Layout, Seat, SeatKind
 
 BRIDGE = "cni0"
 TUNNEL = "vxlan1"
@@ -91,43 +91,35 @@ def _underlay(layout: Layout, _seat: Seat) -> Iterator[str]:
             yield f"link set {seat.name} master br0 up"
 
 
-def _client(layout: Layout, _seat: Seat) -> Iterator[str]:
+def _client(layout: Layout, seat: Seat) -> Iterator[str]:
+    yield from _join_underlay(layout, seat)
     for ranges in layout.ranges:
-        yield from _join_underlay(ranges, ranges.client())
         yield f"route add {ranges.external()} via {ranges.node(1)}"
 
 
 def _node(layout: Layout, seat: Seat) -> Iterator[str]:
-    for ranges in layout.ranges:
-        yield from _join_underlay(ranges, ranges.node(seat.node))
+    yield from _join_underlay(layout, seat)
     if layout.config.cni is not Cni.PTP:
-        yield from _node_bridge(layout, seat)
+        yield f"link add name {BRIDGE} mtu {_pod_mtu(layout)} type bridge mcast_snooping 0"
+        for ranges in layout.ranges:
+            prefix = ranges.pods(seat.node).prefixlen
+            yield _add_address(f"{ranges.pod_gateway(seat.node)}/{prefix}", BRIDGE)
+        yield f"link set {BRIDGE} up"
     if layout.config.cni is Cni.VXLAN:
         yield from _tunnel(layout, seat)
     else:
-        yield from _routes_to_peers(layout, seat)
+        for peer in _peers(layout, seat):
+            for ranges in layout.ranges:
+                yield f"route add {ranges.pods(peer.node)} via {ranges.node(peer.node)}"
     for pod in layout.pods(seat.node):
         yield from _pod_veth(layout, pod)
 
 
-def _join_underlay(ranges: Ranges, address: str) -> Iterator[str]:
-    yield _add_address(f"{address}/{ranges.underlay().prefixlen}", UPLINK)
-    yield f"link set {UPLINK} up"
-    yield f"route add default via {ranges.gateway()}"
-
-
-def _node_bridge(layout: Layout, seat: Seat) -> Iterator[str]:
-    yield f"link add name {BRIDGE} mtu {_pod_mtu(layout)} type bridge mcast_snooping 0"
+def _join_underlay(layout: Layout, seat: Seat) -> Iterator[str]:
     for ranges in layout.ranges:
-        prefix = ranges.pods(seat.node).prefixlen
-        yield _add_address(f"{ranges.pod_gateway(seat.node)}/{prefix}", BRIDGE)
-    yield f"link set {BRIDGE} up"
-
-
-def _routes_to_peers(layout: Layout, seat: Seat) -> Iterator[str]:
-    for peer in _peers(layout, seat):
-        for ranges in layout.ranges:
-            yield f"route add {ranges.pods(peer.node)} via {ranges.node(peer.node)}"
+        yield _add_address(f"{ranges.seat(seat)}/{ranges.underlay().prefixlen}", UPLINK)
+        yield f"link set {UPLINK} up"
+        yield f"route add default via {ranges.gateway()}"
 
 
 def _tunnel(layout: Layout, seat: Seat) -> Iterator[str]:
@@ -156,14 +148,14 @@ def _pod_veth(layout: Layout, pod: Seat) -> Iterator[str]:
         yield _add_address(f"{ranges.pod_gateway(pod.node)}/{ranges.host_bits}", device)
     yield f"link set {device} up"
     for ranges in layout.ranges:
-        yield f"route add {ranges.pod(pod.node, pod.number)}/{ranges.host_bits} dev {device}"
+        yield f"route add {ranges.seat(pod)}/{ranges.host_bits} dev {device}"
 
 
 def _pod(layout: Layout, seat: Seat) -> Iterator[str]:
     routed = layout.config.cni is Cni.PTP
     for ranges in layout.ranges:
         prefix = ranges.host_bits if routed else ranges.pods(seat.node).prefixlen
-        yield _add_address(f"{ranges.pod(seat.node, seat.number)}/{prefix}", UPLINK)
+        yield _add_address(f"{ranges.seat(seat)}/{prefix}", UPLINK)
     yield f"link set {UPLINK} up"
     for ranges in layout.ranges:
         gateway = ranges.pod_gateway(seat.node)

@@ -39,7 +39,6 @@ def remove_cgroup(cgroup: Path) -> None:
 
 
 def remove_cgroup_if_empty(cgroup: Path) -> None:
-    """Remove a cgroup that nobody needs any more; otherwise it stays."""
     with contextlib.suppress(OSError):
         cgroup.rmdir()
 
@@ -77,20 +76,21 @@ class Ownership:
     recorded: frozenset[StartedProcess]
 
     def own(self, pids: Collection[int]) -> set[int]:
-        """Those among `pids` that the lab started, or that descend from such."""
+        """Those among `pids` that the lab started, and their descendants."""
         known: dict[int, bool] = {}
-        return {pid for pid in pids if self._is_own(pid, pids, known)}
 
-    def _is_own(self, pid: int, pids: Collection[int], known: dict[int, bool]) -> bool:
-        if pid not in known:
-            known[pid] = False
-            parent = _stat_field(pid, _PARENT)
-            known[pid] = (
-                identity(pid) in self.recorded
-                or _has_marker(pid, self.lab)
-                or (parent in pids and self._is_own(parent, pids, known))
-            )
-        return known[pid]
+        def is_own(pid: int) -> bool:
+            if pid not in known:
+                known[pid] = False
+                parent = _stat_field(pid, _PARENT)
+                known[pid] = (
+                    identity(pid) in self.recorded
+                    or _has_marker(pid, self.lab)
+                    or (parent in pids and is_own(parent))
+                )
+            return known[pid]
+
+        return set(filter(is_own, pids))
 
 
 def identity(pid: int) -> StartedProcess | None:
@@ -127,21 +127,15 @@ def _kill(cgroup: Path, pids: Iterable[int]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 pidfds[pid] = os.pidfd_open(pid)
                 opened.callback(os.close, pidfds[pid])
-        poll = select.poll()
-        still_there = pidfds.keys() & in_cgroup(cgroup)
-        for pid in still_there:
+        killed = pidfds.keys() & in_cgroup(cgroup)
+        for pid in killed:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfds[pid], signal.SIGKILL)
-            poll.register(pidfds[pid], select.POLLIN)
-        _wait(poll, len(still_there))
-
-
-def _wait(poll: select.poll, waiting: int) -> None:
-    deadline = time.monotonic() + _WAIT
-    while waiting and (left := deadline - time.monotonic()) > 0:
-        for pidfd, _ in poll.poll(left * 1000):
-            poll.unregister(pidfd)
-            waiting -= 1
+        deadline = time.monotonic() + _WAIT
+        for pid in killed:
+            ended = select.poll()
+            ended.register(pidfds[pid], select.POLLIN)
+            ended.poll(max(0.0, deadline - time.monotonic()) * 1000)
 
 
 def _stat_field(pid: int, field: int) -> int:
@@ -164,8 +158,7 @@ def _has_marker(pid: int, lab: str) -> bool:
 
 
 def _describe(pid: int) -> str:
-    try:
+    name = "?"
+    with contextlib.suppress(OSError):
         name = (_PROC / str(pid) / "comm").read_text().strip()
-    except OSError:
-        name = "?"
     return f"process {pid} ({name})"

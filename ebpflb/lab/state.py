@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.errors import ConfigError, EbpflbError
 from ebpflb.lab import processes
 from ebpflb.lab.layout import LABS_AT_ONCE, Cni, LabConfig, Stack
@@ -43,6 +44,10 @@ class LabState:
     def directory(self) -> Path:
         return directory_of(self.config.name)
 
+    @property
+    def logs(self) -> Path:
+        return self.directory / "logs"
+
     def save(self) -> None:
         """Write the file as a whole, or leave the old one."""
         path = self.directory / FILE
@@ -64,16 +69,16 @@ def directory_of(name: str) -> Path:
 
 
 def load(name: str) -> LabState:
+    """ConfigError when there is no such lab, EbpflbError when its file cannot be used."""
     path = directory_of(name) / FILE
     try:
-        document = json.loads(path.read_text())
+        return _decode(json.loads(path.read_text()))
     except FileNotFoundError:
         raise ConfigError(
             f"there is no lab {name!r}: ebpflb lab status shows those that are up"
         ) from None
-    except ValueError as error:
-        raise EbpflbError(f"{path}: not a lab's state: {error}") from error
-    return _decode(document, path)
+    except (TypeError, ValueError, KeyError) as error:
+        raise EbpflbError(f"{path}: not a lab's state: {error!r}") from error
 
 
 def drop_unmade(name: str) -> None:
@@ -93,39 +98,33 @@ def names() -> list[str]:
 def free_index() -> int:
     """The lowest lab number not in use; call it under locked_root()."""
     taken = {load(name).index for name in names()}
-    for index in range(LABS_AT_ONCE):
-        if index not in taken:
-            return index
+    if free := set(range(LABS_AT_ONCE)) - taken:
+        return min(free)
     raise ConfigError(f"{LABS_AT_ONCE} labs are up: take one down first")
 
 
 @contextlib.contextmanager
 def locked_root() -> Iterator[None]:
     """Only one process at a time chooses a number or removes the directory of all labs."""
-    fd = _open_root()
-    try:
+    with owned(_open_root()):
         yield
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
     """Only one process at a time builds a lab or takes it down. ConfigError if another does."""
     try:
-        fd = os.open(directory_of(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(directory_of(name), os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
         yield
         return
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        raise ConfigError(f"lab {name!r} is being built or taken down by another process") from None
-    try:
+    with owned(fd):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = f"lab {name!r} is being built or taken down by another process"
+            raise ConfigError(text) from None
         yield
-    finally:
-        os.close(fd)
 
 
 def _open_root() -> int:
@@ -133,7 +132,7 @@ def _open_root() -> int:
     while True:
         ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
-            fd = os.open(ROOT, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(ROOT, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             continue
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -143,14 +142,12 @@ def _open_root() -> int:
         os.close(fd)
 
 
-def _decode(document: Any, path: Path) -> LabState:
-    try:
-        config = document["config"] | {
-            "cni": Cni(document["config"]["cni"]),
-            "family": Stack(document["config"]["family"]),
-            "zones": tuple(document["config"]["zones"]),
-        }
-        processes = {pod: StartedProcess(*pair) for pod, pair in document["processes"].items()}
-        return LabState(**(document | {"config": LabConfig(**config), "processes": processes}))
-    except (TypeError, ValueError, KeyError) as error:
-        raise EbpflbError(f"{path}: not a lab's state: {error!r}") from error
+def _decode(document: Any) -> LabState:
+    config = document["config"]
+    config |= {
+        "cni": Cni(config["cni"]),
+        "family": Stack(config["family"]),
+        "zones": tuple(config["zones"]),
+    }
+    processes = {pod: StartedProcess(*pair) for pod, pair in document["processes"].items()}
+    return LabState(**(document | {"config": LabConfig(**config), "processes": processes}))

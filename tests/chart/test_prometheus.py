@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.lab import Lab, LabConfig
-from ebpflb.lab.agents import NodeAgent
+from ebpflb.lab.member import NodeAgent
 from tests.chart.harness.alerts import alerts, write_rules
 from tests.chart.harness.dashboards import Dashboard, Query, dashboards, replaced, values_asked_for
 from tests.chart.harness.rendering import EVERYTHING, installed, render

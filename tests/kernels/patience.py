@@ -3,10 +3,10 @@
 
 import pytest
 
-from ebpflb.lab import agents, cluster
+from ebpflb.lab import cluster, member
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Called once, before any test."""
-    agents._START_TIMEOUT = 900.0
+    member._START_TIMEOUT = 900.0
     cluster._REACH_TIMEOUT = 300.0

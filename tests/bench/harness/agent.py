@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.load.pins import newest_generation
 from ebpflb.lab import LabNode
-from ebpflb.lab.agents import NodeAgent
+from ebpflb.lab.member import NodeAgent
 from tests.bench.harness.options import BenchError
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.lab import Lab, LabConfig, LabNode, Member
-from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.lab.member import NodeAgent
 from ebpflb.model.address import Protocol, format_address
 from ebpflb.model.flow import Counts
 from ebpflb.model.service import ServiceName

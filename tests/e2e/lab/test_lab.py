@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from ebpflb.errors import ConfigError
-from ebpflb.lab import Cni, Lab, LabConfig, Stack, processes, traffic
+from ebpflb.lab import Cni, Lab, LabConfig, Stack, build, processes
 from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.leftovers import NAME, lab_command, leftovers
@@ -78,7 +78,7 @@ def test_full_sized_segments_pass(name, cni):
 def test_pods_reach_the_addresses_of_both_nodes(small):
     for node in small.nodes:
         for address in node.addresses:
-            traffic.wait_reachable([traffic.Attempt(small.pod("pod-1-1"), address, 9)], 1)
+            build.wait_reachable([build.Attempt(small.pod("pod-1-1"), address, 9)], 1)
 
 
 def test_the_client_is_outside(small):

@@ -12,7 +12,7 @@ import pytest
 
 from ebpflb.config.options import cgroup_root
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
-from ebpflb.lab import Lab, LabConfig, Stack, build, namespaces, processes, state, traffic
+from ebpflb.lab import Lab, LabConfig, Stack, build, namespaces, processes, state
 from ebpflb.lab.build import take_down
 from tests.e2e.harness.leftovers import NAME, lab_command, leftovers
 
@@ -142,8 +142,8 @@ def test_up_does_not_return_before_pods_are_reached(name, monkeypatch):
 
 
 def test_up_uses_every_device_and_every_route(name, monkeypatch):
-    tried: list[traffic.Attempt] = []
-    monkeypatch.setattr(traffic, "wait_reachable", lambda paths, _timeout: tried.extend(paths))
+    tried: list[build.Attempt] = []
+    monkeypatch.setattr(build, "wait_reachable", lambda paths, _timeout: tried.extend(paths))
     monkeypatch.setattr(build, "start_pods", lambda *_: None)
     with Lab.up(LabConfig(name, nodes=3, pods=2, family=Stack.IPV4)) as lab:
         between = {(each.source.name, each.pod) for each in tried}

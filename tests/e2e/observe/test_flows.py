@@ -15,8 +15,8 @@ import pytest
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import FlowLost
 from ebpflb.lab import LabNode, Member
-from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.ask import Question, ask
+from ebpflb.lab.member import NodeAgent
 from tests.e2e.harness.cluster import address_of, started
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
 from tests.e2e.harness.in_force import pinned_maps

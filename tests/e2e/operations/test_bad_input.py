@@ -8,8 +8,8 @@ import pytest
 
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.lab import LabConfig, LabNode
-from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.manifests import write_atomically
+from ebpflb.lab.member import NodeAgent
 from tests.e2e.harness.cluster import built, lab_name
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line, status
 from tests.e2e.harness.in_force import wait_in_force

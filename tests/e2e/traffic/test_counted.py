@@ -10,8 +10,8 @@ import pytest
 
 from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.lab import Member
-from ebpflb.lab.agents import NodeAgent
 from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.lab.member import NodeAgent
 from ebpflb.model.flow import Counts
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb

@@ -15,7 +15,7 @@ import pytest
 from ebpflb.errors import EbpflbError
 from ebpflb.lab import load
 from ebpflb.lab.load import Load, LoadConnection, LoadOptions, parse_output, summarize
-from ebpflb.lab.traffic import LoadRun
+from ebpflb.lab.member import LoadRun
 from tests.unit.lab.serving import serving
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from ebpflb.errors import ProbeError
-from ebpflb.lab.traffic import Attempt, wait_reachable
+from ebpflb.lab.build import Attempt, wait_reachable
 from tests.unit.lab.serving import serving
 
 
