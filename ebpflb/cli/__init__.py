@@ -94,7 +94,7 @@ def add_verbosity(ctx: click.Context, _: click.Parameter, count: int) -> int:
             "cleanup": "ebpflb.cli.cleanup:cleanup",
             "takeover": "ebpflb.cli.takeover:takeover",
             "lab": "ebpflb.cli.lab:lab",
-            "completion": "ebpflb.cli.completion:completion",
+            "completion": "ebpflb.cli:completion",
         }
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -119,3 +119,20 @@ Examples:
 )
 def main() -> None:
     """Kubernetes Services without kube-proxy, in the kernel with eBPF, beside any CNI."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  source <(ebpflb completion bash)                                    # this shell
+  ebpflb completion bash > /etc/bash_completion.d/ebpflb              # every shell
+  ebpflb completion fish > ~/.config/fish/completions/ebpflb.fish
+"""
+)
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell."""
+    from click.shell_completion import get_completion_class
+
+    if script := get_completion_class(shell):
+        click.echo(script(main, {}, "ebpflb", "_EBPFLB_COMPLETE").source())

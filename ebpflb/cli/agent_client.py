@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from ebpflb.cli.render import visible
-from ebpflb.config.options import QUERY_SOCKET
+from ebpflb.config.options import METRICS_BIND_ADDRESS, QUERY_SOCKET
 from ebpflb.config.settings import setting
 from ebpflb.config.values import parse_bind_address
 from ebpflb.errors import QueryError
@@ -26,6 +26,11 @@ query_socket_option: Callable[[Any], Any] = click.option(
     "--query-socket",
     metavar="PATH",
     help=f"Where the agent answers, as given to `ebpflb run`.  [{QUERY_SOCKET}]",
+)
+metrics_address_option: Callable[[Any], Any] = click.option(
+    "--metrics-bind-address",
+    metavar="IP:PORT",
+    help=f"Where the agent answers, as given to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
 )
 
 
@@ -43,8 +48,7 @@ def query_socket(flag: str | None) -> Path:
 
 def ask(path: Path, *where: str, **parameters: str) -> Any:
     """The agent's answer to one question, decoded from JSON. QueryError."""
-    lines = list(stream(path, where, parameters))
-    return json.loads(b"".join(lines))
+    return json.loads(b"".join(stream(path, where, parameters)))
 
 
 def stream(path: Path, where: tuple[str, ...], parameters: Mapping[str, str]) -> Iterator[bytes]:
@@ -54,12 +58,15 @@ def stream(path: Path, where: tuple[str, ...], parameters: Mapping[str, str]) ->
     """
     with contextlib.closing(_Connection(path)) as connection:
         target = "/".join(["/v1", *(quote(part, safe="") for part in where)])
-        answer = connection.ask(f"{target}?{urlencode(parameters)}" if parameters else target)
+        with _explained(path):
+            connection.request("GET", f"{target}?{urlencode(parameters)}" if parameters else target)
+            answer = connection.getresponse()
         if answer.status == HTTPStatus.NOT_FOUND:
             raise NothingThereError(_reason(answer))
         if answer.status != HTTPStatus.OK:
             raise QueryError(_reason(answer))
-        connection.wait_for_ever()
+        if connection.sock:
+            connection.sock.settimeout(None)
         with _explained(path):
             yield from iter(answer.readline, b"")
         if "follow" in parameters:
@@ -75,15 +82,6 @@ class _Connection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(_ANSWER_SECONDS)
         self.sock.connect(str(self._path))
-
-    def ask(self, target: str) -> http.client.HTTPResponse:
-        with _explained(self._path):
-            self.request("GET", target)
-            return self.getresponse()
-
-    def wait_for_ever(self) -> None:
-        if self.sock:
-            self.sock.settimeout(None)
 
 
 @contextlib.contextmanager
@@ -132,23 +130,26 @@ def fetch(bind_address: str, path: str) -> Page | None:
         return None
     host = _ANY.get(address.host, address.host)
     connection = http.client.HTTPConnection(host, address.port, timeout=_PAGE_SECONDS)
-    try:
+    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("GET", path)
         answer = connection.getresponse()
         return Page(answer.status, answer.read())
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
+    return None
 
 
 def fetch_json(bind_address: str, path: str) -> dict[str, Any] | None:
     """A page that is a JSON object; None when nothing, or something else, answers."""
     page = fetch(bind_address, path)
-    if page is None or page.status != http.HTTPStatus.OK:
+    if page is None or page.status != HTTPStatus.OK:
         return None
     try:
         content = json.loads(page.body)
     except ValueError:
         return None
     return content if isinstance(content, dict) else None
+
+
+def ask_agent(metrics_address: str) -> dict[str, Any] | None:
+    """The agent's /status page; None when no agent answers there."""
+    content = fetch_json(metrics_address, "/status")
+    return content if content and "in_sync" in content else None

@@ -5,25 +5,22 @@ import http
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ebpflb import __version__
-from ebpflb.cli.agent_client import Page, fetch, fetch_json
+from ebpflb.cli.agent_client import Page, ask_agent, fetch, fetch_json, metrics_address_option
 from ebpflb.cli.pinned import bpffs_option, pin_root
 from ebpflb.cli.render import Output, emit, output_option
-from ebpflb.cli.status import ask_agent
-from ebpflb.config.options import METRICS_BIND_ADDRESS
 from ebpflb.config.settings import setting
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well
 from ebpflb.errors import ProbeError
 
 CHECK = "agent"
-CLOCK = "clock"
 
 _ANSWER_SECONDS = 2.0
 _START = "start it; meanwhile the loaded programs serve what they have"
@@ -47,6 +44,74 @@ _TROUBLES = {
 _REACH = "check the connection to the API server; its last known state is served"
 
 
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The DeviceSettings of an agent."""
+
+    host_devices: tuple[str, ...]
+    workload_devices: tuple[str, ...]
+    nodeport_addresses: tuple[str, ...]
+    bind_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`healthy`: there is no warning and no error among the findings."""
+
+    healthy: bool
+    findings: list[Finding]
+
+
+@click.command(
+    epilog="""\b
+Works with an agent and without one, and changes nothing. The agent's settings (devices, cgroup)
+come from the agent; without one, from the environment or the defaults.
+
+\b
+Exit status 0: only `ok` and `note`; 1: at least one `warning` (something may fail) or `error`
+(something does fail).
+
+\b
+Examples:
+  ebpflb doctor
+  ebpflb doctor -o json | jq '.findings[] | select(.severity == "error")'
+  kubectl -n kube-system exec ds/ebpflb -- ebpflb doctor
+"""
+)
+@bpffs_option
+@click.option("--cgroup-root", metavar="DIR", help="The cgroup of the socket hooks.  [the agent's]")
+@metrics_address_option
+@output_option
+def doctor(
+    bpffs_root: str | None,
+    cgroup_root: str | None,
+    metrics_bind_address: str | None,
+    output: Output,
+) -> None:
+    """Look for what keeps Services from working on this node: one line each, and what to do."""
+    if os.geteuid() != 0:
+        raise ProbeError("`ebpflb doctor` needs root: run it as root or with sudo")
+    address = setting("metrics-bind-address", metrics_bind_address, os.environ)
+    in_force = (fetch_json(address, "/configz") or {}).get("ebpflb", {})
+    found = [*_of_agent(address, in_force), *_of_node(pin_root(bpffs_root), cgroup_root, in_force)]
+    diagnosis = Diagnosis(not any(each.is_trouble for each in found), found)
+    emit(diagnosis, output, lambda: _lines(diagnosis))
+    if not diagnosis.healthy:
+        raise click.exceptions.Exit(1)
+
+
+def _of_agent(address: str, in_force: Mapping[str, Any]) -> Iterator[Finding]:
+    status = ask_agent(address)
+    yield from check_agent(status, address)
+    if status is None:
+        return
+    health = in_force.get("healthz-bind-address", "")
+    yield from check_health_port(fetch(health, "/healthz"), health)
+    yield from check_query_socket(in_force.get("query-socket") or "")
+    if metrics := fetch(address, "/metrics"):
+        yield from check_triggers(metrics.body.decode(errors="replace"))
+
+
 def check_agent(status: Mapping[str, Any] | None, address: str) -> list[Finding]:
     """`status`: the page of that name, None without an agent; `address`: where it was asked."""
     if status is None:
@@ -65,9 +130,8 @@ def check_health_port(page: Page | None, address: str) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, CHECK, address, what, "see the agent's log: is it taken?")
     elif page.status != http.HTTPStatus.OK:
         what = "/healthz is not 200: load balancers are to leave this node out"
-        yield Finding(
-            Severity.NOTE, CHECK, address, what, "unless the Node is about to go, see above"
-        )
+        advice = "unless the Node is about to go, see above"
+        yield Finding(Severity.NOTE, CHECK, address, what, advice)
 
 
 def check_query_socket(path: str) -> Iterator[Finding]:
@@ -90,7 +154,7 @@ def check_triggers(metrics: str) -> Iterator[Finding]:
     """Changes that were in force before they were made, by the page /metrics."""
     if any(float(each) < 0 for each in _SUM.findall(metrics)):
         what = "changes came from the future: the clocks of this node and the control plane differ"
-        yield Finding(Severity.WARNING, CLOCK, "", what, "synchronise both (chrony, ntpd)")
+        yield Finding(Severity.WARNING, "clock", "", what, "synchronise both (chrony, ntpd)")
 
 
 def _state(status: Mapping[str, Any]) -> Iterator[Finding]:
@@ -117,109 +181,15 @@ def _troubles(status: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, "addresses", "", text, advice)
 
 
-if TYPE_CHECKING:
-    from ebpflb.dataplane.doctor.finding import Finding
-
-_DEVICES = ("host-devices", "workload-devices", "nodeport-addresses", "bind-address")
-
-
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """The settings that say which devices are served: see DeviceSettings."""
-
-    host_devices: tuple[str, ...]
-    workload_devices: tuple[str, ...]
-    nodeport_addresses: tuple[str, ...]
-    bind_address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """`healthy`: there is no warning and no error among the findings."""
-
-    healthy: bool
-    findings: "list[Finding]"
-
-
-@click.command(
-    epilog="""\b
-Works with an agent and without one, and changes nothing. The agent's settings (devices, cgroup)
-come from the agent; without one, from the environment or the defaults.
-
-\b
-Exit status 0: only `ok` and `note`; 1: at least one `warning` (something may fail) or `error`
-(something does fail).
-
-\b
-Examples:
-  ebpflb doctor
-  ebpflb doctor -o json | jq '.findings[] | select(.severity == "error")'
-  kubectl -n kube-system exec ds/ebpflb -- ebpflb doctor
-"""
-)
-@bpffs_option
-@click.option("--cgroup-root", metavar="DIR", help="The cgroup of the socket hooks.  [the agent's]")
-@click.option(
-    "--metrics-bind-address",
-    metavar="IP:PORT",
-    help=f"Where the agent answers, as given to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
-)
-@output_option
-def doctor(
-    bpffs_root: str | None,
-    cgroup_root: str | None,
-    metrics_bind_address: str | None,
-    output: Output,
-) -> None:
-    """Look for what keeps Services from working on this node: one line each, and what to do."""
-    if os.geteuid() != 0:
-        raise ProbeError("`ebpflb doctor` needs root: run it as root or with sudo")
-    address = setting("metrics-bind-address", metrics_bind_address, os.environ)
-    in_force = _agent_settings(address)
-    found = [*_of_agent(address, in_force), *_of_node(pin_root(bpffs_root), cgroup_root, in_force)]
-    diagnosis = Diagnosis(not any(each.is_trouble for each in found), found)
-    emit(diagnosis, output, lambda: _lines(diagnosis))
-    if not diagnosis.healthy:
-        raise click.exceptions.Exit(1)
-
-
-def _agent_settings(address: str) -> Mapping[str, Any]:
-    """The settings in force by option, from the agent's /configz; none without an agent."""
-    settings = (fetch_json(address, "/configz") or {}).get("ebpflb")
-    return settings if isinstance(settings, dict) else {}
-
-
-def _of_agent(address: str, in_force: Mapping[str, Any]) -> "Iterator[Finding]":
-    from ebpflb.cli.doctor import (
-        check_agent,
-        check_health_port,
-        check_query_socket,
-        check_triggers,
-    )
-
-    status = ask_agent(address)
-    yield from check_agent(status, address)
-    if status is None:
-        return
-    health = in_force.get("healthz-bind-address", "")
-    yield from check_health_port(fetch(health, "/healthz"), health)
-    yield from check_query_socket(in_force.get("query-socket") or "")
-    if metrics := fetch(address, "/metrics"):
-        yield from check_triggers(metrics.body.decode(errors="replace"))
-
-
-def _of_node(
-    root: Path, cgroup_root: str | None, in_force: Mapping[str, Any]
-) -> "Iterable[Finding]":
+def _of_node(root: Path, cgroup_root: str | None, in_force: Mapping[str, Any]) -> list[Finding]:
     from ebpflb.dataplane.doctor.checks import NodePaths, examine
 
-    devices = Devices(*(_setting(name, in_force) for name in _DEVICES))
+    def chosen(name: str) -> Any:
+        value = in_force[name] if name in in_force else setting(name, None, os.environ)
+        return tuple(value) if isinstance(value, list) else value
+
+    devices = Devices(*(chosen(each.name.replace("_", "-")) for each in fields(Devices)))
     return examine(NodePaths(root, _cgroup(cgroup_root, in_force), devices))
-
-
-def _setting(name: str, in_force: Mapping[str, Any]) -> Any:
-    value = in_force[name] if name in in_force else setting(name, None, os.environ)
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _cgroup(flag: str | None, in_force: Mapping[str, Any]) -> Path:
@@ -239,8 +209,5 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     troubles = [each for each in diagnosis.findings if each.is_trouble]
     yield ""
     errors = sum(each.severity == "error" for each in troubles)
-    yield f"{_counted(errors, 'error')}, {_counted(len(troubles) - errors, 'warning')}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    counts = {"error": errors, "warning": len(troubles) - errors}
+    yield ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())

@@ -22,9 +22,8 @@ _HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "
 _WIDTHS = (19, 9, 22, 28, 22, 6, 15, 6, 6, 0)
 _NARROW = 140
 _VERDICT = 1
-_INDENT = "  "
 _GAP = "  "
-_ROUND = 100
+_LAST = 20
 _STEPS = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (60.0, 1.0, "s"))
 
 Flow = Mapping[str, Any]
@@ -42,7 +41,7 @@ class FlowTable:
         self._begun = False
 
     def fit(self, flows: Iterable[Flow]) -> None:
-        """Give columns the width that all flows to come need."""
+        """Make the columns as wide as these flows, which are all that follow, need."""
         rows = [_HEADER, *(_cells(flow) for flow in flows if "lost" not in flow)]
         self._widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         needed = sum(self._widths) + len(_GAP) * (len(self._widths) - 1)
@@ -69,14 +68,14 @@ class FlowTable:
         when, verdict, client, service, backend, *rest = _cells(flow)
         yield f"{when} {self._coloured(verdict)}"
         path, volume, took, rtt, why = rest
-        facts = [path, volume, took, f"rtt {rtt}" if rtt else "", why]
-        lines = [client, f"-> {service}", f"-> {backend}" if backend else "", _joined(*facts)]
+        facts = " ".join(filter(None, [path, volume, took, f"rtt {rtt}" if rtt else "", why]))
+        lines = [client, f"-> {service}", f"-> {backend}" if backend else "", facts]
         for line in filter(None, lines):
             yield from textwrap.wrap(
                 line,
                 width=max(self._width or 0, 20),
-                initial_indent=_INDENT,
-                subsequent_indent=2 * _INDENT,
+                initial_indent="  ",
+                subsequent_indent="    ",
                 break_on_hyphens=False,
             )
 
@@ -93,9 +92,7 @@ def _cells(flow: Flow) -> tuple[str, ...]:
         _service(flow),
         _who(flow["backend"]) if "backend" in flow else "",
         flow["path"],
-        "/".join(size(flow["bytes"][way]) for way in ("original", "reply"))
-        if "bytes" in flow
-        else "",
+        "/".join(size(flow["bytes"][way]) for way in ("original", "reply") if "bytes" in flow),
         _time(flow.get("seconds")),
         _time(flow.get("rtt_seconds")),
         _why(flow),
@@ -146,17 +143,10 @@ def _time(seconds: float | None) -> str:
     for limit, factor, unit in _STEPS:
         if seconds < limit:
             value = seconds * factor
-            return f"{value:.3g}{unit}" if value < _ROUND else f"{value:.0f}{unit}"
+            return f"{value:.3g}{unit}" if value < 100 else f"{value:.0f}{unit}"  # noqa: PLR2004
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
-
-
-def _joined(*words: str) -> str:
-    return " ".join(filter(None, words))
-
-
-_LAST = 20
 
 
 @click.command(

@@ -14,12 +14,10 @@ from ebpflb.cli.render import columns
 from ebpflb.errors import ProbeError
 
 if TYPE_CHECKING:
-    from ebpflb.lab.cluster import Lab, MemberStatus
-
-DEFAULT_NAME = "lab"
+    from ebpflb.lab.cluster import Lab
 
 _NAME = click.option(
-    "--name", default=DEFAULT_NAME, show_default=True, help="Which lab; several can be up."
+    "--name", default="lab", show_default=True, help="Which lab; several can be up."
 )
 _OUTPUT = click.option(
     "-o",
@@ -127,8 +125,7 @@ def apply(name: str, path: Path) -> None:
 
 def _show(labs: Sequence["Lab"], output: str) -> None:
     if output == "json":
-        shown = [_as_dict(each) for each in labs]
-        click.echo(json.dumps(shown, indent=2))
+        click.echo(json.dumps([_as_dict(each) for each in labs], indent=2))
         return
     for each in labs:
         settings = each.config
@@ -136,7 +133,12 @@ def _show(labs: Sequence["Lab"], output: str) -> None:
         click.echo(
             f"lab {each.name}: {settings.cni}, {settings.family}, {each.directory}{unfinished}"
         )
-        _print_table(each.status())
+        table = [("NAME", "KIND", "NODE", "ADDRESSES", "PID", "STATE")]
+        for row in each.status():
+            addresses = " ".join(row.addresses)
+            table.append((row.name, row.kind, row.node, addresses, str(row.pid or ""), row.state))
+        for line in columns(table):
+            click.echo(f"  {line}")
 
 
 def _as_dict(each: "Lab") -> dict[str, object]:
@@ -147,12 +149,3 @@ def _as_dict(each: "Lab") -> dict[str, object]:
         "config": asdict(each.config),
         "members": [asdict(row) for row in each.status()],
     }
-
-
-def _print_table(rows: Sequence["MemberStatus"]) -> None:
-    table = [("NAME", "KIND", "NODE", "ADDRESSES", "PID", "STATE")]
-    for row in rows:
-        addresses = " ".join(row.addresses)
-        table.append((row.name, row.kind, row.node, addresses, str(row.pid or ""), row.state))
-    for line in columns(table):
-        click.echo(f"  {line}")

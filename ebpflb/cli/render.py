@@ -53,7 +53,7 @@ def visible(value: Any) -> Any:
     Of a string, or of those in lists and objects.
     """
     if isinstance(value, str):
-        return value if value.isprintable() else "".join(map(_visible, value))
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
     if isinstance(value, Mapping):
         return {key: visible(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -68,7 +68,10 @@ def columns(rows: Sequence[Sequence[object]]) -> Iterable[str]:
     """
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip_longest(*texts, fillvalue="")]
-    right = [_is_number(column) for column in zip_longest(*rows[1:], fillvalue="")]
+    right = [
+        all(isinstance(cell, int) or cell in ("", "-") for cell in column)
+        for column in zip_longest(*rows[1:], fillvalue="")
+    ]
     for row in texts:
         cells = (
             cell.rjust(width) if to_right else cell.ljust(width)
@@ -85,13 +88,3 @@ def size(count: int) -> str:
     while amount >= 1024 and len(units) > 1:  # noqa: PLR2004  the factor between two units
         amount, units = amount / 1024, units[1:]
     return f"{amount:.0f} {units[0]}" if units[0] == "B" else f"{amount:.1f} {units[0]}"
-
-
-def _visible(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode()
-
-
-def _is_number(column: Iterable[object]) -> bool:
-    return all(isinstance(cell, int) or cell in ("", "-") for cell in column)

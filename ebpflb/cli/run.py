@@ -3,7 +3,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,6 @@ class _Level(click.ParamType[int]):
         return 1 + len(level)
 
 
-def _settings() -> Iterator[Decorator]:
-    """One option per setting; aliases and options without effect are hidden."""
-    for option in OPTIONS:
-        if option.name != _VERBOSITY:
-            yield _option(option, option.name, hidden=option.name in WITHOUT_EFFECT)
-            yield from (_option(option, alias, hidden=True) for alias in option.aliases)
-
-
 def _option(option: Option, name: str, *, hidden: bool) -> Decorator:
     return click.option(
         f"--{name}",
@@ -58,14 +50,17 @@ def _option(option: Option, name: str, *, hidden: bool) -> Decorator:
     )
 
 
-def _others_of_kube_proxy() -> Iterator[Decorator]:
-    for name in (*IGNORED, *DEPRECATED_PORTS):
-        yield click.option(f"--{name}", hidden=True, **(_SWITCH if name in SWITCHES else {}))
-
-
 def _all_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Every option of the tables; options that are not given are not passed on."""
-    for add in reversed([*_settings(), *_others_of_kube_proxy()]):
+    """Every option of the tables; aliases and options without effect are hidden."""
+    decorators = []
+    for option in OPTIONS:
+        if option.name != _VERBOSITY:
+            decorators.append(_option(option, option.name, hidden=option.name in WITHOUT_EFFECT))
+            decorators += [_option(option, alias, hidden=True) for alias in option.aliases]
+    for name in (*IGNORED, *DEPRECATED_PORTS):
+        switch = _SWITCH if name in SWITCHES else {}
+        decorators.append(click.option(f"--{name}", hidden=True, **switch))
+    for add in reversed(decorators):
         command = add(command)
     return command
 

@@ -3,16 +3,15 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.cli.agent_client import fetch_json
+from ebpflb.cli.agent_client import ask_agent, metrics_address_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
-from ebpflb.config.options import METRICS_BIND_ADDRESS
 from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
 
@@ -30,8 +29,6 @@ _FLOW_TABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the pins show."""
-
     generation: str
     source_hash: str
     hooks: "list[Attachment]"
@@ -48,7 +45,7 @@ class Status:
     healthy: bool
     problems: list[str]
     agent: dict[str, Any] | None
-    loaded: Loaded | None = field(default=None)
+    loaded: Loaded | None = None
 
 
 @click.command(
@@ -65,11 +62,7 @@ Examples:
 """
 )
 @bpffs_option
-@click.option(
-    "--metrics-bind-address",
-    metavar="IP:PORT",
-    help=f"Where the agent answers, as given to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
-)
+@metrics_address_option
 @output_option
 def status(bpffs_root: str | None, metrics_bind_address: str | None, output: Output) -> None:
     """Show the agent, what is attached, how full the maps are, and why packets were dropped."""
@@ -94,15 +87,10 @@ def look(root: Path, metrics_address: str) -> Status:
         return Status(False, [*problems, str(error)], agent)
     if loaded.missing_hooks:
         problems.append(f"socket hooks not attached: {', '.join(loaded.missing_hooks)}")
-    problems += [f"outdated program at {each.hook} {each.place}" for each in _outdated(loaded)]
+    outdated = [each for each in loaded.hooks if each.place and not each.current]
+    problems += [f"outdated program at {each.hook} {each.place}" for each in outdated]
     problems += [f"{at}: {text}" for at, text in (agent or {}).get("attach_errors", {}).items()]
     return Status(not problems, problems, agent, loaded)
-
-
-def ask_agent(metrics_address: str) -> dict[str, Any] | None:
-    """The agent's /status page; None when no agent answers there."""
-    content = fetch_json(metrics_address, "/status")
-    return content if content and "in_sync" in content else None
 
 
 def _loaded(root: Path) -> Loaded:
@@ -126,10 +114,6 @@ def _loaded(root: Path) -> Loaded:
         flows={each.name: each.used for each in fills if each.name in _FLOW_TABLES},
         dropped={word(reason): count for reason, count in sum_drops(read_drops(maps)).items()},
     )
-
-
-def _outdated(loaded: Loaded) -> "list[Attachment]":
-    return [each for each in loaded.hooks if each.place and not each.current]
 
 
 def _lines(found: Status) -> Iterator[str]:

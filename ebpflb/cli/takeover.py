@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ebpflb.cli.agent_client import ask_agent, metrics_address_option
 from ebpflb.cli.render import Output, emit, output_option
-from ebpflb.cli.status import ask_agent
-from ebpflb.config.options import METRICS_BIND_ADDRESS
 from ebpflb.config.settings import setting
 from ebpflb.errors import EbpflbError, ProbeError
 
@@ -61,11 +60,7 @@ Examples:
     is_flag=True,
     help="Remove it even if the agent is not ready or kube-proxy runs.",
 )
-@click.option(
-    "--metrics-bind-address",
-    metavar="IP:PORT",
-    help=f"Where the agent answers, as given to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
-)
+@metrics_address_option
 @output_option
 def takeover(
     dry_run: bool, wait: float, force: bool, metrics_bind_address: str | None, output: Output
@@ -121,9 +116,8 @@ def _wait_without(look: Callable[[], list[str]], seconds: float) -> list[str]:
 def _lines(done: Takeover) -> Iterator[str]:
     removed = done.removed
     verb = "would remove" if done.dry_run else "removed"
-    yield from (f"{verb} {line}" for line in removed.lines() or ())
-    if not removed.lines():
-        yield "nothing to remove"
+    lines = removed.lines()
+    yield from [f"{verb} {line}" for line in lines] or ["nothing to remove"]
     yield from (f"kept {line}" for line in removed.kept)
     yield from (f"not looked at: {line}" for line in removed.unseen)
     yield from (f"warning: {line}" for line in removed.warnings)

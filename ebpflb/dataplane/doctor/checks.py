@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every check of what is in the kernel of this node, one after the other. Nothing is changed.
 
-A check that fails is a finding itself and keeps no other from being made.
+A check that fails becomes a finding itself; the others are still made.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from ebpflb.dataplane.attach.attachments import pinned_programs
 from ebpflb.dataplane.attach.devices import DeviceSettings, NetworkState, snapshot
-from ebpflb.dataplane.doctor import coverage, pins
+from ebpflb.dataplane.doctor import pins
+from ebpflb.dataplane.doctor.coverage import CHECK as COVERAGE
+from ebpflb.dataplane.doctor.coverage import check_coverage
 from ebpflb.dataplane.doctor.finding import Finding, Severity
 from ebpflb.dataplane.doctor.hooks import DEVICES, SOCKETS, check_devices, check_sockets
-from ebpflb.dataplane.doctor.maps import ADDRESSES, FILL, check_addresses, check_maps
 from ebpflb.dataplane.doctor.node import (
     CLOCK,
     KERNEL,
@@ -25,6 +25,7 @@ from ebpflb.dataplane.doctor.node import (
     check_kube_proxy,
     check_sysctls,
 )
+from ebpflb.dataplane.doctor.pins import ADDRESSES, FILL, check_addresses, check_maps
 from ebpflb.dataplane.flows.source_ports import Ports, own_ports
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Probe
@@ -33,94 +34,77 @@ from ebpflb.dataplane.layout.structs import LAYOUT_VERSION, Settings
 from ebpflb.dataplane.load.pins import LINKS, newest_generation
 from ebpflb.errors import EbpflbError, ProbeError
 
-Check = tuple[str, Callable[[], Iterable[Finding]]]
-
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """Where to look: the pins, the cgroup of the socket hooks, and which devices are meant."""
+    """The pins, the cgroup of the socket hooks, and the patterns of devices."""
 
     pins: Path
     cgroup: Path
     devices: DeviceSettings
 
 
-class _Loaded(NamedTuple):
-    """What the agent has made, as far as this version can read it."""
-
-    maps: MapSet
-    programs: frozenset[int]
-
-
 def examine(node: NodePaths) -> list[Finding]:
     """Everything that is found, in the order of the checks, for the calling thread's namespace."""
-    checks: list[Check] = [
-        (KERNEL, lambda: check_kernel(Probe())),
-        (pins.CHECK, lambda: pins.check_pins(node.pins)),
-        *_of_hooks(node),
-        (KUBE_PROXY, check_kube_proxy),
-        (CLOCK, check_clock),
+    return [
+        *_checked(KERNEL, lambda: check_kernel(Probe())),
+        *_checked(pins.CHECK, lambda: pins.check_pins(node.pins)),
+        *_check_hooks(node),
+        *_checked(KUBE_PROXY, check_kube_proxy),
+        *_checked(CLOCK, check_clock),
     ]
-    return [finding for check in checks for finding in _made(*check)]
 
 
-def _of_hooks(node: NodePaths) -> Iterator[Check]:
-    """Those that look at devices, and at what is loaded."""
-    loaded: _Loaded | None = None
+def _check_hooks(node: NodePaths) -> Iterator[Finding]:
+    """The devices, and what is loaded."""
     try:
         network = snapshot(node.devices)
-        loaded = _load(node.pins)
     except ProbeError as error:
-        unseen = _failed(DEVICES, error)
-        yield DEVICES, lambda: [unseen]
+        yield _failed(DEVICES, error)
         return
+    loaded = None
+    try:
+        loaded = _load(node.pins)
     except (EbpflbError, OSError) as error:
-        unread = _failed(pins.CHECK, error)
-        yield pins.CHECK, lambda: [unread]
-    snat = _snat_ports(loaded)
+        yield _failed(pins.CHECK, error)
     if loaded:
-        yield from _of_what_is_loaded(node, loaded, network)
-    yield SYSCTLS, lambda: check_sysctls(network, snat)
+        yield from _check_loaded(node, network, *loaded)
+    maps = loaded[0] if loaded else None
+    yield from _checked(SYSCTLS, lambda: check_sysctls(network, _snat_ports(maps)))
 
 
-def _of_what_is_loaded(node: NodePaths, loaded: _Loaded, network: NetworkState) -> Iterator[Check]:
-    maps, programs = loaded
-    yield (
-        SOCKETS,
-        lambda: check_sockets(node.cgroup, programs),
-    )
-    yield (
-        DEVICES,
-        lambda: check_devices(network, node.pins / LINKS, programs),
-    )
-    yield (
-        coverage.CHECK,
-        lambda: coverage.check_coverage(node.cgroup, network, maps["lb_netns"]),
-    )
-    yield FILL, lambda: check_maps(maps)
-    yield ADDRESSES, lambda: check_addresses(maps)
+def _check_loaded(
+    node: NodePaths, network: NetworkState, maps: MapSet, programs: Collection[int]
+) -> Iterator[Finding]:
+    links = node.pins / LINKS
+    yield from _checked(SOCKETS, lambda: check_sockets(node.cgroup, programs))
+    yield from _checked(DEVICES, lambda: check_devices(network, links, programs))
+    netns = maps["lb_netns"]
+    yield from _checked(COVERAGE, lambda: check_coverage(node.cgroup, network, netns))
+    yield from _checked(FILL, lambda: check_maps(maps))
+    yield from _checked(ADDRESSES, lambda: check_addresses(maps))
 
 
-def _load(root: Path) -> _Loaded | None:
-    """None where the check of the pins says why there is nothing to read."""
+def _load(root: Path) -> tuple[MapSet, frozenset[int]] | None:
+    """The maps and the ids of the programs; None where check_pins() says why there are none."""
     newest = newest_generation(root)
     if newest is None or newest.layout != LAYOUT_VERSION:
         return None
     maps = open_maps(newest.maps)
-    return None if MAPS.keys() - maps.keys() else _Loaded(maps, pinned_programs(newest))
+    return None if MAPS.keys() - maps.keys() else (maps, pinned_programs(newest))
 
 
-def _snat_ports(loaded: _Loaded | None) -> Iterable[Ports]:
+def _snat_ports(maps: MapSet | None) -> Iterable[Ports]:
     """Those in force, else those that an agent would choose now."""
-    value = loaded.maps["lb_settings"].lookup(bytes(4)) if loaded else None
+    value = maps["lb_settings"].lookup(bytes(4)) if maps else None
     if not value:
         return own_ports()
     return [(each.first, each.last) for each in Settings.from_buffer_copy(value).snat_ports]
 
 
-def _made(check: str, make: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _checked(check: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
     try:
-        return list(make())
+        return list(find())
     except (EbpflbError, OSError) as error:
         return [_failed(check, error)]
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is not covered: processes outside the cgroup of the socket hooks, pods not known by veth.
+"""Processes outside the cgroup of the socket hooks, and pods that the agent does not know.
 
-Looked at are the processes of this network namespace and of the pods behind its devices. Seen are
-those of the own PID namespace: in a container all of the node's only with the host's.
+The processes are those of this network namespace and of the pods behind its devices, as far as
+they are in the own PID namespace: a container sees all of the node's only with the host's.
 """
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ebpflb.dataplane.attach.devices import Device, NetworkState
@@ -19,9 +20,10 @@ from ebpflb.dataplane.layout.structs import Netns
 CHECK = "coverage"
 
 _PROC = Path("/proc")
-_PROCS = "cgroup.procs"
-_MOVE = "their connections to Services from this node are not translated: give --cgroup-root a "
-_MOVE += "cgroup above them"
+_MOVE = (
+    "their connections to Services from this node are not translated: give --cgroup-root a cgroup "
+    "above them"
+)
 _UNKNOWN_POD = "its UDP is translated at the socket instead; let the agent see /run/netns"
 
 
@@ -39,7 +41,7 @@ def check_coverage(cgroup: Path, network: NetworkState, netns: BpfMap) -> list[F
 
 
 def judge_processes(cgroup: Path, outside: Collection[str]) -> Iterator[Finding]:
-    """`outside`: processes as they are to be shown."""
+    """`outside`: processes as outsiders() names them."""
     if outside:
         count = "1 process is" if len(outside) == 1 else f"{len(outside)} processes are"
         what = f"{count} outside cgroup {cgroup}: {examples(outside)}"
@@ -67,7 +69,8 @@ def inside(cgroup: Path) -> set[int]:
     """The processes of a cgroup and of all below it; one that goes away meanwhile has none."""
     found: set[int] = set()
     for directory, _, _ in os.walk(cgroup):
-        found.update(_numbers(Path(directory) / _PROCS))
+        with suppress(OSError):
+            found.update(map(int, Path(directory, "cgroup.procs").read_text().split()))
     return found
 
 
@@ -78,34 +81,13 @@ def outsiders(
 
     Kernel threads have no command line and are left out.
     """
-    pids = sorted(int(path.name) for path in proc.iterdir() if path.name.isdigit())
-    return [
-        f"{name} ({pid})"
-        for pid in pids
-        if pid not in inside
-        and _namespace(proc / str(pid)) in namespaces
-        and (name := _name(proc / str(pid)))
-    ]
-
-
-def _numbers(path: Path) -> list[int]:
-    try:
-        return list(map(int, path.read_text().split()))
-    except OSError:
-        return []
-
-
-def _namespace(process: Path) -> int:
-    try:
-        return os.stat(process / "ns/net").st_ino
-    except OSError:
-        return 0
-
-
-def _name(process: Path) -> str:
-    try:
-        if not (process / "cmdline").read_bytes():
-            return ""
-        return (process / "comm").read_text().strip()
-    except OSError:
-        return ""
+    found = []
+    for pid in sorted(int(path.name) for path in proc.iterdir() if path.name.isdigit()):
+        process = proc / str(pid)
+        with suppress(OSError):
+            if pid in inside or os.stat(process / "ns/net").st_ino not in namespaces:
+                continue
+            name = (process / "comm").read_text().strip()
+            if name and (process / "cmdline").read_bytes():
+                found.append(f"{name} ({pid})")
+    return found

@@ -18,6 +18,7 @@ from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, TcDirection
 from ebpflb.dataplane.attach.tc import Clsact
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.rtnetlink import (
     Interface,
     InterfaceAddress,
@@ -36,29 +37,22 @@ _SWITCH_OFF = "switch its Service balancing off: two that translate do not agree
 
 def check_sockets(cgroup: Path, pinned: Collection[int]) -> list[Finding]:
     """Every hook at the cgroup; `pinned`: the ids of our programs in force. OSError."""
-    target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with owned(os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)) as target:
         orders = {
             name: order_of(at_cgroup(target, attach_type, pinned))
             for name, attach_type in CGROUP_HOOKS.items()
         }
-    finally:
-        os.close(target)
     return judge_sockets(cgroup, orders)
 
 
 def judge_sockets(cgroup: Path, orders: Mapping[str, ProgramOrder]) -> list[Finding]:
     """`orders`: by the name of our program for each hook."""
     place = f"cgroup {cgroup}"
-    found = [*_hooks_without_ours(place, orders), *_others_at_hooks(place, orders)]
-    return all_well(SOCKETS, f"all {len(orders)} hooks are at {place}", found)
-
-
-def _hooks_without_ours(place: str, orders: Mapping[str, ProgramOrder]) -> Iterator[Finding]:
-    missing = [name.removeprefix("lb_") for name, order in orders.items() if not order.ours]
-    if missing:
+    found = list(_others_at_hooks(place, orders))
+    if missing := [name.removeprefix("lb_") for name, order in orders.items() if not order.ours]:
         what = f"hooks without our program: {', '.join(missing)}"
-        yield Finding(Severity.ERROR, SOCKETS, place, what, _ATTACH_HOOK)
+        found.insert(0, Finding(Severity.ERROR, SOCKETS, place, what, _ATTACH_HOOK))
+    return all_well(SOCKETS, f"all {len(orders)} hooks are at {place}", found)
 
 
 def _others_at_hooks(place: str, orders: Mapping[str, ProgramOrder]) -> Iterator[Finding]:
@@ -108,7 +102,18 @@ def check_devices(network: NetworkState, links: Path, pinned: Collection[int]) -
 
 def judge_devices(hooked: Collection[Hooked]) -> list[Finding]:
     """Programs that are missing, and those of others, each with its devices."""
-    found = [*_devices_without_ours(hooked), *_others_at_devices(hooked)]
+    missing = [
+        Finding(
+            Severity.ERROR,
+            DEVICES,
+            each.device,
+            f"no program of ours at {each.direction}",
+            _ATTACH_DEVICE,
+        )
+        for each in hooked
+        if not each.order.ours
+    ]
+    found = [*missing, *_others_at_devices(hooked)]
     count = len({each.device for each in hooked})
     return all_well(DEVICES, f"{count} devices have our programs, both ways", found)
 
@@ -140,13 +145,6 @@ def _hooked(
             yield Hooked(device.name, direction, order_of(every))
 
 
-def _devices_without_ours(hooked: Iterable[Hooked]) -> Iterator[Finding]:
-    for each in hooked:
-        if not each.order.ours:
-            what = f"no program of ours at {each.direction}"
-            yield Finding(Severity.ERROR, DEVICES, each.device, what, _ATTACH_DEVICE)
-
-
 def _others_at_devices(hooked: Iterable[Hooked]) -> Iterator[Finding]:
     devices = defaultdict[tuple[HookProgram, str, TcDirection], list[str]](list)
     for each in hooked:
@@ -157,7 +155,6 @@ def _others_at_devices(hooked: Iterable[Hooked]) -> Iterator[Finding]:
     for (other, way, direction), names in devices.items():
         what = f"{other.title} runs {way} ours at {direction}"
         if _MISPLACED[direction] == way:
-            advice = _ADVICE[direction]
-            yield Finding(Severity.WARNING, DEVICES, examples(names), what, advice)
+            yield Finding(Severity.WARNING, DEVICES, examples(names), what, _ADVICE[direction])
         else:
             yield Finding(Severity.NOTE, DEVICES, examples(names), what)

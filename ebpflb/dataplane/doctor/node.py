@@ -74,23 +74,22 @@ def _route_localnet(net: Path) -> Iterator[Finding]:
     name = "net.ipv4.conf.all.route_localnet"
     if _read(net, name) != "0":
         what = "is 1, as kube-proxy sets it: neighbours may reach what listens on 127.0.0.1"
-        yield Finding(
-            Severity.NOTE, SYSCTLS, name, what, f"nothing here needs it: sysctl -w {name}=0"
-        )
+        advice = f"nothing here needs it: sysctl -w {name}=0"
+        yield Finding(Severity.NOTE, SYSCTLS, name, what, advice)
 
 
 def _ports(snat: list[Ports], net: Path) -> Iterator[Finding]:
     name = "net.ipv4.ip_local_port_range"
     first, last = map(int, _read(net, name).split())
     local = (first, last)
-    shown = f"is {first}-{last}"
+    text = f"is {first}-{last}"
     reserved = _read(net, "net.ipv4.ip_local_reserved_ports")
     if _overlap(local, NODE_PORTS) and not _reserves(reserved, NODE_PORTS):
-        what = f"{shown}: a socket may take a port that is a NodePort, {_text(NODE_PORTS)}"
+        what = f"{text}: a socket may take a port that is a NodePort, {_text(NODE_PORTS)}"
         advice = f"sysctl -w net.ipv4.ip_local_reserved_ports={_text(NODE_PORTS)}"
         yield Finding(Severity.WARNING, SYSCTLS, name, what, advice)
     if shared := [ports for ports in snat if _overlap(local, ports)]:
-        what = f"{shown}: sockets and masquerading share {examples(map(_text, shared))}"
+        what = f"{text}: sockets and masquerading share {examples(map(_text, shared))}"
         advice = "masquerading avoids what is taken; a smaller range leaves it ports of its own"
         yield Finding(Severity.NOTE, SYSCTLS, name, what, advice)
 
@@ -128,7 +127,6 @@ def _read_device(net: Path, place: str, device: str, name: str) -> str:
 CLOCK = "clock"
 
 _STA_UNSYNC = 0x0040
-_ROOM = 256
 _SYNCHRONISE = "run chrony, ntpd or systemd-timesyncd; latencies that are measured are wrong"
 
 
@@ -142,7 +140,7 @@ class _Timex(ctypes.Structure):
         ("maxerror", ctypes.c_long),
         ("esterror", ctypes.c_long),
         ("status", ctypes.c_int),
-        ("rest", ctypes.c_uint8 * _ROOM),
+        ("rest", ctypes.c_uint8 * 256),
     ]
 
 
@@ -166,23 +164,21 @@ KERNEL = "kernel"
 
 
 def check_kernel(probe: Probe) -> list[Finding]:
-    """Every feature that is missing, or that could not be told."""
-    found = list(_lacking(probe))
-    there = len(FEATURES) - len(found)
-    return all_well(KERNEL, f"{there} of {len(FEATURES)} features are there", found)
-
-
-def _lacking(probe: Probe) -> Iterator[Finding]:
+    """Every feature that is missing, or whose probe had no result."""
+    found = []
     for feature, row in FEATURES.items():
         support, reason = probe.find(feature)
         if support is Support.SUPPORTED:
             continue
         what = f"{support.value}: {reason}"
         if row.instead:
-            yield Finding(Severity.NOTE, KERNEL, feature, what, f"done instead: {row.instead}")
+            severity, advice = Severity.NOTE, f"done instead: {row.instead}"
         else:
             severity = Severity.ERROR if support is Support.MISSING else Severity.WARNING
-            yield Finding(severity, KERNEL, feature, what, "nothing is served without it")
+            advice = "nothing is served without it"
+        found.append(Finding(severity, KERNEL, feature, what, advice))
+    there = len(FEATURES) - len(found)
+    return all_well(KERNEL, f"{there} of {len(FEATURES)} features are there", found)
 
 
 KUBE_PROXY = "kube-proxy"
@@ -198,18 +194,11 @@ def check_kube_proxy() -> list[Finding]:
 
 def judge_kube_proxy(running: Sequence[int], left: Removed) -> list[Finding]:
     """`left`: what would be removed now."""
-    return all_well(
-        KUBE_PROXY, "none runs, nothing is left of it", _left_of_kube_proxy(running, left)
-    )
-
-
-def _left_of_kube_proxy(running: Sequence[int], left: Removed) -> Iterator[Finding]:
+    rows = [(Severity.WARNING, line, "is left of kube-proxy", _REMOVE) for line in left.lines()]
+    rows += [(Severity.NOTE, line, "is kube-proxy's, and others need it", "") for line in left.kept]
+    rows += [(Severity.NOTE, "", f"not looked at: {line}", "") for line in left.unseen]
     if running:
         where = f"process {examples(running)}"
-        yield Finding(Severity.WARNING, KUBE_PROXY, where, "kube-proxy runs here", _STOP)
-    for line in left.lines():
-        yield Finding(Severity.WARNING, KUBE_PROXY, line, "is left of kube-proxy", _REMOVE)
-    for line in left.kept:
-        yield Finding(Severity.NOTE, KUBE_PROXY, line, "is kube-proxy's, and others need it")
-    for line in left.unseen:
-        yield Finding(Severity.NOTE, KUBE_PROXY, "", f"not looked at: {line}")
+        rows.insert(0, (Severity.WARNING, where, "kube-proxy runs here", _STOP))
+    found = [Finding(severity, KUBE_PROXY, *rest) for severity, *rest in rows]
+    return all_well(KUBE_PROXY, "none runs, nothing is left of it", found)

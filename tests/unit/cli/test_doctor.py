@@ -89,7 +89,7 @@ def test_a_check_that_fails_is_a_finding(error):
     def fail():
         raise error
 
-    (found,) = checks._made("devices", fail)
+    (found,) = checks._checked("devices", fail)
     assert found.is_trouble
     assert found.what.startswith("could not be checked: ")
     assert "\n" not in found.what
@@ -101,6 +101,6 @@ def test_pins_that_cannot_be_read_keep_no_other_check_away(monkeypatch, tmp_path
 
     monkeypatch.setattr(checks, "_load", refuse)
     devices = command.Devices((), (), (), "")
-    first, second = checks._of_hooks(checks.NodePaths(tmp_path, tmp_path, devices))
-    assert (first[0], [each.what for each in first[1]()]) == ("pins", ["could not be checked: no"])
-    assert second[0] == "sysctls"
+    first, *others = checks._check_hooks(checks.NodePaths(tmp_path, tmp_path, devices))
+    assert (first.check, first.what) == ("pins", "could not be checked: no")
+    assert {each.check for each in others} == {"sysctls"}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ebpflb.cli import agent_client
 from ebpflb.cli import status as command
 from ebpflb.cli.status import Loaded
 from ebpflb.dataplane.attach.attachments import Attachment
@@ -150,7 +151,7 @@ def test_something_else_on_the_port_is_no_agent(node):
     server = Server(("127.0.0.1", 0), {"/status": lambda: Answer(b"<html>")})
     server.start()
     try:
-        assert command.ask_agent(f"127.0.0.1:{server.port}") is None
+        assert agent_client.ask_agent(f"127.0.0.1:{server.port}") is None
     finally:
         server.stop()
 
@@ -158,7 +159,7 @@ def test_something_else_on_the_port_is_no_agent(node):
 def test_an_agent_that_listens_everywhere_is_asked_here(node):
     node()
     port = os.environ["EBPFLB_METRICS_BIND_ADDRESS"].rpartition(":")[2]
-    assert command.ask_agent(f"0.0.0.0:{port}") == REPORT
+    assert agent_client.ask_agent(f"0.0.0.0:{port}") == REPORT
 
 
 def test_a_wrong_address_is_one_line():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.dataplane.doctor.maps import check_addresses
+from ebpflb.dataplane.doctor.pins import check_addresses
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import parse_address

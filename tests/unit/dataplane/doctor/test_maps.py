@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from ebpflb.dataplane.doctor.maps import check_maps
+from ebpflb.dataplane.doctor.pins import check_maps
 from tests.memory_maps import memory_maps
 
 
