@@ -15,9 +15,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
-from ebpflb.agent.stale_sockets import StaleSocketPasses
 from ebpflb.agent.status import AgentStatus
-from ebpflb.agent.timers import Backoff, Task, Timers
+from ebpflb.agent.timers import Backoff, StaleSocketPasses, Task, Timers
 from ebpflb.agent.writer import ServiceWriter, WriteDone, lacks_room
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.log import fields

@@ -30,13 +30,12 @@ from ebpflb.model.changes import Changes, Kind, ObjectKey
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.flows.pipeline import FlowPipeline
 from ebpflb.observe.health import Health
-from ebpflb.observe.http.debug_pages import debug_routes
+from ebpflb.observe.http.debug_pages import debug_routes, slis_routes
 from ebpflb.observe.http.health_check_node_port import HealthCheckServer
 from ebpflb.observe.http.server import Routes, Server, health_routes, metrics_routes
 from ebpflb.observe.metrics.page import Metrics, SharedPage
 from ebpflb.observe.metrics.programming_latency import FirstConnections, FirstConnectionsThread
 from ebpflb.observe.metrics.reader import MapReader, OptionalSeries
-from ebpflb.observe.metrics.slis import slis_routes
 from ebpflb.source.interface import Announcement, SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")

@@ -1,10 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/configz, /flagz and /statusz: the settings and the age of the agent, in Kubernetes' form."""
+"""The metrics port's pages beside /metrics: /metrics/slis, /configz, /flagz and /statusz.
+
+As in kube-proxy: the settings and the age of the agent in Kubernetes' form, and how often the
+metrics port's own health check answered.
+"""
 
 import json
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from ebpflb import __version__
 from ebpflb.observe.http.server import JSON, Answer, Routes
@@ -60,3 +73,41 @@ def _status(started: float, now: float, paths: Iterable[str]) -> Iterable[str]:
         f"Binary version: {__version__}",
         f"Paths: {' '.join(paths)}",
     )
+
+
+_CHECK, _TYPE = "ping", "healthz"
+
+
+def slis_routes(wall: Callable[[], float] = time.time) -> Routes:
+    """/healthz, /healthz/ping and /metrics/slis. `wall`: seconds since 1970."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    last = Gauge(
+        "kubernetes_healthcheck",
+        "This metric records the result of a single healthcheck.",
+        ["name", "type"],
+        registry=registry,
+    )
+    total = Counter(
+        "kubernetes_healthchecks_total",
+        "This metric records the results of all healthcheck.",
+        ["name", "type", "status"],
+        registry=registry,
+    )
+    started = Gauge(
+        "process_start_time_seconds",
+        "Start time of the process since unix epoch in seconds.",
+        registry=registry,
+    )
+    started.set(wall())
+
+    def check() -> Answer:
+        last.labels(_CHECK, _TYPE).set(1)
+        total.labels(_CHECK, _TYPE, "success").inc()
+        return Answer(b"ok")
+
+    return {
+        "/healthz": check,
+        "/healthz/ping": lambda: Answer(b"ok"),
+        "/metrics/slis": lambda: Answer(generate_latest(registry), CONTENT_TYPE_LATEST),
+    }

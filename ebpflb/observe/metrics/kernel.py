@@ -12,7 +12,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ebpflb.observe.metrics.reading import Distribution, Reading
+from ebpflb.observe.metrics.service_readings import Distribution, Reading
 
 # What lb_histograms holds: metric -> what it is.
 FLOW_METRICS: Mapping[str, str] = {

@@ -33,7 +33,7 @@ from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.observe.http.server import Answer
 from ebpflb.observe.metrics.kernel import kernel_families
-from ebpflb.observe.metrics.reading import Reading
+from ebpflb.observe.metrics.service_readings import Reading
 from ebpflb.observe.metrics.services import backend_families, exposition, service_families
 
 _log = logging.getLogger("ebpflb.observe")

@@ -26,8 +26,13 @@ from ebpflb.dataplane.view.map_fill import used_entries
 from ebpflb.dataplane.view.snapshot import Snapshot, SnapshotReader
 from ebpflb.errors import EbpflbError
 from ebpflb.observe.endpoint_locations import EndpointLocations
-from ebpflb.observe.metrics.reading import Distribution, Reading
-from ebpflb.observe.metrics.service_readings import BackendReadings, PortNumbers, PortReadings
+from ebpflb.observe.metrics.service_readings import (
+    BackendReadings,
+    Distribution,
+    PortNumbers,
+    PortReadings,
+    Reading,
+)
 
 # A device that no longer existed when its drops were first read.
 _GONE = "gone"

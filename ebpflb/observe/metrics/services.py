@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ebpflb.model.flow import Counts
-from ebpflb.observe.metrics.reading import BackendReading, PortLabels, PortReading
+from ebpflb.observe.metrics.service_readings import BackendReading, PortLabels, PortReading
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _Samples = Iterator[tuple[str, float]]

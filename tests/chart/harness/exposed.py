@@ -8,7 +8,7 @@ from ebpflb.model.address import Family
 from ebpflb.model.flow import Counts
 from ebpflb.observe.metrics.kernel import FLOW_METRICS
 from ebpflb.observe.metrics.page import Metrics, Totals
-from ebpflb.observe.metrics.reading import (
+from ebpflb.observe.metrics.service_readings import (
     BackendReading,
     Distribution,
     PortLabels,

@@ -12,7 +12,7 @@ from ebpflb.errors import MapError
 from ebpflb.model.address import Family
 from ebpflb.observe.http.server import Answer
 from ebpflb.observe.metrics.page import Metrics, SharedPage, Totals
-from ebpflb.observe.metrics.reading import Reading
+from ebpflb.observe.metrics.service_readings import Reading
 
 PREFIX = "kubeproxy_sync_proxy_rules_"
 FAMILIES = ("IPv4", "IPv6")

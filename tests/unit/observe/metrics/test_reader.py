@@ -30,7 +30,12 @@ from ebpflb.observe.metrics.reader import (
     read_distributions,
     read_lost,
 )
-from ebpflb.observe.metrics.reading import BackendReading, Endpoints, PortLabels, PortReading
+from ebpflb.observe.metrics.service_readings import (
+    BackendReading,
+    Endpoints,
+    PortLabels,
+    PortReading,
+)
 from ebpflb.source.interface import SourceEvent
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import backends, by_service, frontend, named

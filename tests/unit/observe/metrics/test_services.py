@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ebpflb.model.flow import Counts
 from ebpflb.observe.metrics.page import Metrics
-from ebpflb.observe.metrics.reading import (
+from ebpflb.observe.metrics.service_readings import (
     BackendReading,
     Distribution,
     Endpoints,

@@ -3,7 +3,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ebpflb.observe.metrics.slis import slis_routes
+from ebpflb.observe.http.debug_pages import slis_routes
 
 PING = {"name": "ping", "type": "healthz"}
 
