@@ -87,18 +87,22 @@ class DirectorySource:
         return max(0.0, deadline - time.monotonic()) * 1000
 
     def _read_touched(self, watch: Watch) -> None:
-        touched = watch.read()
         now = time.monotonic()
+        is_due = now >= self._next_look
+        # Before the events: what was deleted before the path moved must count as deleted.
+        has_moved = is_due and watch.has_moved()
+        touched = watch.read()
         for name in touched.missing:
             self._missing[name] = now + _PAUSE
         for name in sorted(touched.gone):
             self._drop(name)
         for name in sorted(touched.changed - touched.gone):
             self._read(name, watch.path_of(name))
-        if touched.compare_all:
+        if touched.compare_all or has_moved or (is_due and "" in self._errors):
             self._compare_all(watch)
-        elif now >= self._next_look:
-            self._look(watch)
+        elif is_due:
+            self._next_look = now + COMPARE_SECONDS
+            self._compare(watch, watch.links, only_settled=True)
         self._drop_missing(watch, now)
 
     def _drop_missing(self, watch: Watch, now: float) -> None:
@@ -111,15 +115,9 @@ class DirectorySource:
             else:
                 self._drop(name)
 
-    def _look(self, watch: Watch) -> None:
-        self._next_look = time.monotonic() + COMPARE_SECONDS
-        if "" in self._errors or watch.has_moved():
-            self._compare_all(watch)
-        else:
-            self._compare(watch, watch.links, only_settled=True)
-
     def _compare_all(self, watch: Watch) -> None:
         """Follow the path again; read the files that may differ from what was read before."""
+        self._next_look = time.monotonic() + COMPARE_SECONDS
         try:
             names = watch.follow()
         except OSError as error:
