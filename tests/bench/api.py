@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.structs import Addr, FrontendKey
+from ebpflb.dataplane.layout.structs import LbAddr, LbFrontendKey
 from ebpflb.model.address import Protocol, parse_address
 from tests.bench.harness import manifests
 from tests.bench.harness.manifests import Document
@@ -122,8 +122,8 @@ def _latency(control: ControlPlane, api: ApiClient, addresses: list[str], option
 
 def committed_after(api: ApiClient, maps: MapSet, number: int, addresses: list[str]) -> float:
     """Milliseconds from before a change is written to the new word of its frontend."""
-    address = Addr.from_buffer_copy(parse_address(addresses[number]))
-    key = FrontendKey(addr=address, port=manifests.PORT, proto=Protocol.TCP)
+    address = LbAddr.from_buffer_copy(parse_address(addresses[number]))
+    key = LbFrontendKey(addr=address, port=manifests.PORT, proto=Protocol.TCP)
     index = maps["lb_frontends"].lookup(bytes(key))
     if index is None:
         raise BenchError(f"{addresses[number]} is not in lb_frontends")

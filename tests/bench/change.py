@@ -13,7 +13,7 @@ from pathlib import Path
 from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.structs import Addr, Backend, Desc, FrontendKey
+from ebpflb.dataplane.layout.structs import LbAddr, LbBackend, LbDesc, LbFrontendKey
 from ebpflb.model.address import Address, Protocol, format_address, parse_address
 from tests.bench.harness import agent, labs, manifests
 from tests.bench.harness.options import BenchError, Options
@@ -69,8 +69,8 @@ def change(maps: MapSet, directory: Path, number: int, content: bytes) -> float:
 
 
 def _index(maps: MapSet, number: int) -> bytes:
-    address = Addr.from_buffer_copy(parse_address(manifests.cluster_ip(number)))
-    key = FrontendKey(addr=address, port=manifests.PORT, proto=Protocol.TCP)
+    address = LbAddr.from_buffer_copy(parse_address(manifests.cluster_ip(number)))
+    key = LbFrontendKey(addr=address, port=manifests.PORT, proto=Protocol.TCP)
     index = maps["lb_frontends"].lookup(bytes(key))
     if index is None:
         raise BenchError(f"{manifests.name_of(number)} is not in lb_frontends")
@@ -81,11 +81,11 @@ def _backends(maps: MapSet, number: int) -> set[str]:
     """The addresses to which the word of a Service leads, for sources on this node."""
     word = maps["lb_current"].lookup(_index(maps, number)) or _NOTHING
     descriptor = maps["lb_descs"].lookup(_key(int.from_bytes(word, byteorder)))
-    chosen = Desc.from_buffer_copy(descriptor or b"").local
+    chosen = LbDesc.from_buffer_copy(descriptor or b"").local
     found = set()
     for slot in range(chosen.base, chosen.base + chosen.count):
         backend = maps["lb_backends"].lookup(maps["lb_slots"].lookup(_key(slot)) or b"")
-        address = Backend.from_buffer_copy(backend or b"").addr
+        address = LbBackend.from_buffer_copy(backend or b"").addr
         found.add(format_address(Address(bytes(address))))
     return found
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.structs import Backend, Conntrack, Counts
+from ebpflb.dataplane.layout.structs import Conntrack, LbBackend, LbCounts
 from ebpflb.lab import LabNode
 from tests.bench.change import change
 from tests.bench.harness import agent, labs, manifests
@@ -98,9 +98,9 @@ def _manifest(number: int, first: int = 0) -> bytes:
 
 def _count(maps: MapSet, services: int) -> None:
     for name, count in (("lb_count_front", 2 * services), ("lb_count_back", ENDPOINTS * services)):
-        value = bytes(Counts(*range(1, 6))) * maps[name].cpus
+        value = bytes(LbCounts(*range(1, 6))) * maps[name].cpus
         maps[name].update_batch([(_key(place), value) for place in range(count)])
-    records = [Backend.from_buffer_copy(value) for _, value in maps["lb_backends"].items()]
+    records = [LbBackend.from_buffer_copy(value) for _, value in maps["lb_backends"].items()]
     now = time.monotonic_ns()
     flows = []
     for number in range(FLOWS):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ebpflb.dataplane.layout.structs import ServiceNets
+from ebpflb.dataplane.layout.structs import LbServiceNets
 from tests.cluster.harness.agent import ClusterAgent, running_agent
 from tests.cluster.harness.control_plane import ControlPlane
 from tests.e2e.harness.waiting import wait_until
@@ -157,7 +157,7 @@ def service_nets(agent: ClusterAgent) -> set[str]:
     """The networks in the map, both families."""
     value = agent.maps()["lb_service_nets"].lookup(bytes(4))
     assert value is not None
-    nets = ServiceNets.from_buffer_copy(value)
+    nets = LbServiceNets.from_buffer_copy(value)
     ipv4 = {f"{ip_address(net.net)}/{net.mask.bit_count()}" for net in nets.ipv4 if net.mask}
     ipv6 = {str(ip_address(bytes(net.net))) for net in nets.ipv6 if any(net.mask.word)}
     return ipv4 | ipv6

@@ -15,10 +15,10 @@ from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
-from ebpflb.dataplane.layout.structs import Addr, Uplink, u32, u64
+from ebpflb.dataplane.layout.structs import LbAddr, LbUplink, u32, u64
 
-_BLANK = Uplink()
-_HOST = bytes(structs.Netns(flags=NetnsFlag.LB_NETNS_HOST))
+_BLANK = LbUplink()
+_HOST = bytes(structs.LbNetns(flags=NetnsFlag.LB_NETNS_HOST))
 
 
 def write_devices(target: BpfMap, devices: Iterable[Device]) -> Change:
@@ -44,7 +44,7 @@ def mark_pods(
     `pods`: ifindexes by the cookie of a pod's namespace; `served`: the ifindexes with programs.
     """
     desired = {
-        bytes(u64(cookie)): bytes(structs.Netns(NetnsFlag.LB_NETNS_COVERED, min(ifindexes)))
+        bytes(u64(cookie)): bytes(structs.LbNetns(NetnsFlag.LB_NETNS_COVERED, min(ifindexes)))
         for cookie, ifindexes in pods.items()
         if set(ifindexes).issubset(served)
     }
@@ -61,12 +61,12 @@ def write_uplinks(
     the element has no ifindex, and programs look into lb_devices.
     """
     wanted = _wanted(devices)
-    present = {key: Uplink.from_buffer_copy(value) for key, value in target.items()}
+    present = {key: LbUplink.from_buffer_copy(value) for key, value in target.items()}
     changed = [key for key in present if present[key] != wanted.get(key, _BLANK)]
     if not changed:
         return Change.KEPT
     for state in (present, wanted):
-        hidden = [Uplink.from_buffer_copy(state.get(key, _BLANK)) for key in changed]
+        hidden = [LbUplink.from_buffer_copy(state.get(key, _BLANK)) for key in changed]
         for each in hidden:
             each.ifindex = 0
         target.update_batch(list(zip(changed, map(bytes, hidden), strict=True)))
@@ -75,20 +75,24 @@ def write_uplinks(
     return Change.REPLACED
 
 
-def _wanted(devices: Iterable[Device]) -> Mapping[bytes, Uplink]:
+def _wanted(devices: Iterable[Device]) -> Mapping[bytes, LbUplink]:
     """By place; of several devices with one place the oldest, which has the lowest ifindex."""
     hosts = [device for device in devices if device.kind == DeviceKind.LB_DEVICE_HOST]
     hosts.sort(key=lambda device: device.ifindex, reverse=True)
     return {bytes(u32(device.ifindex % UPLINKS)): _uplink(device) for device in hosts}
 
 
-def _uplink(device: Device) -> Uplink:
-    return Uplink(ifindex=device.ifindex, snat4=Addr.of(device.snat4), snat6=Addr.of(device.snat6))
+def _uplink(device: Device) -> LbUplink:
+    return LbUplink(
+        ifindex=device.ifindex, snat4=LbAddr.of(device.snat4), snat6=LbAddr.of(device.snat6)
+    )
 
 
 def _device(device: Device) -> bytes:
     flags = DeviceFlag.LB_DEVICE_ETHERNET if device.ethernet else 0
-    return bytes(structs.Device(device.kind, flags, Addr.of(device.snat4), Addr.of(device.snat6)))
+    return bytes(
+        structs.LbDevice(device.kind, flags, LbAddr.of(device.snat4), LbAddr.of(device.snat6))
+    )
 
 
 def _write(target: BpfMap, desired: Mapping[bytes, bytes]) -> Change:

@@ -30,7 +30,7 @@ from ebpflb.dataplane.flows.source_ports import Ports, own_ports
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Probe
 from ebpflb.dataplane.layout.capacity import MAPS
-from ebpflb.dataplane.layout.structs import LAYOUT_VERSION, Settings
+from ebpflb.dataplane.layout.structs import LAYOUT_VERSION, LbSettings
 from ebpflb.dataplane.load.pins import LINKS, newest_generation
 from ebpflb.errors import EbpflbError, ProbeError
 
@@ -99,7 +99,7 @@ def _snat_ports(maps: MapSet | None) -> Iterable[Ports]:
     value = maps["lb_settings"].lookup(bytes(4)) if maps else None
     if not value:
         return own_ports()
-    return [(each.first, each.last) for each in Settings.from_buffer_copy(value).snat_ports]
+    return [(each.first, each.last) for each in LbSettings.from_buffer_copy(value).snat_ports]
 
 
 def _checked(check: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:

@@ -15,7 +15,7 @@ from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, example
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.kernel.namespaces import own_inode, peers
 from ebpflb.dataplane.layout.enums import DeviceKind, NetnsFlag
-from ebpflb.dataplane.layout.structs import Netns
+from ebpflb.dataplane.layout.structs import LbNetns
 
 CHECK = "coverage"
 
@@ -61,7 +61,7 @@ def judge_pods(
 
 def covered(netns: BpfMap) -> set[int]:
     """The devices of pods that the programs know as covered by tc. MapError."""
-    known = (Netns.from_buffer_copy(value) for _, value in netns.items())
+    known = (LbNetns.from_buffer_copy(value) for _, value in netns.items())
     return {each.ifindex for each in known if each.flags & NetnsFlag.LB_NETNS_COVERED}
 
 

@@ -23,7 +23,7 @@ from ebpflb.dataplane.explain.steps import (
     Rewrite,
     RouteTo,
 )
-from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, DescFlag, DropReason, IfEmpty
+from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, DescFlag, DropReason, IfEmptyCode
 from ebpflb.dataplane.layout.records import DescRecord, SocketAddress
 from ebpflb.dataplane.view.frontends import decode_frontend
 from ebpflb.model.address import Address, Protocol, family_of, format_address
@@ -84,7 +84,7 @@ def choose(lookups: Lookups, desc: DescRecord, side: ClientSide, client: Address
         chosen = tuple(Candidate(each, float(each == recalled)) for each in backends)
         return BackendChoice(None, chosen, affinity)
     if not backends:
-        drops = slots.if_empty == IfEmpty.LB_EMPTY_DROP and not slots.length
+        drops = slots.if_empty == IfEmptyCode.LB_EMPTY_DROP and not slots.length
         no_local, none = DropReason.LB_DROP_NO_LOCAL_ENDPOINT, DropReason.LB_DROP_NO_ENDPOINT
         return BackendChoice(no_local if drops else none, affinity=affinity)
     even = tuple(Candidate(each, 1 / len(backends)) for each in backends)

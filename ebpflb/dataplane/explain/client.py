@@ -9,7 +9,7 @@ from ebpflb.dataplane.explain.steps import Client, ClientKind, RouteTo
 from ebpflb.dataplane.kernel.namespaces import own_cookie, visit_others
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink, read_addresses
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind, NetnsFlag
-from ebpflb.dataplane.layout.structs import Netns
+from ebpflb.dataplane.layout.structs import LbNetns
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family
 
@@ -55,7 +55,7 @@ def client_at(
 def _behind(lookups: Lookups, ifindex: int) -> _Pod:
     """The pod behind a workload device; without flags if its namespace is not in lb_netns."""
     for key, value in lookups.maps["lb_netns"].items():
-        netns = Netns.from_buffer_copy(value)
+        netns = LbNetns.from_buffer_copy(value)
         if netns.flags & NetnsFlag.LB_NETNS_COVERED and netns.ifindex == ifindex:
             return _Pod(int.from_bytes(key, byteorder), NetnsFlag(netns.flags), ifindex)
     return _Pod(0, NetnsFlag(0), ifindex)
@@ -79,5 +79,5 @@ def _behind_no_device(lookups: Lookups, address: Address) -> _Pod | None:
     if not cookies:
         return None
     value = lookups.maps["lb_netns"].lookup(cookies[0].to_bytes(8, byteorder))
-    netns = Netns.from_buffer_copy(value) if value else Netns()
+    netns = LbNetns.from_buffer_copy(value) if value else LbNetns()
     return _Pod(cookies[0], NetnsFlag(netns.flags), netns.ifindex)

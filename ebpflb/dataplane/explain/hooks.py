@@ -25,7 +25,7 @@ from ebpflb.dataplane.layout.enums import (
     DescFlag,
     DeviceKind,
     DropReason,
-    FrontendType,
+    FrontendTypeCode,
     NetnsFlag,
     SettingFlag,
 )
@@ -172,7 +172,7 @@ def _service_match_vip(lookups: Lookups, key: FrontendKey) -> DescRecord | None:
     """lb_service_match_vip()."""
     known = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL
     found = lookups.frontend_lookup(key) if lookups.filter_flags(key.address) & known else None
-    return found if found and found.type != FrontendType.LB_NODE_PORT else None
+    return found if found and found.type != FrontendTypeCode.LB_NODE_PORT else None
 
 
 def _source(packet: _Packet) -> Address:

@@ -20,7 +20,7 @@ from ebpflb.dataplane.flows.timeouts import udp_timeout
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, Direction, Hook
 from ebpflb.dataplane.layout.records import BackendRecord
-from ebpflb.dataplane.layout.structs import Connection, Conntrack, Socket, SocketKey, Tuple
+from ebpflb.dataplane.layout.structs import Conntrack, LbConnection, LbSocket, LbSocketKey, LbTuple
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.plan import FrontendKey
 
@@ -141,7 +141,7 @@ def _rewrite(entry: Conntrack) -> Rewrite:
 
 def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[ExistingFlow]:
     """The flows of a client to a frontend, or of its port alone; sorted by port. MapError."""
-    wanted = Tuple.from_buffer_copy(_key(client, target))
+    wanted = LbTuple.from_buffer_copy(_key(client, target))
     same_client, same_target = bytes(wanted.saddr), bytes(wanted.daddr)
     found = []
     for key, entry in _originals(maps):
@@ -152,14 +152,14 @@ def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[Existing
     return sorted(found)
 
 
-def _originals(maps: MapSet) -> Iterator[tuple[Tuple, Conntrack]]:
+def _originals(maps: MapSet) -> Iterator[tuple[LbTuple, Conntrack]]:
     for name in FLOW_TABLES:
         for key, value in maps[name].items():
             if value[Conntrack.direction.offset] == Direction.LB_DIR_ORIGINAL:
-                yield Tuple.from_buffer_copy(key), Conntrack.from_buffer_copy(value)
+                yield LbTuple.from_buffer_copy(key), Conntrack.from_buffer_copy(value)
 
 
-def _view(key: Tuple, entry: Conntrack) -> ExistingFlow:
+def _view(key: LbTuple, entry: Conntrack) -> ExistingFlow:
     now = time.monotonic_ns()
     return ExistingFlow(
         client_port=key.sport,
@@ -171,7 +171,7 @@ def _view(key: Tuple, entry: Conntrack) -> ExistingFlow:
     )
 
 
-def _state(key: Tuple, entry: Conntrack) -> str:
+def _state(key: LbTuple, entry: Conntrack) -> str:
     if entry.whole_state & CtState.LB_CT_CLOSED:
         return "ended"
     if key.proto == Protocol.UDP:
@@ -193,16 +193,16 @@ def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketCount]:
 def _sockets(maps: MapSet, protocol: Protocol) -> Iterator[tuple[End, End]]:
     """Frontend and backend of each record."""
     for raw, value in maps["lb_sockets"].items():
-        key = SocketKey.from_buffer_copy(raw)
+        key = LbSocketKey.from_buffer_copy(raw)
         if key.direction == Direction.LB_DIR_REPLY and key.proto == protocol:
-            socket = Socket.from_buffer_copy(value)
+            socket = LbSocket.from_buffer_copy(value)
             yield (
                 (Address(bytes(socket.peer)), socket.port),
                 (Address(bytes(key.peer)), key.port),
             )
     if protocol == Protocol.TCP:
         for _, value in maps["lb_connections"].items():
-            each = Connection.from_buffer_copy(value)
+            each = LbConnection.from_buffer_copy(value)
             yield (
                 (Address(bytes(each.addr)), each.port),
                 (Address(bytes(each.peer)), each.peer_port),

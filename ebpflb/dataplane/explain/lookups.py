@@ -21,15 +21,15 @@ from ebpflb.dataplane.layout.records import (
     unpack_name,
 )
 from ebpflb.dataplane.layout.structs import (
-    Addr,
-    Affinity,
-    AffinityKey,
-    Dest,
-    Device,
-    Netns,
-    ServiceNets,
-    Settings,
-    Uplink,
+    LbAddr,
+    LbAffinity,
+    LbAffinityKey,
+    LbDest,
+    LbDevice,
+    LbNetns,
+    LbServiceNets,
+    LbSettings,
+    LbUplink,
 )
 from ebpflb.dataplane.services.addresses import fold
 from ebpflb.dataplane.services.source_ranges import SourceRanges
@@ -63,7 +63,7 @@ class Lookups:
 
     def __init__(self, maps: MapSet) -> None:
         self.maps = maps
-        self.settings = Settings.from_buffer_copy(maps["lb_settings"].lookup(_ZERO) or b"")
+        self.settings = LbSettings.from_buffer_copy(maps["lb_settings"].lookup(_ZERO) or b"")
 
     def has_setting(self, flag: SettingFlag) -> bool:
         """Whether a flag of lb_settings is set."""
@@ -117,8 +117,8 @@ class Lookups:
         """What addresses with the same last two bytes are, by lb_dest_filter."""
         return int(self._dest(int.from_bytes(address[14:], "big")).flags)
 
-    def _dest(self, index: int) -> Dest:
-        return Dest.from_buffer_copy(self.maps["lb_dest_filter"].lookup(_u32(index)) or b"")
+    def _dest(self, index: int) -> LbDest:
+        return LbDest.from_buffer_copy(self.maps["lb_dest_filter"].lookup(_u32(index)) or b"")
 
     def backends(self, slots: SlotRange) -> tuple[IndexedBackend, ...]:
         """In the order of the slots."""
@@ -138,14 +138,14 @@ class Lookups:
         sets.load()
         return sets.prefixes(desc.source_ranges)
 
-    def affinity_of(self, desc: DescRecord, client: Address) -> Affinity | None:
+    def affinity_of(self, desc: DescRecord, client: Address) -> LbAffinity | None:
         """The client's entry, even if it has expired."""
-        key = AffinityKey(service=desc.service, client=Addr.from_buffer_copy(client))
+        key = LbAffinityKey(service=desc.service, client=LbAddr.from_buffer_copy(client))
         value = self.maps["lb_affinity"].lookup(bytes(key))
-        return Affinity.from_buffer_copy(value) if value else None
+        return LbAffinity.from_buffer_copy(value) if value else None
 
     def affinity_recall(
-        self, entry: Affinity, timeout: int, slots: SlotRange
+        self, entry: LbAffinity, timeout: int, slots: SlotRange
     ) -> IndexedBackend | None:
         """The backend of an entry that has not expired, if it can still be chosen."""
         if seconds_since(entry.last_used) >= timeout:
@@ -159,17 +159,17 @@ class Lookups:
     def netns_flags(self, cookie: int) -> NetnsFlag:
         """The flags of a network namespace in lb_netns; 0 if it is not there."""
         value = self.maps["lb_netns"].lookup(cookie.to_bytes(8, byteorder))
-        return NetnsFlag(Netns.from_buffer_copy(value).flags if value else 0)
+        return NetnsFlag(LbNetns.from_buffer_copy(value).flags if value else 0)
 
-    def device(self, ifindex: int) -> Device | None:
+    def device(self, ifindex: int) -> LbDevice | None:
         """A device to which ebpflb has attached its programs."""
         value = self.maps["lb_devices"].lookup(_u32(ifindex))
-        return Device.from_buffer_copy(value) if value else None
+        return LbDevice.from_buffer_copy(value) if value else None
 
     def masquerade_source(self, ifindex: int, family: Family) -> Address | None:
         """The SNAT address of a device; None for a device without ebpflb's programs."""
         value = self.maps["lb_uplinks"].lookup(_u32(ifindex % UPLINKS))
-        uplink = Uplink.from_buffer_copy(value) if value else None
+        uplink = LbUplink.from_buffer_copy(value) if value else None
         found = uplink if uplink and uplink.ifindex == ifindex else self.device(ifindex)
         if found is None:
             return None
@@ -180,7 +180,7 @@ class Lookups:
         value = self.maps["lb_service_nets"].lookup(_ZERO)
         if not value or self.addr_flags_of(address):
             return False
-        nets = ServiceNets.from_buffer_copy(value)
+        nets = LbServiceNets.from_buffer_copy(value)
         if family_of(address) is Family.IPV4:
             end = int.from_bytes(address[12:], "big")
             return any(each.mask and not (end ^ each.net) & each.mask for each in nets.ipv4)

@@ -11,7 +11,7 @@ from ctypes import sizeof
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import CtState, Direction
 from ebpflb.dataplane.layout.records import AddrRecord
-from ebpflb.dataplane.layout.structs import Conntrack, Tuple, packed_format
+from ebpflb.dataplane.layout.structs import Conntrack, LbTuple, packed_format
 from ebpflb.model.address import Address, Protocol
 
 End = tuple[Address, int]
@@ -19,12 +19,12 @@ End = tuple[Address, int]
 
 FLOW_TABLES = ("lb_conntrack", "lb_ct_short")
 
-KEY_SIZE = sizeof(Tuple)
-PROTOCOL_AT = Tuple.proto.offset
+KEY_SIZE = sizeof(LbTuple)
+PROTOCOL_AT = LbTuple.proto.offset
 
-_KEY = packed_format(Tuple)
+_KEY = packed_format(LbTuple)
 # The ports, and the protocol with its padding, as they are.
-_ENDS = packed_format(Tuple, "saddr", "daddr", ("sport",), ("dport",), ("proto", "pad"))
+_ENDS = packed_format(LbTuple, "saddr", "daddr", ("sport",), ("dport",), ("proto", "pad"))
 _USE = packed_format(
     Conntrack, "created", ("backend", "generation"), "direction", "state", "peer_state"
 )

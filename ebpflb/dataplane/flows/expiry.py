@@ -33,9 +33,9 @@ from ebpflb.dataplane.layout.structs import (
     FLOW_RECORD_VERSION,
     Conntrack,
     FlowRecord,
-    Settings,
-    Traffic,
-    Tuple,
+    LbSettings,
+    LbTraffic,
+    LbTuple,
 )
 from ebpflb.model.address import Address, Protocol
 
@@ -119,7 +119,7 @@ class Expiry:
 
     def _begin(self, idle: Set[Address]) -> Iterator[tuple[int, int]]:
         value = self._settings.lookup(bytes(4)) or bytes(self._settings.value_size)
-        settings = Settings.from_buffer_copy(value)
+        settings = LbSettings.from_buffer_copy(value)
         self._limits = _limits(settings, tcp_timeout)
         self._earliest = _limits(settings, _earliest)
         wants_ends = self._tell and settings.flow_events & 1 << FlowEvent.LB_FLOW_END
@@ -189,14 +189,16 @@ def _state_of(one: int, other: int) -> int:
     return one | other | closed
 
 
-def _limits(settings: Settings, timeout: Callable[[Settings, int], int]) -> Sequence[Sequence[int]]:
+def _limits(
+    settings: LbSettings, timeout: Callable[[LbSettings, int], int]
+) -> Sequence[Sequence[int]]:
     """Nanoseconds by protocol and state. A timeout of 0 has not been set yet: forever."""
     udp = [_nanoseconds(udp_timeout(settings, state)) for state in range(_BYTE)]
     others = [_nanoseconds(timeout(settings, state)) for state in range(_BYTE)]
     return [udp if protocol == Protocol.UDP else others for protocol in range(_BYTE)]
 
 
-def _earliest(settings: Settings, state: int) -> int:
+def _earliest(settings: LbSettings, state: int) -> int:
     """Of one entry: if the other direction has seen a FIN as well, the flow is closed."""
     seconds = tcp_timeout(settings, state)
     if state & CtState.LB_CT_PEER_FIN:
@@ -222,7 +224,7 @@ def record_of_expired(key: bytes, entry: bytes, other: bytes | None, now: int) -
         key = reverse(bytes(reply.to))
     if not _wants_record(original):
         return None
-    return _record(Tuple.from_buffer_copy(key), original, reply, now)
+    return _record(LbTuple.from_buffer_copy(key), original, reply, now)
 
 
 def _wants_record(original: Conntrack) -> bool:
@@ -233,7 +235,7 @@ def _wants_record(original: Conntrack) -> bool:
     )
 
 
-def _record(place: Tuple, original: Conntrack, reply: Conntrack, now: int) -> FlowRecord:
+def _record(place: LbTuple, original: Conntrack, reply: Conntrack, now: int) -> FlowRecord:
     outside = original.hook == Hook.LB_HOOK_HOST_INGRESS
     return FlowRecord(
         version=FLOW_RECORD_VERSION,
@@ -256,6 +258,6 @@ def _record(place: Tuple, original: Conntrack, reply: Conntrack, now: int) -> Fl
         backend=original.backend,
         generation=original.generation,
         desc_flags=original.desc_flags,
-        original=Traffic(original.packets, original.bytes),
-        reply=Traffic(reply.packets, reply.bytes),
+        original=LbTraffic(original.packets, original.bytes),
+        reply=LbTraffic(reply.packets, reply.bytes),
     )

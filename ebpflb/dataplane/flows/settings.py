@@ -9,16 +9,23 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import NamedTuple
 
-from ebpflb.config.settings import Settings as Options
+from ebpflb.config.settings import Settings
 from ebpflb.dataplane.flows.source_ports import own_ports
 from ebpflb.dataplane.flows.timeouts import TCP_CLOSED_SECONDS, TCP_OPENING_SECONDS, Timeouts
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import FlowEvent, SettingFlag
-from ebpflb.dataplane.layout.structs import Addr, Net4, Net6, PortRange, ServiceNets, Settings
+from ebpflb.dataplane.layout.structs import (
+    LbAddr,
+    LbNet4,
+    LbNet6,
+    LbPortRange,
+    LbServiceNets,
+    LbSettings,
+)
 from ebpflb.model.address import Address, Family
 
 _KEY = bytes(4)
-_MOST_NETS = len(ServiceNets().ipv4)
+_MOST_NETS = len(LbServiceNets().ipv4)
 
 
 class FlowRecords(NamedTuple):
@@ -34,7 +41,7 @@ class FlowRecords(NamedTuple):
     rate: int = 1000
 
 
-def flow_records(options: Options) -> FlowRecords:
+def flow_records(options: Settings) -> FlowRecords:
     events = frozenset(FlowEvent[f"LB_FLOW_{event.upper()}"] for event in options.flow_events)
     return FlowRecords(events, options.flow_sample, options.flow_rate)
 
@@ -48,9 +55,9 @@ def write_settings(
     records: FlowRecords = FlowRecords(),  # noqa: B008  cannot change
 ) -> None:
     """Write lb_settings when it differs. `primary`: the node's addresses, sources of hairpins."""
-    wanted = Settings(
+    wanted = LbSettings(
         flags=flags,
-        snat_ports=(PortRange * 2)(*(PortRange(*ports) for ports in own_ports())),
+        snat_ports=(LbPortRange * 2)(*(LbPortRange(*ports) for ports in own_ports())),
         tcp_opening_timeout=TCP_OPENING_SECONDS,
         tcp_established_timeout=timeouts.tcp_established,
         tcp_closed_timeout=TCP_CLOSED_SECONDS,
@@ -60,8 +67,8 @@ def write_settings(
         flow_events=sum(1 << event for event in records.events),
         flow_sample=records.sample,
         flow_rate=records.rate,
-        node4=Addr.of(primary.get(Family.IPV4)),
-        node6=Addr.of(primary.get(Family.IPV6)),
+        node4=LbAddr.of(primary.get(Family.IPV4)),
+        node6=LbAddr.of(primary.get(Family.IPV6)),
     )
     if target.lookup(_KEY) != bytes(wanted):
         target.update(_KEY, bytes(wanted))
@@ -75,13 +82,13 @@ def write_service_nets(target: BpfMap, ranges: Iterable[str]) -> list[str]:
     networks = [ip_network(text) for text in ranges]
     ipv4 = list(collapse_addresses(each for each in networks if isinstance(each, IPv4Network)))
     ipv6 = list(collapse_addresses(each for each in networks if isinstance(each, IPv6Network)))
-    wanted = ServiceNets()
+    wanted = LbServiceNets()
     for place4, network4 in enumerate(ipv4[:_MOST_NETS]):
-        wanted.ipv4[place4] = Net4(int(network4.network_address), int(network4.netmask))
+        wanted.ipv4[place4] = LbNet4(int(network4.network_address), int(network4.netmask))
     for place6, network6 in enumerate(ipv6[:_MOST_NETS]):
-        wanted.ipv6[place6] = Net6(
-            Addr.from_buffer_copy(network6.network_address.packed),
-            Addr.from_buffer_copy(network6.netmask.packed),
+        wanted.ipv6[place6] = LbNet6(
+            LbAddr.from_buffer_copy(network6.network_address.packed),
+            LbAddr.from_buffer_copy(network6.netmask.packed),
         )
     if target.lookup(_KEY) != bytes(wanted):
         target.update(_KEY, bytes(wanted))

@@ -16,12 +16,12 @@ from ebpflb.dataplane.kernel.namespaces import visit_others
 from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.dataplane.layout.records import SERVING, USABLE, BackendRecord
-from ebpflb.dataplane.layout.structs import Socket, SocketKey, packed_format
+from ebpflb.dataplane.layout.structs import LbSocket, LbSocketKey, packed_format
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, family_of
 
-_KEY = packed_format(SocketKey)
-_VALUE = packed_format(Socket, "backend", "generation")
+_KEY = packed_format(LbSocketKey)
+_VALUE = packed_format(LbSocket, "backend", "generation")
 
 
 class Ended(NamedTuple):

@@ -7,9 +7,9 @@ lb_settings holds the timeouts for the programs and for expiry.py, which deletes
 from math import ceil
 from typing import NamedTuple
 
-from ebpflb.config.settings import Settings as Options
+from ebpflb.config.settings import Settings
 from ebpflb.dataplane.layout.enums import CtState
-from ebpflb.dataplane.layout.structs import Settings
+from ebpflb.dataplane.layout.structs import LbSettings
 
 # RFC 5382 asks for no less than 4 minutes where a connection opens or has closed.
 TCP_OPENING_SECONDS = 240
@@ -29,7 +29,7 @@ class Timeouts(NamedTuple):
     udp_stream: int = 180
 
 
-def timeouts(options: Options) -> Timeouts:
+def timeouts(options: Settings) -> Timeouts:
     """As configured; 0 means the default."""
     default = Timeouts()
     established = ceil(options.conntrack_tcp_timeout_established) or default.tcp_established
@@ -41,7 +41,7 @@ def timeouts(options: Options) -> Timeouts:
     )
 
 
-def tcp_timeout(settings: Settings, state: int) -> int:
+def tcp_timeout(settings: LbSettings, state: int) -> int:
     """Seconds without a packet in either direction after which a TCP or SCTP flow is forgotten."""
     if state & CtState.LB_CT_CLOSED:
         seconds: int = settings.tcp_closed_timeout
@@ -54,7 +54,7 @@ def tcp_timeout(settings: Settings, state: int) -> int:
     return seconds
 
 
-def udp_timeout(settings: Settings, state: int) -> int:
+def udp_timeout(settings: LbSettings, state: int) -> int:
     """Seconds without a packet in either direction."""
     answered = state & CtState.LB_CT_ACK
     return int(settings.udp_stream_timeout if answered else settings.udp_timeout)

@@ -62,7 +62,7 @@ class Support(Enum):
     UNKNOWN = "unknown"
 
 
-class Finding(NamedTuple):
+class ProbeResult(NamedTuple):
     """The outcome and its reason, which is empty when the feature is supported."""
 
     support: Support
@@ -84,9 +84,9 @@ class Probe:
 
     def __init__(self, without: Collection[Feature] = ()) -> None:
         """`without`: features to report as missing, for tests."""
-        self._findings = dict.fromkeys(without, Finding(Support.MISSING, "switched off"))
+        self._findings = dict.fromkeys(without, ProbeResult(Support.MISSING, "switched off"))
 
-    def find(self, feature: Feature) -> Finding:
+    def find(self, feature: Feature) -> ProbeResult:
         """Test a feature, or return what an earlier test found."""
         if feature not in self._findings:
             self._findings[feature] = _find(FEATURES[feature])
@@ -112,18 +112,18 @@ class Probe:
                 raise ProbeError(f"{feature}: {finding.reason}")
 
 
-def _find(row: Row) -> Finding:
+def _find(row: Row) -> ProbeResult:
     try:
         row.test()
     except ProbeError as error:
-        return Finding(Support.MISSING, str(error))
+        return ProbeResult(Support.MISSING, str(error))
     except OSError as error:
         if error.errno in row.proves:
-            return Finding(Support.SUPPORTED)
+            return ProbeResult(Support.SUPPORTED)
         if error.errno in row.disproves:
-            return Finding(Support.MISSING, f"{error.strerror}: needs {row.needs}")
-        return Finding(Support.UNKNOWN, error.strerror or str(error))
-    return Finding(Support.SUPPORTED)
+            return ProbeResult(Support.MISSING, f"{error.strerror}: needs {row.needs}")
+        return ProbeResult(Support.UNKNOWN, error.strerror or str(error))
+    return ProbeResult(Support.SUPPORTED)
 
 
 def _make_map(kind: MapType) -> None:

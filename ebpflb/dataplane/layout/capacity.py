@@ -113,62 +113,66 @@ class MapSpec(NamedTuple):
 
 # Bound together by indices: taken over together, or not at all.
 SERVICE_MAPS: Mapping[str, MapSpec] = {
-    "lb_frontends": MapSpec(MapType.HASH, structs.FrontendKey, u32, "frontends", WhenFull.GROWS),
+    "lb_frontends": MapSpec(MapType.HASH, structs.LbFrontendKey, u32, "frontends", WhenFull.GROWS),
     "lb_current": MapSpec(MapType.ARRAY, u32, u64, "frontends", WhenFull.GROWS),
-    "lb_descs": MapSpec(MapType.ARRAY, u32, structs.Desc, "descs", WhenFull.GROWS),
+    "lb_descs": MapSpec(MapType.ARRAY, u32, structs.LbDesc, "descs", WhenFull.GROWS),
     "lb_slots": MapSpec(MapType.ARRAY, u32, u32, "slots", WhenFull.GROWS),
-    "lb_backends": MapSpec(MapType.ARRAY, u32, structs.Backend, "backends", WhenFull.GROWS),
-    "lb_addrs": MapSpec(MapType.HASH, structs.Addr, u32, "addrs", WhenFull.GROWS),
-    "lb_dest_filter": MapSpec(MapType.ARRAY, u32, structs.Dest, FILTER_SIZE, WhenFull.NEVER),
-    "lb_addr_flags": MapSpec(MapType.ARRAY, u32, structs.AddrState, "addrs", WhenFull.GROWS),
+    "lb_backends": MapSpec(MapType.ARRAY, u32, structs.LbBackend, "backends", WhenFull.GROWS),
+    "lb_addrs": MapSpec(MapType.HASH, structs.LbAddr, u32, "addrs", WhenFull.GROWS),
+    "lb_dest_filter": MapSpec(MapType.ARRAY, u32, structs.LbDest, FILTER_SIZE, WhenFull.NEVER),
+    "lb_addr_flags": MapSpec(MapType.ARRAY, u32, structs.LbAddrState, "addrs", WhenFull.GROWS),
     "lb_src_ranges": MapSpec(
-        MapType.LPM_TRIE, structs.SourceRange, u8, "src_ranges", WhenFull.GROWS
+        MapType.LPM_TRIE, structs.LbSourceRange, u8, "src_ranges", WhenFull.GROWS
     ),
-    "lb_names": MapSpec(MapType.HASH, u32, structs.Name, "names", WhenFull.GROWS),
+    "lb_names": MapSpec(MapType.HASH, u32, structs.LbName, "names", WhenFull.GROWS),
     "lb_count_front": MapSpec(
-        MapType.PERCPU_ARRAY, u32, structs.Counts, "frontends", WhenFull.GROWS
+        MapType.PERCPU_ARRAY, u32, structs.LbCounts, "frontends", WhenFull.GROWS
     ),
-    "lb_count_back": MapSpec(MapType.PERCPU_ARRAY, u32, structs.Counts, "backends", WhenFull.GROWS),
+    "lb_count_back": MapSpec(
+        MapType.PERCPU_ARRAY, u32, structs.LbCounts, "backends", WhenFull.GROWS
+    ),
 }
 FLOW_MAPS: Mapping[str, MapSpec] = {
     "lb_conntrack": MapSpec(
-        MapType.HASH, structs.Tuple, structs.Conntrack, "conntrack", WhenFull.STAYS_IN_CT_SHORT
+        MapType.HASH, structs.LbTuple, structs.Conntrack, "conntrack", WhenFull.STAYS_IN_CT_SHORT
     ),
     "lb_ct_short": MapSpec(
-        MapType.LRU_HASH, structs.Tuple, structs.Conntrack, "ct_short", WhenFull.EVICTS
+        MapType.LRU_HASH, structs.LbTuple, structs.Conntrack, "ct_short", WhenFull.EVICTS
     ),
     "lb_fragments": MapSpec(
-        MapType.LRU_HASH, structs.Tuple, structs.Fragment, _FRAGMENTS, WhenFull.EVICTS
+        MapType.LRU_HASH, structs.LbTuple, structs.LbFragment, _FRAGMENTS, WhenFull.EVICTS
     ),
-    "lb_reply_filter": MapSpec(MapType.ARRAY, u32, structs.ReplyEnds, FILTER_SIZE, WhenFull.NEVER),
+    "lb_reply_filter": MapSpec(
+        MapType.ARRAY, u32, structs.LbReplyEnds, FILTER_SIZE, WhenFull.NEVER
+    ),
     "lb_peer_filter": MapSpec(MapType.ARRAY, u32, u8, FILTER_SIZE, WhenFull.NEVER),
     "lb_sockets": MapSpec(
-        MapType.LRU_HASH, structs.SocketKey, structs.Socket, "sockets", WhenFull.EVICTS
+        MapType.LRU_HASH, structs.LbSocketKey, structs.LbSocket, "sockets", WhenFull.EVICTS
     ),
     "lb_affinity": MapSpec(
-        MapType.LRU_HASH, structs.AffinityKey, structs.Affinity, "affinity", WhenFull.EVICTS
+        MapType.LRU_HASH, structs.LbAffinityKey, structs.LbAffinity, "affinity", WhenFull.EVICTS
     ),
     "lb_connections": MapSpec(
-        MapType.LRU_HASH, u64, structs.Connection, "sockets", WhenFull.EVICTS
+        MapType.LRU_HASH, u64, structs.LbConnection, "sockets", WhenFull.EVICTS
     ),
 }
 # Counters and flow records that do not belong to one Service.
 COUNT_MAPS: Mapping[str, MapSpec] = {
-    "lb_count_drop": MapSpec(MapType.PERCPU_HASH, structs.DropKey, u64, _DROPS, WhenFull.LOST),
+    "lb_count_drop": MapSpec(MapType.PERCPU_HASH, structs.LbDropKey, u64, _DROPS, WhenFull.LOST),
     "lb_flows": MapSpec(MapType.RINGBUF, _Nothing, _Nothing, _FLOW_RING, WhenFull.LOST),
     "lb_flow_lost": MapSpec(MapType.PERCPU_ARRAY, u32, u64, len(enums.FlowLost), WhenFull.NEVER),
     "lb_histograms": MapSpec(
-        MapType.PERCPU_ARRAY, u32, structs.Histogram, _HISTOGRAMS, WhenFull.NEVER
+        MapType.PERCPU_ARRAY, u32, structs.LbHistogram, _HISTOGRAMS, WhenFull.NEVER
     ),
 }
 # Written anew for every generation.
 NODE_MAPS: Mapping[str, MapSpec] = {
-    "lb_devices": MapSpec(MapType.HASH, u32, structs.Device, _FIXED, WhenFull.LEFT_OUT),
-    "lb_uplinks": MapSpec(MapType.ARRAY, u32, structs.Uplink, UPLINKS, WhenFull.NEVER),
-    "lb_netns": MapSpec(MapType.HASH, u64, structs.Netns, _FIXED, WhenFull.LEFT_OUT),
-    "lb_settings": MapSpec(MapType.ARRAY, u32, structs.Settings, 1, WhenFull.NEVER),
-    "lb_service_nets": MapSpec(MapType.ARRAY, u32, structs.ServiceNets, 1, WhenFull.LEFT_OUT),
-    "lb_meta": MapSpec(MapType.ARRAY, u32, structs.Meta, 1, WhenFull.NEVER),
+    "lb_devices": MapSpec(MapType.HASH, u32, structs.LbDevice, _FIXED, WhenFull.LEFT_OUT),
+    "lb_uplinks": MapSpec(MapType.ARRAY, u32, structs.LbUplink, UPLINKS, WhenFull.NEVER),
+    "lb_netns": MapSpec(MapType.HASH, u64, structs.LbNetns, _FIXED, WhenFull.LEFT_OUT),
+    "lb_settings": MapSpec(MapType.ARRAY, u32, structs.LbSettings, 1, WhenFull.NEVER),
+    "lb_service_nets": MapSpec(MapType.ARRAY, u32, structs.LbServiceNets, 1, WhenFull.LEFT_OUT),
+    "lb_meta": MapSpec(MapType.ARRAY, u32, structs.LbMeta, 1, WhenFull.NEVER),
 }
 MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS, **NODE_MAPS}
 

@@ -7,14 +7,14 @@ from enum import IntEnum, IntFlag
 EnumType = type[IntEnum] | type[IntFlag]
 
 
-class FrontendType(IntEnum):
+class FrontendTypeCode(IntEnum):
     LB_CLUSTER_IP = 1
     LB_NODE_PORT = 2
     LB_EXTERNAL_IP = 3
     LB_LOAD_BALANCER = 4
 
 
-class IfEmpty(IntEnum):
+class IfEmptyCode(IntEnum):
     LB_EMPTY_REFUSE = 1
     LB_EMPTY_DROP = 2
 
@@ -164,8 +164,8 @@ class HistogramKind(IntEnum):
 
 
 PREFIXES: Mapping[EnumType, str] = {
-    FrontendType: "LB_",
-    IfEmpty: "LB_EMPTY_",
+    FrontendTypeCode: "LB_",
+    IfEmptyCode: "LB_EMPTY_",
     DescFlag: "LB_DESC_",
     BackendFlag: "LB_BACKEND_",
     AddrFlag: "LB_ADDR_",

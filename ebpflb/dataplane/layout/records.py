@@ -15,13 +15,13 @@ from ebpflb.model.address import Address, Protocol
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 
-_SOCKET = packed_format(structs.FrontendKey)
+_SOCKET = packed_format(structs.LbFrontendKey)
 _BACKEND = packed_format(
-    structs.Backend, ("addr", "port", "proto", "pad"), "flags", "generation", "service"
+    structs.LbBackend, ("addr", "port", "proto", "pad"), "flags", "generation", "service"
 )
-_DESC = packed_format(structs.Desc)
-_ADDR_STATE = packed_format(structs.AddrState)
-_NAME = packed_format(structs.Name)
+_DESC = packed_format(structs.LbDesc)
+_ADDR_STATE = packed_format(structs.LbAddrState)
+_NAME = packed_format(structs.LbName)
 _NAME_LENGTH = 63
 
 _LOCAL = int(enums.BackendFlag.LB_BACKEND_LOCAL)
@@ -30,15 +30,15 @@ USABLE = int(enums.BackendFlag.LB_BACKEND_USABLE)
 SERVING = int(enums.BackendFlag.LB_BACKEND_SERVING)
 
 _TYPES: Mapping[FrontendType, int] = {
-    FrontendType.CLUSTER_IP: enums.FrontendType.LB_CLUSTER_IP,
-    FrontendType.NODE_PORT: enums.FrontendType.LB_NODE_PORT,
-    FrontendType.EXTERNAL_IP: enums.FrontendType.LB_EXTERNAL_IP,
-    FrontendType.LOAD_BALANCER: enums.FrontendType.LB_LOAD_BALANCER,
+    FrontendType.CLUSTER_IP: enums.FrontendTypeCode.LB_CLUSTER_IP,
+    FrontendType.NODE_PORT: enums.FrontendTypeCode.LB_NODE_PORT,
+    FrontendType.EXTERNAL_IP: enums.FrontendTypeCode.LB_EXTERNAL_IP,
+    FrontendType.LOAD_BALANCER: enums.FrontendTypeCode.LB_LOAD_BALANCER,
 }
 FRONTEND_TYPES: Mapping[int, FrontendType] = {number: kind for kind, number in _TYPES.items()}
 _IF_EMPTY: Mapping[IfEmpty, int] = {
-    IfEmpty.REFUSE: enums.IfEmpty.LB_EMPTY_REFUSE,
-    IfEmpty.DROP: enums.IfEmpty.LB_EMPTY_DROP,
+    IfEmpty.REFUSE: enums.IfEmptyCode.LB_EMPTY_REFUSE,
+    IfEmpty.DROP: enums.IfEmptyCode.LB_EMPTY_DROP,
 }
 
 

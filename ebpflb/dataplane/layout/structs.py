@@ -27,7 +27,7 @@ be32: Any = ctypes.c_uint32.__ctype_be__
 
 
 class Struct(ctypes.Structure):
-    """A key or a value of a map; class AddrState mirrors struct lb_addr_state.
+    """A key or a value of a map; class LbAddrState mirrors struct lb_addr_state.
 
     Class keywords say which enum a field holds. Unknown field names are an error, as they are for
     a dataclass.
@@ -50,7 +50,7 @@ class Struct(ctypes.Structure):
         return hash(bytes(self))
 
 
-class Addr(Struct):
+class LbAddr(Struct):
     _fields_ = [("word", be32 * 4)]
 
     @classmethod
@@ -59,20 +59,20 @@ class Addr(Struct):
         return cls.from_buffer_copy(address) if address else cls()
 
 
-class FrontendKey(Struct, proto=Protocol):
-    _fields_ = [("addr", Addr), ("port", be16), ("proto", u8), ("pad", u8)]
+class LbFrontendKey(Struct, proto=Protocol):
+    _fields_ = [("addr", LbAddr), ("port", be16), ("proto", u8), ("pad", u8)]
 
 
-class Range(Struct, if_empty=enums.IfEmpty):
+class LbRange(Struct, if_empty=enums.IfEmptyCode):
     _fields_ = [("base", u32), ("count", u32), ("if_empty", u32)]
 
 
-class Desc(Struct, type=enums.FrontendType, flags=enums.DescFlag):
+class LbDesc(Struct, type=enums.FrontendTypeCode, flags=enums.DescFlag):
     _fields_ = [
-        ("frontend", FrontendKey),
+        ("frontend", LbFrontendKey),
         ("service", u32),
-        ("local", Range),
-        ("others", Range),
+        ("local", LbRange),
+        ("others", LbRange),
         ("type", u32),
         ("flags", u32),
         ("affinity_timeout", u32),
@@ -80,13 +80,13 @@ class Desc(Struct, type=enums.FrontendType, flags=enums.DescFlag):
     ]
 
 
-class SourceRange(Struct):
-    _fields_ = [("length", u32), ("source_ranges", u32), ("addr", Addr)]
+class LbSourceRange(Struct):
+    _fields_ = [("length", u32), ("source_ranges", u32), ("addr", LbAddr)]
 
 
-class Backend(Struct, proto=Protocol, flags=enums.BackendFlag):
+class LbBackend(Struct, proto=Protocol, flags=enums.BackendFlag):
     _fields_ = [
-        ("addr", Addr),
+        ("addr", LbAddr),
         ("port", be16),
         ("proto", u8),
         ("pad", u8),
@@ -96,38 +96,38 @@ class Backend(Struct, proto=Protocol, flags=enums.BackendFlag):
     ]
 
 
-class AddrState(Struct, flags=enums.AddrFlag):
-    _fields_ = [("flags", u64), ("addr", Addr)]
+class LbAddrState(Struct, flags=enums.AddrFlag):
+    _fields_ = [("flags", u64), ("addr", LbAddr)]
 
 
-class Dest(Struct, flags=enums.AddrFlag):
+class LbDest(Struct, flags=enums.AddrFlag):
     _fields_ = [("flags", u8), ("pad", u8 * 3), ("known", u32)]
 
 
-class Name(Struct):
+class LbName(Struct):
     _fields_ = [(name, ctypes.c_char * 64) for name in ("ns", "service", "port")]
 
 
-class Device(Struct, kind=enums.DeviceKind, flags=enums.DeviceFlag):
-    _fields_ = [("kind", u32), ("flags", u32), ("snat4", Addr), ("snat6", Addr)]
+class LbDevice(Struct, kind=enums.DeviceKind, flags=enums.DeviceFlag):
+    _fields_ = [("kind", u32), ("flags", u32), ("snat4", LbAddr), ("snat6", LbAddr)]
 
 
-class Uplink(Struct):
-    _fields_ = [("ifindex", u32), ("pad", u32), ("snat4", Addr), ("snat6", Addr)]
+class LbUplink(Struct):
+    _fields_ = [("ifindex", u32), ("pad", u32), ("snat4", LbAddr), ("snat6", LbAddr)]
 
 
-class Netns(Struct, flags=enums.NetnsFlag):
+class LbNetns(Struct, flags=enums.NetnsFlag):
     _fields_ = [("flags", u32), ("ifindex", u32)]
 
 
-class PortRange(Struct):
+class LbPortRange(Struct):
     _fields_ = [("first", u16), ("last", u16)]
 
 
-class Settings(Struct, flags=enums.SettingFlag):
+class LbSettings(Struct, flags=enums.SettingFlag):
     _fields_ = [
         ("flags", u32),
-        ("snat_ports", PortRange * 2),
+        ("snat_ports", LbPortRange * 2),
         ("tcp_opening_timeout", u32),
         ("tcp_established_timeout", u32),
         ("tcp_closed_timeout", u32),
@@ -137,27 +137,27 @@ class Settings(Struct, flags=enums.SettingFlag):
         ("flow_events", u32),
         ("flow_sample", u32),
         ("flow_rate", u32),
-        ("node4", Addr),
-        ("node6", Addr),
+        ("node4", LbAddr),
+        ("node6", LbAddr),
     ]
 
 
-class Net4(Struct):
+class LbNet4(Struct):
     _fields_ = [("net", be32), ("mask", be32)]
 
 
-class Net6(Struct):
-    _fields_ = [("net", Addr), ("mask", Addr)]
+class LbNet6(Struct):
+    _fields_ = [("net", LbAddr), ("mask", LbAddr)]
 
 
-class ServiceNets(Struct):
-    _fields_ = [("ipv4", Net4 * 8), ("ipv6", Net6 * 8)]
+class LbServiceNets(Struct):
+    _fields_ = [("ipv4", LbNet4 * 8), ("ipv6", LbNet6 * 8)]
 
 
-class Tuple(Struct, proto=Protocol):
+class LbTuple(Struct, proto=Protocol):
     _fields_ = [
-        ("saddr", Addr),
-        ("daddr", Addr),
+        ("saddr", LbAddr),
+        ("daddr", LbAddr),
         ("sport", be16),
         ("dport", be16),
         ("proto", u8),
@@ -174,7 +174,7 @@ class Conntrack(
     flags=enums.CtFlag,
 ):
     _fields_ = [
-        ("to", Tuple),
+        ("to", LbTuple),
         ("created", u64),
         ("last_seen", u64),
         ("packets", u64),
@@ -200,18 +200,18 @@ class Conntrack(
         return int(self.state) | int(self.peer_state)
 
 
-class ReplyEnds(Struct):
+class LbReplyEnds(Struct):
     _fields_ = [("hooks", u8 * 8)]
 
 
-class Fragment(Struct):
+class LbFragment(Struct):
     _fields_ = [("created", u64), ("sport", be16), ("dport", be16), ("pad", u32)]
 
 
-class SocketKey(Struct, proto=Protocol, direction=enums.Direction):
+class LbSocketKey(Struct, proto=Protocol, direction=enums.Direction):
     _fields_ = [
         ("cookie", u64),
-        ("peer", Addr),
+        ("peer", LbAddr),
         ("port", be16),
         ("proto", u8),
         ("direction", u8),
@@ -219,9 +219,9 @@ class SocketKey(Struct, proto=Protocol, direction=enums.Direction):
     ]
 
 
-class Socket(Struct):
+class LbSocket(Struct):
     _fields_ = [
-        ("peer", Addr),
+        ("peer", LbAddr),
         ("port", be16),
         ("flow_flags", u16),
         ("backend", u32),
@@ -232,37 +232,37 @@ class Socket(Struct):
     ]
 
 
-class AffinityKey(Struct):
-    _fields_ = [("service", u32), ("client", Addr)]
+class LbAffinityKey(Struct):
+    _fields_ = [("service", u32), ("client", LbAddr)]
 
 
-class Affinity(Struct):
+class LbAffinity(Struct):
     _fields_ = [("backend", u32), ("generation", u32), ("last_used", u64)]
 
 
-class Traffic(Struct):
+class LbTraffic(Struct):
     _fields_ = [("packets", u64), ("bytes", u64)]
 
 
-class Counts(Struct):
+class LbCounts(Struct):
     _fields_ = [
         ("connections", u64),
         ("refused", u64),
         ("dropped", u64),
         ("failed", u64),
         ("retransmits", u64),
-        ("original", Traffic),
-        ("reply", Traffic),
+        ("original", LbTraffic),
+        ("reply", LbTraffic),
     ]
 
 
-class Connection(Struct, state=enums.ConnectionState):
+class LbConnection(Struct, state=enums.ConnectionState):
     _fields_ = [
         ("started", u64),
         ("flushed", u64),
-        ("original", Traffic),
-        ("reply", Traffic),
-        ("addr", Addr),
+        ("original", LbTraffic),
+        ("reply", LbTraffic),
+        ("addr", LbAddr),
         ("port", be16),
         ("state", u8),
         ("pad", u8),
@@ -272,13 +272,13 @@ class Connection(Struct, state=enums.ConnectionState):
         ("generation", u32),
         ("desc_flags", u32),
         ("retransmits", u32),
-        ("peer", Addr),
+        ("peer", LbAddr),
         ("peer_port", be16),
         ("pad2", u8 * 2),
     ]
 
 
-class DropKey(Struct, reason=enums.DropReason):
+class LbDropKey(Struct, reason=enums.DropReason):
     _fields_ = [("reason", u32), ("ifindex", u32)]
 
 
@@ -301,9 +301,9 @@ class FlowRecord(
         ("source", u8),
         ("time", u64),
         ("started", u64),
-        ("client", Addr),
-        ("frontend", Addr),
-        ("backend_addr", Addr),
+        ("client", LbAddr),
+        ("frontend", LbAddr),
+        ("backend_addr", LbAddr),
         ("client_port", be16),
         ("frontend_port", be16),
         ("backend_port", be16),
@@ -312,23 +312,23 @@ class FlowRecord(
         ("backend", u32),
         ("generation", u32),
         ("desc_flags", u32),
-        ("original", Traffic),
-        ("reply", Traffic),
+        ("original", LbTraffic),
+        ("reply", LbTraffic),
         ("rtt", u32),
         ("retransmits", u32),
     ]
 
 
-class Histogram(Struct):
+class LbHistogram(Struct):
     _fields_ = [("buckets", u64 * BUCKETS), ("sum", u64)]
 
 
-class Meta(Struct):
+class LbMeta(Struct):
     _fields_ = [("magic", u32), ("layout", u32), ("flows", u32), ("source", u8 * 32)]
 
 
 def _c_name(struct: type[Struct]) -> str:
-    return "lb" + re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", struct.__name__)
+    return re.sub("(?<!^)[A-Z]", "_\\g<0>", struct.__name__).lower()
 
 
 STRUCTS: dict[str, type[Struct]] = {_c_name(each): each for each in Struct.__subclasses__()}

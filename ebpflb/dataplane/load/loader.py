@@ -29,7 +29,7 @@ from ebpflb.dataplane.layout.capacity import (
     Sizes,
 )
 from ebpflb.dataplane.layout.programs import PROGRAMS
-from ebpflb.dataplane.layout.structs import FLOW_VERSION, LAYOUT_VERSION, META_MAGIC, Meta
+from ebpflb.dataplane.layout.structs import FLOW_VERSION, LAYOUT_VERSION, META_MAGIC, LbMeta
 from ebpflb.dataplane.load.compile import compile_and_pin
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.dataplane.load.source_text import source_hash, source_text
@@ -211,18 +211,18 @@ def _fitted(value: bytes, source: BpfMap, target: BpfMap) -> bytes:
     return b"".join(part.ljust(new, b"\0") for part in parts)
 
 
-def read_meta(generation: Generation) -> Meta | None:
+def read_meta(generation: Generation) -> LbMeta | None:
     """What a generation was made from; None when that is unknown."""
     maps = open_maps(generation.maps)
     value = maps["lb_meta"].lookup(_META_KEY) if "lb_meta" in maps else None
-    if value is None or len(value) != ctypes.sizeof(Meta):
+    if value is None or len(value) != ctypes.sizeof(LbMeta):
         return None
-    meta = Meta.from_buffer_copy(value)
+    meta = LbMeta.from_buffer_copy(value)
     return meta if meta.magic == META_MAGIC else None
 
 
 def _write_meta(generation: Generation, source: bytes) -> None:
     """`source`: the hash of what was compiled."""
-    meta = Meta(magic=META_MAGIC, layout=generation.layout, flows=FLOW_VERSION)
+    meta = LbMeta(magic=META_MAGIC, layout=generation.layout, flows=FLOW_VERSION)
     meta.source[:] = source
     open_maps(generation.maps)["lb_meta"].update(_META_KEY, bytes(meta))

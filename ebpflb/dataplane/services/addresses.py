@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
-from ebpflb.dataplane.layout.enums import AddrFlag, FrontendType
+from ebpflb.dataplane.layout.enums import AddrFlag, FrontendTypeCode
 from ebpflb.dataplane.layout.records import AddrRecord, DescRecord
-from ebpflb.dataplane.layout.structs import Dest, packed_format
+from ebpflb.dataplane.layout.structs import LbDest, packed_format
 from ebpflb.dataplane.services.mirror import Mirror
 from ebpflb.dataplane.services.slots import Indices, NoRoomError
 from ebpflb.model.address import Address
 
 _NODE_PORT = int(AddrFlag.LB_ADDR_NODE_PORT)
-_DEST = packed_format(Dest)
+_DEST = packed_format(LbDest)
 
 
 def fold(address: Address) -> int:
@@ -92,9 +92,9 @@ _NODE_FLAGS = int(AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT)
 
 # What a frontend of a type makes its address; a NodePort has none of its own.
 _VIP_FLAGS: Mapping[int, int] = {
-    FrontendType.LB_CLUSTER_IP: _CLUSTER_IP,
-    FrontendType.LB_EXTERNAL_IP: _EXTERNAL,
-    FrontendType.LB_LOAD_BALANCER: _EXTERNAL,
+    FrontendTypeCode.LB_CLUSTER_IP: _CLUSTER_IP,
+    FrontendTypeCode.LB_EXTERNAL_IP: _EXTERNAL,
+    FrontendTypeCode.LB_LOAD_BALANCER: _EXTERNAL,
 }
 
 
@@ -163,7 +163,7 @@ class Addresses:
 
     def use(self, desc: DescRecord) -> None:
         """This frontend is there; its address has an index, unless it is a NodePort."""
-        if desc.type == FrontendType.LB_NODE_PORT:
+        if desc.type == FrontendTypeCode.LB_NODE_PORT:
             self._filter.add_node_port(desc.port)
         self._count(desc.address, desc.type, 1)
 

@@ -18,12 +18,12 @@ from ebpflb.dataplane.layout.records import (
     SocketAddress,
     unpack_name,
 )
-from ebpflb.dataplane.layout.structs import Backend
+from ebpflb.dataplane.layout.structs import LbBackend
 from ebpflb.dataplane.services.map_state import MapState, ranges_of
 from ebpflb.dataplane.services.slots import IndexRange
 
-_FLAGS = Backend.flags.offset
-_SERVICE = Backend.service.offset
+_FLAGS = LbBackend.flags.offset
+_SERVICE = LbBackend.service.offset
 
 
 def read_back(state: MapState) -> None:

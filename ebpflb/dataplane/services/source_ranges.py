@@ -8,7 +8,7 @@ decides at once which of them a packet meets; the old set goes when no program c
 from collections.abc import Collection, Iterable
 
 from ebpflb.dataplane.kernel.maps import BpfMap
-from ebpflb.dataplane.layout.structs import SourceRange, packed_format
+from ebpflb.dataplane.layout.structs import LbSourceRange, packed_format
 from ebpflb.dataplane.services.slots import NoRoomError, Pool
 from ebpflb.model.address import Address
 from ebpflb.model.source_ranges import Prefix, Prefixes
@@ -16,7 +16,7 @@ from ebpflb.model.source_ranges import Prefix, Prefixes
 # Those of an id come before those of the address.
 ID_BITS = 32
 
-_KEY = packed_format(SourceRange)
+_KEY = packed_format(LbSourceRange)
 _IDS = 1 << ID_BITS
 _ALLOWED = b"\1"
 _LONG_AGO = float("-inf")

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, open_flows
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
 from ebpflb.dataplane.layout.enums import Direction, DropReason
-from ebpflb.dataplane.layout.structs import Connection, DropKey, Socket, SocketKey, packed_format
+from ebpflb.dataplane.layout.structs import (
+    LbConnection,
+    LbDropKey,
+    LbSocket,
+    LbSocketKey,
+    packed_format,
+)
 from ebpflb.model.address import Protocol
 
 Sums = tuple[int, ...]
@@ -19,9 +25,9 @@ _REASONS = frozenset(DropReason)
 _REPLY = int(Direction.LB_DIR_REPLY)
 _UDP = int(Protocol.UDP)
 _NEVER = 1 << 64
-_SOCKET_KEY = packed_format(SocketKey, "cookie", "proto", "direction")
-_SOCKET = packed_format(Socket, ("backend", "generation"))
-_CONNECTION = packed_format(Connection, "started", ("backend", "generation"))
+_SOCKET_KEY = packed_format(LbSocketKey, "cookie", "proto", "direction")
+_SOCKET = packed_format(LbSocket, ("backend", "generation"))
+_CONNECTION = packed_format(LbConnection, "started", ("backend", "generation"))
 Use = tuple[int, int]
 """A backend as a flow names it: its index in lb_backends, and its generation."""
 
@@ -71,7 +77,7 @@ def read_drops(maps: MapSet) -> Mapping[tuple[DropReason, int], int]:
     """
     found: dict[tuple[DropReason, int], int] = {}
     for key, value in maps["lb_count_drop"].items():
-        place = DropKey.from_buffer_copy(key)
+        place = LbDropKey.from_buffer_copy(key)
         if place.reason in _REASONS:
             found[DropReason(place.reason), place.ifindex] = sum(memoryview(value).cast("Q"))
     return found

@@ -94,11 +94,11 @@ def _plain(value: Any, words: EnumType | None = None) -> Plain:
 
 
 def _plain_struct(value: Struct) -> Plain:
-    if isinstance(value, structs.Addr):
+    if isinstance(value, structs.LbAddr):
         return format_address(Address(bytes(value)))
-    if isinstance(value, structs.PortRange):
+    if isinstance(value, structs.LbPortRange):
         return f"{value.first}-{value.last}"
-    if isinstance(value, structs.SourceRange):
+    if isinstance(value, structs.LbSourceRange):
         prefix = Prefix(Address(bytes(value.addr)), value.length - ID_BITS)
         return {"source_ranges": int(value.source_ranges), "range": str(prefix)}
     return {

@@ -18,8 +18,8 @@ from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefixes
 
 _IF_EMPTY: Mapping[int, IfEmpty] = {
-    enums.IfEmpty.LB_EMPTY_REFUSE: IfEmpty.REFUSE,
-    enums.IfEmpty.LB_EMPTY_DROP: IfEmpty.DROP,
+    enums.IfEmptyCode.LB_EMPTY_REFUSE: IfEmpty.REFUSE,
+    enums.IfEmptyCode.LB_EMPTY_DROP: IfEmpty.DROP,
 }
 
 

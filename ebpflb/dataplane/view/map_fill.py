@@ -9,7 +9,7 @@ from pathlib import Path
 from ebpflb.dataplane.kernel.maps import BpfMap, KernelMap, MapSet
 from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.records import SERVING, USABLE, DescRecord
-from ebpflb.dataplane.layout.structs import Backend
+from ebpflb.dataplane.layout.structs import LbBackend
 from ebpflb.dataplane.services.map_state import ranges_of
 from ebpflb.dataplane.services.mirror import Mirror
 
@@ -53,7 +53,7 @@ def used_entries(maps: MapSet, name: str) -> int:
     if name in ("lb_backends", "lb_count_back"):
         backends = Mirror(maps["lb_backends"])
         backends.load()
-        flags = backends.column(Backend.flags.offset)
+        flags = backends.column(LbBackend.flags.offset)
         return sum(each & (USABLE | SERVING) != 0 for each in flags)
     table = maps[name]
     if name in MAPS and MAPS[name].is_array:

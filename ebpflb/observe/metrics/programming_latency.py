@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.layout.records import USABLE
-from ebpflb.dataplane.layout.structs import Backend, packed_format
+from ebpflb.dataplane.layout.structs import LbBackend, packed_format
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.model.service import ServiceName
@@ -22,7 +22,7 @@ CHECK_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
 # Endpoints that wait at once; those beyond are left out.
 MOST_PENDING = 1024
-_RECORD = packed_format(Backend, "flags", "generation")
+_RECORD = packed_format(LbBackend, "flags", "generation")
 
 
 class Delay(NamedTuple):

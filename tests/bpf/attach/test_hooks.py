@@ -14,14 +14,14 @@ from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
-from ebpflb.dataplane.layout.structs import Addr
+from ebpflb.dataplane.layout.structs import LbAddr
 from ebpflb.errors import AttachError, MapError, PinError, ProbeError
 from ebpflb.model.address import parse_address
 from tests.bpf.attach import tiny
 from tests.bpf.attach.network import Network, entered, ip, tc
 from tests.memory_maps import memory_maps
 
-HOST = structs.Netns(flags=NetnsFlag.LB_NETNS_HOST)
+HOST = structs.LbNetns(flags=NetnsFlag.LB_NETNS_HOST)
 
 
 class _Defaults:
@@ -47,20 +47,20 @@ class Node(NamedTuple):
     def pins(self) -> set[str]:
         return {path.name for path in self.places.links.iterdir()}
 
-    def netns(self) -> dict[int, structs.Netns]:
+    def netns(self) -> dict[int, structs.LbNetns]:
         return {
-            int.from_bytes(key, "little"): structs.Netns.from_buffer_copy(value)
+            int.from_bytes(key, "little"): structs.LbNetns.from_buffer_copy(value)
             for key, value in self.maps["lb_netns"].items()
         }
 
-    def devices(self) -> dict[int, structs.Device]:
+    def devices(self) -> dict[int, structs.LbDevice]:
         return {
-            int.from_bytes(key, "little"): structs.Device.from_buffer_copy(value)
+            int.from_bytes(key, "little"): structs.LbDevice.from_buffer_copy(value)
             for key, value in self.maps["lb_devices"].items()
         }
 
-    def uplinks(self) -> dict[int, structs.Uplink]:
-        found = (structs.Uplink.from_buffer_copy(v) for _, v in self.maps["lb_uplinks"].items())
+    def uplinks(self) -> dict[int, structs.LbUplink]:
+        found = (structs.LbUplink.from_buffer_copy(v) for _, v in self.maps["lb_uplinks"].items())
         return {each.ifindex: each for each in found if each.ifindex}
 
 
@@ -96,25 +96,25 @@ def test_everything_is_attached_and_written(node):
         for n in ("eth0", "tun0", "veth1")
     }
     assert node.pins() == sides | CGROUP_HOOKS.keys()
-    covered = structs.Netns(NetnsFlag.LB_NETNS_COVERED, index("veth1"))
+    covered = structs.LbNetns(NetnsFlag.LB_NETNS_COVERED, index("veth1"))
     assert node.netns() == {own_cookie(): HOST, cookie_of(node.pod): covered}
-    source = Addr.from_buffer_copy(parse_address("192.0.2.1"))
+    source = LbAddr.from_buffer_copy(parse_address("192.0.2.1"))
     host, ethernet = DeviceKind.LB_DEVICE_HOST, DeviceFlag.LB_DEVICE_ETHERNET
     assert node.devices() == {
-        70: structs.Device(host, ethernet, source),
-        index("tun0"): structs.Device(host, 0, source),
-        index("veth1"): structs.Device(DeviceKind.LB_DEVICE_WORKLOAD, ethernet, source),
+        70: structs.LbDevice(host, ethernet, source),
+        index("tun0"): structs.LbDevice(host, 0, source),
+        index("veth1"): structs.LbDevice(DeviceKind.LB_DEVICE_WORKLOAD, ethernet, source),
     }
     hosts = (70, index("tun0"))
-    assert node.uplinks() == {each: structs.Uplink(each, 0, source) for each in hosts}
+    assert node.uplinks() == {each: structs.LbUplink(each, 0, source) for each in hosts}
 
 
 def test_uplinks_follow_addresses_and_devices(node):
     node.apply()
     ip("addr del 192.0.2.1/24 dev eth0\naddr add 192.0.2.2/24 dev eth0\nlink del tun0")
     assert node.apply().changes["lb_uplinks"] is Change.REPLACED
-    source = Addr.from_buffer_copy(parse_address("192.0.2.2"))
-    assert node.uplinks() == {70: structs.Uplink(70, 0, source)}
+    source = LbAddr.from_buffer_copy(parse_address("192.0.2.2"))
+    assert node.uplinks() == {70: structs.LbUplink(70, 0, source)}
 
 
 def test_each_device_runs_the_programs_of_its_kind(node):

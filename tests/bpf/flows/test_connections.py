@@ -9,7 +9,7 @@ import pytest
 
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.layout.enums import Direction, FlowEnd, FlowEvent, FlowPath, FlowSource
-from ebpflb.dataplane.layout.structs import Connection, Socket, SocketKey
+from ebpflb.dataplane.layout.structs import LbConnection, LbSocket, LbSocketKey
 from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.dataplane.view.counts import read_active
 from ebpflb.model.address import Family, Protocol
@@ -178,14 +178,14 @@ def test_a_process_sees_the_frontend_of_a_connection_of_0_1_0(
     ((cookie, _),) = datapath.maps["lb_connections"].items()
     datapath.maps["lb_connections"].delete(cookie)
     assert conversing.converse("peer", frontend, backend, (0, 0)) == backend.port
-    key = SocketKey(
+    key = LbSocketKey(
         cookie=int.from_bytes(cookie, byteorder),
         peer=addr(backend.address),
         port=backend.port,
         proto=Protocol.TCP,
         direction=Direction.LB_DIR_REPLY,
     )
-    value = Socket(peer=addr(frontend.address), port=frontend.port)
+    value = LbSocket(peer=addr(frontend.address), port=frontend.port)
     datapath.maps["lb_sockets"].update(bytes(key), bytes(value))
     assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
     conversing.converse("goes", frontend, backend, (0, 0))
@@ -211,7 +211,7 @@ def test_packets_beyond_what_tcp_counts_in_32_bits_go_on(
     frontend, backend, _ = service(datapath, tcp)
     conversing.converse("stays", frontend, backend, (0, 0))
     ((cookie, value),) = datapath.maps["lb_connections"].items()
-    connection = Connection.from_buffer_copy(value)
+    connection = LbConnection.from_buffer_copy(value)
     counted = datapath.all_counts("lb_count_front", 1).original.packets
     connection.original.packets = connection.reply.packets = WRAPPED
     datapath.maps["lb_connections"].update(cookie, bytes(connection))
@@ -229,7 +229,7 @@ def test_a_fin_that_came_before_lost_bytes_does_not_lower_the_counters(
     frontend, backend, _ = service(datapath, tcp)
     conversing.converse("stays", frontend, backend, (0, 0))
     ((cookie, value),) = datapath.maps["lb_connections"].items()
-    connection = Connection.from_buffer_copy(value)
+    connection = LbConnection.from_buffer_copy(value)
     counted = datapath.all_counts("lb_count_front", 1).reply.bytes
     connection.reply.bytes = FAR_AHEAD
     datapath.maps["lb_connections"].update(cookie, bytes(connection))

@@ -5,7 +5,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 from ebpflb.dataplane.layout.enums import CtState
-from ebpflb.dataplane.layout.structs import Tuple
+from ebpflb.dataplane.layout.structs import LbTuple
 from tests.bpf.harness.datapath import Datapath, Verdict, flow_tuple, frontend_key
 from tests.bpf.harness.loading import SIZES
 from tests.bpf.harness.packets import PAYLOAD, SEQUENCE, End, Kind, assert_same, changed, target_of
@@ -49,7 +49,7 @@ class Flow:
         self.request("A")
 
     @property
-    def keys(self) -> set[Tuple]:
+    def keys(self) -> set[LbTuple]:
         """The keys of both entries."""
         return {
             flow_tuple(self.pod, self.frontend, self.kind.proto),
@@ -143,7 +143,7 @@ def test_a_moved_entry_keeps_what_it_counted(flow: Flow):
 def test_with_a_full_table_a_flow_stays_half_open_and_works(flow: Flow):
     datapath = flow.datapath
     entry = bytes(datapath.maps["lb_conntrack"].value_size)
-    others = [(bytes(Tuple(sport=port)), entry) for port in range(SIZES.conntrack)]
+    others = [(bytes(LbTuple(sport=port)), entry) for port in range(SIZES.conntrack)]
     datapath.maps["lb_conntrack"].update_batch(others)
 
     flow.establish()
@@ -156,7 +156,7 @@ def test_with_a_full_table_a_flow_stays_half_open_and_works(flow: Flow):
 
 def test_a_flow_moves_as_soon_as_there_is_room(flow: Flow):
     table = flow.datapath.maps["lb_conntrack"]
-    others = [bytes(Tuple(sport=port)) for port in range(SIZES.conntrack - 1)]
+    others = [bytes(LbTuple(sport=port)) for port in range(SIZES.conntrack - 1)]
     table.update_batch([(key, bytes(table.value_size)) for key in others])
     flow.establish()
     assert flow.is_short()

@@ -12,7 +12,7 @@ from ebpflb.dataplane.layout.enums import (
     FlowSource,
     NetnsFlag,
 )
-from ebpflb.dataplane.layout.structs import Addr
+from ebpflb.dataplane.layout.structs import LbAddr
 from ebpflb.dataplane.view.counts import sums
 from tests.bpf.harness.asker import Asker, say_who_asks
 from tests.bpf.harness.datapath import SERVICE, Datapath, addr
@@ -113,7 +113,7 @@ def test_what_a_connected_udp_socket_got_is_told_of(
     frontend = cluster_ip(datapath, udp, [index])
     assert asker.connect(frontend, udp.proto) == backend
     start, end = ring.take()
-    client = HOST[udp.net is IPV4] if who else Addr()
+    client = HOST[udp.net is IPV4] if who else LbAddr()
     assert (start.event, end.event) == (FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_END)
     assert end.end == FlowEnd.LB_END_CLOSED
     for each in (start, end):
@@ -144,7 +144,7 @@ def test_what_is_refused_at_the_socket_is_told_of(
     (record,) = ring.take()
     assert (record.event, record.path) == (FlowEvent.LB_FLOW_REFUSED, FlowPath.LB_PATH_SOCKET)
     assert record.reason == DropReason.LB_DROP_NO_ENDPOINT
-    assert record.client == (HOST[kind.net is IPV4] if who else Addr())
+    assert record.client == (HOST[kind.net is IPV4] if who else LbAddr())
     assert (record.frontend, record.frontend_port) == (addr(frontend.address), frontend.port)
 
 

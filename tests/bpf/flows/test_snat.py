@@ -7,7 +7,7 @@ import pytest
 from scapy.packet import Packet
 
 from ebpflb.dataplane.layout.enums import CtState, DropReason
-from ebpflb.dataplane.layout.structs import Tuple
+from ebpflb.dataplane.layout.structs import LbTuple
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.datapath import SNAT_PORTS, Datapath, Result, Verdict, flow_tuple
 from tests.bpf.harness.loading import SIZES
@@ -263,7 +263,7 @@ def test_established_flows_keep_their_ports_among_half_open_ones(tcp_outside: Ou
 
 def test_a_flow_that_found_no_room_among_established_ones_keeps_its_port(tcp_outside: Outside):
     table = tcp_outside.datapath.maps["lb_conntrack"]
-    full = [bytes(Tuple(sport=port)) for port in range(SIZES.conntrack)]
+    full = [bytes(LbTuple(sport=port)) for port in range(SIZES.conntrack)]
     table.update_batch([(key, bytes(table.value_size)) for key in full])
     half_open = HalfOpen(tcp_outside, "SA")
     for port in half_open.open:

@@ -14,8 +14,14 @@ from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
 
 from ebpflb.dataplane.flows.settings import write_service_nets
-from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, DescFlag, FrontendType, IfEmpty
-from ebpflb.dataplane.layout.structs import Desc, SourceRange
+from ebpflb.dataplane.layout.enums import (
+    AddrFlag,
+    BackendFlag,
+    DescFlag,
+    FrontendTypeCode,
+    IfEmptyCode,
+)
+from ebpflb.dataplane.layout.structs import LbDesc, LbSourceRange
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.fuzz.judge import HOOKS, Judge, Offers, Shot
 from tests.bpf.harness.datapath import Datapath, addr
@@ -132,7 +138,7 @@ class Corpus:
     def _allow(self, address: str) -> None:
         network = ip_network(address)
         length = 32 + network.prefixlen + (96 if network.version == 4 else 0)
-        key = SourceRange(length, 1, addr(address))
+        key = LbSourceRange(length, 1, addr(address))
         self._datapath.maps["lb_src_ranges"].update(bytes(key), b"\1")
 
     def _write_services(self, kind: Kind) -> None:
@@ -155,14 +161,14 @@ class Corpus:
 
     def _write_frontends(self, kind: Kind, port: int, backends: list[int]) -> None:
         ends = {
-            FrontendType.LB_CLUSTER_IP: End(kind.net.cluster_ip, port),
-            FrontendType.LB_EXTERNAL_IP: End(kind.net.external_ip, port),
-            FrontendType.LB_NODE_PORT: End(_WILDCARD[kind.net], _NODE_PORTS + port),
+            FrontendTypeCode.LB_CLUSTER_IP: End(kind.net.cluster_ip, port),
+            FrontendTypeCode.LB_EXTERNAL_IP: End(kind.net.external_ip, port),
+            FrontendTypeCode.LB_NODE_PORT: End(_WILDCARD[kind.net], _NODE_PORTS + port),
         }
         found = (self._datapath.backend_at(index) for index in backends)
         targets = frozenset(bytes(each.addr) + int(each.port).to_bytes(2, "big") for each in found)
         for type_, end in ends.items():
-            if_empty = IfEmpty.LB_EMPTY_DROP if port == DROPPED else IfEmpty.LB_EMPTY_REFUSE
+            if_empty = IfEmptyCode.LB_EMPTY_DROP if port == DROPPED else IfEmptyCode.LB_EMPTY_REFUSE
             index = self._datapath.frontend(
                 end, kind.proto, local=backends, others=backends, if_empty=if_empty, kind=type_
             )
@@ -173,7 +179,7 @@ class Corpus:
     def _mark(self, index: int, port: int) -> None:
         """Descriptors have the numbers of their frontends."""
         place = self._datapath.maps["lb_descs"]
-        desc = Desc.from_buffer_copy(place.lookup(u32(index)) or b"")
+        desc = LbDesc.from_buffer_copy(place.lookup(u32(index)) or b"")
         desc.flags = {
             MASQUERADE: DescFlag.LB_DESC_MASQUERADE,
             RANGES: DescFlag.LB_DESC_SOURCE_RANGES,

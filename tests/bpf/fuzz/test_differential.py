@@ -19,7 +19,7 @@ from ebpflb.dataplane.explain.steps import Client, ClientKind, Fate, Step
 from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.kernel.rtnetlink import route_to
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind, NetnsFlag
-from ebpflb.dataplane.layout.structs import Device
+from ebpflb.dataplane.layout.structs import LbDevice
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Protocol, format_address, parse_address
 from ebpflb.model.plan import FrontendKey
@@ -53,7 +53,7 @@ class Asked:
         self.datapath, self._node, self._asker = datapath, node, asker
         self._client_ports = count(2000)
         node_addresses(datapath, node)
-        pod = Device(kind=DeviceKind.LB_DEVICE_WORKLOAD)
+        pod = LbDevice(kind=DeviceKind.LB_DEVICE_WORKLOAD)
         datapath.maps["lb_devices"].update(u32(node.pod.ifindex), bytes(pod))
         self.sync = Sync(datapath.maps, quiesce=lambda: None, grace=0)
         flags = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT

@@ -12,7 +12,7 @@ from sys import byteorder
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.layout.enums import NetnsFlag
-from ebpflb.dataplane.layout.structs import Netns
+from ebpflb.dataplane.layout.structs import LbNetns
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.asked import Asked, answer
 from tests.bpf.harness.packets import End
@@ -34,7 +34,7 @@ def say_who_asks(maps: MapSet, flags: NetnsFlag | int) -> None:
     key = own_cookie().to_bytes(8, byteorder)
     maps["lb_netns"].delete(key)
     if flags:
-        maps["lb_netns"].update(key, bytes(Netns(flags=flags)))
+        maps["lb_netns"].update(key, bytes(LbNetns(flags=flags)))
 
 
 def _connect(address: str, port: int, proto: int) -> End | int:

@@ -19,24 +19,24 @@ from ebpflb.dataplane.layout.enums import (
     CtState,
     DescFlag,
     DropReason,
-    FrontendType,
-    IfEmpty,
+    FrontendTypeCode,
+    IfEmptyCode,
 )
 from ebpflb.dataplane.layout.structs import (
-    Addr,
-    AddrState,
-    Backend,
     Conntrack,
-    Counts,
-    Desc,
-    Device,
-    FrontendKey,
-    PortRange,
-    Range,
-    Settings,
+    LbAddr,
+    LbAddrState,
+    LbBackend,
+    LbCounts,
+    LbDesc,
+    LbDevice,
+    LbFrontendKey,
+    LbPortRange,
+    LbRange,
+    LbSettings,
+    LbTuple,
+    LbUplink,
     Struct,
-    Tuple,
-    Uplink,
 )
 from ebpflb.dataplane.services.addresses import DestFilter
 from ebpflb.dataplane.view.counts import read_drops, sum_drops
@@ -130,14 +130,14 @@ class Datapath:
             "node4": addr("192.0.2.1"),
             "node6": addr("2001:db8:2::1"),
         }
-        value = Settings(**(fields | changes))
-        value.snat_ports[:] = [PortRange(*ports) for ports in snat_ports]
+        value = LbSettings(**(fields | changes))
+        value.snat_ports[:] = [LbPortRange(*ports) for ports in snat_ports]
         self.maps["lb_settings"].update(bytes(4), bytes(value))
 
     def address(self, text: str, flags: AddrFlag | int) -> None:
         """An address that is ours."""
         index = self._take("address")
-        state = AddrState(flags=int(flags), addr=addr(text))
+        state = LbAddrState(flags=int(flags), addr=addr(text))
         self.maps["lb_addr_flags"].update(u32(index), bytes(state))
         self.maps["lb_addrs"].update(mapped(text), u32(index))
         with self._filter() as each:
@@ -153,11 +153,11 @@ class Datapath:
 
     def device(self, ifindex: int, snat4: str = "", snat6: str = "") -> None:
         """A host device and what it masquerades with."""
-        value = Device(kind=1, flags=1)
-        value.snat4 = addr(snat4) if snat4 else Addr()
-        value.snat6 = addr(snat6) if snat6 else Addr()
+        value = LbDevice(kind=1, flags=1)
+        value.snat4 = addr(snat4) if snat4 else LbAddr()
+        value.snat6 = addr(snat6) if snat6 else LbAddr()
         self.maps["lb_devices"].update(u32(ifindex), bytes(value))
-        uplink = Uplink(ifindex=ifindex, snat4=value.snat4, snat6=value.snat6)
+        uplink = LbUplink(ifindex=ifindex, snat4=value.snat4, snat6=value.snat6)
         self.maps["lb_uplinks"].update(u32(ifindex % UPLINKS), bytes(uplink))
 
     def backend(
@@ -172,7 +172,7 @@ class Datapath:
         self, index: int, end: End, proto: Protocol, *, flags: int = 0, generation: int = 1
     ) -> None:
         """Give an index to an endpoint, which is usable."""
-        value = Backend(
+        value = LbBackend(
             addr=addr(end.address),
             port=end.port,
             proto=proto,
@@ -202,15 +202,15 @@ class Datapath:
         *,
         local: Sequence[int] = (),
         others: Sequence[int] = (),
-        if_empty: IfEmpty = IfEmpty.LB_EMPTY_REFUSE,
-        kind: FrontendType = FrontendType.LB_CLUSTER_IP,
+        if_empty: IfEmptyCode = IfEmptyCode.LB_EMPTY_REFUSE,
+        kind: FrontendTypeCode = FrontendTypeCode.LB_CLUSTER_IP,
     ) -> int:
         """A frontend with backends for local sources and for others; returns its index."""
         index = self._take("frontend")
         with self._filter() as each:
-            if kind is FrontendType.LB_NODE_PORT:
+            if kind is FrontendTypeCode.LB_NODE_PORT:
                 each.add_node_port(end.port)
-            elif kind is FrontendType.LB_CLUSTER_IP:
+            elif kind is FrontendTypeCode.LB_CLUSTER_IP:
                 each.add_address(mapped(end.address), AddrFlag.LB_ADDR_CLUSTER_IP)
             else:
                 each.add_address(mapped(end.address), AddrFlag.LB_ADDR_EXTERNAL)
@@ -224,29 +224,29 @@ class Datapath:
     def write_desc(
         self,
         index: int,
-        key: FrontendKey,
-        local: Range,
-        others: Range,
-        kind: FrontendType = FrontendType.LB_CLUSTER_IP,
+        key: LbFrontendKey,
+        local: LbRange,
+        others: LbRange,
+        kind: FrontendTypeCode = FrontendTypeCode.LB_CLUSTER_IP,
     ) -> None:
         """A fresh descriptor, and the word of the frontend `index` that names it."""
         desc = self._take("desc")
-        value = Desc(frontend=key, service=SERVICE, local=local, others=others, type=kind)
+        value = LbDesc(frontend=key, service=SERVICE, local=local, others=others, type=kind)
         self.maps["lb_descs"].update(u32(desc), bytes(value))
         self.maps["lb_current"].update(u32(index), u64(desc))
 
     def flag_frontends(self, flags: DescFlag) -> None:
         """Set flags in the descriptors of all frontends so far."""
         for index in range(1, self._next["desc"]):
-            value = self._array("lb_descs", index, Desc)
+            value = self._array("lb_descs", index, LbDesc)
             value.flags |= flags
             self.maps["lb_descs"].update(u32(index), bytes(value))
 
-    def _range(self, backends: Sequence[int], if_empty: IfEmpty) -> Range:
+    def _range(self, backends: Sequence[int], if_empty: IfEmptyCode) -> LbRange:
         base = self._next["slot"]
         for backend in backends:
             self.maps["lb_slots"].update(u32(self._take("slot")), u32(backend))
-        return Range(base, len(backends), if_empty)
+        return LbRange(base, len(backends), if_empty)
 
     def _take(self, what: str) -> int:
         self._next[what] += 1
@@ -278,11 +278,11 @@ class Datapath:
         names = self.maps.keys() - FILTERS
         return {name: dict(self.maps[name].items()) for name in names}
 
-    def established(self) -> dict[Tuple, Conntrack]:
+    def established(self) -> dict[LbTuple, Conntrack]:
         """lb_conntrack."""
         return self._entries("lb_conntrack")
 
-    def short(self) -> dict[Tuple, Conntrack]:
+    def short(self) -> dict[LbTuple, Conntrack]:
         """lb_ct_short."""
         return self._entries("lb_ct_short")
 
@@ -295,9 +295,9 @@ class Datapath:
         entries = [*self.established().values(), *self.short().values()]
         return {CtState(entry.whole_state) for entry in entries}
 
-    def backend_at(self, index: int) -> Backend:
+    def backend_at(self, index: int) -> LbBackend:
         """An element of lb_backends."""
-        return self._array("lb_backends", index, Backend)
+        return self._array("lb_backends", index, LbBackend)
 
     def drops(self) -> dict[DropReason, int]:
         """The drop reasons that were counted."""
@@ -309,22 +309,22 @@ class Datapath:
         counts = self.all_counts(name, index)
         return counts.connections, counts.refused, counts.dropped
 
-    def all_counts(self, name: str, index: int) -> Counts:
+    def all_counts(self, name: str, index: int) -> LbCounts:
         """An element of `lb_count_front` or `lb_count_back`, of all CPUs."""
         rows = [memoryview(value).cast("Q") for value in self._cpus(name, index)]
         sums = array("Q", map(sum, zip(*rows, strict=True)))
-        return Counts.from_buffer_copy(sums.tobytes())
+        return LbCounts.from_buffer_copy(sums.tobytes())
 
-    def write_entry(self, table: str, key: Tuple, **changes: Any) -> None:
+    def write_entry(self, table: str, key: LbTuple, **changes: Any) -> None:
         """Change fields of an entry."""
         value = self._entries(table)[key]
         for name, change in changes.items():
             setattr(value, name, change)
         self.maps[table].update(bytes(key), bytes(value))
 
-    def _entries(self, name: str) -> dict[Tuple, Conntrack]:
+    def _entries(self, name: str) -> dict[LbTuple, Conntrack]:
         return {
-            Tuple.from_buffer_copy(key): Conntrack.from_buffer_copy(value)
+            LbTuple.from_buffer_copy(key): Conntrack.from_buffer_copy(value)
             for key, value in self.maps[name].items()
         }
 
@@ -349,19 +349,19 @@ def assert_untouched(datapath: Datapath, program: str, packet: Packet, *, ifinde
     assert datapath.snapshot() == before
 
 
-def addr(text: str) -> Addr:
+def addr(text: str) -> LbAddr:
     """struct lb_addr."""
-    return Addr.from_buffer_copy(mapped(text))
+    return LbAddr.from_buffer_copy(mapped(text))
 
 
-def frontend_key(end: End, proto: Protocol) -> FrontendKey:
+def frontend_key(end: End, proto: Protocol) -> LbFrontendKey:
     """struct lb_frontend_key."""
-    return FrontendKey(addr=addr(end.address), port=end.port, proto=proto)
+    return LbFrontendKey(addr=addr(end.address), port=end.port, proto=proto)
 
 
-def flow_tuple(source: End, target: End, proto: Protocol) -> Tuple:
+def flow_tuple(source: End, target: End, proto: Protocol) -> LbTuple:
     """struct lb_tuple of the packets from `source` to `target`."""
-    return Tuple(
+    return LbTuple(
         saddr=addr(source.address),
         daddr=addr(target.address),
         sport=source.port,

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
-from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, FrontendType, IfEmpty
+from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, FrontendTypeCode, IfEmptyCode
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import IPV4, IPV6, End, Kind
@@ -14,7 +14,7 @@ CLUSTER_PORT = 80
 NODE_PORT = 30080
 BACKEND_PORT = 8080
 
-REFUSE, DROP = IfEmpty.LB_EMPTY_REFUSE, IfEmpty.LB_EMPTY_DROP
+REFUSE, DROP = IfEmptyCode.LB_EMPTY_REFUSE, IfEmptyCode.LB_EMPTY_DROP
 WILDCARD = {IPV4: "0.0.0.0", IPV6: "::"}
 
 
@@ -29,7 +29,7 @@ def client(kind: Kind, port: int = CLIENT_PORT) -> End:
 
 
 def cluster_ip(
-    datapath: Datapath, kind: Kind, backends: Sequence[int] = (), if_empty: IfEmpty = REFUSE
+    datapath: Datapath, kind: Kind, backends: Sequence[int] = (), if_empty: IfEmptyCode = REFUSE
 ) -> End:
     """A ClusterIP with the same backends for everybody."""
     frontend = End(kind.net.cluster_ip, CLUSTER_PORT)
@@ -45,13 +45,13 @@ def external_ip(
     frontend = End(kind.net.external_ip, CLUSTER_PORT)
     datapath.address(frontend.address, AddrFlag.LB_ADDR_EXTERNAL)
     datapath.frontend(
-        frontend, kind.proto, local=local, others=others, kind=FrontendType.LB_EXTERNAL_IP
+        frontend, kind.proto, local=local, others=others, kind=FrontendTypeCode.LB_EXTERNAL_IP
     )
     return frontend
 
 
 def node_port(
-    datapath: Datapath, kind: Kind, backends: Sequence[int] = (), if_empty: IfEmpty = REFUSE
+    datapath: Datapath, kind: Kind, backends: Sequence[int] = (), if_empty: IfEmptyCode = REFUSE
 ) -> End:
     """A NodePort; returns it at the node's address."""
     datapath.frontend(
@@ -60,7 +60,7 @@ def node_port(
         local=backends,
         others=backends,
         if_empty=if_empty,
-        kind=FrontendType.LB_NODE_PORT,
+        kind=FrontendTypeCode.LB_NODE_PORT,
     )
     return End(kind.net.node, NODE_PORT)
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ebpflb.dataplane.layout.enums import IfEmpty
-from ebpflb.dataplane.layout.structs import Affinity, AffinityKey, Desc, Range
+from ebpflb.dataplane.layout.enums import IfEmptyCode
+from ebpflb.dataplane.layout.structs import LbAffinity, LbAffinityKey, LbDesc, LbRange
 from tests.bpf.harness.datapath import SERVICE, Datapath, addr, frontend_key
 from tests.bpf.harness.numbers import number, u32
 from tests.bpf.harness.packets import End, Kind, target_of
@@ -38,17 +38,17 @@ class Sessions:
         maps = self.datapath.maps
         index = maps["lb_frontends"].lookup(bytes(frontend_key(frontend, self.kind.proto))) or b""
         place = u32(number(maps["lb_current"].lookup(index) or b""))
-        desc = Desc.from_buffer_copy(maps["lb_descs"].lookup(place) or b"")
+        desc = LbDesc.from_buffer_copy(maps["lb_descs"].lookup(place) or b"")
         for name, value in ({"affinity_timeout": TIMEOUT} | fields).items():
             setattr(desc, name, value)
         maps["lb_descs"].update(place, bytes(desc))
 
-    def range_of(self, backends: Sequence[int]) -> Range:
+    def range_of(self, backends: Sequence[int]) -> LbRange:
         """A fresh range."""
         slots = [next(self._slots) for _ in backends]
         for slot, backend in zip(slots, backends, strict=True):
             self.datapath.maps["lb_slots"].update(u32(slot), u32(backend))
-        return Range(slots[0] if slots else 0, len(slots), IfEmpty.LB_EMPTY_REFUSE)
+        return LbRange(slots[0] if slots else 0, len(slots), IfEmptyCode.LB_EMPTY_REFUSE)
 
     def serve(self, backends: Sequence[int]) -> None:
         """Have the ClusterIP offer these backends alone."""
@@ -68,10 +68,10 @@ class Sessions:
         """The index of the backend that a packet goes to."""
         return self.backends[target_of(packet).port - _FIRST_PORT]
 
-    def entry(self, service: int = SERVICE, client: str = "") -> Affinity | None:
+    def entry(self, service: int = SERVICE, client: str = "") -> LbAffinity | None:
         """What is kept of a client."""
         value = self.datapath.maps["lb_affinity"].lookup(self._key(service, client))
-        return Affinity.from_buffer_copy(value) if value else None
+        return LbAffinity.from_buffer_copy(value) if value else None
 
     def age(self) -> float:
         """Seconds since the pod's last new flow."""
@@ -81,11 +81,11 @@ class Sessions:
 
     def keep(self, backend: int, *, age: float = 0, generation: int = 1) -> None:
         """Have the pod's last new flow gone to this backend, `age` seconds ago."""
-        value = Affinity(backend, generation, _now() - int(age * _SECOND))
+        value = LbAffinity(backend, generation, _now() - int(age * _SECOND))
         self.datapath.maps["lb_affinity"].update(self._key(SERVICE, ""), bytes(value))
 
     def _key(self, service: int, client: str) -> bytes:
-        return bytes(AffinityKey(service, addr(client or self.kind.net.pod)))
+        return bytes(LbAffinityKey(service, addr(client or self.kind.net.pod)))
 
 
 def _now() -> int:

@@ -21,7 +21,7 @@ from ebpflb.dataplane.layout.capacity import (
 )
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.layout.programs import PROGRAMS
-from ebpflb.dataplane.layout.structs import Tuple, u8, u64
+from ebpflb.dataplane.layout.structs import LbTuple, u8, u64
 from ebpflb.dataplane.load import loader, pins
 from ebpflb.dataplane.load.loader import Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
@@ -245,7 +245,7 @@ def test_a_larger_flow_table_keeps_its_flows(root: Pins):
 
 
 def flow(port: int) -> bytes:
-    return bytes(Tuple(sport=port))
+    return bytes(LbTuple(sport=port))
 
 
 def test_flows_that_begin_while_hooks_move_are_taken_over(root: Pins):

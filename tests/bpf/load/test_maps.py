@@ -16,7 +16,7 @@ from ebpflb.dataplane.kernel import libbpf, libc
 from ebpflb.dataplane.kernel.maps import KernelMap, MapSet, open_maps
 from ebpflb.dataplane.kernel.uapi import Exist, MapType
 from ebpflb.dataplane.layout.enums import CtState
-from ebpflb.dataplane.layout.structs import Conntrack, Settings
+from ebpflb.dataplane.layout.structs import Conntrack, LbSettings
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.snapshot import read_snapshot
 from ebpflb.errors import MapError, PinError
@@ -227,7 +227,7 @@ def test_counters_of_all_cpus_are_added(maps: MapSet):
 
 
 def test_flows_expire_by_the_clock_of_the_kernel(maps: MapSet):
-    timeouts = Settings(tcp_closed_timeout=10, tcp_established_timeout=100)
+    timeouts = LbSettings(tcp_closed_timeout=10, tcp_established_timeout=100)
     maps["lb_settings"].update(bytes(4), bytes(timeouts))
     now = time.monotonic_ns()
     for port, age, state in (

@@ -4,7 +4,7 @@
 import pytest
 
 from ebpflb.dataplane.layout.enums import DropReason, NetnsFlag
-from ebpflb.dataplane.layout.structs import Affinity
+from ebpflb.dataplane.layout.structs import LbAffinity
 from tests.bpf.harness.asker import Asker, say_who_asks
 from tests.bpf.harness.datapath import SERVICE, Datapath
 from tests.bpf.harness.loading import SIZES
@@ -254,7 +254,7 @@ def test_the_entry_names_the_backend_and_its_generation(sessions: Sessions):
     generation = sessions.datapath.backend_at(index).generation
     entry = sessions.entry()
     assert entry
-    assert entry == Affinity(index, generation, entry.last_used)
+    assert entry == LbAffinity(index, generation, entry.last_used)
 
 
 def test_more_clients_than_fit_are_all_served(sessions: Sessions):

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from ebpflb.dataplane.layout.enums import DescFlag
-from ebpflb.dataplane.layout.structs import Addr, Desc, Range, SourceRange
+from ebpflb.dataplane.layout.structs import LbAddr, LbDesc, LbRange, LbSourceRange
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Protocol, parse_address
 from ebpflb.model.plan import (
@@ -126,8 +126,8 @@ def test_a_writer_that_changes_a_descriptor_in_place_is_found_out(
     def write(number_of_set: int) -> None:
         which = number_of_set % 2
         datapath.maps["lb_slots"].update(u32(1), u32(1 + which))
-        key, ranges = frontend_key(VIP, Protocol.TCP), Range(1, 1, 1)
-        desc = Desc(frontend=key, local=ranges, others=ranges, affinity_timeout=FIRST + which)
+        key, ranges = frontend_key(VIP, Protocol.TCP), LbRange(1, 1, 1)
+        desc = LbDesc(frontend=key, local=ranges, others=ranges, affinity_timeout=FIRST + which)
         datapath.maps["lb_descs"].update(u32(1), bytes(desc))
 
     with readers(wrapper.programs["lb_pod_ingress"]):
@@ -141,12 +141,14 @@ def test_a_writer_that_changes_source_ranges_in_place_is_found_out(
 ):
     backends_of(datapath, [FIRST])
     index = datapath.frontend(VIP, Protocol.TCP, local=[1])
-    key, ranges = frontend_key(VIP, Protocol.TCP), Range(1, 1, 1)
-    desc = Desc(frontend=key, local=ranges, others=ranges, affinity_timeout=FIRST, source_ranges=1)
+    key, ranges = frontend_key(VIP, Protocol.TCP), LbRange(1, 1, 1)
+    desc = LbDesc(
+        frontend=key, local=ranges, others=ranges, affinity_timeout=FIRST, source_ranges=1
+    )
     desc.flags = DescFlag.LB_DESC_SOURCE_RANGES
     datapath.maps["lb_descs"].update(u32(index), bytes(desc))
     address, length = client(FIRST)
-    element = bytes(SourceRange(32 + length, 1, Addr.from_buffer_copy(address)))
+    element = bytes(LbSourceRange(32 + length, 1, LbAddr.from_buffer_copy(address)))
     table = datapath.maps["lb_src_ranges"]
 
     def write(_: int) -> None:

@@ -3,8 +3,8 @@
 
 import pytest
 
-from ebpflb.dataplane.layout.enums import BackendFlag, IfEmpty
-from ebpflb.dataplane.layout.structs import FrontendKey, Range
+from ebpflb.dataplane.layout.enums import BackendFlag, IfEmptyCode
+from ebpflb.dataplane.layout.structs import LbFrontendKey, LbRange
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.datapath import Datapath, frontend_key
 from tests.bpf.harness.loading import Loaded, load_wrapper
@@ -33,12 +33,12 @@ def lookup(wrapper: Loaded) -> Datapath:
     return datapath
 
 
-def look_up(datapath: Datapath, wrapper: Loaded, key: FrontendKey, times: int = 1) -> int:
+def look_up(datapath: Datapath, wrapper: Loaded, key: LbFrontendKey, times: int = 1) -> int:
     datapath.maps["lb_wanted"].update(bytes(4), bytes(key))
     return prog_test_run(wrapper.programs["lb_pod_ingress"], FRAME, repeat=times).retval
 
 
-def look_up_node_port(datapath: Datapath, wrapper: Loaded, key: FrontendKey) -> int:
+def look_up_node_port(datapath: Datapath, wrapper: Loaded, key: LbFrontendKey) -> int:
     datapath.maps["lb_wanted"].update(bytes(4), bytes(key))
     return prog_test_run(wrapper.programs["lb_pod_egress"], FRAME).retval
 
@@ -78,7 +78,7 @@ def test_an_index_that_was_given_to_another_frontend_is_missed(
 ):
     frontend = serve(lookup, kind)
     other = frontend_key(End(kind.net.external_ip, 80), kind.proto)
-    lookup.write_desc(1, other, Range(1, 1, IfEmpty.LB_EMPTY_REFUSE), Range())
+    lookup.write_desc(1, other, LbRange(1, 1, IfEmptyCode.LB_EMPTY_REFUSE), LbRange())
     assert look_up(lookup, wrapper, frontend_key(frontend, kind.proto)) == MISSED
 
 
@@ -89,7 +89,7 @@ def test_a_descriptor_that_differs_in_one_field_is_another_ones(
     frontend = serve(lookup, kind)
     key = frontend_key(frontend, kind.proto)
     setattr(key, field, getattr(key, field) + 1)
-    lookup.write_desc(1, key, Range(1, 1, IfEmpty.LB_EMPTY_REFUSE), Range())
+    lookup.write_desc(1, key, LbRange(1, 1, IfEmptyCode.LB_EMPTY_REFUSE), LbRange())
     assert look_up(lookup, wrapper, frontend_key(frontend, kind.proto)) == MISSED
 
 
@@ -99,7 +99,7 @@ def test_numbers_out_of_range_are_missed(lookup: Datapath, wrapper: Loaded, kind
     for word in (10**6, 2**31, 2**40):
         lookup.maps["lb_current"].update((1).to_bytes(4, "little"), word.to_bytes(8, "little"))
         assert look_up(lookup, wrapper, key) == MISSED
-    lookup.write_desc(1, key, Range(10**6, 5, IfEmpty.LB_EMPTY_REFUSE), Range())
+    lookup.write_desc(1, key, LbRange(10**6, 5, IfEmptyCode.LB_EMPTY_REFUSE), LbRange())
     assert look_up(lookup, wrapper, key) == MISSED
     lookup.maps["lb_frontends"].update(bytes(key), (10**6).to_bytes(4, "little"))
     assert look_up(lookup, wrapper, key) == MISSED
@@ -144,9 +144,9 @@ def test_all_backends_are_chosen_and_no_other(lookup: Datapath, wrapper: Loaded,
     assert lookup.counts("lb_count_back", outside) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("if_empty", list(IfEmpty))
+@pytest.mark.parametrize("if_empty", list(IfEmptyCode))
 def test_nothing_is_chosen_from_an_empty_range(
-    lookup: Datapath, wrapper: Loaded, if_empty: IfEmpty
+    lookup: Datapath, wrapper: Loaded, if_empty: IfEmptyCode
 ):
     frontend = End(IPV4.cluster_ip, 80)
     lookup.frontend(frontend, Protocol.TCP, if_empty=if_empty)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason, Hook
-from ebpflb.dataplane.layout.structs import Addr
+from ebpflb.dataplane.layout.structs import LbAddr
 from tests.bpf.harness.datapath import SNAT_PORTS, Datapath, Verdict
 from tests.bpf.harness.node import OVERLAY_MAC, POD_MAC, ROUTER_MAC, Node
 from tests.bpf.harness.packets import NODE_MAC, End, Kind, assert_same, changed, source_of
@@ -182,7 +182,7 @@ def test_a_pod_that_reaches_itself_is_turned_around_as_ever(
 
 
 def test_without_an_address_of_the_node_it_is_dropped(datapath: Datapath, node: Node, kind: Kind):
-    datapath.settings(node4=Addr(), node6=Addr())
+    datapath.settings(node4=LbAddr(), node6=LbAddr())
     _, index = local_backend(datapath, kind, kind.net.pod)
     request = kind.frame(client(kind), masqueraded(datapath, kind, cluster_ip, index))
     result = datapath.run("lb_host_ingress", request, ifindex=node.uplink.ifindex)

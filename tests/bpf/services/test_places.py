@@ -5,7 +5,7 @@ import pytest
 
 from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.dataplane.layout.structs import AddrState
+from ebpflb.dataplane.layout.structs import LbAddrState
 from tests.bpf.harness.datapath import Datapath, Verdict, addr, assert_untouched
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32
@@ -83,7 +83,7 @@ def test_an_index_that_another_address_has_now(datapath: Datapath, node: Node, k
         each for each in datapath.maps["lb_addr_flags"].items() if each[1][8:] == bytes(addr(gone))
     ]
     datapath.maps["lb_addrs"].delete(bytes(addr(gone)))
-    other = AddrState(flags=NODE, addr=addr("203.0.113.77"))
+    other = LbAddrState(flags=NODE, addr=addr("203.0.113.77"))
     datapath.maps["lb_addr_flags"].update(index, bytes(other))
     backend, backend_index = local_backend(datapath, kind)
     frontend = node_port(datapath, kind, [backend_index])

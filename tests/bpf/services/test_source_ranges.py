@@ -5,8 +5,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from ebpflb.dataplane.layout.enums import AddrFlag, DescFlag, DropReason, FrontendType
-from ebpflb.dataplane.layout.structs import Desc, SourceRange
+from ebpflb.dataplane.layout.enums import AddrFlag, DescFlag, DropReason, FrontendTypeCode
+from ebpflb.dataplane.layout.structs import LbDesc, LbSourceRange
 from tests.bpf.harness.datapath import Datapath, Verdict, addr
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32
@@ -34,7 +34,7 @@ def allow(datapath: Datapath, *ranges: str, under: int = 1) -> None:
     for text in ranges:
         network = ip_network(text)
         length = ID_BITS + BEFORE[network.version] + network.prefixlen
-        key = SourceRange(length, under, addr(str(network.network_address)))
+        key = LbSourceRange(length, under, addr(str(network.network_address)))
         datapath.maps["lb_src_ranges"].update(bytes(key), b"\1")
 
 
@@ -43,7 +43,7 @@ def load_balancer(datapath: Datapath, kind: Kind, backends: list[int], under: in
     vip = End(kind.net.external_ip, CLUSTER_PORT)
     datapath.address(vip.address, AddrFlag.LB_ADDR_EXTERNAL)
     index = datapath.frontend(
-        vip, kind.proto, local=backends, others=backends, kind=FrontendType.LB_LOAD_BALANCER
+        vip, kind.proto, local=backends, others=backends, kind=FrontendTypeCode.LB_LOAD_BALANCER
     )
     assert index == 1
     limit(datapath, under)
@@ -52,7 +52,7 @@ def load_balancer(datapath: Datapath, kind: Kind, backends: list[int], under: in
 
 def limit(datapath: Datapath, under: int) -> None:
     """Have the first frontend name the ranges under an id."""
-    desc = Desc.from_buffer_copy(datapath.maps["lb_descs"].lookup(u32(1)) or b"")
+    desc = LbDesc.from_buffer_copy(datapath.maps["lb_descs"].lookup(u32(1)) or b"")
     desc.flags, desc.source_ranges = DescFlag.LB_DESC_SOURCE_RANGES, under
     datapath.maps["lb_descs"].update(u32(1), bytes(desc))
 

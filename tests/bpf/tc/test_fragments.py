@@ -10,7 +10,7 @@ from scapy.packet import Packet
 
 from ebpflb.dataplane.layout.enums import AddrFlag, CtState, DropReason
 from ebpflb.dataplane.layout.programs import TC_PROGRAMS
-from ebpflb.dataplane.layout.structs import Fragment
+from ebpflb.dataplane.layout.structs import LbFragment
 from ebpflb.model.address import Family
 from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
 from tests.bpf.harness.fragments import IDENTIFICATION, SIZE, fragments
@@ -192,7 +192,7 @@ def test_a_first_fragment_is_forgotten_after_half_a_minute(datapath: Datapath, u
     pieces = fragments(udp.frame(pod(udp), frontend, payload=LARGE))
     datapath.run("lb_pod_ingress", pieces[0])
     ((key, value),) = datapath.maps["lb_fragments"].items()
-    first = Fragment.from_buffer_copy(value)
+    first = LbFragment.from_buffer_copy(value)
     first.created -= 31 * 10**9
     datapath.maps["lb_fragments"].update(key, bytes(first))
     assert_untouched(datapath, "lb_pod_ingress", pieces[1])

@@ -7,7 +7,7 @@ import pytest
 from scapy.layers.inet import TCP
 from scapy.packet import Packet
 
-from ebpflb.dataplane.layout.structs import Struct, Tuple, u8, u16, u32
+from ebpflb.dataplane.layout.structs import LbTuple, Struct, u8, u16, u32
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.harness.datapath import flow_tuple
 from tests.bpf.harness.loading import Loaded, load_wrapper
@@ -24,7 +24,7 @@ class Parsed(Struct):
     """struct lb_parsed of the wrapper."""
 
     _fields_ = (
-        ("tuple", Tuple),
+        ("tuple", LbTuple),
         ("len", u32),
         ("l3", u16),
         ("l4", u16),

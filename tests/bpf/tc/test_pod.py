@@ -2,7 +2,7 @@
 """At a pod's device: what it sends to our addresses, and what comes back to it."""
 
 from ebpflb.dataplane.layout.enums import AddrFlag, CtFlag, Direction, DropReason, Hook
-from ebpflb.dataplane.layout.structs import Addr, Traffic
+from ebpflb.dataplane.layout.structs import LbAddr, LbTraffic
 from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import (
@@ -199,7 +199,7 @@ def test_a_hairpin_is_marked_in_both_entries(datapath: Datapath, node: Node, kin
 
 
 def test_a_hairpin_without_a_node_address_is_dropped(datapath: Datapath, kind: Kind):
-    datapath.settings(node4=Addr(), node6=Addr())
+    datapath.settings(node4=LbAddr(), node6=LbAddr())
     _, index = local_backend(datapath, kind, kind.net.pod)
     frontend = cluster_ip(datapath, kind, [index])
     assert datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend)).verdict is Verdict.DROP
@@ -231,7 +231,7 @@ def test_the_packets_of_a_flow_and_their_payload_are_counted(datapath: Datapath,
     assert (answered.packets, answered.bytes) == (1, 2)
     for name, at in (("lb_count_front", 1), ("lb_count_back", index)):
         counts = datapath.all_counts(name, at)
-        assert (counts.original, counts.reply) == (Traffic(2, 5), Traffic(1, 2))
+        assert (counts.original, counts.reply) == (LbTraffic(2, 5), LbTraffic(1, 2))
 
 
 def test_the_backends_port_is_used_whatever_the_frontends_is(datapath: Datapath, kind: Kind):

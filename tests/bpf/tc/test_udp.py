@@ -7,8 +7,8 @@ import time
 import pytest
 from scapy.layers.inet import UDP
 
-from ebpflb.dataplane.layout.enums import DropReason, IfEmpty
-from ebpflb.dataplane.layout.structs import Range
+from ebpflb.dataplane.layout.enums import DropReason, IfEmptyCode
+from ebpflb.dataplane.layout.structs import LbRange
 from ebpflb.model.address import Family
 from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched, flow_tuple, frontend_key
 from tests.bpf.harness.loading import SIZES
@@ -188,7 +188,7 @@ def test_a_flow_stays_with_a_backend_that_serves_without_new_flows(talk: Talk):
 
 def test_a_flow_whose_service_has_nothing_left_is_refused_until_there_is_something(talk: Talk):
     key = frontend_key(talk.frontend, talk.kind.proto)
-    nothing = Range(0, 0, IfEmpty.LB_EMPTY_REFUSE)
+    nothing = LbRange(0, 0, IfEmptyCode.LB_EMPTY_REFUSE)
     talk.datapath.retire_backend(talk.chosen())
     talk.datapath.write_desc(1, key, nothing, nothing)
     packet = talk.kind.frame(pod(talk.kind), talk.frontend)
@@ -196,7 +196,7 @@ def test_a_flow_whose_service_has_nothing_left_is_refused_until_there_is_somethi
     assert talk.datapath.drops() == {DropReason.LB_DROP_NO_ENDPOINT: 1}
     new, index = remote_backend(talk.datapath, talk.kind)
     talk.datapath.maps["lb_slots"].update(u32(0), u32(index))
-    some = Range(0, 1, IfEmpty.LB_EMPTY_REFUSE)
+    some = LbRange(0, 1, IfEmptyCode.LB_EMPTY_REFUSE)
     talk.datapath.write_desc(1, key, some, some)
     assert talk.request() == new
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ebpflb.dataplane.layout.enums import CtState, DropReason
-from ebpflb.dataplane.layout.structs import Addr, Conntrack, Tuple
+from ebpflb.dataplane.layout.structs import Conntrack, LbAddr, LbTuple
 from ebpflb.dataplane.view.counts import read_drops, sum_drops
 from ebpflb.errors import MapError
 from ebpflb.lab import LabNode
@@ -85,7 +85,7 @@ def _fill_conntrack(node: LabNode) -> None:
             return
 
 
-def _tuple(number: int) -> Tuple:
+def _tuple(number: int) -> LbTuple:
     """Of addresses for documentation."""
     source = b"\x20\x01\x0d\xb8" + number.to_bytes(12, "big")
-    return Tuple(saddr=Addr.from_buffer_copy(source), dport=1, sport=1, proto=_TCP)
+    return LbTuple(saddr=LbAddr.from_buffer_copy(source), dport=1, sport=1, proto=_TCP)

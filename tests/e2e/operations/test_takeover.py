@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.structs import Conntrack, Tuple
+from ebpflb.dataplane.layout.structs import Conntrack, LbTuple
 from ebpflb.lab import Lab, LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
 from tests.bpf.kube_proxy.rules import rules
@@ -53,11 +53,11 @@ def write_rules(lab: Lab, place: str, pod: Member, masquerade: str = "") -> None
             node.exec(restore, input=rules("kube_proxy.iptables", names))
 
 
-def reservations(maps: MapSet) -> list[Tuple]:
+def reservations(maps: MapSet) -> list[LbTuple]:
     """What is kept for another NAT."""
     offset = Conntrack.hook.offset
     entries = maps["lb_conntrack"].items()
-    return [Tuple.from_buffer_copy(key) for key, value in entries if not value[offset]]
+    return [LbTuple.from_buffer_copy(key) for key, value in entries if not value[offset]]
 
 
 @contextmanager

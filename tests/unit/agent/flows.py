@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath, FlowSource
-from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, Addr, FlowRecord, Traffic
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord, LbAddr, LbTraffic
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
 from ebpflb.observe.endpoint_locations import EndpointLocations
@@ -38,20 +38,20 @@ def record(event: FlowEvent = FlowEvent.LB_FLOW_END, **fields: Any) -> bytes:
         "frontend_port": 80,
         "backend_port": 8080,
         "service": SERVICE,
-        "original": Traffic(5, 100),
-        "reply": Traffic(4, 2000),
+        "original": LbTraffic(5, 100),
+        "reply": LbTraffic(4, 2000),
         "rtt": 250,
         **fields,
     }
     for name in ("client", "frontend", "backend_addr"):
         if isinstance(found[name], str):
-            found[name] = Addr.from_buffer_copy(address(found[name]))
+            found[name] = LbAddr.from_buffer_copy(address(found[name]))
     return bytes(FlowRecord(**found))
 
 
 def refused(**fields: Any) -> bytes:
     """Nobody was there for it."""
-    none = {"backend_addr": Addr(), "backend_port": 0, "rtt": 0}
+    none = {"backend_addr": LbAddr(), "backend_port": 0, "rtt": 0}
     return record(FlowEvent.LB_FLOW_REFUSED, **{**none, "reason": 1, **fields})
 
 

@@ -10,7 +10,7 @@ from ebpflb.cli import explain as command
 from ebpflb.cli import main
 from ebpflb.cli.explain_names import cluster_ips
 from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.dataplane.layout.structs import Addr, Settings
+from ebpflb.dataplane.layout.structs import LbAddr, LbSettings
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.snapshot import read_snapshot
@@ -40,8 +40,8 @@ class World:
         self.sync = Sync(self.maps, quiesce=lambda: None)
         self.sync.load()
         self.sync.set_node_addresses({parse_address(NODE_IP): AddrFlag.LB_ADDR_NODE})
-        node4 = Addr.from_buffer_copy(parse_address(NODE_IP))
-        self.maps["lb_settings"].update(bytes(4), bytes(Settings(node4=node4)))
+        node4 = LbAddr.from_buffer_copy(parse_address(NODE_IP))
+        self.maps["lb_settings"].update(bytes(4), bytes(LbSettings(node4=node4)))
         self.set(service("web"), endpoint_slice("web-1", *ENDPOINTS))
 
     def set(self, *items):

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.structs import (
-    AddrState,
-    Backend,
-    Desc,
-    Dest,
-    FrontendKey,
-    Name,
-    Range,
-    SourceRange,
+    LbAddrState,
+    LbBackend,
+    LbDesc,
+    LbDest,
+    LbFrontendKey,
+    LbName,
+    LbRange,
+    LbSourceRange,
     u32,
     u64,
 )
@@ -64,11 +64,11 @@ class Found(NamedTuple):
     offer: Offer
     desc: int
     place: int
-    backends: dict[int, Backend]
+    backends: dict[int, LbBackend]
 
 
 def key_bytes(key: plan.FrontendKey) -> bytes:
-    struct = FrontendKey(port=key.port, proto=key.protocol)
+    struct = LbFrontendKey(port=key.port, proto=key.protocol)
     ctypes.memmove(ctypes.addressof(struct), key.address, 16)
     return bytes(struct)
 
@@ -80,13 +80,13 @@ def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
         return None
     index = u32.from_buffer_copy(value).value
     word = number(maps, "lb_current", index)
-    desc = Desc.from_buffer_copy(element(maps, "lb_descs", word))
+    desc = LbDesc.from_buffer_copy(element(maps, "lb_descs", word))
     if not word or bytes(desc.frontend) != key_bytes(key):
         return None
     local, others = slots(maps, desc.local), slots(maps, desc.others)
     assert (local, others) == (sorted(set(local)), sorted(set(others))), "cannot be searched"
     backends = {slot: backend(maps, slot) for slot in (*local, *others)}
-    name = Name.from_buffer_copy(maps["lb_names"].lookup(bytes(u32(desc.service))) or b"")
+    name = LbName.from_buffer_copy(maps["lb_names"].lookup(bytes(u32(desc.service))) or b"")
     offer = Offer(
         (name.ns.decode(), name.service.decode(), name.port.decode()),
         frozenset(place(backends[slot]) for slot in local),
@@ -101,11 +101,11 @@ def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
     return Found(offer, word, index, backends)
 
 
-def sources(maps: MapSet, desc: Desc) -> Sources:
+def sources(maps: MapSet, desc: LbDesc) -> Sources:
     """Whom the trie lets in."""
     if not desc.flags & SOURCE_RANGES:
         return None
-    keys = (SourceRange.from_buffer_copy(key) for key, _ in maps["lb_src_ranges"].items())
+    keys = (LbSourceRange.from_buffer_copy(key) for key, _ in maps["lb_src_ranges"].items())
     own = (key for key in keys if key.source_ranges == desc.source_ranges)
     return frozenset((bytes(key.addr), key.length - ID_BITS) for key in own)
 
@@ -120,16 +120,16 @@ def number(maps: MapSet, name: str, index: int) -> int:
     return int(u64.from_buffer_copy(element(maps, name, index)).value)
 
 
-def slots(maps: MapSet, place: Range) -> list[int]:
+def slots(maps: MapSet, place: LbRange) -> list[int]:
     indices = range(place.base, place.base + place.count)
     return [u32.from_buffer_copy(element(maps, "lb_slots", index)).value for index in indices]
 
 
-def backend(maps: MapSet, index: int) -> Backend:
-    return Backend.from_buffer_copy(element(maps, "lb_backends", index))
+def backend(maps: MapSet, index: int) -> LbBackend:
+    return LbBackend.from_buffer_copy(element(maps, "lb_backends", index))
 
 
-def place(record: Backend) -> Place:
+def place(record: LbBackend) -> Place:
     return bytes(record.addr), record.port, record.proto
 
 
@@ -173,7 +173,7 @@ def address_flags(maps: MapSet, address: bytes) -> int | None:
     if value is None:
         return None
     index = u32.from_buffer_copy(value).value
-    return int(AddrState.from_buffer_copy(element(maps, "lb_addr_flags", index)).flags)
+    return int(LbAddrState.from_buffer_copy(element(maps, "lb_addr_flags", index)).flags)
 
 
 def address_in_place(maps: MapSet, address: bytes) -> tuple[bytes, int] | None:
@@ -183,10 +183,10 @@ def address_in_place(maps: MapSet, address: bytes) -> tuple[bytes, int] | None:
     """
     words = [int.from_bytes(address[at : at + 2], "big") for at in range(0, len(address), 2)]
     place = reduce(xor, words)
-    known = int(Dest.from_buffer_copy(element(maps, "lb_dest_filter", place)).known)
+    known = int(LbDest.from_buffer_copy(element(maps, "lb_dest_filter", place)).known)
     if not known:
         return None
-    state = AddrState.from_buffer_copy(element(maps, "lb_addr_flags", known - 1))
+    state = LbAddrState.from_buffer_copy(element(maps, "lb_addr_flags", known - 1))
     assert maps["lb_addrs"].lookup(bytes(state.addr)) == bytes(u32(known - 1))
     return bytes(state.addr), int(state.flags)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebpflb.dataplane.layout.structs import Backend, u32
+from ebpflb.dataplane.layout.structs import LbBackend, u32
 from ebpflb.dataplane.services import sync
 from tests.unit.dataplane.desired import Desired, desired_states
 from tests.unit.dataplane.programs import USABLE, flags_of, vip_flags
@@ -117,5 +117,5 @@ def assert_tidy(world: World) -> None:
 
 
 def usable(world: World) -> list[int]:
-    records = ((key, Backend.from_buffer_copy(v)) for key, v in world.maps["lb_backends"].items())
+    records = ((key, LbBackend.from_buffer_copy(v)) for key, v in world.maps["lb_backends"].items())
     return [u32.from_buffer_copy(key).value for key, each in records if each.flags & USABLE]

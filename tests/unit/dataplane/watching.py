@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
 from ebpflb.dataplane.kernel.uapi import Exist
-from ebpflb.dataplane.layout.structs import Desc
+from ebpflb.dataplane.layout.structs import LbDesc
 from ebpflb.model.plan import FrontendKey
 from tests.memory_maps import OneByOne
 from tests.unit.dataplane.programs import (
@@ -114,7 +114,7 @@ class Readers:
         return found
 
     def _content(self, index: int) -> Content:
-        desc = Desc.from_buffer_copy(element(self._maps, "lb_descs", index))
+        desc = LbDesc.from_buffer_copy(element(self._maps, "lb_descs", index))
         indices = [*slots(self._maps, desc.local), *slots(self._maps, desc.others)]
         backends = [backend(self._maps, each) for each in indices]
         named = [(place(each), each.generation, each.service) for each in backends]

@@ -9,8 +9,7 @@ from ebpflb.dataplane.attach.links import Change
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import DeviceKind
-from ebpflb.dataplane.layout.structs import Addr, Uplink
-from ebpflb.dataplane.layout.structs import Device as DeviceEntry
+from ebpflb.dataplane.layout.structs import LbAddr, LbDevice, LbUplink
 from ebpflb.model.address import Family, parse_address
 from tests.memory_maps import memory_maps
 
@@ -33,7 +32,7 @@ def write(table, *devices):
 
 def uplinks(table):
     """Those in force, by place."""
-    found = {number: Uplink.from_buffer_copy(value) for number, (_, value) in numbered(table)}
+    found = {number: LbUplink.from_buffer_copy(value) for number, (_, value) in numbered(table)}
     return {number: each for number, each in found.items() if each.ifindex}
 
 
@@ -44,8 +43,8 @@ def numbered(table):
 def test_a_host_device_has_the_place_of_its_ifindex(table):
     assert write(table, host(2), host(UPLINKS + 3, OTHER, None)) is Change.REPLACED
     assert uplinks(table) == {
-        2: Uplink(2, 0, Addr.from_buffer_copy(IPV4), Addr.from_buffer_copy(IPV6)),
-        3: Uplink(UPLINKS + 3, 0, Addr.from_buffer_copy(OTHER)),
+        2: LbUplink(2, 0, LbAddr.from_buffer_copy(IPV4), LbAddr.from_buffer_copy(IPV6)),
+        3: LbUplink(UPLINKS + 3, 0, LbAddr.from_buffer_copy(OTHER)),
     }
 
 
@@ -66,8 +65,8 @@ def test_of_two_with_one_place_the_oldest_has_it(table):
 def test_a_device_that_goes_leaves_its_place_to_another(table):
     write(table, host(2), host(2 + UPLINKS, OTHER))
     write(table, host(2 + UPLINKS, OTHER))
-    assert uplinks(table)[2] == Uplink(
-        2 + UPLINKS, 0, Addr.from_buffer_copy(OTHER), Addr.from_buffer_copy(IPV6)
+    assert uplinks(table)[2] == LbUplink(
+        2 + UPLINKS, 0, LbAddr.from_buffer_copy(OTHER), LbAddr.from_buffer_copy(IPV6)
     )
     write(table)
     assert not any(any(value) for _, value in table.items())
@@ -83,17 +82,17 @@ def test_addresses_change_only_while_nobody_reads_them(table):
 
 
 def element(table, place):
-    return Uplink.from_buffer_copy(table.lookup(place.to_bytes(4, "little")))
+    return LbUplink.from_buffer_copy(table.lookup(place.to_bytes(4, "little")))
 
 
 def element_of(ifindex, snat4):
-    return Uplink(ifindex, 0, Addr.from_buffer_copy(snat4), Addr.from_buffer_copy(IPV6))
+    return LbUplink(ifindex, 0, LbAddr.from_buffer_copy(snat4), LbAddr.from_buffer_copy(IPV6))
 
 
 def test_lookups_ask_the_hash_for_the_others():
     maps = memory_maps()
     write(maps["lb_uplinks"], host(2))
-    other = DeviceEntry(kind=1, snat4=Addr.from_buffer_copy(OTHER))
+    other = LbDevice(kind=1, snat4=LbAddr.from_buffer_copy(OTHER))
     maps["lb_devices"].update((2 + UPLINKS).to_bytes(4, "little"), bytes(other))
     maps["lb_settings"].update(bytes(4), bytes(maps["lb_settings"].value_size))
     lookups = Lookups(maps)

@@ -62,7 +62,7 @@ def test_the_maps_say_which_devices_are_covered():
     maps = memory_maps()
     for cookie, flags in ((1, NetnsFlag.LB_NETNS_COVERED), (2, NetnsFlag.LB_NETNS_HOST)):
         key = bytes(structs.u64(cookie))
-        maps["lb_netns"].update(key, bytes(structs.Netns(flags=flags, ifindex=10 + cookie)))
+        maps["lb_netns"].update(key, bytes(structs.LbNetns(flags=flags, ifindex=10 + cookie)))
     assert covered(maps["lb_netns"]) == {11}
 
 

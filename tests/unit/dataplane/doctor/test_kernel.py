@@ -2,7 +2,7 @@
 import pytest
 
 from ebpflb.dataplane.doctor.node import check_kernel
-from ebpflb.dataplane.kernel.probe import FEATURES, Feature, Finding, Probe, Support
+from ebpflb.dataplane.kernel.probe import FEATURES, Feature, Probe, ProbeResult, Support
 
 
 @pytest.fixture
@@ -11,7 +11,7 @@ def probe(monkeypatch):
 
     def make(**lacking):
         made = Probe()
-        findings = dict.fromkeys(FEATURES, Finding(Support.SUPPORTED))
+        findings = dict.fromkeys(FEATURES, ProbeResult(Support.SUPPORTED))
         findings.update({Feature[name]: finding for name, finding in lacking.items()})
         monkeypatch.setattr(made, "find", findings.__getitem__)
         return made
@@ -32,7 +32,7 @@ def test_a_kernel_with_everything_is_well(probe):
 
 
 def test_what_something_helps_against_is_a_note(probe):
-    good, note = found(probe(TCX_LINK=Finding(Support.MISSING, "needs Linux 6.6")))
+    good, note = found(probe(TCX_LINK=ProbeResult(Support.MISSING, "needs Linux 6.6")))
     assert good[0] == "ok"
     assert note == (
         "note",
@@ -46,5 +46,5 @@ def test_what_something_helps_against_is_a_note(probe):
     ("support", "severity"), [(Support.MISSING, "error"), (Support.UNKNOWN, "warning")]
 )
 def test_what_nothing_helps_against_is_trouble(probe, support, severity):
-    ((found_severity, where, what, _),) = found(probe(BPFFS=Finding(support, "why")))
+    ((found_severity, where, what, _),) = found(probe(BPFFS=ProbeResult(support, "why")))
     assert (found_severity, where, what) == (severity, "bpffs", f"{support.value}: why")

@@ -9,7 +9,7 @@ from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.explain.steps import Client, ClientKind
 from ebpflb.dataplane.kernel.rtnetlink import device_name, route_to
 from ebpflb.dataplane.layout.enums import NetnsFlag
-from ebpflb.dataplane.layout.structs import Netns
+from ebpflb.dataplane.layout.structs import LbNetns
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Family, format_address, parse_address
 from tests.unit.dataplane.explain.test_walk import CLIENT, NODE, OTHER_NODE, POD, VETH, Node, route
@@ -22,7 +22,7 @@ COOKIE = 77
 @pytest.fixture
 def node():
     made = Node()
-    netns = Netns(flags=COVERED, ifindex=VETH)
+    netns = LbNetns(flags=COVERED, ifindex=VETH)
     made.maps["lb_netns"].update(COOKIE.to_bytes(8, byteorder), bytes(netns))
     return made
 

@@ -24,16 +24,16 @@ from ebpflb.dataplane.layout.enums import (
 )
 from ebpflb.dataplane.layout.records import BackendRecord
 from ebpflb.dataplane.layout.structs import (
-    Addr,
-    Affinity,
-    AffinityKey,
-    Connection,
     Conntrack,
-    Device,
-    Settings,
-    Socket,
-    SocketKey,
-    Tuple,
+    LbAddr,
+    LbAffinity,
+    LbAffinityKey,
+    LbConnection,
+    LbDevice,
+    LbSettings,
+    LbSocket,
+    LbSocketKey,
+    LbTuple,
 )
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, format_address, parse_address
@@ -76,11 +76,11 @@ class Node:
         self.device(VETH, DeviceKind.LB_DEVICE_WORKLOAD)
 
     def settings(self, flags=0, node=NODE):
-        value = Settings(flags=flags, node4=addr(node), udp_timeout=60, udp_stream_timeout=60)
+        value = LbSettings(flags=flags, node4=addr(node), udp_timeout=60, udp_stream_timeout=60)
         self.maps["lb_settings"].update(bytes(4), bytes(value))
 
     def device(self, ifindex, kind, snat=""):
-        value = Device(kind=kind, snat4=addr(snat) if snat else Addr())
+        value = LbDevice(kind=kind, snat4=addr(snat) if snat else LbAddr())
         self.maps["lb_devices"].update(ifindex.to_bytes(4, byteorder), bytes(value))
 
     def serve(self, *frontends):
@@ -100,7 +100,7 @@ class Node:
 
 
 def addr(text):
-    return Addr.from_buffer_copy(parse_address(text))
+    return LbAddr.from_buffer_copy(parse_address(text))
 
 
 def host():
@@ -148,7 +148,7 @@ def test_a_pod_that_reaches_itself_sees_the_nodes_address(node):
     assert (found[POD].source, found[POD].hairpin) == (parse_address(NODE), True)
     assert found[NEAR].source is None
     node.maps["lb_settings"].update(
-        bytes(4), bytes(Settings(flags=SettingFlag.LB_SETTING_SOCKET_HOST))
+        bytes(4), bytes(LbSettings(flags=SettingFlag.LB_SETTING_SOCKET_HOST))
     )
     rewrites = [each.rewrite.reason for each in node.ask(pod(), key(VIP)).candidates]
     assert rewrites.count(DropReason.LB_DROP_NO_SNAT_ADDRESS) == 1
@@ -248,11 +248,11 @@ def test_an_address_that_no_service_has_does_not_leave_the_node(node):
 def test_a_client_stays_with_the_backend_of_its_affinity(node):
     node.serve(frontend(VIP, BOTH, affinity_timeout=60))
     index, record = node.backend(NEAR)
-    entry = AffinityKey(service=record.service, client=addr(CLIENT))
+    entry = LbAffinityKey(service=record.service, client=addr(CLIENT))
 
     def remember(seconds_ago=0, generation=record.generation):
         used = time.monotonic_ns() - seconds_ago * 1_000_000_000
-        value = Affinity(backend=index, generation=generation, last_used=used)
+        value = LbAffinity(backend=index, generation=generation, last_used=used)
         node.maps["lb_affinity"].update(bytes(entry), bytes(value))
         return node.ask(outside(), key(VIP))
 
@@ -299,16 +299,16 @@ def test_a_flow_that_is_there_goes_on(node):
 
 
 def tuple_of(saddr, sport, daddr, dport):
-    return Tuple(saddr=addr(saddr), daddr=addr(daddr), sport=sport, dport=dport, proto=6)
+    return LbTuple(saddr=addr(saddr), daddr=addr(daddr), sport=sport, dport=dport, proto=6)
 
 
 def test_sockets_that_were_translated_are_counted(node):
     for cookie in range(3):
-        reply = SocketKey(cookie=cookie, peer=addr(NEAR), port=8080, proto=17)
+        reply = LbSocketKey(cookie=cookie, peer=addr(NEAR), port=8080, proto=17)
         reply.direction = Direction.LB_DIR_REPLY
-        node.maps["lb_sockets"].update(bytes(reply), bytes(Socket(peer=addr(VIP), port=80)))
+        node.maps["lb_sockets"].update(bytes(reply), bytes(LbSocket(peer=addr(VIP), port=80)))
     for cookie in range(2):
-        value = Connection(addr=addr(VIP), port=80, peer=addr(NEAR), peer_port=8080)
+        value = LbConnection(addr=addr(VIP), port=80, peer=addr(NEAR), peer_port=8080)
         node.maps["lb_connections"].update(cookie.to_bytes(8, "little"), bytes(value))
     assert sockets_to(node.maps, key(VIP, protocol=Protocol.UDP)) == [(NEAR, 8080, 3)]
     assert sockets_to(node.maps, key(VIP)) == [(NEAR, 8080, 2)]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from ebpflb.dataplane.flows.conntrack import flow_key, lives, open_flows, reverse
 from ebpflb.dataplane.layout.enums import CtState, Direction
-from ebpflb.dataplane.layout.structs import Addr, Conntrack, Tuple
+from ebpflb.dataplane.layout.structs import Conntrack, LbAddr, LbTuple
 from ebpflb.model.address import Protocol
 from tests.builders import address
 
 CLIENT, VIP = (address("10.1.0.9"), 40000), (address("fd00::1"), 80)
-TO = Tuple(saddr=Addr.from_buffer_copy(CLIENT[0]), sport=7, proto=Protocol.UDP)
+TO = LbTuple(saddr=LbAddr.from_buffer_copy(CLIENT[0]), sport=7, proto=Protocol.UDP)
 
 
 def entry(**fields) -> bytes:
@@ -15,7 +15,7 @@ def entry(**fields) -> bytes:
 
 
 def test_a_key_has_the_layout_of_c():
-    key = Tuple.from_buffer_copy(flow_key(CLIENT, VIP, Protocol.TCP))
+    key = LbTuple.from_buffer_copy(flow_key(CLIENT, VIP, Protocol.TCP))
     assert (bytes(key.saddr), key.sport) == CLIENT
     assert (bytes(key.daddr), key.dport) == VIP
     assert (key.proto, bytes(key.pad)) == (Protocol.TCP, bytes(3))

@@ -3,17 +3,17 @@ import pytest
 
 from ebpflb.dataplane.flows.expiry import record_of_expired
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, FlowEnd, FlowSource, Hook
-from ebpflb.dataplane.layout.structs import Addr, Conntrack, Traffic, Tuple
+from ebpflb.dataplane.layout.structs import Conntrack, LbAddr, LbTraffic, LbTuple
 
-CLIENT, FRONTEND, NODE, BACKEND = (Addr((0, 0, 0xFFFF, number)) for number in (1, 2, 3, 4))
-KEY = Tuple(CLIENT, FRONTEND, 1000, 80, 17)
-ANSWER = Tuple(BACKEND, NODE, 8080, 2000, 17)
+CLIENT, FRONTEND, NODE, BACKEND = (LbAddr((0, 0, 0xFFFF, number)) for number in (1, 2, 3, 4))
+KEY = LbTuple(CLIENT, FRONTEND, 1000, 80, 17)
+ANSWER = LbTuple(BACKEND, NODE, 8080, 2000, 17)
 
 
 def original(**changes) -> Conntrack:
     fields = {"hook": Hook.LB_HOOK_HOST_INGRESS, "flags": CtFlag.LB_CT_SAMPLED} | changes
     return Conntrack(
-        to=Tuple(NODE, BACKEND, 2000, 8080, 17),
+        to=LbTuple(NODE, BACKEND, 2000, 8080, 17),
         created=5,
         packets=2,
         bytes=20,
@@ -24,7 +24,7 @@ def original(**changes) -> Conntrack:
 
 
 def reply(packets: int) -> Conntrack:
-    to = Tuple(FRONTEND, CLIENT, 80, 1000, 17)
+    to = LbTuple(FRONTEND, CLIENT, 80, 1000, 17)
     return Conntrack(to=to, packets=packets, bytes=3, direction=Direction.LB_DIR_REPLY)
 
 
@@ -40,7 +40,7 @@ def test_both_directions_tell_the_same_of_their_flow(answers, end):
     assert (record.client, record.client_port) == (CLIENT, 1000)
     assert (record.frontend, record.frontend_port) == (FRONTEND, 80)
     assert (record.backend_addr, record.backend_port) == (BACKEND, 8080)
-    assert (record.original, record.reply) == (Traffic(2, 20), Traffic(answers, 3))
+    assert (record.original, record.reply) == (LbTraffic(2, 20), LbTraffic(answers, 3))
     assert record.source == FlowSource.LB_FROM_ELSEWHERE
 
 

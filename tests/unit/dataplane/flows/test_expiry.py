@@ -7,7 +7,7 @@ import pytest
 from ebpflb.dataplane.flows.expiry import Expired, Expiry
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, FlowEnd, FlowEvent, Hook
-from ebpflb.dataplane.layout.structs import Conntrack, FlowRecord, Settings, Tuple
+from ebpflb.dataplane.layout.structs import Conntrack, FlowRecord, LbSettings, LbTuple
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol, parse_address
 from tests.memory_maps import memory_maps
@@ -28,7 +28,7 @@ class Flows:
         self.maps = memory_maps({"lb_conntrack": 64, "lb_ct_short": 64})
         self.now = 0
         self.expiry = Expiry(self.maps, clock=lambda: self.now * SECOND, budget=budget)
-        timeouts = Settings(
+        timeouts = LbSettings(
             tcp_opening_timeout=OPENING_TIME,
             tcp_established_timeout=ESTABLISHED_TIME,
             tcp_closed_timeout=CLOSED_TIME,
@@ -58,7 +58,7 @@ class Flows:
         entry.direction = Direction.LB_DIR_REPLY
         self._put(tables[1], reply, entry)
 
-    def _put(self, table: str, key: Tuple, entry: Conntrack) -> None:
+    def _put(self, table: str, key: LbTuple, entry: Conntrack) -> None:
         self.maps[table].update(bytes(key), bytes(entry))
 
     @property
@@ -68,7 +68,7 @@ class Flows:
         )
 
 
-def _entry(to: Tuple, seen: int, state: CtState, flags: int = 0) -> Conntrack:
+def _entry(to: LbTuple, seen: int, state: CtState, flags: int = 0) -> Conntrack:
     return Conntrack(
         to=to,
         last_seen=seen * SECOND,
@@ -81,8 +81,8 @@ def _entry(to: Tuple, seen: int, state: CtState, flags: int = 0) -> Conntrack:
 
 def flow_tuple(
     source: Address, source_port: int, to: Address, port: int, protocol: Protocol
-) -> Tuple:
-    key = Tuple(sport=source_port, dport=port, proto=protocol)
+) -> LbTuple:
+    key = LbTuple(sport=source_port, dport=port, proto=protocol)
     ctypes.memmove(ctypes.addressof(key), source + to, 32)
     return key
 
@@ -205,7 +205,7 @@ def test_a_step_looks_at_no_more_than_its_budget():
 
 def test_without_timeouts_nothing_expires():
     flows = Flows()
-    flows.maps["lb_settings"].update(bytes(4), bytes(Settings()))
+    flows.maps["lb_settings"].update(bytes(4), bytes(LbSettings()))
     flows.add(1)
     flows.now = 1 << 30
     assert flows.expiry.step().deleted == 0
@@ -256,7 +256,7 @@ def test_no_maps_but_those_of_flows_are_written():
 )
 def test_the_end_of_what_expired_is_told_once(events: int, flags: int, told: list[FlowEnd]):
     flows, heard = Flows(), list[bytes]()
-    settings = Settings(tcp_established_timeout=ESTABLISHED_TIME, flow_events=events)
+    settings = LbSettings(tcp_established_timeout=ESTABLISHED_TIME, flow_events=events)
     flows.maps["lb_settings"].update(bytes(4), bytes(settings))
     flows.expiry = Expiry(flows.maps, clock=lambda: flows.now * SECOND, tell=heard.extend)
     flows.add(1, flags=flags)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from ebpflb.dataplane.flows.records import brief, decode, is_readable
 from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason, FlowEnd, FlowEvent, FlowPath
-from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord
-from ebpflb.dataplane.layout.structs import Traffic as CountedTraffic
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord, LbTraffic
 from ebpflb.model.address import Family
 from ebpflb.model.flow import Side, Traffic
 from tests.builders import address
@@ -78,8 +77,8 @@ def test_whatever_a_record_holds_it_can_be_told(content):
 
 def test_of_udp_at_the_socket_neither_bytes_nor_time_are_known():
     none: dict[str, Any] = {
-        "original": CountedTraffic(),
-        "reply": CountedTraffic(),
+        "original": LbTraffic(),
+        "reply": LbTraffic(),
         "started": 0,
         "rtt": 0,
     }

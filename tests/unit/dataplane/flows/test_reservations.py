@@ -9,7 +9,7 @@ from ebpflb.dataplane.flows.expiry import Expiry
 from ebpflb.dataplane.flows.source_ports import PERIOD_SECONDS, Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import Hook
-from ebpflb.dataplane.layout.structs import Conntrack, Settings
+from ebpflb.dataplane.layout.structs import Conntrack, LbSettings
 from ebpflb.dataplane.view.dump import decode_map
 from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.model.address import Protocol, parse_address
@@ -142,7 +142,7 @@ def test_half_of_a_table_is_left_to_flows(caplog):
 def test_expiry_leaves_reservations_alone():
     kernel = Kernel([tcp(1500), Reply(UDP, POD, 53, NODE, 1502)])
     kernel.reservations.renew(ADDRESSES)
-    timeouts = Settings(tcp_established_timeout=1, tcp_opening_timeout=1, udp_timeout=1)
+    timeouts = LbSettings(tcp_established_timeout=1, tcp_opening_timeout=1, udp_timeout=1)
     kernel.maps["lb_settings"].update(bytes(4), bytes(timeouts))
     ten_years = 10 * 365 * 86400 * 10**9
     assert Expiry(kernel.maps, clock=lambda: ten_years).step().deleted == 0

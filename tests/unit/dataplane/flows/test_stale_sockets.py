@@ -10,7 +10,7 @@ import pytest
 from ebpflb.dataplane.flows.stale_sockets import Ended, StaleSockets
 from ebpflb.dataplane.kernel.sock_diag import SockDiag, UdpSocket
 from ebpflb.dataplane.layout.enums import BackendFlag, Direction
-from ebpflb.dataplane.layout.structs import Addr, Backend, Socket, SocketKey, u32
+from ebpflb.dataplane.layout.structs import LbAddr, LbBackend, LbSocket, LbSocketKey, u32
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, parse_address
 from tests.memory_maps import memory_maps
@@ -50,14 +50,14 @@ class Machine:
         self.backend(BackendFlag.LB_BACKEND_USABLE)
 
     def backend(self, flags: int, generation: int = GENERATION) -> None:
-        record = Backend(port=PORT, proto=Protocol.UDP, flags=flags, generation=generation)
+        record = LbBackend(port=PORT, proto=Protocol.UDP, flags=flags, generation=generation)
         self.maps["lb_backends"].update(bytes(u32(1)), bytes(record))
 
     def record(self, cookie: int, peer: Address = POD, **changes: Any) -> None:
         fields = {"proto": Protocol.UDP, "direction": Direction.LB_DIR_REPLY} | changes
-        key = SocketKey(cookie=cookie, peer=Addr.from_buffer_copy(peer), port=PORT, **fields)
-        frontend = Addr.from_buffer_copy(VIP)
-        value = Socket(peer=frontend, port=PORT, backend=1, generation=GENERATION)
+        key = LbSocketKey(cookie=cookie, peer=LbAddr.from_buffer_copy(peer), port=PORT, **fields)
+        frontend = LbAddr.from_buffer_copy(VIP)
+        value = LbSocket(peer=frontend, port=PORT, backend=1, generation=GENERATION)
         self.maps["lb_sockets"].update(bytes(key), bytes(value))
 
     @contextmanager

@@ -4,7 +4,7 @@ from errno import EBADF, EINVAL, EIO
 import pytest
 
 from ebpflb.dataplane.kernel import probe as probes
-from ebpflb.dataplane.kernel.probe import FEATURES, Feature, Finding, Probe, Row, Support
+from ebpflb.dataplane.kernel.probe import FEATURES, Feature, Probe, ProbeResult, Row, Support
 from ebpflb.errors import ProbeError
 
 
@@ -23,7 +23,7 @@ class Trial:
 
 @pytest.fixture
 def try_out(monkeypatch):
-    def try_out(error: Exception | None) -> Finding:
+    def try_out(error: Exception | None) -> ProbeResult:
         row = Row("Linux 9.9", Trial(error), proves=(EBADF,), disproves=(EINVAL,), instead="x")
         monkeypatch.setitem(FEATURES, Feature.TCX_LINK, row)
         return Probe().find(Feature.TCX_LINK)
@@ -38,19 +38,21 @@ def test_every_feature_has_a_row():
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        pytest.param(None, Finding(Support.SUPPORTED), id="success"),
-        pytest.param(OSError(EBADF, "bad"), Finding(Support.SUPPORTED), id="errno that proves it"),
+        pytest.param(None, ProbeResult(Support.SUPPORTED), id="success"),
+        pytest.param(
+            OSError(EBADF, "bad"), ProbeResult(Support.SUPPORTED), id="errno that proves it"
+        ),
         pytest.param(
             OSError(EINVAL, "invalid"),
-            Finding(Support.MISSING, "invalid: needs Linux 9.9"),
+            ProbeResult(Support.MISSING, "invalid: needs Linux 9.9"),
             id="errno that disproves it",
         ),
         pytest.param(
-            OSError(EIO, "io"), Finding(Support.UNKNOWN, "io"), id="errno that says nothing"
+            OSError(EIO, "io"), ProbeResult(Support.UNKNOWN, "io"), id="errno that says nothing"
         ),
         pytest.param(
             ProbeError("no such thing"),
-            Finding(Support.MISSING, "no such thing"),
+            ProbeResult(Support.MISSING, "no such thing"),
             id="the test's own word",
         ),
     ],
@@ -73,7 +75,7 @@ def test_a_feature_can_be_switched_off(monkeypatch):
     monkeypatch.setitem(FEATURES, Feature.IPV6, Row("x", trial))
     probe = Probe(without={Feature.IPV6})
     assert not probe.supports(Feature.IPV6)
-    assert probe.find(Feature.IPV6) == Finding(Support.MISSING, "switched off")
+    assert probe.find(Feature.IPV6) == ProbeResult(Support.MISSING, "switched off")
     assert trial.runs == 0
 
 

@@ -31,7 +31,7 @@ LABELS = st.text("abc-9", max_size=63)
 
 @given(SOCKETS)
 def test_a_socket_address_has_the_layout_of_a_frontend_key(socket: SocketAddress):
-    key = structs.FrontendKey.from_buffer_copy(socket.pack())
+    key = structs.LbFrontendKey.from_buffer_copy(socket.pack())
     assert (bytes(key.addr), key.port, key.proto, key.pad) == (*socket, 0)
     assert SocketAddress.unpack(socket.pack()) == socket
 
@@ -39,7 +39,7 @@ def test_a_socket_address_has_the_layout_of_a_frontend_key(socket: SocketAddress
 @given(SOCKETS, st.tuples(U32, U32, U32))
 def test_a_backend_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, int, int]):
     record = BackendRecord(socket.pack(), *rest)
-    struct = structs.Backend.from_buffer_copy(record.pack())
+    struct = structs.LbBackend.from_buffer_copy(record.pack())
     assert bytes(struct)[:20] == socket.pack()
     assert (struct.flags, struct.generation, struct.service) == rest
     assert BackendRecord.unpack(record.pack()) == record
@@ -48,7 +48,7 @@ def test_a_backend_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, i
 @given(SOCKETS, st.tuples(*[U32] * 11))
 def test_a_descriptor_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, ...]):
     record = DescRecord(socket.pack(), *rest)
-    struct = structs.Desc.from_buffer_copy(record.pack())
+    struct = structs.LbDesc.from_buffer_copy(record.pack())
     ranges = [(place.base, place.count, place.if_empty) for place in (struct.local, struct.others)]
     assert bytes(struct.frontend) == socket.pack()
     assert (struct.service, *ranges[0], *ranges[1]) == rest[:7]
@@ -60,7 +60,7 @@ def test_a_descriptor_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int
 
 @given(st.builds(ServicePortName, LABELS, LABELS, LABELS, st.sampled_from(Protocol)))
 def test_a_name_has_the_layout_of_c(name: ServicePortName):
-    struct = structs.Name.from_buffer_copy(pack_name(name))
+    struct = structs.LbName.from_buffer_copy(pack_name(name))
     parts = tuple(part.decode() for part in (struct.ns, struct.service, struct.port))
     assert parts == name[:3]
     assert unpack_name(pack_name(name), name.protocol) == name

@@ -12,18 +12,18 @@ from ebpflb.dataplane.flows.records import _Record
 from ebpflb.dataplane.layout.records import AddrRecord, BackendRecord, DescRecord, SocketAddress
 from ebpflb.dataplane.layout.structs import (
     STRUCTS,
-    AddrState,
-    Backend,
     Conntrack,
-    Desc,
-    Dest,
     FlowRecord,
-    FrontendKey,
-    Name,
-    SocketKey,
-    SourceRange,
+    LbAddrState,
+    LbBackend,
+    LbDesc,
+    LbDest,
+    LbFrontendKey,
+    LbName,
+    LbSocketKey,
+    LbSourceRange,
+    LbTuple,
     Struct,
-    Tuple,
     field_names,
     packed_format,
 )
@@ -32,14 +32,14 @@ from ebpflb.dataplane.layout.structs import (
 @pytest.mark.parametrize(
     ("struct", "expected"),
     [
-        (FrontendKey, "!0x16s0xH0xB1x"),
-        (Tuple, "!0x16s0x16s0xH0xH0xB3x"),
-        (Desc, "=0x20s0xI0xI0xI0xI0xI0xI0xI0xI0xI0xI0xI0x"),
-        (AddrState, "=0xQ0x16s0x"),
-        (Name, "!0x64s0x64s0x64s0x"),
-        (SourceRange, "=0xI0xI0x16s0x"),
-        (Dest, "=0xB3xI0x"),
-        (SocketKey, "=0xQ0x16s0x2s0xB0xB4x"),
+        (LbFrontendKey, "!0x16s0xH0xB1x"),
+        (LbTuple, "!0x16s0x16s0xH0xH0xB3x"),
+        (LbDesc, "=0x20s0xI0xI0xI0xI0xI0xI0xI0xI0xI0xI0xI0x"),
+        (LbAddrState, "=0xQ0x16s0x"),
+        (LbName, "!0x64s0x64s0x64s0x"),
+        (LbSourceRange, "=0xI0xI0x16s0x"),
+        (LbDest, "=0xB3xI0x"),
+        (LbSocketKey, "=0xQ0x16s0x2s0xB0xB4x"),
     ],
 )
 def test_the_format_of_a_struct_follows_from_its_fields(struct: type[Struct], expected: str):
@@ -52,10 +52,10 @@ def test_every_struct_has_a_format_of_its_size():
 
 
 def test_fields_that_are_not_chosen_are_skipped():
-    backend = Backend(flags=1, generation=2, service=3)
-    assert packed_format(Backend, "flags", "service").unpack(bytes(backend)) == (1, 3)
-    assert packed_format(Backend, "generation").unpack(bytes(backend)) == (2,)
-    assert packed_format(Backend, "generation").pack(2) == bytes(Backend(generation=2))
+    backend = LbBackend(flags=1, generation=2, service=3)
+    assert packed_format(LbBackend, "flags", "service").unpack(bytes(backend)) == (1, 3)
+    assert packed_format(LbBackend, "generation").unpack(bytes(backend)) == (2,)
+    assert packed_format(LbBackend, "generation").pack(2) == bytes(LbBackend(generation=2))
 
 
 def test_fields_side_by_side_become_one_object():
@@ -67,17 +67,17 @@ def test_fields_side_by_side_become_one_object():
 @pytest.mark.parametrize(
     ("record", "struct"),
     [
-        (SocketAddress, FrontendKey),
-        (BackendRecord, Backend),
-        (AddrRecord, AddrState),
-        (DescRecord, Desc),
+        (SocketAddress, LbFrontendKey),
+        (BackendRecord, LbBackend),
+        (AddrRecord, LbAddrState),
+        (DescRecord, LbDesc),
         (_Record, FlowRecord),
     ],
 )
 def test_a_record_names_its_fields_as_the_struct_does(record: type, struct: type[Struct]):
     other = {"address": "addr", "protocol": "proto", "socket": ""}
     names = [other.get(name, name) for name in record._fields]  # type: ignore[attr-defined]
-    expected = spread(struct) if record is not BackendRecord else ["", *field_names(Backend)[4:]]
+    expected = spread(struct) if record is not BackendRecord else ["", *field_names(LbBackend)[4:]]
     assert names == expected
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ebpflb.dataplane.layout.structs import Desc, u32, u64
+from ebpflb.dataplane.layout.structs import LbDesc, u32, u64
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import element, key_bytes, look_up
 from tests.unit.dataplane.test_sync_properties import assert_tidy, usable
@@ -19,7 +19,7 @@ def put(world: World, name: str, index: int, value: object) -> None:
 
 
 def change_desc(world: World, **fields: int) -> None:
-    desc = Desc.from_buffer_copy(element(world.maps, "lb_descs", 1))
+    desc = LbDesc.from_buffer_copy(element(world.maps, "lb_descs", 1))
     for name, value in fields.items():
         setattr(desc.local, name, value)
     put(world, "lb_descs", 1, desc)
@@ -28,7 +28,7 @@ def change_desc(world: World, **fields: int) -> None:
 BROKEN: dict[str, Callable[[World], None]] = {
     "a word out of range": lambda world: put(world, "lb_current", 0, u64(1 << 40)),
     "a word that is zero": lambda world: put(world, "lb_current", 0, u64(0)),
-    "another frontend's descriptor": lambda world: put(world, "lb_descs", 1, Desc()),
+    "another frontend's descriptor": lambda world: put(world, "lb_descs", 1, LbDesc()),
     "a range out of range": lambda world: change_desc(world, base=1 << 30),
     "a slot out of range": lambda world: put(world, "lb_slots", 0, u32(1 << 30)),
     "an index out of range": lambda world: world.maps["lb_frontends"].update(

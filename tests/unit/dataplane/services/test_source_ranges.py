@@ -6,7 +6,7 @@ from errno import E2BIG
 import pytest
 
 from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
-from ebpflb.dataplane.layout.structs import SourceRange
+from ebpflb.dataplane.layout.structs import LbSourceRange
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.model.plan import Frontend
 from ebpflb.model.service import ServiceName
@@ -32,8 +32,8 @@ def limited(prefixes: Prefixes, text: str = "10.96.0.1", **fields: object) -> Fr
     return frontend(text, PODS, allowed_sources=prefixes, **fields)
 
 
-def entries(world: World) -> list[SourceRange]:
-    return [SourceRange.from_buffer_copy(each) for each, _ in world.maps["lb_src_ranges"].items()]
+def entries(world: World) -> list[LbSourceRange]:
+    return [LbSourceRange.from_buffer_copy(each) for each, _ in world.maps["lb_src_ranges"].items()]
 
 
 def written(world: World, *frontends: Frontend) -> list[str]:

@@ -7,7 +7,7 @@ from errno import E2BIG, ENAMETOOLONG, ENOMEM
 import pytest
 
 from ebpflb.dataplane.kernel.uapi import Exist
-from ebpflb.dataplane.layout.structs import Backend, Counts
+from ebpflb.dataplane.layout.structs import LbBackend, LbCounts
 from ebpflb.dataplane.services import transaction
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.errors import MapError
@@ -175,9 +175,9 @@ def test_an_index_that_is_used_again_has_a_new_generation_and_fresh_counters(wor
     counters = [world.maps["lb_count_back"], world.maps["lb_count_front"]]
     for pod in (POD, OTHER_POD):
         world.change(by_service(frontend(choice=backends(pod))))
-        assert all(counter.lookup(bytes(4)) == bytes(2 * sizeof(Counts)) for counter in counters)
+        assert all(counter.lookup(bytes(4)) == bytes(2 * sizeof(LbCounts)) for counter in counters)
         for counter in counters:
-            counter.update(bytes(4), b"\1" * 2 * sizeof(Counts), exist=Exist.YES)
+            counter.update(bytes(4), b"\1" * 2 * sizeof(LbCounts), exist=Exist.YES)
         world.change({})
         world.now += 10
         world.sync.collect()
@@ -190,9 +190,9 @@ def test_an_index_that_is_used_again_has_a_new_generation_and_fresh_counters(wor
 def test_a_frontend_that_is_used_again_after_a_restart_has_fresh_counters(world: World):
     world.change(by_service(frontend()))
     world.change({})
-    world.maps["lb_count_front"].update(bytes(4), b"\1" * 2 * sizeof(Counts))
+    world.maps["lb_count_front"].update(bytes(4), b"\1" * 2 * sizeof(LbCounts))
     world.resync(by_service(frontend()))
-    assert world.maps["lb_count_front"].lookup(bytes(4)) == bytes(2 * sizeof(Counts))
+    assert world.maps["lb_count_front"].lookup(bytes(4)) == bytes(2 * sizeof(LbCounts))
 
 
 def test_a_service_id_is_not_given_to_another_service_even_after_a_restart(world: World):
@@ -315,5 +315,5 @@ def test_backends_of_empty_maps_begin_with_the_epoch():
     maps = memory_maps()
     sync = Sync(maps, quiesce=lambda: None, epoch=5 << 16)
     sync.apply(by_service(frontend(choice=backends(POD))))
-    first = Backend.from_buffer_copy(maps["lb_backends"].lookup(bytes(4)) or b"")
+    first = LbBackend.from_buffer_copy(maps["lb_backends"].lookup(bytes(4)) or b"")
     assert first.generation == (5 << 16) + 1

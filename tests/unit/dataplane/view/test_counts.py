@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 from ebpflb.dataplane.layout.enums import Direction, DropPlace, DropReason
-from ebpflb.dataplane.layout.structs import Connection, DropKey, Socket, SocketKey, u64
+from ebpflb.dataplane.layout.structs import LbConnection, LbDropKey, LbSocket, LbSocketKey, u64
 from ebpflb.dataplane.view.counts import read_active, read_drops, sum_drops
 from ebpflb.model.address import Protocol
 from tests.memory_maps import memory_maps
 
 
 def add_socket(maps, cookie, protocol, direction=Direction.LB_DIR_REPLY, backend=3):
-    key = SocketKey(cookie=cookie, proto=protocol, direction=direction)
-    maps["lb_sockets"].update(bytes(key), bytes(Socket(backend=backend, generation=1)))
+    key = LbSocketKey(cookie=cookie, proto=protocol, direction=direction)
+    maps["lb_sockets"].update(bytes(key), bytes(LbSocket(backend=backend, generation=1)))
 
 
 def add_connection(maps, cookie, started, backend=3):
-    value = Connection(started=started, backend=backend, generation=1)
+    value = LbConnection(started=started, backend=backend, generation=1)
     maps["lb_connections"].update(cookie.to_bytes(8, "little"), bytes(value))
 
 
@@ -54,7 +54,7 @@ def test_drops_are_counted_by_reason_and_place():
     no_route, unheard_of = DropReason.LB_DROP_NO_ROUTE, 200
     for reason, place, counted in ((no_route, 3, 7), (no_route, 0, 2), (unheard_of, 3, 1)):
         value = bytes(u64(counted - 1)) + bytes(u64(1))
-        maps["lb_count_drop"].update(bytes(DropKey(reason, place)), value)
+        maps["lb_count_drop"].update(bytes(LbDropKey(reason, place)), value)
     drops = read_drops(maps)
     assert drops == {(no_route, 3): 7, (no_route, DropPlace.LB_DROP_AT_SOCKET): 2}
     assert {reason: count for reason, count in sum_drops(drops).items() if count} == {no_route: 9}

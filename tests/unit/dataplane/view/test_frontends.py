@@ -4,7 +4,7 @@ from sys import byteorder
 import pytest
 
 from ebpflb.dataplane.layout.enums import CtState, Direction
-from ebpflb.dataplane.layout.structs import Conntrack, Counts, Socket, SocketKey
+from ebpflb.dataplane.layout.structs import Conntrack, LbCounts, LbSocket, LbSocketKey
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.frontends import BackendInUse, read_frontends
 from ebpflb.model import flow as model
@@ -48,7 +48,7 @@ def in_use(text: str, *, usable: bool = True, active: int = 0, connections: int 
 
 def count(maps, name, place, *numbers):
     """Count the same on each of two CPUs."""
-    maps[name].update(index(place), bytes(Counts(*numbers)) * 2)
+    maps[name].update(index(place), bytes(LbCounts(*numbers)) * 2)
 
 
 def add_flow(maps, table, port, **fields):
@@ -58,7 +58,7 @@ def add_flow(maps, table, port, **fields):
 
 def add_socket(maps, cookie, direction, **fields):
     maps["lb_sockets"].update(
-        bytes(SocketKey(cookie=cookie, direction=direction)), bytes(Socket(**fields))
+        bytes(LbSocketKey(cookie=cookie, direction=direction)), bytes(LbSocket(**fields))
     )
 
 

@@ -188,7 +188,7 @@ def sync(maps):
 
 def count(maps, name, place, *numbers):
     """Count the same on each of two CPUs."""
-    counts = bytes(structs.Counts(*numbers))
+    counts = bytes(structs.LbCounts(*numbers))
     maps[name].update(place.to_bytes(4, byteorder), counts * 2)
 
 
@@ -219,9 +219,9 @@ def test_a_backend_with_flows_that_is_offered_no_more_is_seen(maps, sync):
     sync.resync(by_service(frontend(choice=backends("10.1.0.1", "10.1.0.2"))))
     for backend in (0, 1):
         record = maps["lb_backends"].lookup(backend.to_bytes(4, byteorder))
-        generation = structs.Backend.from_buffer_copy(record).generation
-        socket = structs.SocketKey(cookie=backend, direction=Direction.LB_DIR_REPLY)
-        value = structs.Socket(backend=backend, generation=generation)
+        generation = structs.LbBackend.from_buffer_copy(record).generation
+        socket = structs.LbSocketKey(cookie=backend, direction=Direction.LB_DIR_REPLY)
+        value = structs.LbSocket(backend=backend, generation=generation)
         maps["lb_sockets"].update(bytes(socket), bytes(value))
     sync.apply(by_service(frontend(choice=backends("10.1.0.1"))))
     found = seen(maps).backends

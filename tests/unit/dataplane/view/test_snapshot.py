@@ -2,8 +2,7 @@
 import pytest
 
 from ebpflb.dataplane.layout.records import frontend_key_of
-from ebpflb.dataplane.layout.structs import Counts as CountsStruct
-from ebpflb.dataplane.layout.structs import u32
+from ebpflb.dataplane.layout.structs import LbCounts, u32
 from ebpflb.dataplane.view.snapshot import SnapshotReader, read_snapshot
 from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.flow import Counts
@@ -26,7 +25,7 @@ def world() -> World:
 
 
 def count(world: World, name: str, index: int, *cpus: tuple[int, int, int]) -> None:
-    value = b"".join(bytes(CountsStruct(*each)) for each in cpus)
+    value = b"".join(bytes(LbCounts(*each)) for each in cpus)
     world.maps[name].update(bytes(u32(index)), value)
 
 
@@ -63,7 +62,7 @@ def test_a_reader_takes_over_what_has_not_changed(world: World):
 
 
 def test_the_numbers_of_the_kernel_have_their_names_in_its_order():
-    numbers = CountsStruct(1, 2, 3, 4, 5, (6, 7), (8, 9))
+    numbers = LbCounts(1, 2, 3, 4, 5, (6, 7), (8, 9))
     counts = Counts(*memoryview(bytes(numbers)).cast("Q"))
     for name in ("connections", "refused", "dropped", "failed", "retransmits"):
         assert getattr(counts, name) == getattr(numbers, name)

@@ -6,7 +6,7 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
-from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, Addr
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbAddr
 from ebpflb.errors import MapError
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
@@ -93,7 +93,7 @@ def test_a_refusal_has_a_reason_and_nothing_that_it_cannot_have(log):
 
 
 def test_a_client_without_an_address_yet_is_not_told(log):
-    flow = told(log, refused(client=Addr(), client_port=0))
+    flow = told(log, refused(client=LbAddr(), client_port=0))
     assert "client" not in flow
 
 

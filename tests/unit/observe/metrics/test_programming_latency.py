@@ -3,7 +3,7 @@ from sys import byteorder
 
 import pytest
 
-from ebpflb.dataplane.layout.structs import Counts
+from ebpflb.dataplane.layout.structs import LbCounts
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.observe.metrics.programming_latency import PATIENCE_SECONDS, FirstConnections
 from tests.memory_maps import memory_maps
@@ -28,7 +28,7 @@ class World:
 
     def connect(self, place: int) -> None:
         """The second CPU counts."""
-        value = bytes(Counts()) + bytes(Counts(connections=1))
+        value = bytes(LbCounts()) + bytes(LbCounts(connections=1))
         self.maps["lb_count_back"].update(place.to_bytes(4, byteorder), value)
 
     def check(self, seconds: float = 0.0, written: float | None = None) -> bool:

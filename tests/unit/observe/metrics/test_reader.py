@@ -15,7 +15,14 @@ from ebpflb.dataplane.layout.enums import (
     FlowPath,
     HistogramKind,
 )
-from ebpflb.dataplane.layout.structs import Conntrack, Counts, DropKey, Histogram, Traffic, u64
+from ebpflb.dataplane.layout.structs import (
+    Conntrack,
+    LbCounts,
+    LbDropKey,
+    LbHistogram,
+    LbTraffic,
+    u64,
+)
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice
@@ -66,7 +73,7 @@ class World:
         """Add to the counters of the first CPU; traffic is what it is then."""
         table, key = self.maps[name], place.to_bytes(4, byteorder)
         value = table.lookup(key) or b""
-        counts = Counts.from_buffer_copy(value)
+        counts = LbCounts.from_buffer_copy(value)
         for field, number in fields.items():
             old = getattr(counts, field)
             setattr(counts, field, old + number if isinstance(number, int) else number)
@@ -112,7 +119,7 @@ def test_traffic_is_summed_by_frontend_type_over_families_and_cpus(world):
     node_port = frontend(key=NODE_PORT, type=FrontendType.NODE_PORT, choice=BOTH)
     world.serve(frontend(choice=BOTH), frontend("fd00::1", choice=BOTH), node_port)
     for place, number in enumerate((1, 10, 100)):
-        world.count("lb_count_front", place, connections=number, reply=Traffic(5, 6))
+        world.count("lb_count_front", place, connections=number, reply=LbTraffic(5, 6))
     port = world.port()
     assert port.labels.port == "80"
     assert {kind: each.connections for kind, each in port.traffic.items()} == {
@@ -231,7 +238,7 @@ def test_balance_is_of_the_backends_there_are_now(world):
 
 def test_a_backend_with_where_it_is(world):
     world.note(pods(POD, node_name="node-b", zone="z2"))
-    world.count("lb_count_back", 0, connections=3, failed=1, original=Traffic(1, 2))
+    world.count("lb_count_back", 0, connections=3, failed=1, original=LbTraffic(1, 2))
     world.flow(1, backend=0)
     first, second = world.backends()
     assert (first.backend, first.node, first.zone) == ("10.1.0.1:8080", "node-b", "z2")
@@ -285,7 +292,7 @@ def maps():
 
 def observe(maps, path, kind, sum_=0, **buckets):
     """Each of two CPUs has the same; bits_4=2: two values of four significant bits."""
-    counted = Histogram(sum=sum_)
+    counted = LbHistogram(sum=sum_)
     for name, number in buckets.items():
         counted.buckets[int(name.removeprefix("bits_"))] = number
     index = len(HistogramKind) * (path - 1) + kind
@@ -340,7 +347,7 @@ class Devices:
 
     def drop(self, ifindex, count=1):
         """So many in all by now."""
-        key = DropKey(DropReason.LB_DROP_NO_ROUTE, ifindex)
+        key = LbDropKey(DropReason.LB_DROP_NO_ROUTE, ifindex)
         table = self.maps["lb_count_drop"]
         table.update(bytes(key), bytes(u64(count)).ljust(table.value_size, b"\0"))
 
