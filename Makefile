@@ -55,7 +55,7 @@ image: ## Build the container image with buildah or docker; IMAGE=name:tag
 	@.ci/image $(IMAGE)
 
 cluster: ## Start a real two-node Kubernetes with ebpflb installed, for experiments (root)
-	@.ci/setup test
+	@.ci/setup test-cluster
 	@$(PYTHON) -m tests.cluster up --ebpflb $(ARGS)
 
 pictures: ## Redraw docs/pictures: output of commands under real traffic in a lab (root)

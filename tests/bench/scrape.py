@@ -15,7 +15,7 @@ from pathlib import Path
 from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.structs import Conntrack, LbBackend, LbCounts
+from ebpflb.dataplane.layout.structs import LbBackend, LbConntrack, LbCounts
 from ebpflb.lab import LabNode
 from tests.bench.change import change
 from tests.bench.harness import agent, labs, manifests
@@ -105,7 +105,7 @@ def _count(maps: MapSet, services: int) -> None:
     flows = []
     for number in range(FLOWS):
         place = number % (ENDPOINTS * services)
-        entry = Conntrack(created=now, last_seen=now, direction=_ORIGINAL, backend=place)
+        entry = LbConntrack(created=now, last_seen=now, direction=_ORIGINAL, backend=place)
         entry.generation = records[place].generation
         flows.append((number.to_bytes(maps["lb_conntrack"].key_size, "big"), bytes(entry)))
     maps["lb_conntrack"].update_batch(flows)

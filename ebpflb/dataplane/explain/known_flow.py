@@ -20,7 +20,13 @@ from ebpflb.dataplane.flows.timeouts import udp_timeout
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, Direction, Hook
 from ebpflb.dataplane.layout.records import BackendRecord
-from ebpflb.dataplane.layout.structs import Conntrack, LbConnection, LbSocket, LbSocketKey, LbTuple
+from ebpflb.dataplane.layout.structs import (
+    LbConnection,
+    LbConntrack,
+    LbSocket,
+    LbSocketKey,
+    LbTuple,
+)
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.plan import FrontendKey
 
@@ -87,15 +93,15 @@ def _is_udp(key: bytes) -> bool:
     return key[PROTOCOL_AT] == Protocol.UDP
 
 
-def _lookup(maps: MapSet, key: bytes) -> Conntrack | None:
+def _lookup(maps: MapSet, key: bytes) -> LbConntrack | None:
     for name in FLOW_TABLES[1:] if _is_udp(key) else FLOW_TABLES:
         value = maps[name].lookup(key)
         if value:
-            return Conntrack.from_buffer_copy(value)
+            return LbConntrack.from_buffer_copy(value)
     return None
 
 
-def _current_backend(lookups: Lookups, key: bytes, entry: Conntrack) -> BackendRecord | None:
+def _current_backend(lookups: Lookups, key: bytes, entry: LbConntrack) -> BackendRecord | None:
     """lb_conntrack_is_current() and not lb_has_lost_reply(), for what opens a flow."""
     peer = _lookup(lookups.maps, reverse(bytes(entry.to)))
     if peer and reverse(bytes(peer.to)) != key:
@@ -108,7 +114,7 @@ def _current_backend(lookups: Lookups, key: bytes, entry: Conntrack) -> BackendR
     return None if is_over else _backend(lookups, entry, _USABLE)
 
 
-def _is_retried(entry: Conntrack, peer: Conntrack | None) -> bool:
+def _is_retried(entry: LbConntrack, peer: LbConntrack | None) -> bool:
     """lb_conntrack_retry()."""
     closed = CtState.LB_CT_CLOSED
     if peer is None or entry.whole_state != CtState.LB_CT_SYN | closed:
@@ -116,7 +122,7 @@ def _is_retried(entry: Conntrack, peer: Conntrack | None) -> bool:
     return bool(peer.whole_state == CtState.LB_CT_ACK | closed)
 
 
-def _is_idle(lookups: Lookups, entry: Conntrack, peer: Conntrack | None) -> bool:
+def _is_idle(lookups: Lookups, entry: LbConntrack, peer: LbConntrack | None) -> bool:
     """lb_conntrack_is_idle()."""
     silence = seconds_since(entry.last_seen)
     if silence <= udp_timeout(lookups.settings, entry.whole_state):
@@ -127,14 +133,14 @@ def _is_idle(lookups: Lookups, entry: Conntrack, peer: Conntrack | None) -> bool
     return silence > limit and seconds_since(peer.last_seen) > limit
 
 
-def _backend(lookups: Lookups, entry: Conntrack, flags: BackendFlag) -> BackendRecord | None:
+def _backend(lookups: Lookups, entry: LbConntrack, flags: BackendFlag) -> BackendRecord | None:
     value = lookups.maps["lb_backends"].lookup(entry.backend.to_bytes(4, byteorder))
     record = BackendRecord.unpack(value) if value else None
     same = record and record.generation == entry.generation and record.flags & flags
     return record if same else None
 
 
-def _rewrite(entry: Conntrack) -> Rewrite:
+def _rewrite(entry: LbConntrack) -> Rewrite:
     source = Address(bytes(entry.to.saddr)) if entry.flags & CtFlag.LB_CT_SNAT else None
     return Rewrite(source, bool(entry.flags & CtFlag.LB_CT_HAIRPIN))
 
@@ -152,14 +158,14 @@ def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[Existing
     return sorted(found)
 
 
-def _originals(maps: MapSet) -> Iterator[tuple[LbTuple, Conntrack]]:
+def _originals(maps: MapSet) -> Iterator[tuple[LbTuple, LbConntrack]]:
     for name in FLOW_TABLES:
         for key, value in maps[name].items():
-            if value[Conntrack.direction.offset] == Direction.LB_DIR_ORIGINAL:
-                yield LbTuple.from_buffer_copy(key), Conntrack.from_buffer_copy(value)
+            if value[LbConntrack.direction.offset] == Direction.LB_DIR_ORIGINAL:
+                yield LbTuple.from_buffer_copy(key), LbConntrack.from_buffer_copy(value)
 
 
-def _view(key: LbTuple, entry: Conntrack) -> ExistingFlow:
+def _view(key: LbTuple, entry: LbConntrack) -> ExistingFlow:
     now = time.monotonic_ns()
     return ExistingFlow(
         client_port=key.sport,
@@ -171,7 +177,7 @@ def _view(key: LbTuple, entry: Conntrack) -> ExistingFlow:
     )
 
 
-def _state(key: LbTuple, entry: Conntrack) -> str:
+def _state(key: LbTuple, entry: LbConntrack) -> str:
     if entry.whole_state & CtState.LB_CT_CLOSED:
         return "ended"
     if key.proto == Protocol.UDP:

@@ -11,7 +11,7 @@ from ctypes import sizeof
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import CtState, Direction
 from ebpflb.dataplane.layout.records import AddrRecord
-from ebpflb.dataplane.layout.structs import Conntrack, LbTuple, packed_format
+from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple, packed_format
 from ebpflb.model.address import Address, Protocol
 
 End = tuple[Address, int]
@@ -26,9 +26,9 @@ _KEY = packed_format(LbTuple)
 # The ports, and the protocol with its padding, as they are.
 _ENDS = packed_format(LbTuple, "saddr", "daddr", ("sport",), ("dport",), ("proto", "pad"))
 _USE = packed_format(
-    Conntrack, "created", ("backend", "generation"), "direction", "state", "peer_state"
+    LbConntrack, "created", ("backend", "generation"), "direction", "state", "peer_state"
 )
-_LIFE = packed_format(Conntrack, "to", "last_seen", "state", "peer_state")
+_LIFE = packed_format(LbConntrack, "to", "last_seen", "state", "peer_state")
 _LOOK_SECONDS = 0.2
 # A handshake under way is in no table of established flows yet.
 _SHORTEST_SECONDS = 1.0

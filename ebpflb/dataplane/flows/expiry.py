@@ -31,8 +31,8 @@ from ebpflb.dataplane.layout.enums import (
 )
 from ebpflb.dataplane.layout.structs import (
     FLOW_RECORD_VERSION,
-    Conntrack,
-    FlowRecord,
+    LbConntrack,
+    LbFlowRecord,
     LbSettings,
     LbTraffic,
     LbTuple,
@@ -210,15 +210,17 @@ def _nanoseconds(seconds: int) -> int:
     return seconds * _SECOND or _FOREVER
 
 
-def record_of_expired(key: bytes, entry: bytes, other: bytes | None, now: int) -> FlowRecord | None:
+def record_of_expired(
+    key: bytes, entry: bytes, other: bytes | None, now: int
+) -> LbFlowRecord | None:
     """The END record that the programs would have written; `now` is CLOCK_MONOTONIC in ns.
 
     `entry` and `other` are both directions, `key` that of the first. None if this is no flow, if
     its END was recorded already, if it is not sampled, or if only the entry of replies is left.
     """
-    original, reply = Conntrack.from_buffer_copy(entry), Conntrack()
+    original, reply = LbConntrack.from_buffer_copy(entry), LbConntrack()
     if other is not None:
-        reply = Conntrack.from_buffer_copy(other)
+        reply = LbConntrack.from_buffer_copy(other)
     if original.direction == Direction.LB_DIR_REPLY:
         original, reply = reply, original
         key = reverse(bytes(reply.to))
@@ -227,7 +229,7 @@ def record_of_expired(key: bytes, entry: bytes, other: bytes | None, now: int) -
     return _record(LbTuple.from_buffer_copy(key), original, reply, now)
 
 
-def _wants_record(original: Conntrack) -> bool:
+def _wants_record(original: LbConntrack) -> bool:
     return (
         original.hook != Hook.LB_HOOK_RESERVED
         and bool(original.flags & CtFlag.LB_CT_SAMPLED)
@@ -235,9 +237,9 @@ def _wants_record(original: Conntrack) -> bool:
     )
 
 
-def _record(place: LbTuple, original: Conntrack, reply: Conntrack, now: int) -> FlowRecord:
+def _record(place: LbTuple, original: LbConntrack, reply: LbConntrack, now: int) -> LbFlowRecord:
     outside = original.hook == Hook.LB_HOOK_HOST_INGRESS
-    return FlowRecord(
+    return LbFlowRecord(
         version=FLOW_RECORD_VERSION,
         event=FlowEvent.LB_FLOW_END,
         path=FlowPath.LB_PATH_TC,

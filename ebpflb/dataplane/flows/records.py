@@ -22,14 +22,14 @@ from ebpflb.dataplane.layout.enums import (
     FlowSource,
     word,
 )
-from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord, packed_format
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbFlowRecord, packed_format
 from ebpflb.errors import MapError, ProbeError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.flow import Flow, Side, Traffic
 from ebpflb.model.service import TrafficPolicy
 
-_RECORD = packed_format(FlowRecord)
-_BRIEF = packed_format(FlowRecord, "event", "proto", "backend_addr", "service")
+_RECORD = packed_format(LbFlowRecord)
+_BRIEF = packed_format(LbFlowRecord, "event", "proto", "backend_addr", "service")
 # Plain numbers and strings: enums cost ten times as much.
 _INTERNAL = int(DescFlag.LB_DESC_INTERNAL_LOCAL)
 _EXTERNAL = int(DescFlag.LB_DESC_EXTERNAL_LOCAL)

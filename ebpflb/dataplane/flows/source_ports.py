@@ -22,7 +22,7 @@ from ebpflb.dataplane.kernel.ctnetlink import Reply, replies
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
 from ebpflb.dataplane.kernel.uapi import Exist
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
-from ebpflb.dataplane.layout.structs import Conntrack
+from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.errors import MapError
 from ebpflb.log import fields
 from ebpflb.model.address import Address, Protocol
@@ -42,12 +42,12 @@ PERIOD_SECONDS = 60.0
 
 # Entries of a table, and connections, that one step looks at: some milliseconds each.
 _CHUNK, _STEP = 8192, 512
-_HOOK = Conntrack.hook.offset
+_HOOK = LbConntrack.hook.offset
 # A time that no timeout reaches: neither expiry nor a new flow ends a reservation.
 _FOR_EVER = 1 << 62
 _VALUES = {
     protocol: bytes(
-        Conntrack(
+        LbConntrack(
             last_seen=_FOR_EVER,
             direction=Direction.LB_DIR_REPLY,
             hook=Hook.LB_HOOK_RESERVED,

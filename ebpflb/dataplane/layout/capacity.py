@@ -134,10 +134,10 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
 }
 FLOW_MAPS: Mapping[str, MapSpec] = {
     "lb_conntrack": MapSpec(
-        MapType.HASH, structs.LbTuple, structs.Conntrack, "conntrack", WhenFull.STAYS_IN_CT_SHORT
+        MapType.HASH, structs.LbTuple, structs.LbConntrack, "conntrack", WhenFull.STAYS_IN_CT_SHORT
     ),
     "lb_ct_short": MapSpec(
-        MapType.LRU_HASH, structs.LbTuple, structs.Conntrack, "ct_short", WhenFull.EVICTS
+        MapType.LRU_HASH, structs.LbTuple, structs.LbConntrack, "ct_short", WhenFull.EVICTS
     ),
     "lb_fragments": MapSpec(
         MapType.LRU_HASH, structs.LbTuple, structs.LbFragment, _FRAGMENTS, WhenFull.EVICTS

@@ -165,7 +165,7 @@ class LbTuple(Struct, proto=Protocol):
     ]
 
 
-class Conntrack(
+class LbConntrack(
     Struct,
     direction=enums.Direction,
     hook=enums.Hook,
@@ -282,7 +282,7 @@ class LbDropKey(Struct, reason=enums.DropReason):
     _fields_ = [("reason", u32), ("ifindex", u32)]
 
 
-class FlowRecord(
+class LbFlowRecord(
     Struct,
     event=enums.FlowEvent,
     path=enums.FlowPath,

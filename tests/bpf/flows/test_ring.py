@@ -13,7 +13,7 @@ from ebpflb.dataplane.flows.records import FlowRing, decode, is_readable
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import KernelMap
 from ebpflb.dataplane.kernel.uapi import MapType
-from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbFlowRecord
 from ebpflb.errors import MapError
 from tests.bpf.harness.loading import Loaded, load_wrapper
 from tests.bpf.harness.programs import prog_test_run
@@ -47,7 +47,7 @@ def ring_map(loaded: Loaded) -> tuple[KernelMap, Write]:
 
 
 def services(records: list[bytes]) -> list[int]:
-    return [FlowRecord.from_buffer_copy(record).service for record in records]
+    return [LbFlowRecord.from_buffer_copy(record).service for record in records]
 
 
 def test_records_come_out_as_they_were_written_and_once(ring_map):

@@ -4,7 +4,7 @@
 import pytest
 
 from ebpflb.dataplane.layout.enums import CtState
-from ebpflb.dataplane.layout.structs import Conntrack
+from ebpflb.dataplane.layout.structs import LbConntrack
 from tests.bpf.flows.test_conntrack import ACK, CLOSED, ESTABLISHED, SYN, Flow
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.packets import Kind
@@ -22,7 +22,7 @@ def test_what_an_ended_flow_left_in_the_wrong_table_does_not_stand_before_a_new_
     flow.establish()
     table = flow.datapath.maps["lb_conntrack"]
     for key, value in list(table.items()):
-        entry = Conntrack.from_buffer_copy(value)
+        entry = LbConntrack.from_buffer_copy(value)
         entry.state, entry.peer_state = entry.state & ~ESTABLISHED, CLOSED
         table.update(key, bytes(entry))
     flow.establish()

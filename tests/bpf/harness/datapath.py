@@ -23,10 +23,10 @@ from ebpflb.dataplane.layout.enums import (
     IfEmptyCode,
 )
 from ebpflb.dataplane.layout.structs import (
-    Conntrack,
     LbAddr,
     LbAddrState,
     LbBackend,
+    LbConntrack,
     LbCounts,
     LbDesc,
     LbDevice,
@@ -278,15 +278,15 @@ class Datapath:
         names = self.maps.keys() - FILTERS
         return {name: dict(self.maps[name].items()) for name in names}
 
-    def established(self) -> dict[LbTuple, Conntrack]:
+    def established(self) -> dict[LbTuple, LbConntrack]:
         """lb_conntrack."""
         return self._entries("lb_conntrack")
 
-    def short(self) -> dict[LbTuple, Conntrack]:
+    def short(self) -> dict[LbTuple, LbConntrack]:
         """lb_ct_short."""
         return self._entries("lb_ct_short")
 
-    def entry(self, source: End, target: End, proto: Protocol) -> Conntrack:
+    def entry(self, source: End, target: End, proto: Protocol) -> LbConntrack:
         """The entry of the packets from `source` to `target`, wherever it is."""
         return (self.established() | self.short())[flow_tuple(source, target, proto)]
 
@@ -322,9 +322,9 @@ class Datapath:
             setattr(value, name, change)
         self.maps[table].update(bytes(key), bytes(value))
 
-    def _entries(self, name: str) -> dict[LbTuple, Conntrack]:
+    def _entries(self, name: str) -> dict[LbTuple, LbConntrack]:
         return {
-            LbTuple.from_buffer_copy(key): Conntrack.from_buffer_copy(value)
+            LbTuple.from_buffer_copy(key): LbConntrack.from_buffer_copy(value)
             for key, value in self.maps[name].items()
         }
 

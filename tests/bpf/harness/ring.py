@@ -6,7 +6,7 @@ from ctypes import sizeof
 
 from ebpflb.dataplane.kernel.maps import BpfMap, KernelMap
 from ebpflb.dataplane.layout.enums import FlowEvent
-from ebpflb.dataplane.layout.structs import FlowRecord, u32, u64
+from ebpflb.dataplane.layout.structs import LbFlowRecord, u32, u64
 
 ALL_EVENTS = sum(1 << event for event in FlowEvent)
 
@@ -25,7 +25,7 @@ class Ring:
         size = page + 2 * ring.max_entries
         self._producer = mmap.mmap(ring.fd, size, prot=mmap.PROT_READ, offset=page)
 
-    def take(self) -> list[FlowRecord]:
+    def take(self) -> list[LbFlowRecord]:
         """What was told since the last call."""
         position = u64.from_buffer_copy(self._consumer).value
         found = []
@@ -33,8 +33,8 @@ class Ring:
             at = mmap.PAGESIZE + (position & self._mask)
             length = u32.from_buffer_copy(self._producer, at).value
             assert not length & (_BUSY | _DISCARDED)
-            assert length == sizeof(FlowRecord)
-            found.append(FlowRecord.from_buffer_copy(self._producer, at + _HEADER))
+            assert length == sizeof(LbFlowRecord)
+            found.append(LbFlowRecord.from_buffer_copy(self._producer, at + _HEADER))
             position += _HEADER + length + -length % 8
         self._consumer[:8] = bytes(u64(position))
         return found

@@ -16,7 +16,7 @@ from ebpflb.dataplane.kernel import libbpf, libc
 from ebpflb.dataplane.kernel.maps import KernelMap, MapSet, open_maps
 from ebpflb.dataplane.kernel.uapi import Exist, MapType
 from ebpflb.dataplane.layout.enums import CtState
-from ebpflb.dataplane.layout.structs import Conntrack, LbSettings
+from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.snapshot import read_snapshot
 from ebpflb.errors import MapError, PinError
@@ -237,7 +237,7 @@ def test_flows_expire_by_the_clock_of_the_kernel(maps: MapSet):
     ):
         original = flow_tuple(CLIENT, port, VIP, 80, Protocol.TCP)
         to = flow_tuple(CLIENT, port, POD, 8080, Protocol.TCP)
-        entry = Conntrack(to=to, last_seen=now - age * 10**9, state=state)
+        entry = LbConntrack(to=to, last_seen=now - age * 10**9, state=state)
         maps["lb_conntrack"].update(bytes(original), bytes(entry))
     assert Expiry(maps).step() == Expired(3, 2, frozenset())
     (left,) = maps["lb_conntrack"].items()

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ebpflb.dataplane.layout.enums import CtState, DropReason
-from ebpflb.dataplane.layout.structs import Conntrack, LbAddr, LbTuple
+from ebpflb.dataplane.layout.structs import LbAddr, LbConntrack, LbTuple
 from ebpflb.dataplane.view.counts import read_drops, sum_drops
 from ebpflb.errors import MapError
 from ebpflb.lab import LabNode
@@ -75,7 +75,7 @@ def _fill_conntrack(node: LabNode) -> None:
     """As if all of it were flows that are in use."""
     table = pinned_maps(node)["lb_conntrack"]
     now = time.monotonic_ns()
-    entry = Conntrack(created=now, last_seen=now, direction=1, state=CtState.LB_CT_ESTABLISHED)
+    entry = LbConntrack(created=now, last_seen=now, direction=1, state=CtState.LB_CT_ESTABLISHED)
     room = table.max_entries
     for first in range(0, room, _CHUNK):
         keys = (_tuple(number) for number in range(first, min(first + _CHUNK, room)))

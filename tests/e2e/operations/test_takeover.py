@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.structs import Conntrack, LbTuple
+from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
 from ebpflb.lab import Lab, LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
 from tests.bpf.kube_proxy.rules import rules
@@ -55,7 +55,7 @@ def write_rules(lab: Lab, place: str, pod: Member, masquerade: str = "") -> None
 
 def reservations(maps: MapSet) -> list[LbTuple]:
     """What is kept for another NAT."""
-    offset = Conntrack.hook.offset
+    offset = LbConntrack.hook.offset
     entries = maps["lb_conntrack"].items()
     return [LbTuple.from_buffer_copy(key) for key, value in entries if not value[offset]]
 

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath, FlowSource
-from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord, LbAddr, LbTraffic
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbAddr, LbFlowRecord, LbTraffic
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
 from ebpflb.observe.endpoint_locations import EndpointLocations
@@ -46,7 +46,7 @@ def record(event: FlowEvent = FlowEvent.LB_FLOW_END, **fields: Any) -> bytes:
     for name in ("client", "frontend", "backend_addr"):
         if isinstance(found[name], str):
             found[name] = LbAddr.from_buffer_copy(address(found[name]))
-    return bytes(FlowRecord(**found))
+    return bytes(LbFlowRecord(**found))
 
 
 def refused(**fields: Any) -> bytes:

@@ -9,7 +9,7 @@ import yaml
 
 from ebpflb.cli import maps as command
 from ebpflb.dataplane.layout.enums import Direction
-from ebpflb.dataplane.layout.structs import Conntrack
+from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol
@@ -39,7 +39,7 @@ def fill(maps, *frontends):
 
 
 def add_flow(maps, backend):
-    entry = Conntrack(direction=Direction.LB_DIR_ORIGINAL, backend=backend, generation=1)
+    entry = LbConntrack(direction=Direction.LB_DIR_ORIGINAL, backend=backend, generation=1)
     maps["lb_conntrack"].update(bytes(40), bytes(entry))
 
 

@@ -24,11 +24,11 @@ from ebpflb.dataplane.layout.enums import (
 )
 from ebpflb.dataplane.layout.records import BackendRecord
 from ebpflb.dataplane.layout.structs import (
-    Conntrack,
     LbAddr,
     LbAffinity,
     LbAffinityKey,
     LbConnection,
+    LbConntrack,
     LbDevice,
     LbSettings,
     LbSocket,
@@ -272,7 +272,7 @@ def test_a_flow_that_is_there_goes_on(node):
     client, target = pod(port=4000), key(VIP)
     original = tuple_of(POD, 4000, VIP, 80)
     to = tuple_of(POD, 4000, NEAR, 8080)
-    entry = Conntrack(
+    entry = LbConntrack(
         to=to,
         backend=index,
         generation=record.generation,

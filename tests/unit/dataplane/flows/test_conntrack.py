@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from ebpflb.dataplane.flows.conntrack import flow_key, lives, open_flows, reverse
 from ebpflb.dataplane.layout.enums import CtState, Direction
-from ebpflb.dataplane.layout.structs import Conntrack, LbAddr, LbTuple
+from ebpflb.dataplane.layout.structs import LbAddr, LbConntrack, LbTuple
 from ebpflb.model.address import Protocol
 from tests.builders import address
 
@@ -11,7 +11,7 @@ TO = LbTuple(saddr=LbAddr.from_buffer_copy(CLIENT[0]), sport=7, proto=Protocol.U
 
 def entry(**fields) -> bytes:
     given = {"backend": 3, "generation": 4, "created": 5, "last_seen": 6, "to": TO, **fields}
-    return bytes(Conntrack(**given))
+    return bytes(LbConntrack(**given))
 
 
 def test_a_key_has_the_layout_of_c():

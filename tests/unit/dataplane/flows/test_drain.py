@@ -8,7 +8,7 @@ from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
 from ebpflb.dataplane.layout.records import AddrRecord
-from ebpflb.dataplane.layout.structs import Conntrack
+from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Protocol, parse_address
 from tests.memory_maps import memory_maps
@@ -43,7 +43,7 @@ def maps():
 def add_flow(maps, number: int, state: int = 0) -> None:
     for direction in Direction:
         key = bytes([number, direction]) + bytes(38)
-        entry = Conntrack(state=state, direction=direction, hook=Hook.LB_HOOK_HOST_INGRESS)
+        entry = LbConntrack(state=state, direction=direction, hook=Hook.LB_HOOK_HOST_INGRESS)
         maps["lb_conntrack"].update(key, bytes(entry))
 
 

@@ -3,16 +3,16 @@ import pytest
 
 from ebpflb.dataplane.flows.expiry import record_of_expired
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, FlowEnd, FlowSource, Hook
-from ebpflb.dataplane.layout.structs import Conntrack, LbAddr, LbTraffic, LbTuple
+from ebpflb.dataplane.layout.structs import LbAddr, LbConntrack, LbTraffic, LbTuple
 
 CLIENT, FRONTEND, NODE, BACKEND = (LbAddr((0, 0, 0xFFFF, number)) for number in (1, 2, 3, 4))
 KEY = LbTuple(CLIENT, FRONTEND, 1000, 80, 17)
 ANSWER = LbTuple(BACKEND, NODE, 8080, 2000, 17)
 
 
-def original(**changes) -> Conntrack:
+def original(**changes) -> LbConntrack:
     fields = {"hook": Hook.LB_HOOK_HOST_INGRESS, "flags": CtFlag.LB_CT_SAMPLED} | changes
-    return Conntrack(
+    return LbConntrack(
         to=LbTuple(NODE, BACKEND, 2000, 8080, 17),
         created=5,
         packets=2,
@@ -23,9 +23,9 @@ def original(**changes) -> Conntrack:
     )
 
 
-def reply(packets: int) -> Conntrack:
+def reply(packets: int) -> LbConntrack:
     to = LbTuple(FRONTEND, CLIENT, 80, 1000, 17)
-    return Conntrack(to=to, packets=packets, bytes=3, direction=Direction.LB_DIR_REPLY)
+    return LbConntrack(to=to, packets=packets, bytes=3, direction=Direction.LB_DIR_REPLY)
 
 
 @pytest.mark.parametrize(

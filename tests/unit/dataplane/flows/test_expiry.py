@@ -7,7 +7,7 @@ import pytest
 from ebpflb.dataplane.flows.expiry import Expired, Expiry
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, FlowEnd, FlowEvent, Hook
-from ebpflb.dataplane.layout.structs import Conntrack, FlowRecord, LbSettings, LbTuple
+from ebpflb.dataplane.layout.structs import LbConntrack, LbFlowRecord, LbSettings, LbTuple
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol, parse_address
 from tests.memory_maps import memory_maps
@@ -58,7 +58,7 @@ class Flows:
         entry.direction = Direction.LB_DIR_REPLY
         self._put(tables[1], reply, entry)
 
-    def _put(self, table: str, key: LbTuple, entry: Conntrack) -> None:
+    def _put(self, table: str, key: LbTuple, entry: LbConntrack) -> None:
         self.maps[table].update(bytes(key), bytes(entry))
 
     @property
@@ -68,8 +68,8 @@ class Flows:
         )
 
 
-def _entry(to: LbTuple, seen: int, state: CtState, flags: int = 0) -> Conntrack:
-    return Conntrack(
+def _entry(to: LbTuple, seen: int, state: CtState, flags: int = 0) -> LbConntrack:
+    return LbConntrack(
         to=to,
         last_seen=seen * SECOND,
         direction=Direction.LB_DIR_ORIGINAL,
@@ -133,7 +133,7 @@ def test_a_flow_has_the_state_of_both_directions(original: CtState, reply: CtSta
     flows = Flows()
     flows.add(1, state=original)
     key = bytes(flow_tuple(POD, 8080, NODE, 1001, Protocol.TCP))
-    entry = Conntrack.from_buffer_copy(flows.maps["lb_conntrack"].lookup(key) or b"")
+    entry = LbConntrack.from_buffer_copy(flows.maps["lb_conntrack"].lookup(key) or b"")
     entry.state = reply
     flows.maps["lb_conntrack"].update(key, bytes(entry))
     flows.now = seconds
@@ -146,7 +146,7 @@ def test_a_state_is_what_packets_of_either_direction_wrote():
     flows = Flows()
     flows.add(1)
     for key, value in list(flows.maps["lb_conntrack"].items()):
-        entry = Conntrack.from_buffer_copy(value)
+        entry = LbConntrack.from_buffer_copy(value)
         entry.peer_state = CLOSED
         flows.maps["lb_conntrack"].update(key, bytes(entry))
     flows.now = CLOSED_TIME + 1
@@ -264,6 +264,6 @@ def test_the_end_of_what_expired_is_told_once(events: int, flags: int, told: lis
     assert (flows.expiry.step().deleted, heard) == (0, [])
     flows.now = ESTABLISHED_TIME + 1
     assert [flows.expiry.step().deleted for _ in range(2)] == [4, 0]
-    records = [FlowRecord.from_buffer_copy(each) for each in heard]
+    records = [LbFlowRecord.from_buffer_copy(each) for each in heard]
     assert [each.end for each in records] == told
     assert all(each.time == flows.now * SECOND for each in records)

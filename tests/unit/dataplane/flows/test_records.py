@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ebpflb.dataplane.flows.records import brief, decode, is_readable
 from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason, FlowEnd, FlowEvent, FlowPath
-from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, FlowRecord, LbTraffic
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbFlowRecord, LbTraffic
 from ebpflb.model.address import Family
 from ebpflb.model.flow import Side, Traffic
 from tests.builders import address
@@ -68,7 +68,7 @@ def test_another_version_or_size_is_not_readable():
     assert not is_readable(b"")
 
 
-@given(st.binary(min_size=ctypes.sizeof(FlowRecord), max_size=ctypes.sizeof(FlowRecord)))
+@given(st.binary(min_size=ctypes.sizeof(LbFlowRecord), max_size=ctypes.sizeof(LbFlowRecord)))
 def test_whatever_a_record_holds_it_can_be_told(content):
     flow = decode(bytes([FLOW_RECORD_VERSION]) + content[1:], 0)
     assert flow.verdict in ("forwarded", "refused", "dropped")

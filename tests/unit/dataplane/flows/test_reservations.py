@@ -9,7 +9,7 @@ from ebpflb.dataplane.flows.expiry import Expiry
 from ebpflb.dataplane.flows.source_ports import PERIOD_SECONDS, Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import Hook
-from ebpflb.dataplane.layout.structs import Conntrack, LbSettings
+from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings
 from ebpflb.dataplane.view.dump import decode_map
 from ebpflb.dataplane.view.frontends import read_frontends
 from ebpflb.model.address import Protocol, parse_address
@@ -42,8 +42,8 @@ class Kernel:
             if self.fails:
                 raise OSError(1, "Operation not permitted")
 
-    def entries(self, table: str) -> dict[bytes, Conntrack]:
-        return {key: Conntrack.from_buffer_copy(each) for key, each in self.maps[table].items()}
+    def entries(self, table: str) -> dict[bytes, LbConntrack]:
+        return {key: LbConntrack.from_buffer_copy(each) for key, each in self.maps[table].items()}
 
     def reserved(self) -> list[str]:
         """Destination and its port, of all reservations."""
@@ -101,7 +101,7 @@ def test_a_flow_of_ours_keeps_its_tuple(table):
     kernel.reservations.renew(ADDRESSES)
     (key,) = kernel.entries("lb_conntrack")
     kernel.maps["lb_conntrack"].delete(key)
-    ours = Conntrack(hook=Hook.LB_HOOK_HOST_INGRESS)
+    ours = LbConntrack(hook=Hook.LB_HOOK_HOST_INGRESS)
     kernel.maps[table].update(key, bytes(ours))
     kernel.reservations.renew(ADDRESSES)
     assert [kernel.entries(name) for name in TABLES if kernel.entries(name)] == [{key: ours}]
@@ -126,7 +126,7 @@ def test_those_of_an_earlier_agent_end_as_well():
 def test_flows_of_ours_are_never_ended():
     kernel = Kernel()
     for name in TABLES:
-        kernel.maps[name].update(bytes(40), bytes(Conntrack(hook=Hook.LB_HOOK_POD_INGRESS)))
+        kernel.maps[name].update(bytes(40), bytes(LbConntrack(hook=Hook.LB_HOOK_POD_INGRESS)))
     kernel.reservations.renew(ADDRESSES)
     assert [len(kernel.entries(name)) for name in TABLES] == [1, 1]
 

@@ -12,12 +12,12 @@ from ebpflb.dataplane.flows.records import _Record
 from ebpflb.dataplane.layout.records import AddrRecord, BackendRecord, DescRecord, SocketAddress
 from ebpflb.dataplane.layout.structs import (
     STRUCTS,
-    Conntrack,
-    FlowRecord,
     LbAddrState,
     LbBackend,
+    LbConntrack,
     LbDesc,
     LbDest,
+    LbFlowRecord,
     LbFrontendKey,
     LbName,
     LbSocketKey,
@@ -59,9 +59,9 @@ def test_fields_that_are_not_chosen_are_skipped():
 
 
 def test_fields_side_by_side_become_one_object():
-    entry = Conntrack(backend=3, generation=4, created=5)
-    chosen = packed_format(Conntrack, "created", ("backend", "generation"))
-    assert chosen.unpack(bytes(entry)) == (5, bytes(entry)[Conntrack.backend.offset :][:8])
+    entry = LbConntrack(backend=3, generation=4, created=5)
+    chosen = packed_format(LbConntrack, "created", ("backend", "generation"))
+    assert chosen.unpack(bytes(entry)) == (5, bytes(entry)[LbConntrack.backend.offset :][:8])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_fields_side_by_side_become_one_object():
         (BackendRecord, LbBackend),
         (AddrRecord, LbAddrState),
         (DescRecord, LbDesc),
-        (_Record, FlowRecord),
+        (_Record, LbFlowRecord),
     ],
 )
 def test_a_record_names_its_fields_as_the_struct_does(record: type, struct: type[Struct]):
@@ -86,7 +86,7 @@ def spread(struct: type[Struct]) -> list[str]:
     names = []
     fields: list[tuple[str, Any]] = list(struct._fields_)  # type: ignore[arg-type]
     for name, kind in fields:
-        nested = field_names(kind) if kind.__name__ in ("Range", "Traffic") else []
+        nested = field_names(kind) if kind.__name__ in ("LbRange", "LbTraffic") else []
         names += [f"{name}_{each}" for each in nested] or [name]
     return [name for name in names if name != "pad"]
 

@@ -4,7 +4,7 @@ from sys import byteorder
 import pytest
 
 from ebpflb.dataplane.layout.enums import CtState, Direction
-from ebpflb.dataplane.layout.structs import Conntrack, LbCounts, LbSocket, LbSocketKey
+from ebpflb.dataplane.layout.structs import LbConntrack, LbCounts, LbSocket, LbSocketKey
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.frontends import BackendInUse, read_frontends
 from ebpflb.model import flow as model
@@ -52,7 +52,7 @@ def count(maps, name, place, *numbers):
 
 
 def add_flow(maps, table, port, **fields):
-    entry = Conntrack(direction=Direction.LB_DIR_ORIGINAL, **fields)
+    entry = LbConntrack(direction=Direction.LB_DIR_ORIGINAL, **fields)
     maps[table].update(port.to_bytes(40, "big"), bytes(entry))
 
 

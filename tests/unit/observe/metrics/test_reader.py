@@ -16,7 +16,7 @@ from ebpflb.dataplane.layout.enums import (
     HistogramKind,
 )
 from ebpflb.dataplane.layout.structs import (
-    Conntrack,
+    LbConntrack,
     LbCounts,
     LbDropKey,
     LbHistogram,
@@ -80,7 +80,7 @@ class World:
         table.update(key, bytes(counts) + value[len(bytes(counts)) :])
 
     def flow(self, number, **fields):
-        entry = Conntrack(direction=Direction.LB_DIR_ORIGINAL, generation=1, **fields)
+        entry = LbConntrack(direction=Direction.LB_DIR_ORIGINAL, generation=1, **fields)
         self.maps["lb_conntrack"].update(number.to_bytes(40, "big"), bytes(entry))
 
     def note(self, *items):
