@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from ebpflb.address_text import is_ip, socket_address
 from ebpflb.cli.agent_client import query_socket, query_socket_option, stream
 from ebpflb.cli.render import size, visible
+from ebpflb.config.values import is_ip, socket_address
 
 _COLOURS = {"forwarded": "green", "refused": "yellow", "dropped": "red"}
 _HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "TOOK", "RTT", "WHY")

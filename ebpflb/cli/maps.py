@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.address_text import socket_address
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
-from ebpflb.config.values import nearest
+from ebpflb.config.values import nearest, socket_address
 from ebpflb.model.address import Address, format_address
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.view.dump import Element
-    from ebpflb.dataplane.view.frontends import BackendInUse, FrontendInForce
+    from ebpflb.dataplane.view.snapshot import BackendInUse, FrontendInForce
     from ebpflb.model.plan import Backend, Choice, Frontend
     from ebpflb.model.service import ServiceName
 
@@ -73,7 +72,7 @@ Examples:
 @output_option
 def list_maps(bpffs_root: str | None, output: Output) -> None:
     """Every BPF map with its type, how full it is, and its memory."""
-    from ebpflb.dataplane.view.map_fill import map_fills
+    from ebpflb.dataplane.view.dump import map_fills
 
     fills = map_fills(open_pins(pin_root(bpffs_root))[1])
     rows = [(each.name, each.type, each.used, each.max, size(each.memory)) for each in fills]
@@ -120,7 +119,7 @@ def dump(
         shown = {name: [element._asdict() for element in found] for name, found in raw.items()}
         emit(shown, output, lambda: _raw_lines(raw))
     else:
-        from ebpflb.dataplane.view.frontends import read_frontends
+        from ebpflb.dataplane.view.snapshot import read_frontends
 
         found = read_frontends(opened, service)
         emit([_plain(each) for each in found], output, lambda: columns(list(_frontend_rows(found))))

@@ -17,7 +17,7 @@ from ebpflb.errors import PinError
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.attach.attachments import Attachment
-    from ebpflb.dataplane.view.map_fill import MapFill
+    from ebpflb.dataplane.view.dump import MapFill
 
 _FLOW_TABLES = {
     "lb_conntrack": "established",
@@ -99,7 +99,7 @@ def _loaded(root: Path) -> Loaded:
     from ebpflb.dataplane.load.loader import read_meta
     from ebpflb.dataplane.load.pins import LINKS
     from ebpflb.dataplane.view.counts import read_drops, sum_drops
-    from ebpflb.dataplane.view.map_fill import map_fills
+    from ebpflb.dataplane.view.dump import map_fills
 
     generation, maps = open_pins(root)
     hooks = attachments(root / LINKS, generation)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parsers of settings: a string or a YAML value in, a checked value out.
 
-Each parser raises ValueError, whose text says what is wanted.
+Each parser raises ValueError, whose text says what is wanted. Beside them, addresses as text.
 """
 
 import difflib
@@ -11,7 +11,22 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.address_text import is_ip, socket_address
+
+def socket_address(address: str, port: int) -> str:
+    """As in 10.0.0.1:80 or [fd00::1]:80."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def is_ip(text: str) -> bool:
+    """Not a host name."""
+    from ipaddress import ip_address
+
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
 
 # Go's time.ParseDuration, in seconds.
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from ebpflb.agent.resource_limits import collect_seldom
+from ebpflb.agent.process import collect_seldom
 from ebpflb.dataplane.kernel.maps import open_maps
 from ebpflb.dataplane.layout.capacity import sizes_for
 from ebpflb.dataplane.services.sync import Desired, Sync

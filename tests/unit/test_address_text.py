@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.address_text import is_ip, socket_address
+from ebpflb.config.values import is_ip, socket_address
 
 
 def test_addresses_of_sockets():

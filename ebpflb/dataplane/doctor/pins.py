@@ -20,7 +20,7 @@ from ebpflb.dataplane.layout.records import AddrRecord
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.dataplane.load.pins import LINKS, Generation, generations, newest_generation
 from ebpflb.dataplane.services.mirror import Mirror
-from ebpflb.dataplane.view.map_fill import used_entries
+from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.model.address import Address, format_address
 
 CHECK = "pins"

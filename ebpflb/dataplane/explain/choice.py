@@ -7,7 +7,7 @@ masquerade (service.h, masquerade.h).
 
 from typing import NamedTuple
 
-from ebpflb.address_text import socket_address
+from ebpflb.config.values import socket_address
 from ebpflb.dataplane.explain.lookups import (
     IndexedBackend,
     Lookups,
@@ -25,7 +25,7 @@ from ebpflb.dataplane.explain.steps import (
 )
 from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, DescFlag, DropReason, IfEmptyCode
 from ebpflb.dataplane.layout.records import DescRecord, SocketAddress
-from ebpflb.dataplane.view.frontends import decode_frontend
+from ebpflb.dataplane.view.snapshot import decode_frontend
 from ebpflb.model.address import Address, Protocol, family_of, format_address
 from ebpflb.model.plan import Backend, Frontend
 from ebpflb.model.service import ServicePortName

@@ -22,7 +22,7 @@ from ebpflb.dataplane.layout.enums import (
 )
 from ebpflb.dataplane.layout.structs import BUCKETS
 from ebpflb.dataplane.view.counts import Sums, read_drops, sums
-from ebpflb.dataplane.view.map_fill import used_entries
+from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.dataplane.view.snapshot import Snapshot, SnapshotReader
 from ebpflb.errors import EbpflbError
 from ebpflb.observe.endpoint_locations import EndpointLocations

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import add, lt
 from typing import Generic, NamedTuple, TypeVar
 
-from ebpflb.address_text import socket_address
+from ebpflb.config.values import socket_address
 from ebpflb.dataplane.view.counts import ActiveFlows, Sums
 from ebpflb.dataplane.view.snapshot import BackendEntry, Snapshot
 from ebpflb.model.address import Address, format_address

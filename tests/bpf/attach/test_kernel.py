@@ -16,7 +16,7 @@ from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.cli import main
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.attach.devices import NetworkWatch
-from ebpflb.dataplane.view.map_fill import used_entries
+from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.errors import ConfigError, LoadError, PinError
 from ebpflb.model.address import Family, parse_address
 from tests.bpf.attach.network import Network, ip

@@ -10,7 +10,7 @@ from typing import Any
 
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.load.pins import newest_generation, remove_pins
-from ebpflb.dataplane.view.frontends import read_frontends
+from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import format_address
 from ebpflb.model.service import ServiceName

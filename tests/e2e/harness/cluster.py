@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ebpflb.dataplane.view.frontends import read_frontends
+from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.lab import Lab, LabConfig, LabNode, Member
 from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.load.pins import Generation, newest_generation
-from ebpflb.dataplane.view.frontends import read_frontends
+from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.lab import LabNode
 from ebpflb.model.address import format_address
 from ebpflb.model.changes import Changes

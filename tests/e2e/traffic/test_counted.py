@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ebpflb.dataplane.view.frontends import read_frontends
+from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.lab import Member
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.member import NodeAgent

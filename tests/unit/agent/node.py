@@ -6,7 +6,7 @@ from errno import EIO
 
 from ebpflb.agent.interface import Desired, EndedSockets, Errors, ExpiryStep, Refused
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.dataplane.view.frontends import read_frontends
+from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.model.address import Address, Family, format_address
 from tests.memory_maps import memory_maps

@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from ebpflb.agent.resource_limits import ENOUGH_FILES, collect_seldom, raise_file_limit, settle
+from ebpflb.agent.process import ENOUGH_FILES, collect_seldom, raise_file_limit, settle
 
 
 def test_what_is_there_is_left_out_of_later_collections():

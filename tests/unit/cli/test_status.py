@@ -10,7 +10,7 @@ from ebpflb.cli import agent_client
 from ebpflb.cli import status as command
 from ebpflb.cli.status import Loaded
 from ebpflb.dataplane.attach.attachments import Attachment
-from ebpflb.dataplane.view.map_fill import MapFill
+from ebpflb.dataplane.view.dump import MapFill
 from ebpflb.errors import PinError
 from ebpflb.observe.http.server import Answer, Server, metrics_routes
 from tests.ports import free_port

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.dataplane.attach.devices import Device
-from ebpflb.dataplane.doctor.coverage import (
+from ebpflb.dataplane.doctor.checks import (
     covered,
     inside,
     judge_pods,

@@ -3,8 +3,8 @@ from sys import byteorder
 
 import pytest
 
-from ebpflb.dataplane.explain import client
-from ebpflb.dataplane.explain.client import client_at
+from ebpflb.dataplane.explain import hooks
+from ebpflb.dataplane.explain.hooks import client_at
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.explain.steps import Client, ClientKind
 from ebpflb.dataplane.kernel.rtnetlink import device_name, route_to
@@ -52,9 +52,9 @@ def test_what_is_behind_a_host_device_is_elsewhere(node):
 
 @pytest.mark.parametrize("cookie", [COOKIE, 78])
 def test_behind_a_bridge_the_namespace_tells(node, monkeypatch, cookie):
-    monkeypatch.setattr(client, "visit_others", lambda look: look())
-    monkeypatch.setattr(client, "own_cookie", lambda: cookie)
-    monkeypatch.setattr(client, "read_addresses", lambda _: [FakeAddress()])
+    monkeypatch.setattr(hooks, "visit_others", lambda look: look())
+    monkeypatch.setattr(hooks, "own_cookie", lambda: cookie)
+    monkeypatch.setattr(hooks, "read_addresses", lambda _: [FakeAddress()])
     found = found_at(node, BRIDGED)
     known = cookie == COOKIE
     assert format_address(found.address) == BRIDGED
@@ -66,7 +66,7 @@ class FakeAddress:
 
 
 def test_an_address_that_nobody_here_has_is_elsewhere(node, monkeypatch):
-    monkeypatch.setattr(client, "visit_others", lambda _: None)
+    monkeypatch.setattr(hooks, "visit_others", lambda _: None)
     assert found_at(node, BRIDGED).kind is ClientKind.OUTSIDE
 
 
@@ -74,7 +74,7 @@ def test_namespaces_that_cannot_be_entered_are_told_in_one_line(node, monkeypatc
     def refuse(_):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(client, "visit_others", refuse)
+    monkeypatch.setattr(hooks, "visit_others", refuse)
     with pytest.raises(ProbeError, match="cannot look into network namespaces"):
         found_at(node, BRIDGED)
 

@@ -11,7 +11,7 @@ from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import Hook
 from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings
 from ebpflb.dataplane.view.dump import decode_map
-from ebpflb.dataplane.view.frontends import read_frontends
+from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.model.address import Protocol, parse_address
 from tests.memory_maps import memory_maps
 

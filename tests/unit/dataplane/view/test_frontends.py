@@ -6,7 +6,7 @@ import pytest
 from ebpflb.dataplane.layout.enums import CtState, Direction
 from ebpflb.dataplane.layout.structs import LbConntrack, LbCounts, LbSocket, LbSocketKey
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.dataplane.view.frontends import BackendInUse, read_frontends
+from ebpflb.dataplane.view.snapshot import BackendInUse, read_frontends
 from ebpflb.model import flow as model
 from ebpflb.model.address import WILDCARD, Family, Protocol, format_address
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty

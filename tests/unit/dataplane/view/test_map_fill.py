@@ -5,7 +5,7 @@ from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.enums import FlowLost
 from ebpflb.dataplane.layout.structs import u32, u64
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.dataplane.view.map_fill import MapFill, map_fills, used_entries
+from ebpflb.dataplane.view.dump import MapFill, map_fills, used_entries
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
