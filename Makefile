@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo check test test-cluster test-kernels conformance lint bench image cluster pictures coverage format clean
+.PHONY: help demo check test test-cluster test-cni test-kernels conformance lint bench image cluster pictures coverage format clean
 SHELL := /bin/bash
 unexport PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTEST_ADDOPTS
 
 PYTHON := .venv/bin/python
 C_FILES = $(shell find bpf tests -name '*.[ch]' -not -path 'bpf/uapi/*')
-SHELL_FILES = $(shell grep -rlI '^\#!/bin/.*sh$$' .ci tests ebpflb)
+SHELL_FILES = $(shell find .ci tests ebpflb -type f ! -name '*.pyc' -exec awk \
+	'FNR == 1 && /^\#!\/bin\/.*sh$$/ { print FILENAME } { nextfile }' {} +)
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +27,11 @@ test-cluster: ## Test image and chart in a real Kubernetes, which is built first
 	@.ci/setup test-cluster
 	@$(PYTHON) -m tests.cluster build
 	@.ci/test cluster $(ARGS)
+
+test-cni: ## Test one CNI in a real Kubernetes; CNI=flannel-vxlan, or another of docs/compatibility.md (root)
+	@.ci/setup test-cni
+	@$(PYTHON) -m tests.cluster build
+	@$(PYTHON) -m pytest tests/cni --cni "$(CNI)" $(ARGS)
 
 test-kernels: ## Load and test the programs on Linux 5.10, 6.1 and 6.12 in qemu; ARGS='6.1 --long' (root)
 	@.ci/setup kernels

@@ -61,4 +61,23 @@ static __always_inline int lb_addr_is_own_host(const struct lb_addr *addr)
 	       (!addr->word[3] || addr->word[3] == bpf_htonl(1));
 }
 
+/*
+ * Loopback, unspecified and multicast addresses: there is nobody to answer. The stack drops packets
+ * from them (ip_route_input_slow(), ip6_rcv_core()).
+ */
+static __always_inline int lb_addr_is_martian_source(const struct lb_addr *addr)
+{
+	__be32 multicast = lb_addr_is_ipv4(addr) ? addr->word[3] & bpf_htonl(0xf0000000) :
+						   addr->word[0] & bpf_htonl(0xff000000);
+
+	return lb_addr_is_own_host(addr) ||
+	       multicast == bpf_htonl(lb_addr_is_ipv4(addr) ? 0xe0000000 : 0xff000000);
+}
+
+/* fe80::/10, by the first word of an IPv6 address. */
+static __always_inline int lb_is_link_local(__be32 first)
+{
+	return (first & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
 #endif

@@ -83,24 +83,25 @@ static __always_inline int lb_affinity_recall(const struct lb_affinity *entry, _
 		return 0;
 	choice->index = value.backend;
 	choice->backend = lb_backend_usable(value.backend, value.generation);
-	return choice->backend != NULL;
+	return choice->backend && lb_backend_admits(choice);
 }
 
-/* Like lb_backend_select(), for a client of a Service port with session affinity. */
-static __always_inline int lb_affinity_select(const struct lb_desc *desc,
-					      const struct lb_range *range,
-					      const struct lb_addr *client,
+/* Like lb_backend_select(), but session affinity comes first if the Service port has it. */
+static __always_inline int lb_affinity_select(const struct lb_opening *opening,
 					      struct lb_choice *choice)
 {
-	struct lb_affinity_key key = { .service = desc->service, .client = *client };
-	struct lb_affinity *entry = lb_affinity.lookup(&key);
+	const struct lb_desc *desc = opening->desc;
+	struct lb_affinity_key key = { .service = desc->service, .client = *opening->client };
+	struct lb_affinity *entry = NULL;
 	struct lb_affinity value;
-	__u64 now = lb_now();
+	__u64 now = desc->affinity_timeout ? lb_now() : 0;
 	int verdict;
 
+	if (desc->affinity_timeout)
+		entry = lb_affinity.lookup(&key);
 	if (!entry) {
-		verdict = lb_backend_select(range, choice);
-		if (verdict)
+		verdict = lb_backend_select(opening, choice);
+		if (verdict || !desc->affinity_timeout)
 			return verdict;
 		value = lb_affinity_of(choice, now);
 		if (!lb_affinity.insert(&key, &value))
@@ -110,11 +111,11 @@ static __always_inline int lb_affinity_select(const struct lb_desc *desc,
 		if (!entry)
 			return LB_NEXT;
 	}
-	if (lb_affinity_recall(entry, desc->affinity_timeout, range, now, choice)) {
+	if (lb_affinity_recall(entry, desc->affinity_timeout, opening->range, now, choice)) {
 		*(volatile __u64 *)&entry->last_used = now;
 		return LB_NEXT;
 	}
-	verdict = lb_backend_select(range, choice);
+	verdict = lb_backend_select(opening, choice);
 	if (verdict)
 		return verdict;
 	value = lb_affinity_of(choice, now);

@@ -3,7 +3,9 @@
 #ifndef LB_BACKEND_H
 #define LB_BACKEND_H
 
+#include "ejection.h"
 #include "maps.h"
+#include "scheduler.h"
 #include "verdict.h"
 
 struct lb_choice {
@@ -11,23 +13,47 @@ struct lb_choice {
 	__u32 index;
 };
 
-/* Uniformly random, like kube-proxy (iptables: statistic mode random, nftables: numgen random). */
-static __always_inline int lb_backend_select(const struct lb_range *range, struct lb_choice *choice)
-{
-	__u32 *slot;
-	int i;
+/* How many backends on trial a new flow passes by, at most; the agent's MOST_ON_TRIAL follows. */
+#define LB_TRIALS_PASSED 3
 
-	if (!range->count)
-		return range->if_empty == LB_EMPTY_DROP ? -LB_DROP_NO_LOCAL_ENDPOINT :
-							  -LB_DROP_NO_ENDPOINT;
-	i = range->base + bpf_get_prandom_u32() % range->count;
-	slot = lb_slots.lookup(&i);
+/* The backend of one slot. */
+static __always_inline int lb_backend_at(int i, struct lb_choice *choice)
+{
+	__u32 *slot = lb_slots.lookup(&i);
+
 	if (!slot)
 		return -LB_DROP_NO_ENDPOINT;
 	i = *slot;
 	choice->index = i;
 	choice->backend = lb_backends.lookup(&i);
 	return choice->backend ? LB_NEXT : -LB_DROP_NO_ENDPOINT;
+}
+
+static __always_inline int lb_backend_admits(const struct lb_choice *choice)
+{
+	return !(choice->backend->flags & LB_BACKEND_TRIAL) || lb_trial_admits(choice->index);
+}
+
+/* What a backend on trial does not admit goes to the next slot of the range. */
+static __always_inline int lb_backend_select(const struct lb_opening *opening,
+					     struct lb_choice *choice)
+{
+	const struct lb_range *range = opening->range;
+	int verdict;
+	__u32 i;
+
+	if (!range->count)
+		return range->if_empty == LB_EMPTY_DROP ? -LB_DROP_NO_LOCAL_ENDPOINT :
+							  -LB_DROP_NO_ENDPOINT;
+	i = lb_scheduler_slot(opening);
+	verdict = lb_backend_at(i, choice);
+	for (int tries = 0; tries < LB_TRIALS_PASSED; tries++) {
+		if (verdict || lb_backend_admits(choice))
+			break;
+		i = range->base + (i - range->base + 1) % range->count;
+		verdict = lb_backend_at(i, choice);
+	}
+	return verdict;
 }
 
 /*

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Compile-time sizes. The loader may override those with an #ifndef by -D. */
+/*
+ * Compile-time sizes. The loader may override those with an #ifndef by -D, but makes the maps of the
+ * size LB_MAX_... that it wants itself, without a compile.
+ */
 #ifndef LB_CONFIG_H
 #define LB_CONFIG_H
 
@@ -8,7 +11,7 @@
 #endif
 
 #ifndef LB_MAX_FRONTENDS
-#define LB_MAX_FRONTENDS 4096
+#define LB_MAX_FRONTENDS 512
 #endif
 
 /* Every update takes a new descriptor before it frees the old one. */
@@ -17,15 +20,15 @@
 #endif
 
 #ifndef LB_MAX_SLOTS
-#define LB_MAX_SLOTS 65536
+#define LB_MAX_SLOTS 8192
 #endif
 
 #ifndef LB_MAX_BACKENDS
-#define LB_MAX_BACKENDS 4096
+#define LB_MAX_BACKENDS 1024
 #endif
 
 #ifndef LB_MAX_ADDRS
-#define LB_MAX_ADDRS 8192
+#define LB_MAX_ADDRS 1024
 #endif
 
 #ifndef LB_MAX_SRC_RANGES
@@ -33,7 +36,7 @@
 #endif
 
 #ifndef LB_MAX_NAMES
-#define LB_MAX_NAMES 8192
+#define LB_MAX_NAMES 512
 #endif
 
 #ifndef LB_MAX_CONNTRACK
@@ -41,7 +44,19 @@
 #endif
 
 #ifndef LB_MAX_CT_SHORT
-#define LB_MAX_CT_SHORT 65536
+#define LB_MAX_CT_SHORT 16384
+#endif
+
+#ifndef LB_MAX_CT_UDP
+#define LB_MAX_CT_UDP 16384
+#endif
+
+#ifndef LB_MAX_CT_STREAM
+#define LB_MAX_CT_STREAM 65536
+#endif
+
+#ifndef LB_MAX_STACK_NAT
+#define LB_MAX_STACK_NAT 4096
 #endif
 
 #ifndef LB_MAX_SOCKETS
@@ -52,10 +67,30 @@
 #define LB_MAX_AFFINITY 65536
 #endif
 
+/* Whether lb_xdp is loaded, which the settings say. */
+#ifndef LB_HAS_XDP
+#define LB_HAS_XDP 1
+#endif
+
+/* Whether this node takes part in direct server return, which the settings say. */
+#ifndef LB_HAS_DSR
+#define LB_HAS_DSR 1
+#endif
+
+/* Whether XDP programs may see frames of several buffers. */
+#ifndef LB_HAS_XDP_FRAGS
+#define LB_HAS_XDP_FRAGS 1
+#endif
+
 #define LB_FILTER_SIZE 65536
+/* A power of two. */
+#define LB_CONN_PLACES 8192
+#define LB_XDP_NEIGHBOURS 256
+#define LB_MAX_PEERS 16384
 #define LB_MAX_FRAGMENTS 8192
 #define LB_MAX_DEVICES 4096
 #define LB_UPLINKS 64
+#define LB_MAX_SUBNETS 1024
 #define LB_MAX_NETNS 4096
 #define LB_MAX_DROPS 1024
 /* One for each path and kind. */
@@ -73,6 +108,13 @@
 /* Whether the kernel has bpf_ktime_get_coarse_ns. */
 #ifndef LB_HAS_COARSE_CLOCK
 #define LB_HAS_COARSE_CLOCK 1
+#endif
+
+/*
+ * Whether bpf_fib_lookup compares a packet's length with the MTU of its route, and tells that MTU.
+ */
+#ifndef LB_HAS_FIB_MTU
+#define LB_HAS_FIB_MTU 1
 #endif
 
 /* Whether lb_sock_ops is attached and follows TCP connections. */

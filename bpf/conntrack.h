@@ -38,14 +38,42 @@ static __always_inline __u8 lb_ct_state(const struct lb_conntrack *entry)
 	return entry->state | entry->peer_state;
 }
 
-static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_tuple *key)
+static __always_inline int lb_has_setting(__u32 flag)
 {
-	struct lb_conntrack *entry;
+	struct lb_settings *settings;
+	int zero = 0;
 
-	if (key->proto == IPPROTO_UDP)
-		return lb_ct_short.lookup(key);
-	entry = lb_conntrack.lookup(key);
+	settings = lb_settings.lookup(&zero);
+	return settings && settings->flags & flag;
+}
+
+/* A stream is inserted before it is deleted from lb_ct_udp: in this order neither is missed. */
+static __always_inline struct lb_conntrack *lb_conntrack_lookup_udp(struct lb_tuple *key)
+{
+	struct lb_conntrack *entry = lb_ct_udp.lookup(key);
+
+	return entry ? entry : lb_ct_stream.lookup(key);
+}
+
+/* TCP and SCTP. */
+static __always_inline struct lb_conntrack *lb_conntrack_lookup_connection(struct lb_tuple *key)
+{
+	struct lb_conntrack *entry = lb_conntrack.lookup(key);
+
 	return entry ? entry : lb_ct_short.lookup(key);
+}
+
+/* is_udp is a constant wherever the verifier would otherwise explore the tables of both. */
+static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_tuple *key, int is_udp)
+{
+	return is_udp ? lb_conntrack_lookup_udp(key) : lb_conntrack_lookup_connection(key);
+}
+
+/* Copies the entry to where established flows and streams are. */
+static __always_inline int lb_conntrack_settle(struct lb_tuple *key, struct lb_conntrack *entry,
+					       int is_udp)
+{
+	return is_udp ? lb_ct_stream.update(key, entry) : lb_conntrack.update(key, entry);
 }
 
 /*
@@ -54,30 +82,67 @@ static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_tuple 
  */
 static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tuple *key,
 							      const struct lb_conntrack *entry,
-							      struct lb_tuple *peer_key)
+							      struct lb_tuple *peer_key, int is_udp)
 {
 	struct lb_conntrack *peer;
 
 	lb_tuple_reverse(peer_key, &entry->to);
-	peer = lb_conntrack_lookup(peer_key);
+	peer = lb_conntrack_lookup(peer_key, is_udp);
 	return peer && lb_tuple_is_reverse(&peer->to, key) ? peer : NULL;
 }
 
-/*
- * Returns 0 if the entry existed. Tries lb_conntrack whatever the state says: an entry left there
- * would take precedence over a new flow.
- */
-static __always_inline int lb_conntrack_delete(struct lb_tuple *key, int is_established)
+static __always_inline int lb_conntrack_delete_settled(struct lb_tuple *key, int is_udp)
 {
-	if (!is_established && !lb_ct_short.delete(key))
+	return is_udp ? lb_ct_stream.delete(key) : lb_conntrack.delete(key);
+}
+
+static __always_inline int lb_conntrack_delete_opening(struct lb_tuple *key, int is_udp)
+{
+	return is_udp ? lb_ct_udp.delete(key) : lb_ct_short.delete(key);
+}
+
+/* Inserts the entry of a new flow, or replaces that of an earlier one. */
+static __always_inline int lb_conntrack_update(struct lb_tuple *key, struct lb_conntrack *entry,
+					       int is_udp)
+{
+	if (lb_has_setting(LB_SETTING_DIVERT) && !lb_conntrack_settle(key, entry, is_udp)) {
+		lb_conntrack_delete_opening(key, is_udp);
 		return 0;
-	return lb_conntrack.delete(key);
+	}
+	return is_udp ? lb_ct_udp.update(key, entry) : lb_ct_short.update(key, entry);
+}
+
+/*
+ * Inserts the entry of a new flow and returns 0, unless there is one among opening flows. The
+ * caller has looked for one among those that are settled.
+ */
+static __always_inline int lb_conntrack_insert(struct lb_tuple *key, struct lb_conntrack *entry,
+					       int is_udp)
+{
+	if (lb_has_setting(LB_SETTING_DIVERT)) {
+		if (is_udp ? lb_ct_udp.lookup(key) : lb_ct_short.lookup(key))
+			return -1;
+		if (!(is_udp ? lb_ct_stream.insert(key, entry) : lb_conntrack.insert(key, entry)))
+			return 0;
+	}
+	return is_udp ? lb_ct_udp.insert(key, entry) : lb_ct_short.insert(key, entry);
+}
+
+/*
+ * Returns 0 if the entry existed. Tries lb_conntrack or lb_ct_stream whatever the state says: an
+ * entry left there would take precedence over a new flow, or keep a port.
+ */
+static __always_inline int lb_conntrack_delete(struct lb_tuple *key, int is_established, int is_udp)
+{
+	if (!is_established && !lb_conntrack_delete_opening(key, is_udp))
+		return 0;
+	return lb_conntrack_delete_settled(key, is_udp);
 }
 
 /*
  * Deletes both directions; the caller has checked that the other entry belongs to this flow.
  * Returns 0 if this call deleted the original entry: of two packets that end a flow at the same
- * time, that is one.
+ * time, that is one. TCP and SCTP.
  */
 static __always_inline int lb_conntrack_remove(struct lb_packet *pkt,
 					       const struct lb_conntrack *entry)
@@ -87,8 +152,8 @@ static __always_inline int lb_conntrack_remove(struct lb_packet *pkt,
 	int peer, own;
 
 	lb_tuple_reverse(&pkt->peer, &entry->to);
-	peer = lb_conntrack_delete(&pkt->peer, is_established);
-	own = lb_conntrack_delete(&pkt->tuple, is_established);
+	peer = lb_conntrack_delete(&pkt->peer, is_established, 0);
+	own = lb_conntrack_delete(&pkt->tuple, is_established, 0);
 	return is_original ? own : peer;
 }
 
@@ -108,7 +173,7 @@ static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,
 	entry->hook = flow->hook;
 	entry->state = 0;
 	entry->flags = flow->flags;
-	entry->fin_end = 0;
+	entry->sent_end = 0;
 	entry->frontend = flow->frontend;
 	entry->desc_flags = flow->desc_flags;
 	entry->peer_state = 0;

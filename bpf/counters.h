@@ -27,6 +27,16 @@ static __always_inline void lb_count_drop_at(__u32 ifindex, int reason)
 		__sync_fetch_and_add(count, 1);
 }
 
+/* result: enum lb_xdp_result. */
+static __always_inline void lb_count_xdp_result(int result)
+{
+	__u64 *count = lb_count_xdp.lookup(&result);
+
+	if (count)
+		*count += 1;
+}
+
+/* At a socket. */
 static __always_inline void lb_count_connection(int frontend, int backend)
 {
 	struct lb_counts *counts = lb_count_front.lookup(&frontend);
@@ -102,22 +112,32 @@ static __always_inline void lb_traffic_add_packet(struct lb_counts *counts,
 	traffic->bytes += lb_payload(pkt);
 }
 
-/* For a packet of a known flow. */
+/* For a packet of a known flow. Requests in a tunnel have been counted by the node that sent them. */
 static __always_inline void lb_count_packet(const struct lb_packet *pkt,
 					    const struct lb_conntrack *entry)
 {
+	if (LB_HAS_DSR && entry->flags & LB_CT_TUNNELED && entry->direction == LB_DIR_ORIGINAL)
+		return;
 	lb_traffic_add_packet(lb_counts_of_frontend(entry->frontend, entry->service), pkt,
 			      entry->direction);
 	lb_traffic_add_packet(lb_counts_of_backend(entry->backend, entry->generation), pkt,
 			      entry->direction);
 }
 
+static __always_inline void lb_count_opening(struct lb_counts *counts, const struct lb_packet *pkt)
+{
+	if (!counts)
+		return;
+	counts->connections += 1;
+	lb_traffic_add_packet(counts, pkt, LB_DIR_ORIGINAL);
+}
+
 /* For the packet that opens a flow. */
 static __always_inline void lb_count_first_packet(const struct lb_packet *pkt, int frontend,
 						  int backend)
 {
-	lb_traffic_add_packet(lb_count_front.lookup(&frontend), pkt, LB_DIR_ORIGINAL);
-	lb_traffic_add_packet(lb_count_back.lookup(&backend), pkt, LB_DIR_ORIGINAL);
+	lb_count_opening(lb_count_front.lookup(&frontend), pkt);
+	lb_count_opening(lb_count_back.lookup(&backend), pkt);
 }
 
 #endif

@@ -8,17 +8,15 @@
 #include "ct_state.h"
 #include "flow_timeout.h"
 #include "maps.h"
+#include "own_udp.h"
 #include "packet.h"
+#include "tunnel.h"
+#include "verdict.h"
 
-static __always_inline int lb_conntrack_is_stale_udp(struct lb_packet *pkt,
-						     const struct lb_conntrack *entry)
+static __always_inline int lb_conntrack_has_lost_backend(const struct lb_conntrack *entry)
 {
-	if (pkt->tuple.proto != IPPROTO_UDP)
-		return 0;
-	if (entry->direction == LB_DIR_ORIGINAL &&
-	    !lb_backend_serving(entry->backend, entry->generation))
-		return 1;
-	return lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
+	return entry->direction == LB_DIR_ORIGINAL &&
+	       !lb_backend_serving(entry->backend, entry->generation);
 }
 
 /*
@@ -33,10 +31,9 @@ static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
 	__u8 accepts = LB_TCP_SYN | LB_TCP_ACK;
 	int has_original;
 
-	if (pkt->tuple.proto == IPPROTO_UDP || entry->direction != LB_DIR_REPLY ||
-	    !(lb_ct_state(entry) & LB_CT_CLOSED))
+	if (entry->direction != LB_DIR_REPLY || !(lb_ct_state(entry) & LB_CT_CLOSED))
 		return 0;
-	has_original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer) != NULL;
+	has_original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0) != NULL;
 	if ((pkt->tcp_flags & accepts) != accepts)
 		return !has_original;
 	if (has_original)
@@ -58,7 +55,7 @@ static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_c
 
 	if (lb_ct_state(entry) != (LB_CT_SYN | LB_CT_CLOSED))
 		return 0;
-	reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
 	if (!reply || lb_ct_state(reply) != (LB_CT_ACK | LB_CT_CLOSED))
 		return 0;
 	reply->state = 0;
@@ -70,9 +67,13 @@ static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_c
 
 /* Whether the entry is still valid for this packet, or the packet opens a new flow in its place. */
 static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
-						   struct lb_conntrack *entry)
+						   struct lb_conntrack *entry, int is_udp)
 {
-	if (lb_conntrack_is_stale_udp(pkt, entry) || lb_conntrack_is_foreign(pkt, entry))
+	if (pkt->tuple.proto == IPPROTO_UDP && lb_conntrack_has_lost_backend(entry))
+		return 0;
+	if (is_udp)
+		return !lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
+	if (lb_conntrack_is_foreign(pkt, entry))
 		return 0;
 	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)
 		return 1;
@@ -83,31 +84,97 @@ static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 
 /* A flow needs both entries, but the LRU may evict one before the flow is established. */
 static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
-					     const struct lb_conntrack *entry)
+					     const struct lb_conntrack *entry, int is_udp)
 {
-	if (entry->direction != LB_DIR_ORIGINAL || lb_ct_state(entry) & LB_CT_ESTABLISHED)
+	if (entry->direction != LB_DIR_ORIGINAL || lb_ct_state(entry) & LB_CT_ESTABLISHED ||
+	    entry->flags & LB_CT_DSR)
 		return 0;
-	if (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt) && !(entry->flags & LB_CT_SNAT))
+	if (!is_udp && !lb_ct_is_syn(pkt) && !(entry->flags & LB_CT_SNAT))
 		return 0;
-	return !lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	return !lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, is_udp);
+}
+
+/*
+ * For a packet from a tunnel: whether the entry is that of the pod that the sender has chosen, who
+ * knows better than this node whether that may be. An open connection stays where it is. Nothing
+ * goes on in a tunnel again, or it could go round and round.
+ */
+static __always_inline int lb_conntrack_agrees(struct lb_packet *pkt,
+					       const struct lb_conntrack *entry,
+					       const struct lb_geneve *geneve, int is_udp)
+{
+	if (entry->flags & LB_CT_DSR)
+		return 0;
+	if (!is_udp && !lb_ct_is_syn(pkt))
+		return 1;
+	if (is_udp ? lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer) :
+		     lb_ct_state(entry) & LB_CT_CLOSED)
+		return 0;
+	return entry->to.dport == geneve->port && lb_addr_is_equal(&entry->to.daddr, &geneve->pod);
 }
 
 /*
  * Whether the entry applies to this packet at this hook. An entry that a SYN replaces is deleted at
  * once, because the new connection may not be for a Service. The reply entry of an ended flow
- * stays, to keep its source port.
+ * stays, to keep its source port. Without DSR, entries of flows that went in tunnels before are of no
+ * use.
  */
 static __always_inline int lb_conntrack_applies(struct lb_packet *pkt, struct lb_conntrack *entry,
-						int hook)
+						int hook, int is_udp)
 {
+	struct lb_tunnel *tunnel = NULL;
+	int is_valid;
+
 	if (entry->hook != hook)
 		return 0;
-	if (lb_conntrack_is_current(pkt, entry) && !lb_has_lost_reply(pkt, entry))
+	if (!LB_HAS_DSR && entry->flags & LB_CT_DSR) {
+		lb_conntrack_replace(pkt, entry, is_udp);
+		return 0;
+	}
+	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS)
+		tunnel = lb_tunnel_opened();
+	is_valid = tunnel ? lb_conntrack_agrees(pkt, entry, &tunnel->geneve, is_udp) :
+			    lb_conntrack_is_current(pkt, entry, is_udp);
+	if (is_valid && !lb_has_lost_reply(pkt, entry, is_udp))
 		return 1;
 	if (entry->direction != LB_DIR_ORIGINAL)
 		return 0;
-	lb_conntrack_replace(pkt, entry);
+	lb_conntrack_replace(pkt, entry, is_udp);
 	return 0;
+}
+
+/*
+ * lb_conntrack may have an entry of another hook, from when the source address was elsewhere: until
+ * a new flow replaces it there, that is in lb_ct_short. A connection that is established between
+ * the first two lookups is in neither of them: it was inserted into lb_conntrack after the first,
+ * and deleted from lb_ct_short before the second.
+ */
+static __always_inline struct lb_conntrack *lb_conntrack_find_connection(struct lb_packet *pkt,
+									 int hook)
+{
+	struct lb_conntrack *entry = lb_conntrack.lookup(&pkt->tuple);
+
+	if (entry && (entry->hook == hook || entry->hook == LB_HOOK_RESERVED))
+		return entry;
+	entry = lb_ct_short.lookup(&pkt->tuple);
+	if (!entry && !lb_ct_is_syn(pkt))
+		entry = lb_conntrack.lookup(&pkt->tuple);
+	return entry;
+}
+
+/* LB_NEXT: found is the entry that applies to this packet at this hook, or NULL. */
+static __always_inline int lb_conntrack_find(struct lb_packet *pkt, int hook,
+					     struct lb_conntrack **found, int is_udp)
+{
+	*found = is_udp ? lb_conntrack_lookup_udp(&pkt->tuple) :
+			  lb_conntrack_find_connection(pkt, hook);
+	if (!*found)
+		return LB_NEXT;
+	if (lb_is_reserved(pkt, *found))
+		return LB_PASS;
+	if (!lb_conntrack_applies(pkt, *found, hook, is_udp))
+		*found = NULL;
+	return LB_NEXT;
 }
 
 #endif

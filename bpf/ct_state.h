@@ -1,37 +1,118 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Flow state: how packets change it and move entries between lb_ct_short and lb_conntrack. */
+/* Flow state: how packets change it and move entries from one table to another. */
 #ifndef LB_CT_STATE_H
 #define LB_CT_STATE_H
 
 #include "clock.h"
 #include "conntrack.h"
 #include "counters.h"
+#include "ejection.h"
+#include "filter.h"
 #include "flow_record.h"
 #include "maps.h"
 #include "packet.h"
 
-/* While lb_conntrack is full the flow stays in lb_ct_short, and every packet tries again. */
-static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry)
-{
-	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+/* How far a reset's sequence number may be from the end of what its sender has sent. */
+#define LB_RESET_DISTANCE 65536
 
-	if (!reply || !(reply->state & LB_CT_SYN))
-		return;
+/* As far back a packet may be a retransmission. */
+#define LB_RETRANSMITTED (1 << 24)
+
+/* A UDP flow with answers that lasts for longer is a stream. The same as in netfilter. */
+#define LB_UDP_EXCHANGE (2 * LB_SECOND)
+
+/*
+ * Moves a flow to where established flows and streams are. While there is no room it stays where it
+ * is, and every packet tries again.
+ */
+static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry,
+						 struct lb_conntrack *other, int is_udp)
+{
 	entry->state |= LB_CT_ESTABLISHED;
-	reply->peer_state |= LB_CT_ESTABLISHED;
-	if (!lb_conntrack.update(&pkt->peer, reply)) {
-		if (!lb_conntrack.update(&pkt->tuple, entry)) {
-			lb_ct_short.delete(&pkt->peer);
-			lb_ct_short.delete(&pkt->tuple);
+	other->peer_state |= LB_CT_ESTABLISHED;
+	if (!lb_conntrack_settle(&pkt->peer, other, is_udp)) {
+		if (!lb_conntrack_settle(&pkt->tuple, entry, is_udp)) {
+			lb_conntrack_delete_opening(&pkt->peer, is_udp);
+			lb_conntrack_delete_opening(&pkt->tuple, is_udp);
 			return;
 		}
-		lb_conntrack.delete(&pkt->peer);
+		lb_conntrack_delete_settled(&pkt->peer, is_udp);
 	}
 	entry->state &= ~LB_CT_ESTABLISHED;
-	reply->peer_state &= ~LB_CT_ESTABLISHED;
+	other->peer_state &= ~LB_CT_ESTABLISHED;
 }
 
-/* Moves a closed entry to lb_ct_short. Returns 0 unless another packet has just done so. */
+/* The client acknowledges the answer to its SYN. Waits while lb_conntrack is being replaced. */
+static __always_inline void lb_conntrack_establish(struct lb_packet *pkt,
+						   struct lb_conntrack *entry)
+{
+	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+
+	if (reply && reply->state & LB_CT_SYN && !lb_has_setting(LB_SETTING_HOLD))
+		lb_conntrack_promote(pkt, entry, reply, 0);
+}
+
+/* UDP, as in netfilter: a flow with answers that goes on for longer than an exchange. */
+static __always_inline void lb_conntrack_track_udp(struct lb_packet *pkt,
+						   struct lb_conntrack *entry)
+{
+	struct lb_conntrack *other;
+
+	if (entry->direction == LB_DIR_REPLY)
+		entry->state |= LB_CT_ACK;
+	if (lb_ct_state(entry) & LB_CT_ESTABLISHED ||
+	    (__s64)(entry->last_seen - entry->created) <= (__s64)LB_UDP_EXCHANGE)
+		return;
+	other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 1);
+	if (other && (entry->state | other->state) & LB_CT_ACK)
+		lb_conntrack_promote(pkt, entry, other, 1);
+}
+
+/* Moves an entry to lb_conntrack again, not closed. The agent may miss it: so it is marked. */
+static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
+					       const struct lb_conntrack *entry)
+{
+	struct lb_conntrack *open;
+	int zero = 0;
+
+	open = lb_ct_scratch.lookup(&zero);
+	if (!open)
+		return -1;
+	*open = *entry;
+	open->state = (open->state | LB_CT_ESTABLISHED) & ~LB_CT_CLOSED;
+	open->peer_state &= ~LB_CT_CLOSED;
+	if (open->direction == LB_DIR_REPLY)
+		lb_flow_filter_add(key, lb_now());
+	return lb_conntrack.update(key, open);
+}
+
+/*
+ * Takes a reset back when both sides have gone on since: whoever sends or accepts one sends nothing
+ * but resets afterwards. The flow's END has been recorded, and is not recorded again.
+ */
+static __always_inline void lb_conntrack_take_back(struct lb_packet *pkt,
+						   const struct lb_conntrack *entry)
+{
+	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	__u8 has_gone_on = LB_CT_SYN | LB_CT_ACK;
+
+	if (!reply || (reply->state & has_gone_on) != has_gone_on ||
+	    lb_ct_state(entry) & lb_ct_state(reply) & LB_CT_PEER_FIN)
+		return;
+	if (lb_conntrack_reopen(&pkt->peer, reply))
+		return;
+	if (lb_conntrack_reopen(&pkt->tuple, entry)) {
+		lb_conntrack.delete(&pkt->peer);
+		return;
+	}
+	lb_ct_short.delete(&pkt->peer);
+	lb_ct_short.delete(&pkt->tuple);
+}
+
+/*
+ * Moves a closed entry to lb_ct_short. Returns 0 unless another packet has just done so. There
+ * LB_CT_ACK says that this direction went on after a reset.
+ */
 static __always_inline int lb_conntrack_retire(struct lb_tuple *key,
 					       const struct lb_conntrack *entry)
 {
@@ -42,7 +123,7 @@ static __always_inline int lb_conntrack_retire(struct lb_tuple *key,
 	if (!closed || !(lb_ct_state(entry) & LB_CT_ESTABLISHED))
 		return 0;
 	*closed = *entry;
-	closed->state &= ~LB_CT_ESTABLISHED;
+	closed->state &= ~(LB_CT_ESTABLISHED | LB_CT_ACK);
 	closed->peer_state &= ~LB_CT_ESTABLISHED;
 	return lb_ct_short.update(key, closed) ? 0 : lb_conntrack.delete(key);
 }
@@ -75,10 +156,28 @@ static __always_inline int lb_conntrack_may_retry(const struct lb_conntrack *ent
 	       lb_ct_state(other) == LB_CT_ACK;
 }
 
-/* A RST may be forged: it only moves the flow to lb_ct_short, where the LRU may evict it. */
+/*
+ * Whether a TCP reset is too far from what its sender has sent for the receiver to accept it (RFC
+ * 5961 wants the very next sequence number; packets that were lost or are late may lie between).
+ */
+static __always_inline int lb_conntrack_ignores_reset(const struct lb_packet *pkt,
+						      const struct lb_conntrack *entry)
+{
+	__s32 distance = pkt->seq - entry->sent_end;
+
+	if (pkt->tuple.proto != IPPROTO_TCP || !entry->sent_end ||
+	    !(lb_ct_state(entry) & LB_CT_ESTABLISHED))
+		return 0;
+	return distance > LB_RESET_DISTANCE || distance < -LB_RESET_DISTANCE;
+}
+
+/*
+ * A reset may be forged: it only moves the flow to lb_ct_short, where the LRU may evict it, and is
+ * taken back if both sides go on.
+ */
 static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
 
 	if (!other) {
 		entry->state |= LB_CT_CLOSED;
@@ -87,36 +186,50 @@ static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_
 	}
 	if (!lb_conntrack_may_retry(entry, other))
 		lb_flow_end(pkt, entry, other, lb_conntrack_reset_reason(pkt, entry));
-	entry->state |= LB_CT_CLOSED;
+	entry->state = (entry->state | LB_CT_CLOSED) & ~LB_CT_ACK;
 	other->peer_state |= LB_CT_CLOSED;
 	if (lb_conntrack_retire_both(pkt, entry, other))
 		lb_flow_end_cancel();
 }
 
 /* A packet opens another flow in place of this one. */
-static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct lb_conntrack *entry)
+static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct lb_conntrack *entry,
+						 int is_udp)
 {
-	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, is_udp);
+	int is_established = lb_ct_state(entry) & LB_CT_ESTABLISHED;
 	int is_late;
 
 	if (reply)
 		lb_flow_end(pkt, entry, reply, LB_END_REPLACED);
-	if (lb_ct_state(entry) & LB_CT_ESTABLISHED)
+	if (is_established && !is_udp)
 		is_late = lb_conntrack_remove(pkt, entry);
 	else
-		is_late = lb_conntrack_delete(&pkt->tuple, 0);
+		is_late = lb_conntrack_delete(&pkt->tuple, is_established, is_udp);
 	if (is_late)
 		lb_flow_end_cancel();
 }
 
-/* Stores in the other direction's entry which acknowledgement covers this FIN. */
+/* Remembers how far this direction has sent. A SYN on an established flow may be refused. */
+static __always_inline void lb_conntrack_track_sent(const struct lb_packet *pkt,
+						    struct lb_conntrack *entry)
+{
+	__u8 counted = LB_TCP_SYN | LB_TCP_FIN;
+	__u32 end = pkt->seq + lb_payload(pkt) + !!(pkt->tcp_flags & counted);
+	__s32 progress = end - entry->sent_end;
+
+	if (pkt->tcp_flags & LB_TCP_SYN && lb_ct_state(entry) & LB_CT_ESTABLISHED)
+		return;
+	if (progress > 0 || progress < -LB_RETRANSMITTED || pkt->tcp_flags & LB_TCP_FIN)
+		entry->sent_end = end;
+}
+
 static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
 
 	if (!other)
 		return;
-	other->fin_end = pkt->seq + lb_payload(pkt) + 1;
 	other->peer_state |= LB_CT_PEER_FIN;
 	if (lb_ct_state(entry) & LB_CT_PEER_FIN) {
 		other->peer_state |= LB_CT_CLOSED;
@@ -131,11 +244,13 @@ static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_co
 static __always_inline void lb_conntrack_fin_acked(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer);
+	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
 	int is_late;
 
+	if (!other || (__s32)(pkt->ack - other->sent_end) < 0)
+		return;
 	entry->state |= LB_CT_FIN_ACKED;
-	if (!other || !(other->state & LB_CT_FIN_ACKED))
+	if (!(other->state & LB_CT_FIN_ACKED))
 		return;
 	lb_flow_end(pkt, entry, other, LB_END_CLOSED);
 	if (entry->flags & LB_CT_SNAT)
@@ -149,25 +264,55 @@ static __always_inline void lb_conntrack_fin_acked(struct lb_packet *pkt,
 static __always_inline void lb_conntrack_track_ack(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
-	__u8 fin = lb_ct_state(entry) & (LB_CT_PEER_FIN | LB_CT_FIN_ACKED);
+	__u8 state = lb_ct_state(entry);
 
 	entry->state |= LB_CT_ACK;
-	if (fin == LB_CT_PEER_FIN && (__s32)(pkt->ack - entry->fin_end) >= 0)
+	if ((state & (LB_CT_PEER_FIN | LB_CT_FIN_ACKED)) == LB_CT_PEER_FIN)
 		lb_conntrack_fin_acked(pkt, entry);
-	else if (entry->direction == LB_DIR_ORIGINAL &&
-		 !(lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)))
-		lb_conntrack_promote(pkt, entry);
+	else if (entry->direction != LB_DIR_ORIGINAL || state & LB_CT_ESTABLISHED)
+		return;
+	else if (state & LB_CT_CLOSED)
+		lb_conntrack_take_back(pkt, entry);
+	else
+		lb_conntrack_establish(pkt, entry);
+}
+
+/*
+ * A SYN of a known flow: the backend's answer, or the client's again. A client that repeats it for
+ * want of an answer has waited for a second (RFC 6298, 2.1).
+ */
+static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
+						   struct lb_conntrack *entry)
+{
+	struct lb_conntrack *reply;
+
+	entry->state |= LB_CT_SYN;
+	if (entry->direction == LB_DIR_REPLY) {
+		lb_ejection_note_success(entry->backend, entry->generation);
+		return;
+	}
+	if (entry->flags & LB_CT_UNANSWERED ||
+	    (__s64)(entry->last_seen - entry->created) < (__s64)LB_ANSWER_TIME)
+		return;
+	reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	if (!reply || lb_ct_state(reply) & (LB_CT_SYN | LB_CT_ACK))
+		return;
+	entry->flags |= LB_CT_UNANSWERED;
+	lb_ejection_note_failure(entry->backend, entry->generation);
 }
 
 static __always_inline void lb_conntrack_track_connection(struct lb_packet *pkt,
 							  struct lb_conntrack *entry)
 {
 	if (pkt->tcp_flags & LB_TCP_RST) {
-		lb_conntrack_reset(pkt, entry);
+		if (!lb_conntrack_ignores_reset(pkt, entry))
+			lb_conntrack_reset(pkt, entry);
 		return;
 	}
+	if (pkt->tuple.proto == IPPROTO_TCP)
+		lb_conntrack_track_sent(pkt, entry);
 	if (pkt->tcp_flags & LB_TCP_SYN) {
-		entry->state |= LB_CT_SYN;
+		lb_conntrack_track_syn(pkt, entry);
 		return;
 	}
 	if (pkt->tcp_flags & LB_TCP_FIN)
@@ -176,14 +321,26 @@ static __always_inline void lb_conntrack_track_connection(struct lb_packet *pkt,
 		lb_conntrack_track_ack(pkt, entry);
 }
 
-/* Counts the packet and updates the state. The entry may move: do not use it afterwards. */
-static __always_inline void lb_conntrack_track(struct lb_packet *pkt, struct lb_conntrack *entry)
+static __always_inline void lb_conntrack_count(const struct lb_packet *pkt,
+					       struct lb_conntrack *entry)
 {
 	entry->last_seen = lb_now();
 	__sync_fetch_and_add(&entry->packets, pkt->segs);
 	__sync_fetch_and_add(&entry->bytes, lb_payload(pkt));
 	lb_count_packet(pkt, entry);
-	if (pkt->tuple.proto != IPPROTO_UDP)
+}
+
+/*
+ * Counts the packet and updates the state. The entry may move: do not use it afterwards. is_udp: it
+ * is in the tables of UDP, where it is unless programs of an earlier release put it elsewhere.
+ */
+static __always_inline void lb_conntrack_track(struct lb_packet *pkt, struct lb_conntrack *entry,
+					       int is_udp)
+{
+	lb_conntrack_count(pkt, entry);
+	if (is_udp)
+		lb_conntrack_track_udp(pkt, entry);
+	else if (pkt->tuple.proto != IPPROTO_UDP)
 		lb_conntrack_track_connection(pkt, entry);
 	else if (entry->direction == LB_DIR_REPLY)
 		entry->state |= LB_CT_ACK;

@@ -2,9 +2,10 @@
 /*
  * The early filter: array lookups that let most packets pass before they are parsed. lb_dest_filter
  * checks the destination and is set by the agent; lb_reply_filter checks the source and is set when
- * a flow starts. Neither is ever cleared: a stale bit only costs a lookup. ICMP errors may come
- * from anywhere, so they always go on from lb_reply_filter. lb_peer_filter does the same for
- * sockets, by their peer.
+ * a flow starts. Neither is ever cleared: a stale bit only costs a lookup. But what a backend answers
+ * to those who come past this node would cost lookups for good, so lb_flow_filter then checks the
+ * whole tuple; the agent lets marks expire that no flow needs (flow_filter.py). ICMP errors may come
+ * from anywhere, so they always go on. lb_peer_filter does the same for sockets, by their peer.
  */
 #ifndef LB_FILTER_H
 #define LB_FILTER_H
@@ -22,14 +23,66 @@ static __always_inline int lb_filter_index(__be32 address, __be16 port)
 	return (bpf_ntohl(address) & 0xffff) ^ bpf_ntohs(port);
 }
 
+/* A hash of the last words of both addresses and of both ports, in their order on the wire. */
+static __always_inline int lb_flow_filter_index(__be32 saddr, __be32 daddr, __be16 sport,
+						__be16 dport)
+{
+	__u64 addresses = (__u64)bpf_ntohl(saddr) << 32 | bpf_ntohl(daddr);
+	__u32 ports = (__u32)bpf_ntohs(sport) << 16 | bpf_ntohs(dport);
+	__u64 hash = addresses * 0x9e3779b97f4a7c15ULL;
+
+	hash = (hash ^ hash >> 32 ^ ports) * 0xc2b2ae3d27d4eb4fULL;
+	return hash >> 48;
+}
+
+/* CLOCK_MONOTONIC in units of 2^30 ns, about a second. now: in ns. */
+static __always_inline __u32 lb_flow_mark(__u64 now)
+{
+	return now >> 30;
+}
+
+static __always_inline void lb_flow_filter_add(const struct lb_tuple *packet, __u64 now)
+{
+	int index = lb_flow_filter_index(packet->saddr.word[3], packet->daddr.word[3],
+					 packet->sport, packet->dport);
+	__u32 *mark = lb_flow_filter.lookup(&index);
+
+	if (mark)
+		*mark = lb_flow_mark(now);
+}
+
+static __always_inline int lb_flow_filter_has(__be32 saddr, __be32 daddr, __be16 sport,
+					      __be16 dport)
+{
+	int index = lb_flow_filter_index(saddr, daddr, sport, dport);
+	__u32 *mark = lb_flow_filter.lookup(&index);
+	struct lb_settings *settings;
+	int zero = 0;
+
+	settings = lb_settings.lookup(&zero);
+	return !mark || !settings || *mark >= settings->filter_floor;
+}
+
 /* hook: where the reply is reversed. */
-static __always_inline void lb_reply_filter_add(const struct lb_tuple *reply, __u8 hook)
+static __always_inline void lb_reply_filter_add(const struct lb_tuple *reply, __u8 hook, __u64 now)
 {
 	int index = lb_filter_index(reply->saddr.word[3], reply->sport);
 	struct lb_reply_ends *ends = lb_reply_filter.lookup(&index);
 
 	if (ends)
 		ends->hooks[hook % sizeof(ends->hooks)] = 1;
+	lb_flow_filter_add(reply, now);
+}
+
+/* Whether a packet with these last words and ports may be a reply that is reversed at the hook. */
+static __always_inline int lb_reply_filter_has(__be32 saddr, __be32 daddr, __be16 sport,
+					       __be16 dport, int hook)
+{
+	int index = lb_filter_index(saddr, sport);
+	struct lb_reply_ends *ends = lb_reply_filter.lookup(&index);
+
+	return ends && (ends->hooks[hook] | ends->hooks[LB_HOOK_RESERVED]) &&
+	       lb_flow_filter_has(saddr, daddr, sport, dport);
 }
 
 /* For the peer that a socket was translated to. */
@@ -50,63 +103,67 @@ static __always_inline int lb_peer_filter_has(__be32 address, __be16 port)
 	return is_set && *is_set;
 }
 
-/* Reads two bytes at offset4 or offset6. Returns 0 if they are not in the linear part. */
-static __always_inline int lb_filter_peek(struct __sk_buff *skb, int l2, int offset4, int offset6,
-					  __be16 *value)
-{
-	int offset = l2 + (skb->protocol == bpf_htons(ETH_P_IP) ? offset4 : offset6);
-	__be16 *place = (void *)(long)skb->data + offset;
+/*
+ * What the early filter looks at. saddr, daddr: the last words. sport, dport: what stands there, 0 if
+ * nothing does; of an ICMP message, its type and code are the source port. is_plain: no fragment, IP
+ * options or extension headers, so that those are ports.
+ */
+struct lb_glance {
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 is_plain;
+	__u8 is_ipv4;
+};
 
-	if ((void *)(place + 1) > (void *)(long)skb->data_end)
+static __always_inline void lb_glance_ports(struct lb_glance *seen, const __be16 *ports, void *end)
+{
+	if ((void *)(ports + 2) > end) {
+		seen->is_plain = 0;
+		return;
+	}
+	seen->sport = ports[0];
+	seen->dport = ports[1];
+}
+
+static __always_inline int lb_glance_ipv4(struct lb_glance *seen, struct iphdr *ip, void *end)
+{
+	if ((void *)(ip + 1) > end)
 		return 0;
-	*value = *place;
+	seen->saddr = ip->saddr;
+	seen->daddr = ip->daddr;
+	seen->proto = ip->protocol;
+	seen->is_plain = ip->ihl == 5 && !(ip->frag_off & bpf_htons(LB_IPV4_FRAGMENT));
+	seen->is_ipv4 = 1;
+	lb_glance_ports(seen, (__be16 *)(ip + 1), end);
 	return 1;
 }
 
-/* type: the two bytes where TCP and UDP have the source port; ICMP has its type and code there. */
-static __always_inline int lb_filter_may_be_error(struct __sk_buff *skb, int l2, __be16 type)
+static __always_inline int lb_glance_ipv6(struct lb_glance *seen, struct ipv6hdr *ip, void *end)
 {
-	int is_ipv4 = skb->protocol == bpf_htons(ETH_P_IP);
-	__be16 field;
-	__u8 proto;
-
-	if (bpf_ntohs(type) >= (LB_ICMP_LAST_ERROR + 1) << 8)
+	if ((void *)(ip + 1) > end)
 		return 0;
-	if (!lb_filter_peek(skb, l2, offsetof(struct iphdr, ttl), offsetof(struct ipv6hdr, nexthdr),
-			    &field))
-		return 1;
-	proto = is_ipv4 ? bpf_ntohs(field) & 0xff : bpf_ntohs(field) >> 8;
-	return proto == (is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
+	seen->saddr = ip->saddr.in6_u.u6_addr32[3];
+	seen->daddr = ip->daddr.in6_u.u6_addr32[3];
+	seen->proto = ip->nexthdr;
+	seen->is_plain = !lb_is_extension(ip->nexthdr);
+	lb_glance_ports(seen, (__be16 *)(ip + 1), end);
+	return 1;
 }
 
-/* Whether lb_filter_peek() finds the ports: no fragment, options or extension headers. */
-static __always_inline int lb_filter_is_plain(struct __sk_buff *skb, int l2)
+/* 0 for what lb_parse() passes untouched, too: not IP, or truncated. Invalidates packet pointers. */
+static __always_inline int lb_glance_at(struct __sk_buff *skb, int l2, struct lb_glance *seen)
 {
-	__be16 start, end;
+	void *pos, *end;
 
-	if (!lb_filter_peek(skb, l2, 0, offsetof(struct ipv6hdr, nexthdr), &start))
-		return 0;
-	if (skb->protocol != bpf_htons(ETH_P_IP))
-		return !lb_is_extension(bpf_ntohs(start) >> 8);
-	return (start & bpf_htons(0x0f00)) == bpf_htons(0x0500) &&
-	       lb_filter_peek(skb, l2, offsetof(struct iphdr, frag_off), 0, &end) &&
-	       !(end & bpf_htons(LB_IPV4_FRAGMENT));
-}
-
-static __always_inline int lb_filter_may_be_reply(struct __sk_buff *skb, int l2, int hook)
-{
-	struct lb_reply_ends *ends;
-	__be16 end, port;
-	int index;
-
-	if (!lb_filter_peek(skb, l2, sizeof(struct iphdr), sizeof(struct ipv6hdr), &port) ||
-	    !lb_filter_peek(skb, l2, offsetof(struct iphdr, saddr) + 2,
-			    offsetof(struct ipv6hdr, saddr) + 14, &end))
-		return 1;
-	index = bpf_ntohs(end) ^ bpf_ntohs(port);
-	ends = lb_reply_filter.lookup(&index);
-	return (ends && (ends->hooks[hook] | ends->hooks[LB_HOOK_RESERVED])) ||
-	       lb_filter_may_be_error(skb, l2, port) || !lb_filter_is_plain(skb, l2);
+	lb_pull_headers(skb, l2);
+	pos = (void *)(long)skb->data + l2;
+	end = (void *)(long)skb->data_end;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return lb_glance_ipv4(seen, pos, end);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) && lb_glance_ipv6(seen, pos, end);
 }
 
 /* enum lb_addr_flag of the addresses that end in, and the NodePort that is, these two bytes. */
@@ -118,35 +175,66 @@ static __always_inline int lb_filter_flags(__be16 end)
 	return dest ? dest->flags : 0;
 }
 
-/* The same for an address. */
+/* Whether it is UDP that leaves from a port that is a NodePort: see own_udp.h. */
+static __always_inline int lb_filter_is_node_port(__u8 proto, __be16 sport)
+{
+	return proto == IPPROTO_UDP && lb_filter_flags(sport) & LB_ADDR_NODE_PORT;
+}
+
+/* enum lb_addr_flag of addresses that end as this one does. */
 static __always_inline int lb_filter_flags_of(const struct lb_addr *addr)
 {
 	return lb_filter_flags(bpf_htons(bpf_ntohl(addr->word[3]) & 0xffff));
 }
 
-/* To a node address only NodePorts and the replies of masqueraded flows matter. */
-static __always_inline int lb_filter_may_be_for_node(struct __sk_buff *skb, int l2, int hook)
+/* Whether packets in tunnels come to this UDP port: see tunnel.h. */
+static __always_inline int lb_filter_is_dsr_port(__be16 port)
 {
-	__be16 port;
+	struct lb_settings *settings;
+	int zero = 0;
 
-	if (!lb_filter_peek(skb, l2, sizeof(struct iphdr) + offsetof(struct udphdr, dest),
-			    sizeof(struct ipv6hdr) + offsetof(struct udphdr, dest), &port))
-		return 1;
-	return lb_filter_flags(port) & LB_ADDR_NODE_PORT || lb_filter_may_be_reply(skb, l2, hook);
+	settings = lb_settings.lookup(&zero);
+	return settings && settings->dsr_port && port == settings->dsr_port;
 }
 
-static __always_inline int lb_filter_may_be_request(struct __sk_buff *skb, int l2, int hook)
+static __always_inline int lb_filter_is_error(const struct lb_glance *seen)
 {
-	__be16 end;
-	int flags;
+	return seen->proto == (seen->is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6) &&
+	       bpf_ntohs(seen->sport) < (LB_ICMP_LAST_ERROR + 1) << 8;
+}
 
-	if (!lb_filter_peek(skb, l2, offsetof(struct iphdr, daddr) + 2,
-			    offsetof(struct ipv6hdr, daddr) + 14, &end))
+/* Whether the stack may have routed it, masqueraded: as lb_reply_filter, but by destination. */
+static __always_inline int lb_filter_may_be_routed(const struct lb_glance *seen)
+{
+	int index = lb_filter_index(seen->daddr, seen->dport);
+	struct lb_reply_ends *ends = lb_reply_filter.lookup(&index);
+
+	return ends && ends->hooks[LB_FILTER_REQUEST] &&
+	       lb_flow_filter_has(seen->saddr, seen->daddr, seen->sport, seen->dport);
+}
+
+static __always_inline int lb_filter_may_be_reply(const struct lb_glance *seen, int hook)
+{
+	if (!seen->is_plain || lb_filter_is_error(seen))
 		return 1;
-	flags = lb_filter_flags(end);
+	return lb_reply_filter_has(seen->saddr, seen->daddr, seen->sport, seen->dport, hook);
+}
+
+/* To a node address only NodePorts, tunnels and the replies of masqueraded flows matter. */
+static __always_inline int lb_filter_may_be_for_node(const struct lb_glance *seen, int hook)
+{
+	return lb_filter_flags(seen->dport) & LB_ADDR_NODE_PORT ||
+	       lb_filter_may_be_reply(seen, hook) ||
+	       (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && lb_filter_is_dsr_port(seen->dport));
+}
+
+static __always_inline int lb_filter_may_be_request(const struct lb_glance *seen, int hook)
+{
+	int flags = lb_filter_flags(bpf_htons(bpf_ntohl(seen->daddr) & 0xffff));
+
 	if (flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL))
 		return 1;
-	return flags & LB_ADDR_NODE && lb_filter_may_be_for_node(skb, l2, hook);
+	return flags & LB_ADDR_NODE && lb_filter_may_be_for_node(seen, hook);
 }
 
 #endif

@@ -10,9 +10,11 @@
 #include "clock.h"
 #include "conntrack.h"
 #include "counters.h"
+#include "ejection.h"
 #include "frontend.h"
 #include "histogram.h"
 #include "maps.h"
+#include "open_connections.h"
 #include "packet.h"
 #include "rate_limit.h"
 #include "tuple.h"
@@ -186,6 +188,14 @@ static __always_inline void lb_flow_end_cancel(void)
 		ending->end = 0;
 }
 
+static __always_inline void lb_flow_count_refused(const struct lb_conntrack *original)
+{
+	lb_count_failed(original->frontend, original->service, original->backend,
+			original->generation);
+	if (!(original->flags & LB_CT_UNANSWERED))
+		lb_ejection_note_failure(original->backend, original->generation);
+}
+
 /* Counts and records the flow that this packet ended, if any. */
 static __always_inline void lb_flow_end_report(void)
 {
@@ -204,11 +214,11 @@ static __always_inline void lb_flow_end_report(void)
 		lb_tuple_reverse(&ending->key, &reply->to);
 	}
 	if (ending->end == LB_END_BACKEND_REFUSED)
-		lb_count_failed(original->frontend, original->service, original->backend,
-				original->generation);
-	else if (ending->end != LB_END_REPLACED)
+		lb_flow_count_refused(original);
+	else if (ending->end == LB_END_CLOSED || ending->end == LB_END_RESET)
 		lb_histograms_add(LB_PATH_TC, lb_now() - original->created,
 				  original->bytes + reply->bytes);
+	lb_open_end(original->desc_flags, original->backend, original->generation);
 	lb_flow_record_end(&ending->key, original, reply, ending->end);
 	ending->end = 0;
 }

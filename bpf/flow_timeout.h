@@ -18,13 +18,28 @@
 /* For this time a pod may have a closed connection in TIME_WAIT, and may not accept a new one. */
 #define LB_TIME_WAIT (60 * LB_SECOND)
 
-/* The timeout of a UDP flow, which is shorter until it has an answer. state: of both directions. */
-static __always_inline __s64 lb_conntrack_udp_timeout(const struct lb_settings *settings,
-						      __u8 state)
-{
-	__u32 seconds = state & LB_CT_ACK ? settings->udp_stream_timeout : settings->udp_timeout;
+/* For this time after its last packet a UDP flow keeps its port even if there is no other. */
+#define LB_UDP_RECENT (2 * LB_SECOND)
 
-	return seconds * LB_SECOND;
+/* The timeout of a UDP flow, which is longer for a stream. */
+static __always_inline __s64 lb_conntrack_udp_timeout(const struct lb_settings *settings,
+						      const struct lb_conntrack *entry)
+{
+	int is_stream = lb_ct_state(entry) & LB_CT_ESTABLISHED;
+
+	return (is_stream ? settings->udp_stream_timeout : settings->udp_timeout) * LB_SECOND;
+}
+
+/* Since the last packet of either direction, of UDP. Negative for a tuple that another NAT uses. */
+static __always_inline __s64 lb_conntrack_silence(const struct lb_tuple *key,
+						  const struct lb_conntrack *entry,
+						  struct lb_tuple *peer_key, __u64 now)
+{
+	struct lb_conntrack *peer = lb_conntrack_peer(key, entry, peer_key, 1);
+	__s64 silence = now - entry->last_seen;
+	__s64 silence_of_peer = peer ? now - peer->last_seen : silence;
+
+	return silence_of_peer < silence ? silence_of_peer : silence;
 }
 
 /* Whether the UDP timeout has passed since the last packet of either direction. */
@@ -33,37 +48,28 @@ static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 						struct lb_tuple *peer_key)
 {
 	struct lb_settings *settings;
-	struct lb_conntrack *peer;
 	__u64 now = lb_now();
-	__s64 silence, limit;
 	int zero = 0;
+	__s64 limit;
 
 	settings = lb_settings.lookup(&zero);
 	if (!settings)
 		return 0;
-	silence = now - entry->last_seen;
-	if (silence <= lb_conntrack_udp_timeout(settings, entry->state))
+	limit = lb_conntrack_udp_timeout(settings, entry);
+	if ((__s64)(now - entry->last_seen) <= limit)
 		return 0;
-	peer = lb_conntrack_peer(key, entry, peer_key);
-	if (!peer)
-		return 1;
-	limit = lb_conntrack_udp_timeout(settings, entry->state | peer->state);
-	return silence > limit && (__s64)(now - peer->last_seen) > limit;
+	return lb_conntrack_silence(key, entry, peer_key, now) > limit;
 }
 
 /*
- * Whether a flow is over, so that another may have its port. choosy: not if it ended only recently.
+ * Whether a flow of TCP or SCTP is over, so that another may have its port. choosy: not if it ended
+ * only recently.
  */
-static __always_inline int lb_conntrack_has_ended(const struct lb_tuple *reply,
-						  const struct lb_conntrack *old,
-						  const struct lb_settings *settings, __u64 now,
-						  int choosy)
+static __always_inline int lb_conntrack_has_closed(const struct lb_conntrack *old, __u64 now,
+						   int choosy)
 {
-	__s64 silence = now - old->last_seen;
-
-	if (reply->proto == IPPROTO_UDP)
-		return silence >= lb_conntrack_udp_timeout(settings, old->state);
-	return lb_ct_state(old) & LB_CT_CLOSED && (!choosy || silence >= (__s64)LB_TIME_WAIT);
+	return lb_ct_state(old) & LB_CT_CLOSED &&
+	       (!choosy || (__s64)(now - old->last_seen) >= (__s64)LB_TIME_WAIT);
 }
 
 /* Whether neither side completed the handshake within LB_HANDSHAKE. */
@@ -73,12 +79,12 @@ static __always_inline int lb_conntrack_is_abandoned(struct lb_packet *pkt,
 {
 	struct lb_conntrack *original;
 
-	if (reply->proto == IPPROTO_UDP || lb_ct_state(old) & (LB_CT_ESTABLISHED | LB_CT_ACK) ||
+	if (lb_ct_state(old) & (LB_CT_ESTABLISHED | LB_CT_ACK) ||
 	    (__s64)(now - old->created) < (__s64)LB_HANDSHAKE)
 		return 0;
 	if (!(old->state & LB_CT_SYN))
 		return 1;
-	original = lb_conntrack_peer(reply, old, &pkt->peer);
+	original = lb_conntrack_peer(reply, old, &pkt->peer, 0);
 	return !original || !(original->state & LB_CT_ACK);
 }
 

@@ -21,7 +21,7 @@ enum lb_direction {
 	LB_DIR_REPLY = 2,
 };
 
-/* LB_HOOK_RESERVED: another NAT on this node uses the tuple; its packets pass. */
+/* LB_HOOK_RESERVED: not ours, but another NAT's or a process's (own_udp.h); its packets pass. */
 enum lb_hook {
 	LB_HOOK_RESERVED = 0,
 	LB_HOOK_HOST_INGRESS = 1,
@@ -32,7 +32,7 @@ enum lb_hook {
 
 /*
  * What this direction has seen; for UDP only ACK is used, for a reply. PEER_FIN: a FIN of the other
- * direction; CLOSED: FINs of both, or a reset.
+ * direction; CLOSED: FINs of both, or a reset. ACK of an established flow that was reset: since then.
  */
 enum lb_ct_state {
 	LB_CT_SYN = 1 << 0,
@@ -53,15 +53,23 @@ enum lb_ct_flag {
 	LB_CT_TO_HOST = 1 << 2,
 	/* Has START and END records. */
 	LB_CT_SAMPLED = 1 << 3,
+	/* Requests are routed to a pod of this node, by a device that is not the host's. */
+	LB_CT_TO_POD = 1 << 4,
+	/* Counted as failed, because the client had to repeat its SYN (ejection.h). */
+	LB_CT_UNANSWERED = 1 << 5,
+	/* Goes to the pod's node in a tunnel; to.saddr is that node, and there is no reply's entry. */
+	LB_CT_DSR = 1 << 6,
+	/* Came from another node in a tunnel. */
+	LB_CT_TUNNELED = 1 << 7,
 };
 
 /*
  * One direction of a flow: what its packets become, and at which hook. Times: CLOCK_MONOTONIC, ns.
- * ifindex: the device by which they must leave, 0 if the stack routes them. fin_end: the
- * acknowledgement that covers the other side's FIN, host byte order. frontend: its index;
- * desc_flags: the flags of its descriptor when the flow started. bytes: payload. Two CPUs may
- * update an entry, and OR is not atomic: only packets of this direction write state, and only those
- * of the other direction write peer_state; a flag holds if it is set in either.
+ * ifindex: of a reply, the device by which the request arrived, 0 if it does not matter. sent_end:
+ * the sequence number after what this direction has sent (TCP, host byte order), 0 if unknown.
+ * frontend: its index; desc_flags: the flags of its descriptor when the flow started. bytes: payload.
+ * Two CPUs may update an entry, and OR is not atomic: only packets of this direction write state,
+ * and only those of the other direction write peer_state; a flag holds if it is set in either.
  */
 struct lb_conntrack {
 	struct lb_tuple to;
@@ -77,28 +85,41 @@ struct lb_conntrack {
 	__u8 hook;
 	__u8 state;
 	__u8 flags;
-	__u32 fin_end;
+	__u32 sent_end;
 	__u32 frontend;
 	__u16 desc_flags;
 	__u8 peer_state;
 	__u8 pad;
 };
 
+/* An element of struct lb_reply_ends that is not an enum lb_hook: see there. */
+#define LB_FILTER_REQUEST 7
+
 /*
  * For each enum lb_hook: whether replies from this address and port may be reversed there.
- * LB_HOOK_RESERVED: at any hook, for flows older than the distinction. Bytes rather than bits,
- * because two CPUs may write at the same time.
+ * LB_HOOK_RESERVED: at any hook, for flows older than the distinction. LB_FILTER_REQUEST: whether
+ * the stack routes masqueraded packets to this address and port. Bytes rather than bits, because
+ * two CPUs may write at the same time.
  */
 struct lb_reply_ends {
 	__u8 hooks[8];
 };
 
-/* The ports of a datagram's first fragment. created: CLOCK_MONOTONIC, ns. */
+/*
+ * The ports of a datagram's first fragment, and whether the stack routes it. created:
+ * CLOCK_MONOTONIC, ns.
+ */
 struct lb_fragment {
 	__u64 created;
 	__be16 sport;
 	__be16 dport;
-	__u32 pad;
+	__u32 via_stack;
+};
+
+/* What a packet that the stack routes becomes as it leaves. last_seen: CLOCK_MONOTONIC, ns. */
+struct lb_stack_nat {
+	struct lb_tuple to;
+	__u64 last_seen;
 };
 
 /* peer: the frontend in direction original (sendmsg), the backend in direction reply. */
@@ -130,6 +151,7 @@ enum lb_connection_state {
 	LB_CONN_FIN_ACKED = 1 << 2,
 	LB_CONN_PEER_FIN = 1 << 3,
 	LB_CONN_TIMED_OUT = 1 << 4,
+	LB_CONN_UNANSWERED = 1 << 5, /* counted as failed, because the SYN had to be repeated */
 };
 
 /*
@@ -156,6 +178,13 @@ struct lb_connection {
 	struct lb_addr peer;
 	__be16 peer_port;
 	__u8 pad2[2];
+};
+
+/* All zero while nobody has it. claims: how many programs are about to take it. */
+struct lb_conn_place {
+	__u64 cookie;
+	__u64 claims;
+	struct lb_connection connection;
 };
 
 /* A client of a Service port; its address before SNAT. */

@@ -8,51 +8,150 @@
 #define LB_FORWARD_H
 
 #include "addr.h"
+#include "maps.h"
 #include "packet.h"
 #include "path_mtu.h"
 #include "verdict.h"
+
+/* The loopback device of every network namespace, by which the node's own packets come in. */
+#define LB_LOOPBACK_IFINDEX 1
 
 /* bcc declares this helper with three arguments; the kernel's has four. */
 static long (*lb_redirect_neigh)(__u32 ifindex, void *params, int plen,
 				 __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
 
-static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, struct __sk_buff *skb,
-					const struct lb_packet *pkt, const struct lb_addr *daddr)
+/* ifindex: the device by which the packet came in. */
+static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, const struct lb_packet *pkt,
+					const struct lb_addr *saddr, const struct lb_addr *daddr,
+					__u32 ifindex)
 {
-	fib->ifindex = skb->ifindex;
+	fib->ifindex = ifindex;
 	fib->l4_protocol = pkt->tuple.proto;
-	fib->tot_len = lb_wire_len(skb, pkt);
+	/* An earlier lookup leaves the metric of its route there, which is the TOS of this one. */
+	fib->flowinfo = 0;
 	if (pkt->is_ipv4) {
 		fib->family = LB_AF_INET;
-		fib->ipv4_src = pkt->tuple.saddr.word[3];
+		fib->ipv4_src = saddr->word[3];
 		fib->ipv4_dst = daddr->word[3];
 	} else {
 		fib->family = LB_AF_INET6;
-		__builtin_memcpy(fib->ipv6_src, &pkt->tuple.saddr, sizeof(struct lb_addr));
+		__builtin_memcpy(fib->ipv6_src, saddr, sizeof(struct lb_addr));
 		__builtin_memcpy(fib->ipv6_dst, daddr, sizeof(struct lb_addr));
 	}
 }
 
 /*
- * The route of a packet to daddr. Call it before the packet is rewritten, because an ICMP error
- * quotes the original. If the packet is too big, fib->tot_len is the MTU.
+ * Before Linux 5.12 the lookup ignores tot_len and the MTU of the route: it compares the skb with
+ * the device's MTU, does not say what that is, and lets every GSO packet pass. Here the MTU of the
+ * device takes its place; that of a device which has no programs is not known, and the sender is
+ * told the least MTU that every link has.
  */
-static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, struct __sk_buff *skb,
-					 const struct lb_packet *pkt, const struct lb_addr *daddr)
+static __always_inline int lb_fib_check_mtu(struct bpf_fib_lookup *fib, const struct lb_packet *pkt,
+					    __u32 wire_len, int result)
+{
+	__u32 ifindex = fib->ifindex;
+	struct lb_device *device;
+
+	if (result && result != BPF_FIB_LKUP_RET_FRAG_NEEDED && result != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return result;
+	device = lb_devices.lookup(&ifindex);
+	if (device && device->mtu) {
+		fib->tot_len = device->mtu;
+		return wire_len > device->mtu ? BPF_FIB_LKUP_RET_FRAG_NEEDED : result;
+	}
+	fib->tot_len = pkt->is_ipv4 ? LB_IPV4_LEAST_MTU : LB_IPV6_LEAST_MTU;
+	return result;
+}
+
+/* is_any_size: the packet may be too big, as the stack will fragment it. */
+static __always_inline int lb_fib_result(int result, int is_any_size)
+{
+	if (result == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return is_any_size ? LB_NEXT : -LB_DROP_TOO_BIG;
+	if (result && result != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return -LB_DROP_NO_ROUTE;
+	return LB_NEXT;
+}
+
+/*
+ * Linux forwards IPv6 if the sysctl of all devices says so; this helper also asks that of the device
+ * a packet came in by, which some network plugins set to 0. Then the route is that of the node's own
+ * packets: the loopback device has the sysctl of all.
+ */
+static __always_inline int lb_fib_find(struct bpf_fib_lookup *fib, void *ctx)
+{
+	int result = bpf_fib_lookup(ctx, fib, sizeof(*fib), 0);
+
+	if (result != BPF_FIB_LKUP_RET_FWD_DISABLED || fib->family != LB_AF_INET6)
+		return result;
+	fib->ifindex = LB_LOOPBACK_IFINDEX;
+	return bpf_fib_lookup(ctx, fib, sizeof(*fib), 0);
+}
+
+/*
+ * wire_len: of what the packet will be. If that is too big, fib->tot_len is the MTU, and
+ * fib->ifindex may be as it was.
+ */
+static __always_inline int lb_fib_ask(struct bpf_fib_lookup *fib, void *ctx,
+				      const struct lb_packet *pkt, __u32 wire_len)
 {
 	int result;
 
+	fib->tot_len = LB_HAS_FIB_MTU ? wire_len : 0;
+	result = lb_fib_find(fib, ctx);
+	if (!LB_HAS_FIB_MTU)
+		result = lb_fib_check_mtu(fib, pkt, wire_len, result);
+	return lb_fib_result(result, 0);
+}
+
+/*
+ * The route of a packet to daddr. Call it before the packet is rewritten, because an ICMP error
+ * quotes the original.
+ */
+static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, void *ctx,
+					 const struct lb_packet *pkt, const struct lb_addr *daddr)
+{
 	if (pkt->ttl <= 1)
 		return -LB_DROP_TTL_EXCEEDED;
-	lb_fib_fill(fib, skb, pkt, daddr);
-	result = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
-	if (result == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return -LB_DROP_TOO_BIG;
-	if (result == BPF_FIB_LKUP_RET_NO_NEIGH)
-		__builtin_memset(fib->dmac, 0, sizeof(fib->dmac));
-	else if (result)
-		return -LB_DROP_NO_ROUTE;
+	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, daddr, pkt->ifindex);
+	return lb_fib_ask(fib, ctx, pkt, lb_wire_len(pkt));
+}
+
+/*
+ * For a reply that the stack sends out of another device than ifindex, by which its request
+ * arrived. The stack has routed it from the backend's address; it leaves with the frontend's, and
+ * rules may route that differently. So ask for the route of a packet that this node itself sends
+ * from there. If that leads to ifindex, fib is filled and the reply is redirected; otherwise
+ * fib->ifindex is 0 and the stack's choice stands.
+ */
+static __always_inline int lb_fib_lookup_reply(struct bpf_fib_lookup *fib, void *ctx,
+					       const struct lb_packet *pkt,
+					       const struct lb_tuple *to, __u32 ifindex)
+{
+	int verdict;
+
+	lb_fib_fill(fib, pkt, &to->saddr, &to->daddr, LB_LOOPBACK_IFINDEX);
+	verdict = lb_fib_ask(fib, ctx, pkt, lb_wire_len(pkt));
+	if (verdict == -LB_DROP_TOO_BIG)
+		return verdict;
+	if (verdict || fib->ifindex != ifindex)
+		fib->ifindex = 0;
 	return LB_NEXT;
+}
+
+/* lb_fib_lookup(), but the stack routes what is too big and may be fragmented. */
+static __always_inline int lb_fib_lookup_any_size(struct bpf_fib_lookup *fib, void *ctx,
+						  struct lb_packet *pkt,
+						  const struct lb_addr *daddr)
+{
+	int result = lb_fib_lookup(fib, ctx, pkt, daddr);
+
+	if (result != -LB_DROP_TOO_BIG || !(pkt->routing & LB_MAY_FRAGMENT))
+		return result;
+	pkt->routing |= LB_VIA_STACK;
+	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, daddr, pkt->ifindex);
+	fib->tot_len = 0;
+	return lb_fib_result(lb_fib_find(fib, ctx), 1);
 }
 
 /* The TTL that the packet leaves with. fib is filled if the packet is redirected from here. */
@@ -62,53 +161,40 @@ static __always_inline __u8 lb_next_ttl(const struct lb_packet *pkt,
 	return fib->ifindex ? pkt->ttl - 1 : pkt->ttl;
 }
 
-static __always_inline int lb_has_mac(const struct bpf_fib_lookup *fib)
+/*
+ * Redirects the rewritten packet along the route found. The neighbour subsystem fills the link
+ * header, for which the helper needs room. It also probes a neighbour that has been silent for
+ * long; with the MAC address of the FIB lookup, a router with a new one would stay lost.
+ */
+static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_packet *pkt,
+				      const struct bpf_fib_lookup *fib)
 {
-	return fib->dmac[0] | fib->dmac[1] | fib->dmac[2] | fib->dmac[3] | fib->dmac[4] |
-	       fib->dmac[5];
-}
+	struct bpf_redir_neigh next_hop = { .nh_family = fib->family };
 
-/* The neighbour subsystem fills the link header, but the helper needs room for one. */
-static __always_inline int lb_forward_via_neigh(struct __sk_buff *skb, const struct lb_packet *pkt,
-						__u32 ifindex)
-{
 	if (!pkt->l2 && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return -LB_DROP_REWRITE;
-	lb_redirect_neigh(ifindex, NULL, 0, 0);
+	__builtin_memcpy(next_hop.ipv6_nh, fib->ipv6_dst, sizeof(next_hop.ipv6_nh));
+	lb_redirect_neigh(fib->ifindex, &next_hop, sizeof(next_hop), 0);
 	return LB_REDIRECT;
 }
 
-/*
- * Redirects the rewritten packet along the route found; if the MAC address is not known, through
- * the neighbour subsystem.
- */
-static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_packet *pkt,
-				      struct bpf_fib_lookup *fib)
+/* Exchanges the MAC addresses, if the device has any. l2: length of the link header. */
+static __always_inline int lb_swap_macs(struct __sk_buff *skb, int l2)
 {
 	__u8 macs[2 * ETH_ALEN];
 
-	if (!pkt->l2 || !lb_has_mac(fib))
-		return lb_forward_via_neigh(skb, pkt, fib->ifindex);
-	__builtin_memcpy(macs, fib->dmac, ETH_ALEN);
-	__builtin_memcpy(macs + ETH_ALEN, fib->smac, ETH_ALEN);
-	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
-		return -LB_DROP_REWRITE;
-	bpf_redirect(fib->ifindex, 0);
-	return LB_REDIRECT;
+	if (!l2)
+		return 0;
+	return bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)) ||
+	       bpf_skb_store_bytes(skb, 0, macs + ETH_ALEN, ETH_ALEN, 0) ||
+	       bpf_skb_store_bytes(skb, ETH_ALEN, macs, ETH_ALEN, 0);
 }
 
 /* Sends the packet back: out of the device it came in by, or up the stack if it was leaving. */
-static __always_inline int lb_return_to_sender(struct __sk_buff *skb, const struct lb_packet *pkt,
-					       int hook)
+static __always_inline int lb_return_to_sender(struct __sk_buff *skb, int l2, int hook)
 {
-	__u8 macs[2 * ETH_ALEN];
-
-	if (pkt->l2) {
-		if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)) ||
-		    bpf_skb_store_bytes(skb, 0, macs + ETH_ALEN, ETH_ALEN, 0) ||
-		    bpf_skb_store_bytes(skb, ETH_ALEN, macs, ETH_ALEN, 0))
-			return -LB_DROP_REWRITE;
-	}
+	if (lb_swap_macs(skb, l2))
+		return -LB_DROP_REWRITE;
 	bpf_redirect(skb->ifindex, hook == LB_HOOK_HOST_EGRESS ? BPF_F_INGRESS : 0);
 	return LB_REDIRECT;
 }

@@ -32,6 +32,8 @@ static __always_inline int lb_fragment_lookup(struct lb_packet *pkt)
 		return LB_PASS;
 	pkt->tuple.sport = first->sport;
 	pkt->tuple.dport = first->dport;
+	if (first->via_stack)
+		pkt->routing |= LB_VIA_STACK;
 	return LB_NEXT;
 }
 
@@ -45,6 +47,7 @@ static __always_inline void lb_fragment_store(struct lb_packet *pkt)
 	first.created = lb_now();
 	first.sport = pkt->tuple.sport;
 	first.dport = pkt->tuple.dport;
+	first.via_stack = !!(pkt->routing & LB_VIA_STACK);
 	lb_fragment_key(pkt);
 	lb_fragments.insert(&pkt->peer, &first);
 }

@@ -28,7 +28,7 @@ static __always_inline int lb_hairpin_masquerade(const struct lb_packet *pkt, st
 /* Requests and replies leave by the pod's own device; both are translated at its ingress. */
 static __always_inline int lb_hairpin_send(struct __sk_buff *skb, const struct lb_packet *pkt)
 {
-	return lb_return_to_sender(skb, pkt, LB_HOOK_POD_INGRESS);
+	return lb_return_to_sender(skb, pkt->l2, LB_HOOK_POD_INGRESS);
 }
 
 #endif

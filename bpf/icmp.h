@@ -26,6 +26,11 @@ static __always_inline int lb_icmp_fill(struct lb_icmp *icmp, const struct lb_pa
 		icmp->code = pkt->is_ipv4 ? ICMP_PORT_UNREACH : ICMPV6_PORT_UNREACH;
 		return 1;
 	}
+	if (reason == LB_DROP_NO_ROUTE) {
+		icmp->type = pkt->is_ipv4 ? ICMP_DEST_UNREACH : ICMPV6_DEST_UNREACH;
+		icmp->code = pkt->is_ipv4 ? ICMP_HOST_UNREACH : ICMPV6_NOROUTE;
+		return 1;
+	}
 	if (reason == LB_DROP_TTL_EXCEEDED) {
 		icmp->type = pkt->is_ipv4 ? ICMP_TIME_EXCEEDED : ICMPV6_TIME_EXCEED;
 		icmp->code = 0;

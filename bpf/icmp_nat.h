@@ -154,21 +154,20 @@ static __always_inline int lb_icmp_rewrite_header(struct __sk_buff *skb, struct 
 }
 
 /*
- * to: what a packet of the flow in the direction of the error becomes. If its source is translated,
- * so is the error's, even if a router sent it: packets that leave this node have an address of this
- * node.
+ * pkt->peer: what a packet of the flow in the direction of the error becomes. If its source is
+ * translated, so is the error's, even if a router sent it: packets that leave this node have an
+ * address of this node.
  */
 static __always_inline int lb_icmp_rewrite(struct __sk_buff *skb, struct lb_packet *pkt,
-					   struct lb_packet *quote, const struct lb_tuple *to,
-					   __u8 ttl)
+					   struct lb_packet *quote, __u8 ttl)
 {
-	__u32 addrs = lb_csum_diff(&quote->peer.saddr, &to->saddr, LB_TUPLE_ADDRS);
+	__u32 addrs = lb_csum_diff(&quote->peer.saddr, &pkt->peer.saddr, LB_TUPLE_ADDRS);
+	int keeps_source = lb_addr_is_equal(&quote->peer.saddr, &pkt->peer.saddr);
 
-	pkt->peer = *to;
-	if (lb_addr_is_equal(&quote->peer.saddr, &to->saddr))
-		pkt->peer.saddr = pkt->tuple.saddr;
-	if (lb_icmp_rewrite_quote(skb, pkt, quote, to, addrs))
+	if (lb_icmp_rewrite_quote(skb, pkt, quote, &pkt->peer, addrs))
 		return -LB_DROP_REWRITE;
+	if (keeps_source)
+		pkt->peer.saddr = pkt->tuple.saddr;
 	return lb_icmp_rewrite_header(skb, pkt, ttl);
 }
 

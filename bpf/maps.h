@@ -9,9 +9,9 @@
 
 #define LB_MAP(type, key, leaf, name, size) \
 	BPF_TABLE_PINNED(type, key, leaf, name, size, LB_PIN_MAPS "/" #name)
-#define LB_TRIE(key, leaf, name, size)                                             \
-	BPF_TABLE_PINNED("lpm_trie", key, leaf, name, size, LB_PIN_MAPS "/" #name, \
-			 BPF_F_NO_PREALLOC)
+/* Memory is allocated for each element when it is inserted. */
+#define LB_MAP_BY_USE(type, key, leaf, name, size) \
+	BPF_TABLE_PINNED(type, key, leaf, name, size, LB_PIN_MAPS "/" #name, BPF_F_NO_PREALLOC)
 /* bcc has no macro for a pinned ring buffer. Its size is in bytes; it has no keys and values. */
 #define LB_RING(name, size)                                \
 	struct name##_table_t {                            \
@@ -32,8 +32,20 @@ LB_MAP("array", int, __u64, lb_current, LB_MAX_FRONTENDS);
 LB_MAP("array", int, struct lb_desc, lb_descs, LB_MAX_DESCS);
 /* Slot -> backend index. */
 LB_MAP("array", int, __u32, lb_slots, LB_MAX_SLOTS);
+/* 2 * frontend index, + 1 for other sources than local ones -> turn of round-robin. */
+LB_MAP("array", int, __u32, lb_turns, LB_MAX_DESCS);
 /* Backend index -> backend. */
 LB_MAP("array", int, struct lb_backend, lb_backends, LB_MAX_BACKENDS);
+/* Backend index -> failed connections in a row. */
+LB_MAP("array", int, struct lb_failures, lb_failures, LB_MAX_BACKENDS);
+/* Backend index -> open connections, for the scheduler that compares them. */
+LB_MAP("array", int, __s64, lb_open, LB_MAX_BACKENDS);
+/* Pod of this node behind a Service port with DSR -> its index in lb_backends. */
+LB_MAP_BY_USE("hash", struct lb_pod_key, __u32, lb_pods_here, LB_MAX_BACKENDS);
+/* Pod on another node -> the address of that node, to which its packets go in a tunnel. */
+LB_MAP_BY_USE("hash", struct lb_addr, struct lb_addr, lb_pod_nodes, LB_MAX_BACKENDS);
+/* Addresses of the cluster's other nodes, from which packets in tunnels are taken. */
+LB_MAP_BY_USE("hash", struct lb_addr, __u8, lb_peers, LB_MAX_PEERS);
 /* VIP or node address -> its index in lb_addr_flags. */
 LB_MAP("hash", struct lb_addr, __u32, lb_addrs, LB_MAX_ADDRS);
 /* Last 16 bits of an address, or NodePort -> flags; lb_addr_fold() of an address -> its index. */
@@ -41,39 +53,56 @@ LB_MAP("array", int, struct lb_dest, lb_dest_filter, LB_FILTER_SIZE);
 /* An address and its flags; the address saves a lookup in lb_addrs. */
 LB_MAP("array", int, struct lb_addr_state, lb_addr_flags, LB_MAX_ADDRS);
 /* Id of a set of source ranges and prefix -> 1: clients who may open connections. */
-LB_TRIE(struct lb_source_range, __u8, lb_src_ranges, LB_MAX_SRC_RANGES);
+LB_MAP_BY_USE("lpm_trie", struct lb_source_range, __u8, lb_src_ranges, LB_MAX_SRC_RANGES);
 /* Service id -> name. */
 LB_MAP("hash", __u32, struct lb_name, lb_names, LB_MAX_NAMES);
 /* ifindex -> device. */
-LB_MAP("hash", __u32, struct lb_device, lb_devices, LB_MAX_DEVICES);
+LB_MAP_BY_USE("hash", __u32, struct lb_device, lb_devices, LB_MAX_DEVICES);
 /* ifindex modulo LB_UPLINKS -> one host device; the others are in lb_devices only. */
 LB_MAP("array", int, struct lb_uplink, lb_uplinks, LB_UPLINKS);
+/* Device and prefix of the next hop -> source address for SNAT, of devices with several subnets. */
+LB_MAP_BY_USE("lpm_trie", struct lb_subnet, struct lb_addr, lb_subnets, LB_MAX_SUBNETS);
 /* Network namespace cookie -> host or pod; an unknown one is a pod without tc cover. */
-LB_MAP("hash", __u64, struct lb_netns, lb_netns, LB_MAX_NETNS);
+LB_MAP_BY_USE("hash", __u64, struct lb_netns, lb_netns, LB_MAX_NETNS);
 /* Settings that change without a compile. */
 LB_MAP("array", int, struct lb_settings, lb_settings, 1);
 /* The networks from which Services get their ClusterIPs. */
 LB_MAP("array", int, struct lb_service_nets, lb_service_nets, 1);
-/* Established flows. The agent deletes them; they are never evicted. */
-LB_MAP("hash", struct lb_tuple, struct lb_conntrack, lb_conntrack, LB_MAX_CONNTRACK);
-/* Half-open, closed and UDP flows. */
+/* Established flows of TCP and SCTP. The agent deletes them; they are never evicted. */
+LB_MAP_BY_USE("hash", struct lb_tuple, struct lb_conntrack, lb_conntrack, LB_MAX_CONNTRACK);
+/* Half-open and closed flows of TCP and SCTP. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_short, LB_MAX_CT_SHORT);
+/* UDP flows, but streams. */
+LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_udp, LB_MAX_CT_UDP);
+/* UDP streams. The agent deletes them; they are never evicted. */
+LB_MAP_BY_USE("hash", struct lb_tuple, struct lb_conntrack, lb_ct_stream, LB_MAX_CT_STREAM);
 /* Addresses, protocol and identification (in place of the ports) -> ports. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_fragment, lb_fragments, LB_MAX_FRAGMENTS);
+/* Masqueraded packet that the stack routes -> what it becomes as it leaves. */
+LB_MAP("lru_hash", struct lb_tuple, struct lb_stack_nat, lb_stack_nat, LB_MAX_STACK_NAT);
 /* Hash of source address and port -> hooks at which packets from there may be replies. */
 LB_MAP("array", int, struct lb_reply_ends, lb_reply_filter, LB_FILTER_SIZE);
+/* Hash of a packet's addresses and ports -> lb_flow_mark() of when a flow was given such packets. */
+LB_MAP("array", int, __u32, lb_flow_filter, LB_FILTER_SIZE);
 /* Hash of address and port -> whether sockets may have been translated to it. */
 LB_MAP("array", int, __u8, lb_peer_filter, LB_FILTER_SIZE);
-/* What a UDP socket was translated to, and the reverse; TCP is in lb_connections. */
-LB_MAP("lru_hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SOCKETS);
-/* Client of a Service port -> backend. Changes in place, by 8-byte stores. */
-LB_MAP("lru_hash", struct lb_affinity_key, struct lb_affinity, lb_affinity, LB_MAX_AFFINITY);
-/* Socket cookie -> TCP connection translated at the socket. */
-LB_MAP("lru_hash", __u64, struct lb_connection, lb_connections, LB_MAX_SOCKETS);
+/*
+ * What a UDP socket was translated to, and the reverse; TCP is in lb_connections. The agent deletes
+ * the entries of unconnected sockets.
+ */
+LB_MAP_BY_USE("hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SOCKETS);
+/* Client of a Service port -> backend. Changes in place, by 8-byte stores. The agent expires it. */
+LB_MAP_BY_USE("hash", struct lb_affinity_key, struct lb_affinity, lb_affinity, LB_MAX_AFFINITY);
+/* Last bits of a socket cookie -> TCP connection translated at the socket (connection_place.h). */
+LB_MAP("array", int, struct lb_conn_place, lb_conn_places, LB_CONN_PLACES);
+/* Socket cookie -> TCP connection whose place in lb_conn_places another one has. */
+LB_MAP_BY_USE("hash", __u64, struct lb_connection, lb_connections, LB_MAX_SOCKETS);
 /* Counters by index of a frontend, by index of a backend, by drop reason and place. */
 LB_MAP("percpu_array", int, struct lb_counts, lb_count_front, LB_MAX_FRONTENDS);
 LB_MAP("percpu_array", int, struct lb_counts, lb_count_back, LB_MAX_BACKENDS);
 LB_MAP("percpu_hash", struct lb_drop_key, __u64, lb_count_drop, LB_MAX_DROPS);
+/* enum lb_xdp_result -> packets. */
+LB_MAP("percpu_array", int, __u64, lb_count_xdp, LB_XDP_RESULTS);
 /* Flow records for the agent. */
 LB_RING(lb_flows, LB_FLOW_RING);
 /* enum lb_flow_lost -> number of records lost. */
@@ -82,6 +111,12 @@ LB_MAP("percpu_array", int, __u64, lb_flow_lost, LB_LOST_REASONS);
 LB_MAP("percpu_array", int, struct lb_histogram, lb_histograms, LB_HISTOGRAMS);
 /* A new entry, which is too large for the stack. Not pinned: it goes with the programs. */
 BPF_PERCPU_ARRAY(lb_ct_scratch, struct lb_conntrack, 1);
+/* A port that a new UDP flow may take. Not pinned. */
+BPF_PERCPU_ARRAY(lb_silent_ports, struct lb_silent_port, 1);
+/* What the current packet of a known flow becomes. Not pinned. */
+BPF_PERCPU_ARRAY(lb_known_flows, struct lb_known_flow, 1);
+/* Hash of a next hop -> the second in which a packet last went there by way of the stack. Not pinned. */
+BPF_PERCPU_ARRAY(lb_xdp_neighbours, __u64, LB_XDP_NEIGHBOURS);
 /* Upper half: the second; lower half: ICMP errors sent in it. Not pinned. */
 BPF_PERCPU_ARRAY(lb_rejects, __u64, 1);
 /* A copy of the packet for lb_verifier_merge_states(). Not pinned. */
@@ -90,6 +125,10 @@ BPF_PERCPU_ARRAY(lb_pkt_scratch, struct lb_packet, 1);
 BPF_PERCPU_ARRAY(lb_endings, struct lb_ended_flow, 1);
 /* Like lb_rejects, for flow records. Not pinned. */
 BPF_PERCPU_ARRAY(lb_flow_rate, __u64, 1);
+/* A packet that the stack is to route. Not pinned. */
+BPF_PERCPU_ARRAY(lb_stack_scratch, struct lb_stack_scratch, 1);
+/* The tunnel that the current packet came or goes in. Not pinned. */
+BPF_PERCPU_ARRAY(lb_tunnels, struct lb_tunnel, 1);
 /* The packet quoted by an ICMP error, which is too large for the stack. Not pinned. */
 BPF_PERCPU_ARRAY(lb_quotes, struct lb_quote, 1);
 /* The pending change of an SCTP checksum. Not pinned. */

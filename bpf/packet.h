@@ -15,6 +15,11 @@ enum lb_fragment_place {
 	LB_FRAGMENT_LATER = 2, /* without a transport header */
 };
 
+enum lb_packet_routing {
+	LB_MAY_FRAGMENT = 1 << 0, /* IPv4 without DF */
+	LB_VIA_STACK = 1 << 1,    /* the stack routes it: see stack_route.h */
+};
+
 struct lb_cursor {
 	void *pos;
 	void *end;
@@ -25,7 +30,8 @@ struct lb_cursor {
  * packet. check: of the IPv4 header. seq and ack: of TCP, host byte order. crc: of SCTP, in its own
  * byte order. tcp_flags: for SCTP, what the first chunk corresponds to. peer: the key of the other
  * direction, once needed; a field because the stack is small. segs: packets on the wire. fragment:
- * enum lb_fragment_place, 0 for a whole packet; id: the identification of its datagram.
+ * enum lb_fragment_place, 0 for a whole packet; id: the identification of its datagram. routing:
+ * enum lb_packet_routing. ifindex: the device of the hook. gso_size: as of the skb.
  */
 struct lb_packet {
 	struct lb_tuple tuple;
@@ -46,8 +52,10 @@ struct lb_packet {
 	__u8 l2;
 	__be32 id;
 	__u8 fragment;
-	__u8 pad;
+	__u8 routing;
 	__u16 segs;
+	__u32 ifindex;
+	__u32 gso_size;
 };
 
 /* Every ICMP error quotes this much of a transport header; the ports are part of it. */
@@ -61,6 +69,20 @@ struct lb_icmp {
 	__u8 code;
 	__be16 csum;
 	__be32 rest;
+};
+
+/* What a packet of a known flow becomes: from its entry, which may move meanwhile. */
+struct lb_known_flow {
+	struct lb_tuple to;
+	__u32 flags;
+	__u32 ifindex;
+	__u32 direction;
+};
+
+/* Its flow's time without a packet, ns; network byte order. */
+struct lb_silent_port {
+	__s64 silence;
+	__be16 port;
 };
 
 /* A packet that an ICMP error quotes, and its first bytes. */
@@ -84,6 +106,53 @@ struct lb_ended_flow {
 	struct lb_conntrack entries[2];
 	struct lb_tuple key;
 	__u32 end;
+};
+
+/* A packet that the stack is to route, and its reverse: see lb_stack_enter(). */
+struct lb_stack_scratch {
+	struct lb_tuple between;
+	struct lb_tuple reverse;
+	struct lb_stack_nat nat;
+};
+
+/*
+ * Geneve with one option. options, length: in words of 4 bytes, without their own headers. pod and
+ * port: to which the packet is addressed on its node. answer: see lb_geneve_answer().
+ */
+struct lb_geneve {
+	__u8 options;
+	__u8 flags;
+	__be16 protocol;
+	__be32 vni;
+	__be16 class;
+	__u8 type;
+	__u8 length;
+	struct lb_addr pod;
+	__be16 port;
+	__be16 answer;
+};
+
+/* What stands in front of a packet in a tunnel. */
+struct lb_tunnel_ipv4 {
+	struct iphdr ip;
+	struct udphdr udp;
+	struct lb_geneve geneve;
+};
+
+struct lb_tunnel_ipv6 {
+	struct ipv6hdr ip;
+	struct udphdr udp;
+	struct lb_geneve geneve;
+};
+
+/* is_open: the current packet came in a tunnel, and geneve is what stood in front of it. */
+struct lb_tunnel {
+	union {
+		struct lb_tunnel_ipv4 ipv4;
+		struct lb_tunnel_ipv6 ipv6;
+	};
+	struct lb_geneve geneve;
+	__u32 is_open;
 };
 
 /* Without IP options or extension headers. */

@@ -15,6 +15,7 @@
 
 #define LB_IPV4_FRAGMENT 0x3fff /* more fragments, or an offset */
 #define LB_IPV4_OFFSET 0x1fff
+#define LB_IPV4_DF_BIT 14
 
 #define LB_VLAN_ID 0x0fff
 
@@ -47,6 +48,8 @@ static __always_inline int lb_parse_ipv4(struct lb_cursor *cur, struct lb_packet
 	pkt->check = ip->check;
 	pkt->len = bpf_ntohs(ip->tot_len);
 	pkt->is_ipv4 = 1;
+	/* Without a branch, whose sides the verifier would explore to the end. */
+	pkt->routing = ~bpf_ntohs(ip->frag_off) >> LB_IPV4_DF_BIT & LB_MAY_FRAGMENT;
 	pkt->l4 = ip->ihl * 4;
 	cur->pos = ip + 1;
 	return LB_NEXT;
@@ -72,7 +75,7 @@ static __always_inline int lb_parse_ipv6(struct lb_cursor *cur, struct lb_packet
 }
 
 /* Headers may be outside the linear part: pulls them in, which invalidates packet pointers. */
-static __always_inline void lb_cursor_init(struct lb_cursor *cur, struct __sk_buff *skb, int l3)
+static __always_inline void lb_pull_headers(struct __sk_buff *skb, int l3)
 {
 	__u32 need = l3 + sizeof(struct tcphdr);
 
@@ -82,6 +85,11 @@ static __always_inline void lb_cursor_init(struct lb_cursor *cur, struct __sk_bu
 		need = skb->len;
 	if ((void *)(long)skb->data + need > (void *)(long)skb->data_end)
 		bpf_skb_pull_data(skb, need);
+}
+
+static __always_inline void lb_cursor_init(struct lb_cursor *cur, struct __sk_buff *skb, int l3)
+{
+	lb_pull_headers(skb, l3);
 	cur->pos = (void *)(long)skb->data + l3;
 	cur->end = (void *)(long)skb->data_end;
 }
@@ -114,6 +122,8 @@ static __always_inline int lb_parse_extensions(struct __sk_buff *skb, struct lb_
 /* skb->len may include link padding. The length of BIG TCP does not fit the IP header. */
 static __always_inline int lb_parse_length(struct __sk_buff *skb, struct lb_packet *pkt, int l2)
 {
+	pkt->ifindex = skb->ifindex;
+	pkt->gso_size = skb->gso_size;
 	pkt->segs = 1;
 	if (skb->gso_size) {
 		pkt->len = skb->len - l2;

@@ -14,62 +14,118 @@
 #include "frontend.h"
 #include "hairpin.h"
 #include "icmp_nat.h"
+#include "known_flow.h"
+#include "masquerade.h"
+#include "mss.h"
+#include "open_connections.h"
+#include "own_udp.h"
 #include "reject.h"
 #include "rewrite.h"
 #include "sctp_csum.h"
 #include "service.h"
 #include "service_cidr.h"
 #include "snat.h"
+#include "stack_route.h"
+#include "tunnel.h"
 #include "verifier.h"
 
 /* Sends the rewritten packet to where it must go. fib is filled if that was looked up here. */
-static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet *pkt, int flags,
-				   __u32 ifindex, struct bpf_fib_lookup *fib)
+static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet *pkt, int hook,
+				   int flags, struct bpf_fib_lookup *fib)
 {
+	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS)
+		lb_tunnel_close();
 	if (flags & LB_CT_HAIRPIN)
 		return lb_hairpin_send(skb, pkt);
+	if (pkt->routing & LB_VIA_STACK)
+		lb_stack_mark(skb);
 	if (fib->ifindex)
 		return lb_forward(skb, pkt, fib);
-	if (ifindex && ifindex != skb->ifindex)
-		return lb_forward_via_neigh(skb, pkt, ifindex);
 	return LB_PASS;
 }
 
-/* Masqueraded flows are routed at tc in both directions, flows of the host only as they leave. */
-static __always_inline int lb_needs_fib_lookup(const struct lb_conntrack *entry)
+/* LB_TUNNEL, with the route in fib. A reason to drop it is told to the client. */
+static __always_inline int lb_known_to_tunnel(struct __sk_buff *skb, struct lb_packet *pkt,
+					      const struct lb_tuple *to, struct bpf_fib_lookup *fib)
 {
-	if (entry->flags & LB_CT_HAIRPIN)
-		return 0;
-	if (entry->flags & LB_CT_TO_HOST)
-		return entry->direction == LB_DIR_ORIGINAL;
-	return entry->flags & LB_CT_SNAT;
+	int verdict = lb_tunnel_route(fib, skb, pkt, &to->saddr);
+
+	if (verdict)
+		return verdict;
+	lb_fragment_store(pkt);
+	pkt->peer = *to;
+	return LB_TUNNEL;
+}
+
+/* Fills fib if the packet must be redirected from here. */
+static __always_inline int lb_route(struct bpf_fib_lookup *fib, struct __sk_buff *skb,
+				    struct lb_packet *pkt, const struct lb_known_flow *known,
+				    int hook)
+{
+	if (lb_needs_fib_lookup(known))
+		return lb_stack_or_fib(fib, skb, pkt, known);
+	if (hook == LB_HOOK_HOST_EGRESS && known->ifindex && known->ifindex != skb->ifindex)
+		return lb_fib_lookup_reply(fib, skb, pkt, &known->to, known->ifindex);
+	return LB_NEXT;
 }
 
 /* LB_NEXT: no entry applies to this packet at this hook. */
 static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet *pkt, int hook,
 					 struct bpf_fib_lookup *fib)
 {
-	struct lb_conntrack *entry = lb_conntrack_lookup(&pkt->tuple);
-	__u32 ifindex;
+	struct lb_known_flow *known;
+	int zero = 0;
 	int verdict;
-	int flags;
 
-	if (entry && entry->hook == LB_HOOK_RESERVED)
+	known = lb_known_flows.lookup(&zero);
+	if (!known)
 		return LB_PASS;
-	if (!entry || !lb_conntrack_applies(pkt, entry, hook))
-		return LB_NEXT;
-	if (lb_needs_fib_lookup(entry)) {
-		verdict = lb_fib_lookup(fib, skb, pkt, &entry->to.daddr);
-		if (verdict)
-			return verdict;
-	}
+	verdict = lb_known_find(pkt, hook, known);
+	if (verdict != LB_REDIRECT)
+		return verdict;
+	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && known->flags & LB_CT_DSR)
+		return lb_known_to_tunnel(skb, pkt, &known->to, fib);
+	if (LB_HAS_DSR && hook == LB_HOOK_HOST_EGRESS && known->flags & LB_CT_TUNNELED)
+		lb_mss_clamp(skb, pkt);
+	verdict = lb_route(fib, skb, pkt, known, hook);
+	if (verdict)
+		return verdict;
+	if (lb_needs_fib_lookup(known) && fib->ifindex)
+		lb_known_follow_route(pkt, known, fib->ifindex);
 	lb_fragment_store(pkt);
-	if (lb_rewrite(skb, pkt, &entry->to, lb_next_ttl(pkt, fib)))
+	pkt->peer = known->to;
+	if (pkt->routing & LB_VIA_STACK)
+		lb_stack_enter(pkt, &pkt->tuple, known->direction);
+	if (lb_rewrite(skb, pkt, &pkt->peer, lb_known_ttl(pkt, known)))
 		return -LB_DROP_REWRITE;
-	flags = entry->flags;
-	ifindex = entry->ifindex;
-	lb_conntrack_track(pkt, entry);
-	return lb_send(skb, pkt, flags, ifindex, fib);
+	return lb_send(skb, pkt, hook, known->flags, fib);
+}
+
+/* A packet that the stack has routed: now its source changes. LB_NEXT: it is none. */
+static __always_inline int lb_routed(struct __sk_buff *skb, struct lb_packet *pkt)
+{
+	struct lb_tuple *to = lb_stack_leave(&pkt->tuple);
+
+	if (!to)
+		return LB_NEXT;
+	skb->mark &= ~LB_STACK_MARK;
+	lb_fragment_store(pkt);
+	return lb_rewrite(skb, pkt, to, pkt->ttl) ? -LB_DROP_REWRITE : LB_PASS;
+}
+
+/* An error about such a packet: the stack's own, or one that it has routed. */
+static __always_inline int lb_routed_error(struct __sk_buff *skb, struct lb_packet *pkt,
+					   struct lb_packet *quote, int hook)
+{
+	struct lb_stack_nat *nat;
+
+	if (hook != LB_HOOK_HOST_EGRESS && hook != LB_HOOK_POD_EGRESS)
+		return LB_PASS;
+	nat = lb_stack_nat.lookup(&quote->peer);
+	if (!nat)
+		return LB_PASS;
+	pkt->peer = nat->to;
+	return lb_icmp_rewrite(skb, pkt, quote, pkt->ttl) ? -LB_DROP_REWRITE : LB_PASS;
 }
 
 /*
@@ -81,18 +137,28 @@ static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packe
 					  struct bpf_fib_lookup *fib)
 {
 	struct lb_packet *quote = lb_icmp_quote(skb, pkt);
-	struct lb_conntrack *entry;
+	struct lb_known_flow *known;
+	int zero = 0;
+	int verdict;
 
-	if (!quote)
+	known = lb_known_flows.lookup(&zero);
+	if (!quote || !known)
 		return LB_PASS;
-	entry = lb_conntrack_lookup(&quote->peer);
-	if (!entry || entry->hook != hook || !lb_conntrack_peer(&quote->peer, entry, &pkt->peer))
+	verdict = quote->peer.proto == IPPROTO_UDP ? lb_known_quoted(pkt, quote, hook, known, 1) :
+						     lb_known_quoted(pkt, quote, hook, known, 0);
+	if (verdict != LB_REDIRECT)
+		return lb_routed_error(skb, pkt, quote, hook);
+	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && known->flags & LB_CT_DSR)
+		return lb_known_to_tunnel(skb, pkt, &known->to, fib) == LB_TUNNEL ? LB_TUNNEL :
+										    LB_PASS;
+	if (lb_route(fib, skb, pkt, known, hook))
 		return LB_PASS;
-	if (lb_needs_fib_lookup(entry) && lb_fib_lookup(fib, skb, pkt, &entry->to.daddr))
-		return LB_PASS;
-	if (lb_icmp_rewrite(skb, pkt, quote, &entry->to, lb_next_ttl(pkt, fib)))
+	pkt->peer = known->to;
+	if (pkt->routing & LB_VIA_STACK)
+		lb_stack_enter(pkt, &quote->peer, known->direction);
+	if (lb_icmp_rewrite(skb, pkt, quote, lb_known_ttl(pkt, known)))
 		return -LB_DROP_REWRITE;
-	return lb_send(skb, pkt, entry->flags, entry->ifindex, fib);
+	return lb_send(skb, pkt, hook, known->flags, fib);
 }
 
 /* Parses the packet. LB_NEXT: it is neither part of a known flow nor an error about one. */
@@ -104,38 +170,61 @@ static __always_inline int lb_known(struct __sk_buff *skb, struct lb_packet *pkt
 	return lb_known_flow(skb, pkt, hook, fib);
 }
 
+/* flow->to becomes what the packet is until it leaves. */
+static __always_inline void lb_stack_enter_new(struct lb_packet *pkt, struct lb_flow *flow,
+					       struct bpf_fib_lookup *fib)
+{
+	pkt->routing |= LB_VIA_STACK;
+	pkt->peer = flow->to;
+	lb_stack_enter(pkt, &pkt->tuple, LB_DIR_ORIGINAL);
+	flow->to = pkt->peer;
+	fib->ifindex = 0;
+}
+
 static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet *pkt,
 					const struct lb_tc_hook *at, struct lb_match *match,
 					struct bpf_fib_lookup *fib)
 {
+	int may_resume = LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS;
+	struct lb_tunnel *tunnel = NULL;
 	struct lb_choice choice = {};
 	struct lb_flow flow = {};
 	int verdict;
 
-	if (!lb_has_transport(pkt) || (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt)))
+	if (!lb_has_transport(pkt) || (!lb_is_opening(pkt) && !may_resume))
 		return LB_PASS;
 	lb_verifier_merge_states(pkt);
-	verdict = lb_service_match(skb, pkt, match);
+	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS)
+		tunnel = lb_tunnel_opened();
+	if (tunnel && !lb_is_opening(pkt))
+		return LB_PASS;
+	if (tunnel)
+		verdict = lb_service_accept(skb, pkt, match, &tunnel->geneve, &flow, fib);
+	else
+		verdict = lb_service_decide(skb, pkt, at, match, &choice, &flow, fib);
 	if (verdict)
 		return verdict;
-	verdict = lb_service_select(pkt, match, at, &flow, &choice);
-	if (verdict)
-		return verdict;
-	verdict = lb_service_route(skb, pkt, at, match, &choice, &flow, fib);
-	if (verdict)
-		return verdict;
-	if (lb_flow_is_sampled())
+	if (lb_flow_is_sampled() && !(flow.flags & LB_CT_DSR))
 		flow.flags |= LB_CT_SAMPLED;
-	verdict = lb_conntrack_create(pkt, &flow);
+	verdict = flow.flags & LB_CT_DSR ? lb_dsr_create(pkt, &flow) :
+					   lb_conntrack_create(pkt, &flow);
 	if (verdict)
 		return verdict;
-	lb_count_connection(match->index, choice.index);
-	lb_count_first_packet(pkt, match->index, choice.index);
+	if (!tunnel) {
+		lb_open_begin(match->desc, choice.index);
+		lb_count_first_packet(pkt, match->index, choice.index);
+	}
 	lb_flow_record_start(pkt, &flow);
+	if (flow.flags & LB_CT_SNAT && !(flow.flags & LB_CT_HAIRPIN) && lb_stack_is_wanted(pkt))
+		lb_stack_enter_new(pkt, &flow, fib);
 	lb_fragment_store(pkt);
+	if (flow.flags & LB_CT_DSR) {
+		pkt->peer = flow.to;
+		return LB_TUNNEL;
+	}
 	if (lb_rewrite(skb, pkt, &flow.to, lb_next_ttl(pkt, fib)))
 		return -LB_DROP_REWRITE;
-	return lb_send(skb, pkt, flow.flags, 0, fib);
+	return lb_send(skb, pkt, at->hook, flow.flags, fib);
 }
 
 static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *pkt,
@@ -184,34 +273,67 @@ static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_pac
 static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
 	struct bpf_fib_lookup fib = {};
+	struct lb_glance seen = {};
 	struct lb_packet pkt;
 	int verdict;
 
-	if (!lb_filter_may_be_request(skb, l2, at->hook))
+	if (!lb_glance_at(skb, l2, &seen) || !lb_filter_may_be_request(&seen, at->hook))
 		return TC_ACT_UNSPEC;
+	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS) {
+		verdict = lb_tunnel_receive(skb, l2, &seen);
+		if (verdict == LB_REDIRECT)
+			return TC_ACT_REDIRECT;
+		if (verdict < 0) {
+			lb_count_drop_at(skb->ifindex, -verdict);
+			return TC_ACT_SHOT;
+		}
+	}
 	verdict = lb_known(skb, &pkt, at->hook, &fib, l2);
 	if (!verdict)
 		verdict = lb_new_flow(skb, &pkt, at, &fib);
+	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS) {
+		if (verdict == LB_TUNNEL)
+			verdict = lb_tunnel_send(skb, &pkt, &fib);
+		else if (verdict == LB_PASS && lb_tunnel_opened())
+			verdict = -LB_DROP_TUNNEL;
+	}
 	return lb_tc_exit(skb, &pkt, at->hook, verdict, fib.tot_len);
 }
 
-/* Packets that leave: replies of backends and, on a host device, the host's requests to a VIP. */
+static __always_inline int lb_is_own(const struct __sk_buff *skb, const struct lb_tc_hook *at)
+{
+	return at->is_local_source && skb->sk;
+}
+
+/*
+ * Packets that leave: replies of backends and, on a host device, the host's requests to a VIP.
+ * The filter is asked again after lb_known(), which the verifier would explore once for each answer
+ * that is kept.
+ */
 static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
-	int is_own = at->is_local_source && skb->sk;
 	struct bpf_fib_lookup fib = {};
+	struct lb_glance seen = {};
 	struct lb_packet pkt;
 	int verdict;
 
-	if (at->hook == LB_HOOK_HOST_EGRESS && lb_is_unused_vip(skb, l2, is_own)) {
+	if (at->hook == LB_HOOK_HOST_EGRESS && lb_is_unused_vip(skb, l2, lb_is_own(skb, at))) {
 		lb_count_drop_at(skb->ifindex, LB_DROP_UNUSED_ADDRESS);
 		return TC_ACT_SHOT;
 	}
-	if (!(is_own && lb_filter_may_be_request(skb, l2, at->hook)) &&
-	    !lb_filter_may_be_reply(skb, l2, at->hook))
+	if (!lb_glance_at(skb, l2, &seen) ||
+	    (!lb_filter_is_node_port(seen.proto, seen.sport) &&
+	     !(lb_is_own(skb, at) && lb_filter_may_be_request(&seen, at->hook)) &&
+	     !lb_filter_may_be_reply(&seen, at->hook) && !lb_filter_may_be_routed(&seen)))
 		return TC_ACT_UNSPEC;
 	verdict = lb_known(skb, &pkt, at->hook, &fib, l2);
-	if (!verdict && is_own)
+	if (!verdict)
+		verdict = lb_routed(skb, &pkt);
+	if (!verdict && lb_filter_is_node_port(pkt.tuple.proto, pkt.tuple.sport)) {
+		lb_verifier_merge_states(&pkt);
+		lb_own_udp_sent(skb, &pkt);
+	}
+	if (!verdict && lb_is_own(skb, at))
 		verdict = lb_new_flow(skb, &pkt, at, &fib);
 	return lb_tc_exit(skb, &pkt, at->hook, verdict, fib.tot_len);
 }

@@ -11,13 +11,17 @@
 /* linux/skbuff.h: a list of SCTP packets, each with the size that its sender chose. */
 #define LB_GSO_BY_FRAGS 0xffff
 
-/* The largest packet on the wire that this skb becomes, without its link header; 0 if not known. */
-static __always_inline __u32 lb_wire_len(struct __sk_buff *skb, const struct lb_packet *pkt)
+/* RFC 791 and RFC 8200: the least that every link must carry, or that every host must accept. */
+#define LB_IPV4_LEAST_MTU 576
+#define LB_IPV6_LEAST_MTU 1280
+
+/* The largest packet on the wire that this one becomes, without its link header; 0 if not known. */
+static __always_inline __u32 lb_wire_len(const struct lb_packet *pkt)
 {
-	if (skb->gso_size == LB_GSO_BY_FRAGS)
+	if (pkt->gso_size == LB_GSO_BY_FRAGS)
 		return 0;
-	if (skb->gso_size)
-		return skb->gso_size + pkt->header_len + pkt->l4 - pkt->l3;
+	if (pkt->gso_size)
+		return pkt->gso_size + pkt->header_len + pkt->l4 - pkt->l3;
 	return pkt->len;
 }
 

@@ -132,7 +132,7 @@ static __always_inline int lb_reject(struct __sk_buff *skb, const struct lb_pack
 		return LB_NEXT;
 	if (pkt->is_ipv4 ? lb_reject_ipv4(skb, pkt, &icmp) : lb_reject_ipv6(skb, pkt, &icmp))
 		return LB_NEXT;
-	return lb_return_to_sender(skb, pkt, hook);
+	return lb_return_to_sender(skb, pkt->l2, hook);
 }
 
 #endif

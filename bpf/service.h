@@ -6,10 +6,12 @@
 #include "affinity.h"
 #include "backend.h"
 #include "conntrack.h"
+#include "dsr.h"
 #include "filter.h"
 #include "forward.h"
 #include "frontend.h"
 #include "hairpin.h"
+#include "listener.h"
 #include "maps.h"
 #include "masquerade.h"
 #include "packet.h"
@@ -20,36 +22,6 @@ struct lb_tc_hook {
 	__u8 hook;
 	__u8 is_local_source;
 };
-
-/* A UDP packet to a connected socket of this host is not a request. */
-static __always_inline int lb_has_connected_socket(struct __sk_buff *skb,
-						   const struct lb_packet *pkt)
-{
-	struct bpf_sock_tuple tuple = {};
-	struct bpf_sock *sk;
-	int is_connected;
-
-	if (pkt->tuple.proto != IPPROTO_UDP)
-		return 0;
-	if (pkt->is_ipv4) {
-		tuple.ipv4.saddr = pkt->tuple.saddr.word[3];
-		tuple.ipv4.daddr = pkt->tuple.daddr.word[3];
-		tuple.ipv4.sport = pkt->tuple.sport;
-		tuple.ipv4.dport = pkt->tuple.dport;
-		sk = bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
-	} else {
-		__builtin_memcpy(tuple.ipv6.saddr, &pkt->tuple.saddr, sizeof(struct lb_addr));
-		__builtin_memcpy(tuple.ipv6.daddr, &pkt->tuple.daddr, sizeof(struct lb_addr));
-		tuple.ipv6.sport = pkt->tuple.sport;
-		tuple.ipv6.dport = pkt->tuple.dport;
-		sk = bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
-	}
-	if (!sk)
-		return 0;
-	is_connected = sk->dst_port != 0;
-	bpf_sk_release(sk);
-	return is_connected;
-}
 
 /* Looks up the address itself. The wildcard address, which stands for NodePorts, is no VIP. */
 static __always_inline int lb_service_match_vip(struct lb_frontend_key *key, struct lb_match *match)
@@ -62,7 +34,7 @@ static __always_inline int lb_service_match_vip(struct lb_frontend_key *key, str
  * LB_NEXT with match filled, LB_PASS if there is no frontend, or a negative reason. Node addresses
  * are looked up only if the address itself is no frontend.
  */
-static __always_inline int lb_service_match(struct __sk_buff *skb, const struct lb_packet *pkt,
+static __always_inline int lb_service_match(void *ctx, const struct lb_packet *pkt,
 					    struct lb_match *match)
 {
 	struct lb_frontend_key key = {
@@ -72,102 +44,279 @@ static __always_inline int lb_service_match(struct __sk_buff *skb, const struct 
 	};
 	__u64 flags;
 
+	if (lb_addr_is_martian_source(&pkt->tuple.saddr))
+		return LB_PASS;
+	if (lb_is_cluster_ip_of_node(&key.addr) && lb_has_listener(ctx, &pkt->tuple))
+		return LB_PASS;
 	if (lb_service_match_vip(&key, match))
 		return LB_NEXT;
 	flags = lb_addr_flags_of(&pkt->tuple.daddr);
 	if (flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(&key, match))
-		return lb_has_connected_socket(skb, pkt) ? LB_PASS : LB_NEXT;
+		return lb_has_connected_socket(ctx, &pkt->tuple) ? LB_PASS : LB_NEXT;
 	if (flags & LB_ADDR_CLUSTER_IP && !(flags & LB_ADDR_NODE))
 		return -LB_DROP_UNKNOWN_PORT;
 	return LB_PASS;
 }
 
-static __always_inline int lb_service_choose(const struct lb_desc *desc,
-					     const struct lb_range *range,
-					     const struct lb_addr *client, struct lb_choice *choice)
+static __always_inline int lb_service_choose(const struct lb_opening *opening,
+					     struct lb_choice *choice)
 {
-	int verdict = lb_source_range_check(desc, client);
+	int verdict = lb_source_range_check(opening->desc, opening->client);
 
 	if (verdict)
 		return verdict;
-	if (desc->affinity_timeout)
-		return lb_affinity_select(desc, range, client, choice);
-	return lb_backend_select(range, choice);
+	return lb_affinity_select(opening, choice);
 }
 
-/* Fills the destination side of the flow. */
+/* Fills the destination side of the flow, but for the backend's index and generation. */
+static __always_inline void lb_flow_lead_to(struct lb_flow *flow, const struct lb_packet *pkt,
+					    const struct lb_match *match,
+					    const struct lb_addr *addr, __be16 port)
+{
+	flow->to = pkt->tuple;
+	flow->to.daddr = *addr;
+	flow->to.dport = port;
+	flow->service = match->desc->service;
+	flow->frontend = match->index;
+	flow->desc_flags = match->desc->flags;
+}
+
+static __always_inline void lb_flow_fill(const struct lb_packet *pkt, const struct lb_match *match,
+					 const struct lb_choice *choice, __u8 hook,
+					 struct lb_flow *flow)
+{
+	lb_flow_lead_to(flow, pkt, match, &choice->backend->addr, choice->backend->port);
+	flow->backend = choice->index;
+	flow->generation = choice->backend->generation;
+	flow->hook = hook;
+}
+
+/* Chooses, and fills the destination side of the flow. */
 static __always_inline int lb_service_select(const struct lb_packet *pkt,
 					     const struct lb_match *match,
 					     const struct lb_tc_hook *at, struct lb_flow *flow,
 					     struct lb_choice *choice)
 {
 	const struct lb_desc *desc = match->desc;
-	const struct lb_range *range = at->is_local_source ? &desc->local : &desc->others;
-	int verdict = lb_service_choose(desc, range, &pkt->tuple.saddr, choice);
+	struct lb_opening opening = {};
+	int verdict;
 
+	lb_opening_fill(&opening, desc, match->index, at->is_local_source);
+	lb_opening_set_client(&opening, &pkt->tuple.saddr, bpf_ntohs(pkt->tuple.sport));
+	verdict = lb_service_choose(&opening, choice);
 	if (verdict)
 		return verdict;
-	flow->to = pkt->tuple;
-	flow->to.daddr = choice->backend->addr;
-	flow->to.dport = choice->backend->port;
-	flow->service = desc->service;
-	flow->frontend = match->index;
-	flow->desc_flags = desc->flags;
-	flow->backend = choice->index;
-	flow->generation = choice->backend->generation;
-	flow->hook = at->hook;
+	lb_flow_fill(pkt, match, choice, at->hook, flow);
 	return LB_NEXT;
 }
 
-static __always_inline int lb_service_from_pod(struct __sk_buff *skb, const struct lb_packet *pkt,
+/*
+ * A packet from a tunnel, for the pod that its sender has chosen. The frontend must be here as well,
+ * but its NodePort need not be this node's: the client has asked the sender.
+ */
+static __always_inline int lb_service_accept(void *ctx, const struct lb_packet *pkt,
+					     struct lb_match *match, const struct lb_geneve *geneve,
+					     struct lb_flow *flow, struct bpf_fib_lookup *fib)
+{
+	struct lb_frontend_key key = {
+		.addr = pkt->tuple.daddr,
+		.port = pkt->tuple.dport,
+		.proto = pkt->tuple.proto,
+	};
+	struct lb_backend *backend;
+
+	if (!lb_addr_is_ipv4(&geneve->pod) != !pkt->is_ipv4 ||
+	    (!lb_service_match_vip(&key, match) && !lb_node_port_lookup(&key, match)))
+		return -LB_DROP_TUNNEL;
+	flow->backend = LB_NO_BACKEND;
+	backend = lb_dsr_pod(geneve, match->desc, key.proto, &flow->backend);
+	if (backend)
+		flow->generation = backend->generation;
+	else if (!lb_dsr_is_here(fib, ctx, pkt, &geneve->pod))
+		return -LB_DROP_TUNNEL;
+	lb_flow_lead_to(flow, pkt, match, &geneve->pod, geneve->port);
+	flow->hook = LB_HOOK_HOST_INGRESS;
+	flow->reply_hook = LB_HOOK_HOST_EGRESS;
+	flow->flags = LB_CT_TUNNELED;
+	return LB_NEXT;
+}
+
+/* The flow goes to the pod's node in a tunnel, along the route in fib. */
+static __always_inline int lb_service_to_tunnel(void *ctx, const struct lb_packet *pkt,
+						const struct lb_addr *node, struct lb_flow *flow,
+						struct bpf_fib_lookup *fib)
+{
+	flow->to.saddr = *node;
+	flow->flags = LB_CT_DSR;
+	return lb_tunnel_route(fib, ctx, pkt, node);
+}
+
+/*
+ * A packet in the midst of an unknown connection goes on to where a hash of its client leads, as it
+ * would on every other node: its node may have gone, or the address has moved here. LB_PASS if that
+ * is not so, or no node elsewhere.
+ */
+static __always_inline int lb_dsr_resume(void *ctx, const struct lb_packet *pkt,
+					 const struct lb_match *match, struct lb_choice *choice,
+					 struct lb_flow *flow, struct bpf_fib_lookup *fib)
+{
+	const struct lb_desc *desc = match->desc;
+	const struct lb_addr *node;
+
+	if (!(desc->flags & LB_DESC_DSR) || !lb_scheduler_hashes(desc) || !desc->others.table ||
+	    desc->affinity_timeout || lb_source_range_check(desc, &pkt->tuple.saddr))
+		return LB_PASS;
+	if (lb_backend_at(lb_scheduler_stateless_slot(desc, &desc->others, &pkt->tuple.saddr,
+						      bpf_ntohs(pkt->tuple.sport)),
+			  choice))
+		return LB_PASS;
+	node = lb_dsr_node(desc, choice->backend);
+	if (!node)
+		return LB_PASS;
+	lb_flow_fill(pkt, match, choice, LB_HOOK_HOST_INGRESS, flow);
+	return lb_service_to_tunnel(ctx, pkt, node, flow, fib);
+}
+
+static __always_inline int lb_service_from_pod(void *ctx, struct lb_packet *pkt,
 					       const struct lb_match *match,
 					       const struct lb_choice *choice, struct lb_flow *flow,
 					       struct bpf_fib_lookup *fib)
 {
+	int verdict;
+
 	flow->reply_hook = LB_HOOK_POD_EGRESS;
 	if (lb_is_hairpin(pkt, flow))
 		return lb_hairpin_masquerade(pkt, flow);
-	if (lb_must_masquerade(match->desc, choice))
-		return lb_masquerade(skb, pkt, choice, flow, fib);
-	return LB_NEXT;
+	if (!lb_must_masquerade(match->desc, choice))
+		return LB_NEXT;
+	verdict = lb_fib_lookup_any_size(fib, ctx, pkt, &flow->to.daddr);
+	if (verdict)
+		return verdict;
+	return lb_masquerade(pkt, flow, lb_masquerade_source_for(choice, 0, pkt, fib));
 }
 
-/* A local backend may see the client's address; a remote one must reply through this node. */
-static __always_inline int lb_service_from_outside(struct __sk_buff *skb,
-						   const struct lb_packet *pkt,
+/*
+ * Whether the route to a pod of this node leads back out of the device by which the packet came in:
+ * the pod is beside this node, not behind it, and would answer the client past this node. So it is
+ * with pods on the uplink's own network (macvlan, SR-IOV, AWS's branch interfaces). Policy Local
+ * promises the client's address all the same.
+ */
+static __always_inline int lb_is_beside(void *ctx, const struct lb_packet *pkt,
+					const struct lb_desc *desc, const struct lb_choice *choice,
+					struct bpf_fib_lookup *fib)
+{
+	const struct lb_backend *backend = choice->backend;
+	int is_beside;
+
+	if (!(backend->flags & LB_BACKEND_LOCAL) || desc->flags & LB_DESC_EXTERNAL_LOCAL ||
+	    lb_is_own_process(backend))
+		return 0;
+	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, &backend->addr, pkt->ifindex);
+	is_beside = !lb_fib_ask(fib, ctx, pkt, lb_wire_len(pkt)) && fib->ifindex == pkt->ifindex;
+	fib->ifindex = 0;
+	return is_beside;
+}
+
+/*
+ * Whether the backend is the address of a Service, and the packet has been here before: masqueraded,
+ * sent there, and returned by the network. Without this it would go round until its TTL is spent.
+ */
+static __always_inline int lb_is_loop(const struct lb_packet *pkt, const struct lb_backend *backend)
+{
+	int is_vip = lb_filter_flags_of(&backend->addr) & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL);
+
+	return is_vip && lb_filter_flags_of(&pkt->tuple.saddr) & LB_ADDR_NODE &&
+	       lb_addr_flags_of(&backend->addr) & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) &&
+	       lb_addr_flags_of(&pkt->tuple.saddr) & LB_ADDR_NODE;
+}
+
+/*
+ * A backend on this node may see the client's address; any other must reply through this node.
+ * Which it is, is the route's to say if the endpoint does not name this node.
+ */
+static __always_inline int lb_service_from_outside(void *ctx, struct lb_packet *pkt,
 						   const struct lb_match *match,
 						   const struct lb_choice *choice,
 						   struct lb_flow *flow, struct bpf_fib_lookup *fib)
 {
-	if (!(choice->backend->flags & LB_BACKEND_LOCAL) || lb_must_masquerade(match->desc, choice))
-		return lb_masquerade(skb, pkt, choice, flow, fib);
+	int is_masqueraded = lb_must_masquerade(match->desc, choice);
+	int is_beside = lb_is_beside(ctx, pkt, match->desc, choice, fib);
+	const struct lb_addr *node = lb_dsr_node(match->desc, choice->backend);
+	const struct lb_addr *source;
+	int verdict;
+
+	if (lb_is_loop(pkt, choice->backend))
+		return -LB_DROP_LOOP;
+	if (node)
+		return lb_service_to_tunnel(ctx, pkt, node, flow, fib);
+	flow->ifindex = pkt->ifindex;
+	if (is_masqueraded || is_beside || !lb_is_known_local(choice->backend)) {
+		verdict = lb_fib_lookup_any_size(fib, ctx, pkt, &flow->to.daddr);
+		if (verdict)
+			return verdict;
+		source = lb_masquerade_source_for(choice, is_beside, pkt, fib);
+		if (is_masqueraded || source)
+			return lb_masquerade(pkt, flow, source);
+		fib->ifindex = 0;
+		pkt->routing &= ~LB_VIA_STACK;
+	}
 	flow->reply_hook = LB_HOOK_HOST_EGRESS;
-	flow->ifindex = skb->ifindex;
 	return LB_NEXT;
 }
 
 /* Packets of the host that socket LB did not see: routed again, and replies go up the stack. */
-static __always_inline int lb_service_from_host(struct __sk_buff *skb, const struct lb_packet *pkt,
+static __always_inline int lb_service_from_host(void *ctx, const struct lb_packet *pkt,
 						const struct lb_choice *choice,
 						struct lb_flow *flow, struct bpf_fib_lookup *fib)
 {
-	flow->reply_hook = choice->backend->flags & LB_BACKEND_LOCAL ? LB_HOOK_POD_INGRESS :
-								       LB_HOOK_HOST_INGRESS;
+	int verdict = lb_fib_lookup(fib, ctx, pkt, &flow->to.daddr);
+
+	if (verdict)
+		return verdict;
 	flow->flags = LB_CT_TO_HOST;
-	return lb_fib_lookup(fib, skb, pkt, &flow->to.daddr);
+	flow->reply_hook = LB_HOOK_HOST_INGRESS;
+	if (!lb_masquerade_source_for(choice, 0, pkt, fib)) {
+		flow->flags |= LB_CT_TO_POD;
+		flow->reply_hook = LB_HOOK_POD_INGRESS;
+	}
+	return LB_NEXT;
 }
 
-static __always_inline int lb_service_route(struct __sk_buff *skb, const struct lb_packet *pkt,
+static __always_inline int lb_service_route(void *ctx, struct lb_packet *pkt,
 					    const struct lb_tc_hook *at,
 					    const struct lb_match *match,
 					    const struct lb_choice *choice, struct lb_flow *flow,
 					    struct bpf_fib_lookup *fib)
 {
 	if (at->hook == LB_HOOK_POD_INGRESS)
-		return lb_service_from_pod(skb, pkt, match, choice, flow, fib);
+		return lb_service_from_pod(ctx, pkt, match, choice, flow, fib);
 	if (at->hook == LB_HOOK_HOST_INGRESS)
-		return lb_service_from_outside(skb, pkt, match, choice, flow, fib);
-	return lb_service_from_host(skb, pkt, choice, flow, fib);
+		return lb_service_from_outside(ctx, pkt, match, choice, flow, fib);
+	return lb_service_from_host(ctx, pkt, choice, flow, fib);
+}
+
+/* Whether a flow that is not known may begin with this packet. */
+static __always_inline int lb_is_opening(const struct lb_packet *pkt)
+{
+	return pkt->tuple.proto == IPPROTO_UDP || lb_ct_is_syn(pkt);
+}
+
+/* Fills match, choice, flow and fib. */
+static __always_inline int lb_service_decide(struct __sk_buff *skb, struct lb_packet *pkt,
+					     const struct lb_tc_hook *at, struct lb_match *match,
+					     struct lb_choice *choice, struct lb_flow *flow,
+					     struct bpf_fib_lookup *fib)
+{
+	int verdict = lb_service_match(skb, pkt, match);
+
+	if (verdict)
+		return verdict;
+	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS && !lb_is_opening(pkt))
+		return lb_dsr_resume(skb, pkt, match, choice, flow, fib);
+	verdict = lb_service_select(pkt, match, at, flow, choice);
+	if (verdict)
+		return verdict;
+	return lb_service_route(skb, pkt, at, match, choice, flow, fib);
 }
 
 #endif

@@ -29,11 +29,15 @@ enum lb_if_empty {
 	LB_EMPTY_DROP = 2,
 };
 
-/* The backends are lb_slots[base] to lb_slots[base + count - 1]. */
+/*
+ * The backends are lb_slots[base] to lb_slots[base + count - 1]. Behind them are `table` slots, 0 for
+ * none, that name the same backends: the table in which schedulers look up a hash.
+ */
 struct lb_range {
 	__u32 base;
 	__u32 count;
-	__u32 if_empty;
+	__u16 if_empty;
+	__u16 table;
 };
 
 enum lb_desc_flag {
@@ -41,6 +45,17 @@ enum lb_desc_flag {
 	LB_DESC_EXTERNAL_LOCAL = 1 << 1,
 	LB_DESC_SOURCE_RANGES = 1 << 2, /* clients must be in lb_src_ranges */
 	LB_DESC_MASQUERADE = 1 << 3,    /* the backend sees an address of this node */
+	LB_DESC_COUNTS_OPEN = 1 << 4,   /* its connections are counted in lb_open */
+	LB_DESC_DSR = 1 << 5,           /* pods elsewhere see the client and answer it directly */
+};
+
+/* How a backend is chosen for a new flow. */
+enum lb_scheduler {
+	LB_SCHEDULER_RANDOM = 0,
+	LB_SCHEDULER_ROUND_ROBIN = 1,
+	LB_SCHEDULER_LEAST_CONNECTIONS = 2,
+	LB_SCHEDULER_SOURCE_HASH = 3,
+	LB_SCHEDULER_MAGLEV = 4,
 };
 
 /* A descriptor: what a frontend does. Immutable while lb_current refers to it. */
@@ -50,7 +65,9 @@ struct lb_desc {
 	struct lb_range local;
 	struct lb_range others;
 	__u32 type;
-	__u32 flags;
+	__u16 flags;
+	__u8 scheduler;
+	__u8 pad;
 	__u32 affinity_timeout;
 	__u32 source_ranges;
 };
@@ -66,8 +83,14 @@ enum lb_backend_flag {
 	LB_BACKEND_LOCAL = 1 << 0,
 	LB_BACKEND_TERMINATING = 1 << 1,
 	LB_BACKEND_USABLE = 1 << 2, /* some range of its Service port names it */
-	/* No range does, but its endpoint serves: its UDP flows stay. */
+	/* No range does, but its endpoint serves: its UDP flows stay, or it is ejected. */
 	LB_BACKEND_SERVING = 1 << 3,
+	/* Failed connections to it are counted (ejection.h). */
+	LB_BACKEND_WATCHED = 1 << 4,
+	/* No range names it because of these; its open connections go on. */
+	LB_BACKEND_EJECTED = 1 << 5,
+	/* It gets a single new connection, on whose success it depends. */
+	LB_BACKEND_TRIAL = 1 << 6,
 };
 
 /* One endpoint of one Service port. generation changes when the index is given to another one. */
@@ -79,6 +102,24 @@ struct lb_backend {
 	__u32 flags;
 	__u32 generation;
 	__u32 service;
+};
+
+/* A pod of this node behind a Service port with DSR. */
+struct lb_pod_key {
+	struct lb_addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+	__u32 service;
+};
+
+/*
+ * Of a watched backend. in_a_row: connections that failed since the last one that succeeded.
+ * is_tried: it is on trial and has got its connection.
+ */
+struct lb_failures {
+	__u32 in_a_row;
+	__u32 is_tried;
 };
 
 /* Zero-terminated; for tools that only have the pins. */

@@ -22,11 +22,25 @@ static __always_inline int lb_snat_reserve(struct lb_packet *pkt, const struct l
 {
 	struct lb_conntrack *old = NULL;
 
-	if (!(flow->flags & LB_CT_SNAT) && !lb_source_port_keep(reply, entry, &old, settings))
+	if (!(flow->flags & LB_CT_SNAT) && !lb_source_port_keep(reply, entry, &old))
 		return 0;
 	if (!old && !lb_source_port_pick(pkt, reply, entry, &old, settings))
 		return 0;
 	return old ? lb_source_port_take_over(pkt, reply, old, entry) : -1;
+}
+
+static __always_inline int lb_snat_reserve_udp(struct lb_packet *pkt, const struct lb_flow *flow,
+					       struct lb_tuple *reply, struct lb_conntrack *entry,
+					       const struct lb_settings *settings)
+{
+	int may_take = 0;
+
+	if (!(flow->flags & LB_CT_SNAT) &&
+	    !lb_source_port_keep_udp(pkt, reply, entry, &may_take, settings))
+		return 0;
+	if (!may_take && !lb_source_port_pick_udp(pkt, reply, entry, &may_take, settings))
+		return 0;
+	return may_take ? lb_source_port_take_over_udp(pkt, reply, entry) : -1;
 }
 
 /*
@@ -40,6 +54,7 @@ static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_
 	struct lb_settings *settings;
 	struct lb_conntrack *entry;
 	struct lb_tuple reply;
+	int has_own_table;
 	int zero = 0;
 
 	settings = lb_settings.lookup(&zero);
@@ -49,18 +64,20 @@ static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_
 	lb_tuple_reverse(&reply, &flow->to);
 	lb_conntrack_fill(entry, flow, lb_now());
 	lb_conntrack_fill_reply(entry, flow, &pkt->tuple);
-	if (lb_snat_reserve(pkt, flow, &reply, entry, settings))
+	has_own_table = reply.proto == IPPROTO_UDP && settings->flags & LB_SETTING_UDP_APART;
+	if (has_own_table ? lb_snat_reserve_udp(pkt, flow, &reply, entry, settings) :
+			    lb_snat_reserve(pkt, flow, &reply, entry, settings))
 		return -LB_DROP_SNAT_PORTS;
 	flow->to.sport = reply.dport;
 	lb_conntrack_fill(entry, flow, entry->created);
 	entry->state = LB_CT_SYN;
 	entry->packets = pkt->segs;
 	entry->bytes = lb_payload(pkt);
-	if (lb_ct_short.update(&pkt->tuple, entry)) {
-		lb_ct_short.delete(&reply);
+	if (lb_conntrack_update(&pkt->tuple, entry, has_own_table)) {
+		lb_conntrack_delete(&reply, 0, has_own_table);
 		return -LB_DROP_CONNTRACK_FULL;
 	}
-	lb_reply_filter_add(&reply, flow->reply_hook);
+	lb_reply_filter_add(&reply, flow->reply_hook, entry->created);
 	return LB_NEXT;
 }
 

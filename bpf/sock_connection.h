@@ -8,7 +8,9 @@
 
 #include "addr.h"
 #include "clock.h"
+#include "connection_place.h"
 #include "counters.h"
+#include "ejection.h"
 #include "flow_record.h"
 #include "histogram.h"
 #include "maps.h"
@@ -53,13 +55,11 @@ static __always_inline struct lb_connection *lb_connection_lookup(struct bpf_soc
 	__be16 port = lb_connection_remote_port(ctx);
 	struct lb_connection *connection;
 	struct lb_addr peer;
-	__u64 cookie;
 
 	lb_connection_remote_addr(ctx, &peer);
 	if (!lb_peer_filter_has(peer.word[3], port))
 		return NULL;
-	cookie = lb_get_socket_cookie(ctx);
-	connection = lb_connections.lookup(&cookie);
+	connection = lb_connection_of(lb_get_socket_cookie(ctx));
 	return connection && lb_connection_is_to(connection, &peer, port) ? connection : NULL;
 }
 
@@ -122,30 +122,52 @@ static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
 	lb_connection_flush(ctx, connection, &now);
 	lb_count_failed(connection->frontend, connection->service, connection->backend,
 			connection->generation);
+	if (!(connection->state & LB_CONN_UNANSWERED))
+		lb_ejection_note_failure(connection->backend, connection->generation);
 	lb_connection_record(ctx, LB_FLOW_END, end, connection, &now);
 }
 
+/* The SYN is repeated, after a second without an answer. */
+static __always_inline void lb_connection_repeat_syn(struct lb_connection *connection)
+{
+	if (connection->state & LB_CONN_UNANSWERED)
+		return;
+	connection->state |= LB_CONN_UNANSWERED;
+	lb_ejection_note_failure(connection->backend, connection->generation);
+}
+
 /*
- * In CLOSING and LAST_ACK no callback reports that our FIN was acknowledged: it was if nothing is
- * unacknowledged now. The side that closes first does not see the other's FIN: its TIME_WAIT socket
- * does.
+ * What the state of the socket tells of both FINs, so that no callback has to look the connection up
+ * to store it. In CLOSING and LAST_ACK our FIN was acknowledged if nothing is unacknowledged now.
+ * The side that closes first does not see the other's FIN: its TIME_WAIT socket does.
  */
-static __always_inline int lb_connection_end_reason(struct bpf_sock_ops *ctx, int from,
+static __always_inline void lb_connection_note_fins(struct bpf_sock_ops *ctx,
 						    struct lb_connection *connection)
 {
-	if ((from == BPF_TCP_CLOSING || from == BPF_TCP_LAST_ACK) && ctx->snd_una == ctx->snd_nxt)
+	__u32 tcp = ctx->state;
+
+	if (tcp == BPF_TCP_CLOSE_WAIT || tcp == BPF_TCP_CLOSING || tcp == BPF_TCP_LAST_ACK)
+		connection->state |= LB_CONN_PEER_FIN;
+	if (tcp == BPF_TCP_FIN_WAIT2 ||
+	    ((tcp == BPF_TCP_CLOSING || tcp == BPF_TCP_LAST_ACK) && ctx->snd_una == ctx->snd_nxt))
 		connection->state |= LB_CONN_FIN_ACKED;
+}
+
+static __always_inline int lb_connection_end_reason(const struct lb_connection *connection)
+{
 	if (connection->state & LB_CONN_FIN_ACKED)
 		return LB_END_CLOSED;
 	return connection->state & LB_CONN_TIMED_OUT ? LB_END_TIMED_OUT : LB_END_RESET;
 }
 
-static __always_inline void lb_connection_end(struct bpf_sock_ops *ctx, int from,
+static __always_inline void lb_connection_end(struct bpf_sock_ops *ctx,
 					      struct lb_connection *connection)
 {
-	int end = lb_connection_end_reason(ctx, from, connection);
 	struct lb_sock_traffic now;
+	int end;
 
+	lb_connection_note_fins(ctx, connection);
+	end = lb_connection_end_reason(connection);
 	lb_connection_flush(ctx, connection, &now);
 	lb_histograms_add(LB_PATH_SOCKET, lb_now() - connection->started,
 			  now.original.bytes + now.reply.bytes);
@@ -159,47 +181,38 @@ static __always_inline void lb_connection_establish(struct bpf_sock_ops *ctx,
 	struct lb_sock_traffic now = {};
 
 	connection->state |= LB_CONN_ESTABLISHED;
+	lb_ejection_note_success(connection->backend, connection->generation);
 	lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_RTT_CB_FLAG);
 	lb_connection_record(ctx, LB_FLOW_START, 0, connection, &now);
-}
-
-/* After our FIN, look at each header: no other callback reports the other side's FIN. */
-static __always_inline void lb_connection_enter_state(struct bpf_sock_ops *ctx, int from, int to,
-						      struct lb_connection *connection)
-{
-	if (to == BPF_TCP_ESTABLISHED)
-		lb_connection_establish(ctx, connection);
-	else if (to == BPF_TCP_FIN_WAIT1)
-		lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
-	else if (to == BPF_TCP_FIN_WAIT2)
-		connection->state |= LB_CONN_FIN_ACKED;
-	else if (to == BPF_TCP_CLOSE_WAIT || to == BPF_TCP_CLOSING)
-		connection->state |= LB_CONN_PEER_FIN;
-	else if (to == BPF_TCP_CLOSE && connection->state & LB_CONN_ESTABLISHED)
-		lb_connection_end(ctx, from, connection);
-	else if (to == BPF_TCP_CLOSE)
-		lb_connection_fail(ctx, connection);
 }
 
 /*
  * The callbacks stay enabled if a socket connects again. An entry without `started` is of a
  * connect() whose SYN never left: ignore the state changes of that socket.
  */
-static __always_inline void lb_connection_change_state(struct bpf_sock_ops *ctx, int from, int to)
+static __always_inline void lb_connection_change_state(struct bpf_sock_ops *ctx, int to)
 {
 	struct lb_connection *connection;
 	__u64 cookie;
 
-	if (to == BPF_TCP_LAST_ACK)
+	/* After our FIN, look at each header: no other callback reports the other side's FIN. */
+	if (to == BPF_TCP_FIN_WAIT1 && ctx->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_RTT_CB_FLAG)
+		lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
+	if (to != BPF_TCP_ESTABLISHED && to != BPF_TCP_CLOSE)
 		return;
 	cookie = lb_get_socket_cookie(ctx);
-	connection = lb_connections.lookup(&cookie);
+	connection = lb_connection_of(cookie);
 	if (!connection)
 		return;
-	if (connection->started)
-		lb_connection_enter_state(ctx, from, to, connection);
-	if (to == BPF_TCP_CLOSE)
-		lb_connections.delete(&cookie);
+	if (to == BPF_TCP_ESTABLISHED && connection->started)
+		lb_connection_establish(ctx, connection);
+	if (to != BPF_TCP_CLOSE)
+		return;
+	if (connection->started && connection->state & LB_CONN_ESTABLISHED)
+		lb_connection_end(ctx, connection);
+	else if (connection->started)
+		lb_connection_fail(ctx, connection);
+	lb_sock_nat_forget_tcp(cookie, connection);
 }
 
 #endif

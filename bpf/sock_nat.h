@@ -9,10 +9,12 @@
 #include "addr.h"
 #include "backend.h"
 #include "clock.h"
+#include "connection_place.h"
 #include "filter.h"
 #include "flow_record.h"
 #include "frontend.h"
 #include "maps.h"
+#include "open_connections.h"
 #include "sock_client.h"
 
 /* bcc 0.26 declares this helper as u32; the kernel's is u64. */
@@ -87,7 +89,6 @@ static __always_inline void lb_sock_nat_add_tcp(struct bpf_sock_addr *ctx,
 						const struct lb_match *match,
 						const struct lb_choice *choice)
 {
-	__u64 cookie = lb_get_socket_cookie(ctx);
 	struct lb_connection value = {
 		.started = LB_HAS_SOCK_OPS ? 0 : lb_now(),
 		.addr = frontend->addr,
@@ -101,7 +102,7 @@ static __always_inline void lb_sock_nat_add_tcp(struct bpf_sock_addr *ctx,
 		.peer_port = backend->port,
 	};
 
-	lb_connections.update(&cookie, &value);
+	lb_connection_store(lb_get_socket_cookie(ctx), &value);
 }
 
 /* For UDP. Direction reply serves recvmsg and getpeername, direction original sendmsg. */
@@ -162,7 +163,7 @@ static __always_inline int lb_connection_is_to(const struct lb_connection *conne
 
 static __always_inline int lb_sock_nat_reverse_tcp(__u64 cookie, struct lb_peer *peer)
 {
-	struct lb_connection *connection = lb_connections.lookup(&cookie);
+	struct lb_connection *connection = lb_connection_of(cookie);
 
 	if (!connection || !lb_connection_is_to(connection, &peer->addr, peer->port))
 		return 0;
@@ -202,36 +203,54 @@ static __always_inline int lb_sock_nat_reverse_any(struct bpf_sock_addr *ctx, st
 	return lb_sock_nat_reverse(ctx, peer);
 }
 
-/*
- * Returns 1 if there is an entry. The entry of a started connection stays until its last state
- * change, which lb_sock_ops sees.
- */
-static __always_inline int lb_sock_nat_delete_tcp(__u64 cookie)
+static __always_inline void lb_sock_nat_forget_tcp(__u64 cookie,
+						   const struct lb_connection *connection)
 {
-	struct lb_connection *connection = lb_connections.lookup(&cookie);
-
-	if (!connection)
-		return 0;
-	if (!LB_HAS_SOCK_OPS || !connection->started)
-		lb_connections.delete(&cookie);
-	return 1;
+	lb_open_end(connection->desc_flags, connection->backend, connection->generation);
+	lb_connection_forget(cookie);
 }
 
-static __always_inline void lb_sock_nat_delete(struct bpf_sock *ctx, struct lb_socket_key *key)
+/* The entry of a started connection stays until its last state change, which lb_sock_ops sees. */
+static __always_inline void lb_sock_nat_delete_tcp(__u64 cookie)
+{
+	struct lb_connection *connection = lb_connection_of(cookie);
+
+	if (connection && (!LB_HAS_SOCK_OPS || !connection->started))
+		lb_sock_nat_forget_tcp(cookie, connection);
+}
+
+static __always_inline void lb_sock_nat_delete_udp(struct bpf_sock *ctx, struct lb_socket_key *key)
 {
 	struct lb_socket *socket;
 
 	key->cookie = lb_get_socket_cookie(ctx);
-	if (key->proto == IPPROTO_TCP && lb_sock_nat_delete_tcp(key->cookie))
+	socket = lb_sockets.lookup(key);
+	if (!socket)
 		return;
-	socket = key->proto == IPPROTO_UDP ? lb_sockets.lookup(key) : NULL;
-	if (socket)
-		lb_sock_record_udp(ctx, LB_FLOW_END, key, socket);
+	lb_open_end(socket->desc_flags, socket->backend, socket->generation);
+	lb_sock_record_udp(ctx, LB_FLOW_END, key, socket);
 	lb_sockets.delete(key);
 }
 
+/* Of a connection that lb_sock_ops was not told of, because it was not attached when that began. */
+static __always_inline void lb_sock_nat_delete_untold(__u64 cookie)
+{
+	struct lb_conn_place *place = lb_conn_place_of(cookie);
+
+	if (place && place->cookie == cookie && !place->connection.started)
+		lb_sock_nat_forget_tcp(cookie, &place->connection);
+}
+
+/* In these states of a TCP socket a connect() may have failed before its SYN left. */
+static __always_inline int lb_sock_has_no_syn_sent(const struct bpf_sock *ctx)
+{
+	__u32 states = 1 << BPF_TCP_CLOSE | 1 << BPF_TCP_SYN_SENT | 1 << BPF_TCP_LISTEN;
+
+	return states >> ctx->state & 1;
+}
+
 /*
- * Deletes the entry of a connected socket; those of unconnected sockets are evicted by the LRU. A
+ * Deletes the entry of a connected socket; the agent deletes those of unconnected sockets. A
  * TCP socket whose connect() failed, without a route for example, has no peer.
  */
 static __always_inline void lb_sock_nat_release(struct bpf_sock *ctx)
@@ -242,7 +261,12 @@ static __always_inline void lb_sock_nat_release(struct bpf_sock *ctx)
 		.proto = ctx->protocol,
 		.direction = LB_DIR_REPLY,
 	};
+	int may_have_entry;
 
+	if (key.proto == IPPROTO_TCP && LB_HAS_SOCK_OPS && !lb_sock_has_no_syn_sent(ctx)) {
+		lb_sock_nat_delete_untold(lb_get_socket_cookie(ctx));
+		return;
+	}
 	/* For an IPv6 socket that uses IPv4 these fields contain the mapped address too. */
 	key.peer.word[0] = ctx->dst_ip6[0];
 	key.peer.word[1] = ctx->dst_ip6[1];
@@ -250,10 +274,11 @@ static __always_inline void lb_sock_nat_release(struct bpf_sock *ctx)
 	key.peer.word[3] = ctx->dst_ip6[3];
 	if (ctx->family == LB_AF_INET)
 		lb_addr_from_ipv4(&key.peer, ipv4);
-	if (lb_peer_filter_has(key.peer.word[3], key.port))
-		lb_sock_nat_delete(ctx, &key);
-	else if (key.proto == IPPROTO_TCP && !key.port)
+	may_have_entry = lb_peer_filter_has(key.peer.word[3], key.port);
+	if (key.proto == IPPROTO_TCP && (may_have_entry || !key.port))
 		lb_sock_nat_delete_tcp(lb_get_socket_cookie(ctx));
+	else if (key.proto == IPPROTO_UDP && may_have_entry)
+		lb_sock_nat_delete_udp(ctx, &key);
 }
 
 #endif

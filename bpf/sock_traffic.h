@@ -55,7 +55,9 @@ static __always_inline void lb_counts_add(struct lb_counts *counts,
 	__sync_fetch_and_add(&counts->reply.packets,
 			     now->reply.packets - connection->reply.packets);
 	__sync_fetch_and_add(&counts->reply.bytes, now->reply.bytes - connection->reply.bytes);
-	__sync_fetch_and_add(&counts->retransmits, now->retransmits - connection->retransmits);
+	if (now->retransmits != connection->retransmits)
+		__sync_fetch_and_add(&counts->retransmits,
+				     now->retransmits - connection->retransmits);
 }
 
 /* Adds what is new since the last time. The socket is locked, so no other CPU does the same. */

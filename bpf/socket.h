@@ -9,7 +9,9 @@
 #include "counters.h"
 #include "filter.h"
 #include "frontend.h"
+#include "listener.h"
 #include "maps.h"
+#include "open_connections.h"
 #include "sock_client.h"
 #include "sock_nat.h"
 #include "source_range.h"
@@ -25,20 +27,24 @@ static __always_inline int lb_socket_may_be_service(const struct lb_addr *addr)
 
 /*
  * Whether this hook translates, rather than tc. TCP: always, unless a setting leaves pods under tc
- * cover to tc; UDP: for the host and for pods without tc cover, because a connected UDP socket
- * would stay with a backend that is gone.
+ * cover to tc, or the pod is one that is left to tc; UDP: for the host and for pods without tc
+ * cover, because a connected UDP socket would stay with a backend that is gone.
  */
 static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ctx)
 {
+	int left_to_tc = LB_NETNS_COVERED;
 	struct lb_settings *settings;
 	int zero = 0;
 
 	if (ctx->protocol == IPPROTO_TCP) {
 		settings = lb_settings.lookup(&zero);
-		if (settings && !(settings->flags & LB_SETTING_SOCKET_HOST))
-			return 1;
+		if (settings && !(settings->flags & LB_SETTING_SOCKET_HOST)) {
+			if (!(settings->flags & LB_SETTING_TC_ONLY_PODS))
+				return 1;
+			left_to_tc = LB_NETNS_TC_ONLY;
+		}
 	}
-	return !(lb_netns_flags(ctx) & LB_NETNS_COVERED);
+	return !(lb_netns_flags(ctx) & left_to_tc);
 }
 
 /*
@@ -69,7 +75,7 @@ static __always_inline int lb_socket_node_port(struct bpf_sock_addr *ctx,
 	flags = lb_addr_flags_of(&key->addr);
 	if (flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(key, match))
 		return 1;
-	return flags & LB_ADDR_CLUSTER_IP ? -LB_DROP_UNKNOWN_PORT : 0;
+	return flags & LB_ADDR_CLUSTER_IP && !(flags & LB_ADDR_NODE) ? -LB_DROP_UNKNOWN_PORT : 0;
 }
 
 /* 1 with match filled, 0 if there is no frontend, or a negative reason. */
@@ -94,25 +100,55 @@ static __always_inline int lb_socket_check_client(struct bpf_sock_addr *ctx,
 	return flags & LB_NETNS_COVERED ? LB_PASS : lb_source_range_of_socket(desc, flags);
 }
 
-static __always_inline int lb_socket_choose(struct bpf_sock_addr *ctx, const struct lb_desc *desc,
+/*
+ * The port of the client is not chosen yet when it connects, so the socket's cookie is hashed in its
+ * place: a socket that sends to a frontend again gets the same backend.
+ */
+static __always_inline int lb_socket_choose(struct bpf_sock_addr *ctx, const struct lb_match *match,
 					    const struct lb_addr *peer, struct lb_choice *choice)
 {
+	const struct lb_desc *desc = match->desc;
 	int verdict = lb_socket_check_client(ctx, desc);
-	struct lb_addr client;
+	struct lb_opening opening = {};
+	struct lb_addr client = {};
+	__u32 port = 0;
 
 	if (verdict)
 		return verdict;
-	if (!desc->affinity_timeout)
-		return lb_backend_select(&desc->local, choice);
-	lb_sock_client_get(ctx, peer, &client);
-	return lb_affinity_select(desc, &desc->local, &client, choice);
+	lb_opening_fill(&opening, desc, match->index, 1);
+	if (desc->affinity_timeout || lb_scheduler_hashes(desc)) {
+		lb_sock_client_get(ctx, peer, &client);
+		port = lb_get_socket_cookie(ctx);
+	}
+	lb_opening_set_client(&opening, &client, port);
+	return lb_affinity_select(&opening, choice);
+}
+
+/*
+ * Whether connect() of a UDP socket goes on although its datagrams will be refused. getaddrinfo()
+ * connects one to each address, often to a port that no Service has, and takes an address for
+ * unreachable if that fails (RFC 6724, rule 1). tc refuses the first datagram; but none sees those
+ * to the node's own addresses, or those of a pod without tc cover.
+ */
+static __always_inline int lb_socket_is_refused_later(struct bpf_sock_addr *ctx,
+						      const struct lb_peer *peer,
+						      const struct lb_match *match)
+{
+	if (ctx->protocol != IPPROTO_UDP)
+		return 0;
+	if (!match)
+		return 1;
+	return !lb_addr_is_own_host(&peer->addr) &&
+	       !(lb_filter_flags_of(&peer->addr) & LB_ADDR_NODE) &&
+	       lb_netns_flags(ctx) & LB_NETNS_HOST;
 }
 
 /* If the kernel cannot refuse a call with an errno, the packet is left to tc. */
 static __always_inline int lb_socket_refuse(struct bpf_sock_addr *ctx, const struct lb_peer *peer,
-					    const struct lb_match *match, int verdict)
+					    const struct lb_match *match, int verdict,
+					    int is_connect)
 {
-	if (!LB_HAS_SET_RETVAL)
+	if (!LB_HAS_SET_RETVAL || (is_connect && lb_socket_is_refused_later(ctx, peer, match)))
 		return LB_PASS;
 	if (match)
 		lb_count_failure(match->index, verdict);
@@ -121,11 +157,30 @@ static __always_inline int lb_socket_refuse(struct bpf_sock_addr *ctx, const str
 }
 
 /*
+ * Whether a listener at this ClusterIP of the node gets the connection, or tc decides that because
+ * only it looks into the node's namespace.
+ */
+static __always_inline int lb_socket_is_left_to_listener(struct bpf_sock_addr *ctx,
+							 const struct lb_peer *peer)
+{
+	struct lb_tuple packet = { .daddr = peer->addr,
+				   .dport = peer->port,
+				   .proto = ctx->protocol };
+	__u32 flags;
+
+	if (!lb_is_cluster_ip_of_node(&peer->addr))
+		return 0;
+	flags = lb_netns_flags(ctx);
+	return flags & LB_NETNS_COVERED || (flags & LB_NETNS_HOST && lb_has_listener(ctx, &packet));
+}
+
+/*
  * LB_PASS: not a frontend, or not for this hook. An empty range that drops is left to tc, which
  * sends nothing back; a refusal is answered here.
  */
 static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const struct lb_peer *peer,
-					    struct lb_match *match, struct lb_choice *choice)
+					    struct lb_match *match, struct lb_choice *choice,
+					    int is_connect)
 {
 	struct lb_frontend_key key = { .addr = peer->addr,
 				       .port = peer->port,
@@ -135,19 +190,22 @@ static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const str
 
 	if (!verdict || !lb_socket_is_translated_here(ctx))
 		return LB_PASS;
+	if (lb_socket_is_left_to_listener(ctx, peer))
+		return LB_PASS;
 	if (verdict < 0)
-		return lb_socket_refuse(ctx, peer, NULL, verdict);
+		return lb_socket_refuse(ctx, peer, NULL, verdict, is_connect);
 	/* Check again: the compiler may keep `verdict` where older verifiers lose track of it. */
 	asm volatile("" : "+r"(desc));
 	if (!desc)
 		return LB_PASS;
 	match->desc = desc;
-	verdict = lb_socket_choose(ctx, desc, &peer->addr, choice);
+	verdict = lb_socket_choose(ctx, match, &peer->addr, choice);
 	if (verdict == LB_PASS || verdict == -LB_DROP_NO_LOCAL_ENDPOINT)
 		return LB_PASS;
 	if (verdict)
-		return lb_socket_refuse(ctx, peer, match, verdict);
+		return lb_socket_refuse(ctx, peer, match, verdict, is_connect);
 	lb_count_connection(match->index, choice->index);
+	lb_open_begin(match->desc, choice->index);
 	return verdict;
 }
 
@@ -171,7 +229,7 @@ static __always_inline int lb_socket_connect(struct bpf_sock_addr *ctx, struct l
 		return LB_PASS;
 	peer->port = ctx->user_port;
 	frontend = *peer;
-	verdict = lb_socket_select(ctx, peer, &match, &choice);
+	verdict = lb_socket_select(ctx, peer, &match, &choice, 1);
 	if (verdict)
 		return verdict;
 	lb_peer_set_backend(peer, &choice);
@@ -196,7 +254,7 @@ static __always_inline int lb_socket_send(struct bpf_sock_addr *ctx, struct lb_p
 	if (lb_sock_nat_recall(ctx, peer))
 		return LB_REDIRECT;
 	frontend = *peer;
-	verdict = lb_socket_select(ctx, peer, &match, &choice);
+	verdict = lb_socket_select(ctx, peer, &match, &choice, 0);
 	if (verdict)
 		return verdict;
 	lb_peer_set_backend(peer, &choice);

@@ -4,6 +4,7 @@
 #define LB_SOURCE_PORT_H
 
 #include "conntrack.h"
+#include "flow_record.h"
 #include "flow_timeout.h"
 #include "maps.h"
 #include "packet.h"
@@ -29,11 +30,11 @@ static __always_inline int lb_source_port_claim(struct lb_tuple *reply, struct l
 						struct lb_conntrack **old, int crowded)
 {
 	*old = crowded ? lb_ct_short.lookup(reply) : NULL;
-	if (!*old && reply->proto != IPPROTO_UDP)
+	if (!*old)
 		*old = lb_conntrack.lookup(reply);
 	if (*old)
 		return -1;
-	if (!lb_ct_short.insert(reply, entry))
+	if (!lb_conntrack_insert(reply, entry, 0))
 		return 0;
 	*old = lb_ct_short.lookup(reply);
 	return -1;
@@ -51,8 +52,7 @@ static __always_inline int lb_source_port_pick(struct lb_packet *pkt, struct lb_
 		reply->dport = bpf_htons(lb_source_port_random(settings));
 		if (!lb_source_port_claim(reply, entry, old, i > 0))
 			return 0;
-		if (*old &&
-		    lb_conntrack_has_ended(reply, *old, settings, now, i < LB_SNAT_CHOOSY_ATTEMPTS))
+		if (*old && lb_conntrack_has_closed(*old, now, i < LB_SNAT_CHOOSY_ATTEMPTS))
 			return -1;
 		if (*old && i >= LB_SNAT_ATTEMPTS - LB_SNAT_LAST_RESORTS &&
 		    lb_conntrack_is_abandoned(pkt, reply, *old, now))
@@ -67,13 +67,12 @@ static __always_inline int lb_source_port_pick(struct lb_packet *pkt, struct lb_
  * ended or is the same flow.
  */
 static __always_inline int lb_source_port_keep(struct lb_tuple *reply, struct lb_conntrack *entry,
-					       struct lb_conntrack **old,
-					       const struct lb_settings *settings)
+					       struct lb_conntrack **old)
 {
 	if (!lb_source_port_claim(reply, entry, old, 0))
 		return 0;
 	if (*old && !lb_tuple_is_equal(&(*old)->to, &entry->to) &&
-	    !lb_conntrack_has_ended(reply, *old, settings, entry->created, 0))
+	    !lb_conntrack_has_closed(*old, entry->created, 0))
 		*old = NULL;
 	return -1;
 }
@@ -85,10 +84,101 @@ static __always_inline int lb_source_port_take_over(struct lb_packet *pkt, struc
 {
 	int is_established = lb_ct_state(old) & LB_CT_ESTABLISHED;
 
-	if (lb_conntrack_peer(reply, old, &pkt->peer))
-		lb_conntrack_delete(&pkt->peer, is_established);
-	lb_conntrack_delete(reply, is_established);
-	return lb_ct_short.insert(reply, entry);
+	if (lb_conntrack_peer(reply, old, &pkt->peer, 0))
+		lb_conntrack_delete(&pkt->peer, is_established, 0);
+	lb_conntrack_delete(reply, is_established, 0);
+	return lb_conntrack_insert(reply, entry, 0);
+}
+
+/* As lb_source_port_keep(), of UDP: may_take says whether the flow that has the port is over. */
+static __always_inline int lb_source_port_keep_udp(struct lb_packet *pkt, struct lb_tuple *reply,
+						   struct lb_conntrack *entry, int *may_take,
+						   const struct lb_settings *settings)
+{
+	struct lb_conntrack *old = lb_ct_stream.lookup(reply);
+
+	if (!old && !lb_conntrack_insert(reply, entry, 1))
+		return 0;
+	if (!old)
+		old = lb_ct_udp.lookup(reply);
+	if (old && (lb_tuple_is_equal(&old->to, &entry->to) ||
+		    lb_conntrack_silence(reply, old, &pkt->peer, entry->created) >=
+			    lb_conntrack_udp_timeout(settings, old)))
+		*may_take = 1;
+	return -1;
+}
+
+/*
+ * For how long the flow in lb_ct_udp has been silent that has the reply's tuple. 0 if there is
+ * none, -1 if its port may not be taken because a packet came a moment ago.
+ */
+static __always_inline __s64 lb_source_port_silence(struct lb_packet *pkt, struct lb_tuple *reply,
+						    __u64 now)
+{
+	struct lb_conntrack *old = lb_ct_udp.lookup(reply);
+	struct lb_conntrack *original;
+	__u64 last_seen;
+
+	if (!old)
+		return 0;
+	last_seen = old->last_seen;
+	lb_tuple_reverse(&pkt->peer, &old->to);
+	original = lb_ct_udp.lookup(&pkt->peer);
+	if (original && (__s64)(original->last_seen - last_seen) > 0)
+		last_seen = original->last_seen;
+	return (__s64)(now - last_seen) > (__s64)LB_UDP_RECENT ? now - last_seen : -1;
+}
+
+/*
+ * As lb_source_port_pick(). Where ports are short, a flow that is no stream loses its own: of those
+ * that were looked at, the one that has been silent for longest. best is in a map, or the verifier
+ * would explore each attempt for what it knows about those before.
+ */
+static __always_inline int lb_source_port_pick_udp(struct lb_packet *pkt, struct lb_tuple *reply,
+						   struct lb_conntrack *entry, int *may_take,
+						   const struct lb_settings *settings)
+{
+	struct lb_silent_port *best;
+	__s64 silence;
+	int zero = 0;
+
+	best = lb_silent_ports.lookup(&zero);
+	if (!best)
+		return -1;
+	best->silence = 0;
+	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
+		reply->dport = bpf_htons(lb_source_port_random(settings));
+		if (lb_ct_stream.lookup(reply))
+			continue;
+		silence = i ? lb_source_port_silence(pkt, reply, entry->created) : 0;
+		if (!silence && !lb_conntrack_insert(reply, entry, 1))
+			return 0;
+		if (silence <= best->silence)
+			continue;
+		best->silence = silence;
+		best->port = reply->dport;
+	}
+	reply->dport = best->port;
+	*may_take = best->silence > 0;
+	return -1;
+}
+
+/* Deletes the UDP flow that has the reply's tuple, and inserts the entry. Returns 0 on success. */
+static __always_inline int lb_source_port_take_over_udp(struct lb_packet *pkt,
+							struct lb_tuple *reply,
+							struct lb_conntrack *entry)
+{
+	struct lb_conntrack *old = lb_conntrack_lookup_udp(reply);
+	struct lb_conntrack *original;
+
+	original = old ? lb_conntrack_peer(reply, old, &pkt->peer, 1) : NULL;
+	if (original) {
+		lb_flow_end(pkt, old, original,
+			    old->state & LB_CT_ACK ? LB_END_TIMED_OUT : LB_END_NO_ANSWER);
+		lb_conntrack_delete(&pkt->peer, 0, 1);
+	}
+	lb_conntrack_delete(reply, 0, 1);
+	return lb_conntrack_insert(reply, entry, 1);
 }
 
 #endif

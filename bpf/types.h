@@ -18,12 +18,20 @@ enum lb_device_kind {
 
 enum lb_device_flag {
 	LB_DEVICE_ETHERNET = 1 << 0,
+	LB_DEVICE_SUBNETS = 1 << 1,    /* it has several, which are in lb_subnets */
+	LB_DEVICE_XDP = 1 << 2,        /* it has lb_xdp */
+	LB_DEVICE_XDP_SENDS = 1 << 3,  /* it sends what lb_xdp of other devices redirects */
+	LB_DEVICE_XDP_STALLS = 1 << 4, /* XDP_TX there may wait for the next packet */
 };
 
-/* snat4 and snat6: the source address of packets masqueraded out of this device, or zero. */
+/*
+ * snat4 and snat6: the source address of packets masqueraded out of this device, or zero. mtu: in
+ * bytes, 0 if not known.
+ */
 struct lb_device {
 	__u32 kind;
 	__u32 flags;
+	__u32 mtu;
 	struct lb_addr snat4;
 	struct lb_addr snat6;
 };
@@ -31,14 +39,22 @@ struct lb_device {
 /* A host device again, at an index computed from the ifindex. ifindex: 0 while it is written. */
 struct lb_uplink {
 	__u32 ifindex;
-	__u32 pad;
+	__u32 flags;
 	struct lb_addr snat4;
 	struct lb_addr snat6;
+};
+
+/* A key of lb_subnets: a prefix of the next hop's address. length: in bits, with the ifindex. */
+struct lb_subnet {
+	__u32 length;
+	__u32 ifindex;
+	struct lb_addr addr;
 };
 
 enum lb_netns_flag {
 	LB_NETNS_HOST = 1 << 0,
 	LB_NETNS_COVERED = 1 << 1, /* its device has the tc programs */
+	LB_NETNS_TC_ONLY = 1 << 2, /* and its sockets are left alone */
 };
 
 struct lb_netns {
@@ -51,6 +67,27 @@ enum lb_setting_flag {
 	LB_SETTING_SOCKET_HOST = 1 << 0,
 	/* 127.0.0.0/8 accepts NodePorts, for processes of the host. */
 	LB_SETTING_LOCALHOST = 1 << 1,
+	/* Some pod is LB_NETNS_TC_ONLY. */
+	LB_SETTING_TC_ONLY_PODS = 1 << 2,
+	/* Flows stay in lb_ct_short, because lb_conntrack is being replaced by a larger one. */
+	LB_SETTING_HOLD = 1 << 3,
+	/* For the agent: these programs know LB_SETTING_HOLD. */
+	LB_SETTING_CAN_HOLD = 1 << 4,
+	/* The stack routes all masqueraded packets (stack_route.h). */
+	LB_SETTING_VIA_STACK = 1 << 5,
+	/* No hook runs programs that have UDP flows in lb_ct_short: new ones have their own tables. */
+	LB_SETTING_UDP_APART = 1 << 6,
+	/* And no UDP flow is left in lb_ct_short. */
+	LB_SETTING_UDP_MOVED = 1 << 7,
+	/* Another proxy runs here for good, and would masquerade what has kube-proxy's mark. */
+	LB_SETTING_BESIDE = 1 << 8,
+	/*
+	 * New flows go to lb_conntrack and lb_ct_stream, because lb_ct_short or lb_ct_udp is being
+	 * replaced by a larger one.
+	 */
+	LB_SETTING_DIVERT = 1 << 9,
+	/* For the agent: these programs know LB_SETTING_DIVERT. */
+	LB_SETTING_CAN_DIVERT = 1 << 10,
 };
 
 /* Host byte order, both ends included. */
@@ -63,7 +100,9 @@ struct lb_port_range {
  * Timeouts in seconds. tcp_close_wait: one side has closed; udp: without an answer yet; udp_stream:
  * with answers. flow_events: 1 << enum lb_flow_event, for each that lb_flows gets. flow_sample: one
  * in so many flows has START and END records, 0 for none. flow_rate: records per second and CPU, 0
- * for no limit. node4 and node6: the node's primary addresses, the source of a hairpin.
+ * for no limit. node4 and node6: the node's primary addresses, the source of a hairpin and of what
+ * goes to other nodes. dsr_port: the UDP port of nodes that take part in DSR, 0 without.
+ * filter_floor: no flow needs a mark of lb_flow_filter that is less.
  */
 struct lb_settings {
 	__u32 flags;
@@ -79,6 +118,9 @@ struct lb_settings {
 	__u32 flow_rate;
 	struct lb_addr node4;
 	struct lb_addr node6;
+	__be16 dsr_port;
+	__u8 pad[2];
+	__u32 filter_floor;
 };
 
 #define LB_SERVICE_NETS 8
@@ -113,6 +155,29 @@ enum lb_drop_reason {
 	LB_DROP_REWRITE = 10,
 	LB_DROP_SOURCE_RANGE = 11,
 	LB_DROP_UNUSED_ADDRESS = 12,
+	LB_DROP_LOOP = 13,
+	LB_DROP_TUNNEL = 14, /* to the DSR port: not from a node, or for nothing that is here */
+};
+
+/*
+ * What became of a packet at XDP that the early filter took for one of a Service: it was sent, or
+ * passed to tc because of what it is. CHECKSUM: left to a device. LOCAL: for this node or a pod of
+ * it. ROUTE: none, or the packet is too big or has expired. NEIGHBOUR: unknown, or to be asked.
+ * DEVICE: it leaves by one without XDP. REFUSED: what tc answers or drops. STACK: the stack routes.
+ */
+enum lb_xdp_result {
+	LB_XDP_SENT = 0,
+	LB_XDP_FRAGMENT = 1,
+	LB_XDP_HEADER = 2,
+	LB_XDP_PROTOCOL = 3,
+	LB_XDP_CHECKSUM = 4,
+	LB_XDP_LOCAL = 5,
+	LB_XDP_ROUTE = 6,
+	LB_XDP_NEIGHBOUR = 7,
+	LB_XDP_DEVICE = 8,
+	LB_XDP_REFUSED = 9,
+	LB_XDP_STACK = 10,
+	LB_XDP_RESULTS = 11,
 };
 
 /* What the pins were made from. This layout never changes. */

@@ -13,6 +13,8 @@ enum lb_verdict {
 	LB_PASS = 1,
 	/* A redirect helper has been called. */
 	LB_REDIRECT = 2,
+	/* It goes to the node pkt->peer.saddr in a tunnel (tunnel.h). */
+	LB_TUNNEL = 3,
 };
 
 #endif

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address
-from ebpflb.model.endpoint import Endpoint, EndpointSlice, PortEndpoint, SlicePort
+from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, PortEndpoint, SlicePort
 from ebpflb.model.node import Node
 from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName
 
@@ -164,12 +164,12 @@ def service_port(cluster_ip: str = CLUSTER_IP, **fields: Any) -> ServicePort:
     return replace(port, **fields)
 
 
-def service(name: str = "web", *ports: ServicePort) -> Service:
+def service(name: str = "web", *ports: ServicePort, **fields: Any) -> Service:
     """A Service in namespace default; without ports it has the one of service_port()."""
     renamed = (
         replace(port, name=port.name._replace(service=name)) for port in ports or (service_port(),)
     )
-    return Service(ServiceName("default", name), tuple(renamed))
+    return Service(ServiceName("default", name), tuple(renamed), **fields)
 
 
 def endpoint(ip: str = POD_IP, node: str | None = NODE, **fields: Any) -> Endpoint:
@@ -195,7 +195,7 @@ def endpoint_slice(name: str = "web-1", *endpoints: Endpoint, **fields: Any) -> 
         service="web",
         family=Family.IPV4,
         ports=(SlicePort("", Protocol.TCP, 8080),),
-        endpoints=endpoints,
+        endpoints=PackedEndpoints(endpoints),
     )
     return replace(piece, **fields)
 

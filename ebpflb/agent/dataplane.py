@@ -2,14 +2,14 @@
 """All that the agent has in the kernel: a generation of maps and programs, and the hooks."""
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from errno import E2BIG
 from itertools import chain
 from pathlib import Path
 
+from ebpflb.agent.flow_room import crowded_tables, room_for_flows
 from ebpflb.agent.interface import (
     GRACE_SECONDS,
     Desired,
@@ -18,35 +18,47 @@ from ebpflb.agent.interface import (
     ExpiryStep,
     Refused,
 )
+from ebpflb.agent.setting_flags import flags_of, is_beside
+from ebpflb.agent.tunnels import NodeTunnels
+from ebpflb.agent.upkeep import Upkeep
 from ebpflb.config.settings import Settings
-from ebpflb.dataplane.attach.devices import NetworkState, snapshot
+from ebpflb.dataplane.attach.devices import NetworkState, snapshot, with_present_policy
+from ebpflb.dataplane.attach.forwarding import Forwarding, PolicyRules, forwarding
 from ebpflb.dataplane.attach.hooks import HookPlaces, Hooks
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change
-from ebpflb.dataplane.attach.node_addresses import LOCALHOST, node_port_filter
+from ebpflb.dataplane.attach.xdp import XdpSettings, XdpWay
+from ebpflb.dataplane.flows.claimed_ports import ClaimedPorts
 from ebpflb.dataplane.flows.expiry import Expiry
+from ebpflb.dataplane.flows.flow_filter import FilterMarks
+from ebpflb.dataplane.flows.lost_sources import forget_masqueraded
 from ebpflb.dataplane.flows.settings import flow_records, write_service_nets, write_settings
 from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.flows.stale_sockets import StaleSockets
 from ebpflb.dataplane.flows.timeouts import timeouts
+from ebpflb.dataplane.flows.udp_tables import move_udp_flows
 from ebpflb.dataplane.kernel import libc
+from ebpflb.dataplane.kernel.dsr_questions import DsrAnswer
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.layout.capacity import MAPS, Sizes, sizes_for
-from ebpflb.dataplane.layout.enums import SettingFlag
-from ebpflb.dataplane.load.loader import Loader, pinned_sizes
+from ebpflb.dataplane.layout.enums import SettingFlag, word
+from ebpflb.dataplane.load.loader import Build, Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.errors import ConfigError, EbpflbError, LoadError, MapError
 from ebpflb.log import fields
-from ebpflb.model.address import Address, Family
+from ebpflb.model.address import Address, Family, format_address
+from ebpflb.model.dsr import TunnelChange
+from ebpflb.model.dsr_probe import PeerQuestion
+from ebpflb.model.ejection import FailureCounts
+from ebpflb.model.service import ServicePortName
 
 _log = logging.getLogger("ebpflb.agent")
 
 # Flows that one step looks at: a change may have to wait for it, for some milliseconds.
 EXPIRY_BUDGET = 2048
 
-_MOST_FLOWS = 1048576
 _EPOCHS, _GENERATIONS_PER_EPOCH = 1 << 15, 1 << 16
 
 
@@ -63,16 +75,23 @@ class NodeDataplane:
         ConfigError if the cgroup root is not a cgroup v2 directory.
         """
         self._settings = settings
+        self._room = room_for_flows(settings)
         self._probe = Probe()
         self._probe.require()
         _require_cgroup2(settings.cgroup_root)
         self._pins = Pins(settings.bpffs_root)
-        self._loader = Loader(
-            self._pins,
+        build = Build(
             has_set_retval=self._probe.supports(Feature.SET_RETVAL),
             has_coarse_clock=self._probe.supports(Feature.COARSE_CLOCK),
+            has_fib_mtu=self._probe.supports(Feature.FIB_MTU),
             has_sock_ops=self._probe.supports(Feature.SOCK_OPS),
+            has_xdp=settings.xdp != "off",
+            # For such a program generic XDP copies a packet without its mac_len (Linux 6.18), and
+            # tc then sees no Ethernet header.
+            has_xdp_frags=settings.xdp != "generic" and self._probe.supports(Feature.XDP_FRAGS),
+            has_dsr=settings.dsr != "off",
         )
+        self._loader = Loader(self._pins, build)
         # Before start(): gets the records of flows that expire.
         self.on_expired: Callable[[Sequence[bytes]], None] | None = None
         # Set by each write; whoever waits for it clears it.
@@ -82,6 +101,10 @@ class NodeDataplane:
         self._in_use: _ActiveGeneration | None = None
         self._node_ips: Mapping[Family, Address] = {}
         self._service_ranges: Sequence[str] = ()
+        self._tc_only_pods: Set[Address] = frozenset()
+        self._policy_rules = PolicyRules()
+        self._upkeep = Upkeep()
+        self._tunnels = NodeTunnels(settings)
         self._quiesced: float | None = None
 
     @property
@@ -99,6 +122,10 @@ class NodeDataplane:
         """The maps in use, None before the start. For any thread."""
         return self._in_use.maps if self._in_use else None
 
+    def report(self) -> dict[str, object]:
+        """What /status says of the network; nothing before the start. For any thread."""
+        return self._in_use.report() if self._in_use else {}
+
     @property
     def _active(self) -> "_ActiveGeneration":
         if self._in_use is None:
@@ -109,6 +136,7 @@ class NodeDataplane:
         """Release the pins, which stay, as does what is attached."""
         if self._in_use:
             self._in_use.hooks.close()
+        self._tunnels.close()
         self._pins.close()
 
     def start(self, desired: Desired, *, keep_others: bool) -> Refused:
@@ -130,6 +158,16 @@ class NodeDataplane:
         _log.info("making room", extra=fields(frontends=sizes.frontends, slots=sizes.slots))
         return self._move(self._loader.load(sizes), desired, keep_others=keep_others)
 
+    def lacks_room_for_flows(self) -> bool:
+        return bool(crowded_tables(self._active.maps, self._room.evicting))
+
+    def grow_flows(self, desired: Desired, *, keep_others: bool) -> Refused:
+        larger = crowded_tables(self._active.maps, self._room.evicting)
+        sizes = pinned_sizes(self._active.generation).with_larger(larger, self._room.evicting)
+        self._upkeep.leave_flows()
+        _log.info("making room", extra=fields(ct_short=sizes.ct_short, ct_udp=sizes.ct_udp))
+        return self._move(self._loader.load(sizes, larger), desired, keep_others=keep_others)
+
     def apply(self, changed: Desired) -> Refused:
         return self._wrote(self._active.write(changed, keep_others=True))
 
@@ -138,10 +176,32 @@ class NodeDataplane:
         return self._wrote(self._active.write(desired, keep_others=keep_others))
 
     def follow_network(self, *, repair: bool) -> Errors:
-        network = snapshot(self._settings, self._node_ips)
+        network = snapshot(self._settings, self._node_ips, self._policy_rules)
         if network != self._active.network or self._active.errors or repair:
             self._serve(network)
+        else:
+            self._active.network = network
         return self._active.errors
+
+    def set_tc_only_pods(self, addresses: Set[Address]) -> None:
+        self._tc_only_pods = addresses
+
+    def follow_tunnels(self, change: TunnelChange, *, keep_others: bool, compare: bool) -> None:
+        self._tunnels.follow(change, keep_others=keep_others, compare=compare)
+        if self._in_use:
+            self._in_use.write_tunnels(self._in_use.network)
+
+    def ask_peer(self, question: PeerQuestion) -> str:
+        return self._tunnels.ask(question, self._active.network.node_addresses)
+
+    def take_answers(self) -> Iterable[DsrAnswer]:
+        return self._tunnels.answers()
+
+    def follow_rules(self) -> None:
+        pods_differ = self._active.hooks.look_into_pods(self._tc_only_pods)
+        network = with_present_policy(self._active.network, self._policy_rules)
+        if pods_differ or network != self._active.network:
+            self._serve(network)
 
     def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
         self._node_ips = node_ips
@@ -165,7 +225,13 @@ class NodeDataplane:
         self._active.sync.collect(self._quiesced)
 
     def expire(self) -> ExpiryStep:
-        return self._active.expire()
+        step = self._active.expire()
+        if step.finished:
+            self._upkeep.begin(self._active.maps)
+        return step
+
+    def read_failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
+        return self._active.sync.failures(also)
 
     def take_ended_udp(self) -> bool:
         return self._active.sync.take_ended_udp()
@@ -176,27 +242,38 @@ class NodeDataplane:
         return EndedSockets(*self._active.stale_sockets.end())
 
     def _sizes_for(self, desired: Desired) -> Sizes:
-        return sizes_for(chain.from_iterable(desired.values()), flows_wanted(self._settings))
+        frontends = chain.from_iterable(desired.values())
+        served = (each for each in frontends if not each.withdrawn)
+        return sizes_for(served, self._room)
 
     def _move(self, generation: Generation, desired: Desired, *, keep_others: bool) -> Refused:
         """Fill the maps of a generation, then have the hooks run its programs."""
-        network = snapshot(self._settings, self._node_ips)
+        network = snapshot(self._settings, self._node_ips, self._policy_rules)
         active = _ActiveGeneration(
-            generation, self._settings, self._probe, self._pins.links, self.on_expired
+            generation,
+            self._settings,
+            self._probe,
+            self._pins.links,
+            self.on_expired,
+            self._tunnels,
         )
+        active.way_of_flows = self._loader.way_of_flows(generation)
         active.sync.load()
+        # Hooks of an earlier run, and then the first new one, already give out source ports.
+        active.renew_reservations(network)
         refused = active.write(desired, keep_others=keep_others)
         if self._in_use:
             self._in_use.hooks.close()
         self._in_use = active
-        # The first hook already gives out source ports.
-        active.renew_reservations(network)
         self._serve(network)
         return self._wrote(refused)
 
     def _serve(self, network: NetworkState) -> None:
         if self._active.serve(network, self._service_ranges):
             self._loader.finish(self._active.generation)
+            if self._active.end_way_of_flows() & SettingFlag.LB_SETTING_DIVERT:
+                self._upkeep.bring_flows_back(self._active.maps)
+            move_udp_flows(self._active.maps)
 
     def _wrote(self, refused: Refused) -> Refused:
         self.usage = self._active.sync.usage()
@@ -214,6 +291,7 @@ class _ActiveGeneration:
         probe: Probe,
         links: Path,
         on_expired: Callable[[Sequence[bytes]], None] | None,
+        tunnels: NodeTunnels,
     ) -> None:
         self.generation = generation
         self.maps = open_maps(generation.maps)
@@ -224,9 +302,17 @@ class _ActiveGeneration:
         # The network as served last, and the errors of that.
         self.network = NetworkState({}, {}, {})
         self.errors: Errors = {}
+        # Where flows go because not all hooks use these tables yet.
+        self.way_of_flows = SettingFlag(0)
         self._settings = settings
+        self._tunnels = tunnels
         self._expiry = Expiry(self.maps, budget=EXPIRY_BUDGET, tell=on_expired)
+        self._flow_filter = FilterMarks(self.maps, EXPIRY_BUDGET)
         self._reservations = Reservations(self.maps)
+        self._claims = ClaimedPorts(self.maps)
+        self._is_beside = is_beside(settings)
+        self._forwarding: Forwarding | None = None
+        self._xdp_told: Mapping[int, XdpWay] = {}
         self._is_serving = False
         self._is_expiring = False
         # Whether addresses may have become idle since the last pass of expiry began.
@@ -234,7 +320,18 @@ class _ActiveGeneration:
 
     def write(self, desired: Desired, *, keep_others: bool) -> Refused:
         self._may_forget = True
-        return self.sync.apply(desired) if keep_others else self.sync.resync(desired)
+        write = self.sync.apply if keep_others else self.sync.resync
+        if not self._is_beside:
+            return write(desired)
+        moving = self.sync.moving(desired)
+        if moving.comes and self._is_serving:
+            self._reservations.renew(self.network.node_addresses)
+        if moving.leaving:
+            self._claims.claim(moving.leaving.__contains__)
+        refused = write(desired)
+        if moving.leaving:
+            self._claims.claim(self.sync.is_left)
+        return refused
 
     def renew_reservations(self, network: NetworkState) -> None:
         self._reservations.renew(network.node_addresses)
@@ -245,13 +342,8 @@ class _ActiveGeneration:
         Returns true when the programs are at all cgroup hooks for the first time.
         """
         errors: dict[str, EbpflbError] = {}
-        write_settings(
-            self.maps["lb_settings"],
-            flags=_flags(self._settings, network),
-            primary=network.primary,
-            timeouts=timeouts(self._settings),
-            records=flow_records(self._settings),
-        )
+        self._tell_forwarding(network)
+        self.write_tunnels(network)
         write_service_nets(self.maps["lb_service_nets"], service_ranges)
         if network.node_addresses != self.network.node_addresses:
             self._may_forget = True
@@ -261,7 +353,11 @@ class _ActiveGeneration:
                 if error.errno != E2BIG:
                     raise
                 errors[error.map_name] = error
-        applied = self.hooks.apply(network)
+        applied = self.hooks.apply(network, self._xdp_settings(network))
+        self._tell_xdp(network)
+        # Pods whose sockets are left alone may have been found.
+        self._write_settings(network)
+        self._forget_lost(self.network.node_addresses.keys() - network.node_addresses.keys())
         _log_changes(applied.changes)
         self.errors = {**errors, **applied.errors}
         self.network = network
@@ -270,38 +366,101 @@ class _ActiveGeneration:
         self._is_serving = True
         return True
 
+    def write_tunnels(self, network: NetworkState) -> None:
+        """And the settings, which have the addresses from which they begin."""
+        self._write_settings(network)
+        self._tunnels.write(self.maps, network.node_addresses)
+
+    def _forget_lost(self, addresses: Set[Address]) -> None:
+        count = forget_masqueraded(self.maps, addresses) if addresses else 0
+        if count:
+            lost = [*map(format_address, addresses)]
+            text = "UDP flows that were masqueraded with lost addresses start anew"
+            _log.info(text, extra=fields(count=count, addresses=lost))
+
+    def end_way_of_flows(self) -> SettingFlag:
+        """All hooks use these tables; returns where flows went until now."""
+        ended, self.way_of_flows = self.way_of_flows, SettingFlag(0)
+        if ended:
+            self._write_settings(self.network)
+        return ended
+
+    def _write_settings(self, network: NetworkState) -> None:
+        write_settings(
+            self.maps["lb_settings"],
+            flags=flags_of(self._settings, network, tc_only_pods=self.hooks.has_tc_only_pods)
+            | self.way_of_flows,
+            primary={**network.primary, **self._tunnels.sources(network.node_addresses)},
+            timeouts=timeouts(self._settings),
+            records=flow_records(self._settings),
+            dsr_port=self._tunnels.port,
+        )
+
+    def _tell_forwarding(self, network: NetworkState) -> None:
+        chosen = forwarding(self._settings.forwarding, network.policy_engine)
+        if chosen == self._forwarding:
+            return
+        self._forwarding = chosen
+        is_stack = chosen.way == "stack"
+        way = "routed by the kernel, through FORWARD" if is_stack else "redirected past FORWARD"
+        _log.info("masqueraded packets are %s", way, extra=fields(why=chosen.why))
+
+    def _xdp_settings(self, network: NetworkState) -> XdpSettings:
+        is_stack = forwarding(self._settings.forwarding, network.policy_engine).way == "stack"
+        return XdpSettings(self._settings.xdp, self._settings.xdp_devices, is_stack)
+
+    def _tell_xdp(self, network: NetworkState) -> None:
+        """Log once for each device how it has XDP, unless that is off."""
+        if self._settings.xdp == "off":
+            return
+        for ifindex, way in self.hooks.xdp.items():
+            if self._xdp_told.get(ifindex) != way:
+                name = network.devices[ifindex].name
+                _log.info("XDP: %s", way.mode or "none", extra=fields(device=name, why=way.why))
+        self._xdp_told = self.hooks.xdp
+
+    def report(self) -> dict[str, object]:
+        """For /status, as values of JSON: the devices, and who routes masqueraded packets."""
+        return {
+            "forwarding": self._forwarding._asdict() if self._forwarding else None,
+            "devices": [
+                {"name": each.name, "kind": word(each.kind), "why": each.why}
+                for each in self.network.devices.values()
+            ],
+            "xdp": self._report_xdp(),
+            "tunnels": self._tunnels.report(),
+            "left_out": dict(self.network.left_out),
+        }
+
+    def _report_xdp(self) -> list[dict[str, str]]:
+        """Of each host device; empty where XDP is off."""
+        if self._settings.xdp == "off":
+            return []
+        return [
+            {"name": self.network.devices[ifindex].name, "mode": way.mode, "why": way.why}
+            for ifindex, way in self.hooks.xdp.items()
+            if ifindex in self.network.devices
+        ]
+
     def expire(self) -> ExpiryStep:
-        if self._reservations.step(self.network.node_addresses):
+        if (
+            self._reservations.step(self.network.node_addresses)
+            or (self._is_beside and self._claims.step(self.sync.is_left))
+            or (self._is_serving and not self.errors and self._flow_filter.step())
+        ):
             return ExpiryStep(0, finished=False)
         idle: Set[Address] = frozenset()
         if not self._is_expiring and self._may_forget:
             idle, self._may_forget = self.sync.idle_addresses(), False
         expired = self._expiry.step(idle)
         self._is_expiring = expired.unused is None
-        if expired.unused:
-            self.sync.forget_addresses(expired.unused)
+        self.sync.forget_addresses(expired.unused or frozenset())
         return ExpiryStep(expired.deleted, not self._is_expiring)
 
 
 def _epoch(generation: Generation) -> int:
     """Where generations of backends start: those in flows of older maps must not come again."""
     return generation.number % _EPOCHS * _GENERATIONS_PER_EPOCH
-
-
-def flows_wanted(settings: Settings) -> int:
-    """As kube-proxy computes nf_conntrack_max."""
-    scaled = settings.conntrack_max_per_core * (os.cpu_count() or 1)
-    return min(max(scaled, settings.conntrack_min), _MOST_FLOWS)
-
-
-def _flags(settings: Settings, network: NetworkState) -> SettingFlag:
-    flags = SettingFlag(0)
-    if settings.socket_lb == "host":
-        flags |= SettingFlag.LB_SETTING_SOCKET_HOST
-    accepts = node_port_filter(settings.nodeport_addresses, network.primary)
-    if settings.localhost_nodeports and accepts(LOCALHOST):
-        flags |= SettingFlag.LB_SETTING_LOCALHOST
-    return flags
 
 
 def _require_cgroup2(path: Path) -> None:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the loop needs of a node: dataplane.py implements it, tests do so over maps in memory."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.model.address import Address, Family
+from ebpflb.model.dsr import TunnelChange
+from ebpflb.model.dsr_probe import PeerQuestion
+from ebpflb.model.ejection import FailureCounts
 from ebpflb.model.plan import Frontend
-from ebpflb.model.service import ServiceName
+from ebpflb.model.service import ServiceName, ServicePortName
 
 Desired = Mapping[ServiceName, Sequence[Frontend]]
 Refused = Mapping[ServiceName, MapError]
@@ -57,10 +60,49 @@ class Dataplane(Protocol):
         """As `resync()`, with larger maps: a new generation."""
         ...
 
+    def lacks_room_for_flows(self) -> bool:
+        """Whether a table of new flows is half full and could be larger."""
+        ...
+
+    def grow_flows(self, desired: Desired, *, keep_others: bool) -> Refused:
+        """As `grow()`, with larger tables of new flows instead; no flow is lost."""
+        ...
+
     def follow_network(self, *, repair: bool) -> Errors:
         """Serve the present devices and addresses; returns the errors by hook, device or map.
 
         `repair`: check every hook, even if the network seems unchanged.
+        """
+        ...
+
+    def set_tc_only_pods(self, addresses: Set[Address]) -> None:
+        """Set the pods that have opted out of socket LB, for the next `follow_rules()`."""
+        ...
+
+    def follow_tunnels(self, change: TunnelChange, *, keep_others: bool, compare: bool) -> None:
+        """Send to these pods in tunnels, and take tunnels from these nodes, from now on.
+
+        Also before the start. `keep_others`: elements of an earlier run that are in no change stay.
+        `compare`: look at all that the maps hold.
+        """
+        ...
+
+    def ask_peer(self, question: PeerQuestion) -> str:
+        """Ask a node whether it takes part in DSR, without waiting.
+
+        Returns what prevents that, or nothing.
+        """
+        ...
+
+    def take_answers(self) -> Iterable[tuple[Address, bytes]]:
+        """What has come at the sockets of questions: from whom, and with which nonce."""
+        ...
+
+    def follow_rules(self) -> None:
+        """Follow what others write into netfilter, which tells nobody.
+
+        The sockets of pods that redirect their own traffic, or have opted out, are left alone. The
+        kernel routes masqueraded packets where policies must see them.
         """
         ...
 
@@ -82,6 +124,10 @@ class Dataplane(Protocol):
 
     def expire(self) -> ExpiryStep:
         """Look at some flows and delete the expired ones."""
+        ...
+
+    def read_failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
+        """Failed connections in a row of endpoints that have any, and of all of these ports."""
         ...
 
     def take_ended_udp(self) -> bool:

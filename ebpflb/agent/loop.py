@@ -14,6 +14,8 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from ebpflb.agent.dsr_probe import DsrProbing
+from ebpflb.agent.ejection import Ejecting
 from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
 from ebpflb.agent.status import AgentStatus
 from ebpflb.agent.timers import Backoff, StaleSocketPasses, Task, Timers
@@ -39,6 +41,10 @@ EXPIRE_SECONDS = 5.0
 STEP_SECONDS = 0.02
 RESYNC_SECONDS = 3600.0
 REPAIR_SECONDS = 60.0
+RULES_SECONDS = 1.0
+# How soon tables that evict are replaced when they are half full, and tried again after a failure.
+ROOM_SECONDS = 1.0
+NO_ROOM_SECONDS = 60.0
 FIRST_RETRY_SECONDS = 0.1
 # Before a port in use is tried again, as while kube-proxy's node is taken over.
 LISTEN_SECONDS = 1.0
@@ -96,6 +102,10 @@ class Agent:
         self._stale_sockets = StaleSocketPasses(
             dataplane, observers.metrics, self._timers, clock, periods.sync
         )
+        self._ejecting = Ejecting(
+            changes, dataplane, observers.metrics, observers.announce, self._timers, clock
+        )
+        self._probing = DsrProbing(changes.tunnels, dataplane, self.status, self._timers, clock)
         self._write_backoff = Backoff(FIRST_RETRY_SECONDS, periods.sync)
         self._repair_backoff = Backoff(FIRST_RETRY_SECONDS, REPAIR_SECONDS)
         # Whether the source has listed everything once, and whether that is in force.
@@ -109,15 +119,23 @@ class Agent:
         self._last_write = 0.0
         self._node_ips: Mapping[Family, Address] = {}
         self._service_ranges: tuple[str, ...] = ()
-        self._tasks: dict[Task, Callable[[], None]] = {
+        self._tc_only_pods: frozenset[Address] = frozenset()
+        self._tasks = self._make_tasks()
+
+    def _make_tasks(self) -> Mapping[Task, Callable[[], None]]:
+        return {
             Task.COLLECT: self._prepare_collect,
             Task.EXPIRE: self._expire,
             Task.COLLECT_NOW: self._collect,
             Task.RETRY: self._retry,
             Task.RESYNC: self._writer.compare_everything,
             Task.REPAIR: self._repair,
+            Task.ROOM: self._make_room_for_flows,
+            Task.RULES: self._follow_rules,
             Task.LISTEN: self._serve_health_checks,
             Task.SOCKETS: self._stale_sockets.run,
+            Task.EJECT: self._ejecting.run,
+            Task.PROBE: self._probing.run,
             # Only wakes the loop, which then writes.
             Task.WRITE: lambda: None,
         }
@@ -144,7 +162,8 @@ class Agent:
                 self._repeat_later(error)
         if self._must_publish:
             self._must_publish = False
-            self.status.set_plan(self._writer, self._changes.conflicts())
+            self.status.set_selection(self._changes.selection, self._changes.left_out)
+            self.status.set_plan(self._writer, self._changes)
             self._metrics.show(self.status.totals())
 
     def _receive(self, wait: float | None) -> list[Message]:
@@ -205,9 +224,13 @@ class Agent:
                 self._tasks[task]()
         if not self._blocked:
             self._note_node_ips()
+            # Nothing is known of a node at another address.
+            self._follow_peers()
             if not self._is_too_soon():
                 self._write()
+            self._follow_tunnels()
             self._follow_service_ranges()
+            self._follow_opted_out()
             if self._network_changed and self._in_force:
                 self._follow_network()
 
@@ -233,11 +256,13 @@ class Agent:
         seconds = self._last_write - began
         self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
         self._timers.ensure(Task.EXPIRE, EXPIRE_SECONDS)
+        self._timers.ensure(Task.ROOM, ROOM_SECONDS)
         self._timers.ensure(Task.RESYNC, RESYNC_SECONDS)
         self._timers.ensure(Task.REPAIR, REPAIR_SECONDS)
         self._note_write(seconds, written)
         self._serve_health_checks()
         self._stale_sockets.synced()
+        self._ejecting.synced()
         if not self._in_force:
             self._begin(seconds)
 
@@ -296,12 +321,28 @@ class Agent:
             self._node_ips = node_ips
             self._network_changed = True
 
+    def _follow_peers(self) -> None:
+        if self._in_force:
+            self._must_publish |= self._probing.follow()
+
+    def _follow_tunnels(self) -> None:
+        self._follow_peers()
+        if self._in_force:
+            self._writer.follow_tunnels()
+
     def _follow_service_ranges(self) -> None:
         """Runs after the Services were written: other addresses in these ranges are dropped."""
         ranges = self._changes.service_ranges
         if self._in_force and ranges != self._service_ranges:
             self._dataplane.set_service_ranges(ranges)
             self._service_ranges = ranges
+
+    def _follow_opted_out(self) -> None:
+        pods = self._changes.tc_only_pods
+        if self._in_force and pods != self._tc_only_pods:
+            self._dataplane.set_tc_only_pods(pods)
+            self._tc_only_pods = pods
+            self._timers.start(Task.RULES, 0)
 
     def _follow_network(self) -> None:
         repair, self._network_changed, self._must_repair = self._must_repair, False, False
@@ -316,7 +357,12 @@ class Agent:
             self._repair_backoff.reset()
             self._timers.start(Task.REPAIR, REPAIR_SECONDS)
         self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
+        self._timers.ensure(Task.RULES, RULES_SECONDS)
         self._serve_health_checks()
+
+    def _follow_rules(self) -> None:
+        self._dataplane.follow_rules()
+        self._timers.start(Task.RULES, RULES_SECONDS)
 
     def _serve_health_checks(self) -> None:
         """Also after network changes, because the addresses to listen at may be new."""
@@ -334,6 +380,10 @@ class Agent:
             raise
         except EbpflbError as error:
             return {"network": error}
+
+    def _make_room_for_flows(self) -> None:
+        is_enough = not self._dataplane.lacks_room_for_flows() or self._writer.grow_flows()
+        self._timers.start(Task.ROOM, ROOM_SECONDS if is_enough else NO_ROOM_SECONDS)
 
     def _prepare_collect(self) -> None:
         self._dataplane.prepare_collect(lambda: self.tell(Wakeup.QUIET))

@@ -18,13 +18,17 @@ from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
-from ebpflb.agent.sources import ObjectSource, source_of
+from ebpflb.agent.sources import ObjectSource, selection_of, source_of
 from ebpflb.config.settings import Settings, plain_settings
 from ebpflb.config.values import parse_bind_address
 from ebpflb.dataplane.attach.devices import NetworkWatch, listen_addresses
 from ebpflb.dataplane.attach.node_addresses import bound_address
 from ebpflb.log import fields, set_up
 from ebpflb.model.changes import Changes, Kind, ObjectKey
+from ebpflb.model.ejection import Ejections, Times
+from ebpflb.model.plan import Defaults
+from ebpflb.model.scheduler import Scheduler
+from ebpflb.model.service import Dsr
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.flows.pipeline import FlowPipeline
 from ebpflb.observe.health import Health
@@ -41,8 +45,13 @@ _log = logging.getLogger("ebpflb.agent")
 ENOUGH_FILES = 65536
 _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 _SWITCH_SECONDS = 0.0005
-# A first sync soon makes Python's default of 700 new objects, and keeps nearly all of them.
+# So many new objects have the garbage collector run; Python's default is 700. Nearly all that are
+# made until the first sync is over stay.
 _COLLECT_AFTER = 10_000
+_COLLECT_AT_FIRST_AFTER = 200_000
+# Of <malloc.h>. A fixed threshold does not follow the sizes that are freed.
+_M_MMAP_THRESHOLD = -3
+_LARGE_BUFFER = 1 << 19
 
 
 def settle() -> None:
@@ -53,14 +62,24 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)
 
 
 def collect_seldom() -> None:
-    """Have the garbage collector run only once there are many new objects."""
-    gc.set_threshold(_COLLECT_AFTER)
+    """Have the garbage collector run only once there are very many new objects."""
+    gc.set_threshold(_COLLECT_AT_FIRST_AFTER)
+
+
+def return_large_buffers() -> None:
+    """Have the memory of each buffer of some size go back to the kernel when it is freed.
+
+    The C library keeps them after it has seen some, and a pass over the maps makes many.
+    """
+    if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BUFFER)
 
 
 def switch_threads_often() -> None:
@@ -103,10 +122,17 @@ def run(settings: Settings) -> None:
     set_oom_score(settings.oom_score_adj)
     raise_file_limit()
     collect_seldom()
+    return_large_buffers()
     switch_threads_often()
     with ExitStack() as parts:
         _run(settings, parts)
     _log.info("stopped; what is loaded keeps running")
+
+
+def _defaults(settings: Settings) -> Defaults:
+    scheduler = Scheduler(settings.scheduler)
+    dsr = Dsr(settings.dsr)
+    return Defaults(settings.masquerade_all, scheduler, settings.maglev_table_size, dsr)
 
 
 def _run(settings: Settings, parts: ExitStack) -> None:
@@ -114,7 +140,13 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     parts.callback(dataplane.close)
     health = Health(dataplane.families, patience=2 * settings.sync_period)
     bound = tuple(bound_address(settings.bind_address).values())
-    changes = Changes(settings.node_name, bound, masquerade_all=settings.masquerade_all)
+    changes = Changes(
+        settings.node_name,
+        bound,
+        _defaults(settings),
+        selection_of(settings),
+        Ejections(settings.ejection, Times(first=settings.ejection_time)),
+    )
     locations = EndpointLocations(settings.node_name)
     flows = FlowPipeline(settings, changes, lambda: dataplane.maps, locations.pod)
     dataplane.on_expired = flows.accept
@@ -138,7 +170,9 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     agent.status.set_lacks(dataplane.lacks)
     metrics.lacks(dataplane.lacks)
     _serve_health(parts, settings, health_routes(health, metrics.answered), source)
-    _serve_metrics(parts, settings, metrics, lambda: agent.status.report(health))
+    _serve_metrics(
+        parts, settings, metrics, lambda: agent.status.report(health) | dataplane.report()
+    )
     flows.start(agent.tell)
     parts.callback(flows.stop)
     agent.run()

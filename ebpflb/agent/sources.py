@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ebpflb.config.settings import Settings
+from ebpflb.dataplane.load import compile_cache
 from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.selection import Selection
 from ebpflb.source.directory import DirectorySource
 from ebpflb.source.interface import Announcement, SourceEvent
 
@@ -32,26 +34,40 @@ class ObjectSource(Protocol):
         ...
 
 
+def selection_of(settings: Settings) -> Selection:
+    """The Services to serve."""
+    given = {"services": settings.service_selector, "namespaces": settings.namespace_selector}
+    return Selection(**{name: each for name, each in given.items() if each})
+
+
 def source_of(settings: Settings) -> ObjectSource:
     """The manifests, or else the API server. ConfigError if there are neither."""
+    selection = selection_of(settings)
     if settings.manifests:
-        return ManifestSource(settings.manifests)
+        return ManifestSource(settings.manifests, selection)
     # The client takes 34 MB of memory, which manifests do not need.
     from ebpflb.source.api import Api
 
-    return ApiServerSource(Api(settings.kubeconfig, settings.master), settings.node_name)
+    api = Api(
+        settings.kubeconfig,
+        settings.master,
+        others=settings.api_servers,
+        memory=compile_cache.DIRECTORY,
+    )
+    return ApiServerSource(api, settings.node_name, selection, all_nodes=settings.dsr != "off")
 
 
 class ManifestSource:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, selection: Selection) -> None:
         self._path = path
+        self._selection = selection
         self._source: DirectorySource | None = None
 
     def __str__(self) -> str:
         return str(self._path)
 
     def start(self, emit: Emit) -> None:
-        self._source = DirectorySource(self._path, emit)
+        self._source = DirectorySource(self._path, emit, self._selection.label_keys)
         self._source.start()
 
     def stop(self) -> None:
@@ -63,10 +79,14 @@ class ManifestSource:
 
 
 class ApiServerSource:
-    def __init__(self, api: "Api", node_name: str) -> None:
+    def __init__(
+        self, api: "Api", node_name: str, selection: Selection, *, all_nodes: bool
+    ) -> None:
         from ebpflb.source.kubernetes_events import Announcer
 
         self._api = api
+        self._selection = selection
+        self._all_nodes = all_nodes
         self._node = ObjectKey(Kind.NODE, "", node_name)
         self._announcer = Announcer(api, node_name)
 
@@ -74,9 +94,20 @@ class ApiServerSource:
         return self._api.address
 
     def start(self, emit: Emit) -> None:
+        from ebpflb.source.api_servers import listed_servers
         from ebpflb.source.kubernetes import KubernetesSource
 
-        self._source = KubernetesSource(self._api, self._node.name, emit)
+        def learn_and_emit(event: SourceEvent) -> None:
+            self._api.learn(listed_servers(event))
+            emit(event)
+
+        self._source = KubernetesSource(
+            self._api,
+            self._node.name,
+            learn_and_emit,
+            self._selection,
+            all_nodes=self._all_nodes,
+        )
         self._announcer.start(self._source.uid)
         self._source.start()
         self.announce(Announcement(self._node, "Starting", "ebpflb is starting", warning=False))

@@ -7,6 +7,7 @@ The loop writes it and other threads read it: every attribute is replaced as a w
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -15,10 +16,13 @@ from ebpflb.agent.writer import ServiceWriter
 from ebpflb.errors import MapError
 from ebpflb.log import fields
 from ebpflb.model.address import format_address
-from ebpflb.model.changes import Conflict, Kind, ObjectKey
+from ebpflb.model.changes import Changes, Conflict, Kind, ObjectKey
+from ebpflb.model.dsr import Reachability
+from ebpflb.model.dsr_probe import Probes
+from ebpflb.model.selection import Selection
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health, rfc3339
-from ebpflb.observe.metrics.page import Totals
+from ebpflb.observe.metrics.page import PEER_STATES, Totals
 from ebpflb.source.interface import Announcement
 
 _log = logging.getLogger("ebpflb.agent")
@@ -40,9 +44,14 @@ class AgentStatus:
         self._health_check_errors: Mapping[str, str] = {}
         self._refused: Mapping[str, str] = {}
         self._conflicts: tuple[str, ...] = ()
+        self._problems: tuple[tuple[ServiceName, str], ...] = ()
         self._totals = Totals()
         self._complete = False
+        self._selectors: Mapping[str, str] = {}
+        self._left_out = 0
         self._lacks: Mapping[str, str] = {}
+        self._dsr_peers: Mapping[str, object] | None = None
+        self._dsr_counts: Mapping[str, int] = {}
 
     def set_lacks(self, lacks: Mapping[str, str]) -> None:
         """The features that the kernel does not have -> what is done without them."""
@@ -80,16 +89,43 @@ class AgentStatus:
         for service in sorted(old.keys() - self._health_check_errors.keys()):
             _log.info("its health check is answered, or gone", extra=fields(service=service))
 
-    def set_plan(self, writer: ServiceWriter, conflicts: tuple[Conflict, ...]) -> None:
+    def set_selection(self, selection: Selection, left_out: int) -> None:
+        """The selectors of the Services to serve, and how many Services they leave out."""
+        if selection.is_limited and not self._selectors:
+            shown = fields(
+                **{key.replace("-", "_"): text for key, text in selection.options.items()}
+            )
+            _log.info("another proxy must serve the Services that are not selected", extra=shown)
+        self._selectors, self._left_out = selection.options, left_out
+
+    def set_dsr_peers(self, probes: Probes) -> None:
+        """The nodes that are asked whether they take part in DSR, once for each family."""
+        found = Counter(each.value for each in probes.found.values())
+        self._dsr_counts = {state: found[state] for state in PEER_STATES}
+        self._dsr_peers = {
+            "asked": found.total(),
+            "reachable": found[Reachability.REACHABLE.value],
+            "unreachable": [
+                {"node": peer.node, "family": f"IPv{peer.family:d}", "why": why}
+                for peer, why in sorted(probes.unreachable.items())
+            ],
+        }
+
+    def set_plan(self, writer: ServiceWriter, changes: Changes) -> None:
         """Take the totals of what is planned, and what of it is not in force."""
+        conflicts = changes.conflicts()
         self._set_conflicts(conflicts)
+        self._set_problems(changes.problems())
         self._set_refused(writer.refused)
         self._complete = writer.is_complete
         self._totals = Totals(
             services=writer.totals.services,
             frontends=writer.totals.frontends,
             services_refused=len(self._refused),
+            services_left_out=self._left_out,
+            services_misconfigured=len({name for name, _ in self._problems}),
             conflicts=len(conflicts),
+            ejected_endpoints=writer.totals.ejected,
             no_local=dict(writer.totals.no_local),
         )
 
@@ -99,6 +135,13 @@ class AgentStatus:
             if text not in old:
                 _log.warning(text)
                 self._announce_service(conflict.loser, "FrontendConflict", text)
+
+    def _set_problems(self, problems: tuple[tuple[ServiceName, str], ...]) -> None:
+        old, self._problems = self._problems, problems
+        for name, text in problems:
+            if (name, text) not in old:
+                _log.warning(text, extra=fields(service=name))
+                self._announce_service(name, "InvalidAnnotation", text)
 
     def _set_refused(self, refused: Mapping[ServiceName, MapError]) -> None:
         old, self._refused = self._refused, {str(name): str(e) for name, e in refused.items()}
@@ -118,6 +161,7 @@ class AgentStatus:
             source_errors=tuple(self._source_errors),
             attach_errors=len(self._attach_errors),
             health_check_errors=len(self._health_check_errors),
+            dsr_peers=self._dsr_counts,
         )
 
     def report(self, health: Health) -> dict[str, object]:
@@ -133,12 +177,17 @@ class AgentStatus:
             "last_sync": None if last is None else rfc3339(last),
             "services": self._totals.services,
             "frontends": self._totals.frontends,
+            "selectors": self._selectors,
+            "services_left_out": self._left_out,
+            "ejected_endpoints": self._totals.ejected_endpoints,
+            "dsr_peers": self._dsr_peers,
             "kernel_lacks": self._lacks,
             "source_errors": self._source_errors,
             "attach_errors": self._attach_errors,
             "health_check_errors": self._health_check_errors,
             "refused": self._refused,
             "conflicts": list(self._conflicts),
+            "misconfigured": [f"{name}: {text}" for name, text in self._problems],
         }
 
 

@@ -26,6 +26,10 @@ class Task(StrEnum):
     REPAIR = "check all hooks"
     LISTEN = "open health check node ports"
     WRITE = "write the changes gathered so far"
+    ROOM = "see whether flows need more room"
+    RULES = "look at what others have written into netfilter"
+    EJECT = "look at failed connections"
+    PROBE = "ask other nodes whether they take part in DSR"
     SOCKETS = "end UDP sockets of backends that are gone"
 
 

@@ -3,8 +3,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from errno import E2BIG
+from functools import lru_cache
 from typing import NamedTuple
 
 from ebpflb.agent.interface import Dataplane, Desired, Refused
@@ -12,6 +13,7 @@ from ebpflb.errors import EbpflbError, MapError
 from ebpflb.log import fields
 from ebpflb.model.address import family_of
 from ebpflb.model.changes import Changes
+from ebpflb.model.ejection import Standing
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.plan import Frontend, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName
@@ -22,17 +24,31 @@ _FAMILY_NAMES = {4: "IPv4", 6: "IPv6"}
 _PolicyAndFamily = tuple[str, str]
 
 
+class _Counted(NamedTuple):
+    """Of one Service."""
+
+    frontends: int = 0
+    ejected: int = 0
+    no_local: Sequence[_PolicyAndFamily] = ()
+
+
+# Nearly all Services count the same.
+_counted = lru_cache(maxsize=1024)(_Counted)
+
+
 class PlanTotals:
     """Running totals over the plans of all Services.
 
     no_local counts, by policy (internal, external) and family, the Service ports whose policy is
-    Local and drops, because all their endpoints are on other nodes.
+    Local and drops, because all their endpoints are on other nodes. ejected counts the endpoints
+    that are ejected or on trial.
     """
 
     def __init__(self) -> None:
         self.frontends = 0
+        self.ejected = 0
         self.no_local: Counter[_PolicyAndFamily] = Counter()
-        self._counted: dict[ServiceName, tuple[int, Sequence[_PolicyAndFamily]]] = {}
+        self._counted: dict[ServiceName, _Counted] = {}
 
     @property
     def services(self) -> int:
@@ -41,13 +57,29 @@ class PlanTotals:
 
     def replace(self, name: ServiceName, frontends: Sequence[Frontend]) -> None:
         """Count a Service anew; without frontends it is gone."""
-        old_frontends, old_no_local = self._counted.pop(name, (0, ()))
-        no_local = _no_local(frontends)
+        old = self._counted.pop(name, _Counted())
+        new = _counted(len(frontends), _ejected(frontends), _no_local(frontends))
         if frontends:
-            self._counted[name] = len(frontends), no_local
-        self.frontends += len(frontends) - old_frontends
-        self.no_local.subtract(old_no_local)
-        self.no_local.update(no_local)
+            self._counted[name] = new
+        self.frontends += new.frontends - old.frontends
+        self.ejected += new.ejected - old.ejected
+        self.no_local.subtract(old.no_local)
+        self.no_local.update(new.no_local)
+
+
+def _ejected(frontends: Sequence[Frontend]) -> int:
+    return len(
+        {
+            (frontend.service, backend.address, backend.port)
+            for frontend in frontends
+            for backend in (
+                *frontend.ejected,
+                *frontend.local.backends,
+                *frontend.others.backends,
+            )
+            if backend.standing in (Standing.TRIAL, Standing.EJECTED)
+        }
+    )
 
 
 def _no_local(frontends: Sequence[Frontend]) -> Sequence[_PolicyAndFamily]:
@@ -115,7 +147,9 @@ class ServiceWriter:
         full = self.is_full_next
         if not names and not full:
             return None
-        desired = self._plan(self._changes.names() if full else names)
+        desired = self._plan(self._changes.names() if full else names, full=full)
+        # Before a frontend sends anything in tunnels, and before hooks move to other maps.
+        self.follow_tunnels(compare=full)
         if not self._started:
             refused = self._dataplane.start(desired, keep_others=self._keep_others)
             self._started = True
@@ -131,18 +165,40 @@ class ServiceWriter:
 
     def grow(self) -> None:
         """Make more room and try every Service again. MapError when a write failed."""
-        desired = self._plan(self._changes.names())
+        self._grow(self._dataplane.grow)
+
+    def grow_flows(self) -> bool:
+        """Make more room for flows; false when that is impossible. MapError as for `grow()`."""
+        return self._grow(self._dataplane.grow_flows)
+
+    def _grow(self, grow: Callable[..., Refused]) -> bool:
+        desired = self._plan(self._changes.names(), full=True)
         try:
-            refused = self._dataplane.grow(desired, keep_others=self._keep_others)
+            refused = grow(desired, keep_others=self._keep_others)
         except MapError:
             raise
         except EbpflbError as error:
             _log.error("cannot make room: %s", error)
-        else:
-            self._note(desired, refused, full=True)
+            return False
+        self._note(desired, refused, full=True)
+        return True
 
-    def _plan(self, names: Iterable[ServiceName]) -> Desired:
-        return {name: self._changes.plan(name) for name in names}
+    def _plan(self, names: Iterable[ServiceName], *, full: bool) -> Desired:
+        changes = self._changes
+        desired = {name: changes.plan(name) or changes.withdrawn(name) for name in names}
+        if changes.tunnels:
+            changes.tunnels.set_services(desired, others_gone=full)
+        return desired
+
+    def follow_tunnels(self, *, compare: bool = False) -> None:
+        """Put in force where packets with DSR go by now, if that has changed. MapError.
+
+        `compare`: with all that the maps hold.
+        """
+        tunnels, keep_others = self._changes.tunnels, self._keep_others
+        if tunnels and (compare or tunnels.has_changed):
+            change = tunnels.take()
+            self._dataplane.follow_tunnels(change, keep_others=keep_others, compare=compare)
 
     def _note(self, desired: Desired, refused: Refused, *, full: bool) -> None:
         refused_before, checks = dict(self.refused), dict(self.health_checks)
@@ -152,7 +208,7 @@ class ServiceWriter:
             checks.clear()
         for name, frontends in desired.items():
             self.refused.pop(name, None)
-            self.totals.replace(name, frontends)
+            self.totals.replace(name, [each for each in frontends if not each.withdrawn])
             checks.pop(name, None)
             if check := self._changes.health_check(name):
                 checks[name] = check

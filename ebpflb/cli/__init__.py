@@ -118,7 +118,7 @@ Examples:
     help="Log more; show where an unexpected error comes from.",
 )
 def main() -> None:
-    """Kubernetes Services without kube-proxy, in the kernel with eBPF, beside any CNI."""
+    """Kubernetes Services without kube-proxy, in the kernel with eBPF, beside the CNI."""
 
 
 @click.command(

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -153,3 +154,18 @@ def ask_agent(metrics_address: str) -> dict[str, Any] | None:
     """The agent's /status page; None when no agent answers there."""
     content = fetch_json(metrics_address, "/status")
     return content if content and "in_sync" in content else None
+
+
+def silent_nodes(status: Mapping[str, Any]) -> Mapping[str, list[str]]:
+    """Why nodes get nothing in tunnels, by the page /status -> the nodes, with their families.
+
+    Nothing about a family that this node has no tunnels in.
+    """
+    families = defaultdict[tuple[str, str], list[str]](list)
+    for each in (status.get("dsr_peers") or {"unreachable": ()})["unreachable"]:
+        if each["family"] not in status["tunnels"]["without"]:
+            families[each["why"], each["node"]].append(each["family"])
+    found = defaultdict[str, list[str]](list)
+    for (why, node), names in families.items():
+        found[why].append(f"{node} ({', '.join(names)})")
+    return found

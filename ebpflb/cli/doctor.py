@@ -13,11 +13,18 @@ from typing import Any
 import click
 
 from ebpflb import __version__
-from ebpflb.cli.agent_client import Page, ask_agent, fetch, fetch_json, metrics_address_option
+from ebpflb.cli.agent_client import (
+    Page,
+    ask_agent,
+    fetch,
+    fetch_json,
+    metrics_address_option,
+    silent_nodes,
+)
 from ebpflb.cli.pinned import bpffs_option, pin_root
 from ebpflb.cli.render import Output, emit, output_option
 from ebpflb.config.settings import setting
-from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well
+from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.errors import ProbeError
 
 CHECK = "agent"
@@ -41,6 +48,13 @@ _TROUBLES = {
         "free the port",
     ),
 }
+_TAKE_PART = (
+    "does an agent with `dsr` and the same `dsr-port` run there, does it know this node's address, "
+    "and do firewalls let that port through?"
+)
+_SELECTORS = ("service-selector", "namespace-selector")
+_DSR = "dsr"
+_NODE_IP = "have the kubelet's --node-ip name an address of this machine, or set `dsr: off` here"
 _REACH = "check the connection to the API server; its last known state is served"
 
 
@@ -105,6 +119,8 @@ def _of_agent(address: str, in_force: Mapping[str, Any]) -> Iterator[Finding]:
     yield from check_agent(status, address)
     if status is None:
         return
+    yield from check_xdp(status)
+    yield from check_dsr(status)
     health = in_force.get("healthz-bind-address", "")
     yield from check_health_port(fetch(health, "/healthz"), health)
     yield from check_query_socket(in_force.get("query-socket") or "")
@@ -119,6 +135,38 @@ def check_agent(status: Mapping[str, Any] | None, address: str) -> list[Finding]
         return [Finding(Severity.WARNING, CHECK, where, "no agent answers there", _START)]
     what = f"{status['version']} runs (pid {status['pid']}), last sync {status['last_sync']}"
     return all_well(CHECK, what, [*_state(status), *_troubles(status)])
+
+
+def check_xdp(status: Mapping[str, Any]) -> Iterator[Finding]:
+    """How each uplink has XDP; nothing where that is off, or of an older agent."""
+    for each in status.get("xdp", ()):
+        is_there = f"lb_xdp is attached ({each['mode']})"
+        what = is_there if each["mode"] else f"no XDP, tc serves it: {each['why']}"
+        yield Finding(Severity.NOTE, "xdp", each["name"], what)
+
+
+def check_dsr(status: Mapping[str, Any]) -> Iterator[Finding]:
+    """Direct server return; nothing where that is off, or of an older agent."""
+    if tunnels := status.get("tunnels"):
+        what = f"tunnels lead to {tunnels['pods']} pods on other nodes"
+        troubles = [*_without_tunnels(tunnels), *_silent(status, tunnels["port"])]
+        yield from all_well(_DSR, what, troubles)
+
+
+def _without_tunnels(tunnels: Mapping[str, Any]) -> Iterator[Finding]:
+    for family, why in tunnels["without"].items():
+        yield Finding(Severity.WARNING, _DSR, family, f"is masqueraded: {why}", _NODE_IP)
+
+
+def _silent(status: Mapping[str, Any], port: int) -> Iterator[Finding]:
+    for why, nodes in silent_nodes(status).items():
+        count = f"{len(nodes)} node{'s do' if len(nodes) > 1 else ' does'}"
+        reason = "" if why == "no answer" else f" ({why})"
+        what = (
+            f"{count} not answer at UDP port {port}{reason}: {examples(nodes)}; "
+            "their pods get SNAT instead of DSR"
+        )
+        yield Finding(Severity.WARNING, _DSR, "", what, _TAKE_PART)
 
 
 def check_health_port(page: Page | None, address: str) -> Iterator[Finding]:
@@ -189,7 +237,9 @@ def _of_node(root: Path, cgroup_root: str | None, in_force: Mapping[str, Any]) -
         return tuple(value) if isinstance(value, list) else value
 
     devices = Devices(*(chosen(each.name.replace("_", "-")) for each in fields(Devices)))
-    return examine(NodePaths(root, _cgroup(cgroup_root, in_force), devices))
+    given = (name for name in _SELECTORS if chosen(name))
+    selector = next((f"--{name} {str(chosen(name))!r}" for name in given), "")
+    return examine(NodePaths(root, _cgroup(cgroup_root, in_force), devices, selector))
 
 
 def _cgroup(flag: str | None, in_force: Mapping[str, Any]) -> Path:

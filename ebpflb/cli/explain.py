@@ -77,6 +77,8 @@ def _facts(found: Answer) -> Iterator[Row]:
         yield from _policy(kernel)
     if found["model"]["frontend"] and not found["model"]["endpoints"]:
         yield "ENDPOINT", "the Service port has none in this family"
+    if found["model"]["left_out"]:
+        yield "SERVICE", found["model"]["left_out"]
     yield from _flows(kernel)
 
 
@@ -110,6 +112,9 @@ def _policy(kernel: Answer) -> Iterator[Row]:
     if frontend["affinity_timeout"]:
         said = f": {kernel['affinity']}" if kernel["affinity"] else ""
         yield "AFFINITY", f"by client, {frontend['affinity_timeout']} s{said}"
+    if frontend["scheduler"] != "random":
+        said = f": {kernel['scheduler']}" if kernel["scheduler"] else ""
+        yield "SCHEDULER", f"{frontend['scheduler']}{said}"
     if frontend["allowed_sources"]:
         yield "CLIENTS", f"only {', '.join(frontend['allowed_sources'])} (source ranges)"
     if frontend["masquerade"]:
@@ -156,11 +161,23 @@ def _why(endpoint: Answer, backend: Answer | None) -> str:
 def _rewrite(backend: Answer | None) -> str:
     if not backend:
         return ""
+    trouble = f"; {backend['trouble']}" if backend.get("trouble") else ""
+    return f"{_source_seen(backend)}{trouble}"
+
+
+def _source_seen(backend: Answer) -> str:
     if backend["reason"]:
         return f"; dropped: {backend['reason']}"
     if backend["hairpin"]:
         return f"; the pod itself, sees {backend['masquerade']} as the source"
-    return f"; sees {backend['masquerade']} as the source" if backend["masquerade"] else ""
+    if backend.get("tunnel"):
+        return f"; sees the client, through a tunnel to its node {backend['tunnel']} (DSR)"
+    if not backend["masquerade"]:
+        return ""
+    way = "routed by the kernel" if backend.get("via_stack") else "redirected past FORWARD"
+    why = ": no tunnel leads to its node (DSR; see `ebpflb doctor`)"
+    reason = why if backend.get("lacks_tunnel") else ""
+    return f"; sees {backend['masquerade']} as the source, {way}{reason}"
 
 
 def _agreement(found: Answer) -> Iterator[str]:
@@ -200,6 +217,9 @@ if TYPE_CHECKING:
     from ebpflb.model.address import Address
 
 _WORKS, _FAILS, _DIFFER, _NOT_A_SERVICE = 0, 1, 3, 4
+_TABLE_IS_FULL = (
+    "lb_conntrack is full: a new connection works, but is forgotten after 4 minutes without packets"
+)
 
 
 def _source(_ctx: click.Context, _param: click.Parameter, text: str) -> "AddressOrName":
@@ -274,7 +294,9 @@ def explain(
     addresses = names.addresses(source)
     key = names.frontend(target, dict.fromkeys(map(family_of, addresses)))
     client = _client(lookups, source, addresses, key.address)
-    found = {"note": _note(source, client), **answer(lookups, agent, client, key, route_to)}
+    found = answer(lookups, agent, client, key, route_to)
+    found = {"note": _note(source, client, lookups, found), **found}
+    _add_trouble(found)
     if output == "table":
         show(found)
     else:
@@ -292,12 +314,29 @@ def exit_status(found: dict[str, Any]) -> int:
     return _FAILS if is_service else _NOT_A_SERVICE
 
 
-def _note(source: "AddressOrName", client: "Client") -> str:
+def _note(
+    source: "AddressOrName", client: "Client", lookups: "Lookups", found: dict[str, Any]
+) -> str:
     from ebpflb.dataplane.explain.steps import ClientKind
+    from ebpflb.dataplane.flows.conntrack import is_full
 
     if source.name and client.kind is ClientKind.OUTSIDE:
         return "a pod of another node, which decides first: ask there too"
+    is_tracked = found["target"]["protocol"] != "UDP" and found["kernel"]["place"].startswith("tc ")
+    if found["verdict"] == "translated" and is_tracked and is_full(lookups.maps):
+        return _TABLE_IS_FULL
     return ""
+
+
+def _add_trouble(found: dict[str, Any]) -> None:
+    """To each backend, what keeps packets from getting there."""
+    from ebpflb.dataplane.explain.reach import Silent, trouble
+    from ebpflb.dataplane.kernel.rtnetlink import route_to
+    from ebpflb.model.address import parse_address
+
+    silent = Silent.now()
+    for each in found["kernel"]["backends"]:
+        each["trouble"] = trouble(parse_address(each["address"]), route_to, silent)
 
 
 def _client(

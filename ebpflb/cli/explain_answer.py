@@ -23,7 +23,6 @@ from ebpflb.model.explain import (
     planned_verdict,
 )
 from ebpflb.model.plan import Frontend, FrontendKey
-from ebpflb.model.service import ServiceName
 
 Plain = dict[str, Any]
 
@@ -34,12 +33,16 @@ _TRIES, _PAUSE_SECONDS = 3, 0.3
 
 
 class ModelAnswer(NamedTuple):
-    """unasked: why there is no model to compare with. endpoints: of the Service port."""
+    """unasked: why there is no model to compare with. endpoints: of the Service port.
+
+    left_out: why another proxy serves the Service, if one does.
+    """
 
     unasked: str = ""
     frontend: Frontend | None = None
     verdict: str = ""
     endpoints: Sequence[Plain] = ()
+    left_out: str = ""
 
 
 def answer(
@@ -89,10 +92,13 @@ def _ask_model(
 ) -> ModelAnswer:
     """QueryError."""
     service = _service(lookups, agent, target, in_force)
+    if service and (why := service.get("left_out")):
+        name = f"{service['namespace']}/{service['name']}"
+        return ModelAnswer(left_out=f"{name} is left to kube-proxy: {why}")
     found = _frontend_of(service, target, in_force) if service else None
     if service is None or found is None:
         return ModelAnswer()
-    frontend = decode_frontend(found, ServiceName(service["namespace"], service["name"]))
+    frontend = decode_frontend(found, service)
     is_outside = client.kind is ClientKind.OUTSIDE
     choice = frontend.others if is_outside else frontend.local
     policy = found["elsewhere" if is_outside else "this_node"]["policy"]
@@ -190,6 +196,7 @@ def _plain_kernel(
         "why": last.why,
         "from": str(matched.side or "") if matched else "",
         "affinity": last.affinity,
+        "scheduler": last.scheduler,
         "steps": [
             {"place": step.place, "verdict": str(step.fate), "why": step.why} for step in steps
         ],
@@ -211,5 +218,8 @@ def _plain_candidate(candidate: Candidate) -> Plain:
         "chance": 0.0 if rewrite.reason else round(candidate.chance, 4),
         "masquerade": format_address(rewrite.source) if rewrite.source else "",
         "hairpin": rewrite.hairpin,
+        "via_stack": rewrite.via_stack,
+        "tunnel": format_address(rewrite.node) if rewrite.node else "",
+        "lacks_tunnel": rewrite.lacks_tunnel,
         "reason": word(rewrite.reason) if rewrite.reason else "",
     }

@@ -191,6 +191,8 @@ class NameLookup:
             service = self._agent.get("services", *name)
         except QueryError:
             return []
+        if service and service.get("left_out"):
+            return [_left_out(each) for each in service["ports"]]
         return [
             ClusterIp(decode_key(each), each["port_name"])
             for each in (service["frontends"] if service else ())
@@ -202,6 +204,13 @@ class NameLookup:
             return (self._agent.get("names") or {}).get(what, kind())
         except QueryError:
             return kind()
+
+
+def _left_out(port: Mapping[str, Any]) -> ClusterIp:
+    """One of the `ports` of a Service that another proxy serves."""
+    protocol = Protocol[port["protocol"]]
+    key = FrontendKey(parse_address(port["cluster_ip"]), port["port"], protocol)
+    return ClusterIp(key, port["name"])
 
 
 def _of_port(name: ServiceName, found: Sequence[ClusterIp], port: str) -> list[ClusterIp]:

@@ -88,6 +88,8 @@ below it the backends.
   FROM         which clients a backend serves: `this node` (its pods and processes),
                `elsewhere`, or `all`
   <-           source ranges, if only clients in these may connect
+  DSR          direct server return: packets of clients outside go to a pod on another node in
+               a `tunnel to` that node; a pod without one sees an address of this node
 
 \b
 Examples:
@@ -138,31 +140,37 @@ def _plain(found: "FrontendInForce") -> dict[str, Any]:
         "internal_policy": frontend.internal_policy,
         "external_policy": frontend.external_policy,
         "affinity_timeout": frontend.affinity_timeout,
+        "scheduler": frontend.scheduler,
+        "dsr": frontend.dsr,
         "source_ranges": list(map(str, frontend.allowed_sources)),
         "connections": found.counts.connections,
         "refused": found.counts.refused,
         "dropped": found.counts.dropped,
-        "local": _plain_choice(frontend.local, found.backends),
-        "others": _plain_choice(frontend.others, found.backends),
-        "draining": [_plain_backend(each) for each in found.draining],
+        "local": _plain_choice(frontend.local, found.backends, has_dsr=False),
+        "others": _plain_choice(frontend.others, found.backends, has_dsr=frontend.dsr),
+        "draining": [_plain_backend(each, has_dsr=False) for each in found.draining],
     }
 
 
-def _plain_choice(choice: "Choice", backends: "Mapping[Backend, BackendInUse]") -> dict[str, Any]:
+def _plain_choice(
+    choice: "Choice", backends: "Mapping[Backend, BackendInUse]", *, has_dsr: bool
+) -> dict[str, Any]:
     return {
-        "backends": [_plain_backend(backends[each]) for each in choice.backends],
+        "backends": [_plain_backend(backends[each], has_dsr=has_dsr) for each in choice.backends],
         "if_empty": choice.if_empty,
     }
 
 
-def _plain_backend(found: "BackendInUse") -> dict[str, Any]:
-    address, port, is_local, is_terminating = found.backend
+def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
+    address, port, is_local, is_terminating, standing = found.backend[:5]
     return {
         "address": format_address(address),
         "port": port,
         "local": is_local,
         "terminating": is_terminating,
         "usable": found.usable,
+        "standing": standing.name.lower(),
+        "tunnel_to": _tunnel_to(found) if has_dsr else "",
         "active": found.active,
         "connections": found.counts.connections,
     }
@@ -196,11 +204,11 @@ def _choice_rows(found: "FrontendInForce") -> Iterator[tuple[object, ...]]:
     else:
         both = [backend for backend in local.backends if backend in others.backends]
         for backend in both:
-            yield _backend_row(found.backends[backend], "all")
+            yield _backend_row(found, found.backends[backend], "all")
         yield from _backend_rows(found, local, "this node", but=both)
         yield from _backend_rows(found, others, "elsewhere", but=both)
     for each in found.draining:
-        yield _backend_row(each, "nobody new")
+        yield _backend_row(found, each, "nobody new")
 
 
 def _backend_rows(
@@ -210,16 +218,31 @@ def _backend_rows(
         yield "  ->", "(none)", choice.if_empty, source
     for backend in choice.backends:
         if backend not in but:
-            yield _backend_row(found.backends[backend], source)
+            yield _backend_row(found, found.backends[backend], source)
 
 
-def _backend_row(found: "BackendInUse", source: str) -> tuple[object, ...]:
-    address, port, is_local, is_terminating = found.backend
+_STANDINGS = {"TRIAL": "on trial", "EJECTED": "ejected"}
+
+
+def _backend_row(
+    frontend: "FrontendInForce", found: "BackendInUse", source: str
+) -> tuple[object, ...]:
+    address, port, is_local, is_terminating, standing = found.backend[:5]
     state = ["local" if is_local else "remote"]
+    if frontend.frontend.dsr and found.tunnel_to and source in ("all", "elsewhere"):
+        state.append(f"tunnel to {_tunnel_to(found)}")
     state += ["terminating"] if is_terminating else []
-    state += [] if found.usable else ["unusable"]
+    if standing.name in _STANDINGS:
+        state.append(_STANDINGS[standing.name])
+    elif not found.usable:
+        state.append("unusable")
     counts = found.active, found.counts.connections
     return "  ->", _end(address, port), ", ".join(state), source, "", *counts
+
+
+def _tunnel_to(found: "BackendInUse") -> str:
+    """The node's address; empty for a backend that packets do not go to in a tunnel."""
+    return format_address(found.tunnel_to) if found.tunnel_to else ""
 
 
 def _end(address: Address, port: int) -> str:
@@ -235,7 +258,8 @@ def _policy(frontend: "Frontend") -> str:
     is_inside = frontend.type == "ClusterIP"
     policy = frontend.internal_policy if is_inside else frontend.external_policy
     affinity = f", affinity {frontend.affinity_timeout} s" if frontend.affinity_timeout else ""
-    return f"{policy}{affinity}"
+    scheduler = f", {frontend.scheduler}" if frontend.scheduler != "random" else ""
+    return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}"
 
 
 def _raw_lines(raw: Mapping[str, "list[Element]"]) -> Iterator[str]:

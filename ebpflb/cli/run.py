@@ -11,7 +11,8 @@ import click
 
 from ebpflb.cli import VERBOSITY, add_verbosity
 from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED, SWITCHES, WITHOUT_EFFECT
-from ebpflb.config.options import OPTIONS, Option
+from ebpflb.config.option import Option
+from ebpflb.config.options import OPTIONS
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.log import set_up
 

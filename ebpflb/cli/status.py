@@ -2,14 +2,15 @@
 """ebpflb status: is this node served, by which programs, and is an agent running."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.cli.agent_client import ask_agent, metrics_address_option
+from ebpflb.cli.agent_client import ask_agent, metrics_address_option, silent_nodes
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
 from ebpflb.config.settings import setting
@@ -21,10 +22,16 @@ if TYPE_CHECKING:
 
 _FLOW_TABLES = {
     "lb_conntrack": "established",
-    "lb_ct_short": "opening, ended, UDP",
-    "lb_connections": "TCP sockets",
+    "lb_ct_short": "opening, ended",
+    "lb_ct_udp": "UDP",
+    "lb_ct_stream": "UDP streams",
+    "lb_conn_places": "TCP sockets",
+    "lb_connections": "more TCP sockets",
     "lb_sockets": "UDP sockets",
 }
+
+_WAYS = {"redirect": "redirected past FORWARD", "stack": "routed by the kernel, through FORWARD"}
+_NAMED_DEVICES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +139,19 @@ def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str]:
     yield f"Agent {agent['version']}, node {agent['node']}, pid {agent['pid']}: {state}"
     yield f"  started {agent['started']}, last sync {agent['last_sync'] or 'never'}"
     yield f"  {agent['services']} Services with {agent['frontends']} frontends"
+    for option, selector in agent.get("selectors", {}).items():
+        yield f"  only Services selected by --{option} {selector!r}"
+    if agent.get("services_left_out"):
+        yield f"  {agent['services_left_out']} other Services are left to kube-proxy"
+    if ejected := agent.get("ejected_endpoints"):
+        yield f"  endpoints left out because connections to them fail: {ejected}"
     for feature, text in agent.get("kernel_lacks", {}).items():
         yield f"  the kernel lacks {feature}: {text}"
+    yield from _trouble_lines(agent)
+    yield from _network_lines(agent)
+
+
+def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
     for text in agent["source_errors"].values():
         yield f"  cannot read: {text}"
     for service, text in agent["refused"].items():
@@ -142,6 +160,51 @@ def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str]:
         yield f"  health check not answered: {service}: {text}"
     for text in agent["conflicts"]:
         yield f"  conflict: {text}"
+    for text in agent.get("misconfigured", ()):
+        yield f"  wrong, and does not count: {text}"
+
+
+def _network_lines(agent: Mapping[str, Any]) -> Iterator[str]:
+    """Nothing of an agent that does not tell: it has not started, or is an older one."""
+    if chosen := agent.get("forwarding"):
+        way = _WAYS.get(chosen["way"], chosen["way"])
+        yield f"  masqueraded packets are {way}; {chosen['why']}"
+    if tunnels := agent.get("tunnels"):
+        yield from _dsr_lines(agent, tunnels)
+    for each in agent.get("xdp", ()):
+        yield f"  XDP at {each['name']}: {each['mode'] or 'none, ' + each['why']}"
+    if devices := agent.get("devices"):
+        yield ""
+        yield from columns([("DEVICES", "KIND", "WHY"), *_by_kind(devices)])
+
+
+def _dsr_lines(agent: Mapping[str, Any], tunnels: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"  direct server return for {tunnels['services']} Services at UDP port {tunnels['port']}: "
+        f"tunnels to {tunnels['pods']} pods, from {tunnels['peers']} addresses of other nodes"
+    )
+    for family, why in tunnels["without"].items():
+        yield f"  no direct server return over {family}: {why}"
+    if (peers := agent.get("dsr_peers")) and peers["asked"]:
+        each = "a node counts once for each family"
+        yield f"  {peers['reachable']} of {peers['asked']} nodes answer there ({each})"
+    for why, nodes in silent_nodes(agent).items():
+        yield f"  SNAT instead of direct server return to {_counted(nodes)}: {why}"
+
+
+def _by_kind(devices: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """A line for each kind and why it is that."""
+    names = defaultdict[tuple[str, str], list[str]](list)
+    for each in devices:
+        names[each["kind"], each["why"]].append(each["name"])
+    for (kind, why), some in sorted(names.items()):
+        yield _counted(some), kind, why
+
+
+def _counted(names: Sequence[str]) -> str:
+    if len(names) <= _NAMED_DEVICES:
+        return ", ".join(names)
+    return f"{len(names)}: {', '.join(names[:_NAMED_DEVICES])} ..."
 
 
 def _loaded_lines(loaded: Loaded) -> Iterator[str]:

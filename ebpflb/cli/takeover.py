@@ -101,6 +101,8 @@ def _of_agent(metrics_address: str) -> Iterator[str]:
         yield "the agent is not in sync"
     elif not agent["services"]:
         yield "the agent serves no Service"
+    for option, selector in agent.get("selectors", {}).items():
+        yield f"kube-proxy must serve what --{option} {selector!r} leaves out: remove that option"
     for key, what in _TROUBLES.items():
         yield from (f"the agent {what} {place}: {text}" for place, text in agent[key].items())
 

@@ -87,6 +87,8 @@ def name_of(service: "ServiceRate") -> str:
 
 def _state(backend: "BackendRate") -> str:
     state = "local" if backend.local else "remote"
+    if backend.standing in ("ejected", "trial"):
+        return f"{state}, {'on ' if backend.standing == 'trial' else ''}{backend.standing}"
     if not backend.offered:
         return f"{state}, ending" if backend.terminating else f"{state}, draining"
     return f"{state}, terminating" if backend.terminating else state

@@ -13,7 +13,8 @@ from typing import NamedTuple, cast
 from ebpflb.config import kube_proxy_flags as why
 from ebpflb.config import values
 from ebpflb.config.kube_proxy_flags import MODES, Warn
-from ebpflb.config.options import HEALTHZ_PORT, METRICS_PORT, Given
+from ebpflb.config.option import Given
+from ebpflb.config.options import HEALTHZ_PORT, METRICS_PORT
 from ebpflb.errors import ConfigError
 
 
@@ -21,8 +22,7 @@ class Field(NamedTuple):
     """A field. option: the setting it gives, empty for one that is ignored for a reason.
 
     check raises ValueError for a wrong type and returns what is compared with `usual`, kube-proxy's
-    default. zero_counts: 0 is a value, not its absence. usual_is_unset: a field with kube-proxy's
-    default counts as absent, because the setting's default is another one.
+    default. zero_counts: 0 is a value, not its absence.
     """
 
     check: Callable[[object], object]
@@ -30,7 +30,6 @@ class Field(NamedTuple):
     reason: str = ""
     usual: object = None
     zero_counts: bool = False
-    usual_is_unset: bool = False
 
 
 def _of_type(want: str, *types: type) -> Callable[[object], object]:
@@ -111,7 +110,7 @@ FIELDS: Mapping[str, Field] = {
     "iptables.minSyncPeriod": Field(_duration, "min-sync-period", usual=1.0),
     "ipvs.syncPeriod": Field(_duration, "sync-period", usual=30.0),
     "ipvs.minSyncPeriod": Field(_duration, "min-sync-period"),
-    "ipvs.scheduler": Field(_string, reason=why.NO_IPVS),
+    "ipvs.scheduler": Field(_string, "scheduler"),
     "ipvs.excludeCIDRs": Field(_strings, reason=why.NO_IPVS),
     "ipvs.strictARP": Field(_boolean, reason=why.NO_IPVS),
     "ipvs.tcpTimeout": Field(_duration, reason=why.NO_IPVS),
@@ -132,12 +131,8 @@ FIELDS: Mapping[str, Field] = {
     "clusterCIDR": Field(_string, "cluster-cidr"),
     "nodePortAddresses": Field(_strings, "nodeport-addresses"),
     "oomScoreAdj": Field(_number, "oom-score-adj", zero_counts=True),
-    "conntrack.maxPerCore": Field(
-        _number, "conntrack-max-per-core", usual=32768, zero_counts=True, usual_is_unset=True
-    ),
-    "conntrack.min": Field(
-        _number, "conntrack-min", usual=131072, zero_counts=True, usual_is_unset=True
-    ),
+    "conntrack.maxPerCore": Field(_number, "conntrack-max-per-core", zero_counts=True),
+    "conntrack.min": Field(_number, "conntrack-min", zero_counts=True),
     "conntrack.tcpEstablishedTimeout": Field(
         _duration, "conntrack-tcp-timeout-established", zero_counts=True
     ),
@@ -163,7 +158,7 @@ SECTIONS = frozenset(
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
 
-_OF_A_MODE = ("syncPeriod", "minSyncPeriod", "masqueradeAll")
+_OF_A_MODE = ("syncPeriod", "minSyncPeriod", "masqueradeAll", "scheduler")
 
 
 def read_kube_proxy_config(
@@ -183,7 +178,10 @@ def read_kube_proxy_config(
         if reason:
             _warn_ignored(f"{file}: {path}", FIELDS[path], value, reason, warn)
         elif not _is_empty(FIELDS[path], value):
-            found[FIELDS[path].option] = Given(value, f"{file}: {path}")
+            where = f"{file}: {path}"
+            if path == "ipvs.scheduler":
+                value = why.scheduler_of_ipvs(str(value), where, warn)
+            found[FIELDS[path].option] = Given(value, where)
     return {**_servers(file, found), **found}
 
 
@@ -217,8 +215,6 @@ def _checked(file: str, path: str, value: object) -> object:
 def _is_empty(field: Field, value: object) -> bool:
     """Whether a value means the same as its absence."""
     if value is None or value in ("", [], {}):
-        return True
-    if field.usual_is_unset and field.check(value) == field.usual:
         return True
     return not field.zero_counts and field.check(value) == 0
 

@@ -22,6 +22,7 @@ Warn = Callable[[str], None]
 MODES = ("iptables", "nftables", "ipvs")
 
 NO_IPVS = "IPVS is not used"
+NOT_IPVS = "the proxy mode is not ipvs"
 NO_MARKS = "packets are not marked"
 NO_GATES = "kube-proxy's feature gates do not exist here"
 NO_PROFILING = "there is no /debug/pprof"
@@ -38,7 +39,7 @@ NO_RELIST = "watches report every change"
 IGNORED: Mapping[str, str] = {
     "proxy-mode": ONE_MODE,
     "iptables-masquerade-bit": NO_MARKS,
-    "ipvs-scheduler": NO_IPVS,
+    "ipvs-scheduler": NOT_IPVS,
     "ipvs-exclude-cidrs": NO_IPVS,
     "ipvs-strict-arp": NO_IPVS,
     "ipvs-tcp-timeout": NO_IPVS,
@@ -113,12 +114,43 @@ def translate(flags: Mapping[str, object], warn: Warn) -> dict[str, object]:
 
 def _of_mode(flags: dict[str, object], mode: str, warn: Warn) -> dict[str, object]:
     for ipvs, other in _OF_IPVS.items():
-        name, reason = ipvs, "the proxy mode is not ipvs"
+        name, reason = ipvs, NOT_IPVS
         if mode == "ipvs":
             name, reason = other, "the proxy mode is ipvs"
         if flags.pop(name, None) is not None:
             warn(f"--{name} is ignored: {reason}")
+    if mode == "ipvs" and "ipvs-scheduler" in flags:
+        chosen = scheduler_of_ipvs(str(flags.pop("ipvs-scheduler")), "--ipvs-scheduler", warn)
+        flags.setdefault("scheduler", chosen)
     return flags
+
+
+# Endpoints have no weights, and never had in kube-proxy.
+_SCHEDULERS = {
+    "rr": "round-robin",
+    "wrr": "round-robin",
+    "lc": "least-connections",
+    "wlc": "least-connections",
+    "twos": "least-connections",
+    "sh": "source-hash",
+    "mh": "maglev",
+}
+_NEAREST = {
+    "sed": "least-connections",
+    "nq": "least-connections",
+    "lblc": "least-connections",
+    "lblcr": "least-connections",
+}
+_DEFAULT_SCHEDULER = "random"
+
+
+def scheduler_of_ipvs(name: str, where: str, warn: Warn) -> str:
+    """The scheduler that does what one of IPVS does; warn() gets a line if none does."""
+    if name in _SCHEDULERS:
+        return _SCHEDULERS[name]
+    instead = _NEAREST.get(name, _DEFAULT_SCHEDULER)
+    warn(f"{where}: {name!r} is not available: {instead} is used")
+    return instead
 
 
 def _apply_port(flags: dict[str, object], name: str, port: _PortFlag, warn: Warn) -> None:

@@ -2,18 +2,19 @@
 """Every setting of an agent in one table: its names, its default, its check, what it is for."""
 
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from ebpflb.config import values
+from ebpflb.config.option import Given, Option
 from ebpflb.errors import ConfigError, ProbeError
 
-ENVIRONMENT_PREFIX = "EBPFLB_"
 BPFFS_ROOT = "/sys/fs/bpf/ebpflb"
 METRICS_PORT = 10249
 HEALTHZ_PORT = 10256
+# Not Geneve's 6081, which OVN, Antrea and Cilium use.
+DSR_PORT = 6089
+SCHEDULERS = ("random", "round-robin", "least-connections", "source-hash", "maglev")
 METRICS_BIND_ADDRESS = f"127.0.0.1:{METRICS_PORT}"
 HEALTHZ_BIND_ADDRESS = f"0.0.0.0:{HEALTHZ_PORT}"
 QUERY_SOCKET = "/run/ebpflb/agent.sock"
@@ -22,71 +23,7 @@ OOM_SCORE_ADJ = -999
 _MOST_FLOWS = 1048576
 _MOST = 999_999_999
 
-_LISTS = (values.words, values.cidrs, values.nodeport_addresses, values.flow_events)
-# Kubernetes puts these into a pod's environment when a Service is called ebpflb.
-_SERVICE_LINK = re.compile(r"EBPFLB(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
 _MOUNTS = Path("/proc/mounts")
-
-
-class Option(NamedTuple):
-    """One setting: its name as flag and YAML key, how a value is checked, and what it is for.
-
-    parse takes a string (flag, environment) or a YAML value and raises ValueError. default is the
-    text to parse when nobody sets the option, or a function that finds it; without one the value is
-    None. aliases: kube-proxy's names for the option, accepted wherever the name is.
-    """
-
-    name: str
-    parse: Callable[[object], Any]
-    default: str | Callable[[], str] | None
-    metavar: str
-    help: str
-    aliases: tuple[str, ...] = ()
-
-    @property
-    def field(self) -> str:
-        """The name in Settings."""
-        return self.name.replace("-", "_")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name, *self.aliases)
-
-    @property
-    def is_list(self) -> bool:
-        """Whether it may be given several times."""
-        return self.parse in _LISTS
-
-    @property
-    def is_switch(self) -> bool:
-        """Whether a flag without a value means true."""
-        return self.parse is values.boolean
-
-    @property
-    def variable(self) -> str:
-        return variable(self.name)
-
-    def default_value(self) -> Any:
-        """The checked default. Raises what finding it raises."""
-        text = self.default() if callable(self.default) else self.default
-        return None if text is None else self.parse(text)
-
-
-class Given(NamedTuple):
-    """A value from a flag, a variable or a file, and what errors call that place."""
-
-    value: object
-    where: str
-
-
-def variable(name: str) -> str:
-    """The environment variable of an option's name or alias."""
-    return ENVIRONMENT_PREFIX + name.replace("-", "_").upper()
-
-
-def is_service_link(name: str) -> bool:
-    """Whether Kubernetes set this variable, for a Service called ebpflb."""
-    return bool(_SERVICE_LINK.fullmatch(name))
 
 
 def by_option(given: Mapping[str, Given]) -> dict[str, Given]:
@@ -133,6 +70,30 @@ OPTIONS: tuple[Option, ...] = (
         "master", values.url, "", "URL", "address of the API server; overrides the kubeconfig's"
     ),
     Option(
+        "api-servers",
+        values.urls,
+        "",
+        "URL,...",
+        "further addresses of the API server, tried when one fails; so are those that it lists "
+        "as endpoints of the Service default/kubernetes",
+    ),
+    Option(
+        "service-selector",
+        values.label_selector,
+        "",
+        "SELECTOR",
+        "serve only Services whose labels match, beside a kube-proxy that serves the others, as in "
+        "canary=yes or tier in (web,api),!legacy  [all]",
+    ),
+    Option(
+        "namespace-selector",
+        values.label_selector,
+        "",
+        "SELECTOR",
+        "serve only Services of Namespaces whose labels match; with --service-selector, both must "
+        "match  [all]",
+    ),
+    Option(
         "node-name",
         values.node_name,
         lambda: os.uname().nodename.lower(),
@@ -159,15 +120,16 @@ OPTIONS: tuple[Option, ...] = (
         values.words,
         "",
         "PATTERN,...",
-        "uplinks and tunnels of the node  [eth*, en*, bond*, vxlan*, wg* and similar]",
+        "names of uplinks and tunnels of the node; +PATTERN adds to what is found  [found by what "
+        "a device is]",
     ),
     Option(
         "workload-devices",
         values.words,
         "",
         "PATTERN,...",
-        "host side of the pods' devices; matched before --host-devices  [veth*, cali*, eni* "
-        "and similar]",
+        "names of the host side of the pods' devices, matched before --host-devices; +PATTERN adds "
+        "to what is found  [found by what a device is]",
     ),
     Option(
         "socket-lb",
@@ -178,11 +140,35 @@ OPTIONS: tuple[Option, ...] = (
         "serves  [all]",
     ),
     Option(
+        "forwarding",
+        values.choice("auto", "redirect", "stack"),
+        "auto",
+        "auto|redirect|stack",
+        "who routes masqueraded packets: the programs (redirect), past netfilter's FORWARD and "
+        "the CNI's policies there, or the kernel  [auto: stack where a device or a rule shows "
+        "who enforces policies]",
+    ),
+    Option(
         "attach",
         values.choice("auto", "tcx", "clsact"),
         "auto",
         "auto|tcx|clsact",
         "how to attach programs to devices  [auto: tcx where the kernel has it]",
+    ),
+    Option(
+        "xdp",
+        values.choice("off", "auto", "native", "generic"),
+        "off",
+        "off|auto|native|generic",
+        "send on at XDP, before the network stack, what leaves the node again: in the driver where "
+        "that gains (auto) or wherever it can (native), or without it (generic, for tests)  [off]",
+    ),
+    Option(
+        "xdp-devices",
+        values.words,
+        "",
+        "PATTERN,...",
+        "names of the uplinks that --xdp is for  [all]",
     ),
     # Servers, logs and the process.
     Option(
@@ -269,6 +255,37 @@ OPTIONS: tuple[Option, ...] = (
         "Local  [false]",
     ),
     Option(
+        "scheduler",
+        values.choice(*SCHEDULERS),
+        "random",
+        "|".join(SCHEDULERS),
+        "how a backend is chosen where a Service has no annotation ebpflb.io/scheduler  [random]",
+    ),
+    Option(
+        "maglev-table-size",
+        values.prime(2, 65521),
+        "10007",
+        "PRIME",
+        "slots of a lookup table of the schedulers maglev and source-hash  [10007]",
+    ),
+    Option(
+        "dsr",
+        values.choice("off", "annotated", "all"),
+        "off",
+        "off|annotated|all",
+        "direct server return: a pod on another node sees the client, which gets its answers from "
+        'that node; for Services with the annotation ebpflb.io/dsr: "true" (annotated), or for all '
+        'but those with "false" (all); the same on all nodes  [off]',
+    ),
+    Option(
+        "dsr-port",
+        values.number(1, 65535),
+        str(DSR_PORT),
+        "PORT",
+        "UDP port at which nodes take packets with direct server return from each other, in "
+        f"Geneve; the same on all nodes  [{DSR_PORT}]",
+    ),
+    Option(
         "detect-local-mode",
         values.choice("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"),
         "ClusterCIDR",
@@ -296,6 +313,23 @@ OPTIONS: tuple[Option, ...] = (
         "",
         "TEXT",
         "prefix of device names in mode InterfaceNamePrefix",
+    ),
+    Option(
+        "ejection",
+        values.ejection,
+        "off",
+        "off|on|N",
+        "after N failed TCP or SCTP connections in a row (on: 5) this node leaves an endpoint out "
+        "for a time, but never more than half of them; Services may differ by the annotation "
+        "ebpflb.io/ejection  [off]",
+    ),
+    Option(
+        "ejection-time",
+        values.positive_duration,
+        "10s",
+        "TIME",
+        "for how long an endpoint is left out the first time; it doubles with each ejection in a "
+        "row, up to 5m  [10s]",
     ),
     # Periods and timeouts.
     Option(
@@ -334,29 +368,29 @@ OPTIONS: tuple[Option, ...] = (
         values.duration,
         "0s",
         "TIME",
-        "timeout of idle UDP flows without replies; 0 = the built-in 3m  [0s]",
+        "timeout of idle UDP flows that are no streams; 0 = the built-in 30s  [0s]",
     ),
     Option(
         "conntrack-udp-timeout-stream",
         values.duration,
         "0s",
         "TIME",
-        "timeout of idle UDP flows with replies; 0 = the built-in 3m  [0s]",
+        "timeout of idle UDP streams; 0 = the built-in 2m  [0s]",
     ),
     # Sizes.
     Option(
         "conntrack-max-per-core",
         values.number(0, _MOST_FLOWS),
-        "0",
+        "32768",
         "N",
-        "room for this many flows per CPU, if that is more than the built-in size  [0]",
+        "room for this many established flows per CPU, as far as memory allows  [32768]",
     ),
     Option(
         "conntrack-min",
         values.number(0, _MOST_FLOWS),
-        "0",
+        "131072",
         "N",
-        "room for this many flows, whatever the number of CPUs  [0: the built-in 65536]",
+        "room for this many established flows, whatever the number of CPUs  [131072]",
     ),
     # Flow records: which are made, and where they go.
     Option(

@@ -14,15 +14,9 @@ from typing import Any, Literal
 
 from ebpflb.config import values
 from ebpflb.config.kube_proxy_flags import Warn, translate, warn_without_effect
-from ebpflb.config.options import (
-    ENVIRONMENT_PREFIX,
-    OPTIONS,
-    Given,
-    Option,
-    by_option,
-    is_service_link,
-    variable,
-)
+from ebpflb.config.label_selector import LabelSelector
+from ebpflb.config.option import ENVIRONMENT_PREFIX, Given, Option, is_service_link, variable
+from ebpflb.config.options import OPTIONS, by_option
 from ebpflb.config.settings_file import NO_FILE, FileVersion, SettingsFile, read_settings_file
 from ebpflb.config.values import nearest
 from ebpflb.errors import ConfigError
@@ -42,19 +36,26 @@ class Settings:
     empty, or the node's primary address; an unspecified one (0.0.0.0, ::) says only which family
     is first. nodeport_addresses: ("primary",) or CIDRs, none for all addresses. A conntrack timeout
     or size of 0 is the dataplane's own. flow_export: empty, a file, or "-". query_socket: None for
-    no such socket. config: the file that was read, if there was one.
+    no such socket. service_selector, namespace_selector: None for all. config: the file that was
+    read, if there was one.
     """
 
     manifests: Path | None
     kubeconfig: Path | None
     master: str
+    api_servers: tuple[str, ...]
+    service_selector: LabelSelector | None
+    namespace_selector: LabelSelector | None
     node_name: str
     cgroup_root: Path
     bpffs_root: Path
     host_devices: tuple[str, ...]
     workload_devices: tuple[str, ...]
     socket_lb: Literal["all", "host"]
+    forwarding: Literal["auto", "redirect", "stack"]
     attach: Literal["auto", "tcx", "clsact"]
+    xdp: Literal["off", "auto", "native", "generic"]
+    xdp_devices: tuple[str, ...]
     metrics_bind_address: str
     metrics_services: bool
     metrics_backends: bool
@@ -67,10 +68,16 @@ class Settings:
     nodeport_addresses: tuple[str, ...]
     localhost_nodeports: bool
     masquerade_all: bool
+    scheduler: str
+    maglev_table_size: int
+    dsr: Literal["off", "annotated", "all"]
+    dsr_port: int
     detect_local_mode: Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
     cluster_cidr: tuple[str, ...]
     pod_bridge_interface: str
     pod_interface_name_prefix: str
+    ejection: int
+    ejection_time: float
     sync_period: float
     min_sync_period: float
     conntrack_tcp_timeout_established: float
@@ -190,7 +197,7 @@ def plain_settings(settings: Settings) -> Mapping[str, object]:
 
 
 def _plain(option: Option, value: object) -> object:
-    if isinstance(value, Path):
+    if isinstance(value, Path | LabelSelector):
         return str(value)
     if isinstance(value, tuple):
         return list(value)

@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 from ebpflb.config.kube_proxy_config import DECIDED, KIND, read_kube_proxy_config
 from ebpflb.config.kube_proxy_flags import Warn
-from ebpflb.config.options import OPTIONS, Given, by_option
+from ebpflb.config.option import Given
+from ebpflb.config.options import OPTIONS, by_option
 from ebpflb.config.values import nearest
 from ebpflb.errors import ConfigError
 
 # Flags and variables override these fields of a KubeProxyConfiguration, as with kube-proxy.
-_NEVER_DECIDED = frozenset(("node-name", "log-format", "verbosity"))
+# So does --scheduler, which kube-proxy does not have.
+_NEVER_DECIDED = frozenset(("node-name", "log-format", "verbosity", "scheduler"))
 
 
 class FileVersion(NamedTuple):

@@ -8,8 +8,11 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterable
+from math import isqrt
 from pathlib import Path
 from typing import NamedTuple
+
+from ebpflb.config.label_selector import LabelSelector, parse_label_selector
 
 
 def socket_address(address: str, port: int) -> str:
@@ -122,11 +125,17 @@ def url(value: object) -> str:
     return found
 
 
+def urls(value: object) -> tuple[str, ...]:
+    return tuple(url(word) for word in words(value))
+
+
 def choice(*choices: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
-        if value not in choices:
+        # YAML takes off for a boolean.
+        word = "off" if value is False else value
+        if word not in choices:
             raise ValueError(f"unknown value{nearest(str(value), choices)}")
-        return str(value)
+        return str(word)
 
     return parse
 
@@ -137,6 +146,23 @@ def boolean(value: object) -> bool:
     if value not in _TRUE + _FALSE:
         raise ValueError("want true or false")
     return value in _TRUE
+
+
+def prime(first: int, last: int) -> Callable[[object], int]:
+    """A prime from first to last, both included."""
+
+    def parse(value: object) -> int:
+        found = number(first, last)(value)
+        if not _is_prime(found):
+            near = next(each for each in (*range(found, last + 1), last) if _is_prime(each))
+            raise ValueError(f"want a prime, as {near}")
+        return found
+
+    return parse
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, isqrt(number) + 1))
 
 
 def number(first: int, last: int) -> Callable[[object], int]:
@@ -150,6 +176,23 @@ def number(first: int, last: int) -> Callable[[object], int]:
         raise ValueError(f"want a number from {first} to {last}")
 
     return parse
+
+
+# Envoy's and Istio's default of consecutive failures.
+_FAILURES = 5
+_MOST_FAILURES = 1000
+
+
+def ejection(value: object) -> int:
+    """After how many failed connections in a row an endpoint is left out; 0 for never."""
+    # YAML takes on and off for booleans.
+    words = {"off": 0, "on": _FAILURES, "False": 0, "True": _FAILURES}
+    if str(value) in words:
+        return words[str(value)]
+    try:
+        return number(0, _MOST_FAILURES)(value)
+    except ValueError as error:
+        raise ValueError(f"want off, on or a number from 0 to {_MOST_FAILURES}") from error
 
 
 def verbosity(value: object) -> int:
@@ -218,6 +261,11 @@ def flow_events(value: object) -> tuple[str, ...]:
         if word not in FLOW_EVENTS:
             raise ValueError(f"unknown event {word!r}{nearest(word, [*FLOW_EVENTS, NO_EVENTS])}")
     return tuple(event for event in FLOW_EVENTS if event in found)
+
+
+def label_selector(value: object) -> LabelSelector | None:
+    """A label selector; None for an empty string."""
+    return parse_label_selector(text(value)) if text(value) else None
 
 
 def socket_path(value: object) -> Path | None:

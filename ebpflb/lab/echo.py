@@ -3,6 +3,8 @@
 
 Standard library only and started by path, so that a pod is one small process.
 TCP and UDP on one port number, IPv4 and IPv6. A TCP connection stays open until the client closes.
+A datagram that is none of these is not answered: it may be the answer of another such server, and
+the two would go on for ever.
 
     line or datagram     answer
     (empty)              the pod's name; for load: one byte there, one packet back
@@ -29,6 +31,10 @@ _IN_PKTINFO = struct.Struct("=I4s4s")
 _IN6_PKTINFO = struct.Struct("=16sI")
 
 Address = tuple[str, int]
+
+
+def is_known(command: bytes) -> bool:
+    return command in (b"", b"who") or command.partition(b" ")[0] == b"echo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,8 @@ class UdpServer:
         datagram, ancillary, _, peer = self.socket.recvmsg(_MOST_BYTES, 128)
         local, source = _destination(ancillary)
         command = datagram.rstrip(b"\r\n")
+        if not is_known(command):
+            return
         answer = self._identity.answer(command, "UDP", peer[:2], (local, self._port))
         with contextlib.suppress(OSError):
             self.socket.sendmsg([answer], source, 0, peer)

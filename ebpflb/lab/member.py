@@ -129,8 +129,6 @@ class LabNode(Member):
             "CGROUP_ROOT": str(self.cgroup),
             "BPFFS_ROOT": str(self.bpffs),
             "QUERY_SOCKET": str(self.query_socket),
-            "HOST_DEVICES": ",".join(self.host_devices),
-            "WORKLOAD_DEVICES": "veth*",
             "CLUSTER_CIDR": ",".join(self.cluster_cidr),
         }
         marked = Member.environment(self)
@@ -254,9 +252,12 @@ class NodeAgent:
 
 
 @contextlib.contextmanager
-def running_agents(nodes: Iterable[LabNode], directory: Path) -> Iterator[dict[str, NodeAgent]]:
+def running_agents(
+    nodes: Iterable[LabNode], directory: Path, options: Sequence[str] = ()
+) -> Iterator[dict[str, NodeAgent]]:
     """An agent in sync on every node, by the node's name; stopped at the end."""
-    agents = {node.name: NodeAgent(node, directory / f"agent-{node.name}.log") for node in nodes}
+    logs = {node: directory / f"agent-{node.name}.log" for node in nodes}
+    agents = {node.name: NodeAgent(node, log, options) for node, log in logs.items()}
     try:
         for agent in agents.values():
             agent.start()

@@ -73,6 +73,11 @@ def family_of(address: Address) -> Family:
     return Family.IPV4 if address.startswith(_MAPPED) else Family.IPV6
 
 
+def is_link_local(address: Address) -> bool:
+    """fe80::/10."""
+    return address[0] == 0xFE and address[1] & 0xC0 == 0x80  # noqa: PLR2004
+
+
 def parse_range(text: str) -> tuple[Family, str]:
     """The family and the canonical text of a CIDR, as lenient as parse_address().
 

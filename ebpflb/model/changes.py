@@ -1,20 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects as they come and go, and which Services must be planned again because of it."""
 
-from collections.abc import KeysView
+from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from ebpflb.model.address import Address
-from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.model.dsr import Tunnels
+from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts, Place
+from ebpflb.model.endpoint import EndpointSlice, endpoints_of
 from ebpflb.model.health_check import HealthCheck, health_check
 from ebpflb.model.node import Node
-from ebpflb.model.plan import Frontend, FrontendKey, frontend_keys, plan_service
-from ebpflb.model.service import Service, ServiceCidr, ServiceName
+from ebpflb.model.plan import (
+    NO_DEFAULTS,
+    Defaults,
+    Frontend,
+    FrontendKey,
+    frontend_keys,
+    place_of,
+    plan_service,
+    plan_withdrawn,
+)
+from ebpflb.model.pod import Pod, PodNamespace
+from ebpflb.model.selection import EVERYTHING, Selection
+from ebpflb.model.service import (
+    Dsr,
+    Labels,
+    Service,
+    ServiceCidr,
+    ServiceName,
+    ServicePort,
+    ServicePortName,
+)
+from ebpflb.model.traffic_policy import categorize
 
-ApiObject = Service | EndpointSlice | Node | ServiceCidr
+ApiObject = Service | EndpointSlice | Node | ServiceCidr | Pod | PodNamespace
 ServiceNames = set[ServiceName]
+_DSR_IS_OFF = "the annotation ebpflb.io/dsr has no effect: the option dsr is off on this node"
 
 
 class Kind(StrEnum):
@@ -24,10 +47,12 @@ class Kind(StrEnum):
     ENDPOINT_SLICE = "EndpointSlice"
     NODE = "Node"
     SERVICE_CIDR = "ServiceCIDR"
+    POD = "Pod"
+    NAMESPACE = "Namespace"
 
     @property
     def is_namespaced(self) -> bool:
-        return self in (Kind.SERVICE, Kind.ENDPOINT_SLICE)
+        return self in (Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.POD)
 
 
 class ObjectKey(NamedTuple):
@@ -47,8 +72,10 @@ def key_of(item: ApiObject) -> ObjectKey:
         return ObjectKey(Kind.SERVICE, *item.name)
     if isinstance(item, EndpointSlice):
         return ObjectKey(Kind.ENDPOINT_SLICE, item.namespace, item.name)
-    kind = Kind.NODE if isinstance(item, Node) else Kind.SERVICE_CIDR
-    return ObjectKey(kind, "", item.name)
+    if isinstance(item, Pod):
+        return ObjectKey(Kind.POD, item.namespace, item.name)
+    kinds = {Node: Kind.NODE, ServiceCidr: Kind.SERVICE_CIDR, PodNamespace: Kind.NAMESPACE}
+    return ObjectKey(kinds[type(item)], "", item.name)
 
 
 class Difference(NamedTuple):
@@ -73,6 +100,10 @@ class TrackedObjects:
 
     def keys(self) -> KeysView[ObjectKey]:
         return self._objects.keys()
+
+    def all(self) -> list[ApiObject]:
+        """The objects there are now; any thread may ask."""
+        return list(self._objects.values())
 
     def get(self, key: ObjectKey) -> ApiObject | None:
         return self._objects.get(key)
@@ -110,46 +141,72 @@ class Conflict(NamedTuple):
     loser: ServiceName
 
 
-class _Claim(NamedTuple):
-    """A Service that has a frontend key among its own; the oldest gets it."""
-
-    created: str
-    name: ServiceName
-
-
 class Changes:
     """All known objects, and what changed between them since the last take().
 
-    Only the Node called node_name counts; until it is known, the node is in no zone.
-    masquerade_all: as of plan_service(). For one thread; but any may call service(), slices(),
-    all_slices() and names().
+    Of Nodes that called node_name counts; until it is known, the node is in no zone. The others
+    count for the tunnels of DSR alone, which are None while no Service can have that. selection:
+    the Services to serve; another proxy serves the others. For one thread; but any may call
+    service(), slices(), all_slices() and names().
     """
 
     def __init__(
-        self, node_name: str, bound: tuple[Address, ...] = (), *, masquerade_all: bool = False
+        self,
+        node_name: str,
+        bound: tuple[Address, ...] = (),
+        defaults: Defaults = NO_DEFAULTS,
+        selection: Selection = EVERYTHING,
+        ejections: Ejections | None = None,
     ) -> None:
         """`bound`: addresses that come before those of the own Node."""
-        self._masquerade_all = masquerade_all
+        self.ejections = ejections or Ejections()
+        self._defaults = defaults
+        self.selection = selection
+        # Services that are not selected, and those that, since the last take(), became so or not or
+        # had other endpoints ejected.
+        self._left_out: ServiceNames = set()
+        self._moved: ServiceNames = set()
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
         self._bound = bound
+        # The own Node; one without fields until it is known.
+        self.node = self._node(None)
         self._objects = TrackedObjects()
         self._service_cidrs: dict[str, ServiceCidr] = {}
+        self._pods: dict[ObjectKey, Pod] = {}
         self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
-        self._claims: dict[FrontendKey, tuple[_Claim, ...]] = {}
+        # The Services that have a frontend key among their own: the oldest, which gets it, first.
+        self._claims: dict[FrontendKey, tuple[ServiceName, ...]] = {}
         self._contested: set[FrontendKey] = set()
-
-    @property
-    def node(self) -> Node:
-        """The own Node; one without fields until it is known."""
-        found = self._objects.get(self._node_key)
-        node = found if isinstance(found, Node) else Node(self._node_key.name)
-        return replace(node, addresses=(*self._bound, *node.addresses))
+        self._watched: ServiceNames = set()
+        self._problems: dict[ServiceName, tuple[str, ...]] = {}
+        self.tunnels = Tunnels() if defaults.dsr is not Dsr.OFF else None
 
     @property
     def service_ranges(self) -> tuple[str, ...]:
-        """The CIDRs that ClusterIPs are taken from, sorted; empty if no ServiceCIDR is known."""
+        """The CIDRs that only we serve addresses of, sorted; empty if no ServiceCIDR is known."""
+        if self.selection.is_limited:
+            return ()
         found = {text for each in self._service_cidrs.values() for text in each.ranges}
         return tuple(sorted(found))
+
+    @property
+    def left_out(self) -> int:
+        """How many Services are not selected."""
+        return len(self._left_out)
+
+    def why_left_out(self, service: Service) -> str:
+        """Which selector does not match, as the end of a sentence; empty for one to serve."""
+        return self.selection.why_not(service, self._labels_of(service.name.namespace))
+
+    @property
+    def tc_only_pods(self) -> frozenset[Address]:
+        """The addresses of pods that have opted out of socket LB, or whose namespace has."""
+        return frozenset(
+            address
+            for pod in self._pods.values()
+            if not self._has_socket_lb(pod)
+            for address in pod.addresses
+        )
 
     def service(self, name: ServiceName) -> Service | None:
         found = self._objects.get(ObjectKey(Kind.SERVICE, *name))
@@ -165,15 +222,11 @@ class Changes:
 
     def names(self) -> ServiceNames:
         """The names of all Services, also of those without a port to serve."""
-        return {
-            ServiceName(*key[1:]) for key in list(self._objects.keys()) if key.kind is Kind.SERVICE
-        }
+        return {item.name for item in self._objects.all() if isinstance(item, Service)}
 
     def set(self, item: ApiObject) -> None:
         """Add an object or replace the one of the same name."""
-        key = key_of(item)
-        if key.kind is not Kind.NODE or key == self._node_key:
-            self._replace(key, item)
+        self._replace(key_of(item), item)
 
     def remove(self, key: ObjectKey) -> None:
         """Remove an object; an unknown one is no error."""
@@ -185,44 +238,103 @@ class Changes:
         Changes that cancelled each other out are not among them. A Service that is gone is named
         once; its plan is empty.
         """
-        names: ServiceNames = set()
+        names, self._moved = self._moved, set()
         for key, old in self._objects.take().items():
             names |= self._affected(old, self._objects.get(key))
         return names
 
     def plan(self, name: ServiceName) -> tuple[Frontend, ...]:
-        """The frontends that the Service gets; empty when it is not known."""
+        """The frontends that the Service gets; empty when it is not known, or not selected."""
         service = self.service(name)
-        if service is None:
+        if service is None or name in self._left_out:
             return ()
         frontends = plan_service(
-            service, self.slices(name), self.node, masquerade_all=self._masquerade_all
+            service, self.slices(name), self.node, self._defaults, self.ejections.watch
         )
         if not self._contested:
             return frontends
-        return tuple(each for each in frontends if self._claims[each.key][0].name == name)
+        return tuple(each for each in frontends if self._claims[each.key][0] == name)
+
+    def withdrawn(self, name: ServiceName) -> tuple[Frontend, ...]:
+        """What remains of a Service that is not selected: see plan_withdrawn()."""
+        service = self.service(name) if name in self._left_out else None
+        return plan_withdrawn(service, self.slices(name), self.node) if service else ()
 
     def owner(self, key: FrontendKey) -> ServiceName | None:
         """The Service that gets a frontend: the oldest of those that claim it."""
         claims = self._claims.get(key)
-        return claims[0].name if claims else None
+        return claims[0] if claims else None
+
+    @property
+    def has_ejection(self) -> bool:
+        """Whether endpoints of any Service are ejected if connections to them fail."""
+        return bool(self._watched)
+
+    def observe_failures(self, readings: FailureCounts, now: float) -> list[EjectionChange]:
+        """Eject endpoints and let them return. `now`: seconds, by the same clock each time."""
+        return [
+            change
+            for name in sorted({*readings, *self.ejections.ports})
+            for change in self._observe_port(name, readings.get(name, {}), now)
+        ]
+
+    def _observe_port(
+        self, name: ServicePortName, readings: Mapping[Place, FailureCount], now: float
+    ) -> list[EjectionChange]:
+        service = self.service(ServiceName(*name[:2]))
+        ports = [port for port in service.ports if port.name == name] if service else []
+        threshold = self.ejections.threshold(ports[0]) if ports else 0
+        if not threshold:
+            self.ejections.forget(name)
+            return []
+        worst = max((reading.in_a_row for reading in readings.values()), default=0)
+        if worst < threshold and name not in self.ejections.ports:
+            return []
+        before = self.ejections.watch(ports[0])
+        sets = [places for port in ports for places in self._usable(port)]
+        changes = self.ejections.observe(name, threshold, sets, readings, now)
+        if self.ejections.watch(ports[0]) != before:
+            self._moved.add(ServiceName(*name[:2]))
+        return changes
+
+    def _usable(self, port: ServicePort) -> Iterator[list[Place]]:
+        endpoints = endpoints_of(port, self.slices(ServiceName(*port.name[:2])))
+        sets = categorize(port, endpoints, self.node)
+        yield [place_of(each) for each in sets.cluster]
+        yield [place_of(each) for each in sets.local]
 
     def health_check(self, name: ServiceName) -> HealthCheck | None:
-        service = self.service(name)
+        """None where another proxy serves Services, too: it answers for all."""
+        service = None if self.selection.is_limited else self.service(name)
         return health_check(service, self.slices(name), self.node) if service else None
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        """The claims of Services that do not get a frontend; of the same age, names decide."""
+        """The claims of Services to serve that do not get a frontend; of one age, names decide."""
         return tuple(
-            Conflict(key, self._claims[key][0].name, loser.name)
+            Conflict(key, self._claims[key][0], loser)
             for key in sorted(self._contested)
             for loser in self._claims[key][1:]
+            if loser not in self._left_out
+        )
+
+    def problems(self) -> tuple[tuple[ServiceName, str], ...]:
+        """What of which Service is wrong and does not count."""
+        return tuple(
+            (name, line)
+            for name in sorted(self._problems.keys() - self._left_out)
+            for line in self._problems[name]
         )
 
     def _replace(self, key: ObjectKey, new: ApiObject | None) -> None:
+        if key.kind is Kind.NODE:
+            self._tell_tunnels(key, new)
+            if key != self._node_key:
+                return
         old = self._objects.get(key)
         if not self._objects.set(key, new):
             return
+        if key == self._node_key:
+            self.node = self._node(new)
         # Other threads read slices meanwhile: the new one is there before the old one goes.
         if isinstance(new, EndpointSlice):
             self._link_slice(new)
@@ -230,9 +342,24 @@ class Changes:
             self._unlink_slice(old)
         self._unlink(old)
         self._link(new)
+        self._select(old or new)
+
+    def _node(self, found: ApiObject | None) -> Node:
+        node = found if isinstance(found, Node) else Node(self._node_key.name)
+        return replace(node, addresses=(*self._bound, *node.addresses))
+
+    def _tell_tunnels(self, key: ObjectKey, new: ApiObject | None) -> None:
+        node = new if isinstance(new, Node) else None
+        if self.tunnels and key == self._node_key:
+            self.tunnels.set_own(node)
+        elif self.tunnels:
+            self.tunnels.set_node(key.name, node)
 
     def _link_slice(self, new: EndpointSlice) -> None:
-        service = ServiceName(new.namespace, new.service)
+        name = ServiceName(new.namespace, new.service)
+        known = self.service(name)
+        # One copy of the name.
+        service = known.name if known else name
         others = (piece for piece in self.slices(service) if piece.name != new.name)
         self._slices[service] = (*others, new)
 
@@ -246,21 +373,70 @@ class Changes:
 
     def _unlink(self, old: ApiObject | None) -> None:
         if isinstance(old, Service):
+            self._watched.discard(old.name)
+            self._problems.pop(old.name, None)
             for key in frontend_keys(old):
-                others = (claim for claim in self._claims[key] if claim.name != old.name)
+                others = (name for name in self._claims[key] if name != old.name)
                 self._claim(key, tuple(others))
         elif isinstance(old, ServiceCidr):
             del self._service_cidrs[old.name]
+        elif isinstance(old, Pod):
+            del self._pods[key_of(old)]
 
     def _link(self, new: ApiObject | None) -> None:
         if isinstance(new, Service):
-            claim = _Claim(new.created, new.name)
+            if problems := self._problems_of(new):
+                self._problems[new.name] = problems
+            if any(map(self.ejections.threshold, new.ports)):
+                self._watched.add(new.name)
             for key in frontend_keys(new):
-                self._claim(key, tuple(sorted((*self._claims.get(key, ()), claim))))
+                names = (*self._claims.get(key, ()), new.name)
+                self._claim(key, tuple(sorted(names, key=self._age)))
         elif isinstance(new, ServiceCidr):
             self._service_cidrs[new.name] = new
+        elif isinstance(new, Pod):
+            self._pods[key_of(new)] = new
 
-    def _claim(self, key: FrontendKey, claims: tuple[_Claim, ...]) -> None:
+    def _problems_of(self, service: Service) -> tuple[str, ...]:
+        if service.dsr and self._defaults.dsr is Dsr.OFF:
+            return (*service.problems, _DSR_IS_OFF)
+        return service.problems
+
+    def _select(self, changed: ApiObject | None) -> None:
+        if not self.selection.is_limited:
+            return
+        if isinstance(changed, Service):
+            self._select_service(changed.name)
+        elif isinstance(changed, PodNamespace):
+            for name in self.names():
+                if name.namespace == changed.name:
+                    self._select_service(name)
+
+    def _select_service(self, name: ServiceName) -> None:
+        service = self.service(name)
+        was_left_out = name in self._left_out
+        if service and self.why_left_out(service):
+            self._left_out.add(name)
+        else:
+            self._left_out.discard(name)
+        if was_left_out is not (name in self._left_out):
+            self._moved.add(name)
+
+    def _labels_of(self, namespace: str) -> Labels:
+        found = self._objects.get(ObjectKey(Kind.NAMESPACE, "", namespace))
+        return found.labels if isinstance(found, PodNamespace) else ()
+
+    def _has_socket_lb(self, pod: Pod) -> bool:
+        if pod.socket_lb is not None:
+            return pod.socket_lb
+        namespace = self._objects.get(ObjectKey(Kind.NAMESPACE, "", pod.namespace))
+        return not isinstance(namespace, PodNamespace) or namespace.socket_lb is not False
+
+    def _age(self, name: ServiceName) -> tuple[str, ServiceName]:
+        service = self.service(name)
+        return service.created if service else "", name
+
+    def _claim(self, key: FrontendKey, claims: tuple[ServiceName, ...]) -> None:
         if claims:
             self._claims[key] = claims
         else:
@@ -284,7 +460,7 @@ class Changes:
         names = {service.name for service in services}
         same_age = len({service.created for service in services}) == 1
         for key in _keys(old) ^ _keys(new) if same_age else _keys(old) | _keys(new):
-            names.update(claim.name for claim in self._claims.get(key, ()))
+            names.update(self._claims.get(key, ()))
         return names
 
 

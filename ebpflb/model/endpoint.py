@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """EndpointSlices, and the endpoints of one Service port put together from them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from ebpflb.model.address import Address, Family, Protocol
 from ebpflb.model.service import ServicePort
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """One address of a slice. Conditions that the API object leaves out have their defaults.
 
     pod: NAMESPACE/NAME, or "" for what is not a pod.
@@ -32,6 +32,75 @@ class Endpoint:
         return not self.ready and self.serving and self.terminating
 
 
+# An Endpoint without its address and its pod: many endpoints share it.
+_Place = tuple[bool, bool, bool, str | None, tuple[str, ...], tuple[str, ...], str]
+_ADDRESS_SIZE = 16
+
+
+class PackedEndpoints(Collection[Endpoint]):
+    """The endpoints of a slice, packed: each is made anew when it is asked for.
+
+    As objects they would be most of what an agent keeps in memory.
+    """
+
+    __slots__ = ("_addresses", "_places", "_pods")
+
+    def __init__(self, endpoints: Iterable[Endpoint] = ()) -> None:
+        found = tuple(endpoints)
+        self._addresses = b"".join([each.address for each in found])
+        self._places = tuple([_shared(each[1:-1]) for each in found])
+        # No name of a pod has a NUL.
+        self._pods = "\0".join([each.pod for each in found])
+
+    @property
+    def addresses(self) -> Iterator[Address]:
+        """That of each."""
+        for at in range(0, len(self._addresses), _ADDRESS_SIZE):
+            yield Address(self._addresses[at : at + _ADDRESS_SIZE])
+
+    def last_at(self, address: Address) -> Endpoint | None:
+        """The last one with an address."""
+        at = self._addresses.rfind(address)
+        while at > 0 and at % _ADDRESS_SIZE:
+            at = self._addresses.rfind(address, 0, at + _ADDRESS_SIZE - 1)
+        if at < 0:
+            return None
+        index = at // _ADDRESS_SIZE
+        return Endpoint(address, *self._places[index], self._pods.split("\0")[index])
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        pods = self._pods.split("\0")
+        for address, place, pod in zip(self.addresses, self._places, pods, strict=False):
+            yield Endpoint(address, *place, pod)
+
+    def __contains__(self, endpoint: object) -> bool:
+        return endpoint in tuple(self)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PackedEndpoints):
+            return tuple(self) == other
+        return self._packed == other._packed
+
+    def __hash__(self) -> int:
+        return hash(self._packed)
+
+    @property
+    def _packed(self) -> tuple[bytes, tuple[_Place, ...], str]:
+        return self._addresses, self._places, self._pods
+
+
+NO_ENDPOINTS = PackedEndpoints()
+
+
+@lru_cache(maxsize=8192)
+def _shared(place: _Place) -> _Place:
+    """One copy for all endpoints with the same."""
+    return place
+
+
 class SlicePort(NamedTuple):
     """One port of a slice; belongs to the Service port of this name and protocol."""
 
@@ -49,7 +118,7 @@ class EndpointSlice:
     service: str
     family: Family
     ports: tuple[SlicePort, ...] = ()
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: PackedEndpoints = NO_ENDPOINTS
 
 
 class PortEndpoint(NamedTuple):

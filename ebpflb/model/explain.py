@@ -5,15 +5,25 @@ Also the model's view of a Service as plain values for JSON, and how a frontend 
 differs from the planned one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ebpflb.model.address import Address, Protocol, format_address, parse_address
 from ebpflb.model.changes import Changes
+from ebpflb.model.ejection import NO_WATCH, Ejections, PortWatch, Standing
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
-from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
+from ebpflb.model.plan import (
+    Backend,
+    Choice,
+    Frontend,
+    FrontendKey,
+    FrontendType,
+    IfEmpty,
+    place_of,
+)
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServiceName, ServicePort, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import parse_prefix
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
@@ -29,6 +39,16 @@ _COMPARED: Mapping[str, Callable[[Frontend], object]] = {
     "affinity timeout": lambda frontend: frontend.affinity_timeout,
     "source ranges": lambda frontend: ", ".join(map(str, frontend.allowed_sources)) or "none",
     "masquerade": lambda frontend: frontend.masquerade,
+    "scheduler": lambda frontend: frontend.scheduler,
+    "direct server return": lambda frontend: frontend.dsr,
+}
+
+
+_STANDINGS = {
+    Standing.UNWATCHED: "",
+    Standing.WATCHED: ", watched",
+    Standing.TRIAL: ", on trial",
+    Standing.EJECTED: ", ejected",
 }
 
 
@@ -41,12 +61,16 @@ class EndpointVerdict(NamedTuple):
 
 
 def judge(
-    port: ServicePort, endpoints: Sequence[PortEndpoint], node: Node, policy: TrafficPolicy
+    port: ServicePort,
+    endpoints: Sequence[PortEndpoint],
+    node: Node,
+    policy: TrafficPolicy,
+    watch: PortWatch = NO_WATCH,
 ) -> tuple[EndpointVerdict, ...]:
     """Every endpoint under one traffic policy, in the order given.
 
-    categorize() decides which are candidates; this only finds the words. A policy that no frontend
-    of the port follows has no candidates.
+    categorize() and `watch` decide which are candidates; this only finds the words. A policy that
+    no frontend of the port follows has no candidates.
     """
     sets = categorize(port, endpoints, node)
     is_local = policy is TrafficPolicy.LOCAL
@@ -54,10 +78,22 @@ def judge(
     explain = _why_local if is_local else _why_cluster
     is_used = port.uses_local_endpoints if is_local else port.uses_cluster_endpoints
     unused = f"no frontend of this port follows the policy {policy}"
-    return tuple(
+    verdicts = (
         EndpointVerdict(each, each in chosen, explain(each, endpoints, node) if is_used else unused)
         for each in endpoints
     )
+    standings = watch.standings(list(map(place_of, chosen)))
+    return tuple(_judge_again(each, standings.get(place_of(each.endpoint))) for each in verdicts)
+
+
+def _judge_again(verdict: EndpointVerdict, standing: Standing | None) -> EndpointVerdict:
+    if standing is None:
+        return verdict
+    if standing is Standing.EJECTED:
+        why = f"{verdict.why}, but ejected: connections to it from this node have failed"
+        return EndpointVerdict(verdict.endpoint, is_candidate=False, why=why)
+    why = f"{verdict.why}, but on trial: it gets one connection, on which depends whether more"
+    return verdict._replace(why=why)
 
 
 def _why_local(each: PortEndpoint, endpoints: Sequence[PortEndpoint], node: Node) -> str:
@@ -114,8 +150,9 @@ def _why_condition(each: PortEndpoint, others: Iterable[PortEndpoint], where: st
 def describe(changes: Changes, name: ServiceName) -> Plain | None:
     """All about a Service; None if there is none of that name.
 
-    `lost`: the frontends that an older Service has instead. Ports come in order, once for each
-    address family.
+    `lost`: the frontends that an older Service has instead. `left_out`: which selector does not
+    match, if the Service is left to another proxy. Ports come in order, once for each address
+    family.
     """
     service = changes.service(name)
     if service is None:
@@ -127,16 +164,20 @@ def describe(changes: Changes, name: ServiceName) -> Plain | None:
         "namespace": name.namespace,
         "name": name.name,
         "node": {"name": node.name, "zone": node.zone},
-        "ports": [_port(port, slices, node) for port in service.ports],
+        "ports": [_port(port, slices, node, changes.ejections) for port in service.ports],
         "frontends": [encode_frontend(each) for each in changes.plan(name)],
+        "left_out": changes.why_left_out(service),
         "lost": [{**_key(each.key), "winner": str(each.winner)} for each in lost],
     }
 
 
-def _port(port: ServicePort, slices: Iterable[EndpointSlice], node: Node) -> Plain:
+def _port(
+    port: ServicePort, slices: Iterable[EndpointSlice], node: Node, ejections: Ejections
+) -> Plain:
     endpoints = endpoints_of(port, slices)
-    cluster = judge(port, endpoints, node, TrafficPolicy.CLUSTER)
-    local = judge(port, endpoints, node, TrafficPolicy.LOCAL)
+    watch = ejections.watch(port)
+    cluster = judge(port, endpoints, node, TrafficPolicy.CLUSTER, watch)
+    local = judge(port, endpoints, node, TrafficPolicy.LOCAL, watch)
     return {
         "name": port.name.port,
         "protocol": port.name.protocol.name,
@@ -186,6 +227,8 @@ def encode_frontend(frontend: Frontend) -> Plain:
         "affinity_timeout": frontend.affinity_timeout,
         "allowed_sources": [str(each) for each in frontend.allowed_sources],
         "masquerade": frontend.masquerade,
+        "scheduler": str(frontend.scheduler),
+        "dsr": frontend.dsr,
     }
 
 
@@ -198,6 +241,7 @@ def _choice(choice: Choice, policy: TrafficPolicy) -> Plain:
                 "port": each.port,
                 "local": each.local,
                 "terminating": each.terminating,
+                "standing": each.standing.name.lower(),
             }
             for each in choice.backends
         ],
@@ -216,26 +260,46 @@ def decode_key(found: Plain) -> FrontendKey:
     return FrontendKey(parse_address(found["address"]), found["port"], protocol)
 
 
-def decode_frontend(found: Plain, service: ServiceName) -> Frontend:
-    """The reverse of encode_frontend(); without `serving`, which the kernel may not have."""
+def decode_frontend(found: Plain, described: Mapping[str, Any]) -> Frontend:
+    """The reverse of encode_frontend(); without `serving` and `ejected`: the kernel may lack them.
+
+    `described`: the Service that it is of. Backends have no node, as in the kernel; an older agent
+    does not say whether they terminate, but does so of endpoints.
+    """
     key = decode_key(found)
+    service = ServiceName(described["namespace"], described["name"])
+    terminating = {
+        (each["address"], each["port"])
+        for port in described["ports"]
+        for each in port["endpoints"]
+        if each["terminating"]
+    }
     return Frontend(
         key=key,
         type=FrontendType(found["type"]),
         service=ServicePortName(*service, found["port_name"], key.protocol),
-        local=_decode_choice(found["this_node"]),
-        others=_decode_choice(found["elsewhere"]),
+        local=_decode_choice(found["this_node"], terminating),
+        others=_decode_choice(found["elsewhere"], terminating),
         internal_policy=TrafficPolicy(found["internal_policy"]),
         external_policy=TrafficPolicy(found["external_policy"]),
         affinity_timeout=found["affinity_timeout"],
         allowed_sources=tuple(map(parse_prefix, found["allowed_sources"])),
         masquerade=found["masquerade"],
+        # An older agent has only this one, and no DSR.
+        scheduler=Scheduler(found.get("scheduler", Scheduler.RANDOM)),
+        dsr=found.get("dsr", False),
     )
 
 
-def _decode_choice(found: Plain) -> Choice:
+def _decode_choice(found: Plain, terminating: Container[tuple[str, int]]) -> Choice:
     backends = (
-        Backend(parse_address(each["address"]), each["port"], each["local"], each["terminating"])
+        Backend(
+            parse_address(each["address"]),
+            each["port"],
+            each["local"],
+            each.get("terminating", (each["address"], each["port"]) in terminating),
+            Standing[each.get("standing", "unwatched").upper()],
+        )
         for each in found["backends"]
     )
     return Choice(tuple(backends), IfEmpty(found["if_empty"]))
@@ -270,6 +334,7 @@ def _choice_differences(clients: str, kernel: Choice, model: Choice) -> Iterator
 
 def _backend(backend: Backend) -> str:
     state = f"{', terminating' * backend.terminating}{' of this node' * backend.local}"
+    state += _STANDINGS[backend.standing]
     return f"{format_address(backend.address)} port {backend.port}{state}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node this agent runs on, as the API knows it."""
+"""Nodes as the API knows them: the one this agent runs on, and the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +11,23 @@ from ebpflb.model.address import Address, Family, family_of
 class Node:
     """A Node; zone may be empty. addresses: internal ones first.
 
-    eligible: load balancers may send it traffic, because it is not about to be removed.
+    eligible: load balancers may send it traffic, because it is not about to be removed. external:
+    those of the addresses that are not internal.
     """
 
     name: str
     zone: str = ""
     addresses: tuple[Address, ...] = ()
     eligible: bool = True
+    external: tuple[Address, ...] = ()
 
     @property
     def primary(self) -> Mapping[Family, Address]:
         """The first address of each family."""
         return {family_of(address): address for address in reversed(self.addresses)}
+
+    @property
+    def internal(self) -> Mapping[Family, Address]:
+        """The first internal address of each family."""
+        internal = (each for each in reversed(self.addresses) if each not in self.external)
+        return {family_of(address): address for address in internal}

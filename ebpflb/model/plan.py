@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Service, its endpoints and this node -> the frontends that the dataplane must offer."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
 
 from ebpflb.model.address import WILDCARD, Address, Protocol
+from ebpflb.model.ejection import NO_WATCH, Place, PortWatch, Standing
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
-from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName, TrafficPolicy
+from ebpflb.model.scheduler import TABLE_SIZE, Scheduler
+from ebpflb.model.service import (
+    Dsr,
+    Service,
+    ServiceName,
+    ServicePort,
+    ServicePortName,
+    TrafficPolicy,
+)
 from ebpflb.model.source_ranges import Prefixes, allowed_sources
 from ebpflb.model.traffic_policy import EndpointSets, categorize
 
@@ -43,13 +52,16 @@ class Backend(NamedTuple):
     """An endpoint as the dataplane needs it.
 
     local: on this node, by its node's name. An endpoint without a node's name is local if it has
-    an address of the node (the API servers of the Service `kubernetes`).
+    an address of the node (the API servers of the Service `kubernetes`). node: of one elsewhere,
+    None if it is not known; the maps do not have it.
     """
 
     address: Address
     port: int
     local: bool
     terminating: bool
+    standing: Standing = Standing.UNWATCHED
+    node: str | None = None
 
 
 class Choice(NamedTuple):
@@ -67,7 +79,12 @@ class Frontend:
     affinity_timeout is in seconds, 0 without session affinity. allowed_sources: the only clients
     that are accepted; empty for all. masquerade: SNAT to an address of this node for all clients.
     serving: endpoints of a UDP port that get no new flows but still serve, so that they keep the
-    flows they have, sorted.
+    flows they have, sorted. scheduler: how one of the backends is chosen; affinity comes first.
+    withdrawn: another proxy gets all new flows; there are only `serving`. ejected: endpoints that
+    get no new connections because those before failed, sorted.
+    table_size: slots of its lookup table, 0 if it has none. dsr: direct server return from pods
+    elsewhere to clients outside the cluster. here: with it, all endpoints of this node, sorted; one
+    that this node does not choose, or not yet, may have been chosen by another.
     """
 
     key: FrontendKey
@@ -81,23 +98,86 @@ class Frontend:
     allowed_sources: Prefixes = ()
     masquerade: bool = False
     serving: tuple[Backend, ...] = ()
+    scheduler: Scheduler = Scheduler.RANDOM
+    withdrawn: bool = False
+    ejected: tuple[Backend, ...] = ()
+    table_size: int = 0
+    dsr: bool = False
+    here: tuple[Backend, ...] = ()
+
+
+class Defaults(NamedTuple):
+    """What holds for all Services of this node.
+
+    masquerade_all: SNAT for all but external traffic under external policy Local, which preserves
+    client addresses. scheduler: of Services that name none. table_size: slots of a lookup table.
+    dsr: which Services have direct server return.
+    """
+
+    masquerade_all: bool = False
+    scheduler: Scheduler = Scheduler.RANDOM
+    table_size: int = TABLE_SIZE
+    dsr: Dsr = Dsr.OFF
+
+
+NO_DEFAULTS = Defaults()
 
 
 def plan_service(
-    service: Service, slices: Iterable[EndpointSlice], node: Node, *, masquerade_all: bool = False
+    service: Service,
+    slices: Iterable[EndpointSlice],
+    node: Node,
+    defaults: Defaults = NO_DEFAULTS,
+    watch: Callable[[ServicePort], PortWatch] = lambda _: NO_WATCH,
 ) -> tuple[Frontend, ...]:
     """The frontends of a Service, in the order of its ports, each key once.
 
-    Slices of other Services do not count; the order of slices does not matter. masquerade_all: SNAT
-    for all but external traffic under external policy Local, which preserves client addresses.
+    Slices of other Services do not count; the order of slices does not matter.
     """
-    own = [piece for piece in slices if ServiceName(piece.namespace, piece.service) == service.name]
-    own.sort(key=attrgetter("name"))
+    own = _own(service, slices)
     frontends: dict[FrontendKey, Frontend] = {}
+    defaults = defaults._replace(
+        scheduler=service.scheduler or defaults.scheduler,
+        dsr=Dsr.ALL if defaults.dsr.holds_for(service.dsr) else Dsr.OFF,
+    )
     for port in service.ports:
-        for frontend in _plan_port(port, own, node, masquerade_all):
+        for frontend in _plan_port(port, own, node, defaults, watch(port)):
             frontends.setdefault(frontend.key, frontend)
     return tuple(frontends.values())
+
+
+def plan_withdrawn(
+    service: Service, slices: Iterable[EndpointSlice], node: Node
+) -> tuple[Frontend, ...]:
+    """What remains of a Service that another proxy serves now: UDP flows keep their endpoints."""
+    nothing, own = Choice((), IfEmpty.REFUSE), _own(service, slices)
+    return tuple(
+        Frontend(
+            key=FrontendKey(port.cluster_ip, port.port, port.name.protocol),
+            type=FrontendType.CLUSTER_IP,
+            service=port.name,
+            local=nothing,
+            others=nothing,
+            internal_policy=port.internal_policy,
+            external_policy=port.external_policy,
+            affinity_timeout=0,
+            serving=tuple(sorted(_backend(each, node) for each in _all_serving(port, own))),
+            withdrawn=True,
+        )
+        for port in service.ports
+        if port.name.protocol is Protocol.UDP
+    )
+
+
+def _own(service: Service, slices: Iterable[EndpointSlice]) -> list[EndpointSlice]:
+    own = [piece for piece in slices if ServiceName(piece.namespace, piece.service) == service.name]
+    return sorted(own, key=attrgetter("name"))
+
+
+def _all_serving(port: ServicePort, slices: Iterable[EndpointSlice]) -> Iterator[PortEndpoint]:
+    for each in endpoints_of(port, slices):
+        if each.endpoint.ready or each.endpoint.serving:
+            yield each
 
 
 def frontend_keys(service: Service) -> frozenset[FrontendKey]:
@@ -118,19 +198,25 @@ def _typed_keys(port: ServicePort) -> Iterator[tuple[FrontendType, FrontendKey]]
 
 
 def _plan_port(
-    port: ServicePort, slices: Iterable[EndpointSlice], node: Node, masquerade_all: bool
+    port: ServicePort,
+    slices: Iterable[EndpointSlice],
+    node: Node,
+    defaults: Defaults,
+    watch: PortWatch,
 ) -> Iterator[Frontend]:
     endpoints = endpoints_of(port, slices)
     sets = categorize(port, endpoints, node)
     serving = tuple(sorted(_backend(each, node) for each in _serving(port, endpoints, sets)))
-    choices = {
-        TrafficPolicy.CLUSTER: _choice(sets.cluster, sets.has_any, node),
-        TrafficPolicy.LOCAL: _choice(sets.local, sets.has_any, node),
-    }
+    cluster, left_out = _choice(sets.cluster, sets.has_any, node, watch)
+    local, left_out_here = _choice(sets.local, sets.has_any, node, watch)
+    choices = {TrafficPolicy.CLUSTER: cluster, TrafficPolicy.LOCAL: local}
+    ejected = tuple(sorted({*left_out, *left_out_here}))
     internal = choices[port.internal_policy]
     external = choices[port.external_policy]
     allowed = allowed_sources(port, node)
     preserves_clients = port.external_policy is TrafficPolicy.LOCAL
+    has_dsr = defaults.dsr is Dsr.ALL and not (preserves_clients or defaults.masquerade_all)
+    here = tuple(sorted(_here(endpoints, node))) if has_dsr else ()
     for kind, key in _typed_keys(port):
         inside = kind is FrontendType.CLUSTER_IP
         yield Frontend(
@@ -143,9 +229,18 @@ def _plan_port(
             external_policy=port.external_policy,
             affinity_timeout=port.affinity_timeout,
             allowed_sources=allowed if key.address in port.load_balancer_ips else (),
-            masquerade=masquerade_all and (inside or not preserves_clients),
+            masquerade=defaults.masquerade_all and (inside or not preserves_clients),
             serving=serving,
+            scheduler=defaults.scheduler,
+            ejected=ejected,
+            table_size=defaults.table_size if defaults.scheduler.has_table else 0,
+            dsr=has_dsr and not inside,
+            here=() if inside else here,
         )
+
+
+def _here(endpoints: Iterable[PortEndpoint], node: Node) -> Iterator[Backend]:
+    return (each for each in (_backend(each, node) for each in endpoints) if each.local)
 
 
 def _serving(
@@ -156,15 +251,36 @@ def _serving(
         yield from (each for each in endpoints if each.endpoint.serving and each not in chosen)
 
 
-def _choice(endpoints: Iterable[PortEndpoint], has_any: bool, node: Node) -> Choice:
-    backends = sorted(_backend(endpoint, node) for endpoint in endpoints)
+def _choice(
+    endpoints: Sequence[PortEndpoint], has_any: bool, node: Node, watch: PortWatch
+) -> tuple[Choice, list[Backend]]:
+    """The choice, and the endpoints that are left out of it."""
+    usual = Standing(watch.is_on)
+    backends = sorted(_backend(each, node, usual) for each in endpoints)
+    left_out = []
+    if watch.ejected or watch.on_trial:
+        places = [Place(*each[:2]) for each in backends]
+        standings = watch.standings(places)
+        backends = [
+            each._replace(standing=standings.get(place, usual))
+            for each, place in zip(backends, places, strict=True)
+        ]
+        left_out = [each for each in backends if each.standing is Standing.EJECTED]
+        backends = [each for each in backends if each.standing is not Standing.EJECTED]
     drop = has_any and not backends
-    return Choice(tuple(backends), IfEmpty.DROP if drop else IfEmpty.REFUSE)
+    return Choice(tuple(backends), IfEmpty.DROP if drop else IfEmpty.REFUSE), left_out
 
 
-def _backend(endpoint: PortEndpoint, node: Node) -> Backend:
+def place_of(endpoint: PortEndpoint) -> Place:
+    return Place(endpoint.endpoint.address, endpoint.port)
+
+
+def _backend(
+    endpoint: PortEndpoint, node: Node, standing: Standing = Standing.UNWATCHED
+) -> Backend:
     target = endpoint.endpoint
     local = target.node_name == node.name
     if target.node_name is None:
         local = target.address in node.addresses
-    return Backend(target.address, endpoint.port, local, target.terminating)
+    where = None if local else target.node_name
+    return Backend(target.address, endpoint.port, local, target.terminating, standing, where)

@@ -6,6 +6,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ebpflb.model.address import Address, Family, Protocol
+from ebpflb.model.scheduler import Scheduler
+
+Labels = tuple[tuple[str, str], ...]
+"""Key and value of those that may decide whether a Service is served, sorted."""
 
 
 class TrafficPolicy(StrEnum):
@@ -13,6 +17,20 @@ class TrafficPolicy(StrEnum):
 
     CLUSTER = "Cluster"
     LOCAL = "Local"
+
+
+class Dsr(StrEnum):
+    """Which Services have direct server return, unless their annotation says otherwise."""
+
+    OFF = "off"
+    ANNOTATED = "annotated"
+    ALL = "all"
+
+    def holds_for(self, annotated: bool | None) -> bool:
+        """`annotated`: Service.dsr."""
+        if self is Dsr.ANNOTATED:
+            return annotated is True
+        return self is Dsr.ALL and annotated is not False
 
 
 class ServiceName(NamedTuple):
@@ -42,7 +60,8 @@ class ServicePort:
     external_policy is Local only where the API gives it an effect. node_port and
     health_check_node_port are 0 where there is none. affinity_timeout is in seconds, 0 without
     session affinity. source_ranges are canonical CIDRs of the family and hold for
-    load_balancer_ips alone; none means all clients.
+    load_balancer_ips alone; none means all clients. ejection: after how many failed connections in
+    a row an endpoint is ejected, 0 for never, None for the agent's default.
     """
 
     name: ServicePortName
@@ -57,6 +76,7 @@ class ServicePort:
     affinity_timeout: int = 0
     source_ranges: tuple[str, ...] = ()
     health_check_node_port: int = 0
+    ejection: int | None = None
 
     @property
     def externally_accessible(self) -> bool:
@@ -83,12 +103,17 @@ class ServicePort:
 class Service:
     """A Service; without ports it is known, but nothing is served for it.
 
-    created: RFC 3339 in UTC, empty if it is not known.
+    created: RFC 3339 in UTC, empty if it is not known. scheduler, dsr: None for the default.
+    problems: what of it is wrong and does not count, a line each.
     """
 
     name: ServiceName
     ports: tuple[ServicePort, ...] = ()
     created: str = ""
+    labels: Labels = ()
+    scheduler: Scheduler | None = None
+    dsr: bool | None = None
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@
 Metrics and flow records use it to name addresses. It follows the source, not what is programmed.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ebpflb.model.address import Address
@@ -24,32 +23,44 @@ class EndpointLocation(NamedTuple):
     zone: str = ""
 
 
-_UNKNOWN = EndpointLocation()
 _MOST_GONE = 1024
 
 
-class EndpointLocations:
-    """One thread calls `note()`; the rest may be called from any thread.
+class EndpointLocations(Mapping[Address, EndpointLocation]):
+    """By address of an endpoint; from one look to the next it may differ.
 
-    Flow records also name pods that no longer exist, so removed pods are remembered: as many as
-    there are endpoints, plus 1024.
+    One thread calls `note()`; the rest may be called from any thread. Flow records also name pods
+    that no longer exist, so removed pods are remembered: as many as there are endpoints, plus 1024.
     """
 
     def __init__(self, node_name: str) -> None:
         self.own = EndpointLocation(node=node_name)
-        self._locations: dict[Address, EndpointLocation] = {}
-        self._slices: dict[ObjectKey, tuple[Address, ...]] = {}
+        self._slices: dict[ObjectKey, EndpointSlice] = {}
+        # By the addresses of a block, in the order they came: a pod's neighbours share the entry.
+        self._by_block: dict[int, tuple[EndpointSlice, ...]] = {}
+        self._count = 0
         # Removed addresses and the pod each belonged to, earliest removed first.
         self._gone: OrderedDict[Address, str] = OrderedDict()
-        self._slice_counts: Counter[Address] = Counter()
 
-    def all(self) -> Mapping[Address, EndpointLocation]:
-        """A live view of all known addresses: the same mapping on each call."""
-        return MappingProxyType(self._locations)
+    def __getitem__(self, address: Address) -> EndpointLocation:
+        pieces = self._by_block.get(_block(address), ())
+        found = [each for piece in pieces if (each := piece.endpoints.last_at(address))]
+        if not found:
+            raise KeyError(address)
+        # A hand-written slice may lack the pod's name that another slice gives.
+        pod = next((each.pod for each in reversed(found) if each.pod), "")
+        return EndpointLocation(pod, found[-1].node_name or "", found[-1].zone)
+
+    def __iter__(self) -> Iterator[Address]:
+        pieces = list(self._slices.values())
+        return iter({address for piece in pieces for address in piece.endpoints.addresses})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def pod(self, address: Address) -> str:
         """NAMESPACE/NAME of the pod that has this address or had it last, or ""."""
-        location = self._locations.get(address)
+        location = self.get(address)
         return (location and location.pod) or self._gone.get(address, "")
 
     def note(self, event: SourceEvent) -> None:
@@ -64,25 +75,33 @@ class EndpointLocations:
                 self._replace(key, None)
 
     def _replace(self, key: ObjectKey, new: EndpointSlice | None) -> None:
-        endpoints = new.endpoints if new else ()
-        before = self._slices.pop(key, ())
-        for each in endpoints:
-            known = self._locations.get(each.address, _UNKNOWN)
-            # A hand-written slice may lack the pod's name that another slice gives.
-            pod = each.pod or known.pod
-            self._locations[each.address] = EndpointLocation(pod, each.node_name or "", each.zone)
-        if endpoints:
-            self._slices[key] = tuple(each.address for each in endpoints)
-            self._slice_counts.update(self._slices[key])
-        for address in before:
-            self._slice_counts[address] -= 1
-            if not self._slice_counts[address]:
-                del self._slice_counts[address]
-                self._forget(address, self._locations.pop(address).pod)
-
-    def _forget(self, address: Address, pod: str) -> None:
-        if pod:
-            self._gone.pop(address, None)
-            self._gone[address] = pod
-        while len(self._gone) > len(self._locations) + _MOST_GONE:
+        old = self._slices.pop(key, None)
+        before = {each.address: each.pod for each in old.endpoints} if old else {}
+        after = set(new.endpoints.addresses) if new else set()
+        if new:
+            self._slices[key] = new
+        self._count += len(after) - len(before)
+        blocks = set(map(_block, after))
+        for block in blocks.union(map(_block, before)):
+            self._put(block, old, new if block in blocks else None)
+        for address in before.keys() - after:
+            if before[address] and address not in self:
+                self._gone.pop(address, None)
+                self._gone[address] = before[address]
+        while len(self._gone) > self._count + _MOST_GONE:
             self._gone.popitem(last=False)
+
+    def _put(self, block: int, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        """Other threads read meanwhile: what stays known is so at every moment."""
+        pieces = [each for each in self._by_block.get(block, ()) if each is not old]
+        if new:
+            pieces.append(new)
+        if pieces:
+            self._by_block[block] = tuple(pieces)
+        else:
+            del self._by_block[block]
+
+
+def _block(address: Address) -> int:
+    """The same for 16 addresses side by side."""
+    return int.from_bytes(address, "big") >> 4

@@ -7,7 +7,7 @@ that are read here.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 
 from ebpflb import __version__
 from ebpflb.errors import ConfigError, SourceError
+from ebpflb.source.api_servers import ApiServer, ApiServers
 from ebpflb.source.fields import Fields
 
 _CONNECT_SECONDS, _READ_SECONDS = 5.0, 30.0
@@ -69,14 +70,33 @@ class Api:
     Credentials and addresses are read again after each failure: tokens and certificates rotate.
     """
 
-    def __init__(self, kubeconfig: Path | None, master: str) -> None:
-        """Raise ConfigError if neither these nor a pod's environment give the address."""
-        self._connect: Callable[[], ApiClient] = lambda: _client(kubeconfig, master)
-        self._client: ApiClient | None = self._connect()
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        master: str,
+        *,
+        others: Sequence[str] = (),
+        memory: Path | None = None,
+    ) -> None:
+        """Raise ConfigError if neither these nor a pod's environment give the address.
+
+        `others`: URLs to try when that one fails. `memory`: where addresses that the API server
+        told are kept; None to use none of these.
+        """
+        self._configure: Callable[[], Configuration] = lambda: _configuration(kubeconfig, master)
+        first = self._configure().host
+        self._servers = ApiServers([first, *others], None if master else memory)
+        self._session: _Session | None = None
+        self._session = self._connect()
 
     @property
     def address(self) -> str:
-        return str(self._current().configuration.host)
+        """Of the server that is asked now."""
+        return self._servers.current.url
+
+    def learn(self, urls: Sequence[str]) -> None:
+        """These are all API servers."""
+        self._servers.learn(urls)
 
     def get(self, request: ApiRequest) -> Fields:
         """The object or list. Raises SourceError."""
@@ -100,53 +120,59 @@ class Api:
             for line in _lines(response):
                 yield _parsed(line)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            self._client = None
+            self._session = None
             raise BrokenError(f"cannot watch {request.resource}: {_reason(error)}") from error
         finally:
             response.close()
 
-    def _current(self) -> ApiClient:
-        client = self._client
-        if client is None:
+    def _connect(self) -> "_Session":
+        server = self._servers.current
+        return _Session(server, _client(self._configure(), server))
+
+    def _current(self) -> "_Session":
+        session = self._session
+        if session is None:
             try:
-                client = self._client = self._connect()
+                session = self._session = self._connect()
             except ConfigError as error:
                 raise SourceError(f"cannot reach the API server: {error}") from error
-        return client
+        return session
+
+    def _move_on(self, failed: ApiServer) -> None:
+        self._session = None
+        self._servers.move_on(failed)
 
     def _send(self, verb: str, request: ApiRequest, timeout: tuple[float, float]) -> Any:
-        client = self._current()
-        try:
-            # Reads the token of a pod when it is old.
-            method, url, headers, body, *_ = client.param_serialize(
-                "GET" if verb == "WATCH" else verb,
-                request.path,
-                query_params=list(request.query.items()),
-                header_params={"Accept": "application/json", "Content-Type": "application/json"},
-                body=request.body,
-                auth_settings=["BearerToken"],
-            )
-            response = client.call_api(
-                method, url, header_params=headers, body=body, _request_timeout=timeout
-            ).response
-        except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
-            self._client = None
-            address = f"the API server at {client.configuration.host}"
-            raise SourceError(f"cannot reach {address}: {_reason(error)}") from error
-        if response.status >= HTTPStatus.BAD_REQUEST:
-            raise self._refusal(verb, request, response)
-        return response
+        """The response of the first API server that gives one."""
+        failures: dict[str, str] = {}
+        for _ in range(len(self._servers)):
+            server, client = self._current()
+            try:
+                response = _ask(client, verb, request, timeout)
+            except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
+                self._move_on(server)
+                failures[server.url] = _reason(error)
+                cause = error
+                continue
+            if response.status >= HTTPStatus.BAD_REQUEST:
+                raise self._refusal(verb, request, server, response)
+            return response
+        raise SourceError(_unreachable(failures)) from cause
 
     def _read(self, response: Any, request: ApiRequest) -> bytes:
         try:
             return bytes(response.read())
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            self._client = None
+            self._session = None
             raise SourceError(f"cannot read {request.resource}: {_reason(error)}") from error
 
-    def _refusal(self, verb: str, request: ApiRequest, response: Any) -> SourceError:
-        self._client = None
+    def _refusal(
+        self, verb: str, request: ApiRequest, server: ApiServer, response: Any
+    ) -> SourceError:
+        self._session = None
         status = int(response.status)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            self._servers.move_on(server)
         message = _message(response)
         rbac_verb = request.verb or _VERBS[verb]
         if status == HTTPStatus.GONE:
@@ -169,7 +195,12 @@ class Api:
         return RefusedError(f"cannot {rbac_verb} {request.resource}: {status} {message}")
 
 
-def _client(kubeconfig: Path | None, master: str) -> ApiClient:
+class _Session(NamedTuple):
+    server: ApiServer
+    client: ApiClient
+
+
+def _configuration(kubeconfig: Path | None, master: str) -> Configuration:
     configuration = Configuration()
     try:
         _configure(configuration, kubeconfig, master)
@@ -177,6 +208,12 @@ def _client(kubeconfig: Path | None, master: str) -> ApiClient:
         place = f"--master {master}" if master else "not in a pod, and no --kubeconfig"
         place = f"kubeconfig {kubeconfig}" if kubeconfig else place
         raise ConfigError(f"{place}: {' '.join(str(error).split())}") from error
+    return configuration
+
+
+def _client(configuration: Configuration, server: ApiServer) -> ApiClient:
+    _set_address(configuration, server.url)
+    configuration.tls_server_name = server.certificate_name or configuration.tls_server_name
     if not configuration.verify_ssl:
         # The kubeconfig says so: a warning at every request would be noise.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
@@ -187,15 +224,42 @@ def _client(kubeconfig: Path | None, master: str) -> ApiClient:
     return client
 
 
+def _ask(client: ApiClient, verb: str, request: ApiRequest, timeout: tuple[float, float]) -> Any:
+    # Reads the token of a pod when it is old.
+    method, url, headers, body, *_ = client.param_serialize(
+        "GET" if verb == "WATCH" else verb,
+        request.path,
+        query_params=list(request.query.items()),
+        header_params={"Accept": "application/json", "Content-Type": "application/json"},
+        body=request.body,
+        auth_settings=["BearerToken"],
+    )
+    return client.call_api(
+        method, url, header_params=headers, body=body, _request_timeout=timeout
+    ).response
+
+
 def _configure(configuration: Configuration, kubeconfig: Path | None, master: str) -> None:
     if kubeconfig:
         _load_kubeconfig(str(kubeconfig), client_configuration=configuration)
     elif not master:
         _load_pod_config(configuration)
     if master:
-        configuration.host = master
+        _set_address(configuration, master)
+
+
+def _set_address(configuration: Configuration, url: str) -> None:
+    if configuration.host != url:
+        configuration.host = url
         # A kubeconfig's hook would bring its address back. Credentials are read after a failure.
         configuration.refresh_api_key_hook = None
+
+
+def _unreachable(failures: Mapping[str, str]) -> str:
+    lines = [f"{url}: {reason}" for url, reason in failures.items()]
+    if len(lines) == 1:
+        return f"cannot reach the API server at {lines[0]}"
+    return f"cannot reach any API server: {'; '.join(lines)}"
 
 
 def _lines(response: Any) -> Iterator[bytes]:

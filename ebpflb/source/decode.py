@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """API objects (as JSON or YAML gives them) -> the model, with the defaults of the API server."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from ebpflb.config import values
 from ebpflb.errors import SourceError
 from ebpflb.model.address import (
     WILDCARD,
@@ -17,9 +19,12 @@ from ebpflb.model.address import (
     parse_range,
 )
 from ebpflb.model.changes import ApiObject, Kind
-from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
+from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
 from ebpflb.model.node import Node
+from ebpflb.model.pod import Pod, PodNamespace
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import (
+    Labels,
     Service,
     ServiceCidr,
     ServiceName,
@@ -37,6 +42,7 @@ from ebpflb.source.fields import (
     choice_at,
     flag_at,
     identity,
+    is_name,
     list_at,
     name_at,
     number_at,
@@ -50,7 +56,19 @@ API_VERSIONS: Mapping[str, str] = {
     Kind.ENDPOINT_SLICE: "discovery.k8s.io/v1",
     Kind.NODE: "v1",
     Kind.SERVICE_CIDR: "networking.k8s.io/v1",
+    Kind.POD: "v1",
+    Kind.NAMESPACE: "v1",
 }
+
+# On a Pod or a Namespace, "false": connections of these pods are balanced at tc only.
+SOCKET_LB_ANNOTATION = "ebpflb.io/socket-lb"
+
+# On a Service: a name of model/scheduler.py.
+SCHEDULER_ANNOTATION = "ebpflb.io/scheduler"
+# On a Service: as the option of that name.
+EJECTION_ANNOTATION = "ebpflb.io/ejection"
+# On a Service: "true" or "false".
+DSR_ANNOTATION = "ebpflb.io/dsr"
 
 _PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
 _HEADLESS_LABEL = "service.kubernetes.io/headless"
@@ -58,6 +76,8 @@ _SERVICE_LABEL = "kubernetes.io/service-name"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 # The cluster autoscaler is about to remove the node: kube-proxy's NodeEligible.
 _LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
+
+T = TypeVar("T")
 
 _LAST_PORT = 65535
 _AFFINITY_DEFAULT = 10800
@@ -68,9 +88,11 @@ _FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
 _ADDRESS_TYPES = {**_FAMILIES, "FQDN": None}
 _PROTOCOLS = {member.name: member for member in Protocol}
 _POLICIES = {member.value: member for member in TrafficPolicy}
+_SCHEDULERS = {member.value: member for member in Scheduler}
 _TYPES = {name: name for name in ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")}
 _AFFINITIES = {"None": False, "ClientIP": True}
 _IP_MODES = {"VIP": True, "Proxy": False}
+_SWITCH = {"true": True, "false": False}
 
 
 class _Port(NamedTuple):
@@ -94,32 +116,44 @@ def kind_of(document: Fields) -> Kind | None:
     return Kind(kind) if kind in API_VERSIONS else None
 
 
-def decode(document: Fields) -> ApiObject | None:
+def decode(document: Fields, label_keys: Collection[str] = ()) -> ApiObject | None:
     """The object that a document describes; None if it does not matter to a service proxy.
 
     That is an object of another kind, or a slice that is headless, has no Service or has host
     names. A Service that is for another proxy or has no ClusterIP has no ports here. IP addresses
-    and CIDRs that cannot be parsed are skipped, and so are 0.0.0.0 and ::. Raises SourceError,
-    which names object and field.
+    and CIDRs that cannot be parsed are skipped, and so are 0.0.0.0 and ::. label_keys: the labels
+    of Services and Namespaces to keep. Raises SourceError, which names object and field.
     """
     kind = kind_of(document)
     if kind is None:
         return None
     try:
         metadata = object_at(document, "metadata", partial(read_metadata, kind))
-        return _DECODERS[kind](metadata, document)
+        found = _DECODERS[kind](metadata, document)
+        if label_keys and isinstance(found, Service | PodNamespace):
+            return replace(found, labels=_kept_labels(document, label_keys))
     except FieldError as error:
         raise SourceError(f"{identity(kind, document)}: {error}") from error
+    return found
+
+
+def _kept_labels(document: Fields, keys: Iterable[str]) -> Labels:
+    def kept(labels: Fields) -> Labels:
+        return tuple((key, text_at(labels, key)) for key in sorted(keys) if key in labels)
+
+    return object_at(document, "metadata", lambda fields: object_at(fields, "labels", kept))
 
 
 def _node(metadata: Metadata, document: Fields) -> Node:
     zone = text_at(metadata.labels, _ZONE_LABEL)
     taints = object_at(document, "spec", _taints)
+    internal, external = object_at(document, "status", _node_addresses)
     return Node(
         metadata.name,
         zone,
-        object_at(document, "status", _node_addresses),
+        internal + external,
         eligible=not metadata.deleted and _LEAVING_TAINT not in taints,
+        external=external,
     )
 
 
@@ -131,15 +165,14 @@ def _taint_key(entry: Fields) -> str:
     return text_at(as_fields(entry), "key")
 
 
-def _node_addresses(status: Fields) -> tuple[Address, ...]:
+def _node_addresses(status: Fields) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
+    """Internal ones, and what there is besides."""
     entries = list_at(status, "addresses", as_fields)
-    wanted = ("InternalIP", "ExternalIP")
-    return _addresses(
-        text_at(entry, "address")
-        for kind in wanted
-        for entry in entries
-        if entry.get("type") == kind
+    internal, external = (
+        _addresses(text_at(entry, "address") for entry in entries if entry.get("type") == kind)
+        for kind in ("InternalIP", "ExternalIP")
     )
+    return internal, tuple(address for address in external if address not in internal)
 
 
 def _service_cidr(metadata: Metadata, document: Fields) -> ServiceCidr:
@@ -155,13 +188,75 @@ def _cidrs(spec: Fields) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _pod_of_node(metadata: Metadata, document: Fields) -> Pod:
+    is_on_host = object_at(document, "spec", lambda spec: flag_at(spec, "hostNetwork", False))
+    ips = [] if is_on_host else object_at(document, "status", _pod_ips)
+    return Pod(metadata.namespace, metadata.name, _addresses(ips), _socket_lb(document))
+
+
+def _pod_ips(status: Fields) -> list[str]:
+    return list_at(status, "podIPs", lambda entry: text_at(as_fields(entry), "ip"))
+
+
+def _namespace(metadata: Metadata, document: Fields) -> PodNamespace:
+    return PodNamespace(metadata.name, _socket_lb(document))
+
+
+def _socket_lb(document: Fields) -> bool | None:
+    return _annotation(document, SOCKET_LB_ANNOTATION, _SWITCH)
+
+
+def _annotation(document: Fields, name: str, choices: Mapping[str, T]) -> T | None:
+    """What choices holds for an annotation; None without it. FieldError."""
+
+    def choice(annotations: Fields) -> T | None:
+        return choice_at(annotations, name, choices, None)
+
+    def annotated(metadata: Fields) -> T | None:
+        return object_at(metadata, "annotations", choice)
+
+    return object_at(document, "metadata", annotated)
+
+
 def _service(metadata: Metadata, document: Fields) -> Service:
     name = ServiceName(metadata.namespace, metadata.name)
     if _PROXY_LABEL in metadata.labels:
         return Service(name, created=metadata.created)
     ingress_ips = object_at(document, "status", _ingress_ips)
-    ports = object_at(document, "spec", partial(_service_ports, name, ingress_ips))
-    return Service(name, ports, metadata.created)
+    ejection, problems = _ejection(document)
+    ports = object_at(document, "spec", partial(_service_ports, name, ingress_ips, ejection))
+    scheduler, wrong_scheduler = _lenient(document, SCHEDULER_ANNOTATION, _SCHEDULERS)
+    dsr, wrong_dsr = _lenient(document, DSR_ANNOTATION, _SWITCH)
+    problems += wrong_scheduler + wrong_dsr
+    return Service(name, ports, metadata.created, scheduler=scheduler, dsr=dsr, problems=problems)
+
+
+def _ejection(document: Fields) -> tuple[int | None, tuple[str, ...]]:
+    """With what is wrong with the annotation, which then does not count."""
+
+    def annotated(annotations: Fields) -> int | None:
+        text = text_at(annotations, EJECTION_ANNOTATION)
+        try:
+            return values.ejection(text) if text else None
+        except ValueError as error:
+            raise FieldError(EJECTION_ANNOTATION, f"{text!r}: {error}") from error
+
+    try:
+        return object_at(
+            document, "metadata", lambda fields: object_at(fields, "annotations", annotated)
+        ), ()
+    except FieldError as error:
+        return None, (f"{error}; the default is used",)
+
+
+def _lenient(
+    document: Fields, name: str, choices: Mapping[str, T]
+) -> tuple[T | None, tuple[str, ...]]:
+    """As _annotation(), with what is wrong with the annotation, which then does not count."""
+    try:
+        return _annotation(document, name, choices), ()
+    except FieldError as error:
+        return None, (f"{error}; the default is used",)
 
 
 def _ingress_ips(status: Fields) -> tuple[Address, ...]:
@@ -177,7 +272,7 @@ def _ingress_ip(entry: Fields) -> str:
 
 
 def _service_ports(
-    name: ServiceName, ingress_ips: tuple[Address, ...], spec: Fields
+    name: ServiceName, ingress_ips: tuple[Address, ...], ejection: int | None, spec: Fields
 ) -> tuple[ServicePort, ...]:
     cluster_ips = _cluster_ips(spec)
     if not cluster_ips:
@@ -191,6 +286,7 @@ def _service_ports(
         external_policy=external_policy,
         affinity_timeout=_affinity_timeout(spec),
         health_check_node_port=_health_check_node_port(spec, external_policy),
+        ejection=ejection,
     )
     return tuple(
         make(
@@ -309,9 +405,15 @@ def _endpoint_slice(metadata: Metadata, document: Fields) -> EndpointSlice | Non
         name=metadata.name,
         service=service,
         family=family,
-        ports=tuple(filter(None, ports)),
-        endpoints=tuple(filter(None, endpoints)),
+        ports=_shared(tuple(filter(None, ports))),
+        endpoints=PackedEndpoints(filter(None, endpoints)),
     )
+
+
+@lru_cache(maxsize=8192)
+def _shared(ports: tuple[SlicePort, ...]) -> tuple[SlicePort, ...]:
+    """One copy for all slices with the same ports."""
+    return ports
 
 
 def _slice_port(entry: Fields) -> SlicePort | None:
@@ -338,8 +440,10 @@ def _endpoint(family: Family, entry: Fields) -> Endpoint | None:
 
 
 def _pod(reference: Fields) -> str:
-    namespace, name = text_at(reference, "namespace"), text_at(reference, "name")
-    return f"{namespace}/{name}" if text_at(reference, "kind") == "Pod" else ""
+    if text_at(reference, "kind") != "Pod":
+        return ""
+    names = text_at(reference, "namespace"), text_at(reference, "name")
+    return "/".join(names) if all(map(is_name, names)) else ""
 
 
 def _conditions(fields: Fields) -> tuple[bool, bool, bool]:
@@ -348,27 +452,27 @@ def _conditions(fields: Fields) -> tuple[bool, bool, bool]:
 
 
 def _hints(fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if not fields:
+        return (), ()
     zones = list_at(fields, "forZones", _hinted_name)
-    return _shared(tuple(zones)), _shared(tuple(list_at(fields, "forNodes", _hinted_name)))
+    return tuple(zones), tuple(list_at(fields, "forNodes", _hinted_name))
 
 
 def _hinted_name(entry: Fields) -> str:
     return name_at(as_fields(entry), "name")
 
 
-@lru_cache(maxsize=8192)
-def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
-    """One copy for all endpoints with the same hints."""
-    return names
-
-
 def _addresses(texts: Iterable[str]) -> tuple[Address, ...]:
     """Those that can be parsed, each once, without the wildcards, which stand for NodePorts."""
     found: dict[Address, None] = {}
     for text in texts:
-        with suppress(ValueError):
-            found[parse_address(text)] = None
-    return tuple(address for address in found if address not in _WILDCARDS)
+        try:
+            address = parse_address(text)
+        except ValueError:
+            continue
+        if address not in _WILDCARDS:
+            found[address] = None
+    return tuple(found)
 
 
 def _of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
@@ -380,4 +484,6 @@ _DECODERS: dict[Kind, Callable[[Metadata, Fields], ApiObject | None]] = {
     Kind.ENDPOINT_SLICE: _endpoint_slice,
     Kind.NODE: _node,
     Kind.SERVICE_CIDR: _service_cidr,
+    Kind.POD: _pod_of_node,
+    Kind.NAMESPACE: _namespace,
 }

@@ -8,9 +8,10 @@ import select
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from pathlib import Path
+from struct import Struct
 
 from ebpflb.errors import SourceError
 from ebpflb.source.interface import SourceEvent
@@ -21,7 +22,7 @@ _log = logging.getLogger("ebpflb.source")
 # Seconds, longer than an editor or git takes from deleting a file until it has created it again.
 _PAUSE = 0.05
 
-Signature = tuple[int, ...]
+_SIGNATURE = Struct("=4Q")
 
 
 class DirectorySource:
@@ -33,11 +34,18 @@ class DirectorySource:
     the last one in the order of file names.
     """
 
-    def __init__(self, path: Path, emit: Callable[[SourceEvent], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        emit: Callable[[SourceEvent], None],
+        label_keys: Collection[str] = (),
+    ) -> None:
+        """`label_keys`: as of decode()."""
+        self._label_keys = label_keys
         self._path = str(path.absolute())
         self._emit = emit
         self._inventory = Inventory()
-        self._signatures: dict[str, Signature] = {}
+        self._signatures: dict[str, bytes] = {}
         # File name -> its path and what is wrong with it; "" = the path as a whole.
         self._errors: dict[str, tuple[str, str]] = {}
         self._sent_errors: dict[str, str] = {}
@@ -145,13 +153,13 @@ class DirectorySource:
     def _read(self, name: str, path: str) -> None:
         try:
             self._signatures[name], raw = _content(path)
-            content = parse_manifest(name, raw)
+            content = parse_manifest(name, raw, self._label_keys)
         except SourceError as error:
             self._errors[name] = (path, f"{path}: {error}")
         except OSError as error:
             # A file that has vanished since has an event of its own.
             if os.path.lexists(path):
-                self._signatures[name] = ()
+                self._signatures[name] = b""
                 self._errors[name] = (path, f"{path}: cannot be read: {error.strerror}")
         else:
             self._errors.pop(name, None)
@@ -172,7 +180,7 @@ class DirectorySource:
             self._emit(SourceEvent(upserts, removals, errors, initial, complete=not errors))
 
 
-def _content(path: str) -> tuple[Signature, bytes]:
+def _content(path: str) -> tuple[bytes, bytes]:
     with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -184,13 +192,13 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _signature_at(path: str) -> Signature:
+def _signature_at(path: str) -> bytes:
     try:
         return _signature(os.stat(path))
     except OSError:
-        return ()
+        return b""
 
 
-def _signature(status: os.stat_result) -> Signature:
+def _signature(status: os.stat_result) -> bytes:
     """Differs if the content does, except for two writes of one size within a clock tick."""
-    return (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+    return _SIGNATURE.pack(status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)

@@ -13,6 +13,7 @@ from ebpflb.model.changes import Kind
 Fields = Mapping[str, Any]
 _LONGEST_EXCERPT = 40
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class FieldError(Exception):
@@ -106,7 +107,7 @@ def number_at(fields: Fields, key: str, last: int) -> int:
     raise FieldError(key, f"must be a whole number up to {last}, not {_excerpt(value)}")
 
 
-def choice_at(fields: Fields, key: str, choices: Mapping[str, T], default: T) -> T:
+def choice_at(fields: Fields, key: str, choices: Mapping[str, T], default: U) -> T | U:
     """What choices holds for the text at key."""
     text = text_at(fields, key)
     if not text:
@@ -171,10 +172,10 @@ def metadata_of(document: Fields) -> ObjectMeta:
 def identity(kind: Kind, document: Fields) -> str:
     """Kind, namespace and name of an object, as far as they can be read."""
     metadata = metadata_of(document)
-    if not _is_name(metadata.name):
+    if not is_name(metadata.name):
         return kind
     namespace = metadata.namespace or "default" if kind.is_namespaced else ""
-    return f"{kind} {'/'.join(filter(_is_name, (namespace, metadata.name)))}"
+    return f"{kind} {'/'.join(filter(is_name, (namespace, metadata.name)))}"
 
 
 def read_metadata(kind: Kind, fields: Fields) -> Metadata:
@@ -211,10 +212,11 @@ def _time_at(fields: Fields, key: str) -> str:
 def _checked_name(name: str, field: str, longest: int) -> str:
     if len(name) > longest:
         raise FieldError(field, f"must have at most {longest} characters")
-    if not _is_name(name):
+    if not is_name(name):
         raise FieldError(field, "must consist of lower-case letters, digits, '-' and '.'")
     return name
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
+    """Whether the API server accepts it as a name, but for its length."""
     return _NAME.fullmatch(text) is not None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source that lists and watches Services, EndpointSlices, the Node and ServiceCIDRs."""
+"""The source that lists and watches Services, EndpointSlices, the Node and what else matters."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, TrackedObjects
 from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import ServiceName
 from ebpflb.source.decode import API_VERSIONS, decode
 from ebpflb.source.fields import Fields, metadata_of
@@ -45,15 +46,20 @@ class Cache:
     errors: object -> one line, of those that cannot be read.
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, label_keys: Collection[str] = ()) -> None:
+        """`label_keys`: as of decode()."""
         self.errors: dict[str, str] = {}
         self._kind = kind
+        self._label_keys = label_keys
         self._type = {"kind": str(kind), "apiVersion": API_VERSIONS[kind]}
         self._objects = TrackedObjects()
         self._uids: dict[ObjectKey, str] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
+
+    def __contains__(self, key: ObjectKey) -> bool:
+        return self._objects.get(key) is not None
 
     def uid(self, key: ObjectKey) -> str:
         """Empty when the object is not there."""
@@ -66,7 +72,7 @@ class Cache:
             key = self._key(item)
             found.uids[key] = metadata_of(item).uid
             try:
-                decoded = decode({**item, **self._type})
+                decoded = decode({**item, **self._type}, self._label_keys)
             except SourceError as error:
                 found.errors[str(key)] = str(error)
                 decoded = self._objects.get(key)
@@ -127,6 +133,8 @@ _SLICES = Resource(
     {"labelSelector": "!service.kubernetes.io/headless"},
 )
 _NODES = Resource("/api/v1/nodes", "nodes", {})
+_PODS = Resource("/api/v1/pods", "pods", {})
+_NAMESPACES = Resource("/api/v1/namespaces", "namespaces", {})
 # Since Kubernetes 1.33.
 _SERVICE_CIDRS = Resource(
     "/apis/networking.k8s.io/v1/servicecidrs",
@@ -139,24 +147,41 @@ _SERVICE_CIDRS = Resource(
 class KubernetesSource:
     """Calls emit() for what the API server sends, from threads of its own.
 
-    The first event with objects comes when Services, slices and the Node were listed; until then
-    events have errors only. What cannot be reached or read stays as it was; the errors say so.
+    The first event with objects comes when Services, slices and the Node were listed, and
+    Namespaces if they choose the Services to serve; until then events have errors only. What cannot
+    be reached or read stays as it was; the errors say so.
     """
 
-    def __init__(self, api: Reader, node_name: str, emit: Callable[[SourceEvent], None]) -> None:
+    def __init__(
+        self,
+        api: Reader,
+        node_name: str,
+        emit: Callable[[SourceEvent], None],
+        selection: Selection = EVERYTHING,
+        *,
+        all_nodes: bool = False,
+    ) -> None:
+        """`all_nodes`: not only the Node of that name."""
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
         self._emit = emit
         self._lock = threading.Lock()
-        self._caches = {kind: Cache(kind) for kind in Kind}
+        self._caches = {kind: Cache(kind, selection.label_keys) for kind in Kind}
         self._unreachable: dict[Kind, str] = {}
-        self._missing = self._caches.keys() - {Kind.SERVICE_CIDR}
+        self._missing = {Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.NODE}
+        if selection.namespaces.requirements:
+            self._missing.add(Kind.NAMESPACE)
         self._triggers: list[Trigger] = []
+        # The errors of the last event.
+        self._told: Mapping[str, str] = {}
         self._stopped = False
+        own_node = {"fieldSelector": f"metadata.name={node_name}"}
         resources = {
             Kind.SERVICE: _SERVICES,
             Kind.ENDPOINT_SLICE: _SLICES,
-            Kind.NODE: _NODES._replace(query={"fieldSelector": f"metadata.name={node_name}"}),
+            Kind.NODE: _NODES if all_nodes else _NODES._replace(query=own_node),
             Kind.SERVICE_CIDR: _SERVICE_CIDRS,
+            Kind.POD: _PODS._replace(query={"fieldSelector": f"spec.nodeName={node_name}"}),
+            Kind.NAMESPACE: _NAMESPACES,
         }
         self._reflectors = [
             Reflector(api, resource, _Follower(self, kind)) for kind, resource in resources.items()
@@ -202,25 +227,32 @@ class KubernetesSource:
                 self._send(initial=False)
 
     def _send(self, *, initial: bool) -> None:
-        """Emit what changed, once everything was listed; until then errors alone."""
+        """Emit what changed, if anything did; until everything was listed, errors alone."""
         if self._stopped:
             return
         differences = [] if self._missing else [each.take() for each in self._caches.values()]
         removals = [key for each in differences for key in each.removals]
-        if initial and not self._caches[Kind.NODE]:
+        if initial and self._node_key not in self._caches[Kind.NODE]:
             removals.append(self._node_key)
         triggers: list[Trigger] = []
         if not self._missing:
             triggers, self._triggers = self._triggers, triggers
-        self._emit(
-            SourceEvent(
-                upserts=tuple(item for each in differences for item in each.upserts),
-                removals=tuple(removals),
-                errors=self._errors(),
-                initial=initial,
-                triggers=tuple(triggers),
-            )
+        event = SourceEvent(
+            upserts=tuple(item for each in differences for item in each.upserts),
+            removals=tuple(removals),
+            errors=self._errors(),
+            initial=initial,
+            triggers=tuple(triggers),
         )
+        if self._says_something(event):
+            self._emit(event)
+
+    def _says_something(self, event: SourceEvent) -> bool:
+        """Not so while nothing changes but what is not read, as the heartbeats of Nodes."""
+        told, self._told = self._told, event.errors
+        if self._missing or event.initial:
+            return True
+        return bool(event.upserts or event.removals or event.triggers) or event.errors != told
 
     def _errors(self) -> dict[str, str]:
         errors: dict[str, str] = {}
@@ -228,7 +260,7 @@ class KubernetesSource:
             errors["api"] = "; ".join(lines)
         for cache in self._caches.values():
             errors |= cache.errors
-        if Kind.NODE not in self._missing and not self._caches[Kind.NODE]:
+        if Kind.NODE not in self._missing and self._node_key not in self._caches[Kind.NODE]:
             name = self._node_key.name
             line = f"Node {name} does not exist: --node-name must name one"
             errors.setdefault(str(self._node_key), line)

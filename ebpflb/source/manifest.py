@@ -2,7 +2,7 @@
 """Manifest files: the objects in one, as YAML or JSON, and what all together say. No I/O."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -34,8 +34,8 @@ class Content(NamedTuple):
     remarks: list[str]
 
 
-def parse_manifest(name: str, raw: bytes) -> Content:
-    """The objects in a file; name decides between JSON and YAML.
+def parse_manifest(name: str, raw: bytes, label_keys: Collection[str] = ()) -> Content:
+    """The objects in a file; name decides between JSON and YAML. label_keys: as of decode().
 
     Raises SourceError, which names document, object and field, if any object is wrong.
     """
@@ -44,7 +44,7 @@ def parse_manifest(name: str, raw: bytes) -> Content:
     done = 0
     try:
         for document in documents:
-            _add_document(content, document)
+            _add_document(content, document, label_keys)
             done += 1
     except SourceError as error:
         raise SourceError(f"document {done + 1}: {error}") from error
@@ -93,7 +93,7 @@ def _is_deep(raw: bytes) -> bool:
     return False
 
 
-def _add_document(content: Content, document: object) -> None:
+def _add_document(content: Content, document: object, label_keys: Collection[str]) -> None:
     if document is None:
         return
     try:
@@ -102,25 +102,25 @@ def _add_document(content: Content, document: object) -> None:
     except FieldError as error:
         raise SourceError(str(error)) from error
     if items is None:
-        _add_object(content, fields)
+        _add_object(content, fields, label_keys)
     else:
-        _add_items(content, items)
+        _add_items(content, items, label_keys)
 
 
-def _add_items(content: Content, items: list[Fields]) -> None:
+def _add_items(content: Content, items: list[Fields], label_keys: Collection[str]) -> None:
     for index, item in enumerate(items):
         try:
-            _add_object(content, item)
+            _add_object(content, item, label_keys)
         except SourceError as error:
             raise SourceError(f"items[{index}]: {error}") from error
 
 
-def _add_object(content: Content, fields: Fields) -> None:
+def _add_object(content: Content, fields: Fields, label_keys: Collection[str]) -> None:
     kind = kind_of(fields)
     if kind is None:
         content.remarks.append(f"objects of kind {fields['kind']} are ignored")
         return
-    found = decode(fields)
+    found = decode(fields, label_keys)
     if found is not None:
         content.objects[key_of(found)] = found
     if found is None or (isinstance(found, Service) and not found.ports):
@@ -131,29 +131,48 @@ class Inventory:
     """The objects of every file. Where files share an object, the last file name counts."""
 
     def __init__(self) -> None:
-        self._files: dict[str, Objects] = {}
-        # The files that have an object, sorted.
-        self._holders: dict[ObjectKey, list[str]] = {}
         self._objects = TrackedObjects()
+        # What each file holds, which file counts for an object, and what each file says of one
+        # that several have.
+        self._files: dict[str, tuple[ObjectKey, ...]] = {}
+        self._holder: dict[ObjectKey, str] = {}
+        self._shared: dict[ObjectKey, dict[str, ApiObject]] = {}
 
     def put(self, file: str, objects: Objects) -> list[str]:
         """Replace what a file holds; nothing if the file is gone.
 
         Returns remarks about objects that other files have, too.
         """
-        old = self._files.pop(file, {})
+        old = self._files.pop(file, ())
         if objects:
-            self._files[file] = objects
+            self._files[file] = tuple(objects)
         remarks = []
-        for key in {**old, **objects}:
-            others = [holder for holder in self._holders.pop(key, []) if holder != file]
-            holders = sorted([*others, file]) if key in objects else others
-            if holders:
-                self._holders[key] = holders
-            if others and key in objects and key not in old:
-                remarks.append(f"{key} is in {', '.join(holders)}: {holders[-1]} counts")
-            self._objects.set(key, self._files[holders[-1]][key] if holders else None)
+        for key in dict.fromkeys((*old, *objects)):
+            held = self._held(key)
+            is_new = held.pop(file, None) is None
+            has_others = bool(held)
+            if key in objects:
+                held[file] = objects[key]
+            if has_others and is_new:
+                files = sorted(held)
+                remarks.append(f"{key} is in {', '.join(files)}: {files[-1]} counts")
+            self._hold(key, held)
         return remarks
+
+    def _held(self, key: ObjectKey) -> dict[str, ApiObject]:
+        """What there is of an object, by file."""
+        item = self._objects.get(key)
+        return self._shared.pop(key, {self._holder[key]: item} if item else {})
+
+    def _hold(self, key: ObjectKey, held: dict[str, ApiObject]) -> None:
+        if len(held) > 1:
+            self._shared[key] = held
+        if held:
+            self._holder[key] = max(held)
+            self._objects.set(key, held[max(held)])
+        else:
+            del self._holder[key]
+            self._objects.set(key, None)
 
     def take(self) -> Difference:
         """What changed since the last call."""

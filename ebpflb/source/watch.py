@@ -94,6 +94,8 @@ class Watch:
         only_settled: False also within a second after it was written, for files that inotify does
         not see being closed.
         """
+        if not (self._writing or only_settled):
+            return True
         path = os.path.realpath(self._at(name))
         if os.path.basename(path) in self._writing:
             return False

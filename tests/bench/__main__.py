@@ -3,8 +3,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from subprocess import SubprocessError
+from typing import Any
 
 import click
 from rich.console import Console
@@ -18,16 +21,22 @@ from tests.bench import (
     bulk,
     change,
     connect,
+    dsr,
     fill,
     memory,
     node_port,
     programs,
+    programs_live,
     scrape,
     sock_ops,
     start,
+    udp,
+    versions,
 )
+from tests.bench.harness.alone import alone
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, keep, machine_line, show
+from tests.bench.xdp import hooks, live, peers, services
 
 Bench = Callable[[Options], Iterable[Row]]
 
@@ -36,16 +45,29 @@ BENCHES: dict[str, Bench] = {
     "attached": attached.run,
     "sock_ops": sock_ops.run,
     "nodeport": node_port.run,
+    "dsr": dsr.run,
     "bulk": bulk.run,
+    "udp": udp.run,
     "change": change.run,
     "fill": fill.run,
     "memory": memory.run,
     "start": start.run,
+    "growth": memory.growth,
     "api": api.run,
     "beside": beside.run,
     "against": against.run,
     "programs": programs.run,
+    "programs_live": programs_live.run,
+    "xdp": hooks.run,
+    "live": live.run,
+    "services": services.run,
+    "peers": peers.run,
     "scrape": scrape.run,
+}
+# What --other runs; the first unless others are named.
+BESIDE: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
+    "versions": versions.run,
+    "programs_live": programs_live.run_beside,
 }
 
 
@@ -54,11 +76,18 @@ BENCHES: dict[str, Bench] = {
 @click.option("--rounds", default=25, show_default=True, help="Rounds of each comparison.")
 @click.option("--seconds", default=0.5, show_default=True, help="Of one measurement.")
 @click.option("--quick", is_flag=True, help="A tenth of the Services; no document is written.")
-def main(names: tuple[str, ...], rounds: int, seconds: float, quick: bool) -> None:
+@click.option(
+    "--other",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A checkout to compare with, in turns: rates, or programs_live; no document is written.",
+)
+@click.option("--only", default="", help="Cases with this text, of --other and programs_live.")
+def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
     """Measure speed and size; the results replace those in docs/performance.md.
 
-    NAME is connect, attached, sock_ops, nodeport, bulk, change, fill, memory, start, api, beside,
-    against, programs or scrape; none means all.
+    NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, fill, memory, start,
+    growth, api, beside, against, programs, programs_live, xdp, live, services, peers or scrape;
+    none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")
@@ -66,23 +95,32 @@ def main(names: tuple[str, ...], rounds: int, seconds: float, quick: bool) -> No
     console.print(machine_line())
     rows: list[Row] = []
     failed = []
-    options = Options(rounds, seconds, quick)
-    for name in names or BENCHES:
+    options = Options(**given)
+    for name, bench in _wanted(names, other).items():
         try:
-            rows += _run(name, options, console)
+            with alone(lambda: console.print("waits for another bench", style="dim")):
+                rows += _run(name, bench(options), console)
         except (BenchError, EbpflbError, OSError, SubprocessError) as error:
             failed.append(name)
             console.print(f"{name}: {error}", style="bold red")
     show(rows, console)
-    if rows and not quick:
+    if rows and not (options.quick or options.only or other):
         console.print(keep(rows, list(BENCHES)))
     sys.exit(1 if failed else 0)
 
 
-def _run(name: str, options: Options, console: Console) -> list[Row]:
+def _wanted(names: Sequence[str], other: Path | None) -> Mapping[str, Bench]:
+    if other is None:
+        return {name: BENCHES[name] for name in names or BENCHES}
+    if strangers := set(names) - set(BESIDE):
+        raise click.UsageError(f"not with --other: {', '.join(sorted(strangers))}")
+    return {name: partial(BESIDE[name], other) for name in names or list(BESIDE)[:1]}
+
+
+def _run(name: str, found: Iterable[Row], console: Console) -> list[Row]:
     console.print(f"{name} ...", style="dim")
     rows = []
-    for row in BENCHES[name](options):
+    for row in found:
         console.print(f"  {row.case}: {row.result} {row.verdict}")
         rows.append(row)
     return rows

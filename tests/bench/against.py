@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New TCP connections through our agents, against the same through the real kube-proxy.
+"""New TCP connections through our agents, against the same through kube-proxy and Cilium.
 
-Two labs of one shape with the same Services: our agents in one, kube-proxy in the other. All
-Services have one and the same pod, on the second node, and the first one has a NodePort. ClusterIPs
-take turns, because the place of a Service among kube-proxy's rules is a matter of chance.
+Labs of one shape with the same Services: our agents in one, the real kube-proxy in another, and
+Cilium in a third where it is at hand. All Services have one and the same pod, on the second node,
+and the first one has a NodePort. ClusterIPs take turns, because the place of a Service among
+kube-proxy's rules is a matter of chance. The straight ways come first: Cilium mistakes a straight
+connection for one through a NodePort that had the same client port shortly before.
 """
 
 import itertools
@@ -15,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from ebpflb.lab import Lab
 from tests.bench import api
+from tests.bench.cilium import world
 from tests.bench.harness import kube_proxy, labs, load, manifests, ways
 from tests.bench.harness.labs import Pair
 from tests.bench.harness.load import Goal
@@ -30,12 +33,12 @@ TARGET = 1.0
 
 _FAR = 1
 _MODES: tuple[KubeProxy, ...] = ("nftables", "iptables")
-# There are 24 comparisons; all of them together may take five minutes.
+# There are 36 comparisons; all of them together may take ten minutes.
 _SHARE_OF_ROUNDS = 3
 
 
 def run(options: Options) -> Iterator[Row]:
-    """With one Service and with many, kube-proxy in both of its modes."""
+    """With one Service and with many; kube-proxy in both of its modes, then Cilium."""
     fewer = replace(options, rounds=max(1, options.rounds // _SHARE_OF_ROUNDS))
     for services in (1, options.scaled(SERVICES)):
         with _prepared(services) as (pair, control, addresses):
@@ -44,6 +47,20 @@ def run(options: Options) -> Iterator[Row]:
                 with kube_proxy.running(pair.other, control, mode, expected):
                     for way in ways_of(mode, addresses):
                         yield ways.in_both("against", pair, way, ways.CONNECT_RATE, fewer)
+            if world.is_at_hand():
+                yield from _against_cilium(pair.ours, addresses, fewer)
+    if not world.is_at_hand():
+        yield Row("against", "Cilium", "", world.MISSING)
+
+
+def _against_cilium(ours: Lab, addresses: Sequence[str], options: Options) -> Iterator[Row]:
+    def objects(lab: Lab) -> Iterator[tuple[Document, Document]]:
+        return (_service(lab, number, address) for number, address in enumerate(addresses))
+
+    with world.up(objects) as made:
+        pair = Pair(ours, made.lab)
+        for way in ways_of("Cilium", addresses):
+            yield ways.in_both("against", pair, way, ways.CONNECT_RATE, options)
 
 
 @contextmanager
@@ -68,7 +85,7 @@ def _service(lab: Lab, number: int, address: str) -> tuple[Document, Document]:
     return made, manifests.endpoint_slice(name, [pod.ipv4], [labs.NODES[_FAR]], port=load.PORT)
 
 
-def ways_of(mode: KubeProxy, addresses: Sequence[str]) -> Iterator[Way]:
+def ways_of(other: str, addresses: Sequence[str]) -> Iterator[Way]:
     """All ways to the pod, with these ClusterIPs of its Services."""
     turns = itertools.cycle(addresses)
 
@@ -76,13 +93,13 @@ def ways_of(mode: KubeProxy, addresses: Sequence[str]) -> Iterator[Way]:
         return next(turns), manifests.PORT
 
     near = labs.node_port(_FAR, labs.NODES[_FAR])
-    case = f"{mode}, {len(addresses):,} Service{'s' * (len(addresses) > 1)}"
+    case = f"{other}, {len(addresses):,} Service{'s' * (len(addresses) > 1)}"
     for kind, source, frontend in (
+        ("straight, pod to pod", "pod-1-1", labs.straight(_FAR)),
+        ("straight, outside to pod", "client", labs.straight(_FAR)),
         ("pod to ClusterIP", "pod-1-1", cluster_ip),
         ("host to ClusterIP", labs.NODES[0], cluster_ip),
         ("NodePort, pod on that node", "client", near),
         ("NodePort, pod on the other node", "client", labs.node_port(_FAR)),
-        ("straight, pod to pod", "pod-1-1", labs.straight(_FAR)),
-        ("straight, outside to pod", "client", labs.straight(_FAR)),
     ):
         yield Way(f"{case}: {kind}", source, _FAR, frontend, TARGET)

@@ -49,9 +49,9 @@ def control_plane(services: int) -> Iterator[tuple[ControlPlane, ApiClient, list
 
 
 @contextmanager
-def api_server() -> Iterator[tuple[ControlPlane, ApiClient]]:
+def api_server(name: str = "bench") -> Iterator[tuple[ControlPlane, ApiClient]]:
     """A control plane that has the namespace of the Services and none of them."""
-    control = ControlPlane.up("bench", nodes=1)
+    control = ControlPlane.up(name, nodes=1)
     try:
         api = ApiClient(control.url, control.kubeconfig)
         api.post("/api/v1/namespaces", {"metadata": {"name": manifests.NAMESPACE}})
@@ -61,7 +61,7 @@ def api_server() -> Iterator[tuple[ControlPlane, ApiClient]]:
 
 
 def create_all(api: ApiClient, pairs: Iterable[tuple[Document, Document]]) -> list[str]:
-    """Create Services, each with its slice; their ClusterIPs, which the API chooses."""
+    """Create Services, each with its slice; their ClusterIPs, which the API chooses for ""."""
     with ThreadPoolExecutor(8) as threads:
         return list(threads.map(lambda pair: _create(api, *pair), pairs))
 

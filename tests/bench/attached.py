@@ -6,22 +6,18 @@ What our programs do comes on top: no way through them can be nearer to nothing 
 """
 
 from collections.abc import Iterator
-from struct import pack
 
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import owned
-from ebpflb.dataplane.kernel.uapi import ProgType
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.pins import LINKS
 from ebpflb.lab import LabNode
-from tests.bench.harness import labs, ways
+from tests.bench.harness import labs, nothing, ways
 from tests.bench.harness.options import Options
 from tests.bench.harness.report import Row
 from tests.bench.harness.ways import Way
 
 _FAR = 1
-_PASS_ON, _ALLOW = -1, 1
-_SET_R0, _EXIT = 0xB7, 0x95
 
 
 def run(options: Options) -> Iterator[Row]:
@@ -48,7 +44,5 @@ def _empty(node: LabNode) -> None:
 def _program_like(link: int) -> int:
     """A program for where that of the link hangs, which lets everything pass."""
     with owned(libbpf.prog_by_id(libbpf.link_info(link).prog_id)) as found:
-        kind, attach_type = PROGRAMS[libbpf.prog_info(found).name.decode()]
-    verdict = _PASS_ON if kind == ProgType.SCHED_CLS else _ALLOW
-    code = pack("=BBhi", _SET_R0, 0, 0, verdict) + pack("=BBhi", _EXIT, 0, 0, 0)
-    return libbpf.prog_load(kind, "lb_nothing", code, attach_type or 0)
+        kind, attach_type, _ = PROGRAMS[libbpf.prog_info(found).name.decode()]
+    return nothing.load(kind, attach_type or 0)

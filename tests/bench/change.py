@@ -33,20 +33,23 @@ def run(options: Options) -> Iterator[Row]:
     """Changes of Services chosen at random, one at a time."""
     services, changes = options.scaled(SERVICES), options.scaled(CHANGES)
     with labs.one_node(services, ENDPOINTS) as (node, directory), agent.running(node, directory):
-        times = list(_changes(agent.pinned_maps(node), directory, services, changes))
+        times = list(latencies(agent.pinned_maps(node), directory, services, changes))
     case = f"one endpoint, {services:,} Services x {ENDPOINTS}"
     yield percentile_row("change", case, times, 99, "ms", TARGET_MS)
 
 
-def _changes(maps: MapSet, directory: Path, services: int, changes: int) -> Iterator[float]:
+def latencies(
+    maps: MapSet, directory: Path, services: int, changes: int, endpoints: int = ENDPOINTS
+) -> Iterator[float]:
+    """Milliseconds of so many changes; `endpoints`: of each Service."""
     chooser = random.Random(1)
     first = [0] * services
     for _ in range(changes):
         number = chooser.randrange(services)
         first[number] = 1 - first[number]
-        content = manifests.numbered(number, ENDPOINTS, labs.NODES, first[number])
+        content = manifests.numbered(number, endpoints, labs.NODES, first[number])
         yield change(maps, directory, number, content)
-        expected = set(manifests.pods(number, ENDPOINTS, first[number]))
+        expected = set(manifests.pods(number, endpoints, first[number]))
         if (found := _backends(maps, number)) != expected:
             raise BenchError(f"{manifests.name_of(number)}: {sorted(found)} were written")
         time.sleep(_PAUSE_SECONDS)

@@ -6,7 +6,7 @@ From a pod and from a process of the host to a pod on the other node.
 
 from collections.abc import Iterator
 
-from tests.bench.harness import labs, manifests, ways
+from tests.bench.harness import labs, ways
 from tests.bench.harness.options import Options
 from tests.bench.harness.report import Row
 from tests.bench.harness.ways import Way
@@ -32,4 +32,4 @@ def run(options: Options) -> Iterator[Row]:
 
 
 def _way(case: str, source: str) -> Way:
-    return Way(case, source, _FAR, lambda _: (labs.CLUSTER_IPS[_FAR], manifests.PORT), TARGET)
+    return Way(case, source, _FAR, labs.cluster_ip(_FAR), TARGET)

@@ -1,39 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent with 1,000 Services keeps in memory once nothing changes any more.
+"""What an agent keeps in memory once nothing changes any more, and what more Services cost it.
 
 All processes in the cgroup of its node count, and there are no others.
 """
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
+from ebpflb.dataplane.view.dump import map_fills
+from ebpflb.lab import LabNode
 from ebpflb.lab.processes import in_cgroup
+from tests.bench.change import latencies
 from tests.bench.harness import agent, labs
 from tests.bench.harness.options import Options
-from tests.bench.harness.report import Row, limit_row
+from tests.bench.harness.report import Row, limit_row, percentile_row, plain_row
 
 SERVICES = 1_000
 ENDPOINTS = 10
 TARGET_MB = 96
+FEW_SERVICES = 10
+TARGET_MAPS_MIB = 24
+
+GROWTH_SIZES = (1_000, 10_000, 44_000)
+GROWTH_ENDPOINTS = 6
+CHANGES = 500
+TARGET_FIRST_SECONDS = 20
+TARGET_RESTART_SECONDS = 10
+TARGET_GROWTH_MB = 262
+TARGET_MS = 10
 
 _STEADY_SECONDS = 10.0
 
 
 def run(options: Options) -> Iterator[Row]:
-    """A start that compiles, then one that finds its pins: both are steady states."""
+    """A start that compiles, then one that finds its pins: both are steady states.
+
+    Then the maps of a node of a small cluster, as the kernel reports their memory.
+    """
     services = options.scaled(SERVICES)
     with labs.one_node(services, ENDPOINTS) as (node, directory):
         for start in ("first start", "restart"):
             with agent.running(node, directory):
                 time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
                 case = f"resident, {services:,} Services x {ENDPOINTS}, {start}"
-                resident = sum(map(_resident_megabytes, in_cgroup(node.cgroup)))
+                resident = _resident_megabytes(node)
             yield limit_row("memory", case, [resident], "MB", TARGET_MB)
+    with labs.one_node(FEW_SERVICES, ENDPOINTS) as (node, directory):
+        with agent.running(node, directory):
+            maps = sum(each.memory for each in map_fills(agent.pinned_maps(node))) / (1 << 20)
+        case = f"BPF maps, {FEW_SERVICES} Services x {ENDPOINTS}"
+        yield limit_row("memory", case, [maps], "MiB", TARGET_MAPS_MIB)
 
 
-def _resident_megabytes(pid: int) -> float:
+def growth(options: Options) -> Iterator[Row]:
+    """Three sizes: does what a Service costs grow with their number? All limits are the largest's.
+
+    Then the memory of one more Service, from each size to the next.
+    """
+    resident = {}
+    for size in map(options.scaled, GROWTH_SIZES):
+        resident[size] = yield from _size(size, options)
+    for few, many in zip(resident, list(resident)[1:], strict=False):
+        each = 1000 * (resident[many] - resident[few]) / (many - few)
+        yield plain_row("growth", f"resident, one more Service, {few:,} to {many:,}", each, "kB")
+
+
+def _size(services: int, options: Options) -> Generator[Row, None, float]:
+    """Returns how many MB are resident after a restart."""
+    case = f"{services:,} Services x {GROWTH_ENDPOINTS}"
+    with labs.one_node(services, GROWTH_ENDPOINTS) as (node, directory):
+        began = time.perf_counter()
+        with agent.running(node, directory):
+            first = time.perf_counter() - began
+        yield limit_row("growth", f"first sync, {case}", [first], "s", TARGET_FIRST_SECONDS)
+        began = time.perf_counter()
+        with agent.running(node, directory):
+            restart = time.perf_counter() - began
+            yield limit_row("growth", f"pins match, {case}", [restart], "s", TARGET_RESTART_SECONDS)
+            time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
+            resident = _resident_megabytes(node)
+            yield limit_row("growth", f"resident, {case}", [resident], "MB", TARGET_GROWTH_MB)
+            maps, changes = agent.pinned_maps(node), options.scaled(CHANGES)
+            times = list(latencies(maps, directory, services, changes, GROWTH_ENDPOINTS))
+            yield percentile_row("growth", f"one endpoint, {case}", times, 99, "ms", TARGET_MS)
+    return resident
+
+
+def _resident_megabytes(node: LabNode) -> float:
+    """What all processes in the cgroup of a node have in memory."""
+    return sum(map(_megabytes_of, in_cgroup(node.cgroup)))
+
+
+def _megabytes_of(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"^VmRSS:\s*(\d+) kB$", status, re.MULTILINE)
     return int(found[1]) * 1024 / 1e6 if found else 0.0

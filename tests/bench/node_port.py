@@ -7,6 +7,8 @@ another node than the NodePort's costs one hop more. What a hop costs by itself 
 
 from collections.abc import Iterator
 
+from ebpflb.dataplane.layout.enums import SettingFlag
+from ebpflb.dataplane.layout.structs import LbSettings
 from ebpflb.lab import Lab
 from tests.bench.harness import labs, ways
 from tests.bench.harness.labs import Pair
@@ -14,12 +16,15 @@ from tests.bench.harness.load import Goal
 from tests.bench.harness.options import Options
 from tests.bench.harness.report import Row
 from tests.bench.harness.ways import Way
+from tests.e2e.harness.in_force import pinned_maps
 
 NEAR_TARGET = 0.97
 FAR_TARGET = 0.80
 
 _NO_REDIRECTS = "for each in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0 > $each; done"
 _FAR = 1
+_SETTINGS = bytes(4)
+_BY_KERNEL = "pod on the other node, routed by the kernel"
 
 
 def run(options: Options) -> Iterator[Row]:
@@ -29,8 +34,27 @@ def run(options: Options) -> Iterator[Row]:
         far = Way("pod on the other node", "client", _FAR, labs.node_port(_FAR), FAR_TARGET)
         for way in (near, far):
             yield from ways.compare("nodeport", pair, way, ways.CONNECT_RATE, options)
+        for figure in (ways.CONNECT_RATE, ways.PUSH_RATE):
+            yield _routed(pair.ours, figure, options)
         yield _hop(pair.other, options)
         yield _against_hop(pair, options)
+
+
+def _routed(lab: Lab, figure: ways.Figure, options: Options) -> Row:
+    """What it costs that the kernel routes masqueraded packets (forwarding: stack)."""
+    settings = pinned_maps(lab.node(labs.NODES[0]))["lb_settings"]
+
+    def switch(on: bool) -> None:
+        value = LbSettings.from_buffer_copy(settings.lookup(_SETTINGS) or b"")
+        value.flags &= ~SettingFlag.LB_SETTING_VIA_STACK
+        value.flags |= SettingFlag.LB_SETTING_VIA_STACK * on
+        settings.update(_SETTINGS, bytes(value))
+
+    way = Way(f"{_BY_KERNEL}, {figure.unit}", "client", _FAR, labs.node_port(_FAR), target=None)
+    try:
+        return ways.switched("nodeport", lab, way, figure, switch, options)
+    finally:
+        switch(on=False)
 
 
 def _hop(lab: Lab, options: Options) -> Row:

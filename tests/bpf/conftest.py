@@ -92,7 +92,7 @@ def attached(
     }
     with machine.entered():
         netlink = Rtnetlink()
-        attach = _way_to_attach(Clsact(netlink, tmp_path_factory.mktemp("clsact")))
+        attach = way_to_attach(Clsact(netlink, tmp_path_factory.mktemp("clsact")))
         detach = [
             attach(programs.programs[f"lb_{kind}_{direction}"], tap.ifindex, direction)
             for kind, taps in hooks.items()
@@ -116,7 +116,7 @@ def wired(attached: None, addresses: None) -> None:
     """Programs at the devices, and the node's addresses in the maps."""
 
 
-def _way_to_attach(clsact: Clsact) -> Callable[[int, int, TcDirection], Callable[[], object]]:
+def way_to_attach(clsact: Clsact) -> Callable[[int, int, TcDirection], Callable[[], object]]:
     """By tcx, or on older kernels at clsact; what it returns detaches."""
 
     def by_tcx(program: int, ifindex: int, direction: TcDirection) -> Callable[[], object]:
@@ -136,6 +136,15 @@ def asker(programs: Loaded, machine: Node) -> Iterator[Asker]:
     """A process on the node, under the hooks of connect()."""
     with asking(programs, machine, "asker") as made:
         yield made
+
+
+@pytest.fixture
+def one_cpu() -> Iterator[None]:
+    """All that the test does, it does on one CPU."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
 
 
 @pytest.fixture

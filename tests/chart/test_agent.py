@@ -60,11 +60,11 @@ def test_it_runs_on_the_network_of_every_linux_node_before_other_pods() -> None:
     assert term["matchExpressions"][0]["values"] == ["amd64", "arm64"]
 
 
-def test_it_has_three_capabilities_and_a_read_only_root() -> None:
+def test_it_has_four_capabilities_and_a_read_only_root() -> None:
     context = container(agent(), "ebpflb")["securityContext"]
     assert context["capabilities"] == {
         "drop": ["ALL"],
-        "add": ["NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"],
+        "add": ["NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_RESOURCE"],
     }
     assert context["readOnlyRootFilesystem"] is True
     assert "privileged" not in context
@@ -154,6 +154,16 @@ def test_it_reaches_the_api_without_a_service() -> None:
     told = variables(agent(EVERYTHING))
     assert told["KUBERNETES_SERVICE_HOST"] == "2001:db8::10"
     assert told["KUBERNETES_SERVICE_PORT"] == "8443"
+    assert "EBPFLB_API_SERVERS" not in told
+
+
+def test_the_api_may_have_several_addresses() -> None:
+    hosts = ["192.0.2.1", "2001:db8::2", "api.example.org"]
+    told = variables(agent({"k8sServiceHost": hosts}))
+    assert told["KUBERNETES_SERVICE_HOST"] == "192.0.2.1"
+    others = "https://[2001:db8::2]:6443,https://api.example.org:6443"
+    assert told["EBPFLB_API_SERVERS"] == others
+    assert "EBPFLB_API_SERVERS" not in variables(agent({"k8sServiceHost": hosts[:1]}))
 
 
 def test_changed_settings_start_the_agents_anew_one_after_the_other() -> None:

@@ -22,6 +22,8 @@ EVERY_OPTION: Object = {
     "conntrack-udp-timeout": "30s",
     "conntrack-udp-timeout-stream": "2m30s",
     "detect-local-mode": "BridgeInterface",
+    "dsr": "annotated",
+    "dsr-port": 6090,
     "flow-events": ["start", "end"],
     "flow-export": "-",
     "flow-export-files": 2,
@@ -71,6 +73,7 @@ def test_every_option_arrives_with_its_value(tmp_path: Path) -> None:
     assert settings.min_sync_period == 0.5
     assert settings.localhost_nodeports is False
     assert settings.verbosity == 2
+    assert (settings.dsr, settings.dsr_port) == ("annotated", 6090)
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,12 @@ def test_metrics_leave_the_node_only_when_they_are_enabled(
 ) -> None:
     address = parse_bind_address(loaded(tmp_path, {"metrics": metrics}).metrics_bind_address)
     assert address == (host, port)
+
+
+def test_selectors_reach_the_agent(tmp_path: Path) -> None:
+    ports = {"metrics": {"port": 20249}, "healthz": {"port": 20256}}
+    chosen = {"serviceSelector": "canary in (a, b)", "namespaceSelector": "!system", **ports}
+    settings = loaded(tmp_path, chosen)
+    assert str(settings.service_selector) == "canary in (a, b)"
+    assert str(settings.namespace_selector) == "!system"
+    assert loaded(tmp_path, {}).service_selector is None

@@ -95,3 +95,11 @@ def test_it_fails_where_nobody_answers() -> None:
     done = connect(1)
     assert done.returncode == 1
     assert "ConnectionRefusedError" in done.stderr
+
+
+def test_the_notes_keep_kube_proxy_where_services_are_selected(tmp_path: Path) -> None:
+    ports = {"metrics": {"port": 20249}, "healthz": {"port": 20256}}
+    told = notes(tmp_path / "a", {"serviceSelector": "canary=yes", **ports})
+    assert "kubectl get services -A -l 'canary=yes'" in told
+    assert "patch daemonset kube-proxy" not in told
+    assert "patch daemonset kube-proxy" in notes(tmp_path / "b", {})

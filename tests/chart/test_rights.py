@@ -30,7 +30,8 @@ def test_the_agent_reads_what_it_serves_and_writes_nothing_but_events() -> None:
         assert rights(installed(render(values), "ClusterRole")) == {
             ("", "nodes"): READ,
             ("", "services"): READ,
-            ("", "pods"): {"get"},
+            ("", "pods"): {"get", *READ},
+            ("", "namespaces"): READ,
             ("discovery.k8s.io", "endpointslices"): READ,
             ("networking.k8s.io", "servicecidrs"): READ,
             ("events.k8s.io", "events"): {"create"},

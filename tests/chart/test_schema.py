@@ -14,8 +14,17 @@ from tests.chart.harness.rendering import CHART, EVERYTHING, Object, template
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # What depends on the pod and is therefore set by values of the chart.
 SET_BY_THE_CHART = {
-    *("bpffs-root", "cgroup-root", "healthz-bind-address", "kubeconfig", "manifests", "master"),
+    *(
+        "api-servers",
+        "bpffs-root",
+        "cgroup-root",
+        "healthz-bind-address",
+        "kubeconfig",
+        "manifests",
+        "master",
+    ),
     *("metrics-backends", "metrics-bind-address", "metrics-services", "node-name", "query-socket"),
+    *("namespace-selector", "service-selector"),
 }
 # Labels, annotations, selectors and quantities have any keys; so has what a parent chart shares.
 OPEN = ("abels", "nnotations", "/nodeSelector", "/requests", "/limits", "/global")
@@ -27,6 +36,8 @@ WRONG = [
         {"config": {"cgroup-root": "/"}}, "'cgroup-root' not allowed", id="an option of the chart"
     ),
     pytest.param({"config": {"attach": "xdp"}}, "'auto', 'tcx', 'clsact'", id="no such choice"),
+    pytest.param({"config": {"dsr": True}}, "'off', 'annotated', 'all'", id="on is not said how"),
+    pytest.param({"config": {"dsr-port": 0}}, "/config/dsr-port", id="no port"),
     pytest.param({"config": {"oom-score-adj": -2000}}, "/config/oom-score-adj", id="too small"),
     pytest.param({"config": {"sync-period": "soon"}}, "/config/sync-period", id="no duration"),
     pytest.param({"hostPID": "yes"}, "got string, want boolean", id="a string for a switch"),
@@ -38,6 +49,13 @@ WRONG = [
     pytest.param({"k8sServiceHost": "https://a:1"}, "/k8sServiceHost", id="a URL for a host"),
     pytest.param(
         {"securityContext": {"capabilities": ["cap_bpf"]}}, "/securityContext", id="lower case"
+    ),
+    pytest.param({"serviceSelector": {"a": "b"}}, "/serviceSelector", id="no text"),
+    pytest.param({"serviceSelector": "a=b"}, "set metrics.port and healthz.port", id="taken ports"),
+    pytest.param(
+        {"namespaceSelector": "a=b", "kubeProxy": {"takeover": True}},
+        "kubeProxy.takeover removes the rules",
+        id="takeover beside kube-proxy",
     ),
     pytest.param(
         {"updateStrategy": {"maxUnavailable": "0%"}}, "/updateStrategy", id="no node at a time"

@@ -11,7 +11,8 @@ import click
 from ebpflb.errors import EbpflbError
 from tests.cluster.harness import binaries, release, state, teardown
 from tests.cluster.harness.cluster import Cluster
-from tests.cluster.harness.layout import MOST_NODES, Cni, KubeProxy
+from tests.cluster.harness.layout import MOST_NODES, KubeProxy
+from tests.cni.row import rows
 from tests.image.build import image_archive
 
 _NAME = click.argument("name", default="dev")
@@ -42,19 +43,19 @@ def build(names: tuple[str, ...]) -> None:
 @main.command()
 @_NAME
 @click.option("--nodes", default=2, show_default=True, type=click.IntRange(1, MOST_NODES))
-@click.option("--cni", default="ptp", show_default=True, type=click.Choice(get_args(Cni)))
+@click.option("--cni", default="ptp", show_default=True, type=click.Choice(list(rows())))
 @click.option("--kube-proxy", type=click.Choice(get_args(KubeProxy)), help="It serves Services.")
 @click.option("--ebpflb", is_flag=True, help="Build the image, and install the chart with Helm.")
-def up(name: str, nodes: int, cni: Cni, kube_proxy: KubeProxy | None, ebpflb: bool) -> None:
+def up(name: str, nodes: int, cni: str, kube_proxy: KubeProxy | None, ebpflb: bool) -> None:
     """Start a cluster that stays until `down`."""
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for namespaces, cgroups and containers")
     binaries.build_all([], click.echo)
     started = time.monotonic()
-    cluster = Cluster.up(name, nodes, cni, kube_proxy, owned=False)
+    cluster = Cluster.up(name, nodes, rows()[cni].network, kube_proxy, owned=False)
     if ebpflb:
         cluster.load_image(image_archive())
-        release.deploy(cluster, "install", release.values(cluster))
+        release.deploy(cluster, "install", release.values(cluster, **rows()[cni].values))
     click.echo(f"cluster {name} is up after {time.monotonic() - started:.0f} s. For kubectl, helm:")
     click.echo(f"  export PATH={binaries.folder()}:$PATH KUBECONFIG={cluster.kubeconfig}")
     click.echo(f"On a node: python -m tests.cluster shell {name} node1")

@@ -16,6 +16,7 @@ from tests.cluster.harness import state, teardown, workloads
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.control_plane import ControlPlane
 from tests.cluster.harness.layout import Layout, v1_hierarchies
+from tests.cluster.harness.pod_network import BRIDGE, PTP
 from tests.e2e.harness.waiting import wait_until
 
 SPACE = "harness"
@@ -34,8 +35,8 @@ def traces(layout: Layout) -> list[str]:
 
 @pytest.fixture(
     scope="module",
-    params=[("nftables", "ptp"), ("iptables", "bridge")],
-    ids=lambda pair: "-".join(pair),
+    params=[("nftables", PTP), ("iptables", BRIDGE)],
+    ids=["nftables-ptp", "iptables-bridge"],
 )
 def proxied(request, no_leftovers):
     """A cluster with kube-proxy, two echo servers behind a Service, and a pod to ask from."""
@@ -197,7 +198,7 @@ def test_a_name_is_taken_only_once(control_plane):
 
 
 def test_nothing_is_left_of_a_cluster(no_leftovers):
-    made = Cluster.up(f"gone-{os.getpid()}", nodes=1, cni="bridge")
+    made = Cluster.up(f"gone-{os.getpid()}", nodes=1, cni=BRIDGE)
     layout = made.control_plane.layout
     processes = [
         item.process for place in (*made.nodes, made.control_plane.place) for item in place.daemons

@@ -12,6 +12,7 @@ from tests.e2e.harness.in_force import wait_in_force
 # A family alone differs in nothing that depends on how pods are reached.
 ALONE = [(Cni.PTP, Stack.IPV4), (Cni.VXLAN, Stack.IPV6)]
 NETWORKS = [*((cni, Stack.DUAL) for cni in Cni), *ALONE]
+WITH_IPV4 = [network for network in NETWORKS if network[1] is not Stack.IPV6]
 
 
 def network_id(network: tuple[Cni, Stack]) -> str:

@@ -33,16 +33,18 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture
-def pod(root: Path, lab: Lab, tmp_path: Path) -> Container:
-    """The agent's container on node1 as the chart makes it."""
+def pod(root: Path, lab: Lab, tmp_path: Path) -> Iterator[Container]:
+    """The agent's container on node1 as the chart makes it; it ends with the test."""
     settings = tmp_path / "config.yaml"
     settings.write_text(settings_file(render()))
     wanted = container(agent(), "ebpflb")["securityContext"]["capabilities"]["add"]
     node = lab.node("node1")
-    return Container(
+    made = Container(
         root,
         tmp_path / "bundle",
         own_capabilities(wanted),
         variables_on(node),
         binds_on(node, settings),
     )
+    yield made
+    made.end()

@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ebpflb.lab import LabNode
+from ebpflb.lab.processes import remove_cgroup_if_empty
+from tests.e2e.harness.waiting import wait_until
 from tests.image.build import IMAGE, buildah, image_archive
 
+# Seconds that a container may take on a busy machine.
+PATIENCE = 300
+
+_CGROUPS = Path("/sys/fs/cgroup")
 # Their numbers in linux/capability.h.
 _CAPABILITIES = {
     "NET_ADMIN": 12,
@@ -44,8 +50,35 @@ class Container:
         subprocess.run(["runc", "spec", f"--bundle={self.bundle}"], check=True)
         path = self.bundle / "config.json"
         path.write_text(json.dumps(self._specification(json.loads(path.read_text()), argv)))
-        name = f"ebpflb-test-{os.getpid()}-{self.bundle.name}"
-        return ["runc", f"--root={self.bundle}/state", "run", f"--bundle={self.bundle}", name]
+        state = f"--root={self._state}"
+        return ["runc", state, "run", f"--bundle={self.bundle}", self._name]
+
+    def end(self) -> None:
+        """End what runs and remove what is left of it; nothing happens if it has ended.
+
+        Whoever kills `runc run` ends neither the container nor its cgroups.
+        """
+        delete = ["runc", f"--root={self._state}", "delete", "--force", self._name]
+        subprocess.run(delete, check=True, capture_output=True)
+        # Killed too early, runc has not written down yet what it has made.
+        wait_until(self._removed_cgroups, f"no cgroup {self._name}", PATIENCE)
+
+    def cgroups(self) -> list[Path]:
+        """The cgroups that runc has made for it."""
+        return list(_CGROUPS.rglob(self._name))
+
+    @property
+    def _state(self) -> Path:
+        return self.bundle / "state"
+
+    @property
+    def _name(self) -> str:
+        return f"ebpflb-test-{os.getpid()}-{self.bundle.name}"
+
+    def _removed_cgroups(self) -> bool:
+        for cgroup in self.cgroups():
+            remove_cgroup_if_empty(cgroup)
+        return not self.cgroups()
 
     def without(self, capability: str) -> "Container":
         """The same with one right less."""
@@ -110,8 +143,6 @@ def variables_on(node: LabNode) -> dict[str, str]:
         "EBPFLB_NODE_NAME": node.name,
         "EBPFLB_MANIFESTS": "/mnt/manifests",
         "EBPFLB_BPFFS_ROOT": f"/sys/fs/bpf/{node.bpffs.name}",
-        "EBPFLB_HOST_DEVICES": ",".join(node.host_devices),
-        "EBPFLB_WORKLOAD_DEVICES": "veth*",
     }
 
 

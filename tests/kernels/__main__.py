@@ -16,6 +16,7 @@ from ebpflb.errors import EbpflbError
 from tests.kernels import machine, packages, userland
 from tests.kernels.architecture import AMD64, ARCHITECTURES, Architecture
 from tests.kernels.compiler import Compiler
+from tests.kernels.errors import KernelError
 from tests.kernels.selection import LONG, PARTS
 
 _QUICK_SECONDS, _LONG_SECONDS = 1200, 3600
@@ -87,6 +88,8 @@ def _run(
 
 
 def _counts(report: Path) -> str:
+    if not report.exists():
+        raise KernelError("the tests did not start; the reason is above")
     (suite,) = ElementTree.parse(report).getroot()  # noqa: S314  our own pytest wrote it
     failed = int(suite.attrib["failures"]) + int(suite.attrib["errors"])
     skipped = int(suite.attrib["skipped"])

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 _POD, _HOST = "tests/bpf/tc/test_pod.py", "tests/bpf/tc/test_host.py"
 _PROBE = "tests/bpf/attach/test_probe.py"
+_MTUS = "tests/bpf/services/test_path_mtu.py"
 _SOCKETS = "tests/bpf/flows/test_connections.py"
 
 # Every program is verified; what the kernel has; packets at tc; connections of real sockets.
@@ -18,6 +19,7 @@ QUICK: Sequence[str] = (
     f"{_HOST}::test_a_local_backend_sees_the_client",
     f"{_HOST}::test_a_remote_backend_is_reached_with_the_nodes_address",
     f"{_HOST}::test_the_reply_of_a_remote_backend_goes_to_the_client",
+    f"{_MTUS}::test_a_packet_that_does_not_fit_is_answered_with_the_mtu",
     f"{_SOCKETS}::test_a_refused_connection_has_failed",
     f"{_SOCKETS}::test_a_long_connection_is_counted_while_it_lasts",
 )
@@ -26,7 +28,7 @@ LONG: Mapping[str, Sequence[str]] = {
     "quick": QUICK,
     "sockets": (_SOCKETS,),
     "wire": ("tests/bpf/tc/test_wire.py", "tests/bpf/tc/test_icmp_wire.py"),
-    "tc": (_POD, _HOST, "tests/bpf/tc/test_udp.py", "tests/bpf/flows/test_snat.py"),
+    "tc": (_POD, _HOST, _MTUS, "tests/bpf/tc/test_udp.py", "tests/bpf/flows/test_snat.py"),
     # Where links and the agent's hooks are tested, the tests expect tcx.
     "attach": tuple(f"tests/bpf/attach/test_{name}.py" for name in ("clsact", "devices")),
 }

@@ -46,7 +46,8 @@ class Userland(NamedTuple):
 def fetch(architecture: Architecture) -> Userland:
     """From the cache if the packages there are still the newest. Errors: KernelError."""
     if architecture is AMD64:
-        return Userland(Path("/"), {}, sys.executable, (_GUEST, CHECKOUT))
+        # Shared by itself, as it may be below /tmp, which the guest has in memory.
+        return Userland(Path("/"), {CHECKOUT: CHECKOUT}, sys.executable, (_GUEST, CHECKOUT))
     folder = CACHE / architecture.name
     apt = Apt(folder / "apt", platform.freedesktop_os_release()["VERSION_CODENAME"], folder.name)
     apt.refresh()

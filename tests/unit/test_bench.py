@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import os
 import re
 
 import pytest
+from click.testing import CliRunner
 
 from ebpflb.lab import Lab, LabConfig, Stack
 from ebpflb.lab.state import LabState
@@ -39,6 +41,13 @@ def test_measures_take_turns_and_the_first_round_does_not_count():
 
 def test_the_help_names_all_benches():
     assert all(re.search(rf"\b{name}\b", main.help or "") for name in BENCHES)
+
+
+def test_another_checkout_is_compared_by_some_benches_only(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    found = CliRunner().invoke(main, ["connect", "programs_live", "--other", "."])
+    assert found.exit_code == 2
+    assert "not with --other: connect\n" in found.output
 
 
 def test_a_ratio_is_that_of_the_medians_and_its_span_that_of_the_rounds():
@@ -134,11 +143,11 @@ def test_the_cluster_ips_against_kube_proxy_take_turns(lab):
     asked = [way.frontend(lab) for way in against.ways_of("iptables", ["10.96.0.1", "10.96.0.2"])]
     pod = (lab.pod("pod-2-1").ipv4, 7000)
     near, far = ((lab.node(name).ipv4, labs.NODE_PORTS[1]) for name in ("node2", "node1"))
-    assert asked == [("10.96.0.1", 80), ("10.96.0.2", 80), near, far, pod, pod]
+    assert asked == [pod, pod, ("10.96.0.1", 80), ("10.96.0.2", 80), near, far]
 
 
 def test_ways_against_kube_proxy_tell_mode_and_size():
     one, two = (next(iter(against.ways_of("nftables", ips))) for ips in (["a"], ["a", "b"]))
-    assert one.case == "nftables, 1 Service: pod to ClusterIP"
-    assert two.case == "nftables, 2 Services: pod to ClusterIP"
+    assert one.case == "nftables, 1 Service: straight, pod to pod"
+    assert two.case == "nftables, 2 Services: straight, pod to pod"
     assert one.target == against.TARGET == 1

@@ -77,13 +77,26 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{- /* The address of the API that works without any Service. */ -}}
+{{- /* The addresses of the API that work without any Service. */ -}}
 {{- define "ebpflb.apiVariables" -}}
-{{- if .Values.k8sServiceHost -}}
+{{- $hosts := .Values.k8sServiceHost -}}
+{{- if not (kindIs "slice" $hosts) -}}
+{{- $hosts = compact (list $hosts) -}}
+{{- end -}}
+{{- $port := .Values.k8sServicePort | int -}}
+{{- with $hosts -}}
 - name: KUBERNETES_SERVICE_HOST
-  value: {{ .Values.k8sServiceHost | quote }}
+  value: {{ first . | quote }}
 - name: KUBERNETES_SERVICE_PORT
-  value: {{ .Values.k8sServicePort | int | quote }}
+  value: {{ $port | quote }}
+{{- with rest . }}
+{{- $urls := list -}}
+{{- range . -}}
+{{- $urls = append $urls (printf (ternary "https://[%s]:%d" "https://%s:%d" (contains ":" .)) . $port) -}}
+{{- end }}
+- name: EBPFLB_API_SERVERS
+  value: {{ join "," $urls | quote }}
+{{- end }}
 {{- end -}}
 {{- end -}}
 

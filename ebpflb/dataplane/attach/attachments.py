@@ -22,7 +22,7 @@ from ebpflb.dataplane.kernel.uapi import AttachType, LinkType
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.errors import AttachError, PinError
 
-_TCX_PIN = re.compile(r"tcx_(ingress|egress)_([0-9]+)")
+_DEVICE_PIN = re.compile(r"(tcx|xdp)_(ingress|egress|native|generic)_[0-9]+")
 # Whose a program is, by how its name begins.
 _OWNERS = {
     "cil_": "Cilium",
@@ -76,7 +76,7 @@ def missing_hooks(found: list[Attachment]) -> list[str]:
 
 def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
     for path in sorted(links.iterdir() if links.is_dir() else ()):
-        match = _TCX_PIN.fullmatch(path.name)
+        match = _DEVICE_PIN.fullmatch(path.name)
         if not match and path.name not in CGROUP_HOOKS:
             continue
         try:
@@ -90,7 +90,8 @@ def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
             identity = link.target.cgroup.cgroup_id
             hook, place = path.name.removeprefix("lb_"), f"cgroup {identity}" if identity else ""
         else:
-            hook, place = f"tcx {match[1] if match else ''}", _device(link.target.device.ifindex)
+            hook = " ".join(match.groups()) if match else ""
+            place = _device(link.target.device.ifindex)
         yield Attachment(hook, place, program_name(link.prog_id), link.prog_id in pinned)
 
 

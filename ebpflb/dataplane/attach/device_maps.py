@@ -1,34 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs know of devices and pods: lb_devices, lb_uplinks and lb_netns.
+"""What programs know of devices and pods: lb_devices, lb_uplinks, lb_subnets and lb_netns.
 
 lb_uplinks has what host devices masquerade with, where a program finds it without a search. Each
 function writes only what has changed, and raises MapError.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from types import MappingProxyType
 
 from ebpflb.dataplane.attach.devices import Device
 from ebpflb.dataplane.attach.links import Change
+from ebpflb.dataplane.attach.xdp import XdpWay
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
+from ebpflb.dataplane.layout.records import Subnet
 from ebpflb.dataplane.layout.structs import LbAddr, LbUplink, u32, u64
 
 _BLANK = LbUplink()
+_NO_XDP = XdpWay("")
+_NONE: Mapping[int, XdpWay] = MappingProxyType({})
 _HOST = bytes(structs.LbNetns(flags=NetnsFlag.LB_NETNS_HOST))
 
 
-def write_devices(target: BpfMap, devices: Iterable[Device]) -> Change:
-    """Write the devices. Those of others stay, until `remove_other_devices()`."""
-    return _write(target, {bytes(u32(device.ifindex)): _device(device) for device in devices})
+def write_devices(
+    target: BpfMap, devices: Iterable[Device], xdp: Mapping[int, XdpWay] = _NONE
+) -> Change:
+    """Write the devices, and how they have XDP.
+
+    Those of others stay, until `remove_other_devices()`.
+    """
+    return _write(
+        target,
+        {
+            bytes(u32(device.ifindex)): _device(device, xdp.get(device.ifindex, _NO_XDP))
+            for device in devices
+        },
+    )
 
 
 def remove_other_devices(target: BpfMap, devices: Iterable[Device]) -> Change:
     """Remove all but these devices."""
     return _remove_others(target, {bytes(u32(device.ifindex)) for device in devices})
+
+
+def write_subnets(target: BpfMap, devices: Iterable[Device]) -> Change:
+    """Write what host devices with several subnets masquerade with, before they say so."""
+    return _write(target, _subnets(devices))
+
+
+def remove_other_subnets(target: BpfMap, devices: Iterable[Device]) -> Change:
+    """Remove all but those of these devices."""
+    return _remove_others(target, _subnets(devices))
 
 
 def mark_host(target: BpfMap) -> Change:
@@ -37,14 +63,18 @@ def mark_host(target: BpfMap) -> Change:
 
 
 def mark_pods(
-    target: BpfMap, pods: Mapping[int, Collection[int]], served: Collection[int]
+    target: BpfMap,
+    pods: Mapping[int, Collection[int]],
+    served: Collection[int],
+    tc_only: Container[int] = (),
 ) -> Change:
     """Mark as covered the pods whose devices all run our programs, and no others. ProbeError.
 
-    `pods`: ifindexes by the cookie of a pod's namespace; `served`: the ifindexes with programs.
+    `pods`: ifindexes by the cookie of a pod's namespace; `served`: the ifindexes with programs;
+    `tc_only`: cookies of pods whose sockets are left alone where tc covers them.
     """
     desired = {
-        bytes(u64(cookie)): bytes(structs.LbNetns(NetnsFlag.LB_NETNS_COVERED, min(ifindexes)))
+        bytes(u64(cookie)): bytes(structs.LbNetns(_flags(cookie in tc_only), min(ifindexes)))
         for cookie, ifindexes in pods.items()
         if set(ifindexes).issubset(served)
     }
@@ -53,14 +83,17 @@ def mark_pods(
 
 
 def write_uplinks(
-    target: BpfMap, devices: Iterable[Device], quiesce: Callable[[], None] = membarrier
+    target: BpfMap,
+    devices: Iterable[Device],
+    xdp: Mapping[int, XdpWay] = _NONE,
+    quiesce: Callable[[], None] = membarrier,
 ) -> Change:
-    """Write what host devices masquerade with.
+    """Write what host devices masquerade with, and how they have XDP.
 
     Addresses are written while no program can read them: before, and until all of them are there,
     the element has no ifindex, and programs look into lb_devices.
     """
-    wanted = _wanted(devices)
+    wanted = _wanted(devices, xdp)
     present = {key: LbUplink.from_buffer_copy(value) for key, value in target.items()}
     changed = [key for key in present if present[key] != wanted.get(key, _BLANK)]
     if not changed:
@@ -75,24 +108,52 @@ def write_uplinks(
     return Change.REPLACED
 
 
-def _wanted(devices: Iterable[Device]) -> Mapping[bytes, LbUplink]:
+def _flags(is_tc_only: bool) -> NetnsFlag:
+    covered = NetnsFlag.LB_NETNS_COVERED
+    return covered | NetnsFlag.LB_NETNS_TC_ONLY if is_tc_only else covered
+
+
+def _wanted(devices: Iterable[Device], xdp: Mapping[int, XdpWay]) -> Mapping[bytes, LbUplink]:
     """By place; of several devices with one place the oldest, which has the lowest ifindex."""
     hosts = [device for device in devices if device.kind == DeviceKind.LB_DEVICE_HOST]
     hosts.sort(key=lambda device: device.ifindex, reverse=True)
-    return {bytes(u32(device.ifindex % UPLINKS)): _uplink(device) for device in hosts}
+    return {
+        bytes(u32(device.ifindex % UPLINKS)): _uplink(device, xdp.get(device.ifindex, _NO_XDP))
+        for device in hosts
+    }
 
 
-def _uplink(device: Device) -> LbUplink:
+def _uplink(device: Device, xdp: XdpWay) -> LbUplink:
     return LbUplink(
-        ifindex=device.ifindex, snat4=LbAddr.of(device.snat4), snat6=LbAddr.of(device.snat6)
+        device.ifindex, _flags_of(device, xdp), LbAddr.of(device.snat4), LbAddr.of(device.snat6)
     )
 
 
-def _device(device: Device) -> bytes:
-    flags = DeviceFlag.LB_DEVICE_ETHERNET if device.ethernet else 0
+def _device(device: Device, xdp: XdpWay) -> bytes:
+    flags = _flags_of(device, xdp) | (DeviceFlag.LB_DEVICE_ETHERNET if device.ethernet else 0)
     return bytes(
-        structs.LbDevice(device.kind, flags, LbAddr.of(device.snat4), LbAddr.of(device.snat6))
+        structs.LbDevice(
+            device.kind, flags, device.mtu, LbAddr.of(device.snat4), LbAddr.of(device.snat6)
+        )
     )
+
+
+def _flags_of(device: Device, xdp: XdpWay) -> int:
+    flags = {
+        DeviceFlag.LB_DEVICE_SUBNETS: device.subnets,
+        DeviceFlag.LB_DEVICE_XDP: xdp.mode,
+        DeviceFlag.LB_DEVICE_XDP_SENDS: xdp.sends,
+        DeviceFlag.LB_DEVICE_XDP_STALLS: xdp.stalls,
+    }
+    return sum(flag for flag, is_set in flags.items() if is_set)
+
+
+def _subnets(devices: Iterable[Device]) -> Mapping[bytes, bytes]:
+    return {
+        Subnet(device.ifindex, next_hops).pack(): bytes(source)
+        for device in devices
+        for next_hops, source in device.subnets.items()
+    }
 
 
 def _write(target: BpfMap, desired: Mapping[bytes, bytes]) -> Change:

@@ -1,26 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices get our programs, which addresses the node has, and when either changes.
-
-A device is a *workload* device when it is the host's end of a pod's veth, and a *host* device when
-traffic of the node itself, of other nodes or of outside clients comes and goes by it. Everything
-else is left alone. By default:
-
-workload  veth* (CNI plugins ptp and bridge, flannel, kube-router), cali* (Calico), lxc* (LXC),
-          eni* (AWS VPC CNI), azv* (Azure CNI), gke* (GKE). Looked at first, because eni* also looks
-          like a network card. A bridge is never one, whatever its name (lxcbr0).
-host      network cards (eth* en* em1 p1p1 wl* ww*), bond*, team* and vlan*; and tunnels to other
-          nodes (vxlan* flannel* geneve* genev_* gre* ipip* tunl* tun* ip6tnl* sit* wg* wireguard*
-          tailscale*), since a NodePort or a reply may come in by them.
-
-Names are shell patterns. Structure comes after names:
-- A port of a bridge, bond or team is no host device: the packets belong to the device above, which
-  has the addresses. (A VRF is no such device: addresses stay on its ports.)
-- A bridge is a host device if one of its ports would be (a node whose card hangs on br0), or if the
-  patterns name it. cni0, docker0, virbr0 and the like have pods, containers or machines as their
-  only ports. Attached there, our programs would see the pods' packets a second time.
-- Devices whose packets begin with neither an Ethernet nor an IP header are left out, as are
-  workload devices without an Ethernet header, and loopback.
-"""
+"""The devices and addresses of this network namespace as programs need them, and their changes."""
 
 import errno
 import os
@@ -29,11 +8,17 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from ebpflb.dataplane.attach.classify import (
+    ETHERNET,
+    Patterns,
+    Routing,
+    classify,
+)
+from ebpflb.dataplane.attach.forwarding import PolicyEngine, PolicyRules, policy_engine
 from ebpflb.dataplane.attach.node_addresses import (
     ListenAddresses,
     bound_address,
@@ -41,31 +26,21 @@ from ebpflb.dataplane.attach.node_addresses import (
     node_addresses,
     node_port_filter,
 )
+from ebpflb.dataplane.attach.source_address import best_source, by_subnet, primary_addresses
 from ebpflb.dataplane.kernel.rtnetlink import (
-    AddressFlag,
     Interface,
     InterfaceAddress,
     Rtnetlink,
-    default_source,
+    default_routes,
+    drop_other_routes,
     read_addresses,
     read_interfaces,
 )
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, format_address
+from ebpflb.model.source_ranges import Prefix
 
-DEFAULT_WORKLOAD_DEVICES = ("veth*", "cali*", "lxc*", "eni*", "azv*", "gke*")
-DEFAULT_HOST_DEVICES = (
-    *("eth*", "en*", "em[0-9]*", "p[0-9]*p[0-9]*", "wl*", "ww*", "bond*", "team*", "vlan*"),
-    *("vxlan*", "flannel*", "geneve*", "genev_*", "gre*", "ipip*", "tunl*", "tun*", "ip6tnl*"),
-    *("sit*", "wg*", "wireguard*", "tailscale*"),
-)
-
-_ETHERNET = 1
-# ARPHRD_PPP, RAWIP, TUNNEL, TUNNEL6, SIT, IPGRE, IP6GRE, NONE: tc sees the IP header first.
-_IP_FIRST = (512, 519, 768, 769, 776, 778, 823, 65534)
-_NO_SOURCE = AddressFlag.DADFAILED | AddressFlag.DEPRECATED
-_LONGEST_PREFIX = {Family.IPV4: 32, Family.IPV6: 128}
 _LONGEST_WAIT = 20
 # What an event says is not read, so it may be cut off.
 _EVENT_BYTES = 1
@@ -75,7 +50,7 @@ _NO_ADDRESSES: Mapping[Family, Address] = MappingProxyType({})
 class DeviceSettings(Protocol):
     """The settings that matter here.
 
-    Patterns of device names, the default ones if empty. nodeport_addresses: ("primary",), CIDRs, or
+    Patterns of device names (see classify.Patterns). nodeport_addresses: ("primary",), CIDRs, or
     empty for all. bind_address: the primary address of its family, unless empty or unspecified.
     """
 
@@ -96,7 +71,9 @@ class DeviceSettings(Protocol):
 class Device:
     """A device that gets our programs. snat4 and snat6: what it masquerades with, None = nothing.
 
-    `netnsid` is our number for the namespace of a veth's peer.
+    `subnets`: with what instead, by the next hop (see `by_subnet()`). `netnsid` is our number for
+    the namespace of a veth's peer; `mtu` in bytes, 0: not known. `link`: what rtnetlink calls the
+    device ("veth", "bond"; empty: a card). `why`: it is of this kind.
     """
 
     ifindex: int
@@ -106,62 +83,81 @@ class Device:
     up: bool
     snat4: Address | None = None
     snat6: Address | None = None
+    subnets: Mapping[Prefix, Address] = field(default_factory=dict)
     netnsid: int | None = None
+    mtu: int = 0
+    link: str = ""
+    has_vlans: bool = False
+    why: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkState:
-    """What the current network namespace looks like. Equal states need no work."""
+    """What the current network namespace looks like. Equal states need no work.
+
+    `left_out`: why each of the other devices, by name, has none of our programs.
+    `policy_engine`: what enforces policies here, None for nothing that is known.
+    """
 
     devices: Mapping[int, Device]
     node_addresses: Mapping[Address, AddrFlag]
     primary: Mapping[Family, Address]
-
-
-class Patterns(NamedTuple):
-    """Shell patterns of device names."""
-
-    host: Sequence[str] = DEFAULT_HOST_DEVICES
-    workload: Sequence[str] = DEFAULT_WORKLOAD_DEVICES
-
-    def is_host(self, name: str) -> bool:
-        return _matches(name, self.host) and not self.is_workload(name)
-
-    def is_workload(self, name: str) -> bool:
-        return _matches(name, self.workload)
+    left_out: Mapping[str, str] = field(default_factory=dict, compare=False)
+    policy_engine: PolicyEngine | None = None
 
 
 def snapshot(
-    settings: DeviceSettings, node_ips: Mapping[Family, Address] = _NO_ADDRESSES
+    settings: DeviceSettings,
+    node_ips: Mapping[Family, Address] = _NO_ADDRESSES,
+    rules: PolicyRules | None = None,
 ) -> NetworkState:
     """Read the network namespace of the calling thread. ProbeError when netlink fails.
 
     Every address of the node except loopback ones may accept NodePorts. `node_ips`: what the API
     calls the node's addresses; the primary one for NodePorts, though nothing may be sent from it.
+    `rules`: of one who calls this often.
     """
-    patterns = Patterns(
-        settings.host_devices or DEFAULT_HOST_DEVICES,
-        settings.workload_devices or DEFAULT_WORKLOAD_DEVICES,
-    )
+    patterns = Patterns.of(settings.host_devices, settings.workload_devices)
     try:
         with Rtnetlink() as netlink:
             interfaces, addresses = read_interfaces(netlink), read_addresses(netlink)
-            routed = {family: default_source(netlink, family) for family in Family}
+            default = default_routes(netlink)
     except OSError as error:
         raise ProbeError(f"cannot read devices and addresses by netlink: {error}") from error
-    kinds = classify(interfaces, patterns)
+    leaving = {route.ifindex for route in default.values()}
+    judged = classify(interfaces, patterns, Routing(addresses, leaving))
+    kinds = {ifindex: found.kind for ifindex, found in judged.items() if found.kind}
     bound = bound_address(settings.bind_address)
+    routed = {family: route.source for family, route in default.items()}
     primary = {**primary_addresses(routed, addresses, kinds), **bound}
     by_device = _by_device(addresses)
+    tagged = {each.lower for each in interfaces if each.kind == "vlan"}
     devices = {
-        interface.ifindex: _device(
-            interface, kinds[interface.ifindex], by_device[interface.ifindex], primary
+        each.ifindex: replace(
+            _device(each, kinds[each.ifindex], by_device[each.ifindex], primary),
+            has_vlans=each.ifindex in tagged,
+            why=judged[each.ifindex].why,
         )
-        for interface in interfaces
-        if interface.ifindex in kinds
+        for each in interfaces
+        if each.ifindex in kinds
+    }
+    left_out = {
+        each.name: judged[each.ifindex].why for each in interfaces if each.ifindex not in kinds
     }
     accepts = node_port_filter(settings.nodeport_addresses, {**primary, **node_ips, **bound})
-    return NetworkState(devices, node_addresses(addresses, accepts), primary)
+    return NetworkState(
+        devices,
+        node_addresses(addresses, accepts),
+        primary,
+        left_out,
+        policy_engine((each.name for each in interfaces), rules or PolicyRules()),
+    )
+
+
+def with_present_policy(network: NetworkState, rules: PolicyRules) -> NetworkState:
+    """The same, with what enforces policies now."""
+    names = (*(each.name for each in network.devices.values()), *network.left_out)
+    return replace(network, policy_engine=policy_engine(names, rules))
 
 
 def listen_addresses(settings: DeviceSettings) -> ListenAddresses:
@@ -177,59 +173,6 @@ def listen_addresses(settings: DeviceSettings) -> ListenAddresses:
         raise ProbeError(f"cannot read addresses by netlink: {error}") from error
 
 
-def classify(interfaces: Iterable[Interface], patterns: Patterns) -> dict[int, DeviceKind]:
-    """The kind of each device that gets our programs, by ifindex."""
-    interfaces = tuple(interfaces)
-    uplinked = {port.upper for port in interfaces if port.upper and patterns.is_host(port.name)}
-    kinds = {
-        interface.ifindex: _kind(interface, patterns, interface.ifindex in uplinked)
-        for interface in interfaces
-    }
-    return {ifindex: kind for ifindex, kind in kinds.items() if kind}
-
-
-def best_source(addresses: Iterable[InterfaceAddress], family: Family) -> Address | None:
-    """The address to masquerade with, of those of one device.
-
-    Global scope, valid, not deprecated; rather none that is secondary, temporary, or the only one
-    in its prefix, because tools that announce VIPs add them that way.
-    """
-    usable = [found for found in addresses if found.family == family and _is_source(found)]
-    best = min(usable, key=_source_rank, default=None)
-    return best.address if best else None
-
-
-def primary_addresses(
-    routed: Mapping[Family, Address | None],
-    addresses: Sequence[InterfaceAddress],
-    kinds: Mapping[int, DeviceKind],
-) -> dict[Family, Address]:
-    """One address of the node per family: the default route's, else that of a host device."""
-    hosts = sorted(ifindex for ifindex, kind in kinds.items() if kind == DeviceKind.LB_DEVICE_HOST)
-    by_device = _by_device(addresses)
-    ranked = [found for ifindex in hosts for found in by_device[ifindex]]
-    chosen = {family: routed.get(family) or best_source(ranked, family) for family in Family}
-    return {family: address for family, address in chosen.items() if address}
-
-
-def _kind(interface: Interface, patterns: Patterns, uplinked: bool) -> DeviceKind | None:
-    known_header = interface.header == _ETHERNET or interface.header in _IP_FIRST
-    if interface.loopback or not known_header:
-        return None
-    is_bridge = interface.kind == "bridge"
-    if patterns.is_workload(interface.name) and not is_bridge:
-        return DeviceKind.LB_DEVICE_WORKLOAD if interface.header == _ETHERNET else None
-    if interface.upper and interface.upper_kind != "vrf":
-        return None
-    if patterns.is_host(interface.name) or (is_bridge and uplinked):
-        return DeviceKind.LB_DEVICE_HOST
-    return None
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def _device(
     interface: Interface,
     kind: DeviceKind,
@@ -240,12 +183,21 @@ def _device(
         ifindex=interface.ifindex,
         name=interface.name,
         kind=kind,
-        ethernet=interface.header == _ETHERNET,
+        ethernet=interface.header == ETHERNET,
         up=interface.up,
         snat4=best_source(own, Family.IPV4) or primary.get(Family.IPV4),
         snat6=best_source(own, Family.IPV6) or primary.get(Family.IPV6),
+        subnets=_subnets(kind, own),
         netnsid=interface.netnsid,
+        mtu=interface.mtu,
+        link=interface.kind,
     )
+
+
+def _subnets(kind: DeviceKind, own: Sequence[InterfaceAddress]) -> Mapping[Prefix, Address]:
+    if kind != DeviceKind.LB_DEVICE_HOST:
+        return {}
+    return {**by_subnet(own, Family.IPV4), **by_subnet(own, Family.IPV6)}
 
 
 def _by_device(addresses: Iterable[InterfaceAddress]) -> defaultdict[int, list[InterfaceAddress]]:
@@ -255,23 +207,12 @@ def _by_device(addresses: Iterable[InterfaceAddress]) -> defaultdict[int, list[I
     return grouped
 
 
-def _is_source(found: InterfaceAddress) -> bool:
-    tentative = AddressFlag.TENTATIVE in found.flags and AddressFlag.OPTIMISTIC not in found.flags
-    return found.scope == 0 and not tentative and not found.flags & _NO_SOURCE
-
-
-def _source_rank(found: InterfaceAddress) -> tuple[bool, bool]:
-    lone = found.prefix_length == _LONGEST_PREFIX[found.family]
-    return AddressFlag.SECONDARY in found.flags, lone
-
-
 class NetworkWatch:
-    """A thread that calls `callback` when links or addresses of its namespace may have changed.
+    """A thread that calls `callback` when links, addresses or default routes may have changed.
 
     A burst of events is one call, `settle` seconds after its last event and at most 20 times that
     after its first. Lost events (ENOBUFS) are a call as well: whoever is called takes a snapshot.
-    Routes are not watched, they may change by the thousand: a default route that moves to another
-    device is noticed at the next event.
+    Routes may change by the thousand: the kernel passes on those with prefix length 0 alone.
 
     Make the watch before the first snapshot, in a thread that is in the right namespace. The
     callback runs in the watching thread and must not raise.
@@ -281,7 +222,9 @@ class NetworkWatch:
         # Imported here, because most commands do without it (see Rtnetlink.iproute()).
         from pyroute2.netlink.rtnl import (
             RTMGRP_IPV4_IFADDR,
+            RTMGRP_IPV4_ROUTE,
             RTMGRP_IPV6_IFADDR,
+            RTMGRP_IPV6_ROUTE,
             RTMGRP_LINK,
         )
         from pyroute2.netlink.rtnl.iprsocket import IPRSocket
@@ -289,7 +232,12 @@ class NetworkWatch:
         self._callback = callback
         self._settle = settle
         self._events = IPRSocket()
-        self._events.bind(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR)
+        drop_other_routes(self._events)
+        addresses, routes = (
+            RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR,
+            RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE,
+        )
+        self._events.bind(RTMGRP_LINK | addresses | routes)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="device-watch", daemon=True)
         self._thread.start()

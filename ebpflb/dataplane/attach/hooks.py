@@ -4,7 +4,8 @@
 Level-triggered: `Hooks.apply()` compares what is with what should be, and does what is missing. A
 device that fails is reported, and the others are served.
 
-Order: what a program reads is there before the program runs, and goes after it. First the socket
+Order: what a program reads is there before the program runs, and goes after it. XDP comes after tc,
+and a device says that it takes frames from XDP of others only while it does. First the socket
 hooks, which serve everybody at once while the devices take their time: attaching to a device for
 the first time waits for an RCU grace period, some 15 ms for each direction. A pod is marked as
 covered once all its devices have our programs, and loses the mark before they go.
@@ -12,7 +13,7 @@ covered once all its devices have our programs, and loses the mark before they g
 
 import errno
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
@@ -22,19 +23,23 @@ from ebpflb.dataplane.attach.device_maps import (
     mark_host,
     mark_pods,
     remove_other_devices,
+    remove_other_subnets,
     write_devices,
+    write_subnets,
     write_uplinks,
 )
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change, LoadedProgram
 from ebpflb.dataplane.attach.tc import TCX_PIN, AttachMode, TcHooks
+from ebpflb.dataplane.attach.xdp import NO_XDP, XDP_PIN, XdpHooks, XdpSettings, XdpWay, attached
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.namespaces import Namespaces, Veth
 from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.dataplane.layout.enums import DeviceKind
-from ebpflb.dataplane.layout.programs import TC_PROGRAMS
+from ebpflb.dataplane.layout.programs import TC_PROGRAMS, XDP_PROGRAM
 from ebpflb.errors import EbpflbError, PinError, ProbeError
+from ebpflb.model.address import Address
 
 _Target = TypeVar("_Target", int, Path)
 
@@ -87,10 +92,13 @@ class Hooks:
             raise ProbeError(f"tcx was asked for, but: {reason}; say `auto` or `clsact`")
         self._places = places
         self._devices, self._netns = maps["lb_devices"], maps["lb_netns"]
-        self._uplinks = maps["lb_uplinks"]
+        self._uplinks, self._subnets = maps["lb_uplinks"], maps["lb_subnets"]
         self._mode = mode
         self._namespaces = Namespaces()
+        self._tc_only: Set[Address] = frozenset()
         self._programs: dict[str, LoadedProgram] = {}
+        # How each host device has XDP.
+        self.xdp: Mapping[int, XdpWay] = {}
         self._open_programs()
 
     def __enter__(self) -> Self:
@@ -103,7 +111,7 @@ class Hooks:
         while self._programs:
             self._programs.popitem()[1].close()
 
-    def apply(self, state: NetworkState) -> Applied:
+    def apply(self, state: NetworkState, xdp: XdpSettings = NO_XDP) -> Applied:
         """Bring hooks and maps in line with the network namespace of the calling thread."""
         done = Applied()
         devices = state.devices.values()
@@ -111,21 +119,48 @@ class Hooks:
             tc = TcHooks(netlink, self._places.links, self._mode, has_tcx=self._has_tcx)
             done.attempt("lb_netns", lambda: mark_host(self._netns))
             self._attach_cgroup(done)
-            done.attempt("lb_devices", lambda: write_devices(self._devices, devices))
-            done.attempt("lb_uplinks", lambda: write_uplinks(self._uplinks, devices))
+            done.attempt("lb_subnets", lambda: write_subnets(self._subnets, devices))
+            xdp_hooks = XdpHooks(self._places.links, self._programs.get(XDP_PROGRAM))
+            ways = xdp_hooks.plan(devices, xdp)
+            kept = {each: way for each, way in ways.items() if self.xdp.get(each) == way}
+            self._write_hosts(devices, kept, done)
             served = {
                 ifindex
                 for ifindex, device in state.devices.items()
                 if done.attempt(device.name, partial(tc.attach, device, self._programs))
             }
-            done.attempt("lb_netns", lambda: mark_pods(self._netns, self._pods(devices), served))
+            done.attempt("lb_netns", partial(self._mark_pods, devices, served))
+            done.attempt("xdp", lambda: self._serve_xdp(xdp_hooks, devices, ways, done))
+            if self.xdp != kept:
+                self._write_hosts(devices, self.xdp, done)
             _detach_devices(tc, tc.present() - state.devices.keys(), done)
         _detach_pins(_unknown(self._places.links), done)
         done.attempt("lb_devices", lambda: remove_other_devices(self._devices, devices))
+        done.attempt("lb_subnets", lambda: remove_other_subnets(self._subnets, devices))
         return done
 
+    def _write_hosts(
+        self, devices: Iterable[Device], xdp: Mapping[int, XdpWay], done: Applied
+    ) -> None:
+        done.attempt("lb_devices", lambda: write_devices(self._devices, devices, xdp))
+        done.attempt("lb_uplinks", lambda: write_uplinks(self._uplinks, devices, xdp))
+
+    def _serve_xdp(
+        self,
+        hooks: XdpHooks,
+        devices: Iterable[Device],
+        ways: Mapping[int, XdpWay],
+        done: Applied,
+    ) -> Change:
+        self.xdp, changes = hooks.apply(ways)
+        for device in devices:
+            if change := changes.get(device.ifindex):
+                done.changes[device.name] = max(change, done.changes.get(device.name, change))
+        return Change.KEPT
+
     def _open_programs(self) -> None:
-        for name in (*self._cgroup_hooks, *TC_PROGRAMS):
+        has_xdp = (self._places.progs / XDP_PROGRAM).exists()
+        for name in (*self._cgroup_hooks, *TC_PROGRAMS, *([XDP_PROGRAM] if has_xdp else [])):
             path = self._places.progs / name
             try:
                 self._programs[name] = LoadedProgram.open(path)
@@ -138,6 +173,24 @@ class Hooks:
         for name, attach_type in self._cgroup_hooks.items():
             pin, program = self._places.links / name, self._programs[name]
             done.attempt(name, partial(links.attach_cgroup, pin, cgroup, attach_type, program))
+
+    def look_into_pods(self, tc_only: Set[Address]) -> bool:
+        """Whether `apply()` must be called, because the sockets of other pods are left alone now.
+
+        Those are the pods with one of these addresses, and those that redirect their own traffic.
+        """
+        self._tc_only = tc_only
+        return self._namespaces.look_inside(tc_only)
+
+    @property
+    def has_tc_only_pods(self) -> bool:
+        """Whether the sockets of some pod are left alone."""
+        return bool(self._namespaces.tc_only)
+
+    def _mark_pods(self, devices: Iterable[Device], served: Collection[int]) -> Change:
+        pods = self._pods(devices)
+        self._namespaces.look_inside(self._tc_only)
+        return mark_pods(self._netns, pods, served, self._namespaces.tc_only)
 
     def _pods(self, devices: Iterable[Device]) -> Mapping[int, set[int]]:
         """The workload devices of each pod, by its namespace's cookie."""
@@ -163,6 +216,9 @@ def detach_all(pins: Path) -> Applied:
     if not pins.is_dir():
         return done
     _detach_pins([pins / name for name in reversed(CGROUP_HOOKS)], done)
+    xdp = XdpHooks(pins, None)
+    for ifindex in sorted(attached(pins)):
+        done.attempt(f"device {ifindex}, XDP", partial(_detached, xdp.detach, ifindex))
     with Rtnetlink() as netlink:
         tc = TcHooks(netlink, pins, "auto", has_tcx=True)
         _detach_devices(tc, tc.present(), done)
@@ -186,11 +242,11 @@ def _detached(detach: Callable[[_Target], bool], target: _Target) -> Change:
 
 def _unknown(pins: Path) -> list[Path]:
     """Links that another release of this program left."""
-    return [
-        path
-        for path in pins.iterdir()
-        if path.is_file() and path.name not in CGROUP_HOOKS and not TCX_PIN.match(path.name)
-    ]
+    return [path for path in pins.iterdir() if path.is_file() and not _is_known(path.name)]
+
+
+def _is_known(pin: str) -> bool:
+    return bool(pin in CGROUP_HOOKS or TCX_PIN.match(pin) or XDP_PIN.match(pin))
 
 
 def _is_gone(error: EbpflbError) -> bool:

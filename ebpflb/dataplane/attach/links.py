@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pinned bpf_links: cgroup socket hooks, and tcx at ingress and egress of a device.
+"""Pinned bpf_links: cgroup socket hooks, tcx at ingress and egress of a device, and XDP.
 
 A pinned link stays when the agent ends. To run another program it is updated in place (one pointer
 in the kernel), so a hook that has a program always has one. A pin whose link is elsewhere, on a
@@ -24,7 +24,7 @@ from typing import NamedTuple, Self
 
 from ebpflb.dataplane.kernel import libbpf, libc
 from ebpflb.dataplane.kernel.libc import owned
-from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, LinkInfo, LinkType
+from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, LinkInfo, LinkType, XdpFlag
 from ebpflb.dataplane.layout.programs import CGROUP_PROGRAMS
 from ebpflb.errors import AttachError
 
@@ -83,7 +83,7 @@ class _Hook(NamedTuple):
     attach_type: AttachType
     target: int
     identity: int
-    flags: AttachFlag = AttachFlag(0)
+    flags: AttachFlag | XdpFlag = AttachFlag(0)
 
     def carries(self, link: LinkInfo) -> bool:
         """Whether a link hangs here, alive."""
@@ -91,6 +91,8 @@ class _Hook(NamedTuple):
             return False
         if self.link_type == LinkType.CGROUP:
             found = (link.target.cgroup.cgroup_id, link.target.cgroup.attach_type)
+        elif self.link_type == LinkType.XDP:
+            found = (link.target.device.ifindex, self.attach_type)
         else:
             found = (link.target.device.ifindex, link.target.device.attach_type)
         return bool(found == (self.identity, self.attach_type))
@@ -127,6 +129,22 @@ def attach_tcx(pin: Path, ifindex: int, direction: TcDirection, program: LoadedP
     hook = _Hook(place, LinkType.TCX, attach_type, ifindex, ifindex, order)
     with _explained(place):
         return _attach(pin, program, hook)
+
+
+def attach_xdp(pin: Path, ifindex: int, flags: XdpFlag, program: LoadedProgram) -> Change:
+    """Have `program` run at XDP of a device of the current network namespace.
+
+    AttachError names the device; its cause is an OSError, with EBUSY when it has another program.
+    """
+    place = f"device {ifindex}, XDP"
+    hook = _Hook(place, LinkType.XDP, AttachType.XDP, ifindex, ifindex, flags)
+    with _explained(place):
+        return _attach(pin, program, hook)
+
+
+def is_pinned(pin: Path) -> bool:
+    """Whether there is a link, be it one that was not finished."""
+    return pin.exists() or _unfinished(pin).exists()
 
 
 def detach(pin: Path) -> bool:

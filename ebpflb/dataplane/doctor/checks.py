@@ -15,23 +15,30 @@ from pathlib import Path
 from ebpflb.dataplane.attach.attachments import pinned_programs
 from ebpflb.dataplane.attach.devices import Device, DeviceSettings, NetworkState, snapshot
 from ebpflb.dataplane.doctor import pins
+from ebpflb.dataplane.doctor.addresses import ADDRESSES, check_addresses, own_addresses
+from ebpflb.dataplane.doctor.endpoints import ENDPOINTS, check_endpoints
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
+from ebpflb.dataplane.doctor.forward_chain import FORWARD, check_forward_chain
 from ebpflb.dataplane.doctor.hooks import DEVICES, SOCKETS, check_devices, check_sockets
 from ebpflb.dataplane.doctor.node import (
     CLOCK,
     KERNEL,
     KUBE_PROXY,
+    POLICY,
     SYSCTLS,
     check_clock,
     check_kernel,
     check_kube_proxy,
+    check_policy,
     check_sysctls,
 )
-from ebpflb.dataplane.doctor.pins import ADDRESSES, FILL, check_addresses, check_maps
+from ebpflb.dataplane.doctor.pins import FILL, check_maps
+from ebpflb.dataplane.explain.reach import Silent
 from ebpflb.dataplane.flows.source_ports import Ports, own_ports
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, open_maps
 from ebpflb.dataplane.kernel.namespaces import own_inode, peers
 from ebpflb.dataplane.kernel.probe import Probe
+from ebpflb.dataplane.kernel.rtnetlink import route_to
 from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.enums import DeviceKind, NetnsFlag
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION, LbNetns, LbSettings
@@ -116,11 +123,15 @@ def outsiders(
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """The pins, the cgroup of the socket hooks, and the patterns of devices."""
+    """The pins, the cgroup of the socket hooks, and the patterns of devices.
+
+    selector: as of check_kube_proxy().
+    """
 
     pins: Path
     cgroup: Path
     devices: DeviceSettings
+    selector: str = ""
 
 
 def examine(node: NodePaths) -> list[Finding]:
@@ -129,7 +140,7 @@ def examine(node: NodePaths) -> list[Finding]:
         *_checked(KERNEL, lambda: check_kernel(Probe())),
         *_checked(pins.CHECK, lambda: pins.check_pins(node.pins)),
         *_check_hooks(node),
-        *_checked(KUBE_PROXY, check_kube_proxy),
+        *_checked(KUBE_PROXY, lambda: check_kube_proxy(node.selector)),
         *_checked(CLOCK, check_clock),
     ]
 
@@ -150,6 +161,7 @@ def _check_hooks(node: NodePaths) -> Iterator[Finding]:
         yield from _check_loaded(node, network, *loaded)
     maps = loaded[0] if loaded else None
     yield from _checked(SYSCTLS, lambda: check_sysctls(network, _snat_ports(maps)))
+    yield from _checked(FORWARD, lambda: check_forward_chain(network))
 
 
 def _check_loaded(
@@ -161,7 +173,9 @@ def _check_loaded(
     netns = maps["lb_netns"]
     yield from _checked(COVERAGE, lambda: check_coverage(node.cgroup, network, netns))
     yield from _checked(FILL, lambda: check_maps(maps))
-    yield from _checked(ADDRESSES, lambda: check_addresses(maps))
+    yield from _checked(ADDRESSES, lambda: check_addresses(maps, own_addresses()))
+    yield from _checked(ENDPOINTS, lambda: check_endpoints(maps, route_to, Silent.now()))
+    yield from _checked(POLICY, lambda: check_policy(network, _settings(maps)))
 
 
 def _load(root: Path) -> tuple[MapSet, frozenset[int]] | None:
@@ -175,10 +189,15 @@ def _load(root: Path) -> tuple[MapSet, frozenset[int]] | None:
 
 def _snat_ports(maps: MapSet | None) -> Iterable[Ports]:
     """Those in force, else those that an agent would choose now."""
-    value = maps["lb_settings"].lookup(bytes(4)) if maps else None
-    if not value:
+    settings = _settings(maps) if maps else None
+    if not settings:
         return own_ports()
-    return [(each.first, each.last) for each in LbSettings.from_buffer_copy(value).snat_ports]
+    return [(each.first, each.last) for each in settings.snat_ports]
+
+
+def _settings(maps: MapSet) -> LbSettings | None:
+    value = maps["lb_settings"].lookup(bytes(4))
+    return LbSettings.from_buffer_copy(value) if value else None
 
 
 def _checked(check: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:

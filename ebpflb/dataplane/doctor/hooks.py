@@ -23,11 +23,12 @@ from ebpflb.dataplane.kernel.rtnetlink import (
     Interface,
     InterfaceAddress,
     Rtnetlink,
-    default_source,
+    default_routes,
     read_addresses,
     read_interfaces,
 )
-from ebpflb.model.address import Address, Family
+from ebpflb.dataplane.layout.enums import DeviceKind
+from ebpflb.model.address import Address
 
 SOCKETS = "sockets"
 
@@ -74,6 +75,8 @@ DEVICES = "devices"
 
 _ATTACH_DEVICE = "start the agent, which attaches it; while it runs its log says why not"
 _NAME_IT = "name it with --host-devices"
+_RAISE_MTU = "for IPv6, set 1280 or more and add the addresses again"
+_IPV6_LEAST_MTU = 1280  # RFC 8200 5
 _NO_UPLINK = ("dummy", "bridge", "vrf")
 # What stands on the wrong side of ours, by direction.
 _MISPLACED = {TcDirection.INGRESS: "before", TcDirection.EGRESS: "after"}
@@ -93,11 +96,12 @@ def check_devices(network: NetworkState, links: Path, pinned: Collection[int]) -
     """Every device of the current network namespace. OSError, AttachError."""
     with Rtnetlink() as netlink:
         hooked = list(_hooked(netlink, network.devices.values(), links, pinned))
-        routed = [default_source(netlink, family) for family in Family]
+        routed = [route.source for route in default_routes(netlink).values()]
         unnamed = uplinks_without_name(
-            read_interfaces(netlink), read_addresses(netlink), routed, network.devices
+            read_interfaces(netlink), read_addresses(netlink), routed, network
         )
-    return [*judge_devices(hooked), *unnamed]
+        found = [*judge_devices(hooked), *unnamed]
+    return [*found, *without_ipv6(network), *kinds_of_devices(network)]
 
 
 def judge_devices(hooked: Collection[Hooked]) -> list[Finding]:
@@ -122,15 +126,36 @@ def uplinks_without_name(
     interfaces: Iterable[Interface],
     addresses: Iterable[InterfaceAddress],
     routed: Collection[Address | None],
-    served: Mapping[int, Device],
+    network: NetworkState,
 ) -> Iterator[Finding]:
-    """Devices with the address that the default route sends from, which no pattern names."""
+    """Devices with the address that the default route sends from, which are left out."""
     sources = {each.ifindex for each in addresses if each.address in routed}
     for each in interfaces:
-        known = each.loopback or each.kind in _NO_UPLINK or each.ifindex in served
+        known = each.loopback or each.kind in _NO_UPLINK or each.ifindex in network.devices
         if each.ifindex in sources and not (known or each.upper):
-            what = "the default route leaves by it, and no pattern of a host device names it"
+            why = network.left_out.get(each.name, "it is new")
+            what = f"the default route leaves by it, but it is left out: {why}"
             yield Finding(Severity.WARNING, DEVICES, each.name, what, _NAME_IT)
+
+
+def without_ipv6(network: NetworkState) -> Iterator[Finding]:
+    """Host devices on which the kernel has no IPv6, as their packets would be too small for it."""
+    for device in network.devices.values():
+        if device.kind == DeviceKind.LB_DEVICE_HOST and 0 < device.mtu < _IPV6_LEAST_MTU:
+            what = f"its MTU of {device.mtu} is less than IPv6 needs: it has no IPv6 addresses"
+            yield Finding(Severity.NOTE, DEVICES, device.name, what, _RAISE_MTU)
+
+
+def kinds_of_devices(network: NetworkState) -> Iterator[Finding]:
+    """What each device was taken for, and why."""
+    names = defaultdict[str, list[str]](list)
+    for device in network.devices.values():
+        is_host = device.kind == DeviceKind.LB_DEVICE_HOST
+        names[f"{'host' if is_host else 'workload'} device: {device.why}"].append(device.name)
+    for name, why in network.left_out.items():
+        names[f"left out: {why}"].append(name)
+    for what, devices in sorted(names.items()):
+        yield Finding(Severity.NOTE, DEVICES, examples(devices), what)
 
 
 def _hooked(

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ebpflb.dataplane.attach.devices import Device, NetworkState
+from ebpflb.dataplane.attach.forwarding import CILIUM
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.dataplane.flows.source_ports import NODE_PORTS, Ports
 from ebpflb.dataplane.kernel.probe import FEATURES, Probe, Support
 from ebpflb.dataplane.kube_proxy.removal import Removed, remove_kube_proxy
 from ebpflb.dataplane.kube_proxy.tools import running_kube_proxies
-from ebpflb.dataplane.layout.enums import DeviceKind
+from ebpflb.dataplane.layout.enums import DeviceKind, SettingFlag
+from ebpflb.dataplane.layout.structs import LbSettings
 from ebpflb.model.address import Family
 
 SYSCTLS = "sysctls"
@@ -181,15 +183,61 @@ def check_kernel(probe: Probe) -> list[Finding]:
     return all_well(KERNEL, f"{there} of {len(FEATURES)} features are there", found)
 
 
+POLICY = "policy"
+
+
+def check_policy(network: NetworkState, settings: LbSettings | None) -> list[Finding]:
+    """Whether policies see masqueraded packets. `settings`: those in force."""
+    via_stack = settings and settings.flags & SettingFlag.LB_SETTING_VIA_STACK
+    engine = network.policy_engine
+    name = engine.name if engine else "who enforces policies"
+    if via_stack and CILIUM in _names(network):
+        what = "the kernel routes masqueraded packets, and Cilium masquerades them once more"
+        return [
+            Finding(Severity.WARNING, POLICY, CILIUM, what, "set forwarding to redirect or auto")
+        ]
+    if via_stack:
+        what = f"the kernel routes masqueraded packets, and {name} sees them"
+        return [Finding(Severity.OK, POLICY, "", what)]
+    if engine is None:
+        what = "masqueraded packets are redirected, and nothing that enforces policies was found"
+        return [Finding(Severity.OK, POLICY, "", what)]
+    what = f"masqueraded packets are redirected, past {name} and its policies ({engine.sign})"
+    return [Finding(Severity.WARNING, POLICY, "", what, "set forwarding to stack or auto")]
+
+
+def _names(network: NetworkState) -> set[str]:
+    return {device.name for device in network.devices.values()} | network.left_out.keys()
+
+
 KUBE_PROXY = "kube-proxy"
 
 _REMOVE = "`ebpflb takeover` removes it"
 _STOP = "stop it: it and ebpflb serve the same Services (docs/moving-from-kube-proxy.md)"
 
 
-def check_kube_proxy() -> list[Finding]:
-    """Of the network namespace of the calling thread. EbpflbError."""
-    return judge_kube_proxy(running_kube_proxies(), remove_kube_proxy(dry_run=True))
+_START_IT = "start it, or remove the option"
+
+
+def check_kube_proxy(selector: str = "") -> list[Finding]:
+    """Of the network namespace of the calling thread. EbpflbError.
+
+    `selector`: the option that leaves Services to kube-proxy, if there is one.
+    """
+    running, rules = running_kube_proxies(), remove_kube_proxy(dry_run=True)
+    if selector:
+        return judge_kube_proxy_beside(running, rules, selector)
+    return judge_kube_proxy(running, rules)
+
+
+def judge_kube_proxy_beside(running: Sequence[int], rules: Removed, selector: str) -> list[Finding]:
+    """kube-proxy is to serve what the option leaves out; it may run where it is not seen."""
+    found = [f"process {examples(running)}"] if running else rules.lines()
+    if found:
+        what = f"{found[0]} serves what {selector} leaves out"
+        return [Finding(Severity.OK, KUBE_PROXY, "", what)]
+    what = f"neither it nor its rules are here, and {selector} leaves Services out"
+    return [Finding(Severity.WARNING, KUBE_PROXY, "", what, _START_IT)]
 
 
 def judge_kube_proxy(running: Sequence[int], left: Removed) -> list[Finding]:

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pins: the generation in force, older ones, other files; how full the maps are, and addresses
-that a Service and the node both have.
-"""
+"""The pins: the generation in force, older ones, other files; and how full the maps are."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from sys import byteorder
 
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.attach.tc import TCX_PIN
@@ -14,33 +11,41 @@ from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, example
 from ebpflb.dataplane.kernel.libc import BPF_FS_MAGIC, filesystem_type
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.capacity import MAPS
-from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.dataplane.layout.programs import PROGRAMS
-from ebpflb.dataplane.layout.records import AddrRecord
+from ebpflb.dataplane.layout.programs import PROGRAMS, XDP_PROGRAM
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.dataplane.load.pins import LINKS, Generation, generations, newest_generation
-from ebpflb.dataplane.services.mirror import Mirror
 from ebpflb.dataplane.view.dump import used_entries
-from ebpflb.model.address import Address, format_address
 
 CHECK = "pins"
 FILL = "maps"
-ADDRESSES = "addresses"
 
 _START = "start the agent (`ebpflb run`), or name its --bpffs-root"
 _REMOVED = "the agent removes it at its next start"
 _MUCH = 0.8
 _GROWS = "the agent makes a larger one when this one is full, as does its next start"
-_MORE_FLOWS = "give the agent a larger --conntrack-min or --conntrack-max-per-core"
+_MORE_FLOWS = (
+    "when it is full, new flows stay in lb_ct_short and are forgotten after 4 idle minutes: give "
+    "the agent a larger --conntrack-min or --conntrack-max-per-core, and restart it"
+)
+_MORE_STREAMS = (
+    "when it is full, new UDP streams stay in lb_ct_udp and are forgotten after 30 idle seconds: "
+    "give the agent a larger --conntrack-min, and reboot the node"
+)
 _OLDEST = "the entry that was used least goes first; `ebpflb maps dump NAME` shows who has them"
+_NOT_KEPT = (
+    "when it is full, new sockets are translated but not followed, and new clients have no session "
+    "affinity; `ebpflb maps dump NAME` shows who has them"
+)
 _ADVICE = {
     **dict.fromkeys(("lb_frontends", "lb_descs", "lb_slots", "lb_backends", "lb_names"), _GROWS),
     **dict.fromkeys(("lb_addrs", "lb_src_ranges"), _GROWS),
-    **dict.fromkeys(("lb_conntrack", "lb_ct_short"), _MORE_FLOWS),
-    **dict.fromkeys(("lb_sockets", "lb_connections", "lb_affinity", "lb_fragments"), _OLDEST),
+    "lb_conntrack": _MORE_FLOWS,
+    "lb_ct_stream": _MORE_STREAMS,
+    **dict.fromkeys(("lb_ct_short", "lb_ct_udp", "lb_fragments"), _OLDEST),
+    **dict.fromkeys(("lb_sockets", "lb_connections", "lb_affinity"), _NOT_KEPT),
+    "lb_subnets": "further subnets are masqueraded with the first address of their device",
     **dict.fromkeys(("lb_devices", "lb_netns"), "no more devices or pods can be served"),
 }
-_TAKE_AWAY = "take it off the device (`ip addr show to ADDRESS`); kube-proxy leaves kube-ipvs0"
 
 
 def check_pins(root: Path) -> list[Finding]:
@@ -64,7 +69,7 @@ def _newest(newest: Generation) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, CHECK, place, what, "use the `ebpflb` of that version")
         return
     there = {path.name for path in (*newest.maps.iterdir(), *newest.progs.iterdir())}
-    if missing := sorted({*MAPS, *PROGRAMS} - there):
+    if missing := sorted({*MAPS, *PROGRAMS} - {XDP_PROGRAM} - there):
         what = f"made by another version, without {examples(missing)}"
         yield Finding(Severity.ERROR, CHECK, place, what, "start the agent of this version")
 
@@ -105,28 +110,3 @@ def check_maps(maps: MapSet) -> list[Finding]:
             found.append(Finding(Severity.WARNING, FILL, name, what, _ADVICE[name]))
     fullest = max(shares, key=lambda name: shares[name])
     return all_well(FILL, f"the fullest is {fullest}, {shares[fullest]:.0%}", found)
-
-
-def check_addresses(maps: MapSet) -> list[Finding]:
-    """ClusterIPs and external addresses that this node has itself. MapError."""
-    states = Mirror(maps["lb_addr_flags"])
-    states.load()
-    words = {
-        Address(key): AddrRecord.unpack(states[int.from_bytes(value, byteorder)]).flags
-        for key, value in maps["lb_addrs"].items()
-    }
-    vips = sum(word & AddrFlag.LB_ADDR_CLUSTER_IP != 0 for word in words.values())
-    found = [each for address in sorted(words) for each in _judge_address(address, words[address])]
-    return all_well(ADDRESSES, f"none of {vips} ClusterIPs is an address of this node", found)
-
-
-def _judge_address(address: Address, word: int) -> Iterator[Finding]:
-    if not word & AddrFlag.LB_ADDR_NODE:
-        return
-    place = format_address(address)
-    if word & AddrFlag.LB_ADDR_CLUSTER_IP:
-        what = "is a ClusterIP and an address of this node"
-        yield Finding(Severity.WARNING, ADDRESSES, place, what, _TAKE_AWAY)
-    if word & AddrFlag.LB_ADDR_EXTERNAL:
-        what = "is an external address of a Service and one of this node: ports of both are served"
-        yield Finding(Severity.NOTE, ADDRESSES, place, what)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which backends a new connection may get, and which source address the backend sees.
 
-Source ranges (source_range.h), session affinity (affinity.h), backends (backend.h), hairpin and
-masquerade (service.h, masquerade.h).
+Source ranges (source_range.h), session affinity (affinity.h), backends (backend.h), hairpin,
+masquerade and tunnels (service.h, masquerade.h, dsr.h).
 """
 
 from typing import NamedTuple
@@ -23,11 +23,21 @@ from ebpflb.dataplane.explain.steps import (
     Rewrite,
     RouteTo,
 )
-from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, DescFlag, DropReason, IfEmptyCode
-from ebpflb.dataplane.layout.records import DescRecord, SocketAddress
+from ebpflb.dataplane.kernel.rtnetlink import Route
+from ebpflb.dataplane.layout.enums import (
+    AddrFlag,
+    BackendFlag,
+    DescFlag,
+    DropReason,
+    IfEmptyCode,
+    SettingFlag,
+)
+from ebpflb.dataplane.layout.records import SCHEDULERS, DescRecord, SocketAddress, standing_of
 from ebpflb.dataplane.view.snapshot import decode_frontend
-from ebpflb.model.address import Address, Protocol, family_of, format_address
+from ebpflb.model.address import Address, Protocol, family_of, format_address, is_link_local
+from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.plan import Backend, Frontend
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServicePortName
 
 _NO_ROUTE = Rewrite(reason=DropReason.LB_DROP_NO_ROUTE)
@@ -39,10 +49,11 @@ class BackendChoice(NamedTuple):
     reason: DropReason | None
     candidates: tuple[Candidate, ...] = ()
     affinity: str = ""
+    scheduler: str = ""
 
 
 def frontend_in_force(lookups: Lookups, desc: DescRecord) -> Frontend:
-    """The frontend that the model planned, without `serving`. MapError."""
+    """The frontend that the model planned, without `serving` and `ejected`. MapError."""
     protocol = Protocol(SocketAddress.unpack(desc.frontend).protocol)
     name = lookups.name_of(desc) or ServicePortName("", "", "", protocol)
     local, others = (
@@ -55,7 +66,7 @@ def frontend_in_force(lookups: Lookups, desc: DescRecord) -> Frontend:
 def _plan_backend(found: IndexedBackend) -> Backend:
     key, flags = backend_key(found.record), found.record.flags
     is_terminating = bool(flags & BackendFlag.LB_BACKEND_TERMINATING)
-    return Backend(key.address, key.port, _is_local(found), is_terminating)
+    return Backend(key.address, key.port, _is_local(found), is_terminating, standing_of(flags))
 
 
 def _is_local(backend: IndexedBackend) -> bool:
@@ -64,8 +75,8 @@ def _is_local(backend: IndexedBackend) -> bool:
 
 def _range_of(desc: DescRecord, side: ClientSide) -> SlotRange:
     if side is ClientSide.THIS_NODE:
-        return SlotRange(desc.local_base, desc.local_count, desc.local_if_empty)
-    return SlotRange(desc.others_base, desc.others_count, desc.others_if_empty)
+        return SlotRange(desc.local_base, desc.local_count, desc.local_if_empty, desc.local_table)
+    return SlotRange(desc.others_base, desc.others_count, desc.others_if_empty, desc.others_table)
 
 
 def in_source_ranges(lookups: Lookups, desc: DescRecord, client: Address) -> bool:
@@ -75,7 +86,16 @@ def in_source_ranges(lookups: Lookups, desc: DescRecord, client: Address) -> boo
     return any(prefix.covers(client) for prefix in lookups.source_ranges(desc))
 
 
-def choose(lookups: Lookups, desc: DescRecord, side: ClientSide, client: Address) -> BackendChoice:
+class Hashed(NamedTuple):
+    """What of a client schedulers hash; None if it is not known."""
+
+    client: Address | None
+    port: int | None
+
+
+def choose(
+    lookups: Lookups, desc: DescRecord, side: ClientSide, client: Address, hashed: Hashed
+) -> BackendChoice:
     """lb_service_choose() for a client that is in the source ranges."""
     slots = _range_of(desc, side)
     backends = lookups.backends(slots)
@@ -87,8 +107,42 @@ def choose(lookups: Lookups, desc: DescRecord, side: ClientSide, client: Address
         drops = slots.if_empty == IfEmptyCode.LB_EMPTY_DROP and not slots.length
         no_local, none = DropReason.LB_DROP_NO_LOCAL_ENDPOINT, DropReason.LB_DROP_NO_ENDPOINT
         return BackendChoice(no_local if drops else none, affinity=affinity)
-    even = tuple(Candidate(each, 1 / len(backends)) for each in backends)
-    return BackendChoice(None, even, affinity)
+    only, scheduler = _scheduled(lookups, desc, slots, hashed)
+    if only and lookups.backend_admits(only):
+        sure = tuple(Candidate(each, float(each == only)) for each in backends)
+        return BackendChoice(None, sure, affinity, scheduler)
+    admits = [lookups.backend_admits(each) for each in backends]
+    # If none does, the connection gets one of them all the same.
+    many = sum(admits)
+    shares = [admitted / many for admitted in admits] if many else [1 / len(backends)] * len(admits)
+    return BackendChoice(None, tuple(map(Candidate, backends, shares)), affinity, scheduler)
+
+
+def _scheduled(
+    lookups: Lookups, desc: DescRecord, slots: SlotRange, hashed: Hashed
+) -> tuple[IndexedBackend | None, str]:
+    """lb_scheduler_stateless_slot(), as far as what it hashes is known."""
+    scheduler = SCHEDULERS[desc.scheduler]
+    if scheduler is Scheduler.LEAST_CONNECTIONS:
+        return None, "the one of two at random that has fewer connections of this node"
+    if not scheduler.has_table:
+        return None, ""
+    if hashed.client is None:
+        return None, "the client's network namespace decides, which is not known"
+    if scheduler is Scheduler.SOURCE_HASH:
+        number = client_hash(hashed.client)
+    elif hashed.port is None:
+        return None, "the client's port decides, or at the socket hook the socket"
+    else:
+        number = flow_hash(hashed.client, hashed.port, SocketAddress.unpack(desc.frontend))
+    first = slots.base + slots.length if slots.table else slots.base
+    chosen = lookups.backend_at(first + place_of(number, slots.table or slots.length))
+    return chosen, f"the hash leads to {_end(chosen)}" if chosen else ""
+
+
+def _end(backend: IndexedBackend) -> str:
+    address, port, _ = backend_key(backend.record)
+    return socket_address(format_address(address), port)
 
 
 def _affinity(
@@ -102,9 +156,7 @@ def _affinity(
     age = seconds_since(entry.last_used)
     recalled = lookups.affinity_recall(entry, desc.affinity_timeout, slots)
     if recalled:
-        address, port, _ = backend_key(recalled.record)
-        backend = socket_address(format_address(address), port)
-        return recalled, f"stays with {backend}, last used {age:.0f} s ago"
+        return recalled, f"stays with {_end(recalled)}, last used {age:.0f} s ago"
     if age >= desc.affinity_timeout:
         return None, f"the client's entry has expired, last used {age:.0f} s ago"
     return None, "the client's last endpoint can no longer be chosen"
@@ -120,11 +172,31 @@ def rewrite(
         return Rewrite() if way and not way.is_local else _NO_ROUTE
     if client.kind is ClientKind.POD and address == client.address:
         return _hairpin(lookups, address)
-    is_local = _is_local(backend)
-    is_elsewhere = client.kind is ClientKind.OUTSIDE and not is_local
-    if is_elsewhere or _must_masquerade(lookups, desc, address, is_local):
-        return _masquerade(lookups, address, is_local, route)
+    has_dsr = _has_dsr(lookups, client, desc, backend)
+    if has_dsr and (node := lookups.pod_node(address)):
+        way = route(node)
+        return Rewrite(node=node) if way and not way.is_local else _NO_ROUTE
+    is_masqueraded = bool(desc.flags & DescFlag.LB_DESC_MASQUERADE)
+    is_masqueraded = is_masqueraded and not _is_own_process(lookups, address)
+    is_outside = client.kind is ClientKind.OUTSIDE
+    is_here = _is_local(backend) and not (is_outside and _is_beside(client, desc, address, route))
+    if is_masqueraded or (is_outside and not is_here and not _is_own_process(lookups, address)):
+        found = _forwarded(lookups, address, is_masqueraded, is_here, route)
+        return found._replace(lacks_tunnel=has_dsr)
     return Rewrite()
+
+
+def _has_dsr(lookups: Lookups, client: Client, desc: DescRecord, backend: IndexedBackend) -> bool:
+    """lb_dsr_node() without the look-up, for clients outside."""
+    is_here = _is_local(backend) or _is_own_process(lookups, backend_key(backend.record).address)
+    is_wanted = bool(desc.flags & DescFlag.LB_DESC_DSR)
+    return is_wanted and client.kind is ClientKind.OUTSIDE and not is_here
+
+
+def _is_beside(client: Client, desc: DescRecord, address: Address, route: RouteTo) -> bool:
+    """lb_is_beside(), for a pod that its endpoint puts on this node."""
+    way = None if desc.flags & DescFlag.LB_DESC_EXTERNAL_LOCAL else route(address)
+    return bool(way and not way.is_local and way.ifindex == client.ifindex)
 
 
 def _hairpin(lookups: Lookups, address: Address) -> Rewrite:
@@ -133,20 +205,31 @@ def _hairpin(lookups: Lookups, address: Address) -> Rewrite:
     return found._replace(hairpin=found.reason is None)
 
 
-def _must_masquerade(lookups: Lookups, desc: DescRecord, address: Address, is_local: bool) -> bool:
-    if not desc.flags & DescFlag.LB_DESC_MASQUERADE:
-        return False
-    return not (is_local and lookups.addr_flags_of(address) & AddrFlag.LB_ADDR_NODE)
+def _is_own_process(lookups: Lookups, address: Address) -> bool:
+    return bool(lookups.addr_flags_of(address) & AddrFlag.LB_ADDR_NODE)
 
 
-def _masquerade(lookups: Lookups, address: Address, is_local: bool, route: RouteTo) -> Rewrite:
+def _forwarded(
+    lookups: Lookups, address: Address, is_masqueraded: bool, is_here: bool, route: RouteTo
+) -> Rewrite:
+    """lb_masquerade(): a pod here, as its route shows, sees the client unless that is forbidden."""
     way = route(address)
     if way is None or way.is_local:
         return _NO_ROUTE
     family = family_of(address)
-    if is_local:
-        return _source(lookups.node_address(family))
-    return _source(lookups.masquerade_source(way.ifindex, family) or Address(bytes(16)))
+    source = None if is_here else _masquerade_source(lookups, way, address)
+    if source is None and not is_masqueraded:
+        return Rewrite()
+    found = _source(lookups.node_address(family) if source is None else source)
+    via_stack = lookups.has_setting(SettingFlag.LB_SETTING_VIA_STACK)
+    return found._replace(via_stack=via_stack and found.reason is None)
+
+
+def _masquerade_source(lookups: Lookups, way: Route, address: Address) -> Address | None:
+    """lb_masquerade_source(): a link-local next hop is in no subnet."""
+    gateway = way.gateway
+    next_hop = gateway if gateway and not is_link_local(gateway) else address
+    return lookups.masquerade_source(way.ifindex, next_hop)
 
 
 def _source(source: Address) -> Rewrite:

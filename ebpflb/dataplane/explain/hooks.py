@@ -2,14 +2,23 @@
 """Who a client is, and what each hook would do with its connection: the steps of bpf/ in order."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from sys import byteorder
 from typing import NamedTuple
 
-from ebpflb.dataplane.explain.choice import BackendChoice, choose, in_source_ranges, rewrite
+from ebpflb.dataplane.explain.choice import (
+    BackendChoice,
+    Hashed,
+    choose,
+    in_source_ranges,
+    rewrite,
+)
 from ebpflb.dataplane.explain.known_flow import known_flow
-from ebpflb.dataplane.explain.lookups import Lookups, is_own_host
+from ebpflb.dataplane.explain.lookups import Lookups, backend_key, is_own_host
 from ebpflb.dataplane.explain.steps import (
+    LISTENER,
     REASONS,
+    Candidate,
     Client,
     ClientKind,
     ClientSide,
@@ -24,6 +33,7 @@ from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink, device_name, read_addre
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     DescFlag,
+    DeviceFlag,
     DeviceKind,
     DropReason,
     FrontendTypeCode,
@@ -115,15 +125,45 @@ def at_socket(lookups: Lookups, client: Client, target: FrontendKey) -> Step:
     if target.protocol is Protocol.SCTP:
         return Step(place, Fate.PASSES, "SCTP is translated at tc only")
     desc, is_refused = _socket_match(lookups, client, target)
+    why = _left_to_listener(lookups, client, target)
+    if why:
+        return Step(place, Fate.PASSES, why, desc)
     if desc is None and not is_refused:
         return Step(place, Fate.PASSES, why_no_frontend(lookups, target))
     if not _is_for_socket(lookups, client, target):
         return Step(place, Fate.PASSES, "pods under tc cover are translated there", desc)
     if desc is None:
-        return ended(place, None, DropReason.LB_DROP_UNKNOWN_PORT)
+        return _socket_refuse(lookups, client, target, None, DropReason.LB_DROP_UNKNOWN_PORT)
     return _socket_client(lookups, client, desc, place) or _socket_choose(
         lookups, client, target, desc
     )
+
+
+def _socket_refuse(
+    lookups: Lookups,
+    client: Client,
+    key: FrontendKey,
+    desc: DescRecord | None,
+    reason: DropReason,
+) -> Step:
+    """lb_socket_refuse(), for connect()."""
+    place, side = "socket hook", ClientSide.THIS_NODE if desc else None
+    is_here = is_own_host(key.address) or lookups.filter_flags(key.address) & AddrFlag.LB_ADDR_NODE
+    goes_to_tc = not is_here and client.netns_flags & NetnsFlag.LB_NETNS_HOST
+    if key.protocol is Protocol.UDP and (desc is None or goes_to_tc):
+        why = f"{REASONS[reason]}; connect() succeeds, and tc refuses the first datagram"
+        return Step(place, Fate.PASSES, why, desc, side, reason)
+    return ended(place, desc, reason, side)
+
+
+def _left_to_listener(lookups: Lookups, client: Client, target: FrontendKey) -> str:
+    """lb_socket_is_left_to_listener(): why it passes, or ""."""
+    if not lookups.is_cluster_ip_of_node(target.address):
+        return ""
+    if client.netns_flags & NetnsFlag.LB_NETNS_COVERED:
+        return "a ClusterIP that the node has itself: left to tc, which sees if a process listens"
+    is_host = client.netns_flags & NetnsFlag.LB_NETNS_HOST
+    return LISTENER if is_host and lookups.has_listener(target) else ""
 
 
 def _socket_match(
@@ -144,14 +184,20 @@ def _socket_match(
     flags = lookups.addr_flags_of(key.address)
     if found is None and flags & AddrFlag.LB_ADDR_NODE_PORT:
         found = lookups.node_port_lookup(key)
-    return found, found is None and bool(flags & AddrFlag.LB_ADDR_CLUSTER_IP)
+    return found, found is None and _refuses(flags)
+
+
+def _refuses(flags: AddrFlag) -> bool:
+    """Whether ports without a frontend are refused, rather than the node's."""
+    return bool(flags & AddrFlag.LB_ADDR_CLUSTER_IP and not flags & AddrFlag.LB_ADDR_NODE)
 
 
 def _is_for_socket(lookups: Lookups, client: Client, key: FrontendKey) -> bool:
+    left_to_tc = NetnsFlag.LB_NETNS_COVERED
     everybody = not lookups.has_setting(SettingFlag.LB_SETTING_SOCKET_HOST)
     if key.protocol is Protocol.TCP and everybody:
-        return True
-    return not client.netns_flags & NetnsFlag.LB_NETNS_COVERED
+        left_to_tc = NetnsFlag.LB_NETNS_TC_ONLY
+    return not client.netns_flags & left_to_tc
 
 
 def _socket_client(lookups: Lookups, client: Client, desc: DescRecord, place: str) -> Step | None:
@@ -176,14 +222,19 @@ def _socket_client(lookups: Lookups, client: Client, desc: DescRecord, place: st
 
 def _socket_choose(lookups: Lookups, client: Client, target: FrontendKey, desc: DescRecord) -> Step:
     place, side = "socket hook", ClientSide.THIS_NODE
-    choice = choose(lookups, desc, side, _affinity_client(lookups, client, target.address))
+    address = _affinity_client(lookups, client, target.address)
+    is_known = client.netns_flags & NetnsFlag.LB_NETNS_HOST or client.cookie
+    hashed = Hashed(address if is_known else None, port=None)
+    choice = choose(lookups, desc, side, address, hashed)
     if choice.reason is DropReason.LB_DROP_NO_LOCAL_ENDPOINT:
         why = f"{REASONS[choice.reason]}; left to tc, which drops"
         return Step(place, Fate.PASSES, why, desc, side, choice.reason)
     if choice.reason:
-        return ended(place, desc, choice.reason, side)
+        return _socket_refuse(lookups, client, target, desc, choice.reason)
     found = choice.candidates
-    return Step(place, Fate.TRANSLATED, "", desc, side, None, found, choice.affinity)
+    return Step(
+        place, Fate.TRANSLATED, "", desc, side, None, found, choice.affinity, choice.scheduler
+    )
 
 
 def _affinity_client(lookups: Lookups, client: Client, peer: Address) -> Address:
@@ -213,6 +264,8 @@ def _at_tc(packet: _Packet, place: str, side: ClientSide) -> Step:
     if flow:
         return Step(place, flow.fate, flow.why, candidates=flow.candidates)
     desc, is_refused = _service_match(lookups, target)
+    if lookups.has_listener(target):
+        return Step(place, Fate.PASSES, LISTENER, desc)
     if is_refused:
         return ended(place, None, DropReason.LB_DROP_UNKNOWN_PORT)
     if desc is None:
@@ -225,7 +278,8 @@ def _select(packet: _Packet, place: str, side: ClientSide, desc: DescRecord) -> 
     source = _source(packet)
     if not in_source_ranges(packet.lookups, desc, source):
         return ended(place, desc, DropReason.LB_DROP_SOURCE_RANGE, side)
-    choice = choose(packet.lookups, desc, side, source)
+    hashed = Hashed(source, packet.client.port or None)
+    choice = choose(packet.lookups, desc, side, source, hashed)
     if choice.reason:
         return ended(place, desc, choice.reason, side)
     return _routed(packet, place, side, desc, choice)
@@ -237,8 +291,7 @@ def _service_match(lookups: Lookups, key: FrontendKey) -> tuple[DescRecord | Non
     flags = lookups.addr_flags_of(key.address)
     if found is None and flags & AddrFlag.LB_ADDR_NODE_PORT:
         found = lookups.node_port_lookup(key)
-    is_cluster_ip = flags & AddrFlag.LB_ADDR_CLUSTER_IP and not flags & AddrFlag.LB_ADDR_NODE
-    return found, found is None and bool(is_cluster_ip)
+    return found, found is None and _refuses(flags)
 
 
 def _service_match_vip(lookups: Lookups, key: FrontendKey) -> DescRecord | None:
@@ -268,17 +321,44 @@ def _routed(
     if None not in reasons:
         reason = min(each for each in reasons if each)
         return Step(place, Fate.DROPPED, REASONS[reason], desc, side, reason, found)
-    return Step(place, Fate.TRANSLATED, "", desc, side, None, found, choice.affinity)
+    return Step(
+        place, Fate.TRANSLATED, "", desc, side, None, found, choice.affinity, choice.scheduler
+    )
 
 
 def walk(lookups: Lookups, client: Client, target: FrontendKey, route: RouteTo) -> tuple[Step, ...]:
     """What each hook does on the way, until one translates the connection or ends it."""
     steps = []
     for step in _ways(lookups, client, target, route):
-        steps.append(step)
+        steps.append(_routed_on(step, route))
         if step.fate is not Fate.PASSES:
             break
     return tuple(steps)
+
+
+def _routed_on(step: Step, route: RouteTo) -> Step:
+    """What becomes of a translated connection where the kernel finds its routes."""
+    if step.fate is not Fate.TRANSLATED:
+        return step
+    reason = DropReason.LB_DROP_NO_ROUTE
+    found = tuple(
+        each
+        if each.rewrite.reason
+        or each.rewrite.node
+        or route(backend_key(each.backend.record).address)
+        else each._replace(rewrite=each.rewrite._replace(reason=reason))
+        for each in step.candidates
+    )
+    if any(each.chance and not each.rewrite.reason for each in found):
+        return replace(step, candidates=found)
+    why = f"translated, but {REASONS[reason]}"
+    return replace(step, fate=Fate.DROPPED, why=why, reason=reason, candidates=found)
+
+
+def _has_way(candidate: Candidate, route: RouteTo) -> bool:
+    """Whether its route is known, to it or to its node, or it was dropped for another reason."""
+    rewrite_, record = candidate.rewrite, candidate.backend.record
+    return bool(rewrite_.reason or rewrite_.node or route(backend_key(record).address))
 
 
 def _ways(lookups: Lookups, client: Client, target: FrontendKey, route: RouteTo) -> Iterator[Step]:
@@ -300,6 +380,8 @@ def at_ingress(lookups: Lookups, client: Client, target: FrontendKey, route: Rou
         whose = "--workload-devices" if is_pod else "--host-devices"
         return Step(place, Fate.PASSES, f"no ebpflb program is attached here ({whose})")
     side = ClientSide.THIS_NODE if is_pod else ClientSide.ELSEWHERE
+    if device.flags & DeviceFlag.LB_DEVICE_XDP:
+        place = f"XDP, or {place}"
     return _at_tc(_Packet(lookups, client, target, route), place, side)
 
 
@@ -309,9 +391,8 @@ def at_egress(lookups: Lookups, client: Client, target: FrontendKey, route: Rout
     if way is None:
         return Step("routing", Fate.PASSES, "this node has no route there")
     if way.is_local:
-        return Step(
-            "routing", Fate.PASSES, "an address of this node: delivered to the local socket"
-        )
+        why = "an address of this node: delivered to the local socket"
+        return Step("routing", Fate.PASSES, LISTENER if lookups.has_listener(target) else why)
     place = f"tc egress of {device_name(way.ifindex)}"
     device = lookups.device(way.ifindex)
     if device is None or device.kind != DeviceKind.LB_DEVICE_HOST:

@@ -12,6 +12,7 @@ from ebpflb.dataplane.explain.steps import Candidate, Client, ClientKind, Fate, 
 from ebpflb.dataplane.flows.conntrack import (
     FLOW_TABLES,
     PROTOCOL_AT,
+    UDP_TABLES,
     End,
     flow_key,
     reverse,
@@ -22,6 +23,7 @@ from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, Directio
 from ebpflb.dataplane.layout.records import BackendRecord
 from ebpflb.dataplane.layout.structs import (
     LbConnection,
+    LbConnPlace,
     LbConntrack,
     LbSocket,
     LbSocketKey,
@@ -75,7 +77,7 @@ def known_flow(lookups: Lookups, client: Client, target: FrontendKey) -> KnownFl
     if entry is None:
         return None
     if entry.hook == Hook.LB_HOOK_RESERVED:
-        return KnownFlow(Fate.PASSES, "another NAT on this node uses this tuple: not translated")
+        return KnownFlow(Fate.PASSES, "of another NAT or a process of this node: not translated")
     record = _current_backend(lookups, key, entry)
     is_here = entry.hook == _HOOKS[client.kind] and entry.direction == Direction.LB_DIR_ORIGINAL
     if not is_here or record is None:
@@ -94,7 +96,7 @@ def _is_udp(key: bytes) -> bool:
 
 
 def _lookup(maps: MapSet, key: bytes) -> LbConntrack | None:
-    for name in FLOW_TABLES[1:] if _is_udp(key) else FLOW_TABLES:
+    for name in UDP_TABLES if _is_udp(key) else FLOW_TABLES:
         value = maps[name].lookup(key)
         if value:
             return LbConntrack.from_buffer_copy(value)
@@ -106,7 +108,8 @@ def _current_backend(lookups: Lookups, key: bytes, entry: LbConntrack) -> Backen
     peer = _lookup(lookups.maps, reverse(bytes(entry.to)))
     if peer and reverse(bytes(peer.to)) != key:
         peer = None
-    if peer is None and not entry.whole_state & CtState.LB_CT_ESTABLISHED:
+    is_one_sided = entry.whole_state & CtState.LB_CT_ESTABLISHED or entry.flags & CtFlag.LB_CT_DSR
+    if peer is None and not is_one_sided:
         return None
     if _is_udp(key):
         return None if _is_idle(lookups, entry, peer) else _backend(lookups, entry, _SERVING)
@@ -124,13 +127,8 @@ def _is_retried(entry: LbConntrack, peer: LbConntrack | None) -> bool:
 
 def _is_idle(lookups: Lookups, entry: LbConntrack, peer: LbConntrack | None) -> bool:
     """lb_conntrack_is_idle()."""
-    silence = seconds_since(entry.last_seen)
-    if silence <= udp_timeout(lookups.settings, entry.whole_state):
-        return False
-    if peer is None:
-        return True
-    limit = udp_timeout(lookups.settings, entry.whole_state | peer.whole_state)
-    return silence > limit and seconds_since(peer.last_seen) > limit
+    last_seen = max(each.last_seen for each in (entry, peer) if each)
+    return seconds_since(last_seen) > udp_timeout(lookups.settings, entry.whole_state)
 
 
 def _backend(lookups: Lookups, entry: LbConntrack, flags: BackendFlag) -> BackendRecord | None:
@@ -141,8 +139,12 @@ def _backend(lookups: Lookups, entry: LbConntrack, flags: BackendFlag) -> Backen
 
 
 def _rewrite(entry: LbConntrack) -> Rewrite:
-    source = Address(bytes(entry.to.saddr)) if entry.flags & CtFlag.LB_CT_SNAT else None
-    return Rewrite(source, bool(entry.flags & CtFlag.LB_CT_HAIRPIN))
+    to = Address(bytes(entry.to.saddr))
+    return Rewrite(
+        source=to if entry.flags & CtFlag.LB_CT_SNAT else None,
+        hairpin=bool(entry.flags & CtFlag.LB_CT_HAIRPIN),
+        node=to if entry.flags & CtFlag.LB_CT_DSR else None,
+    )
 
 
 def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[ExistingFlow]:
@@ -180,9 +182,10 @@ def _view(key: LbTuple, entry: LbConntrack) -> ExistingFlow:
 def _state(key: LbTuple, entry: LbConntrack) -> str:
     if entry.whole_state & CtState.LB_CT_CLOSED:
         return "ended"
+    is_established = entry.whole_state & CtState.LB_CT_ESTABLISHED
     if key.proto == Protocol.UDP:
-        return "UDP"
-    return "established" if entry.whole_state & CtState.LB_CT_ESTABLISHED else "opening"
+        return "UDP stream" if is_established else "UDP"
+    return "established" if is_established else "opening"
 
 
 def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketCount]:
@@ -207,9 +210,17 @@ def _sockets(maps: MapSet, protocol: Protocol) -> Iterator[tuple[End, End]]:
                 (Address(bytes(key.peer)), key.port),
             )
     if protocol == Protocol.TCP:
-        for _, value in maps["lb_connections"].items():
-            each = LbConnection.from_buffer_copy(value)
+        for each in _connections(maps):
             yield (
                 (Address(bytes(each.addr)), each.port),
                 (Address(bytes(each.peer)), each.peer_port),
             )
+
+
+def _connections(maps: MapSet) -> Iterator[LbConnection]:
+    for _, value in maps["lb_conn_places"].items():
+        place = LbConnPlace.from_buffer_copy(value)
+        if place.cookie:
+            yield place.connection
+    for _, value in maps["lb_connections"].items():
+        yield LbConnection.from_buffer_copy(value)

@@ -9,15 +9,26 @@ from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.dataplane.layout.capacity import UPLINKS
-from ebpflb.dataplane.layout.enums import AddrFlag, DescFlag, NetnsFlag, SettingFlag
+from ebpflb.dataplane.layout.enums import (
+    AddrFlag,
+    DescFlag,
+    DeviceFlag,
+    DeviceKind,
+    NetnsFlag,
+    SettingFlag,
+)
 from ebpflb.dataplane.layout.records import (
+    TRIAL,
     USABLE,
     AddrRecord,
     BackendRecord,
     DescRecord,
     SocketAddress,
+    Subnet,
     frontend_key_of,
+    unpack_failures,
     unpack_name,
 )
 from ebpflb.dataplane.layout.structs import (
@@ -33,6 +44,7 @@ from ebpflb.dataplane.layout.structs import (
 )
 from ebpflb.dataplane.services.addresses import fold
 from ebpflb.dataplane.services.source_ranges import SourceRanges
+from ebpflb.errors import ProbeError
 from ebpflb.model.address import WILDCARD, Address, Family, family_of
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName
@@ -49,6 +61,7 @@ class SlotRange(NamedTuple):
     base: int
     length: int
     if_empty: int
+    table: int = 0
 
 
 class IndexedBackend(NamedTuple):
@@ -92,6 +105,25 @@ class Lookups:
         """Whether it is in lb_addrs, even if only for existing flows."""
         return self.maps["lb_addrs"].lookup(address) is not None
 
+    def is_cluster_ip_of_node(self, address: Address) -> bool:
+        """Whether it is both a ClusterIP and an address of the node (listener.h)."""
+        both = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_NODE
+        found = self.filter_flags(address) & both == both
+        return found and self.addr_flags_of(address) & both == both
+
+    def has_listener(self, key: FrontendKey) -> bool:
+        """Whether a socket of the calling thread's namespace waits at just this address.
+
+        Only a ClusterIP of the node is looked at. ProbeError.
+        """
+        if not self.is_cluster_ip_of_node(key.address):
+            return False
+        try:
+            with SockDiag() as diag:
+                return (key.address, key.port) in diag.waiting(key.protocol)
+        except OSError as error:
+            raise ProbeError(f"cannot list sockets: {error}") from error
+
     def frontend_lookup(self, key: FrontendKey) -> DescRecord | None:
         """The descriptor in force."""
         wanted = SocketAddress(*key).pack()
@@ -122,13 +154,14 @@ class Lookups:
 
     def backends(self, slots: SlotRange) -> tuple[IndexedBackend, ...]:
         """In the order of the slots."""
-        found = []
-        for slot in range(slots.base, slots.base + slots.length):
-            index = self.maps["lb_slots"].lookup(_u32(slot)) or _ZERO
-            value = self.maps["lb_backends"].lookup(index)
-            if value:
-                found.append(IndexedBackend(_number(index), BackendRecord.unpack(value)))
-        return tuple(found)
+        found = map(self.backend_at, range(slots.base, slots.base + slots.length))
+        return tuple(each for each in found if each)
+
+    def backend_at(self, slot: int) -> IndexedBackend | None:
+        """The backend that a slot names."""
+        index = self.maps["lb_slots"].lookup(_u32(slot)) or _ZERO
+        value = self.maps["lb_backends"].lookup(index)
+        return IndexedBackend(_number(index), BackendRecord.unpack(value)) if value else None
 
     def source_ranges(self, desc: DescRecord) -> Prefixes:
         """The clients that a frontend is for; empty for all."""
@@ -152,9 +185,22 @@ class Lookups:
             return None
         for each in self.backends(slots):
             same = (each.map_index, each.record.generation) == (entry.backend, entry.generation)
-            if same and each.record.flags & USABLE:
+            if same and each.record.flags & USABLE and self.backend_admits(each):
                 return each
         return None
+
+    def backend_admits(self, backend: IndexedBackend) -> bool:
+        """Whether a backend may have a new connection: on trial only the first (ejection.h)."""
+        if not backend.record.flags & TRIAL:
+            return True
+        value = self.maps["lb_failures"].lookup(_u32(backend.map_index))
+        in_a_row, is_tried = unpack_failures(value or bytes(8))
+        return not (in_a_row and is_tried)
+
+    def pod_node(self, pod: Address) -> Address | None:
+        """The node to which packets for a pod elsewhere go in a tunnel."""
+        found = self.maps["lb_pod_nodes"].lookup(pod)
+        return Address(found) if found else None
 
     def netns_flags(self, cookie: int) -> NetnsFlag:
         """The flags of a network namespace in lb_netns; 0 if it is not there."""
@@ -166,14 +212,34 @@ class Lookups:
         value = self.maps["lb_devices"].lookup(_u32(ifindex))
         return LbDevice.from_buffer_copy(value) if value else None
 
-    def masquerade_source(self, ifindex: int, family: Family) -> Address | None:
-        """The SNAT address of a device; None for a device without ebpflb's programs."""
+    def masquerade_source(self, ifindex: int, next_hop: Address) -> Address | None:
+        """The SNAT address of a host device; None for others, which lead to pods of this node.
+
+        next_hop: the destination itself where the next hop is link-local.
+        """
         value = self.maps["lb_uplinks"].lookup(_u32(ifindex % UPLINKS))
         uplink = LbUplink.from_buffer_copy(value) if value else None
-        found = uplink if uplink and uplink.ifindex == ifindex else self.device(ifindex)
+        found = uplink if uplink and uplink.ifindex == ifindex else self._host_device(ifindex)
         if found is None:
             return None
-        return Address(bytes(found.snat4 if family is Family.IPV4 else found.snat6))
+        if found.flags & DeviceFlag.LB_DEVICE_SUBNETS:
+            source = self._masquerade_by_subnet(ifindex, next_hop)
+            if source:
+                return source
+        is_ipv4 = family_of(next_hop) is Family.IPV4
+        return Address(bytes(found.snat4 if is_ipv4 else found.snat6))
+
+    def _masquerade_by_subnet(self, ifindex: int, next_hop: Address) -> Address | None:
+        found = {}
+        for key, source in self.maps["lb_subnets"].items():
+            subnet = Subnet.unpack(key)
+            if subnet.ifindex == ifindex and subnet.next_hops.covers(next_hop):
+                found[subnet.next_hops.length] = Address(source)
+        return found[max(found)] if found else None
+
+    def _host_device(self, ifindex: int) -> LbDevice | None:
+        found = self.device(ifindex)
+        return found if found and found.kind == DeviceKind.LB_DEVICE_HOST else None
 
     def is_unused(self, address: Address) -> bool:
         """Whether it is inside a ServiceCIDR but not the address of a Service (service_cidr.h)."""

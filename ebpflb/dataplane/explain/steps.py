@@ -23,8 +23,12 @@ REASONS = {
     DropReason.LB_DROP_SOURCE_RANGE: "the client is in none of the source ranges",
     DropReason.LB_DROP_NO_ROUTE: "this node has no route to any of the backends",
     DropReason.LB_DROP_NO_SNAT_ADDRESS: "this node has no address to masquerade with",
+    DropReason.LB_DROP_TUNNEL: "it came to the port of DSR, but not from a node of the cluster, or "
+    "for a Service or pod that is not here",
+    DropReason.LB_DROP_LOOP: "the endpoint is a Service's address, which leads back here",
     DropReason.LB_DROP_UNUSED_ADDRESS: "inside a ServiceCIDR, but not the address of a Service",
 }
+LISTENER = "a process of the node listens there"
 # tc answers these with an ICMP error, and drops the others.
 _REFUSED = (DropReason.LB_DROP_NO_ENDPOINT, DropReason.LB_DROP_UNKNOWN_PORT)
 
@@ -62,11 +66,18 @@ class Fate(StrEnum):
 
 
 class Rewrite(NamedTuple):
-    """What happens to packets to a backend. source: the address that it sees as the client."""
+    """What happens to packets to a backend. source: the address that it sees as the client.
+
+    via_stack: the kernel routes masqueraded packets. node: the address of the node to which they go
+    in a tunnel, as they are. lacks_tunnel: they would, if one led to the node.
+    """
 
     source: Address | None = None
     hairpin: bool = False
     reason: DropReason | None = None
+    via_stack: bool = False
+    node: Address | None = None
+    lacks_tunnel: bool = False
 
 
 class Candidate(NamedTuple):
@@ -86,7 +97,10 @@ class ClientSide(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one hook would do. affinity: what the client's entry says, "" without affinity."""
+    """What one hook would do.
+
+    affinity: what the client's entry says, "" without affinity. scheduler: what its hash says.
+    """
 
     place: str
     fate: Fate
@@ -96,6 +110,7 @@ class Step:
     reason: DropReason | None = None
     candidates: tuple[Candidate, ...] = field(default=())
     affinity: str = ""
+    scheduler: str = ""
 
 
 def ended(

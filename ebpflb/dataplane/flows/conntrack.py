@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entries of flows in lb_conntrack and lb_ct_short: keys, and a few fields of many entries.
+"""The entries of flows in the flow tables: keys, and a few fields of many entries.
 
 Each flow has one entry in either direction. structs.Conntrack has all fields of one entry.
 """
@@ -17,7 +17,9 @@ from ebpflb.model.address import Address, Protocol
 End = tuple[Address, int]
 """Address and port."""
 
-FLOW_TABLES = ("lb_conntrack", "lb_ct_short")
+FLOW_TABLES = ("lb_conntrack", "lb_ct_short", "lb_ct_udp", "lb_ct_stream")
+UDP_TABLES = ("lb_ct_udp", "lb_ct_stream", "lb_ct_short")
+"""Where UDP flows may be; in lb_ct_short until they were moved (udp_tables.py)."""
 
 KEY_SIZE = sizeof(LbTuple)
 PROTOCOL_AT = LbTuple.proto.offset
@@ -30,6 +32,8 @@ _USE = packed_format(
 )
 _LIFE = packed_format(LbConntrack, "to", "last_seen", "state", "peer_state")
 _LOOK_SECONDS = 0.2
+# CPUs count elements apart from each other: the last ones may not fit.
+_FULL = 0.99
 # A handshake under way is in no table of established flows yet.
 _SHORTEST_SECONDS = 1.0
 # Plain numbers: an enum's member costs more to compare.
@@ -45,6 +49,12 @@ def reverse(key: bytes) -> bytes:
     """The key with both ends exchanged: of `to` of an entry that of the other direction."""
     source, destination, source_port, destination_port, rest = _ENDS.unpack(key)
     return _ENDS.pack(destination, source, destination_port, source_port, rest)
+
+
+def ends_of(key: bytes) -> tuple[End, End]:
+    """Source and destination with their ports."""
+    source, destination, source_port, destination_port, _ = _KEY.unpack(key)
+    return (Address(source), source_port), (Address(destination), destination_port)
 
 
 def addresses_of(key: bytes) -> tuple[Address, Address]:
@@ -63,6 +73,12 @@ def open_flows(values: bytes) -> list[tuple[bytes, int]]:
         for created, use, direction, state, peer_state in _USE.iter_unpack(values)
         if direction == _ORIGINAL and not (state | peer_state) & _CLOSED
     ]
+
+
+def is_full(maps: MapSet) -> bool:
+    """Whether a flow that is established now may stay in lb_ct_short. MapError."""
+    table = maps["lb_conntrack"]
+    return sum(chunk.size for chunk in table.chunks()) >= _FULL * table.max_entries
 
 
 def lives(values: bytes) -> Iterator[tuple[bytes, int, int, int]]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection of flows: the kernel never drops one from lb_conntrack by itself.
+"""Garbage collection of flows: the kernel drops none from lb_conntrack and lb_ct_stream by itself.
 
 Both directions of a flow go together, when neither has been seen for the time that lb_settings
-gives its state. What is in lb_ct_short the kernel would forget on its own, but late.
+gives its state. What is in lb_ct_short and lb_ct_udp the kernel would forget on its own, but late.
 """
 
 import time
@@ -81,8 +81,9 @@ class Expiry:
         `tell` is given the ends of flows that are sampled, as records of the kernel, while
         lb_settings asks for them. They are few: no flow_rate limits them.
         """
-        # In this order: a flow that becomes established meanwhile moves on to the second.
-        self._tables = (maps["lb_ct_short"], maps["lb_conntrack"])
+        # In this order: a flow that becomes established meanwhile moves on to a later one.
+        names = ("lb_ct_short", "lb_conntrack", "lb_ct_udp", "lb_ct_stream")
+        self._tables = tuple(maps[name] for name in names)
         self._settings = maps["lb_settings"]
         self._clock = clock
         self._budget = budget

@@ -10,8 +10,10 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import NamedTuple
 
 from ebpflb.config.settings import Settings
+from ebpflb.dataplane.flows.flow_filter import filter_floor_of
 from ebpflb.dataplane.flows.source_ports import own_ports
 from ebpflb.dataplane.flows.timeouts import TCP_CLOSED_SECONDS, TCP_OPENING_SECONDS, Timeouts
+from ebpflb.dataplane.flows.udp_tables import flags_of_udp
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import FlowEvent, SettingFlag
 from ebpflb.dataplane.layout.structs import (
@@ -53,10 +55,15 @@ def write_settings(
     primary: Mapping[Family, Address],
     timeouts: Timeouts = Timeouts(),  # noqa: B008  cannot change
     records: FlowRecords = FlowRecords(),  # noqa: B008  cannot change
+    dsr_port: int = 0,
 ) -> None:
-    """Write lb_settings when it differs. `primary`: the node's addresses, sources of hairpins."""
+    """Write lb_settings when it differs.
+
+    `primary`: the node's addresses, from which hairpins and tunnels begin. `dsr_port`: 0 for a node
+    that takes no part in DSR.
+    """
     wanted = LbSettings(
-        flags=flags,
+        flags=flags | flags_of_udp(target),
         snat_ports=(LbPortRange * 2)(*(LbPortRange(*ports) for ports in own_ports())),
         tcp_opening_timeout=TCP_OPENING_SECONDS,
         tcp_established_timeout=timeouts.tcp_established,
@@ -69,6 +76,8 @@ def write_settings(
         flow_rate=records.rate,
         node4=LbAddr.of(primary.get(Family.IPV4)),
         node6=LbAddr.of(primary.get(Family.IPV6)),
+        dsr_port=dsr_port,
+        filter_floor=filter_floor_of(target),
     )
     if target.lookup(_KEY) != bytes(wanted):
         target.update(_KEY, bytes(wanted))

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from errno import E2BIG, EEXIST
 from pathlib import Path
+from sys import byteorder
 from time import monotonic
 
 from ebpflb.dataplane.flows.conntrack import KEY_SIZE, flow_key
@@ -42,9 +43,11 @@ PERIOD_SECONDS = 60.0
 
 # Entries of a table, and connections, that one step looks at: some milliseconds each.
 _CHUNK, _STEP = 8192, 512
-_HOOK = LbConntrack.hook.offset
-# A time that no timeout reaches: neither expiry nor a new flow ends a reservation.
+_HOOK, _LAST_SEEN = LbConntrack.hook.offset, LbConntrack.last_seen.offset
+# A time that no timeout reaches: neither expiry nor a new flow ends a reservation. Those that the
+# programs make have a time, and end by timeout (bpf/own_udp.h).
 _FOR_EVER = 1 << 62
+_FOR_EVER_BYTES = _FOR_EVER.to_bytes(8, byteorder)
 _VALUES = {
     protocol: bytes(
         LbConntrack(
@@ -57,7 +60,7 @@ _VALUES = {
     for protocol, state in (
         (Protocol.TCP, CtState.LB_CT_ESTABLISHED),
         (Protocol.SCTP, CtState.LB_CT_ESTABLISHED),
-        (Protocol.UDP, 0),
+        (Protocol.UDP, CtState.LB_CT_ESTABLISHED),
     )
 }
 
@@ -114,9 +117,9 @@ class Reservations:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`connections`: OSError if they are not all. `clock`: seconds."""
-        self._opening = maps["lb_ct_short"]
-        # Where flows are that have been answered, but those of UDP.
-        self._established = maps["lb_conntrack"]
+        # Never evicted, but flows may be elsewhere.
+        self._udp = maps["lb_ct_stream"], maps["lb_ct_udp"]
+        self._others = maps["lb_conntrack"], maps["lb_ct_short"]
         self._connections = connections
         self._clock = clock
         self._pass: Iterator[None] | None = None
@@ -141,7 +144,7 @@ class Reservations:
 
     def _look(self, addresses: Container[Address]) -> Iterator[None]:
         self._due = self._clock() + PERIOD_SECONDS
-        udp, others = _Table(self._opening), _Table(self._established)
+        udp, others = _Table(*self._udp), _Table(*self._others)
         tables = {Protocol.UDP: udp, Protocol.TCP: others, Protocol.SCTP: others}
         for table in (udp, others):
             yield from table.read()
@@ -164,7 +167,7 @@ class Reservations:
         seen = 0
         for some in self._connections():
             for protocol, key in _in_the_way(some, addresses, ports):
-                tables[protocol].keep(key, _VALUES[protocol], self._opening)
+                tables[protocol].keep(key, _VALUES[protocol])
             seen += len(some)
             if seen >= _STEP:
                 seen = 0
@@ -192,8 +195,9 @@ class Reservations:
 class _Table:
     """One table while connections are looked at."""
 
-    def __init__(self, entries: BpfMap) -> None:
+    def __init__(self, entries: BpfMap, opening: BpfMap) -> None:
         self._entries = entries
+        self._opening = opening
         # For half of the table: flows come first.
         self._room = entries.max_entries // 2
         self._before: set[bytes] = set()
@@ -208,11 +212,11 @@ class _Table:
             self._before.update(_reserved(chunk, self._entries.value_size))
             yield
 
-    def keep(self, key: bytes, value: bytes, opening: BpfMap) -> None:
+    def keep(self, key: bytes, value: bytes) -> None:
         """Reserve a tuple, or leave it reserved, unless a flow of ours has it or room is short."""
         if key in self._before:
             self.kept.add(key)
-        elif key in self.kept or opening.lookup(key) is not None:
+        elif key in self.kept or self._opening.lookup(key) is not None:
             return
         elif self._room <= 0:
             self.left_out += 1
@@ -238,11 +242,12 @@ def _in_the_way(
 
 
 def _reserved(chunk: Chunk, value_size: int) -> Iterator[bytes]:
-    """The keys of the reservations; there are few."""
+    """The keys of the reservations for other NAT; there are few."""
     hooks = chunk.values[_HOOK::value_size]
     at = hooks.find(Hook.LB_HOOK_RESERVED)
     while at >= 0:
-        yield chunk.keys[at * KEY_SIZE : (at + 1) * KEY_SIZE]
+        if chunk.values.startswith(_FOR_EVER_BYTES, at * value_size + _LAST_SEEN):
+            yield chunk.keys[at * KEY_SIZE : (at + 1) * KEY_SIZE]
         at = hooks.find(Hook.LB_HOOK_RESERVED, at + 1)
 
 

@@ -19,14 +19,14 @@ TCP_CLOSED_SECONDS = 240
 class Timeouts(NamedTuple):
     """After how many seconds without a packet a flow is forgotten.
 
-    Of TCP as kube-proxy sets them; of UDP more than the 2 minutes that RFC 4787 asks for.
-    tcp_close_wait: one side has closed; udp: without an answer; udp_stream: with answers.
+    Of TCP as kube-proxy sets them, of UDP as Linux does. tcp_close_wait: one side has closed;
+    udp_stream: answered, and had packets for more than 2 s; udp: any other.
     """
 
     tcp_established: int = 86400
     tcp_close_wait: int = 3600
-    udp: int = 180
-    udp_stream: int = 180
+    udp: int = 30
+    udp_stream: int = 120
 
 
 def timeouts(options: Settings) -> Timeouts:
@@ -56,5 +56,5 @@ def tcp_timeout(settings: LbSettings, state: int) -> int:
 
 def udp_timeout(settings: LbSettings, state: int) -> int:
     """Seconds without a packet in either direction."""
-    answered = state & CtState.LB_CT_ACK
-    return int(settings.udp_stream_timeout if answered else settings.udp_timeout)
+    is_stream = state & CtState.LB_CT_ESTABLISHED
+    return int(settings.udp_stream_timeout if is_stream else settings.udp_timeout)

@@ -4,25 +4,30 @@
 Of each flow it reads the tuple of its replies as they arrive, before netfilter undoes its NAT. It
 reads a datagram at a time, since a node may have hundreds of thousands. Where netfilter tracks
 nothing it sends no request, because that alone would make the kernel load a module.
+
+It also tells netfilter of flows that pass it by, so that its NAT chooses other ports.
 """
 
+import errno
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.dataplane.kernel.netlink import Netlink, attributes
-from ebpflb.model.address import Address, Protocol
+from ebpflb.dataplane.kernel.netlink import Netlink, attribute, attributes
+from ebpflb.model.address import Address, Family, Protocol, family_of
 
 _NETLINK_NETFILTER = 12
 # IPCTNL_MSG_CT_GET of NFNL_SUBSYS_CTNETLINK.
 _CT_GET = 1 << 8 | 1
+# IPCTNL_MSG_CT_NEW.
+_CT_NEW = 1 << 8
 # struct nfgenmsg: all families, version 0.
 _HEAD = struct.pack("=BBH", socket.AF_UNSPEC, 0, 0)
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 
-_CTA_TUPLE_REPLY, _CTA_PROTOINFO = 2, 4
+_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY, _CTA_STATUS, _CTA_PROTOINFO, _CTA_TIMEOUT = 1, 2, 3, 4, 7
 _CTA_TUPLE_IP, _CTA_TUPLE_PROTO = 1, 2
 _CTA_IP_V4_SRC, _CTA_IP_V4_DST, _CTA_IP_V6_SRC, _CTA_IP_V6_DST = 1, 2, 3, 4
 _CTA_PROTO_NUM, _CTA_PROTO_SRC_PORT, _CTA_PROTO_DST_PORT = 1, 2, 3
@@ -30,8 +35,12 @@ _CTA_PROTO_NUM, _CTA_PROTO_SRC_PORT, _CTA_PROTO_DST_PORT = 1, 2, 3
 # TCP_CONNTRACK_SYN_SENT to LAST_ACK, SCTP_CONNTRACK_COOKIE_WAIT to SHUTDOWN_ACK_SENT.
 _OPEN_STATES = {Protocol.TCP: (1, range(1, 7)), Protocol.SCTP: (3, range(2, 8))}
 _STATE = 1
+# IPS_SEEN_REPLY, IPS_ASSURED and IPS_CONFIRMED: it is not the first to go when the table is full.
+_ASSURED = 0xE
+_ESTABLISHED = 3
 _MAPPED = bytes(10) + b"\xff\xff"
-_ADDRESS, _PORT = 16, 2
+_ADDRESS, _IPV4, _PORT = 16, 4, 2
+_NESTED = 0x8000
 
 
 class Reply(NamedTuple):
@@ -71,6 +80,66 @@ def reply_of(body: bytes) -> Reply | None:
     if not source or not destination or any(len(port) != _PORT for port in pair):
         return None
     return Reply(protocol, source, _number(pair[0]), destination, _number(pair[1]))
+
+
+def add_flows(flows: Iterable[Reply], seconds: int) -> int:
+    """Have netfilter know these flows, by their replies, for some time; how many it has taken.
+
+    One that it knows lives on for as long. Replies that belong to a flow of its own stay with that.
+    None where it tracks nothing. OSError when the kernel refuses.
+    """
+    taken = 0
+    if not _COUNT.exists():
+        return taken
+    with Netlink(_NETLINK_NETFILTER) as netlink:
+        for flow in flows:
+            try:
+                netlink.create(_CT_NEW, _new_flow(flow, seconds))
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.EBUSY, errno.ENOMEM):
+                    raise
+            else:
+                taken += 1
+    return taken
+
+
+def _new_flow(reply: Reply, seconds: int) -> bytes:
+    """A flow without NAT."""
+    one, other = (reply.source, reply.source_port), (reply.destination, reply.port)
+    is_ipv4 = family_of(reply.source) is Family.IPV4
+    parts = [
+        _nested(_CTA_TUPLE_ORIG, _tuple(reply.protocol, other, one)),
+        _nested(_CTA_TUPLE_REPLY, _tuple(reply.protocol, one, other)),
+        attribute(_CTA_STATUS, _big(_ASSURED, 4)),
+        attribute(_CTA_TIMEOUT, _big(seconds, 4)),
+    ]
+    if reply.protocol == Protocol.TCP:
+        state = _nested(_OPEN_STATES[Protocol.TCP][0], attribute(_STATE, bytes([_ESTABLISHED])))
+        parts.append(_nested(_CTA_PROTOINFO, state))
+    head = struct.pack("=BBH", socket.AF_INET if is_ipv4 else socket.AF_INET6, 0, 0)
+    return head + b"".join(parts)
+
+
+def _tuple(protocol: int, source: tuple[Address, int], destination: tuple[Address, int]) -> bytes:
+    if family_of(source[0]) is Family.IPV4:
+        kinds, size = (_CTA_IP_V4_SRC, _CTA_IP_V4_DST), _IPV4
+    else:
+        kinds, size = (_CTA_IP_V6_SRC, _CTA_IP_V6_DST), _ADDRESS
+    ends = attribute(kinds[0], source[0][-size:]) + attribute(kinds[1], destination[0][-size:])
+    ports = (
+        attribute(_CTA_PROTO_NUM, bytes([protocol]))
+        + attribute(_CTA_PROTO_SRC_PORT, _big(source[1], _PORT))
+        + attribute(_CTA_PROTO_DST_PORT, _big(destination[1], _PORT))
+    )
+    return _nested(_CTA_TUPLE_IP, ends) + _nested(_CTA_TUPLE_PROTO, ports)
+
+
+def _nested(kind: int, content: bytes) -> bytes:
+    return attribute(_NESTED | kind, content)
+
+
+def _big(value: int, size: int) -> bytes:
+    return value.to_bytes(size, "big")
 
 
 def _has_flows() -> bool:

@@ -21,8 +21,10 @@ from ebpflb.dataplane.kernel.uapi import (
     LinkInfo,
     MapInfo,
     MapType,
+    ProgFlag,
     ProgInfo,
     ProgType,
+    XdpFlag,
 )
 from ebpflb.errors import ProbeError
 
@@ -61,6 +63,8 @@ class _LoadProg(ctypes.Structure):
         ("sz", ctypes.c_size_t),
         ("attempts", ctypes.c_int),
         ("expected_attach_type", ctypes.c_uint32),
+        ("prog_btf_fd", ctypes.c_uint32),
+        ("prog_flags", ctypes.c_uint32),
     ]
 
 
@@ -225,10 +229,14 @@ def prog_by_id(identity: int) -> int:
 
 
 def prog_load(
-    kind: ProgType, name: str, instructions: bytes, attach_type: AttachType | int = 0
+    kind: ProgType,
+    name: str,
+    instructions: bytes,
+    attach_type: AttachType | int = 0,
+    flags: ProgFlag | int = 0,
 ) -> int:
     """Load a program of 8-byte instructions under a GPL-compatible licence."""
-    options = _options(_LoadProg, expected_attach_type=attach_type)
+    options = _options(_LoadProg, expected_attach_type=attach_type, prog_flags=flags)
     count = ctypes.c_size_t(len(instructions) // 8)
     args = (kind, name.encode(), b"Dual BSD/GPL", instructions, count, options)
     return call("bpf_prog_load", *args)
@@ -256,7 +264,7 @@ def prog_query(target: int, attach_type: AttachType, *, effective: bool = False)
 
 
 def link_create(
-    prog: int, target: int, attach_type: AttachType, flags: AttachFlag | int = 0
+    prog: int, target: int, attach_type: AttachType, flags: AttachFlag | XdpFlag | int = 0
 ) -> int:
     """Attach by a link; `target` is a cgroup's fd, or an ifindex for TCX and XDP."""
     return call("bpf_link_create", prog, target, attach_type, _options(_CreateLink, flags=flags))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few system calls that Python 3.11 lacks: statfs, mount, umount, setns and membarrier.
 
-The first four raise OSError with the kernel's errno and the path.
+Besides getsockopt where the kernel reads a question before it answers. All but membarrier raise
+OSError with the kernel's errno, and the path if there is one.
 """
 
 import ctypes
@@ -57,6 +58,14 @@ def unmount(path: Path) -> None:
 def enter_network_namespace(fd: int) -> None:
     """Move the calling thread, and only it, to the network namespace that `fd` names."""
     _check(_libc.setns(fd, _CLONE_NEWNET))
+
+
+def ask_socket(fd: int, level: int, option: int, question: bytes) -> bytes:
+    """getsockopt(2) with `question` in the buffer, which the answer replaces."""
+    buffer = ctypes.create_string_buffer(question, len(question))
+    length = ctypes.c_uint32(len(question))
+    _check(_libc.getsockopt(fd, level, option, buffer, ctypes.byref(length)))
+    return buffer.raw[: length.value]
 
 
 def membarrier() -> None:

@@ -17,15 +17,19 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ebpflb.dataplane.kernel import libc
 from ebpflb.dataplane.kernel.libc import owned
-from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
+from ebpflb.dataplane.kernel.nat_redirects import redirects_own_traffic
+from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink, read_addresses
 from ebpflb.errors import ProbeError
+from ebpflb.model.address import Address
 
 NAMESPACE_DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 
@@ -34,7 +38,11 @@ SO_NETNS_COOKIE = 71
 _COOKIE = struct.Struct("=Q")
 # A path without a mount, or of a process that has ended.
 _NO_NAMESPACE = (errno.EINVAL, errno.ENOENT, errno.ESRCH)
+_YOUNG_SECONDS, _LOOK_SECONDS = 300.0, 60.0
 _NET_LINK = re.compile(r"net:\[([0-9]+)\]")
+
+
+_Answer = TypeVar("_Answer")
 
 
 class Veth(NamedTuple):
@@ -58,16 +66,35 @@ class _Candidate(NamedTuple):
 class _Known(NamedTuple):
     """A namespace that was found. Its inode number is its own as long as the veth is there."""
 
-    inode: int
+    candidate: _Candidate
     cookie: int
+    found: float
+
+
+class _Inside(NamedTuple):
+    """What a look into a namespace found, and when, in seconds."""
+
+    seen: float
+    addresses: frozenset[Address]
+    redirects: bool
 
 
 class Namespaces:
     """Finds the namespaces of pods from the current one. Remembers them while their veth exists."""
 
-    def __init__(self, directories: Iterable[Path] = NAMESPACE_DIRECTORIES) -> None:
+    def __init__(
+        self,
+        directories: Iterable[Path] = NAMESPACE_DIRECTORIES,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock`: seconds."""
         self._directories = tuple(directories)
+        self._clock = clock
         self._known: dict[Veth, _Known] = {}
+        # By cookie.
+        self._insides: dict[int, _Inside] = {}
+        self.tc_only: frozenset[int] = frozenset()
 
     def cookies(self, veths: Iterable[Veth]) -> dict[int, int]:
         """Cookie of the namespace behind each veth, by ifindex; those not found are missing.
@@ -76,6 +103,7 @@ class Namespaces:
         """
         present = set(veths)
         self._known = {veth: known for veth, known in self._known.items() if veth in present}
+        self._forget_others({known.cookie for known in self._known.values()})
         missing = present - self._known.keys()
         if missing:
             try:
@@ -84,15 +112,47 @@ class Namespaces:
                 raise ProbeError(f"cannot look into network namespaces: {error}") from error
         return {veth.ifindex: known.cookie for veth, known in self._known.items()}
 
+    def look_inside(self, opted_out: Set[Address]) -> bool:
+        """Find the namespaces whose sockets are to be left alone; whether `tc_only` has changed.
+
+        Those are the ones with one of these addresses, and who redirect their own traffic. Both
+        are set up while a pod starts: one is looked into each time while it is young, and later
+        once a minute.
+        """
+        now = self._clock()
+        due = {
+            known.candidate: known.cookie
+            for known in self._known.values()
+            if self._is_due(known, now)
+        }
+        ask = partial(_look_around, now)
+        self._insides |= {due[each]: inside for each, inside in _enter(due, ask).items()}
+        before = self.tc_only
+        self.tc_only = frozenset(
+            cookie
+            for cookie, inside in self._insides.items()
+            if inside.redirects or not inside.addresses.isdisjoint(opted_out)
+        )
+        return self.tc_only != before
+
+    def _is_due(self, known: _Known, now: float) -> bool:
+        last = self._insides.get(known.cookie)
+        is_young = now - known.found < _YOUNG_SECONDS
+        return last is None or is_young or now - last.seen >= _LOOK_SECONDS
+
+    def _forget_others(self, cookies: Set[int]) -> None:
+        self._insides = {each: seen for each, seen in self._insides.items() if each in cookies}
+        self.tc_only &= cookies
+
     def _find(self, missing: set[Veth]) -> None:
-        seen = {own_inode()} | {known.inode for known in self._known.values()}
+        seen = {own_inode()} | {known.candidate.inode for known in self._known.values()}
         netnsids = {veth.ifindex: veth.netnsid for veth in missing}
         behind = _behind(netnsids, self._directories, seen)
-        entered = _enter(set(behind.values()))
+        entered = _enter(set(behind.values()), own_cookie)
         for veth in missing:
             candidate = behind.get(veth.ifindex)
             if candidate and candidate in entered:
-                self._known[veth] = _Known(candidate.inode, entered[candidate])
+                self._known[veth] = _Known(candidate, entered[candidate], self._clock())
 
 
 def peers(netnsids: Mapping[int, int]) -> dict[int, int]:
@@ -214,22 +274,36 @@ def _number(netlink: Rtnetlink, namespace: int) -> int:
         return int(iproute.get_netnsid(fd=namespace)["nsid"])
 
 
-def _enter(candidates: set[_Candidate]) -> Mapping[_Candidate, int]:
-    """The cookie of each namespace, read by a thread of its own, which ends afterwards."""
+def _enter(
+    candidates: Collection[_Candidate], ask: Callable[[], _Answer]
+) -> Mapping[_Candidate, _Answer]:
+    """What `ask` says inside each namespace, in a thread of its own, which ends afterwards."""
     if not candidates:
         return {}
     with ThreadPoolExecutor(1) as executor:
-        return executor.submit(_cookies_inside, candidates).result()
+        return executor.submit(_ask_inside, candidates, ask).result()
 
 
-def _cookies_inside(candidates: set[_Candidate]) -> dict[_Candidate, int]:
-    cookies = {}
+def _ask_inside(
+    candidates: Collection[_Candidate], ask: Callable[[], _Answer]
+) -> dict[_Candidate, _Answer]:
+    answers = {}
     for candidate in candidates:
         with contextlib.suppress(FileNotFoundError), _opened(candidate.path) as fd:
             libc.enter_network_namespace(fd)
             if own_inode() == candidate.inode:
-                cookies[candidate] = own_cookie()
-    return cookies
+                answers[candidate] = ask()
+    return answers
+
+
+def _look_around(now: float) -> _Inside:
+    """What the kernel does not tell this time is as nothing: the next look may find it."""
+    addresses, redirects = frozenset[Address](), False
+    with contextlib.suppress(OSError):
+        with Rtnetlink() as netlink:
+            addresses = frozenset(found.address for found in read_addresses(netlink))
+        redirects = redirects_own_traffic()
+    return _Inside(now, addresses, redirects)
 
 
 def _opened(path: Path) -> contextlib.AbstractContextManager[int]:

@@ -18,6 +18,7 @@ from enum import IntEnum
 from typing import NamedTuple, Self
 
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP, _NLM_F_DUMP_INTR = 0x1, 0x4, 0x300, 0x10
+_NLM_F_CREATE = 0x400
 # NLMSG_ERROR, which is also an acknowledgement, and NLMSG_DONE.
 _ENDS = (2, 3)
 _ATTRIBUTE_TYPE = 0x3FFF
@@ -56,11 +57,20 @@ class Netlink:
         """Close the socket; a second call does nothing."""
         self._socket.close()
 
-    def request(self, kind: int, body: bytes) -> None:
-        """Send one request and wait for its acknowledgement."""
-        sequence = self._send(kind, _NLM_F_ACK, body)
-        while not any(message.type in _ENDS for message in self._receive(sequence)):
-            pass
+    def request(self, kind: int, body: bytes) -> list[bytes]:
+        """Send one request and wait for its acknowledgement; what came before that."""
+        return self._request(kind, _NLM_F_ACK, body)
+
+    def create(self, kind: int, body: bytes) -> None:
+        """Make an object, or change the one that is there."""
+        self._request(kind, _NLM_F_ACK | _NLM_F_CREATE, body)
+
+    def _request(self, kind: int, flags: int, body: bytes) -> list[bytes]:
+        sequence = self._send(kind, flags, body)
+        found: list[Message] = []
+        while not any(message.type in _ENDS for message in found):
+            found += self._receive(sequence)
+        return [message.body for message in found if message.type not in _ENDS]
 
     def stream(self, kind: int, body: bytes) -> Iterator[list[bytes]]:
         """All objects of a kind, a datagram at a time, however many there are.
@@ -99,6 +109,12 @@ class Netlink:
             if message.type in _ENDS and (code := -_ERRNO.unpack_from(message.body)[0]):
                 raise OSError(code, os.strerror(code))
         return found
+
+
+def attribute(kind: int, payload: bytes) -> bytes:
+    """One attribute, with its padding."""
+    length = _ATTRIBUTE.size + len(payload)
+    return _ATTRIBUTE.pack(length, kind) + payload + bytes(-length % 4)
 
 
 def attributes(body: bytes, offset: int = 0) -> dict[int, bytes]:

@@ -20,7 +20,7 @@ from ebpflb.config.options import cgroup_root
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.namespaces import SO_NETNS_COOKIE
 from ebpflb.dataplane.kernel.sock_diag import try_to_destroy
-from ebpflb.dataplane.kernel.uapi import AttachType, MapType, ProgType
+from ebpflb.dataplane.kernel.uapi import AttachType, MapType, ProgFlag, ProgType
 from ebpflb.errors import ProbeError
 
 # The kernel's own ENOTSUPP, for which user space has no name.
@@ -30,6 +30,8 @@ _NO_IFINDEX = 0x7FFFFFFF
 _CALL, _SET, _EXIT = 0x85, 0xB7, 0x95
 _GET_SOCKET_COOKIE = 46
 _GET_NETNS_COOKIE, _REDIRECT_NEIGH, _GET_COARSE_NS, _SET_RETVAL = 122, 152, 160, 187
+_CHECK_MTU = 163
+_MOVE, _ADD, _STORE, _FRAME = 0xBF, 0x07, 0x7A, 10
 
 
 class Feature(StrEnum):
@@ -44,8 +46,10 @@ class Feature(StrEnum):
     SO_NETNS_COOKIE = "SO_NETNS_COOKIE"
     SET_RETVAL = "bpf_set_retval"
     COARSE_CLOCK = "bpf_ktime_get_coarse_ns"
+    FIB_MTU = "route MTUs in bpf_fib_lookup"
     SOCK_OPS = "sock_ops"
     TCX_LINK = "tcx links"
+    XDP_FRAGS = "XDP frames of several buffers"
     REDIRECT_NEIGH = "bpf_redirect_neigh"
     LRU_HASH = "LRU hash maps"
     BATCH = "batch map operations"
@@ -157,6 +161,14 @@ def _call(function: int, *zeros: int) -> bytes:
 
 
 _RETURN_1 = _instruction(_SET, value=1) + _instruction(_EXIT)
+# Argument 3: the place of a number on the stack.
+_POINT_TO_ZERO = b"".join(
+    (
+        _instruction(_MOVE, 3 | _FRAME << 4),
+        _instruction(_ADD, 3, -8),
+        _instruction(_STORE, 3),
+    )
+)
 
 
 def _load_socket_hook(text: bytes) -> int:
@@ -166,6 +178,10 @@ def _load_socket_hook(text: bytes) -> int:
 
 def _load_tc(text: bytes) -> int:
     return libbpf.prog_load(ProgType.SCHED_CLS, "lb_probe", text)
+
+
+def _load_xdp(flags: ProgFlag) -> int:
+    return libbpf.prog_load(ProgType.XDP, "lb_probe", _RETURN_1, AttachType.XDP, flags)
 
 
 def _load_sock_ops() -> int:
@@ -237,6 +253,12 @@ FEATURES: Mapping[Feature, Row] = {
         lambda: os.close(_load_tc(_call(_GET_COARSE_NS))),
         instead="the exact clock, which is slower",
     ),
+    # bpf_check_mtu came with it, and shows by itself whether it is there.
+    Feature.FIB_MTU: Row(
+        "Linux 5.12",
+        lambda: os.close(_load_tc(_POINT_TO_ZERO + _call(_CHECK_MTU, 2, 4, 5))),
+        instead="the MTU of the device, not that of the route",
+    ),
     Feature.SOCK_OPS: Row(
         "Linux 5.0, CONFIG_INET",
         lambda: os.close(_load_sock_ops()),
@@ -247,6 +269,11 @@ FEATURES: Mapping[Feature, Row] = {
         lambda: _with(_load_tc(_RETURN_1), _link_tcx),
         (ENODEV,),
         instead="clsact filters",
+    ),
+    Feature.XDP_FRAGS: Row(
+        "Linux 5.18",
+        lambda: os.close(_load_xdp(ProgFlag.XDP_HAS_FRAGS)),
+        instead="devices with frames of several buffers have no XDP",
     ),
     Feature.REDIRECT_NEIGH: Row(
         "Linux 5.10", lambda: os.close(_load_tc(_call(_REDIRECT_NEIGH, 1, 2, 3, 4)))

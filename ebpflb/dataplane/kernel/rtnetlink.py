@@ -4,9 +4,12 @@
 What is read after each event of the network is decoded here, the rest by pyroute2 (netlink.py).
 """
 
+import contextlib
+import ctypes
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum, IntFlag
@@ -18,19 +21,26 @@ from ebpflb.model.address import Address, Family, format_address, parse_address
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFADDRMSG = struct.Struct("=BBBBI")
 _TCMSG = struct.Struct("=BxxxiIII")
+_NDMSG = struct.Struct("=BxxxiHBB")
 _S32 = struct.Struct("=i")
 
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
-_IFLA_IFNAME, _IFLA_LINK_NETNSID = 3, 37
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINK_NETNSID = 3, 4, 5, 37
 # IFLA_MASTER; IFLA_LINKINFO and in it IFLA_INFO_KIND and IFLA_INFO_SLAVE_KIND.
 _IFLA_UPPER = 10
 _IFLA_DETAILS, _DETAIL_KIND, _DETAIL_UPPER_KIND = 18, 1, 4
 # IFLA_EXT_MASK with RTEXT_FILTER_SKIP_STATS.
 _SKIP_STATISTICS = struct.pack("=HHI", 8, 29, 1 << 3)
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
+_NDA_DST = 1
+_NUD_INCOMPLETE, _NUD_FAILED = 0x01, 0x20
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _TCA_BPF_NAME, _TCA_BPF_ID = 7, 11
 _RTN_UNICAST, _RTN_LOCAL = 1, 2
+_RTM_NEWROUTE, _RTM_DELROUTE = 24, 25
+_SO_ATTACH_FILTER = 26
+# struct sock_filter.
+_INSTRUCTION = struct.Struct("=HBBI")
 _MAPPED = bytes(10) + b"\xff\xff"
 _FAMILY = {int(socket.AF_INET): Family.IPV4, int(socket.AF_INET6): Family.IPV6}
 
@@ -43,6 +53,7 @@ class _Get(IntEnum):
 
     LINK = 18
     ADDR = 22
+    NEIGHBOUR = 30
     QDISC = 38
     FILTER = 46
 
@@ -51,6 +62,7 @@ class Interface(NamedTuple):
     """A network device. `upper`: the device it is a port of, 0 = none, and that one's kind.
 
     `netnsid`: our number for the namespace of a veth's peer, None when the peer is in our own.
+    `lower`: the device under a VLAN or tunnel, 0 = none.
     """
 
     ifindex: int
@@ -62,6 +74,8 @@ class Interface(NamedTuple):
     upper: int = 0
     upper_kind: str = ""
     netnsid: int | None = None
+    mtu: int = 0
+    lower: int = 0
 
 
 class AddressFlag(IntFlag):
@@ -102,11 +116,30 @@ class Filter(NamedTuple):
     program: int
 
 
+class DefaultRoute(NamedTuple):
+    """Its device, and the source address that the kernel chooses, None if there is none."""
+
+    ifindex: int
+    source: Address | None
+
+
 class Route(NamedTuple):
-    """`ifindex`: the device that packets leave by. is_local: they do not leave."""
+    """`ifindex`: the device that packets leave by. is_local: they do not leave.
+
+    gateway: the next hop; None if that is the destination itself, or is of the other family.
+    """
 
     ifindex: int
     is_local: bool
+    gateway: Address | None = None
+
+
+class Neighbour(NamedTuple):
+    """A neighbour on a device. is_answering: False while it is searched for in vain."""
+
+    ifindex: int
+    address: Address
+    is_answering: bool
 
 
 class Rtnetlink(Netlink):
@@ -154,6 +187,12 @@ def read_addresses(netlink: Netlink) -> list[InterfaceAddress]:
     return [_address(body, _FAMILY[body[0]]) for body in bodies if body[0] in _FAMILY]
 
 
+def read_neighbours(netlink: Netlink) -> list[Neighbour]:
+    """All neighbours of the namespace, ARP and IPv6."""
+    bodies = netlink.dump(_Get.NEIGHBOUR, _NDMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
+    return [found for found in map(_neighbour, bodies) if found]
+
+
 def read_qdiscs(netlink: Netlink) -> list[Qdisc]:
     """All qdiscs of the namespace. EOPNOTSUPP on a kernel without tc."""
     bodies = netlink.dump(_Get.QDISC, _TCMSG.pack(0, 0, 0, 0, 0))
@@ -166,15 +205,38 @@ def read_filters(netlink: Netlink, ifindex: int, parent: int) -> list[Filter]:
     return [found for found in map(_filter, bodies) if found.handle]
 
 
-def default_source(netlink: Rtnetlink, family: Family) -> Address | None:
-    """The source address that the kernel chooses for the default route; None without one."""
-    try:
-        with netlink.iproute() as iproute:
-            (route,) = iproute.route("get", dst=_ANYWHERE[family])
-    except OSError:
-        return None
-    source = route.get("prefsrc")
-    return parse_address(source) if source else None
+def default_routes(netlink: Rtnetlink) -> dict[Family, DefaultRoute]:
+    """By family, where a packet to nowhere in particular leaves, and from which address."""
+    found = {}
+    for family, anywhere in _ANYWHERE.items():
+        with contextlib.suppress(OSError), netlink.iproute() as iproute:
+            (route,) = iproute.route("get", dst=anywhere)
+            source = route.get("prefsrc")
+            found[family] = DefaultRoute(
+                route.get("oif") or 0, parse_address(source) if source else None
+            )
+    return found
+
+
+def drop_other_routes(events: socket.socket) -> None:
+    """Have the kernel drop messages about routes with a prefix, before they are queued.
+
+    A program of classic BPF: it reads the message's type, then the prefix length in struct rtmsg.
+    """
+    load_half, load_byte, if_equal, done = 0x28, 0x30, 0x15, 0x06
+    swap = (lambda kind: kind << 8) if sys.byteorder == "little" else int
+    program = (
+        (load_half, 0, 0, 4),
+        (if_equal, 1, 0, swap(_RTM_NEWROUTE)),
+        (if_equal, 0, 2, swap(_RTM_DELROUTE)),
+        (load_byte, 0, 0, 17),
+        (if_equal, 0, 1, 0),
+        (done, 0, 0, 0xFFFFFFFF),
+        (done, 0, 0, 0),
+    )
+    packed = ctypes.create_string_buffer(b"".join(_INSTRUCTION.pack(*each) for each in program))
+    pointer = struct.pack("HL", len(program), ctypes.addressof(packed))
+    events.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
 
 
 def route_to(address: Address) -> Route | None:
@@ -187,7 +249,12 @@ def route_to(address: Address) -> Route | None:
             return None
     if route["type"] not in (_RTN_UNICAST, _RTN_LOCAL):
         return None
-    return Route(route.get("oif") or 0, route["type"] == _RTN_LOCAL)
+    gateway = route.get("gateway")
+    return Route(
+        route.get("oif") or 0,
+        route["type"] == _RTN_LOCAL,
+        parse_address(gateway) if gateway else None,
+    )
 
 
 def device_name(ifindex: int) -> str:
@@ -230,6 +297,8 @@ def _interface(body: bytes) -> Interface:
         upper=number(found.get(_IFLA_UPPER, b"")),
         upper_kind=text(details.get(_DETAIL_UPPER_KIND, b"")),
         netnsid=_S32.unpack(netnsid)[0] if netnsid else None,
+        mtu=number(found.get(_IFLA_MTU, b"")),
+        lower=number(found.get(_IFLA_LINK, b"")),
     )
 
 
@@ -240,6 +309,14 @@ def _address(body: bytes, family: Family) -> InterfaceAddress:
     # IFA_ADDRESS is the other end where there are two.
     address = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]
     return InterfaceAddress(ifindex, family, _mapped(address), length, scope, AddressFlag(flags))
+
+
+def _neighbour(body: bytes) -> Neighbour | None:
+    family, ifindex, state, _, _ = _NDMSG.unpack_from(body)
+    address = attributes(body, _NDMSG.size).get(_NDA_DST)
+    if family not in _FAMILY or not address:
+        return None
+    return Neighbour(ifindex, _mapped(address), not state & (_NUD_INCOMPLETE | _NUD_FAILED))
 
 
 def _mapped(address: bytes) -> Address:

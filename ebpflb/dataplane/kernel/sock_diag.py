@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listing and destroying connected UDP sockets of the calling thread's network namespace.
+"""Sockets of the calling thread's network namespace.
 
 The process of a destroyed socket gets ECONNABORTED, and the socket is no longer connected.
 """
@@ -7,6 +7,7 @@ The process of a destroyed socket gets ECONNABORTED, and the socket is no longer
 import errno
 import socket
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -26,6 +27,10 @@ _COOKIE_AT = 40
 _IDENTITY_AT = 4
 # Of UDP, CONNECTED: what TCP calls ESTABLISHED.
 _CONNECTED = 1 << 1
+# What waits for clients: TCP_LISTEN, and TCP_CLOSE, which is UDP without a peer.
+_WAITING = {Protocol.TCP: 1 << 10, Protocol.UDP: 1 << 7}
+# All but TCP_TIME_WAIT and TCP_NEW_SYN_RECV, which belong to no socket of a process.
+_OPEN = 0xFFF & ~(1 << 6)
 _MAPPED = bytes(10) + b"\xff\xff"
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
@@ -55,12 +60,27 @@ class SockDiag(Netlink):
 
     def connected(self) -> list[UdpSocket]:
         """The connected UDP sockets of both families."""
-        found = []
+        return [_socket(*found) for found in self._list(Protocol.UDP, _CONNECTED)]
+
+    def cookies(self, protocol: Protocol) -> set[int]:
+        """Those of all sockets that have a port of their own."""
+        return {_cookie(body) for _, body in self._list(protocol, _OPEN)}
+
+    def waiting(self, protocol: Protocol) -> set[tuple[Address, int]]:
+        """Where sockets wait for clients: addresses and ports; nowhere for SCTP.
+
+        The wildcard of IPv6 may stand for both families.
+        """
+        states = _WAITING.get(protocol, 0)
+        return {_bound_to(*found) for found in self._list(protocol, states)} if states else set()
+
+    def _list(self, protocol: Protocol, states: int) -> Iterator[tuple[int, bytes]]:
+        """Family and inet_diag_msg of each socket in these states."""
         for family in _FAMILIES:
-            request = _REQUEST.pack(family, Protocol.UDP, 0, _CONNECTED) + bytes(_IDENTITY_SIZE)
+            request = _REQUEST.pack(family, protocol, 0, states) + bytes(_IDENTITY_SIZE)
             for bodies in self.stream(Sock.DIAG_BY_FAMILY, request):
-                found += [_socket(family, body) for body in bodies]
-        return found
+                for body in bodies:
+                    yield family, body
 
     def destroy(self, one: UdpSocket) -> bool:
         """Destroy a socket; False when it is gone."""
@@ -89,8 +109,19 @@ def try_to_destroy() -> None:
 def _socket(family: int, body: bytes) -> UdpSocket:
     identity = body[_IDENTITY_AT : _IDENTITY_AT + _IDENTITY_SIZE]
     _, port, _, peer = _IDENTITY.unpack_from(identity)
-    low, high = _COOKIE.unpack_from(identity, _COOKIE_AT)
-    address = _MAPPED + peer[:4] if family == socket.AF_INET else peer
-    return UdpSocket(
-        low | high << 32, Address(address), int.from_bytes(port, "big"), family, identity
-    )
+    number = int.from_bytes(port, "big")
+    return UdpSocket(_cookie(body), _address(family, peer), number, family, identity)
+
+
+def _cookie(body: bytes) -> int:
+    low, high = _COOKIE.unpack_from(body, _IDENTITY_AT + _COOKIE_AT)
+    return int(low | high << 32)
+
+
+def _bound_to(family: int, body: bytes) -> tuple[Address, int]:
+    port, _, address, _ = _IDENTITY.unpack_from(body, _IDENTITY_AT)
+    return _address(family, address), int.from_bytes(port, "big")
+
+
+def _address(family: int, found: bytes) -> Address:
+    return Address(_MAPPED + found[:4] if family == socket.AF_INET else found)

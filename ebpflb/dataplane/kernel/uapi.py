@@ -20,6 +20,12 @@ class MapType(IntEnum):
     RINGBUF = 27
 
 
+class MapFlag(IntFlag):
+    """The flags of a map: BPF_F_NO_PREALLOC."""
+
+    NO_PREALLOC = 1
+
+
 class ProgType(IntEnum):
     """enum bpf_prog_type."""
 
@@ -71,6 +77,19 @@ class AttachFlag(IntFlag):
     REPLACE = 1 << 2
     BEFORE = 1 << 3
     AFTER = 1 << 4
+
+
+class ProgFlag(IntFlag):
+    """BPF_F_* of loading a program."""
+
+    XDP_HAS_FRAGS = 1 << 5
+
+
+class XdpFlag(IntFlag):
+    """XDP_FLAGS_* of attaching: without a driver's support on any skb, or by the driver alone."""
+
+    GENERIC = 1 << 1
+    NATIVE = 1 << 2
 
 
 class MapInfo(ctypes.Structure):

@@ -76,6 +76,13 @@ def find_rules() -> tuple[list[FoundRules], list[str]]:
     return found, missing
 
 
+def saved_rules() -> Iterator[tuple[str, str]]:
+    """What each tool that is installed shows: its name, and the text of iptables-save."""
+    for program in _PROGRAMS:
+        for tool in dict(_tools(program)).values():
+            yield tool.name, run_if_supported(tool.save)
+
+
 def remove_rules(tool: Tool, what: Removal) -> None:
     """Remove all of it from the table at once. EbpflbError: nothing was removed."""
     run(tool.restore, "--noflush", "--wait", _LOCK_SECONDS, stdin=what.text())

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every map of bpf/maps.h: what it holds, how many entries fit, what happens when it is full.
 
-Default sizes are small; the agent makes larger maps as the cluster grows.
+Default sizes are small; the agent makes larger maps as the cluster grows. The room for flows is
+that of the node (`flow_room`).
 """
 
 import ctypes
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum, auto
 from typing import NamedTuple, Self
 
-from ebpflb.dataplane.kernel.uapi import MapType
+from ebpflb.dataplane.kernel.uapi import MapFlag, MapType
 from ebpflb.dataplane.layout import enums, structs
-from ebpflb.dataplane.layout.structs import u8, u32, u64
-from ebpflb.model.plan import Frontend
+from ebpflb.dataplane.layout.structs import s64, u8, u32, u64
+from ebpflb.model.plan import Backend, Frontend
 from ebpflb.model.service import ServicePortName
 from ebpflb.model.source_ranges import Prefix
 
@@ -21,11 +22,27 @@ FILTER_SIZE = 65536
 UPLINKS = 64
 _FIXED = 4096
 _FRAGMENTS = 8192
+_SUBNETS = 1024
+_PEERS = 16384
 _DROPS = 1024
+_CONN_PLACES = 8192
 _FLOW_RING = 1 << 20
+# lb_slots grows up to here for lookup tables (64 MiB), and further only for endpoints.
+MOST_SLOTS = 1 << 24
 _HISTOGRAMS = len(enums.FlowPath) * len(enums.HistogramKind)
 _HEADROOM = 2
 _ENTRIES_PER_FLOW = 2
+# With its place in two buckets: docs/performance.md.
+FLOW_BYTES = 544
+_FEWEST_FLOWS, _MOST_FLOWS = 1 << 16, 1 << 22
+# The part of the node's memory that established flows may take.
+_FLOW_SHARE = 16
+_MOST_EVICTING = 1 << 18
+_MEMORY_PER_EVICTING = 1 << 17
+# Each CPU keeps up to 128 free elements of an LRU for itself (LOCAL_FREE_TARGET of bpf_lru_list.c).
+_EVICTING_PER_CPU = 512
+_STACK_NAT_PER_CPU, _MOST_STACK_NAT = 256, 1 << 14
+_MORE_EVICTING = 4
 
 
 class WhenFull(Enum):
@@ -34,15 +51,22 @@ class WhenFull(Enum):
     GROWS: the Service that does not fit keeps what it had, an Event and a metric say so, and the
     agent loads a generation of maps with twice the room. A node address: an error, until then.
     STAYS_IN_CT_SHORT: the flow is translated, but forgotten after the timeout of opening flows.
+    STAYS_IN_CT_UDP: the UDP flow has the timeout of flows that are no streams, and may be evicted.
     EVICTS: the kernel evicts the entry that was used least recently.
-    LEFT_OUT: a device, a pod or a ServiceCIDR is not served; the agent warns.
+    GOES_TO_LB_CONNECTIONS: the connection is found there, which takes a little longer.
+    NOT_KEPT: what is new is translated, but its process sees the backend as the peer, it is not
+    counted, or the client has no session affinity, until the agent has deleted what is over.
+    LEFT_OUT: a device, a pod, a node or a ServiceCIDR is not served so; the agent warns.
     LOST: the flow record is lost, which lb_flow_lost counts; the drop is not counted.
     NEVER: an array with an element for whatever may come.
     """
 
     GROWS = auto()
     STAYS_IN_CT_SHORT = auto()
+    STAYS_IN_CT_UDP = auto()
     EVICTS = auto()
+    GOES_TO_LB_CONNECTIONS = auto()
+    NOT_KEPT = auto()
     LEFT_OUT = auto()
     LOST = auto()
     NEVER = auto()
@@ -52,21 +76,28 @@ class WhenFull(Enum):
 class Sizes:
     """Entries; each is LB_MAX_<NAME> of bpf/config.h, whose defaults these are."""
 
-    frontends: int = 4096
-    descs: int = 8192
-    slots: int = 65536
-    backends: int = 4096
-    addrs: int = 8192
+    frontends: int = 512
+    descs: int = 1024
+    slots: int = 8192
+    backends: int = 1024
+    addrs: int = 1024
     src_ranges: int = 16384
-    names: int = 8192
+    names: int = 512
     conntrack: int = 131072
-    ct_short: int = 65536
+    ct_short: int = 16384
+    ct_udp: int = 16384
+    ct_stream: int = 65536
+    stack_nat: int = 4096
     sockets: int = 65536
     affinity: int = 65536
 
     def defines(self) -> Mapping[str, str]:
         """The -D settings of a compile."""
         return {f"LB_MAX_{name.upper()}": str(size) for name, size in asdict(self).items()}
+
+    def with_flow_tables(self, other: Mapping[str, int]) -> Self:
+        """With these sizes, where they are those of tables of flows."""
+        return replace(self, **{name: other[name] for name in FLOW_SIZES & other.keys()})
 
     def at_least(self, other: Self) -> Self:
         """The larger of both, map by map."""
@@ -81,19 +112,29 @@ class Sizes:
             **{name: 2 * size if name in growing else size for name, size in sizes.items()}
         )
 
+    def with_larger(self, tables: Iterable[str], most: int) -> Self:
+        """With more room in these tables that evict, fields of this class; up to `most` entries."""
+        sizes = asdict(self)
+        larger = {name: min(_MORE_EVICTING * sizes[name], most) for name in tables}
+        return self.at_least(replace(self, **larger))
+
 
 class _Nothing(ctypes.Structure):
     """A ring buffer has no keys and values."""
 
 
 class MapSpec(NamedTuple):
-    """key and value as ctypes; size: the field of Sizes that bounds it, or a fixed number."""
+    """key and value as ctypes; size: the field of Sizes that bounds it, or a fixed number.
+
+    flags: NO_PREALLOC: an element takes memory from when it is inserted until it is deleted.
+    """
 
     kind: MapType
     key: type
     value: type
     size: str | int
     when_full: WhenFull
+    flags: MapFlag = MapFlag(0)
 
     def shape(self, sizes: Sizes) -> tuple[int, int, int]:
         """Key size, value size (of one CPU) and number of entries."""
@@ -118,11 +159,21 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
     "lb_descs": MapSpec(MapType.ARRAY, u32, structs.LbDesc, "descs", WhenFull.GROWS),
     "lb_slots": MapSpec(MapType.ARRAY, u32, u32, "slots", WhenFull.GROWS),
     "lb_backends": MapSpec(MapType.ARRAY, u32, structs.LbBackend, "backends", WhenFull.GROWS),
+    "lb_failures": MapSpec(MapType.ARRAY, u32, structs.LbFailures, "backends", WhenFull.GROWS),
+    "lb_open": MapSpec(MapType.ARRAY, u32, s64, "backends", WhenFull.GROWS),
+    "lb_pods_here": MapSpec(
+        MapType.HASH, structs.LbPodKey, u32, "backends", WhenFull.GROWS, MapFlag.NO_PREALLOC
+    ),
     "lb_addrs": MapSpec(MapType.HASH, structs.LbAddr, u32, "addrs", WhenFull.GROWS),
     "lb_dest_filter": MapSpec(MapType.ARRAY, u32, structs.LbDest, FILTER_SIZE, WhenFull.NEVER),
     "lb_addr_flags": MapSpec(MapType.ARRAY, u32, structs.LbAddrState, "addrs", WhenFull.GROWS),
     "lb_src_ranges": MapSpec(
-        MapType.LPM_TRIE, structs.LbSourceRange, u8, "src_ranges", WhenFull.GROWS
+        MapType.LPM_TRIE,
+        structs.LbSourceRange,
+        u8,
+        "src_ranges",
+        WhenFull.GROWS,
+        MapFlag.NO_PREALLOC,
     ),
     "lb_names": MapSpec(MapType.HASH, u32, structs.LbName, "names", WhenFull.GROWS),
     "lb_count_front": MapSpec(
@@ -134,32 +185,75 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
 }
 FLOW_MAPS: Mapping[str, MapSpec] = {
     "lb_conntrack": MapSpec(
-        MapType.HASH, structs.LbTuple, structs.LbConntrack, "conntrack", WhenFull.STAYS_IN_CT_SHORT
+        MapType.HASH,
+        structs.LbTuple,
+        structs.LbConntrack,
+        "conntrack",
+        WhenFull.STAYS_IN_CT_SHORT,
+        MapFlag.NO_PREALLOC,
     ),
     "lb_ct_short": MapSpec(
         MapType.LRU_HASH, structs.LbTuple, structs.LbConntrack, "ct_short", WhenFull.EVICTS
     ),
+    "lb_ct_udp": MapSpec(
+        MapType.LRU_HASH, structs.LbTuple, structs.LbConntrack, "ct_udp", WhenFull.EVICTS
+    ),
+    "lb_ct_stream": MapSpec(
+        MapType.HASH,
+        structs.LbTuple,
+        structs.LbConntrack,
+        "ct_stream",
+        WhenFull.STAYS_IN_CT_UDP,
+        MapFlag.NO_PREALLOC,
+    ),
     "lb_fragments": MapSpec(
         MapType.LRU_HASH, structs.LbTuple, structs.LbFragment, _FRAGMENTS, WhenFull.EVICTS
+    ),
+    "lb_stack_nat": MapSpec(
+        MapType.LRU_HASH, structs.LbTuple, structs.LbStackNat, "stack_nat", WhenFull.EVICTS
     ),
     "lb_reply_filter": MapSpec(
         MapType.ARRAY, u32, structs.LbReplyEnds, FILTER_SIZE, WhenFull.NEVER
     ),
+    "lb_flow_filter": MapSpec(MapType.ARRAY, u32, u32, FILTER_SIZE, WhenFull.NEVER),
     "lb_peer_filter": MapSpec(MapType.ARRAY, u32, u8, FILTER_SIZE, WhenFull.NEVER),
     "lb_sockets": MapSpec(
-        MapType.LRU_HASH, structs.LbSocketKey, structs.LbSocket, "sockets", WhenFull.EVICTS
+        MapType.HASH,
+        structs.LbSocketKey,
+        structs.LbSocket,
+        "sockets",
+        WhenFull.NOT_KEPT,
+        MapFlag.NO_PREALLOC,
     ),
     "lb_affinity": MapSpec(
-        MapType.LRU_HASH, structs.LbAffinityKey, structs.LbAffinity, "affinity", WhenFull.EVICTS
+        MapType.HASH,
+        structs.LbAffinityKey,
+        structs.LbAffinity,
+        "affinity",
+        WhenFull.NOT_KEPT,
+        MapFlag.NO_PREALLOC,
+    ),
+    "lb_conn_places": MapSpec(
+        MapType.ARRAY,
+        u32,
+        structs.LbConnPlace,
+        _CONN_PLACES,
+        WhenFull.GOES_TO_LB_CONNECTIONS,
     ),
     "lb_connections": MapSpec(
-        MapType.LRU_HASH, u64, structs.LbConnection, "sockets", WhenFull.EVICTS
+        MapType.HASH,
+        u64,
+        structs.LbConnection,
+        "sockets",
+        WhenFull.NOT_KEPT,
+        MapFlag.NO_PREALLOC,
     ),
 }
 # Counters and flow records that do not belong to one Service.
 COUNT_MAPS: Mapping[str, MapSpec] = {
     "lb_count_drop": MapSpec(MapType.PERCPU_HASH, structs.LbDropKey, u64, _DROPS, WhenFull.LOST),
     "lb_flows": MapSpec(MapType.RINGBUF, _Nothing, _Nothing, _FLOW_RING, WhenFull.LOST),
+    "lb_count_xdp": MapSpec(MapType.PERCPU_ARRAY, u32, u64, len(enums.XdpResult), WhenFull.NEVER),
     "lb_flow_lost": MapSpec(MapType.PERCPU_ARRAY, u32, u64, len(enums.FlowLost), WhenFull.NEVER),
     "lb_histograms": MapSpec(
         MapType.PERCPU_ARRAY, u32, structs.LbHistogram, _HISTOGRAMS, WhenFull.NEVER
@@ -167,42 +261,113 @@ COUNT_MAPS: Mapping[str, MapSpec] = {
 }
 # Written anew for every generation.
 NODE_MAPS: Mapping[str, MapSpec] = {
-    "lb_devices": MapSpec(MapType.HASH, u32, structs.LbDevice, _FIXED, WhenFull.LEFT_OUT),
+    "lb_devices": MapSpec(
+        MapType.HASH, u32, structs.LbDevice, _FIXED, WhenFull.LEFT_OUT, MapFlag.NO_PREALLOC
+    ),
     "lb_uplinks": MapSpec(MapType.ARRAY, u32, structs.LbUplink, UPLINKS, WhenFull.NEVER),
-    "lb_netns": MapSpec(MapType.HASH, u64, structs.LbNetns, _FIXED, WhenFull.LEFT_OUT),
+    "lb_subnets": MapSpec(
+        MapType.LPM_TRIE,
+        structs.LbSubnet,
+        structs.LbAddr,
+        _SUBNETS,
+        WhenFull.LEFT_OUT,
+        MapFlag.NO_PREALLOC,
+    ),
+    "lb_netns": MapSpec(
+        MapType.HASH, u64, structs.LbNetns, _FIXED, WhenFull.LEFT_OUT, MapFlag.NO_PREALLOC
+    ),
+    "lb_pod_nodes": MapSpec(
+        MapType.HASH,
+        structs.LbAddr,
+        structs.LbAddr,
+        "backends",
+        WhenFull.LEFT_OUT,
+        MapFlag.NO_PREALLOC,
+    ),
+    # Twice as many as there are frontends, as there are descriptors.
+    "lb_turns": MapSpec(MapType.ARRAY, u32, u32, "descs", WhenFull.GROWS),
+    "lb_peers": MapSpec(
+        MapType.HASH, structs.LbAddr, u8, _PEERS, WhenFull.LEFT_OUT, MapFlag.NO_PREALLOC
+    ),
     "lb_settings": MapSpec(MapType.ARRAY, u32, structs.LbSettings, 1, WhenFull.NEVER),
     "lb_service_nets": MapSpec(MapType.ARRAY, u32, structs.LbServiceNets, 1, WhenFull.LEFT_OUT),
     "lb_meta": MapSpec(MapType.ARRAY, u32, structs.LbMeta, 1, WhenFull.NEVER),
 }
 MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS, **NODE_MAPS}
+# The maps that the loader makes, of the size wanted; the programs know no sizes.
+SIZED_MAPS: Mapping[str, MapSpec] = {
+    name: spec for name, spec in MAPS.items() if isinstance(spec.size, str)
+}
+# The fields of Sizes for flows.
+FLOW_SIZES = frozenset(spec.size for spec in FLOW_MAPS.values() if isinstance(spec.size, str))
 
 
-def sizes_for(frontends: Iterable[Frontend], flows: int = 0) -> Sizes:
-    """Room for these frontends twice over: an update needs fresh slots before it frees the old.
+class FlowRoom(NamedTuple):
+    """established: flows with room in lb_conntrack; evicting: entries of a table that evicts.
 
-    flows: how many established ones there must be room for, and half as many of other kinds.
+    Such a table begins with `first` entries, lb_stack_nat has `stack_nat` for good.
     """
+
+    established: int
+    evicting: int
+    first: int = 0
+    stack_nat: int = 0
+
+
+def flow_room(wanted: int, memory: int, cpus: int) -> FlowRoom:
+    """How many flows a node of so much memory, in bytes, has room for; `cpus`: possible ones.
+
+    Established flows: `wanted`, within a sixteenth of the memory, which they take only when they
+    are there; never less than 65,536. A table that evicts is allocated at once, some 400 bytes for
+    an entry in lb_ct_short and lb_ct_udp: up to 262,144 entries, 8,192 for each GiB, and never less
+    than 65,536. It is small at first, and replaced when it is half full.
+    """
+    established = max(_FEWEST_FLOWS, min(wanted, memory // _FLOW_SHARE // FLOW_BYTES, _MOST_FLOWS))
+    evicting = min(established // 2, memory // _MEMORY_PER_EVICTING, _MOST_EVICTING)
+    evicting = max(_FEWEST_FLOWS, evicting)
+    first = min(evicting, _power_of_two(_EVICTING_PER_CPU * cpus))
+    stack_nat = min(_MOST_STACK_NAT, _power_of_two(_STACK_NAT_PER_CPU * cpus))
+    return FlowRoom(established, evicting, first, stack_nat)
+
+
+def sizes_for(frontends: Iterable[Frontend], flows: FlowRoom | None = None) -> Sizes:
+    """Room for these frontends twice over: an update needs fresh slots before it frees the old."""
+    flows = flows or FlowRoom(0, 0)
     count, slots, backends, names = 0, 0, 0, set()
     ranges: set[tuple[ServicePortName, Prefix]] = set()
+    tables: dict[tuple[ServicePortName, tuple[Backend, ...]], int] = {}
     for frontend in frontends:
         count += 1
         names.add(frontend.service)
         ranges.update((frontend.service, each) for each in frontend.allowed_sources)
         slots += len(frontend.local.backends) + len(frontend.others.backends)
         backends += max(len(frontend.local.backends), len(frontend.others.backends))
+        backends += len(frontend.here)
+        if frontend.table_size:
+            for choice in (frontend.local, frontend.others):
+                tables[frontend.service, choice.backends] = frontend.table_size
+    with_tables = min(_room(slots + sum(tables.values())), MOST_SLOTS)
     return Sizes().at_least(
         Sizes(
             frontends=_room(count),
             descs=2 * _room(count),
-            slots=_room(slots),
+            slots=max(_room(slots), with_tables),
             backends=_room(backends),
             addrs=_room(count),
             src_ranges=_room(len(ranges)),
             names=_room(len(names)),
-            conntrack=_ENTRIES_PER_FLOW * flows,
-            ct_short=flows,
+            conntrack=_ENTRIES_PER_FLOW * flows.established,
+            ct_short=flows.first,
+            ct_udp=flows.first,
+            ct_stream=flows.evicting,
+            stack_nat=flows.stack_nat,
+            sockets=flows.evicting,
         )
     )
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()
 
 
 def _room(count: int) -> int:

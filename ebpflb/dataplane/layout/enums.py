@@ -24,6 +24,18 @@ class DescFlag(IntFlag):
     LB_DESC_EXTERNAL_LOCAL = 2
     LB_DESC_SOURCE_RANGES = 4
     LB_DESC_MASQUERADE = 8
+    LB_DESC_COUNTS_OPEN = 16
+    LB_DESC_DSR = 32
+
+
+class SchedulerCode(IntEnum):
+    """enum lb_scheduler."""
+
+    LB_SCHEDULER_RANDOM = 0
+    LB_SCHEDULER_ROUND_ROBIN = 1
+    LB_SCHEDULER_LEAST_CONNECTIONS = 2
+    LB_SCHEDULER_SOURCE_HASH = 3
+    LB_SCHEDULER_MAGLEV = 4
 
 
 class BackendFlag(IntFlag):
@@ -31,6 +43,9 @@ class BackendFlag(IntFlag):
     LB_BACKEND_TERMINATING = 2
     LB_BACKEND_USABLE = 4
     LB_BACKEND_SERVING = 8
+    LB_BACKEND_WATCHED = 16
+    LB_BACKEND_EJECTED = 32
+    LB_BACKEND_TRIAL = 64
 
 
 class AddrFlag(IntFlag):
@@ -47,16 +62,30 @@ class DeviceKind(IntEnum):
 
 class DeviceFlag(IntFlag):
     LB_DEVICE_ETHERNET = 1
+    LB_DEVICE_SUBNETS = 2
+    LB_DEVICE_XDP = 4
+    LB_DEVICE_XDP_SENDS = 8
+    LB_DEVICE_XDP_STALLS = 16
 
 
 class NetnsFlag(IntFlag):
     LB_NETNS_HOST = 1
     LB_NETNS_COVERED = 2
+    LB_NETNS_TC_ONLY = 4
 
 
 class SettingFlag(IntFlag):
     LB_SETTING_SOCKET_HOST = 1
     LB_SETTING_LOCALHOST = 2
+    LB_SETTING_TC_ONLY_PODS = 4
+    LB_SETTING_HOLD = 8
+    LB_SETTING_CAN_HOLD = 16
+    LB_SETTING_VIA_STACK = 32
+    LB_SETTING_UDP_APART = 64
+    LB_SETTING_UDP_MOVED = 128
+    LB_SETTING_BESIDE = 256
+    LB_SETTING_DIVERT = 512
+    LB_SETTING_CAN_DIVERT = 1024
 
 
 class Direction(IntEnum):
@@ -88,6 +117,10 @@ class CtFlag(IntFlag):
     LB_CT_HAIRPIN = 2
     LB_CT_TO_HOST = 4
     LB_CT_SAMPLED = 8
+    LB_CT_TO_POD = 16
+    LB_CT_UNANSWERED = 32
+    LB_CT_DSR = 64
+    LB_CT_TUNNELED = 128
 
 
 class ConnectionState(IntFlag):
@@ -96,6 +129,7 @@ class ConnectionState(IntFlag):
     LB_CONN_FIN_ACKED = 4
     LB_CONN_PEER_FIN = 8
     LB_CONN_TIMED_OUT = 16
+    LB_CONN_UNANSWERED = 32
 
 
 class DropReason(IntEnum):
@@ -113,6 +147,8 @@ class DropReason(IntEnum):
     LB_DROP_REWRITE = 10
     LB_DROP_SOURCE_RANGE = 11
     LB_DROP_UNUSED_ADDRESS = 12
+    LB_DROP_LOOP = 13
+    LB_DROP_TUNNEL = 14
 
 
 class DropPlace(IntEnum):
@@ -155,6 +191,22 @@ class FlowLost(IntEnum):
     LB_LOST_RATE = 1
 
 
+class XdpResult(IntEnum):
+    """enum lb_xdp_result, without its count."""
+
+    LB_XDP_SENT = 0
+    LB_XDP_FRAGMENT = 1
+    LB_XDP_HEADER = 2
+    LB_XDP_PROTOCOL = 3
+    LB_XDP_CHECKSUM = 4
+    LB_XDP_LOCAL = 5
+    LB_XDP_ROUTE = 6
+    LB_XDP_NEIGHBOUR = 7
+    LB_XDP_DEVICE = 8
+    LB_XDP_REFUSED = 9
+    LB_XDP_STACK = 10
+
+
 class HistogramKind(IntEnum):
     """enum lb_histogram_kind, without its count."""
 
@@ -167,10 +219,12 @@ PREFIXES: Mapping[EnumType, str] = {
     FrontendTypeCode: "LB_",
     IfEmptyCode: "LB_EMPTY_",
     DescFlag: "LB_DESC_",
+    SchedulerCode: "LB_SCHEDULER_",
     BackendFlag: "LB_BACKEND_",
     AddrFlag: "LB_ADDR_",
     DeviceKind: "LB_DEVICE_",
     DeviceFlag: "LB_DEVICE_",
+    XdpResult: "LB_XDP_",
     NetnsFlag: "LB_NETNS_",
     SettingFlag: "LB_SETTING_",
     Direction: "LB_DIR_",

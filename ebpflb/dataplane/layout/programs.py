@@ -4,14 +4,18 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ebpflb.dataplane.kernel.uapi import AttachType, ProgType
+from ebpflb.dataplane.kernel.uapi import AttachType, ProgFlag, ProgType
 
 
 class Program(NamedTuple):
-    """attach_type: the one the kernel wants to know at load, None for tc programs."""
+    """attach_type: the one the kernel wants to know at load, None for tc programs.
+
+    `flags`: those of loading, for kernels with Feature.XDP_FRAGS.
+    """
 
     type: ProgType
     attach_type: AttachType | None
+    flags: ProgFlag = ProgFlag(0)
 
 
 def _sock_addr(attach_type: AttachType) -> Program:
@@ -40,4 +44,9 @@ TC_PROGRAMS: Mapping[str, Program] = {
     "lb_pod_ingress": _TC,
     "lb_pod_egress": _TC,
 }
-PROGRAMS: Mapping[str, Program] = {**CGROUP_PROGRAMS, **TC_PROGRAMS}
+XDP_PROGRAM = "lb_xdp"
+PROGRAMS: Mapping[str, Program] = {
+    **CGROUP_PROGRAMS,
+    **TC_PROGRAMS,
+    XDP_PROGRAM: Program(ProgType.XDP, AttachType.XDP, ProgFlag.XDP_HAS_FRAGS),
+}

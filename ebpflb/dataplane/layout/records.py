@@ -6,28 +6,47 @@ Packing goes through `struct`, ten times as fast as through the ctypes mirrors o
 
 from collections.abc import Iterator, Mapping
 from errno import ENAMETOOLONG
+from sys import byteorder, intern
 from typing import NamedTuple, Self
 
 from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.structs import packed_format
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
+from ebpflb.model.ejection import Standing
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServicePortName, TrafficPolicy
+from ebpflb.model.source_ranges import Prefix
 
 _SOCKET = packed_format(structs.LbFrontendKey)
 _BACKEND = packed_format(
     structs.LbBackend, ("addr", "port", "proto", "pad"), "flags", "generation", "service"
 )
+_POD_KEY = packed_format(structs.LbPodKey, ("addr", "port", "proto", "pad"), "service")
+_FAILURES = packed_format(structs.LbFailures)
 _DESC = packed_format(structs.LbDesc)
 _ADDR_STATE = packed_format(structs.LbAddrState)
 _NAME = packed_format(structs.LbName)
 _NAME_LENGTH = 63
+_SUBNET = packed_format(structs.LbSubnet)
+# Those of an ifindex come before those of the address.
+_IFINDEX_BITS = 32
 
-_LOCAL = int(enums.BackendFlag.LB_BACKEND_LOCAL)
-_TERMINATING = int(enums.BackendFlag.LB_BACKEND_TERMINATING)
+LOCAL = int(enums.BackendFlag.LB_BACKEND_LOCAL)
+TERMINATING = int(enums.BackendFlag.LB_BACKEND_TERMINATING)
 USABLE = int(enums.BackendFlag.LB_BACKEND_USABLE)
 SERVING = int(enums.BackendFlag.LB_BACKEND_SERVING)
+WATCHED = int(enums.BackendFlag.LB_BACKEND_WATCHED)
+EJECTED = int(enums.BackendFlag.LB_BACKEND_EJECTED)
+TRIAL = int(enums.BackendFlag.LB_BACKEND_TRIAL)
+_STANDINGS: Mapping[Standing, int] = {
+    Standing.UNWATCHED: 0,
+    Standing.WATCHED: WATCHED,
+    Standing.TRIAL: WATCHED | TRIAL,
+    Standing.EJECTED: WATCHED | EJECTED,
+}
+STANDING = WATCHED | EJECTED | TRIAL
 
 _TYPES: Mapping[FrontendType, int] = {
     FrontendType.CLUSTER_IP: enums.FrontendTypeCode.LB_CLUSTER_IP,
@@ -40,6 +59,14 @@ _IF_EMPTY: Mapping[IfEmpty, int] = {
     IfEmpty.REFUSE: enums.IfEmptyCode.LB_EMPTY_REFUSE,
     IfEmpty.DROP: enums.IfEmptyCode.LB_EMPTY_DROP,
 }
+_SCHEDULERS: Mapping[Scheduler, int] = {
+    Scheduler.RANDOM: enums.SchedulerCode.LB_SCHEDULER_RANDOM,
+    Scheduler.ROUND_ROBIN: enums.SchedulerCode.LB_SCHEDULER_ROUND_ROBIN,
+    Scheduler.LEAST_CONNECTIONS: enums.SchedulerCode.LB_SCHEDULER_LEAST_CONNECTIONS,
+    Scheduler.SOURCE_HASH: enums.SchedulerCode.LB_SCHEDULER_SOURCE_HASH,
+    Scheduler.MAGLEV: enums.SchedulerCode.LB_SCHEDULER_MAGLEV,
+}
+SCHEDULERS: Mapping[int, Scheduler] = {number: kind for kind, number in _SCHEDULERS.items()}
 
 
 class SocketAddress(NamedTuple):
@@ -57,6 +84,24 @@ class SocketAddress(NamedTuple):
     def unpack(cls, value: bytes) -> Self:
         """Of the first 20 bytes of `value`."""
         return cls(*_SOCKET.unpack_from(value))
+
+
+class Subnet(NamedTuple):
+    """struct lb_subnet: next hops of one device."""
+
+    ifindex: int
+    next_hops: Prefix
+
+    def pack(self) -> bytes:
+        """The key in the map."""
+        address, length = self.next_hops
+        return _SUBNET.pack(_IFINDEX_BITS + length, self.ifindex, address)
+
+    @classmethod
+    def unpack(cls, key: bytes) -> Self:
+        """The reverse of `pack()`."""
+        length, ifindex, address = _SUBNET.unpack(key)
+        return cls(ifindex, Prefix(Address(address), length - _IFINDEX_BITS))
 
 
 def frontend_key_of(socket: bytes) -> FrontendKey:
@@ -97,9 +142,39 @@ def pack_backend(socket: bytes, flags: int, generation: int, service: int) -> by
     return _BACKEND.pack(socket, flags, generation, service)
 
 
+def pack_pod_key(socket: bytes, service: int) -> bytes:
+    """A key in lb_pods_here."""
+    return _POD_KEY.pack(socket, service)
+
+
 def generation_of(backend: bytes) -> int:
     """That of a packed BackendRecord, without one."""
     return int(_BACKEND.unpack(backend)[2])
+
+
+def flags_of(backend: bytes) -> int:
+    """Those of a packed BackendRecord, without one."""
+    return int(_BACKEND.unpack(backend)[1])
+
+
+def pack_socket(address: Address, port: int, protocol: int) -> bytes:
+    """What a SocketAddress of that packs to, without one."""
+    return _SOCKET.pack(address, port, protocol)
+
+
+def pack_index(index: int) -> bytes:
+    """A key of an array."""
+    return index.to_bytes(4, byteorder)
+
+
+def pack_open(count: int) -> bytes:
+    """An element of lb_open."""
+    return count.to_bytes(8, byteorder, signed=True)
+
+
+def unpack_open(value: bytes) -> int:
+    """The reverse of `pack_open()`; a count may be a little below zero."""
+    return int.from_bytes(value, byteorder, signed=True)
 
 
 class AddrRecord(NamedTuple):
@@ -126,11 +201,14 @@ class DescRecord(NamedTuple):
     local_base: int
     local_count: int
     local_if_empty: int
+    local_table: int
     others_base: int
     others_count: int
     others_if_empty: int
+    others_table: int
     type: int
     flags: int
+    scheduler: int
     affinity_timeout: int
     source_ranges: int
 
@@ -161,7 +239,28 @@ def socket_of(frontend: Frontend) -> SocketAddress:
 
 def backend_flags(backend: Backend) -> int:
     """enum lb_backend_flag of a backend, as far as its endpoint tells."""
-    return _LOCAL * backend.local | _TERMINATING * backend.terminating
+    where = LOCAL * backend.local | TERMINATING * backend.terminating
+    return where | _STANDINGS[backend.standing]
+
+
+def standing_of(flags: int) -> Standing:
+    """Of a backend with these flags, if it serves."""
+    if not flags & WATCHED:
+        return Standing.UNWATCHED
+    if flags & EJECTED:
+        return Standing.EJECTED
+    return Standing.TRIAL if flags & TRIAL else Standing.WATCHED
+
+
+def pack_failures(in_a_row: int) -> bytes:
+    """struct lb_failures of a backend that has not been tried."""
+    return _FAILURES.pack(in_a_row, 0)
+
+
+def unpack_failures(value: bytes) -> tuple[int, bool]:
+    """The reverse: how many in a row, and whether it has been tried."""
+    in_a_row, is_tried = _FAILURES.unpack(value)
+    return in_a_row, bool(is_tried)
 
 
 def desc_type(frontend: Frontend) -> int:
@@ -176,7 +275,15 @@ def desc_flags(frontend: Frontend) -> int:
     flags = enums.DescFlag.LB_DESC_INTERNAL_LOCAL * internal
     flags |= enums.DescFlag.LB_DESC_EXTERNAL_LOCAL * external
     flags |= enums.DescFlag.LB_DESC_MASQUERADE * frontend.masquerade
+    counts_open = frontend.scheduler is Scheduler.LEAST_CONNECTIONS
+    flags |= enums.DescFlag.LB_DESC_COUNTS_OPEN * counts_open
+    flags |= enums.DescFlag.LB_DESC_DSR * frontend.dsr
     return int(flags | enums.DescFlag.LB_DESC_SOURCE_RANGES * bool(frontend.allowed_sources))
+
+
+def scheduler_code(frontend: Frontend) -> int:
+    """enum lb_scheduler."""
+    return _SCHEDULERS[frontend.scheduler]
 
 
 def if_empty(choice: Choice) -> int:
@@ -193,6 +300,10 @@ def pack_name(name: ServicePortName) -> bytes:
 
 
 def unpack_name(value: bytes, protocol: int) -> ServicePortName:
-    """The reverse of `pack_name()`; the protocol stands in the frontends."""
-    namespace, service, port = (part.rstrip(b"\0").decode() for part in _NAME.unpack(value))
+    """The reverse of `pack_name()`; the protocol stands in the frontends.
+
+    The texts are those of the source, if it has interned them, too.
+    """
+    parts = (part.rstrip(b"\0").decode() for part in _NAME.unpack(value))
+    namespace, service, port = map(intern, parts)
     return ServicePortName(namespace, service, port, Protocol(protocol))

@@ -22,6 +22,7 @@ FLOW_RECORD_VERSION = 1
 BUCKETS = 40
 
 u8, u16, u32, u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
+s64 = ctypes.c_int64
 be16: Any = ctypes.c_uint16.__ctype_be__
 be32: Any = ctypes.c_uint32.__ctype_be__
 
@@ -64,17 +65,24 @@ class LbFrontendKey(Struct, proto=Protocol):
 
 
 class LbRange(Struct, if_empty=enums.IfEmptyCode):
-    _fields_ = [("base", u32), ("count", u32), ("if_empty", u32)]
+    _fields_ = [("base", u32), ("count", u32), ("if_empty", u16), ("table", u16)]
 
 
-class LbDesc(Struct, type=enums.FrontendTypeCode, flags=enums.DescFlag):
+class LbDesc(
+    Struct,
+    type=enums.FrontendTypeCode,
+    flags=enums.DescFlag,
+    scheduler=enums.SchedulerCode,
+):
     _fields_ = [
         ("frontend", LbFrontendKey),
         ("service", u32),
         ("local", LbRange),
         ("others", LbRange),
         ("type", u32),
-        ("flags", u32),
+        ("flags", u16),
+        ("scheduler", u8),
+        ("pad", u8),
         ("affinity_timeout", u32),
         ("source_ranges", u32),
     ]
@@ -96,6 +104,20 @@ class LbBackend(Struct, proto=Protocol, flags=enums.BackendFlag):
     ]
 
 
+class LbPodKey(Struct, proto=Protocol):
+    _fields_ = [
+        ("addr", LbAddr),
+        ("port", be16),
+        ("proto", u8),
+        ("pad", u8),
+        ("service", u32),
+    ]
+
+
+class LbFailures(Struct):
+    _fields_ = [("in_a_row", u32), ("is_tried", u32)]
+
+
 class LbAddrState(Struct, flags=enums.AddrFlag):
     _fields_ = [("flags", u64), ("addr", LbAddr)]
 
@@ -109,11 +131,21 @@ class LbName(Struct):
 
 
 class LbDevice(Struct, kind=enums.DeviceKind, flags=enums.DeviceFlag):
-    _fields_ = [("kind", u32), ("flags", u32), ("snat4", LbAddr), ("snat6", LbAddr)]
+    _fields_ = [
+        ("kind", u32),
+        ("flags", u32),
+        ("mtu", u32),
+        ("snat4", LbAddr),
+        ("snat6", LbAddr),
+    ]
 
 
-class LbUplink(Struct):
-    _fields_ = [("ifindex", u32), ("pad", u32), ("snat4", LbAddr), ("snat6", LbAddr)]
+class LbUplink(Struct, flags=enums.DeviceFlag):
+    _fields_ = [("ifindex", u32), ("flags", u32), ("snat4", LbAddr), ("snat6", LbAddr)]
+
+
+class LbSubnet(Struct):
+    _fields_ = [("length", u32), ("ifindex", u32), ("addr", LbAddr)]
 
 
 class LbNetns(Struct, flags=enums.NetnsFlag):
@@ -139,6 +171,9 @@ class LbSettings(Struct, flags=enums.SettingFlag):
         ("flow_rate", u32),
         ("node4", LbAddr),
         ("node6", LbAddr),
+        ("dsr_port", be16),
+        ("pad", u8 * 2),
+        ("filter_floor", u32),
     ]
 
 
@@ -187,7 +222,7 @@ class LbConntrack(
         ("hook", u8),
         ("state", u8),
         ("flags", u8),
-        ("fin_end", u32),
+        ("sent_end", u32),
         ("frontend", u32),
         ("desc_flags", u16),
         ("peer_state", u8),
@@ -205,7 +240,11 @@ class LbReplyEnds(Struct):
 
 
 class LbFragment(Struct):
-    _fields_ = [("created", u64), ("sport", be16), ("dport", be16), ("pad", u32)]
+    _fields_ = [("created", u64), ("sport", be16), ("dport", be16), ("via_stack", u32)]
+
+
+class LbStackNat(Struct):
+    _fields_ = [("to", LbTuple), ("last_seen", u64)]
 
 
 class LbSocketKey(Struct, proto=Protocol, direction=enums.Direction):
@@ -276,6 +315,10 @@ class LbConnection(Struct, state=enums.ConnectionState):
         ("peer_port", be16),
         ("pad2", u8 * 2),
     ]
+
+
+class LbConnPlace(Struct):
+    _fields_ = [("cookie", u64), ("claims", u64), ("connection", LbConnection)]
 
 
 class LbDropKey(Struct, reason=enums.DropReason):

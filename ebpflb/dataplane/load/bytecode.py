@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.uapi import NAME_LENGTH, MapType
+from ebpflb.dataplane.layout.capacity import SIZED_MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
 
 _INSTRUCTION_SIZE = 8
@@ -119,15 +120,24 @@ def _is_pinned(descriptor: int, path: Path) -> bool:
         os.close(there)
 
 
-def load_and_pin(bytecode: Bytecode, pins: Path, programs: Path, names: Iterable[str]) -> None:
+def load_and_pin(
+    bytecode: Bytecode,
+    pins: Path,
+    programs: Path,
+    names: Iterable[str],
+    *,
+    has_frags: bool = False,
+) -> None:
     """Make maps, load programs and pin all of it, or leave no new pin behind.
+
+    `has_frags`: the kernel has Feature.XDP_FRAGS.
 
     Raises OSError, LookupError for a program that is not there, ValueError for a map that is pinned
     already and has another shape.
     """
     with ExitStack() as opened:
         maps = open_maps(bytecode.maps, pins, opened)
-        loaded = _load_all(bytecode, maps, names, opened)
+        loaded = _load_all(bytecode, maps, names, opened, has_frags=has_frags)
         with ExitStack() as undone:
             pin_maps(bytecode.maps, maps, pins, undone)
             for name, descriptor in loaded.items():
@@ -145,7 +155,7 @@ def open_maps(maps: Sequence[Map], pins: Path, opened: ExitStack) -> list[int]:
         is_there = each.pinned and (pins / each.name).exists()
         descriptor = libbpf.obj_get(pins / each.name) if is_there else _create(each)
         opened.callback(os.close, descriptor)
-        if is_there and _shape(descriptor) != each[2:]:
+        if is_there and not _fits(_shape(descriptor), each):
             raise ValueError(f"{pins / each.name} has another shape than {each}")
         descriptors.append(descriptor)
     return descriptors
@@ -158,24 +168,44 @@ def pin_maps(maps: Sequence[Map], descriptors: Sequence[int], pins: Path, undo: 
             _pin(descriptor, pins / each.name, undo)
 
 
-def load(bytecode: Bytecode, maps: Sequence[int], name: str, opened: ExitStack) -> int:
+def load(
+    bytecode: Bytecode,
+    maps: Sequence[int],
+    name: str,
+    opened: ExitStack,
+    *,
+    has_frags: bool = False,
+) -> int:
     """A descriptor of the program of that name, open as long as `opened` is.
 
     `maps`: descriptors, as of `bytecode.maps`. OSError, LookupError as in `load_and_pin`.
     """
-    program, code = PROGRAMS[name], renumbered(bytecode.programs[name], maps)
-    descriptor = libbpf.prog_load(program.type, name, code, program.attach_type or 0)
+    descriptor = load_code(name, renumbered(bytecode.programs[name], maps), has_frags=has_frags)
     opened.callback(os.close, descriptor)
     return descriptor
 
 
+def load_code(name: str, code: bytes, *, has_frags: bool) -> int:
+    """A descriptor of the program of that name; `code` has the descriptors of maps. OSError."""
+    program = PROGRAMS[name]
+    flags = program.flags if has_frags else 0
+    return libbpf.prog_load(program.type, name, code, program.attach_type or 0, flags)
+
+
 def _load_all(
-    bytecode: Bytecode, maps: Sequence[int], names: Iterable[str], opened: ExitStack
+    bytecode: Bytecode,
+    maps: Sequence[int],
+    names: Iterable[str],
+    opened: ExitStack,
+    *,
+    has_frags: bool,
 ) -> Mapping[str, int]:
     """Descriptors by name. The kernel verifies one on each CPU, those first that take longest."""
     ordered = sorted(names, key=lambda name: len(bytecode.programs[name]), reverse=True)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        loaded = executor.map(lambda name: load(bytecode, maps, name, opened), ordered)
+        loaded = executor.map(
+            lambda name: load(bytecode, maps, name, opened, has_frags=has_frags), ordered
+        )
         return dict(zip(ordered, loaded, strict=True))
 
 
@@ -185,10 +215,22 @@ def _create(wanted: Map) -> int:
     return libbpf.map_create(MapType(kind), name[: NAME_LENGTH - 1], *sizes)
 
 
-def _shape(descriptor: int) -> tuple[int, ...]:
+def _shape(descriptor: int) -> Map:
     found = libbpf.map_info(descriptor)
     sizes = (found.key_size, found.value_size, found.max_entries, found.map_flags)
-    return found.type, *sizes
+    return Map(found.name.decode(), True, found.type, *sizes)
+
+
+def _fits(there: Map, wanted: Map) -> bool:
+    """The loader gives a map its size. It may be shared with an earlier version.
+
+    That may have a hash which evicts, where this one has a hash that takes memory by use.
+    """
+    if wanted.name in SIZED_MAPS:
+        there = there._replace(max_entries=wanted.max_entries, flags=wanted.flags)
+        if {there.kind, wanted.kind} <= {MapType.HASH, MapType.LRU_HASH}:
+            there = there._replace(kind=wanted.kind)
+    return there[2:] == wanted[2:]
 
 
 def _pin(descriptor: int, path: Path, undo: ExitStack) -> None:

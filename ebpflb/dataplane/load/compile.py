@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load import compile_cache
-from ebpflb.dataplane.load.bytecode import load_and_pin, taken_apart
+from ebpflb.dataplane.load.bytecode import load_and_pin, load_code, taken_apart
 from ebpflb.dataplane.load.source_text import bpf_directory
 from ebpflb.errors import CompileError, LoadError, ProbeError
 
@@ -29,10 +30,14 @@ _NO_BCC, _NOT_COMPILED, _NOT_LOADED = 3, 4, 5
 _TIMEOUT_SECONDS = 600  # an emulated machine needs minutes
 _LOG_LINES = 25
 _PINS = "LB_PIN_MAPS"
+_FRAGS = "LB_HAS_XDP_FRAGS"
 
 
 class _Request(NamedTuple):
-    """The child's input. `pins`: the directory of pinned maps, empty if the text names it."""
+    """The child's input. `pins`: the directory of pinned maps, empty if the text names it.
+
+    `has_frags`: the kernel has Feature.XDP_FRAGS.
+    """
 
     text: str
     cflags: Sequence[str]
@@ -40,6 +45,7 @@ class _Request(NamedTuple):
     programs: str
     names: Sequence[str]
     cache: str
+    has_frags: bool
 
 
 class _Module(Protocol):
@@ -75,6 +81,7 @@ def compile_and_pin(
         str(programs),
         list(names),
         str(cache),
+        defines.get(_FRAGS) == "1",
     )
     child = subprocess.run(
         [sys.executable, "-m", "ebpflb.dataplane.load.compile"],
@@ -115,7 +122,8 @@ def _from_cache(request: _Request, key: str) -> bool:
         bytecode = compile_cache.find(Path(request.cache), key)
         if bytecode is None:
             return False
-        load_and_pin(bytecode, Path(request.pins), Path(request.programs), request.names)
+        pins, programs = Path(request.pins), Path(request.programs)
+        load_and_pin(bytecode, pins, programs, request.names, has_frags=request.has_frags)
     except Exception:  # noqa: BLE001  bcc compiles instead
         return False
     return True
@@ -133,7 +141,7 @@ def _from_bcc(request: _Request, key: str | None) -> int:
         return _NOT_COMPILED
     try:
         for name in request.names:
-            _load_and_pin(module, name, Path(request.programs))
+            _load_and_pin(module, name, Path(request.programs), has_frags=request.has_frags)
     except Exception as error:  # noqa: BLE001  bcc raises nothing narrower
         print(error, file=sys.stderr)
         return _NOT_LOADED
@@ -150,12 +158,21 @@ def _keep(request: _Request, key: str, module: Any) -> None:
         compile_cache.keep(Path(request.cache), key, bytecode)
 
 
-def _load_and_pin(module: Any, name: str, directory: Path) -> None:
+def _load_and_pin(module: Any, name: str, directory: Path, *, has_frags: bool) -> None:
+    """bcc knows no flags of programs, but says more of one that is rejected."""
     program = PROGRAMS[name]
     attach_type = -1 if program.attach_type is None else program.attach_type
     loaded: _Module = module
+    if program.flags and has_frags:
+        with suppress(OSError), owned(_load_with_flags(module, name)) as descriptor:
+            libbpf.obj_pin(descriptor, directory / name)
+            return
     function = loaded.load_func(name.encode(), program.type, None, attach_type)
     libbpf.obj_pin(function.fd, directory / name)
+
+
+def _load_with_flags(module: Any, name: str) -> int:
+    return load_code(name, module.dump_func(name.encode()), has_frags=True)
 
 
 if __name__ == "__main__":

@@ -9,71 +9,115 @@ hooks move, so nothing is lost in between. Maps that only grew are copied. The m
 are shared or copied together, because indices bind them; after a change of their layout they are
 left empty and written from the desired state. Fields that are new at the end of a value are zero in
 a copy.
+
+Maps whose size may change are made here and not by the compiled text, so that one compiled text
+serves nodes of all sizes and nothing is compiled when a map grows. The tables of flows keep the
+size that they were made with while their elements stay as they are, for a copy misses what changes
+in the table meanwhile. There are two exceptions. lb_conntrack gets a larger one when it is more
+than half full: until all hooks have moved, both generations leave new flows in lb_ct_short, which
+they share. lb_ct_short and lb_ct_udp get larger ones when the agent wants that: until all hooks
+have moved, both generations have new flows in lb_conntrack and lb_ct_stream, which they share.
 """
 
 import ctypes
+import functools
+import operator
 import os
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+import time
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import asdict, dataclass
+from errno import ENOENT
 from pathlib import Path
+from sys import byteorder
 
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, open_maps
+from ebpflb.dataplane.kernel.libc import membarrier
+from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, open_maps, split
 from ebpflb.dataplane.kernel.uapi import Exist, MapInfo
 from ebpflb.dataplane.layout.capacity import (
     COUNT_MAPS,
     FLOW_MAPS,
-    MAPS,
     SERVICE_MAPS,
+    SIZED_MAPS,
     MapSpec,
     Sizes,
 )
-from ebpflb.dataplane.layout.programs import PROGRAMS
-from ebpflb.dataplane.layout.structs import FLOW_VERSION, LAYOUT_VERSION, META_MAGIC, LbMeta
+from ebpflb.dataplane.layout.enums import Hook, SettingFlag
+from ebpflb.dataplane.layout.programs import PROGRAMS, XDP_PROGRAM
+from ebpflb.dataplane.layout.structs import (
+    FLOW_VERSION,
+    LAYOUT_VERSION,
+    META_MAGIC,
+    LbConntrack,
+    LbMeta,
+    LbSettings,
+    u32,
+)
 from ebpflb.dataplane.load.compile import compile_and_pin
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.dataplane.load.source_text import source_hash, source_text
+from ebpflb.errors import MapError
 
-_META_KEY = bytes(4)
+_ONLY_KEY = bytes(4)
+_ESTABLISHED = "lb_conntrack"
+# Tables of new flows, and where these are instead while the tables are replaced.
+_OPENING, _DIVERTED_TO = {"lb_ct_short", "lb_ct_udp"}, {_ESTABLISHED, "lb_ct_stream"}
+# What programs may be told while tables are replaced, and whether they know it.
+_WAYS = {
+    SettingFlag.LB_SETTING_HOLD: SettingFlag.LB_SETTING_CAN_HOLD,
+    SettingFlag.LB_SETTING_DIVERT: SettingFlag.LB_SETTING_CAN_DIVERT,
+}
+_NO_WAY = SettingFlag(0)
+# The first field of lb_settings, in every version.
+_FLAGS = slice(LbSettings.flags.offset, LbSettings.flags.offset + LbSettings.flags.size)
+_UDP_FLAGS = SettingFlag.LB_SETTING_UDP_APART | SettingFlag.LB_SETTING_UDP_MOVED
 
 Compile = Callable[[str, Mapping[str, str], Path], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """LB_<NAME> of bpf/config.h for each: what the kernel has, or the settings want.
+
+    bpf_set_retval refuses at the socket, the coarse clock is faster, the lookup of a route tells
+    its MTU. Without sock_ops or XDP the program of that name is not loaded.
+    """
+
+    has_set_retval: bool
+    has_coarse_clock: bool = True
+    has_fib_mtu: bool = True
+    has_sock_ops: bool = True
+    has_xdp: bool = True
+    has_xdp_frags: bool = True
+    has_dsr: bool = True
 
 
 class Loader:
     """Makes generations. Errors: CompileError, LoadError, ProbeError, PinError, MapError."""
 
-    def __init__(
-        self,
-        pins: Pins,
-        *,
-        has_set_retval: bool,
-        has_coarse_clock: bool = True,
-        has_sock_ops: bool = True,
-        compiler: Compile | None = None,
-    ) -> None:
-        """What the kernel has: bpf_set_retval refuses at the socket, the coarse clock is faster.
-
-        Without sock_ops the program of that name is not loaded.
-        """
+    def __init__(self, pins: Pins, build: Build, compiler: Compile | None = None) -> None:
         self._pins = pins
         self._features = {
-            "LB_HAS_SET_RETVAL": str(int(has_set_retval)),
-            "LB_HAS_COARSE_CLOCK": str(int(has_coarse_clock)),
-            "LB_HAS_SOCK_OPS": str(int(has_sock_ops)),
+            f"LB_{name.upper()}": str(int(has)) for name, has in asdict(build).items()
         }
-        names = [name for name in PROGRAMS if has_sock_ops or name != "lb_sock_ops"]
-        self._compile = compiler or partial(compile_and_pin, names=names)
+        left_out = {"lb_sock_ops"} if not build.has_sock_ops else set()
+        left_out |= {XDP_PROGRAM} if not build.has_xdp else set()
+        names = [name for name in PROGRAMS if name not in left_out]
+        self._compile = compiler or functools.partial(compile_and_pin, names=names)
+        # Since when new flows are diverted, by CLOCK_MONOTONIC in ns.
+        self._diverted_at = 0
 
-    def load(self, sizes: Sizes) -> Generation:
+    def load(self, sizes: Sizes, larger: Set[str] = frozenset()) -> Generation:
         """The current generation if it is what a compile would give, else a new one.
 
         A new one is not the current one yet: write its maps, move the hooks, call `finish()`.
-        Maps never shrink.
+        Maps never shrink, and tables of flows that can be shared keep their size, except `larger`:
+        names of `Sizes` for lb_ct_short and lb_ct_udp.
         """
         current = self._pins.current()
         if current is None:
             return self._make(None, sizes)
-        sizes = sizes.at_least(pinned_sizes(current))
+        sizes = sizes.at_least(pinned_sizes(current)).with_flow_tables(_flow_sizes(current, larger))
         meta = read_meta(current)
         if meta and bytes(meta.source) == self._digest(source_text(), sizes):
             return current
@@ -83,9 +127,24 @@ class Loader:
         """All hooks run `generation`: take over the last flows and remove the others."""
         current = self._pins.current()
         if current and current != generation:
-            _copy_flows(current, generation, _shared_maps(current, generation))
+            shared = _shared_maps(current, generation)
+            if _has_setting(current, SettingFlag.LB_SETTING_HOLD):
+                _forget_ended(current, generation)
+                shared |= {_ESTABLISHED}
+            if _has_setting(current, SettingFlag.LB_SETTING_DIVERT):
+                membarrier()
+                _catch_up(current, generation, _OPENING - shared, self._diverted_at)
+            _copy_flows(current, generation, shared)
         self._pins.commit(generation)
         self._pins.remove_others(generation)
+
+    def way_of_flows(self, generation: Generation) -> SettingFlag:
+        """What its programs must be told, too, until it is finished: LB_SETTING_HOLD, _DIVERT."""
+        current = self._pins.current()
+        if current in (None, generation):
+            return _NO_WAY
+        ways = (way for way in _WAYS if _has_setting(current, way))
+        return functools.reduce(operator.or_, ways, _NO_WAY)
 
     def _make(self, current: Generation | None, sizes: Sizes) -> Generation:
         generation = self._pins.create()
@@ -95,16 +154,25 @@ class Loader:
             self._fill(generation, current, sizes)
         except BaseException:
             self._pins.remove(generation)
+            if current:
+                _set_way(current, _NO_WAY)
             raise
         return generation
 
     def _fill(self, generation: Generation, current: Generation | None, sizes: Sizes) -> None:
         text = source_text()
         shared = _share_maps(current, generation, sizes) if current else frozenset()
-        defines = {**self._settings(sizes), "LB_PIN_MAPS": f'"{generation.maps}"'}
+        _make_sized_maps(generation, sizes, shared)
+        defines = {**self._settings(Sizes()), "LB_PIN_MAPS": f'"{generation.maps}"'}
         self._compile(text, defines, generation.progs)
         if current:
+            self._diverted_at = time.monotonic_ns()
+            if _ESTABLISHED not in shared:
+                _set_way(current, SettingFlag.LB_SETTING_HOLD)
+            elif shared >= _DIVERTED_TO and not shared >= _OPENING:
+                _set_way(current, SettingFlag.LB_SETTING_DIVERT)
             _copy_maps(current, generation, shared)
+            _keep_udp_flags(open_maps(current.maps), open_maps(generation.maps))
         _write_meta(generation, self._digest(text, sizes))
 
     def _digest(self, text: str, sizes: Sizes) -> bytes:
@@ -117,9 +185,9 @@ class Loader:
 def pinned_sizes(generation: Generation) -> Sizes:
     """The sizes of a generation's maps; the default where it lacks a map of this layout."""
     found: dict[str, int] = {}
-    for name, spec in MAPS.items():
-        if isinstance(spec.size, str) and (generation.maps / name).exists():
-            found.setdefault(spec.size, int(_info(generation, name).max_entries))
+    for name, spec in SIZED_MAPS.items():
+        if (generation.maps / name).exists():
+            found.setdefault(str(spec.size), int(_info(generation, name).max_entries))
     return Sizes(**found)
 
 
@@ -139,6 +207,108 @@ def _share_maps(old: Generation, new: Generation, sizes: Sizes) -> frozenset[str
     return frozenset(shared)
 
 
+def _flow_sizes(generation: Generation, larger: Set[str]) -> Mapping[str, int]:
+    """The sizes that tables keep: their elements are those of this version."""
+    meta = read_meta(generation)
+    if meta is None or meta.flows != FLOW_VERSION:
+        return {}
+    found = pinned_sizes(generation)
+    names = {
+        spec.size
+        for name, spec in FLOW_MAPS.items()
+        if isinstance(spec.size, str) and _shape(generation, name) == spec.shape(found)
+    }
+    can_hold = _has_setting(generation, SettingFlag.LB_SETTING_CAN_HOLD)
+    if can_hold and _is_half_full(generation):
+        names -= {"conntrack"}
+    elif _has_setting(generation, SettingFlag.LB_SETTING_CAN_DIVERT):
+        names -= larger
+    return {name: getattr(found, name) for name in names}
+
+
+def _is_half_full(generation: Generation) -> bool:
+    maps = open_maps(generation.maps)
+    if _ESTABLISHED not in maps:
+        return False
+    used = sum(chunk.size for chunk in maps[_ESTABLISHED].chunks())
+    return used > maps[_ESTABLISHED].max_entries // 2
+
+
+def _set_way(generation: Generation, way: SettingFlag) -> None:
+    """Tell its programs where flows go while tables are replaced, as far as they know of it."""
+    known = {each for each, can in _WAYS.items() if _has_setting(generation, can)}
+    if not known:
+        return
+    settings = open_maps(generation.maps)["lb_settings"]
+    value = bytearray(settings.lookup(_ONLY_KEY) or bytes(settings.value_size))
+    flags = SettingFlag(int.from_bytes(value[_FLAGS], byteorder))
+    for each in known:
+        flags = flags & ~each | way & each
+    value[_FLAGS] = bytes(u32(flags))
+    settings.update(_ONLY_KEY, bytes(value))
+    membarrier()
+
+
+def _has_setting(generation: Generation, flag: SettingFlag) -> bool:
+    maps = open_maps(generation.maps)
+    value = maps["lb_settings"].lookup(_ONLY_KEY) if "lb_settings" in maps else None
+    return bool(value and int.from_bytes(value[_FLAGS], byteorder) & flag)
+
+
+def _forget_ended(old: Generation, new: Generation) -> None:
+    """Delete the flows that have ended in `old` since they were copied."""
+    before, after = open_maps(old.maps)[_ESTABLISHED], open_maps(new.maps)[_ESTABLISHED]
+    for chunk in after.chunks():
+        after.delete_batch(
+            [
+                key
+                for key, value in split(after, chunk.keys, chunk.values)
+                if before.lookup(key) is None
+                and LbConntrack.from_buffer_copy(value).hook != Hook.LB_HOOK_RESERVED
+            ]
+        )
+
+
+def _catch_up(old: Generation, new: Generation, names: Set[str], since: int) -> None:
+    """What the old programs changed in flows that were copied, and what they deleted.
+
+    Flows that have had a packet of the new programs `since` then are theirs.
+    """
+    for name in names:
+        before, after = dict(open_maps(old.maps)[name].items()), open_maps(new.maps)[name]
+        for key, value in list(after.items()):
+            entry, earlier = LbConntrack.from_buffer_copy(value), before.get(key)
+            if earlier is None:
+                if entry.last_seen < since:
+                    after.delete(key)
+                continue
+            missed = LbConntrack.from_buffer_copy(earlier)
+            state = entry.state, entry.peer_state
+            entry.state |= missed.state
+            entry.peer_state |= missed.peer_state
+            if state != (entry.state, entry.peer_state):
+                _replace(after, key, bytes(entry))
+
+
+def _replace(table: BpfMap, key: bytes, value: bytes) -> None:
+    """Unless it was deleted meanwhile."""
+    try:
+        table.update(key, value, exist=Exist.YES)
+    except MapError as error:
+        if error.errno != ENOENT:
+            raise
+
+
+def _make_sized_maps(generation: Generation, sizes: Sizes, shared: frozenset[str]) -> None:
+    for name, spec in SIZED_MAPS.items():
+        if name not in shared:
+            fd = libbpf.map_create(spec.kind, name, *spec.shape(sizes), spec.flags)
+            try:
+                libbpf.obj_pin(fd, generation.maps / name)
+            finally:
+                os.close(fd)
+
+
 def _copy_maps(old: Generation, new: Generation, shared: frozenset[str]) -> None:
     """Copy what grew. MapError when something does not fit."""
     meta = read_meta(old)
@@ -152,6 +322,14 @@ def _copy_flows(old: Generation, new: Generation, shared: frozenset[str]) -> Non
     meta = read_meta(old)
     if meta is not None and meta.flows == FLOW_VERSION:
         _copy(open_maps(old.maps), open_maps(new.maps), set(FLOW_MAPS) - shared, missing_only=True)
+
+
+def _keep_udp_flags(old: MapSet, new: MapSet) -> None:
+    """Where UDP flows are: the rest of lb_settings is written anew."""
+    value = old["lb_settings"].lookup(_ONLY_KEY) if "lb_settings" in old else None
+    flags = int.from_bytes((value or b"")[_FLAGS], byteorder) & _UDP_FLAGS
+    if flags:
+        new["lb_settings"].update(_ONLY_KEY, bytes(LbSettings(flags=flags)))
 
 
 def _shared_maps(old: Generation, new: Generation) -> frozenset[str]:
@@ -214,7 +392,7 @@ def _fitted(value: bytes, source: BpfMap, target: BpfMap) -> bytes:
 def read_meta(generation: Generation) -> LbMeta | None:
     """What a generation was made from; None when that is unknown."""
     maps = open_maps(generation.maps)
-    value = maps["lb_meta"].lookup(_META_KEY) if "lb_meta" in maps else None
+    value = maps["lb_meta"].lookup(_ONLY_KEY) if "lb_meta" in maps else None
     if value is None or len(value) != ctypes.sizeof(LbMeta):
         return None
     meta = LbMeta.from_buffer_copy(value)
@@ -225,4 +403,4 @@ def _write_meta(generation: Generation, source: bytes) -> None:
     """`source`: the hash of what was compiled."""
     meta = LbMeta(magic=META_MAGIC, layout=generation.layout, flows=FLOW_VERSION)
     meta.source[:] = source
-    open_maps(generation.maps)["lb_meta"].update(_META_KEY, bytes(meta))
+    open_maps(generation.maps)["lb_meta"].update(_ONLY_KEY, bytes(meta))

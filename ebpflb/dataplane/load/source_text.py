@@ -14,7 +14,7 @@ from pathlib import Path
 import ebpflb
 from ebpflb.dataplane.layout.structs import layout_assertions
 
-PROGRAM_FILES = ("cgroup_sock.c", "sock_ops.c", "tc.c")
+PROGRAM_FILES = ("cgroup_sock.c", "sock_ops.c", "tc.c", "xdp.c")
 UAPI_INCLUDES = (
     "linux/types.h",
     "linux/errno.h",

@@ -10,7 +10,7 @@ without them. An index is named there only while lb_addrs has it as well, and so
 it is given to another address.
 """
 
-from collections import Counter
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from sys import byteorder
 
@@ -109,7 +109,8 @@ class Addresses:
         self.indices = Indices(size)
         self._index: dict[Address, int] = {}
         self._unwritten: dict[Address, None] = {}
-        self._users: Counter[tuple[Address, int]] = Counter()
+        # How many frontends give an address a flag, by flag and by index.
+        self._users = {flag: array("I", bytes(4 * size)) for flag in (_CLUSTER_IP, _EXTERNAL)}
         self._node: dict[Address, int] = {}
         self._touched: set[Address] = set()
 
@@ -126,7 +127,7 @@ class Addresses:
             address: word & _NODE_FLAGS for address, word in words.items() if word & _NODE_FLAGS
         }
         self._unwritten.clear()
-        self._users.clear()
+        self._users = {flag: array("I", bytes(4 * len(each))) for flag, each in self._users.items()}
 
     def loaded(self) -> None:
         """Leave what an interrupted sync, or another version, left wrong to the end of a change.
@@ -173,9 +174,7 @@ class Addresses:
 
     def _count(self, address: Address, kind: int, step: int) -> None:
         if flag := _VIP_FLAGS.get(kind):
-            self._users[address, flag] += step
-            if not self._users[address, flag]:
-                del self._users[address, flag]
+            self._users[flag][self._index[address]] += step
             self._touched.add(address)
 
     def set_node(self, wanted: Mapping[Address, AddrFlag]) -> list[Address]:
@@ -215,11 +214,9 @@ class Addresses:
             self._filter.name(address, index)
 
     def _wanted(self, address: Address) -> int:
-        flags = self._node.get(address, 0)
-        if (address, _CLUSTER_IP) in self._users:
-            flags |= _CLUSTER_IP
-        if (address, _EXTERNAL) in self._users:
-            flags |= _EXTERNAL
+        flags, index = self._node.get(address, 0), self._index[address]
+        for flag, users in self._users.items():
+            flags |= flag if users[index] else 0
         return flags
 
     def idle(self) -> set[Address]:

@@ -3,15 +3,18 @@
 
 Who uses what is derived from the descriptors that lb_current names, after a restart as after a
 change: a Service port uses the ranges and the source ranges that its frontends' descriptors name,
-and the backends that these ranges name. A UDP port keeps others as long as their endpoints serve:
-these carry LB_BACKEND_SERVING. There is one object per Service port and none per backend.
+and the backends that these ranges name. It keeps others while their endpoints serve, those of UDP
+and those that are ejected: these carry LB_BACKEND_SERVING. With DSR it has all endpoints of this
+node: those in lb_pods_here. There is one object per Service port and none per backend.
 """
 
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.enums import DescFlag
 from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.dataplane.services.addresses import Addresses
 from ebpflb.dataplane.services.mirror import Mirror, Words
@@ -20,18 +23,23 @@ from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.model.service import ServiceName, ServicePortName
 
 _IDENTITIES = 1 << 32
+_NOTHING: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
 class Port:
-    """A Service port that has frontends; `identity` is its Service id."""
+    """A Service port with frontends, or that had some and keeps flows; `identity`: its id."""
 
     name: ServicePortName
     identity: int
     frontends: list[int] = field(default_factory=list)
     ranges: tuple[IndexRange, ...] = ()
-    # No range names them, but UDP flows may: their endpoints serve.
+    # No range names them, but flows may: their endpoints serve.
     kept: frozenset[int] = frozenset()
+    # Those in lb_pods_here.
+    here: frozenset[int] = frozenset()
+    # Of `kept` and `here` those that no range names.
+    spare: frozenset[int] = frozenset()
     backends: "array[int]" = field(default_factory=lambda: array("I"))
     source_ranges: tuple[int, ...] = ()
 
@@ -56,7 +64,7 @@ class MapState:
         self.frontends: dict[bytes, int] = {}
         self.used_before = bytearray(size)
         self.ports: dict[int, Port] = {}
-        self.services: dict[ServiceName, dict[ServicePortName, Port]] = {}
+        self.services: dict[ServiceName, tuple[Port, ...]] = {}
         self.names_left = maps["lb_names"].max_entries
         self._next_identity = 1
 
@@ -78,22 +86,29 @@ class MapState:
         return DescRecord.unpack(self.descs[index]) if index else None
 
     def port(self, name: ServicePortName) -> Port | None:
-        """A Service port that has frontends now."""
-        return self.services.get(ServiceName(*name[:2]), {}).get(name)
+        """A Service port that is there now."""
+        ports = self.services.get(ServiceName(*name[:2]), ())
+        return next((port for port in ports if port.name == name), None)
+
+    def has_dsr(self, port: Port) -> bool:
+        """Whether any of its frontends has it."""
+        descs = (self.desc(index) for index in port.frontends)
+        return any(desc and desc.flags & DescFlag.LB_DESC_DSR for desc in descs)
 
     def add_port(self, name: ServicePortName, identity: int) -> Port:
         """A Service port whose first frontend is about to come."""
         port = self.ports[identity] = Port(name, identity)
-        self.services.setdefault(ServiceName(*name[:2]), {})[name] = port
+        service = ServiceName(*name[:2])
+        self.services[service] = (*self.services.get(service, ()), port)
         return port
 
     def remove_port(self, port: Port) -> None:
-        """A Service port whose last frontend is gone."""
+        """A Service port whose last frontend is gone, and that keeps no flows."""
         service = ServiceName(*port.name[:2])
         del self.ports[port.identity]
-        del self.services[service][port.name]
-        if not self.services[service]:
-            del self.services[service]
+        left = tuple(each for each in self.services.pop(service) if each is not port)
+        if left:
+            self.services[service] = left
 
     def take_identity(self) -> int:
         """A new Service id, not 0; none comes twice before all have been used. NoRoomError."""
@@ -117,17 +132,37 @@ class MapState:
         slots = (array("I", self.slots.span(*place)) for place in ranges)
         named = set[int]().union(*slots)
         port.ranges = tuple(sorted(ranges))
-        port.kept = port.kept - named if port.frontends else frozenset()
-        port.backends = array("I", sorted(named | port.kept))
+        # What is empty stays the one empty set.
+        port.kept = port.kept - named or _NOTHING
+        port.spare = (port.kept | port.here) - named or _NOTHING
+        port.backends = array("I", sorted(named | port.spare))
         port.source_ranges = tuple({desc.source_ranges for desc in descs if desc.source_ranges})
 
 
-def ranges_of(desc: DescRecord) -> Iterator[IndexRange]:
-    """The ranges that a descriptor names."""
+class BackendRange(NamedTuple):
+    """struct lb_range: slots that name each backend once, and behind them `table` others."""
+
+    base: int
+    length: int
+    table: int
+
+    @property
+    def whole(self) -> IndexRange:
+        """With its lookup table."""
+        return IndexRange(self.base, self.length + self.table)
+
+
+def backend_ranges(desc: DescRecord) -> Iterator[BackendRange]:
+    """The ranges that a descriptor names, if they are not empty."""
     if desc.local_count:
-        yield IndexRange(desc.local_base, desc.local_count)
+        yield BackendRange(desc.local_base, desc.local_count, desc.local_table)
     if desc.others_count:
-        yield IndexRange(desc.others_base, desc.others_count)
+        yield BackendRange(desc.others_base, desc.others_count, desc.others_table)
+
+
+def ranges_of(desc: DescRecord) -> Iterator[IndexRange]:
+    """As backend_ranges(), each with its lookup table."""
+    return (each.whole for each in backend_ranges(desc))
 
 
 def _following(identity: int) -> int:

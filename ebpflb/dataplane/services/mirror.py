@@ -12,30 +12,39 @@ _WORD = 8
 _MANY = 4096
 
 
+def column(
+    values: bytes | bytearray, width: int, offset: int, typecode: Literal["H", "I", "Q"] = "I"
+) -> Sequence[int]:
+    """Of elements side by side, each of `width` bytes, the number at `offset` in each."""
+    numbers = memoryview(values).cast(typecode)
+    return numbers[offset // numbers.itemsize :: width // numbers.itemsize]
+
+
 class Mirror:
     """Elements by index, as bytes. What is set is written by `flush()`, in the same order.
 
     Much of it is written before: what must not be seen yet is to be set only after the flush of
-    what comes first.
+    what comes first. The copy ends behind what is in use; all that follows is zero.
     """
 
     def __init__(self, target: BpfMap) -> None:
         self.size = target.max_entries
         self._target = target
         self._width = target.value_size
-        self._values = bytearray(self.size * self._width)
+        self._values = bytearray()
         self._known = self.size
         self._forget()
 
     def load(self, length: int | None = None) -> None:
         """Read the map anew, at least `length` elements; forget what was set but not written."""
         self._forget()
+        self._values.clear()
         self._known = 0
         for chunk in self._target.chunks():
             if length is not None and self._known >= length:
                 break
-            at = self._known * self._width
-            self._values[at : at + len(chunk.values)] = chunk.values
+            if chunk.values.count(0) < len(chunk.values):
+                self._put(self._known * self._width, chunk.values)
             self._known += chunk.size
 
     @property
@@ -49,12 +58,16 @@ class Mirror:
     def span(self, first: int, length: int) -> bytes:
         """`length` elements side by side."""
         width = self._width
-        return bytes(self._values[first * width : (first + length) * width])
+        found = bytes(self._values[first * width : (first + length) * width])
+        return found.ljust(length * width, b"\0")
 
-    def column(self, offset: int, typecode: Literal["I", "Q"] = "I") -> Sequence[int]:
-        """The number at `offset` bytes in each element; `typecode` is its type in `struct`."""
-        numbers = memoryview(self._values).cast(typecode)
-        return numbers[offset // numbers.itemsize :: self._width // numbers.itemsize]
+    def column(self, offset: int, typecode: Literal["H", "I", "Q"] = "I") -> Sequence[int]:
+        """The number at `offset` bytes in each element of the copy, and in none behind it.
+
+        `typecode` is its type in `struct`. Nothing may be set while the result is in use, unless it
+        is within the copy.
+        """
+        return column(self._values, self._width, offset, typecode)
 
     def set(self, index: int, value: bytes) -> None:
         """Set one element, unless it is known to have that value."""
@@ -65,15 +78,18 @@ class Mirror:
         self._set(first, values, len(values) // self._width)
 
     def _set(self, first: int, values: bytes, length: int) -> None:
-        start, behind = first * self._width, first + length
-        end = start + len(values)
-        if behind <= self._known and self._values[start:end] == values:
+        behind = first + length
+        if behind <= self._known and self.span(first, length) == values:
             return
-        self._values[start:end] = values
+        self._put(first * self._width, values)
         self._indices.extend(range(first, behind))
         self._pending += values
         if len(self._indices) >= _MANY:
             self.flush()
+
+    def _put(self, start: int, values: bytes) -> None:
+        self._values.extend(bytes(max(0, start - len(self._values))))
+        self._values[start : start + len(values)] = values
 
     def flush(self) -> None:
         """Write what was set. MapError; then `load()` tells what was written."""

@@ -16,10 +16,11 @@ from ebpflb.dataplane.layout.records import (
     BackendRecord,
     DescRecord,
     SocketAddress,
+    pack_pod_key,
     unpack_name,
 )
 from ebpflb.dataplane.layout.structs import LbBackend
-from ebpflb.dataplane.services.map_state import MapState, ranges_of
+from ebpflb.dataplane.services.map_state import MapState, Port, ranges_of
 from ebpflb.dataplane.services.slots import IndexRange
 
 _FLAGS = LbBackend.flags.offset
@@ -41,6 +42,8 @@ def read_back(state: MapState) -> None:
     for key, index in frontends.items():
         if desc := _whole_desc(state, key, index):
             _add_frontend(state, index, desc, names)
+    _restore_kept(state, names)
+    _restore_here(state)
     _mark_used(state, names)
     _repair(state, frontends, names)
 
@@ -86,7 +89,6 @@ def _add_frontend(
 
 
 def _mark_used(state: MapState, names: Mapping[int, bytes]) -> None:
-    _restore_kept(state)
     for port in state.ports.values():
         state.refresh(port)
     ports = state.ports.values()
@@ -96,16 +98,49 @@ def _mark_used(state: MapState, names: Mapping[int, bytes]) -> None:
     state.backend_indices.restore(index for port in ports for index in port.backends)
     state.source_ranges.restore(each for port in ports for each in port.source_ranges)
     state.names_left = state.maps["lb_names"].max_entries - len(state.ports)
-    state.skip_identities(max(max(names, default=0), max(state.backends.column(_SERVICE))))
+    state.skip_identities(max([*names, *state.backends.column(_SERVICE)], default=0))
     if not state.descs.is_blank:
         state.used_before[:] = b"\1" * len(state.used_before)
 
 
-def _restore_kept(state: MapState) -> None:
+def _restore_kept(state: MapState, names: Mapping[int, bytes]) -> None:
+    """Also those of a port that has no frontend any more."""
     services = state.backends.column(_SERVICE)
     for index, flags in enumerate(state.backends.column(_FLAGS)):
-        if flags & SERVING and (port := state.ports.get(services[index])):
-            port.kept |= {index}
+        identity = services[index]
+        if flags & SERVING and identity in names:
+            port = state.ports.get(identity) or _add_port(state, index, identity, names)
+            if port.identity == identity:
+                port.kept |= {index}
+
+
+def _restore_here(state: MapState) -> None:
+    """Of ports with DSR; what does not belong to one of them is deleted."""
+    pods, lost = state.maps["lb_pods_here"], []
+    for key, value in pods.items():
+        index = _number(value)
+        port = _port_with_pod(state, key, index)
+        if port:
+            port.here |= {index}
+        else:
+            lost.append(key)
+    pods.delete_batch(lost)
+
+
+def _port_with_pod(state: MapState, key: bytes, index: int) -> Port | None:
+    if index >= state.backends.size:
+        return None
+    record = BackendRecord.unpack(state.backends[index])
+    port = state.ports.get(record.service)
+    if port is None or key != pack_pod_key(record.socket, record.service):
+        return None
+    return port if state.has_dsr(port) else None
+
+
+def _add_port(state: MapState, backend: int, identity: int, names: Mapping[int, bytes]) -> Port:
+    socket = SocketAddress.unpack(BackendRecord.unpack(state.backends[backend]).socket)
+    name = unpack_name(names[identity], socket.protocol)
+    return state.port(name) or state.add_port(name, identity)
 
 
 def _repair(state: MapState, frontends: Mapping[bytes, int], names: Mapping[int, bytes]) -> None:
@@ -127,10 +162,11 @@ def _clear_words(state: MapState) -> None:
 
 
 def _clear_backends(state: MapState) -> None:
-    used = {index for port in state.ports.values() for index in port.backends}
-    kept = {index for port in state.ports.values() for index in port.kept}
+    ports = state.ports.values()
+    named = {index for port in ports for index in set(port.backends) - port.spare}
+    kept = {index for port in ports for index in port.kept}
     for index, flags in enumerate(state.backends.column(_FLAGS)):
-        wrong = USABLE if index in kept else 0 if index in used else USABLE | SERVING
+        wrong = USABLE if index in kept else 0 if index in named else USABLE | SERVING
         if flags & wrong:
             record = BackendRecord.unpack(state.backends[index])
             state.backends.set(index, record.without(wrong).pack())

@@ -113,6 +113,10 @@ class IndexRanges(Pool[IndexRange]):
                 self._add(end, taken.base - end)
             end = max(end, taken.base + taken.length)
 
+    def fits(self, length: int) -> bool:
+        """Whether `take(length)` would find one."""
+        return bisect_left(self._by_length, (length, 0)) < len(self._by_length)
+
     def take(self, length: int) -> IndexRange:
         """A free range of `length` > 0. NoRoomError when none is long enough."""
         at = bisect_left(self._by_length, (length, 0))

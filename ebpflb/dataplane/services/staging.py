@@ -1,46 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
 """One Service turned into records, with every index it needs, before anything is written.
 
-Either all of it fits, or nothing is taken. What is there already is used again: the index of a
-frontend, that of a backend (and with it its generation, counters and affinity), and a range that
-names the same backends.
+Either all of it fits, or nothing is taken; but a lookup table is left out where no larger map would
+be made for it. What is there already is used again: the index of a frontend, that of a backend (and
+with it its generation, counters and affinity), and a range that names the same backends.
 """
 
+import logging
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import E2BIG
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from ebpflb.dataplane.layout.capacity import MOST_SLOTS
 from ebpflb.dataplane.layout.records import (
     SERVING,
+    TRIAL,
     USABLE,
+    WATCHED,
     BackendRecord,
     DescRecord,
-    SocketAddress,
     backend_flags,
     desc_flags,
     desc_type,
+    flags_of,
     generation_of,
     if_empty,
     pack_backend,
+    pack_index,
     pack_name,
+    pack_open,
+    pack_pod_key,
+    pack_socket,
+    scheduler_code,
     socket_of,
+    unpack_open,
 )
-from ebpflb.dataplane.services.map_state import MapState
+from ebpflb.dataplane.services.map_state import BackendRange, MapState, backend_ranges
 from ebpflb.dataplane.services.slots import IndexRange, NoRoomError
 from ebpflb.errors import MapError
+from ebpflb.log import fields
 from ebpflb.model.address import Address
-from ebpflb.model.plan import Backend, Choice, Frontend
+from ebpflb.model.ejection import TRIAL_COUNT
+from ebpflb.model.maglev import lookup_table
+from ebpflb.model.plan import Backend, Frontend
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServiceName, ServicePortName
 from ebpflb.model.source_ranges import Prefixes
 
-_EMPTY = IndexRange(0, 0)
+_log = logging.getLogger("ebpflb.dataplane")
+
 _LAST_GENERATION = (1 << 32) - 1
 _SOCKET_SIZE = 20
 
-Backends = tuple[Backend, ...]
 _Taken = TypeVar("_Taken")
+
+
+class _Offered(NamedTuple):
+    """What a range is to name, and the size of its lookup table."""
+
+    backends: tuple[Backend, ...]
+    table_size: int
 
 
 @dataclass(slots=True)
@@ -54,6 +75,10 @@ class Staged:
     new_backends: list[int] = field(default_factory=list)
     # Those of new_backends that were another endpoint's before.
     reused_backends: list[int] = field(default_factory=list)
+    # (index, failures in a row from which to count)
+    failures: list[tuple[int, int]] = field(default_factory=list)
+    # With how many open connections new backends begin.
+    open_counts: list[tuple[int, bytes]] = field(default_factory=list)
     slots: list[tuple[IndexRange, bytes]] = field(default_factory=list)
     # Ids of sets.
     source_ranges: list[int] = field(default_factory=list)
@@ -63,8 +88,12 @@ class Staged:
     new_addresses: list[Address] = field(default_factory=list)
     # Every frontend index that the Service has from now on.
     frontends: set[int] = field(default_factory=set)
-    # By Service id: the backends that no range names but that serve the flows they have.
+    # By Service id: the backends that no range names but that serve what they have.
     kept: dict[int, frozenset[int]] = field(default_factory=dict)
+    # By Service id: the backends of this node that other nodes may send to.
+    here: dict[int, frozenset[int]] = field(default_factory=dict)
+    # (index, key in lb_pods_here) of those that are not there yet
+    new_here: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 def stage(state: MapState, service: ServiceName, frontends: Iterable[Frontend]) -> Staged:
@@ -75,7 +104,9 @@ def stage(state: MapState, service: ServiceName, frontends: Iterable[Frontend]) 
         ports.setdefault(frontend.service, []).append(frontend)
     try:
         for name, group in ports.items():
-            _PortStaging(state, staged, name).stage(group)
+            served = [frontend for frontend in group if not frontend.withdrawn]
+            if served or state.port(name):
+                _PortStaging(state, staged, name).stage(group, served)
     except MapError:
         _give_back(state, staged)
         raise
@@ -111,13 +142,22 @@ class _PortStaging:
         self._source_ranges: dict[Prefixes, int] = {(): 0}
         staged.ports[name] = self._identity
 
-    def stage(self, frontends: Sequence[Frontend]) -> None:
-        choices = {choice.backends for each in frontends for choice in (each.local, each.others)}
-        indices = self._stage_backends({backend for choice in choices for backend in choice})
-        ranges = self._stage_ranges(choices, indices)
+    def stage(self, group: Sequence[Frontend], frontends: Sequence[Frontend]) -> None:
+        """`frontends`: those of the group that are served."""
+        choices = {
+            _Offered(choice.backends, each.table_size)
+            for each in frontends
+            for choice in (each.local, each.others)
+        }
+        indices = self._stage_backends({each for choice in choices for each in choice.backends})
         # Frontends of both families are of one port.
-        serving = {backend for each in frontends for backend in each.serving}
-        self._staged.kept[self._identity] = self._stage_kept(serving, indices)
+        serving = {backend for each in group for backend in (*each.serving, *each.ejected)}
+        of_node = {backend for each in frontends for backend in each.here}
+        here = self._stage_here(of_node, indices, serving)
+        if group[0].scheduler is Scheduler.LEAST_CONNECTIONS:
+            self._stage_open_counts({*indices.values(), *here.values()})
+        ranges = self._stage_ranges(choices, indices)
+        self._staged.kept[self._identity] = self._stage_kept(serving, indices, here)
         self._stage_source_ranges({frontend.allowed_sources for frontend in frontends})
         for frontend in frontends:
             self._stage_frontend(frontend, ranges)
@@ -138,28 +178,79 @@ class _PortStaging:
             known[socket] = self._stage_backend(known.get(socket), socket, flags[socket])
         return {backend: known[socket] for backend, socket in sockets.items()}
 
+    def _stage_open_counts(self, indices: Iterable[int]) -> None:
+        """A new backend begins with the mean of the others, or it would get all connections."""
+        new = set(self._staged.new_backends).intersection(indices)
+        counts = self._state.maps["lb_open"]
+        others = (counts.lookup(pack_index(index)) for index in set(indices) - new)
+        found = [unpack_open(value) for value in others if value]
+        mean = pack_open(sum(found) // len(found) if found else 0)
+        self._staged.open_counts += [(index, mean) for index in sorted(new)]
+
+    def _stage_here(
+        self,
+        of_node: Collection[Backend],
+        named: Mapping[Backend, int],
+        serving: Collection[Backend],
+    ) -> Mapping[bytes, int]:
+        """By socket the index of all of this node that others may send to, also of unnamed ones."""
+        self._staged.here[self._identity] = frozenset()
+        if not of_node:
+            return {}
+        named_here = {self._socket(each): index for each, index in named.items() if each.local}
+        known = {**self._known_backends(), **named_here}
+        kept = set(map(self._socket, serving))
+        found = {}
+        for backend in sorted(of_node):
+            socket, flags = self._socket(backend), backend_flags(backend)
+            index = known.get(socket)
+            if index is None:
+                index = self._stage_backend(None, socket, flags | SERVING * (socket in kept))
+            elif socket not in named_here and socket not in kept:
+                before = BackendRecord.unpack(self._state.backends[index]).flags
+                self._stage_flags(index, before & (USABLE | SERVING | TRIAL) | flags)
+            found[socket] = index
+        there = self._port.here if self._port else frozenset()
+        self._staged.here[self._identity] = frozenset(found.values())
+        self._staged.new_here += [
+            (index, pack_pod_key(socket, self._identity))
+            for socket, index in found.items()
+            if index not in there
+        ]
+        return found
+
     def _stage_kept(
-        self, serving: Collection[Backend], named: Mapping[Backend, int]
+        self,
+        serving: Collection[Backend],
+        named: Mapping[Backend, int],
+        here: Mapping[bytes, int],
     ) -> frozenset[int]:
         """Of those that get no new flows, the ones that may have some."""
-        known = self._known_backends() if serving else {}
+        known = {**self._known_backends(), **here} if serving else {}
         found = {known.get(self._socket(backend)): backend for backend in serving}
         kept = {index: each for index, each in found.items() if index is not None}
         for index in named.values():
             kept.pop(index, None)
-        for index, backend in kept.items():
-            # Until nothing names it any more it is as usable as before.
-            usable = BackendRecord.unpack(self._state.backends[index]).flags & USABLE
-            self._stage_flags(index, usable | SERVING | backend_flags(backend))
+        for index in kept.keys() - set(self._staged.new_backends):
+            # Until nothing names it any more it is as usable, and as much on trial, as before.
+            before = BackendRecord.unpack(self._state.backends[index]).flags & (USABLE | TRIAL)
+            self._stage_flags(index, before | SERVING | backend_flags(kept[index]))
         return frozenset(kept)
 
     def _socket(self, backend: Backend) -> bytes:
-        return SocketAddress(backend.address, backend.port, self._name.protocol).pack()
+        return pack_socket(backend.address, backend.port, self._name.protocol)
 
     def _stage_flags(self, index: int, flags: int) -> None:
-        old = BackendRecord.unpack(self._state.backends[index])
-        if old.flags != flags:
+        packed = self._state.backends[index]
+        if flags_of(packed) != flags:
+            old = BackendRecord.unpack(packed)
+            self._stage_failures(index, flags & ~old.flags)
             self._staged.backends.append((index, old._replace(flags=flags).pack()))
+
+    def _stage_failures(self, index: int, added: int) -> None:
+        """Count anew when an endpoint is first watched, and from one when it is put on trial."""
+        if added & (WATCHED | TRIAL):
+            self._staged.failures.append((index, TRIAL_COUNT if added & TRIAL else 0))
 
     def _known_backends(self) -> dict[bytes, int]:
         if not self._port:
@@ -177,26 +268,56 @@ class _PortStaging:
                 staged.reused_backends.append(index)
             generation = _following(generation or state.epoch)
             record = pack_backend(socket, flags, generation, self._identity)
+            self._stage_failures(index, flags)
             staged.backends.append((index, record))
             return index
         self._stage_flags(index, flags)
         return index
 
     def _stage_ranges(
-        self, choices: Iterable[Backends], indices: Mapping[Backend, int]
-    ) -> Mapping[Backends, IndexRange]:
+        self, choices: Iterable[_Offered], indices: Mapping[Backend, int]
+    ) -> Mapping[_Offered, BackendRange]:
         """Ranges of slots in the order of backend indices: programs search them."""
-        known = {b"": _EMPTY}
-        if self._port:
-            known |= {self._state.slots.span(*place): place for place in self._port.ranges}
-        ranges: dict[Backends, IndexRange] = {}
-        for choice in choices:
-            content = array("I", sorted(map(indices.__getitem__, choice))).tobytes()
-            if content not in known:
-                known[content] = _take("lb_slots", self._state.slot_ranges.take, len(choice))
-                self._staged.slots.append((known[content], content))
-            ranges[choice] = known[content]
-        return ranges
+        known = self._known_ranges()
+        return {choice: self._stage_range(choice, indices, known) for choice in choices}
+
+    def _known_ranges(self) -> dict[tuple[bytes, int], BackendRange]:
+        """By what they name, and the size of the table: it follows from what they name."""
+        state, known = self._state, {(b"", 0): BackendRange(0, 0, 0)}
+        descs = map(state.desc, self._port.frontends if self._port else ())
+        for each in {place for desc in descs if desc for place in backend_ranges(desc)}:
+            known[state.slots.span(each.base, each.length), each.table] = each
+        return known
+
+    def _stage_range(
+        self,
+        choice: _Offered,
+        indices: Mapping[Backend, int],
+        known: dict[tuple[bytes, int], BackendRange],
+    ) -> BackendRange:
+        slots = array("I", sorted(map(indices.__getitem__, choice.backends)))
+        # A single backend needs no table.
+        table = choice.table_size if len(slots) > 1 else 0
+        if (slots.tobytes(), table) not in known and not self._may_have_table(len(slots), table):
+            table = 0
+        key = slots.tobytes(), table
+        if key not in known:
+            base = _take("lb_slots", self._state.slot_ranges.take, len(slots) + table).base
+            known[key] = BackendRange(base, len(slots), table)
+            if table:
+                own = [indices[each] for each in choice.backends]
+                slots.extend(own[each] for each in lookup_table(choice.backends, table))
+            self._staged.slots.append((known[key].whole, slots.tobytes()))
+        return known[key]
+
+    def _may_have_table(self, count: int, table: int) -> bool:
+        """Whether there is room for it, or a larger map would be made."""
+        pool = self._state.slot_ranges
+        if pool.capacity < MOST_SLOTS or pool.fits(count + table):
+            return True
+        text = "no room for a lookup table of %s slots: each node chooses on its own"
+        _log.warning(text, table, extra=fields(service=self._name))
+        return False
 
     def _stage_source_ranges(self, wanted: Iterable[Prefixes]) -> None:
         sets, known = self._state.source_ranges, self._source_ranges
@@ -207,7 +328,7 @@ class _PortStaging:
                 known[prefixes] = _take("lb_src_ranges", sets.take, prefixes)
                 self._staged.source_ranges.append(known[prefixes])
 
-    def _stage_frontend(self, frontend: Frontend, ranges: Mapping[Backends, IndexRange]) -> None:
+    def _stage_frontend(self, frontend: Frontend, ranges: Mapping[_Offered, BackendRange]) -> None:
         state, staged = self._state, self._staged
         key = socket_of(frontend).pack()
         desc = self._desc(key, frontend, ranges)
@@ -229,22 +350,23 @@ class _PortStaging:
         return index
 
     def _desc(
-        self, key: bytes, frontend: Frontend, ranges: Mapping[Backends, IndexRange]
+        self, key: bytes, frontend: Frontend, ranges: Mapping[_Offered, BackendRange]
     ) -> DescRecord:
+        local, others = (
+            ranges[_Offered(choice.backends, frontend.table_size)]
+            for choice in (frontend.local, frontend.others)
+        )
         return DescRecord(
             key,
             self._identity,
-            *_spread(frontend.local, ranges),
-            *_spread(frontend.others, ranges),
+            *(local.base, local.length, if_empty(frontend.local), local.table),
+            *(others.base, others.length, if_empty(frontend.others), others.table),
             desc_type(frontend),
             desc_flags(frontend),
+            scheduler_code(frontend),
             frontend.affinity_timeout,
             self._source_ranges[frontend.allowed_sources],
         )
-
-
-def _spread(choice: Choice, ranges: Mapping[Backends, IndexRange]) -> tuple[int, int, int]:
-    return (*ranges[choice.backends], if_empty(choice))
 
 
 def _following(generation: int) -> int:

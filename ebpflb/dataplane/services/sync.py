@@ -16,14 +16,16 @@ from typing import NamedTuple
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.services.failures import read_failures
 from ebpflb.dataplane.services.map_state import MapState
 from ebpflb.dataplane.services.readback import read_back
 from ebpflb.dataplane.services.staging import Staged, stage
 from ebpflb.dataplane.services.transaction import Transaction
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address
+from ebpflb.model.ejection import FailureCounts
 from ebpflb.model.plan import Frontend, FrontendKey
-from ebpflb.model.service import ServiceName
+from ebpflb.model.service import ServiceName, ServicePortName
 
 # Services written together: bounds what a first sync holds in memory.
 _GROUP = 256
@@ -38,6 +40,13 @@ class Usage(NamedTuple):
 
     used: int
     size: int
+
+
+class Moving(NamedTuple):
+    """What a change moves. comes: a Service that has no frontend; leaving: ids of ports that go."""
+
+    comes: bool
+    leaving: frozenset[int]
 
 
 class Sync:
@@ -98,6 +107,24 @@ class Sync:
             gone: Desired = {name: () for name in state.services if name not in desired}
             return self._apply(state, {**gone, **desired})
 
+    def moving(self, changed: Desired) -> Moving:
+        """What `apply()` would do with these."""
+        comes, leaving = False, set[int]()
+        with self._loaded() as state:
+            for name, frontends in changed.items():
+                ports = state.services.get(name, ())
+                here = {port.identity for port in ports if port.frontends}
+                is_wanted = not all(frontend.withdrawn for frontend in frontends)
+                comes |= is_wanted and not here
+                leaving |= set() if is_wanted else here
+        return Moving(comes, frozenset(leaving))
+
+    def is_left(self, identity: int) -> bool:
+        """Whether no frontend has this Service id any more."""
+        with self._loaded() as state:
+            port = state.ports.get(identity)
+            return not (port and port.frontends)
+
     def set_node_addresses(self, addresses: Mapping[Address, AddrFlag]) -> None:
         """Say which addresses the node has, with LB_ADDR_NODE and LB_ADDR_NODE_PORT.
 
@@ -122,6 +149,11 @@ class Sync:
         """Whether, since the last call, a UDP backend may have stopped serving."""
         ended, self._ended_udp = self._ended_udp, False
         return ended
+
+    def failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
+        """See read_failures(). MapError."""
+        with self._loaded() as state:
+            return read_failures(state, also)
 
     def collect(self, quiesced: float | None = None) -> None:
         """Free what was replaced longer ago than the grace time.
@@ -172,9 +204,10 @@ def _claims(changed: Desired) -> Iterator[tuple[ServiceName, list[Frontend]]]:
     first: dict[FrontendKey, Frontend] = {}
     for name in sorted(changed):
         for frontend in changed[name]:
-            first.setdefault(frontend.key, frontend)
+            if not frontend.withdrawn:
+                first.setdefault(frontend.key, frontend)
     for name, frontends in changed.items():
-        yield name, [frontend for frontend in frontends if first[frontend.key] is frontend]
+        yield name, [each for each in frontends if each.withdrawn or first[each.key] is each]
 
 
 def _stage_group(

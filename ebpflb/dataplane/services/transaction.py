@@ -15,10 +15,14 @@ from typing import NamedTuple
 from ebpflb.dataplane.kernel.libc import order_writes
 from ebpflb.dataplane.layout.records import (
     SERVING,
+    STANDING,
+    TRIAL,
     USABLE,
     BackendRecord,
     DescRecord,
     SocketAddress,
+    pack_failures,
+    pack_pod_key,
 )
 from ebpflb.dataplane.services.map_state import MapState, Port
 from ebpflb.dataplane.services.slots import IndexRange
@@ -47,16 +51,25 @@ class Transaction:
         self._state = state
         self._touched: dict[int, Port] = {}
         self._kept: dict[ServiceName, set[int]] = {}
+        self._ports: dict[ServiceName, set[int]] = {}
         self._old_descs: list[int] = []
+        # Keys in lb_pods_here.
+        self._not_here: list[bytes] = []
 
     def add(self, staged: Sequence[Staged]) -> None:
         """Write what is new of these Services, and commit it."""
         state = self._state
         self._clear_counters(staged)
+        counts = [
+            (_key(index), count) for service in staged for index, count in service.open_counts
+        ]
+        state.maps["lb_open"].update_batch(counts)
         for service in staged:
             for index, record in service.backends:
                 state.backends.set(index, record)
         state.backends.flush()
+        pods = [(key, _key(index)) for service in staged for index, key in service.new_here]
+        state.maps["lb_pods_here"].update_batch(pods)
         for service in staged:
             for place, content in service.slots:
                 state.slots.set_span(place.base, content)
@@ -76,6 +89,9 @@ class Transaction:
         frontends = (index for service in staged for index, _ in service.new_frontends)
         self._clear("lb_count_front", (index for index in frontends if used_before[index]))
         self._clear("lb_count_back", (i for service in staged for i in service.reused_backends))
+        failures = [each for service in staged for each in service.failures]
+        counts = [(_key(index), pack_failures(in_a_row)) for index, in_a_row in failures]
+        self._state.maps["lb_failures"].update_batch(counts)
 
     def _clear(self, name: str, indices: Iterable[int]) -> None:
         counters = self._state.maps[name]
@@ -86,16 +102,23 @@ class Transaction:
         state = self._state
         for service in staged:
             self._kept[service.service] = service.frontends
+            self._ports[service.service] = set(service.ports.values())
             for name, identity in service.ports.items():
                 port = state.ports.get(identity) or state.add_port(name, identity)
-                if port.kept != service.kept[identity]:
-                    port.kept = service.kept[identity]
-                    self._touched[identity] = port
+                self._keep(port, service.kept[identity], service.here[identity])
             for frontend, index, record in service.descs:
                 self._replace_desc(frontend, index, DescRecord.unpack(record))
         state.current.flush()
         new = [(key, _key(index)) for service in staged for index, key in service.new_frontends]
         state.maps["lb_frontends"].update_batch(new)
+
+    def _keep(self, port: Port, kept: frozenset[int], here: frozenset[int]) -> None:
+        if (port.kept, port.here) == (kept, here):
+            return
+        records = (BackendRecord.unpack(self._state.backends[each]) for each in port.here - here)
+        self._not_here += [pack_pod_key(each.socket, each.service) for each in records]
+        port.kept, port.here = kept, here
+        self._touched[port.identity] = port
 
     def _replace_desc(self, frontend: int, index: int, new: DescRecord) -> None:
         state = self._state
@@ -118,6 +141,7 @@ class Transaction:
     def finish(self, clock: Callable[[], float]) -> None:
         """Take away what these Services no longer have; then it is retired, at that time."""
         state = self._state
+        self._forget_spare()
         gone = {frontend: desc.frontend for frontend, desc in self._gone()}
         for frontend in gone:
             self._drop_desc(frontend)
@@ -129,6 +153,7 @@ class Transaction:
             del state.frontends[key]
         state.current.flush()
         unnamed = self._unname()
+        state.maps["lb_pods_here"].delete_batch(self._not_here)
         self._clear_flags(unnamed.backends)
         self._remove_empty_ports()
         now = clock()
@@ -138,10 +163,17 @@ class Transaction:
         state.backend_indices.retire(unnamed.backends, now)
         state.source_ranges.retire(unnamed.source_ranges, now)
 
+    def _forget_spare(self) -> None:
+        """Ports that are no longer wanted keep nothing."""
+        for service, ports in self._ports.items():
+            for port in self._state.services.get(service, ()):
+                if port.identity not in ports:
+                    self._keep(port, frozenset(), frozenset())
+
     def _gone(self) -> Iterator[tuple[int, DescRecord]]:
         state = self._state
         for service, kept in self._kept.items():
-            for port in state.services.get(service, {}).values():
+            for port in state.services.get(service, ()):
                 for frontend in port.frontends:
                     if frontend not in kept and (desc := state.desc(frontend)):
                         yield frontend, desc
@@ -150,6 +182,9 @@ class Transaction:
         unnamed = _Unnamed(set(), set(), set())
         for port in self._touched.values():
             before = set(port.ranges), set(port.backends), set(port.source_ranges)
+            # Its frontends may have become another Service's.
+            if port.here and not self._state.has_dsr(port):
+                self._keep(port, port.kept, frozenset())
             self._state.refresh(port)
             unnamed.ranges.update(before[0].difference(port.ranges))
             unnamed.backends.update(before[1].difference(port.backends))
@@ -157,20 +192,28 @@ class Transaction:
         return unnamed
 
     def _clear_flags(self, gone: Iterable[int]) -> None:
-        records = self._state.backends
         for index in gone:
-            record = BackendRecord.unpack(records[index])
+            self._end(index)
+        for port in self._touched.values():
+            for index in port.spare - port.kept:
+                self._end(index)
+            for index in port.kept:
+                record = BackendRecord.unpack(self._state.backends[index])
+                self._state.backends.set(index, record.without(USABLE | TRIAL).pack())
+        self._state.backends.flush()
+
+    def _end(self, index: int) -> None:
+        """It serves nobody that this node has chosen it for."""
+        record = BackendRecord.unpack(self._state.backends[index])
+        if record.flags & (USABLE | SERVING):
             protocol = SocketAddress.unpack(record.socket).protocol
             self.ended_udp = self.ended_udp or protocol == Protocol.UDP
-            records.set(index, record.without(USABLE | SERVING).pack())
-        for port in self._touched.values():
-            for index in port.kept:
-                records.set(index, BackendRecord.unpack(records[index]).without(USABLE).pack())
-        records.flush()
+        self._state.backends.set(index, record.without(USABLE | SERVING | STANDING).pack())
 
     def _remove_empty_ports(self) -> None:
         state = self._state
-        empty = [port for port in self._touched.values() if not port.frontends]
+        touched = self._touched.values()
+        empty = [port for port in touched if not port.frontends and not port.kept]
         state.maps["lb_names"].delete_batch([_key(port.identity) for port in empty])
         for port in empty:
             state.remove_port(port)

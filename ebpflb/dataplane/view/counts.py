@@ -4,12 +4,14 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from struct import Struct as Format
 
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, open_flows
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
 from ebpflb.dataplane.layout.enums import Direction, DropReason
 from ebpflb.dataplane.layout.structs import (
     LbConnection,
+    LbConnPlace,
     LbDropKey,
     LbSocket,
     LbSocketKey,
@@ -28,6 +30,9 @@ _NEVER = 1 << 64
 _SOCKET_KEY = packed_format(LbSocketKey, "cookie", "proto", "direction")
 _SOCKET = packed_format(LbSocket, ("backend", "generation"))
 _CONNECTION = packed_format(LbConnection, "started", ("backend", "generation"))
+_PLACE = Format(
+    f"=Q{LbConnPlace.connection.offset - _NUMBER_SIZE}x{_CONNECTION.format.removeprefix('=')}"
+)
 Use = tuple[int, int]
 """A backend as a flow names it: its index in lb_backends, and its generation."""
 
@@ -95,7 +100,8 @@ def sum_drops(drops: Mapping[tuple[DropReason, int], int]) -> Mapping[DropReason
 class ActiveFlows:
     """flows: how many use a backend. oldest: when the first of them began, CLOCK_MONOTONIC in ns.
 
-    UDP sockets have no start time. entries: of each table, with ended flows and replies.
+    UDP sockets have no start time. entries: of each table, with ended flows and replies;
+    lb_connections: with those that have a place in lb_conn_places.
     """
 
     flows: Counter[Use] = field(default_factory=Counter)
@@ -112,6 +118,7 @@ def read_active(maps: MapSet) -> ActiveFlows:
     oldest: dict[bytes, int] = {}
     entries = {"lb_sockets": _add_sockets(maps["lb_sockets"], pairs)}
     entries["lb_connections"] = _add_connections(maps["lb_connections"], pairs, oldest)
+    entries["lb_connections"] += _add_places(maps["lb_conn_places"], pairs, oldest)
     for name in FLOW_TABLES:
         entries[name] = _add_flows(maps[name], pairs, oldest)
     return ActiveFlows(Counter(_by_use(pairs)), _by_use(oldest), entries)
@@ -151,6 +158,18 @@ def _add_connections(table: BpfMap, pairs: Counter[bytes], oldest: dict[bytes, i
         size += chunk.size
         opened = ((pair, began) for began, pair in _CONNECTION.iter_unpack(chunk.values) if began)
         _add(list(opened), pairs, oldest)
+    return size
+
+
+def _add_places(table: BpfMap, pairs: Counter[bytes], oldest: dict[bytes, int]) -> int:
+    """The same of those that have a place in lb_conn_places."""
+    size = 0
+    for chunk in table.chunks():
+        if chunk.values.count(0) == len(chunk.values):
+            continue
+        taken = [each[1:] for each in _PLACE.iter_unpack(chunk.values) if each[0]]
+        size += len(taken)
+        _add([(pair, began) for began, pair in taken if began], pairs, oldest)
     return size
 
 

@@ -18,7 +18,7 @@ from ebpflb.dataplane.kernel.maps import BpfMap, KernelMap, MapSet
 from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.capacity import MAPS, MapSpec
 from ebpflb.dataplane.layout.enums import EnumType, word
-from ebpflb.dataplane.layout.records import SERVING, USABLE, DescRecord
+from ebpflb.dataplane.layout.records import SERVING, USABLE, DescRecord, Subnet
 from ebpflb.dataplane.layout.structs import LbBackend, Struct, field_names
 from ebpflb.dataplane.services.map_state import ranges_of
 from ebpflb.dataplane.services.mirror import Mirror
@@ -29,7 +29,10 @@ from ebpflb.model.source_ranges import Prefix
 
 Plain = str | int | list[Any] | dict[str, Any]
 
-_KEYS: Mapping[str, EnumType] = {"lb_flow_lost": enums.FlowLost}
+_KEYS: Mapping[str, EnumType] = {
+    "lb_flow_lost": enums.FlowLost,
+    "lb_count_xdp": enums.XdpResult,
+}
 
 
 _NUMBER = 8
@@ -107,6 +110,9 @@ def _plain_struct(value: Struct) -> Plain:
     if isinstance(value, structs.LbSourceRange):
         prefix = Prefix(Address(bytes(value.addr)), value.length - ID_BITS)
         return {"source_ranges": int(value.source_ranges), "range": str(prefix)}
+    if isinstance(value, structs.LbSubnet):
+        ifindex, next_hops = Subnet.unpack(bytes(value))
+        return {"ifindex": ifindex, "next_hops": str(next_hops)}
     return {
         name: _plain(getattr(value, name), type(value).enums.get(name))
         for name in field_names(type(value))

@@ -13,6 +13,7 @@ from ebpflb.dataplane.layout.enums import DescFlag
 from ebpflb.dataplane.layout.records import DescRecord, frontend_key_of
 from ebpflb.dataplane.view.snapshot import BackendEntry, FrontendEntry, Snapshot, read_snapshot
 from ebpflb.model.address import Family, Protocol, format_address
+from ebpflb.model.ejection import Standing
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServicePortName
@@ -48,6 +49,7 @@ class BackendTraffic:
     offered: bool
     active: int
     counts: Counts
+    standing: Standing = Standing.UNWATCHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class BackendRate:
     """One backend. Connections, failed and bytes are per second.
 
     share: of the Service's new connections in this address family; of the active ones if there were
-    no new ones; None without any.
+    no new ones; None without any. standing: unwatched, watched, trial or ejected.
     """
 
     address: str
@@ -102,6 +104,7 @@ class BackendRate:
     reply_bytes: float
     share: float | None
     trouble: str
+    standing: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +177,12 @@ def _backend_traffic(
         key = BackendKey(format_address(each.address), each.port)
         counts[key] = _added(counts[key], snapshot.counts_of_backend(each))
         active[key] += snapshot.active_of(each)
-        if each.usable or snapshot.active_of(each):
+        if each.usable or snapshot.active_of(each) or each.standing is Standing.EJECTED:
             entries[key] = each
     return {
-        key: BackendTraffic(each.local, each.terminating, each.usable, active[key], counts[key])
+        key: BackendTraffic(
+            each.local, each.terminating, each.usable, active[key], counts[key], each.standing
+        )
         for key, each in sorted(entries.items(), key=lambda item: (item[1].usable, item[0]))
     }
 
@@ -311,6 +316,7 @@ def _backends(
             reply_bytes=counts.reply_bytes / seconds,
             share=group.connections[key] / group.every if group.every else None,
             trouble=_trouble(name.protocol, key, group),
+            standing=each.standing.name.lower(),
         )
 
 

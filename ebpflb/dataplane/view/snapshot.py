@@ -2,42 +2,46 @@
 """A snapshot of the maps: frontends, backends, what each has counted, who uses which backend.
 
 /metrics, `ebpflb top`, `ebpflb maps dump` and `ebpflb explain` read it. It takes the maps alone,
-in one pass over each, for tens of thousands of entries: a reader decodes again only what differs
-from its last snapshot. A frontend that is being replaced may be missing.
+in one pass over each, for tens of thousands of entries: backends stay as they are in the map, and
+are decoded when somebody asks for them. A frontend that is being replaced may be missing.
 """
 
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from ctypes import sizeof
 from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.layout import enums
-from ebpflb.dataplane.layout.enums import BackendFlag
 from ebpflb.dataplane.layout.records import (
     FRONTEND_TYPES,
+    LOCAL,
+    SCHEDULERS,
+    TERMINATING,
     USABLE,
     BackendRecord,
     DescRecord,
     SocketAddress,
     frontend_key_of,
+    standing_of,
     unpack_name,
 )
-from ebpflb.dataplane.services.mirror import Mirror, Words
+from ebpflb.dataplane.layout.structs import LbBackend
+from ebpflb.dataplane.services.mirror import Mirror, Words, column
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.dataplane.view.counts import ActiveFlows, Sums, read_active, sums
 from ebpflb.model.address import Address, Protocol, family_of
+from ebpflb.model.ejection import Standing
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefixes
 
-# So many backends are decoded again when one of them has changed.
-_BLOCK = 256
 _TRIES = 3
-_LOCAL = int(BackendFlag.LB_BACKEND_LOCAL)
-_TERMINATING = int(BackendFlag.LB_BACKEND_TERMINATING)
+_WIDTH = sizeof(LbBackend)
+_NO_NAMES: Mapping[int, ServicePortName] = {}
 
 
 class FrontendEntry(NamedTuple):
@@ -67,9 +71,65 @@ class BackendEntry(NamedTuple):
     local: bool
     terminating: bool
     usable: bool
+    standing: Standing
 
 
-BackendGroups = Mapping[ServicePortName, Sequence[BackendEntry]]
+class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
+    """The backends of each Service port, by index.
+
+    `flags`: enum lb_backend_flag of each element of lb_backends.
+    """
+
+    def __init__(self, values: bytes = b"", names: Mapping[int, ServicePortName] = _NO_NAMES):
+        """`values`: the first elements of lb_backends. `names`: by Service id."""
+        self._values = values
+        self._names = names
+        self.flags = _column(values, LbBackend.flags.offset)
+        self._indices: dict[ServicePortName, array[int]] = {}
+        by_service: dict[int, array[int]] = defaultdict(lambda: array("I"))
+        for index, service_id in enumerate(_column(values, LbBackend.service.offset)):
+            if service_id:
+                by_service[service_id].append(index)
+        for service_id, indices in by_service.items():
+            if name := names.get(service_id):
+                protocol = values[indices[0] * _WIDTH + LbBackend.proto.offset]
+                self._indices[_with_protocol(name, protocol)] = indices
+
+    def __getitem__(self, name: ServicePortName) -> Sequence[BackendEntry]:
+        return list(map(self.entry, self._indices[name]))
+
+    def __iter__(self) -> Iterator[ServicePortName]:
+        return iter(self._indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @property
+    def length(self) -> int:
+        """The highest index of all backends, plus 1."""
+        return max((indices[-1] for indices in self._indices.values()), default=-1) + 1
+
+    def indices(self, name: ServicePortName) -> Sequence[int]:
+        """The indices in lb_backends of a Service port's backends; none if it is not known."""
+        return self._indices.get(name, ())
+
+    def is_of(self, values: bytes, names: Mapping[int, ServicePortName]) -> bool:
+        """Whether they have been made of just that."""
+        return self._values == values and self._names == names
+
+    def entry(self, index: int) -> BackendEntry:
+        """That at an index of lb_backends."""
+        record = BackendRecord.unpack(self._values[index * _WIDTH : (index + 1) * _WIDTH])
+        return BackendEntry(
+            index,
+            record.generation,
+            record.service,
+            *SocketAddress.unpack(record.socket),
+            local=bool(record.flags & LOCAL),
+            terminating=bool(record.flags & TERMINATING),
+            usable=bool(record.flags & USABLE),
+            standing=standing_of(record.flags),
+        )
 
 
 class Snapshot(NamedTuple):
@@ -102,64 +162,54 @@ class SnapshotReader:
     """Takes snapshots, of other maps too if they are replaced. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._frontends: dict[bytes, tuple[int, bytes, FrontendEntry]] = {}
-        self._blocks: list[tuple[bytes, Sequence[BackendEntry]]] = []
-        self._names: Mapping[int, ServicePortName] = {}
-        self._groups: BackendGroups = {}
+        self._maps: MapSet | None = None
+        self._names: dict[int, ServicePortName] = {}
+        self._backends = BackendGroups()
 
     def read(self, maps: MapSet, indices: int = 0) -> Snapshot:
         """MapError. `indices`: read the counts of at least so many frontends."""
-        names = _read_names(maps["lb_names"])
-        frontends, is_whole = self._read_frontends(maps, names)
-        self._read_backends(maps["lb_backends"], names)
+        if maps is not self._maps:
+            self._maps, self._names = maps, {}
+        self._read_names(maps["lb_names"])
+        frontends, is_whole = self._read_frontends(maps)
+        values = _used(maps["lb_backends"])
+        if not self._backends.is_of(values, self._names):
+            self._backends = BackendGroups(values, self._names)
         length = max((each.map_index + 1 for each in frontends), default=0)
-        used = (each.map_index + 1 for group in self._groups.values() for each in group)
         return Snapshot(
-            {name[:3] for name in names.values()},
+            {name[:3] for name in self._names.values()},
             frontends,
-            self._groups,
+            self._backends,
             list(sums(maps["lb_count_front"], max(length, indices))),
-            list(sums(maps["lb_count_back"], max(used, default=0))),
+            list(sums(maps["lb_count_back"], self._backends.length)),
             read_active(maps),
             is_whole,
         )
 
-    def _read_frontends(
-        self, maps: MapSet, names: Mapping[int, ServicePortName]
-    ) -> tuple[Sequence[FrontendEntry], bool]:
+    def _read_names(self, table: BpfMap) -> None:
+        """By Service id, which never gets another name. The protocol is TCP here for all."""
+        before, self._names = self._names, {}
+        for key, value in table.items():
+            identity = int.from_bytes(key, byteorder)
+            self._names[identity] = before.get(identity) or unpack_name(value, Protocol.TCP)
+
+    def _read_frontends(self, maps: MapSet) -> tuple[Sequence[FrontendEntry], bool]:
         current, descs = Words(maps["lb_current"]), Mirror(maps["lb_descs"])
         current.load()
         descs.load()
         words = current.column(0, "Q")
-        before, self._frontends = self._frontends, {}
+        found = list[FrontendEntry]()
         is_whole = True
         for key, value in maps["lb_frontends"].items():
             index = int.from_bytes(value, byteorder)
             word = words[index] if index < len(words) else 0
             desc = descs[word] if 0 < word < descs.size else b""
-            known = before.get(key)
-            if known is None or known[:2] != (index, desc):
-                entry = _decode_frontend(key, index, desc, names)
-                known = (index, desc, entry) if entry else None
-            if known:
-                self._frontends[key] = known
+            entry = _decode_frontend(key, index, desc, self._names)
+            if entry:
+                found.append(entry)
             else:
                 is_whole = False
-        return [each for _, _, each in self._frontends.values()], is_whole
-
-    def _read_backends(self, backends: BpfMap, names: Mapping[int, ServicePortName]) -> None:
-        before, self._blocks = self._blocks, []
-        changed = names != self._names
-        self._names = names
-        for first, values in _blocks(backends):
-            number = len(self._blocks)
-            block = before[number] if number < len(before) else None
-            if block is None or block[0] != values:
-                block = (values, list(_decode_backends(first, values)))
-                changed = True
-            self._blocks.append(block)
-        if changed:
-            self._groups = _grouped(self._blocks, names)
+        return found, is_whole
 
 
 def read_snapshot(maps: MapSet) -> Snapshot:
@@ -177,14 +227,6 @@ def read_snapshot(maps: MapSet) -> Snapshot:
     return snapshot
 
 
-def _read_names(names: BpfMap) -> Mapping[int, ServicePortName]:
-    """By service id. Frontends and backends have the protocol; here it is always TCP."""
-    return {
-        int.from_bytes(key, byteorder): unpack_name(value, Protocol.TCP)
-        for key, value in names.items()
-    }
-
-
 def _decode_frontend(
     key: bytes, index: int, desc: bytes, names: Mapping[int, ServicePortName]
 ) -> FrontendEntry | None:
@@ -195,48 +237,26 @@ def _decode_frontend(
     if name is None or record.frontend != key:
         return None
     _, port, protocol = SocketAddress.unpack(key)
-    service = name._replace(protocol=Protocol(protocol))
+    service = _with_protocol(name, protocol)
     return FrontendEntry(key, index, service, FRONTEND_TYPES[record.type], port, desc)
 
 
-def _blocks(backends: BpfMap) -> Iterator[tuple[int, bytes]]:
-    size = _BLOCK * backends.value_size
-    first = 0
+def _column(values: bytes, offset: int) -> Sequence[int]:
+    return column(values, _WIDTH, offset)
+
+
+def _with_protocol(name: ServicePortName, protocol: int) -> ServicePortName:
+    return name if name.protocol == protocol else name._replace(protocol=Protocol(protocol))
+
+
+def _used(backends: BpfMap) -> bytes:
+    """The elements from the first on, without most of those that were never used."""
+    found, used = [], 0
     for chunk in backends.chunks():
-        for at in range(0, len(chunk.values), size):
-            yield first + at // backends.value_size, chunk.values[at : at + size]
-        first += chunk.size
-
-
-def _decode_backends(first: int, values: bytes) -> Iterator[BackendEntry]:
-    if values.count(0) == len(values):
-        return
-    for index, record in enumerate(BackendRecord.each(values), first):
-        socket, flags, generation, service_id = record
-        if service_id:
-            yield BackendEntry(
-                index,
-                generation,
-                service_id,
-                *SocketAddress.unpack(socket),
-                local=bool(flags & _LOCAL),
-                terminating=bool(flags & _TERMINATING),
-                usable=bool(flags & USABLE),
-            )
-
-
-def _grouped(
-    blocks: Sequence[tuple[bytes, Sequence[BackendEntry]]], names: Mapping[int, ServicePortName]
-) -> BackendGroups:
-    groups: dict[int, list[BackendEntry]] = defaultdict(list)
-    for _, backends in blocks:
-        for each in backends:
-            groups[each.service_id].append(each)
-    return {
-        names[service_id]._replace(protocol=Protocol(group[0].protocol)): group
-        for service_id, group in groups.items()
-        if service_id in names
-    }
+        found.append(chunk.values)
+        if chunk.values.count(0) < len(chunk.values):
+            used = len(found)
+    return b"".join(found[:used])
 
 
 _IF_EMPTY: Mapping[int, IfEmpty] = {
@@ -246,18 +266,22 @@ _IF_EMPTY: Mapping[int, IfEmpty] = {
 
 
 class BackendInUse(NamedTuple):
-    """active: connections and flows that use it now. usable: it takes new connections."""
+    """active: connections and flows that use it now. usable: it takes new connections.
+
+    tunnel_to: its node's address, for clients outside of a frontend with DSR; None: masqueraded.
+    """
 
     backend: Backend
     usable: bool
     active: int
     counts: Counts
+    tunnel_to: Address | None = None
 
 
 class FrontendInForce(NamedTuple):
     """backends: those of the Service port, also of `frontend`.
 
-    draining: those that take no new connections but still have flows.
+    draining: those that take no new connections but still have flows, or are ejected.
     """
 
     frontend: Frontend
@@ -280,7 +304,10 @@ def decode_frontend(
     choices: tuple[Iterable[Backend], Iterable[Backend]],
     allowed_sources: Prefixes,
 ) -> Frontend:
-    """The frontend that the model planned, without `serving`. choices: its local, its others."""
+    """The planned frontend, without `serving`, `ejected` and `here`.
+
+    choices: its local, its others.
+    """
     local, others = choices
     return Frontend(
         key=frontend_key_of(desc.frontend),
@@ -293,6 +320,9 @@ def decode_frontend(
         affinity_timeout=desc.affinity_timeout,
         allowed_sources=allowed_sources,
         masquerade=bool(desc.flags & enums.DescFlag.LB_DESC_MASQUERADE),
+        scheduler=SCHEDULERS[desc.scheduler],
+        table_size=max(desc.local_table, desc.others_table),
+        dsr=bool(desc.flags & enums.DescFlag.LB_DESC_DSR),
     )
 
 
@@ -318,6 +348,9 @@ class _Decoder:
             each.map_index: each for group in snapshot.backends.values() for each in group
         }
         self._in_use: dict[ServicePortName, list[BackendInUse]] = {}
+        # Maps that another version made may lack it.
+        table = maps.get("lb_pod_nodes")
+        self._nodes = {key: Address(value) for key, value in table.items()} if table else {}
 
     def frontend(self, entry: FrontendEntry) -> FrontendInForce:
         desc = DescRecord.unpack(entry.desc)
@@ -331,7 +364,7 @@ class _Decoder:
             decode_frontend(desc, entry.service, choices, sources),
             self._snapshot.counts_of_frontend(entry),
             {each.backend: each for each in in_use},
-            tuple(sorted(each for each in in_use if each.active and not each.usable)),
+            tuple(sorted(filter(_is_draining, in_use))),
         )
 
     def _backends(self, service_id: int, base: int, count: int) -> Iterable[Backend]:
@@ -351,11 +384,18 @@ class _Decoder:
                     each.usable,
                     snapshot.active_of(each),
                     snapshot.counts_of_backend(each),
+                    None if each.local else self._nodes.get(each.address),
                 )
                 for each in group
             ]
         return self._in_use[service]
 
 
+def _is_draining(found: BackendInUse) -> bool:
+    is_ejected = found.backend.standing is Standing.EJECTED
+    return not found.usable and (is_ejected or found.active > 0)
+
+
 def _backend(entry: BackendEntry) -> Backend:
-    return Backend(entry.address, entry.port, entry.local, entry.terminating)
+    where = entry.address, entry.port, entry.local, entry.terminating
+    return Backend(*where, entry.standing)

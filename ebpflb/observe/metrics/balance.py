@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ebpflb.dataplane.layout.records import USABLE
 from ebpflb.dataplane.view.rates import balance
 from ebpflb.dataplane.view.snapshot import BackendEntry, BackendGroups, Snapshot
 from ebpflb.model.address import Address
@@ -35,24 +36,26 @@ class _BackendCount:
 
 @dataclass(slots=True)
 class PortBalance:
-    """cross_node, cross_zone: connections since the first snapshot. imbalance: None if too few."""
+    """cross_node, cross_zone: connections since the first snapshot. imbalance: None if too few.
+
+    seen: all backends by index in lb_backends; usable: those of them that take new connections.
+    """
 
     cross_node: int = 0
     cross_zone: int = 0
     imbalance: float | None = None
+    seen: dict[int, _BackendCount] = field(default_factory=dict)
     usable: list[_BackendCount] = field(default_factory=list)
 
 
 class BackendBalance:
-    """Of all Service ports. Connections counted before the first snapshot are left out."""
+    """Of Service ports with connections. Those counted before the first snapshot are left out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
         self.ports: dict[ServicePortName, PortBalance] = {}
         self._clock = clock
         self._groups: BackendGroups | None = None
-        # By index in lb_backends.
-        self._seen: dict[int, _BackendCount] = {}
         self._turned = clock()
 
     def update(
@@ -66,52 +69,78 @@ class BackendBalance:
         A port without backends is kept while its Service has it.
         """
         self._turn()
-        groups, counts = snapshot.backends, snapshot.backend_counts
-        is_changed = groups is not self._groups
+        is_changed, is_first = snapshot.backends is not self._groups, self._groups is None
+        self._groups = snapshot.backends
         if is_changed:
-            self._take(snapshot, is_first=self._groups is None)
-        self._groups = groups
+            kept = {name: port for name, port in self.ports.items() if name[:3] in snapshot.ports}
+            self.ports = kept
+            for name, port in kept.items():
+                _take(port, snapshot, name)
+        self._add_ports(snapshot, is_first=is_first)
         for name, port in self.ports.items():
-            group = groups.get(name, ())
-            for backend in group:
-                seen = self._seen[backend.map_index]
-                now = counts[backend.map_index][_CONNECTIONS]
-                if now > seen.connections:
-                    _count_crossings(port, backend, now - seen.connections, own, locations)
-                    seen.connections = now
+            _count(port, snapshot, own, locations)
             if is_changed:
-                self._restart_balance(port, group)
+                _restart_balance(port, _usable(port, snapshot.backends, name))
             port.imbalance = _imbalance(port.usable)
 
     def _turn(self) -> None:
         now = self._clock()
         if now - self._turned >= WINDOW_SECONDS:
             self._turned = now
-            for seen in self._seen.values():
-                seen.older, seen.newer = seen.newer, seen.connections
+            for port in self.ports.values():
+                for seen in port.seen.values():
+                    seen.older, seen.newer = seen.newer, seen.connections
 
-    def _take(self, snapshot: Snapshot, *, is_first: bool) -> None:
-        """A new backend starts at 0; in the first snapshot, at what it has counted."""
-        before, self._seen = self._seen, {}
-        kept = {name: port for name, port in self.ports.items() if name[:3] in snapshot.ports}
-        self.ports = {**{name: PortBalance() for name in snapshot.backends}, **kept}
-        for group in snapshot.backends.values():
-            for backend in group:
-                seen = before.get(backend.map_index)
-                if seen is None or seen.generation != backend.generation:
-                    base = (
-                        snapshot.backend_counts[backend.map_index][_CONNECTIONS] if is_first else 0
-                    )
-                    seen = _BackendCount(backend.generation, base, base, base)
-                self._seen[backend.map_index] = seen
+    def _add_ports(self, snapshot: Snapshot, *, is_first: bool) -> None:
+        """Begin with the ports that have counted something by now."""
+        counts, groups = snapshot.backend_counts, snapshot.backends
+        for name in groups:
+            if name in self.ports:
+                continue
+            if any(counts[index][_CONNECTIONS] for index in groups.indices(name)):
+                port = self.ports[name] = PortBalance()
+                _take(port, snapshot, name, is_first=is_first)
+                port.usable = _usable(port, groups, name)
 
-    def _restart_balance(self, port: PortBalance, group: Sequence[BackendEntry]) -> None:
-        """Count from now on, if the usable backends have changed."""
-        usable = [self._seen[each.map_index] for each in group if each.usable]
-        if usable != port.usable:
-            port.usable = usable
-            for seen in usable:
-                seen.older = seen.newer = seen.connections
+
+def _take(
+    port: PortBalance, snapshot: Snapshot, name: ServicePortName, *, is_first: bool = False
+) -> None:
+    """A new backend starts at 0; in the first snapshot, at what it has counted."""
+    before, port.seen = port.seen, {}
+    for backend in snapshot.backends.get(name, ()):
+        index = backend.map_index
+        seen = before.get(index)
+        if seen is None or seen.generation != backend.generation:
+            base = snapshot.backend_counts[index][_CONNECTIONS] if is_first else 0
+            seen = _BackendCount(backend.generation, base, base, base)
+        port.seen[index] = seen
+
+
+def _count(
+    port: PortBalance,
+    snapshot: Snapshot,
+    own: EndpointLocation,
+    locations: Mapping[Address, EndpointLocation],
+) -> None:
+    for index, seen in port.seen.items():
+        now = snapshot.backend_counts[index][_CONNECTIONS]
+        if now > seen.connections:
+            backend = snapshot.backends.entry(index)
+            _count_crossings(port, backend, now - seen.connections, own, locations)
+            seen.connections = now
+
+
+def _restart_balance(port: PortBalance, usable: list[_BackendCount]) -> None:
+    """Count from now on, if the usable backends have changed."""
+    if usable != port.usable:
+        port.usable = usable
+        for seen in usable:
+            seen.older = seen.newer = seen.connections
+
+
+def _usable(port: PortBalance, groups: BackendGroups, name: ServicePortName) -> list[_BackendCount]:
+    return [port.seen[each] for each in groups.indices(name) if groups.flags[each] & USABLE]
 
 
 def _imbalance(backends: Sequence[_BackendCount]) -> float | None:

@@ -23,6 +23,7 @@ FLOW_METRICS: Mapping[str, str] = {
 
 FLOW_EVENTS = ("start", "end", "refused", "dropped")
 _DROPPED = "Packets and connections not let through. interface: a host device, pods or sockets."
+_XDP_PACKETS = "Packets that XDP took for those of a Service: sent, or why they passed to tc."
 _RECORDS_LOST = "Flow records that were not written: ring_full, nobody read them; rate_limit."
 
 
@@ -40,6 +41,10 @@ def kernel_families(reading: Reading) -> Iterator[Metric]:
     for reason, count in reading.lost.items():
         lost.add_metric([reason], count)
     yield lost
+    xdp = _counter("xdp_packets", _XDP_PACKETS, "result")
+    for result, count in reading.xdp.items():
+        xdp.add_metric([result], count)
+    yield xdp
     yield from _flows(reading.flows)
 
 

@@ -31,6 +31,7 @@ from prometheus_client.registry import Collector
 from ebpflb import __version__
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
+from ebpflb.model.dsr import Reachability
 from ebpflb.observe.http.server import Answer
 from ebpflb.observe.metrics.kernel import kernel_families
 from ebpflb.observe.metrics.service_readings import Reading
@@ -49,22 +50,30 @@ _LATENCY_BUCKETS = [
 _FIRST_CONNECTION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300)
 _FAMILY = "ip_family"
 _NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
+PEER_STATES = (Reachability.REACHABLE.value, Reachability.UNREACHABLE.value)
 # A hundred scrapes at once cost as much as one.
 FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the agent counts. source_errors: the files. no_local: ports by (policy, family)."""
+    """What the agent counts. source_errors: the files. no_local: ports by (policy, family).
+
+    dsr_peers: by state, of PEER_STATES.
+    """
 
     services: int = 0
     frontends: int = 0
     services_refused: int = 0
+    services_left_out: int = 0
+    services_misconfigured: int = 0
     conflicts: int = 0
     attach_errors: int = 0
     health_check_errors: int = 0
+    ejected_endpoints: int = 0
     source_errors: tuple[str, ...] = ()
     no_local: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    dsr_peers: Mapping[str, int] = field(default_factory=dict)
 
 
 class Metrics:
@@ -88,6 +97,10 @@ class Metrics:
         }
         self._expired = registry.counter(
             "ebpflb_conntrack_expired_total", "Flow entries that timed out."
+        )
+        self._ejections = registry.counter(
+            "ebpflb_endpoint_ejections_total",
+            "Times that an endpoint was ejected because connections to it failed.",
         )
         self._first_connection = registry.histogram(
             "ebpflb_endpoint_first_connection_seconds",
@@ -177,6 +190,10 @@ class Metrics:
 
     def show(self, totals: Totals) -> None:
         self._gauges.show(totals, self._families)
+
+    def ejected(self) -> None:
+        """An endpoint was ejected."""
+        self._ejections.inc()
 
     def first_connection(self, seconds: float) -> None:
         """An endpoint got its first connection so long after it was in force."""
@@ -268,9 +285,12 @@ class _AgentGauges:
             "services": "Services that are known.",
             "frontends": "Frontends that the Services want.",
             "services_refused": "Services that do not fit and keep what they had.",
+            "services_left_out": "Services that the selectors leave to another proxy.",
+            "services_misconfigured": "Services with a wrong annotation, which does not count.",
             "conflicts": "Frontends that a second Service wants in vain.",
             "attach_errors": "Devices, hooks and addresses that could not be served.",
             "health_check_errors": "Services whose health check node port is not answered here.",
+            "ejected_endpoints": "Endpoints that get no new connections because these failed.",
         }
         self._plain = {name: registry.gauge(f"ebpflb_{name}", text) for name, text in plain.items()}
         self._source_errors = registry.gauge(
@@ -282,6 +302,12 @@ class _AgentGauges:
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
             "Service ports with the policy Local whose endpoints are all on other nodes.",
             *("traffic_policy", _FAMILY),
+        )
+        self._dsr_peers = registry.gauge(
+            "ebpflb_dsr_peers",
+            "Other nodes with pods behind Services with DSR, once for each family: those that take "
+            "packets out of tunnels, and those that do not answer.",
+            "state",
         )
         self.lacks = registry.gauge(
             "ebpflb_kernel_lacks",
@@ -297,6 +323,8 @@ class _AgentGauges:
         self._source_errors.clear()
         for file in totals.source_errors:
             self._source_errors.labels(file).set(1)
+        for state in PEER_STATES:
+            self._dsr_peers.labels(state).set(totals.dsr_peers.get(state, 0))
         for family in families:
             for policy in ("internal", "external"):
                 ports = totals.no_local.get((policy, family), 0)

@@ -4,8 +4,10 @@
 import logging
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import compress, count
+from operator import ne
 from sys import byteorder
 from typing import NamedTuple
 
@@ -73,8 +75,9 @@ class FirstConnections:
         self._observe = observe
         self._clock = clock
         self._maps: MapSet | None = None
-        # By index in lb_backends: the generation of a usable backend, and since when one waits.
-        self._known: dict[int, int] = {}
+        # By index in lb_backends: the generation of a usable backend, 0 for others.
+        self._known = array("I")
+        # By such an index: since when it waits.
         self._pending: dict[int, float] = {}
 
     def check(self, maps: MapSet, written: float | None) -> bool:
@@ -90,12 +93,12 @@ class FirstConnections:
         self._observe_connected(maps["lb_count_back"])
         return bool(self._pending)
 
-    def _add_new(self, usable: dict[int, int], written: float) -> None:
+    def _add_new(self, usable: "array[int]", written: float) -> None:
         before, self._known = self._known, usable
-        for index in [each for each in self._pending if before[each] != usable.get(each)]:
+        for index in [each for each in self._pending if before[each] != usable[each]]:
             del self._pending[index]
-        for index, generation in usable.items():
-            if before.get(index) != generation and len(self._pending) < MOST_PENDING:
+        for index in compress(count(), map(ne, before, usable)):
+            if usable[index] and len(self._pending) < MOST_PENDING:
                 self._pending[index] = written
 
     def _observe_connected(self, counters: BpfMap) -> None:
@@ -149,12 +152,15 @@ class FirstConnectionsThread:
             return False
 
 
-def _usable(backends: BpfMap) -> dict[int, int]:
-    chunks = (chunk.values for chunk in backends.chunks())
-    records = chain.from_iterable(map(_RECORD.iter_unpack, chunks))
-    return {
-        index: generation for index, (flags, generation) in enumerate(records) if flags & USABLE
-    }
+def _usable(backends: BpfMap) -> "array[int]":
+    found = array("I")
+    for chunk in backends.chunks():
+        if chunk.values.count(0) < len(chunk.values):
+            records = _RECORD.iter_unpack(chunk.values)
+            found.extend(generation if flags & USABLE else 0 for flags, generation in records)
+        else:
+            found.frombytes(bytes(found.itemsize * chunk.size))
+    return found
 
 
 def _connections(counters: BpfMap, index: int) -> int:

@@ -18,6 +18,7 @@ from ebpflb.dataplane.layout.enums import (
     FlowLost,
     FlowPath,
     HistogramKind,
+    XdpResult,
     word,
 )
 from ebpflb.dataplane.layout.structs import BUCKETS
@@ -91,6 +92,13 @@ def read_lost(maps: MapSet) -> Mapping[str, int]:
     """How many records are missing, by reason. MapError."""
     found = list(sums(maps["lb_flow_lost"]))
     return {name: found[reason][0] for reason, name in _LOST.items()}
+
+
+def read_xdp(maps: MapSet) -> Mapping[str, int]:
+    """Packets at XDP by what became of them; empty where nothing did. MapError."""
+    found = sums(maps["lb_count_xdp"])
+    counts = {word(result): each[0] for result, each in zip(XdpResult, found, strict=True)}
+    return counts if any(counts.values()) else {}
 
 
 class DropTotals:
@@ -194,6 +202,7 @@ class MapReader:
                 dropped=self._drops.read(maps),
                 records=dict(self._records),
                 lost=read_lost(maps),
+                xdp=read_xdp(maps),
                 flows=read_distributions(maps),
                 ports=ports if self._series.services else (),
                 backends=self._backends.read(snapshot, labels) if self._series.backends else (),

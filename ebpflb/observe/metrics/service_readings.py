@@ -11,8 +11,9 @@ from operator import add, lt
 from typing import Generic, NamedTuple, TypeVar
 
 from ebpflb.config.values import socket_address
+from ebpflb.dataplane.layout.records import LOCAL, TERMINATING, USABLE
 from ebpflb.dataplane.view.counts import ActiveFlows, Sums
-from ebpflb.dataplane.view.snapshot import BackendEntry, Snapshot
+from ebpflb.dataplane.view.snapshot import BackendEntry, BackendGroups, Snapshot
 from ebpflb.model.address import Address, format_address
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendType
@@ -82,13 +83,14 @@ class Reading:
     """entries: used and maximum, by map. dropped: counts by (reason, interface).
 
     records: flow records that came, by event. lost: records that the kernel did not write, by
-    reason. flows: by (metric, path).
+    reason. xdp: packets by result. flows: by (metric, path).
     """
 
     entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     dropped: Mapping[tuple[str, str], int] = field(default_factory=dict)
     records: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
+    xdp: Mapping[str, int] = field(default_factory=dict)
     flows: Mapping[tuple[str, str], Distribution] = field(default_factory=dict)
     ports: Sequence[PortReading] = ()
     backends: Sequence[BackendReading] = ()
@@ -107,9 +109,10 @@ _Endpoint = tuple[ServicePortName, Address, int]
 class _Counter:
     """A counter in the kernel that may start again at 0. before: its sum when it last did."""
 
-    __slots__ = ("before", "index", "last", "round")
+    __slots__ = ("before", "index", "key", "last", "round")
 
-    def __init__(self, index: int, counts: Sums) -> None:
+    def __init__(self, key: Hashable, index: int, counts: Sums) -> None:
+        self.key = key
         self.index = index
         self.last = counts
         self.before: Sums = ()
@@ -134,7 +137,8 @@ class RunningSums(Generic[_Group]):
     """
 
     def __init__(self) -> None:
-        self._groups: dict[_Group, dict[Hashable, _Counter]] = {}
+        # Nearly all have one counter.
+        self._groups: dict[_Group, tuple[_Counter, ...]] = {}
         # The sum of each group's counters whose index another counter uses now.
         self._past: dict[_Group, Sums] = {}
         self._round = 0
@@ -142,7 +146,7 @@ class RunningSums(Generic[_Group]):
     @property
     def length(self) -> int:
         """The highest index of all counters, plus 1."""
-        indices = (each.index for group in self._groups.values() for each in group.values())
+        indices = (each.index for group in self._groups.values() for each in group)
         return max(indices, default=-1) + 1
 
     def begin(self) -> None:
@@ -151,22 +155,25 @@ class RunningSums(Generic[_Group]):
 
     def add(self, group: _Group, key: Hashable, index: int, counts: Sums) -> None:
         """A counter has this value. At another index, or with less than before, it is a new one."""
-        counters = self._groups.setdefault(group, {})
-        counter = counters.get(key)
-        if counter is None:
-            counter = counters[key] = _Counter(index, counts)
-        else:
+        counters = self._groups.get(group, ())
+        counter = next((each for each in counters if each.key == key), None)
+        if counter:
             counter.update(index, counts)
+        else:
+            counter = _Counter(key, index, counts)
+            self._groups[group] = (*counters, counter)
         counter.round = self._round
 
     def finish(self, counts: Sequence[Sums], used: Container[int]) -> None:
         """Read once more what counters that are gone had counted. used: the indices in use."""
         for group, counters in self._groups.items():
-            gone = [(key, each) for key, each in counters.items() if each.round != self._round]
-            for key, each in gone:
+            gone = [each for each in counters if each.round != self._round]
+            for each in gone:
                 if each.index in used:
                     self._past[group] = _sum(self._past.get(group, ()), each.total)
-                    del counters[key]
+                    self._groups[group] = tuple(
+                        left for left in self._groups[group] if left is not each
+                    )
                 elif each.index < len(counts) and not any(map(lt, counts[each.index], each.last)):
                     each.last = counts[each.index]
 
@@ -179,7 +186,7 @@ class RunningSums(Generic[_Group]):
     def totals(self) -> Iterator[tuple[_Group, Sums]]:
         for group, counters in self._groups.items():
             total = self._past.get(group, ())
-            for each in counters.values():
+            for each in counters:
                 total = _sum(total, each.total)
             yield group, total
 
@@ -233,7 +240,7 @@ class PortReadings:
         """`now`: CLOCK_MONOTONIC in ns."""
         traffic = self._by_type(snapshot)
         locations = self._locations
-        self._balance.update(snapshot, locations.own, locations.all())
+        self._balance.update(snapshot, locations.own, locations)
         return [
             self._reading(snapshot, name, each, traffic.get(name, _NO_TRAFFIC), now)
             for name, each in labels.items()
@@ -247,13 +254,13 @@ class PortReadings:
         traffic: Mapping[str, Counts],
         now: int,
     ) -> PortReading:
-        backends = snapshot.backends.get(name, ())
         balance = self._balance.ports.get(name, _NO_BALANCE)
-        active, oldest = _in_use(backends, snapshot.active) if traffic else (0, None)
+        backends = snapshot.backends.get(name, ()) if traffic else ()
+        active, oldest = _in_use(backends, snapshot.active)
         return PortReading(
             labels,
             traffic,
-            _endpoints(backends),
+            _endpoints(snapshot.backends, name),
             active,
             balance.cross_node,
             balance.cross_zone,
@@ -282,11 +289,11 @@ def _in_use(backends: Iterable[BackendEntry], active: ActiveFlows) -> tuple[int,
     return sum(active.flows.get(use, 0) for use in uses), min(began, default=None)
 
 
-def _endpoints(backends: Iterable[BackendEntry]) -> Endpoints:
-    usable = [each for each in backends if each.usable]
-    terminating = sum(each.terminating for each in usable)
-    local = sum(each.local and not each.terminating for each in usable)
-    return Endpoints(local, len(usable) - local - terminating, terminating)
+def _endpoints(backends: BackendGroups, name: ServicePortName) -> Endpoints:
+    flags = [found for each in backends.indices(name) if (found := backends.flags[each]) & USABLE]
+    terminating = sum(bool(each & TERMINATING) for each in flags)
+    local = sum(each & (LOCAL | TERMINATING) == LOCAL for each in flags)
+    return Endpoints(local, len(flags) - local - terminating, terminating)
 
 
 class BackendReadings:
@@ -329,7 +336,7 @@ class BackendReadings:
         self, endpoint: _Endpoint, labels: PortLabels, total: Sums, active: int, local: bool
     ) -> BackendReading:
         _, address, port = endpoint
-        location = self._locations.all().get(address, _UNKNOWN)
+        location = self._locations.get(address, _UNKNOWN)
         node = location.node or (self._locations.own.node if local else "")
         backend = socket_address(format_address(address), port)
         return BackendReading(labels, backend, node, location.zone, Counts(*total), active)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent on a node of a lab, with manifests of the bench's own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +14,10 @@ from tests.bench.harness.options import BenchError
 
 
 @contextmanager
-def running(node: LabNode, manifests: Path) -> Iterator[NodeAgent]:
+def running(node: LabNode, manifests: Path, options: Sequence[str] = ()) -> Iterator[NodeAgent]:
     """An agent that is in sync. It ends afterwards; its pins stay until the lab goes."""
     with TemporaryDirectory(prefix="ebpflb-bench-") as directory:
-        agent = NodeAgent(node, Path(directory) / "log", ["--manifests", str(manifests)])
+        agent = NodeAgent(node, Path(directory) / "log", ["--manifests", str(manifests), *options])
         try:
             agent.start()
             agent.wait_in_sync()

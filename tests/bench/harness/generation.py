@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ebpflb.dataplane.layout.capacity import Sizes
-from ebpflb.dataplane.load.loader import Loader
+from ebpflb.dataplane.load.loader import Build, Loader
 from ebpflb.dataplane.load.pins import Generation, Pins
 
 
@@ -17,7 +17,7 @@ def generation(sizes: Sizes) -> Iterator[Generation]:
     with TemporaryDirectory(prefix="ebpflb-bench-") as directory:
         pins = Pins(Path(directory) / "pins")
         try:
-            loader = Loader(pins, has_set_retval=True)
+            loader = Loader(pins, Build(has_set_retval=True))
             made = loader.load(sizes)
             loader.finish(made)
             yield made

@@ -39,13 +39,15 @@ def join(lab: Lab, control: ControlPlane, api: ApiClient) -> None:
     lab.underlay.exec(["ip", "link", "set", "api", "master", "br0", "up"])
     with namespaces.entered(namespaces.path_of(underlay)):
         subprocess.run(["ip", "link", "set", "lab", "master", "br0", "up"], check=True)
-    for node in lab.nodes:
+    for number, node in enumerate(lab.nodes, start=1):
+        pods = str(lab.layout.ranges[0].pods(number))
         node.exec(["ip", "route", "add", control.place.ip, "dev", UPLINK])
         back = ["ip", "route", "add", node.ipv4, "dev", UPLINK]
         control.place.exec(back, check=True)
         addresses = [{"type": "InternalIP", "address": node.ipv4}]
         head, status = {"name": node.name}, {"addresses": addresses}
-        api.post("/api/v1/nodes", {"metadata": head, "status": status})
+        spec = {"podCIDR": pods, "podCIDRs": [pods]}
+        api.post("/api/v1/nodes", {"metadata": head, "spec": spec, "status": status})
 
 
 @contextmanager

@@ -5,19 +5,21 @@ Two nodes with a pod each, and a client outside. In both labs the client has rou
 that the straight way leads through the same node as the NodePort.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ebpflb.lab import Lab, LabConfig, LabNode, Member, Stack
+from ebpflb.lab import manifests as lab_manifests
 from ebpflb.lab.build import take_down
 from tests.bench.harness import agent, load, manifests
 from tests.bench.harness.load import Goal
 
-# The Service of the pod on the first node and on the second: ClusterIP and NodePort.
-CLUSTER_IPS = ("10.67.200.1", "10.67.200.2")
+# The Service of the pod on the first node and on the second: ClusterIP, of a range that the API
+# server of the benches has, and NodePort.
+CLUSTER_IPS = ("10.96.200.1", "10.96.200.2")
 NODE_PORTS = (31001, 31002)
 
 NODES = ("node1", "node2")
@@ -34,7 +36,7 @@ class Pair:
 @contextmanager
 def bare_pair() -> Iterator[Pair]:
     """Both labs without any agent."""
-    with _lab("bench-ours") as ours, _lab("bench-other") as other:
+    with lab("bench-ours") as ours, lab("bench-other") as other:
         yield Pair(ours, other)
 
 
@@ -44,7 +46,7 @@ def pair(services: int, targets: Collection[int]) -> Iterator[Pair]:
 
     `targets`: the pods with a Service of their own, counted from 0; the other Services are made up.
     """
-    with bare_pair() as found, _served(found, services, targets):
+    with bare_pair() as found, served(found.ours, services, targets):
         yield found
 
 
@@ -52,29 +54,35 @@ def pair(services: int, targets: Collection[int]) -> Iterator[Pair]:
 def left_pair(targets: Collection[int]) -> Iterator[Pair]:
     """As pair(), but the agents have ended: what they have attached stays as it is."""
     with bare_pair() as found:
-        with _served(found, len(targets), targets):
+        with served(found.ours, len(targets), targets):
             pass
         yield found
 
 
 @contextmanager
-def _served(found: Pair, services: int, targets: Collection[int]) -> Iterator[None]:
+def served(
+    lab: Lab, services: int, targets: Collection[int], options: Sequence[str] = ()
+) -> Iterator[None]:
+    """As pair(), for one lab. `options`: of the agents."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="ebpflb-bench-")))
         manifests.fill(directory, services - len(targets), 1, NODES)
         for number in targets:
-            target = pod(found.ours, number)
-            manifests.write(directory, f"{target.name}.json", _target(number, target.ipv4))
-        stack.enter_context(agents(found.ours, directory))
+            target = pod(lab, number)
+            content = manifests.listed(target_objects(lab, number))
+            manifests.write(directory, f"{target.name}.json", content)
+        nodes = lab_manifests.dump(lab_manifests.nodes(lab.layout))
+        manifests.write(directory, "nodes.yaml", nodes.encode())
+        stack.enter_context(agents(lab, directory, options))
         yield
 
 
 @contextmanager
-def agents(lab: Lab, directory: Path) -> Iterator[None]:
+def agents(lab: Lab, directory: Path, options: Sequence[str] = ()) -> Iterator[None]:
     """An agent on each node of a lab, in sync with the manifests there."""
     with ExitStack() as stack:
         for name in NODES:
-            stack.enter_context(agent.running(lab.node(name), directory))
+            stack.enter_context(agent.running(lab.node(name), directory, options))
         yield
 
 
@@ -92,9 +100,22 @@ def pod(lab: Lab, number: int) -> Member:
     return lab.member(f"pod-{number + 1}-1")
 
 
+def target_objects(lab: Lab, number: int) -> tuple[manifests.Document, manifests.Document]:
+    """The Service of a pod, and its slice."""
+    name, node_port = f"target-{number}", NODE_PORTS[number]
+    made = manifests.service(name, CLUSTER_IPS[number], node_port=node_port)
+    addresses = [pod(lab, number).ipv4]
+    return made, manifests.endpoint_slice(name, addresses, [NODES[number]], port=load.PORT)
+
+
 def node_port(number: int, node: str = NODES[0]) -> Callable[[Lab], Goal]:
     """The NodePort of a pod's Service, on a node."""
     return lambda lab: (lab.node(node).ipv4, NODE_PORTS[number])
+
+
+def cluster_ip(number: int) -> Callable[[Lab], Goal]:
+    """The ClusterIP of a pod's Service."""
+    return lambda _: (CLUSTER_IPS[number], manifests.PORT)
 
 
 def straight(number: int) -> Callable[[Lab], Goal]:
@@ -103,25 +124,18 @@ def straight(number: int) -> Callable[[Lab], Goal]:
 
 
 @contextmanager
-def _lab(name: str) -> Iterator[Lab]:
-    with _up(LabConfig(name, nodes=len(NODES), pods=1, family=Stack.IPV4)) as lab:
-        pods = [pod(lab, number) for number in range(len(NODES))]
-        load.prepare(lab.client, *(lab.node(node) for node in NODES), *pods)
+def lab(name: str) -> Iterator[Lab]:
+    """One of them, without any agent."""
+    with _up(LabConfig(name, nodes=len(NODES), pods=1, family=Stack.IPV4)) as made:
+        pods = [pod(made, number) for number in range(len(NODES))]
+        load.prepare(made.client, *(made.node(node) for node in NODES), *pods)
         for node, target in zip(NODES, pods, strict=True):
-            route = ["ip", "route", "add", target.ipv4, "via", lab.node(node).ipv4]
-            lab.client.exec(route)
-        yield lab
+            route = ["ip", "route", "add", target.ipv4, "via", made.node(node).ipv4]
+            made.client.exec(route)
+        yield made
 
 
 def _up(config: LabConfig) -> Lab:
     """Build a lab; first remove what a bench that was killed has left behind."""
     take_down(config.name)
     return Lab.up(config)
-
-
-def _target(number: int, address: str) -> bytes:
-    name = f"target-{number}"
-    node_port = NODE_PORTS[number]
-    made = manifests.service(name, CLUSTER_IPS[number], node_port=node_port)
-    piece = manifests.endpoint_slice(name, [address], [NODES[number]], port=load.PORT)
-    return manifests.listed([made, piece])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Services and EndpointSlices in bulk, as an operator would write them.
 
-The addresses are made up, no packet goes there: ClusterIPs in 10.64.0.0/14, pods in 10.0.0.0/11.
+The addresses are made up, no packet goes there: ClusterIPs in 10.64.0.0/14, pods in 10.128.0.0/9.
 """
 
 import json
@@ -15,7 +15,7 @@ PORT = 80
 TARGET_PORT = 8080
 
 _FIRST_CLUSTER_IP = IPv4Address("10.64.0.0")
-_FIRST_POD = IPv4Address("10.0.0.0")
+_FIRST_POD = IPv4Address("10.128.0.0")
 
 Document = dict[str, Any]
 

@@ -4,8 +4,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+_Value = TypeVar("_Value")
 Measure = Callable[[], float]
 
 
@@ -31,9 +32,9 @@ class Comparison:
         return Span(median(self.ours) / median(self.other), min(pairs), max(pairs))
 
 
-def in_turns(measures: Mapping[str, Measure], rounds: int) -> dict[str, list[float]]:
+def in_turns(measures: Mapping[str, Callable[[], _Value]], rounds: int) -> dict[str, list[_Value]]:
     """Measure all of them once per round, in order, after a round that does not count."""
-    found: dict[str, list[float]] = {name: [] for name in measures}
+    found: dict[str, list[_Value]] = {name: [] for name in measures}
     for _ in range(1 + rounds):
         for name, measure in measures.items():
             found[name].append(measure())

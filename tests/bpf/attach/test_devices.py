@@ -15,11 +15,12 @@ from ebpflb.dataplane.attach import devices
 from ebpflb.dataplane.attach.devices import NetworkState, NetworkWatch, snapshot
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind
 from ebpflb.model.address import Family, family_of, format_address, parse_address
-from tests.bpf.attach.network import entered, ip
+from tests.bpf.attach.network import entered, ip, run
 from tests.e2e.harness.waiting import wait_until
 
 HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD
 WAIT = 5.0
+SOON = 0.3
 
 
 class Settings(NamedTuple):
@@ -50,6 +51,40 @@ link add vxlan1 type vxlan id 1 dstport 4789""")
     assert kinds() == {"veth1": WORKLOAD, "cali2": WORKLOAD, "eth0": HOST, "vxlan1": HOST}
 
 
+def test_devices_are_told_by_what_they_are_whatever_their_names(network):
+    for name in ("up0", "up1", "pod0", "pod1", "0a1b2c_0"):
+        network.add_pod(name)
+    ip("""\
+addr add 192.0.2.2/32 dev up0
+route add 192.0.2.1 dev up0
+route add default via 192.0.2.1
+addr add 198.51.100.2/24 dev up1
+addr add 10.244.0.1/32 dev pod0
+addr add fd00::1/128 dev pod0
+link add br-int type bridge
+link set 0a1b2c_0 master br-int
+link add overlay type vxlan id 1 dstport 4789
+link add here type veth peer name there
+link add link up1 name shim type macvlan mode bridge
+addr add 198.51.100.3/24 dev shim""")
+    pods = dict.fromkeys(("pod0", "pod1", "0a1b2c_0"), WORKLOAD)
+    assert kinds() == {**dict.fromkeys(("up0", "up1", "overlay", "shim"), HOST), **pods}
+    left_out = snapshot(Settings()).left_out
+    assert left_out.keys() == {"lo", "br-int", "here", "there"}
+    assert left_out["br-int"] == "a bridge of pods, containers or machines alone"
+
+
+def test_a_bridge_by_which_the_default_route_leaves_is_a_host_device(network):
+    ip("""\
+link add br-ex type bridge
+addr add 192.0.2.2/24 dev br-ex
+link add port type veth peer name far
+link set port master br-ex""")
+    assert kinds() == {}
+    ip("link set br-ex up\nlink set port up\nlink set far up\nroute add default via 192.0.2.1")
+    assert kinds() == {"br-ex": HOST}
+
+
 def test_a_bridge_with_the_uplink_is_a_host_device_in_its_place(network):
     ip("link add eth0 type veth peer name far\nlink add br0 type bridge\nlink set eth0 master br0")
     assert kinds() == {"br0": HOST}
@@ -68,6 +103,14 @@ def test_a_device_without_ethernet_header_says_so(network):
     found = {device.name: device for device in snapshot(Settings()).devices.values()}
     assert (found["tun0"].ethernet, found["tun0"].up) == (False, False)
     assert (found["tun1"].ethernet, found["tun1"].up) == (True, True)
+
+
+def test_a_device_has_the_mtu_that_it_has_now(network):
+    ip("link add eth0 type veth peer name far mtu 1400")
+    for mtu in (1400, 1300):
+        ip(f"link set eth0 mtu {mtu}")
+        (device,) = snapshot(Settings()).devices.values()
+        assert device.mtu == mtu
 
 
 def test_a_device_masquerades_with_its_own_address_else_with_the_primary_one(network):
@@ -176,6 +219,11 @@ class Calls:
         with self._changed:
             return self._changed.wait_for(expected, WAIT)
 
+    def wait_for_more(self, count: int) -> bool:
+        """Whether there is a further call soon."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.count > count, SOON)
+
 
 @pytest.fixture
 def calls(network) -> Iterator[Calls]:
@@ -192,6 +240,22 @@ def test_a_new_device_and_a_new_address_are_called_about(calls):
     assert calls.wait_for(lambda: calls.count == 2)
     ip("link set veth1 up")
     assert calls.wait_for(lambda: calls.count == 3)
+
+
+@pytest.mark.parametrize("prefix", ["10.8.0.0/16", "2001:db8:8::/48"])
+def test_of_routes_only_a_default_one_is_called_about(calls, prefix):
+    ip("link add veth1 type veth peer name veth2\nlink set veth1 up\nlink set veth2 up")
+    wait_until(lambda: snapshot(Settings()) == snapshot(Settings()), "the device has settled")
+    assert calls.wait_for(lambda: calls.count > 0)
+    family = "-6 " if ":" in prefix else ""
+    while (before := calls.count) != calls.count or calls.wait_for_more(before):
+        pass
+    ip(f"route add {prefix} dev veth1\nroute del {prefix} dev veth1")
+    assert not calls.wait_for_more(before)
+    run("ip", *f"{family}route add default dev veth1".split())
+    assert calls.wait_for(lambda: calls.count == before + 1)
+    run("ip", *f"{family}route del default dev veth1".split())
+    assert calls.wait_for(lambda: calls.count == before + 2)
 
 
 def test_a_burst_is_one_call(calls):

@@ -25,7 +25,8 @@ HOST = structs.LbNetns(flags=NetnsFlag.LB_NETNS_HOST)
 
 
 class _Defaults:
-    host_devices = workload_devices = nodeport_addresses = ()
+    host_devices = nodeport_addresses = ()
+    workload_devices: tuple[str, ...] = ()
     bind_address = ""
 
 
@@ -40,9 +41,11 @@ class Node(NamedTuple):
     def hooks(self, probe: Probe | None = None) -> Hooks:
         return Hooks(self.places, self.maps, probe or Probe())
 
-    def apply(self, probe: Probe | None = None) -> Applied:
+    def apply(self, probe: Probe | None = None, workload_devices: tuple[str, ...] = ()) -> Applied:
+        settings = _Defaults()
+        settings.workload_devices = workload_devices
         with self.hooks(probe) as hooks:
-            return hooks.apply(snapshot(_Defaults()))
+            return hooks.apply(snapshot(settings))
 
     def pins(self) -> set[str]:
         return {path.name for path in self.places.links.iterdir()}
@@ -101,9 +104,9 @@ def test_everything_is_attached_and_written(node):
     source = LbAddr.from_buffer_copy(parse_address("192.0.2.1"))
     host, ethernet = DeviceKind.LB_DEVICE_HOST, DeviceFlag.LB_DEVICE_ETHERNET
     assert node.devices() == {
-        70: structs.LbDevice(host, ethernet, source),
-        index("tun0"): structs.LbDevice(host, 0, source),
-        index("veth1"): structs.LbDevice(DeviceKind.LB_DEVICE_WORKLOAD, ethernet, source),
+        70: structs.LbDevice(host, ethernet, 1500, source),
+        index("tun0"): structs.LbDevice(host, 0, 1500, source),
+        index("veth1"): structs.LbDevice(DeviceKind.LB_DEVICE_WORKLOAD, ethernet, 1500, source),
     }
     hosts = (70, index("tun0"))
     assert node.uplinks() == {each: structs.LbUplink(each, 0, source) for each in hosts}
@@ -185,8 +188,7 @@ def test_a_pod_that_goes_takes_its_entries_along(node):
 
 def test_a_device_that_is_no_workload_any_more_is_let_go(node):
     node.apply()
-    ip("link set veth1 down\nlink set veth1 name other1")
-    done = node.apply()
+    done = node.apply(workload_devices=("other*",))
     assert Change.DETACHED in done.changes.values()
     assert node.netns() == {own_cookie(): HOST}
     assert node.devices().keys() == {70, index("tun0")}
@@ -195,7 +197,6 @@ def test_a_device_that_is_no_workload_any_more_is_let_go(node):
 def test_what_a_program_reads_goes_after_it_and_its_mark_before(node, monkeypatch):
     node.apply()
     ifindex = index("veth1")
-    ip("link set veth1 down\nlink set veth1 name other1")
     seen = []
 
     def note(pin: Path) -> bool:
@@ -203,7 +204,7 @@ def test_what_a_program_reads_goes_after_it_and_its_mark_before(node, monkeypatc
         return True
 
     monkeypatch.setattr(links, "detach", note)
-    node.apply()
+    node.apply(workload_devices=("other*",))
     monkeypatch.undo()
     assert seen == [(1, True)] * 2
     assert ifindex not in node.devices()

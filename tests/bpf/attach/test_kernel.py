@@ -137,7 +137,7 @@ def test_growing_moves_all_hooks_and_keeps_what_was_there(settings, make):
     assert ("tcx egress", "eth0") in places(settings)
     assert served(settings) == ["other", "web"]
     assert [path.name for path in settings.bpffs_root.iterdir()] == ["1-2", "links"]
-    assert {each["name"]: each["max"] for each in found["maps"]}["lb_slots"] == 131072
+    assert {each["name"]: each["max"] for each in found["maps"]}["lb_slots"] == 16384
     assert kernel.apply({**WEB, next(iter(OTHER)): ()}) == {}
     kernel.grow(WEB, keep_others=False)
     with pytest.raises(LoadError, match="large enough already"):
@@ -169,11 +169,11 @@ def test_what_is_no_cgroup_is_said_before_anything_is_touched(settings):
 
 def test_options_of_sockets_are_in_the_maps(settings):
     for given, expected in (
-        ({}, ["localhost"]),
-        ({"localhost_nodeports": False}, []),
-        ({"nodeport_addresses": ("primary",)}, []),
-        ({"nodeport_addresses": ("127.0.0.0/8",)}, ["localhost"]),
-        ({"localhost_nodeports": False, "socket_lb": "host"}, ["socket_host"]),
+        ({}, {"localhost"}),
+        ({"localhost_nodeports": False}, set()),
+        ({"nodeport_addresses": ("primary",)}, set()),
+        ({"nodeport_addresses": ("127.0.0.0/8",)}, {"localhost"}),
+        ({"localhost_nodeports": False, "socket_lb": "host"}, {"socket_host"}),
     ):
         kernel = NodeDataplane(replace(settings, **given))
         try:
@@ -181,7 +181,8 @@ def test_options_of_sockets_are_in_the_maps(settings):
             (row,) = shown(settings, "maps", "dump", "lb_settings")["lb_settings"]
         finally:
             kernel.close()
-        assert row["value"]["flags"] == expected, given
+        of_sockets = {"localhost", "socket_host"}.intersection(row["value"]["flags"])
+        assert of_sockets == expected, given
 
 
 def test_ranges_of_services_are_in_the_maps_and_outlive_a_new_generation(settings, make):

@@ -25,9 +25,9 @@ except ProbeError as error:
 """
 _NEED_PERMISSION = {
     *(Feature.CGROUP_LINK, Feature.LINK_UPDATE, Feature.NETNS_COOKIE, Feature.SET_RETVAL),
-    *(Feature.COARSE_CLOCK, Feature.SOCK_OPS),
+    *(Feature.COARSE_CLOCK, Feature.FIB_MTU, Feature.SOCK_OPS),
     *(Feature.TCX_LINK, Feature.REDIRECT_NEIGH, Feature.LRU_HASH, Feature.BATCH),
-    Feature.PERCPU_BATCH,
+    *(Feature.PERCPU_BATCH, Feature.XDP_FRAGS),
 }
 
 

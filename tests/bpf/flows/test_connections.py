@@ -9,7 +9,7 @@ import pytest
 
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.layout.enums import Direction, FlowEnd, FlowEvent, FlowPath, FlowSource
-from ebpflb.dataplane.layout.structs import LbConnection, LbSocket, LbSocketKey
+from ebpflb.dataplane.layout.structs import LbConnection, LbConnPlace, LbSocket, LbSocketKey
 from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.dataplane.view.counts import read_active
 from ebpflb.model.address import Family, Protocol
@@ -18,6 +18,7 @@ from tests.bpf.harness.conversing import WAYS, Conversing
 from tests.bpf.harness.datapath import Datapath, addr
 from tests.bpf.harness.loading import Loaded, load
 from tests.bpf.harness.node import Node
+from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import End, Kind
 from tests.bpf.harness.ring import Ring
 
@@ -26,6 +27,9 @@ WRAPPED = 2**32 - 1
 # More bytes than any connection here has.
 FAR_AHEAD = 2**40
 CLOSED, RESET = FlowEnd.LB_END_CLOSED, FlowEnd.LB_END_RESET
+PLACES = "lb_conn_places"
+# No socket has this cookie.
+NOBODY = 1 << 62
 # Nobody has a route there.
 UNREACHABLE = {Family.IPV4: "203.0.113.9", Family.IPV6: "2001:db8:dead::9"}
 # How each way ends, and how many more bytes it takes each way.
@@ -76,6 +80,26 @@ def service(datapath: Datapath, tcp: Kind) -> tuple[End, End, int]:
     return frontend, backend, index
 
 
+def connections(datapath: Datapath) -> dict[int, LbConnection]:
+    """By their cookies."""
+    places = (LbConnPlace.from_buffer_copy(each) for _, each in datapath.maps[PLACES].items())
+    found = {place.cookie: place.connection for place in places if place.cookie}
+    return found | others(datapath)
+
+
+def others(datapath: Datapath) -> dict[int, LbConnection]:
+    """Those that have found their place taken."""
+    return {
+        int.from_bytes(key, byteorder): LbConnection.from_buffer_copy(value)
+        for key, value in datapath.maps["lb_connections"].items()
+    }
+
+
+def write(datapath: Datapath, place: LbConnPlace) -> None:
+    index = place.cookie % datapath.maps[PLACES].max_entries
+    datapath.maps[PLACES].update(u32(index), bytes(place))
+
+
 @pytest.mark.parametrize("sizes", [(0, 0), (3, 100_000)], ids=str)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_connection_is_counted_to_the_byte(
@@ -101,7 +125,37 @@ def test_a_connection_is_counted_to_the_byte(
         counts = datapath.all_counts(name, at)
         assert (counts.connections, counts.failed) == (1, 0)
         assert (counts.original, counts.reply) == (record.original, record.reply)
-    assert list(datapath.maps["lb_connections"].items()) == []
+    assert not connections(datapath)
+
+
+def test_a_connection_whose_place_another_one_has_is_beside_it(
+    datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    taken = bytes(LbConnPlace(cookie=NOBODY))
+    places = datapath.maps[PLACES]
+    places.update_batch([(u32(index), taken) for index in range(places.max_entries)])
+    conversing.converse("opens", frontend, backend, (0, 0))
+    assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
+    (connection,) = others(datapath).values()
+    assert connection.started
+    assert list(read_active(datapath.maps).oldest.values()) == [connection.started]
+    conversing.converse("goes", frontend, backend, (0, 0))
+    assert [each.event for each in ring.take()] == [FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_END]
+    assert not others(datapath)
+    assert {value for _, value in places.items()} == {taken}
+
+
+def test_a_place_that_a_connection_has_left_is_all_zero(
+    datapath: Datapath, conversing: Conversing, tcp: Kind
+):
+    frontend, backend, _ = service(datapath, tcp)
+    conversing.converse("opens", frontend, backend, (0, 0))
+    assert len(connections(datapath)) == 1
+    assert not others(datapath)
+    conversing.converse("goes", frontend, backend, (0, 0))
+    places = datapath.maps[PLACES]
+    assert {value for _, value in places.items()} == {bytes(places.value_size)}
 
 
 def test_a_refused_connection_has_failed(
@@ -136,7 +190,7 @@ def test_a_connection_that_has_nowhere_to_go_leaves_nothing(
     datapath.frontend(frontend, Protocol.TCP, local=[index])
     conversing.converse("in vain", frontend, frontend, (0, 0))
     assert datapath.all_counts("lb_count_front", 1).connections == 1
-    assert list(datapath.maps["lb_connections"].items()) == []
+    assert not connections(datapath)
 
 
 def test_a_socket_that_fails_at_a_frontend_and_goes_elsewhere_counts_nothing_there(
@@ -151,7 +205,7 @@ def test_a_socket_that_fails_at_a_frontend_and_goes_elsewhere_counts_nothing_the
     counts = datapath.all_counts("lb_count_back", index)
     assert (counts.connections, counts.failed) == (1, 0)
     assert (counts.original.packets, counts.reply.packets) == (0, 0)
-    assert list(datapath.maps["lb_connections"].items()) == []
+    assert not connections(datapath)
 
 
 def test_where_tcp_does_not_tell_connections_last_from_connect_to_close(
@@ -166,7 +220,7 @@ def test_where_tcp_does_not_tell_connections_last_from_connect_to_close(
         conversing.converse("goes", frontend, backend, (0, 0))
     assert list(found.flows.values()) == [1]
     assert all(found.oldest.values())
-    assert list(datapath.maps["lb_connections"].items()) == []
+    assert not connections(datapath)
 
 
 def test_a_process_sees_the_frontend_of_a_connection_of_0_1_0(
@@ -175,11 +229,11 @@ def test_a_process_sees_the_frontend_of_a_connection_of_0_1_0(
     frontend, backend, _ = service(datapath, tcp)
     conversing.converse("opens", frontend, backend, (0, 0))
     assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
-    ((cookie, _),) = datapath.maps["lb_connections"].items()
-    datapath.maps["lb_connections"].delete(cookie)
+    (cookie,) = connections(datapath)
+    datapath.clear(PLACES)
     assert conversing.converse("peer", frontend, backend, (0, 0)) == backend.port
     key = LbSocketKey(
-        cookie=int.from_bytes(cookie, byteorder),
+        cookie=cookie,
         peer=addr(backend.address),
         port=backend.port,
         proto=Protocol.TCP,
@@ -189,7 +243,6 @@ def test_a_process_sees_the_frontend_of_a_connection_of_0_1_0(
     datapath.maps["lb_sockets"].update(bytes(key), bytes(value))
     assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
     conversing.converse("goes", frontend, backend, (0, 0))
-    assert list(datapath.maps["lb_sockets"].items()) == []
 
 
 def test_a_long_connection_is_counted_while_it_lasts(
@@ -205,16 +258,22 @@ def test_a_long_connection_is_counted_while_it_lasts(
     assert (after.original, after.reply) == (record.original, record.reply)
 
 
+@contextmanager
+def altered_connection(datapath: Datapath) -> Iterator[LbConnection]:
+    """The only connection there is, written back when the test has altered it."""
+    ((cookie, connection),) = connections(datapath).items()
+    yield connection
+    write(datapath, LbConnPlace(cookie=cookie, connection=connection))
+
+
 def test_packets_beyond_what_tcp_counts_in_32_bits_go_on(
     datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
 ):
     frontend, backend, _ = service(datapath, tcp)
     conversing.converse("stays", frontend, backend, (0, 0))
-    ((cookie, value),) = datapath.maps["lb_connections"].items()
-    connection = LbConnection.from_buffer_copy(value)
     counted = datapath.all_counts("lb_count_front", 1).original.packets
-    connection.original.packets = connection.reply.packets = WRAPPED
-    datapath.maps["lb_connections"].update(cookie, bytes(connection))
+    with altered_connection(datapath) as connection:
+        connection.original.packets = connection.reply.packets = WRAPPED
     conversing.converse("goes", frontend, backend, (0, 0))
     (record,) = [each for each in ring.take() if each.event == FlowEvent.LB_FLOW_END]
     after = datapath.all_counts("lb_count_front", 1)
@@ -228,11 +287,9 @@ def test_a_fin_that_came_before_lost_bytes_does_not_lower_the_counters(
 ):
     frontend, backend, _ = service(datapath, tcp)
     conversing.converse("stays", frontend, backend, (0, 0))
-    ((cookie, value),) = datapath.maps["lb_connections"].items()
-    connection = LbConnection.from_buffer_copy(value)
     counted = datapath.all_counts("lb_count_front", 1).reply.bytes
-    connection.reply.bytes = FAR_AHEAD
-    datapath.maps["lb_connections"].update(cookie, bytes(connection))
+    with altered_connection(datapath) as connection:
+        connection.reply.bytes = FAR_AHEAD
     conversing.converse("goes", frontend, backend, (0, 0))
     (record,) = [each for each in ring.take() if each.event == FlowEvent.LB_FLOW_END]
     assert record.reply.bytes == FAR_AHEAD

@@ -4,7 +4,7 @@
 import pytest
 from scapy.layers.inet import TCP
 
-from ebpflb.dataplane.layout.enums import CtState
+from ebpflb.dataplane.layout.enums import CtState, SettingFlag
 from ebpflb.dataplane.layout.structs import LbTuple
 from tests.bpf.harness.datapath import Datapath, Verdict, flow_tuple, frontend_key
 from tests.bpf.harness.loading import SIZES
@@ -154,6 +154,16 @@ def test_with_a_full_table_a_flow_stays_half_open_and_works(flow: Flow):
     assert flow.states() == (SYN | ACK, SYN | ACK)
 
 
+def test_while_the_table_is_replaced_a_flow_stays_half_open_and_works(flow: Flow):
+    flow.datapath.settings(flags=SettingFlag.LB_SETTING_HOLD)
+    flow.establish()
+    flow.reply("PA")
+    assert flow.is_short()
+    flow.datapath.settings()
+    flow.request("PA")
+    assert flow.is_established()
+
+
 def test_a_flow_moves_as_soon_as_there_is_room(flow: Flow):
     table = flow.datapath.maps["lb_conntrack"]
     others = [bytes(LbTuple(sport=port)) for port in range(SIZES.conntrack - 1)]
@@ -247,7 +257,7 @@ def test_a_direct_connection_is_left_alone_also_when_half_of_the_old_flow_is_los
     flow.establish()
     flow.request("R")
     original = flow_tuple(flow.pod, flow.frontend, flow.kind.proto)
-    flow.datapath.maps["lb_ct_short"].delete(bytes(original))
+    flow.datapath.delete_entry(original)
     for flags in ("A", "SA", "PA"):
         packet = flow.kind.frame(flow.backend, flow.pod, flags)
         assert_same(flow.datapath.run("lb_pod_egress", packet).packet, packet)
@@ -270,7 +280,8 @@ def test_sequence_numbers_may_pass_zero(flow: Flow):
     last[TCP].seq = 0xFFFFFFFF
     flow.datapath.run("lb_pod_ingress", changed(last))
     flow.reply("FA", 0xFFFFFFFF)
-    flow.request("A", FIN_END)
+    last[TCP].flags, last[TCP].seq, last[TCP].ack = "A", 0, FIN_END
+    flow.datapath.run("lb_pod_ingress", changed(last))
     assert flow.is_established()
     flow.reply("A", 0)
     assert not flow.keys & {*flow.datapath.established(), *flow.datapath.short()}
@@ -391,6 +402,6 @@ def test_a_backend_that_returns_under_another_index_serves_as_before(flow: Flow)
 def test_a_lost_half_is_made_again_by_a_new_syn(flow: Flow):
     flow.request("S")
     reply = flow_tuple(flow.backend, flow.pod, flow.kind.proto)
-    flow.datapath.maps["lb_ct_short"].delete(bytes(reply))
+    flow.datapath.delete_entry(reply)
     flow.establish()
     assert flow.is_established()

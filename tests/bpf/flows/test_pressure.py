@@ -8,6 +8,7 @@ from statistics import median
 import pytest
 
 from ebpflb.dataplane.layout.enums import DropReason
+from ebpflb.model.address import Protocol
 from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.harness.loading import SIZES, Loaded
 from tests.bpf.harness.node import Node
@@ -151,6 +152,72 @@ def test_without_ports_a_connection_is_dropped_and_established_ones_keep_theirs(
     assert set(dropped) == {DropReason.LB_DROP_SNAT_PORTS}
     assert dropped[DropReason.LB_DROP_SNAT_PORTS] >= 1000 - 20
     held.assert_all_go_on()
+
+
+class UdpSessions:
+    """Clients outside that have had an answer from one of many remote backends."""
+
+    def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
+        self._datapath, self._node, self._kind = datapath, node, kind
+        ends = [End(kind.net.remote, 8000 + number) for number in range(20)]
+        backends = [datapath.backend(end, kind.proto) for end in ends]
+        self.frontend = node_port(datapath, kind, backends)
+        self._sessions = {port: self._request(port) for port in range(50_000, 50_000 + FLOWS)}
+        for port, (backend, source) in self._sessions.items():
+            assert self._reply(backend, source) == End(kind.net.client, port)
+
+    def become_streams(self) -> None:
+        for key in self._datapath.short():
+            if key.proto == self._kind.proto:
+                self._datapath.write_entry(key, created=1)
+        self.assert_all_go_on()
+
+    def assert_all_go_on(self) -> None:
+        for port, session in self._sessions.items():
+            assert self._request(port) == session
+            assert self._reply(*session) == End(self._kind.net.client, port)
+
+    def _request(self, port: int) -> tuple[End, End]:
+        packet = self._kind.frame(End(self._kind.net.client, port), self.frontend)
+        ifindex = self._node.uplink.ifindex
+        result = self._datapath.run("lb_host_ingress", packet, ifindex=ifindex)
+        return target_of(result.packet), source_of(result.packet)
+
+    def _reply(self, backend: End, source: End) -> End:
+        packet = self._kind.frame(backend, source)
+        ifindex = self._node.overlay.ifindex
+        return target_of(self._datapath.run("lb_host_ingress", packet, ifindex=ifindex).packet)
+
+
+@pytest.fixture
+def sessions(datapath: Datapath, node: Node, udp: Kind) -> UdpSessions:
+    node_addresses(datapath, node)
+    return UdpSessions(datapath, node, udp)
+
+
+def flood_of(programs: Loaded, node: Node, kind: Kind, frontend: End) -> Flood:
+    first = bytes(kind.frame(client(kind, FIRST_PORT), frontend, "S"))
+    return Flood(programs, "lb_host_ingress", first, node.uplink.ifindex)
+
+
+def test_a_flood_of_syns_moves_no_udp_session(
+    programs: Loaded, datapath: Datapath, node: Node, udp: Kind, sessions: UdpSessions
+):
+    tcp = Kind(udp.net, Protocol.TCP)
+    held = Held(datapath, node, tcp)
+    for port in range(50_000, 50_000 + FLOWS):
+        held.establish(port)
+    flood_of(programs, node, tcp, held.frontend).send(range(4 * SIZES.ct_short))
+    sessions.assert_all_go_on()
+    held.assert_all_go_on()
+
+
+def test_a_flood_of_datagrams_moves_no_stream(
+    programs: Loaded, datapath: Datapath, node: Node, udp: Kind, sessions: UdpSessions
+):
+    sessions.become_streams()
+    flood_of(programs, node, udp, sessions.frontend).send(range(4 * SIZES.ct_udp))
+    sessions.assert_all_go_on()
 
 
 # Ports that look like ours

@@ -135,17 +135,27 @@ def test_of_udp_sockets_that_are_not_sampled_nothing_is_told(
 
 @pytest.mark.parametrize("who", [NetnsFlag.LB_NETNS_HOST, 0], ids=["host", "pod"])
 def test_what_is_refused_at_the_socket_is_told_of(
-    datapath: Datapath, ring: Ring, asker: Asker, machine: Node, kind: Kind, who: int
+    datapath: Datapath, ring: Ring, asker: Asker, machine: Node, tcp: Kind, who: int
 ):
     with machine.entered():
         say_who_asks(datapath.maps, who)
-    frontend = cluster_ip(datapath, kind, [])
-    asker.connect(frontend, kind.proto)
+    frontend = cluster_ip(datapath, tcp, [])
+    asker.connect(frontend, tcp.proto)
     (record,) = ring.take()
     assert (record.event, record.path) == (FlowEvent.LB_FLOW_REFUSED, FlowPath.LB_PATH_SOCKET)
     assert record.reason == DropReason.LB_DROP_NO_ENDPOINT
-    assert record.client == (HOST[kind.net is IPV4] if who else LbAddr())
+    assert record.client == (HOST[tcp.net is IPV4] if who else LbAddr())
     assert (record.frontend, record.frontend_port) == (addr(frontend.address), frontend.port)
+
+
+def test_a_udp_socket_of_the_host_that_connects_is_not_refused_yet(
+    datapath: Datapath, ring: Ring, asker: Asker, machine: Node, udp: Kind
+):
+    with machine.entered():
+        say_who_asks(datapath.maps, NetnsFlag.LB_NETNS_HOST)
+    frontend = cluster_ip(datapath, udp, [])
+    assert asker.connect(frontend, udp.proto) == frontend
+    assert ring.take() == []
 
 
 def lost(datapath: Datapath, why: FlowLost) -> int:

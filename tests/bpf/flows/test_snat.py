@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Source ports of masqueraded flows: which are used, whose may be taken, what if none is left."""
 
+import time
 from collections import Counter
 
 import pytest
@@ -223,7 +224,7 @@ class HalfOpen:
     def age(self) -> None:
         """Let them have begun long ago."""
         for key in self.outside.datapath.short():
-            self.outside.datapath.write_entry("lb_ct_short", key, created=1)
+            self.outside.datapath.write_entry(key, created=1)
 
     def newcomers(self) -> list[End]:
         """The sources that new connections get, of twenty."""
@@ -278,9 +279,82 @@ def test_an_idle_udp_flow_gives_its_port_away(datapath: Datapath, node: Node, ud
     source = outside.source(10000)
     assert outside.send(10001).verdict is Verdict.DROP
     for key in datapath.short():
-        datapath.write_entry("lb_ct_short", key, last_seen=1)
+        datapath.write_entry(key, last_seen=1)
     assert outside.source(10001) == source
     assert outside.reply_goes_to(source) == 10001
+
+
+class FewPorts:
+    """Four UDP flows have all the ports there are."""
+
+    def __init__(self, outside: Outside) -> None:
+        self.outside = outside
+        outside.datapath.settings(
+            snat_ports=((2000, 2001), (3000, 3001)), udp_timeout=30, udp_stream_timeout=120
+        )
+        self.sources: dict[int, End] = {}
+        port = 10000
+        while len(self.sources) < 4:
+            result = outside.send(port)
+            if result.verdict is Verdict.REDIRECT:
+                self.sources[port] = source_of(result.packet)
+            port += 1
+        self.oldest, *_ = self.sources
+
+    def silent(self, port: int, seconds: float, *, reply_only: bool = False) -> None:
+        """Let a flow have had its last packet so long ago."""
+        outside = self.outside
+        there = flow_tuple(outside.client(port), outside.frontend, Protocol.UDP)
+        back = flow_tuple(outside.backend, self.sources[port], Protocol.UDP)
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        for key in (back,) if reply_only else (there, back):
+            seen = max(1, now - int(seconds * 1e9))
+            outside.datapath.write_entry(key, created=seen, last_seen=seen)
+
+
+@pytest.fixture
+def few_ports(datapath: Datapath, node: Node, udp: Kind) -> FewPorts:
+    return FewPorts(Outside(datapath, node, udp))
+
+
+def test_where_ports_are_short_the_flow_that_is_silent_for_longest_loses_its_own(
+    few_ports: FewPorts,
+):
+    outside = few_ports.outside
+    for number, port in enumerate(few_ports.sources):
+        few_ports.silent(port, 20 - 3 * number)
+    # Four random ports of four may miss one; of many tries the oldest goes first.
+    taken = Counter[End]()
+    for client in range(20000, 20020):
+        result = outside.send(client)
+        assert result.verdict is Verdict.REDIRECT
+        source = source_of(result.packet)
+        taken[source] += 1
+        assert outside.reply_goes_to(source) == client
+        (old,) = [port for port, each in few_ports.sources.items() if each == source]
+        few_ports.sources[client] = few_ports.sources.pop(old)
+        few_ports.silent(client, 3)
+    assert len(taken) == 4
+
+
+@pytest.mark.parametrize("reply_only", [False, True])
+def test_a_udp_flow_with_a_packet_a_moment_ago_keeps_its_port(
+    few_ports: FewPorts, reply_only: bool
+):
+    for port in few_ports.sources:
+        few_ports.silent(port, 60 if reply_only else 1, reply_only=reply_only)
+    assert few_ports.outside.send(20000).verdict is Verdict.DROP
+
+
+def test_streams_keep_their_ports(few_ports: FewPorts):
+    outside = few_ports.outside
+    for port, source in few_ports.sources.items():
+        few_ports.silent(port, 20)
+        assert outside.reply_goes_to(source) == port
+        few_ports.silent(port, 20)
+    assert len(outside.datapath.established()) == 8
+    assert outside.send(20000).verdict is Verdict.DROP
+    assert outside.datapath.drops() == {DropReason.LB_DROP_SNAT_PORTS: 1}
 
 
 # Halves
@@ -292,7 +366,7 @@ def reply_key(outside: Outside, source: End):
 
 def test_a_half_open_flow_that_lost_its_reply_begins_anew(outside: Outside):
     source = outside.source(10000)
-    outside.datapath.maps["lb_ct_short"].delete(bytes(reply_key(outside, source)))
+    outside.datapath.delete_entry(reply_key(outside, source))
     again = outside.source(10000)
     assert outside.reply_goes_to(again) == 10000
     assert len(outside.datapath.short()) == 2
@@ -301,14 +375,14 @@ def test_a_half_open_flow_that_lost_its_reply_begins_anew(outside: Outside):
 def test_a_packet_of_a_flow_that_lost_its_reply_is_not_sent(tcp_outside: Outside):
     outside = tcp_outside
     source = outside.source(10000)
-    outside.datapath.maps["lb_ct_short"].delete(bytes(reply_key(outside, source)))
+    outside.datapath.delete_entry(reply_key(outside, source))
     assert outside.send(10000, "A").verdict is Verdict.PASS
 
 
 def test_two_flows_never_share_a_port_after_one_lost_its_reply(outside: Outside):
     outside.datapath.settings(snat_ports=ONE_PORT)
     source = outside.source(10000)
-    outside.datapath.maps["lb_ct_short"].delete(bytes(reply_key(outside, source)))
+    outside.datapath.delete_entry(reply_key(outside, source))
     assert outside.source(10001) == source
     assert outside.send(10000).verdict is Verdict.DROP
     assert outside.reply_goes_to(source) == 10001

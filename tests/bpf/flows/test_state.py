@@ -2,13 +2,22 @@
 """The state of a flow, which two CPUs may write at once."""
 
 import pytest
+from scapy.layers.inet import TCP
 
 from ebpflb.dataplane.layout.enums import CtState
 from ebpflb.dataplane.layout.structs import LbConntrack
 from tests.bpf.flows.test_conntrack import ACK, CLOSED, ESTABLISHED, SYN, Flow
-from tests.bpf.harness.datapath import Datapath
-from tests.bpf.harness.packets import Kind
-from tests.bpf.harness.services import CLIENT_PORT, cluster_ip, remote_backend
+from tests.bpf.harness.datapath import Datapath, Result, flow_tuple
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.packets import PAYLOAD, SEQUENCE, Kind, changed, source_of, target_of
+from tests.bpf.harness.services import CLIENT_PORT, cluster_ip, node_addresses, remote_backend
+
+# The sequence number after what either side sends in these tests.
+SENT = SEQUENCE + len(PAYLOAD)
+# Farther than a reset may be from there.
+FAR = 65540
+SEQUENCES = [SENT - FAR, SENT + FAR, SENT + (1 << 31)]
+BOTH_SIDES = pytest.mark.parametrize("by_pod", [True, False], ids=["by the pod", "by the backend"])
 
 
 @pytest.fixture
@@ -37,3 +46,102 @@ def test_each_direction_writes_its_own_byte(flow: Flow):
     entry = flow.datapath.entry(flow.pod, flow.frontend, flow.kind.proto)
     assert CtState(entry.state) == SYN | ACK | ESTABLISHED
     assert CtState(entry.peer_state) == CtState.LB_CT_PEER_FIN | CLOSED
+
+
+# Resets that may be forged
+
+
+def reset(flow: Flow, by_pod: bool, sequence: int) -> None:
+    """A RST with any sequence number arrives, and is passed on."""
+    source, target = (flow.pod, flow.frontend) if by_pod else (flow.backend, flow.pod)
+    packet = flow.kind.frame(source, target, "R", payload=b"")
+    packet[TCP].seq = sequence % (1 << 32)
+    program = "lb_pod_ingress" if by_pod else "lb_pod_egress"
+    result = flow.datapath.run(program, changed(packet))
+    assert target_of(result.packet) == (flow.backend if by_pod else flow.pod)
+
+
+def go_on(flow: Flow) -> None:
+    """Both sides send, the pod last."""
+    flow.reply("PA")
+    flow.request("A")
+
+
+@pytest.fixture
+def live(flow: Flow) -> Flow:
+    """An established flow of which both sides have sent something."""
+    flow.establish()
+    go_on(flow)
+    return flow
+
+
+@BOTH_SIDES
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_a_reset_that_no_receiver_accepts_changes_nothing(live: Flow, by_pod, sequence):
+    before = live.states()
+    reset(live, by_pod, sequence)
+    assert live.states() == before
+    assert live.is_established()
+
+
+@BOTH_SIDES
+@pytest.mark.parametrize("sequence", [SENT, SENT - 1000, SENT + 1000])
+def test_a_reset_that_may_be_accepted_closes_the_flow(live: Flow, by_pod, sequence):
+    reset(live, by_pod, sequence)
+    assert live.is_short()
+    assert all(state & CLOSED for state in live.states())
+
+
+@BOTH_SIDES
+def test_a_reset_is_taken_back_when_both_sides_go_on(live: Flow, by_pod):
+    reset(live, by_pod, SENT)
+    go_on(live)
+    assert live.is_established()
+    assert not any(state & CLOSED for state in live.states())
+    reset(live, by_pod, SENT)
+    assert live.is_short()
+
+
+@BOTH_SIDES
+def test_a_reset_stays_while_only_one_side_goes_on(live: Flow, by_pod):
+    reset(live, by_pod, SENT)
+    for _ in range(3):
+        (live.reply if by_pod else live.request)("PA")
+        reset(live, by_pod, SENT)
+    assert live.is_short()
+    assert all(state & CLOSED for state in live.states())
+
+
+@BOTH_SIDES
+def test_after_a_new_beginning_resets_are_judged_by_it(flow: Flow, by_pod):
+    """A client opens another connection from the same port, with other sequence numbers."""
+    flow.establish()
+    for packet in flow.datapath.established():
+        flow.datapath.write_entry(packet, sent_end=(SENT + (1 << 30)) % (1 << 32))
+    go_on(flow)
+    reset(flow, by_pod, SENT)
+    assert flow.is_short()
+
+
+# Addresses that move
+
+
+def test_an_address_that_moved_to_another_node_opens_flows_from_there(
+    datapath: Datapath, node: Node, flow: Flow
+):
+    """Its old flow, of the same port, never ended."""
+    node_addresses(datapath, node)
+    flow.establish()
+
+    def send(flags: str) -> Result:
+        packet = flow.kind.frame(flow.pod, flow.frontend, flags)
+        return datapath.run("lb_host_ingress", packet, ifindex=node.uplink.ifindex)
+
+    opened = send("S")
+    assert target_of(opened.packet) == flow.backend
+    accepts = flow.kind.frame(flow.backend, source_of(opened.packet), "SA")
+    answer = datapath.run("lb_host_ingress", accepts, ifindex=node.overlay.ifindex)
+    assert target_of(answer.packet) == flow.pod
+    for flags in ("A", "PA"):
+        assert target_of(send(flags).packet) == flow.backend
+    assert flow_tuple(flow.pod, flow.frontend, flow.kind.proto) in datapath.established()

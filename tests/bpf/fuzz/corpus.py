@@ -13,6 +13,7 @@ from ipaddress import ip_network
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
 
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.flows.settings import write_service_nets
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
@@ -21,10 +22,11 @@ from ebpflb.dataplane.layout.enums import (
     FrontendTypeCode,
     IfEmptyCode,
 )
-from ebpflb.dataplane.layout.structs import LbDesc, LbSourceRange
+from ebpflb.dataplane.layout.structs import LbDesc, LbPodKey, LbSourceRange
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.fuzz.judge import HOOKS, Judge, Offers, Shot
-from tests.bpf.harness.datapath import Datapath, addr
+from tests.bpf.fuzz.tunnels import ADDRESSES, PORT, wrap
+from tests.bpf.harness.datapath import SERVICE, Datapath, addr
 from tests.bpf.harness.errors import QUOTES, TIME_EXCEEDED, TOO_BIG, UNREACHABLE, error
 from tests.bpf.harness.fragments import HEADERS, fragments, with_headers
 from tests.bpf.harness.node import Node
@@ -69,17 +71,19 @@ KINDS = [Kind(net, proto) for net in (V4, V6) for proto in (Protocol.TCP, Protoc
 _ROUTES = """
 route {verb} 8.0.1.0/24 dev pod
 route {verb} 8.0.2.0/24 via 172.16.0.2
+route {verb} 8.0.0.0/24 via 192.0.2.254
 route {verb} 8.0.9.0/24 via 192.0.2.254
 route {verb} 2001:db8:86dd:1::/64 dev pod
 route {verb} 2001:db8:86dd:2::/64 via fd00:16::2
+route {verb} 2001:db8:86dd::/64 via 2001:db8:2::fe
 route {verb} 2001:db8:86dd:9::/64 via 2001:db8:2::fe
 """
-PLAIN, MASQUERADE, RANGES, AFFINITY, REFUSED, DROPPED, HAIRPIN, ELSEWHERE = range(80, 88)
-_PORTS = range(PLAIN, ELSEWHERE + 1)
+PLAIN, MASQUERADE, RANGES, AFFINITY, REFUSED, DROPPED, HAIRPIN, ELSEWHERE, DSR = range(80, 89)
+_PORTS = range(PLAIN, DSR + 1)
 _NODE_PORTS = 30000
 _WILDCARD = {V4: "0.0.0.0", V6: "::"}
 _REQUESTS = ("lb_pod_ingress", "lb_host_ingress", "lb_l3_ingress", "lb_host_egress", "lb_l3_egress")
-_FLOWS = ("lb_conntrack", "lb_ct_short", "lb_fragments", "lb_affinity")
+_FLOWS = (*FLOW_TABLES, "lb_fragments", "lb_affinity")
 _LINK = 14
 
 
@@ -106,10 +110,28 @@ class Corpus:
         for kind in KINDS:
             self._write_services(kind)
         addresses = [getattr(net, name) for net in (V4, V6) for name in ("node", "overlay")]
-        self.offers = Offers(self._frontends, frozenset(map(mapped, addresses)))
+        self.offers = Offers(
+            self._frontends,
+            frozenset(map(mapped, addresses)),
+            frozenset(mapped(there) for _, there in ADDRESSES.values()),
+            (mapped(V4.local)[:15], mapped(V6.local)[:8]),
+        )
         self._judge = Judge(datapath, self.offers)
         self._begin_flows()
+        self.seeds += [
+            each._replace(frame=self.wrapped(each)) for each in self.seeds[::7] if each.may_arrive
+        ]
+        self.seeds += [
+            each._replace(program="lb_xdp")
+            for each in self.seeds
+            if each.program == "lb_host_ingress"
+        ]
         self.flows = {name: dict(datapath.maps[name].items()) for name in _FLOWS}
+
+    def wrapped(self, shot: Shot) -> bytes:
+        """A frame in a tunnel from the other node, for a pod of this one."""
+        net = V6 if shot.frame[shot.network] >> 4 == 6 else V4
+        return wrap(shot.frame, shot.network, mapped(net.local), BACKEND_PORT)
 
     def restore(self) -> None:
         """Only the flows of the beginning are there, as they were."""
@@ -120,16 +142,20 @@ class Corpus:
 
     def _write_node(self) -> None:
         datapath, node = self._datapath, self._node
-        datapath.settings(node4=addr(V4.node), node6=addr(V6.node))
+        datapath.settings(node4=addr(V4.node), node6=addr(V6.node), dsr_port=PORT)
+        for net, (_, there) in zip((V4, V6), ADDRESSES.values(), strict=True):
+            datapath.maps["lb_peers"].update(mapped(there), b"\1")
+            datapath.maps["lb_pod_nodes"].update(mapped(net.remote), mapped(there))
         flags = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
         for net in (V4, V6):
             datapath.address(net.node, flags)
             datapath.address(net.overlay, flags)
             datapath.address(net.cluster_ip, AddrFlag.LB_ADDR_CLUSTER_IP)
             datapath.address(net.external_ip, AddrFlag.LB_ADDR_EXTERNAL)
-        datapath.device(node.uplink.ifindex, snat4=V4.node, snat6=V6.node)
+        datapath.device(node.uplink.ifindex, snat4=V4.node, snat6=V6.node, xdp=True)
         for tap in (node.overlay, node.tunnel):
-            datapath.device(tap.ifindex, snat4=V4.overlay, snat6=V6.overlay)
+            is_ethernet = tap.has_ethernet
+            datapath.device(tap.ifindex, snat4=V4.overlay, snat6=V6.overlay, xdp=is_ethernet)
         write_service_nets(datapath.maps["lb_service_nets"], ["10.96.0.0/24", "fd00:96::/120"])
         for net in (V4, V6):
             for address in (net.client, net.node):
@@ -150,6 +176,8 @@ class Corpus:
             )
             for address in (net.local, net.pod)
         ]
+        pod = LbPodKey(addr=addr(net.local), port=BACKEND_PORT, proto=kind.proto, service=SERVICE)
+        datapath.maps["lb_pods_here"].update(bytes(pod), u32(here[0]))
         for port in _PORTS:
             backends = {
                 REFUSED: [],
@@ -183,6 +211,7 @@ class Corpus:
         desc.flags = {
             MASQUERADE: DescFlag.LB_DESC_MASQUERADE,
             RANGES: DescFlag.LB_DESC_SOURCE_RANGES,
+            DSR: DescFlag.LB_DESC_DSR,
         }.get(port, 0)
         desc.source_ranges = 1
         desc.affinity_timeout = 100 if port == AFFINITY else 0
@@ -217,7 +246,9 @@ class Corpus:
     def _begin(self, kind: Kind, program: str, source: End, target: End) -> None:
         request = kind.frame(source, target)
         sent = self._play(program, request)
-        self._add_requests(kind, program, source, target)
+        # As often as those of all other ports together.
+        for _ in range(DSR - PLAIN if target.port % 100 == DSR else 1):
+            self._add_requests(kind, program, source, target)
         if sent is None:
             return
         backend, seen = target_of(sent), source_of(sent)
@@ -235,7 +266,7 @@ class Corpus:
 
     def _reply_programs(self, program: str, request: Packet, sent: Packet) -> list[str]:
         """Where the entry of the reply counts."""
-        kinds = [name for name in HOOKS if "l3" not in name]
+        kinds = [name for name in HOOKS if "l3" not in name and name != "lb_xdp"]
         return [name.replace("host", "l3") if "l3" in program else name for name in kinds]
 
     def _play(self, program: str, frame: Packet) -> Packet | None:

@@ -3,13 +3,17 @@
 counted, or is translated, if it is right in every respect and belongs to a flow or begins one.
 """
 
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ebpflb.dataplane.layout.enums import CtState
+from ebpflb.dataplane.flows.conntrack import PROTOCOL_AT
+from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction
+from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings
 from tests.bpf.fuzz.strict import Headers, Piece, key_of, read, reverse
 from tests.bpf.fuzz.translation import check_answer, check_error, check_translation
-from tests.bpf.harness.datapath import Datapath, Verdict
+from tests.bpf.fuzz.tunnels import PORT, Tunnel, check_sent, read_tunnel
+from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction
 from tests.bpf.harness.numbers import number
 
 # enum lb_hook: where the entries of a flow count.
@@ -20,9 +24,10 @@ HOOKS = {
     "lb_l3_egress": 2,
     "lb_pod_ingress": 3,
     "lb_pod_egress": 4,
+    "lb_xdp": 1,
 }
-_TUPLE, _HOOK_AT, _STATE_AT, _PEER_STATE_AT = 40, 89, 90, 102
-_TCP, _SYN_ALONE = 6, 0x16
+_TUPLE, _DIRECTION_AT, _HOOK_AT, _STATE_AT, _FLAGS_AT, _PEER_STATE_AT = 40, 88, 89, 90, 91, 102
+_TCP, _UDP, _SYN_ALONE = 6, 17, 0x16
 
 
 class Shot(NamedTuple):
@@ -38,6 +43,11 @@ class Shot(NamedTuple):
         """Where the IP header is."""
         return 0 if "l3" in self.program else 14
 
+    @property
+    def may_arrive(self) -> bool:
+        """Whether tunnels from other nodes arrive here; a test-run needs a link header."""
+        return self.program == "lb_host_ingress"
+
     def __str__(self) -> str:
         size = f" gso_size={self.gso_size}" if self.gso_size else ""
         return f"{self.program} ifindex={self.ifindex}{size} {self.frame.hex()}"
@@ -47,11 +57,14 @@ class Offers(NamedTuple):
     """What new flows may become: backends by frontend, and what may stand for their clients.
 
     A frontend is address, port and protocol; a backend and a client's stand-in begin with an
-    address.
+    address. peers: the other nodes, which may send in tunnels; pods_here: how the addresses of
+    this node's pods begin.
     """
 
     frontends: Mapping[bytes, frozenset[bytes]]
     stand_ins: frozenset[bytes]
+    peers: frozenset[bytes]
+    pods_here: tuple[bytes, ...]
 
 
 class Judge:
@@ -62,6 +75,8 @@ class Judge:
         self._maps = datapath.maps
         # The tuples whose flows are moved on by what was run.
         self.touched: set[bytes] = set()
+        # The pod that another node has chosen for the last frame.
+        self._chosen = b""
         # The last frame that came out.
         self.out = b""
         self.begin()
@@ -74,33 +89,75 @@ class Judge:
 
     def run(self, shot: Shot) -> str:
         """Run a program; in a word what became of the frame."""
-        headers = read(shot.frame, shot.network, shot.gso_size)
+        tunnel, self._chosen = self._tunnel(shot), b""
+        inner = shot._replace(frame=tunnel.inner) if tunnel else shot
+        headers = read(inner.frame, shot.network, shot.gso_size, shot.frame[12:14])
         key, known = self._known(headers)
-        verdict, out = self._datapath.run_bytes(
-            shot.program, shot.frame, ifindex=shot.ifindex, gso_size=shot.gso_size
-        )
-        self.out = out
+        verdict, self.out = self._outcome(shot)
         self._check_flows(headers, key, known)
         drops, self._drops = self._drops, self._read_drops()
         dropped = 0 if drops == self._drops else _total(self._drops) - _total(drops)
         if verdict == Verdict.DROP:
             assert dropped == 1
             return "dropped"
+        if tunnel:
+            assert tunnel.source in self._offers.peers, "taken from a stranger's tunnel"
+            assert self.out != tunnel.inner, "it was in a tunnel, and is for nobody"
+            self._chosen = tunnel.pod + tunnel.words[:2]
+            if tunnel.is_control:
+                return self._check_question(shot, verdict)
         if dropped:
             assert (dropped, verdict) == (1, Verdict.REDIRECT)
             assert headers, "an answer to what is malformed"
-            check_answer(shot.frame, _without_link(shot, out), headers)
+            check_answer(inner.frame, _without_link(shot, self.out), headers)
             return "answered"
-        if out == shot.frame:
+        if self.out == inner.frame:
             assert verdict == Verdict.PASS
             return "passed"
         assert headers, "malformed, and sent out altered"
-        out = _without_link(shot, out)
+        return self._check_altered(inner, headers, known, verdict, may_tunnel=not tunnel)
+
+    def _check_altered(
+        self, shot: Shot, headers: Headers, known: bytes, verdict: int, *, may_tunnel: bool
+    ) -> str:
+        out = _without_link(shot, self.out)
+        sent = read_tunnel(out, shot.network, shot.frame[12:14])
+        if sent and may_tunnel:
+            assert verdict == Verdict.REDIRECT
+            # A test-run believes in a link header, and makes room behind it.
+            is_whole = shot.network > 0
+            check_sent(shot.frame[: headers.end], out, shot.network, sent, is_whole=is_whole)
+            return "tunneled"
         after = read(out, shot.network, shot.gso_size, shot.frame[12:14])
         self._check_way(shot, headers, known, after)
         check = check_error if headers.quote else check_translation
         check(shot.frame, out, headers, leaves=verdict == Verdict.REDIRECT)
         return "error translated" if headers.quote else "translated"
+
+    def _tunnel(self, shot: Shot) -> Tunnel | None:
+        """The tunnel to this node that the programs have to open or to refuse."""
+        if not shot.may_arrive:
+            return None
+        tunnel = read_tunnel(shot.frame, shot.network, shot.frame[12:14])
+        return tunnel if tunnel and tunnel.target in self._offers.stand_ins else None
+
+    def _check_question(self, shot: Shot, verdict: int) -> str:
+        """The other node has asked whether this one takes part."""
+        assert verdict == Verdict.REDIRECT
+        out = _without_link(shot, self.out)
+        source_port = shot.network + (20 if shot.frame[12:14] == b"\x08\x00" else 40)
+        assert out[source_port : source_port + 2] == PORT.to_bytes(2, "big")
+        answer = read_tunnel(out, shot.network, shot.frame[12:14])
+        assert answer is None or answer.words[:2] == bytes(2)
+        return "answered"
+
+    def _outcome(self, shot: Shot) -> tuple[int, bytes]:
+        if shot.program == "lb_xdp":
+            action, out = self._datapath.run_xdp(shot.frame, ifindex=shot.ifindex)
+            return Verdict.PASS if action is XdpAction.PASS else Verdict.REDIRECT, out
+        return self._datapath.run_bytes(
+            shot.program, shot.frame, ifindex=shot.ifindex, gso_size=shot.gso_size
+        )
 
     def _known(self, headers: Headers | None) -> tuple[bytes, bytes]:
         """The tuple whose entry decides, and that entry; empty if there is none."""
@@ -112,7 +169,10 @@ class Judge:
             if first is None:
                 return b"", b""
             key = key_of(headers.source, headers.target, first[8:12], headers.protocol)
-        return key, self._established.get(key) or self._maps["lb_ct_short"].lookup(key) or b""
+        settled = self._established.get(key)
+        if key[PROTOCOL_AT] == _UDP:
+            return key, self._maps["lb_ct_udp"].lookup(key) or settled or b""
+        return key, settled or self._maps["lb_ct_short"].lookup(key) or b""
 
     def _check_flows(self, headers: Headers | None, key: bytes, known: bytes) -> None:
         """Established flows change by their own packets alone; and one that has ended may go."""
@@ -128,8 +188,18 @@ class Judge:
             if old != new and each not in own:
                 assert old, "a flow is established that is not the packet's"
                 assert not new, "a packet changed a flow that is not its own"
+                if each[PROTOCOL_AT] == _UDP:
+                    same_flow = old[:_TUPLE] == reverse(key)
+                    assert same_flow or self._is_idle(old), "a packet ended a stream that is used"
+                    continue
                 state = old[_STATE_AT] | old[_PEER_STATE_AT]
                 assert state & CtState.LB_CT_CLOSED, "a packet ended another flow"
+
+    def _is_idle(self, stream: bytes) -> bool:
+        """Whether a stream may lose its port."""
+        settings = LbSettings.from_buffer_copy(self._maps["lb_settings"].lookup(bytes(4)) or b"")
+        silent = time.monotonic_ns() - LbConntrack.from_buffer_copy(stream).last_seen
+        return bool(silent >= settings.udp_stream_timeout * 1_000_000_000)
 
     def _check_way(self, shot: Shot, headers: Headers, known: bytes, after: Headers | None) -> None:
         """It goes where the flow goes, or where the frontend may send it."""
@@ -139,35 +209,55 @@ class Judge:
         if headers.quote:
             assert is_here
             assert after.quote
-            assert after.quote.key == reverse(to)
+            ways = (to, _between(reverse(headers.quote.key), known))
+            assert after.quote.key in [reverse(each) for each in ways if each]
             assert after.target == to[16:32]
             assert after.source in (to[:16], headers.source)
         elif headers.piece is Piece.LATER:
             assert is_here
-            assert after.key[:32] == to[:32]
-        elif not is_here or after.key != to:
+            assert after.key[:32] in (to[:32], _between(headers.key, known)[:32])
+        elif is_here and after.key in (to, _between(headers.key, known)):
+            return
+        elif after.key != self._routed(headers.key):
             self._check_new_flow(shot, headers, after)
+
+    def _routed(self, key: bytes) -> bytes:
+        """What a packet becomes that the stack has routed for us; empty for others."""
+        return (self._maps["lb_stack_nat"].lookup(key) or b"")[:_TUPLE]
 
     def _check_new_flow(self, shot: Shot, headers: Headers, after: Headers) -> None:
         assert shot.program != "lb_pod_egress"
         if headers.protocol == _TCP:
             assert shot.frame[headers.transport + 13] & _SYN_ALONE == 0x02, "opened by no SYN"
         protocol = bytes([headers.protocol])
-        backends: frozenset[bytes] = frozenset()
-        for address in (headers.target, headers.target[:12] + bytes(4), bytes(16)):
-            backends |= self._offers.frontends.get(
-                address + headers.key[34:36] + protocol, backends
-            )
+        places = (headers.target, headers.target[:12] + bytes(4), bytes(16))
+        keys = {each + headers.key[34:36] + protocol for each in places}
+        offered = [self._offers.frontends[key] for key in keys & self._offers.frontends.keys()]
+        backends: frozenset[bytes] = frozenset().union(*offered)
+        if self._chosen:
+            assert offered, "a tunnel for no Service"
+            is_here = self._chosen.startswith((*self._offers.pods_here, *self._offers.stand_ins))
+            backends = frozenset([self._chosen] if is_here else [])
         assert after.target + after.key[34:36] in backends, "it has no such backend"
         assert after.source in (headers.source, *self._offers.stand_ins)
         if after.source == headers.source and after.key[32:34] != headers.key[32:34]:
             assert number(after.key[33:31:-1]) >= 1024
 
     def _read_established(self) -> dict[bytes, bytes]:
-        return dict(self._maps["lb_conntrack"].items())
+        return dict((*self._maps["lb_conntrack"].items(), *self._maps["lb_ct_stream"].items()))
 
     def _read_drops(self) -> bytes:
         return b"".join(chunk.values for chunk in self._maps["lb_count_drop"].chunks())
+
+
+def _between(key: bytes, known: bytes) -> bytes:
+    """A packet of a masqueraded flow that the stack routes: bpf/stack_route.h."""
+    if not known[_FLAGS_AT] & CtFlag.LB_CT_SNAT:
+        return b""
+    to = known[:_TUPLE]
+    if known[_DIRECTION_AT] == Direction.LB_DIR_REPLY:
+        return key[:16] + to[16:32] + key[32:]
+    return key[:16] + to[16:]
 
 
 def _total(counts: bytes) -> int:

@@ -153,7 +153,8 @@ def check_at_socket(asked: Asked, world: World, question: Question) -> None:
     explained = asked.explained_at_socket(question, flags)
     seen, wanted = asked.at_socket(question), world.answer(question)
     assert explained.allows(seen), (question, explained, seen)
-    if wanted.what is What.DROPPED:
+    is_refused_later = question.proto is Protocol.UDP and wanted.what is What.REFUSED
+    if wanted.what is What.DROPPED or (is_refused_later and seen.what is What.LEFT):
         wanted = Answer(What.LEFT)
     if not is_host and seen.what is What.LEFT:
         assert may_be_left(world, question), (question, wanted)

@@ -26,20 +26,28 @@ LIVING = {
     "lb_affinity",
     "lb_conntrack",
     "lb_ct_short",
+    "lb_ct_stream",
+    "lb_ct_udp",
     "lb_fragments",
+    "lb_stack_nat",
     "lb_count_back",
     "lb_count_drop",
     "lb_count_front",
+    "lb_count_xdp",
     "lb_histograms",
+    "lb_flow_filter",
     "lb_reply_filter",
+    "lb_turns",
 }
 BOUNDS = {
     "lb_affinity": SIZES.affinity,
     "lb_conntrack": SIZES.conntrack,
     "lb_ct_short": SIZES.ct_short,
+    "lb_ct_stream": SIZES.ct_stream,
+    "lb_ct_udp": SIZES.ct_udp,
     "lb_fragments": 8192,
 }
-OUTCOMES = {"passed", "dropped", "answered", "translated", "error translated"}
+OUTCOMES = {"passed", "dropped", "answered", "translated", "error translated", "tunneled"}
 
 
 @pytest.fixture
@@ -55,7 +63,10 @@ def hostile(random: Random, corpus: Corpus) -> Shot:
         programs = [name for name in HOOKS if ("l3" in name) == ("l3" in seed.program)]
         seed = seed._replace(program=random.choice(programs))
     frame = mutate(random, seed.frame, other.frame, seed.network)
-    gso_size = random.choice((1, 536, 1448, 65535)) if random.random() < 0.05 else 0
+    if seed.may_arrive and random.random() < 0.1:
+        frame = corpus.wrapped(seed._replace(frame=frame))
+    has_gso = seed.program != "lb_xdp" and random.random() < 0.05
+    gso_size = random.choice((1, 536, 1448, 65535)) if has_gso else 0
     return seed._replace(frame=frame, gso_size=gso_size)
 
 
@@ -72,10 +83,11 @@ def check_maps(datapath: Datapath, corpus: Corpus, judge: Judge) -> None:
     """Nothing is over its bounds, and flows without packets are what they were."""
     for name, bound in BOUNDS.items():
         assert sum(chunk.size for chunk in datapath.maps[name].chunks()) <= bound
-    short = dict(datapath.maps["lb_ct_short"].items())
-    for key, value in corpus.flows["lb_ct_short"].items():
-        if key not in judge.touched:
-            assert short.get(key) in (value, None), "a packet changed a flow that is not its own"
+    for table in ("lb_ct_short", "lb_ct_udp"):
+        now = dict(datapath.maps[table].items())
+        for key, value in corpus.flows[table].items():
+            if key not in judge.touched:
+                assert now.get(key) in (value, None), "a packet changed a flow that is not its own"
 
 
 def play(datapath: Datapath, corpus: Corpus, seed: int) -> Counter[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tests.bpf.fuzz.strict import ICMP, ICMPV6, UDP, Headers
 
-_ERROR_TYPES = {4: {(3, 3), (3, 4), (11, 0)}, 6: {(1, 4), (2, 0), (3, 0)}}
+_ERROR_TYPES = {4: {(3, 1), (3, 3), (3, 4), (11, 0)}, 6: {(1, 0), (1, 4), (2, 0), (3, 0)}}
 _WHOLE = 0xFFFF
 # The least that is quoted, be there headers in front of the transport header as long as they may.
 _QUOTED = 68

@@ -4,23 +4,28 @@ looks at the frame that came out and at the maps.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
+from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     BackendFlag,
     CtState,
     DescFlag,
+    DeviceFlag,
     DropReason,
     FrontendTypeCode,
     IfEmptyCode,
+    SettingFlag,
+    XdpResult,
 )
 from ebpflb.dataplane.layout.structs import (
     LbAddr,
@@ -29,6 +34,7 @@ from ebpflb.dataplane.layout.structs import (
     LbConntrack,
     LbCounts,
     LbDesc,
+    LbDest,
     LbDevice,
     LbFrontendKey,
     LbPortRange,
@@ -38,11 +44,11 @@ from ebpflb.dataplane.layout.structs import (
     LbUplink,
     Struct,
 )
-from ebpflb.dataplane.services.addresses import DestFilter
+from ebpflb.dataplane.services.addresses import fold
 from ebpflb.dataplane.view.counts import read_drops, sum_drops
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.loading import Loaded
-from tests.bpf.harness.numbers import u32, u64
+from tests.bpf.harness.numbers import number, u32, u64
 from tests.bpf.harness.packets import End, assert_same, mapped
 from tests.bpf.harness.programs import prog_test_run
 
@@ -54,16 +60,22 @@ HASHES = {
     "lb_count_drop",
     "lb_conntrack",
     "lb_ct_short",
+    "lb_ct_stream",
+    "lb_ct_udp",
     "lb_devices",
     "lb_fragments",
     "lb_frontends",
     "lb_names",
     "lb_netns",
+    "lb_peers",
+    "lb_pod_nodes",
+    "lb_pods_here",
     "lb_sockets",
     "lb_src_ranges",
+    "lb_stack_nat",
 }
 # Large, and what is set in vain in them does no harm.
-FILTERS = {"lb_peer_filter", "lb_reply_filter", "lb_dest_filter"}
+FILTERS = {"lb_peer_filter", "lb_reply_filter", "lb_flow_filter", "lb_dest_filter"}
 RING = "lb_flows"
 SNAT_PORTS = ((1024, 29999), (61000, 65535))
 SERVICE = 7
@@ -79,6 +91,14 @@ class Verdict(IntEnum):
     PASS = 0xFFFFFFFF
     DROP = 2
     REDIRECT = 7
+
+
+class XdpAction(IntEnum):
+    """enum xdp_action, as far as programs return it."""
+
+    PASS = 2
+    TX = 3
+    REDIRECT = 4
 
 
 class Result(NamedTuple):
@@ -121,6 +141,7 @@ class Datapath:
     def settings(self, snat_ports: Sequence[tuple[int, int]] = SNAT_PORTS, **changes: Any) -> None:
         """lb_settings: the defaults of the tests, with changes."""
         fields: dict[str, Any] = {
+            "flags": SettingFlag.LB_SETTING_UDP_APART | SettingFlag.LB_SETTING_UDP_MOVED,
             "tcp_opening_timeout": 60,
             "tcp_established_timeout": 3600,
             "tcp_closed_timeout": 60,
@@ -140,24 +161,26 @@ class Datapath:
         state = LbAddrState(flags=int(flags), addr=addr(text))
         self.maps["lb_addr_flags"].update(u32(index), bytes(state))
         self.maps["lb_addrs"].update(mapped(text), u32(index))
-        with self._filter() as each:
-            each.add_address(mapped(text), int(flags))
-            each.name(mapped(text), index)
+        self._let_pass(_last_bits(text), flags & ~AddrFlag.LB_ADDR_NODE_PORT)
+        self._let_pass(fold(mapped(text)), known=index + 1)
 
-    @contextmanager
-    def _filter(self) -> Iterator[DestFilter]:
-        found = DestFilter(self.maps["lb_dest_filter"])
-        found.load()
-        yield found
-        found.flush()
+    def _let_pass(self, place: int, flags: int = 0, known: int = 0) -> None:
+        """Add to an element of lb_dest_filter."""
+        found = LbDest.from_buffer_copy(self.maps["lb_dest_filter"].lookup(u32(place)) or b"")
+        found.flags |= flags
+        found.known = known or found.known
+        self.maps["lb_dest_filter"].update(u32(place), bytes(found))
 
-    def device(self, ifindex: int, snat4: str = "", snat6: str = "") -> None:
+    def device(
+        self, ifindex: int, snat4: str = "", snat6: str = "", mtu: int = 0, *, xdp: bool = False
+    ) -> None:
         """A host device and what it masquerades with."""
-        value = LbDevice(kind=1, flags=1)
+        flags = DeviceFlag.LB_DEVICE_ETHERNET | (DeviceFlag.LB_DEVICE_XDP_SENDS if xdp else 0)
+        value = LbDevice(kind=1, flags=flags, mtu=mtu)
         value.snat4 = addr(snat4) if snat4 else LbAddr()
         value.snat6 = addr(snat6) if snat6 else LbAddr()
         self.maps["lb_devices"].update(u32(ifindex), bytes(value))
-        uplink = LbUplink(ifindex=ifindex, snat4=value.snat4, snat6=value.snat6)
+        uplink = LbUplink(ifindex, flags, value.snat4, value.snat6)
         self.maps["lb_uplinks"].update(u32(ifindex % UPLINKS), bytes(uplink))
 
     def backend(
@@ -207,13 +230,12 @@ class Datapath:
     ) -> int:
         """A frontend with backends for local sources and for others; returns its index."""
         index = self._take("frontend")
-        with self._filter() as each:
-            if kind is FrontendTypeCode.LB_NODE_PORT:
-                each.add_node_port(end.port)
-            elif kind is FrontendTypeCode.LB_CLUSTER_IP:
-                each.add_address(mapped(end.address), AddrFlag.LB_ADDR_CLUSTER_IP)
-            else:
-                each.add_address(mapped(end.address), AddrFlag.LB_ADDR_EXTERNAL)
+        if kind is FrontendTypeCode.LB_NODE_PORT:
+            self._let_pass(end.port, AddrFlag.LB_ADDR_NODE_PORT)
+        elif kind is FrontendTypeCode.LB_CLUSTER_IP:
+            self._let_pass(_last_bits(end.address), AddrFlag.LB_ADDR_CLUSTER_IP)
+        else:
+            self._let_pass(_last_bits(end.address), AddrFlag.LB_ADDR_EXTERNAL)
         key = frontend_key(end, proto)
         self.maps["lb_frontends"].update(bytes(key), u32(index))
         self.write_desc(
@@ -271,7 +293,26 @@ class Datapath:
         run = prog_test_run(self._programs[program], frame, ctx=bytes(context))
         return run.retval, run.packet
 
+    def run_xdp(self, frame: bytes, *, ifindex: int) -> tuple[XdpAction, bytes]:
+        """Run lb_xdp over a frame that came by the device; again if only a neighbour was asked."""
+        context = bytes(4) + u32(len(frame)) + bytes(4) + u32(ifindex) + bytes(8)
+        before = self.xdp_results()
+        run = prog_test_run(self._programs["lb_xdp"], frame, ctx=context)
+        if XdpResult.LB_XDP_NEIGHBOUR in self.xdp_results() - before:
+            assert (run.retval, run.packet) == (XdpAction.PASS, frame)
+            run = prog_test_run(self._programs["lb_xdp"], frame, ctx=context)
+        return XdpAction(run.retval), run.packet
+
     # What is read
+
+    def xdp_results(self) -> Counter[XdpResult]:
+        """The results that were counted at XDP."""
+        return Counter(
+            {
+                each: sum(number(value) for value in self._cpus("lb_count_xdp", each))
+                for each in XdpResult
+            }
+        )
 
     def snapshot(self) -> dict[str, dict[bytes, bytes]]:
         """Every element of every map but the filters."""
@@ -279,12 +320,12 @@ class Datapath:
         return {name: dict(self.maps[name].items()) for name in names}
 
     def established(self) -> dict[LbTuple, LbConntrack]:
-        """lb_conntrack."""
-        return self._entries("lb_conntrack")
+        """lb_conntrack, and lb_ct_stream."""
+        return self._entries("lb_conntrack") | self._entries("lb_ct_stream")
 
     def short(self) -> dict[LbTuple, LbConntrack]:
-        """lb_ct_short."""
-        return self._entries("lb_ct_short")
+        """lb_ct_short, and lb_ct_udp."""
+        return self._entries("lb_ct_short") | self._entries("lb_ct_udp")
 
     def entry(self, source: End, target: End, proto: Protocol) -> LbConntrack:
         """The entry of the packets from `source` to `target`, wherever it is."""
@@ -315,12 +356,23 @@ class Datapath:
         sums = array("Q", map(sum, zip(*rows, strict=True)))
         return LbCounts.from_buffer_copy(sums.tobytes())
 
-    def write_entry(self, table: str, key: LbTuple, **changes: Any) -> None:
-        """Change fields of an entry."""
-        value = self._entries(table)[key]
-        for name, change in changes.items():
-            setattr(value, name, change)
-        self.maps[table].update(bytes(key), bytes(value))
+    def write_entry(self, key: LbTuple, **changes: Any) -> None:
+        """Change fields of an entry, in every flow table that has it."""
+        for table in self._tables_with(key):
+            value = self._entries(table.name)[key]
+            for name, change in changes.items():
+                setattr(value, name, change)
+            table.update(bytes(key), bytes(value))
+
+    def delete_entry(self, key: LbTuple) -> None:
+        """Delete an entry from every flow table that has it."""
+        for table in self._tables_with(key):
+            table.delete(bytes(key))
+
+    def _tables_with(self, key: LbTuple) -> list[BpfMap]:
+        found = [self.maps[name] for name in FLOW_TABLES if self.maps[name].lookup(bytes(key))]
+        assert found
+        return found
 
     def _entries(self, name: str) -> dict[LbTuple, LbConntrack]:
         return {
@@ -352,6 +404,11 @@ def assert_untouched(datapath: Datapath, program: str, packet: Packet, *, ifinde
 def addr(text: str) -> LbAddr:
     """struct lb_addr."""
     return LbAddr.from_buffer_copy(mapped(text))
+
+
+def _last_bits(address: str) -> int:
+    """The last 16 bits."""
+    return int.from_bytes(mapped(address)[-2:], "big")
 
 
 def frontend_key(end: End, proto: Protocol) -> LbFrontendKey:

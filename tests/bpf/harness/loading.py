@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel import libbpf, libc
@@ -24,6 +25,9 @@ SIZES = Sizes(
     names=256,
     conntrack=64,
     ct_short=1024,
+    ct_udp=1024,
+    ct_stream=1024,
+    stack_nat=1024,
     sockets=64,
     affinity=64,
 )
@@ -46,18 +50,21 @@ def load(
     names: Iterable[str] = PROGRAMS,
     flags: Sequence[str] = STRICT,
     cache: Path = compile_cache.DIRECTORY,
+    defines: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
     """Compile and load, on a bpffs of its own that is gone when this returns.
 
     From then on maps and programs live by their descriptors, and go with this process.
+    `defines`: -D settings instead of those of the tests.
     """
     maps, programs = directory / "maps", directory / "progs"
     libc.mount_bpffs(directory, "ebpflb-tests")
     try:
         maps.mkdir()
         programs.mkdir()
-        defines = {**SIZES.defines(), **kernel_settings(), "LB_PIN_MAPS": f'"{maps}"'}
-        compile_and_pin(text, defines, programs, names=names, flags=flags, cache=cache)
+        settings = {**SIZES.defines(), **kernel_settings(), **defines}
+        settings["LB_PIN_MAPS"] = f'"{maps}"'
+        compile_and_pin(text, settings, programs, names=names, flags=flags, cache=cache)
         descriptors = {path.name: libbpf.obj_get(path) for path in programs.iterdir()}
         return Loaded(open_maps(maps), descriptors)
     finally:
@@ -70,6 +77,8 @@ def kernel_settings() -> dict[str, str]:
     return {
         "LB_HAS_SET_RETVAL": str(int(probe.supports(Feature.SET_RETVAL))),
         "LB_HAS_COARSE_CLOCK": str(int(probe.supports(Feature.COARSE_CLOCK))),
+        "LB_HAS_FIB_MTU": str(int(probe.supports(Feature.FIB_MTU))),
+        "LB_HAS_XDP_FRAGS": str(int(probe.supports(Feature.XDP_FRAGS))),
     }
 
 

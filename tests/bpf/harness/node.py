@@ -34,6 +34,7 @@ from tests.skips import kernel_lacks
 ROUTER_MAC = "02:00:00:00:01:01"
 OVERLAY_MAC = "02:00:00:00:01:02"
 POD_MAC = "02:00:00:00:01:03"
+PEER_MAC = "02:00:00:00:01:04"
 OVERLAY_MTU = 1400
 ROUTE_MTU = 1300
 TUNNEL_CLIENT = {"198.51.100.9": "198.18.0.9", "2001:db8:100::9": "2001:db8:18::9"}
@@ -55,6 +56,8 @@ addr add 172.16.0.1/24 dev overlay
 addr add fd00:16::1/64 dev overlay nodad
 neigh add 192.0.2.254 lladdr {router_mac} nud permanent dev uplink
 neigh add 2001:db8:2::fe lladdr {router_mac} nud permanent dev uplink
+neigh add 192.0.2.2 lladdr {peer_mac} nud permanent dev uplink
+neigh add 2001:db8:2::2 lladdr {peer_mac} nud permanent dev uplink
 neigh add 172.16.0.2 lladdr {overlay_mac} nud permanent dev overlay
 neigh add fd00:16::2 lladdr {overlay_mac} nud permanent dev overlay
 neigh add 10.1.0.5 lladdr {pod_mac} nud permanent dev pod
@@ -226,6 +229,7 @@ def _configure() -> None:
         router_mac=ROUTER_MAC,
         overlay_mac=OVERLAY_MAC,
         pod_mac=POD_MAC,
+        peer_mac=PEER_MAC,
         overlay_mtu=OVERLAY_MTU,
         route_mtu=ROUTE_MTU,
     )

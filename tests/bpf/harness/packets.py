@@ -137,6 +137,14 @@ def built(packet: Packet) -> Packet:
     return Ether(bytes(packet))
 
 
+def with_df(packet: Packet) -> Packet:
+    """The packet as one that may not be fragmented, which no packet of IPv6 may be."""
+    if IP in packet:
+        packet[IP].flags = "DF"
+        del packet[IP].chksum
+    return built(packet)
+
+
 def mapped(address: str) -> Address:
     """16 bytes, as in the maps."""
     return parse_address(address)

@@ -7,6 +7,9 @@ from typing import NamedTuple
 from ebpflb.dataplane.kernel.libbpf import call
 from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType
 
+# BPF_F_TEST_XDP_LIVE_FRAMES
+_LIVE_FRAMES = 1 << 1
+
 
 class _RunProg(ctypes.Structure):
     _fields_ = [
@@ -57,6 +60,22 @@ def prog_test_run(
     call("bpf_prog_test_run_opts", prog, ctypes.byref(run))
     ctx_out = context.raw[: run.ctx_size_out]
     return ProgRun(run.retval, changed.raw[: run.data_size_out], ctx_out, run.duration)
+
+
+def send_live_frames(prog: int, packet: bytes, repeat: int, *, batch: int = 64) -> None:
+    """Run an XDP program over frames that go where it says. EINVAL before Linux 5.18."""
+    context = bytes(4) + len(packet).to_bytes(4, "little") + bytes(16)
+    run = _RunProg(
+        sz=ctypes.sizeof(_RunProg),
+        data_in=packet,
+        data_size_in=len(packet),
+        ctx_in=context,
+        ctx_size_in=len(context),
+        repeat=repeat,
+        flags=_LIVE_FRAMES,
+        batch_size=batch,
+    )
+    call("bpf_prog_test_run_opts", prog, ctypes.byref(run))
 
 
 def prog_attach(prog: int, target: int, attach_type: AttachType, flags: AttachFlag) -> None:

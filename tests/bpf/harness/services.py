@@ -6,7 +6,7 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
 from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, FrontendTypeCode, IfEmptyCode
 from tests.bpf.harness.datapath import Datapath
-from tests.bpf.harness.node import Node
+from tests.bpf.harness.node import OVERLAY_MTU, Node
 from tests.bpf.harness.packets import IPV4, IPV6, End, Kind
 
 CLIENT_PORT = 40000
@@ -72,7 +72,7 @@ def node_addresses(datapath: Datapath, node: Node) -> None:
         datapath.address(net.node, flags)
         datapath.address(net.overlay, flags)
     datapath.device(node.uplink.ifindex, snat4=IPV4.node, snat6=IPV6.node)
-    datapath.device(node.overlay.ifindex, snat4=IPV4.overlay, snat6=IPV6.overlay)
+    datapath.device(node.overlay.ifindex, snat4=IPV4.overlay, snat6=IPV6.overlay, mtu=OVERLAY_MTU)
     datapath.device(node.tunnel.ifindex, snat4=IPV4.overlay, snat6=IPV6.overlay)
 
 
@@ -93,3 +93,8 @@ def local_backend(datapath: Datapath, kind: Kind, address: str = "") -> tuple[En
     """A backend on this node, and its index."""
     end = End(address or kind.net.local, BACKEND_PORT)
     return end, datapath.backend(end, kind.proto, flags=BackendFlag.LB_BACKEND_LOCAL)
+
+
+def unnamed_backend(datapath: Datapath, kind: Kind, address: str = "") -> tuple[End, int]:
+    """A backend on this node whose endpoint does not say so, and its index."""
+    return remote_backend(datapath, kind, address or kind.net.local)

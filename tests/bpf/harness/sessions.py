@@ -8,6 +8,8 @@ from typing import Any
 
 from ebpflb.dataplane.layout.enums import IfEmptyCode
 from ebpflb.dataplane.layout.structs import LbAffinity, LbAffinityKey, LbDesc, LbRange
+from ebpflb.model.address import parse_address
+from ebpflb.model.plan import Backend
 from tests.bpf.harness.datapath import SERVICE, Datapath, addr, frontend_key
 from tests.bpf.harness.numbers import number, u32
 from tests.bpf.harness.packets import End, Kind, target_of
@@ -43,12 +45,18 @@ class Sessions:
             setattr(desc, name, value)
         maps["lb_descs"].update(place, bytes(desc))
 
-    def range_of(self, backends: Sequence[int]) -> LbRange:
-        """A fresh range."""
-        slots = [next(self._slots) for _ in backends]
-        for slot, backend in zip(slots, backends, strict=True):
+    def range_of(self, backends: Sequence[int], table: Sequence[int] = ()) -> LbRange:
+        """A fresh range, and its lookup table."""
+        slots = [next(self._slots) for _ in (*backends, *table)]
+        for slot, backend in zip(slots, (*backends, *table), strict=True):
             self.datapath.maps["lb_slots"].update(u32(slot), u32(backend))
-        return LbRange(slots[0] if slots else 0, len(slots), IfEmptyCode.LB_EMPTY_REFUSE)
+        base = slots[0] if slots else 0
+        return LbRange(base, len(backends), IfEmptyCode.LB_EMPTY_REFUSE, len(table))
+
+    def planned(self, backend: int) -> Backend:
+        """A backend as the model has it."""
+        end = self.kind.net.remote, _FIRST_PORT + self.backends.index(backend)
+        return Backend(parse_address(end[0]), end[1], local=False, terminating=False)
 
     def serve(self, backends: Sequence[int]) -> None:
         """Have the ClusterIP offer these backends alone."""

@@ -18,7 +18,7 @@ from ebpflb.model.address import (
     parse_address,
 )
 from ebpflb.model.changes import Changes
-from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
+from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
 from ebpflb.model.node import Node
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName, TrafficPolicy
@@ -221,7 +221,7 @@ def _slice(
     return EndpointSlice(
         *(name.namespace, f"{name.name}-{index}", name.name, family),
         ports=tuple(ports),
-        endpoints=tuple(endpoints),
+        endpoints=PackedEndpoints(endpoints),
     )
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import pytest
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.uapi import MapType
-from ebpflb.dataplane.load.bytecode import Bytecode, Map
+from ebpflb.dataplane.load.bytecode import Bytecode, Map, open_maps
 from ebpflb.dataplane.load.compile import compile_and_pin
 from ebpflb.dataplane.load.compile_cache import find, keep, key
 from ebpflb.dataplane.load.source_text import source_text
@@ -190,6 +191,27 @@ def test_a_pinned_map_of_another_shape_is_left_to_bcc(no_clang: Place, shape: Sh
     with pytest.raises(CompileError):
         no_clang.compile()
     assert no_clang.pinned() == {"lb_used"}
+
+
+# As this version makes it.
+AFFINITY = Map("lb_affinity", True, MapType.HASH, 20, 16, 64, 1)
+
+
+def open_affinity(place: Place, kind: MapType, *sizes: int) -> None:
+    """Take a table that is pinned already for that of this version."""
+    libbpf.obj_pin(libbpf.map_create(kind, AFFINITY.name, *sizes), place.pins / AFFINITY.name)
+    with ExitStack() as opened:
+        open_maps([AFFINITY], place.pins, opened)
+
+
+def test_a_table_of_flows_of_an_earlier_version_is_taken(place: Place):
+    open_affinity(place, MapType.LRU_HASH, 20, 16, 128)
+
+
+@pytest.mark.parametrize("shape", [(MapType.HASH, 20, 24, 64, 1), (MapType.ARRAY, 4, 16, 64)])
+def test_a_table_of_flows_with_other_elements_is_not_taken(place: Place, shape: Shape):
+    with pytest.raises(ValueError, match="has another shape"):
+        open_affinity(place, *shape)
 
 
 def test_the_shape_of_a_map_that_was_pinned_before_is_not_kept(place: Place):

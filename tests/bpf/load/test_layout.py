@@ -22,7 +22,7 @@ TYPES = "".join(path.read_text() for path in sorted(bpf_directory().glob("*types
 C_STRUCTS = dict(re.findall(r"^struct (\w+) \{\n(.*?)^\};", TYPES, re.MULTILINE | re.DOTALL))
 C_ENUMS = dict(re.findall(r"^enum (\w+) \{\n(.*?)^\};", TYPES, re.MULTILINE | re.DOTALL))
 # How many there are; not a value of its own.
-COUNTS = {"LB_LOST_REASONS", "LB_HISTOGRAM_KINDS"}
+COUNTS = {"LB_LOST_REASONS", "LB_XDP_RESULTS", "LB_HISTOGRAM_KINDS"}
 
 
 def c_fields(body: str) -> list[str]:
@@ -54,7 +54,7 @@ def test_every_map_is_as_the_loader_thinks(programs: Loaded):
         assert isinstance(made, KernelMap)
         facts = libbpf.map_info(made.fd)
         shape = (facts.key_size, facts.value_size, facts.max_entries)
-        assert (name, shape) == (name, spec.shape(SIZES))
+        assert (name, shape, facts.map_flags) == (name, spec.shape(SIZES), spec.flags)
         assert facts.name.decode() == name
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From one generation of maps and programs to the next: what is made, shared, copied, removed."""
 
+import ctypes
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +10,6 @@ import pytest
 
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
-from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.capacity import (
     COUNT_MAPS,
@@ -17,20 +17,20 @@ from ebpflb.dataplane.layout.capacity import (
     MAPS,
     NODE_MAPS,
     SERVICE_MAPS,
+    SIZED_MAPS,
     Sizes,
 )
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.layout.structs import LbTuple, u8, u64
 from ebpflb.dataplane.load import loader, pins
-from ebpflb.dataplane.load.loader import Loader, pinned_sizes
+from ebpflb.dataplane.load.loader import Build, Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.errors import CompileError
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.datapath import RING, Datapath, Verdict
 from tests.bpf.harness.loading import SIZES, Loaded
 from tests.bpf.harness.node import Node
-from tests.bpf.harness.numbers import map_flags
 from tests.bpf.harness.packets import IPV4, End, Kind
 
 TAKEN_OVER = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS}
@@ -43,14 +43,9 @@ def make_maps(text: str, defines: Mapping[str, str], programs: Path) -> None:
     sizes = Sizes(**{name: int(defines[f"LB_MAX_{name.upper()}"]) for name in Sizes.__slots__})
     for name, spec in MAPS.items():
         if not (directory / name).exists():
-            kind = _type(name)
-            fd = libbpf.map_create(kind, name, *spec.shape(sizes), map_flags(kind))
+            fd = libbpf.map_create(spec.kind, name, *spec.shape(sizes), spec.flags)
             libbpf.obj_pin(fd, directory / name)
             os.close(fd)
-
-
-def _type(name: str) -> MapType:
-    return MAPS[name].kind
 
 
 def refuse(text: str, defines: Mapping[str, str], programs: Path) -> None:
@@ -74,17 +69,17 @@ def root(tmp_path: Path) -> Iterator[Pins]:
 
 def load(root: Pins, sizes: Sizes = SIZES, compiler: loader.Compile = make_maps) -> Generation:
     """Begin a generation, or take the current one."""
-    return Loader(root, has_set_retval=True, compiler=compiler).load(sizes)
+    return Loader(root, Build(has_set_retval=True), compiler=compiler).load(sizes)
 
 
 def finish(root: Pins, generation: Generation) -> None:
     """All hooks have moved."""
-    Loader(root, has_set_retval=True, compiler=refuse).finish(generation)
+    Loader(root, Build(has_set_retval=True), compiler=refuse).finish(generation)
 
 
-def start(root: Pins, sizes: Sizes = SIZES) -> Generation:
+def start(root: Pins, sizes: Sizes = SIZES, compiler: loader.Compile = make_maps) -> Generation:
     """A whole start."""
-    generation = load(root, sizes)
+    generation = load(root, sizes, compiler)
     finish(root, generation)
     return generation
 
@@ -164,11 +159,13 @@ def test_smaller_sizes_compile_nothing(root: Pins):
     assert pinned_sizes(load(root, SIZES, refuse)) == GROWN
 
 
-@pytest.mark.parametrize("lacks", ["has_set_retval", "has_coarse_clock", "has_sock_ops"])
+@pytest.mark.parametrize(
+    "lacks", ["has_set_retval", "has_coarse_clock", "has_fib_mtu", "has_sock_ops"]
+)
 def test_another_kernel_feature_compiles_again(root: Pins, lacks: str):
     first = start(root)
     features = {"has_set_retval": True, lacks: False}
-    second = Loader(root, **features, compiler=make_maps).load(SIZES)
+    second = Loader(root, Build(**features), compiler=make_maps).load(SIZES)
     assert second != first
 
 
@@ -233,38 +230,74 @@ def sizes_of(sizes: Sizes) -> dict[str, int]:
     return {name: getattr(sizes, name) for name in Sizes.__slots__}
 
 
+class ShorterConntrack(ctypes.Structure):
+    """struct lb_conntrack, eight bytes less."""
+
+    _fields_ = (("bytes", u8 * (ctypes.sizeof(structs.LbConntrack) - 8)),)
+
+
 LARGER_TABLE = Sizes(**{**sizes_of(SIZES), "conntrack": 2 * SIZES.conntrack})
 
 
-def test_a_larger_flow_table_keeps_its_flows(root: Pins):
-    first = start(root)
-    before = fill(first, FLOW_MAPS)
+def test_nothing_else_is_compiled_for_maps_of_another_size(root: Pins):
+    compiled = []
+
+    def compiler(text: str, defines: Mapping[str, str], programs: Path) -> None:
+        compiled.append({**defines, "LB_PIN_MAPS": ""})
+        make_maps(text, defines, programs)
+
+    start(root, SIZES, compiler)
+    assert pinned_sizes(load(root, GROWN, compiler)) == GROWN
+    first, second = compiled
+    assert first == second
+    assert Sizes().defines().items() <= first.items()
+
+
+@pytest.fixture
+def earlier(root: Pins, monkeypatch: pytest.MonkeyPatch) -> Generation:
+    """What a version made whose entries of flows have eight bytes less."""
+    with monkeypatch.context() as before:
+        spec = MAPS["lb_conntrack"]._replace(value=ShorterConntrack)
+        for specs in (FLOW_MAPS, MAPS, SIZED_MAPS):
+            before.setitem(specs, "lb_conntrack", spec)
+        made = start(root)
+    change_source(monkeypatch)
+    return made
+
+
+def test_a_flow_table_that_must_be_copied_gets_the_wanted_size(root: Pins, earlier: Generation):
+    before = fill(earlier, FLOW_MAPS)
     second = load(root, LARGER_TABLE)
-    assert shared(first, second) == set(TAKEN_OVER) - {"lb_conntrack"}
-    assert contents(second, FLOW_MAPS) == before
+    assert shared(earlier, second) == set(TAKEN_OVER) - {"lb_conntrack"}
+    assert pinned_sizes(second) == LARGER_TABLE
+    after = contents(second, FLOW_MAPS)
+    assert after["lb_conntrack"] == {
+        key: value + bytes(8) for key, value in before.pop("lb_conntrack").items()
+    }
+    assert before.items() <= after.items()
 
 
 def flow(port: int) -> bytes:
     return bytes(LbTuple(sport=port))
 
 
-def test_flows_that_begin_while_hooks_move_are_taken_over(root: Pins):
-    old = open_maps(start(root).maps)["lb_conntrack"]
-    second = load(root, LARGER_TABLE)
+def test_flows_that_begin_while_hooks_move_are_taken_over(root: Pins, earlier: Generation):
+    old = open_maps(earlier.maps)["lb_conntrack"]
+    second = load(root)
     new = open_maps(second.maps)["lb_conntrack"]
     old.update(flow(1), b"1" * old.value_size)
     finish(root, second)
-    assert new.lookup(flow(1)) == b"1" * old.value_size
+    assert new.lookup(flow(1)) == b"1" * old.value_size + bytes(8)
 
 
-def test_what_the_new_programs_wrote_is_not_overwritten(root: Pins):
-    old = open_maps(start(root).maps)["lb_conntrack"]
+def test_what_the_new_programs_wrote_is_not_overwritten(root: Pins, earlier: Generation):
+    old = open_maps(earlier.maps)["lb_conntrack"]
     old.update(flow(1), b"1" * old.value_size)
-    second = load(root, LARGER_TABLE)
+    second = load(root)
     new = open_maps(second.maps)["lb_conntrack"]
-    new.update(flow(1), b"2" * old.value_size)
+    new.update(flow(1), b"2" * new.value_size)
     finish(root, second)
-    assert new.lookup(flow(1)) == b"2" * old.value_size
+    assert new.lookup(flow(1)) == b"2" * new.value_size
 
 
 SMALLER = {"lb_reply_filter": u8, "lb_dest_filter": u8, "lb_addr_flags": u64}
@@ -278,8 +311,9 @@ def test_what_smaller_elements_had_set_stays_set(
 ):
     spec = MAPS[name]._replace(value=SMALLER[name])
     with monkeypatch.context() as earlier:
-        earlier.setitem(SERVICE_MAPS if name in SERVICE_MAPS else FLOW_MAPS, name, spec)
-        earlier.setitem(MAPS, name, spec)
+        for specs in (SERVICE_MAPS, FLOW_MAPS, MAPS, SIZED_MAPS):
+            if name in specs:
+                earlier.setitem(specs, name, spec)
         old = open_maps(start(root).maps)[name]
     element = bytes(4), b"\1".ljust(old.value_size, b"\0")
     if when == "before":
@@ -391,7 +425,7 @@ def test_the_real_programs_are_pinned_and_see_the_services_that_were_there(
     first = start(root)
     old = Datapath(Loaded(open_maps(first.maps), {}))
     old.address(kind.net.cluster_ip, AddrFlag.LB_ADDR_CLUSTER_IP)
-    real = Loader(root, has_set_retval=False)
+    real = Loader(root, Build(has_set_retval=False))
     second = real.load(SIZES)
     assert {path.name for path in second.progs.iterdir()} == set(PROGRAMS)
 
@@ -402,4 +436,4 @@ def test_the_real_programs_are_pinned_and_see_the_services_that_were_there(
         assert new.run("lb_pod_ingress", frame).verdict is Verdict.REDIRECT
     assert shared(first, second) == set(TAKEN_OVER)
     real.finish(second)
-    assert Loader(root, has_set_retval=False, compiler=refuse).load(SIZES) == second
+    assert Loader(root, Build(has_set_retval=False), compiler=refuse).load(SIZES) == second

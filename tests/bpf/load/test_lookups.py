@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many hash lookups a connection and a packet cost, counted in the running programs.
 
-The target for the first packet of a flow is 4. That of TCP has no more: both flow tables, the
-frontend, and whether an established flow has the reply.
+The target for the first packet of a flow is 4, and none has more: both flow tables of its
+protocol, the frontend, and whether an established flow or a stream has the reply.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import End, Kind
 from tests.bpf.harness.services import cluster_ip, node_addresses, remote_backend, same_place
 
-FIRST = {Protocol.TCP: 4, Protocol.UDP: 2}
+FIRST = 4
 # An address, or a device, that has the place of another one in an array.
 IN_HASH = 1
 KNOWN, FOREIGN, AT_SOCKET = 2, 2, 1
@@ -51,7 +51,7 @@ def counted_asker(counted: Loaded, machine: Node) -> Iterator[Asker]:
 @pytest.mark.parametrize("name", FLOWS)
 def test_a_flow(counts: Datapath, node: Node, kind: Kind, name: str):
     costs = FLOWS[name](counts, node, kind).costs(counts, kind)
-    assert 0 < costs.first <= FIRST[kind.proto]
+    assert 0 < costs.first <= FIRST
     assert 0 < costs.answer <= KNOWN
     assert 0 < costs.later <= KNOWN
 
@@ -59,13 +59,13 @@ def test_a_flow(counts: Datapath, node: Node, kind: Kind, name: str):
 def test_a_node_port_where_another_address_has_the_place(counts: Datapath, node: Node, kind: Kind):
     flow = FLOWS["NodePort to a pod here"](counts, node, kind)
     counts.address(same_place(kind.net.node), AddrFlag.LB_ADDR_CLUSTER_IP)
-    assert flow.costs(counts, kind).first == FIRST[kind.proto] + IN_HASH
+    assert flow.costs(counts, kind).first == FIRST + IN_HASH
 
 
 def test_a_node_port_where_another_device_has_the_place(counts: Datapath, node: Node, kind: Kind):
     flow = FLOWS["NodePort to a pod elsewhere"](counts, node, kind)
     counts.device(node.overlay.ifindex + UPLINKS, snat4="192.0.2.99", snat6="2001:db8:2::99")
-    assert flow.costs(counts, kind).first == FIRST[kind.proto] + IN_HASH
+    assert flow.costs(counts, kind).first == FIRST + IN_HASH
 
 
 @pytest.mark.parametrize("program", ["lb_host_ingress", "lb_pod_ingress", "lb_pod_egress"])
@@ -82,9 +82,8 @@ def test_a_process_of_the_host(counts: Datapath, counted_asker: Asker, kind: Kin
     looks(counts.maps)
     assert counted_asker.connect(frontend, kind.proto) != frontend
     found = looks(counts.maps)
-    # TCP looks for its record at the end as well. UDP also asks who it is, as pods under tc cover
-    # are left to tc, and whether the choice is new.
-    assert found == AT_SOCKET + (2 if kind.proto is Protocol.UDP else 1)
+    # UDP also asks who it is, as pods under tc cover are left to tc, and whether the choice is new.
+    assert found == AT_SOCKET + (2 if kind.proto is Protocol.UDP else 0)
 
 
 def test_a_process_that_connects_to_others(counts: Datapath, counted_asker: Asker, kind: Kind):

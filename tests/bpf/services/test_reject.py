@@ -5,22 +5,17 @@ import time
 from collections import Counter
 
 import pytest
-from scapy.layers.inet import IP
-from scapy.packet import Packet, Raw
 
 from ebpflb.dataplane.layout.enums import DropReason
-from ebpflb.model.address import Protocol
-from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
+from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.harness.errors import (
     TIME_EXCEEDED,
-    TOO_BIG,
     UNREACHABLE,
-    error_header,
-    network_length,
+    assert_answered,
 )
 from tests.bpf.harness.loading import Loaded
-from tests.bpf.harness.node import NARROW_ROUTE, NO_NEIGHBOUR, OVERLAY_MTU, ROUTE_MTU, Node
-from tests.bpf.harness.packets import NODE_MAC, SENDER_MAC, End, Kind, assert_same, built, ttl_of
+from tests.bpf.harness.node import OVERLAY_MTU, Node
+from tests.bpf.harness.packets import End, Kind, with_df
 from tests.bpf.harness.programs import prog_test_run
 from tests.bpf.harness.services import (
     DROP,
@@ -34,24 +29,6 @@ from tests.bpf.harness.services import (
 )
 
 PER_SECOND, FLOOD = 1000, 5000
-
-
-def quoted(kind: Kind, packet: Packet) -> bytes:
-    """The network header and the first bytes of the transport header, 20 of TCP, 8 of UDP."""
-    return bytes(packet.payload)[: network_length(kind) + (20 if kind.proto is Protocol.TCP else 8)]
-
-
-def assert_answered(result: Result, kind: Kind, packet: Packet, what: str, mtu: int = 0) -> None:
-    """The sender gets a correct ICMP error that quotes its packet."""
-    network = packet.payload
-    answer = kind.packet(network.dst, network.src)
-    answer.src, answer.dst = NODE_MAC, SENDER_MAC
-    if kind.ip is IP:
-        answer.payload.id = 0
-    answer = answer / error_header(kind, what, mtu) / Raw(quoted(kind, packet))
-    assert result.verdict is Verdict.REDIRECT
-    assert_same(result.packet, built(answer))
-    assert ttl_of(result.packet) == 64
 
 
 # Refused
@@ -109,6 +86,18 @@ def test_a_segment_of_an_unknown_connection_is_not_refused(datapath: Datapath, t
         assert_untouched(datapath, "lb_pod_ingress", packet)
 
 
+_MARTIANS = {"ipv4": ("127.0.0.1", "0.0.0.0", "239.1.2.3"), "ipv6": ("::1", "::", "ff02::1")}
+
+
+@pytest.mark.parametrize("number", range(3), ids=("loopback", "unspecified", "multicast"))
+def test_nobody_is_told_at_an_address_that_is_no_sender(
+    datapath: Datapath, kind: Kind, number: int
+):
+    martian = pod(kind)._replace(address=_MARTIANS[str(kind.net)][number])
+    request = kind.frame(martian, cluster_ip(datapath, kind))
+    assert_untouched(datapath, "lb_pod_ingress", request)
+
+
 # No more than the kernel would
 
 
@@ -131,7 +120,7 @@ def test_path_mtus_are_told_without_limit(
 ):
     node_addresses(datapath, node)
     frontend = node_port(datapath, udp, [remote_backend(datapath, udp)[1]])
-    frame = bytes(sized(udp, frontend, OVERLAY_MTU + 1))
+    frame = bytes(with_df(udp.frame(client(udp), frontend, payload=bytes(OVERLAY_MTU))))
     program = programs.programs["lb_host_ingress"]
     verdicts = {prog_test_run(program, frame).retval for _ in range(FLOOD)}
     assert verdicts == {Verdict.REDIRECT}
@@ -183,54 +172,3 @@ def test_a_reply_at_the_end_of_its_time_is_not_forwarded(
     reply = kind.frame(backend, masqueraded, "SA", ttl=1)
     result = datapath.run("lb_host_ingress", reply, ifindex=node.overlay.ifindex)
     assert_answered(result, kind, reply, TIME_EXCEEDED)
-
-
-def sized(kind: Kind, target: End, length: int) -> Packet:
-    """A request whose network layer has `length` bytes."""
-    empty = len(kind.frame(client(kind), target, payload=b"").payload)
-    return kind.frame(client(kind), target, payload=bytes(length - empty))
-
-
-MTUS = pytest.mark.parametrize(
-    ("addresses", "mtu"),
-    [({}, OVERLAY_MTU), (NARROW_ROUTE, ROUTE_MTU), (NO_NEIGHBOUR, OVERLAY_MTU)],
-    ids=["device", "route", "no neighbour"],
-)
-
-
-@MTUS
-def test_a_packet_that_does_not_fit_is_answered_with_the_mtu(
-    datapath: Datapath, node: Node, kind: Kind, addresses: dict[str, str], mtu: int
-):
-    node_addresses(datapath, node)
-    address = addresses.get(kind.net.remote, kind.net.remote)
-    _, index = remote_backend(datapath, kind, address)
-    frontend = node_port(datapath, kind, [index])
-    too_long = sized(kind, frontend, mtu + 1)
-
-    result = datapath.run("lb_host_ingress", too_long, ifindex=node.uplink.ifindex)
-
-    assert_answered(result, kind, too_long, TOO_BIG, mtu)
-    assert datapath.drops() == {DropReason.LB_DROP_TOO_BIG: 1}
-    fitting = sized(kind, frontend, mtu)
-    result = datapath.run("lb_host_ingress", fitting, ifindex=node.uplink.ifindex)
-    assert result.verdict is Verdict.REDIRECT
-    assert len(result.packet) == len(fitting)
-
-
-@MTUS
-def test_what_counts_of_a_segmented_packet_are_its_segments(
-    datapath: Datapath, node: Node, kind: Kind, addresses: dict[str, str], mtu: int
-):
-    node_addresses(datapath, node)
-    address = addresses.get(kind.net.remote, kind.net.remote)
-    _, index = remote_backend(datapath, kind, address)
-    packet = sized(kind, node_port(datapath, kind, [index]), 3000)
-    headers = len(packet.payload) - len(packet.payload.payload.payload)
-
-    def run(gso_size: int) -> Result:
-        ifindex = node.uplink.ifindex
-        return datapath.run("lb_host_ingress", packet, ifindex=ifindex, gso_size=gso_size)
-
-    assert run(mtu - headers).packet.payload.dst == address
-    assert_answered(run(mtu - headers + 1), kind, packet, TOO_BIG, mtu)

@@ -5,8 +5,9 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import AddrFlag, CtFlag, DropReason
 from tests.bpf.harness.datapath import SNAT_PORTS, Datapath, Verdict, assert_untouched
-from tests.bpf.harness.node import NO_NEIGHBOUR, NO_ROUTE, OVERLAY_MAC, ROUTER_MAC, Node
-from tests.bpf.harness.packets import NODE_MAC, End, Kind, assert_same, changed, source_of
+from tests.bpf.harness.errors import NO_WAY, assert_answered
+from tests.bpf.harness.node import NO_NEIGHBOUR, NO_ROUTE, Node
+from tests.bpf.harness.packets import End, Kind, assert_same, changed, source_of
 from tests.bpf.harness.services import (
     CLIENT_PORT,
     NODE_PORT,
@@ -16,6 +17,7 @@ from tests.bpf.harness.services import (
     local_backend,
     node_port,
     remote_backend,
+    unnamed_backend,
 )
 
 pytestmark = pytest.mark.usefixtures("addresses")
@@ -26,11 +28,14 @@ def arrive(datapath: Datapath, node: Node, packet):
     return datapath.run("lb_host_ingress", packet, ifindex=node.uplink.ifindex)
 
 
-# A backend on this node
+# A backend on this node, whether its endpoint says so or only its route
+
+HERE = pytest.mark.parametrize("backend_here", [local_backend, unnamed_backend])
 
 
-def test_a_local_backend_sees_the_client(datapath: Datapath, node: Node, kind: Kind):
-    backend, index = local_backend(datapath, kind)
+@HERE
+def test_a_local_backend_sees_the_client(datapath: Datapath, node: Node, kind: Kind, backend_here):
+    backend, index = backend_here(datapath, kind)
     request = kind.frame(client(kind), node_port(datapath, kind, [index]))
 
     result = arrive(datapath, node, request)
@@ -39,10 +44,11 @@ def test_a_local_backend_sees_the_client(datapath: Datapath, node: Node, kind: K
     assert_same(result.packet, changed(request, target=backend))
 
 
+@HERE
 def test_the_reply_of_a_local_backend_leaves_as_the_node_ports(
-    datapath: Datapath, node: Node, kind: Kind
+    datapath: Datapath, node: Node, kind: Kind, backend_here
 ):
-    backend, index = local_backend(datapath, kind)
+    backend, index = backend_here(datapath, kind)
     frontend = node_port(datapath, kind, [index])
     arrive(datapath, node, kind.frame(client(kind), frontend))
     reply = kind.frame(backend, client(kind), "SA")
@@ -67,6 +73,21 @@ def test_a_reply_that_leaves_by_another_device_is_redirected_to_the_right_one(
     assert_same(result.packet, changed(reply, source=frontend))
 
 
+def test_a_reply_without_a_route_by_the_requests_device_leaves_where_the_stack_sends_it(
+    datapath: Datapath, node: Node, kind: Kind
+):
+    backend, index = local_backend(datapath, kind)
+    frontend = node_port(datapath, kind, [index])
+    request = kind.frame(client(kind), frontend)
+    datapath.run("lb_host_ingress", request, ifindex=node.overlay.ifindex)
+    reply = kind.frame(backend, client(kind), "SA")
+
+    result = datapath.run("lb_host_egress", reply, ifindex=node.uplink.ifindex)
+
+    assert result.verdict is Verdict.PASS
+    assert_same(result.packet, changed(reply, source=frontend))
+
+
 def test_a_cluster_ip_serves_clients_outside(datapath: Datapath, node: Node, kind: Kind):
     backend, index = local_backend(datapath, kind)
     request = kind.frame(client(kind), cluster_ip(datapath, kind, [index]))
@@ -77,6 +98,19 @@ def test_an_external_ip_uses_the_backends_for_others(datapath: Datapath, node: N
     backend, index = local_backend(datapath, kind)
     request = kind.frame(client(kind), external_ip(datapath, kind, local=[], others=[index]))
     assert_same(arrive(datapath, node, request).packet, changed(request, target=backend))
+
+
+@HERE
+def test_a_process_of_this_node_is_reached_with_the_last_hop(
+    datapath: Datapath, node: Node, kind: Kind, backend_here
+):
+    backend, index = backend_here(datapath, kind, kind.net.overlay)
+    request = kind.frame(client(kind), node_port(datapath, kind, [index]), ttl=1)
+
+    result = arrive(datapath, node, request)
+
+    assert result.verdict is Verdict.PASS
+    assert_same(result.packet, changed(request, target=backend))
 
 
 # A backend on another node
@@ -94,8 +128,7 @@ def test_a_remote_backend_is_reached_with_the_nodes_address(
     source = source_of(result.packet)
     assert source.address == kind.net.overlay
     assert any(first <= source.port <= last for first, last in SNAT_PORTS)
-    macs = (NODE_MAC, OVERLAY_MAC)
-    expected = changed(request, source=source, target=backend, hops=1, macs=macs)
+    expected = changed(request, source=source, target=backend, hops=1)
     assert_same(result.packet, expected)
 
 
@@ -110,8 +143,7 @@ def test_the_reply_of_a_remote_backend_goes_to_the_client(
     result = datapath.run("lb_host_ingress", reply, ifindex=node.overlay.ifindex)
 
     assert result.verdict is Verdict.REDIRECT
-    macs = (NODE_MAC, ROUTER_MAC)
-    expected = changed(reply, source=frontend, target=client(kind), hops=1, macs=macs)
+    expected = changed(reply, source=frontend, target=client(kind), hops=1)
     assert_same(result.packet, expected)
 
 
@@ -151,10 +183,10 @@ def test_without_a_neighbour_the_kernel_resolves_it(datapath: Datapath, node: No
     assert_same(result.packet, changed(request, source=source, target=backend, hops=1))
 
 
-def test_without_a_route_it_is_dropped(datapath: Datapath, node: Node, kind: Kind):
+def test_without_a_route_the_client_is_told_so(datapath: Datapath, node: Node, kind: Kind):
     _, index = remote_backend(datapath, kind, NO_ROUTE[kind.net.remote])
     request = kind.frame(client(kind), node_port(datapath, kind, [index]))
-    assert arrive(datapath, node, request).verdict is Verdict.DROP
+    assert_answered(arrive(datapath, node, request), kind, request, NO_WAY)
     assert datapath.drops() == {DropReason.LB_DROP_NO_ROUTE: 1}
     assert not datapath.short()
 
@@ -219,8 +251,7 @@ def test_the_hosts_own_request_is_routed_to_the_backend(datapath: Datapath, node
     result = datapath.run("lb_host_egress", request, ifindex=node.uplink.ifindex)
 
     assert result.verdict is Verdict.REDIRECT
-    macs = (NODE_MAC, OVERLAY_MAC)
-    assert_same(result.packet, changed(request, target=backend, hops=1, macs=macs))
+    assert_same(result.packet, changed(request, target=backend, hops=1))
 
 
 def test_the_reply_to_the_host_goes_up_the_stack(datapath: Datapath, node: Node, kind: Kind):
@@ -236,10 +267,11 @@ def test_the_reply_to_the_host_goes_up_the_stack(datapath: Datapath, node: Node,
     assert_same(result.packet, changed(reply, source=frontend))
 
 
+@HERE
 def test_the_reply_of_a_pod_here_to_the_host_is_reversed_at_the_pods_device(
-    datapath: Datapath, node: Node, kind: Kind
+    datapath: Datapath, node: Node, kind: Kind, backend_here
 ):
-    backend, index = local_backend(datapath, kind, kind.net.pod)
+    backend, index = backend_here(datapath, kind, kind.net.pod)
     frontend = cluster_ip(datapath, kind, [index])
     host = End(kind.net.node, CLIENT_PORT)
     datapath.run("lb_host_egress", kind.frame(host, frontend), ifindex=node.uplink.ifindex)

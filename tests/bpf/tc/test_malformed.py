@@ -91,7 +91,7 @@ def assert_harmless(datapath: Datapath, program: str, frame: bytes) -> None:
 
 def entries(datapath: Datapath) -> int:
     """How many flows are known."""
-    names = ("lb_conntrack", "lb_ct_short", "lb_sockets")
+    names = ("lb_conntrack", "lb_ct_short", "lb_ct_udp", "lb_sockets")
     counts = [sum(1 for _ in datapath.maps[name].items()) for name in names]
     assert counts[1] <= SIZES.ct_short
     return sum(counts)

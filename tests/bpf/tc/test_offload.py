@@ -6,12 +6,8 @@ headers outside the linear part.
 import os
 
 import pytest
-from scapy.layers.inet import IP, TCP, in4_pseudoheader
-from scapy.layers.inet6 import IPv6, in6_pseudoheader
-from scapy.packet import Packet
-from scapy.utils import checksum
+from scapy.layers.inet import TCP
 
-from ebpflb.model.address import Family
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.node import OVERLAY_MAC, POD_MAC, ROUTER_MAC, Node, Offload
 from tests.bpf.harness.packets import (
@@ -19,7 +15,6 @@ from tests.bpf.harness.packets import (
     SENDER_MAC,
     Kind,
     assert_same,
-    built,
     changed,
     source_of,
     target_of,
@@ -32,25 +27,9 @@ from tests.bpf.harness.services import (
     pod,
     remote_backend,
 )
-
-NEEDS_CHECKSUM, TCP4_SEGMENTS, TCP6_SEGMENTS = 1, 1, 4
+from tests.bpf.tc.offloads import partial, segmented
 
 pytestmark = pytest.mark.usefixtures("wired")
-
-
-def partial(packet: Packet) -> tuple[Packet, Offload]:
-    """The packet with the sum of its pseudo header in place of its checksum, as veth has it."""
-    packet = packet.copy()
-    transport = packet.payload.payload
-    if IP in packet:
-        pseudo = in4_pseudoheader(packet[IP].proto, packet[IP], len(transport))
-    else:
-        pseudo = bytes(in6_pseudoheader(packet[IPv6].nh, packet[IPv6], len(transport)))
-    transport.chksum = 0xFFFF ^ checksum(pseudo)
-    start = len(packet) - len(transport)
-    offset = 16 if transport.name == "TCP" else 6
-    offload = Offload(flags=NEEDS_CHECKSUM, checksum_start=start, checksum_offset=offset)
-    return built(packet), offload
 
 
 def test_a_partial_checksum_is_completed_behind_the_translation(
@@ -93,14 +72,7 @@ def test_segments_of_a_long_packet_are_translated(datapath: Datapath, node: Node
     node.uplink.send(tcp.frame(client(tcp), frontend))
     source = source_of(node.overlay.receive())
     long = tcp.frame(client(tcp), frontend, "PA", payload=os.urandom(3000))
-    packet, offload = partial(long)
-    kinds = {Family.IPV4: TCP4_SEGMENTS, Family.IPV6: TCP6_SEGMENTS}
-    segments = offload._replace(
-        gso_type=kinds[tcp.net.family],
-        gso_size=1000,
-        header_length=len(packet) - 3000,
-    )
-    node.uplink.send(packet, segments)
+    node.uplink.send(*segmented(long, 1000))
 
     sent = [node.overlay.receive() for _ in range(3)]
     for segment in sent:

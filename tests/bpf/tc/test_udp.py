@@ -3,12 +3,14 @@
 
 import socket
 import time
+from typing import Any
 
 import pytest
 from scapy.layers.inet import UDP
 
+from ebpflb.dataplane.flows.udp_tables import move_udp_flows
 from ebpflb.dataplane.layout.enums import DropReason, IfEmptyCode
-from ebpflb.dataplane.layout.structs import LbRange
+from ebpflb.dataplane.layout.structs import LbRange, LbTuple
 from ebpflb.model.address import Family
 from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched, flow_tuple, frontend_key
 from tests.bpf.harness.loading import SIZES
@@ -68,15 +70,15 @@ def age(datapath: Datapath, source: End, target: End, kind: Kind, seconds: float
     """Let the last packet of an entry have been so long ago."""
     key = flow_tuple(source, target, kind.proto)
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    datapath.write_entry("lb_ct_short", key, last_seen=max(0, now - int(seconds * SECOND)))
+    datapath.write_entry(key, last_seen=max(0, now - int(seconds * SECOND)))
 
 
 class Talk:
     """A pod that talks to a ClusterIP with many backends."""
 
-    def __init__(self, datapath: Datapath, kind: Kind) -> None:
+    def __init__(self, datapath: Datapath, kind: Kind, **settings: Any) -> None:
         self.datapath, self.kind = datapath, kind
-        datapath.settings(udp_timeout=TIMEOUT, udp_stream_timeout=TIMEOUT)
+        datapath.settings(udp_timeout=TIMEOUT, udp_stream_timeout=TIMEOUT, **settings)
         backends = [datapath.backend(End(kind.net.remote, 8000 + i), kind.proto) for i in range(60)]
         self.frontend = cluster_ip(datapath, kind, backends)
         self.backend = self.request()
@@ -88,6 +90,21 @@ class Talk:
     def reply_comes_from(self) -> str:
         packet = self.kind.frame(self.backend, pod(self.kind))
         return str(self.datapath.run("lb_pod_egress", packet).packet.payload.src)
+
+    def began(self, seconds: float) -> None:
+        """Let the flow have begun so long ago."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        for ends in ((pod(self.kind), self.frontend), (self.backend, pod(self.kind))):
+            key = flow_tuple(*ends, self.kind.proto)
+            self.datapath.write_entry(key, created=max(0, now - int(seconds * SECOND)))
+
+    def become_stream(self) -> None:
+        assert self.reply_comes_from() == self.frontend.address
+        self.began(5)
+        assert self.request() == self.backend
+
+    def table(self, name: str) -> list[bytes]:
+        return [key for key, _ in self.datapath.maps[name].items()]
 
     def chosen(self) -> int:
         return int(self.datapath.entry(pod(self.kind), self.frontend, self.kind.proto).backend)
@@ -132,9 +149,9 @@ def test_a_client_that_only_listens_keeps_its_backend(talk: Talk):
     assert talk.request() == talk.backend
 
 
-def test_a_flow_with_answers_may_be_silent_for_longer(talk: Talk):
+def test_a_stream_may_be_silent_for_longer(talk: Talk):
     talk.datapath.settings(udp_timeout=TIMEOUT, udp_stream_timeout=3 * TIMEOUT)
-    assert talk.reply_comes_from() == talk.frontend.address
+    talk.become_stream()
     for _ in range(5):
         talk.age_request(2 * TIMEOUT)
         talk.age_reply(2 * TIMEOUT)
@@ -145,6 +162,60 @@ def test_a_flow_with_answers_may_be_silent_for_longer(talk: Talk):
     talk.age_request(4 * TIMEOUT)
     talk.age_reply(4 * TIMEOUT)
     assert talk.reply_comes_from() == talk.backend.address
+
+
+@pytest.mark.parametrize("last", ["request", "reply_comes_from"])
+def test_a_flow_with_answers_that_goes_on_for_longer_than_two_seconds_is_a_stream(
+    talk: Talk, last: str
+):
+    talk.reply_comes_from()
+    talk.began(1.5)
+    getattr(talk, last)()
+    assert len(talk.table("lb_ct_udp")) == 2
+    talk.began(2.5)
+    getattr(talk, last)()
+    assert (len(talk.table("lb_ct_udp")), len(talk.table("lb_ct_stream"))) == (0, 2)
+    assert talk.request() == talk.backend
+    assert talk.reply_comes_from() == talk.frontend.address
+
+
+def test_a_flow_without_answers_never_is_a_stream(talk: Talk):
+    talk.began(60)
+    assert talk.request() == talk.backend
+    assert len(talk.table("lb_ct_udp")) == 2
+
+
+def test_a_stream_that_finds_no_room_stays_where_it_is(talk: Talk):
+    table = talk.datapath.maps["lb_ct_stream"]
+    full = [(bytes(LbTuple(sport=port)), bytes(table.value_size)) for port in range(SIZES.ct_udp)]
+    table.update_batch(full)
+    talk.become_stream()
+    assert len(talk.table("lb_ct_udp")) == 2
+    assert talk.request() == talk.backend
+    table.delete_batch([key for key, _ in full])
+    assert talk.reply_comes_from() == talk.frontend.address
+    assert len(talk.table("lb_ct_stream")) == 2
+
+
+def test_a_stream_leaves_a_backend_that_is_gone(talk: Talk):
+    talk.become_stream()
+    new, index = remote_backend(talk.datapath, talk.kind)
+    talk.datapath.replace_backends(talk.chosen(), index)
+    assert talk.request() == new
+    talk.backend = new
+    assert talk.reply_comes_from() == talk.frontend.address
+
+
+def test_while_programs_of_old_releases_run_flows_are_where_those_find_them(talk: Talk):
+    talk.datapath.reset()
+    talk.datapath.settings(flags=0)
+    talk = Talk(talk.datapath, talk.kind, flags=0)
+    talk.become_stream()
+    assert len(talk.table("lb_ct_short")) == 2
+    move_udp_flows(talk.datapath.maps)
+    assert (len(talk.table("lb_ct_short")), len(talk.table("lb_ct_stream"))) == (0, 2)
+    assert talk.request() == talk.backend
+    assert talk.reply_comes_from() == talk.frontend.address
 
 
 def test_a_flow_without_an_answer_does_not_get_the_time_of_one_with_answers(talk: Talk):
@@ -218,7 +289,7 @@ def test_the_late_reply_of_a_backend_that_is_gone_is_reversed(talk: Talk):
 
 def test_a_lost_half_is_made_again(talk: Talk):
     key = flow_tuple(talk.backend, pod(talk.kind), talk.kind.proto)
-    talk.datapath.maps["lb_ct_short"].delete(bytes(key))
+    talk.datapath.delete_entry(key)
     talk.backend = talk.request()
     assert talk.reply_comes_from() == talk.frontend.address
 

@@ -41,18 +41,23 @@ static __always_inline int lb_is_mixed(const struct lb_desc *desc, const struct 
 static __always_inline int lb_look_up(struct lb_lookups *lookups, const struct lb_frontend_key *of)
 {
 	struct lb_frontend_key key = *of;
+	struct lb_opening opening = {};
 	struct lb_choice choice = {};
 	struct lb_match match = {};
 
-	if (!lb_frontend_lookup(&key, &match) || lb_backend_select(&match.desc->local, &choice)) {
-		lookups->missed++;
-		return LB_PASS;
-	}
+	if (!lb_frontend_lookup(&key, &match))
+		goto missed;
+	lb_opening_fill(&opening, match.desc, match.index, 1);
+	if (lb_backend_select(&opening, &choice))
+		goto missed;
 	lookups->found++;
 	if (lb_is_mixed(match.desc, choice.backend))
 		lookups->mixed++;
 	lb_count_connection(match.index, choice.index);
 	return LB_NEXT;
+missed:
+	lookups->missed++;
+	return LB_PASS;
 }
 
 int lb_pod_ingress(struct __sk_buff *skb)

@@ -7,6 +7,7 @@ another build command makes a new one. `python -m tests.cluster build` builds al
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -37,11 +38,13 @@ class Recipe:
     """How to build one program. module: a folder of `go/` with the sources or their versions.
 
     Without a module, `package` names its own version and brings its own go.mod.
+    cgo: it has C in it, for which gcc is needed; it runs on this machine, but in no empty image.
     """
 
     package: str
     module: str = ""
     flags: tuple[str, ...] = ()
+    cgo: bool = False
 
     def arguments(self, target: Path) -> list[str]:
         """What go is called with; the program ends up as `target` or in its folder."""
@@ -50,9 +53,13 @@ class Recipe:
             return ["build", "-mod=readonly", *flags, "-o", str(target), self.package]
         return ["install", *flags, self.package]
 
+    def environment(self) -> dict[str, str]:
+        """What go takes from there."""
+        return {"CGO_ENABLED": "1" if self.cgo else "0"}
+
     def text(self) -> str:
         """Changes whenever another program would come out."""
-        lines = [self.package, *self.flags]
+        lines = [self.package, *self.flags, *(["cgo"] if self.cgo else [])]
         if self.module:
             for path in sorted((_SOURCES / self.module).iterdir()):
                 lines.append(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}")
@@ -95,18 +102,43 @@ def folder() -> Path:
 
 
 def binary(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
-    """A program of RECIPES, built now if it is not there yet, which can take minutes.
+    """A program of RECIPES, as built()."""
+    return built(name, RECIPES[name], say)
 
+
+def built(name: str, recipe: Recipe, say: Callable[[str], None] = lambda _: None) -> Path:
+    """A program, built now if it is not there yet, which can take minutes.
+
+    name: of the file; without a module go decides it, by the last part of the package.
     say: is called every few seconds of a build. ProbeError if go is missing, CompileError with go's
     last lines if the build fails.
     """
-    recipe = RECIPES[name]
     path = folder() / name
-    if not _is_built(path, recipe):
+    if not is_built(name, recipe):
         with locked(cache() / "lock"):
-            if not _is_built(path, recipe):
+            if not is_built(name, recipe):
                 _build(path, recipe, say)
     return path
+
+
+def is_built(name: str, recipe: Recipe) -> bool:
+    """Whether built() has nothing to do."""
+    path = folder() / name
+    try:
+        return path.exists() and _recipe_file(path).read_text() == recipe.text()
+    except FileNotFoundError:
+        return False
+
+
+def module_folder(module: str, path: str) -> Path:
+    """Where go keeps the sources of a Go module that those of a folder of `go/` require."""
+    command = ["mod", "download", "-json", path]
+    ran = subprocess.run(
+        [_go(), *command], cwd=_SOURCES / module, capture_output=True, text=True, check=False
+    )
+    if ran.returncode:
+        raise CompileError(f"go has no sources of {path}: {ran.stdout[-_LONGEST_ERROR:]}")
+    return Path(json.loads(ran.stdout)["Dir"])
 
 
 def build_all(names: list[str], say: Callable[[str], None]) -> None:
@@ -136,18 +168,8 @@ def _recipe_file(path: Path) -> Path:
     return path.parent.parent / "recipes" / path.name
 
 
-def _is_built(path: Path, recipe: Recipe) -> bool:
-    try:
-        return path.exists() and _recipe_file(path).read_text() == recipe.text()
-    except FileNotFoundError:
-        return False
-
-
 def _build(path: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
-    # Beside Python: what pip has installed for the tests; Debian's is too old.
-    go = shutil.which("go", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if go is None:
-        raise ProbeError(f"{path.name} is built with go, which is not on the PATH: install Go 1.26")
+    go = _go()
     path.parent.mkdir(exist_ok=True)
     note = _recipe_file(path)
     note.parent.mkdir(exist_ok=True)
@@ -159,7 +181,7 @@ def _build(path: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
             process = subprocess.Popen(
                 ["nice", go, *recipe.arguments(unfinished)],
                 cwd=_SOURCES / recipe.module,
-                env=os.environ | {"CGO_ENABLED": "0", "GOBIN": place, "GOFLAGS": ""},
+                env=os.environ | {"GOBIN": place, "GOFLAGS": ""} | recipe.environment(),
                 stdin=subprocess.DEVNULL,
                 stderr=output,
             )
@@ -169,6 +191,16 @@ def _build(path: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
         note.unlink(missing_ok=True)
         unfinished.replace(path)
     note.write_text(recipe.text())
+
+
+def _go() -> str:
+    # Beside Python: what pip has installed for the tests; Debian's is too old.
+    go = shutil.which("go", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if go is None:
+        raise ProbeError(
+            "programs of the cluster are built with go, which is not on the PATH: install Go 1.26"
+        )
+    return go
 
 
 def _follow(process: "subprocess.Popen[bytes]", log: Path, say: Callable[[str], None]) -> int:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Self
 
 from ebpflb.errors import EbpflbError
-from tests.cluster.harness import binaries, images, node_files, state
+from tests.cluster.harness import binaries, images, network, node_files, state
 from tests.cluster.harness.control_plane import ControlPlane, run_tool
-from tests.cluster.harness.layout import Cni, KubeProxy, Layout
+from tests.cluster.harness.layout import KubeProxy, Layout
 from tests.cluster.harness.nodes import ClusterNode
 from tests.cluster.harness.place import Daemon, Place
+from tests.cluster.harness.pod_network import PTP, PodNetwork
 
 _DNS = Path(__file__).parent / "dns.yaml"
 _PATIENCE = 120.0
@@ -31,7 +32,7 @@ class Cluster:
         cls,
         name: str,
         nodes: int = 2,
-        cni: Cni = "ptp",
+        cni: PodNetwork = PTP,
         kube_proxy: KubeProxy | None = None,
         *,
         owned: bool = True,
@@ -89,9 +90,11 @@ class Cluster:
         for place in (self.client, *self.nodes):
             place.reap()
 
-    def _boot(self, cni: Cni) -> None:
+    def _boot(self, cni: PodNetwork) -> None:
         control = self.control_plane
         layout = control.layout
+        if cni.routed:
+            network.route_pods(layout)
         for name in layout.node_names():
             node, keeper = ClusterNode.boot(layout, name, cni, owned=control.place.owned)
             self.nodes.append(node)
@@ -107,6 +110,7 @@ class Cluster:
             for archive in archives:
                 node.load_image(archive)
             node.start_kubelet(control.credentials)
+        cni.start(self)
 
     def _apply_nodes_and_dns(self, layout: Layout) -> None:
         items = [node_files.node_object(layout, node.name) for node in self.nodes]

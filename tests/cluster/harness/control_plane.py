@@ -110,6 +110,18 @@ class ControlPlane:
         server = self.place.start("kube-apiserver", [binary("kube-apiserver"), *self._api_flags()])
         server.wait_until(self._is_ready, "ready", 90)
 
+    def start_peer(self, number: int) -> str:
+        """Start one more kube-apiserver, which has the first one's certificate; its URL."""
+        ip = self.layout.address(f"peer{number}")
+        self.place.exec(["ip", "address", "add", f"{ip}/24", "dev", "eth0"], check=True)
+        flags = [*self._api_flags(), f"--advertise-address={ip}", f"--bind-address={ip}"]
+        self.place.start(f"kube-apiserver-{number}", [binary("kube-apiserver"), *flags])
+        return f"https://{ip}:{API_PORT}"
+
+    def stop_peer(self, number: int) -> None:
+        """Kill it."""
+        self.place.daemon(f"kube-apiserver-{number}").stop(signal.SIGKILL)
+
     def stop_api(self) -> None:
         """Kill kube-apiserver: its clients see their connections break, and then refusals."""
         self.place.daemon("kube-apiserver").stop(signal.SIGKILL)
@@ -149,6 +161,7 @@ class ControlPlane:
             f"--etcd-servers=http://{_ETCD}",
             f"--cert-dir={own.ca.parent}",
             f"--advertise-address={self.place.ip}",
+            f"--bind-address={self.place.ip}",
             f"--secure-port={API_PORT}",
             f"--service-cluster-ip-range={SERVICES},{SERVICES6}",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",

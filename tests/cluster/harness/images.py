@@ -8,20 +8,25 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.harness.binaries import binary
+from tests.cluster.harness.binaries import Recipe, binary, built
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A program of binaries.py at the root of an empty file system."""
+    """A program at the root of an empty file system.
+
+    recipe: how it is built; None for a program of binaries.RECIPES.
+    """
 
     name: str
     program: str
     command: tuple[str, ...] = ()
+    recipe: Recipe | None = None
 
     def write(self, folder: Path) -> Path:
         """Write the archive, in the format of `docker save`."""
-        layer = _tar({self.program: binary(self.program).read_bytes()}, mode=0o755)
+        path = built(self.program, self.recipe) if self.recipe else binary(self.program)
+        layer = _tar({self.program: path.read_bytes()}, mode=0o755)
         config = json.dumps(
             {
                 "architecture": "amd64",

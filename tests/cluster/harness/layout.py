@@ -17,7 +17,6 @@ from typing import Literal
 from ebpflb.config.options import cgroup_root
 from ebpflb.errors import ConfigError
 
-Cni = Literal["ptp", "bridge"]
 KubeProxy = Literal["iptables", "nftables"]
 
 ROOT = Path("/var/lib/ebpflb-cluster")
@@ -36,7 +35,7 @@ EXTERNAL = "203.0.113.0/24"
 EXTERNAL6 = "2001:db8:113::/64"
 API_PORT = 6443
 
-_HOSTS = {"gateway": 1, "control": 2, "client": 200, "machine": 254}
+_HOSTS = {"gateway": 1, "control": 2, "peer1": 3, "peer2": 4, "client": 200, "machine": 254}
 _NODES = 10
 _CGROUPS = "ebpflb-cluster"
 _V1_ROOT = Path("/sys/fs/cgroup")

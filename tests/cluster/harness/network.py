@@ -25,6 +25,12 @@ def make(layout: Layout) -> None:
         _run_in(layout.namespace(member), _member(layout, member))
 
 
+def route_pods(layout: Layout) -> None:
+    """Lay routes to the pod range of each node, on the nodes and the control plane."""
+    for member in ("control", *layout.node_names()):
+        _run_in(layout.namespace(member), _pod_routes(layout, member))
+
+
 def remove(layout: Layout) -> None:
     """Remove what `make` made, or the part of it that there is."""
     for member in ("underlay", *layout.members()):
@@ -85,7 +91,9 @@ def _member(layout: Layout, member: str) -> Iterator[str]:
     if member == "client":
         yield f"route add {EXTERNAL} via {layout.address('node1')}"
         yield f"route add {EXTERNAL6} via {layout.address6('node1')}"
-        return
+
+
+def _pod_routes(layout: Layout, member: str) -> Iterator[str]:
     for node in layout.node_names():
         if node != member:
             yield f"route add {layout.pods(node)} via {layout.address(node)}"

@@ -9,8 +9,9 @@ from ebpflb.errors import EbpflbError
 from tests.cluster.harness import node_files
 from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.credentials import Credentials
-from tests.cluster.harness.layout import PODS, PODS6, Cni, KubeProxy, Layout
+from tests.cluster.harness.layout import PODS, PODS6, KubeProxy, Layout
 from tests.cluster.harness.place import Daemon, Place
+from tests.cluster.harness.pod_network import PodNetwork
 
 
 @dataclass(slots=True)
@@ -18,7 +19,7 @@ class ClusterNode(Place):
     """exec and popen run on the node: its network, its mounts, its cgroup."""
 
     @classmethod
-    def boot(cls, layout: Layout, name: str, cni: Cni, *, owned: bool) -> tuple[Self, int]:
+    def boot(cls, layout: Layout, name: str, cni: PodNetwork, *, owned: bool) -> tuple[Self, int]:
         """Make the node's mounts and start containerd. Also the id of the mounts' keeper."""
         node = cls.of(layout, name, owned=owned)
         node_files.write(layout, name, cni)
@@ -42,6 +43,16 @@ class ClusterNode(Place):
     def home_cgroup(self) -> Path:
         """Processes are in a leaf, as cgroup v2 demands once controllers are enabled above it."""
         return self.cgroup / "daemons"
+
+    @property
+    def cni_folder(self) -> Path:
+        """Where containerd looks for network configurations, and takes the first by name."""
+        return self.folder / "cni"
+
+    @property
+    def plugin_folder(self) -> Path:
+        """Where containerd looks for CNI plugins."""
+        return self.folder / "plugins"
 
     def wait_for_containerd(self) -> None:
         """Until it answers."""

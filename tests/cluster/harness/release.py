@@ -17,6 +17,7 @@ from tests.e2e.harness.waiting import wait_until
 from tests.image.build import IMAGE
 from tests.image.container import own_capabilities
 
+_CAPABILITIES = ("NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_RESOURCE")
 _CONNECT = f"import socket; socket.create_connection(('{API_SERVICE}', 443), 2)"
 
 
@@ -27,9 +28,7 @@ def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
         "k8sServiceHost": cluster.control_plane.place.ip,
         "k8sServicePort": API_PORT,
         "cgroup": {"hostRoot": cgroup_root()},
-        "securityContext": {
-            "capabilities": sorted(own_capabilities(("NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE")))
-        },
+        "securityContext": {"capabilities": sorted(own_capabilities(_CAPABILITIES))},
         # What stays open, as to the API, would be waited for.
         "uninstall": {"drainSeconds": 1},
         **others,

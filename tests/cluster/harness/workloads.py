@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from ebpflb.errors import EbpflbError
 from tests.cluster.harness import images
 from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.cluster import Cluster
@@ -66,10 +67,15 @@ def deployment(name: str, replicas: int = 2, **pod: Any) -> Object:
     }
 
 
-def asker(name: str, node: str) -> Object:
-    """A pod on a node, to ask from with ask_from_pod."""
-    spec = {"nodeName": node, "containers": [echo_container()], "terminationGracePeriodSeconds": 0}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+def asker(name: str, node: str, **fields: Any) -> Object:
+    """A pod on a node, to ask from and to be asked. fields: more fields of its container."""
+    spec = {
+        "nodeName": node,
+        "containers": [echo_container(**fields)],
+        "terminationGracePeriodSeconds": 0,
+    }
+    metadata = {"name": name, "labels": {"app": name}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def service(name: str, app: str | None = None, **spec: Any) -> Object:
@@ -117,12 +123,24 @@ def ask_udp(place: Place, target: str) -> list[Object]:
     return _answers(place.exec([binary("echo"), "udp", "-timeout", "3s", target]).stdout)
 
 
+def echo_at(place: Place, *question: str) -> list[Object]:
+    """The answers that echo prints on a node or the client. EbpflbError if it fails."""
+    ran = place.exec([binary("echo"), *question])
+    if ran.returncode:
+        raise EbpflbError(f"echo {' '.join(question)}: {ran.stderr.strip()}")
+    return _answers(ran.stdout)
+
+
 def ask_from_pod(
     cluster: Cluster, namespace: str, pod: str, url: str, times: int = 1
 ) -> list[Object]:
     """The answers to a pod. EbpflbError with the failure if one was missing."""
-    question = ["/echo", "get", "-timeout", "3s", "-times", str(times), url]
-    return _answers(cluster.kubectl("-n", namespace, "exec", pod, "--", *question))
+    return echo_in_pod(cluster, namespace, pod, "get", "-timeout", "3s", "-times", str(times), url)
+
+
+def echo_in_pod(cluster: Cluster, namespace: str, pod: str, *question: str) -> list[Object]:
+    """The answers that echo prints in a pod. EbpflbError with its complaint if it fails."""
+    return _answers(cluster.kubectl("-n", namespace, "exec", pod, "--", "/echo", *question))
 
 
 @dataclass(frozen=True, slots=True)

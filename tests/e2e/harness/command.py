@@ -27,6 +27,11 @@ def status(node: LabNode) -> dict[str, Any]:
     return found
 
 
+def is_hooked(node: LabNode, device: str) -> bool:
+    """Whether a device has the programs, as `ebpflb status` says."""
+    return device in {each["place"] for each in status(node)["loaded"]["hooks"]}
+
+
 def metric(node: LabNode, series: str) -> float:
     """The value of a series of the agent's metrics; 0 while it is not there."""
     command = [sys.executable, "-I", "-S", "-c", _METRICS]

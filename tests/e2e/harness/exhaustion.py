@@ -20,13 +20,17 @@ _NOWHERE = "203.0.113.0/24"
 # Leaves 2,035 for masquerading, and sockets enough.
 _LOCAL_PORTS = "1024 63500"
 _DATAGRAMS = 6000
-_BURST = """
-import socket, sys
-address, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-for _ in range(count):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.sendto(b".", (address, port))
+# Again and again: a port that has been silent for two seconds is given to another flow.
+_BURSTS = """
+import socket, sys, time
+address, port, count, rounds = sys.argv[1], *map(int, sys.argv[2:])
+for _ in range(rounds):
+    for _ in range(count):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.sendto(b".", (address, port))
+    time.sleep(0.5)
 """
+_ROUNDS = 400
 _CHUNK = 8192
 _TCP = 6
 
@@ -51,16 +55,15 @@ def exhausted(cluster: Cluster, node: LabNode) -> Iterator[None]:
     few: dict[str, Any] = {"rate": 10.0, "timeout": 0.3, "workers": 8}
     with ExitStack() as stack:
         stack.callback(node.exec, ["ip", "route", "del", "unreachable", _NOWHERE], check=False)
-        burst = [sys.executable, "-I", "-S", "-c", _BURST, node.ipv4]
+        bursts = [sys.executable, "-I", "-S", "-c", _BURSTS, node.ipv4, str(alone.node_port)]
         # Until the agent serves it, nobody takes the datagrams, nor a port for them.
         wait_until(
-            lambda: (
-                lab.client.exec([*burst, str(alone.node_port), str(_DATAGRAMS)])
-                and _lacks_ports(node)
-            ),
+            lambda: lab.client.exec([*bursts, str(_DATAGRAMS), "1"]) and _lacks_ports(node),
             "no source port is left",
         )
         _fill_conntrack(node)
+        steady = stack.enter_context(lab.client.popen([*bursts, str(_DATAGRAMS), str(_ROUNDS)]))
+        stack.callback(steady.kill)
         for spec, protocol in ((lost, "tcp"), (alone, "udp")):
             place = (node.ipv4, spec.node_port)
             stack.enter_context(lab.client.start_load(*place, protocol=protocol, **few))

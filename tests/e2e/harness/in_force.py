@@ -2,16 +2,18 @@
 """Whether the maps of a node offer what its manifests say, so that a test can go on."""
 
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
+from ebpflb.dataplane.explain.choice import frontend_in_force
+from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
+from ebpflb.dataplane.layout.records import SocketAddress
 from ebpflb.dataplane.load.pins import Generation, newest_generation
-from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.lab import LabNode
-from ebpflb.model.address import format_address
-from ebpflb.model.changes import Changes
-from ebpflb.model.plan import Frontend
+from ebpflb.model.address import WILDCARD, Protocol, family_of, format_address
+from ebpflb.model.changes import ApiObject, Changes
+from ebpflb.model.plan import Frontend, FrontendKey
 from ebpflb.source.manifest import parse_manifest
 from tests.e2e.harness.waiting import wait_until
 
@@ -25,6 +27,7 @@ class Offer(NamedTuple):
     local: "frozenset[_Backend]"
     others: "frozenset[_Backend]"
     source_ranges: tuple[str, ...]
+    scheduler: str
 
 
 class _Backend(NamedTuple):
@@ -49,16 +52,36 @@ def planned(node: LabNode) -> set[Offer]:
     """What the manifests of a node say."""
     changes = Changes(node.name)
     for path in sorted(node.manifests.glob("[!.]*")):
-        for item in parse_manifest(path.name, path.read_bytes()).objects.values():
+        for item in _objects(path.name, path.read_bytes()):
             changes.set(item)
     return {_offer(each) for name in changes.names() for each in changes.plan(name)}
 
 
+@cache
+def _objects(name: str, content: bytes) -> tuple[ApiObject, ...]:
+    return tuple(parse_manifest(name, content).objects.values())
+
+
 def offered(node: LabNode) -> set[Offer]:
-    """What the maps of a node say; nothing before an agent has been there."""
+    """What the maps of a node say; nothing before an agent has been there.
+
+    Looked up one by one, because to read all maps takes a fifth of a second.
+    """
     if newest_generation(node.bpffs) is None:
         return set()
-    return {_offer(each.frontend) for each in read_frontends(pinned_maps(node))}
+    lookups = Lookups(pinned_maps(node))
+    places = (SocketAddress.unpack(key) for key, _ in lookups.maps["lb_frontends"].items())
+    keys = (FrontendKey(each.address, each.port, Protocol(each.protocol)) for each in places)
+    descs = (lookups.frontend_lookup(key) for key in keys if _is_looked_up(lookups, key))
+    return {_offer(frontend_in_force(lookups, desc)) for desc in descs if desc}
+
+
+def _is_looked_up(lookups: Lookups, key: FrontendKey) -> bool:
+    """Whether packets to it are looked up, for which an agent sees to last."""
+    family = family_of(key.address)
+    if key.address == WILDCARD[family]:
+        key = key._replace(address=lookups.node_address(family))
+    return bool(lookups.may_be_request(key) and lookups.addr_flags_of(key.address))
 
 
 def generation_of(node: LabNode) -> Generation:
@@ -86,4 +109,5 @@ def _offer(frontend: Frontend) -> Offer:
         frozenset(local),
         frozenset(others),
         tuple(map(str, frontend.allowed_sources)),
+        frontend.scheduler,
     )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run inside a pod: TCP packets far out of the window, and what comes back for them.
+"""Run inside a member: TCP packets far out of the window, and what comes back for them.
 
-Arguments: IP version, the pod's address and port, the client's address and port. Prints how many
-resets and how many plain acknowledgements have come from the client.
+Arguments: IP version, the member's address and port, the other side's address and port. Prints how
+many resets and how many plain acknowledgements have come from there. With a further argument
+"reset" the packets are resets, all over the sequence numbers, and nothing is printed.
 """
 
 import socket
@@ -10,7 +11,7 @@ import struct
 import sys
 import time
 
-PACKETS = 5
+PACKETS, RESETS = 5, 20
 SECONDS = 1.5
 RST, PSH, ACK = 4, 8, 16
 _TCP = struct.Struct("!HHIIBBHHH")
@@ -18,10 +19,13 @@ _FLAGS_AT = 13
 FAR = 0x7FFFFFFF
 
 
-def segment(version: int, source: tuple[str, int], target: tuple[str, int], seq: int) -> bytes:
-    """Data that no receiver waits for; the checksum of IPv6 is left to the kernel."""
-    body = b"far away"
-    plain = _TCP.pack(source[1], target[1], seq, 1, 5 << 4, PSH | ACK, 1000, 0, 0) + body
+End = tuple[str, int]
+
+
+def segment(version: int, source: End, target: End, seq: int, flags: int = PSH | ACK) -> bytes:
+    """Data that no receiver waits for, or a reset; the checksum of IPv6 is left to the kernel."""
+    body = b"far away" if flags & PSH else b""
+    plain = _TCP.pack(source[1], target[1], seq, 1, 5 << 4, flags, 1000, 0, 0) + body
     if version == 6:
         return plain
     ends = socket.inet_aton(source[0]) + socket.inet_aton(target[0])
@@ -39,12 +43,17 @@ def checksum(covered: bytes) -> int:
 
 def main() -> None:
     """Send, listen, print."""
-    version, pod, client = int(sys.argv[1]), sys.argv[2:4], sys.argv[4:6]
-    source, target = (pod[0], int(pod[1])), (client[0], int(client[1]))
+    version, own, other = int(sys.argv[1]), sys.argv[2:4], sys.argv[4:6]
+    source, target = (own[0], int(own[1])), (other[0], int(other[1]))
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_TCP) as raw:
         if version == 6:
             raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_CHECKSUM, 16)
+        if sys.argv[6:] == ["reset"]:
+            for number in range(RESETS):
+                seq = (1 << 32) * number // RESETS
+                raw.sendto(segment(version, source, target, seq, RST), (target[0], 0))
+            return
         for number in range(PACKETS):
             raw.sendto(segment(version, source, target, FAR * number // PACKETS), (target[0], 0))
         print(*heard(raw, version, source[1], target[1]))

@@ -83,6 +83,9 @@ class _Conversation(BaseHTTPRequestHandler):
         if kind is None:
             self._begin(404)
             self._send({"kind": "Status", "message": "not found"})
+        elif "sendInitialEvents" in query:
+            self._begin(422)
+            self._send({"kind": "Status", "reason": "Invalid", "code": 422, "status": "Failure"})
         elif "watch" in query:
             self._begin(200)
             with suppress(ConnectionError):  # agents are killed

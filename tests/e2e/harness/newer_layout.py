@@ -15,7 +15,7 @@ def change_layout(package: Path, bpf: Path) -> None:
     # Of this name, because what packs them leaves out only padding.
     fields = r"(struct lb_(desc|backend) \{[^}]*)\}", r"\1\t__u64 pad_more;\n}"
     _edit(bpf / "service_types.h", *fields)
-    mirrors = r"(class Lb(Desc|Backend)\(Struct[^)]*\):.*?)\n    \]"
+    mirrors = r"(class Lb(Desc|Backend)\(\s*Struct[^)]*\):.*?)\n    \]"
     _edit(structs, mirrors, r'\1\n        ("pad_more", u64),\n    ]')
     _edit(structs, r"(LAYOUT_VERSION = )\d+()", rf"\g<1>{NEWER_LAYOUT}", times=1)
 

@@ -5,11 +5,15 @@ A socket belongs for ever to the network namespace and to the cgroup of the proc
 So a child made inside the member makes it, and hands it over.
 """
 
+import errno
 import http.client
+import json
+import selectors
 import socket
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from ebpflb.lab import Member
 
@@ -19,7 +23,11 @@ channel, family, kind = map(int, sys.argv[1:])
 made = socket.socket(family, kind)
 socket.send_fds(socket.socket(fileno=channel), [b"."], [made.fileno()])
 """
+LISTENER = "listener"
+_ANSWER = json.dumps({"pod": LISTENER}).encode() + b"\n"
+_SECONDS = 0.05
 _MOST_BYTES = 65536
+_ATTEMPTS = 4
 # linux/in.h and in6.h
 _IP_MTU, _IPV6_MTU = 14, 24
 
@@ -84,8 +92,74 @@ def echo(connection: socket.socket, body: bytes) -> bytes:
     return conversation.getresponse().read()
 
 
+def echoed(udp: socket.socket, text: bytes) -> bytes:
+    """A datagram sent over a connected socket, as it comes back, or nothing.
+
+    The first one may only learn how large packets may be.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            udp.send(b"echo " + text)
+            return udp.recv(_MOST_BYTES)
+        except TimeoutError:
+            continue
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                raise
+    return b""
+
+
 def path_mtu(made: socket.socket) -> int:
     """How large the packets of a connected socket may be."""
     if made.family == socket.AF_INET:
         return made.getsockopt(socket.IPPROTO_IP, _IP_MTU)
     return made.getsockopt(socket.IPPROTO_IPV6, _IPV6_MTU)
+
+
+@contextmanager
+def listening(member: Member, addresses: list[str], port: int) -> Iterator[None]:
+    """Whoever asks at these addresses hears LISTENER."""
+    ended = threading.Event()
+    with ExitStack() as stack, selectors.DefaultSelector() as ready:
+        for address in addresses:
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                made = stack.enter_context(_bound(member, address, port, kind))
+                ready.register(made, selectors.EVENT_READ)
+        thread = threading.Thread(target=_serve, args=(ready, ended, stack))
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _bound(member: Member, address: str, port: int, kind: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with member.entered():
+        made = socket.socket(family, kind)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    made.bind((address, port))
+    if kind == socket.SOCK_STREAM:
+        made.listen()
+    made.setblocking(False)
+    return made
+
+
+def _serve(ready: selectors.BaseSelector, ended: threading.Event, stack: ExitStack) -> None:
+    while not ended.is_set():
+        for key, _ in ready.select(_SECONDS):
+            made = key.fileobj
+            assert isinstance(made, socket.socket)
+            with suppress(OSError):
+                if made.type == socket.SOCK_DGRAM:
+                    _, peer = made.recvfrom(100)
+                    made.sendto(_ANSWER, peer)
+                elif made.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    ready.register(stack.enter_context(made.accept()[0]), selectors.EVENT_READ)
+                elif made.recv(100):
+                    made.send(_ANSWER)
+                else:
+                    ready.unregister(made)

@@ -111,9 +111,10 @@ def test_an_agent_on_a_node_finds_its_settings_in_the_environment(small):
     node = small.node("node2")
     code = "import os; from ebpflb.config.settings import load_settings; "
     code += "s = load_settings({}, os.environ); "
-    code += "print(s.node_name, s.manifests, s.cgroup_root, s.bpffs_root, *s.host_devices)"
+    code += "print(s.node_name, s.manifests, s.cgroup_root, s.bpffs_root, *s.cluster_cidr)"
     shown = node.exec([sys.executable, "-c", code]).stdout.split()
-    assert shown == ["node2", str(node.manifests), str(node.cgroup), str(node.bpffs), "eth0"]
+    paths = (node.manifests, node.cgroup, node.bpffs)
+    assert shown == ["node2", *map(str, paths), *node.cluster_cidr]
 
 
 def test_pins_have_a_file_system_of_their_own(small):

@@ -19,10 +19,30 @@ from tests.bpf.attach.tiny import ALLOW, NEXT, load
 from tests.bpf.harness.programs import prog_attach, prog_detach
 from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
+from tests.e2e.harness.sockets import listening
+from tests.e2e.harness.waiting import wait_until
 
 Found = tuple[str, str, str]
+NOTE = ("note", "devices")
 
 KUBE_PROXY = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
+
+
+PORTMAP = """*nat
+:CNI-HOSTPORT-DNAT - [0:0]
+:CNI-HOSTPORT-SETMARK - [0:0]
+:CNI-HOSTPORT-MASQ - [0:0]
+:CNI-DN-0123456789abcdef01234 - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A POSTROUTING -j CNI-HOSTPORT-MASQ
+-A CNI-HOSTPORT-SETMARK -j MARK --set-xmark 0x2000/0x2000
+-A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE
+-A CNI-HOSTPORT-DNAT -p tcp -m multiport --dports 8080 -j CNI-DN-0123456789abcdef01234
+-A CNI-DN-0123456789abcdef01234 -s 127.0.0.1 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-0123456789abcdef01234 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.1.0.5:80
+COMMIT
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +78,15 @@ def troubles(node: LabNode) -> list[Found]:
     ]
 
 
+def notes(node: LabNode, check: str) -> list[str]:
+    """What a check mentions that is no trouble."""
+    return [
+        f"{each['where']}: {each['what']}"
+        for each in findings(node)
+        if each["severity"] == "note" and each["check"] == check
+    ]
+
+
 def only_trouble(node: LabNode, severity: str, check: str) -> str:
     """The text of the one that there is."""
     (found,) = troubles(node)
@@ -87,7 +116,7 @@ def test_a_healthy_node_has_notes_at_most(node):
         *("maps", "addresses", "sysctls", "kube-proxy"),
     }
     notes = {each["check"] for each in found if each["severity"] == "note"}
-    assert notes <= {"clock", "kube-proxy"}
+    assert notes <= {"clock", "devices", "kube-proxy"}
 
 
 def test_a_healthy_node_takes_one_line_for_each_check(node):
@@ -133,8 +162,9 @@ def test_a_program_of_others_on_the_wrong_side_is_found(node, direction, flag, w
 def test_a_program_of_others_on_the_right_side_is_a_note(node):
     with at_tcx(node, "eth0", TcDirection.INGRESS, AttachFlag.AFTER):
         assert troubles(node) == []
-        (note,) = (e for e in findings(node) if (e["severity"], e["check"]) == ("note", "devices"))
-    assert note["what"] == "cil_from_netdev of Cilium runs after ours at ingress"
+        notes = [e["what"] for e in findings(node) if (e["severity"], e["check"]) == NOTE]
+    assert "cil_from_netdev of Cilium runs after ours at ingress" in notes
+    assert "host device: the default route" in notes
 
 
 def test_socket_balancing_of_others_is_found(node):
@@ -183,20 +213,69 @@ def test_what_kube_proxy_has_left_is_found(node):
     assert "table nat: 1 chains, 1 jumps to them: is left of kube-proxy" in text
 
 
-def test_an_address_of_a_service_on_a_device_is_found(served, node):
+@pytest.mark.parametrize(
+    ("rules", "accepting"),
+    [
+        ("*filter\n:FORWARD DROP [0:0]\n{}\nCOMMIT\n", "-A FORWARD -o veth+ -j ACCEPT"),
+        (
+            "add table ip lb\n"
+            "add chain ip lb f {{ type filter hook forward priority 0; policy drop; }}\n{}\n",
+            "add rule ip lb f oifname veth* ct state new accept",
+        ),
+    ],
+)
+def test_a_policy_that_drops_what_is_forwarded_is_found(node, rules, accepting):
+    write = ["nft", "-f", "-"] if rules.startswith("add") else ["iptables-nft-restore"]
+    try:
+        node.exec(write, input=rules.format(""))
+        text = only_trouble(node, "warning", "forward")
+        node.exec(write, input=rules.format(accepting))
+        assert troubles(node) == []
+    finally:
+        node.exec(["nft", "flush", "ruleset"])
+    assert "no rule accepts new connections from eth0 to pods" in text
+
+
+def test_rules_of_portmap_are_no_trouble(node):
+    """And the sysctl that portmap sets for hostPorts on 127.0.0.1."""
+    sysctl = "net.ipv4.conf.veth-1-1.route_localnet"
+    node.exec(["iptables-nft-restore", "--noflush"], input=PORTMAP)
+    node.exec(["sysctl", "-w", f"{sysctl}=1"])
+    try:
+        assert troubles(node) == []
+    finally:
+        node.exec(["nft", "flush", "ruleset"])
+        node.exec(["sysctl", "-w", f"{sysctl}=0"])
+
+
+def test_a_cluster_ip_that_kube_proxy_left_on_its_device_is_found(served, node):
+    spec = served.serve(served.new())
+    (address, *_) = served.cluster_ips(spec)
+    node.exec(["ip", "tuntap", "add", "kube-ipvs0", "mode", "tun"])
+    try:
+        node.exec(["ip", "address", "add", f"{address}/32", "dev", "kube-ipvs0"])
+        found = troubles(node)
+    finally:
+        node.exec(["ip", "link", "del", "kube-ipvs0"])
+        served.remove(spec)
+    what = f"{address}: is a ClusterIP and an address of kube-ipvs0"
+    assert ("warning", "addresses", what) in found
+
+
+def test_a_cluster_ip_where_a_process_of_the_node_listens_is_no_trouble(served, node):
     spec = served.serve(served.new())
     (address, *_) = served.cluster_ips(spec)
     node.exec(["ip", "address", "add", f"{address}/32", "dev", "lo"])
     try:
-        found = troubles(node)
+        with listening(node, [address], 53):
+            wait_until(lambda: notes(node, "addresses"), "the agent knows the address")
+            (note,) = notes(node, "addresses")
+        assert troubles(node) == []
     finally:
         node.exec(["ip", "address", "del", f"{address}/32", "dev", "lo"])
         served.remove(spec)
-    assert (
-        "warning",
-        "addresses",
-        f"{address}: is a ClusterIP and an address of this node",
-    ) in found
+    what = "is a ClusterIP and an address of lo, where processes of the node get 53/TCP, 53/UDP"
+    assert note == f"{address}: {what}"
 
 
 def test_without_an_agent_the_rest_is_looked_at(served, node):

@@ -13,44 +13,22 @@ import pytest
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
 from ebpflb.lab import Lab, LabNode, Member
-from ebpflb.lab.manifests import ServiceSpec
-from tests.bpf.kube_proxy.rules import rules
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb, error_line
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.questions import PROTOCOLS, answers, differing, everywhere, fate
 from tests.e2e.harness.sockets import connected, exchange, opened
 from tests.e2e.harness.waiting import wait_until
+from tests.e2e.operations.kube_proxy_rules import (
+    POD_PORT,
+    SPEC,
+    VERSIONS,
+    few_source_ports,
+    remove_rules,
+    write_rules,
+)
 
-SPEC = ServiceSpec("taken-over", 90, "NodePort", node_port=31999)
-POD_PORT = 8080
 PLACES = ("legacy", "nft", "nftables")
-VERSIONS = (4, 6)
-
-
-def write_rules(lab: Lab, place: str, pod: Member, masquerade: str = "") -> None:
-    """kube-proxy's rules on the first node, with one pod behind the Service."""
-    node = lab.node("node1")
-    for version, program in zip(VERSIONS, ("iptables", "ip6tables"), strict=True):
-        address = address_of(pod, version)
-        names = {
-            "ip": "ip" if version == 4 else "ip6",
-            "ip_type": f"ipv{version}_addr",
-            "vip": lab.cluster_ip(SPEC.number, version),
-            "pod": address,
-            "endpoint": f"{address}:{POD_PORT}" if version == 4 else f"[{address}]:{POD_PORT}",
-            "pods": lab.layout.ranges_of(version).cluster(),
-            "node_port": SPEC.node_port,
-            "host_bits": lab.layout.ranges_of(version).host_bits,
-        }
-        if place == "nftables":
-            text = rules("kube_proxy.nft", names)
-            if masquerade:
-                text = text.replace("masquerade fully-random", f"meta l4proto tcp {masquerade}")
-            node.exec(["nft", "-f", "-"], input=text)
-        else:
-            restore = [f"{program}-{place}-restore", "--noflush"]
-            node.exec(restore, input=rules("kube_proxy.iptables", names))
 
 
 def reservations(maps: MapSet) -> list[LbTuple]:
@@ -105,12 +83,7 @@ def agent(own_lab, tmp_path) -> Iterator[Callable[[], Cluster]]:
 def place(request, own_lab) -> Iterator[str]:
     """Where kube-proxy writes. Afterwards nothing of nftables or iptables is on the node."""
     yield request.param
-    node = own_lab.node("node1")
-    node.exec(["nft", "flush", "ruleset"])
-    for program in ("iptables-legacy", "ip6tables-legacy"):
-        for table in ("nat", "filter", "mangle"):
-            for command in ("-F", "-X"):
-                node.exec([program, "-t", table, command])
+    remove_rules(own_lab.node("node1"))
 
 
 @pytest.mark.parametrize(
@@ -142,13 +115,8 @@ def test_connections_go_on_and_new_ones_are_answered(own_lab, place, agent, pod_
 @pytest.fixture
 def few_ports(own_lab) -> Iterator[tuple[int, int]]:
     """The first node masquerades with these ports alone, whoever does it."""
-    ports = (1024, 1087)
-    path = "/proc/sys/net/ipv4/ip_local_port_range"
-    node = own_lab.node("node1")
-    before = node.exec(["cat", path]).stdout
-    node.exec(["tee", path], input=f"{ports[1] + 1} 65535")
-    yield ports
-    node.exec(["tee", path], input=before)
+    with few_source_ports(own_lab.node("node1")) as ports:
+        yield ports
 
 
 @pytest.mark.parametrize("place", ["nftables"], indirect=True)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datagrams larger than a packet, from everybody to every frontend, on every kind of network."""
 
-import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -10,13 +9,10 @@ import pytest
 
 from ebpflb.lab import Member
 from tests.e2e.harness.cluster import Cluster, address_of
-from tests.e2e.harness.sockets import connected, echo
+from tests.e2e.harness.sockets import connected, echo, echoed
 
 PORT = 80
 SIZES = (2000, 8000)
-# To another node by a tunnel each side learns in turn how large its IPv4 fragments may be; those of
-# IPv6 fit from the start.
-ATTEMPTS = 4
 IPV6_MTU, NARROW = 24, 1400
 PATIENCE = 1.0
 
@@ -42,20 +38,6 @@ def source(request: pytest.FixtureRequest, network: Cluster) -> Member:
     lab = network.lab
     members = {"node1": lab.node("node1"), "outside": lab.client}
     return members.get(request.param) or lab.pod(request.param)
-
-
-def echoed(udp: socket.socket, text: bytes) -> bytes:
-    """What comes back, or nothing."""
-    for _ in range(ATTEMPTS):
-        try:
-            udp.send(b"echo " + text)
-            return udp.recv(65536)
-        except TimeoutError:
-            continue
-        except OSError as error:
-            if error.errno != errno.EMSGSIZE:
-                raise
-    return b""
 
 
 def test_large_datagrams_are_echoed(network: Cluster, places, source: Member):

@@ -13,6 +13,7 @@ import pytest
 
 from ebpflb.lab import Cni, Member, Stack
 from ebpflb.lab.network import UPLINK
+from tests.e2e.conftest import WITH_IPV4, network_id
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.sockets import connected, echo, exchange, opened, path_mtu, version_of
 
@@ -25,6 +26,8 @@ LARGEST_IN_TUNNEL = 1430 - 48
 NARROW_MTU = 1300
 # linux/in.h and in6.h
 IP_RECVERR, IPV6_RECVERR = 11, 25
+# Sends without DF and ignores path MTUs, as where ICMP is filtered.
+IP_MTU_DISCOVER, IP_PMTUDISC_OMIT = 10, 5
 
 
 class Way(NamedTuple):
@@ -80,6 +83,18 @@ def narrow(network: Cluster, to: str) -> Iterator[None]:
             for member in (lab.client, *ends(network)):
                 undone.callback(member.exec, [*route, "flush", "cache"])
             undone.callback(node.exec, [*route, *back])
+        yield
+
+
+@contextmanager
+def without_df(pods: list[Member]) -> Iterator[None]:
+    """These pods send IPv4 without DF, and ignore path MTUs."""
+    with ExitStack() as undone:
+        for pod in pods:
+            route = pod.exec(["ip", "-4", "route", "show", "default"]).stdout.split()
+            mtu = pod.exec(["cat", "/sys/class/net/eth0/mtu"]).stdout.strip()
+            pod.exec(["ip", "-4", "route", "replace", *route, "mtu", "lock", mtu])
+            undone.callback(pod.exec, ["ip", "-4", "route", "replace", *route])
         yield
 
 
@@ -159,3 +174,21 @@ def test_a_pod_learns_how_large_packets_may_be(network, ways):
             for version in network.versions:
                 learnt = pod.exec(["ip", f"-{version}", "route", "show", "cache"]).stdout
                 assert f"mtu {NARROW_MTU}" in learnt, (pod.name, version)
+
+
+@pytest.mark.parametrize("to", ["pods", "client"])
+@pytest.mark.parametrize("network", WITH_IPV4, indirect=True, ids=network_id)
+def test_ipv4_that_may_be_fragmented_is(network, ways, to):
+    body = os.urandom(MEGABYTE)
+    with narrow(network, to), without_df(ends(network)):
+        for way in ways:
+            if version_of(way.address) == 6:
+                continue
+            with connected(network.lab.client, way.address, way.port) as bulk:
+                bulk.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_OMIT)
+                assert echo(bulk, body) == body, way.name
+            with connected(network.lab.client, way.address, way.port, "udp") as udp:
+                udp.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_OMIT)
+                for size in (DATAGRAM, DATAGRAM * 3, 1):
+                    udp.send(b"echo " + b"x" * size)
+                    assert udp.recv(65536) == b"x" * size, (way.name, size)

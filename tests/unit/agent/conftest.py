@@ -9,6 +9,7 @@ import pytest
 from ebpflb.agent.loop import Agent, Observers, Periods
 from ebpflb.model.changes import ApiObject, Changes, ObjectKey, key_of
 from ebpflb.model.health_check import HealthCheck
+from ebpflb.model.plan import NO_DEFAULTS, Defaults
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
@@ -26,6 +27,7 @@ class Bench:
         self,
         sizes: Mapping[str, int] | None = None,
         periods: Periods = Periods(),  # noqa: B008  immutable
+        defaults: Defaults = NO_DEFAULTS,
     ) -> None:
         self.clock = Clock()
         self.node = MemoryNode(self.clock, sizes)
@@ -42,7 +44,8 @@ class Bench:
             self.announced.append,
             self._serve_health_checks,
         )
-        self.agent = Agent(Changes(NODE), self.node, observers, periods, self.clock)
+        changes = Changes(NODE, defaults=defaults)
+        self.agent = Agent(changes, self.node, observers, periods, self.clock)
         self._said_anything = False
 
     def _count_first_sync(self) -> None:

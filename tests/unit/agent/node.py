@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node for tests of the loop: the real sync over maps in memory, and what a test makes fail."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from errno import EIO
 
 from ebpflb.agent.interface import Desired, EndedSockets, Errors, ExpiryStep, Refused
 from ebpflb.dataplane.services.sync import Sync
+from ebpflb.dataplane.services.tunnels import TunnelMaps
 from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.errors import EbpflbError, MapError
 from ebpflb.model.address import Address, Family, format_address
+from ebpflb.model.dsr import Peer, TunnelChange
+from ebpflb.model.dsr_probe import PeerQuestion
+from ebpflb.model.ejection import FailureCounts
+from ebpflb.model.service import ServicePortName
 from tests.memory_maps import memory_maps
 
 MAP_ERROR = MapError("lb_slots", "update", EIO)
@@ -36,7 +41,14 @@ class MemoryNode:
         self.attach_errors: Errors = {}
         self.expired: list[ExpiryStep] = []
         self.ended_udp = False
+        self.is_crowded = False
+        self.looks = 0
         self.ended: list[EndedSockets] = []
+        self.tunnels = TunnelMaps()
+        self.asked: list[PeerQuestion] = []
+        self.answering: set[Peer] = set()
+        self.unsent: dict[Peer, str] = {}
+        self.answers: list[tuple[Address, bytes]] = []
         self._load()
 
     def _load(self) -> None:
@@ -66,6 +78,14 @@ class MemoryNode:
         self._load()
         return self._write(desired, keep_others=keep_others)
 
+    def lacks_room_for_flows(self) -> bool:
+        return self.is_crowded
+
+    def grow_flows(self, desired: Desired, *, keep_others: bool) -> Refused:
+        self._called("grow flows")
+        self.is_crowded = False
+        return self._write(desired, keep_others=keep_others)
+
     def _write(self, desired: Desired, *, keep_others: bool) -> Refused:
         return self.sync.apply(desired) if keep_others else self.sync.resync(desired)
 
@@ -73,11 +93,37 @@ class MemoryNode:
         self._called("repair" if repair else "follow")
         return self.attach_errors
 
+    def read_failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
+        self._called("failures")
+        return self.sync.failures(also)
+
     def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
         self._called(f"node {' '.join(map(format_address, node_ips.values()))}")
 
     def set_service_ranges(self, ranges: Sequence[str]) -> None:
         self._called(f"ranges {' '.join(ranges)}")
+
+    def set_tc_only_pods(self, addresses: Set[Address]) -> None:
+        self._called(f"tc only {' '.join(map(format_address, addresses))}")
+
+    def follow_tunnels(self, change: TunnelChange, *, keep_others: bool, compare: bool) -> None:
+        self.tunnels.follow(change, keep_others=keep_others, compare=compare)
+        self._called(f"tunnels{' as a whole' * compare}{', others stay' * keep_others}")
+        self.tunnels.write(self.maps, Family)
+
+    def ask_peer(self, question: PeerQuestion) -> str:
+        self.asked.append(question)
+        why = self.unsent.get(question.peer, "")
+        if question.peer in self.answering and not why:
+            self.answers.append((question.address, question.nonce))
+        return why
+
+    def take_answers(self) -> list[tuple[Address, bytes]]:
+        answers, self.answers = self.answers, []
+        return answers
+
+    def follow_rules(self) -> None:
+        self.looks += 1
 
     def prepare_collect(self, ready: Callable[[], None]) -> None:
         self._called("prepare")

@@ -1,42 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much room the tables of flows get, and the times for which flows are kept."""
+"""How much room the tables of flows get, the times for which flows are kept, and their upkeep."""
 
+import logging
 import os
+import time
 from dataclasses import replace
 
 import pytest
 
-from ebpflb.agent.dataplane import flows_wanted
+from ebpflb.agent.flow_room import crowded_tables, room_for_flows
+from ebpflb.agent.upkeep import Upkeep
 from ebpflb.config.settings import load_settings
+from ebpflb.dataplane.flows.closed_sockets import ClosedSockets
 from ebpflb.dataplane.flows.settings import FlowRecords, flow_records
 from ebpflb.dataplane.flows.timeouts import Timeouts, timeouts
-from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
-from ebpflb.dataplane.layout.enums import FlowEvent
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.capacity import FlowRoom, Sizes, flow_room, sizes_for
+from ebpflb.dataplane.layout.enums import FlowEvent, Hook
+from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
+from ebpflb.errors import ProbeError
+from tests.memory_maps import memory_maps
 
 SETTINGS = load_settings({"node-name": "a", "cgroup-root": "/"}, {})
 
 
-def test_flows_have_what_is_built_in_unless_more_is_wanted():
-    assert sizes_for((), flows=0) == sizes_for((), flows=10) == Sizes()
-    sizes = sizes_for((), flows=200_000)
-    assert (sizes.conntrack, sizes.ct_short) == (400_000, 200_000)
+GIB = 1 << 30
+
+
+def test_each_flow_has_two_entries():
+    assert sizes_for((), FlowRoom(10, 10)) == sizes_for(()) == Sizes()
+    sizes = sizes_for((), FlowRoom(200_000, 100_000, 50_000))
+    assert (sizes.conntrack, sizes.ct_short, sizes.sockets) == (400_000, 50_000, 100_000)
 
 
 @pytest.mark.parametrize(
     ("per_core", "least", "expected"),
     [
-        pytest.param(0, 0, 0, id="built in"),
-        pytest.param(1000, 0, 8000, id="by CPUs"),
-        pytest.param(1000, 9000, 9000, id="at least"),
-        pytest.param(1_000_000, 0, 1_048_576, id="at most"),
+        pytest.param(0, 0, 65_536, id="built in"),
+        pytest.param(32_768, 131_072, 262_144, id="by CPUs"),
+        pytest.param(1000, 90_000, 90_000, id="at least"),
+        pytest.param(1_000_000, 0, 4_194_304, id="at most"),
     ],
 )
 def test_the_room_for_flows_follows_kube_proxys_options(
     monkeypatch: pytest.MonkeyPatch, per_core: int, least: int, expected: int
 ):
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 64 * GIB >> 12, "SC_PAGE_SIZE": 4096}.get)
     settings = replace(SETTINGS, conntrack_max_per_core=per_core, conntrack_min=least)
-    assert flows_wanted(settings) == expected
+    assert room_for_flows(settings).established == expected
+
+
+def test_without_options_there_is_room_for_as_many_flows_as_with_kube_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 64 * GIB >> 12, "SC_PAGE_SIZE": 4096}.get)
+    for cpus, flows in ((1, 131_072), (4, 131_072), (5, 163_840), (16, 524_288)):
+        monkeypatch.setattr(os, "cpu_count", lambda cpus=cpus: cpus)
+        assert room_for_flows(SETTINGS).established == flows
+
+
+@pytest.mark.parametrize(
+    ("flows", "memory", "expected"),
+    [
+        pytest.param(131_072, GIB // 4, (65_536, 65_536), id="never less"),
+        pytest.param(131_072, GIB, (123_361, 65_536), id="a sixteenth of a small memory"),
+        pytest.param(131_072, 8 * GIB, (131_072, 65_536), id="as wanted"),
+        pytest.param(524_288, 16 * GIB, (524_288, 131_072), id="many flows"),
+        pytest.param(4_000_000, 1024 * GIB, (4_000_000, 262_144), id="a large node"),
+    ],
+)
+def test_the_nodes_memory_bounds_the_room_for_flows(
+    flows: int, memory: int, expected: tuple[int, int]
+):
+    assert flow_room(flows, memory, 2)[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "first", "stack_nat"),
+    [(1, 16_384, 4096), (32, 16_384, 8192), (48, 32_768, 16_384), (512, 65_536, 16_384)],
+)
+def test_tables_that_evict_begin_with_room_for_what_the_cpus_keep(
+    cpus: int, first: int, stack_nat: int
+):
+    sizes = sizes_for((), flow_room(131_072, 64 * GIB, cpus))
+    assert (sizes.ct_short, sizes.ct_udp, sizes.stack_nat) == (first, first, stack_nat)
+    assert sizes.ct_stream == sizes.sockets == 65_536
+
+
+@pytest.mark.parametrize(("used", "crowded"), [(8, set()), (9, {"ct_udp"})])
+def test_a_table_is_crowded_when_it_is_more_than_half_full(used: int, crowded: set[str]):
+    maps = memory_maps({"lb_ct_udp": 16, "lb_ct_short": 16})
+    table = maps["lb_ct_udp"]
+    for port in range(used):
+        table.update(bytes(LbTuple(sport=port)), bytes(table.value_size))
+    assert crowded_tables(maps, 64) == crowded
+    assert crowded_tables(maps, 16) == set()
+
+
+def test_a_crowded_table_gets_four_times_the_room_up_to_that_of_the_node():
+    sizes = Sizes().with_larger({"ct_udp"}, 1 << 18)
+    assert sizes == replace(Sizes(), ct_udp=4 * Sizes().ct_udp)
+    assert sizes.with_larger({"ct_udp"}, 100_000).ct_udp == 100_000
 
 
 def test_each_timeout_is_that_of_kube_proxys_option():
@@ -64,3 +129,62 @@ def test_the_programs_are_told_which_records_to_make():
     wanted = frozenset({FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_DROPPED})
     assert flow_records(settings) == FlowRecords(wanted, 10, 0)
     assert not flow_records(replace(SETTINGS, flow_events=())).events
+
+
+# After each pass over the flows
+
+_SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def maps() -> MapSet:
+    """With two flows that were diverted, one of them a moment ago."""
+    made = memory_maps()
+    for port, ago in ((1, 10), (2, 0)):
+        created = time.monotonic_ns() - ago * _SECOND
+        entry = LbConntrack(created=created, hook=Hook.LB_HOOK_HOST_INGRESS)
+        made["lb_conntrack"].update(bytes(LbTuple(sport=port)), bytes(entry))
+    return made
+
+
+def run(upkeep: Upkeep, maps: MapSet) -> None:
+    upkeep.begin(maps)
+    thread = upkeep._thread
+    assert thread
+    thread.join(10)
+
+
+def ports(maps: MapSet, name: str) -> list[int]:
+    return [LbTuple.from_buffer_copy(key).sport for key, _ in maps[name].items()]
+
+
+def test_flows_come_back_once_they_are_no_longer_diverted(maps: MapSet):
+    upkeep = Upkeep()
+    run(upkeep, maps)
+    assert ports(maps, "lb_ct_short") == []
+    upkeep.bring_flows_back(maps)
+    run(upkeep, maps)
+    assert (ports(maps, "lb_ct_short"), ports(maps, "lb_conntrack")) == ([1], [2])
+
+
+def test_flows_come_back_to_the_tables_in_use_and_not_to_those_that_go(maps: MapSet):
+    upkeep = Upkeep()
+    upkeep.bring_flows_back(maps)
+    upkeep.leave_flows()
+    run(upkeep, maps)
+    assert ports(maps, "lb_ct_short") == []
+
+
+def test_a_step_that_fails_does_not_keep_others(
+    maps: MapSet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def fail(*_: object) -> int:
+        raise ProbeError("no sockets")
+
+    monkeypatch.setattr(ClosedSockets, "forget", fail)
+    upkeep = Upkeep()
+    upkeep.bring_flows_back(maps)
+    with caplog.at_level(logging.WARNING):
+        run(upkeep, maps)
+    assert "upkeep of maps: no sockets" in caplog.text
+    assert ports(maps, "lb_ct_short") == [1]

@@ -8,8 +8,10 @@ from ebpflb.agent.interface import ExpiryStep
 from ebpflb.agent.loop import (
     COLLECT_SECONDS,
     EXPIRE_SECONDS,
+    NO_ROOM_SECONDS,
     REPAIR_SECONDS,
     RESYNC_SECONDS,
+    ROOM_SECONDS,
     STEP_SECONDS,
     Periods,
     Wakeup,
@@ -360,3 +362,21 @@ def test_other_addresses_of_the_node_object_are_followed(served):
     assert not any(call.startswith(("node", "follow")) for call in served.turn())
     served.say(gone=(node(),))
     assert {"node ", "follow"} <= set(served.turn())
+
+
+def test_flows_get_more_room_as_soon_as_a_table_is_crowded(served):
+    assert "grow flows" not in served.turn(ROOM_SECONDS)
+    served.node.is_crowded = True
+    assert "grow flows" not in served.turn(ROOM_SECONDS / 2)
+    assert "grow flows" in served.turn(ROOM_SECONDS / 2)
+    assert served.node.served() == {"web": ["10.1.0.1"]}
+
+
+def test_room_for_flows_that_cannot_be_made_is_tried_again_later(served, caplog):
+    served.turn(ROOM_SECONDS)
+    served.node.is_crowded = True
+    served.node.failures["grow flows"] = [LoadError("no memory")]
+    assert "grow flows" in served.turn(ROOM_SECONDS)
+    assert "cannot make room: no memory" in caplog.text
+    assert "grow flows" not in served.turn(NO_ROOM_SECONDS / 2)
+    assert "grow flows" in served.turn(NO_ROOM_SECONDS / 2)

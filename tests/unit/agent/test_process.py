@@ -49,6 +49,9 @@ class Node(MemoryNode):
     def close(self):
         self.closed = True
 
+    def report(self):
+        return {"forwarding": {"way": "redirect", "why": "the option forwarding"}}
+
 
 @pytest.fixture
 def node(monkeypatch, logging_as_before):

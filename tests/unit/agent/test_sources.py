@@ -2,6 +2,7 @@
 """Where objects come from: manifests, or an API server whose users are told."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ebpflb.agent.sources import ApiServerSource, ManifestSource, source_of
+from ebpflb.agent.sources import ApiServerSource, ManifestSource, selection_of, source_of
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
@@ -59,6 +60,26 @@ def test_without_manifests_the_api_server_is_asked(settings: Callable[..., Setti
     origin.stop()
 
 
+@pytest.mark.parametrize(("dsr", "is_for_all"), [("off", False), ("annotated", True)])
+def test_all_nodes_are_read_where_packets_may_go_to_them(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, dsr: str, is_for_all: bool
+):
+    asked: Queue[ApiRequest] = Queue()
+    url = f"http://127.0.0.{3 + is_for_all}:1"
+
+    def get(api: Api, request: ApiRequest) -> Any:
+        if api.address == url and request.resource == "nodes":
+            asked.put(request)
+        return {"metadata": {}, "items": []}
+
+    monkeypatch.setattr(Api, "get", get)
+    origin = source_of(settings(master=url, dsr=dsr))
+    origin.start(lambda _: None)
+    query = asked.get(timeout=SECONDS).query
+    origin.stop()
+    assert ("fieldSelector" not in query) is is_for_all
+
+
 def test_an_agent_that_starts_says_so_at_its_node(
     settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ):
@@ -103,3 +124,16 @@ def test_neither_manifests_nor_an_api_server_is_a_wrong_setting(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match="not in a pod, and no --kubeconfig"):
         source_of(settings())
+
+
+def test_only_labels_that_decide_are_read(settings: Callable[..., Settings], tmp_path: Path):
+    labels = {"canary": "yes", "app": "web"}
+    path = write_manifests(tmp_path / "web.yaml", service_manifest(labels=labels))
+    given = {"service-selector": "canary", "namespace-selector": "team=a"}
+    chosen = settings(manifests=str(path), **given)
+    assert selection_of(chosen).options == given
+    origin = source_of(chosen)
+    events: Queue[SourceEvent] = Queue()
+    origin.start(events.put)
+    assert events.get(timeout=SECONDS).upserts == (replace(service(), labels=(("canary", "yes"),)),)
+    origin.stop()

@@ -22,12 +22,17 @@ def test_the_report_of_a_node_that_is_served(bench):
         "in_sync": True,
         "services": 1,
         "frontends": 1,
+        "selectors": {},
+        "services_left_out": 0,
+        "ejected_endpoints": 0,
+        "dsr_peers": None,
         "kernel_lacks": {},
         "source_errors": {},
         "attach_errors": {},
         "health_check_errors": {},
         "refused": {},
         "conflicts": [],
+        "misconfigured": [],
     }
 
 
@@ -72,6 +77,26 @@ def test_two_services_with_one_address_are_a_conflict(bench, caplog):
     bench.say(gone=(service("a"),))
     bench.turn()
     assert bench.report()["conflicts"] == []
+
+
+def test_a_wrong_annotation_is_said_once_and_does_no_harm(bench, caplog):
+    text = "metadata.annotations.ebpflb.io/scheduler: must be one of random"
+    wrong = service("web", problems=(text,))
+    bench.say(wrong, endpoint_slice("web-1", endpoint()))
+    bench.turn()
+    bench.say(service("x", service_port("10.96.0.99")))
+    bench.turn()
+    assert bench.report()["misconfigured"] == [f"default/web: {text}"]
+    assert bench.report()["frontends"] == 2
+    assert bench.samples()["ebpflb_services_misconfigured"] == 1
+    assert caplog.text.count(text) == 1
+    assert [(each.about.name, each.reason, each.note) for each in bench.announced] == [
+        ("web", "InvalidAnnotation", text)
+    ]
+    bench.say(service("web"))
+    bench.turn()
+    assert bench.report()["misconfigured"] == []
+    assert bench.samples()["ebpflb_services_misconfigured"] == 0
 
 
 def test_changes_are_counted_by_kind(bench):

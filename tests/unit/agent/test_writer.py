@@ -2,6 +2,7 @@
 from dataclasses import replace
 
 from ebpflb.agent.writer import PlanTotals
+from ebpflb.model.endpoint import PackedEndpoints
 from ebpflb.model.node import Node
 from ebpflb.model.plan import plan_service
 from ebpflb.model.service import ServiceName, TrafficPolicy
@@ -44,6 +45,6 @@ def test_a_port_with_several_external_frontends_counts_once_per_policy():
 
 def test_a_port_that_refuses_is_not_counted():
     totals = PlanTotals()
-    nowhere = replace(ELSEWHERE, endpoints=())
+    nowhere = replace(ELSEWHERE, endpoints=PackedEndpoints())
     totals.replace(WEB, plan(nowhere, internal_policy=TrafficPolicy.LOCAL))
     assert not +totals.no_local

@@ -103,4 +103,4 @@ def test_pins_that_cannot_be_read_keep_no_other_check_away(monkeypatch, tmp_path
     devices = command.Devices((), (), (), "")
     first, *others = checks._check_hooks(checks.NodePaths(tmp_path, tmp_path, devices))
     assert (first.check, first.what) == ("pins", "could not be checked: no")
-    assert {each.check for each in others} == {"sysctls"}
+    assert {each.check for each in others} == {"sysctls", "forward"}

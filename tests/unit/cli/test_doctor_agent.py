@@ -7,10 +7,13 @@ from ebpflb import __version__
 from ebpflb.cli.agent_client import Page
 from ebpflb.cli.doctor import (
     check_agent,
+    check_dsr,
     check_health_port,
     check_query_socket,
     check_triggers,
+    check_xdp,
 )
+from ebpflb.dataplane.doctor.finding import Finding, Severity
 
 STATUS = {
     "version": __version__,
@@ -87,3 +90,74 @@ def test_the_query_socket_is_asked_where_there_is_one(tmp_path):
 @pytest.mark.parametrize(("total", "count"), [("0.5", 0), ("-3.25", 1), ("-1e-05", 1)])
 def test_changes_from_the_future_are_told(total, count):
     assert len(list(check_triggers(f"# HELP x\n{SUM} {total}\nother 1\n"))) == count
+
+
+def test_a_family_without_direct_server_return_is_a_warning():
+    tunnels = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}}
+    (fine,) = check_dsr({"tunnels": tunnels})
+    assert (fine.severity, fine.what) == (Severity.OK, "tunnels lead to 7 pods on other nodes")
+    (found,) = check_dsr({"tunnels": {**tunnels, "without": {"IPv4": "no address"}}})
+    assert (found.severity, found.where) == (Severity.WARNING, "IPv4")
+    assert found.what == "is masqueraded: no address"
+    assert "--node-ip" in found.advice
+    assert list(check_dsr({"tunnels": None})) == list(check_dsr({})) == []
+
+
+def test_xdp_is_told_for_each_uplink():
+    native = {"name": "eth0", "mode": "native", "why": ""}
+    none = {"name": "eth1", "mode": "", "why": "its driver has no XDP"}
+    assert list(check_xdp({"xdp": [native, none]})) == [
+        Finding(Severity.NOTE, "xdp", "eth0", "lb_xdp is attached (native)"),
+        Finding(Severity.NOTE, "xdp", "eth1", "no XDP, tc serves it: its driver has no XDP"),
+    ]
+    # Off, or an older agent.
+    assert list(check_xdp({})) == []
+
+
+TUNNELS = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}}
+
+
+def silent(node: str, family: str = "IPv4", why: str = "no answer") -> dict[str, str]:
+    return {"node": node, "family": family, "why": why}
+
+
+def dsr(*unreachable: dict[str, str], **tunnels: object) -> list[tuple[str, str]]:
+    peers = {"asked": 6, "reachable": 6 - len(unreachable), "unreachable": [*unreachable]}
+    found = check_dsr({"tunnels": {**TUNNELS, **tunnels}, "dsr_peers": peers})
+    assert all(each.is_trouble is bool(each.advice) for each in found)
+    found = check_dsr({"tunnels": {**TUNNELS, **tunnels}, "dsr_peers": peers})
+    return [(str(each.severity), each.what) for each in found]
+
+
+def test_nodes_that_answer_are_well():
+    assert dsr() == [("ok", "tunnels lead to 7 pods on other nodes")]
+
+
+def test_nodes_that_do_not_answer_are_named_once_for_each_reason():
+    assert dsr(silent("a"), silent("a", "IPv6"), silent("z", "IPv6", "Network is unreachable")) == [
+        (
+            "warning",
+            "1 node does not answer at UDP port 6089: a (IPv4, IPv6); "
+            "their pods get SNAT instead of DSR",
+        ),
+        (
+            "warning",
+            "1 node does not answer at UDP port 6089 (Network is unreachable): z (IPv6); "
+            "their pods get SNAT instead of DSR",
+        ),
+    ]
+    assert dsr(*map(silent, "bcde")) == [
+        (
+            "warning",
+            "4 nodes do not answer at UDP port 6089: b (IPv4), c (IPv4), d (IPv4) and 1 more; "
+            "their pods get SNAT instead of DSR",
+        ),
+    ]
+
+
+def test_a_family_without_tunnels_is_told_of_once():
+    found = dsr(silent("a"), silent("b", "IPv6"), without={"IPv4": "no address"})
+    assert [what.partition(":")[0] for _, what in found] == [
+        "is masqueraded",
+        "1 node does not answer at UDP port 6089",
+    ]

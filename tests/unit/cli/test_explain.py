@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,16 @@ from click.testing import CliRunner
 from ebpflb.cli import explain as command
 from ebpflb.cli import main
 from ebpflb.cli.explain_names import cluster_ips
+from ebpflb.config.label_selector import parse_label_selector
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.layout.structs import LbAddr, LbSettings
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.snapshot import read_snapshot
+from ebpflb.model import explain
 from ebpflb.model.address import format_address, parse_address
 from ebpflb.model.changes import Changes
+from ebpflb.model.selection import Selection
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
@@ -122,6 +126,22 @@ def test_a_kernel_that_differs_from_the_model_is_told_apart(world):
     assert "Kernel and model DIFFER" in world.explain("host", "default/web", status=3)
 
 
+def test_an_older_agent_does_not_say_which_backends_terminate(world, monkeypatch):
+    encode = explain._choice
+
+    def encode_as_before(choice, policy):
+        found = encode(choice, policy)
+        for backend in found["backends"]:
+            del backend["terminating"]
+        return found
+
+    monkeypatch.setattr(explain, "_choice", encode_as_before)
+    ending = endpoint("10.1.0.5", ready=False, serving=True, terminating=True)
+    world.set(endpoint_slice("web-1", ending))
+    found = world.told("host", "default/web", status=0)
+    assert (found["agree"], found["differences"]) == (True, [])
+
+
 def test_a_frontend_that_only_one_of_them_has_is_a_difference(world):
     for key, _ in list(world.maps["lb_frontends"].items()):
         world.maps["lb_frontends"].delete(key)
@@ -214,3 +234,13 @@ def test_cluster_ips_are_found_by_the_name_of_their_service(world):
         ("10.96.0.11", 81, ""),
     ]
     assert cluster_ips(snapshot, ServiceName("default", "wep")) == []
+
+
+@pytest.mark.parametrize("target", ["default/web", f"{VIP}:80"])
+def test_a_service_that_is_left_to_another_proxy(world, target):
+    chosen = Selection(parse_label_selector("canary=yes"))
+    world.changes.selection = chosen
+    world.set(replace(service("web"), labels=(("canary", "no"),)))
+    text = world.explain("host", target, status=4)
+    assert "default/web is left to kube-proxy: not selected by --service-selector" in text
+    assert text.endswith("Kernel and model agree\n")

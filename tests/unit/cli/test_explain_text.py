@@ -10,6 +10,7 @@ FRONTEND = {
     "affinity_timeout": 60,
     "allowed_sources": ["192.0.2.0/24"],
     "masquerade": True,
+    "scheduler": "round-robin",
 }
 FLOW = {
     "client_port": 4000,
@@ -33,6 +34,7 @@ def answered(verdict="translated", backends=(), **kernel) -> dict[str, Any]:
         "why": "",
         "from": "this node",
         "affinity": "stays with 10.1.0.5:8080, last used 2 s ago",
+        "scheduler": "a reason",
         "steps": [step],
         "frontend": FRONTEND,
         "backends": backends,
@@ -58,7 +60,7 @@ def answered(verdict="translated", backends=(), **kernel) -> dict[str, Any]:
             "type": "LoadBalancer",
         },
         "kernel": {**found, **kernel},
-        "model": {"unasked": "no agent", "frontend": None, "endpoints": []},
+        "model": {"unasked": "no agent", "frontend": None, "endpoints": [], "left_out": ""},
         "agree": None,
         "differences": [],
     }
@@ -75,14 +77,15 @@ def test_everything_that_decides_has_a_line(capsys, monkeypatch):
     assert lines == [
         "works: translated at the socket hook, to the only backend it may get",
         "",
-        "FROM      [fd00::5]:40, a pod of this node, by veth1, without tc cover",
-        "TO        192.0.2.9:80/TCP, LoadBalancer of default/web:http",
-        "WAY       socket hook: translated",
-        "POLICY    external traffic policy Local, which does not apply to clients of this node; "
+        "FROM       [fd00::5]:40, a pod of this node, by veth1, without tc cover",
+        "TO         192.0.2.9:80/TCP, LoadBalancer of default/web:http",
+        "WAY        socket hook: translated",
+        "POLICY     external traffic policy Local, which does not apply to clients of this node; "
         "the endpoints for this node",
-        "AFFINITY  by client, 60 s: stays with 10.1.0.5:8080, last used 2 s ago",
-        "CLIENTS   only 192.0.2.0/24 (source ranges)",
-        "SOURCE    masqueraded (--masquerade-all)",
+        "AFFINITY   by client, 60 s: stays with 10.1.0.5:8080, last used 2 s ago",
+        "SCHEDULER  round-robin: a reason",
+        "CLIENTS    only 192.0.2.0/24 (source ranges)",
+        "SOURCE     masqueraded (--masquerade-all)",
         "",
         "ENDPOINT       CHANCE  WHY",
         "10.1.0.5:8080    100%  on this node",
@@ -106,11 +109,13 @@ def test_what_a_backend_sees_of_its_client(capsys, monkeypatch):
         backend("10.1.0.1", masquerade="192.0.2.1", hairpin=True),
         backend("10.1.0.2", masquerade="192.0.2.1", local=False),
         backend("10.1.0.3", reason="no_route", chance=0.0),
+        backend("10.1.0.4", masquerade="192.0.2.1", local=False, lacks_tunnel=True),
     ]
     text = "\n".join(shown(capsys, monkeypatch, answered(backends=some)))
     assert "on this node; the pod itself, sees 192.0.2.1 as the source" in text
-    assert "not on this node; sees 192.0.2.1 as the source" in text
+    assert "not on this node; sees 192.0.2.1 as the source, redirected past FORWARD" in text
     assert "on this node; dropped: no_route" in text
+    assert text.count("FORWARD: no tunnel leads to its node (DSR; see `ebpflb doctor`)") == 1
 
 
 def test_what_was_meant_for_a_frontend_and_passes(capsys, monkeypatch):

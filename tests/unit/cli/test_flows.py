@@ -131,8 +131,15 @@ def test_filters(run, some, arguments, found):
 def test_following_shows_what_comes_and_ends_with_the_agent(run, log, server, monkeypatch):
     monkeypatch.setattr("ebpflb.observe.flows.queries._LOOK_SECONDS", 0.05)
     log.accept([record()])
-    threading.Timer(0.2, log.accept, [[refused()]]).start()
-    threading.Timer(0.4, server.stop).start()
+    since = log.history.since
+    events = [threading.Thread(target=server.stop).start, lambda: log.accept([refused()])]
+
+    def since_the_next_event(end, *seconds):
+        if seconds and events:
+            events.pop()()
+        return since(end, *seconds)
+
+    monkeypatch.setattr(log.history, "since", since_the_next_event)
     first, error = run("-f", "-o", "jsonl", status=1).splitlines()
     assert json.loads(first)["seq"] == 1
     assert error.endswith("agent.sock: the agent has stopped")

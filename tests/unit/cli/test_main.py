@@ -108,4 +108,6 @@ def test_completion_of_a_command_line():
         "COMP_CWORD": "3",
     }
     done = CliRunner().invoke(main, env=environ, prog_name="ebpflb")
-    assert done.output.split() == [f"plain,lb_count_{what}" for what in ("back", "drop", "front")]
+    assert done.output.split() == [
+        f"plain,lb_count_{what}" for what in ("back", "drop", "front", "xdp")
+    ]

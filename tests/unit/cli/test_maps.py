@@ -12,7 +12,7 @@ from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.model.address import WILDCARD, Family, Protocol
+from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
@@ -104,6 +104,35 @@ def test_a_backend_that_only_flows_use_is_unusable(maps):
     assert last == ["->", "10.1.0.1:8080", "remote,", "unusable", "nobody", "new", "1", "0"]
 
 
+def test_a_backend_behind_a_tunnel_says_where_that_leads(maps):
+    near = backends("10.1.0.1", local=True).backends
+    far = backends("10.2.0.1", "10.2.0.2").backends
+    both = Choice((*near, *far), IfEmpty.REFUSE)
+    external = frontend("192.0.2.9", both, type=FrontendType.EXTERNAL_IP)
+    for_node = backends("10.2.0.1", "10.2.0.3")
+    fill(maps, replace(external, local=for_node, dsr=True), frontend("10.96.0.1", both))
+    for pod in (*near, *for_node.backends):
+        maps["lb_pod_nodes"].update(pod.address, parse_address("192.0.2.2"))
+    lines = [" ".join(line.split()) for line in run("dump").splitlines()[2:]]
+    assert [line.partition(" 0 ")[0] for line in lines] == [
+        "TCP 10.96.0.1:80 ClusterIP default/web Cluster -",
+        "-> 10.1.0.1:8080 local all",
+        "-> 10.2.0.1:8080 remote all",
+        "-> 10.2.0.2:8080 remote all",
+        "TCP 192.0.2.9:80 ExternalIP default/web Cluster, DSR -",
+        "-> 10.2.0.1:8080 remote, tunnel to 192.0.2.2 all",
+        "-> 10.2.0.3:8080 remote this node",
+        "-> 10.1.0.1:8080 local elsewhere",
+        "-> 10.2.0.2:8080 remote elsewhere",
+    ]
+    inside, outside = json.loads(run("dump", "-o", "json"))
+    assert (inside["dsr"], outside["dsr"]) == (False, True)
+    found = [each["tunnel_to"] for each in outside["others"]["backends"]]
+    assert found == ["", "192.0.2.2", ""]
+    assert {each["tunnel_to"] for each in inside["others"]["backends"]} == {""}
+    assert {each["tunnel_to"] for each in outside["local"]["backends"]} == {""}
+
+
 def test_json_and_yaml(maps):
     fill(maps, frontend(choice=backends("10.1.0.1"), others=DROP))
     shown = json.loads(run("dump", "-o", "json"))
@@ -159,15 +188,15 @@ def test_the_list(maps):
     fill(maps, frontend())
     lines = [line.split() for line in run("list").splitlines()]
     assert lines[0] == ["NAME", "TYPE", "USED", "MAX", "MEMORY"]
-    assert ["lb_frontends", "hash", "1", "4096", "96.0", "KiB"] in lines
+    assert ["lb_frontends", "hash", "1", "512", "12.0", "KiB"] in lines
     assert len(lines) == 1 + len(maps)
     listed = {each["name"]: each for each in json.loads(run("list", "-o", "json"))}
     assert listed["lb_addr_flags"] == {
         "name": "lb_addr_flags",
         "type": "array",
         "used": 1,
-        "max": 8192,
-        "memory": 8192 * 28,
+        "max": 1024,
+        "memory": 1024 * 28,
     }
 
 

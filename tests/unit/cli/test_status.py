@@ -79,7 +79,7 @@ def test_a_node_that_is_served(node):
     assert "tcx ingress  eth0      lb_host_ingress\n" in output
     assert "tcx egress   (gone)    lb_host_egress\n" in output
     assert "lb_slots     4    8  2.0 KiB\n" in output
-    assert "established                9\n" in output
+    assert "established           9\n" in output
     assert output.endswith("no_route              3\n")
 
 
@@ -156,6 +156,34 @@ def test_something_else_on_the_port_is_no_agent(node):
         server.stop()
 
 
+def test_devices_and_the_way_of_masqueraded_packets_are_shown(node):
+    pods = [{"name": f"veth{n}", "kind": "workload", "why": "a veth"} for n in range(3)]
+    uplink = {"name": "eth0", "kind": "host", "why": "the default route"}
+    chosen = {"way": "stack", "why": "auto: Calico enforces NetworkPolicy here (device cali*)"}
+    node(forwarding=chosen, devices=[*pods, uplink], left_out={"lo": "loopback"})
+    output = run()
+    assert (
+        f"  masqueraded packets are routed by the kernel, through FORWARD; {chosen['why']}"
+        in output
+    )
+    assert "eth0                 host      the default route\n" in output
+    assert "3: veth0, veth1 ...  workload  a veth\n" in output
+
+
+def test_direct_server_return_is_shown_where_it_is_on(node):
+    tunnels = {"services": "annotated", "port": 6089, "peers": 4, "pods": 7, "without": {}}
+    node(tunnels=tunnels)
+    line = (
+        "  direct server return for annotated Services at UDP port 6089: tunnels to 7 pods, from 4 "
+        "addresses of other nodes\n"
+    )
+    assert line in run()
+    node(tunnels={**tunnels, "without": {"IPv6": "no address"}})
+    assert f"{line}  no direct server return over IPv6: no address\n" in run()
+    node(tunnels=None)
+    assert "direct server return" not in run()
+
+
 def test_an_agent_that_listens_everywhere_is_asked_here(node):
     node()
     port = os.environ["EBPFLB_METRICS_BIND_ADDRESS"].rpartition(":")[2]
@@ -169,3 +197,23 @@ def test_a_wrong_address_is_one_line():
 def test_missing_pins_are_found_missing(tmp_path):
     with pytest.raises(PinError, match="nothing is loaded"):
         command._loaded(Path(tmp_path))
+
+
+def test_what_is_left_to_another_proxy_is_told(node):
+    node(selectors={"service-selector": "canary=yes"}, services_left_out=12)
+    output = run()
+    assert "  only Services selected by --service-selector 'canary=yes'\n" in output
+    assert "  12 other Services are left to kube-proxy\n" in output
+
+
+def test_nodes_that_take_no_part_in_direct_server_return_are_told(node):
+    tunnels = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}}
+    silent = [{"node": "b", "family": each, "why": "no answer"} for each in ("IPv4", "IPv6")]
+    peers = {"asked": 4, "reachable": 2, "unreachable": silent}
+    node(tunnels=tunnels, dsr_peers=peers)
+    assert (
+        "  2 of 4 nodes answer there (a node counts once for each family)\n"
+        "  SNAT instead of direct server return to b (IPv4, IPv6): no answer\n"
+    ) in run()
+    node(tunnels=tunnels, dsr_peers={"asked": 0, "reachable": 0, "unreachable": []})
+    assert "answer there" not in run()

@@ -165,3 +165,10 @@ def test_it_needs_root(machine, monkeypatch):
 
 def test_a_wrong_time_is_a_wrong_command_line(machine):
     assert "--wait" in run("--wait", "-1", status=2)
+
+
+def test_what_selectors_leave_out_needs_the_rules(machine):
+    machine.report |= {"selectors": {"service-selector": "canary=yes"}}
+    line = "kube-proxy must serve what --service-selector 'canary=yes' leaves out"
+    assert line in run(status=1)
+    assert machine.calls == []

@@ -113,7 +113,7 @@ logging: {format: json, verbosity: 3}
         7200,
         5,
     )
-    assert (file_only.conntrack_min, file_only.conntrack_max_per_core) == (200000, 0)
+    assert (file_only.conntrack_min, file_only.conntrack_max_per_core) == (200000, 32768)
     assert (file_only.log_format, file_only.verbosity) == ("json", 3)
     assert load_settings({**given, "config": file_only.config.path}, {}).node_name == "node-b"
 
@@ -225,3 +225,38 @@ def test_one_document_of_kubeadms_many_is_enough(load):
 def test_an_empty_section_says_nothing(load):
     settings, warnings = load(f"{HEAD}iptables: null\nlogging: {{options: {{json: null}}}}\n")
     assert (settings.sync_period, warnings) == (30, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "scheduler", "told"),
+    [
+        ("rr", "round-robin", []),
+        ("wrr", "round-robin", []),
+        ("lc", "least-connections", []),
+        ("wlc", "least-connections", []),
+        (
+            "sed",
+            "least-connections",
+            ["ipvs.scheduler: 'sed' is not available: least-connections is used"],
+        ),
+        ("sh", "source-hash", []),
+        ("mh", "maglev", []),
+        ("dh", "random", ["ipvs.scheduler: 'dh' is not available: random is used"]),
+        ("''", "random", []),
+    ],
+)
+def test_the_scheduler_of_ipvs_is_understood(load, name, scheduler, told):
+    settings, warnings = load(f"{HEAD}mode: ipvs\nipvs: {{scheduler: {name}}}\n")
+    assert settings.scheduler == scheduler
+    assert [line for line in warnings if "scheduler" in line] == told
+
+
+def test_the_scheduler_of_another_mode_does_not_count(load):
+    settings, warnings = load(f"{HEAD}mode: iptables\nipvs: {{scheduler: rr}}\n")
+    assert settings.scheduler == "random"
+    assert "ipvs.scheduler is ignored: the mode is iptables" in warnings
+
+
+def test_a_flag_for_the_scheduler_counts_beside_the_file(load):
+    flags = {"scheduler": "random"}
+    assert load(f"{HEAD}mode: ipvs\nipvs: {{scheduler: rr}}\n", flags)[0].scheduler == "random"

@@ -113,3 +113,20 @@ def test_the_usual_command_line_of_a_distribution_works():
     assert [line for line in warnings if "ignored" in line] == [
         f"--proxy-mode is ignored: {IGNORED['proxy-mode']}"
     ]
+
+
+def test_the_scheduler_of_ipvs_is_understood_in_that_mode_alone():
+    settings, warnings = settings_and_warnings(proxy_mode="ipvs", ipvs_scheduler="rr")
+    assert settings.scheduler == "round-robin"
+    assert not [line for line in warnings if "scheduler" in line]
+    settings, warnings = settings_and_warnings(proxy_mode="ipvs", ipvs_scheduler="dh")
+    assert settings.scheduler == "random"
+    assert "--ipvs-scheduler: 'dh' is not available: random is used" in warnings
+    settings, warnings = settings_and_warnings(ipvs_scheduler="rr")
+    assert settings.scheduler == "random"
+    assert "--ipvs-scheduler is ignored: the proxy mode is not ipvs" in warnings
+
+
+def test_a_scheduler_named_itself_goes_before_that_of_ipvs():
+    flags = {"proxy_mode": "ipvs", "ipvs_scheduler": "rr", "scheduler": "random"}
+    assert settings_and_warnings(**flags)[0].scheduler == "random"

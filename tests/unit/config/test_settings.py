@@ -36,13 +36,19 @@ def test_defaults(monkeypatch):
         manifests=Path("/m"),
         kubeconfig=None,
         master="",
+        api_servers=(),
+        service_selector=None,
+        namespace_selector=None,
         node_name="node-a.example",
         cgroup_root=Path("/cg"),
         bpffs_root=Path("/sys/fs/bpf/ebpflb"),
         host_devices=(),
         workload_devices=(),
         socket_lb="all",
+        forwarding="auto",
         attach="auto",
+        xdp="off",
+        xdp_devices=(),
         metrics_bind_address="127.0.0.1:10249",
         metrics_services=True,
         metrics_backends=False,
@@ -55,6 +61,12 @@ def test_defaults(monkeypatch):
         nodeport_addresses=(),
         localhost_nodeports=True,
         masquerade_all=False,
+        scheduler="random",
+        ejection=0,
+        ejection_time=10.0,
+        maglev_table_size=10007,
+        dsr="off",
+        dsr_port=6089,
         detect_local_mode="ClusterCIDR",
         cluster_cidr=(),
         pod_bridge_interface="",
@@ -65,8 +77,8 @@ def test_defaults(monkeypatch):
         conntrack_tcp_timeout_close_wait=3600.0,
         conntrack_udp_timeout=0.0,
         conntrack_udp_timeout_stream=0.0,
-        conntrack_max_per_core=0,
-        conntrack_min=0,
+        conntrack_max_per_core=32768,
+        conntrack_min=131072,
         **FLOW_DEFAULTS,
     )
 
@@ -85,6 +97,15 @@ def test_the_file_may_be_named_by_the_environment_and_may_be_empty(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text("")
     assert load_settings(GIVEN, {"EBPFLB_CONFIG": str(file)}).attach == "auto"
+
+
+def test_off_is_off_although_yaml_takes_it_for_a_boolean(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("xdp: off")
+    assert load_settings(GIVEN, {"EBPFLB_CONFIG": str(file)}).xdp == "off"
+    file.write_text("attach: off")
+    with pytest.raises(ConfigError, match="attach: False: unknown value"):
+        load_settings(GIVEN, {"EBPFLB_CONFIG": str(file)})
 
 
 @pytest.mark.parametrize(
@@ -108,6 +129,8 @@ def test_cidrs_are_made_canonical():
         ("node-name", "", "want the name of a Node"),
         ("socket-lb", "hosts", "did you mean host?"),
         ("attach", "xdp", "known: auto, clsact, tcx"),
+        ("dsr", "on", "known: all, annotated, off"),
+        ("dsr-port", "65536", "want a number from 1 to 65535"),
         ("metrics-bind-address", "10249", "want IP:PORT"),
         ("metrics-bind-address", "127.0.0.1:65536", "a port from 1 to 65535"),
         ("healthz-bind-address", "::1:80", "stands in brackets"),
@@ -133,6 +156,10 @@ def test_cidrs_are_made_canonical():
         ("flow-export-files", "0", "from 1 to"),
         ("query-socket", "/" + 107 * "a", "the path has 108 bytes"),
         ("masquerade-all", "maybe", "want true or false"),
+        ("scheduler", "rr", "unknown value"),
+        ("maglev-table-size", 10000, "want a prime, as 10007"),
+        ("maglev-table-size", "65520", "want a prime, as 65521"),
+        ("maglev-table-size", 65522, "want a number from 2 to 65521"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_place_and_reason(name, value, words):

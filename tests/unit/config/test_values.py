@@ -107,3 +107,16 @@ def test_urls(given):
 
 def test_a_host_name_is_lower_cased_as_the_kubelet_does():
     assert values.node_name(" Node-A ") == "node-a"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [("off", 0), (False, 0), ("0", 0), ("on", 5), (True, 5), ("7", 7), (7, 7)]
+)
+def test_ejection(given, found):
+    assert values.ejection(given) == found
+
+
+@pytest.mark.parametrize("given", ["", "yes", "-1", "1001", "1.5", None, ["on"]])
+def test_what_is_no_ejection(given):
+    with pytest.raises(ValueError, match="want off, on or a number from 0 to 1000"):
+        values.ejection(given)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, parse_address
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
 
@@ -70,6 +71,14 @@ KINDS: Mapping[FrontendKey, tuple[FrontendType, ...]] = {
 PORTS = (named("a"), named("a", "x"), named("b"))
 PODS = tuple(map(parse_address, ("10.1.0.1", "10.1.0.2", "10.2.0.1", "fd00:1::1")))
 POLICIES = st.sampled_from(TrafficPolicy)
+SCHEDULED = st.builds(
+    lambda scheduler, size: {"scheduler": scheduler, "table_size": size * scheduler.has_table},
+    st.sampled_from(Scheduler),
+    st.sampled_from((5, 11)),
+)
+
+
+INTERNAL = FrontendType.CLUSTER_IP
 
 
 def _choices(pods: Mapping[Address, tuple[bool, bool]]) -> st.SearchStrategy[Choice]:
@@ -83,16 +92,30 @@ def _choices(pods: Mapping[Address, tuple[bool, bool]]) -> st.SearchStrategy[Cho
     )
 
 
+def _local_backends(
+    pods: Mapping[Address, tuple[bool, bool]],
+) -> st.SearchStrategy[tuple[Backend, ...]]:
+    """Some of those of this node."""
+    backends = [Backend(pod, 8080, *flags) for pod, flags in sorted(pods.items()) if flags[0]]
+    if not backends:
+        return st.just(())
+    return st.sets(st.sampled_from(backends)).map(lambda some: tuple(sorted(some)))
+
+
 @st.composite
 def desired_states(draw: st.DrawFn) -> Desired:
     """Which Service port has which of the frontends, with which backends."""
     flags = st.tuples(st.booleans(), st.booleans())
-    choices = _choices({pod: draw(flags) for pod in PODS})
+    pods = {pod: draw(flags) for pod in PODS}
+    choices = _choices(pods)
+    here = {port: draw(_local_backends(pods)) for port in PORTS}
     owners = draw(st.tuples(*[st.sampled_from((None, *PORTS)) for _ in KINDS]))
+    kinds = {place: draw(st.sampled_from(KINDS[place])) for place in KINDS}
+    dsr = {place: kinds[place] is not INTERNAL and draw(st.booleans()) for place in KINDS}
     frontends = [
         Frontend(
             key=place,
-            type=draw(st.sampled_from(KINDS[place])),
+            type=kinds[place],
             service=owner,
             local=draw(choices),
             others=draw(choices),
@@ -100,6 +123,9 @@ def desired_states(draw: st.DrawFn) -> Desired:
             external_policy=draw(POLICIES),
             affinity_timeout=draw(st.sampled_from((0, 10800))),
             allowed_sources=draw(SOURCES),
+            dsr=dsr[place],
+            here=here[owner] if dsr[place] else (),
+            **draw(SCHEDULED),
         )
         for place, owner in zip(KINDS, owners, strict=True)
         if owner is not None

@@ -18,23 +18,36 @@ from ebpflb.dataplane.layout.structs import (
     LbDest,
     LbFrontendKey,
     LbName,
+    LbPodKey,
     LbRange,
     LbSourceRange,
     u32,
     u64,
 )
 from ebpflb.model import plan
+from ebpflb.model.address import Address
+from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, Frontend, FrontendType, IfEmpty
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import TrafficPolicy
 
 LOCAL, TERMINATING, USABLE = 1, 2, 4
 SOURCE_RANGES = 4
+COUNTS_OPEN = 16
+DSR = 32
 ID_BITS = 32
 TYPES = {
     FrontendType.CLUSTER_IP: 1,
     FrontendType.NODE_PORT: 2,
     FrontendType.EXTERNAL_IP: 3,
     FrontendType.LOAD_BALANCER: 4,
+}
+SCHEDULERS = {
+    Scheduler.RANDOM: 0,
+    Scheduler.ROUND_ROBIN: 1,
+    Scheduler.LEAST_CONNECTIONS: 2,
+    Scheduler.SOURCE_HASH: 3,
+    Scheduler.MAGLEV: 4,
 }
 IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2}
 
@@ -54,6 +67,7 @@ class Offer(NamedTuple):
     others_if_empty: int
     type: int
     flags: int
+    scheduler: int
     affinity_timeout: int
     sources: Sources
 
@@ -84,6 +98,8 @@ def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
     if not word or bytes(desc.frontend) != key_bytes(key):
         return None
     local, others = slots(maps, desc.local), slots(maps, desc.others)
+    for each in (desc.local, desc.others):
+        assert_table(maps, each)
     assert (local, others) == (sorted(set(local)), sorted(set(others))), "cannot be searched"
     backends = {slot: backend(maps, slot) for slot in (*local, *others)}
     name = LbName.from_buffer_copy(maps["lb_names"].lookup(bytes(u32(desc.service))) or b"")
@@ -95,6 +111,7 @@ def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
         desc.others.if_empty,
         desc.type,
         desc.flags,
+        desc.scheduler,
         desc.affinity_timeout,
         sources(maps, desc),
     )
@@ -125,6 +142,18 @@ def slots(maps: MapSet, place: LbRange) -> list[int]:
     return [u32.from_buffer_copy(element(maps, "lb_slots", index)).value for index in indices]
 
 
+def assert_table(maps: MapSet, found: LbRange) -> None:
+    """Its lookup table names the backend of the range that the model says."""
+    if not found.table:
+        return
+    ends = [place(backend(maps, each)) for each in slots(maps, found)]
+    offered = sorted(plan.Backend(Address(raw), port, True, True) for raw, port, _ in ends)
+    named = slots(maps, LbRange(found.base + found.count, found.table))
+    raw = [place(backend(maps, each))[:2] for each in named]
+    wanted = [offered[each][:2] for each in lookup_table(offered, found.table)]
+    assert raw == wanted
+
+
 def backend(maps: MapSet, index: int) -> LbBackend:
     return LbBackend.from_buffer_copy(element(maps, "lb_backends", index))
 
@@ -145,7 +174,12 @@ def offer_of(frontend: Frontend) -> Offer:
         _places(frontend, frontend.others),
         IF_EMPTY[frontend.others.if_empty],
         TYPES[frontend.type],
-        internal + 2 * external + SOURCE_RANGES * bool(frontend.allowed_sources),
+        internal
+        + 2 * external
+        + SOURCE_RANGES * bool(frontend.allowed_sources)
+        + COUNTS_OPEN * (frontend.scheduler is Scheduler.LEAST_CONNECTIONS)
+        + DSR * frontend.dsr,
+        SCHEDULERS[frontend.scheduler],
         frontend.affinity_timeout,
         frozenset((*each,) for each in frontend.allowed_sources) or None,
     )
@@ -156,12 +190,43 @@ def _places(frontend: Frontend, choice: Choice) -> frozenset[Place]:
     return frozenset((bytes(each.address), each.port, protocol) for each in choice.backends)
 
 
-def flags_of(frontends: Iterable[Frontend]) -> dict[tuple[object, Place], int]:
-    """The flags that each backend of each Service port should have, USABLE aside."""
+def pods_here(maps: MapSet) -> dict[tuple[object, Place], int]:
+    """The elements of lb_pods_here, by Service port and pod; each is that of its backend."""
+    found: dict[tuple[object, Place], int] = {}
+    for raw, value in maps["lb_pods_here"].items():
+        key, index = LbPodKey.from_buffer_copy(raw), u32.from_buffer_copy(value).value
+        record = backend(maps, index)
+        where = bytes(key.addr), key.port, key.proto
+        assert (where, key.service) == (place(record), record.service)
+        # Of a new Service port the name comes later.
+        if name := maps["lb_names"].lookup(bytes(u32(key.service))):
+            port = LbName.from_buffer_copy(name)
+            found[(port.ns.decode(), port.service.decode(), port.port.decode()), where] = index
+    return found
+
+
+def pods_wanted(frontends: Iterable[Frontend]) -> set[tuple[object, Place]]:
+    """What pods_here() should find for these."""
+    return {
+        (each.service[:3], (bytes(pod.address), pod.port, int(each.service.protocol)))
+        for each in frontends
+        if each.dsr
+        for pod in each.here
+    }
+
+
+def flags_of(
+    frontends: Iterable[Frontend], *, also_here: bool = False
+) -> dict[tuple[object, Place], int]:
+    """The flags that each backend of each Service port should have, USABLE aside.
+
+    `also_here`: not only those that a frontend names.
+    """
     flags: dict[tuple[object, Place], int] = {}
     for frontend in frontends:
         name = frontend.service
-        for each in (*frontend.local.backends, *frontend.others.backends):
+        here = frontend.here if also_here else ()
+        for each in (*frontend.local.backends, *frontend.others.backends, *here):
             where = (name[:3], (bytes(each.address), each.port, int(name.protocol)))
             flags[where] = LOCAL * each.local + TERMINATING * each.terminating
     return flags

@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from ebpflb.dataplane.layout.enums import BackendFlag
+from ebpflb.dataplane.services.sync import Moving
 from ebpflb.model.address import Protocol
 from ebpflb.model.plan import Choice, Frontend
 from ebpflb.model.service import ServicePortName
@@ -151,3 +152,75 @@ def test_a_crash_at_any_write_leaves_no_wrong_flag(forth: bool):
         assert flags(world, index_in_use(world)) == USABLE
         if not crashed:
             break
+
+
+def withdrawn(*addresses: str) -> Frontend:
+    """Another proxy serves it; these endpoints serve the flows that they have."""
+    return replace(dns(NOTHING, serving=backends(*addresses)), withdrawn=True)
+
+
+def test_a_service_that_another_proxy_serves_keeps_backends_and_no_frontend(world: World):
+    index = index_in_use(world)
+    change(world, withdrawn(FIRST, SECOND))
+    assert look_up(world.maps, KEY) is None
+    assert flags(world, index) == SERVING
+    assert not world.sync.take_ended_udp()
+    assert world.sync.usage()["lb_backends"].used == 1
+    change(world, withdrawn(SECOND))
+    assert flags(world, index) == 0
+    assert world.sync.take_ended_udp()
+    world.now += 10
+    world.sync.collect()
+    used = {name: each.used for name, each in world.sync.usage().items()}
+    del used["lb_addrs"]
+    assert set(used.values()) == {0}
+
+
+def test_one_that_never_was_served_here_takes_no_room(world: World):
+    other = ServicePortName("default", "shop", "", Protocol.UDP)
+    left = replace(withdrawn(SECOND), service=other, key=key("10.96.0.2", 53, Protocol.UDP))
+    change(world, dns(backends(FIRST)), left)
+    assert world.sync.usage()["lb_names"].used == 1
+    assert world.sync.usage()["lb_backends"].used == 1
+
+
+def test_one_that_comes_back_finds_its_backends(world: World):
+    index, before = index_in_use(world), backend(world.maps, index_in_use(world))
+    change(world, withdrawn(FIRST))
+    change(world, dns(backends(FIRST)))
+    assert (index_in_use(world), flags(world, index)) == (index, USABLE)
+    assert backend(world.maps, index).generation == before.generation
+
+
+def test_a_restart_keeps_what_another_proxy_serves_and_writes_nothing(world: World):
+    index = index_in_use(world)
+    change(world, withdrawn(FIRST))
+    world.sync = world.restarted()
+    world.sync.load()
+    before = len(world.watch.written)
+    change(world, withdrawn(FIRST))
+    assert world.watch.written[before:] == []
+    assert flags(world, index) == SERVING
+    assert world.sync.is_left(1)
+    change(world)
+    assert flags(world, index) == 0
+
+
+def test_its_frontend_may_be_another_services(world: World):
+    other = ServicePortName("default", "another", "", Protocol.UDP)
+    change(world, withdrawn(FIRST), replace(dns(backends(SECOND)), service=other))
+    assert look_up(world.maps, KEY)
+
+
+def test_what_a_change_moves_is_known_before(world: World):
+    (identity,) = {backend(world.maps, index_in_use(world)).service}
+    left, here = by_service(withdrawn(FIRST)), by_service(dns(backends(FIRST)))
+    name = next(iter(here))
+    assert world.sync.moving(left) == Moving(False, frozenset([identity]))
+    assert world.sync.moving({name: ()}) == Moving(False, frozenset([identity]))
+    assert world.sync.moving(here) == Moving(False, frozenset())
+    assert not world.sync.is_left(identity)
+    change(world, withdrawn(FIRST))
+    assert world.sync.is_left(identity)
+    assert world.sync.moving(left) == Moving(False, frozenset())
+    assert world.sync.moving(here) == Moving(True, frozenset())

@@ -14,7 +14,7 @@ from ebpflb.errors import MapError
 from tests.memory_maps import SPECS, MapShape, memory_maps
 
 BPF = Path(__file__).parents[3] / "bpf"
-SCALARS = {"void": 0, "int": 4, "__u8": 1, "__u32": 4, "__u64": 8}
+SCALARS = {"void": 0, "int": 4, "__u8": 1, "__u32": 4, "__u64": 8, "__s64": 8}
 KINDS = {
     "hash": MapType.HASH,
     "lru_hash": MapType.LRU_HASH,
@@ -22,7 +22,7 @@ KINDS = {
     "percpu_array": MapType.PERCPU_ARRAY,
     "percpu_hash": MapType.PERCPU_HASH,
     "ringbuf": MapType.RINGBUF,
-    "trie": MapType.LPM_TRIE,
+    "lpm_trie": MapType.LPM_TRIE,
 }
 
 
@@ -40,6 +40,7 @@ def limits() -> dict[str, str]:
     text = (BPF / "config.h").read_text()
     return {
         "LB_LOST_REASONS": str(len(enums.FlowLost)),
+        "LB_XDP_RESULTS": str(len(enums.XdpResult)),
         **dict(re.findall(r"^#define (LB_\w+) (.+)$", text, re.MULTILINE)),
     }
 
@@ -53,7 +54,7 @@ def number_of(text: str) -> int:
 
 
 def test_the_maps_are_those_of_maps_h():
-    text = (BPF / "maps.h").read_text().replace("LB_TRIE(", 'LB_MAP("trie", ')
+    text = (BPF / "maps.h").read_text().replace("LB_MAP_BY_USE(", "LB_MAP(")
     text = text.replace("LB_RING(", 'LB_MAP("ringbuf", void, void, ')
     line = r'^LB_MAP\("(\w+)", ([\w ]+), ([\w ]+), (\w+), (.+)\);$'
     found = re.findall(line, text, re.MULTILINE)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ebpflb.dataplane.layout.structs import LbBackend, u32
 from ebpflb.dataplane.services import sync
 from tests.unit.dataplane.desired import Desired, desired_states
-from tests.unit.dataplane.programs import USABLE, flags_of, vip_flags
+from tests.unit.dataplane.programs import USABLE, flags_of, pods_wanted, vip_flags
 from tests.unit.dataplane.watching import CrashError
 from tests.unit.dataplane.world import World, every
 
@@ -101,19 +101,21 @@ def assert_tidy(world: World) -> None:
     used = {name: usage.used for name, usage in world.sync.usage().items()}
     assert used["lb_frontends"] == used["lb_descs"] == len(frontends)
     assert used["lb_names"] == len(ports) == len(list(world.maps["lb_names"].items()))
-    assert used["lb_backends"] == len(flags_of(frontends)) == len(usable(world))
+    named = flags_of(frontends).keys()
+    assert len(named) == len(usable(world))
+    assert used["lb_backends"] == len(named | pods_wanted(frontends))
     assert len(list(world.maps["lb_frontends"].items())) == len(frontends)
     words = [value for _, value in world.maps["lb_current"].items() if any(value)]
     assert len(words) == len(frontends)
     contents = {
-        (each.service, choice.backends)
+        (each.service, choice.backends, each.table_size if len(choice.backends) > 1 else 0)
         for each in frontends
         for choice in (each.local, each.others)
     }
     sets = {(each.service, each.allowed_sources) for each in frontends}
     ranges = sum(len(prefixes) for _, prefixes in sets)
     assert used["lb_src_ranges"] == ranges == len(list(world.maps["lb_src_ranges"].items()))
-    assert used["lb_slots"] == sum(len(backends) for _, backends in contents)
+    assert used["lb_slots"] == sum(len(backends) + table for _, backends, table in contents)
 
 
 def usable(world: World) -> list[int]:

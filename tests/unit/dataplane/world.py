@@ -10,6 +10,7 @@ from ebpflb.model.service import ServiceName
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import KINDS, Desired
 from tests.unit.dataplane.programs import (
+    DSR,
     LOCAL,
     TERMINATING,
     USABLE,
@@ -21,6 +22,8 @@ from tests.unit.dataplane.programs import (
     flags_of,
     offer_of,
     place,
+    pods_here,
+    pods_wanted,
     vip_flags,
 )
 from tests.unit.dataplane.watching import Readers, Watch
@@ -29,7 +32,7 @@ SIZES = {
     "lb_frontends": 16,
     "lb_current": 16,
     "lb_descs": 64,
-    "lb_slots": 128,
+    "lb_slots": 512,
     "lb_backends": 64,
     "lb_addrs": 16,
     "lb_addr_flags": 16,
@@ -53,6 +56,13 @@ class Moment(NamedTuple):
     address: bytes
     flags: int
     keys: frozenset[FrontendKey]
+
+
+class PodMoment(NamedTuple):
+    """Which frontends offer DSR after some write, and for which pods packets may come then."""
+
+    keys: frozenset[FrontendKey]
+    pods: frozenset[tuple[object, Place]]
 
 
 class World:
@@ -79,6 +89,7 @@ class World:
         self.offers: dict[FrontendKey, list[Offer | None]] = {key: [] for key in KINDS}
         self.backend_flags: dict[BackendName, set[int]] = {}
         self.moments: set[Moment] = set()
+        self.pods: set[PodMoment] = set()
 
     def _inspect(self) -> None:
         visible = self.readers.look()
@@ -88,6 +99,7 @@ class World:
                 self.offers[key].append(offer)
             if found:
                 self._inspect_backends(found)
+        self._inspect_pods(visible)
         keys = [key for key, found in visible.items() if found]
         for address in ADDRESSES:
             here = frozenset(key for key in keys if key.address == address)
@@ -95,6 +107,10 @@ class World:
             self.moments.add(Moment(address, flags, here))
             named = address_in_place(self.maps, address)
             assert named is None or named[1] == address_flags(self.maps, named[0])
+
+    def _inspect_pods(self, visible: Mapping[FrontendKey, Found | None]) -> None:
+        with_dsr = {key for key, found in visible.items() if found and found.offer.flags & DSR}
+        self.pods.add(PodMoment(frozenset(with_dsr), frozenset(pods_here(self.maps))))
 
     def _inspect_backends(self, found: Found) -> None:
         for backend in found.backends.values():
@@ -125,6 +141,7 @@ class World:
         self._check_offers(old)
         self._check_flags(old)
         self._check_addresses(old)
+        self._check_pods(old)
         self._forget()
 
     def _check_offers(self, old: Desired) -> None:
@@ -134,8 +151,20 @@ class World:
             assert seen[-1] == last
             assert seen in ([last], [first, last]), f"{key} was neither old nor new"
 
+    def _check_pods(self, old: Desired) -> None:
+        """Those of a frontend are there before it is, and as long as it wants them."""
+        before, after = list(every(old)), list(every(self.state))
+        first, last = pods_wanted(before), pods_wanted(after)
+        assert set(pods_here(self.maps)) == last
+        new = {each.key for each in after if each.dsr} - {each.key for each in before if each.dsr}
+        wanted = {each.key: pods_wanted([each]) for each in after}
+        for keys, pods in self.pods:
+            assert pods >= first & last
+            for key in keys & new:
+                assert pods >= wanted[key]
+
     def _check_flags(self, old: Desired) -> None:
-        before, after = flags_of(every(old)), flags_of(every(self.state))
+        before, after = (flags_of(every(each), also_here=True) for each in (old, self.state))
         for name, seen in self.backend_flags.items():
             assert seen <= {before.get(name), after.get(name)}
 

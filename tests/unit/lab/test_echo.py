@@ -189,3 +189,10 @@ def test_nonsense_ends_only_its_own_connection(connect, nonsense):
         pass
     good.send(b"\n")
     assert good.recv(4096) == b"pod-1-1\n"
+
+
+def test_a_datagram_that_may_be_an_answer_is_not_answered(connect):
+    sock = connect(kind=socket.SOCK_DGRAM)
+    sock.send(b"pod-1-1")
+    sock.send(b"who")
+    assert sock.recv(4096).startswith(b"{")

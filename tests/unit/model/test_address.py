@@ -14,6 +14,7 @@ from ebpflb.model.address import (
     Protocol,
     family_of,
     format_address,
+    is_link_local,
     parse_address,
     parse_range,
 )
@@ -90,6 +91,12 @@ def test_reads_what_it_writes(ip: IPv4Address | IPv6Address):
     assert parse_address(format_address(address)) == address
     if isinstance(ip, IPv4Address) or ip.ipv4_mapped is None:
         assert family_of(address) == ip.version
+
+
+def test_link_local_is_what_python_calls_so_in_ipv6():
+    for text in ("fe80::1", "febf:ffff::", "fe7f::1", "fec0::1", "fd00::1", "::1"):
+        assert is_link_local(parse_address(text)) == IPv6Address(text).is_link_local
+    assert not is_link_local(parse_address("169.254.0.1"))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import pytest
 
 from ebpflb.model.address import Family
 from ebpflb.model.changes import ApiObject, Changes, Conflict, Kind, ObjectKey, key_of
-from ebpflb.model.plan import frontend_keys, plan_service
-from ebpflb.model.service import Service, ServiceCidr, ServiceName
+from ebpflb.model.plan import Defaults, frontend_keys, plan_service
+from ebpflb.model.pod import Pod, PodNamespace
+from ebpflb.model.service import Dsr, Service, ServiceCidr, ServiceName
 from tests.builders import (
     NODE,
     OTHER_NODE,
@@ -40,6 +41,8 @@ def shop(cluster_ip: str = "10.96.0.20", **fields: object) -> Service:
         (endpoint_slice(), "EndpointSlice default/web-1"),
         (node(), "Node node-a"),
         (ServiceCidr("kubernetes", ()), "ServiceCIDR kubernetes"),
+        (Pod("default", "web-1"), "Pod default/web-1"),
+        (PodNamespace("default"), "Namespace default"),
     ],
 )
 def test_keys_name_objects(item: ApiObject, text: str):
@@ -252,7 +255,7 @@ def test_all_losers_are_told():
 
 
 def test_whether_all_are_masqueraded_is_known_to_every_plan():
-    changes = Changes(NODE, masquerade_all=True)
+    changes = Changes(NODE, defaults=Defaults(masquerade_all=True))
     changes.set(service())
     assert [each.masquerade for each in changes.plan(WEB)] == [True]
 
@@ -310,3 +313,66 @@ def test_other_threads_never_miss_a_slice_that_goes_to_another_service():
     seen = seen_meanwhile(lambda: changes.set(moved), lambda: bool(changes.all_slices()))
     assert seen == {True}
     assert changes.all_slices() == [(SHOP, (moved,))]
+
+
+@pytest.mark.parametrize(
+    ("pod", "namespace", "is_left_alone"),
+    [
+        (None, None, False),
+        (False, None, True),
+        (None, False, True),
+        (True, False, False),
+        (False, True, True),
+    ],
+)
+def test_a_pod_opts_out_by_itself_or_with_its_namespace(
+    pod: bool | None, namespace: bool | None, is_left_alone: bool
+):
+    changes = Changes(NODE)
+    changes.set(PodNamespace("default", namespace))
+    changes.set(Pod("default", "web-1", (address("10.1.0.1"), address("fd00::1")), pod))
+    both = {address("10.1.0.1"), address("fd00::1")}
+    assert changes.tc_only_pods == (both if is_left_alone else set())
+    assert changes.take() == set()
+
+
+def test_a_pod_of_a_namespace_that_is_not_known_has_not_opted_out():
+    changes = Changes(NODE)
+    changes.set(Pod("default", "web-1", (address("10.1.0.1"),)))
+    assert changes.tc_only_pods == set()
+
+
+def test_pods_and_namespaces_that_are_gone_opt_nobody_out():
+    changes = Changes(NODE)
+    changes.set(Pod("default", "web-1", (address("10.1.0.1"),)))
+    changes.set(PodNamespace("default", False))
+    assert changes.tc_only_pods
+    changes.remove(ObjectKey(Kind.NAMESPACE, "", "default"))
+    assert not changes.tc_only_pods
+    changes.set(Pod("default", "web-1", (address("10.1.0.1"),), False))
+    assert changes.tc_only_pods
+    changes.remove(ObjectKey(Kind.POD, "default", "web-1"))
+    assert not changes.tc_only_pods
+
+
+def test_what_is_wrong_with_a_service_is_told_until_it_is_right_or_gone():
+    changes = Changes(NODE)
+    changes.set(service("b", problems=("two", "three")))
+    changes.set(service("a", problems=("one",)))
+    a, b = ServiceName("default", "a"), ServiceName("default", "b")
+    assert changes.problems() == ((a, "one"), (b, "two"), (b, "three"))
+    changes.set(service("a"))
+    assert changes.problems() == ((b, "two"), (b, "three"))
+    changes.remove(key_of(service("b")))
+    assert changes.problems() == ()
+
+
+@pytest.mark.parametrize(("option", "told"), [(Dsr.OFF, 1), (Dsr.ANNOTATED, 0), (Dsr.ALL, 0)])
+def test_an_annotation_without_effect_is_told(option: Dsr, told: int):
+    changes = Changes(NODE, defaults=Defaults(dsr=option))
+    changes.set(service("web", dsr=True, problems=("one",)))
+    changes.set(shop())
+    assert [name for name, _ in changes.problems()] == [WEB] * (1 + told)
+    assert sum("has no effect" in text for _, text in changes.problems()) == told
+    changes.set(service("web", dsr=False))
+    assert changes.problems() == ()

@@ -4,7 +4,7 @@
 import pytest
 
 from ebpflb.model.address import Family, Protocol, format_address
-from ebpflb.model.endpoint import EndpointSlice, SlicePort, endpoints_of
+from ebpflb.model.endpoint import EndpointSlice, PackedEndpoints, SlicePort, endpoints_of
 from ebpflb.model.service import ServicePort
 from tests.builders import (
     address,
@@ -115,3 +115,29 @@ def test_defaults_are_those_of_the_api():
     each = endpoint("10.1.0.9", None)
     assert (each.address, each.ready, each.serving) == (address("10.1.0.9"), True, True)
     assert not each.terminating
+
+
+def test_endpoints_come_out_as_they_went_in():
+    every = (
+        endpoint("10.1.0.1", "node-a", pod="default/a", zone_hints=("z1",)),
+        endpoint("fd00::1", None, ready=False, node_hints=("node-b",), zone="z2"),
+    )
+    packed = PackedEndpoints(every)
+    assert packed == every
+    assert packed == PackedEndpoints(iter(every)) != PackedEndpoints(every[::-1])
+    assert hash(packed) == hash(PackedEndpoints(every))
+    assert list(packed.addresses) == [each.address for each in every]
+    assert (len(packed), every[1] in packed, endpoint("10.1.0.2") in packed) == (2, True, False)
+
+
+def test_of_several_with_an_address_the_last_is_found_and_no_other():
+    # Side by side, the second half of one address and the first of the next are another.
+    one, two = "::1:0:0:0:0", "0:0:0:2::"
+    middle = address("::2")
+    every = [endpoint(one, pod="a/1"), endpoint(two), endpoint("::2", pod="a/2"), endpoint(one)]
+    packed = PackedEndpoints([*every, endpoint(two, pod="a/3")])
+    assert packed.last_at(middle) == every[2]
+    assert packed.last_at(address(one)) == every[3]
+    assert packed.last_at(address(two)) == endpoint(two, pod="a/3")
+    assert packed.last_at(address("::3")) is None
+    assert PackedEndpoints(every[:2]).last_at(middle) is None

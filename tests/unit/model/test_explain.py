@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ebpflb.model.address import parse_address
 from ebpflb.model.changes import Changes
+from ebpflb.model.ejection import Ejections, FailureCount, Place
 from ebpflb.model.explain import (
     decode_frontend,
     describe,
@@ -206,6 +207,7 @@ PLANNED = frontend(
         ),
         ({"service": port_name("https")}, "port name: kernel http, model https"),
         ({"masquerade": True}, "masquerade: kernel False, model True"),
+        ({"dsr": True}, "direct server return: kernel False, model True"),
         (
             {"others": NO_BACKEND},
             "clients elsewhere: backend 10.1.0.5 port 8080 of this node in the kernel alone",
@@ -231,12 +233,13 @@ def test_a_frontend_that_only_one_of_them_has_is_a_difference():
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"allowed_sources": SOURCES, "masquerade": True}, {"others": DROP}]
+    "fields", [{"dsr": True}, {"allowed_sources": SOURCES, "masquerade": True}, {"others": DROP}]
 )
 def test_a_frontend_survives_json(fields: dict[str, Any]):
     some: Frontend = replace(PLANNED, **fields)
     found = json.loads(json.dumps(encode_frontend(some)))
-    assert decode_frontend(found, WEB) == some
+    described = {**WEB._asdict(), "ports": []}
+    assert decode_frontend(found, described) == some
 
 
 def test_what_the_model_wants_for_a_client():
@@ -245,3 +248,37 @@ def test_what_the_model_wants_for_a_client():
     assert planned_verdict(some, BOTH, OTHER_CLIENT) == "dropped"
     assert planned_verdict(some, DROP, CLIENT) == "dropped"
     assert planned_verdict(PLANNED, NO_BACKEND, CLIENT) == "refused"
+
+
+def test_endpoints_that_are_ejected_or_on_trial_say_so():
+    changes = Changes(NODE, ejections=Ejections(2))
+    endpoints = [endpoint(f"10.1.0.{number}") for number in range(1, 5)]
+    for each in (service(), endpoint_slice("web-1", *endpoints), node()):
+        changes.set(each)
+    one, two = (Place(each.address, 8080) for each in endpoints[:2])
+    changes.observe_failures({port_name(): {one: FailureCount(2)}}, 0.0)
+    changes.observe_failures({port_name(): {two: FailureCount(2)}}, 10.0)
+    described = describe(changes, WEB)
+    assert described is not None
+    whys = [each["Cluster"] for each in described["ports"][0]["endpoints"]]
+    assert [each["candidate"] for each in whys] == [True, False, True, True]
+    assert whys[0]["why"].startswith("ready, but on trial: ")
+    assert whys[1]["why"].startswith("ready, but ejected: ")
+    assert whys[2]["why"] == "ready"
+    (planned,) = changes.plan(WEB)
+    assert decode_frontend(described["frontends"][0], described) == replace(planned, ejected=())
+
+
+def test_what_an_older_agent_does_not_say_of_backends_is_unwatched():
+    described = describe(_changes_of(service(), endpoint_slice("web-1", endpoint())), WEB)
+    assert described is not None
+    for each in described["frontends"][0]["this_node"]["backends"]:
+        del each["standing"]
+    assert decode_frontend(described["frontends"][0], described).local.backends
+
+
+def _changes_of(*items):
+    changes = Changes(NODE)
+    for each in items:
+        changes.set(each)
+    return changes

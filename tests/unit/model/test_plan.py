@@ -11,6 +11,7 @@ from ebpflb.model.endpoint import Endpoint, SlicePort
 from ebpflb.model.plan import (
     Backend,
     Choice,
+    Defaults,
     Frontend,
     FrontendKey,
     FrontendType,
@@ -18,7 +19,8 @@ from ebpflb.model.plan import (
     frontend_keys,
     plan_service,
 )
-from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
+from ebpflb.model.scheduler import Scheduler
+from ebpflb.model.service import Dsr, Service, ServiceName, ServicePort, TrafficPolicy
 from tests.builders import (
     OTHER_NODE,
     address,
@@ -125,7 +127,7 @@ def test_backends_know_whether_they_are_local_and_whether_they_terminate():
     (frontend,) = plan(service_port(), terminating("10.1.0.1"), terminating("10.1.0.2", OTHER_NODE))
     assert frontend.local.backends == (
         Backend(address("10.1.0.1"), 8080, local=True, terminating=True),
-        Backend(address("10.1.0.2"), 8080, local=False, terminating=True),
+        Backend(address("10.1.0.2"), 8080, local=False, terminating=True, node=OTHER_NODE),
     )
 
 
@@ -268,7 +270,7 @@ def test_all_are_masqueraded_but_those_whose_policy_promises_the_clients_address
 ):
     port = service_port(external_policy=external_policy, internal_policy=LOCAL, **EXTERNAL)
     pieces = [endpoint_slice("web-1", HERE, THERE)]
-    frontends = plan_service(service("web", port), pieces, node(), masquerade_all=True)
+    frontends = plan_service(service("web", port), pieces, node(), Defaults(masquerade_all=True))
     assert {each.type.value for each in frontends if each.masquerade} == masqueraded
 
 
@@ -321,3 +323,67 @@ def test_an_endpoint_without_a_node_is_local_by_the_address_of_the_node():
     piece = endpoint_slice("web-1", endpoint("10.1.0.1", None), THERE)
     (frontend,) = plan_service(service("web", service_port()), [piece], own)
     assert [each.local for each in frontend.local.backends] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "used"),
+    [
+        (None, Scheduler.RANDOM, Scheduler.RANDOM),
+        (None, Scheduler.ROUND_ROBIN, Scheduler.ROUND_ROBIN),
+        (Scheduler.RANDOM, Scheduler.ROUND_ROBIN, Scheduler.RANDOM),
+        (Scheduler.ROUND_ROBIN, Scheduler.RANDOM, Scheduler.ROUND_ROBIN),
+    ],
+)
+def test_the_scheduler_of_a_service_goes_before_the_default(own, default, used):
+    port = service_port(node_port=30080)
+    planned = plan_service(
+        service("web", port, scheduler=own), (), node(), Defaults(scheduler=default)
+    )
+    assert [each.scheduler for each in planned] == [used, used]
+
+
+EVERYWHERE = (HERE, THERE, UNREADY, terminating("10.1.0.7"))
+
+
+@pytest.mark.parametrize(
+    ("option", "own", "expected"),
+    [
+        (Dsr.OFF, True, False),
+        (Dsr.OFF, None, False),
+        (Dsr.ANNOTATED, True, True),
+        (Dsr.ANNOTATED, None, False),
+        (Dsr.ANNOTATED, False, False),
+        (Dsr.ALL, True, True),
+        (Dsr.ALL, None, True),
+        (Dsr.ALL, False, False),
+    ],
+)
+def test_option_and_annotation_together_decide_on_direct_server_return(option, own, expected):
+    port = service_port(**EXTERNAL)
+    planned = plan_service(service("web", port, dsr=own), (), node(), Defaults(dsr=option))
+    found = {each.type.value for each in planned if each.dsr}
+    assert found == ({"NodePort", "ExternalIP", "LoadBalancer"} if expected else set())
+
+
+@pytest.mark.parametrize(
+    ("policy", "defaults"),
+    [(LOCAL, Defaults(dsr=Dsr.ALL)), (CLUSTER, Defaults(masquerade_all=True, dsr=Dsr.ALL))],
+)
+def test_where_the_client_is_kept_or_hidden_anyway_nothing_returns_directly(policy, defaults):
+    port = service_port(external_policy=policy, **EXTERNAL)
+    pieces = [endpoint_slice("web-1", *EVERYWHERE)]
+    planned = plan_service(service("web", port), pieces, node(), defaults)
+    assert not any(each.dsr or each.here for each in planned)
+
+
+def test_with_direct_server_return_all_endpoints_of_this_node_may_be_sent_to():
+    pieces = [endpoint_slice("web-1", *EVERYWHERE)]
+    inside, outside = plan_service(
+        service("web", service_port(node_port=30080)), pieces, node(), Defaults(dsr=Dsr.ALL)
+    )
+    assert (inside.dsr, inside.here) == (False, ())
+    assert outside.here == (
+        Backend(address("10.1.0.1"), 8080, local=True, terminating=False),
+        Backend(address("10.1.0.3"), 8080, local=True, terminating=False),
+        Backend(address("10.1.0.7"), 8080, local=True, terminating=True),
+    )

@@ -3,7 +3,7 @@ import pytest
 
 from ebpflb.model.address import Family, parse_address
 from ebpflb.model.changes import ObjectKey, key_of
-from ebpflb.model.endpoint import Endpoint, EndpointSlice
+from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints
 from ebpflb.model.node import Node
 from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
 from ebpflb.source.interface import SourceEvent
@@ -13,7 +13,7 @@ OTHER_POD = parse_address("10.1.0.2")
 
 
 def piece(name, *addresses, **fields):
-    endpoints = tuple(Endpoint(address, **fields) for address in addresses)
+    endpoints = PackedEndpoints(Endpoint(address, **fields) for address in addresses)
     return EndpointSlice("default", name, "web", Family.IPV4, (), endpoints)
 
 
@@ -30,7 +30,7 @@ def note(locations, *upserts, gone=()):
 def test_an_endpoint_is_where_its_slice_says(locations):
     note(locations, piece("web-1", POD, pod="default/web-0", node_name="node-b", zone="z2"))
     note(locations, piece("web-2", OTHER_POD))
-    assert locations.all() == {
+    assert locations == {
         POD: EndpointLocation("default/web-0", "node-b", "z2"),
         OTHER_POD: EndpointLocation(),
     }
@@ -40,17 +40,17 @@ def test_an_endpoint_goes_with_the_last_slice_that_has_it(locations):
     first, second = piece("web-1", POD, OTHER_POD), piece("web-2", POD)
     note(locations, first, second)
     note(locations, piece("web-1", OTHER_POD))
-    assert set(locations.all()) == {POD, OTHER_POD}
+    assert set(locations) == {POD, OTHER_POD}
     note(locations, gone=[second])
-    assert set(locations.all()) == {OTHER_POD}
+    assert set(locations) == {OTHER_POD}
     note(locations, gone=[first, second])
-    assert locations.all() == {}
+    assert locations == {}
 
 
 def test_a_pod_that_takes_over_an_address_has_it(locations):
     note(locations, piece("web-1", POD, pod="default/old"))
     note(locations, piece("web-1", POD, pod="default/new"))
-    assert locations.all()[POD].pod == "default/new"
+    assert locations[POD].pod == "default/new"
 
 
 def test_only_the_own_node_tells_the_own_zone(locations):
@@ -62,7 +62,7 @@ def test_a_pod_is_known_by_its_address_and_stays_so_when_it_is_gone(locations):
     first = piece("web-1", POD, pod="default/a")
     note(locations, first, piece("web-2", OTHER_POD, pod="default/b"))
     note(locations, gone=[first])
-    assert locations.all().keys() == {OTHER_POD}
+    assert locations.keys() == {OTHER_POD}
     assert (locations.pod(POD), locations.pod(OTHER_POD)) == ("default/a", "default/b")
     assert locations.pod(parse_address("10.9.9.9")) == ""
     note(locations, piece("web-1", POD, pod="default/c"))
@@ -81,3 +81,11 @@ def test_pods_that_are_gone_do_not_gather_for_ever(locations):
         assert locations.pod(address) == f"default/{number}"
     assert len(locations._gone) < 1100
     assert locations.pod(parse_address("10.2.11.0")) == "default/2816"
+
+
+def test_what_a_new_version_of_a_slice_no_longer_has_is_not_found(locations):
+    note(locations, piece("web-1", POD, OTHER_POD))
+    note(locations, piece("web-1", OTHER_POD))
+    assert (locations.get(POD), locations.get(OTHER_POD)) == (None, EndpointLocation())
+    note(locations, gone=[piece("web-1")])
+    assert locations.get(OTHER_POD) is None

@@ -14,7 +14,8 @@ from ebpflb.errors import SourceError
 from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
 from ebpflb.model.node import Node
-from ebpflb.model.service import ServiceCidr
+from ebpflb.model.pod import Pod, PodNamespace
+from ebpflb.model.service import Service, ServiceCidr
 from ebpflb.source.decode import decode
 from tests.builders import (
     Manifest,
@@ -161,11 +162,13 @@ def test_node_addresses_are_the_internal_ones_first():
         {"type": "Hostname", "address": "192.0.2.9"},
         {"type": "InternalIP", "address": "192.0.2.1"},
         {"type": "InternalIP", "address": "bogus"},
+        {"type": "ExternalIP", "address": "192.0.2.1"},
         {"address": "192.0.2.8"},
     ]
     found = decode(manifest)
     assert isinstance(found, Node)
     assert [format_address(each) for each in found.addresses] == ["192.0.2.1", "203.0.113.1"]
+    assert [format_address(each) for each in found.external] == ["203.0.113.1"]
 
 
 def test_a_node_may_have_no_status():
@@ -178,7 +181,7 @@ def test_a_node_may_have_no_status():
         {"kind": "Deployment", "apiVersion": "apps/v1"},
         {"kind": "Service", "apiVersion": "serving.knative.dev/v1"},
         {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1beta1"},
-        {"kind": "Pod"},
+        {"kind": "ConfigMap"},
     ],
 )
 def test_other_kinds_are_not_ours(fields: Manifest):
@@ -377,3 +380,56 @@ def test_a_service_cidr_that_cannot_be_read_is_named_without_a_namespace():
     manifest = service_cidr_manifest("more") | {"spec": {"cidrs": "10.96.0.0/12"}}
     with pytest.raises(SourceError, match=r"\AServiceCIDR more: spec.cidrs: must be a list"):
         decode(manifest)
+
+
+def pod_manifest(value: str | None = None, **spec: object) -> Manifest:
+    annotations = {"ebpflb.io/socket-lb": value} if value is not None else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web-1", "namespace": "shop", "annotations": annotations},
+        "spec": spec,
+        "status": {"podIPs": [{"ip": "10.1.0.1"}, {"ip": "fd00::1"}]},
+    }
+
+
+@pytest.mark.parametrize(("value", "means"), [("true", True), ("false", False), (None, None)])
+def test_a_pod_may_opt_out_of_socket_lb(value: str | None, means: bool | None):
+    both = (address("10.1.0.1"), address("fd00::1"))
+    assert decode(pod_manifest(value)) == Pod("shop", "web-1", both, means)
+    namespace = pod_manifest(value) | {"kind": "Namespace"}
+    assert decode(namespace) == PodNamespace("web-1", means)
+
+
+def test_a_pod_of_the_hosts_network_has_no_address_of_its_own():
+    assert decode(pod_manifest("false", hostNetwork=True)) == Pod("shop", "web-1", (), False)
+
+
+def test_a_pod_need_not_have_a_status():
+    assert decode({"kind": "Pod", "metadata": {"name": "web-1"}}) == Pod("default", "web-1")
+
+
+def test_an_annotation_that_means_nothing_is_named():
+    where = (
+        r"\APod shop/web-1: metadata.annotations.ebpflb.io/socket-lb: must be one of true, false"
+    )
+    with pytest.raises(SourceError, match=where):
+        decode(pod_manifest("maybe"))
+
+
+def test_the_labels_that_decide_are_kept():
+    labels = {"canary": "yes", "app": "web", "tier": ""}
+    keys = {"tier", "canary", "team"}
+    found = decode(service_manifest(labels=labels), keys)
+    assert isinstance(found, Service)
+    assert found.labels == (("canary", "yes"), ("tier", ""))
+    space = {"kind": "Namespace", "metadata": {"name": "default", "labels": {"team": "a"}}}
+    assert decode(space, keys) == PodNamespace("default", labels=(("team", "a"),))
+    assert decode(service_manifest(labels=labels)) == decode(service_manifest())
+
+
+def test_a_label_that_decides_must_be_text():
+    labels: dict[str, Any] = {"canary": True, "app": 1}
+    assert decode(service_manifest(labels=labels))
+    with pytest.raises(SourceError, match=r"web: metadata.labels.canary: must be text, not true"):
+        decode(service_manifest(labels=labels), ["canary"])

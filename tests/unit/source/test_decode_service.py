@@ -9,6 +9,7 @@ import yaml
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family, Protocol, format_address
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.source.decode import decode
 from tests.builders import (
@@ -334,3 +335,77 @@ def test_a_time_of_creation_that_is_no_text_is_named():
     text = r"\AService default/web: metadata\.creationTimestamp: must be text, not 3\Z"
     with pytest.raises(SourceError, match=text):
         decode(manifest)
+
+
+def annotated(annotations: Any) -> Service:
+    manifest = service_manifest()
+    manifest["metadata"]["annotations"] = annotations
+    return decoded(manifest)
+
+
+@pytest.mark.parametrize("scheduler", list(Scheduler))
+def test_an_annotation_names_the_scheduler(scheduler: Scheduler):
+    found = annotated({"ebpflb.io/scheduler": str(scheduler)})
+    assert (found.scheduler, found.problems) == (scheduler, ())
+
+
+@pytest.mark.parametrize("annotations", [None, {}, {"ebpflb.io/other": "x"}])
+def test_without_it_the_default_counts(annotations: Any):
+    found = annotated(annotations)
+    assert (found.scheduler, found.problems) == (None, ())
+
+
+@pytest.mark.parametrize("wrong", ["wlc", "Random", 5, ["random"]])
+def test_a_wrong_scheduler_leaves_the_service_as_it_is(wrong: Any):
+    found = annotated({"ebpflb.io/scheduler": wrong})
+    assert (found.scheduler, found.ports) == (None, annotated(None).ports)
+    (line,) = found.problems
+    assert line.startswith("metadata.annotations.ebpflb.io/scheduler: must be ")
+    assert json.dumps(wrong)[:4] in line or "a list" in line
+    assert line.endswith("; the default is used")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("true", True), ("false", False), ("", None)])
+def test_the_annotation_of_direct_server_return(text: str, expected: bool | None):
+    found = annotated({"ebpflb.io/dsr": text})
+    assert (found.dsr, found.problems) == (expected, ())
+
+
+@pytest.mark.parametrize("wrong", ["True", "yes", True])
+def test_a_wrong_annotation_of_it_leaves_the_service_as_it_is(wrong: Any):
+    found = annotated({"ebpflb.io/dsr": wrong, "ebpflb.io/scheduler": "maglev"})
+    assert (found.dsr, found.scheduler) == (None, Scheduler.MAGLEV)
+    (line,) = found.problems
+    assert line.startswith("metadata.annotations.ebpflb.io/dsr: must be ")
+    assert line.endswith("; the default is used")
+
+
+def with_ejection(value: object):
+    manifest = service_manifest()
+    manifest["metadata"]["annotations"] = {"ebpflb.io/ejection": value}
+    found = decode(manifest)
+    assert isinstance(found, Service)
+    return found
+
+
+@pytest.mark.parametrize(("text", "threshold"), [("off", 0), ("on", 5), ("3", 3), ("", None)])
+def test_the_annotation_of_ejection(text, threshold):
+    found = with_ejection(text)
+    assert [port.ejection for port in found.ports] == [threshold]
+    assert found.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("maybe", "'maybe': want off, on or a number from 0 to 1000"),
+        ("-1", "'-1': want off, on or a number from 0 to 1000"),
+        (True, "must be text, not true"),
+    ],
+)
+def test_a_wrong_annotation_of_ejection_does_not_count(value, why):
+    found = with_ejection(value)
+    assert [port.ejection for port in found.ports] == [None]
+    assert found.problems == (
+        f"metadata.annotations.ebpflb.io/ejection: {why}; the default is used",
+    )

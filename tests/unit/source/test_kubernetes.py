@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from ebpflb.config.label_selector import parse_label_selector
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family
 from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.pod import PodNamespace
+from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import ServiceCidr, ServiceName
 from ebpflb.source.api import ApiRequest, MissingError
 from ebpflb.source.fields import Fields
@@ -17,6 +20,7 @@ from ebpflb.source.interface import SourceEvent, Trigger
 from ebpflb.source.kubernetes import KubernetesSource
 from tests.builders import (
     NODE,
+    OTHER_NODE,
     endpoint,
     endpoint_manifest,
     endpoint_slice,
@@ -40,16 +44,18 @@ LISTED = {
 }
 CIDR = service_cidr_manifest("kubernetes", "10.96.0.0/12")
 CIDR_KEY = ObjectKey(Kind.SERVICE_CIDR, "", "kubernetes")
-RESOURCES = ("services", "endpointslices", "nodes", "servicecidrs")
+RESOURCES = ("services", "endpointslices", "nodes", "servicecidrs", "pods", "namespaces")
 NO_NODE = {"Node node-a": "Node node-a does not exist: --node-name must name one"}
 
 
 class ManualSource:
     """A source whose reflectors do not run: a test says what they would."""
 
-    def __init__(self) -> None:
+    def __init__(self, selection: Selection = EVERYTHING, *, all_nodes: bool = False) -> None:
         self.events: list[SourceEvent] = []
-        self.source = KubernetesSource(Script(), NODE, self.events.append)
+        self.source = KubernetesSource(
+            Script(), NODE, self.events.append, selection, all_nodes=all_nodes
+        )
 
     def listed(self, kind: Kind, *items: Fields) -> None:
         self.source.replace(kind, iter([list(items)]))
@@ -96,6 +102,19 @@ def test_the_first_event_comes_with_the_last_of_the_three_and_carries_everything
     assert first.errors == {}
 
 
+def test_namespaces_are_waited_for_if_they_choose_the_services():
+    manual = ManualSource(Selection(namespaces=parse_label_selector("team=a")))
+    assert not manual.list_all().initial
+    labels = {"team": "a", "app": "web"}
+    space = {"kind": "Namespace", "metadata": {"name": "default", "labels": labels}}
+    manual.listed(Kind.NAMESPACE, space)
+    first = manual.last()
+    assert first.initial
+    assert PodNamespace("default", labels=(("team", "a"),)) in first.upserts
+    selected = ManualSource(Selection(parse_label_selector("canary")))
+    assert selected.list_all().initial
+
+
 def test_only_one_event_is_the_first(manual: ManualSource):
     assert manual.list_all().initial
     manual.listed(Kind.NODE, node_manifest(zone="zone-1"))
@@ -134,6 +153,28 @@ def test_a_node_that_goes_is_an_error(manual: ManualSource):
     gone = manual.delete(Kind.NODE, node_manifest())
     assert gone.removals == (NODE_KEY,)
     assert gone.errors == NO_NODE
+
+
+def test_among_all_nodes_the_own_one_may_be_missing():
+    manual = ManualSource(all_nodes=True)
+    first = manual.list_all(node=[node_manifest(OTHER_NODE)])
+    assert (first.removals, first.errors) == ((NODE_KEY,), NO_NODE)
+    assert node(OTHER_NODE) in first.upserts
+    assert manual.change(Kind.NODE, node_manifest()).errors == {}
+    assert manual.delete(Kind.NODE, node_manifest(OTHER_NODE)).errors == {}
+    assert manual.delete(Kind.NODE, node_manifest()).errors == NO_NODE
+
+
+def test_a_heartbeat_of_a_node_is_nothing_to_tell(manual: ManualSource):
+    manual.list_all()
+    beat = node_manifest()
+    beat["status"]["conditions"] = [{"type": "Ready", "lastHeartbeatTime": "now"}]
+    manual.source.change(Kind.NODE, beat, deleted=False)
+    assert manual.events == []
+    broken = {**beat, "status": 3}
+    manual.source.change(Kind.NODE, broken, deleted=False)
+    manual.source.change(Kind.NODE, broken, deleted=False)
+    assert [list(each.errors) for each in manual.events] == [["Node node-a"]]
 
 
 def test_a_node_that_cannot_be_read_is_not_said_to_be_missing(manual: ManualSource):
@@ -247,7 +288,8 @@ class Server:
     """A Reader with a script for each resource."""
 
     def __init__(self, **scripts: Script) -> None:
-        self.scripts = scripts
+        empty = {name: Script(page(version="1")) for name in RESOURCES}
+        self.scripts = {**empty, **scripts}
 
     def get(self, request: ApiRequest) -> Fields:
         return self._script(request).get(request)
@@ -259,7 +301,7 @@ class Server:
         return self.scripts[request.path.rpartition("/")[2]]
 
 
-def test_four_resources_are_listed_and_watched_as_kube_proxy_does(
+def test_all_resources_are_listed_and_watched_as_kube_proxy_does(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("ebpflb.source.reflector._SHORT_WATCH_SECONDS", 0)
@@ -268,6 +310,8 @@ def test_four_resources_are_listed_and_watched_as_kube_proxy_does(
         "endpointslices": Script(page(slice_manifest(), version="1")),
         "nodes": Script(page(version="1"), [event("ADDED", versioned(node_manifest(), "2"))]),
         "servicecidrs": Script(page(CIDR, version="1")),
+        "pods": Script(page(version="1")),
+        "namespaces": Script(page(version="1")),
     }
     events: list[SourceEvent] = []
     source = KubernetesSource(Server(**scripts), NODE, events.append)
@@ -281,10 +325,20 @@ def test_four_resources_are_listed_and_watched_as_kube_proxy_does(
     ]
     assert queries["endpointslices"]["labelSelector"] == "!service.kubernetes.io/headless"
     assert queries["nodes"]["fieldSelector"] == f"metadata.name={NODE}"
+    assert queries["pods"]["fieldSelector"] == f"spec.nodeName={NODE}"
     assert scripts["endpointslices"].paths == ["/apis/discovery.k8s.io/v1/endpointslices"]
     assert scripts["servicecidrs"].paths == ["/apis/networking.k8s.io/v1/servicecidrs"]
     assert [each.initial for each in events].count(True) == 1
     assert node() in [item for each in events for item in each.upserts]
+
+
+def test_all_nodes_are_asked_for_if_they_are_needed():
+    script = Script(page(node_manifest(), node_manifest(OTHER_NODE), version="1"))
+    source = KubernetesSource(Server(nodes=script), NODE, lambda _: None, all_nodes=True)
+    source.start()
+    assert script.over.wait(SECONDS)
+    source.stop()
+    assert "fieldSelector" not in script.queries[0]
 
 
 def test_errors_of_the_api_server_reach_the_agent():

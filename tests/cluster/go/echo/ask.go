@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -49,9 +50,30 @@ func fetch(client *http.Client, url string) (string, error) {
 	return string(body), err
 }
 
+// post sends bytes to a server that returns them, to see that both ways carry full packets.
+func post(arguments []string) error {
+	flags := flag.NewFlagSet("post", flag.ExitOnError)
+	timeout := flags.Duration("timeout", 5*time.Second, "of the request")
+	size := flags.Int("size", 200_000, "how many bytes")
+	_ = flags.Parse(arguments)
+	sent := bytes.Repeat([]byte("0123456789"), *size/10)
+	url := flags.Arg(0) + "/echo"
+	response, err := newClient(*timeout, false).Post(url, "text/plain", bytes.NewReader(sent))
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	returned, err := io.ReadAll(response.Body)
+	if err == nil && !bytes.Equal(sent, returned) {
+		err = fmt.Errorf("%d of %d bytes came back as they were", len(returned), len(sent))
+	}
+	return err
+}
+
 func askUDP(arguments []string) error {
 	flags := flag.NewFlagSet("udp", flag.ExitOnError)
 	timeout := flags.Duration("timeout", 5*time.Second, "until the answer must be there")
+	size := flags.Int("size", 4, "bytes of the question, and the least of the answer")
 	_ = flags.Parse(arguments)
 	connection, err := net.Dial("udp", flags.Arg(0))
 	if err != nil {
@@ -61,7 +83,7 @@ func askUDP(arguments []string) error {
 	if err := connection.SetDeadline(time.Now().Add(*timeout)); err != nil {
 		return err
 	}
-	if _, err := connection.Write([]byte("who\n")); err != nil {
+	if _, err := connection.Write(padded([]byte("who\n"), *size)); err != nil {
 		return err
 	}
 	buffer := make([]byte, 65536)

@@ -11,7 +11,8 @@ import (
 
 const usage = `usage: echo serve [-port 8080] [-drain 5s]      answer HTTP and UDP
        echo get [-timeout 5s] [-times 1] URL        print the answer to HTTP requests
-       echo udp [-timeout 5s] HOST:PORT             print the answer to one datagram
+       echo post [-timeout 5s] [-size 200000] URL   send bytes to URL/echo and compare the answer
+       echo udp [-timeout 5s] [-size 4] HOST:PORT   print the answer to one datagram
        echo lookup NAME                             print the addresses of a name
        echo load [-connections 20] [-duration 10s] [-keep] URL
                                                     ask all the time, print counts as JSON
@@ -20,6 +21,7 @@ const usage = `usage: echo serve [-port 8080] [-drain 5s]      answer HTTP and U
 var commands = map[string]func([]string) error{
 	"serve":  serve,
 	"get":    get,
+	"post":   post,
 	"udp":    askUDP,
 	"lookup": lookup,
 	"load":   load,

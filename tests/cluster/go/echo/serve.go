@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -125,12 +126,20 @@ func (a textAddress) String() string { return string(a) }
 func answerDatagrams(datagrams net.PacketConn) {
 	buffer := make([]byte, 65536)
 	for {
-		_, client, err := datagrams.ReadFrom(buffer)
+		length, client, err := datagrams.ReadFrom(buffer)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err == nil {
-			_, _ = datagrams.WriteTo(describe("UDP", client, datagrams.LocalAddr()), client)
+			answer := describe("UDP", client, datagrams.LocalAddr())
+			_, _ = datagrams.WriteTo(padded(answer, length), client)
 		}
 	}
+}
+
+// padded fills a line with blanks before its end, so that the answer is as long as the question.
+func padded(line []byte, length int) []byte {
+	text := bytes.TrimRight(line, "\n")
+	blanks := max(length-len(line), 0)
+	return append(append(text, bytes.Repeat([]byte(" "), blanks)...), '\n')
 }

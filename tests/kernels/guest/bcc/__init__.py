@@ -68,6 +68,10 @@ class BPF:
             _tell(name, prog_type, code, max(attach_type, 0))
             raise
 
+    def dump_func(self, name: bytes) -> bytes:
+        """The instructions of a program, with the descriptors of its maps."""
+        return renumbered(self._bytecode.programs[name.decode()], self._maps)
+
 
 def _parted(cflags: Sequence[str]) -> tuple[Path, list[str]]:
     """Where the flags say that maps are pinned, and the flags that change what comes out."""

@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is written for host devices, and that no program reads an address that is being written."""
 
+from dataclasses import replace
+
 import pytest
 
-from ebpflb.dataplane.attach.device_maps import write_uplinks
+from ebpflb.dataplane.attach.device_maps import (
+    remove_other_subnets,
+    write_devices,
+    write_subnets,
+    write_uplinks,
+)
 from ebpflb.dataplane.attach.devices import Device
 from ebpflb.dataplane.attach.links import Change
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.layout.capacity import UPLINKS
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.dataplane.layout.structs import LbAddr, LbDevice, LbUplink
-from ebpflb.model.address import Family, parse_address
+from ebpflb.model.address import parse_address
+from ebpflb.model.source_ranges import parse_prefix
 from tests.memory_maps import memory_maps
 
 IPV4, IPV6 = parse_address("192.0.2.1"), parse_address("2001:db8::1")
-OTHER = parse_address("192.0.2.2")
+OTHER, ANOTHER = parse_address("192.0.2.2"), parse_address("192.0.2.3")
+NEXT_HOP = parse_address("192.0.2.9")
 
 
 def host(ifindex, snat4=IPV4, snat6=IPV6, kind=DeviceKind.LB_DEVICE_HOST):
@@ -96,6 +105,25 @@ def test_lookups_ask_the_hash_for_the_others():
     maps["lb_devices"].update((2 + UPLINKS).to_bytes(4, "little"), bytes(other))
     maps["lb_settings"].update(bytes(4), bytes(maps["lb_settings"].value_size))
     lookups = Lookups(maps)
-    assert lookups.masquerade_source(2, Family.IPV6) == IPV6
-    assert lookups.masquerade_source(2 + UPLINKS, Family.IPV4) == OTHER
-    assert lookups.masquerade_source(2 + 2 * UPLINKS, Family.IPV4) is None
+    assert lookups.masquerade_source(2, parse_address("2001:db8::9")) == IPV6
+    assert lookups.masquerade_source(2 + UPLINKS, NEXT_HOP) == OTHER
+    assert lookups.masquerade_source(2 + 2 * UPLINKS, NEXT_HOP) is None
+
+
+def test_of_several_subnets_that_of_the_next_hop_decides():
+    maps = memory_maps()
+    wide, narrow = parse_prefix("198.51.100.0/24"), parse_prefix("198.51.100.64/26")
+    device = replace(host(2), subnets={wide: OTHER, narrow: ANOTHER})
+    assert write_subnets(maps["lb_subnets"], [device, host(3)]) is Change.REPLACED
+    write(maps["lb_uplinks"], device)
+    write_devices(maps["lb_devices"], [device, host(3)])
+    lookups = Lookups(maps)
+    told = {
+        text: lookups.masquerade_source(2, parse_address(text))
+        for text in ("198.51.100.1", "198.51.100.65", "192.0.2.9")
+    }
+    assert told == {"198.51.100.1": OTHER, "198.51.100.65": ANOTHER, "192.0.2.9": IPV4}
+    assert lookups.masquerade_source(3, parse_address("198.51.100.1")) == IPV4
+    assert remove_other_subnets(maps["lb_subnets"], [device]) is Change.KEPT
+    assert remove_other_subnets(maps["lb_subnets"], [host(2)]) is Change.DETACHED
+    assert not list(maps["lb_subnets"].items())

@@ -2,15 +2,21 @@
 import pytest
 
 from ebpflb.dataplane.attach.attachments import HookProgram, order_of
-from ebpflb.dataplane.attach.devices import Device
+from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.attach.links import TcDirection
-from ebpflb.dataplane.doctor.hooks import Hooked, judge_devices, uplinks_without_name
+from ebpflb.dataplane.doctor.hooks import (
+    Hooked,
+    judge_devices,
+    kinds_of_devices,
+    uplinks_without_name,
+)
 from ebpflb.dataplane.kernel.rtnetlink import Interface, InterfaceAddress
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.model.address import Family, parse_address
 
 IN, OUT = TcDirection.INGRESS, TcDirection.EGRESS
 OURS, CALICO = HookProgram("lb_host_ingress", True), HookProgram("cali_tc_preambl", False)
+HOST = DeviceKind.LB_DEVICE_HOST
 NODE = parse_address("192.0.2.1")
 
 
@@ -56,8 +62,25 @@ def test_ours_is_to_be_first_at_ingress_and_last_at_egress(direction, programs, 
         (Interface(4, "eth0"), False),
     ],
 )
-def test_an_uplink_that_no_pattern_names_is_told(interface, is_told):
+def test_an_uplink_that_is_left_out_is_told(interface, is_told):
     addresses = [InterfaceAddress(each, Family.IPV4, NODE, 24) for each in (2, 4)]
     served = {4: Device(4, "eth0", DeviceKind.LB_DEVICE_HOST, True, True)}
-    seen = list(uplinks_without_name([interface], addresses, [NODE, None], served))
-    assert [(str(e.severity), e.where) for e in seen] == [("warning", "up0")] * is_told
+    network = NetworkState(served, {}, {}, {"up0": "a port"})
+    seen = list(uplinks_without_name([interface], addresses, [NODE, None], network))
+    what = "the default route leaves by it, but it is left out: a port"
+    assert [(str(e.severity), e.where, e.what) for e in seen] == [
+        ("warning", "up0", what)
+    ] * is_told
+
+
+def test_every_device_is_told_with_its_kind_and_why():
+    kinds = (HOST, *[DeviceKind.LB_DEVICE_WORKLOAD] * 4)
+    served = {
+        n: Device(n, f"dev{n}", kind, True, True, why="a reason") for n, kind in enumerate(kinds)
+    }
+    network = NetworkState(served, {}, {}, {"cni0": "a bridge"})
+    assert [(str(each.severity), each.where, each.what) for each in kinds_of_devices(network)] == [
+        ("note", "dev0", "host device: a reason"),
+        ("note", "cni0", "left out: a bridge"),
+        ("note", "dev1, dev2, dev3 and 1 more", "workload device: a reason"),
+    ]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-from ebpflb.dataplane.doctor.node import judge_kube_proxy
+import pytest
+
+from ebpflb.dataplane.doctor.node import judge_kube_proxy, judge_kube_proxy_beside
 from ebpflb.dataplane.kube_proxy.removal import Removed
 
 
@@ -19,3 +21,27 @@ def test_one_that_runs_and_what_is_left_are_warnings():
         ("warning", "nftables table ip kube-proxy", "is left of kube-proxy"),
         ("note", "chain X", "is kube-proxy's, and others need it"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("running", "left", "expected"),
+    [
+        ([7], Removed(), ("ok", "process 7 serves what --service-selector 'a' leaves out")),
+        (
+            [],
+            Removed(nftables=("ip kube-proxy",)),
+            ("ok", "nftables table ip kube-proxy serves what --service-selector 'a' leaves out"),
+        ),
+        (
+            [],
+            Removed(),
+            (
+                "warning",
+                "neither it nor its rules are here, and --service-selector 'a' leaves Services out",
+            ),
+        ),
+    ],
+)
+def test_one_beside_is_no_trouble_but_its_absence_is(running, left, expected):
+    (finding,) = judge_kube_proxy_beside(running, left, "--service-selector 'a'")
+    assert (str(finding.severity), finding.what) == expected

@@ -9,9 +9,10 @@ import pytest
 from ebpflb.dataplane.explain.hooks import walk
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
-from ebpflb.dataplane.explain.steps import Client, ClientKind, ClientSide, Fate
+from ebpflb.dataplane.explain.steps import LISTENER, Client, ClientKind, ClientSide, Fate
 from ebpflb.dataplane.flows.settings import write_service_nets
 from ebpflb.dataplane.kernel.rtnetlink import Route
+from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     CtState,
@@ -28,16 +29,22 @@ from ebpflb.dataplane.layout.structs import (
     LbAffinity,
     LbAffinityKey,
     LbConnection,
+    LbConnPlace,
     LbConntrack,
     LbDevice,
     LbSettings,
     LbSocket,
     LbSocketKey,
     LbTuple,
+    u32,
 )
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, format_address, parse_address
+from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
+from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
+from ebpflb.model.scheduler import Scheduler
+from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
 
@@ -111,8 +118,8 @@ def pod(flags=COVERED, ifindex=VETH, port=0):
     return Client(ClientKind.POD, parse_address(POD), flags, 77, ifindex, port)
 
 
-def outside(ifindex=UPLINK):
-    return Client(ClientKind.OUTSIDE, parse_address(CLIENT), ifindex=ifindex)
+def outside(ifindex=UPLINK, port=0):
+    return Client(ClientKind.OUTSIDE, parse_address(CLIENT), ifindex=ifindex, port=port)
 
 
 def chances(step):
@@ -163,10 +170,55 @@ def test_a_backend_elsewhere_sees_the_address_of_the_device_it_is_reached_by(nod
     assert (step.fate, step.reason) == (Fate.DROPPED, DropReason.LB_DROP_NO_SNAT_ADDRESS)
 
 
+def test_with_dsr_a_pod_elsewhere_sees_the_node_if_no_tunnel_leads_there(node):
+    node.serve(frontend(VIP, BOTH, dsr=True, affinity_timeout=10))
+
+    def lacking(client):
+        found = {
+            format_address(backend_key(each.backend.record).address): each.rewrite
+            for each in node.ask(client, key(VIP)).candidates
+        }
+        return {text for text, each in found.items() if each.lacks_tunnel}, found[FAR]
+
+    assert lacking(outside())[0] == {FAR}
+    assert lacking(pod())[0] == lacking(host())[0] == set()
+    node.maps["lb_pod_nodes"].update(parse_address(FAR), parse_address(OTHER_NODE))
+    lacks, far = lacking(outside())
+    assert (lacks, far.node, far.source) == (set(), parse_address(OTHER_NODE), None)
+    assert lacking(pod())[1].node is None
+    node.maps["lb_pod_nodes"].delete(parse_address(FAR))
+    node.serve(frontend(VIP, BOTH))
+    assert lacking(outside())[0] == set()
+
+
+@pytest.mark.parametrize(
+    ("policy", "arrives", "source"),
+    [
+        pytest.param(TrafficPolicy.CLUSTER, UPLINK, NODE, id="back where it came from"),
+        pytest.param(TrafficPolicy.CLUSTER, VETH, None, id="by another device"),
+        pytest.param(TrafficPolicy.LOCAL, UPLINK, None, id="the client's address is promised"),
+    ],
+)
+def test_a_pod_beside_its_node_sees_the_node(node, policy, arrives, source):
+    node.device(VETH, DeviceKind.LB_DEVICE_HOST)
+    node.serve(frontend(VIP, backends(NEAR, local=True), external_policy=policy))
+    (found,) = node.ask(outside(arrives), key(VIP)).candidates
+    assert found.rewrite.source == (parse_address(source) if source else None)
+
+
 def test_backends_without_a_route_are_not_reached(node):
     node.serve(frontend(VIP, backends("203.0.113.7")))
-    step = node.ask(outside(), key(VIP))
-    assert (step.fate, step.reason) == (Fate.DROPPED, DropReason.LB_DROP_NO_ROUTE)
+    for client in (outside(), pod(), host()):
+        step = node.ask(client, key(VIP))
+        assert (step.fate, step.reason) == (Fate.DROPPED, DropReason.LB_DROP_NO_ROUTE)
+
+
+def test_backends_with_a_route_are_what_is_left(node):
+    node.serve(frontend(VIP, backends("203.0.113.7", FAR)))
+    step = node.ask(host(), key(VIP))
+    assert step.fate is Fate.TRANSLATED
+    reasons = {each.rewrite.reason for each in step.candidates}
+    assert reasons == {None, DropReason.LB_DROP_NO_ROUTE}
 
 
 def test_what_is_masqueraded_whoever_asks(node):
@@ -295,7 +347,7 @@ def test_a_flow_that_is_there_goes_on(node):
     assert len(node.ask(client, target).candidates) == 3
     entry.hook = Hook.LB_HOOK_RESERVED
     node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
-    assert walk(Lookups(node.maps), client, target, route)[1].why.startswith("another NAT")
+    assert walk(Lookups(node.maps), client, target, route)[1].why.startswith("of another NAT")
 
 
 def tuple_of(saddr, sport, daddr, dport):
@@ -310,6 +362,67 @@ def test_sockets_that_were_translated_are_counted(node):
     for cookie in range(2):
         value = LbConnection(addr=addr(VIP), port=80, peer=addr(NEAR), peer_port=8080)
         node.maps["lb_connections"].update(cookie.to_bytes(8, "little"), bytes(value))
+    value = LbConnection(addr=addr(VIP), port=80, peer=addr(NEAR), peer_port=8080)
+    place = LbConnPlace(cookie=2, connection=value)
+    node.maps["lb_conn_places"].update(bytes(u32(2)), bytes(place))
     assert sockets_to(node.maps, key(VIP, protocol=Protocol.UDP)) == [(NEAR, 8080, 3)]
-    assert sockets_to(node.maps, key(VIP)) == [(NEAR, 8080, 2)]
+    assert sockets_to(node.maps, key(VIP)) == [(NEAR, 8080, 3)]
     assert not sockets_to(node.maps, key(VIP, 81))
+
+
+@pytest.mark.parametrize(("client", "place"), [(host(), 0), (pod(), 1), (outside(), 0)])
+def test_a_listener_at_a_cluster_ip_of_the_node_wins(node, monkeypatch, client, place):
+    node.serve(frontend(VIP, BOTH))
+    node.sync.set_node_addresses({parse_address(VIP): AddrFlag.LB_ADDR_NODE})
+    assert node.ask(client, key(VIP)).fate is Fate.TRANSLATED
+    there = {(parse_address(VIP), key(VIP).port)}
+    monkeypatch.setattr(SockDiag, "waiting", lambda _diag, _protocol: there)
+    step = walk(Lookups(node.maps), client, key(VIP), route)[place]
+    assert (step.fate, step.why) == (Fate.PASSES, LISTENER)
+
+
+# Schedulers
+
+HASHED = {"scheduler": Scheduler.MAGLEV, "table_size": 31}
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.SOURCE_HASH, Scheduler.MAGLEV])
+@pytest.mark.parametrize("table_size", [0, 31])
+def test_a_hash_leads_to_one_backend(node, scheduler, table_size):
+    node.serve(frontend(VIP, BOTH, scheduler=scheduler, table_size=table_size))
+    step = node.ask(outside(port=40000), key(VIP))
+    assert sorted(chances(step).values()) == [0, 0, 1]
+    chosen = next(each for each in step.candidates if each.chance)
+    place = format_address(backend_key(chosen.backend.record).address)
+    assert step.scheduler == f"the hash leads to {place}:8080"
+    source, vip = parse_address(CLIENT), (parse_address(VIP), 80, 6)
+    is_maglev = scheduler is Scheduler.MAGLEV
+    number = flow_hash(source, 40000, vip) if is_maglev else client_hash(source)
+    looked_up = lookup_table(BOTH.backends, table_size) if table_size else range(3)
+    expected = BOTH.backends[looked_up[place_of(number, table_size or 3)]]
+    assert place == format_address(expected.address)
+    leads = {node.ask(outside(port=port), key(VIP)).scheduler for port in range(40000, 40040)}
+    assert (len(leads) == 1) is (scheduler is Scheduler.SOURCE_HASH)
+
+
+def test_without_the_clients_port_maglev_leads_anywhere(node):
+    node.serve(frontend(VIP, BOTH, **HASHED))
+    for client in (outside(), host()):
+        step = node.ask(client, key(VIP))
+        assert list(chances(step).values()) == [1 / 3] * 3
+        assert step.scheduler == "the client's port decides, or at the socket hook the socket"
+
+
+def test_source_hash_knows_processes_of_the_node_and_not_every_pod(node):
+    node.serve(frontend(VIP, BOTH, scheduler=Scheduler.SOURCE_HASH, table_size=31))
+    assert node.ask(host(), key(VIP)).scheduler.startswith("the hash leads to ")
+    pod = Client(ClientKind.POD, parse_address("10.1.0.77"))
+    unknown = "the client's network namespace decides, which is not known"
+    assert node.ask(pod, key(VIP)).scheduler == unknown
+    assert node.ask(pod._replace(cookie=5), key(VIP)).scheduler.startswith("the hash leads to ")
+
+
+def test_other_schedulers_have_nothing_to_say(node):
+    node.serve(frontend(VIP, BOTH, scheduler=Scheduler.ROUND_ROBIN))
+    step = node.ask(outside(port=40000), key(VIP))
+    assert (step.scheduler, list(chances(step).values())) == ("", [1 / 3] * 3)

@@ -4,6 +4,7 @@ from errno import EIO
 
 import pytest
 
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.flows.expiry import Expired, Expiry
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, FlowEnd, FlowEvent, Hook
@@ -25,7 +26,7 @@ class Flows:
     """Flows of clients on ports of their own to VIP:80, with SNAT to NODE; `now` in seconds."""
 
     def __init__(self, budget: int = 100) -> None:
-        self.maps = memory_maps({"lb_conntrack": 64, "lb_ct_short": 64})
+        self.maps = memory_maps(dict.fromkeys(FLOW_TABLES, 64))
         self.now = 0
         self.expiry = Expiry(self.maps, clock=lambda: self.now * SECOND, budget=budget)
         timeouts = LbSettings(
@@ -95,7 +96,8 @@ def flow_tuple(
         (CLOSED | ESTABLISHED, Protocol.TCP, CLOSED_TIME),
         (ESTABLISHED | PEER_FIN | CLOSED, Protocol.TCP, CLOSED_TIME),
         (SYN, Protocol.UDP, UDP_TIME),
-        (ACK, Protocol.UDP, UDP_STREAM_TIME),
+        (ACK, Protocol.UDP, UDP_TIME),
+        (ESTABLISHED, Protocol.UDP, UDP_STREAM_TIME),
         (ESTABLISHED, Protocol.SCTP, ESTABLISHED_TIME),
     ],
 )
@@ -241,7 +243,7 @@ def test_after_an_error_a_pass_begins_anew(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_no_maps_but_those_of_flows_are_written():
-    maps: MapSet = memory_maps({"lb_conntrack": 8, "lb_ct_short": 8})
+    maps: MapSet = memory_maps(dict.fromkeys(FLOW_TABLES, 8))
     assert Expiry(maps).step() == Expired(0, 0, frozenset())
 
 

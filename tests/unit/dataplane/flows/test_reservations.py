@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from ebpflb.dataplane.flows import source_ports
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.flows.expiry import Expiry
 from ebpflb.dataplane.flows.source_ports import PERIOD_SECONDS, Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
@@ -19,7 +20,7 @@ TCP, UDP = Protocol.TCP, Protocol.UDP
 NODE, POD, OTHER = map(parse_address, ("192.0.2.1", "10.1.0.1", "192.0.2.77"))
 NODE6, POD6 = map(parse_address, ("2001:db8::1", "fd00:1::1"))
 ADDRESSES = {NODE, NODE6}
-TABLES = ("lb_conntrack", "lb_ct_short")
+TABLES = FLOW_TABLES
 ROOM = 8
 
 
@@ -70,8 +71,8 @@ def test_tuples_of_both_families_and_protocols_are_reserved():
     )
     kernel.reservations.renew(ADDRESSES)
     assert sorted(kernel.reserved()) == ["192.0.2.1 1024", "192.0.2.1 1999", "2001:db8::1 61000"]
-    assert [len(kernel.entries(name)) for name in TABLES] == [2, 1]
-    shown = decode_map(kernel.maps["lb_ct_short"])[0]
+    assert [len(kernel.entries(name)) for name in TABLES] == [2, 0, 0, 1]
+    shown = decode_map(kernel.maps["lb_ct_stream"])[0]
     assert shown.key == {
         "saddr": "10.1.0.1",
         "daddr": "192.0.2.1",
@@ -97,10 +98,12 @@ def test_replies_to_others_need_no_reservation():
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_flow_of_ours_keeps_its_tuple(table):
-    kernel = Kernel([tcp(1500)])
+    is_udp = table in ("lb_ct_udp", "lb_ct_stream")
+    reserved = "lb_ct_stream" if is_udp else "lb_conntrack"
+    kernel = Kernel([Reply(UDP if is_udp else TCP, POD, 8080, NODE, 1500)])
     kernel.reservations.renew(ADDRESSES)
-    (key,) = kernel.entries("lb_conntrack")
-    kernel.maps["lb_conntrack"].delete(key)
+    (key,) = kernel.entries(reserved)
+    kernel.maps[reserved].delete(key)
     ours = LbConntrack(hook=Hook.LB_HOOK_HOST_INGRESS)
     kernel.maps[table].update(key, bytes(ours))
     kernel.reservations.renew(ADDRESSES)
@@ -128,7 +131,7 @@ def test_flows_of_ours_are_never_ended():
     for name in TABLES:
         kernel.maps[name].update(bytes(40), bytes(LbConntrack(hook=Hook.LB_HOOK_POD_INGRESS)))
     kernel.reservations.renew(ADDRESSES)
-    assert [len(kernel.entries(name)) for name in TABLES] == [1, 1]
+    assert [len(kernel.entries(name)) for name in TABLES] == [1, 1, 1, 1]
 
 
 def test_half_of_a_table_is_left_to_flows(caplog):
@@ -210,3 +213,12 @@ def test_connections_and_associations_are_told_apart():
     kernel.reservations.renew(ADDRESSES)
     assert kernel.reserved() == ["192.0.2.1 1501"]
     assert len(kernel.entries("lb_conntrack")) == 1
+
+
+def test_what_the_programs_have_reserved_ends_by_timeout_and_not_here():
+    kernel = Kernel([])
+    key = bytes(kernel.maps["lb_ct_short"].key_size)
+    made = LbConntrack(last_seen=7, hook=Hook.LB_HOOK_RESERVED)
+    kernel.maps["lb_ct_short"].update(key, bytes(made))
+    kernel.reservations.renew(ADDRESSES)
+    assert key in kernel.entries("lb_ct_short")

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 import struct
 from pathlib import Path
 
@@ -7,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebpflb.dataplane.kernel import ctnetlink
-from ebpflb.dataplane.kernel.ctnetlink import Reply, replies, reply_of
+from ebpflb.dataplane.kernel.ctnetlink import Reply, add_flows, replies, reply_of
+from ebpflb.dataplane.kernel.netlink import attributes
 from ebpflb.model.address import Protocol, parse_address
 from tests.unit.dataplane import conntrack_messages as recorded
 from tests.unit.dataplane.kernel.netlink_messages import attribute
@@ -22,6 +24,7 @@ RECORDED = {
     recorded.UDP_6: Reply(UDP, LOOPBACK6, 8080, HERE6, 1502),
     recorded.ENDED_TCP_4: None,
 }
+FLOW = Reply(TCP, LOOPBACK, 8080, HERE, 1500)
 HEAD = bytes(4)
 NESTED = 0x8000
 
@@ -127,3 +130,68 @@ class FakeNetlink:
     def stream(self, kind: int, body: bytes) -> list[list[bytes]]:
         assert (kind, body) == (0x101, struct.pack("=BBH", 0, 0, 0))
         return [[recorded.TCP_4, recorded.ENDED_TCP_4], [recorded.UDP_6]]
+
+
+class Taking:
+    """A kernel that is told of flows, and refuses some by an errno."""
+
+    def __init__(self, *refusals: int) -> None:
+        self.refusals = list(refusals)
+        self.told: list[bytes] = []
+
+    def __call__(self, protocol: int) -> "Taking":
+        assert protocol == 12
+        return self
+
+    def __enter__(self) -> "Taking":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def create(self, kind: int, body: bytes) -> None:
+        assert kind == 0x100
+        self.told.append(body)
+        if self.refusals and (refusal := self.refusals.pop(0)):
+            raise OSError(refusal, "refused")
+
+
+@pytest.fixture
+def taking(monkeypatch, tmp_path):
+    def make(*refusals: int) -> Taking:
+        monkeypatch.setattr(ctnetlink, "_COUNT", counted(tmp_path, "0\n"))
+        kernel = Taking(*refusals)
+        monkeypatch.setattr(ctnetlink, "Netlink", kernel)
+        return kernel
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "flow", [each for each in RECORDED.values() if each], ids=lambda flow: f"{flow.port}"
+)
+def test_a_flow_is_told_as_the_kernel_tells_it(taking, flow):
+    kernel = taking()
+    assert add_flows([flow], 150) == 1
+    (body,) = kernel.told
+    assert reply_of(body) == flow
+    assert body[0] == (2 if flow.source in (HERE, LOOPBACK) else 10)
+    found = attributes(body, 4)
+    assert (found[3], found[7]) == (bytes([0, 0, 0, 0xE]), (150).to_bytes(4, "big"))
+    original = attributes(attributes(found[1])[2])
+    assert int.from_bytes(original[2], "big") == flow.port
+
+
+def test_flows_that_another_one_is_in_the_way_of_are_left_out(taking):
+    kernel = taking(0, errno.EEXIST, errno.EBUSY, 0)
+    assert add_flows([FLOW] * 4, 150) == 2
+    assert len(kernel.told) == 4
+    taking(errno.EPERM)
+    with pytest.raises(PermissionError):
+        add_flows([FLOW], 150)
+
+
+def test_where_nothing_is_tracked_nothing_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(ctnetlink, "_COUNT", counted(tmp_path, None))
+    monkeypatch.setattr(ctnetlink, "Netlink", None)
+    assert add_flows([FLOW], 150) == 0

@@ -106,6 +106,13 @@ def test_answers_to_earlier_requests_and_events_are_passed_over(netlink_of):
     netlink_of(refused_before, message(2, 1, bytes(20))).request(Kind.GETLINK, b"")
 
 
+def test_what_is_created_may_be_refused(netlink_of):
+    netlink_of(message(2, 1, bytes(20))).create(Kind.GETLINK, b"")
+    refusing = netlink_of(message(2, 1, struct.pack("=i", -errno.EEXIST)))
+    with pytest.raises(FileExistsError):
+        refusing.create(Kind.GETLINK, b"")
+
+
 def test_a_stream_comes_datagram_by_datagram(netlink_of):
     first = message(16, 1, b"a") + bytes(3) + message(16, 9, b"strange")
     netlink = netlink_of(first, message(16, 1, b"b"), message(3, 1, bytes(4)))

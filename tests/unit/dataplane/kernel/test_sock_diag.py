@@ -8,7 +8,7 @@ import pytest
 
 from ebpflb.dataplane.kernel.namespaces import visit_others
 from ebpflb.dataplane.kernel.sock_diag import SockDiag, UdpSocket
-from ebpflb.model.address import parse_address
+from ebpflb.model.address import Protocol, parse_address
 
 SO_COOKIE = 57
 PORT = 9
@@ -54,6 +54,26 @@ def test_an_unconnected_socket_is_not_found():
         assert find(diag, made) is None
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_all_sockets_that_have_a_port_are_listed_until_they_are_closed(address: str):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with SockDiag() as diag, socket.create_server((address, 0), family=family) as server:
+        made = [socket.socket(family, socket.SOCK_DGRAM) for _ in range(2)]
+        made[0].bind((address, 0))
+        made[1].connect((address, PORT))
+        connections = [
+            server,
+            socket.create_connection(server.getsockname()[:2]),
+            server.accept()[0],
+        ]
+        datagrams, streams = set(map(cookie_of, made)), set(map(cookie_of, connections))
+        assert datagrams <= diag.cookies(Protocol.UDP)
+        assert streams <= diag.cookies(Protocol.TCP)
+        for each in (*made, *connections):
+            each.close()
+        assert not datagrams & diag.cookies(Protocol.UDP)
+
+
 def test_a_socket_with_another_cookie_is_left_alone():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made, SockDiag() as diag:
         made.connect(("127.0.0.1", PORT))
@@ -73,3 +93,23 @@ def test_a_visit_ends_when_it_is_told_to():
 
     visit_others(visit)
     assert len(visits) <= 1
+
+
+@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP])
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_where_sockets_wait_for_clients(protocol, address):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    kind = socket.SOCK_STREAM if protocol is Protocol.TCP else socket.SOCK_DGRAM
+    with socket.socket(family, kind) as made, SockDiag() as diag:
+        made.bind((address, 0))
+        if protocol is Protocol.TCP:
+            made.listen()
+        where = (parse_address(address), made.getsockname()[1])
+        assert where in diag.waiting(protocol)
+    with SockDiag() as diag:
+        assert where not in diag.waiting(protocol)
+
+
+def test_sctp_sockets_are_not_listed():
+    with SockDiag() as diag:
+        assert diag.waiting(Protocol.SCTP) == set()

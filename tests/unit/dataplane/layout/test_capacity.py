@@ -2,9 +2,10 @@
 from dataclasses import asdict
 
 from ebpflb.dataplane.kernel.uapi import MapType
-from ebpflb.dataplane.layout.capacity import MAPS, Sizes, WhenFull
+from ebpflb.dataplane.layout.capacity import MAPS, Sizes, WhenFull, sizes_for
+from tests.unit.dataplane.desired import backends, frontend
 
-FLOWS = ("conntrack", "ct_short", "sockets", "affinity")
+FLOWS = ("conntrack", "ct_short", "ct_udp", "ct_stream", "stack_nat", "sockets", "affinity")
 
 
 def test_the_kernel_evicts_from_lru_maps_and_no_others():
@@ -21,3 +22,8 @@ def test_what_services_fill_doubles_and_what_flows_fill_stays():
     before, after = asdict(Sizes()), asdict(Sizes().grown())
     assert {name for name, size in after.items() if size == before[name]} == set(FLOWS)
     assert all(after[name] == 2 * before[name] for name in before.keys() - set(FLOWS))
+
+
+def test_pods_that_no_frontend_names_need_room_as_well():
+    here = backends(*(f"10.1.{n // 250}.{n % 250}" for n in range(3000)), local=True).backends
+    assert sizes_for([frontend(dsr=True, here=here)]).backends >= 2 * 3000

@@ -20,6 +20,8 @@ from ebpflb.model.service import ServicePortName
 from tests.unit.dataplane.desired import frontend
 
 U32 = st.integers(0, (1 << 32) - 1)
+U16 = st.integers(0, (1 << 16) - 1)
+RANGE = (U32, U32, U16, U16)
 SOCKETS = st.builds(
     SocketAddress,
     st.binary(min_size=16, max_size=16).map(Address),
@@ -45,15 +47,18 @@ def test_a_backend_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, i
     assert BackendRecord.unpack(record.pack()) == record
 
 
-@given(SOCKETS, st.tuples(*[U32] * 11))
+@given(SOCKETS, st.tuples(U32, *RANGE, *RANGE, U32, U16, st.integers(0, 255), U32, U32))
 def test_a_descriptor_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, ...]):
     record = DescRecord(socket.pack(), *rest)
     struct = structs.LbDesc.from_buffer_copy(record.pack())
-    ranges = [(place.base, place.count, place.if_empty) for place in (struct.local, struct.others)]
+    ranges = [
+        (place.base, place.count, place.if_empty, place.table)
+        for place in (struct.local, struct.others)
+    ]
     assert bytes(struct.frontend) == socket.pack()
-    assert (struct.service, *ranges[0], *ranges[1]) == rest[:7]
-    last = (struct.type, struct.flags, struct.affinity_timeout, struct.source_ranges)
-    assert last == rest[7:]
+    assert (struct.service, *ranges[0], *ranges[1]) == rest[:9]
+    last = (struct.type, struct.flags, struct.scheduler)
+    assert (*last, struct.affinity_timeout, struct.source_ranges) == rest[9:]
     assert DescRecord.unpack(record.pack()) == record
     assert record.address == socket.address
 
@@ -75,3 +80,7 @@ def test_a_name_that_would_lose_its_end_is_refused():
 def test_a_masqueraded_frontend_says_so():
     assert desc_flags(frontend(masquerade=True)) == enums.DescFlag.LB_DESC_MASQUERADE
     assert desc_flags(frontend()) == 0
+
+
+def test_a_frontend_with_direct_server_return_says_so():
+    assert desc_flags(frontend(dsr=True)) == enums.DescFlag.LB_DESC_DSR

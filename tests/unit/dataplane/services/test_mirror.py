@@ -60,3 +60,14 @@ def test_words_are_numbers():
     assert maps["lb_current"].lookup(bytes([1, 0, 0, 0])) == bytes([2, 1, 0, 0, 0, 0, 0, 0])
     assert list(words.column(0, "Q")) == [0, 258]
     assert list(words.column(4)) == [0, 0]
+
+
+def test_what_was_never_used_takes_no_memory_and_is_zero():
+    maps = memory_maps({"lb_slots": 1_000_000})
+    slots = Mirror(maps["lb_slots"])
+    slots.set(3, b"used")
+    slots.flush()
+    slots.load()
+    assert len(slots.column(0)) < 1_000_000
+    assert slots.span(2, 3) == bytes(4) + b"used" + bytes(4)
+    assert slots[999_999] == bytes(4)

@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from ebpflb.dataplane.layout.enums import Direction, DropPlace, DropReason
-from ebpflb.dataplane.layout.structs import LbConnection, LbDropKey, LbSocket, LbSocketKey, u64
+from ebpflb.dataplane.layout.structs import (
+    LbConnection,
+    LbConnPlace,
+    LbDropKey,
+    LbSocket,
+    LbSocketKey,
+    u32,
+    u64,
+)
 from ebpflb.dataplane.view.counts import read_active, read_drops, sum_drops
 from ebpflb.model.address import Protocol
 from tests.memory_maps import memory_maps
@@ -25,6 +33,19 @@ def test_connected_sockets_are_active():
     assert found.flows == {(3, 1): 3}
     assert found.oldest == {(3, 1): 60}
     assert (found.entries["lb_connections"], found.entries["lb_sockets"]) == (2, 1)
+
+
+def test_connections_at_their_places_are_active():
+    maps = memory_maps()
+    add_connection(maps, 1, started=70)
+    for cookie, started in ((2, 60), (3, 0), (0, 0)):
+        connection = LbConnection(started=started, backend=3, generation=1)
+        place = LbConnPlace(cookie=cookie, connection=connection)
+        maps["lb_conn_places"].update(bytes(u32(cookie)), bytes(place))
+    found = read_active(maps)
+    assert found.flows == {(3, 1): 2}
+    assert found.oldest == {(3, 1): 60}
+    assert found.entries["lb_connections"] == 3
 
 
 def test_a_connection_that_has_sent_no_syn_is_none_yet():

@@ -51,10 +51,11 @@ def test_a_descriptor(maps):
     desc = structs.LbDesc(
         frontend=structs.LbFrontendKey(addr=addr("fd00::1"), port=53, proto=17),
         service=7,
-        local=structs.LbRange(1, 2, 1),
+        local=structs.LbRange(1, 2, 1, 5),
         others=structs.LbRange(0, 0, 2),
         type=2,
         flags=3,
+        scheduler=1,
         affinity_timeout=60,
         source_ranges=5,
     )
@@ -62,10 +63,11 @@ def test_a_descriptor(maps):
     expected = {
         "frontend": {"addr": "fd00::1", "port": 53, "proto": "udp"},
         "service": 7,
-        "local": {"base": 1, "count": 2, "if_empty": "refuse"},
-        "others": {"base": 0, "count": 0, "if_empty": "drop"},
+        "local": {"base": 1, "count": 2, "if_empty": "refuse", "table": 5},
+        "others": {"base": 0, "count": 0, "if_empty": "drop", "table": 0},
         "type": "node_port",
         "flags": ["internal_local", "external_local"],
+        "scheduler": "round_robin",
         "affinity_timeout": 60,
         "source_ranges": 5,
     }
@@ -129,8 +131,8 @@ def test_what_is_known_of_addresses_and_uplinks(maps):
     assert decoded(maps, "lb_addr_flags") == [(0, known)]
     put(maps, "lb_dest_filter", u32(30080), structs.LbDest(flags=8, known=1))
     assert decoded(maps, "lb_dest_filter") == [(30080, {"flags": ["node_port"], "known": 1})]
-    put(maps, "lb_uplinks", u32(2), structs.LbUplink(2, 0, addr("192.0.2.1"), addr("fd00::1")))
-    uplink = {"ifindex": 2, "snat4": "192.0.2.1", "snat6": "fd00::1"}
+    put(maps, "lb_uplinks", u32(2), structs.LbUplink(2, 2, addr("192.0.2.1"), addr("fd00::1")))
+    uplink = {"ifindex": 2, "flags": ["subnets"], "snat4": "192.0.2.1", "snat6": "fd00::1"}
     assert decoded(maps, "lb_uplinks") == [(2, uplink)]
 
 
@@ -143,7 +145,7 @@ def test_what_has_no_name_stays_a_number(maps):
 def test_every_number_with_a_meaning_has_words():
     meaning = {
         *("proto", "type", "kind", "flags", "state", "hook", "direction", "if_empty"),
-        *("peer_state", "event", "path", "end"),
+        *("peer_state", "event", "path", "end", "scheduler"),
     }
     known = {(kind, name) for kind in STRUCTS.values() for name in kind.enums}
     fields = {(kind, name) for kind in STRUCTS.values() for name in structs.field_names(kind)}

@@ -92,6 +92,7 @@ def test_what_is_decoded_is_what_was_planned(maps, sync):
         frontend(),
         frontend("10.96.0.2", masquerade=True, external_policy=TrafficPolicy.LOCAL),
         frontend("fd00::1", backends("fd00:1::1")),
+        frontend("192.0.2.2", type=FrontendType.LOAD_BALANCER, dsr=True),
         frontend("192.0.2.1", type=FrontendType.EXTERNAL_IP, allowed_sources=ALLOWED[:1]),
     }
     sync.resync(by_service(*wanted))

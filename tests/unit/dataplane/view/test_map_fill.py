@@ -66,5 +66,5 @@ def test_other_arrays_count_what_is_not_zero(maps):
 def test_every_map_is_listed_by_name_with_its_memory(maps):
     fills = map_fills(maps)
     assert [each.name for each in fills] == sorted(MAPS)
-    assert MapFill("lb_frontends", "hash", 0, 4096, 4096 * 24) in fills
+    assert MapFill("lb_frontends", "hash", 0, 512, 512 * 24) in fills
     assert MapFill("lb_flow_lost", "percpu_array", 0, 2, 2 * (4 + 16)) in fills

@@ -25,7 +25,7 @@ from ebpflb.dataplane.layout.structs import (
 )
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
-from ebpflb.model.endpoint import Endpoint, EndpointSlice
+from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints
 from ebpflb.model.node import Node
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
@@ -282,7 +282,9 @@ def test_what_nobody_wants_is_not_there(world):
 
 def pods(*texts, **fields) -> EndpointSlice:
     endpoints = tuple(Endpoint(parse_address(text), **fields) for text in texts)
-    return EndpointSlice("default", f"web-{texts[0]}", "web", Family.IPV4, (), endpoints)
+    return EndpointSlice(
+        "default", f"web-{texts[0]}", "web", Family.IPV4, (), PackedEndpoints(endpoints)
+    )
 
 
 @pytest.fixture

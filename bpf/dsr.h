@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Direct server return: the node that gets a client's packet chooses the pod and sends the packet in
+ * a tunnel to the pod's node, which answers the client directly. The first node sees one direction
+ * only, and keeps one entry: the flow's tuple -> its pod, and the pod's node in place of the client.
+ */
+#ifndef LB_DSR_H
+#define LB_DSR_H
+
+#include "backend.h"
+#include "clock.h"
+#include "conntrack.h"
+#include "ct_state.h"
+#include "counters.h"
+#include "ejection.h"
+#include "maps.h"
+#include "masquerade.h"
+#include "open_connections.h"
+#include "packet.h"
+#include "scheduler.h"
+#include "tunnel.h"
+#include "verdict.h"
+
+/* In place of the index of a backend that is not known here. */
+#define LB_NO_BACKEND (~0u)
+
+/* The node of a backend elsewhere, if packets may go there in a tunnel. */
+static __always_inline struct lb_addr *lb_dsr_node(const struct lb_desc *desc,
+						   const struct lb_backend *backend)
+{
+	struct lb_addr pod = backend->addr;
+
+	if (!LB_HAS_DSR || !(desc->flags & LB_DESC_DSR) || lb_is_known_local(backend))
+		return NULL;
+	return lb_pod_nodes.lookup(&pod);
+}
+
+/* Inserts the only entry of the flow. */
+static __always_inline int lb_dsr_create(struct lb_packet *pkt, struct lb_flow *flow)
+{
+	int is_udp = pkt->tuple.proto == IPPROTO_UDP && lb_has_setting(LB_SETTING_UDP_APART);
+	struct lb_conntrack *entry;
+	int zero = 0;
+
+	entry = lb_ct_scratch.lookup(&zero);
+	if (!entry)
+		return -LB_DROP_CONNTRACK_FULL;
+	lb_conntrack_fill(entry, flow, lb_now());
+	entry->state = LB_CT_SYN;
+	entry->packets = pkt->segs;
+	entry->bytes = lb_payload(pkt);
+	return lb_conntrack_update(&pkt->tuple, entry, is_udp) ? -LB_DROP_CONNTRACK_FULL : LB_NEXT;
+}
+
+/* The client acknowledges what the pod has sent. Waits while lb_conntrack is being replaced. */
+static __always_inline void lb_dsr_establish(struct lb_packet *pkt, struct lb_conntrack *entry)
+{
+	if (lb_has_setting(LB_SETTING_HOLD))
+		return;
+	lb_ejection_note_success(entry->backend, entry->generation);
+	entry->state |= LB_CT_ESTABLISHED;
+	if (!lb_conntrack.update(&pkt->tuple, entry))
+		lb_ct_short.delete(&pkt->tuple);
+	else
+		entry->state &= ~LB_CT_ESTABLISHED;
+}
+
+/*
+ * The client has closed, or given up. What it still sends goes on, but from where the LRU may evict
+ * it: the pod's answers are not seen here.
+ */
+static __always_inline void lb_dsr_close(struct lb_packet *pkt, struct lb_conntrack *entry)
+{
+	struct lb_conntrack *closed;
+	int zero = 0;
+
+	closed = lb_ct_scratch.lookup(&zero);
+	if (!closed || lb_ct_state(entry) & LB_CT_CLOSED)
+		return;
+	lb_open_end(entry->desc_flags, entry->backend, entry->generation);
+	entry->state |= LB_CT_CLOSED;
+	if (!(entry->state & LB_CT_ESTABLISHED))
+		return;
+	*closed = *entry;
+	closed->state &= ~LB_CT_ESTABLISHED;
+	if (!lb_ct_short.update(&pkt->tuple, closed))
+		lb_conntrack.delete(&pkt->tuple);
+}
+
+/* A client that repeats its SYN has waited for a second: see lb_conntrack_track_syn(). */
+static __always_inline void lb_dsr_track_syn(struct lb_conntrack *entry)
+{
+	if (entry->flags & LB_CT_UNANSWERED || lb_ct_state(entry) & LB_CT_ESTABLISHED ||
+	    (__s64)(entry->last_seen - entry->created) < (__s64)LB_ANSWER_TIME)
+		return;
+	entry->flags |= LB_CT_UNANSWERED;
+	lb_ejection_note_failure(entry->backend, entry->generation);
+}
+
+/* In place of lb_conntrack_track(). The entry may move: do not use it afterwards. */
+static __always_inline void lb_dsr_track(struct lb_packet *pkt, struct lb_conntrack *entry,
+					 int is_udp)
+{
+	lb_conntrack_count(pkt, entry);
+	if (is_udp)
+		return;
+	if (pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN))
+		lb_dsr_close(pkt, entry);
+	else if (pkt->tcp_flags & LB_TCP_SYN)
+		lb_dsr_track_syn(entry);
+	else if (pkt->tcp_flags & LB_TCP_ACK &&
+		 !(lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)))
+		lb_dsr_establish(pkt, entry);
+}
+
+/* The pod of this node that the sender of a tunnel has chosen, as this node knows it. */
+static __always_inline struct lb_backend *
+lb_dsr_pod(const struct lb_geneve *geneve, const struct lb_desc *desc, __u8 proto, __u32 *index)
+{
+	struct lb_pod_key key = {
+		.addr = geneve->pod,
+		.port = geneve->port,
+		.proto = proto,
+		.service = desc->service,
+	};
+	__u32 *found = lb_pods_here.lookup(&key);
+	struct lb_backend *backend;
+	int i;
+
+	if (!found)
+		return NULL;
+	i = *found;
+	backend = lb_backends.lookup(&i);
+	if (!backend || backend->port != geneve->port ||
+	    !lb_addr_is_equal(&backend->addr, &geneve->pod))
+		return NULL;
+	*index = i;
+	return backend;
+}
+
+/*
+ * Whether an address is that of a pod of this node, as its route shows, or of this node. The sender
+ * may hear of a pod before this node does, and that it is gone after it.
+ */
+static __always_inline int lb_dsr_is_here(struct bpf_fib_lookup *fib, void *ctx,
+					  const struct lb_packet *pkt, const struct lb_addr *pod)
+{
+	int is_here;
+
+	if (lb_addr_flags_of(pod) & LB_ADDR_NODE)
+		return 1;
+	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, pod, pkt->ifindex);
+	is_here = !lb_fib_ask(fib, ctx, pkt, 0) && !lb_is_host_device(fib->ifindex);
+	fib->ifindex = 0;
+	return is_here;
+}
+
+#endif

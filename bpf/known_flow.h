@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Packets of a known flow: which entry applies, and what path.h needs of it. UDP and the others are
+ * in tables of their own (conntrack.h).
+ */
+#ifndef LB_KNOWN_FLOW_H
+#define LB_KNOWN_FLOW_H
+
+#include "conntrack.h"
+#include "ct_match.h"
+#include "ct_state.h"
+#include "dsr.h"
+#include "maps.h"
+#include "masquerade.h"
+#include "packet.h"
+
+/* Masqueraded flows are routed at tc in both directions, flows of the host only as they leave. */
+static __always_inline int lb_needs_fib_lookup(const struct lb_known_flow *known)
+{
+	if (known->flags & LB_CT_HAIRPIN)
+		return 0;
+	if (known->flags & LB_CT_TO_HOST)
+		return known->direction == LB_DIR_ORIGINAL;
+	return known->flags & LB_CT_SNAT;
+}
+
+/* The TTL that a packet of a known flow leaves with. The stack forwards what is not routed here. */
+static __always_inline __u8 lb_known_ttl(const struct lb_packet *pkt,
+					 const struct lb_known_flow *known)
+{
+	int is_routed = lb_needs_fib_lookup(known) && !(pkt->routing & LB_VIA_STACK);
+
+	return is_routed ? pkt->ttl - 1 : pkt->ttl;
+}
+
+static __always_inline void lb_known_fill(struct lb_known_flow *known,
+					  const struct lb_conntrack *entry)
+{
+	known->to = entry->to;
+	known->flags = entry->flags;
+	known->ifindex = entry->ifindex;
+	known->direction = entry->direction;
+}
+
+/*
+ * LB_NEXT: no entry applies. LB_REDIRECT: known is filled, and the packet is counted. No entry is
+ * used afterwards: the verifier would explore what follows once for each table.
+ */
+static __always_inline int lb_known_entry(struct lb_packet *pkt, int hook,
+					  struct lb_known_flow *known, int is_udp)
+{
+	struct lb_conntrack *entry;
+	int verdict = lb_conntrack_find(pkt, hook, &entry, is_udp);
+
+	if (verdict || !entry)
+		return verdict;
+	lb_known_fill(known, entry);
+	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && entry->flags & LB_CT_DSR)
+		lb_dsr_track(pkt, entry, is_udp);
+	else
+		lb_conntrack_track(pkt, entry, is_udp);
+	return LB_REDIRECT;
+}
+
+/* As lb_known_entry(). UDP flows of an earlier release are where those of TCP are. */
+static __always_inline int lb_known_find(struct lb_packet *pkt, int hook,
+					 struct lb_known_flow *known)
+{
+	int verdict;
+
+	if (pkt->tuple.proto == IPPROTO_UDP) {
+		verdict = lb_known_entry(pkt, hook, known, 1);
+		if (verdict != LB_NEXT || lb_has_setting(LB_SETTING_UDP_MOVED))
+			return verdict;
+	}
+	return lb_known_entry(pkt, hook, known, 0);
+}
+
+/* See lb_masquerade_follow_route(). */
+static __always_inline void lb_known_follow_route(struct lb_packet *pkt,
+						  const struct lb_known_flow *known, __u32 ifindex)
+{
+	if (known->direction != LB_DIR_ORIGINAL || known->flags & LB_CT_TO_POD ||
+	    lb_is_host_device(ifindex))
+		return;
+	if (pkt->tuple.proto == IPPROTO_UDP)
+		lb_masquerade_follow_route(pkt, 1);
+	else
+		lb_masquerade_follow_route(pkt, 0);
+}
+
+/* Fills known from the entry of the packet that an error quotes, if the flow has both entries. */
+static __always_inline int lb_known_quoted(struct lb_packet *pkt, struct lb_packet *quote, int hook,
+					   struct lb_known_flow *known, int is_udp)
+{
+	struct lb_conntrack *entry = lb_conntrack_lookup(&quote->peer, is_udp);
+
+	if (!entry || entry->hook != hook)
+		return LB_PASS;
+	if (!(LB_HAS_DSR && entry->flags & LB_CT_DSR) &&
+	    !lb_conntrack_peer(&quote->peer, entry, &pkt->peer, is_udp))
+		return LB_PASS;
+	lb_known_fill(known, entry);
+	return LB_REDIRECT;
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Sockets of this node that come before a Service: a listener on a ClusterIP that is also an
+ * address of the node, such as a DNS cache, and a connected socket at a NodePort.
+ */
+#ifndef LB_LISTENER_H
+#define LB_LISTENER_H
+
+#include "addr.h"
+#include "filter.h"
+#include "frontend.h"
+
+static __always_inline int lb_is_cluster_ip_of_node(const struct lb_addr *addr)
+{
+	int both = LB_ADDR_CLUSTER_IP | LB_ADDR_NODE;
+
+	return (lb_filter_flags_of(addr) & both) == both && (lb_addr_flags_of(addr) & both) == both;
+}
+
+/*
+ * A socket that is bound to all addresses does not count: it was not made for this one, which may
+ * be a leftover.
+ */
+static __always_inline int lb_is_bound_to(const struct bpf_sock *sk, const struct lb_addr *addr)
+{
+	__be32 ipv4;
+
+	if (lb_addr_is_ipv4(addr)) {
+		ipv4 = sk->src_ip4;
+		/* Or the compiler loads this and src_ip6[3] by one instruction, by a computed pointer. */
+		asm volatile("" : "+r"(ipv4));
+		return ipv4 == addr->word[3];
+	}
+	return !((sk->src_ip6[0] ^ addr->word[0]) | (sk->src_ip6[1] ^ addr->word[1]) |
+		 (sk->src_ip6[2] ^ addr->word[2]) | (sk->src_ip6[3] ^ addr->word[3]));
+}
+
+/* Returns the size that a lookup of the family wants. */
+static __always_inline int lb_sock_tuple_fill(struct bpf_sock_tuple *tuple,
+					      const struct lb_tuple *packet)
+{
+	if (lb_addr_is_ipv4(&packet->daddr)) {
+		tuple->ipv4.saddr = packet->saddr.word[3];
+		tuple->ipv4.daddr = packet->daddr.word[3];
+		tuple->ipv4.sport = packet->sport;
+		tuple->ipv4.dport = packet->dport;
+		return sizeof(tuple->ipv4);
+	}
+	__builtin_memcpy(tuple->ipv6.saddr, &packet->saddr, sizeof(struct lb_addr));
+	__builtin_memcpy(tuple->ipv6.daddr, &packet->daddr, sizeof(struct lb_addr));
+	tuple->ipv6.sport = packet->sport;
+	tuple->ipv6.dport = packet->dport;
+	return sizeof(tuple->ipv6);
+}
+
+/* Whether a packet would be for a socket that is bound to its destination. ctx: in its namespace. */
+static __always_inline int lb_has_listener(void *ctx, const struct lb_tuple *packet)
+{
+	struct bpf_sock_tuple tuple = {};
+	int size = lb_sock_tuple_fill(&tuple, packet);
+	struct bpf_sock *sk;
+	int is_bound;
+
+	if (packet->proto == IPPROTO_UDP)
+		sk = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else if (packet->proto == IPPROTO_TCP)
+		sk = bpf_sk_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		return 0;
+	if (!sk)
+		return 0;
+	is_bound = lb_is_bound_to(sk, &packet->daddr);
+	bpf_sk_release(sk);
+	return is_bound;
+}
+
+/* A UDP packet to a connected socket of this host is not a request. */
+static __always_inline int lb_has_connected_socket(void *ctx, const struct lb_tuple *packet)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	int is_connected, size;
+
+	if (packet->proto != IPPROTO_UDP)
+		return 0;
+	size = lb_sock_tuple_fill(&tuple, packet);
+	sk = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 0;
+	is_connected = sk->dst_port != 0;
+	bpf_sk_release(sk);
+	return is_connected;
+}
+
+#endif

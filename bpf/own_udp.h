@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * UDP that this node sends from a port that is also a NodePort: by a process of the host, or by a
+ * pod that another NAT masquerades. The answer arrives like a request to the NodePort; so the tuple
+ * of the answer is reserved when the datagram leaves, for as long as the timeouts of UDP say. In
+ * netfilter, only what opens a flow is translated, and such an answer does not.
+ */
+#ifndef LB_OWN_UDP_H
+#define LB_OWN_UDP_H
+
+#include "clock.h"
+#include "conntrack.h"
+#include "flow_timeout.h"
+#include "frontend.h"
+#include "maps.h"
+#include "masquerade.h"
+#include "packet.h"
+
+/*
+ * Whether the entry reserves the packet's tuple for another NAT, or for an answer that is not too
+ * late. Reservations of the agent, for another NAT, have a time in the future.
+ */
+static __always_inline int lb_is_reserved(struct lb_packet *pkt, struct lb_conntrack *entry)
+{
+	__u64 now = lb_now();
+
+	if (entry->hook != LB_HOOK_RESERVED)
+		return 0;
+	if (pkt->tuple.proto != IPPROTO_UDP || (__s64)(now - entry->last_seen) < 0)
+		return 1;
+	if (lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer))
+		return 0;
+	/* Answered: it has the time of a stream. */
+	entry->state |= LB_CT_ESTABLISHED;
+	entry->last_seen = now;
+	return 1;
+}
+
+/*
+ * Whether the packet has this node as its source other than by our own translation: what was
+ * redirected from a host device has been a reply of ours.
+ */
+static __always_inline int lb_own_udp_is_own(struct __sk_buff *skb, const struct lb_packet *pkt)
+{
+	if (pkt->tuple.proto != IPPROTO_UDP ||
+	    !(lb_addr_flags_of(&pkt->tuple.saddr) & LB_ADDR_NODE_PORT))
+		return 0;
+	if (skb->sk)
+		return 1;
+	return !lb_is_host_device(skb->ingress_ifindex);
+}
+
+static __always_inline void lb_own_udp_reserve(struct lb_tuple *answer)
+{
+	struct lb_conntrack *entry;
+	int zero = 0;
+
+	entry = lb_ct_scratch.lookup(&zero);
+	if (!entry)
+		return;
+	__builtin_memset(entry, 0, sizeof(*entry));
+	entry->created = lb_now();
+	entry->last_seen = entry->created;
+	entry->direction = LB_DIR_REPLY;
+	entry->hook = LB_HOOK_RESERVED;
+	lb_ct_udp.update(answer, entry);
+}
+
+/* The packet leaves from a port that may be a NodePort, and belongs to no flow of ours. */
+static __always_inline void lb_own_udp_sent(struct __sk_buff *skb, struct lb_packet *pkt)
+{
+	struct lb_frontend_key key = {
+		.addr = pkt->tuple.saddr,
+		.port = pkt->tuple.sport,
+		.proto = pkt->tuple.proto,
+	};
+	struct lb_conntrack *entry;
+	struct lb_match match = {};
+
+	if (!lb_own_udp_is_own(skb, pkt) || !lb_has_setting(LB_SETTING_UDP_MOVED))
+		return;
+	lb_tuple_reverse(&pkt->peer, &pkt->tuple);
+	entry = lb_conntrack_lookup_udp(&pkt->peer);
+	if (!entry) {
+		if (lb_node_port_lookup(&key, &match))
+			lb_own_udp_reserve(&pkt->peer);
+	} else if (entry->hook == LB_HOOK_RESERVED && (__s64)(lb_now() - entry->last_seen) > 0) {
+		entry->last_seen = lb_now();
+	}
+}
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Schedulers: which slot of a range a new flow gets. */
+#ifndef LB_SCHEDULER_H
+#define LB_SCHEDULER_H
+
+#include "flow_hash.h"
+#include "maps.h"
+#include "open_connections.h"
+
+/* A flow that is to be opened, as far as the choice of its backend depends on it. */
+struct lb_opening {
+	const struct lb_desc *desc;
+	const struct lb_range *range; /* of desc, for this client */
+	const struct lb_addr *client;
+	int turn; /* index in lb_turns */
+	__u32 hashed_slot;
+};
+
+static __always_inline void lb_opening_fill(struct lb_opening *opening, const struct lb_desc *desc,
+					    __u32 frontend, int is_local_source)
+{
+	opening->desc = desc;
+	opening->range = is_local_source ? &desc->local : &desc->others;
+	opening->turn = 2 * frontend + !is_local_source;
+}
+
+/*
+ * Neither the load nor the store is atomic: flows opened on two CPUs at the same time may get the
+ * same turn. It starts at random, or all nodes would march in step.
+ */
+static __always_inline __u32 lb_turn_take(int index)
+{
+	__u32 *word = lb_turns.lookup(&index);
+	__u32 turn = word ? *(volatile __u32 *)word : 0;
+
+	if (!turn)
+		turn = bpf_get_prandom_u32();
+	if (word)
+		*(volatile __u32 *)word = turn + 1;
+	return turn;
+}
+
+static __always_inline __s64 lb_scheduler_open_at(__u32 slot)
+{
+	int i = slot;
+	__u32 *backend = lb_slots.lookup(&i);
+
+	return backend ? lb_open_of(*backend) : 0;
+}
+
+/*
+ * Of two at random the one with fewer open connections: nearly as even as the least of all, and
+ * connections opened at the same time do not all go to that one.
+ */
+static __always_inline __u32 lb_scheduler_emptier_slot(const struct lb_range *range)
+{
+	__u32 one = bpf_get_prandom_u32() % range->count;
+	__u32 other = one + 1 + bpf_get_prandom_u32() % (range->count - 1);
+
+	if (range->count == 1)
+		return range->base;
+	other = range->base + other % range->count;
+	one += range->base;
+	return lb_scheduler_open_at(other) < lb_scheduler_open_at(one) ? other : one;
+}
+
+/* The slot of a hash: of the table, or without one of the range itself, which differs by node. */
+static __always_inline __u32 lb_scheduler_hashed_slot(const struct lb_range *range, __u32 hash)
+{
+	__u32 first = range->table ? range->base + range->count : range->base;
+	__u32 count = range->table ? range->table : range->count;
+
+	return first + ((__u64)hash * count >> 32);
+}
+
+/*
+ * The slot that a client and a descriptor alone decide about. With a table all nodes choose the same
+ * backend, also for a flow that none of them knows. port: the client's, host byte order.
+ */
+static __always_inline __u32 lb_scheduler_stateless_slot(const struct lb_desc *desc,
+							 const struct lb_range *range,
+							 const struct lb_addr *client, __u32 port)
+{
+	if (desc->scheduler == LB_SCHEDULER_SOURCE_HASH)
+		return lb_scheduler_hashed_slot(range, lb_client_hash(client));
+	return lb_scheduler_hashed_slot(range, lb_flow_hash(client, port, &desc->frontend));
+}
+
+/* Whether the choice depends on the client. */
+static __always_inline int lb_scheduler_hashes(const struct lb_desc *desc)
+{
+	return desc->scheduler == LB_SCHEDULER_SOURCE_HASH ||
+	       desc->scheduler == LB_SCHEDULER_MAGLEV;
+}
+
+/*
+ * The client, if session affinity or a hash is to know it. port: its own, host byte order, or at the
+ * socket its cookie. The hash comes first: the verifier would explore it at each place of a choice.
+ */
+static __always_inline void lb_opening_set_client(struct lb_opening *opening,
+						  const struct lb_addr *client, __u32 port)
+{
+	opening->client = client;
+	if (opening->range->count && lb_scheduler_hashes(opening->desc))
+		opening->hashed_slot =
+			lb_scheduler_stateless_slot(opening->desc, opening->range, client, port);
+}
+
+/* The index in lb_slots of a backend for the flow. The range must not be empty. */
+static __always_inline __u32 lb_scheduler_slot(const struct lb_opening *opening)
+{
+	const struct lb_range *range = opening->range;
+	__u32 number;
+
+	if (lb_scheduler_hashes(opening->desc))
+		return opening->hashed_slot;
+	if (opening->desc->scheduler == LB_SCHEDULER_LEAST_CONNECTIONS)
+		return lb_scheduler_emptier_slot(range);
+	if (opening->desc->scheduler == LB_SCHEDULER_ROUND_ROBIN)
+		number = lb_turn_take(opening->turn);
+	else
+		number = bpf_get_prandom_u32();
+	return range->base + number % range->count;
+}
+
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The entry point at XDP, on uplinks: what leaves the node again, before the stack has seen it. */
+#include "config.h"
+
+#if LB_HAS_XDP
+#include "xdp_path.h"
+
+int lb_xdp(struct xdp_md *ctx)
+{
+	return lb_xdp_request(ctx);
+}
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The path of a packet at XDP: requests whose backend is elsewhere, and the replies of masqueraded
+ * flows. The decision, the maps and the entries are those of tc, at the hook lb_host_ingress; either
+ * goes on with what the other began. Whatever else it is passes to tc, before any map says that it
+ * was here.
+ */
+#ifndef LB_XDP_PATH_H
+#define LB_XDP_PATH_H
+
+#include "conntrack.h"
+#include "counters.h"
+#include "ct_match.h"
+#include "ct_state.h"
+#include "dsr.h"
+#include "flow_record.h"
+#include "forward.h"
+#include "known_flow.h"
+#include "masquerade.h"
+#include "open_connections.h"
+#include "packet.h"
+#include "service.h"
+#include "snat.h"
+#include "stack_route.h"
+#include "verifier.h"
+#include "xdp_packet.h"
+
+/* Fills fib. */
+static __always_inline int lb_xdp_route_tunnel(struct bpf_fib_lookup *fib, struct xdp_md *ctx,
+					       const struct lb_packet *pkt,
+					       const struct lb_addr *node)
+{
+	if (lb_tunnel_route(fib, ctx, pkt, node))
+		return -LB_XDP_ROUTE;
+	return lb_xdp_check_route(pkt, fib);
+}
+
+/* Fills fib. */
+static __always_inline int lb_xdp_route_known(struct bpf_fib_lookup *fib, struct xdp_md *ctx,
+					      const struct lb_packet *pkt,
+					      const struct lb_known_flow *known)
+{
+	int elsewhere = LB_CT_HAIRPIN | LB_CT_TO_HOST | LB_CT_TO_POD;
+
+	if (LB_HAS_DSR && known->flags & LB_CT_DSR)
+		return lb_xdp_route_tunnel(fib, ctx, pkt, &known->to.saddr);
+	if (!(known->flags & LB_CT_SNAT) || known->flags & elsewhere)
+		return -LB_XDP_LOCAL;
+	if (lb_fib_lookup_known(fib, ctx, pkt, known))
+		return -LB_XDP_ROUTE;
+	return lb_xdp_check_route(pkt, fib);
+}
+
+/* LB_NEXT: no entry applies. LB_REDIRECT: pkt->peer is what it becomes; LB_TUNNEL: where it goes. */
+static __always_inline int lb_xdp_known_flow(struct xdp_md *ctx, struct lb_packet *pkt,
+					     struct bpf_fib_lookup *fib, int is_udp)
+{
+	struct lb_known_flow known = {};
+	struct lb_conntrack *entry;
+	int verdict;
+
+	if (lb_conntrack_find(pkt, LB_HOOK_HOST_INGRESS, &entry, is_udp))
+		return LB_PASS;
+	if (!entry)
+		return LB_NEXT;
+	lb_known_fill(&known, entry);
+	verdict = lb_xdp_route_known(fib, ctx, pkt, &known);
+	if (verdict)
+		return verdict;
+	if (LB_HAS_DSR && known.flags & LB_CT_DSR)
+		lb_dsr_track(pkt, entry, is_udp);
+	else
+		lb_conntrack_track(pkt, entry, is_udp);
+	pkt->peer = known.to;
+	return known.flags & LB_CT_DSR ? LB_TUNNEL : LB_REDIRECT;
+}
+
+/* Fills fib, and the source side of the flow. */
+static __always_inline int lb_xdp_route_new(struct bpf_fib_lookup *fib, struct xdp_md *ctx,
+					    const struct lb_packet *pkt, const struct lb_desc *desc,
+					    const struct lb_choice *choice, struct lb_flow *flow)
+{
+	const struct lb_addr *node = lb_dsr_node(desc, choice->backend);
+	const struct lb_addr *source;
+	int verdict;
+
+	if (lb_is_known_local(choice->backend))
+		return -LB_XDP_LOCAL;
+	if (lb_is_loop(pkt, choice->backend))
+		return -LB_XDP_REFUSED;
+	if (node) {
+		flow->to.saddr = *node;
+		flow->flags = LB_CT_DSR;
+		return lb_xdp_route_tunnel(fib, ctx, pkt, node);
+	}
+	if (lb_fib_lookup(fib, ctx, pkt, &flow->to.daddr))
+		return -LB_XDP_ROUTE;
+	source = lb_masquerade_source(fib, &choice->backend->addr, pkt->is_ipv4);
+	if (!source)
+		return -LB_XDP_LOCAL;
+	if (lb_masquerade(pkt, flow, source))
+		return -LB_XDP_REFUSED;
+	verdict = lb_xdp_check_route(pkt, fib);
+	flow->ifindex = pkt->ifindex;
+	return verdict;
+}
+
+/* LB_REDIRECT: pkt->peer is what it becomes; LB_TUNNEL: where it goes. */
+static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet *pkt,
+					   struct bpf_fib_lookup *fib)
+{
+	struct lb_tc_hook at = { .hook = LB_HOOK_HOST_INGRESS };
+	struct lb_choice choice = {};
+	struct lb_match match = {};
+	struct lb_flow flow = {};
+	int verdict;
+
+	if (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt))
+		return LB_PASS;
+	lb_verifier_merge_states(pkt);
+	verdict = lb_service_match(ctx, pkt, &match);
+	if (verdict)
+		return verdict < 0 ? -LB_XDP_REFUSED : LB_PASS;
+	if (lb_service_select(pkt, &match, &at, &flow, &choice))
+		return -LB_XDP_REFUSED;
+	verdict = lb_xdp_route_new(fib, ctx, pkt, match.desc, &choice, &flow);
+	if (verdict) {
+		if (choice.backend->flags & LB_BACKEND_TRIAL)
+			lb_trial_take_back(choice.index);
+		return verdict;
+	}
+	if (lb_flow_is_sampled() && !(flow.flags & LB_CT_DSR))
+		flow.flags |= LB_CT_SAMPLED;
+	if (flow.flags & LB_CT_DSR ? lb_dsr_create(pkt, &flow) : lb_conntrack_create(pkt, &flow))
+		return -LB_XDP_REFUSED;
+	lb_open_begin(match.desc, choice.index);
+	lb_count_first_packet(pkt, match.index, choice.index);
+	lb_flow_record_start(pkt, &flow);
+	pkt->peer = flow.to;
+	return flow.flags & LB_CT_DSR ? LB_TUNNEL : LB_REDIRECT;
+}
+
+static __always_inline int lb_xdp_translate(struct xdp_md *ctx, struct lb_packet *pkt,
+					    struct bpf_fib_lookup *fib)
+{
+	int is_udp = pkt->tuple.proto == IPPROTO_UDP;
+	int verdict;
+
+	if (lb_has_setting(LB_SETTING_VIA_STACK) ||
+	    (is_udp && !lb_has_setting(LB_SETTING_UDP_MOVED)))
+		return -LB_XDP_STACK;
+	if (lb_xdp_is_csum_partial(ctx, pkt))
+		return -LB_XDP_CHECKSUM;
+	lb_verifier_merge_states(pkt);
+	verdict = is_udp ? lb_xdp_known_flow(ctx, pkt, fib, 1) :
+			   lb_xdp_known_flow(ctx, pkt, fib, 0);
+	return verdict ? verdict : lb_xdp_new_flow(ctx, pkt, fib);
+}
+
+static __always_inline int lb_xdp_request(struct xdp_md *ctx)
+{
+	struct bpf_fib_lookup fib = {};
+	struct lb_packet pkt;
+	int verdict;
+
+	verdict = lb_xdp_parse(ctx, &pkt);
+	if (verdict == LB_PASS)
+		return XDP_PASS;
+	if (!verdict)
+		verdict = lb_xdp_translate(ctx, &pkt, &fib);
+	if (verdict == LB_REDIRECT)
+		verdict = lb_xdp_rewrite(ctx, &pkt, &pkt.peer, &fib);
+	else if (verdict == LB_TUNNEL)
+		verdict = lb_xdp_wrap(ctx, &pkt, &fib);
+	lb_flow_end_report();
+	if (verdict == LB_PASS)
+		return XDP_PASS;
+	lb_count_xdp_result(-verdict);
+	return verdict ? XDP_PASS : lb_xdp_send(&pkt, &fib);
+}
+
+#endif

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flags of lb_settings that follow from the settings and from the network."""
+
+from ebpflb.config.settings import Settings
+from ebpflb.dataplane.attach.devices import NetworkState
+from ebpflb.dataplane.attach.forwarding import forwarding
+from ebpflb.dataplane.attach.node_addresses import LOCALHOST, node_port_filter
+from ebpflb.dataplane.layout.enums import SettingFlag
+
+
+def flags_of(settings: Settings, network: NetworkState, *, tc_only_pods: bool) -> SettingFlag:
+    flags = SettingFlag.LB_SETTING_CAN_HOLD | SettingFlag.LB_SETTING_CAN_DIVERT
+    if tc_only_pods:
+        flags |= SettingFlag.LB_SETTING_TC_ONLY_PODS
+    if is_beside(settings):
+        flags |= SettingFlag.LB_SETTING_BESIDE
+    if settings.socket_lb == "host":
+        flags |= SettingFlag.LB_SETTING_SOCKET_HOST
+    accepts = node_port_filter(settings.nodeport_addresses, network.primary)
+    if settings.localhost_nodeports and accepts(LOCALHOST):
+        flags |= SettingFlag.LB_SETTING_LOCALHOST
+    if forwarding(settings.forwarding, network.policy_engine).way == "stack":
+        flags |= SettingFlag.LB_SETTING_VIA_STACK
+    return flags
+
+
+def is_beside(settings: Settings) -> bool:
+    """Whether another proxy serves what is not selected."""
+    return bool(settings.service_selector or settings.namespace_selector)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Direct server return on this node: its maps, from where tunnels begin, and what is in the way."""
+
+import logging
+from collections.abc import Container, Iterator, Mapping
+
+from ebpflb.config.settings import Settings
+from ebpflb.dataplane.kernel.dsr_questions import DsrAnswer, DsrSockets
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.services.tunnels import TunnelMaps
+from ebpflb.model.address import Address, Family, family_of, format_address
+from ebpflb.model.dsr import TunnelChange
+from ebpflb.model.dsr_probe import PeerQuestion
+from ebpflb.model.service import Dsr
+
+_log = logging.getLogger("ebpflb.agent")
+
+
+class NodeTunnels:
+    """For one thread, but for `report()`. Does nothing without DSR."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._services = Dsr(settings.dsr)
+        self.port = settings.dsr_port if self._services is not Dsr.OFF else 0
+        self._maps = TunnelMaps()
+        self._sockets = DsrSockets(settings.dsr_port)
+        self._without: Mapping[str, str] = {}
+
+    def follow(self, change: TunnelChange, *, keep_others: bool, compare: bool) -> None:
+        """See TunnelMaps."""
+        self._maps.follow(change, keep_others=keep_others, compare=compare)
+
+    def sources(self, here: Container[Address]) -> Mapping[Family, Address]:
+        """From which addresses tunnels begin; `here`: those of this machine."""
+        return self._maps.sources(here) if self.port else {}
+
+    def write(self, maps: MapSet, here: Container[Address]) -> None:
+        """Put in force what was followed. MapError."""
+        if self.port:
+            families = self.sources(here).keys()
+            self._maps.write(maps, families)
+            self._tell({family_of(each) for each in self._maps.own} - families)
+
+    def ask(self, question: PeerQuestion, here: Container[Address]) -> str:
+        """From where tunnels begin; returns what prevents that, or nothing."""
+        family, own = question.peer.family, self.sources(here)
+        return self._sockets.ask(own, family, question.address, question.nonce)
+
+    def answers(self) -> Iterator[DsrAnswer]:
+        """What has come."""
+        return self._sockets.answers()
+
+    def close(self) -> None:
+        self._sockets.close()
+
+    def _tell(self, without: set[Family]) -> None:
+        found = {f"IPv{int(family)}": self._why_without(family) for family in sorted(without)}
+        for family, why in found.items():
+            if self._without.get(family) != why:
+                _log.warning("no direct server return over %s: %s", family, why)
+        self._without = found
+
+    def _why_without(self, family: Family) -> str:
+        named = (format_address(each) for each in self._maps.own if family_of(each) is family)
+        return (
+            f"this machine has none of the addresses that its Node has ({', '.join(named)}), and "
+            "other nodes take packets from no other"
+        )
+
+    def report(self) -> Mapping[str, object] | None:
+        """For /status, as values of JSON; None without DSR. For any thread.
+
+        services: which have it. peers: the addresses that tunnels may come from. pods: those that
+        tunnels lead to. without: the families that have no DSR, and why.
+        """
+        if not self.port:
+            return None
+        return {
+            "services": str(self._services),
+            "port": self.port,
+            "peers": self._maps.peers,
+            "pods": self._maps.pods,
+            "without": dict(self._without),
+        }

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done after each pass over the flows, in a thread of its own: no change waits for it."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ebpflb.dataplane.flows.affinity import expire_affinity
+from ebpflb.dataplane.flows.closed_sockets import ClosedSockets
+from ebpflb.dataplane.flows.diverted import bring_back
+from ebpflb.dataplane.flows.open_connections import correct_open_connections
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.view.counts import read_active
+from ebpflb.errors import EbpflbError
+
+_log = logging.getLogger("ebpflb.agent")
+
+
+class Upkeep:
+    """Corrects counts of open connections, and deletes what no client or socket needs any more.
+
+    After a table of new flows was replaced, it also brings back those that were diverted.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._closed_sockets = ClosedSockets()
+        # Where flows are to be brought back, from other tables of the same generation.
+        self._diverted: MapSet | None = None
+
+    def bring_flows_back(self, maps: MapSet) -> None:
+        """From now on: new flows are no longer diverted."""
+        self._diverted = maps
+
+    def leave_flows(self) -> None:
+        """Before their tables are replaced: what is brought back now would be lost."""
+        self._diverted = None
+        if self._thread:
+            self._thread.join()
+
+    def begin(self, maps: MapSet) -> None:
+        """Do all of it, unless the last time is not over yet."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._run, args=(maps,), name="ebpflb-upkeep", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, maps: MapSet) -> None:
+        _attempt(lambda: correct_open_connections(maps, lambda: read_active(maps).flows))
+        _attempt(lambda: expire_affinity(maps))
+        _attempt(lambda: self._closed_sockets.forget(maps))
+        if diverted := self._diverted:
+            _attempt(lambda: self._bring_back(diverted))
+
+    def _bring_back(self, maps: MapSet) -> None:
+        if bring_back(maps) and self._diverted is maps:
+            self._diverted = None
+
+
+def _attempt(step: Callable[[], object]) -> None:
+    try:
+        step()
+    except EbpflbError as error:
+        _log.warning("upkeep of maps: %s", error)

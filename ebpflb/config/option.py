@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an option is, and the environment variables that set one."""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ebpflb.config import values
+
+ENVIRONMENT_PREFIX = "EBPFLB_"
+
+_LISTS = (values.words, values.urls, values.cidrs, values.nodeport_addresses, values.flow_events)
+# Kubernetes puts these into a pod's environment when a Service is called ebpflb.
+_SERVICE_LINK = re.compile(r"EBPFLB(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
+
+
+class Option(NamedTuple):
+    """One setting: its name as flag and YAML key, how a value is checked, and what it is for.
+
+    parse takes a string (flag, environment) or a YAML value and raises ValueError. default is the
+    text to parse when nobody sets the option, or a function that finds it; without one the value is
+    None. aliases: kube-proxy's names for the option, accepted wherever the name is.
+    """
+
+    name: str
+    parse: Callable[[object], Any]
+    default: str | Callable[[], str] | None
+    metavar: str
+    help: str
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def field(self) -> str:
+        """The name in Settings."""
+        return self.name.replace("-", "_")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times."""
+        return self.parse in _LISTS
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether a flag without a value means true."""
+        return self.parse is values.boolean
+
+    @property
+    def variable(self) -> str:
+        return variable(self.name)
+
+    def default_value(self) -> Any:
+        """The checked default. Raises what finding it raises."""
+        text = self.default() if callable(self.default) else self.default
+        return None if text is None else self.parse(text)
+
+
+class Given(NamedTuple):
+    """A value from a flag, a variable or a file, and what errors call that place."""
+
+    value: object
+    where: str
+
+
+def variable(name: str) -> str:
+    """The environment variable of an option's name or alias."""
+    return ENVIRONMENT_PREFIX + name.replace("-", "_").upper()
+
+
+def is_service_link(name: str) -> bool:
+    """Whether Kubernetes set this variable, for a Service called ebpflb."""
+    return bool(_SERVICE_LINK.fullmatch(name))

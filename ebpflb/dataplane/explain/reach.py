@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps packets from getting to an endpoint, as far as this node can see."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from ebpflb.dataplane.explain.steps import RouteTo
+from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Rtnetlink, device_name, read_neighbours
+from ebpflb.errors import ProbeError
+from ebpflb.model.address import Address, format_address
+
+NO_ROUTE = "no route leads there"
+
+
+class Silent(NamedTuple):
+    """Neighbours that do not answer, by device and address."""
+
+    places: Collection[tuple[int, Address]]
+
+    @classmethod
+    def now(cls) -> "Silent":
+        """Of the calling thread's namespace. ProbeError."""
+        try:
+            with Rtnetlink() as netlink:
+                found = read_neighbours(netlink)
+        except OSError as error:
+            raise ProbeError(f"cannot list neighbours: {error}") from error
+        return cls.of(found)
+
+    @classmethod
+    def of(cls, neighbours: Collection[Neighbour]) -> "Silent":
+        """Those among them."""
+        return cls({(each.ifindex, each.address) for each in neighbours if not each.is_answering})
+
+
+def trouble(address: Address, route: RouteTo, silent: Silent) -> str:
+    """Why packets do not get there; "" if nothing is known."""
+    way = route(address)
+    if way is None:
+        return NO_ROUTE
+    hop = way.gateway or address
+    if not way.is_local and (way.ifindex, hop) in silent.places:
+        return f"the next hop {format_address(hop)} on {device_name(way.ifindex)} does not answer"
+    return ""

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows that were diverted while lb_ct_short or lb_ct_udp was replaced go where they belong.
+
+Meanwhile, new flows are in lb_conntrack and lb_ct_stream. Those that did not get established must
+not stay there: a flood of them would take the room of others, and the kernel evicts none.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from errno import EEXIST
+
+from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, split
+from ebpflb.dataplane.kernel.uapi import Exist
+from ebpflb.dataplane.layout.enums import CtState, Hook
+from ebpflb.dataplane.layout.structs import LbConntrack, packed_format
+from ebpflb.errors import MapError
+
+_BELONG: Mapping[str, str] = {"lb_conntrack": "lb_ct_short", "lb_ct_stream": "lb_ct_udp"}
+# A handshake that takes longer than this rarely goes on while it is moved.
+_SETTLING_NS = 3_000_000_000
+_BUDGET = 2048
+_FACTS = packed_format(LbConntrack, "created", "hook", "state", "peer_state")
+
+
+def bring_back(maps: MapSet, clock: Callable[[], int] = time.monotonic_ns) -> bool:
+    """Whether all are back; those that began a moment ago wait. MapError.
+
+    To be called once new flows are no longer diverted. `clock`: CLOCK_MONOTONIC in nanoseconds.
+    """
+    waiting = {name for name, to in _BELONG.items() if not _bring_back(maps[name], maps[to], clock)}
+    return not waiting
+
+
+def _bring_back(settled: BpfMap, opening: BpfMap, clock: Callable[[], int]) -> bool:
+    is_done = True
+    for chunk in settled.chunks(_BUDGET):
+        for key, value in split(settled, chunk.keys, chunk.values):
+            if not _is_opening(value):
+                continue
+            if clock() - _FACTS.unpack(value)[0] < _SETTLING_NS:
+                is_done = False
+                continue
+            # It may have got established since the chunk was read.
+            value_now = settled.lookup(key)
+            if value_now and _is_opening(value_now):
+                _insert(opening, key, value_now)
+                settled.delete(key)
+    return is_done
+
+
+def _is_opening(value: bytes) -> bool:
+    _, hook, state, peer_state = _FACTS.unpack(value)
+    is_established = (state | peer_state) & CtState.LB_CT_ESTABLISHED
+    return not is_established and hook != Hook.LB_HOOK_RESERVED
+
+
+def _insert(table: BpfMap, key: bytes, value: bytes) -> None:
+    try:
+        table.update(key, value, exist=Exist.NO)
+    except MapError as error:
+        if error.errno != EEXIST:
+            raise

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UDP flows that were masqueraded with an address that the node has lost.
+
+Replies to it get nowhere, and a flow that goes on would never try another address: so it is
+forgotten, and its next datagram opens a new flow. netfilter's masquerade does the same with TCP as
+well; here a connection waits, and goes on if the address comes back, as after a link was down.
+"""
+
+from collections.abc import Collection, Iterator
+
+from ebpflb.dataplane.flows.conntrack import KEY_SIZE, PROTOCOL_AT, UDP_TABLES, reverse
+from ebpflb.dataplane.kernel.maps import Chunk, MapSet
+from ebpflb.dataplane.layout.enums import CtFlag, Direction
+from ebpflb.dataplane.layout.structs import LbConntrack, packed_format
+from ebpflb.model.address import Address, Protocol
+
+_NAT = packed_format(LbConntrack, "to", "direction", "flags")
+# Plain numbers: an enum's member costs more to compare.
+_ORIGINAL = int(Direction.LB_DIR_ORIGINAL)
+_KINDS = int(CtFlag.LB_CT_SNAT | CtFlag.LB_CT_HAIRPIN | CtFlag.LB_CT_TO_POD)
+# Replies of pods of this node are taken at their devices, whatever they are sent to.
+_LEAVES_THE_NODE = int(CtFlag.LB_CT_SNAT)
+
+
+def forget_masqueraded(maps: MapSet, lost: Collection[Address]) -> int:
+    """Delete the UDP flows masqueraded with these addresses; how many. MapError."""
+    flows = [
+        flow for name in UDP_TABLES for chunk in maps[name].chunks() for flow in _found(chunk, lost)
+    ]
+    for key, reply in flows:
+        for name in UDP_TABLES:
+            maps[name].delete(key)
+            maps[name].delete(reply)
+    return len(flows)
+
+
+def _found(chunk: Chunk, lost: Collection[Address]) -> Iterator[tuple[bytes, bytes]]:
+    """The keys of both directions of each flow."""
+    if not any(chunk.values.count(address) for address in lost):
+        return
+    for place, (to, direction, flags) in enumerate(_NAT.iter_unpack(chunk.values)):
+        is_leaving = direction == _ORIGINAL and flags & _KINDS == _LEAVES_THE_NODE
+        if is_leaving and to[PROTOCOL_AT] == Protocol.UDP and Address(to[:16]) in lost:
+            yield chunk.keys[place * KEY_SIZE : (place + 1) * KEY_SIZE], reverse(to)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Corrects lb_open, in which the programs count the open connections of backends.
+
+They do not see every end: an entry that is evicted or times out ends without a word. So a count is
+moved half of the way to what the tables of flows hold, again and again. A new backend begins with
+the mean of the others, and so has a slow start: its advantage comes by halves.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from sys import byteorder
+
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.enums import DescFlag
+from ebpflb.dataplane.layout.records import (
+    BackendRecord,
+    pack_index,
+    pack_open,
+    unpack_open,
+)
+from ebpflb.dataplane.layout.structs import LbDesc
+from ebpflb.dataplane.services.mirror import Mirror
+
+_COUNTS_OPEN = int(DescFlag.LB_DESC_COUNTS_OPEN)
+
+Uses = Mapping[tuple[int, int], int]
+"""By index and generation of a backend: how many flows and connected sockets use it."""
+
+
+def correct_open_connections(maps: MapSet, count: Callable[[], Uses]) -> int:
+    """One step, for the Services that are scheduled by these counts. MapError.
+
+    `count` is asked meanwhile: what a count was before or after it, or between, is right.
+    Returns how many counts were changed. The programs may add between a lookup and an update here;
+    the next step makes up for it.
+    """
+    backends = list(_counted_backends(maps))
+    if not backends:
+        return 0
+    counts = maps["lb_open"]
+    before = {index: _count_of(maps, index) for index, _ in backends}
+    uses = count()
+    changed = 0
+    for index, generation in backends:
+        now = _count_of(maps, index)
+        low, high = sorted((before[index], now))
+        used = uses.get((index, generation), 0)
+        half = _half_of(used - min(max(used, low), high))
+        if half:
+            counts.update(pack_index(index), pack_open(now + half))
+            changed += 1
+    return changed
+
+
+def _half_of(distance: int) -> int:
+    """Rounded away from zero, so that one step of the last ones arrives."""
+    half = (abs(distance) + 1) // 2
+    return half if distance > 0 else -half
+
+
+def _count_of(maps: MapSet, index: int) -> int:
+    return unpack_open(maps["lb_open"].lookup(pack_index(index)) or b"")
+
+
+def _counted_backends(maps: MapSet) -> Iterator[tuple[int, int]]:
+    services = _counted_services(maps)
+    if not services:
+        return
+    for key, value in maps["lb_backends"].items():
+        record = BackendRecord.unpack(value)
+        if record.service in services:
+            yield int.from_bytes(key, byteorder), record.generation
+
+
+def _counted_services(maps: MapSet) -> set[int]:
+    """Also those of descriptors that were replaced: their counts may as well be right."""
+    descs = Mirror(maps["lb_descs"])
+    descs.load()
+    services = descs.column(LbDesc.service.offset)
+    flags = descs.column(LbDesc.flags.offset, "H")
+    return {services[index] for index, each in enumerate(flags) if each & _COUNTS_OPEN}

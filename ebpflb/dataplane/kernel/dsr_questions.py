@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asking other nodes whether they take packets out of the tunnels of DSR.
+
+A question is the header that tunnels have, marked as a control packet and with nothing behind it;
+the program of the other node sends it back as the answer (bpf/tunnel.h). Anybody can send something
+to the sockets: what is no answer is left out.
+"""
+
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ebpflb.model.address import Address, Family, format_address, parse_address
+
+# struct lb_geneve: words of options, flags, protocol, VNI; class, type and words of the one option;
+# a nonce in place of the pod; whether it is a question, whether it is an answer.
+_HEADER = struct.Struct("!BBHIHBB16sHH")
+_OPTIONS, _DATA = 6, 5
+_CONTROL_AND_CRITICAL = 0xC0
+_PROTOCOL = {Family.IPV4: 0x0800, Family.IPV6: 0x86DD}
+_CLASS, _TYPE = 0xFF6C, 0x81
+_SOCKET = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
+# In one call, so that a flood of packets does not keep the loop.
+_MOST_AT_ONCE = 128
+
+
+class DsrAnswer(NamedTuple):
+    """Who says so; whoever knows the nonce can have sent it."""
+
+    address: Address
+    nonce: bytes
+
+
+class DsrSockets:
+    """One for each family, bound to this node's address. Nothing waits.
+
+    For one thread, and the network namespace that it is in at the first question.
+    """
+
+    def __init__(self, port: int) -> None:
+        """`port`: where nodes take packets out of tunnels."""
+        self._port = port
+        self._sockets: dict[Family, tuple[Address, socket.socket]] = {}
+
+    def close(self) -> None:
+        for _, each in self._sockets.values():
+            each.close()
+        self._sockets = {}
+
+    def ask(
+        self, own: Mapping[Family, Address], family: Family, address: Address, nonce: bytes
+    ) -> str:
+        """Send a question from this node's own address; returns what prevents that, or nothing."""
+        try:
+            asking = self._socket(family, own.get(family))
+            asking.sendto(
+                _header(family, nonce, is_answer=False), (format_address(address), self._port)
+            )
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    def answers(self) -> Iterator[DsrAnswer]:
+        """What has come."""
+        for family, (_, asking) in self._sockets.items():
+            for _ in range(_MOST_AT_ONCE):
+                try:
+                    packet, source = asking.recvfrom(_HEADER.size + 1)
+                except OSError:
+                    break
+                if source[1] == self._port and len(packet) == _HEADER.size:
+                    nonce = _HEADER.unpack(packet)[7]
+                    if packet == _header(family, nonce, is_answer=True):
+                        yield DsrAnswer(parse_address(source[0].partition("%")[0]), nonce)
+
+    def _socket(self, family: Family, own: Address | None) -> socket.socket:
+        bound, found = self._sockets.get(family, (None, None))
+        if found and bound == own:
+            return found
+        if found:
+            del self._sockets[family]
+            found.close()
+        if own is None:
+            raise OSError(f"this node has no IPv{family:d} address")
+        found = _bound_socket(family, own, self._port)
+        self._sockets[family] = own, found
+        return found
+
+
+def _bound_socket(family: Family, own: Address, unwanted: int) -> socket.socket:
+    """At any port but that of the tunnels: answers would be taken for packets in one."""
+    made = socket.socket(_SOCKET[family], socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        made.bind((format_address(own), 0))
+        if made.getsockname()[1] != unwanted:
+            return made
+        other = _bound_socket(family, own, unwanted)
+    except OSError:
+        made.close()
+        raise
+    made.close()
+    return other
+
+
+def _header(family: Family, nonce: bytes, *, is_answer: bool) -> bytes:
+    return _HEADER.pack(
+        _OPTIONS,
+        _CONTROL_AND_CRITICAL,
+        _PROTOCOL[family],
+        0,
+        _CLASS,
+        _TYPE,
+        _DATA,
+        nonce,
+        not is_answer,
+        is_answer,
+    )

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ejection: which endpoints get no new connections because those before failed, and for how long.
+
+The dataplane counts the connections in a row that an endpoint refused or did not answer. At the
+threshold the endpoint is ejected for a time that doubles with each ejection in a row. Then it is on
+trial: it gets one connection. If that succeeds the endpoint is back, otherwise it is ejected again.
+Few are on trial at a time; the others stay ejected until their turn comes. Times are in seconds, by
+any clock that never goes back.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from ebpflb.model.address import Address, Protocol
+from ebpflb.model.service import ServicePort, ServicePortName
+
+# What the dataplane counts from while an endpoint is on trial.
+TRIAL_COUNT = 1
+# A connection was let to an endpoint on trial, and nothing more was heard of it. Or none was, and
+# another endpoint waits for its trial.
+PROBE_SECONDS = 5.0
+# In each set of endpoints. A new flow passes by three slots, the first of which may be one of a
+# lookup table (bpf/backend.h): with more on trial it might end at one that has been tried.
+MOST_ON_TRIAL = 2
+
+
+class Standing(IntEnum):
+    """An endpoint in the eyes of the dataplane. WATCHED: its failures are counted."""
+
+    UNWATCHED = 0
+    WATCHED = 1
+    TRIAL = 2
+    EJECTED = 3
+
+    # That of an enum is slower, and backends are hashed by the thousand.
+    __hash__ = int.__hash__
+
+
+class Place(NamedTuple):
+    """An endpoint of a Service port."""
+
+    address: Address
+    port: int
+
+
+class FailureCount(NamedTuple):
+    """in_a_row: failures since the last success. tried, on_trial: as the dataplane has it now."""
+
+    in_a_row: int
+    tried: bool = False
+    on_trial: bool = False
+
+
+FailureCounts = Mapping[ServicePortName, Mapping[Place, FailureCount]]
+
+
+class Times(NamedTuple):
+    """How long a first ejection lasts, and how long any may last."""
+
+    first: float = 10.0
+    longest: float = 300.0
+
+
+class PortWatch(NamedTuple):
+    """Ejection of one Service port. ejected: the worst first."""
+
+    is_on: bool
+    ejected: tuple[Place, ...] = ()
+    on_trial: frozenset[Place] = frozenset()
+
+    def standings(self, usable: Sequence[Place]) -> Mapping[Place, Standing]:
+        """Of the usable endpoints for some clients; without those that are only watched.
+
+        Never more than half are ejected: of one none, of two or three one.
+        """
+        ejected = [place for place in self.ejected if place in usable][: _most(usable)]
+        return {
+            **dict.fromkeys(self.on_trial.intersection(usable), Standing.TRIAL),
+            **dict.fromkeys(ejected, Standing.EJECTED),
+        }
+
+
+NO_WATCH = PortWatch(is_on=False)
+
+
+class EjectionChange(NamedTuple):
+    """seconds: for how long an endpoint is ejected now; 0: it is back. failures: in a row."""
+
+    port: ServicePortName
+    place: Place
+    seconds: float
+    failures: int = 0
+    times: int = 0
+
+
+@dataclass(slots=True)
+class _Offender:
+    """times: ejections in a row. until: when it is due for a trial, or began the one it is on.
+
+    tried_at: None until its one connection was seen.
+    """
+
+    failures: int
+    times: int
+    until: float
+    on_trial: bool = False
+    tried_at: float | None = None
+
+
+_Offenders = dict[Place, _Offender]
+
+
+class Ejections:
+    """The endpoints that are ejected or on trial, of all Service ports."""
+
+    def __init__(self, threshold: int = 0, times: Times = Times()) -> None:  # noqa: B008  frozen
+        """`threshold`: that of Services that name none; 0 for no ejection."""
+        self._threshold = threshold
+        self._times = times
+        self._ports: dict[ServicePortName, _Offenders] = {}
+
+    @property
+    def ports(self) -> Collection[ServicePortName]:
+        """The Service ports with such endpoints."""
+        return self._ports.keys()
+
+    def threshold(self, port: ServicePort) -> int:
+        """After how many failures in a row its endpoints are ejected, 0 for never.
+
+        UDP has no connections: datagrams without an answer are normal (syslog), and an ICMP error
+        is easily forged.
+        """
+        if port.name.protocol is Protocol.UDP:
+            return 0
+        return self._threshold if port.ejection is None else port.ejection
+
+    def watch(self, port: ServicePort) -> PortWatch:
+        if not self.threshold(port):
+            return NO_WATCH
+        offenders = self._ports.get(port.name, {})
+        ejected = [place for place, each in offenders.items() if not each.on_trial]
+        ejected.sort(key=lambda place: _badness(offenders, place), reverse=True)
+        return PortWatch(True, tuple(ejected), frozenset(offenders.keys() - set(ejected)))
+
+    def forget(self, port: ServicePortName) -> None:
+        """The port has no ejection any more."""
+        self._ports.pop(port, None)
+
+    def observe(
+        self,
+        port: ServicePortName,
+        threshold: int,
+        sets: Sequence[Collection[Place]],
+        readings: Mapping[Place, FailureCount],
+        now: float,
+    ) -> list[EjectionChange]:
+        """Decide anew. Returns what has changed, but for trials that begin.
+
+        threshold: failures in a row. sets: the usable endpoints, once for each kind of client and
+        family; at most half of each is ejected or on trial.
+        """
+        offenders = self._ports.get(port, {})
+        usable = frozenset[Place]().union(*sets)
+        for place in offenders.keys() - usable:
+            del offenders[place]
+        changes = [
+            change
+            for place in list(offenders)
+            for change in self._reconsider(port, offenders, place, readings.get(place), now)
+        ]
+        changes += (EjectionChange(port, place, 0) for place in _release_surplus(offenders, sets))
+        _begin_trials(offenders, sets, now)
+        worst = sorted(readings.items(), key=lambda item: (-item[1].in_a_row, item[0]))
+        for place, reading in worst:
+            is_due = place in usable and place not in offenders and reading.in_a_row >= threshold
+            if is_due and _has_room(offenders, sets, place):
+                offenders[place] = _Offender(reading.in_a_row, 0, now)
+                changes.append(self._eject(port, offenders[place], place, now))
+        if offenders:
+            self._ports[port] = offenders
+        else:
+            self.forget(port)
+        return changes
+
+    def _reconsider(
+        self,
+        port: ServicePortName,
+        offenders: _Offenders,
+        place: Place,
+        reading: FailureCount | None,
+        now: float,
+    ) -> Iterable[EjectionChange]:
+        offender = offenders[place]
+        if not offender.on_trial or reading is None or not reading.on_trial:
+            # Without a trial, or the dataplane does not know of it yet.
+            pass
+        elif reading.in_a_row == 0:
+            del offenders[place]
+            yield EjectionChange(port, place, 0)
+        elif reading.in_a_row > TRIAL_COUNT or _is_lost(offender, reading, now):
+            offender.failures += 1
+            yield self._eject(port, offender, place, now)
+        elif not reading.tried and now - offender.until >= PROBE_SECONDS:
+            # The next one's turn; without one it goes on.
+            offender.on_trial, offender.until = False, now
+
+    def _eject(
+        self, port: ServicePortName, offender: _Offender, place: Place, now: float
+    ) -> EjectionChange:
+        seconds = min(self._times.first * 2**offender.times, self._times.longest)
+        offender.times += 1
+        offender.until = now + seconds
+        offender.on_trial = False
+        return EjectionChange(port, place, seconds, offender.failures, offender.times)
+
+
+def _is_lost(offender: _Offender, reading: FailureCount, now: float) -> bool:
+    """Whether its one connection came to nothing, not even to a failure."""
+    if reading.tried and offender.tried_at is None:
+        offender.tried_at = now
+    return offender.tried_at is not None and now - offender.tried_at >= PROBE_SECONDS
+
+
+def _begin_trials(offenders: _Offenders, sets: Iterable[Collection[Place]], now: float) -> None:
+    """Those that have been due for longest come first."""
+    on_trial = {place for place, each in offenders.items() if each.on_trial}
+    due = [place for place, each in offenders.items() if not each.on_trial and now >= each.until]
+    for place in sorted(due, key=lambda each: (offenders[each].until, each)):
+        mine = [places for places in sets if place in places]
+        if all(len(on_trial & set(places)) < MOST_ON_TRIAL for places in mine):
+            on_trial.add(place)
+            offender = offenders[place]
+            offender.on_trial, offender.until, offender.tried_at = True, now, None
+
+
+def _badness(offenders: _Offenders, place: Place) -> tuple[int, int, Place]:
+    return offenders[place].times, offenders[place].failures, place
+
+
+def _most(places: Collection[Place]) -> int:
+    """How many of so many endpoints may be left out."""
+    return len(places) // 2
+
+
+def _has_room(offenders: _Offenders, sets: Iterable[Collection[Place]], place: Place) -> bool:
+    return all(
+        len(offenders.keys() & set(places)) < _most(places) for places in sets if place in places
+    )
+
+
+def _release_surplus(offenders: _Offenders, sets: Iterable[Collection[Place]]) -> Iterable[Place]:
+    """Endpoints have gone, and more than half of those left are out: the best come back."""
+    for places in sets:
+        out = sorted(offenders.keys() & set(places), key=lambda each: _badness(offenders, each))
+        for place in out[: max(0, len(out) - _most(places))]:
+            del offenders[place]
+            yield place

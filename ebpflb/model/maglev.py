@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookup tables of consistent hashing: a slot names the same backend on every node.
+
+Maglev (Eisenbud et al., NSDI 2016, section 3.4): in turn, each backend takes the next free slot of
+its own permutation of the table. So all get equally many slots but for one, and when a backend
+goes, few slots besides its own change hands.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import islice
+from math import isqrt
+
+from ebpflb.model.plan import Backend
+
+
+def lookup_table(backends: Sequence[Backend], size: int) -> list[int]:
+    """For each slot the place of its backend in `backends`, which are sorted and not empty.
+
+    size: a prime, at least the number of backends for each to get a slot. Only addresses and ports
+    decide.
+    """
+    permutations = [_permutation(each, size) for each in backends]
+    slots = [-1] * size
+    # A turn skips size / free slots on average: that is dear at the end, and done in another way.
+    turns = size - isqrt(size)
+    _fill_in_turn(slots, permutations, turns)
+    _fill_the_rest(slots, permutations, turns % len(backends))
+    return slots
+
+
+def _permutation(backend: Backend, size: int) -> tuple[int, int]:
+    """Its first slot, and how far it is to the next one each time."""
+    digest = blake2b(backend.address + backend.port.to_bytes(2, "big"), digest_size=16).digest()
+    offset, skip = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
+    return offset % size, skip % (size - 1) + 1
+
+
+def _fill_in_turn(slots: list[int], permutations: Sequence[tuple[int, int]], turns: int) -> None:
+    size = len(slots)
+    places = [offset for offset, _ in permutations]
+    while turns > 0:
+        for backend, (_, skip) in enumerate(islice(permutations, turns)):
+            at = places[backend]
+            while slots[at] >= 0:
+                at += skip
+                if at >= size:
+                    at -= size
+            slots[at] = backend
+            places[backend] = at
+        turns -= len(permutations)
+
+
+def _fill_the_rest(slots: list[int], permutations: Sequence[tuple[int, int]], backend: int) -> None:
+    """`backend` is the next one. Each takes the free slot that comes first in its permutation."""
+    size = len(slots)
+    free = [slot for slot, taken in enumerate(slots) if taken < 0]
+    while free:
+        offset, skip = permutations[backend]
+        steps = pow(skip, -1, size)
+        first = min((slot - offset) * steps % size for slot in free)
+        slot = (offset + first * skip) % size
+        slots[slot] = backend
+        free.remove(slot)
+        backend = (backend + 1) % len(permutations)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The addresses of the API server, tried in turn: those configured, then those it told us.
+
+An API server lists itself and its peers as endpoints of the Service default/kubernetes. They are
+remembered in a file, so that an agent also starts while the configured addresses are away.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import random
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ebpflb.config.values import socket_address
+from ebpflb.log import fields
+from ebpflb.model.address import format_address
+from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.model.service import ServiceName
+from ebpflb.source.interface import SourceEvent
+
+_log = logging.getLogger("ebpflb.source")
+
+_SERVICE = ServiceName("default", "kubernetes")
+_PORT = "https"
+# What a certificate of an API server is valid for, whatever its own address is.
+_CERTIFICATE_NAME = "kubernetes.default.svc"
+_MOST = 16
+
+
+class ApiServer(NamedTuple):
+    """certificate_name: what its certificate must be valid for, empty for the host of the URL."""
+
+    url: str
+    certificate_name: str = ""
+
+
+class ApiServers:
+    """Any thread may use it."""
+
+    def __init__(self, configured: Sequence[str], memory: Path | None = None) -> None:
+        """`configured`: URLs. `memory`: a directory that need not exist, None to learn nothing."""
+        self._configured = tuple(dict.fromkeys(configured))
+        name = hashlib.sha256(self._configured[0].encode()).hexdigest()[:16]
+        self._file = memory / f"api-servers-{name}.json" if memory else None
+        self._lock = threading.Lock()
+        self._servers = self._all(_remembered(self._file))
+        self._current = 0
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    @property
+    def current(self) -> ApiServer:
+        return self._servers[self._current]
+
+    def move_on(self, failed: ApiServer) -> None:
+        """Have the next one be tried, unless another thread has already moved on."""
+        with self._lock:
+            if self.current != failed or len(self) == 1:
+                return
+            self._current = (self._current + 1) % len(self)
+            chosen = self.current.url
+        _log.info("another API server is tried", extra=fields(failed=failed.url, next=chosen))
+
+    def learn(self, urls: Sequence[str]) -> None:
+        """These are all API servers; an empty list says nothing."""
+        if not self._file or not urls:
+            return
+        learnt = list(urls[:_MOST])
+        # Not all nodes may turn to the same one.
+        random.shuffle(learnt)
+        with self._lock:
+            current = self.current
+            if set(self._servers) == set(found := self._all(learnt)):
+                return
+            self._servers = found
+            self._current = found.index(current) if current in found else 0
+        _remember(self._file, learnt)
+
+    def _all(self, learnt: Iterable[str]) -> tuple[ApiServer, ...]:
+        others = (url for url in learnt if url not in self._configured)
+        return (
+            *map(ApiServer, self._configured),
+            *(ApiServer(url, _CERTIFICATE_NAME) for url in others),
+        )
+
+
+def listed_servers(event: SourceEvent) -> list[str]:
+    """The URLs of the API servers that an event tells; none if it is about other objects."""
+    return [
+        f"https://{socket_address(format_address(endpoint.address), port.port)}"
+        for piece in event.upserts
+        if isinstance(piece, EndpointSlice)
+        and ServiceName(piece.namespace, piece.service) == _SERVICE
+        for port in piece.ports
+        if port.name == _PORT
+        for endpoint in piece.endpoints
+        if endpoint.ready
+    ]
+
+
+def _remembered(file: Path | None) -> list[str]:
+    """An unreadable file is as none: it will be written again."""
+    if not file:
+        return []
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return []
+    urls = found if isinstance(found, list) else []
+    return [url for url in urls if isinstance(url, str) and url.startswith("https://")][:_MOST]
+
+
+def _remember(file: Path, urls: Sequence[str]) -> None:
+    """Where that is not possible, an agent that starts knows the configured ones alone."""
+    new = file.with_suffix(".new")
+    with suppress(OSError):
+        with suppress(FileExistsError):
+            file.parent.mkdir(mode=0o700)
+        new.write_text(json.dumps(urls))
+        os.replace(new, file)

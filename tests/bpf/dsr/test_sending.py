@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node that a client reaches: it chooses, and sends the client's packets on as they are."""
+
+import pytest
+from scapy.packet import Packet
+
+from ebpflb.dataplane.layout.enums import CtFlag, CtState, DescFlag, SchedulerCode
+from ebpflb.dataplane.layout.structs import LbDesc
+from ebpflb.dataplane.load.source_text import source_text
+from tests.bpf.dsr.tunnel import OVERHEAD, PEER, pod_elsewhere, served, unwrapped
+from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
+from tests.bpf.harness.errors import TOO_BIG, assert_answered, error
+from tests.bpf.harness.fragments import fragments
+from tests.bpf.harness.loading import Loaded, load
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.numbers import u32
+from tests.bpf.harness.packets import End, Kind, changed, with_df
+from tests.bpf.harness.services import (
+    client,
+    local_backend,
+    node_addresses,
+    node_port,
+    pod,
+    remote_backend,
+)
+
+MTU = 1500
+
+
+def arrive(datapath: Datapath, node: Node, frame: Packet) -> Result:
+    return datapath.run("lb_host_ingress", frame, ifindex=node.uplink.ifindex)
+
+
+def assert_sent(kind: Kind, result: Result, frame: Packet, to: End) -> None:
+    """As it was, to the other node, for a pod."""
+    assert result.verdict is Verdict.REDIRECT
+    found = unwrapped(kind, result.packet)
+    assert (found.source, found.target) == (kind.net.node, PEER[kind.net])
+    assert found.pod == to
+    assert found.packet == bytes(frame.payload)
+
+
+def test_a_request_goes_to_the_pods_node_as_it_is(dsr: Datapath, node: Node, kind: Kind):
+    to, index = pod_elsewhere(dsr, kind)
+    request = kind.frame(client(kind), served(dsr, kind, index))
+
+    assert_sent(kind, arrive(dsr, node, request), request, to)
+
+    assert dsr.counts("lb_count_front", 1) == dsr.counts("lb_count_back", index) == (1, 0, 0)
+    (entry,) = dsr.short().values()
+    assert entry.flags == CtFlag.LB_CT_DSR
+    assert not dsr.drops()
+
+
+def test_a_node_port_goes_there_too(dsr: Datapath, node: Node, kind: Kind):
+    to, index = pod_elsewhere(dsr, kind)
+    request = kind.frame(client(kind), node_port(dsr, kind, [index]))
+    dsr.flag_frontends(DescFlag.LB_DESC_DSR)
+    assert_sent(kind, arrive(dsr, node, request), request, to)
+
+
+def test_a_connection_is_known_from_its_first_packet_to_its_last(
+    dsr: Datapath, node: Node, tcp: Kind
+):
+    to, index = pod_elsewhere(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    dsr.retire_backend(index)
+    dsr.write_backend(index, to, tcp.proto)
+    for flags, is_established in zip(("S", "A", "PA", "FA", "A"), (0, 1, 1, 0, 0), strict=True):
+        frame = tcp.frame(client(tcp), frontend, flags)
+        assert_sent(tcp, arrive(dsr, node, frame), frame, to)
+        assert len(dsr.established()) == is_established, flags
+        assert len(dsr.short()) == 1 - is_established
+    assert dsr.states() == {CtState.LB_CT_SYN | CtState.LB_CT_CLOSED}
+    assert dsr.all_counts("lb_count_front", 1).original.packets == 5
+    assert dsr.counts("lb_count_front", 1) == (1, 0, 0)
+
+
+def test_an_open_connection_stays_though_its_pod_is_no_backend_any_more(
+    dsr: Datapath, node: Node, tcp: Kind
+):
+    to, index = pod_elsewhere(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    for flags in ("S", "A"):
+        arrive(dsr, node, tcp.frame(client(tcp), frontend, flags))
+    dsr.write_backend(index, End(tcp.net.local, 1), tcp.proto, generation=2)
+    dsr.maps["lb_pod_nodes"].delete_batch([key for key, _ in dsr.maps["lb_pod_nodes"].items()])
+    frame = tcp.frame(client(tcp), frontend, "PA")
+    assert_sent(tcp, arrive(dsr, node, frame), frame, to)
+
+
+def test_a_new_connection_from_the_same_port_is_chosen_anew(dsr: Datapath, node: Node, tcp: Kind):
+    _, index = pod_elsewhere(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    for flags in ("S", "A", "FA", "A", "S"):
+        arrive(dsr, node, tcp.frame(client(tcp), frontend, flags))
+    assert dsr.states() == {CtState.LB_CT_SYN}
+    assert dsr.counts("lb_count_front", 1) == (2, 0, 0)
+
+
+def test_a_pod_without_a_known_node_gets_it_masqueraded(dsr: Datapath, node: Node, kind: Kind):
+    to, index = remote_backend(dsr, kind)
+    request = kind.frame(client(kind), served(dsr, kind, index))
+    result = arrive(dsr, node, request)
+    assert result.verdict is Verdict.REDIRECT
+    assert (result.packet.payload.src, result.packet.payload.dst) == (
+        kind.net.overlay,
+        to.address,
+    )
+
+
+def test_a_pod_of_this_node_gets_it_without_a_tunnel(dsr: Datapath, node: Node, kind: Kind):
+    to, index = local_backend(dsr, kind)
+    request = kind.frame(client(kind), served(dsr, kind, index))
+    result = arrive(dsr, node, request)
+    assert result.verdict is Verdict.PASS
+    assert bytes(result.packet) == bytes(changed(request, target=to))
+
+
+def test_a_pod_of_this_node_as_the_client_is_masqueraded(dsr: Datapath, node: Node, kind: Kind):
+    _, index = pod_elsewhere(dsr, kind)
+    request = kind.frame(pod(kind), served(dsr, kind, index))
+    result = dsr.run("lb_pod_ingress", request, ifindex=node.pod.ifindex)
+    assert result.verdict is Verdict.PASS
+    assert result.packet.payload.src == kind.net.pod
+
+
+def test_what_does_not_fit_into_the_tunnel_is_too_big(dsr: Datapath, node: Node, kind: Kind):
+    _, index = pod_elsewhere(dsr, kind)
+    frontend = served(dsr, kind, index)
+    headers = len(kind.frame(client(kind), frontend, payload=b"")) - 14
+    room = MTU - OVERHEAD[kind.net]
+    fits = with_df(kind.frame(client(kind), frontend, payload=bytes(room - headers)))
+    assert unwrapped(kind, arrive(dsr, node, fits).packet).packet == bytes(fits.payload)
+    for frame in (
+        kind.frame(client(kind), frontend, payload=bytes(room - headers + 1)),
+        with_df(kind.frame(client(kind), frontend, payload=bytes(room - headers + 1))),
+    ):
+        assert_answered(arrive(dsr, node, frame), kind, frame, TOO_BIG, room)
+
+
+def test_fragments_go_to_the_same_pod(dsr: Datapath, node: Node, udp: Kind):
+    to, index = pod_elsewhere(dsr, udp)
+    datagram = udp.frame(client(udp), served(dsr, udp, index), payload=bytes(range(256)) * 8)
+    for number in (1, 2):
+        pieces = fragments(datagram, number=number)
+        assert len(pieces) > 1
+        for piece in pieces:
+            assert_sent(udp, arrive(dsr, node, piece), piece, to)
+
+
+def test_an_error_about_a_reply_goes_where_the_flow_goes(dsr: Datapath, node: Node, kind: Kind):
+    to, index = pod_elsewhere(dsr, kind)
+    frontend = served(dsr, kind, index)
+    arrive(dsr, node, kind.frame(client(kind), frontend))
+    reply = kind.frame(frontend, client(kind), "PA")
+    told = error(kind, "203.0.113.77" if kind.net.family == 4 else "2001:db8::77", reply)
+    assert_sent(kind, arrive(dsr, node, told), told, to)
+
+
+@pytest.fixture(scope="module")
+def without_dsr(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """The program of a node that takes no part."""
+    text = f"#undef LB_HAS_DSR\n#define LB_HAS_DSR 0\n{source_text()}"
+    return load(tmp_path_factory.mktemp("bpffs"), text, ["lb_host_ingress"])
+
+
+def test_what_went_in_tunnels_is_forgotten_when_that_is_switched_off(
+    dsr: Datapath, node: Node, tcp: Kind, without_dsr: Loaded
+):
+    _, index = pod_elsewhere(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    for flags in ("S", "A"):
+        arrive(dsr, node, tcp.frame(client(tcp), frontend, flags))
+    later = Datapath(without_dsr)
+    later.reset()
+    node_addresses(later, node)
+    served(later, tcp, remote_backend(later, tcp)[1])
+    later.maps["lb_conntrack"].update_batch(list(dsr.maps["lb_conntrack"].items()))
+    frame = tcp.frame(client(tcp), frontend, "PA")
+    result = arrive(later, node, frame)
+    assert result.verdict is Verdict.PASS
+    assert bytes(result.packet) == bytes(frame)
+    assert not later.established()
+    again = arrive(later, node, tcp.frame(client(tcp), frontend))
+    assert (again.verdict, again.packet.payload.src) == (Verdict.REDIRECT, tcp.net.overlay)
+
+
+def hashed(
+    datapath: Datapath, scheduler: SchedulerCode, others: list[int], affinity: int = 0
+) -> None:
+    """Gives the only descriptor a scheduler with a table of the same backends."""
+    value = LbDesc.from_buffer_copy(datapath.maps["lb_descs"].lookup(u32(1)) or b"")
+    value.scheduler, value.affinity_timeout = scheduler, affinity
+    value.others.table = len(others)
+    base = value.others.base + value.others.count
+    datapath.maps["lb_slots"].update_batch(
+        [(u32(base + place), u32(each)) for place, each in enumerate(others)]
+    )
+    datapath.maps["lb_descs"].update(u32(1), bytes(value))
+
+
+@pytest.mark.parametrize("scheduler", ["MAGLEV", "SOURCE_HASH"])
+def test_a_connection_that_another_node_carried_goes_on(
+    dsr: Datapath, node: Node, tcp: Kind, scheduler: str
+):
+    to, index = pod_elsewhere(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    frame = tcp.frame(client(tcp), frontend, "PA")
+    assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
+
+    hashed(dsr, SchedulerCode[f"LB_SCHEDULER_{scheduler}"], [index] * 7)
+
+    assert_sent(tcp, arrive(dsr, node, frame), frame, to)
+    assert_sent(tcp, arrive(dsr, node, frame), frame, to)
+    assert len(dsr.established()) == 1
+
+
+def test_it_does_not_go_on_if_each_node_remembers_clients_on_its_own(
+    dsr: Datapath, node: Node, tcp: Kind
+):
+    _, index = pod_elsewhere(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7, affinity=60)
+    frame = tcp.frame(client(tcp), frontend, "PA")
+    assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
+
+
+def test_it_does_not_go_on_to_a_pod_of_this_node_which_would_know_it(
+    dsr: Datapath, node: Node, tcp: Kind
+):
+    _, index = local_backend(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    frame = tcp.frame(client(tcp), frontend, "PA")
+    assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New flows while the tables that evict are replaced: where they are, and that they work."""
+
+import pytest
+
+from ebpflb.dataplane.flows.diverted import bring_back
+from ebpflb.dataplane.layout.enums import SettingFlag
+from ebpflb.dataplane.layout.structs import LbTuple
+from tests.bpf.flows.test_conntrack import Flow, flow
+from tests.bpf.flows.test_pressure import Held, UdpSessions
+from tests.bpf.harness.datapath import Datapath
+from tests.bpf.harness.loading import SIZES
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.packets import Kind
+from tests.bpf.harness.services import node_addresses
+
+__all__ = ["flow"]
+
+USUAL = SettingFlag.LB_SETTING_UDP_APART | SettingFlag.LB_SETTING_UDP_MOVED
+NAMES = ("lb_conntrack", "lb_ct_stream", "lb_ct_short", "lb_ct_udp")
+
+
+def divert(datapath: Datapath, *, on: bool = True) -> None:
+    extra = SettingFlag.LB_SETTING_DIVERT if on else SettingFlag(0)
+    datapath.settings(flags=USUAL | extra)
+
+
+def counts(datapath: Datapath) -> list[int]:
+    return [len(list(datapath.maps[name].items())) for name in NAMES]
+
+
+def test_the_handshake_takes_place_among_established_flows(flow: Flow):
+    divert(flow.datapath)
+    flow.request("S")
+    flow.reply("SA")
+    assert counts(flow.datapath) == [2, 0, 0, 0]
+    assert not flow.datapath.short()
+    flow.request("A")
+    assert flow.is_established()
+    flow.request("PA")
+    flow.reply("PA")
+
+
+def test_a_handshake_goes_on_when_that_is_over(flow: Flow):
+    divert(flow.datapath)
+    flow.request("S")
+    divert(flow.datapath, on=False)
+    flow.reply("SA")
+    flow.request("A")
+    assert flow.is_established()
+
+
+def test_a_handshake_that_began_before_goes_on_where_it_is(flow: Flow):
+    flow.request("S")
+    divert(flow.datapath)
+    flow.reply("SA")
+    flow.request("S")
+    assert flow.is_short()
+    flow.request("A")
+    assert flow.is_established()
+
+
+def test_a_half_open_flow_goes_back_and_on(flow: Flow):
+    divert(flow.datapath)
+    flow.request("S")
+    flow.reply("SA")
+    divert(flow.datapath, on=False)
+    assert not bring_back(flow.datapath.maps)
+    assert bring_back(flow.datapath.maps, lambda: 1 << 63)
+    assert flow.is_short()
+    flow.request("A")
+    assert flow.is_established()
+
+
+def test_without_room_there_flows_are_where_they_always_are(flow: Flow):
+    table = flow.datapath.maps["lb_conntrack"]
+    others = [bytes(LbTuple(sport=port)) for port in range(SIZES.conntrack)]
+    table.update_batch([(key, bytes(table.value_size)) for key in others])
+    divert(flow.datapath)
+    flow.request("S")
+    flow.reply("SA")
+    assert flow.is_short()
+
+
+def test_a_reset_flow_gives_way_to_a_new_one(flow: Flow):
+    divert(flow.datapath)
+    flow.request("S")
+    flow.reply("RA")
+    flow.establish()
+    assert flow.is_established()
+
+
+@pytest.mark.parametrize("on", [False, True], ids=["before", "meanwhile"])
+def test_masqueraded_connections_keep_their_ports(
+    datapath: Datapath, node: Node, tcp: Kind, on: bool
+):
+    node_addresses(datapath, node)
+    held = Held(datapath, node, tcp)
+    datapath.settings(flags=USUAL, snat_ports=((2000, 2019), (3000, 3019)))
+    for port in range(50_000, 50_010):
+        held.establish(port, meanwhile=lambda: divert(datapath, on=on))
+    for port in range(50_010, 50_030):
+        held.establish(port)
+    held.assert_all_go_on()
+    assert counts(datapath) == [60, 0, 0, 0]
+
+
+def test_new_udp_flows_are_among_streams(datapath: Datapath, node: Node, udp: Kind):
+    node_addresses(datapath, node)
+    divert(datapath)
+    sessions = UdpSessions(datapath, node, udp)
+    _, streams, short, usual = counts(datapath)
+    assert (streams > 0, short, usual) == (True, 0, 0)
+    sessions.assert_all_go_on()
+    divert(datapath, on=False)
+    sessions.assert_all_go_on()
+    assert bring_back(datapath.maps, lambda: 1 << 63)
+    assert counts(datapath) == [0, 0, 0, streams]
+    sessions.assert_all_go_on()
+
+
+def test_udp_flows_that_began_before_keep_their_ports(datapath: Datapath, node: Node, udp: Kind):
+    node_addresses(datapath, node)
+    sessions = UdpSessions(datapath, node, udp)
+    before = counts(datapath)
+    divert(datapath)
+    others = UdpSessions(datapath, node, udp)
+    others.assert_all_go_on()
+    sessions.assert_all_go_on()
+    assert counts(datapath)[3] == before[3]

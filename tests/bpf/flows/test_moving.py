@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One CPU moves a flow from one table to another while the next one looks for it in both."""
+
+import multiprocessing
+from ctypes import c_bool, c_uint64
+
+import pytest
+
+from ebpflb.dataplane.load.source_text import source_text
+from tests.bpf.harness.datapath import Datapath
+from tests.bpf.harness.loading import ALONE, Loaded, load
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.packets import End, Kind
+from tests.bpf.harness.services import node_addresses, node_port, remote_backend
+
+MOVES = 2000
+PORT = 2000
+# Between the two lookups, so that what takes nanoseconds happens often enough.
+_LOOKUP = "lb_ct_short.lookup(&pkt->tuple)"
+_STALL = """
+static __always_inline int lb_stall(void)
+{
+	for (int i = 0; i < 40; i++)
+		bpf_ktime_get_ns();
+	return 0;
+}
+"""
+_AFTER = "static __always_inline int lb_ct_is_syn("
+
+_fork = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """lb_host_ingress, which waits between the lookups in lb_conntrack and in lb_ct_short."""
+    text = source_text()
+    assert text.count(_LOOKUP) == 1
+    text = text.replace(_LOOKUP, f"(lb_stall(), {_LOOKUP})").replace(_AFTER, _STALL + _AFTER)
+    return load(tmp_path_factory.mktemp("bpffs"), text, ["lb_host_ingress"], ALONE)
+
+
+class Moved:
+    """A masqueraded connection from outside that is made and closed again and again."""
+
+    def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
+        self._datapath = datapath
+        node_addresses(datapath, node)
+        datapath.settings(snat_ports=((PORT, PORT), (PORT, PORT)))
+        backend, index = remote_backend(datapath, kind)
+        there = End(kind.net.client, 4000), node_port(datapath, kind, [index])
+        back = backend, End(kind.net.overlay, PORT)
+        self._there = {flags: bytes(kind.frame(*there, flags)) for flags in ("S", "A", "FA")}
+        self._back = {flags: bytes(kind.frame(*back, flags)) for flags in ("SA", "A", "FA")}
+        self._uplink, self._overlay = node.uplink.ifindex, node.overlay.ifindex
+        # Odd while there is an answered connection.
+        self._turn = _fork.RawValue(c_uint64, 0)
+        self._is_over = _fork.RawValue(c_bool, False)
+        self._found, self._missed = _fork.RawValue(c_uint64, 0), _fork.RawValue(c_uint64, 0)
+
+    def move(self) -> None:
+        self.request("S")
+        self.reply("SA")
+        self._turn.value += 1
+        self.request("A")
+        self.request("FA")
+        self.reply("FA")
+        self.request("A")
+        self._turn.value += 1
+        for key in self._datapath.short() | self._datapath.established():
+            self._datapath.delete_entry(key)
+
+    def look(self) -> None:
+        """In a process of its own: replies, each of which must reach the client."""
+        while not self._is_over.value:
+            turn = self._turn.value
+            if turn % 2:
+                is_found = self.reply("A")
+                if self._turn.value == turn:
+                    counter = self._found if is_found else self._missed
+                    counter.value += 1
+
+    def counts(self) -> tuple[int, int]:
+        """How many replies were reversed, and how many not, while the connection moved."""
+        reader = _fork.Process(target=self.look)
+        reader.start()
+        try:
+            for _ in range(MOVES):
+                self.move()
+        finally:
+            self._is_over.value = True
+            reader.join()
+        return self._found.value, self._missed.value
+
+    def request(self, flags: str) -> None:
+        self._is_translated(self._there[flags], self._uplink)
+
+    def reply(self, flags: str) -> bool:
+        """Whether it reaches the client."""
+        return self._is_translated(self._back[flags], self._overlay)
+
+    def _is_translated(self, frame: bytes, ifindex: int) -> bool:
+        return self._datapath.run_bytes("lb_host_ingress", frame, ifindex=ifindex)[1] != frame
+
+
+@pytest.fixture
+def moved(slow: Loaded, node: Node, tcp: Kind) -> Moved:
+    datapath = Datapath(slow)
+    datapath.reset()
+    return Moved(datapath, node, tcp)
+
+
+def test_a_reply_finds_a_connection_that_moves(moved: Moved):
+    found, missed = moved.counts()
+    assert found
+    assert not missed

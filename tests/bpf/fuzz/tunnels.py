@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tunnels of DSR in plain Python: which frames are right ones, and what is in them.
+
+RFC 8926, with one option, of a class for experiments, that names the pod.
+"""
+
+from typing import NamedTuple
+
+from tests.bpf.fuzz.translation import residue
+from tests.bpf.harness.packets import mapped
+
+PORT = 6089
+ADDRESSES = {4: ("8.0.0.1", "8.0.0.3"), 6: ("2001:db8:86dd::1", "2001:db8:86dd::3")}
+"""This node and the other one."""
+
+_ETHERTYPES = {4: b"\x08\x00", 6: b"\x86\xdd"}
+_MAPPED = bytes(10) + b"\xff\xff"
+_IP, _ADDRESS, _UDP, _GENEVE = {4: 20, 6: 40}, {4: 4, 6: 16}, 8, 32
+_PROTOCOL_UDP, _DONT_FRAGMENT = 17, b"\x40\x00"
+_OPTION = b"\xff\x6c\x81\x05"
+_CONTROL, _CRITICAL = 0x80, 0x40
+
+
+class Tunnel(NamedTuple):
+    """Addresses have 16 bytes. `inner`: the frame without it; `kind`: the ethertype of that."""
+
+    source: bytes
+    target: bytes
+    is_control: bool
+    kind: bytes
+    pod: bytes
+    words: bytes
+    inner: bytes
+
+
+def read_tunnel(frame: bytes, network: int, ethertype: bytes) -> Tunnel | None:
+    """None if it is not one of ours, by form and port."""
+    version = {kind: number for number, kind in _ETHERTYPES.items()}.get(ethertype)
+    if version is None:
+        return None
+    length = _IP[version]
+    end = network + length + _UDP + _GENEVE
+    if len(frame) < end or not _is_plain_udp(frame[network : network + length], version):
+        return None
+    udp = frame[network + length :]
+    geneve = udp[_UDP : _UDP + _GENEVE]
+    if int.from_bytes(udp[2:4], "big") != PORT or geneve[0] != 6 or geneve[8:12] != _OPTION:
+        return None
+    source, target = _ends(frame[network:], version)
+    return Tunnel(
+        source=source,
+        target=target,
+        is_control=bool(geneve[1] & _CONTROL),
+        kind=geneve[2:4],
+        pod=geneve[12:28],
+        words=geneve[28:32],
+        inner=frame[:network] + frame[end:],
+    )
+
+
+def _is_plain_udp(header: bytes, version: int) -> bool:
+    if version == 6:
+        return header[6] == _PROTOCOL_UDP
+    is_whole = not int.from_bytes(header[6:8], "big") & 0x3FFF
+    return header[0] & 15 == 5 and is_whole and header[9] == _PROTOCOL_UDP
+
+
+def _ends(header: bytes, version: int) -> tuple[bytes, bytes]:
+    if version == 6:
+        return header[8:24], header[24:40]
+    return _MAPPED + header[12:16], _MAPPED + header[16:20]
+
+
+def wrap(frame: bytes, network: int, pod: bytes, port: int) -> bytes:
+    """The frame as the other node would send it here, for a pod of this node."""
+    version = frame[network] >> 4 if frame[network] >> 4 in _IP else 4
+    inner = frame[network:]
+    geneve = bytes([6, _CRITICAL]) + _ETHERTYPES[version] + bytes(4) + _OPTION
+    geneve += pod + port.to_bytes(2, "big") + bytes(2)
+    length = _UDP + _GENEVE + len(inner)
+    udp = (0xC001).to_bytes(2, "big") + PORT.to_bytes(2, "big") + length.to_bytes(2, "big")
+    return frame[:network] + _header(version, length) + udp + bytes(2) + geneve + inner
+
+
+def _header(version: int, length: int) -> bytes:
+    here, there = (mapped(each)[-_ADDRESS[version] :] for each in ADDRESSES[version])
+    if version == 6:
+        start = bytes([0x60, 0, 0, 0]) + length.to_bytes(2, "big")
+        return start + bytes([_PROTOCOL_UDP, 64]) + there + here
+    start = bytes([0x45, 0]) + (20 + length).to_bytes(2, "big") + bytes(2) + _DONT_FRAGMENT
+    start += bytes([64, _PROTOCOL_UDP])
+    check = 0xFFFF - residue(start + bytes(2) + there + here)
+    return start + check.to_bytes(2, "big") + there + here
+
+
+def check_sent(frame: bytes, out: bytes, network: int, tunnel: Tunnel, *, is_whole: bool) -> None:
+    """What left in a tunnel is the frame as it was, from this node to the other one.
+
+    `is_whole`: the frame can be compared.
+    """
+    version = frame[network] >> 4
+    here, there = map(mapped, ADDRESSES[version])
+    assert (tunnel.source, tunnel.target) == (here, there), "between other nodes"
+    assert not tunnel.is_control
+    assert tunnel.kind == _ETHERTYPES[version]
+    if is_whole:
+        assert tunnel.inner[network : len(frame)] == frame[network:], "altered in its tunnel"
+    assert tunnel.words[2:] == bytes(2)
+    if version == 4:
+        assert residue(out[network : network + 20]) == 0, "a wrong checksum"

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that take no part in DSR, or cannot be reached in a tunnel, cost no connection.
+
+All pods are on the second node; clients reach them by the first one.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ebpflb.lab import Lab
+from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.lab.member import NodeAgent
+from ebpflb.model.address import Address, format_address
+from tests.e2e.harness.cluster import Cluster, address_of, started
+from tests.e2e.harness.command import ebpflb, metric, status
+from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.loads import none_fails
+from tests.e2e.harness.questions import PROTOCOLS, answers
+from tests.e2e.harness.waiting import wait_until_equal
+
+DSR = ("--dsr", "annotated")
+ANNOTATION = {"ebpflb.io/dsr": "true"}
+PORT = 6089
+# A lost answer is noticed within a period of 10 s, the next two after a second each.
+NOTICE_SECONDS = 20.0
+SILENT = 'ebpflb_dsr_peers{state="unreachable"}'
+ANSWERING = 'ebpflb_dsr_peers{state="reachable"}'
+FIREWALL = """
+add table bridge firewall
+add chain bridge firewall forward {{ type filter hook forward priority 0; }}
+add rule bridge firewall forward {match} udp dport {port} drop
+"""
+
+
+class Edge:
+    """The Service, and what the first node does for it."""
+
+    def __init__(self, cluster: Cluster, spec: ServiceSpec) -> None:
+        self.cluster = cluster
+        self.lab: Lab = cluster.lab
+        self.spec = spec
+        self.node = self.lab.node("node1")
+
+    def tunneled(self) -> set[int]:
+        """The IP versions of the pods to which tunnels lead."""
+        pods = pinned_maps(self.node)["lb_pod_nodes"].items()
+        return {6 if ":" in format_address(Address(pod)) else 4 for pod, _ in pods}
+
+    def clients(self, version: int, protocol: str = "tcp") -> set[str]:
+        """Whom the pods see."""
+        place = address_of(self.node, version), self.spec.node_port
+        found = answers(self.lab.client, *place, protocol, 10)
+        return {str(each.get("client_address") or each["error"]) for each in found}
+
+    def await_tunnels(self, *versions: int) -> None:
+        """The pods of these IP versions see the client, the others the first node.
+
+        A UDP flow that is older goes its old way, if by chance it is the same.
+        """
+        wait_until_equal(self.tunneled, set(versions), NOTICE_SECONDS)
+        for version in self.cluster.versions:
+            expected = {address_of(self.lab.client if version in versions else self.node, version)}
+            for protocol in PROTOCOLS:
+                wait_until_equal(partial(self.clients, version, protocol), expected)
+
+    def troubles(self) -> list[Mapping[str, str]]:
+        """What doctor says of DSR that is wrong."""
+        found = json.loads(ebpflb(self.node, "doctor", "-o", "json").stdout)["findings"]
+        return [each for each in found if (each["check"], each["severity"]) == ("dsr", "warning")]
+
+    def assert_told(self, *families: str) -> None:
+        """The second node is said to be silent in these."""
+        asked = len(self.cluster.versions)
+        wait_until_equal(partial(metric, self.node, SILENT), len(families))
+        assert metric(self.node, ANSWERING) == asked - len(families)
+        peers = status(self.node)["agent"]["dsr_peers"]
+        assert (peers["asked"], peers["reachable"]) == (asked, asked - len(families))
+        assert [(each["node"], each["family"]) for each in peers["unreachable"]] == [
+            ("node2", family) for family in families
+        ]
+        what = f"node2 ({', '.join(families)}); their pods get SNAT instead of DSR"
+        assert [what in each["what"] for each in self.troubles()] == [True] * bool(families)
+
+    @contextmanager
+    def firewall(self, match: str = "") -> Iterator[None]:
+        """Between the nodes, for what is sent in tunnels."""
+        rules = FIREWALL.format(match=match, port=PORT)
+        self.lab.underlay.exec(["nft", "-f", "-"], input=rules)
+        try:
+            yield
+        finally:
+            self.lab.underlay.exec(["nft", "delete", "table", "bridge", "firewall"])
+
+
+@pytest.fixture(scope="module")
+def cluster(own_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with started(own_lab, tmp_path_factory.mktemp("edge"), DSR, nodes=["node1"]) as cluster:
+        yield cluster
+        assert all(agent.is_running() for agent in cluster.agents.values())
+
+
+@pytest.fixture
+def edge(cluster: Cluster) -> Iterator[Edge]:
+    spec = cluster.new()
+    objects = cluster.lab.service(spec, cluster.lab.pods_on("node2"))
+    objects[0]["metadata"]["annotations"] = ANNOTATION
+    cluster.write(spec, objects)
+    yield Edge(cluster, spec)
+    cluster.remove(spec)
+
+
+@contextmanager
+def other(lab: Lab, log: Path, *options: str) -> Iterator[NodeAgent]:
+    """An agent on the second node, which takes what it has loaded with it."""
+    agent = NodeAgent(lab.node("node2"), log / "node2.log", options)
+    agent.start()
+    try:
+        agent.wait_in_sync()
+        yield agent
+    finally:
+        agent.kill()
+        ebpflb(lab.node("node2"), "cleanup")
+
+
+def test_a_node_without_dsr_gets_none(edge: Edge, tmp_path: Path):
+    with other(edge.lab, tmp_path, "--dsr", "off"):
+        edge.assert_told("IPv4", "IPv6")
+        edge.await_tunnels()
+        (trouble,) = edge.troubles()
+        assert trouble["what"].startswith("1 node does not answer at UDP port 6089: node2 ")
+        said = ebpflb(edge.node, "status").stdout
+        assert "  0 of 2 nodes answer there (a node counts once for each family)\n" in said
+        place = f"{edge.node.ipv4}:{edge.spec.node_port}"
+        said = ebpflb(edge.node, "explain", edge.lab.client.ipv4, place).stdout
+        assert "no tunnel leads to its node (DSR; see `ebpflb doctor`)" in " ".join(said.split())
+    with other(edge.lab, tmp_path, *DSR), none_fails(edge.cluster, edge.spec):
+        edge.await_tunnels(4, 6)
+        edge.assert_told()
+
+
+def test_nor_does_one_without_an_agent(edge: Edge):
+    edge.assert_told("IPv4", "IPv6")
+    edge.await_tunnels()
+
+
+def test_a_firewall_for_one_family_costs_this_one_alone(edge: Edge, tmp_path: Path):
+    with other(edge.lab, tmp_path, *DSR):
+        edge.await_tunnels(4, 6)
+        with edge.firewall("ether type ip6"):
+            wait_until_equal(edge.tunneled, {4}, NOTICE_SECONDS)
+            with none_fails(edge.cluster, edge.spec):
+                edge.await_tunnels(4)
+                edge.assert_told("IPv6")
+        edge.await_tunnels(4, 6)
+
+
+def test_a_stopped_agent_takes_its_node_out_of_nothing(edge: Edge, tmp_path: Path):
+    with other(edge.lab, tmp_path, *DSR) as agent:
+        edge.await_tunnels(4, 6)
+        agent.kill()
+        wait_until_equal(partial(metric, edge.node, ANSWERING), 2)
+        edge.await_tunnels(4, 6)
+        edge.assert_told()
+
+
+def test_no_pod_sees_the_node_while_the_agent_there_starts_again(edge: Edge, tmp_path: Path):
+    (agent,) = edge.cluster.agents.values()
+    with other(edge.lab, tmp_path, *DSR):
+        edge.await_tunnels(4, 6)
+        agent.kill()
+        agent.start()
+        seen: set[str] = set()
+        while "nodes take packets out of the tunnels of DSR" not in agent.said():
+            seen |= edge.clients(4) | edge.clients(6)
+            assert agent.is_running()
+        assert seen <= {edge.lab.client.ipv4, edge.lab.client.ipv6}
+        edge.await_tunnels(4, 6)
+
+
+def test_the_log_has_one_line_for_both_families(edge: Edge, tmp_path: Path):
+    (agent,) = edge.cluster.agents.values()
+    with other(edge.lab, tmp_path, *DSR), edge.firewall():
+        wait_until_equal(edge.tunneled, set(), NOTICE_SECONDS)
+        edge.assert_told("IPv4", "IPv6")
+    lines = [each for each in agent.said().splitlines() if "do not answer at the port" in each]
+    assert "node2 (IPv4), node2 (IPv6)" in lines[-1]

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedulers of Services: who answers next, and that a change of them costs no connection."""
+
+import json
+import socket
+from collections import Counter
+from contextlib import ExitStack
+from itertools import pairwise
+
+import pytest
+
+from ebpflb.dataplane.layout.records import pack_index, unpack_open
+from ebpflb.dataplane.view.snapshot import SnapshotReader
+from ebpflb.lab import LabNode, Member
+from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.model.address import Protocol
+from ebpflb.model.scheduler import Scheduler
+from ebpflb.source.decode import SCHEDULER_ANNOTATION
+from tests.e2e.harness.cluster import Cluster, address_of
+from tests.e2e.harness.command import ebpflb, metric, status
+from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.loads import none_fails
+from tests.e2e.harness.questions import PROTOCOLS, answers
+from tests.e2e.harness.sockets import connected, exchange, opened, version_of
+from tests.e2e.harness.waiting import wait_until
+
+TIMES = 24
+
+
+def schedule(cluster: Cluster, spec: ServiceSpec, scheduler: str) -> None:
+    """Annotate the Service; return when that is in force on all nodes."""
+    objects = cluster.lab.service(spec, cluster.lab.pods)
+    objects[0]["metadata"]["annotations"] = {SCHEDULER_ANNOTATION: str(scheduler)}
+    cluster.write(spec, objects)
+
+
+def scheduled(cluster: Cluster, scheduler: str) -> ServiceSpec:
+    """A Service with this scheduler in front of all pods."""
+    spec = cluster.new()
+    schedule(cluster, spec, scheduler)
+    return spec
+
+
+def ways(cluster: Cluster, spec: ServiceSpec) -> list[tuple[Member, str, int]]:
+    """From a pod, a process of the node and outside, in every family."""
+    lab = cluster.lab
+    node = lab.node("node1")
+    found: list[tuple[Member, str, int]] = []
+    for version in cluster.versions:
+        service = (lab.cluster_ip(spec.number, version), spec.port)
+        found += [(lab.pod("pod-1-1"), *service), (node, *service)]
+        found += [(lab.client, address_of(node, version), spec.node_port)]
+    return found
+
+
+def asked(member: Member, address: str, port: int, protocol: str) -> list[str]:
+    """Who answers, one connection after the other."""
+    return [each["pod"] for each in answers(member, address, port, protocol, TIMES)]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_pods_answer_in_turn(cluster, lab, protocol):
+    spec = scheduled(cluster, "round-robin")
+    for way in ways(cluster, spec):
+        pods = asked(*way, protocol)
+        assert set(Counter(pods).values()) == {TIMES // len(lab.pods)}
+        assert all(one != other for one, other in pairwise(pods)), way
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_source_hash_keeps_a_client_at_its_pod(cluster, lab, protocol):
+    spec = scheduled(cluster, "source-hash")
+    for way in ways(cluster, spec):
+        assert len(set(asked(*way, protocol))) == 1, way
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_with_maglev_all_nodes_choose_one_pod_for_a_clients_port(cluster, lab, protocol):
+    spec = scheduled(cluster, "maglev")
+    for version in cluster.versions:
+        places = [(address_of(node, version), spec.node_port) for node in lab.nodes]
+        at_nodes = [
+            [met_from(lab.client, port, place, protocol) for port in range(20000, 20012)]
+            for place in places
+        ]
+        assert at_nodes[0] == at_nodes[1]
+        assert len(set(at_nodes[0])) > 1
+
+
+def met_from(client: Member, port: int, place: tuple[str, int], protocol: str) -> str:
+    """The pod that answers a client's port."""
+    with opened(client, version_of(place[0]), protocol) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(("", port))
+        made.connect(place)
+        return exchange(made)
+
+
+def test_open_connections_are_counted_and_come_out_even(cluster, lab):
+    spec = scheduled(cluster, "least-connections")
+    node = lab.node("node1")
+    for member, address, port in ways(cluster, spec):
+        wait_until(lambda: not any(open_connections(node, spec)), "no connection is open")
+        with ExitStack() as held:
+            for _ in range(24):
+                held.enter_context(connected(member, address, port))
+            counts = open_connections(node, spec)
+            # IPv4 and IPv6 have backends of their own.
+            counts = [each for each in counts if each]
+            assert (sum(counts), max(counts) - min(counts) <= 6) == (24, True), counts
+
+
+def open_connections(node: LabNode, spec: ServiceSpec) -> list[int]:
+    """Of each backend of the Service."""
+    maps = pinned_maps(node)
+    groups = SnapshotReader().read(maps).backends
+    return [
+        unpack_open(maps["lb_open"].lookup(pack_index(each.map_index)) or b"")
+        for name, group in groups.items()
+        for each in group
+        if name.service == spec.name and name.protocol is Protocol.TCP and each.usable
+    ]
+
+
+def test_explain_says_whom_a_hash_leads_to(cluster, lab):
+    spec = scheduled(cluster, "maglev")
+    node = lab.node("node1")
+    by_address = {address: pod.name for pod in lab.pods for address in pod.addresses}
+    for port in range(20020, 20024):
+        source, target = f"{lab.client.ipv4}:{port}", f"{node.ipv4}:{spec.node_port}"
+        found = json.loads(ebpflb(node, "explain", source, target, "-o", "json").stdout)
+        (sure,) = [each for each in found["kernel"]["backends"] if each["chance"] == 1]
+        place = node.ipv4, spec.node_port
+        assert by_address[sure["address"]] == met_from(lab.client, port, place, "tcp")
+
+
+def test_a_change_of_the_scheduler_costs_no_connection(cluster):
+    spec = scheduled(cluster, "random")
+    with none_fails(cluster, spec, held=True):
+        for scheduler in (*Scheduler, *reversed(Scheduler)):
+            schedule(cluster, spec, scheduler)
+
+
+def test_a_scheduler_that_does_not_exist_leaves_the_service_as_it_is(cluster, lab):
+    spec = cluster.serve(cluster.new(), lab.pods)
+    node = lab.node("node1")
+    with none_fails(cluster, spec):
+        schedule(cluster, spec, "wlc")
+    assert "ebpflb.io/scheduler: must be one of" in "".join(status(node)["agent"]["misconfigured"])
+    assert metric(node, "ebpflb_services_misconfigured") == 1
+    schedule(cluster, spec, "round-robin")
+    assert status(node)["agent"]["misconfigured"] == []
+
+
+@pytest.mark.parametrize("scheduler", [each for each in Scheduler if each != Scheduler.RANDOM])
+def test_tools_name_the_scheduler(cluster, lab, scheduler):
+    spec = scheduled(cluster, scheduler)
+    node = lab.node("node1")
+    dumped = ebpflb(node, "maps", "dump", "--service", f"default/{spec.name}").stdout
+    assert f"Cluster, {scheduler}" in dumped
+    place = f"{lab.cluster_ip(spec.number, 4)}:{spec.port}"
+    explained = ebpflb(node, "explain", "host", place).stdout
+    assert scheduler in explained

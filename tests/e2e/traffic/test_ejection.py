@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints that refuse connections or do not answer are left out, and come back by a trial."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
+
+import pytest
+
+from ebpflb.dataplane.view.snapshot import read_frontends
+from ebpflb.lab import LabNode, Member
+from ebpflb.lab.ask import Question, ask_at_once
+from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.model.address import Address, Protocol
+from ebpflb.model.ejection import Standing
+from ebpflb.model.service import ServiceName
+from tests.e2e.harness.cluster import Cluster, address_of, started
+from tests.e2e.harness.command import ebpflb, metric, status
+from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.questions import REFUSED, SILENT
+from tests.e2e.harness.sockets import connected, exchange
+from tests.e2e.harness.waiting import wait_until
+
+# Of four endpoints with one broken, fewer than ONE_TRIAL of so many fail once in 10 million runs.
+MANY = 80
+ONE_TRIAL = 2
+SECONDS = 4
+OPTIONS = ("--ejection", "3", "--ejection-time", f"{SECONDS}s")
+BREAK = """
+add table inet broken
+add chain inet broken input {{ type filter hook input priority 0; }}
+add rule inet broken input tcp flags & (syn | ack) == syn {verdict}
+"""
+VERDICTS = {REFUSED: "reject with tcp reset", SILENT: "drop"}
+
+
+@pytest.fixture(scope="module")
+def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
+    logs = tmp_path_factory.mktemp("ejection")
+    with started(own_lab, logs, OPTIONS, nodes=["node1"]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def spec(cluster: Cluster) -> Iterator[ServiceSpec]:
+    made = cluster.serve(cluster.new(), cluster.lab.pods)
+    yield made
+    cluster.remove(made)
+
+
+@contextmanager
+def broken(pod: Member, how: str) -> Iterator[None]:
+    """New TCP connections to the pod are refused, or not answered."""
+    pod.exec(["nft", "-f", "-"], input=BREAK.format(verdict=VERDICTS[how]))
+    try:
+        yield
+    finally:
+        pod.exec(["nft", "delete", "table", "inet", "broken"])
+
+
+class Way(NamedTuple):
+    """From a member to a frontend."""
+
+    member: Member
+    address: str
+    port: int
+
+
+def way(cluster: Cluster, spec: ServiceSpec, source: str, version: int = 4) -> Way:
+    lab = cluster.lab
+    if source == "client":
+        return Way(lab.client, address_of(lab.node("node1"), version), spec.node_port)
+    return Way(lab.member(source), lab.cluster_ip(spec.number, version), spec.port)
+
+
+def ask(way: Way, times: int = MANY) -> Counter[str]:
+    """How many connections each pod answers, and how many have which error."""
+    (found,) = ask_on([way], times)
+    return found
+
+
+def ask_on(ways: Sequence[Way], times: int = MANY) -> list[Counter[str]]:
+    """The same on several ways of a member at once."""
+    at_once = 8
+    questions = [Question(*way[1:], "tcp", times // at_once, 1.5) for way in ways] * at_once
+    found = ask_at_once(ways[0].member, questions)
+    said = [[each.get("pod") or each["error"] for each in answers] for answers in found]
+    return [Counter(chain(*said[number :: len(ways)])) for number in range(len(ways))]
+
+
+def ejected(cluster: Cluster) -> int:
+    return int(status(cluster.lab.node("node1"))["agent"]["ejected_endpoints"])
+
+
+def wait_ejected(cluster: Cluster, *ways: Way) -> None:
+    """An endpoint of each is."""
+
+    def are_ejected() -> bool:
+        ask_on(ways, 16)
+        return ejected(cluster) >= len(ways)
+
+    wait_until(are_ejected, "an endpoint is ejected", 30)
+
+
+def standings(node: LabNode, spec: ServiceSpec) -> dict[Address, Standing]:
+    """What the maps say of the endpoints, to TCP."""
+    return {
+        each.backend.address: each.backend.standing
+        for found in read_frontends(pinned_maps(node), ServiceName("default", spec.name))
+        if found.frontend.key.protocol is Protocol.TCP
+        for each in (*found.backends.values(), *found.draining)
+    }
+
+
+@pytest.mark.parametrize("how", VERDICTS)
+@pytest.mark.parametrize(
+    ("source", "pod"), [("pod-1-1", "pod-2-1"), ("node1", "pod-1-2"), ("client", "pod-2-1")]
+)
+def test_an_endpoint_that_fails_is_left_out_and_returns(cluster, spec, source, pod, how):
+    ways = [way(cluster, spec, source, version) for version in cluster.versions]
+    with broken(cluster.lab.pod(pod), how):
+        wait_ejected(cluster, *ways)
+        for found in ask_on(ways):
+            assert found[pod] == 0
+            assert found[how] < ONE_TRIAL + 1, found
+            assert len(found) >= 3
+    wait_until(lambda: all(each[pod] for each in ask_on(ways, 16)), "the endpoints are back", 60)
+    wait_until(lambda: not ejected(cluster), "nothing is ejected", 60)
+    assert all(found[pod] > ONE_TRIAL for found in ask_on(ways))
+
+
+def test_most_endpoints_fail_and_half_of_them_stay(cluster, spec):
+    here = way(cluster, spec, "pod-1-1")
+    with ExitStack() as stack:
+        for pod in cluster.lab.pods:
+            if pod.name != "pod-1-1":
+                stack.enter_context(broken(pod, REFUSED))
+        wait_until(lambda: ask(here, 16) and ejected(cluster) == 2, "two are ejected", 30)
+        found = ask(here)
+        assert found["pod-1-1"] > MANY // 4
+        assert found[REFUSED] > MANY // 8
+
+
+def test_open_connections_go_on(cluster, spec):
+    here = way(cluster, spec, "pod-1-1")
+    outside = way(cluster, spec, "client")
+    one = cluster.lab.pod("pod-2-1")
+    cluster.serve(spec, [one])
+    with connected(*here) as first, connected(*outside) as second:
+        assert [exchange(first), exchange(second)] == [one.name] * 2
+        cluster.serve(spec, cluster.lab.pods)
+        with broken(one, REFUSED):
+            wait_ejected(cluster, here)
+            assert [exchange(first), exchange(second)] * 3 == [one.name] * 6
+
+
+@pytest.mark.parametrize("standing", [Standing.EJECTED, Standing.TRIAL])
+def test_an_agent_that_is_away_and_comes_back(cluster, spec, standing):
+    agent, here = cluster.agents["node1"], way(cluster, spec, "client")
+    with broken(cluster.lab.pod("pod-2-1"), REFUSED):
+        wait_ejected(cluster, here)
+        wait_until(lambda: standing in standings(agent.node, spec).values(), standing.name, 30)
+        agent.kill()
+        before = standings(agent.node, spec)
+        refused = sum(ask(here)[REFUSED] for _ in range(3))
+        assert refused == (standing is Standing.TRIAL)
+        assert standings(agent.node, spec) == before
+        agent.start()
+        agent.wait_in_sync()
+        wait_ejected(cluster, here)
+    wait_until(lambda: ask(here, 16)["pod-2-1"], "the endpoint is back", 60)
+
+
+def test_who_looks_sees_it(cluster, spec):
+    node, here = cluster.lab.node("node1"), way(cluster, spec, "pod-1-1")
+    pod = cluster.lab.pod("pod-2-1")
+    with broken(pod, REFUSED):
+        wait_ejected(cluster, here)
+        # Each ejection lasts twice as long: sooner or later all of them look in time.
+        failed = "ejected: connections to it from this node have failed"
+        views = {
+            ("maps", "dump", "--service", f"default/{spec.name}"): (pod.ipv4, "ejected"),
+            ("explain", here[0].ipv4, f"{here[1]}:{here[2]}"): (failed,),
+            ("top", "--once", "--interval", "0.1", "--backends"): (pod.ipv4, "ejected"),
+        }
+
+        def shows(view: tuple[str, ...]) -> bool:
+            ask(here, 16)
+            said = ebpflb(node, *view).stdout.splitlines()
+            return any(all(word in line for word in views[view]) for line in said)
+
+        for view in views:
+            wait_until(partial(shows, view), f"{view[0]} shows it", 60)
+        wait_until(partial(counts, node, here), "the metrics count it", 60)
+
+
+def counts(node: LabNode, here: Way) -> bool:
+    ask(here, 16)
+    is_counted = metric(node, "ebpflb_endpoint_ejections_total") >= 1
+    return is_counted and metric(node, "ebpflb_ejected_endpoints") == 1
+
+
+def test_without_the_option_an_endpoint_that_fails_goes_on_getting_its_share(shared: Cluster):
+    spec = shared.serve(shared.new(), shared.lab.pods)
+    here = way(shared, spec, "pod-1-1")
+    with broken(shared.lab.pod("pod-2-1"), REFUSED):
+        for _ in range(3):
+            assert ask(here)[REFUSED] > ONE_TRIAL
+            time.sleep(1)
+    assert not ejected(shared)
+    shared.remove(spec)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods whose sockets are left alone: sidecars that redirect traffic, and pods that opt out."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from ebpflb.dataplane.layout.enums import NetnsFlag
+from ebpflb.dataplane.layout.structs import LbNetns
+from ebpflb.lab import Lab, Member
+from tests.e2e.harness.cluster import Cluster, started
+from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.sockets import connected, exchange
+from tests.e2e.harness.waiting import wait_until
+
+VERSIONS = pytest.mark.parametrize("version", [4, 6])
+PORT = 80
+PROXY = 15001
+# SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST: a sockaddr of the family.
+ORIGINAL = {4: (socket.SOL_IP, "!2xH4s8x", 16), 6: (socket.IPPROTO_IPV6, "!2xH4x16s4x", 28)}
+RULES = {
+    "nft": """
+        nft add table inet sidecar
+        nft 'add chain inet sidecar output { type nat hook output priority -100; }'
+        nft add rule inet sidecar output tcp dport 80 redirect to :15001
+    """,
+    "iptables-legacy": """
+        iptables-legacy -t nat -A OUTPUT -p tcp --dport 80 -j REDIRECT --to-ports 15001
+        ip6tables-legacy -t nat -A OUTPUT -p tcp --dport 80 -j REDIRECT --to-ports 15001
+    """,
+}
+NO_RULES = """
+    nft delete table inet sidecar 2>/dev/null
+    iptables-legacy -t nat -F OUTPUT; ip6tables-legacy -t nat -F OUTPUT
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(own_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Agents that have just started look into pods each second."""
+    with started(own_lab, tmp_path_factory.mktemp("tc-only")) as cluster:
+        yield cluster
+
+
+def is_left_alone(cluster: Cluster, count: int = 1) -> bool:
+    """Whether the first node leaves the sockets of so many pods alone."""
+    maps = pinned_maps(cluster.lab.node("node1"))
+    flags = [LbNetns.from_buffer_copy(value).flags for _, value in maps["lb_netns"].items()]
+    return sum(bool(each & NetnsFlag.LB_NETNS_TC_ONLY) for each in flags) == count
+
+
+@contextmanager
+def proxy(pod: Member, version: int) -> Iterator[socket.socket]:
+    """Listens where the pod's rules send its connections."""
+    family = socket.AF_INET6 if version == 6 else socket.AF_INET
+    with pod.entered():
+        listener = socket.create_server(("", PROXY), family=family)
+    with closing(listener):
+        listener.settimeout(10)
+        yield listener
+
+
+def original_destination(accepted: socket.socket, version: int) -> tuple[str, int]:
+    level, layout, size = ORIGINAL[version]
+    port, address = struct.unpack(layout, accepted.getsockopt(level, 80, size))
+    return socket.inet_ntop(accepted.family, address), port
+
+
+@pytest.fixture(params=RULES)
+def sidecar(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Member]:
+    """A pod that redirects its own traffic."""
+    pod = cluster.lab.pod("pod-1-1")
+    pod.exec(["sh", "-ec", RULES[request.param]])
+    try:
+        yield pod
+    finally:
+        pod.exec(["sh", "-c", NO_RULES])
+
+
+@VERSIONS
+def test_a_sidecar_sees_where_its_pod_wanted_to_go(cluster, sidecar, version):
+    spec = cluster.serve(cluster.new(), [cluster.lab.pod("pod-2-1")])
+    place = (cluster.lab.cluster_ip(spec.number, version), PORT)
+    wait_until(lambda: is_left_alone(cluster), "the pod's sockets are left alone")
+    with (
+        proxy(sidecar, version) as listener,
+        sidecar.entered(),
+        socket.create_connection(place, 10),
+        closing(listener.accept()[0]) as accepted,
+    ):
+        assert original_destination(accepted, version) == place
+
+
+def peers(pod: Member) -> str:
+    """Where the kernel says that the pod's connections go."""
+    return str(pod.exec(["ss", "-Htn", "state", "established"]).stdout)
+
+
+def pod_object(pod: Member, annotations: dict[str, str]) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": pod.name, "namespace": "default", "annotations": annotations},
+        "status": {"podIPs": [{"ip": address} for address in pod.addresses]},
+    }
+
+
+def namespace_object(annotations: dict[str, str]) -> dict[str, object]:
+    metadata = {"name": "default", "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+OUT, IN = {"ebpflb.io/socket-lb": "false"}, {"ebpflb.io/socket-lb": "true"}
+
+
+def test_a_pod_and_a_namespace_may_opt_out(cluster):
+    lab = cluster.lab
+    first, second = lab.pod("pod-1-1"), lab.pod("pod-1-2")
+    spec = cluster.serve(cluster.new(), [lab.pod("pod-2-1")])
+    ways = [(lab.cluster_ip(spec.number, version), PORT) for version in (4, 6)]
+    objects = [pod_object(first, {}), pod_object(second, IN)]
+    lab.write_manifests([namespace_object(OUT), *objects], "opted-out.yaml")
+    try:
+        wait_until(lambda: is_left_alone(cluster), "one pod has opted out with its namespace")
+        for place in ways:
+            with connected(first, *place, "tcp") as held:
+                assert exchange(held) == "pod-2-1"
+                assert place[0] in peers(first)
+            with connected(second, *place, "tcp") as held:
+                assert exchange(held) == "pod-2-1"
+                assert place[0] not in peers(second)
+
+        lab.write_manifests([pod_object(first, {}), pod_object(second, OUT)], "opted-out.yaml")
+        wait_until(lambda: is_left_alone(cluster, 1), "the other one has opted out by itself")
+        with connected(second, *ways[0], "tcp") as held:
+            assert exchange(held) == "pod-2-1"
+            assert ways[0][0] in peers(second)
+    finally:
+        lab.remove_manifests("opted-out.yaml")
+    wait_until(lambda: is_left_alone(cluster, 0), "nobody has opted out")

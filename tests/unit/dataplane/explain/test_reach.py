@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes and neighbours as the kernel tells them, and what that means for an endpoint."""
+
+import pytest
+
+from ebpflb.dataplane.explain.reach import NO_ROUTE, Silent, trouble
+from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Route
+from ebpflb.model.address import parse_address
+
+POD, GATEWAY, OTHER = map(parse_address, ("10.2.0.1", "192.0.2.2", "192.0.2.3"))
+UPLINK, VETH = 999_999, 999_998
+
+
+@pytest.mark.parametrize(
+    ("way", "silent", "expected"),
+    [
+        pytest.param(None, [], NO_ROUTE, id="nowhere"),
+        pytest.param(Route(UPLINK, False, GATEWAY), [(UPLINK, OTHER)], "", id="another is silent"),
+        pytest.param(Route(UPLINK, False, GATEWAY), [(VETH, GATEWAY)], "", id="elsewhere"),
+        pytest.param(Route(UPLINK, True), [(UPLINK, POD)], "", id="this node"),
+        pytest.param(
+            Route(UPLINK, False, GATEWAY),
+            [(UPLINK, GATEWAY)],
+            f"the next hop 192.0.2.2 on device {UPLINK} does not answer",
+            id="the gateway is silent",
+        ),
+        pytest.param(
+            Route(VETH, False),
+            [(VETH, POD)],
+            f"the next hop 10.2.0.1 on device {VETH} does not answer",
+            id="the endpoint is silent",
+        ),
+    ],
+)
+def test_what_keeps_packets_from_an_endpoint(way, silent, expected):
+    neighbours = [Neighbour(ifindex, address, False) for ifindex, address in silent]
+    neighbours.append(Neighbour(UPLINK, POD, is_answering=True))
+    assert trouble(POD, lambda _: way, Silent.of(neighbours)) == expected
+
+
+def test_neighbours_of_this_namespace_can_be_listed():
+    assert isinstance(Silent.now(), Silent)

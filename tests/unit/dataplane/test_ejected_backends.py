@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An endpoint that is ejected leaves the ranges and keeps its index; failures by endpoint."""
+
+import time
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+
+from ebpflb.dataplane.explain.choice import Hashed, choose
+from ebpflb.dataplane.explain.lookups import Lookups
+from ebpflb.dataplane.explain.steps import ClientSide
+from ebpflb.dataplane.layout.enums import BackendFlag
+from ebpflb.dataplane.layout.records import pack_failures, standing_of, unpack_failures
+from ebpflb.dataplane.layout.structs import LbAddr, LbAffinity, LbAffinityKey, LbFailures
+from ebpflb.dataplane.view.dump import used_entries
+from ebpflb.dataplane.view.rates import sample_traffic
+from ebpflb.dataplane.view.snapshot import read_frontends
+from ebpflb.model.address import parse_address
+from ebpflb.model.ejection import TRIAL_COUNT, FailureCount, Place, Standing
+from ebpflb.model.plan import Choice, Frontend
+from tests.bpf.harness.numbers import u32
+from tests.unit.dataplane.desired import backends, by_service, frontend, named
+from tests.unit.dataplane.programs import backend, look_up
+from tests.unit.dataplane.world import World
+
+USABLE, SERVING = BackendFlag.LB_BACKEND_USABLE, BackendFlag.LB_BACKEND_SERVING
+WATCHED, EJECTED = BackendFlag.LB_BACKEND_WATCHED, BackendFlag.LB_BACKEND_EJECTED
+TRIAL = BackendFlag.LB_BACKEND_TRIAL
+FIRST, SECOND = "10.1.0.1", "10.1.0.2"
+BOTH = backends(FIRST, SECOND).backends
+PLACES = [Place(*each[:2]) for each in BOTH]
+WEB = named("web")
+
+
+def web(first: Standing = Standing.WATCHED, second: Standing = Standing.WATCHED) -> Frontend:
+    """A Service with two backends in the eyes of the model."""
+    both = [each._replace(standing=s) for each, s in zip(BOTH, (first, second), strict=True)]
+    offered = Choice(
+        tuple(each for each in both if each.standing is not Standing.EJECTED),
+        backends(FIRST).if_empty,
+    )
+    gone = tuple(each for each in both if each.standing is Standing.EJECTED)
+    return frontend(choice=offered, ejected=gone)
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    change(made, web())
+    return made
+
+
+def change(world: World, *frontends: Frontend) -> None:
+    world.sync.resync(by_service(*frontends))
+
+
+def index_of(world: World, address: str) -> int:
+    wanted = backends(address).backends[0].address
+    at = [backend(world.maps, index) for index in range(4)]
+    (found,) = (index for index, each in enumerate(at) if bytes(each.addr) == wanted)
+    return found
+
+
+def flags(world: World, index: int) -> int:
+    return int(backend(world.maps, index).flags)
+
+
+def counted(world: World, index: int) -> tuple[int, bool]:
+    return unpack_failures(world.maps["lb_failures"].lookup(u32(index)) or b"")
+
+
+def count(world: World, index: int, in_a_row: int, is_tried: int = 0) -> None:
+    value = LbFailures(in_a_row=in_a_row, is_tried=is_tried)
+    world.maps["lb_failures"].update(u32(index), bytes(value))
+
+
+def offered(world: World) -> list[int]:
+    found = look_up(world.maps, web().key)
+    assert found
+    return sorted(found.backends)
+
+
+def test_watched_backends_are_flagged(world: World):
+    assert {flags(world, index) for index in offered(world)} == {USABLE | WATCHED}
+
+
+def test_an_ejected_backend_is_in_no_range_and_comes_back_as_the_same(world: World):
+    index, other = index_of(world, FIRST), index_of(world, SECOND)
+    before = backend(world.maps, index)
+    change(world, web(Standing.EJECTED))
+    assert offered(world) == [other]
+    assert flags(world, index) == SERVING | WATCHED | EJECTED
+    assert flags(world, other) == USABLE | WATCHED
+    change(world, web(Standing.TRIAL))
+    assert sorted(offered(world)) == sorted([index, other])
+    assert flags(world, index) == USABLE | WATCHED | TRIAL
+    change(world, web())
+    assert flags(world, index) == USABLE | WATCHED
+    assert backend(world.maps, index).generation == before.generation
+
+
+def test_a_trial_begins_with_its_own_count(world: World):
+    index = index_of(world, FIRST)
+    count(world, index, 7)
+    change(world, web(Standing.EJECTED))
+    assert counted(world, index) == (7, False)
+    count(world, index, 7, 1)
+    change(world, web(Standing.TRIAL))
+    assert counted(world, index) == (TRIAL_COUNT, False)
+
+
+def may_get(world: World, index: int) -> str:
+    """How many new connections programs let to a backend."""
+    if index not in offered(world):
+        return "none"
+    in_a_row, is_tried = counted(world, index)
+    if not flags(world, index) & TRIAL or not in_a_row:
+        return "any"
+    return "none" if is_tried else "one"
+
+
+@pytest.mark.parametrize(
+    ("before", "counts", "after", "allowed"),
+    [
+        (Standing.WATCHED, (7, 0), Standing.EJECTED, ["any", "none"]),
+        (Standing.EJECTED, (7, 1), Standing.TRIAL, ["none", "one"]),
+        (Standing.TRIAL, (2, 1), Standing.EJECTED, ["none"]),
+        (Standing.TRIAL, (1, 0), Standing.EJECTED, ["one", "none"]),
+        (Standing.TRIAL, (0, 1), Standing.WATCHED, ["any"]),
+    ],
+)
+def test_an_agent_that_dies_at_any_write_leaves_the_old_or_the_new(
+    world: World, before: Standing, counts: tuple[int, int], after: Standing, allowed: list[str]
+):
+    index = index_of(world, FIRST)
+    change(world, web(before))
+    count(world, index, *counts)
+    seen = [may_get(world, index)]
+    world.watch.inspect = lambda: seen.append(may_get(world, index))
+    change(world, web(after))
+    assert [each for each, _ in groupby(seen)] == allowed
+
+
+def test_what_was_counted_before_watching_began_is_gone(world: World):
+    index = index_of(world, FIRST)
+    change(world, web(Standing.UNWATCHED, Standing.UNWATCHED))
+    assert flags(world, index) == USABLE
+    count(world, index, 7)
+    change(world, web())
+    assert counted(world, index) == (0, False)
+
+
+def test_a_new_endpoint_does_not_get_the_count_of_the_last_one(world: World):
+    count(world, index_of(world, FIRST), 7)
+    index = index_of(world, FIRST)
+    change(world)
+    world.now += 10
+    world.sync.collect()
+    third = web()
+    change(world, replace(third, local=backends_watched("10.1.0.3"), others=third.others))
+    assert {counted(world, each) for each in range(3)} == {(0, False)}
+    assert index in range(3)
+
+
+def backends_watched(address: str) -> Choice:
+    choice = backends(address)
+    watched = tuple(each._replace(standing=Standing.WATCHED) for each in choice.backends)
+    return choice._replace(backends=watched)
+
+
+def test_an_agent_that_starts_again_brings_all_back_with_their_counts(world: World):
+    index = index_of(world, FIRST)
+    change(world, web(Standing.EJECTED))
+    count(world, index, 7)
+    world.sync = world.restarted()
+    world.sync.load()
+    change(world, web())
+    assert index in offered(world)
+    assert flags(world, index) == USABLE | WATCHED
+    assert counted(world, index) == (7, False)
+
+
+def test_a_backend_that_goes_while_it_is_ejected_leaves_no_flags(world: World):
+    index = index_of(world, FIRST)
+    change(world, web(Standing.EJECTED))
+    change(world, frontend(choice=backends_watched(SECOND)))
+    assert flags(world, index) == 0
+
+
+# What is read
+
+
+def test_only_endpoints_with_failures_are_read_and_those_asked_for(world: World):
+    assert world.sync.failures(()) == {}
+    count(world, index_of(world, FIRST), 2)
+    assert world.sync.failures(()) == {WEB: {PLACES[0]: FailureCount(2)}}
+    assert world.sync.failures([WEB, named("other")]) == {
+        WEB: {PLACES[0]: FailureCount(2), PLACES[1]: FailureCount(0)}
+    }
+
+
+def test_a_reading_says_what_is_in_force(world: World):
+    change(world, web(Standing.EJECTED))
+    change(world, web(Standing.TRIAL))
+    index = index_of(world, FIRST)
+    assert world.sync.failures(()) == {WEB: {PLACES[0]: FailureCount(1, on_trial=True)}}
+    count(world, index, 0, 1)
+    assert world.sync.failures(()) == {WEB: {PLACES[0]: FailureCount(0, tried=True, on_trial=True)}}
+
+
+def test_what_nobody_watches_is_not_read(world: World):
+    index = index_of(world, FIRST)
+    change(world, web(Standing.UNWATCHED, Standing.UNWATCHED))
+    count(world, index, 7)
+    assert world.sync.failures([WEB]) == {}
+
+
+@pytest.mark.parametrize("standing", Standing)
+def test_standings_are_flags(standing: Standing, world: World):
+    index = index_of(world, FIRST)
+    change(world, web(standing))
+    assert standing_of(flags(world, index)) is standing
+    assert unpack_failures(pack_failures(3)) == (3, False)
+
+
+# What is shown
+
+
+def test_an_ejected_backend_is_shown_although_nobody_uses_it(world: World):
+    change(world, web(Standing.EJECTED))
+    (found,) = read_frontends(world.maps)
+    (gone,) = found.draining
+    assert (gone.backend.address, gone.backend.standing, gone.usable) == (
+        PLACES[0].address,
+        Standing.EJECTED,
+        False,
+    )
+    (traffic,) = sample_traffic(world.maps).services.values()
+    standings = {key.address: each.standing for key, each in traffic.backends.items()}
+    assert standings == {FIRST: Standing.EJECTED, SECOND: Standing.WATCHED}
+    assert used_entries(world.maps, "lb_backends") == 2
+
+
+CLIENT = parse_address("10.1.0.9")
+
+
+def chances(world: World) -> list[float]:
+    """Of the backends, the first one's index first."""
+    lookups = Lookups(world.maps)
+    desc = lookups.frontend_lookup(web().key)
+    assert desc
+    client = Hashed(CLIENT, None)
+    found = choose(lookups, desc, ClientSide.THIS_NODE, CLIENT, client).candidates
+    return [each.chance for each in sorted(found, key=lambda each: each.backend.record.socket)]
+
+
+def test_explain_knows_whether_a_backend_on_trial_may_be_chosen(world: World):
+    index, other = index_of(world, FIRST), index_of(world, SECOND)
+    change(world, web(Standing.EJECTED))
+    change(world, web(Standing.TRIAL))
+    assert chances(world) == [0.5, 0.5]
+    count(world, index, 1, 1)
+    assert chances(world) == [0, 1]
+    count(world, index, 0, 1)
+    assert chances(world) == [0.5, 0.5]
+    count(world, index, 1, 1)
+    change(world, web(Standing.TRIAL, Standing.TRIAL))
+    count(world, other, 1, 1)
+    assert chances(world) == [0.5, 0.5]
+
+
+def test_explain_does_not_keep_a_client_at_a_backend_on_trial(world: World):
+    index = index_of(world, FIRST)
+    change(world, replace(web(Standing.TRIAL), affinity_timeout=3600))
+    lookups = Lookups(world.maps)
+    desc = lookups.frontend_lookup(web().key)
+    assert desc
+    generation = backend(world.maps, index).generation
+    entry = LbAffinity(backend=index, generation=generation, last_used=time.monotonic_ns())
+    key = LbAffinityKey(service=desc.service, client=LbAddr.of(CLIENT))
+    world.maps["lb_affinity"].update(bytes(key), bytes(entry))
+    assert sorted(chances(world)) == [0, 1]
+    count(world, index, 1, 1)
+    assert chances(world) == [0, 1]

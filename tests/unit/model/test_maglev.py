@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookup tables: as the paper makes them, even, the same everywhere, and stable."""
+
+import random
+from collections import Counter
+from hashlib import blake2b
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebpflb.model.address import Address
+from ebpflb.model.maglev import lookup_table
+from ebpflb.model.plan import Backend
+from ebpflb.model.scheduler import TABLE_SIZE
+
+SMALL = 251
+BACKENDS = st.sets(
+    st.tuples(st.binary(min_size=16, max_size=16), st.integers(1, 65535)), min_size=1, max_size=40
+)
+
+
+def backends(number: int) -> list[Backend]:
+    """Pods in order."""
+    return [
+        Backend(Address(bytes(10) + b"\xff\xff\x0a\x01" + each.to_bytes(2)), 8080, True, False)
+        for each in range(number)
+    ]
+
+
+def by_the_paper(offered: list[Backend], size: int) -> list[int]:
+    """Figure 1 of section 3.4, word for word."""
+    permutations = []
+    for each in offered:
+        digest = blake2b(each.address + each.port.to_bytes(2, "big"), digest_size=16).digest()
+        offset = int.from_bytes(digest[:8], "big") % size
+        skip = int.from_bytes(digest[8:], "big") % (size - 1) + 1
+        permutations.append([(offset + j * skip) % size for j in range(size)])
+    following, entry = [0] * len(offered), [-1] * size
+    for turn in count():
+        i = turn % len(offered)
+        while entry[permutations[i][following[i]]] >= 0:
+            following[i] += 1
+        entry[permutations[i][following[i]]] = i
+        if turn + 1 == size:
+            return entry
+    raise AssertionError
+
+
+@given(BACKENDS, st.sampled_from([2, 3, 7, 31, SMALL]))
+def test_tables_are_those_of_the_paper(places: set[tuple[bytes, int]], size: int):
+    offered = sorted(Backend(Address(raw), port, False, False) for raw, port in places)
+    assert lookup_table(offered, size) == by_the_paper(offered, size)
+
+
+@given(BACKENDS)
+def test_each_backend_has_as_many_slots_as_any_other_but_for_one(places: set[tuple[bytes, int]]):
+    offered = sorted(Backend(Address(raw), port, False, False) for raw, port in places)
+    shares = Counter(lookup_table(offered, SMALL)).values()
+    assert len(shares) == len(offered)
+    assert max(shares) - min(shares) <= 1
+
+
+def test_only_addresses_and_ports_count():
+    here = backends(20)
+    elsewhere = [each._replace(local=False, terminating=True) for each in here]
+    assert lookup_table(here, SMALL) == lookup_table(elsewhere, SMALL)
+    other_port = [each._replace(port=81) for each in here]
+    assert lookup_table(here, SMALL) != lookup_table(other_port, SMALL)
+
+
+def moved(offered: list[Backend], gone: int) -> float:
+    """The share of slots that lead elsewhere although their backend is still there."""
+    rest = offered[:gone] + offered[gone + 1 :]
+    before, after = lookup_table(offered, TABLE_SIZE), lookup_table(rest, TABLE_SIZE)
+    pairs = zip(before, after, strict=True)
+    return sum(old != gone and offered[old] != rest[new] for old, new in pairs) / TABLE_SIZE
+
+
+@pytest.mark.parametrize("number", [2, 10, 100])
+def test_when_one_goes_less_than_two_in_a_hundred_move_beyond_the_necessary(number: int):
+    offered = backends(number)
+    for gone in random.Random(0).sample(range(number), min(number, 5)):
+        assert moved(offered, gone) < 0.02
