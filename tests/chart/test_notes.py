@@ -54,6 +54,20 @@ def test_the_notes_name_the_agents_as_they_are_called(tmp_path: Path) -> None:
     assert f"kubectl rollout status -n network daemonset/{name}" in notes(tmp_path, {})
 
 
+def test_the_notes_ask_the_agent_of_a_node_and_not_of_any(tmp_path: Path) -> None:
+    told = notes(tmp_path, {})
+    (selector,) = re.findall(r"get pods -n network -o wide -l (\S+)", told)
+    labels = installed(render(), "DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    assert dict(each.split("=") for each in selector.split(",")).items() <= labels.items()
+    assert re.findall(r"kubectl exec -n network (\S+)", told) == ["POD", "POD"]
+
+
+def test_upgrades_in_the_notes_take_the_defaults_of_the_new_chart(tmp_path: Path) -> None:
+    upgrades = re.findall(r"helm upgrade .*", notes(tmp_path, {}))
+    assert upgrades
+    assert all(" --reset-then-reuse-values " in each for each in upgrades)
+
+
 def test_the_notes_use_commands_that_exist(tmp_path: Path) -> None:
     used = re.findall(r"-- ebpflb (\w+)", notes(tmp_path, {}))
     assert used == ["status", "maps"]
