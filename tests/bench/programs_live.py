@@ -13,7 +13,7 @@ their pod has been used through NodePorts of both nodes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ebpflb.lab import Lab
 from tests.bench.cilium import world
 from tests.bench.harness import kernel_time, labs, load, manifests
-from tests.bench.harness.kernel_time import KernelTime
+from tests.bench.harness.kernel_time import KernelTime, Programs
 from tests.bench.harness.load import Client, Server
 from tests.bench.harness.manifests import Document
 from tests.bench.harness.options import Options
@@ -55,7 +55,7 @@ class _Side(NamedTuple):
     """A lab, and how to open the programs whose time counts."""
 
     lab: Lab
-    programs: Callable[[], AbstractContextManager[Sequence[int]]]
+    programs: Programs
 
 
 def run(options: Options) -> Iterator[Row]:
@@ -141,12 +141,11 @@ def _measuring(side: _Side, way: Way) -> Iterator[Callable[[float], KernelTime]]
     pod = labs.pod(lab, way.pod)
     with (
         load.serving(pod, Server.ANSWER) as server,
-        side.programs() as programs,
         kernel_time.clocks_at(pod) as clocks,
     ):
         goal = way.frontend(lab)
         connect = partial(load.run, lab.member(way.source), Client.ASK, goal, server)
-        yield lambda seconds: kernel_time.measured(programs, clocks, partial(connect, seconds))
+        yield lambda seconds: kernel_time.measured(side.programs, clocks, partial(connect, seconds))
 
 
 def _told(case: str, found: Mapping[str, Sequence[KernelTime]]) -> Iterator[Row]:

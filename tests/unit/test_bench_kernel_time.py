@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from contextlib import nullcontext
+
 import pytest
 
 from ebpflb.dataplane.kernel import libbpf
@@ -21,7 +23,8 @@ class Kernel:
 
     def facts(self, program):
         name, runs, ns = self.programs[program]
-        return type("Info", (), {"name": name, "run_cnt": runs, "run_time_ns": ns})
+        facts = {"id": program, "name": name, "run_cnt": runs, "run_time_ns": ns}
+        return type("Info", (), facts)
 
     def run(self, changes, connections):
         for program, (runs, ns) in changes.items():
@@ -35,14 +38,34 @@ def test_programs_of_one_name_count_together_and_those_that_did_not_run_are_left
         monkeypatch, {3: (b"a", 9, 9), 4: (b"a", 0, 0), 5: (b"b", 7, 7), 6: (b"c", 1, 1)}
     )
     changes = {3: (10, 1000), 4: (20, 3000), 6: (10, 300)}
-    found = kernel_time.measured([3, 4, 5], [6], lambda: kernel.run(changes, 10))
+    found = kernel_time.measured(
+        lambda: nullcontext([3, 4, 5]), [6], lambda: kernel.run(changes, 10)
+    )
     assert found == KernelTime(10, {"a": Total(30, 4000)}, [Total(10, 300)])
 
 
 def test_connections_past_the_clocks_are_worthless(monkeypatch):
     kernel = Kernel(monkeypatch, {3: (b"a", 0, 0), 6: (b"c", 0, 0)})
     with pytest.raises(BenchError, match="past the clocks"):
-        kernel_time.measured([3], [6], lambda: kernel.run({6: (9, 300)}, 10))
+        kernel_time.measured(lambda: nullcontext([3]), [6], lambda: kernel.run({6: (9, 300)}, 10))
+
+
+def test_a_run_whose_programs_were_replaced_counts_for_nothing(monkeypatch):
+    kernel = Kernel(monkeypatch, {3: (b"a", 0, 0), 4: (b"a", 0, 0), 6: (b"c", 0, 0)})
+    in_force = iter([[3], [4], [4], [4]])
+    found = kernel_time.measured(
+        lambda: nullcontext(next(in_force)), [6], lambda: kernel.run({4: (10, 50), 6: (10, 9)}, 10)
+    )
+    assert found.programs == {"a": Total(10, 50)}
+
+
+def test_programs_that_are_replaced_in_every_run_cannot_be_measured(monkeypatch):
+    kernel = Kernel(monkeypatch, dict.fromkeys(range(20), (b"a", 0, 0)))
+    numbers = iter(range(10, 20))
+    with pytest.raises(BenchError, match="replaced during each of 5 runs"):
+        kernel_time.measured(
+            lambda: nullcontext([next(numbers)]), [6], lambda: kernel.run({6: (10, 9)}, 10)
+        )
 
 
 def test_the_least_clock_is_taken_off_every_run_of_both_sides():

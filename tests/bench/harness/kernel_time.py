@@ -10,7 +10,7 @@ comparison.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from socket import if_nametoindex
 from statistics import median
@@ -28,6 +28,10 @@ from tests.bench.harness.options import BenchError
 
 # BPF_STATS_RUN_TIME
 _RUN_TIME = 0
+_ATTEMPTS = 5
+
+# Opens the programs whose time counts, by descriptor: those that are in force just then.
+Programs = Callable[[], AbstractContextManager[Sequence[int]]]
 
 
 class Total(NamedTuple):
@@ -81,7 +85,7 @@ def counted() -> Iterator[None]:
 
 @contextmanager
 def pinned(lab: Lab) -> Iterator[list[int]]:
-    """The programs of the agents of a lab, by descriptor."""
+    """The programs in force of the agents of a lab, by descriptor."""
     with ExitStack() as stack:
         found = []
         for node in lab.nodes:
@@ -107,11 +111,24 @@ def clocks_at(pod: Member) -> Iterator[list[int]]:
         yield found
 
 
-def measured(programs: Sequence[int], clocks: Sequence[int], run: Callable[[], Load]) -> KernelTime:
-    """What these programs, by descriptor, do during a run of connections.
+def measured(programs: Programs, clocks: Sequence[int], run: Callable[[], Load]) -> KernelTime:
+    """What programs do during a run of connections; another run if they were replaced meanwhile.
 
-    Programs of one name, on several nodes, count together. BenchError if the clocks see no packets.
+    Programs of one name, on several nodes, count together. BenchError if the clocks see no packets,
+    or every run had its programs replaced.
     """
+    for _ in range(_ATTEMPTS):
+        with programs() as opened:
+            found = _measured(opened, clocks, run)
+            with programs() as opened_later:
+                if _ids(opened) == _ids(opened_later):
+                    return found
+    raise BenchError(f"programs were replaced during each of {_ATTEMPTS} runs")
+
+
+def _measured(
+    programs: Sequence[int], clocks: Sequence[int], run: Callable[[], Load]
+) -> KernelTime:
     before = [_total(each) for each in (*programs, *clocks)]
     load = run()
     after = [_total(each) for each in (*programs, *clocks)]
@@ -139,6 +156,11 @@ def net(found: Mapping[str, Sequence[KernelTime]]) -> dict[str, list[KernelTime]
     )
     reading = min(readings)
     return {side: [time.less(reading) for time in times] for side, times in found.items()}
+
+
+def _ids(programs: Sequence[int]) -> set[int]:
+    """Of the kernel."""
+    return {libbpf.prog_info(each).id for each in programs}
 
 
 def _total(program: int) -> Total:
