@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from ctypes import sizeof
 
-from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, split_chunks
 from ebpflb.dataplane.layout.enums import CtState, Direction
 from ebpflb.dataplane.layout.records import AddrRecord
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple, packed_format
@@ -94,12 +94,14 @@ def drain(
 ) -> int:
     """Take all frontends away, and wait until the TCP flows at tc have ended.
 
-    New connections are for whoever else serves them. Returns how many flows are left after so many
-    seconds. MapError.
+    New connections are for whoever else serves them, with source ports that may be those of flows
+    that have ended here. So these are forgotten: else their pods' answers would go to the wrong
+    client. Returns how many flows are left after so many seconds. MapError.
     """
     _take_frontends_away(maps)
     began = clock()
     while True:
+        _forget_ended(maps["lb_ct_short"])
         sleep(_LOOK_SECONDS)
         passed, left = clock() - began, _open_flows(maps)
         if passed >= seconds or (not left and passed >= _SHORTEST_SECONDS):
@@ -112,6 +114,15 @@ def _take_frontends_away(maps: MapSet) -> None:
     known = ((key, AddrRecord.unpack(value)) for key, value in states.items())
     states.update_batch([(key, each._replace(flags=0).pack()) for key, each in known if each.flags])
     frontends.delete_batch([key for key, _ in frontends.items()])
+
+
+def _forget_ended(table: BpfMap) -> None:
+    table.delete_batch([key for key, value in split_chunks(table) if _has_ended(value)])
+
+
+def _has_ended(value: bytes) -> bool:
+    *_, state, peer_state = _LIFE.unpack(value)
+    return bool((state | peer_state) & _CLOSED)
 
 
 def _open_flows(maps: MapSet) -> int:

@@ -40,11 +40,11 @@ def maps():
     return made
 
 
-def add_flow(maps, number: int, state: int = 0) -> None:
+def add_flow(maps, number: int, state: int = 0, table: str = "lb_conntrack") -> None:
     for direction in Direction:
         key = bytes([number, direction]) + bytes(38)
         entry = LbConntrack(state=state, direction=direction, hook=Hook.LB_HOOK_HOST_INGRESS)
-        maps["lb_conntrack"].update(key, bytes(entry))
+        maps[table].update(key, bytes(entry))
 
 
 def test_nothing_new_is_taken(maps):
@@ -76,6 +76,14 @@ def test_a_closed_flow_is_not_waited_for(maps):
     clock = Clock(maps, ends=1000)
     assert drain(maps, 30, clock, clock.sleep) == 0
     assert clock.now == pytest.approx(1)
+
+
+def test_only_ended_flows_give_their_ports_back(maps):
+    add_flow(maps, 1, CtState.LB_CT_SYN, "lb_ct_short")
+    add_flow(maps, 2, CtState.LB_CT_SYN | CtState.LB_CT_CLOSED, "lb_ct_short")
+    clock = Clock(maps, ends=1000)
+    drain(maps, 30, clock, clock.sleep)
+    assert {key[0] for key, _ in maps["lb_ct_short"].items()} == {1}
 
 
 def test_connections_of_another_nat_are_not_waited_for(maps):
