@@ -10,6 +10,7 @@ EbpflbError
 ├── PinError         bpffs: not mounted, locked by another agent, newer layout
 ├── AttachError      a hook refused a program; names the hook
 ├── QueryError       the agent cannot be reached, or cannot answer
+├── ClusterError     the API server cannot be reached, or refuses; an agent's pod cannot be asked
 └── MapError         one map operation; names map, operation and errno
 
 The agent retries MapError and SourceError; the CLI prints one line for each and exits 1.
@@ -52,6 +53,10 @@ class AttachError(EbpflbError):
 
 class QueryError(EbpflbError):
     """The agent did not answer a query."""
+
+
+class ClusterError(EbpflbError):
+    """The cluster, or one of its agents, could not be asked."""
 
 
 class MapError(EbpflbError):

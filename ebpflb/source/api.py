@@ -26,7 +26,7 @@ _CONNECT_SECONDS, _READ_SECONDS = 5.0, 30.0
 _CHUNK = 1 << 16
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 # The client does not check what a kubeconfig consists of.
-_WRONG_KUBECONFIG = (
+WRONG_KUBECONFIG = (
     *(ConfigException, yaml.YAMLError, OSError),
     *(ValueError, TypeError, LookupError, AttributeError),
 )
@@ -121,7 +121,7 @@ class Api:
                 yield _parsed(line)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             self._session = None
-            raise BrokenError(f"cannot watch {request.resource}: {_reason(error)}") from error
+            raise BrokenError(f"cannot watch {request.resource}: {reason_of(error)}") from error
         finally:
             response.close()
 
@@ -151,7 +151,7 @@ class Api:
                 response = _ask(client, verb, request, timeout)
             except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
                 self._move_on(server)
-                failures[server.url] = _reason(error)
+                failures[server.url] = reason_of(error)
                 cause = error
                 continue
             if response.status >= HTTPStatus.BAD_REQUEST:
@@ -164,7 +164,7 @@ class Api:
             return bytes(response.read())
         except (urllib3.exceptions.HTTPError, OSError) as error:
             self._session = None
-            raise SourceError(f"cannot read {request.resource}: {_reason(error)}") from error
+            raise SourceError(f"cannot read {request.resource}: {reason_of(error)}") from error
 
     def _refusal(
         self, verb: str, request: ApiRequest, server: ApiServer, response: Any
@@ -173,7 +173,7 @@ class Api:
         status = int(response.status)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self._servers.move_on(server)
-        message = _message(response)
+        message = message_of(response)
         rbac_verb = request.verb or _VERBS[verb]
         if status == HTTPStatus.GONE:
             return ExpiredError(f"{request.resource}: {message}")
@@ -204,7 +204,7 @@ def _configuration(kubeconfig: Path | None, master: str) -> Configuration:
     configuration = Configuration()
     try:
         _configure(configuration, kubeconfig, master)
-    except _WRONG_KUBECONFIG as error:
+    except WRONG_KUBECONFIG as error:
         place = f"--master {master}" if master else "not in a pod, and no --kubeconfig"
         place = f"kubeconfig {kubeconfig}" if kubeconfig else place
         raise ConfigError(f"{place}: {' '.join(str(error).split())}") from error
@@ -279,7 +279,8 @@ def _parsed(raw: bytes) -> Fields:
     return found
 
 
-def _message(response: Any) -> str:
+def message_of(response: Any) -> str:
+    """What the API server says in a refusal; closes the response."""
     try:
         text = json.loads(response.read())["message"]
     except (urllib3.exceptions.HTTPError, OSError, ValueError, LookupError, TypeError):
@@ -289,7 +290,7 @@ def _message(response: Any) -> str:
     return " ".join(str(text).split())
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """The shorter text of what an exception of urllib3 wraps."""
     cause = getattr(error, "reason", None)
     text = str(cause if isinstance(cause, BaseException) else error)

@@ -3,7 +3,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple, TypeVar
@@ -16,6 +16,7 @@ from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.ejection import Standing
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendKey, FrontendType
+from ebpflb.model.rates import BackendRate, ServiceRate, balance
 from ebpflb.model.service import ServicePortName
 
 # How unlikely it must be that a backend gets none of so many connections by chance.
@@ -69,83 +70,6 @@ class TrafficSample:
     services: Mapping[ServicePortName, ServiceTraffic]
 
 
-class Balance(NamedTuple):
-    """How connections spread: the largest share of one backend, and what an even share is.
-
-    Both are None without connections.
-    """
-
-    largest: float | None = None
-    even: float | None = None
-
-    @property
-    def ratio(self) -> float:
-        """1 is even; 0 without connections."""
-        return self.largest / self.even if self.largest and self.even else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class BackendRate:
-    """One backend. Connections, failed and bytes are per second.
-
-    share: of the Service's new connections in this address family; of the active ones if there were
-    no new ones; None without any. standing: unwatched, watched, trial or ejected.
-    """
-
-    address: str
-    port: int
-    local: bool
-    terminating: bool
-    offered: bool
-    connections: float
-    active: int
-    failed: float
-    original_bytes: float
-    reply_bytes: float
-    share: float | None
-    trouble: str
-    standing: str
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceRate:
-    """One Service port. All counts but active and endpoints are per second.
-
-    largest_share: of the backend with the most connections in its address family. even_share: what
-    each backend of that family would have. cross_node_share: to backends on other nodes. Shares are
-    None without connections. endpoints: backends that take new connections.
-    """
-
-    namespace: str
-    service: str
-    port: str
-    protocol: str
-    connections: float
-    active: int
-    refused: float
-    dropped: float
-    failed: float
-    retransmits: float
-    original_bytes: float
-    reply_bytes: float
-    endpoints: int
-    largest_share: float | None
-    even_share: float | None
-    cross_node_share: float | None
-    troubles: tuple[str, ...]
-    backends: tuple[BackendRate, ...]
-
-    @property
-    def lost(self) -> float:
-        """Connections that failed for whatever reason, per second."""
-        return self.refused + self.dropped + self.failed
-
-    @property
-    def imbalance(self) -> float:
-        """How many times its even share the busiest backend has; 0 without connections."""
-        return Balance(self.largest_share, self.even_share).ratio
-
-
 def sample_traffic(maps: MapSet, clock: Callable[[], float] = time.monotonic) -> TrafficSample:
     """The counters of all Services. MapError."""
     seconds = clock()
@@ -193,14 +117,6 @@ def _has_no_local(entry: FrontendEntry) -> bool:
     if entry.type is FrontendType.CLUSTER_IP:
         return bool(desc.flags & DescFlag.LB_DESC_INTERNAL_LOCAL) and not desc.local_count
     return bool(desc.flags & DescFlag.LB_DESC_EXTERNAL_LOCAL) and not desc.others_count
-
-
-def balance(connections: Collection[int], backends: int) -> Balance:
-    """`connections` that each backend has; `backends`: how many take new ones."""
-    every = sum(connections)
-    if not every:
-        return Balance()
-    return Balance(max(connections) / every, 1 / backends if backends else None)
 
 
 def rates(before: TrafficSample, after: TrafficSample) -> list[ServiceRate]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any
 
-from ebpflb.cli.explain import show
+from ebpflb.cli.explain_text import show
 
 FRONTEND = {
     "type": "LoadBalancer",

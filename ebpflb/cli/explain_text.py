@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An answer of `ebpflb explain`, as people read it."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ebpflb.cli.render import visible
+from ebpflb.config.values import socket_address
+
+_MOST = 5
+_WIDTH_OF_FILES = 100
+_HEADLINES = {
+    "translated": ("works: translated", "bold green"),
+    "refused": ("fails: refused", "bold red"),
+    "dropped": ("fails: dropped", "bold red"),
+    "passes": ("passes untranslated", "bold yellow"),
+}
+
+Answer = Mapping[str, Any]
+Row = tuple[str, str]
+
+
+def show(found: Answer) -> None:
+    """Print it."""
+    is_terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(
+        highlight=False, markup=False, emoji=False, width=None if is_terminal else _WIDTH_OF_FILES
+    )
+    with console.capture() as printed:
+        _print(console, visible(found))
+    click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def _print(console: Console, found: Answer) -> None:
+    word, style = _HEADLINES[found["verdict"]]
+    console.print(Text(word, style), Text(_headline(found)), end="\n\n")
+    console.print(_grid(list(_facts(found))))
+    endpoints = list(_endpoint_rows(found))
+    if endpoints:
+        console.print()
+        console.print(_table(("ENDPOINT", "CHANCE", "WHY"), endpoints))
+    console.print()
+    for line in _agreement(found):
+        console.print(Text(line, "bold red" if found["agree"] is False else ""))
+
+
+def _headline(found: Answer) -> str:
+    kernel = found["kernel"]
+    if found["verdict"] == "passes":
+        return "" if kernel["frontend"] else f"- {kernel['steps'][0]['why']}"
+    if found["verdict"] == "translated":
+        count = sum(each["chance"] > 0 for each in kernel["backends"])
+        to = f"one of {count} backends" if count > 1 else "the only backend it may get"
+        return f"at the {kernel['place']}, to {to}"
+    return f"at the {kernel['place']}: {kernel['why']}"
+
+
+def _facts(found: Answer) -> Iterator[Row]:
+    kernel = found["kernel"]
+    yield "FROM", _shown_client(found["client"])
+    if found["note"]:
+        yield "", found["note"]
+    yield "TO", _shown_target(found["target"])
+    yield from (("WAY", f"{each['place']}: {_step(each)}") for each in kernel["steps"])
+    if kernel["frontend"]:
+        yield from _policy(kernel)
+    if found["model"]["frontend"] and not found["model"]["endpoints"]:
+        yield "ENDPOINT", "the Service port has none in this family"
+    if found["model"]["left_out"]:
+        yield "SERVICE", found["model"]["left_out"]
+    yield from _flows(kernel)
+
+
+def _shown_client(client: Answer) -> str:
+    end = socket_address(client["address"], client["port"]) if client["port"] else client["address"]
+    cover = "" if client["tc_cover"] or "pod" not in client["kind"] else ", without tc cover"
+    device = f", by {client['device']}" if client["device"] else ""
+    return f"{end}, {client['kind']}{device}{cover}"
+
+
+def _shown_target(target: Answer) -> str:
+    end = f"{socket_address(target['address'], target['port'])}/{target['protocol']}"
+    port = f":{target['port_name']}" if target["port_name"] else ""
+    return f"{end}, {target['type']} of {target['service']}{port}" if target["service"] else end
+
+
+def _step(step: Answer) -> str:
+    return " - ".join(filter(None, (step["verdict"], step["why"])))
+
+
+def _policy(kernel: Answer) -> Iterator[Row]:
+    frontend = kernel["frontend"]
+    is_inside = frontend["type"] == "ClusterIP"
+    policy = frontend["internal_policy" if is_inside else "external_policy"]
+    source = kernel["from"] or "this node"
+    note = ""
+    if not is_inside and policy == "Local" and source == "this node":
+        note = ", which does not apply to clients of this node"
+    which = "internal" if is_inside else "external"
+    yield "POLICY", f"{which} traffic policy {policy}{note}; the endpoints for {source}"
+    if frontend["affinity_timeout"]:
+        said = f": {kernel['affinity']}" if kernel["affinity"] else ""
+        yield "AFFINITY", f"by client, {frontend['affinity_timeout']} s{said}"
+    if frontend["scheduler"] != "random":
+        said = f": {kernel['scheduler']}" if kernel["scheduler"] else ""
+        yield "SCHEDULER", f"{frontend['scheduler']}{said}"
+    if frontend["allowed_sources"]:
+        yield "CLIENTS", f"only {', '.join(frontend['allowed_sources'])} (source ranges)"
+    if frontend["masquerade"]:
+        yield "SOURCE", "masqueraded (--masquerade-all)"
+
+
+def _flows(kernel: Answer) -> Iterator[Row]:
+    flows, sockets = kernel["flows"], kernel["sockets"]
+    for each in flows[:_MOST]:
+        backend = socket_address(each["backend"], each["backend_port"])
+        times = f"began {each['age']:.0f} s ago, silent for {each['silent']:.0f} s"
+        yield "FLOW", f"from port {each['client_port']} to {backend}: {each['state']}, {times}"
+    if len(flows) > _MOST:
+        yield "", f"and {len(flows) - _MOST} more"
+    if sockets:
+        each = [f"{one['sockets']} to {socket_address(*list(one.values())[:2])}" for one in sockets]
+        more = ", ..." if len(each) > _MOST else ""
+        yield "SOCKETS", f"of this node, translated here: {', '.join(each[:_MOST])}{more}"
+
+
+def _endpoint_rows(found: Answer) -> Iterator[tuple[str, str, str]]:
+    backends = {(each["address"], each["port"]): each for each in found["kernel"]["backends"]}
+    for endpoint in found["model"]["endpoints"]:
+        key = endpoint["address"], endpoint["port"]
+        backend = backends.pop(key, None)
+        yield socket_address(*key), _chance(backend), _why(endpoint, backend)
+    for key, backend in backends.items():
+        place = "on this node" if backend["local"] else "not on this node"
+        yield socket_address(*key), _chance(backend), f"{place}{_rewrite(backend)}"
+
+
+def _chance(backend: Answer | None) -> str:
+    return f"{backend['chance']:.0%}" if backend else "-"
+
+
+def _why(endpoint: Answer, backend: Answer | None) -> str:
+    pod = f"{endpoint['pod']} " if endpoint["pod"] else ""
+    node = f"on {endpoint['node']}" if endpoint["node"] else ""
+    zone = f" in {endpoint['zone']}" if endpoint["zone"] else ""
+    place = f"{pod}{node}{zone}"
+    return f"{endpoint['why']}{f' ({place})' if place else ''}{_rewrite(backend)}"
+
+
+def _rewrite(backend: Answer | None) -> str:
+    if not backend:
+        return ""
+    trouble = f"; {backend['trouble']}" if backend.get("trouble") else ""
+    return f"{_source_seen(backend)}{trouble}"
+
+
+def _source_seen(backend: Answer) -> str:
+    if backend["reason"]:
+        return f"; dropped: {backend['reason']}"
+    if backend["hairpin"]:
+        return f"; the pod itself, sees {backend['masquerade']} as the source"
+    if backend.get("tunnel"):
+        return f"; sees the client, through a tunnel to its node {backend['tunnel']} (DSR)"
+    if not backend["masquerade"]:
+        return ""
+    way = "routed by the kernel" if backend.get("via_stack") else "redirected past FORWARD"
+    why = ": no tunnel leads to its node (DSR; see `ebpflb doctor`)"
+    reason = why if backend.get("lacks_tunnel") else ""
+    return f"; sees {backend['masquerade']} as the source, {way}{reason}"
+
+
+def _agreement(found: Answer) -> Iterator[str]:
+    if found["agree"] is None:
+        yield f"Not compared with the model: {found['model']['unasked']}"
+    elif found["agree"]:
+        yield "Kernel and model agree"
+    else:
+        yield "Kernel and model DIFFER:"
+        yield from (f"  {line}" for line in found["differences"])
+
+
+def _grid(rows: Sequence[Row]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    before = ""
+    for name, value in rows:
+        grid.add_row("" if name == before else name, value)
+        before = name
+    return grid
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="")
+    for name in header:
+        table.add_column(name, overflow="fold", justify="right" if name == "CHANCE" else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API server that a kubeconfig names: lists of objects, and websockets to pods."""
+
+import json
+import os
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+import websocket
+from kubernetes.client import ApiClient, ApiException, Configuration
+from kubernetes.config import ConfigException, list_kube_config_contexts, load_kube_config
+
+from ebpflb import __version__
+from ebpflb.errors import ClusterError, ConfigError
+from ebpflb.source.api import WRONG_KUBECONFIG, message_of, reason_of
+
+# Untyped in the client.
+_load: Callable[..., None] = load_kube_config
+_contexts: Callable[[str], tuple[list[Any], Any]] = list_kube_config_contexts
+
+_PAGE = 500
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+# Of kubelet's exec: binary frames whose first byte is the channel.
+_SUBPROTOCOL = "v4.channel.k8s.io"
+
+Query = Sequence[tuple[str, str]]
+Object = Mapping[str, Any]
+
+
+class ForbiddenError(ClusterError):
+    """RBAC does not allow the request."""
+
+
+class Access:
+    """The API server, with the rights of a user. Any thread may use it."""
+
+    def __init__(self, kubeconfig: str = "", context: str = "", seconds: float = 10.0) -> None:
+        """`seconds`: how long an answer may take. ConfigError for a kubeconfig that is wrong.
+
+        Without a kubeconfig, the file is the one that kubectl would read.
+        """
+        path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+        configuration = Configuration()
+        try:
+            self.namespace = _namespace(path, context)
+            _load(path, context or None, configuration)
+        except WRONG_KUBECONFIG as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(
+                f"kubeconfig {path}: {text} (name another by --kubeconfig)"
+            ) from error
+        if not configuration.verify_ssl:
+            # The kubeconfig says so: a warning at every request would be noise.
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        configuration.retries = False
+        self.seconds = seconds
+        self._configuration = configuration
+        self._client = ApiClient(configuration)
+        self._client.user_agent = f"kubectl-ebpflb/{__version__}"
+        self._lock = threading.Lock()
+
+    def items(self, path: str, query: Query = ()) -> Iterator[Object]:
+        """The objects of a list, page by page. ClusterError."""
+        more = ""
+        while True:
+            page = self.get(path, [*query, ("limit", str(_PAGE)), ("continue", more)])
+            yield from page.get("items") or ()
+            more = page.get("metadata", {}).get("continue", "")
+            if not more:
+                return
+
+    def get(self, path: str, query: Query = ()) -> Object:
+        """An object or a list. ClusterError."""
+        try:
+            found = json.loads(self.read(path, query))
+        except ValueError as error:
+            raise ClusterError(f"{self._host}: what answers is no API server") from error
+        if not isinstance(found, dict):
+            raise ClusterError(f"{self._host}: what answers is no API server")
+        return found
+
+    def read(self, path: str, query: Query = ()) -> bytes:
+        """What the API server sends, as it is. ClusterError."""
+        host = self._configuration.host
+        url = f"{host}{path}?{urlencode([pair for pair in query if pair[1]])}"
+        timeout = (min(self.seconds, 5.0), self.seconds)
+        try:
+            answer = self._client.call_api(
+                "GET", url, header_params=self._headers(), _request_timeout=timeout
+            ).response
+            if answer.status >= HTTPStatus.BAD_REQUEST:
+                raise self._refusal(answer.status, message_of(answer), path)
+            return bytes(answer.read())
+        except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
+            raise ClusterError(
+                f"cannot reach the API server at {self._host}: {reason_of(error)}"
+            ) from error
+
+    def websocket(self, path: str, query: Query) -> websocket.WebSocket:
+        """A connection to a pod's subresource. ClusterError."""
+        url = f"{self._configuration.host}{path}?{urlencode(query)}"
+        connection = websocket.WebSocket(
+            sslopt={"context": self._tls, "server_hostname": self._configuration.tls_server_name},
+            skip_utf8_validation=True,
+        )
+        connect: Callable[..., None] = connection.connect
+        try:
+            connect(
+                f"ws{url.removeprefix('http')}",
+                header=[f"{name}: {value}" for name, value in self._headers().items()],
+                subprotocols=[_SUBPROTOCOL],
+                timeout=self.seconds,
+                redirect_limit=0,
+                suppress_origin=True,
+                **self._proxy(),
+            )
+        except websocket.WebSocketBadStatusException as error:
+            raise self._refusal(error.status_code, _refused(error), path) from error
+        except (websocket.WebSocketException, OSError, ConfigException) as error:
+            raise ClusterError(f"cannot reach {self._host}: {reason_of(error)}") from error
+        return connection
+
+    @property
+    def _host(self) -> str:
+        return str(self._configuration.host)
+
+    def _headers(self) -> dict[str, str]:
+        """Those that say who asks. A token that is old is renewed, by one thread."""
+        with self._lock:
+            _, _, headers, *_ = self._client.param_serialize(
+                "GET", "/", header_params={}, auth_settings=["BearerToken"]
+            )
+        names = ("authorization", "user-agent")
+        return {name: value for name, value in headers.items() if name.lower() in names}
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext | None:
+        """As the client has it for lists; made once, because it takes milliseconds."""
+        given = self._configuration
+        if urlsplit(given.host).scheme != "https":
+            return None
+        context = ssl.create_default_context(cafile=given.ssl_ca_cert)
+        if given.assert_hostname is False or not given.verify_ssl:
+            context.check_hostname = False
+        if not given.verify_ssl:
+            context.verify_mode = ssl.CERT_NONE
+        if given.cert_file:
+            context.load_cert_chain(given.cert_file, given.key_file)
+        return context
+
+    def _proxy(self) -> dict[str, Any]:
+        if not self._configuration.proxy:
+            return {}
+        parts = urlsplit(self._configuration.proxy)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+        return {"http_proxy_host": parts.hostname, "http_proxy_port": port}
+
+    def _refusal(self, status: int, message: str, path: str) -> ClusterError:
+        if status == HTTPStatus.UNAUTHORIZED:
+            return ClusterError(
+                f"the API server at {self._host} does not accept the kubeconfig's credentials: "
+                "log in again, or name another --kubeconfig or --context"
+            )
+        if status == HTTPStatus.FORBIDDEN:
+            return ForbiddenError(f"RBAC forbids it: {message}")
+        if status == HTTPStatus.NOT_FOUND:
+            return ClusterError(f"not found: {message}")
+        return ClusterError(f"the API server answers {status} to {path}: {message}")
+
+
+def _namespace(path: str, context: str) -> str:
+    """The namespace of the context; `default` if it names none."""
+    contexts, active = _contexts(path)
+    chosen = next((each for each in contexts if each["name"] == context), None)
+    if context and not chosen:
+        known = ", ".join(sorted(str(each["name"]) for each in contexts))
+        raise ConfigException(f"no context {context!r}, but {known}")
+    return str((chosen or active)["context"].get("namespace") or "default")
+
+
+def _refused(error: websocket.WebSocketBadStatusException) -> str:
+    try:
+        text = json.loads(error.resp_body or b"")["message"]
+    except (ValueError, LookupError, TypeError):
+        text = error.status_message or error.resp_body or "no reason given"
+    return " ".join(str(text).split())

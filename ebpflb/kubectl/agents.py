@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which agent serves which node, as the API server knows it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from ebpflb.errors import ClusterError
+from ebpflb.kubectl.access import Access, ForbiddenError, Object
+
+CONTAINER = "ebpflb"
+
+_LABEL = "app.kubernetes.io/component=agent"
+# Nodes on which no DaemonSet runs, or no Linux.
+_UNSERVED = {
+    ("kubernetes.io/os", "windows"),
+    ("type", "virtual-kubelet"),
+    ("eks.amazonaws.com/compute-type", "fargate"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The agent of a node. All but the node is empty for a node without an agent."""
+
+    node: str
+    namespace: str
+    pod: str
+    is_ready: bool
+    image: str
+
+
+def find_agents(access: Access, namespace: str = "") -> list[Agent]:
+    """The agents of all namespaces, or of one, and the nodes that have none. ClusterError.
+
+    Without the right to list nodes, only nodes with an agent are known.
+    """
+    pods = sorted(_pods(access, namespace), key=_usefulness)
+    if not pods:
+        where = f"namespace {namespace}" if namespace else "any namespace"
+        raise ClusterError(
+            f"no agents found: no pod in {where} has the label {_LABEL} and a container "
+            f"{CONTAINER!r} (is ebpflb installed in this cluster?)"
+        )
+    # The most useful pod of a node comes last.
+    found = {agent.node: agent for agent in map(_agent, pods) if agent.node}
+    without = {node: Agent(node, "", "", False, "") for node in _nodes(access)}
+    return [agent for _, agent in sorted((without | found).items())]
+
+
+def _pods(access: Access, namespace: str) -> Iterator[Object]:
+    place = f"namespaces/{quote(namespace)}/" if namespace else ""
+    try:
+        for pod in access.items(f"/api/v1/{place}pods", [("labelSelector", _LABEL)]):
+            # Other products have agents, too.
+            if any(each["name"] == CONTAINER for each in pod["spec"]["containers"]):
+                yield pod
+    except ForbiddenError as error:
+        hint = "" if namespace else ": with rights in one namespace, name it by --agent-namespace"
+        raise ForbiddenError(f"cannot look for agents: {error}{hint}") from error
+
+
+def _nodes(access: Access) -> Iterator[str]:
+    try:
+        for node in access.items("/api/v1/nodes"):
+            if not _UNSERVED.intersection(node["metadata"].get("labels", {}).items()):
+                yield node["metadata"]["name"]
+    except ForbiddenError:
+        return
+
+
+def _usefulness(pod: Object) -> tuple[bool, bool, bool, str]:
+    """The larger, the rather is it the agent of its node: others end, wait, or have ended."""
+    metadata, phase = pod["metadata"], pod.get("status", {}).get("phase")
+    is_ending = "deletionTimestamp" in metadata
+    return _is_ready(pod), phase == "Running", not is_ending, metadata.get("creationTimestamp", "")
+
+
+def _agent(pod: Object) -> Agent:
+    metadata, spec = pod["metadata"], pod["spec"]
+    image = next(each.get("image", "") for each in spec["containers"] if each["name"] == CONTAINER)
+    node = spec.get("nodeName", "")
+    return Agent(node, metadata["namespace"], metadata["name"], _is_ready(pod), image)
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands in the agents' pods, by pods/exec of the API server."""
+
+import json
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+from urllib.parse import quote
+
+import websocket
+
+from ebpflb.errors import ClusterError
+from ebpflb.kubectl.access import Access, ForbiddenError
+from ebpflb.kubectl.agents import CONTAINER, Agent
+
+NO_AGENT = "no agent runs on this node"
+
+_STDOUT, _STDERR, _ERROR = 1, 2, 3
+_STREAMS = ("stdin", "stdout", "stderr")
+_MOST_BYTES = 256 << 20
+_LONGEST_LINE = 1 << 20
+# How long a stream that says nothing may keep its reader waiting; how often it asks the other end.
+_LOOK_SECONDS, _PING_SECONDS = 1.0, 30.0
+# Ends the command when the connection has gone, of which only standard input tells. Whatever it
+# starts it also waits for: the agent, as process 1 of the container, does not do that.
+_WATCHED = """
+exec 3<&0
+"$@" </dev/null 3<&- &
+child=$!
+(read -r _ <&3; kill $child) 2>/dev/null &
+wait $child
+status=$?
+kill $! 2>/dev/null
+wait $!
+exit $status
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command printed, and its exit status.
+
+    status: None if the command did not run to its end; error says why, in one line.
+    """
+
+    agent: Agent
+    status: int | None
+    stdout: str = ""
+    stderr: str = ""
+    error: str = ""
+
+
+class Executor(Protocol):
+    """Runs commands where agents run. Any thread may use it."""
+
+    def run(self, agent: Agent, argv: Sequence[str]) -> Answer:
+        """Run a command to its end, or as long as may be."""
+        ...
+
+    def stream(self, agent: Agent, argv: Sequence[str]) -> Generator[str, None, None]:
+        """The lines that a command prints, as they come. ClusterError if it fails or breaks off.
+
+        Closing the generator ends the command. While nothing comes it yields an empty line now and
+        then, so that the reader can do that.
+        """
+        ...
+
+
+class PodExecutor:
+    """Executes in the agents' containers."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def run(self, agent: Agent, argv: Sequence[str]) -> Answer:
+        output = {_STDOUT: bytearray(), _STDERR: bytearray(), _ERROR: bytearray()}
+        deadline = time.monotonic() + self._access.seconds
+        try:
+            with _Connection(self._access, agent, argv) as connection:
+                for frame in connection.frames(deadline):
+                    output.get(frame.channel, bytearray()).extend(frame.content)
+                    if sum(map(len, output.values())) > _MOST_BYTES:
+                        raise ClusterError(f"answers with more than {_MOST_BYTES >> 20} MiB")  # noqa: TRY301
+            status = exit_status(bytes(output[_ERROR]))
+        except ClusterError as error:
+            return Answer(agent, None, error=str(error))
+        stdout, stderr = _text(output[_STDOUT]), _text(output[_STDERR])
+        return Answer(agent, status, stdout, stderr)
+
+    def stream(self, agent: Agent, argv: Sequence[str]) -> Generator[str, None, None]:
+        complaint, rest, result = bytearray(), bytearray(), bytearray()
+        with _Connection(self._access, agent, argv) as connection:
+            for channel, content in connection.frames(None):
+                if channel == _STDOUT:
+                    *lines, rest = (rest + content).split(b"\n")
+                    yield from map(_text, lines)
+                elif channel == _STDERR:
+                    complaint = (complaint + content)[-_LONGEST_LINE:]
+                elif channel == _ERROR:
+                    result += content
+                else:
+                    yield ""
+                if len(rest) > _LONGEST_LINE:
+                    raise ClusterError(f"sends a line of more than {_LONGEST_LINE >> 20} MiB")
+        status = exit_status(bytes(result))
+        if status:
+            raise ClusterError(last_line(_text(complaint)) or f"exits with status {status}")
+
+
+def last_line(text: str) -> str:
+    """The last line with something in it, without the word Error: what a command complains of."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("Error: ") if lines else ""
+
+
+def exit_status(result: bytes) -> int:
+    """Of the Status object that ends an execution. ClusterError if the command did not run."""
+    try:
+        found = json.loads(result)
+        if found["status"] == "Success":
+            return 0
+        if found.get("reason") == "NonZeroExitCode":
+            return int(found["details"]["causes"][0]["message"])
+        text = " ".join(str(found["message"]).split())
+    except (ValueError, LookupError, TypeError) as error:
+        raise ClusterError("the connection to the agent's pod broke off") from error
+    raise ClusterError(text)
+
+
+class _Frame(NamedTuple):
+    """channel: 0 if nothing came for a while."""
+
+    channel: int
+    content: bytes
+
+
+class _Connection:
+    """One execution. Leaving it ends the command."""
+
+    def __init__(self, access: Access, agent: Agent, argv: Sequence[str]) -> None:
+        if not agent.pod:
+            raise ClusterError(NO_AGENT)
+        pod = f"/api/v1/namespaces/{quote(agent.namespace)}/pods/{quote(agent.pod)}"
+        flags = [
+            ("container", CONTAINER),
+            ("stdin", "true"),
+            ("stdout", "true"),
+            ("stderr", "true"),
+        ]
+        command = [("command", each) for each in ("sh", "-c", _WATCHED, "sh", *argv)]
+        try:
+            self._socket = access.websocket(f"{pod}/exec", [*flags, *command])
+        except ForbiddenError as error:
+            raise ForbiddenError(f"{error} (it takes get and create of pods/exec)") from error
+        self._seconds = access.seconds
+
+    def __enter__(self) -> "_Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Not close(), which would wait for an answer.
+        self._socket.shutdown()  # type: ignore[no-untyped-call]
+
+    def frames(self, deadline: float | None) -> Iterator[_Frame]:
+        """What comes, to the end. ClusterError, also at the deadline (of a monotonic clock).
+
+        Without a deadline, empty frames come while nothing else does, and an end that is gone is
+        noticed because it answers no ping.
+        """
+        heard = asked = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now > deadline if deadline else now - heard > 2 * _PING_SECONDS:
+                raise ClusterError(f"does not answer within {self._seconds:g} s")
+            if now - max(heard, asked) > _PING_SECONDS:
+                asked = now
+                self._socket.ping()
+            try:
+                frame = self._next(_LOOK_SECONDS)
+            except websocket.WebSocketTimeoutException:
+                yield _Frame(0, b"")
+            except (websocket.WebSocketException, OSError):
+                # Whether that is the end is told by the last frame on the error channel.
+                return
+            else:
+                heard = time.monotonic()
+                if frame is None:
+                    return
+                yield frame
+
+    def _next(self, seconds: float) -> _Frame | None:
+        self._socket.settimeout(seconds)
+        opcode, frame = self._socket.recv_data_frame(control_frame=True)
+        if opcode == websocket.ABNF.OPCODE_CLOSE:
+            return None
+        if opcode in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT) and frame.data:
+            return _Frame(frame.data[0], frame.data[1:])
+        return _Frame(0, b"")
+
+
+def _text(raw: bytes | bytearray) -> str:
+    return raw.decode(errors="replace")
