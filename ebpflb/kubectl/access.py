@@ -169,7 +169,8 @@ class Access:
                 "log in again, or name another --kubeconfig or --context"
             )
         if status == HTTPStatus.FORBIDDEN:
-            return ForbiddenError(f"RBAC forbids it: {message}")
+            # Without the name of the pod, which differs from node to node.
+            return ForbiddenError(f"RBAC forbids it: {message.rpartition(' is forbidden: ')[2]}")
         if status == HTTPStatus.NOT_FOUND:
             return ClusterError(f"not found: {message}")
         return ClusterError(f"the API server answers {status} to {path}: {message}")

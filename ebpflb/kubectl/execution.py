@@ -31,7 +31,8 @@ child=$!
 (read -r _ <&3; kill $child) 2>/dev/null &
 wait $child
 status=$?
-kill $! 2>/dev/null
+exec 2>/dev/null
+kill $!
 wait $!
 exit $status
 """

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pytest
+
+from ebpflb.errors import ClusterError
+from ebpflb.kubectl.agents import Agent
+from ebpflb.kubectl.execution import Answer
+from ebpflb.kubectl.fan_out import Ended, ask_all, follow_all
+
+AGENTS = [Agent(f"node{number}", "kube-system", f"p{number}", True, "") for number in range(50)]
+
+
+@dataclass
+class Slow:
+    """Each command takes a moment; how many ran at the same time."""
+
+    most: int = 0
+    started: int = 0
+    running: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, agent, argv):
+        with self.lock:
+            self.started += 1
+            self.running += 1
+            self.most = max(self.most, self.running)
+        time.sleep(0.01)
+        with self.lock:
+            self.running -= 1
+        return Answer(agent, 0, stdout=" ".join(argv))
+
+    def stream(self, agent, argv):
+        try:
+            with self.lock:
+                self.running += 1
+            yield from ("", f"{agent.node} 1")
+            if agent.node == "node1":
+                raise ClusterError("is gone")
+            if agent.node == "node2":
+                raise ValueError("bug")
+            while argv == ["forever"]:
+                time.sleep(0.01)
+                yield ""
+        finally:
+            with self.lock:
+                self.running -= 1
+
+
+def test_all_are_asked_but_not_more_at_a_time_than_the_limit():
+    executor = Slow()
+    answers = list(ask_all(executor, AGENTS, ["a", "b"], limit=8))
+    assert {each.agent for each in answers} == set(AGENTS)
+    assert {each.stdout for each in answers} == {"a b"}
+    assert 1 < executor.most <= 8
+
+
+def test_who_stops_reading_asks_no_others():
+    executor = Slow()
+    with closing(ask_all(executor, AGENTS, [], limit=4)) as answers:
+        next(answers)
+    time.sleep(0.1)
+    assert executor.started <= 6
+
+
+def test_a_bug_does_not_hang_the_reader():
+    class Broken(Slow):
+        def run(self, agent, argv):
+            raise ValueError("bug")
+
+    with pytest.raises(ValueError, match="bug"):
+        list(ask_all(Broken(), AGENTS, []))
+
+
+def test_lines_of_all_streams_are_merged_and_each_end_is_told():
+    found = list(follow_all(Slow(), AGENTS[:4], []))
+    lines = [(agent.node, line) for agent, line in found]
+    assert sorted(line for _, line in lines if isinstance(line, str)) == [
+        f"node{number} 1" for number in range(4)
+    ]
+    ends = {node: line.error for node, line in lines if isinstance(line, Ended)}
+    assert ends == {
+        "node0": "",
+        "node1": "is gone",
+        "node2": "unexpected ValueError: bug",
+        "node3": "",
+    }
+
+
+def test_who_stops_following_ends_all_streams():
+    executor = Slow()
+    with closing(follow_all(executor, AGENTS, ["forever"])) as lines:
+        next(lines)
+    for _ in range(200):
+        if not executor.running:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"{executor.running} streams go on")
