@@ -17,7 +17,7 @@ from ebpflb.errors import EbpflbError
 VERBOSITY = "ebpflb.verbosity"
 
 
-class _Commands(UserDict[str, Any]):
+class Commands(UserDict[str, Any]):
     """Name -> command; what is stored is "module:attribute"."""
 
     def __getitem__(self, name: str) -> click.Command:
@@ -35,7 +35,7 @@ class _WrongCommandLine(click.ClickException):
         super().__init__(f"{text} (`{path} --help` shows what there is)")
 
 
-class _Program(click.Group):
+class CommandGroup(click.Group):
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Read what stands before the command's name."""
         try:
@@ -81,8 +81,8 @@ def add_verbosity(ctx: click.Context, _: click.Parameter, count: int) -> int:
 
 
 @click.group(
-    cls=_Program,
-    commands=_Commands(
+    cls=CommandGroup,
+    commands=Commands(
         {
             "run": "ebpflb.cli.run:run",
             "status": "ebpflb.cli.status:status",

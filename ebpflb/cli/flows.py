@@ -6,20 +6,32 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from functools import reduce
+from typing import Any, TypeVar
 
 import click
 
-from ebpflb.cli.agent_client import query_socket, query_socket_option, stream
-from ebpflb.cli.render import size, visible
+from ebpflb.cli.agent_client import query_socket as socket_path
+from ebpflb.cli.agent_client import query_socket_option, stream
+from ebpflb.cli.render import (
+    Output,
+    all_namespaces_option,
+    emit,
+    full_name,
+    namespace_option,
+    output_option,
+    size,
+    visible,
+)
 from ebpflb.config.values import is_ip, socket_address
 
 _COLOURS = {"forwarded": "green", "refused": "yellow", "dropped": "red"}
 _HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "TOOK", "RTT", "WHY")
 # The widest that is usual; a column grows with what comes.
 _WIDTHS = (19, 9, 22, 28, 22, 6, 15, 6, 6, 0)
+_NODE_WIDTH = 12
 _NARROW = 140
 _VERDICT = 1
 _GAP = "  "
@@ -27,46 +39,66 @@ _LAST = 20
 _STEPS = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (60.0, 1.0, "s"))
 
 Flow = Mapping[str, Any]
+Cell = TypeVar("Cell")
 
 
 class FlowTable:
     """Flows become lines one by one, with a header before the first."""
 
-    def __init__(self, width: int | None, *, colour: bool) -> None:
-        """`width`: of the terminal, in columns; None where it does not matter."""
+    def __init__(self, width: int | None, *, colour: bool, nodes: bool = False) -> None:
+        """`width`: of the terminal, in columns; None where it does not matter.
+
+        `nodes`: there is also a column for the field "node".
+        """
         self.colour = colour
         self._width = width
-        self._widths = list(_WIDTHS)
+        self._nodes = nodes
+        self._widths = self._with_node(_WIDTHS, _NODE_WIDTH)
         self._is_narrow = width is not None and width < _NARROW
         self._begun = False
 
     def fit(self, flows: Iterable[Flow]) -> None:
         """Make the columns as wide as these flows, which are all that follow, need."""
-        rows = [_HEADER, *(_cells(flow) for flow in flows if "lost" not in flow)]
+        rows = [self._header(), *(self._row(flow) for flow in flows if "lost" not in flow)]
         self._widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         needed = sum(self._widths) + len(_GAP) * (len(self._widths) - 1)
         self._is_narrow = self._width is not None and self._width < needed
 
     def rows(self, flow: Flow) -> Iterator[str]:
         if not (self._begun or self._is_narrow):
-            yield self._line(_HEADER)
+            yield self._line(self._header())
         self._begun = True
         if "lost" in flow:
-            yield f"({flow['lost']} flows are missing: they came faster than they could be shown)"
+            where = f" of {flow['node']}" if self._nodes else ""
+            what = f"{flow['lost']} flows{where} are missing"
+            yield f"({what}: they came faster than they could be shown)"
         elif self._is_narrow:
             yield from self._block(flow)
         else:
-            yield self._line(_cells(flow))
+            yield self._line(self._row(flow))
 
-    def _line(self, cells: tuple[str, ...]) -> str:
+    def _header(self) -> list[str]:
+        return self._with_node(_HEADER, "NODE")
+
+    def _row(self, flow: Flow) -> list[str]:
+        return self._with_node(cells(flow), str(flow.get("node", "")))
+
+    def _with_node(self, cells: Iterable[Cell], node: Cell) -> list[Cell]:
+        """After the time, and only if nodes are shown."""
+        first, *others = cells
+        return [first, node, *others] if self._nodes else [first, *others]
+
+    def _line(self, cells: list[str]) -> str:
         self._widths = [max(pair) for pair in zip(self._widths, map(len, cells), strict=True)]
         padded = [cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)]
-        padded[_VERDICT] = self._coloured(padded[_VERDICT])
+        verdict = _VERDICT + self._nodes
+        padded[verdict] = self._coloured(padded[verdict])
         return _GAP.join(padded).rstrip()
 
     def _block(self, flow: Flow) -> Iterator[str]:
-        when, verdict, client, service, backend, *rest = _cells(flow)
-        yield f"{when} {self._coloured(verdict)}"
+        when, verdict, client, service, backend, *rest = cells(flow)
+        node = f" {flow['node']}" if self._nodes else ""
+        yield f"{when}{node} {self._coloured(verdict)}"
         path, volume, took, rtt, why = rest
         facts = " ".join(filter(None, [path, volume, took, f"rtt {rtt}" if rtt else "", why]))
         lines = [client, f"-> {service}", f"-> {backend}" if backend else "", facts]
@@ -84,7 +116,8 @@ class FlowTable:
         return click.style(cell, fg=colour) if self.colour and colour else cell
 
 
-def _cells(flow: Flow) -> tuple[str, ...]:
+def cells(flow: Flow) -> tuple[str, ...]:
+    """The columns of a flow, without the node."""
     return (
         _when(flow["time"]),
         flow["verdict"],
@@ -149,64 +182,86 @@ def _time(seconds: float | None) -> str:
     return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
 
 
+def filter_options(command: Callable[..., Any]) -> Any:
+    """The options that say which flows."""
+    options = (
+        click.option("-f", "--follow", is_flag=True, help="Keep showing new flows."),
+        click.option("--service", metavar="[NS/]NAME", help="Only flows to this Service."),
+        click.option(
+            "--from", "source", metavar="ADDR|[NS/]POD", help="Only flows from this client."
+        ),
+        click.option(
+            "--to",
+            "target",
+            metavar="ADDR|[NS/]POD",
+            help="Only flows to this frontend or backend.",
+        ),
+        click.option("--verdict", metavar="WORD,...", help="forwarded, refused, dropped."),
+        click.option("--event", metavar="WORD,...", help="start, end, refused, dropped."),
+        click.option("--last", type=click.IntRange(0), metavar="N", help="At most the last N."),
+        click.option("--since", metavar="DURATION", help="At most this old: 90s, 5m, 1h30m."),
+        namespace_option,
+        all_namespaces_option,
+        output_option,
+    )
+    return reduce(lambda made, option: option(made), reversed(options), command)
+
+
 @click.command(
     epilog="""\b
 Without --last or --since it shows the last 20 flows, and with --follow only new ones.
-A Service or pod without a namespace is looked up in `default`.
+Flows of all namespaces are shown, unless -n names one: then those to its Services, and those from
+or to its pods. A Service or pod without a namespace is looked up in that of -n, else in `default`.
 
 \b
 Examples:
   ebpflb flows
   ebpflb flows --follow --verdict refused,dropped
   ebpflb flows --service default/web --since 5m
-  ebpflb flows --from default/curl --to 10.96.0.10 --last 100
+  ebpflb flows -n shop --from curl --to 10.96.0.10 --last 100
   ebpflb flows --follow -o jsonl | jq 'select(.rtt_seconds > 0.1)'
 """
 )
-@click.option("-f", "--follow", is_flag=True, help="Keep showing new flows.")
-@click.option("--service", metavar="NS/NAME", help="Only flows to this Service.")
-@click.option("--from", "source", metavar="ADDR|POD", help="Only flows from this client.")
-@click.option("--to", "target", metavar="ADDR|POD", help="Only flows to this frontend or backend.")
-@click.option("--verdict", metavar="WORD,...", help="forwarded, refused, dropped.")
-@click.option("--event", metavar="WORD,...", help="start, end, refused, dropped.")
-@click.option("--last", type=click.IntRange(0), metavar="N", help="At most the last N.")
-@click.option("--since", metavar="DURATION", help="At most this old: 90s, 5m, 1h30m.")
 @query_socket_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "jsonl"]),
-    default="table",
-    show_default=True,
-    help="A table, one JSON array, or one JSON object a line.",
-)
-def flows(**given: Any) -> None:
+@filter_options
+def flows(query_socket: str | None, **given: Any) -> None:
     """Show the flows that this node's agent keeps, oldest first.
 
     Options of `ebpflb run` say which flows are recorded and how many are kept.
     """
-    output = given["output"]
-    if given["follow"] and output == "json":
-        raise click.UsageError("-o json needs an end, which --follow does not have: use -o jsonl")
-    lines = stream(query_socket(given["query_socket"]), ("flows",), _parameters(given))
+    check_output(given)
+    lines = stream(socket_path(query_socket), ("flows",), parameters(given))
     try:
-        _show(lines, output, follow=given["follow"])
+        show(map(json.loads, lines), given["output"], follow=given["follow"])
     except KeyboardInterrupt:
         # The usual end of --follow.
         raise click.exceptions.Exit(0) from None
 
 
-def _parameters(given: Mapping[str, Any]) -> dict[str, str]:
+def check_output(given: Mapping[str, Any]) -> None:
+    """Raise UsageError for a format that --follow cannot have."""
+    output = given["output"]
+    if given["follow"] and output in ("json", "yaml"):
+        raise click.UsageError(
+            f"-o {output} needs an end, which --follow does not have: use -o jsonl"
+        )
+
+
+def parameters(given: Mapping[str, Any]) -> dict[str, str]:
+    """What the agent is asked for, by the options. UsageError."""
+    if given["namespace"] and given["all_namespaces"]:
+        raise click.UsageError("-n and -A exclude each other")
     names = {"source": "from", "target": "to"}
     found = {
         names.get(name, name): str(given[name])
-        for name in ("source", "target", "verdict", "event", "since")
+        for name in ("source", "target", "verdict", "event", "since", "namespace")
         if given[name]
     }
     if given["service"]:
-        found["service"] = _with_namespace(given["service"])
+        found["service"] = full_name(given["service"], given["namespace"])
     for name in found.keys() & {"from", "to"}:
-        found[name] = found[name] if is_ip(found[name]) else _with_namespace(found[name])
+        text = found[name]
+        found[name] = text if is_ip(text) else full_name(text, given["namespace"])
     return found | _extent(given)
 
 
@@ -219,24 +274,22 @@ def _extent(given: Mapping[str, Any]) -> dict[str, str]:
     )
 
 
-def _with_namespace(name: str) -> str:
-    return name if "/" in name else f"default/{name}"
-
-
-def _show(lines: Iterator[bytes], output: str, *, follow: bool) -> None:
+def show(flows: Iterable[Flow], output: Output, *, follow: bool, nodes: bool = False) -> None:
+    """Print flows. `nodes`: as of FlowTable."""
     if output == "jsonl":
-        for line in lines:
-            click.echo(line, nl=False)
-    elif output == "json":
-        click.echo(json.dumps([json.loads(line) for line in lines], indent=2))
+        for flow in flows:
+            click.echo(json.dumps(flow))
+    elif output in ("json", "yaml"):
+        emit(list(flows), output, lambda: ())
     else:
-        _show_table((visible(json.loads(line)) for line in lines), follow=follow)
+        is_terminal = sys.stdout.isatty()
+        fits = is_terminal and output == "table"
+        width = shutil.get_terminal_size().columns if fits else None
+        table = FlowTable(width, colour=is_terminal and "NO_COLOR" not in os.environ, nodes=nodes)
+        _show_table(table, map(visible, flows), follow=follow)
 
 
-def _show_table(flows: Iterable[Any], *, follow: bool) -> None:
-    is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else None
-    table = FlowTable(width, colour=is_terminal and "NO_COLOR" not in os.environ)
+def _show_table(table: FlowTable, flows: Iterable[Flow], *, follow: bool) -> None:
     if not follow:
         flows = list(flows)
         table.fit(flows)

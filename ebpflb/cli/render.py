@@ -9,25 +9,44 @@ from typing import Any, Literal
 
 import click
 
-Output = Literal["table", "json", "yaml"]
+Output = Literal["table", "wide", "json", "jsonl", "yaml"]
+DEFAULT_NAMESPACE = "default"
 
-output_option = click.option(
+output_option: Callable[[Any], Any] = click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json", "yaml"]),
+    type=click.Choice(["table", "wide", "json", "jsonl", "yaml"]),
     default="table",
     show_default=True,
-    help="How to print.",
+    help="A table that fits the terminal, one with everything, or a format for programs.",
 )
+namespace_option: Callable[[Any], Any] = click.option(
+    "-n",
+    "--namespace",
+    metavar="NS",
+    help="Only what belongs to this namespace; it is also that of names without one.",
+)
+all_namespaces_option: Callable[[Any], Any] = click.option(
+    "-A", "--all-namespaces", is_flag=True, help="Show all namespaces."
+)
+
+
+def full_name(name: str, namespace: str | None) -> str:
+    """NAMESPACE/NAME of a name with a namespace or without; None means `default`."""
+    return name if "/" in name else f"{namespace or DEFAULT_NAMESPACE}/{name}"
 
 
 def emit(value: object, output: Output, table: Callable[[], Iterable[str]]) -> None:
     """Print a value as asked for; `table` makes the lines for people.
 
-    Dataclasses become objects with the names of their fields.
+    Dataclasses become objects with the names of their fields. jsonl: the items of a list, or
+    anything else, on one line each.
     """
     if output == "json":
         click.echo(json.dumps(to_plain(value), indent=2))
+    elif output == "jsonl":
+        for each in value if isinstance(value, list) else [value]:
+            click.echo(json.dumps(to_plain(each)))
     elif output == "yaml":
         import yaml
 

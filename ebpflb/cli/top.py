@@ -17,7 +17,7 @@ import click
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, emit, output_option
 from ebpflb.cli.top_table import SORTS, make_table, ordered
-from ebpflb.model.rates import ServiceRate
+from ebpflb.model.flow import ServiceRate
 
 if TYPE_CHECKING:
     from rich.console import Console

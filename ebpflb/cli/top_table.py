@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ebpflb.config.values import socket_address
-from ebpflb.model.rates import BackendRate, ServiceRate
+from ebpflb.model.flow import BackendRate, ServiceRate
 
 if TYPE_CHECKING:
     from rich.table import Table

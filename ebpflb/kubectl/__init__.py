@@ -1,2 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubectl ebpflb: the agents of all nodes in one command, through the API server."""
+"""kubectl ebpflb: the agents of all nodes in one command, through the API server.
+
+It runs where there is nothing but Python and a kubeconfig. Commands are those of `ebpflb` on the
+nodes, executed in the agents' pods.
+"""
+
+import click
+
+from ebpflb import __version__
+from ebpflb.cli import CommandGroup, Commands, add_verbosity
+
+NAME = "kubectl ebpflb"
+
+
+@click.group(
+    cls=CommandGroup,
+    commands=Commands(
+        {
+            "flows": "ebpflb.kubectl.flows:flows",
+            "services": "ebpflb.kubectl.services:services",
+            "status": "ebpflb.kubectl.status:status",
+            "doctor": "ebpflb.kubectl.doctor:doctor",
+        }
+    ),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Nodes whose agent does not answer are named on standard error, and the exit status is 1.
+It takes the rights to list pods, and to get and create pods/exec where the agents are.
+
+\b
+Examples:
+  kubectl ebpflb status
+  kubectl ebpflb flows -A --follow --verdict refused,dropped
+  kubectl ebpflb COMMAND --help
+""",
+)
+@click.version_option(__version__, prog_name=NAME)
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    expose_value=False,
+    callback=add_verbosity,
+    help="Show where an unexpected error comes from.",
+)
+def program() -> None:
+    """Kubernetes Services in the kernel, on all nodes: what they carry, and what is wrong."""
+
+
+def main() -> None:
+    """The plugin as kubectl starts it."""
+    program(prog_name=NAME)

@@ -20,7 +20,7 @@ _UNSERVED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class RemoteAgent:
     """The agent of a node. All but the node is empty for a node without an agent."""
 
     node: str
@@ -30,7 +30,7 @@ class Agent:
     image: str
 
 
-def find_agents(access: Access, namespace: str = "") -> list[Agent]:
+def find_agents(access: Access, namespace: str = "") -> list[RemoteAgent]:
     """The agents of all namespaces, or of one, and the nodes that have none. ClusterError.
 
     Without the right to list nodes, only nodes with an agent are known.
@@ -44,7 +44,7 @@ def find_agents(access: Access, namespace: str = "") -> list[Agent]:
         )
     # The most useful pod of a node comes last.
     found = {agent.node: agent for agent in map(_agent, pods) if agent.node}
-    without = {node: Agent(node, "", "", False, "") for node in _nodes(access)}
+    without = {node: RemoteAgent(node, "", "", False, "") for node in _nodes(access)}
     return [agent for _, agent in sorted((without | found).items())]
 
 
@@ -76,11 +76,11 @@ def _usefulness(pod: Object) -> tuple[bool, bool, bool, str]:
     return _is_ready(pod), phase == "Running", not is_ending, metadata.get("creationTimestamp", "")
 
 
-def _agent(pod: Object) -> Agent:
+def _agent(pod: Object) -> RemoteAgent:
     metadata, spec = pod["metadata"], pod["spec"]
     image = next(each.get("image", "") for each in spec["containers"] if each["name"] == CONTAINER)
     node = spec.get("nodeName", "")
-    return Agent(node, metadata["namespace"], metadata["name"], _is_ready(pod), image)
+    return RemoteAgent(node, metadata["namespace"], metadata["name"], _is_ready(pod), image)
 
 
 def _is_ready(pod: Object) -> bool:

@@ -12,7 +12,7 @@ import websocket
 
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.access import Access, ForbiddenError
-from ebpflb.kubectl.agents import CONTAINER, Agent
+from ebpflb.kubectl.agents import CONTAINER, RemoteAgent
 
 NO_AGENT = "no agent runs on this node"
 
@@ -39,13 +39,13 @@ exit $status
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AgentAnswer:
     """What a command printed, and its exit status.
 
     status: None if the command did not run to its end; error says why, in one line.
     """
 
-    agent: Agent
+    agent: RemoteAgent
     status: int | None
     stdout: str = ""
     stderr: str = ""
@@ -55,11 +55,11 @@ class Answer:
 class Executor(Protocol):
     """Runs commands where agents run. Any thread may use it."""
 
-    def run(self, agent: Agent, argv: Sequence[str]) -> Answer:
+    def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
         """Run a command to its end, or as long as may be."""
         ...
 
-    def stream(self, agent: Agent, argv: Sequence[str]) -> Generator[str, None, None]:
+    def stream(self, agent: RemoteAgent, argv: Sequence[str]) -> Generator[str, None, None]:
         """The lines that a command prints, as they come. ClusterError if it fails or breaks off.
 
         Closing the generator ends the command. While nothing comes it yields an empty line now and
@@ -74,24 +74,24 @@ class PodExecutor:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def run(self, agent: Agent, argv: Sequence[str]) -> Answer:
+    def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
         output = {_STDOUT: bytearray(), _STDERR: bytearray(), _ERROR: bytearray()}
         deadline = time.monotonic() + self._access.seconds
         try:
-            with _Connection(self._access, agent, argv) as connection:
+            with _Execution(self._access, agent, argv) as connection:
                 for frame in connection.frames(deadline):
                     output.get(frame.channel, bytearray()).extend(frame.content)
                     if sum(map(len, output.values())) > _MOST_BYTES:
                         raise ClusterError(f"answers with more than {_MOST_BYTES >> 20} MiB")  # noqa: TRY301
             status = exit_status(bytes(output[_ERROR]))
         except ClusterError as error:
-            return Answer(agent, None, error=str(error))
+            return AgentAnswer(agent, None, error=str(error))
         stdout, stderr = _text(output[_STDOUT]), _text(output[_STDERR])
-        return Answer(agent, status, stdout, stderr)
+        return AgentAnswer(agent, status, stdout, stderr)
 
-    def stream(self, agent: Agent, argv: Sequence[str]) -> Generator[str, None, None]:
+    def stream(self, agent: RemoteAgent, argv: Sequence[str]) -> Generator[str, None, None]:
         complaint, rest, result = bytearray(), bytearray(), bytearray()
-        with _Connection(self._access, agent, argv) as connection:
+        with _Execution(self._access, agent, argv) as connection:
             for channel, content in connection.frames(None):
                 if channel == _STDOUT:
                     *lines, rest = (rest + content).split(b"\n")
@@ -136,10 +136,10 @@ class _Frame(NamedTuple):
     content: bytes
 
 
-class _Connection:
+class _Execution:
     """One execution. Leaving it ends the command."""
 
-    def __init__(self, access: Access, agent: Agent, argv: Sequence[str]) -> None:
+    def __init__(self, access: Access, agent: RemoteAgent, argv: Sequence[str]) -> None:
         if not agent.pod:
             raise ClusterError(NO_AGENT)
         pod = f"/api/v1/namespaces/{quote(agent.namespace)}/pods/{quote(agent.pod)}"
@@ -156,7 +156,7 @@ class _Connection:
             raise ForbiddenError(f"{error} (it takes get and create of pods/exec)") from error
         self._seconds = access.seconds
 
-    def __enter__(self) -> "_Connection":
+    def __enter__(self) -> "_Execution":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,7 +5,7 @@ The threads are daemons: whoever stops reading, or presses Ctrl-C, waits for non
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +13,8 @@ from itertools import islice
 from queue import Full, Queue, SimpleQueue
 
 from ebpflb.errors import EbpflbError
-from ebpflb.kubectl.agents import Agent
-from ebpflb.kubectl.execution import Answer, Executor
+from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.execution import AgentAnswer, Executor
 
 LIMIT = 32
 
@@ -23,19 +23,19 @@ _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class StreamEnd:
     """In place of a line: the agent's stream has ended. error: why, or empty if it is complete."""
 
     error: str
 
 
 def ask_all(
-    executor: Executor, agents: Sequence[Agent], argv: Sequence[str], limit: int = LIMIT
-) -> Iterator[Answer]:
+    executor: Executor, agents: Sequence[RemoteAgent], argv: Sequence[str], limit: int = LIMIT
+) -> Generator[AgentAnswer, None, None]:
     """Run a command on all agents, at most `limit` at a time; the answers as they come."""
-    answers: SimpleQueue[Answer | Exception] = SimpleQueue()
+    answers: SimpleQueue[AgentAnswer | Exception] = SimpleQueue()
 
-    def ask(agent: Agent) -> None:
+    def ask(agent: RemoteAgent) -> None:
         try:
             answers.put(executor.run(agent, argv))
         except Exception as error:  # noqa: BLE001  any error belongs to the reader
@@ -54,9 +54,9 @@ def ask_all(
 
 
 def follow_all(
-    executor: Executor, agents: Sequence[Agent], argv: Sequence[str]
-) -> Generator[tuple[Agent, str | Ended], None, None]:
-    """The lines of all agents' streams as they come, and one Ended for each agent.
+    executor: Executor, agents: Sequence[RemoteAgent], argv: Sequence[str]
+) -> Generator[tuple[RemoteAgent, str | StreamEnd], None, None]:
+    """The lines of all agents' streams as they come, and one StreamEnd for each agent.
 
     Closing the generator ends the commands.
     """
@@ -67,7 +67,7 @@ def follow_all(
         left = len(agents)
         while left:
             agent, line = lines.take()
-            left -= isinstance(line, Ended)
+            left -= isinstance(line, StreamEnd)
             yield agent, line
     finally:
         lines.stop()
@@ -77,10 +77,10 @@ class _Lines:
     """Where streams meet. A stream waits while the reader is slow."""
 
     def __init__(self) -> None:
-        self._queue: Queue[tuple[Agent, str | Ended]] = Queue(_WAITING_LINES)
+        self._queue: Queue[tuple[RemoteAgent, str | StreamEnd]] = Queue(_WAITING_LINES)
         self._stopped = threading.Event()
 
-    def follow(self, executor: Executor, agent: Agent, argv: Sequence[str]) -> None:
+    def follow(self, executor: Executor, agent: RemoteAgent, argv: Sequence[str]) -> None:
         """In a thread of its own, until the stream ends or nobody reads."""
         error = ""
         try:
@@ -94,15 +94,15 @@ class _Lines:
             error = str(found)
         except Exception as found:  # noqa: BLE001  any error belongs to the reader
             error = f"unexpected {type(found).__name__}: {found}"
-        self._put(agent, Ended(error))
+        self._put(agent, StreamEnd(error))
 
-    def take(self) -> tuple[Agent, str | Ended]:
+    def take(self) -> tuple[RemoteAgent, str | StreamEnd]:
         return self._queue.get()
 
     def stop(self) -> None:
         self._stopped.set()
 
-    def _put(self, agent: Agent, line: str | Ended) -> None:
+    def _put(self, agent: RemoteAgent, line: str | StreamEnd) -> None:
         while not self._stopped.is_set():
             try:
                 return self._queue.put((agent, line), timeout=_LOOK_SECONDS)

@@ -14,9 +14,8 @@ from ebpflb.dataplane.layout.records import DescRecord, frontend_key_of
 from ebpflb.dataplane.view.snapshot import BackendEntry, FrontendEntry, Snapshot, read_snapshot
 from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.ejection import Standing
-from ebpflb.model.flow import Counts
+from ebpflb.model.flow import BackendRate, Counts, ServiceRate, balance
 from ebpflb.model.plan import FrontendKey, FrontendType
-from ebpflb.model.rates import BackendRate, ServiceRate, balance
 from ebpflb.model.service import ServicePortName
 
 # How unlikely it must be that a backend gets none of so many connections by chance.

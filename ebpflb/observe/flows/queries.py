@@ -32,14 +32,21 @@ from ebpflb.observe.http.query_socket import (
     json_reply,
 )
 
-PARAMETERS = ("limit", "follow", "since", "service", "from", "to", "verdict", "event")
+PARAMETERS = (
+    *("limit", "follow", "since", "namespace"),
+    *("service", "from", "to", "verdict", "event"),
+)
 _SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class FlowFilter:
-    """Conditions that all must hold; None is no condition. earliest: nanoseconds since 1970."""
+    """Conditions that all must hold; None is no condition. earliest: nanoseconds since 1970.
 
+    namespace: that of the Service, or of a pod at either end.
+    """
+
+    namespace: str | None = None
     service: ServiceName | None = None
     clients: Collection[Address] | None = None
     targets: Collection[Address] | None = None
@@ -55,6 +62,7 @@ class FlowFilter:
             and _is_one(flow.client and flow.client.address, self.clients)
             and self._has_target(flow)
             and (self.service is None or self.service == _service(names))
+            and (self.namespace is None or self.namespace in _namespaces(names))
         )
 
     def _has_target(self, flow: Flow) -> bool:
@@ -78,6 +86,7 @@ def parse_filter(
             raise HttpQueryError(f"unknown parameter {name!r}{nearest(name, PARAMETERS)}")
     given = {name: value for name, value in parameters.items() if value}
     return FlowFilter(
+        namespace=given.get("namespace"),
         service=service(given["service"]) if "service" in given else None,
         clients=addresses(given["from"]) if "from" in given else None,
         targets=addresses(given["to"]) if "to" in given else None,
@@ -106,6 +115,13 @@ def _since(text: str) -> float:
 
 def _is_one(value: object, wanted: Collection[object] | None) -> bool:
     return wanted is None or value in wanted
+
+
+def _namespaces(names: FlowNames) -> Iterator[str]:
+    if names.port:
+        yield names.port.namespace
+    for pod in (names.client_pod, names.endpoint.pod if names.endpoint else ""):
+        yield pod.partition("/")[0]
 
 
 def _service(names: FlowNames) -> ServiceName | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ebpflb.dataplane.layout.records import USABLE
 from ebpflb.dataplane.view.snapshot import BackendEntry, BackendGroups, Snapshot
 from ebpflb.model.address import Address
-from ebpflb.model.rates import balance
+from ebpflb.model.flow import balance
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocation
 

@@ -12,7 +12,7 @@ from ebpflb.cli import top as command
 from ebpflb.cli.top_table import bar, fitting, ordered, percent, rate
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.model.rates import ServiceRate
+from ebpflb.model.flow import ServiceRate
 from tests.memory_maps import memory_maps
 from tests.unit.cli.invoked import output_of
 from tests.unit.dataplane.desired import backends, by_service, frontend, named

@@ -4,6 +4,7 @@
 import base64
 import hashlib
 import json
+import os
 import struct
 import subprocess
 import threading
@@ -155,7 +156,7 @@ class _Conversation(BaseHTTPRequestHandler):
             assert process.stderr
             watch = threading.Thread(target=self._close_at_end, args=(process.stdin,))
             watch.start()
-            while piece := process.stdout.read1(_FRAME):
+            while piece := os.read(process.stdout.fileno(), _FRAME):
                 self._frame(1, piece)
             self._frame(2, process.stderr.read())
             self._frame(_ERROR, _status(process.wait()))

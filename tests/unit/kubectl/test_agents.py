@@ -2,7 +2,7 @@
 import pytest
 
 from ebpflb.errors import ClusterError
-from ebpflb.kubectl.agents import Agent, find_agents
+from ebpflb.kubectl.agents import RemoteAgent, find_agents
 from tests.unit.kubectl.api_server import node, pod
 
 PODS = "/api/v1/pods"
@@ -14,9 +14,9 @@ def test_each_node_has_its_agent_or_none(access, objects):
     objects.lists[NODES] = [node("a"), node("b"), node("c")]
     image = "example.com/ebpflb:0.1.0"
     assert find_agents(access) == [
-        Agent("a", "kube-system", "ebpflb-a", False, image),
-        Agent("b", "kube-system", "ebpflb-b", True, image),
-        Agent("c", "", "", False, ""),
+        RemoteAgent("a", "kube-system", "ebpflb-a", False, image),
+        RemoteAgent("b", "kube-system", "ebpflb-b", True, image),
+        RemoteAgent("c", "", "", False, ""),
     ]
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.access import Access
-from ebpflb.kubectl.agents import Agent
-from ebpflb.kubectl.execution import NO_AGENT, Answer, PodExecutor, last_line
+from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer, PodExecutor, last_line
 from tests.unit.kubectl.api_server import Output
 
-AGENT = Agent("a", "kube-system", "ebpflb-a", True, "")
+AGENT = RemoteAgent("a", "kube-system", "ebpflb-a", True, "")
 EXEC = "/api/v1/namespaces/kube-system/pods/ebpflb-a/exec"
 
 
@@ -23,8 +23,8 @@ def shell(text):
 
 def test_a_command_answers_with_what_it_prints_and_its_status(executor):
     said = executor.run(AGENT, shell("echo one; echo two >&2; exit 7"))
-    assert said == Answer(AGENT, 7, "one\n", "two\n")
-    assert executor.run(AGENT, ["true"]) == Answer(AGENT, 0)
+    assert said == AgentAnswer(AGENT, 7, "one\n", "two\n")
+    assert executor.run(AGENT, ["true"]) == AgentAnswer(AGENT, 0)
 
 
 def test_arguments_arrive_as_they_are(executor):
@@ -42,7 +42,7 @@ def test_an_answer_that_does_not_come_in_time_is_none(kubeconfig):
     executor = PodExecutor(Access(str(kubeconfig), seconds=1.5))
     begun = time.monotonic()
     said = executor.run(AGENT, ["sleep", "60.25"])
-    assert said == Answer(AGENT, None, error="does not answer within 1.5 s")
+    assert said == AgentAnswer(AGENT, None, error="does not answer within 1.5 s")
     assert time.monotonic() - begun < 5
     assert ended("60.25")
 
@@ -104,7 +104,7 @@ def test_what_rbac_forbids_is_one_line_that_is_the_same_on_all_nodes(executor, o
 
 
 def test_a_node_without_an_agent_has_no_answer(executor):
-    assert executor.run(Agent("c", "", "", False, ""), ["x"]).error == NO_AGENT
+    assert executor.run(RemoteAgent("c", "", "", False, ""), ["x"]).error == NO_AGENT
 
 
 def test_the_last_line_of_a_complaint_counts():

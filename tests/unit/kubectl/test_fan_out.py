@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from ebpflb.errors import ClusterError
-from ebpflb.kubectl.agents import Agent
-from ebpflb.kubectl.execution import Answer
-from ebpflb.kubectl.fan_out import Ended, ask_all, follow_all
+from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.execution import AgentAnswer
+from ebpflb.kubectl.fan_out import StreamEnd, ask_all, follow_all
 
-AGENTS = [Agent(f"node{number}", "kube-system", f"p{number}", True, "") for number in range(50)]
+AGENTS = [
+    RemoteAgent(f"node{number}", "kube-system", f"p{number}", True, "") for number in range(50)
+]
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Slow:
         time.sleep(0.01)
         with self.lock:
             self.running -= 1
-        return Answer(agent, 0, stdout=" ".join(argv))
+        return AgentAnswer(agent, 0, stdout=" ".join(argv))
 
     def stream(self, agent, argv):
         try:
@@ -81,7 +83,7 @@ def test_lines_of_all_streams_are_merged_and_each_end_is_told():
     assert sorted(line for _, line in lines if isinstance(line, str)) == [
         f"node{number} 1" for number in range(4)
     ]
-    ends = {node: line.error for node, line in lines if isinstance(line, Ended)}
+    ends = {node: line.error for node, line in lines if isinstance(line, StreamEnd)}
     assert ends == {
         "node0": "",
         "node1": "is gone",

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each command of the plugin works with: the cluster's agents, and what they answer.
+
+Who does not answer is named on standard error at the end, and the exit status is 1.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import reduce, wraps
+from typing import Any, TypeVar
+
+import click
+
+from ebpflb.cli.render import visible
+from ebpflb.kubectl.access import Access
+from ebpflb.kubectl.agents import RemoteAgent, find_agents
+from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer, Executor, PodExecutor, last_line
+from ebpflb.kubectl.fan_out import LIMIT, ask_all
+
+Result = TypeVar("Result")
+
+_USAGE_ERROR = 2
+_SECONDS = 20.0
+# What reading an answer of an unexpected form raises.
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError)
+
+
+@dataclass
+class Cluster:
+    """failures: what went wrong -> the nodes."""
+
+    access: Access
+    agents: Sequence[RemoteAgent]
+    executor: Executor
+    limit: int = LIMIT
+    failures: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    has_failed: bool = False
+
+    @property
+    def namespace(self) -> str:
+        """Of names without one, and of lists without -A."""
+        return self.access.namespace
+
+    def ask(
+        self, argv: Sequence[str], agents: Sequence[RemoteAgent] | None = None
+    ) -> Iterator[AgentAnswer]:
+        """The answers of those that ran the command to its end; the others are noted."""
+        for answer in ask_all(
+            self.executor, self.agents if agents is None else agents, argv, self.limit
+        ):
+            if answer.status is None:
+                self.note(answer.agent, answer.error)
+            else:
+                yield answer
+
+    def ask_json(
+        self,
+        argv: Sequence[str],
+        read: Callable[[RemoteAgent, Any], Result],
+        agents: Sequence[RemoteAgent] | None = None,
+    ) -> Iterator[tuple[RemoteAgent, Result]]:
+        """What `read` makes of each agent's JSON; agents whose answer it cannot read are noted."""
+        for answer in self.ask(argv, agents):
+            yield from self.decoded(answer, read)
+
+    def decoded(
+        self, answer: AgentAnswer, read: Callable[[RemoteAgent, Any], Result]
+    ) -> Iterator[tuple[RemoteAgent, Result]]:
+        """What `read` makes of an answer; nothing, but a note, if it cannot."""
+        if answer.status == _USAGE_ERROR or not answer.stdout.strip():
+            complaint = last_line(answer.stderr) or f"exit status {answer.status} and no output"
+            self.note(answer.agent, complaint)
+            return
+        try:
+            found = read(answer.agent, json.loads(answer.stdout))
+        except NONSENSE as error:
+            what = f"{type(error).__name__}: {error}"
+            self.note(answer.agent, f"an answer that this version cannot read ({what})")
+        else:
+            yield answer.agent, found
+
+    def note(self, agent: RemoteAgent, error: str) -> None:
+        """Have it told at the end."""
+        self.failures[" ".join(error.split())].append(agent.node)
+
+    def tell(self, agent: RemoteAgent, error: str) -> None:
+        """Tell it now, on standard error."""
+        click.echo(visible(f"{agent.node}: {' '.join(error.split())}"), err=True)
+        self.has_failed = True
+
+    def finish(self) -> None:
+        """Name the nodes that did not answer. Raises Exit unless they have no agent."""
+        for error, nodes in sorted(self.failures.items()):
+            click.echo(visible(f"{', '.join(sorted(set(nodes)))}: {error}"), err=True)
+        if self.has_failed or self.failures.keys() - {NO_AGENT}:
+            raise click.exceptions.Exit(1)
+
+
+def cluster_command(command: Callable[..., None]) -> Any:
+    """Options that say which cluster and how to ask; the command gets a Cluster."""
+
+    @wraps(command)
+    def with_cluster(
+        kubeconfig: str,
+        context: str,
+        agent_namespace: str,
+        parallel: int,
+        timeout: float,
+        **given: Any,
+    ) -> None:
+        access = Access(kubeconfig, context, timeout)
+        agents = find_agents(access, agent_namespace)
+        cluster = Cluster(access, agents, PodExecutor(access), parallel)
+        command(cluster, **given)
+        cluster.finish()
+
+    options = (
+        click.option("--kubeconfig", metavar="PATH", default="", help="As for kubectl."),
+        click.option("--context", metavar="NAME", default="", help="As for kubectl."),
+        click.option(
+            "--agent-namespace",
+            metavar="NS",
+            default="",
+            help="Where the agents are; it takes no right to list pods elsewhere.",
+        ),
+        click.option(
+            "--parallel",
+            type=click.IntRange(1, 1000),
+            default=LIMIT,
+            show_default=True,
+            metavar="N",
+            help="Ask at most so many nodes at the same time.",
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0.1),
+            default=_SECONDS,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long a node may take.",
+        ),
+    )
+    return reduce(lambda made, option: option(made), reversed(options), with_cluster)
+
+
+def listed_namespace(cluster: Cluster, given: str | None, *, every: bool) -> str:
+    """Which namespace a list is of, by -n and -A; empty for all. UsageError."""
+    if given and every:
+        raise click.UsageError("-n and -A exclude each other")
+    return "" if every else given or cluster.namespace
+
+
+def some(nodes: Iterable[str], most: int = 3) -> str:
+    """The first few names, and how many there are besides."""
+    every = sorted(nodes)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return f"{', '.join(every[:most])}{more}"

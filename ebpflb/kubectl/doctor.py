@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kubectl ebpflb doctor: what keeps Services from working on any node, each problem once."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.cluster import Cluster, cluster_command, some
+
+_COMMAND = ("ebpflb", "doctor", "-o", "json")
+# The gravest first.
+_SEVERITIES = ("error", "warning", "note", "ok")
+# What differs between nodes, and makes no other problem of it: numbers, addresses, hashes.
+_PARTICULARS = re.compile(r"\b[0-9a-f]*[0-9][0-9a-f.:]*\b")
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A finding of one node or of several.
+
+    example: the node whose words these are; others may differ in numbers, addresses and devices.
+    """
+
+    severity: str
+    check: str
+    where: str
+    what: str
+    advice: str
+    example: str
+    nodes: list[str] = field(default_factory=list)
+
+
+@click.command(
+    epilog="""\b
+Findings that differ only in numbers, addresses and devices count as one; the words are those of
+the first node.
+
+\b
+Exit status 1 if there is an error or a warning, or a node does not answer.
+
+\b
+Examples:
+  kubectl ebpflb doctor
+  kubectl ebpflb doctor -o json | jq -r '.[] | select(.severity == "error") | .nodes[]'
+"""
+)
+@click.option(
+    "-A", "--all-namespaces", is_flag=True, expose_value=False, help="For habit: it always does."
+)
+@output_option
+@cluster_command
+def doctor(cluster: Cluster, output: Output) -> None:
+    """Look on every node for what keeps Services from working: each problem once, and its nodes."""
+    answers = sorted(cluster.ask_json(_COMMAND, _findings), key=lambda each: each[0].node)
+    problems = _grouped(answers)
+    emit(problems, output, lambda: _lines(problems, len(answers), wide=output == "wide"))
+    if any(each.severity in _SEVERITIES[:2] for each in problems):
+        cluster.has_failed = True
+
+
+def _findings(agent: RemoteAgent, content: Any) -> list[Problem]:
+    return [
+        Problem(
+            severity=str(each["severity"]),
+            check=str(each["check"]),
+            where=str(each["where"]),
+            what=str(each["what"]),
+            advice=str(each["advice"]),
+            example=agent.node,
+        )
+        for each in content["findings"]
+    ]
+
+
+def _grouped(answers: Iterable[tuple[RemoteAgent, list[Problem]]]) -> list[Problem]:
+    """The gravest first, then those of most nodes."""
+    found: dict[Key, Problem] = {}
+    for agent, findings in answers:
+        for each in findings:
+            key = each.severity, each.check, _PARTICULARS.sub("", each.what), each.advice
+            # What is well is told once for each check.
+            problem = found.setdefault(key[:2] if each.severity == "ok" else key, each)
+            if agent.node not in problem.nodes:
+                problem.nodes.append(agent.node)
+    return sorted(found.values(), key=_order)
+
+
+def _order(problem: Problem) -> tuple[int, int, str]:
+    rank = [*_SEVERITIES, problem.severity].index(problem.severity)
+    return rank, -len(problem.nodes), problem.check
+
+
+def _lines(problems: Iterable[Problem], asked: int, *, wide: bool) -> Iterator[str]:
+    """`asked`: how many nodes have answered."""
+    counts = dict.fromkeys(("error", "warning"), 0)
+    for each in problems:
+        if each.severity in counts:
+            counts[each.severity] += 1
+        if each.severity == "ok" and not wide:
+            continue
+        names = f"all {asked} nodes" if len(each.nodes) == asked > 1 else some(each.nodes)
+        where = f"{each.where}: " if each.where else ""
+        advice = f" -> {each.advice}" if each.advice else ""
+        yield f"{each.severity:7}  {each.check:10}  {names}: {where}{each.what}{advice}"
+    yield ""
+    told = ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
+    yield f"{told} on {asked} node{'' if asked == 1 else 's'}"

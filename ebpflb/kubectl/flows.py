@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kubectl ebpflb flows: who connects to what through any node, and how it went."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from heapq import nlargest
+from typing import Any
+
+import click
+
+from ebpflb.cli.flows import Flow, cells, check_output, filter_options, parameters, show
+from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.cluster import NONSENSE, Cluster, cluster_command, listed_namespace
+from ebpflb.kubectl.execution import AgentAnswer, last_line
+from ebpflb.kubectl.fan_out import StreamEnd, follow_all
+
+_COMMAND = ("ebpflb", "flows", "-o", "jsonl")
+_FLAGS = {"limit": "--last", "namespace": "-n"}
+# What version 0.1.0 says to -n, of which it knows nothing.
+_UNKNOWN = "no such option"
+
+
+@click.command(
+    epilog="""\b
+Without --last or --since it shows the last 20 flows, and with --follow only new ones.
+They are those to Services of a namespace, and from and to its pods: the namespace of -n, else of
+the kubeconfig; -A shows all. Times are those of the nodes' clocks.
+
+\b
+Examples:
+  kubectl ebpflb flows
+  kubectl ebpflb flows -A --follow --verdict refused,dropped
+  kubectl ebpflb flows -n shop --service web --since 5m
+  kubectl ebpflb flows -A -o jsonl | jq 'select(.rtt_seconds > 0.1) | .node'
+"""
+)
+@filter_options
+@cluster_command
+def flows(cluster: Cluster, **given: Any) -> None:
+    """Show the flows that the agents of all nodes keep, oldest first."""
+    check_output(given)
+    namespace = listed_namespace(cluster, given["namespace"], every=given["all_namespaces"])
+    names = {**given, "namespace": namespace or cluster.namespace, "all_namespaces": False}
+    wanted = {**parameters(names), "namespace": namespace}
+    follows = bool(wanted.pop("follow", ""))
+    found = _followed(cluster, wanted) if follows else _newest(_asked(cluster, wanted), wanted)
+    try:
+        show(found, given["output"], follow=follows, nodes=True)
+    except KeyboardInterrupt:
+        # The usual end of --follow.
+        raise click.exceptions.Exit(0) from None
+
+
+def _newest(found: Iterable[Flow], wanted: Mapping[str, str]) -> list[Flow]:
+    """The last ones, or all, the oldest first. No more of them are kept than that."""
+    limit = wanted.get("limit")
+    if limit is None:
+        return sorted(found, key=_time)
+    return list(reversed(nlargest(int(limit), found, key=_time)))
+
+
+def _time(flow: Flow) -> str:
+    return str(flow.get("time", ""))
+
+
+def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
+    """An older agent is asked again for all that it has, of which those wanted are chosen here."""
+    namespace = wanted["namespace"]
+    older = []
+    for answer in cluster.ask(_argv(wanted)):
+        if _is_unknown_option(answer) and namespace:
+            older.append(answer.agent)
+        else:
+            yield from _read(cluster, answer, namespace)
+    everything = {key: value for key, value in wanted.items() if key not in _FLAGS}
+    for answer in cluster.ask(_argv(everything), older):
+        yield from _read(cluster, answer, namespace)
+
+
+def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
+    """With one older agent, all agents send all namespaces, and the choice is made here."""
+    namespace, wanted = wanted["namespace"], dict(wanted)
+    if namespace:
+        nothing = _argv({"namespace": namespace, "limit": "0"})
+        if any(_is_unknown_option(answer) for answer in list(cluster.ask(nothing))):
+            del wanted["namespace"]
+    agents = [agent for agent in cluster.agents if agent.pod]
+    lines = follow_all(cluster.executor, agents, [*_argv(wanted), "--follow"])
+    with closing(lines):
+        for agent, line in lines:
+            if isinstance(line, StreamEnd):
+                cluster.tell(agent, line.error or "the agent has stopped")
+            else:
+                yield from _decoded(cluster, agent, [line], namespace)
+
+
+def _is_unknown_option(answer: AgentAnswer) -> bool:
+    return bool(answer.status) and _UNKNOWN in answer.stderr.lower()
+
+
+def _argv(wanted: Mapping[str, str]) -> list[str]:
+    given = [(_FLAGS.get(name, f"--{name}"), value) for name, value in wanted.items() if value]
+    return [*_COMMAND, *(f"{flag}={value}" for flag, value in given)]
+
+
+def _read(cluster: Cluster, answer: AgentAnswer, namespace: str) -> Iterator[Flow]:
+    if answer.status:
+        complaint = last_line(answer.stderr) or f"exit status {answer.status}"
+        cluster.note(answer.agent, complaint)
+    yield from _decoded(cluster, answer.agent, answer.stdout.splitlines(), namespace)
+
+
+def _decoded(
+    cluster: Cluster, agent: RemoteAgent, lines: Iterable[str], namespace: str
+) -> Iterator[Flow]:
+    """Those of a namespace, with the node."""
+    for line in lines:
+        try:
+            flow = {**json.loads(line), "node": agent.node}
+            is_wanted = "lost" in flow or (bool(cells(flow)) and _concerns(flow, namespace))
+        except NONSENSE as error:
+            cluster.note(agent, f"a flow that this version cannot read ({error!r:.60})")
+        else:
+            if is_wanted:
+                yield flow
+
+
+def _concerns(flow: Flow, namespace: str) -> bool:
+    pods = (flow[side].get("pod", "") for side in ("client", "backend") if side in flow)
+    named = {flow.get("service", {}).get("namespace"), *(pod.partition("/")[0] for pod in pods)}
+    return not namespace or namespace in named

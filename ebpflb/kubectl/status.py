@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kubectl ebpflb status: is every node served, by which version, and with how much room."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from ebpflb.cli.render import Output, columns, emit, output_option
+from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.cluster import Cluster, cluster_command, some
+
+_COMMAND = ("ebpflb", "status", "-o", "json")
+_SERVED = ("in sync", "not in sync")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What is not known of a node is empty or None.
+
+    drops: packets that were refused or dropped, by reason. room: share that is left in fullest_map.
+    """
+
+    node: str
+    state: str
+    version: str = ""
+    last_change: str | None = None
+    drops: Mapping[str, int] | None = None
+    fullest_map: str = ""
+    room: float | None = None
+    services: int | None = None
+    frontends: int | None = None
+    pod: str = ""
+    image: str = ""
+    problems: tuple[str, ...] = ()
+
+
+@click.command(
+    epilog="""\b
+  STATE        in sync; not in sync (a change is under way); not served (the lines below say
+               why); no answer; no agent
+  LAST CHANGE  when the agent last wrote Services into the kernel
+  DROPS        packets refused or dropped since the maps were made, and the most frequent reason
+  MAP ROOM     what is left in the fullest map
+
+\b
+Exit status 1 if a node is not served as it should be, or does not answer.
+
+\b
+Examples:
+  kubectl ebpflb status
+  kubectl ebpflb status -o wide
+  kubectl ebpflb status -o json | jq -r '.[] | select(.state != "in sync") | .node'
+"""
+)
+@output_option
+@cluster_command
+def status(cluster: Cluster, output: Output) -> None:
+    """Show every node: version, whether it is in sync, drops, and room in the maps."""
+    found = {agent: _unanswered(agent) for agent in cluster.agents}
+    for agent, answered in cluster.ask_json(_COMMAND, _of_answer):
+        found[agent] = answered
+    nodes = list(found.values())
+    emit(nodes, output, lambda: _lines(nodes, wide=output == "wide"))
+    if any(each.state not in _SERVED for each in nodes):
+        cluster.has_failed = True
+
+
+def _unanswered(agent: RemoteAgent) -> NodeStatus:
+    state = "no answer" if agent.pod else "no agent"
+    return NodeStatus(agent.node, state, pod=agent.pod, image=agent.image)
+
+
+def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
+    """Of the page that `ebpflb status` prints."""
+    about, loaded = content["agent"] or {}, content["loaded"] or {}
+    # Arrays are as full as they are used; hashes may become full.
+    hashes = (each for each in loaded.get("maps", ()) if "hash" in each["type"])
+    fills = [(each["used"] / each["max"], str(each["name"])) for each in hashes]
+    share, name = max(fills, default=(None, ""))
+    state = "in sync" if about.get("in_sync") else "not in sync"
+    return NodeStatus(
+        node=agent.node,
+        state=state if content["healthy"] else "not served",
+        version=str(about.get("version", "")),
+        last_change=about.get("last_sync"),
+        drops={why: int(n) for why, n in loaded["dropped"].items() if n} if loaded else None,
+        fullest_map=name,
+        room=None if share is None else 1 - share,
+        services=about.get("services"),
+        frontends=about.get("frontends"),
+        pod=agent.pod,
+        image=agent.image,
+        problems=tuple(map(str, content["problems"])),
+    )
+
+
+def _lines(nodes: Sequence[NodeStatus], *, wide: bool) -> Iterator[str]:
+    header = ("NODE", "STATE", "VERSION", "LAST CHANGE", "DROPS", "MAP ROOM")
+    more = ("SERVICES", "FRONTENDS", "POD", "IMAGE")
+    yield from columns(
+        [
+            (*header, *(more if wide else ())),
+            *((*_row(each), *(_more(each) if wide else ())) for each in nodes),
+        ]
+    )
+    yield from _problem_lines(nodes)
+
+
+def _row(node: NodeStatus) -> tuple[object, ...]:
+    last = (node.last_change or "-").partition(".")[0].removesuffix("Z").replace("T", " ")
+    room = "-" if node.room is None else f"{node.room:.0%} {node.fullest_map}"
+    return node.node, node.state, node.version or "-", last, _drops(node.drops), room
+
+
+def _drops(drops: Mapping[str, int] | None) -> str:
+    if drops is None:
+        return "-"
+    chief = max(drops, key=lambda reason: drops[reason], default="")
+    return f"{sum(drops.values())} {chief.replace('_', ' ')}".strip()
+
+
+def _more(node: NodeStatus) -> tuple[object, ...]:
+    numbers = ("-" if number is None else number for number in (node.services, node.frontends))
+    return *numbers, node.pod or "-", node.image or "-"
+
+
+def _problem_lines(nodes: Sequence[NodeStatus]) -> Iterator[str]:
+    by_problem = defaultdict[str, list[str]](list)
+    for node in nodes:
+        for problem in node.problems:
+            by_problem[problem].append(node.node)
+    if by_problem:
+        yield ""
+    for problem, names in sorted(by_problem.items()):
+        yield f"{some(names)}: {problem}"

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import re
+
+import pytest
+
+
+def flow(second, *, namespace="default", name="web", pod="default/curl", **more):
+    """As an agent prints it."""
+    return {
+        "time": f"2026-11-23T10:00:{second:02}.000000000Z",
+        "event": "end",
+        "verdict": "forwarded",
+        "protocol": "TCP",
+        "path": "socket",
+        "client": {"address": "10.1.0.9", "port": 40000 + second, "pod": pod},
+        "frontend": {"address": "10.96.0.10", "port": 80},
+        "service": {"namespace": namespace, "name": name},
+        "seq": second,
+        **more,
+    }
+
+
+def lines(*flows):
+    return "".join(f"{json.dumps(each)}\n" for each in flows)
+
+
+@pytest.fixture
+def two(nodes):
+    nodes.add("a", "b")
+    nodes.say("a", "flows", lines(flow(1), flow(4)))
+    nodes.say("b", "flows", lines(flow(2), flow(3)))
+    return nodes
+
+
+def test_flows_of_all_nodes_come_in_the_order_of_time_with_their_node(two):
+    header, *rows = two.run("flows", "-A").stdout.splitlines()
+    assert re.split(r"\s{2,}", header)[:3] == ["TIME", "NODE", "VERDICT"]
+    shown = [re.split(r"\s{2,}", row)[1:4:2] for row in rows]
+    assert shown == [[node, f"default/curl:4000{n}"] for n, node in enumerate("abba", 1)]
+
+
+def test_the_last_ones_are_the_last_of_all_nodes(two):
+    found = two.run("flows", "-A", "--last", "2", "-o", "jsonl").stdout.splitlines()
+    assert [(each["seq"], each["node"]) for each in map(json.loads, found)] == [(3, "b"), (4, "a")]
+    assert two.run("flows", "-A", "--since", "1h", "-o", "json").stdout.count('"seq"') == 4
+
+
+def test_the_agents_are_asked_with_the_same_filters(two):
+    two.run("flows", "-n", "shop", "--service", "web", "--from", "10.1.0.9", "--verdict", "refused")
+    for argv in two.objects.executed:
+        assert argv[4:8] == ["ebpflb", "flows", "-o", "jsonl"]
+        assert set(argv[8:]) == {
+            *("--from=10.1.0.9", "--verdict=refused", "--service=shop/web"),
+            *("-n=shop", "--last=20"),
+        }
+
+
+def test_without_a_namespace_the_one_of_the_kubeconfig_counts(two):
+    two.run("flows", "--to", "web-0")
+    assert {"--to=default/web-0", "-n=default"} <= set(two.objects.executed[0])
+    two.run("flows", "-A", "--to", "web-0")
+    assert not [word for word in two.objects.executed[-1] if word.startswith("-n")]
+
+
+def test_an_older_agent_is_asked_for_everything_and_the_rest_is_left_out(two):
+    two.fail("a", "flows", "Error: No such option: -n (`ebpflb flows --help`)", 2)
+    theirs = lines(
+        flow(5), flow(6, namespace="shop", pod="x/y"), flow(7, namespace="x", pod="shop/c")
+    )
+    two.say("a", "flows -o jsonl --from=10.1.0.9", theirs)
+    two.say("a", "flows -o jsonl --from=10.1.0.9 --last", "")
+    two.answers["a"]["flows -o jsonl --from=10.1.0.9 -n"] = two.answers["a"]["flows"]
+    two.say("b", "flows", "")
+    given = ["flows", "-n", "shop", "--from", "10.1.0.9", "-o", "jsonl"]
+    found = two.run(*given).stdout.splitlines()
+    assert [json.loads(each)["seq"] for each in found] == [6, 7]
+
+
+def test_a_node_that_fails_is_named_and_the_others_are_shown(two):
+    two.fail("b", "flows", "Error: no agent answers at /run/ebpflb/agent.sock\n")
+    two.add_without_agent("c")
+    done = two.run("flows", "-A", status=1)
+    assert done.stderr.splitlines() == [
+        "b: no agent answers at /run/ebpflb/agent.sock",
+        "c: no agent runs on this node",
+    ]
+    assert len(done.stdout.splitlines()) == 3
+
+
+def test_a_node_without_an_agent_is_no_failure(two):
+    two.add_without_agent("c")
+    assert two.run("flows", "-A").stderr == "c: no agent runs on this node\n"
+
+
+@pytest.mark.parametrize("nonsense", ["<html>", "[]", '{"time": "yesterday"}', '{"lost": '])
+def test_an_agent_that_answers_nonsense_is_named_with_one_line(two, nonsense):
+    two.say("b", "flows", nonsense)
+    done = two.run("flows", "-A", status=1)
+    assert re.fullmatch(r"b: a flow that this version cannot read \(.*\)\n", done.stderr)
+    assert len(done.stdout.splitlines()) == 3
+
+
+def test_what_agents_say_does_not_reach_the_terminal_as_a_command(two):
+    two.say("b", "flows", lines(flow(2, pod="x/\x1b[2J")))
+    two.fail("a", "flows", "Error: \x1b[2J")
+    done = two.run("flows", "-A", status=1)
+    assert "\x1b" not in done.output
+    assert "x/\\x1b[2J:40002" in done.stdout
+
+
+def test_new_flows_are_shown_as_they_come_and_a_node_that_ends_is_named(two):
+    done = two.run("flows", "-A", "--follow", "-o", "jsonl", status=1)
+    assert sorted(json.loads(each)["seq"] for each in done.stdout.splitlines()) == [1, 2, 3, 4]
+    assert sorted(done.stderr.splitlines()) == [
+        "a: the agent has stopped",
+        "b: the agent has stopped",
+    ]
+    assert {argv[-1] for argv in two.objects.executed} == {"--follow"}
+
+
+def test_following_one_namespace_has_the_agents_choose_if_all_can(two):
+    two.run("flows", "--follow", status=1)
+    assert "-n=default" in two.objects.executed[-1]
+    two.fail("a", "flows", "Error: No such option: -n", 2)
+    two.run("flows", "--follow", status=1)
+    assert "-n=default" not in two.objects.executed[-1]
+
+
+def test_formats_that_need_an_end_are_not_for_following(two):
+    assert "use -o jsonl" in two.run("flows", "--follow", "-o", "yaml", status=2).stderr
+
+
+def test_one_namespace_and_all_exclude_each_other(two):
+    assert "exclude each other" in two.run("flows", "-A", "-n", "x", status=2).stderr

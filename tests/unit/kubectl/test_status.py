@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import re
+
+import pytest
+
+
+def status(version="0.1.0", *, healthy=True, in_sync=True, problems=(), dropped=()):
+    """As an agent prints it, as far as it is read."""
+    return {
+        "healthy": healthy,
+        "problems": list(problems),
+        "agent": {
+            "version": version,
+            "in_sync": in_sync,
+            "last_sync": "2026-11-23T10:00:00.123Z",
+            "services": 3,
+            "frontends": 5,
+        },
+        "loaded": {
+            "maps": [
+                {"name": "lb_ct_udp", "type": "lru_hash", "used": 25, "max": 100},
+                {"name": "lb_frontends", "type": "hash", "used": 5, "max": 1024},
+                {"name": "lb_settings", "type": "array", "used": 1, "max": 1},
+            ],
+            "dropped": dict(dropped),
+        },
+    }
+
+
+@pytest.fixture
+def three(nodes):
+    nodes.add("a", "b", "c")
+    nodes.say("a", "status", status())
+    nodes.say("b", "status", status("0.2.0", in_sync=False, dropped={"no_endpoint": 7, "x": 1}))
+    nodes.say("c", "status", status())
+    return nodes
+
+
+def test_each_node_has_a_line(three):
+    header, a, b, _ = three.run("status").stdout.splitlines()
+    assert re.split(r"\s{2,}", header) == [
+        *("NODE", "STATE", "VERSION", "LAST CHANGE", "DROPS", "MAP ROOM")
+    ]
+    change, room = "2026-11-23 10:00:00", "75% lb_ct_udp"
+    assert re.split(r"\s{2,}", a) == ["a", "in sync", "0.1.0", change, "0", room]
+    assert re.split(r"\s{2,}", b) == [*("b", "not in sync", "0.2.0", change, "8 no endpoint", room)]
+
+
+def test_a_node_that_is_not_served_fails_with_its_problems_told_once(three):
+    for node in "bc":
+        three.say(node, "status", status(healthy=False, problems=["hooks are missing"]), 1)
+    lines = three.run("status", status=1).stdout.splitlines()
+    assert [re.split(r"\s{2,}", line)[1] for line in lines[2:4]] == ["not served"] * 2
+    assert lines[-1] == "b, c: hooks are missing"
+
+
+def test_nodes_without_an_answer_and_without_an_agent_are_in_the_table(three):
+    three.fail("b", "status", "Error: broken")
+    three.add_without_agent("d")
+    done = three.run("status", "-o", "json", status=1)
+    assert {each["node"]: each["state"] for each in json.loads(done.stdout)} == {
+        "a": "in sync",
+        "b": "no answer",
+        "c": "in sync",
+        "d": "no agent",
+    }
+    assert done.stderr.splitlines() == ["b: broken", "d: no agent runs on this node"]
+
+
+def test_a_node_where_nothing_is_loaded(three):
+    three.say(
+        "a", "status", {"healthy": False, "problems": ["x"], "agent": None, "loaded": None}, 1
+    )
+    row = three.run("status", status=1).stdout.splitlines()[1]
+    assert re.split(r"\s{2,}", row) == ["a", "not served", "-", "-", "-", "-"]
+
+
+def test_the_wide_table_also_has_pods_and_images(three):
+    row = three.run("status", "-o", "wide").stdout.splitlines()[1]
+    assert re.split(r"\s{2,}", row)[6:] == ["3", "5", "ebpflb-a", "example.com/ebpflb:0.1.0"]
+
+
+@pytest.mark.parametrize("nonsense", [[], {}, {"agent": 1}, "null", '{"healthy": true}'])
+def test_nonsense_is_one_line(three, nonsense):
+    three.say("b", "status", nonsense)
+    done = three.run("status", status=1)
+    assert re.fullmatch(r"b: an answer that this version cannot read \(.*\)\n", done.stderr)
