@@ -19,7 +19,7 @@ demo: ## Build a small cluster of network namespaces and send real traffic throu
 
 check: lint coverage ## Run what needs no root: lint, types, unit tests, the model's coverage
 
-test: ## Run unit tests, the programs in this kernel, agents in a lab; ARGS='-k name' (root)
+test: ## Run unit tests, the programs in this kernel, agents in a lab, a browser; ARGS='-k name' (root)
 	@.ci/setup test
 	@.ci/test host $(ARGS)
 
@@ -64,9 +64,10 @@ cluster: ## Start a real two-node Kubernetes with ebpflb installed, for experime
 	@.ci/setup test-cluster
 	@$(PYTHON) -m tests.cluster up --ebpflb $(ARGS)
 
-pictures: ## Redraw docs/pictures: output of commands under real traffic in a lab (root)
+pictures: ## Redraw docs/pictures: commands under real traffic in a lab, the page in a browser (root)
 	@.ci/setup test
 	@$(PYTHON) -m tests.pictures
+	@$(PYTHON) -m tests.ui.pictures
 
 coverage: ## Run the unit tests with branch coverage; the model must be fully covered
 	@.ci/setup lint

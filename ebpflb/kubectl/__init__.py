@@ -21,6 +21,7 @@ NAME = "kubectl ebpflb"
             "services": "ebpflb.kubectl.services:services",
             "status": "ebpflb.kubectl.status:status",
             "doctor": "ebpflb.kubectl.doctor:doctor",
+            "ui": "ebpflb.kubectl.ui.command:ui",
         }
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

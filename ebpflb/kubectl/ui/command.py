@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kubectl ebpflb ui: follow all nodes, and serve the page until Ctrl-C."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import click
+
+from ebpflb.errors import ClusterError
+from ebpflb.kubectl.agents import find_agents
+from ebpflb.kubectl.cluster import Cluster, cluster_command
+from ebpflb.kubectl.ui.following import Following, Lines
+from ebpflb.kubectl.ui.pages import pages_of
+from ebpflb.kubectl.ui.server import PageServer
+from ebpflb.kubectl.ui.traffic import LiveTraffic
+
+_FOLLOW = ("ebpflb", "flows", "--follow", "-o", "jsonl")
+
+
+@click.command(
+    epilog="""\b
+The page is for this machine only, and its address contains a token: it is a secret. Flows are
+counted from now on, and kept for five minutes while the command runs.
+
+\b
+Examples:
+  kubectl ebpflb ui
+  kubectl ebpflb ui --port 8001     # ssh -L 8001:127.0.0.1:8001 HOST leads here
+"""
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="PORT",
+    help="Listen at this port of 127.0.0.1.  [one that is free]",
+)
+@cluster_command
+def ui(cluster: Cluster, port: int) -> None:
+    """Show in a browser who talks to which Service and which pod, and what fails, as it happens."""
+    nodes = _Nodes(cluster)
+    traffic = LiveTraffic()
+    following = Following(traffic, nodes.find)
+    with PageServer(pages_of(traffic, following, nodes.run), port) as server:
+        following.start()
+        click.echo(server.url)
+        click.echo("Open this address in a browser on this machine. Ctrl-C ends it.", err=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            # The usual end.
+            raise click.exceptions.Exit(0) from None
+
+
+class _Nodes:
+    """The agents by node, as they are now."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._agents = {agent.node: agent for agent in cluster.agents}
+        # One, if the user may only look there.
+        namespaces = {agent.namespace for agent in cluster.agents if agent.pod}
+        self._namespace = namespaces.pop() if len(namespaces) == 1 else ""
+        self._is_known = True
+
+    def find(self) -> Mapping[str, Lines]:
+        """How to follow each. ClusterError."""
+        if not self._is_known:
+            found = find_agents(self._cluster.access, self._namespace)
+            self._agents = {agent.node: agent for agent in found}
+        self._is_known = False
+        stream = self._cluster.executor.stream
+        return {node: partial(stream, agent, _FOLLOW) for node, agent in self._agents.items()}
+
+    def run(self, node: str, arguments: Sequence[str]) -> str:
+        """All that `ebpflb` prints there. ClusterError."""
+        agent = self._agents.get(node)
+        if agent is None:
+            raise ClusterError(f"{node}: the node is gone")
+        answer = self._cluster.executor.run(agent, ["ebpflb", *arguments])
+        if answer.status is None:
+            raise ClusterError(f"{node}: {answer.error}")
+        return f"{answer.stdout}{answer.stderr}"

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three columns of an edge, as coarse as the page wants them, and what it has room for."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ebpflb.kubectl.ui.edges import OTHERS, Edge, Party
+from ebpflb.kubectl.ui.tally import Tally
+
+# Of one column. What gets no connection has few names, of which a bad agent could make more.
+_MOST_GROUPS, _MOST_WITHOUT_TARGET = 16, 6
+_NOBODY = "nobody"
+
+Zones = Mapping[str, str]
+
+
+class Group(NamedTuple):
+    """What edges have in common in one column. kind: that of Party, or what they are grouped by."""
+
+    kind: str
+    name: str
+
+    @property
+    def id(self) -> str:
+        """As the page names it."""
+        return f"{self.kind}:{self.name}"
+
+
+Trio = tuple[Group, Group, Group]
+THE_REST = Group(OTHERS, OTHERS)
+_OUTSIDE = Group("outside", "outside")
+
+
+def zones_of(edges: Iterable[Edge]) -> Zones:
+    """Nodes -> their zones, which flows tell of backends only."""
+    return {
+        edge.target.node: edge.target.zone
+        for edge in edges
+        if edge.target.node and edge.target.zone
+    }
+
+
+def trio_of(edge: Edge, by: str, zones: Zones) -> Trio:
+    """Client, Service, and what got the connection."""
+    return _group(edge.client, by, zones), _service(edge, by), _group(edge.target, by, zones)
+
+
+def _service(edge: Edge, by: str) -> Group:
+    if edge.service == OTHERS:
+        return THE_REST
+    if by == "namespace":
+        return Group(by, edge.namespace or "no Service")
+    return Group("service", edge.service)
+
+
+def _group(party: Party, by: str, zones: Zones) -> Group:
+    if party.kind in (_NOBODY, OTHERS) or by == "pod":
+        return Group(party.kind, party.name)
+    if party.kind == "outside":
+        return _OUTSIDE
+    if by == "node":
+        return Group(by, party.node or "unknown node")
+    if by == "zone":
+        return Group(by, party.zone or zones.get(party.node, "unknown zone"))
+    if party.kind != "pod":
+        return Group(party.kind, "no pod known" if by == "namespace" else party.name)
+    return Group(
+        by, party.namespace if by == "namespace" else f"{party.namespace}/{party.workload}"
+    )
+
+
+class Shown(NamedTuple):
+    """The groups of each column that are shown as themselves."""
+
+    columns: tuple[frozenset[Group], ...]
+
+    @classmethod
+    def of(cls, grouped: Mapping[Trio, Tally]) -> "Shown":
+        return cls(tuple(frozenset(_chosen(sums_of(grouped, (at,)))) for at in range(3)))
+
+    def trio(self, trio: Trio) -> Trio:
+        """The same, with THE_REST for what is not shown."""
+        client, service, target = (
+            group if group in shown else THE_REST
+            for group, shown in zip(trio, self.columns, strict=True)
+        )
+        return client, service, target
+
+
+def sums_of(
+    grouped: Mapping[Trio, Tally], columns: tuple[int, ...]
+) -> dict[tuple[Group, ...], Tally]:
+    """Add up what is the same in some of the columns."""
+    sums: dict[tuple[Group, ...], Tally] = {}
+    for trio, tally in grouped.items():
+        sums.setdefault(tuple(trio[at] for at in columns), Tally()).add(tally)
+    return sums
+
+
+def _chosen(sums: Mapping[tuple[Group, ...], Tally]) -> Iterable[Group]:
+    """The largest, but first those with the most problems, which few connections may have."""
+    groups = {key[0]: tally for key, tally in sums.items() if key[0] != THE_REST}
+    without = [group for group in groups if group.kind == _NOBODY]
+    others = groups.keys() - without
+    yield from sorted(without, key=lambda group: (-groups[group].problems, group))[
+        :_MOST_WITHOUT_TARGET
+    ]
+    troubled = sorted(
+        (group for group in others if groups[group].problems),
+        key=lambda group: (-groups[group].problems, group),
+    )[: _MOST_GROUPS // 2]
+    rest = sorted(others - set(troubled), key=lambda group: (-groups[group].connections, group))
+    yield from troubled
+    yield from rest[: _MOST_GROUPS - len(troubled)]

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page may ask for."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ebpflb.errors import ConfigError
+from ebpflb.kubectl.ui.following import Following
+from ebpflb.kubectl.ui.query import parse_query
+from ebpflb.kubectl.ui.server import Pages
+from ebpflb.kubectl.ui.traffic import KeptFlow, LiveTraffic
+from ebpflb.kubectl.ui.view import View
+
+# Runs `ebpflb` with these arguments on a node: what it printed. EbpflbError.
+Run = Callable[[str, Sequence[str]], str]
+
+# Addresses and names with their ports. Nothing else of a flow gets into a command.
+_ARGUMENT = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:/\[\]-]*")
+_LONGEST_NUMBER = 16
+
+
+def pages_of(traffic: LiveTraffic, following: Following, run: Run) -> Pages:
+    def view(given: Mapping[str, str]) -> Any:
+        return {
+            **View(traffic, parse_query(given)).map_and_table(),
+            "nodes": following.nodes(),
+            "trouble": following.trouble,
+        }
+
+    def line(given: Mapping[str, str]) -> Any:
+        return View(traffic, parse_query(given)).open_line()
+
+    def explain(given: Mapping[str, str]) -> Any:
+        number = given.get("flow", "")
+        if not (number.isascii() and number.isdigit() and len(number) < _LONGEST_NUMBER):
+            raise ConfigError("flow: the number of a flow is missing")
+        found = traffic.flow(int(number))
+        if found is None:
+            raise ConfigError("this flow is no longer kept: choose a later one")
+        node, arguments = explain_arguments(found)
+        return {
+            "node": node,
+            "command": " ".join(["ebpflb", *arguments]),
+            "text": run(node, arguments),
+        }
+
+    return {"view": view, "line": line, "explain": explain}
+
+
+def explain_arguments(flow: KeptFlow) -> tuple[str, list[str]]:
+    """The node to ask, and how. ConfigError for a flow that lacks an end, or has a strange one."""
+    client, target = flow.values["asker"], flow.values["frontend"].lower()
+    if not client:
+        raise ConfigError("explain: the record does not say which pod this connection came from")
+    for each in (client, target):
+        if not _ARGUMENT.fullmatch(each):
+            raise ConfigError(f"explain: {each[:60]!r} is no address and no name")
+    return flow.values["node"], ["explain", client, target]

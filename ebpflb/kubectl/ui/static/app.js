@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asks for the traffic every two seconds, and draws it as the page's address says.
+
+import { element, keepChildren, setAttributes, setText } from "./dom.js";
+import { count, counted } from "./format.js";
+import { drawMap } from "./map.js";
+import { drawPanel, makePanel } from "./panel.js";
+import { change, cleared, isFiltered, isLineOpen, query, read } from "./state.js";
+import { drawNodes, drawSummary } from "./summary.js";
+import { drawTable } from "./table.js";
+
+const PERIOD_MS = 2000;
+const TYPING_MS = 250;
+
+const at = (id) => document.getElementById(id);
+const form = at("filters");
+const panel = at("panel");
+let timer = null;
+let isPaused = false;
+let latest = null;
+// What had the focus when the panel was opened.
+let opener = null;
+// Answers to earlier questions come too late.
+let question = 0;
+
+async function ask(name, parameters) {
+  const answer = await fetch(`api/${name}?${new URLSearchParams(parameters)}`).catch(() => {
+    throw new Error("The command behind this page has ended: run `kubectl ebpflb ui` again.");
+  });
+  const content = await answer.json();
+  if (!answer.ok) throw new Error(content.error);
+  return content;
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  const mine = ++question;
+  const state = read();
+  try {
+    const [view, line] = await Promise.all([
+      ask("view", query(state)),
+      isLineOpen(state) ? ask("line", query(state)) : null,
+    ]);
+    if (mine !== question) return;
+    latest = { view, line };
+    draw();
+    complain(view.trouble && `New nodes are not found: ${view.trouble}`);
+  } catch (error) {
+    if (mine !== question) return;
+    complain(error.message);
+  }
+  if (!isPaused && !document.hidden) timer = setTimeout(refresh, PERIOD_MS);
+}
+
+function complain(text) {
+  setText(at("trouble"), text || "");
+  at("trouble").hidden = !text;
+}
+
+function draw() {
+  const state = read();
+  const { view, line } = latest;
+  showPanel(state, line);
+  drawNodes(at("nodes"), view.nodes);
+  drawSummary(at("summary"), view);
+  drawEmpty(view, state);
+  for (const button of document.querySelectorAll("[data-view]")) {
+    setAttributes(button, { "aria-pressed": String(button.dataset.view === state.view) });
+  }
+  const isTable = state.view === "table";
+  at("map-view").hidden = isTable || !view.rows.length;
+  at("table-view").hidden = !isTable || !view.rows.length;
+  if (isTable) drawTable(at("table-view"), view, state, open, go);
+  else drawMap(at("map"), view, state, open);
+  choices("namespaces", view.choices.namespaces);
+  choices("services", view.choices.services);
+  choices("node-names", view.nodes.map((node) => node.node));
+  document.body.dataset.drawn = String(question);
+}
+
+function drawEmpty(view, state) {
+  const { connections } = view.total;
+  at("empty").hidden = view.rows.length > 0;
+  setText(at("empty"), view.rows.length ? "" : emptyText(view, state));
+  const lines = `${counted(view.rows.length + view.rest.rows, "line")}, ${counted(connections, "connection")}`;
+  setText(at("shown"), isFiltered(state) ? `${lines} of ${count(view.seen)}` : lines);
+}
+
+function emptyText(view, state) {
+  if (view.seen && isFiltered(state)) return "No flow passes the filters.";
+  if (view.nodes.length && view.nodes.every((node) => node.state === "silent")) {
+    return `No node answers. ${view.nodes[0].node}: ${view.nodes[0].why}`;
+  }
+  return (
+    "No flows yet. Agents tell of a connection when it ends, and of refusals and drops at once: " +
+    "what reaches a Service from now on appears here."
+  );
+}
+
+function choices(id, names) {
+  keepChildren(at(id), names, (name) => name, (name) => element("option", { value: name }), () => {});
+}
+
+function showPanel(state, line) {
+  const isOpen = Boolean(line) && isLineOpen(state);
+  if (isOpen && panel.hidden) makePanel(panel, close);
+  panel.hidden = !isOpen;
+  if (isOpen) drawPanel(panel, line, state, ask);
+}
+
+function go(wanted, isStep = false) {
+  change(wanted, isStep);
+  return refresh();
+}
+
+async function open(wanted) {
+  opener = document.activeElement?.dataset.key ?? null;
+  await go(wanted, true);
+  at("panel-title")?.focus();
+}
+
+function close() {
+  change({ client: "", via: "", target: "" }, true);
+  panel.hidden = true;
+  draw();
+  const back = [...document.querySelectorAll("[data-key]")].find((each) => each.dataset.key === opener);
+  (back ?? document.querySelector(`[data-view="${read().view}"]`)).focus();
+}
+
+function fillForm() {
+  const state = read();
+  for (const field of form.elements) {
+    if (field.name && field !== document.activeElement) field.value = state[field.name];
+  }
+}
+
+let typing = null;
+form.addEventListener("input", (event) => {
+  clearTimeout(typing);
+  typing = setTimeout(() => go({ [event.target.name]: event.target.value.trim() }), TYPING_MS);
+});
+form.addEventListener("submit", (event) => event.preventDefault());
+form.addEventListener("reset", (event) => {
+  event.preventDefault();
+  change(cleared());
+  fillForm();
+  refresh();
+});
+for (const button of document.querySelectorAll("[data-view]")) {
+  button.addEventListener("click", () => go({ view: button.dataset.view }));
+}
+at("pause").addEventListener("click", () => {
+  isPaused = !isPaused;
+  setAttributes(at("pause"), { "aria-pressed": String(isPaused) });
+  setText(at("pause"), isPaused ? "Resume" : "Pause");
+  refresh();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !panel.hidden) close();
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) refresh();
+});
+document.querySelector(".skip").addEventListener("click", async (event) => {
+  event.preventDefault();
+  await go({ view: "table" });
+  at("table-view").focus();
+});
+window.addEventListener("popstate", () => {
+  fillForm();
+  refresh();
+});
+new ResizeObserver(() => latest && read().view === "map" && drawMap(at("map"), latest.view, read(), open)).observe(at("map"));
+fillForm();
+refresh();

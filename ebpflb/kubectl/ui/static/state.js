@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the page shows stands in its address: a reload, a bookmark and the back button keep it.
+
+const DEFAULTS = {
+  view: "map",
+  group: "workload",
+  window: "60",
+  namespace: "",
+  service: "",
+  node: "",
+  verdict: "",
+  text: "",
+  sort: "problems",
+  rows: "100",
+  client: "",
+  via: "",
+  target: "",
+};
+export const LINE = ["client", "via", "target"];
+const FILTERS = ["namespace", "service", "node", "verdict", "text"];
+
+export function read() {
+  const given = new URLSearchParams(location.search);
+  return Object.fromEntries(
+    Object.entries(DEFAULTS).map(([name, usual]) => [name, given.get(name) ?? usual]),
+  );
+}
+
+// With `isStep` the back button returns to what was shown before.
+export function change(wanted, isStep = false) {
+  const text = String(search({ ...read(), ...wanted }));
+  const address = text ? `?${text}` : location.pathname;
+  history[isStep ? "pushState" : "replaceState"](null, "", address);
+}
+
+function search(state) {
+  const differs = ([name, value]) => value !== DEFAULTS[name];
+  return new URLSearchParams(Object.entries(state).filter(differs));
+}
+
+// For the server, which does not care how it is shown.
+export function query(state) {
+  const { view, ...rest } = state;
+  return search(rest);
+}
+
+export const cleared = () => Object.fromEntries(FILTERS.map((name) => [name, DEFAULTS[name]]));
+
+export const isFiltered = (state) => FILTERS.some((name) => state[name]);
+
+export const isLineOpen = (state) => LINE.some((name) => state[name]);

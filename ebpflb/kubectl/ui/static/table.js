@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same as the map, in rows: client, Service and pod, and every number.
+
+import { element, keepChildren, setAttributes, setText } from "./dom.js";
+import { byteRate, bytes, count, counted, problemCount, quantiles, rate } from "./format.js";
+import { showName } from "./map.js";
+
+// Those with a second text can be sorted by it.
+const COLUMNS = [
+  ["Client", "client"],
+  ["Service", "service"],
+  ["Pod", "target"],
+  ["Connections", "connections"],
+  ["Rate", ""],
+  ["Problems", "problems"],
+  ["Sent", "sent"],
+  ["Received", "received"],
+  ["RTT p50 / p95", ""],
+  ["Lasted p50 / p95", ""],
+];
+const NAMES = 3;
+
+const kindOf = (name, at) => (at < NAMES ? null : name === "Problems" ? "problems" : "number");
+
+export function drawTable(box, view, state, open, change) {
+  if (!box.firstElementChild) box.append(makeTable(change), element("p", { class: "rest" }));
+  const [table, rest] = box.children;
+  const [, head, body] = table.children;
+  COLUMNS.forEach(([, by], at) => {
+    setAttributes(head.firstElementChild.children[at], { "aria-sort": by === state.sort ? order(by) : null });
+  });
+  keepChildren(
+    body,
+    view.rows,
+    (row) => `row ${row.client.id} ${row.service.id} ${row.target.id}`,
+    (row) => makeRow(row, open),
+    (target, row) => updateRow(target, row, view, state),
+  );
+  drawRest(rest, view, change);
+}
+
+const order = (by) => (["client", "service", "target"].includes(by) ? "ascending" : "descending");
+
+function makeTable(change) {
+  const heads = COLUMNS.map(([name, by], at) =>
+    element(
+      "th",
+      { scope: "col", class: kindOf(name, at) },
+      by ? element("button", { type: "button", click: () => change({ sort: by }) }, name) : name,
+    ),
+  );
+  return element(
+    "table",
+    {},
+    element("caption", {}, "Connections by client, Service and pod"),
+    element("thead", {}, element("tr", {}, ...heads)),
+    element("tbody"),
+  );
+}
+
+function makeRow(row, open) {
+  const wanted = { client: row.client.id, via: row.service.id, target: row.target.id };
+  const start = () => open(wanted);
+  const cells = COLUMNS.map(([name], at) => {
+    if (at === 0) return element("th", { scope: "row" }, element("button", { type: "button" }));
+    return element("td", { class: kindOf(name, at) });
+  });
+  return element("tr", { click: start }, ...cells);
+}
+
+function updateRow(target, row, view, state) {
+  const [client, service, pod, ...numbers] = target.children;
+  showName(client.firstElementChild, row.client);
+  showName(service, row.service);
+  showName(pod, row.target);
+  const texts = [
+    count(row.connections),
+    rate(row.connections, view.seconds),
+    row.reasons.map(([why, number]) => `${count(number)} ${why}`).join(", ") || "–",
+    byteRate(row.sent, view.seconds),
+    byteRate(row.received, view.seconds),
+    quantiles(row.rtt),
+    quantiles(row.seconds),
+  ];
+  texts.forEach((text, at) => setText(numbers[at], text));
+  const isOpen =
+    state.client === row.client.id && state.via === row.service.id && state.target === row.target.id;
+  setAttributes(target, { class: `${problemCount(row) ? "bad" : ""} ${isOpen ? "open" : ""}`.trim() || null });
+  setAttributes(client.firstElementChild, {
+    "aria-expanded": String(isOpen),
+    "aria-label": `${row.client.name} to ${row.service.name} to ${row.target.name}: details`,
+  });
+}
+
+function drawRest(box, view, change) {
+  if (!view.rest.rows) {
+    box.replaceChildren();
+    return;
+  }
+  const { rows, connections, sent, received } = view.rest;
+  const text = `${counted(rows, "more row")} with ${counted(connections, "connection")}, ${bytes(sent + received)}. `;
+  if (!box.firstElementChild) {
+    box.append(element("span"), element("button", { type: "button", click: () => change({ rows: "10000" }) }, "Show them"));
+  }
+  setText(box.firstElementChild, text);
+}

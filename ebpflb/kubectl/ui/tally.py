@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over flows: how many, how they went, how much they carried, how long they took."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+FORWARDED, FAILED, REFUSED, DROPPED = OUTCOMES = ("forwarded", "failed", "refused", "dropped")
+
+# Times are counted in buckets, so that those of many flows can be added; four to an octave: what is
+# read from them is at most 10 % off.
+_STEPS = 4
+_SHORTEST = 1e-6
+_MOST_REASONS = 20
+_QUANTILES = (("p50", 0.5), ("p95", 0.95))
+
+
+@dataclass(slots=True)
+class Tally:
+    """`started` and `ended` may count the same connection: agents record either event, or both."""
+
+    started: int = 0
+    ended: int = 0
+    failed: int = 0
+    refused: int = 0
+    dropped: int = 0
+    sent: int = 0
+    received: int = 0
+    retransmits: int = 0
+    rtt: Counter[int] = field(default_factory=Counter)
+    seconds: Counter[int] = field(default_factory=Counter)
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @property
+    def connections(self) -> int:
+        """All of them, also those in vain."""
+        return max(self.started, self.ended) + self.refused + self.dropped
+
+    @property
+    def problems(self) -> int:
+        return self.failed + self.refused + self.dropped
+
+    def count(self, flow: Mapping[str, Any], outcome: str) -> None:
+        """Add one flow, whose values are checked."""
+        if flow["event"] == "start":
+            self.started += 1
+            return
+        if outcome in (REFUSED, DROPPED):
+            self.refused += outcome == REFUSED
+            self.dropped += outcome == DROPPED
+        else:
+            self.ended += 1
+            self.failed += outcome == FAILED
+        if outcome != FORWARDED:
+            self._tell(outcome, flow["why"].replace("_", " "), 1)
+        self.sent += flow["sent"]
+        self.received += flow["received"]
+        self.retransmits += flow["retransmits"]
+        for name, buckets in (("rtt", self.rtt), ("seconds", self.seconds)):
+            if flow[name] is not None:
+                buckets[_bucket(flow[name])] += 1
+
+    def add(self, other: "Tally") -> None:
+        self.started += other.started
+        self.ended += other.ended
+        self.failed += other.failed
+        self.refused += other.refused
+        self.dropped += other.dropped
+        self.sent += other.sent
+        self.received += other.received
+        self.retransmits += other.retransmits
+        # Most are empty, and update() is slow.
+        if other.rtt:
+            self.rtt.update(other.rtt)
+        if other.seconds:
+            self.seconds.update(other.seconds)
+        for (outcome, why), number in other.reasons.items():
+            self._tell(outcome, why, number)
+
+    def _tell(self, outcome: str, why: str, number: int) -> None:
+        """There are few reasons; an agent that makes up more of them gets no more room."""
+        key = (outcome, why)
+        is_known = key in self.reasons or len(self.reasons) < _MOST_REASONS
+        self.reasons[key if is_known else (outcome, "other reasons")] += number
+
+    def plain(self) -> dict[str, Any]:
+        """As the page gets it."""
+        return {
+            "connections": self.connections,
+            "failed": self.failed,
+            "refused": self.refused,
+            "dropped": self.dropped,
+            "sent": self.sent,
+            "received": self.received,
+            "retransmits": self.retransmits,
+            "rtt": _quantiles(self.rtt),
+            "seconds": _quantiles(self.seconds),
+            "reasons": [
+                (f"{outcome}: {why}", number)
+                for (outcome, why), number in self.reasons.most_common()
+            ],
+        }
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    made = Tally()
+    for each in tallies:
+        made.add(each)
+    return made
+
+
+def _bucket(seconds: float) -> int:
+    return round(math.log2(max(seconds, _SHORTEST)) * _STEPS)
+
+
+def _quantiles(buckets: Counter[int]) -> dict[str, float] | None:
+    count = buckets.total()
+    if not count:
+        return None
+    found = {}
+    for name, share in _QUANTILES:
+        left = math.ceil(share * count)
+        for bucket in sorted(buckets):
+            left -= buckets[bucket]
+            if left <= 0:
+                found[name] = 2 ** (bucket / _STEPS)
+                break
+    return found

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page shows: the edges that pass its filters, grouped, and the smaller ones as others."""
+
+from typing import Any
+
+from ebpflb.kubectl.ui.edges import Edge
+from ebpflb.kubectl.ui.grouping import THE_REST, Group, Shown, Trio, sums_of, trio_of, zones_of
+from ebpflb.kubectl.ui.query import ViewQuery
+from ebpflb.kubectl.ui.tally import Tally, total
+from ebpflb.kubectl.ui.traffic import KeptFlow, LiveTraffic
+
+_MOST_CHOICES = 1000
+_MOST_FLOWS = 100
+# From top to bottom.
+_ORDER = {"cluster": 1, "outside": 2, THE_REST.kind: 3, "nobody": 4}
+_COLUMNS = {"client": 0, "service": 1, "target": 2}
+
+
+class View:
+    """The traffic at one moment, as one query wants it."""
+
+    def __init__(self, traffic: LiveTraffic, query: ViewQuery) -> None:
+        self._traffic = traffic
+        self._query = query
+        self._reading = traffic.read(query.window)
+        self._zones = zones_of(self._reading.tallies)
+        self._tallies = {
+            edge: tally for edge, tally in self._reading.tallies.items() if query.passes(edge)
+        }
+        self._grouped: dict[Trio, Tally] = {}
+        for edge, tally in self._tallies.items():
+            self._grouped.setdefault(self._trio(edge), Tally()).add(tally)
+        self._shown = Shown.of(self._grouped)
+
+    def map_and_table(self) -> dict[str, Any]:
+        """Everything but the open line."""
+        return {
+            "seconds": self._reading.seconds,
+            "seen": total(self._reading.tallies.values()).connections,
+            "total": total(self._tallies.values()).plain(),
+            "history": self._traffic.history(self._query.passes),
+            "columns": [self._column(at) for at in range(3)],
+            "links": self._links(),
+            **self._rows(),
+            "choices": self._choices(),
+        }
+
+    def open_line(self) -> dict[str, Any]:
+        """The sums and the latest flows of the line that the query names."""
+
+        def has_flow(each: KeptFlow) -> bool:
+            return self._is_open(each.edge)
+
+        tallies = (tally for edge, tally in self._tallies.items() if self._is_open(edge))
+        return {
+            "seconds": self._reading.seconds,
+            "total": total(tallies).plain(),
+            "history": self._traffic.history(self._is_open),
+            "flows": [
+                {**each.values, "number": each.number}
+                for each in self._traffic.latest(has_flow, _MOST_FLOWS)
+            ],
+        }
+
+    def _trio(self, edge: Edge) -> Trio:
+        return trio_of(edge, self._query.group, self._zones)
+
+    def _is_open(self, edge: Edge) -> bool:
+        """The page names a group by itself, or the rest that it is part of."""
+        trio = self._trio(edge)
+        wanted = (self._query.client, self._query.via, self._query.target)
+        return self._query.passes(edge) and all(
+            id_ in ("", group.id, shown.id)
+            for id_, group, shown in zip(wanted, trio, self._shown.trio(trio), strict=True)
+        )
+
+    def _column(self, at: int) -> list[dict[str, Any]]:
+        sums: dict[Group, Tally] = {}
+        hidden = set[Group]()
+        for trio, tally in self._grouped.items():
+            group = self._shown.trio(trio)[at]
+            sums.setdefault(group, Tally()).add(tally)
+            if group == THE_REST:
+                hidden.add(trio[at])
+        ordered = sorted(sums, key=lambda group: (_ORDER.get(group.kind, 0), group.name))
+        return [
+            {
+                "id": group.id,
+                "kind": group.kind,
+                "name": group.name,
+                "hidden": len(hidden) if group == THE_REST else 0,
+                **sums[group].plain(),
+            }
+            for group in ordered
+        ]
+
+    def _links(self) -> list[dict[str, Any]]:
+        shown: dict[Trio, Tally] = {}
+        for trio, tally in self._grouped.items():
+            shown.setdefault(self._shown.trio(trio), Tally()).add(tally)
+        return [
+            {"column": at, "from": ends[0].id, "to": ends[1].id, **tally.plain()}
+            for at in (0, 1)
+            for ends, tally in sums_of(shown, (at, at + 1)).items()
+        ]
+
+    def _rows(self) -> dict[str, Any]:
+        trios = sorted(self._grouped, key=self._rank)
+        first, rest = trios[: self._query.rows], trios[self._query.rows :]
+        return {
+            "rows": [self._row(trio) for trio in first],
+            "rest": {
+                "rows": len(rest),
+                **total(self._grouped[trio] for trio in rest).plain(),
+            },
+        }
+
+    def _row(self, trio: Trio) -> dict[str, Any]:
+        client, service, target = (
+            {"id": group.id, "kind": group.kind, "name": group.name} for group in trio
+        )
+        return {
+            "client": client,
+            "service": service,
+            "target": target,
+            **self._grouped[trio].plain(),
+        }
+
+    def _rank(self, trio: Trio) -> tuple[Any, ...]:
+        tally, by = self._grouped[trio], self._query.sort
+        if by in _COLUMNS:
+            return trio[_COLUMNS[by]].name, trio
+        largest = {
+            "problems": (tally.problems, tally.connections),
+            "connections": (tally.connections,),
+            "sent": (tally.sent,),
+            "received": (tally.received,),
+        }
+        return *(-number for number in largest[by]), trio
+
+    def _choices(self) -> dict[str, list[str]]:
+        """What the filters may name."""
+        edges = self._reading.tallies
+        namespaces = {name for edge in edges for name in (edge.namespace, edge.client.namespace)}
+        services = {edge.service for edge in edges if edge.namespace}
+        return {
+            "namespaces": sorted(filter(None, namespaces))[:_MOST_CHOICES],
+            "services": sorted(services)[:_MOST_CHOICES],
+        }

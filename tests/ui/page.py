@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `kubectl ebpflb ui` serves, over agents that print what a test wants."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ebpflb.kubectl.ui.following import Following
+from ebpflb.kubectl.ui.pages import Run, pages_of
+from ebpflb.kubectl.ui.server import PageServer
+from ebpflb.kubectl.ui.traffic import LiveTraffic
+from tests.ui.flows import FakeAgents
+
+
+class Page(NamedTuple):
+    url: str
+    agents: FakeAgents
+
+
+@contextmanager
+def serving(server: PageServer) -> Iterator[PageServer]:
+    with server:
+        thread = threading.Thread(target=lambda: server.serve_forever(0.05), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def explained(node: str, arguments: Sequence[str]) -> str:
+    return f"fails: refused at the socket\n\nasked on {node}: {' '.join(arguments)}\n"
+
+
+@contextmanager
+def page_over(
+    *nodes: str, traffic: LiveTraffic | None = None, run: Run = explained
+) -> Iterator[Page]:
+    """The page with these nodes, of which none has answered yet."""
+    agents = FakeAgents(*nodes)
+    traffic = traffic or LiveTraffic()
+    following = Following(traffic, agents.find, pause_seconds=0.05)
+    following.start()
+    try:
+        with serving(PageServer(pages_of(traffic, following, run))) as server:
+            yield Page(server.url, agents)
+    finally:
+        agents.end()

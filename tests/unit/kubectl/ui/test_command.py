@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command, with agents behind an API server."""
+
+import json
+import socket
+import threading
+import time
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from ebpflb.kubectl.ui.server import PageServer
+from tests.ui.flows import flow
+
+
+@pytest.fixture
+def visit(monkeypatch):
+    """Have `visitor` look at the page that the command serves; then Ctrl-C."""
+
+    def prepare(visitor):
+        serve = PageServer.serve_forever
+
+        def visited(server: PageServer) -> None:
+            thread = threading.Thread(target=serve, args=(server, 0.05))
+            thread.start()
+            try:
+                visitor(server.url)
+            finally:
+                server.shutdown()
+                thread.join()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(PageServer, "serve_forever", visited)
+
+    return prepare
+
+
+def ask(url, what):
+    with urlopen(f"{url}api/{what}", timeout=10) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+def seen(url, connections):
+    deadline = time.monotonic() + 10
+    while (view := ask(url, "view"))["seen"] < connections:
+        assert time.monotonic() < deadline, view
+        time.sleep(0.02)
+    return view
+
+
+def test_flows_of_all_nodes_and_explain(nodes, visit):
+    nodes.add("a", "b")
+    nodes.add_without_agent("c")
+    nodes.say("a", "flows --follow -o jsonl", f"{json.dumps(flow())}\n")
+    nodes.fail("b", "flows --follow -o jsonl", "Error: no agent answers at /run/x")
+    nodes.say("a", "explain", "fails: refused at the socket\n", status=1)
+    found = {}
+
+    def visitor(url):
+        found["view"] = seen(url, 1)
+        found["explain"] = ask(url, "explain?flow=1")
+
+    visit(visitor)
+    done = nodes.run("ui")
+    assert done.stdout.startswith("http://127.0.0.1:")
+    assert done.stdout.count("\n") == 1
+    assert "Ctrl-C" in done.stderr
+    whys = {each["node"]: each["why"] for each in found["view"]["nodes"]}
+    assert whys["b"] == "no agent answers at /run/x"
+    assert whys["c"] == "no agent runs on this node"
+    assert found["explain"]["text"] == "fails: refused at the socket\n"
+
+
+def test_explain_on_a_node_that_does_not_answer(nodes, visit):
+    nodes.add("a")
+    nodes.say("a", "flows --follow -o jsonl", f"{json.dumps(flow())}\n")
+    told = []
+
+    def visitor(url):
+        seen(url, 1)
+        path = "/api/v1/namespaces/kube-system/pods/ebpflb-a/exec"
+        nodes.objects.forbidden[path] = "no"
+        with pytest.raises(HTTPError) as refusal:
+            ask(url, "explain?flow=1")
+        told.append(json.load(refusal.value)["error"])
+
+    visit(visitor)
+    nodes.run("ui")
+    assert told[0].startswith("a: ")
+
+
+def test_a_port_that_is_taken_is_one_line(nodes):
+    nodes.add("a")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = nodes.run("ui", "--port", str(port), status=1)
+    assert done.output == f"Error: cannot listen at 127.0.0.1:{port}: Address already in use\n"

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ebpflb.errors import QueryError
+from ebpflb.kubectl.ui.following import Following
+from ebpflb.kubectl.ui.traffic import LiveTraffic
+from tests.ui.flows import FakeAgents, flow
+
+
+def wait(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def agents():
+    made = FakeAgents("node1", "node2")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def traffic():
+    return LiveTraffic()
+
+
+@pytest.fixture
+def following(traffic, agents):
+    made = Following(traffic, agents.find, pause_seconds=0.01, look_seconds=0.01)
+    made.start()
+    return made
+
+
+def states(following):
+    return {each["node"]: each["state"] for each in following.nodes()}
+
+
+def test_flows_of_all_nodes_are_counted(traffic, agents, following):
+    agents.send("node1", flow(), "", flow())
+    agents.send("node2", flow())
+    wait(lambda: sum(each["flows"] for each in following.nodes()) == 3)
+    assert states(following) == {"node1": "following", "node2": "following"}
+    assert {edge.node for edge in traffic.read(60).tallies} == {"node1", "node2"}
+
+
+def test_a_node_that_does_not_answer_is_named_and_tried_again(agents, following):
+    assert states(following) == {"node1": "connecting", "node2": "connecting"}
+    agents.send("node1", "")
+    agents.fail("node2", "exec is\nforbidden")
+    wait(lambda: states(following) == {"node1": "following", "node2": "silent"})
+    assert following.nodes()[1]["why"] == "exec is forbidden"
+    agents.send("node2", flow())
+    wait(lambda: states(following)["node2"] == "following")
+    assert following.nodes()[1]["why"] == ""
+
+
+def test_an_agent_that_stops_is_no_longer_followed(agents, following):
+    agents.send("node1", "")
+    agents.stop("node1")
+    wait(lambda: states(following)["node1"] == "silent")
+    assert following.nodes()[0]["why"] == "the agent has stopped"
+
+
+def test_an_error_nobody_expects_ends_no_other_node(agents, following):
+    agents.fail("node1", "oops", ZeroDivisionError)
+    agents.send("node2", flow())
+    wait(lambda: states(following) == {"node1": "silent", "node2": "following"})
+    assert following.nodes()[0]["why"] == "unexpected ZeroDivisionError: oops"
+
+
+def test_nodes_come_and_go(agents, following):
+    agents.add("node3")
+    wait(lambda: "node3" in states(following))
+    agents.send("node3", flow())
+    wait(lambda: states(following)["node3"] == "following")
+    agents.remove("node3")
+    wait(lambda: "node3" not in states(following))
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "nothing", '{"event":"end"', '{"event":1}', "[" * 100_000, "\x00"]
+)
+def test_lines_that_are_no_flows_are_counted(agents, following, line):
+    agents.send("node1", line, flow())
+    wait(lambda: following.nodes()[0]["flows"] == 1)
+    assert following.nodes()[0]["unreadable"] == 1
+
+
+def test_lost_flows_are_counted(agents, following):
+    agents.send("node1", {"lost": 7}, {"lost": 2}, {"lost": -5}, flow())
+    wait(lambda: following.nodes()[0]["flows"] == 1)
+    assert following.nodes()[0]["lost"] == 9
+
+
+def test_trouble_with_the_api_server_leaves_the_nodes_as_they_were(traffic, agents):
+    broken = False
+
+    def find():
+        if broken:
+            raise QueryError("cannot reach\nthe API server")
+        return agents.find()
+
+    following = Following(traffic, find, pause_seconds=0.01, look_seconds=0.01)
+    following.start()
+    broken = True
+    wait(lambda: following.trouble == "cannot reach the API server")
+    agents.send("node1", flow())
+    wait(lambda: following.nodes()[0]["flows"] == 1)
+    broken = False
+    wait(lambda: not following.trouble)
+
+
+def test_without_a_cluster_it_does_not_start(traffic):
+    def find():
+        raise QueryError("no agents found")
+
+    with pytest.raises(QueryError, match="no agents found"):
+        Following(traffic, find).start()

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from ebpflb.errors import ConfigError, QueryError
+from ebpflb.kubectl.ui.following import Following
+from ebpflb.kubectl.ui.pages import pages_of
+from ebpflb.kubectl.ui.traffic import LiveTraffic
+from tests.ui.flows import flow
+
+
+def run(node, arguments):
+    return f"{node}: {' '.join(arguments)}"
+
+
+@pytest.fixture
+def traffic():
+    return LiveTraffic()
+
+
+@pytest.fixture
+def pages(traffic):
+    return pages_of(traffic, Following(traffic, dict), run)
+
+
+def test_the_view_names_the_nodes_too(pages, traffic):
+    traffic.add("node1", flow())
+    found = pages["view"]({"group": "pod"})
+    assert (found["nodes"], found["trouble"], found["seen"]) == ([], "", 1)
+
+
+@pytest.mark.parametrize(
+    ("client", "frontend", "command"),
+    [
+        ("shop/cart-0", {"address": "10.96.0.10", "port": 80}, "shop/cart-0 10.96.0.10:80/tcp"),
+        ({"address": "fd00::5"}, {"address": "fd00::a", "port": 53}, "fd00::5 [fd00::a]:53/tcp"),
+    ],
+)
+def test_explain_asks_the_node_that_recorded_the_flow(pages, traffic, client, frontend, command):
+    traffic.add("node1", flow(client=client, frontend=frontend))
+    found = pages["explain"]({"flow": "1"})
+    assert found == {
+        "node": "node1",
+        "command": f"ebpflb explain {command}",
+        "text": f"node1: explain {command}",
+    }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client": "--bpffs-root=/tmp"},
+        {"client": "a b"},
+        {"client": "$(reboot)"},
+        {"protocol": "TCP;reboot"},
+        {"frontend": {"address": "-o", "port": 1}},
+        {"frontend": {}},
+        {"client": None},
+    ],
+)
+def test_what_a_flow_says_does_not_become_an_option(pages, traffic, changes):
+    traffic.add("node1", flow(**changes))
+    with pytest.raises(ConfigError, match=r"^explain: "):
+        pages["explain"]({"flow": "1"})
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "²", "9" * 30])
+def test_explain_needs_a_flow(pages, number):
+    with pytest.raises(ConfigError, match=r"^flow: "):
+        pages["explain"]({"flow": number})
+
+
+def test_a_flow_that_is_no_longer_kept(pages):
+    with pytest.raises(ConfigError, match="no longer kept"):
+        pages["explain"]({"flow": "7"})
+
+
+def test_an_agent_that_cannot_explain(traffic):
+    def fail(node, arguments):
+        raise QueryError(f"{node}: no agent")
+
+    traffic.add("node1", flow())
+    with pytest.raises(QueryError, match="node1: no agent"):
+        pages_of(traffic, Following(traffic, dict), fail)["explain"]({"flow": "1"})
