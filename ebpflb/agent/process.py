@@ -38,6 +38,7 @@ from ebpflb.observe.http.server import Routes, Server, health_routes, metrics_ro
 from ebpflb.observe.metrics.page import Metrics, SharedPage
 from ebpflb.observe.metrics.programming_latency import FirstConnections, FirstConnectionsThread
 from ebpflb.observe.metrics.reader import MapReader, OptionalSeries
+from ebpflb.observe.pod_names import PodNames
 from ebpflb.source.interface import Announcement, SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
@@ -148,7 +149,8 @@ def _run(settings: Settings, parts: ExitStack) -> None:
         Ejections(settings.ejection, Times(first=settings.ejection_time)),
     )
     locations = EndpointLocations(settings.node_name)
-    flows = FlowPipeline(settings, changes, lambda: dataplane.maps, locations.pod)
+    pods = PodNames(locations)
+    flows = FlowPipeline(settings, changes, lambda: dataplane.maps, pods.at)
     dataplane.on_expired = flows.accept
     metrics, begin_to_measure = _make_metrics(settings, dataplane, locations, flows, parts)
     source = source_of(settings)
@@ -158,12 +160,8 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     periods = Periods(settings.sync_period, settings.min_sync_period)
     agent = Agent(changes, dataplane, observers, periods)
 
-    def take(event: SourceEvent) -> None:
-        locations.note(event)
-        agent.tell(event)
-
     _connect(agent, settings, parts)
-    source.start(take)
+    source.start(_in_turn(locations.note, pods.note, agent.tell))
     parts.callback(source.stop)
     shown = fields(version=__version__, node=settings.node_name, source=str(source))
     _log.info("started", extra=shown)
@@ -176,6 +174,14 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     flows.start(agent.tell)
     parts.callback(flows.stop)
     agent.run()
+
+
+def _in_turn(*followers: Callable[[SourceEvent], None]) -> Callable[[SourceEvent], None]:
+    def take(event: SourceEvent) -> None:
+        for follow in followers:
+            follow(event)
+
+    return take
 
 
 def _make_metrics(

@@ -193,6 +193,13 @@ OPTIONS: tuple[Option, ...] = (
         "also export metrics of each backend, four series each  [false]",
     ),
     Option(
+        "metrics-clients",
+        values.number(0, 100000),
+        "0",
+        "NUMBER",
+        "export flow records by client's workload and Service, for so many pairs; 0 = none  [0]",
+    ),
+    Option(
         "healthz-bind-address",
         values.bind_address(HEALTHZ_PORT),
         HEALTHZ_BIND_ADDRESS,

@@ -59,6 +59,7 @@ class Settings:
     metrics_bind_address: str
     metrics_services: bool
     metrics_backends: bool
+    metrics_clients: int
     healthz_bind_address: str
     bind_address_hard_fail: bool
     log_format: Literal["text", "json"]

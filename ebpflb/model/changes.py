@@ -208,6 +208,10 @@ class Changes:
             for address in pod.addresses
         )
 
+    def node_pods(self) -> list[Pod]:
+        """The pods of this node, as far as the source tells."""
+        return list(self._pods.values())
+
     def service(self, name: ServiceName) -> Service | None:
         found = self._objects.get(ObjectKey(Kind.SERVICE, *name))
         return found if isinstance(found, Service) else None

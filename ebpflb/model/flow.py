@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ebpflb.model.address import Address, Family, family_of
 from ebpflb.model.endpoint import Endpoint
 from ebpflb.model.plan import FrontendType
+from ebpflb.model.pod import NOBODY, NamedPod
 from ebpflb.model.service import Service, ServicePort, ServicePortName
 
 FORWARDED, REFUSED, DROPPED = "forwarded", "refused", "dropped"
@@ -69,12 +70,13 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowNames:
-    """The objects of a flow. client_pod: NAMESPACE/NAME or empty. local: of the endpoint."""
+    """The objects of a flow. local: of the endpoint."""
 
     port: ServicePortName | None = None
     service: Service | None = None
     endpoint: Endpoint | None = None
-    client_pod: str = ""
+    client: NamedPod = NOBODY
+    backend: NamedPod = NOBODY
     local: bool = False
 
     def service_port(self, flow: Flow) -> ServicePort | None:

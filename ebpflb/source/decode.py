@@ -50,6 +50,7 @@ from ebpflb.source.fields import (
     read_metadata,
     text_at,
 )
+from ebpflb.source.workload import workload_of
 
 API_VERSIONS: Mapping[str, str] = {
     Kind.SERVICE: "v1",
@@ -74,6 +75,7 @@ _PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
 _HEADLESS_LABEL = "service.kubernetes.io/headless"
 _SERVICE_LABEL = "kubernetes.io/service-name"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
+_FINISHED = ("Succeeded", "Failed")
 # The cluster autoscaler is about to remove the node: kube-proxy's NodeEligible.
 _LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
 
@@ -191,10 +193,14 @@ def _cidrs(spec: Fields) -> tuple[str, ...]:
 def _pod_of_node(metadata: Metadata, document: Fields) -> Pod:
     is_on_host = object_at(document, "spec", lambda spec: flag_at(spec, "hostNetwork", False))
     ips = [] if is_on_host else object_at(document, "status", _pod_ips)
-    return Pod(metadata.namespace, metadata.name, _addresses(ips), _socket_lb(document))
+    workload = workload_of(metadata, document)
+    return Pod(metadata.namespace, metadata.name, _addresses(ips), _socket_lb(document), workload)
 
 
 def _pod_ips(status: Fields) -> list[str]:
+    """Those of a finished pod may be another's by now."""
+    if text_at(status, "phase") in _FINISHED:
+        return []
     return list_at(status, "podIPs", lambda entry: text_at(as_fields(entry), "ip"))
 
 

@@ -194,13 +194,31 @@ def generations(cluster: Cluster) -> set[str]:
     }
 
 
-def test_explain_in_an_agents_pod_knows_pods_by_name(cluster: Cluster):
+def ask_agent(cluster: Cluster, *question: str) -> str:
+    """What `ebpflb` says in the agent's pod on node1."""
     agent = cluster.kubectl(
         *("-n", NAMESPACE, "get", "pod", "-l", "app.kubernetes.io/component=agent"),
         *("--field-selector", "spec.nodeName=node1", "-o", "name"),
     ).strip()
+    return cluster.kubectl("-n", NAMESPACE, "exec", agent, "--", "ebpflb", *question)
+
+
+def test_a_pod_behind_no_service_is_named_in_flows_and_so_is_what_made_a_pod(cluster: Cluster):
+    assert pod_sees_both(cluster, "asker-node1")
+    question = ["flows", "--from", f"{SPACE}/asker-node1", "--service", f"{SPACE}/web"]
+    flows = json.loads(ask_agent(cluster, *question, "--last=50", "-o", "json"))
+    assert {flow["client"]["pod"] for flow in flows} == {f"{SPACE}/asker-node1"}
+    made_by = {
+        flow["backend"]["node"]: flow["backend"].get("workload")
+        for flow in flows
+        if "backend" in flow
+    }
+    assert made_by == {"node1": "Deployment/web", "node2": None}
+
+
+def test_explain_in_an_agents_pod_knows_pods_by_name(cluster: Cluster):
     question = [f"{SPACE}/asker-node1", f"{SPACE}/web:80", "-o", "json"]
-    said = cluster.kubectl("-n", NAMESPACE, "exec", agent, "--", "ebpflb", "explain", *question)
+    said = ask_agent(cluster, "explain", *question)
     address = workloads.field(cluster, SPACE, "pod/asker-node1", "{.status.podIP}")
     assert f'"{address}"' in said
 

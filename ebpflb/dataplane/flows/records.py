@@ -29,7 +29,7 @@ from ebpflb.model.flow import Flow, Side, Traffic
 from ebpflb.model.service import TrafficPolicy
 
 _RECORD = packed_format(LbFlowRecord)
-_BRIEF = packed_format(LbFlowRecord, "event", "proto", "backend_addr", "service")
+_BRIEF = packed_format(LbFlowRecord, "event", "proto", "client", "backend_addr", "service")
 # Plain numbers and strings: enums cost ten times as much.
 _INTERNAL = int(DescFlag.LB_DESC_INTERNAL_LOCAL)
 _EXTERNAL = int(DescFlag.LB_DESC_EXTERNAL_LOCAL)
@@ -41,10 +41,11 @@ _MICROSECONDS = 1_000_000
 
 
 class Brief(NamedTuple):
-    """The fields that are read of every record. protocol: a number."""
+    """The fields that are read of every record. protocol: a number. client: zero if not known."""
 
     event: str
     protocol: int
+    client: Address
     backend: Address
     service: int
 
@@ -86,8 +87,9 @@ def is_readable(record: bytes) -> bool:
 
 def brief(record: bytes) -> Brief:
     """Of a readable record."""
-    event, protocol, backend, service = _BRIEF.unpack_from(record)
-    return Brief(_EVENTS.get(event, str(event)), protocol, Address(backend), service)
+    event, protocol, client, backend, service = _BRIEF.unpack_from(record)
+    name = _EVENTS.get(event, str(event))
+    return Brief(name, protocol, Address(client), Address(backend), service)
 
 
 def decode(record: bytes, since_1970: int) -> Flow:

@@ -84,7 +84,7 @@ def _client(flow: Flow, names: FlowNames) -> dict[str, Any] | None:
     if flow.client is None:
         return None
     address, port = format_address(flow.client.address), flow.client.port
-    return _known(address=address, port=port or None, pod=names.client_pod)
+    return _known(address=address, port=port or None, **names.client._asdict())
 
 
 def _service(names: FlowNames) -> dict[str, str]:
@@ -101,10 +101,10 @@ def _backend(flow: Flow, names: FlowNames) -> dict[str, Any]:
     if flow.backend is None:
         return {}
     endpoint = names.endpoint
-    known = endpoint and _known(
-        pod=endpoint.pod, node=endpoint.node_name, zone=endpoint.zone, local=names.local
-    )
-    return {**_side(flow.backend), **(known or {})}
+    pod = (endpoint and endpoint.pod) or names.backend.pod
+    known = _known(pod=pod, workload=names.backend.workload if pod == names.backend.pod else "")
+    place = endpoint and _known(node=endpoint.node_name, zone=endpoint.zone, local=names.local)
+    return {**_side(flow.backend), **known, **(place or {})}
 
 
 def _directions(

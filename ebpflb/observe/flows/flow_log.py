@@ -22,13 +22,15 @@ from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
 from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.flow import Flow, FlowNames
+from ebpflb.model.pod import NamedPod
 from ebpflb.model.service import Service, ServiceName, ServicePortName
+from ebpflb.observe.flows.client_counts import ClientCounts
 from ebpflb.observe.flows.flow_json import flow_line
 
 Maps = Callable[[], MapSet | None]
 """The maps in use, None before there are any."""
-PodOf = Callable[[Address], str]
-"""NAMESPACE/NAME of the pod that has an address or had it last, or ""."""
+PodOf = Callable[[Address], NamedPod]
+"""The pod that has an address or had it last."""
 
 Record = TypeVar("Record")
 
@@ -151,16 +153,21 @@ class StoredFlow(NamedTuple):
     port: ServicePortName | None
     service: Service | None
     endpoint: Endpoint | None
+    client: NamedPod
+    backend: NamedPod
 
 
 class FlowLog:
     """The history of a node's flows. Any thread may call; after a MapError names are missing."""
 
-    def __init__(self, size: int, changes: Changes, maps: Maps, pod_of: PodOf) -> None:
-        """`size`: how many records are kept."""
+    def __init__(
+        self, size: int, changes: Changes, maps: Maps, pod_of: PodOf, most_clients: int = 0
+    ) -> None:
+        """`size`: how many records are kept. `most_clients`: as of ClientCounts."""
         self.history = FlowHistory[StoredFlow](size)
         # Records by event.
         self.counts: Counter[str] = Counter()
+        self.clients = ClientCounts(most_clients)
         self.unreadable = 0
         self._node = changes.node.name
         self._maps = maps
@@ -178,23 +185,26 @@ class FlowLog:
             self.history.add([self._stored(record, offset, ports) for record in readable])
 
     def _stored(self, record: bytes, offset: int, ports: dict[int, KnownPort | None]) -> StoredFlow:
-        event, protocol, backend, service = brief(record)
+        event, protocol, client, backend, service = brief(record)
         self.counts[event] += 1
         if service not in ports:
             is_known = service and protocol in _PROTOCOLS
             ports[service] = self._ports.look_up(service, protocol) if is_known else None
         port = ports[service]
+        pods = self._pod_of(client), self._pod_of(backend)
+        self.clients.count(pods[0], port.name if port else None, event)
         if port is None:
-            return StoredFlow(record, offset, None, None, None)
-        return StoredFlow(record, offset, port.name, port.service, port.endpoints.get(backend))
+            return StoredFlow(record, offset, None, None, None, *pods)
+        endpoint = port.endpoints.get(backend)
+        return StoredFlow(record, offset, port.name, port.service, endpoint, *pods)
 
     def describe(self, stored: StoredFlow) -> tuple[Flow, FlowNames]:
         """Decode a record and name what it refers to."""
         flow = decode(stored.record, stored.since_1970)
         endpoint = stored.endpoint
         is_local = endpoint is not None and endpoint.node_name == self._node
-        pod = self._pod_of(flow.client.address) if flow.client else ""
-        return flow, FlowNames(stored.port, stored.service, endpoint, pod, is_local)
+        names = stored.client, stored.backend
+        return flow, FlowNames(stored.port, stored.service, endpoint, *names, is_local)
 
     def line(self, number: int, stored: StoredFlow) -> bytes:
         """A record as a line of JSON; `number`: that in the history."""

@@ -32,7 +32,7 @@ class FlowPipeline:
     def __init__(self, settings: Settings, changes: Changes, maps: Maps, pod_of: PodOf) -> None:
         self._changes = changes
         self._socket = settings.query_socket
-        self._log = FlowLog(settings.flow_history, changes, maps, pod_of)
+        self._log = FlowLog(settings.flow_history, changes, maps, pod_of, settings.metrics_clients)
         self._reader = RingReader(maps, self._log.accept)
         self._export: FlowExport[StoredFlow] | None = None
         if target := settings.flow_export:
@@ -50,9 +50,13 @@ class FlowPipeline:
         self._log.accept(records)
 
     def collector(self) -> FlowCollector:
-        """The counters of lost records for /metrics."""
+        """The counters of lost records, and of records by client, for /metrics."""
         export = self._export
-        return FlowCollector(lambda: self._log.unreadable, lambda: export.lost if export else 0)
+        return FlowCollector(
+            lambda: self._log.unreadable,
+            lambda: export.lost if export else 0,
+            self._log.clients.families,
+        )
 
     def start(self, ask_loop: AskLoop) -> None:
         """Begin with the records that come from now on."""

@@ -40,6 +40,18 @@ _SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class EndFilter:
+    """One end of a flow: an address, or a pod, by name where the record has one. pod: may be ""."""
+
+    addresses: Collection[Address]
+    pod: str = ""
+
+    def matches(self, address: Address, pod: str) -> bool:
+        """`pod`: of the record. An address may be another pod's by now."""
+        return pod == self.pod if pod and self.pod else address in self.addresses
+
+
+@dataclass(frozen=True, slots=True)
 class FlowFilter:
     """Conditions that all must hold; None is no condition. earliest: nanoseconds since 1970.
 
@@ -48,8 +60,8 @@ class FlowFilter:
 
     namespace: str | None = None
     service: ServiceName | None = None
-    clients: Collection[Address] | None = None
-    targets: Collection[Address] | None = None
+    client: EndFilter | None = None
+    target: EndFilter | None = None
     verdicts: Collection[str] | None = None
     events: Collection[str] | None = None
     earliest: int = 0
@@ -59,27 +71,36 @@ class FlowFilter:
             flow.time >= self.earliest
             and _is_one(flow.event, self.events)
             and _is_one(flow.verdict, self.verdicts)
-            and _is_one(flow.client and flow.client.address, self.clients)
-            and self._has_target(flow)
+            and self._has_client(flow, names)
+            and self._has_target(flow, names)
             and (self.service is None or self.service == _service(names))
             and (self.namespace is None or self.namespace in _namespaces(names))
         )
 
-    def _has_target(self, flow: Flow) -> bool:
-        if self.targets is None or flow.frontend.address in self.targets:
+    def _has_client(self, flow: Flow, names: FlowNames) -> bool:
+        if self.client is None:
             return True
-        return flow.backend is not None and flow.backend.address in self.targets
+        return flow.client is not None and self.client.matches(
+            flow.client.address, names.client.pod
+        )
+
+    def _has_target(self, flow: Flow, names: FlowNames) -> bool:
+        if self.target is None or flow.frontend.address in self.target.addresses:
+            return True
+        return flow.backend is not None and self.target.matches(
+            flow.backend.address, names.backend.pod
+        )
 
 
 def parse_filter(
     parameters: Mapping[str, str],
     service: Callable[[str], ServiceName],
-    addresses: Callable[[str], Collection[Address]],
+    end: Callable[[str], EndFilter],
     now: int,
 ) -> FlowFilter:
     """The filter of a query's parameters. HttpQueryError says what is wrong.
 
-    `service` and `addresses` look names up; `now`: nanoseconds since 1970.
+    `service` and `end` look names up; `now`: nanoseconds since 1970.
     """
     for name in parameters:
         if name not in PARAMETERS:
@@ -88,8 +109,8 @@ def parse_filter(
     return FlowFilter(
         namespace=given.get("namespace"),
         service=service(given["service"]) if "service" in given else None,
-        clients=addresses(given["from"]) if "from" in given else None,
-        targets=addresses(given["to"]) if "to" in given else None,
+        client=end(given["from"]) if "from" in given else None,
+        target=end(given["to"]) if "to" in given else None,
         verdicts=_words("verdict", given, VERDICTS),
         events=_words("event", given, FLOW_EVENTS),
         earliest=now - int(_since(given["since"]) * _SECOND) if "since" in given else 0,
@@ -120,7 +141,7 @@ def _is_one(value: object, wanted: Collection[object] | None) -> bool:
 def _namespaces(names: FlowNames) -> Iterator[str]:
     if names.port:
         yield names.port.namespace
-    for pod in (names.client_pod, names.endpoint.pod if names.endpoint else ""):
+    for pod in (names.client.pod, names.endpoint.pod if names.endpoint else names.backend.pod):
         yield pod.partition("/")[0]
 
 
@@ -201,7 +222,7 @@ def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping
 
 
 def _names(query: Query, changes: Changes) -> Mapping[str, object]:
-    """Every Service, and the addresses of every pod that is an endpoint of one."""
+    """Every Service, and the addresses of every pod that is known here."""
     if query.path or query.parameters:
         raise HttpQueryError("/v1/names takes no parameters")
     pods = pods_by_name(changes)
@@ -232,7 +253,7 @@ class FlowQueries:
         if query.path:
             raise HttpQueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
         given = query.parameters
-        wanted = parse_filter(given, self._service, self._addresses, time.time_ns())
+        wanted = parse_filter(given, self._service, self._end, time.time_ns())
         limit = _parsed("limit", given, number(0, _MOST))
         follow = _parsed("follow", given, boolean)
         return StreamedReply(self._lines(wanted, limit, follow=bool(follow)), JSON_LINES)
@@ -273,21 +294,28 @@ class FlowQueries:
         records = self._log.history.since(0).records
         return any(each.port is not None and each.port[:2] == name for each in records)
 
-    def _addresses(self, text: str) -> Collection[Address]:
+    def _end(self, text: str) -> EndFilter:
         if "/" not in text:
             try:
-                return (parse_address(text),)
+                return EndFilter((parse_address(text),))
             except ValueError as error:
                 raise HttpQueryError(f"{error}, nor a pod: want NAMESPACE/NAME") from error
         pods = pods_by_name(self._changes)
-        if text not in pods:
+        if text not in pods and not self._had_pod(text):
             raise _unknown("pod", text, pods)
-        return pods[text]
+        return EndFilter(pods.get(text, ()), text)
+
+    def _had_pod(self, name: str) -> bool:
+        """Whether a flow is recorded of a pod that may be gone."""
+        records = self._log.history.since(0).records
+        return any(name in (each.client.pod, each.backend.pod) for each in records)
 
 
 def pods_by_name(changes: Changes) -> Mapping[str, Collection[Address]]:
-    """NAMESPACE/NAME of every pod that is an endpoint of a Service -> its addresses."""
+    """NAMESPACE/NAME of this node's pods, and of all that are endpoints -> their addresses."""
     pods = defaultdict[str, set[Address]](set)
+    for pod in changes.node_pods():
+        pods[f"{pod.namespace}/{pod.name}"].update(pod.addresses)
     for _, slices in changes.all_slices():
         for piece in slices:
             for endpoint in piece.endpoints:

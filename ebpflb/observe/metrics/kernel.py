@@ -76,11 +76,17 @@ def _flows(found: Mapping[tuple[str, str], Distribution]) -> Iterator[Metric]:
 
 
 class FlowCollector(Collector):
-    """Flow records that were lost in the agent; those lost in the kernel are in Reading.lost."""
+    """Flow records by client, and lost ones; those lost in the kernel are in Reading.lost."""
 
-    def __init__(self, unreadable: Callable[[], int], not_exported: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        unreadable: Callable[[], int],
+        not_exported: Callable[[], int],
+        clients: Callable[[], Iterable[Metric]],
+    ) -> None:
         self._unreadable = unreadable
         self._not_exported = not_exported
+        self._clients = clients
 
     def describe(self) -> Iterable[Metric]:
         """Without this the registry calls `collect()` to learn the names."""
@@ -97,3 +103,4 @@ class FlowCollector(Collector):
             "Flow records that could not be written to --flow-export.",
             self._not_exported(),
         )
+        yield from self._clients()

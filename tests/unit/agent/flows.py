@@ -8,8 +8,10 @@ from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath, FlowSour
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbAddr, LbFlowRecord, LbTraffic
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
+from ebpflb.model.pod import NamedPod
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.flows.flow_log import PodOf
+from ebpflb.observe.pod_names import PodNames
 from ebpflb.source.interface import SourceEvent
 from tests.builders import address
 
@@ -56,12 +58,14 @@ def refused(**fields: Any) -> bytes:
 
 
 def pod_of(changes: Changes) -> PodOf:
-    """The pods of all slices, as they are when it is called."""
+    """This node's pods and those of all slices, as they are when it is called."""
 
-    def pod(address: Address) -> str:
+    def pod(address: Address) -> NamedPod:
         locations = EndpointLocations(changes.node.name)
+        names = PodNames(locations)
         pieces = tuple(piece for _, slices in changes.all_slices() for piece in slices)
         locations.note(SourceEvent(pieces, (), {}, initial=True))
-        return locations.pod(address)
+        names.note(SourceEvent(tuple(changes.node_pods()), (), {}, initial=True))
+        return names.at(address)
 
     return pod

@@ -405,6 +405,22 @@ def test_a_pod_of_the_hosts_network_has_no_address_of_its_own():
     assert decode(pod_manifest("false", hostNetwork=True)) == Pod("shop", "web-1", (), False)
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_the_address_of_a_pod_that_has_finished_may_be_anothers(phase: str):
+    manifest = pod_manifest("false")
+    manifest["status"]["phase"] = phase
+    assert decode(manifest) == Pod("shop", "web-1", (), False)
+
+
+def test_a_pod_names_what_made_it():
+    manifest = pod_manifest()
+    owner = {"kind": "StatefulSet", "name": "web", "controller": True}
+    manifest["metadata"]["ownerReferences"] = [owner]
+    found = decode(manifest)
+    assert isinstance(found, Pod)
+    assert found.workload == "StatefulSet/web"
+
+
 def test_a_pod_need_not_have_a_status():
     assert decode({"kind": "Pod", "metadata": {"name": "web-1"}}) == Pod("default", "web-1")
 

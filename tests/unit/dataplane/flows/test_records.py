@@ -56,7 +56,8 @@ def test_flags_become_words():
 
 
 def test_what_is_looked_at_in_each_record():
-    assert brief(record()) == ("end", 6, address("10.1.0.1"), SERVICE)
+    pods = address("10.1.0.9"), address("10.1.0.1")
+    assert brief(record()) == ("end", 6, *pods, SERVICE)
 
 
 def test_another_version_or_size_is_not_readable():

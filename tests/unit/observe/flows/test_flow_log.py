@@ -8,7 +8,8 @@ from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbAddr
 from ebpflb.errors import MapError
-from ebpflb.model.changes import Changes
+from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
 from tests.builders import (
     NODE,
@@ -113,6 +114,30 @@ def test_names_are_those_of_the_time_of_the_record_or_the_last_ones(log, changes
     assert told(log, record())["service"] == {"namespace": "default", "name": "web"}
 
 
+def test_pods_of_this_node_are_told_with_what_made_them_also_when_they_are_gone(log, changes):
+    job = Pod("jobs", "backup-1", (address("10.1.0.7"),), workload="CronJob/backup")
+    here = Pod("default", "web-a", (address("10.1.0.1"),), workload="Deployment/web")
+    changes.set(job)
+    changes.set(here)
+    flow = told(log, record(client="10.1.0.7"))
+    assert flow["client"]["pod"] == "jobs/backup-1"
+    assert flow["client"]["workload"] == "CronJob/backup"
+    assert (flow["backend"]["pod"], flow["backend"]["workload"]) == (
+        "default/web-a",
+        "Deployment/web",
+    )
+    changes.remove(key_of(job))
+    (stored,) = log.history.since(0).records
+    assert log.describe(stored)[1].client.pod == "jobs/backup-1"
+
+
+def test_a_workload_is_not_that_of_another_pod_with_the_address(log, changes):
+    changes.set(Pod("default", "other", (address("10.1.0.1"),), workload="Deployment/other"))
+    backend = told(log, record())["backend"]
+    assert backend["pod"] == "default/web-a"
+    assert "workload" not in backend
+
+
 def test_records_of_another_version_are_counted_and_skipped(log):
     log.accept([record(version=FLOW_RECORD_VERSION + 1), record(), b"", refused(), record()])
     assert (log.unreadable, log.history.end) == (2, 3)
@@ -133,7 +158,7 @@ def test_before_there_are_maps_there_are_no_names(changes):
     log = FlowLog(10, changes, lambda: None, pod_of(changes))
     flow = told(log, record(FlowEvent.LB_FLOW_START))
     assert "service" not in flow
-    assert flow["backend"] == {"address": "10.1.0.1", "port": 8080}
+    assert flow["backend"] == {"address": "10.1.0.1", "port": 8080, "pod": "default/web-a"}
 
 
 def test_times_are_those_of_the_wall_clock(log):

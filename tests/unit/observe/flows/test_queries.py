@@ -8,10 +8,11 @@ import pytest
 from ebpflb.dataplane.layout.enums import FlowEvent
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import FlowQueries
 from ebpflb.observe.http.query_socket import HttpQueryError, Query
-from tests.builders import NODE, endpoint, endpoint_slice, port_name, service
+from tests.builders import NODE, address, endpoint, endpoint_slice, port_name, service
 from tests.memory_maps import memory_maps
 from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 
@@ -120,6 +121,20 @@ def test_a_service_that_is_gone_can_be_asked_for_while_its_flows_are_kept(querie
     log.accept([record()])
     changes.remove(key_of(service()))
     assert ask(queries, service="default/web") == [0]
+
+
+def test_a_pod_behind_no_service_can_be_asked_for_also_when_it_is_gone(queries, log, changes):
+    job = Pod("jobs", "backup-1", (address("10.1.0.7"),))
+    changes.set(job)
+    log.accept([record(), record(client="10.1.0.7"), record(backend_addr="10.1.0.7")])
+    assert ask(queries, source="jobs/backup-1") == [1]
+    changes.remove(key_of(job))
+    changes.set(Pod("jobs", "backup-2", job.addresses))
+    log.accept([record(client="10.1.0.7")])
+    assert ask(queries, source="jobs/backup-1") == [1]
+    assert ask(queries, source="jobs/backup-2") == [3]
+    assert ask(queries, to="jobs/backup-1") == [2]
+    assert ask(queries, source="10.1.0.7") == [1, 3]
 
 
 def test_following_shows_flows_as_they_come_and_counts_those_that_were_missed(queries, log):
