@@ -2,12 +2,12 @@
 """Flow records by who connects to what, for metrics; so many clients and no more."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from ebpflb.model.pod import NamedPod
-from ebpflb.model.service import ServicePortName
+from ebpflb.model.service import ServiceName, ServicePortName
 
 _NAME = "ebpflb_client_flow_records"
 _TEXT = "Flow records by client and Service. source_workload: KIND/NAME, empty if not known."
@@ -20,12 +20,13 @@ class ClientCounts:
     """One thread counts, any may collect.
 
     A client's workload and a Service get series of their own as long as there are fewer than `most`
-    such pairs; all others count together.
+    such pairs; all others count together. Series end with their Service.
     """
 
-    def __init__(self, most: int) -> None:
-        """`most`: 0 counts nothing."""
+    def __init__(self, most: int, exists: Callable[[ServiceName], object]) -> None:
+        """`most`: 0 counts nothing. `exists`: whether there is a Service of that name."""
         self._most = most
+        self._exists = exists
         self._counts: dict[tuple[str, ...], Counter[str]] = {}
 
     def count(self, client: NamedPod, port: ServicePortName | None, event: str) -> None:
@@ -45,6 +46,10 @@ class ClientCounts:
         if self._most:
             family = CounterMetricFamily(_NAME, _TEXT, labels=(*_LABELS, "event"))
             for pair, counts in list(self._counts.items()):
+                service = ServiceName(*pair[2:])
+                if service.name and not self._exists(service):
+                    del self._counts[pair]
+                    continue
                 for event, count in list(counts.items()):
                     family.add_metric((*pair, event), count)
             yield family

@@ -167,7 +167,7 @@ class FlowLog:
         self.history = FlowHistory[StoredFlow](size)
         # Records by event.
         self.counts: Counter[str] = Counter()
-        self.clients = ClientCounts(most_clients)
+        self.clients = ClientCounts(most_clients, changes.service)
         self.unreadable = 0
         self._node = changes.node.name
         self._maps = maps

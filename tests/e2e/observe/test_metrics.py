@@ -32,9 +32,10 @@ Series = Mapping[tuple[str, ...], float]
 
 @pytest.fixture(scope="module")
 def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
-    """Agents that tell of backends too."""
+    """Agents that tell of backends and clients too."""
     logs = tmp_path_factory.mktemp("metrics")
-    with started(own_lab, logs, ["--metrics-backends", "true"]) as made:
+    options = ["--metrics-backends", "true", "--metrics-clients", "1000"]
+    with started(own_lab, logs, options) as made:
         yield made
 
 
@@ -107,6 +108,17 @@ def test_bytes_and_packets_at_tc_are_those_that_were_sent(cluster):
         (*payload, "original"): sent * len("who\n"),
     }
     wait_for(node, spec.name, expected)
+
+
+def test_records_are_counted_by_client(cluster):
+    lab, node = cluster.lab, cluster.lab.node("node1")
+    spec = cluster.serve(cluster.new(), lab.pods)
+    for version in cluster.versions:
+        answers(lab.pod("pod-1-1"), lab.cluster_ip(spec.number, version), PORT, "tcp", TIMES)
+        answers(lab.client, address_of(node, version), spec.node_port, "tcp", TIMES)
+    sent = TIMES * len(cluster.versions)
+    name = "client_flow_records_total"
+    wait_for(node, spec.name, {(name, "end", space, ""): sent for space in ("", "default")})
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
