@@ -28,6 +28,7 @@ VAGUE = re.compile(
 KERNEL_WORDS = re.compile(r"_(data|info)_")
 # What other people's interfaces call their own things.
 FOREIGN_NAMES = {"tmp_path", "tmp_path_factory", "do_GET", "do_HEAD", "do_POST", "do_PATCH"} | {
+    "do_DELETE",
     "handle_error",
     "master",  # kube-proxy's flag
 }

@@ -84,8 +84,9 @@ def test_privileged_replaces_the_list_of_capabilities() -> None:
 def test_app_armor_is_an_annotation_before_kubernetes_1_30() -> None:
     daemonset = installed(render(kubernetes="1.29.4"), "DaemonSet")
     annotations = daemonset["spec"]["template"]["metadata"]["annotations"]
-    name = "container.apparmor.security.beta.kubernetes.io/ebpflb"
-    assert annotations[name] == "unconfined"
+    name = "container.apparmor.security.beta.kubernetes.io/"
+    assert annotations[f"{name}ebpflb"] == "unconfined"
+    assert f"{name}takeover" not in annotations
     assert "appArmorProfile" not in container(pod_of(daemonset), "ebpflb")["securityContext"]
 
 
@@ -171,8 +172,64 @@ def test_changed_settings_start_the_agents_anew_one_after_the_other() -> None:
     assert checksum({}) != checksum({"config": {"verbosity": 1}})
     config = mounts(agent(), "ebpflb")["/etc/ebpflb/config.yaml"]
     assert config["subPath"] == "config.yaml"
-    strategy = installed(render({"updateStrategy": {"maxUnavailable": 3}}), "DaemonSet")["spec"]
-    assert strategy["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 3}
+
+
+def test_the_update_strategy_is_that_of_a_daemonset() -> None:
+    usual = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
+    for given, expected in (
+        ({}, usual),
+        (
+            {"rollingUpdate": {"maxUnavailable": 3}},
+            {**usual, "rollingUpdate": {"maxUnavailable": 3}},
+        ),
+        ({"type": "OnDelete"}, {"type": "OnDelete"}),
+    ):
+        daemonset = installed(render({"updateStrategy": given}), "DaemonSet")
+        assert daemonset["spec"]["updateStrategy"] == expected
+
+
+def test_probes_have_the_numbers_that_are_given() -> None:
+    usual = container(agent(), "ebpflb")["livenessProbe"]
+    given = container(agent({"livenessProbe": {"periodSeconds": 30}}), "ebpflb")["livenessProbe"]
+    assert given == {**usual, "periodSeconds": 30}
+    assert usual["timeoutSeconds"] == 5
+
+
+def test_arguments_variables_and_volumes_can_be_added() -> None:
+    pod = agent(EVERYTHING)
+    assert container(pod, "ebpflb")["args"][-2:] == ["/etc/ebpflb/config.yaml", "--verbosity=1"]
+    assert variables(pod)["TZ"] == "UTC"
+    assert host_paths(mounts(pod, "ebpflb"))["/var/log/ebpflb"] == "/var/log/ebpflb"
+
+
+def test_every_container_says_what_it_needs() -> None:
+    for each in render(EVERYTHING):
+        if each["kind"] in ("DaemonSet", "Job"):
+            pod = pod_of(each)
+            for one in (*pod.get("initContainers", []), *pod["containers"]):
+                assert set(one["resources"]["requests"]) == {"cpu", "memory"}, one["name"]
+
+
+def test_the_same_labels_are_on_every_object_and_pod_and_select_nothing() -> None:
+    label = {"team": "network"}
+    for each in render({**EVERYTHING, "commonLabels": label}):
+        assert each["metadata"]["labels"].items() >= label.items()
+        if each["kind"] in ("DaemonSet", "Job"):
+            assert each["spec"]["template"]["metadata"]["labels"].items() >= label.items()
+            assert "team" not in each["spec"].get("selector", {}).get("matchLabels", {})
+
+
+def test_the_startup_taint_is_tolerated_and_removed_beside_the_agent_without_any_right() -> None:
+    assert "startup-taint" not in [each["name"] for each in agent()["containers"]]
+    pod = agent({"startupTaint": {"enabled": True, "key": "a/b"}, "tolerations": []})
+    assert pod["tolerations"] == [{"key": "a/b", "operator": "Exists"}]
+    beside = container(pod, "startup-taint")
+    assert beside["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert beside["command"][-1].endswith("&& exec sleep infinity")
+    assert beside["args"][1:] == [
+        *("served", "inf", "$(EBPFLB_NODE_NAME)", "a/b"),
+        "http://127.0.0.1:10256/readyz",
+    ]
 
 
 def test_a_digest_goes_before_a_tag() -> None:
@@ -194,13 +251,18 @@ def test_taking_over_is_done_beside_the_agent_with_a_view_of_the_nodes_processes
         "NET_RAW",
         "SYS_PTRACE",
     ]
+    own = container(pod, "ebpflb")["securityContext"]
+    assert {**beside["securityContext"], "capabilities": own["capabilities"]} == own
     assert beside["volumeMounts"] == [{"name": "xtables-lock", "mountPath": "/run/xtables.lock"}]
     assert variables(pod, "takeover") == {"EBPFLB_METRICS_BIND_ADDRESS": "127.0.0.1:10249"}
 
 
 def test_everything_lies_in_the_namespace_of_the_release() -> None:
     objects = render(EVERYTHING, namespace="network", release="lb")
-    apart = {"ClusterRole", "ClusterRoleBinding"}
+    apart = {
+        *("ClusterRole", "ClusterRoleBinding"),
+        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+    }
     assert {each["metadata"].get("namespace") for each in objects if each["kind"] not in apart} == {
         "network"
     }

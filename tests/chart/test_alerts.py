@@ -2,6 +2,7 @@
 """Each alert fires when it should and only then, and has its section in the runbook."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import click
 import pytest
 import yaml
 
+import ebpflb
 from ebpflb.cli import main
 from tests.chart.harness.alerts import alerts, write_rules
 from tests.chart.harness.exposed import exposed, labels_of, metrics_of
-from tests.chart.harness.rendering import EVERYTHING, Object
+from tests.chart.harness.rendering import CHART, EVERYTHING, Object, installed, render
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = ROOT / "docs" / "runbook.md"
@@ -109,6 +111,51 @@ def test_every_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on() -> 
         assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
         anchor = f"#{rule['alert'].lower()}"
         assert rule["annotations"]["runbook_url"] == f"https://example.org/runbook{anchor}"
+
+
+def given(chosen: Object, **rule: str) -> dict[str, Object]:
+    """The alerts by name, with these changes."""
+    rule_values = {"enabled": True, "alerts": chosen, **rule}
+    found = alerts({"metrics": {"enabled": True, "prometheusRule": rule_values}})
+    return {each["alert"]: each for each in found}
+
+
+def test_an_alert_can_be_switched_off_and_the_others_stay() -> None:
+    usual, without = given({}), given({"EbpflbImbalance": {"enabled": False}})
+    assert without == {name: each for name, each in usual.items() if name != "EbpflbImbalance"}
+
+
+def test_an_alert_can_be_tuned_and_the_others_stay() -> None:
+    tuned = {"for": "1h", "threshold": 0.95, "labels": {"severity": "info", "team": "a"}}
+    name, usual = "EbpflbMapNearlyFull", given({})
+    changed = given({name: tuned})
+    alert = changed.pop(name)
+    assert alert["expr"] == usual[name]["expr"].replace("> 0.8", "> 0.95")
+    assert (alert["for"], alert["labels"]) == ("1h", {"severity": "info", "team": "a"})
+    assert changed == {key: each for key, each in usual.items() if key != name}
+
+
+def test_a_threshold_may_be_nothing_at_all() -> None:
+    expression = given({"EbpflbMapNearlyFull": {"threshold": 0}})["EbpflbMapNearlyFull"]["expr"]
+    assert expression.endswith("> 0")
+
+
+def test_no_threshold_is_left_unsaid() -> None:
+    assert not [each["alert"] for each in alerts() if "$threshold" in str(each)]
+    assert not [each["alert"] for each in alerts() if "threshold" in each]
+
+
+def test_links_to_the_runbook_lead_somewhere_or_are_not_there(tmp_path: Path) -> None:
+    assert not any("runbook_url" in each["annotations"] for each in given({}).values())
+    chart = tmp_path / "ebpflb"
+    shutil.copytree(CHART, chart)
+    with (chart / "Chart.yaml").open("a") as file:
+        file.write("home: https://example.org/ebpflb\n")
+    values = {"metrics": {"enabled": True, "prometheusRule": {"enabled": True}}}
+    (group,) = installed(render(values, chart=chart), "PrometheusRule")["spec"]["groups"]
+    page = f"https://example.org/ebpflb/blob/v{ebpflb.__version__}/docs/runbook.md"
+    for each in group["rules"]:
+        assert each["annotations"]["runbook_url"] == f"{page}#{each['alert'].lower()}"
 
 
 def test_alerts_are_about_the_job_that_the_monitors_make() -> None:

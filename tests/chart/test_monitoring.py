@@ -46,6 +46,31 @@ def test_both_monitors_select_what_they_are_for() -> None:
     assert pods["namespaceSelector"] == {"matchNames": ["network"]}
 
 
+def test_monitors_take_what_prometheus_can_be_told() -> None:
+    objects = render(EVERYTHING, namespace="network")
+    monitor = installed(objects, "ServiceMonitor")["spec"]
+    (endpoint,) = monitor["endpoints"]
+    assert (endpoint["scrapeTimeout"], monitor["sampleLimit"]) == ("10s", 5000)
+    assert [each["targetLabel"] for each in endpoint["relabelings"]] == ["node", "cluster"]
+    assert endpoint["metricRelabelings"] == [{"action": "labeldrop", "regex": "instance"}]
+    pods = installed(objects, "PodMonitor")["spec"]
+    (usual,) = pods["podMetricsEndpoints"]
+    assert set(usual) == {"port", "honorLabels", "interval", "relabelings"}
+    assert "sampleLimit" not in pods
+
+
+def test_monitors_and_rules_may_lie_where_prometheus_looks() -> None:
+    there = {"enabled": True, "namespace": "monitoring"}
+    kinds = {"ServiceMonitor": "serviceMonitor", "PodMonitor": "podMonitor"}
+    metrics = {"enabled": True, "prometheusRule": there, **dict.fromkeys(kinds.values(), there)}
+    objects = render({"metrics": metrics}, namespace="network")
+    for kind in (*kinds, "PrometheusRule"):
+        assert installed(objects, kind)["metadata"]["namespace"] == "monitoring"
+    for kind in kinds:
+        selected = installed(objects, kind)["spec"]["namespaceSelector"]
+        assert selected == {"matchNames": ["network"]}
+
+
 def test_labels_of_services_are_not_replaced_by_those_of_what_is_scraped() -> None:
     objects = render(EVERYTHING)
     (endpoint,) = installed(objects, "ServiceMonitor")["spec"]["endpoints"]

@@ -15,9 +15,12 @@ from ebpflb.cli import main
 from tests.chart.harness.rendering import (
     CHART,
     Object,
+    agent,
     hook_of,
     installed,
+    of_hook,
     of_kind,
+    pod_of,
     render,
     template,
 )
@@ -38,12 +41,13 @@ def notes(tmp_path: Path, values: Object) -> str:
 
 
 def pods_of_helm_test() -> list[Object]:
-    return [each for each in of_kind(render(), "Pod") if hook_of(each) == "test"]
+    tests = [each for each in of_kind(render(), "DaemonSet") if hook_of(each) == "test"]
+    return [pod_of(each) for each in tests]
 
 
 def connect(port: int) -> "subprocess.CompletedProcess[str]":
     """Run the script of a test pod against a port of this machine."""
-    (container,) = pods_of_helm_test()[0]["spec"]["containers"]
+    (container,) = pods_of_helm_test()[0]["initContainers"]
     variables = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
     command = [sys.executable, *container["command"][1:], *container["args"]]
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -94,8 +98,25 @@ def test_the_patches_in_the_notes_take_kube_proxy_away_and_bring_it_back(tmp_pat
     assert path[-2:] == ["nodeSelector", next(iter(selector)).replace("/", "|")]
 
 
-def test_helm_test_tries_a_pod_and_a_process_of_the_node() -> None:
-    assert sorted(each["spec"]["hostNetwork"] for each in pods_of_helm_test()) == [False, True]
+def test_helm_test_tries_a_pod_and_a_process_of_every_node_that_is_served() -> None:
+    tests = pods_of_helm_test()
+    assert sorted(each["hostNetwork"] for each in tests) == [False, True]
+    for part in ("affinity", "nodeSelector", "tolerations"):
+        assert [each[part] for each in tests] == [agent()[part]] * 2
+
+
+def test_helm_test_waits_for_all_of_them() -> None:
+    objects = render()
+    job = pod_of(of_hook(objects, "test", "Job", "ebpflb-test"))
+    waited = {each["args"][-1] for each in job["containers"]}
+    daemonsets = [each for each in of_kind(objects, "DaemonSet") if hook_of(each) == "test"]
+    assert waited == {each["metadata"]["name"] for each in daemonsets}
+    selectors = [each["spec"]["selector"]["matchLabels"] for each in daemonsets]
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in daemonsets]
+    assert [[selector.items() <= each.items() for each in labels] for selector in selectors] == [
+        [True, False],
+        [False, True],
+    ]
 
 
 def test_it_passes_where_somebody_answers() -> None:
@@ -108,7 +129,7 @@ def test_it_passes_where_somebody_answers() -> None:
 def test_it_fails_where_nobody_answers() -> None:
     done = connect(1)
     assert done.returncode == 1
-    assert "ConnectionRefusedError" in done.stderr
+    assert done.stderr == "127.0.0.1:1: [Errno 111] Connection refused\n"
 
 
 def test_the_notes_keep_kube_proxy_where_services_are_selected(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from tests.chart.harness.rendering import EVERYTHING, NAMESPACE, Object, hook_of
 from tests.cluster.harness import release, teardown
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.nodes import ClusterNode
+from tests.e2e.harness.waiting import wait_until
 from tests.image.build import image_archive
 
 pytestmark = [pytest.mark.bpf, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -49,6 +51,12 @@ def pins(node: ClusterNode) -> set[str]:
     return set(node.exec(["ls", "/sys/fs/bpf/ebpflb"]).stdout.split())
 
 
+def tainted(cluster: Cluster, node: str) -> list[str]:
+    """The keys of a node's taints."""
+    path = "jsonpath={.spec.taints[*].key}"
+    return cluster.kubectl("get", "node", node, "-o", path).split()
+
+
 def objects_left(cluster: Cluster) -> list[str]:
     """What of the release the API still has; pods may still be about to end."""
     kinds = "daemonset,job,service,configmap,serviceaccount,role,rolebinding,clusterrole,"
@@ -73,13 +81,25 @@ def test_the_api_server_accepts_every_object(cluster: Cluster) -> None:
 @pytest.mark.usefixtures("installed")
 def test_helm_test_reaches_a_service_from_a_pod_and_from_a_node(cluster: Cluster) -> None:
     done = cluster.helm("test", "ebpflb", f"--namespace={NAMESPACE}", "--timeout=120s")
-    assert done.count("Phase:          Succeeded") == 2
+    suites = dict(re.findall(r"TEST SUITE: +(\S+)\n(?:.*\n){2}Phase: +(\w+)", done))
+    assert suites == dict.fromkeys(
+        ("ebpflb-test", "ebpflb-test-pod", "ebpflb-test-node"), "Succeeded"
+    )
+    left = cluster.kubectl("get", "daemonset", "--all-namespaces", "-o", "name")
+    assert left.split() == ["daemonset.apps/ebpflb"]
 
 
 @pytest.mark.usefixtures("installed")
-def test_an_upgrade_leaves_in_force_what_is_loaded(cluster: Cluster) -> None:
+def test_an_upgrade_leaves_in_force_what_is_loaded_and_removes_the_startup_taint(
+    cluster: Cluster,
+) -> None:
     before = {node.name: pins(node) for node in cluster.nodes}
-    release.deploy(cluster, "upgrade", release.values(cluster, config={"verbosity": 1}))
+    taints = ("ebpflb.io/agent-not-ready=true:NoSchedule", "other=:PreferNoSchedule")
+    cluster.kubectl("taint", "node", "node1", *taints)
+    wanted = {"config": {"verbosity": 1}, "startupTaint": {"enabled": True}}
+    release.deploy(cluster, "upgrade", release.values(cluster, **wanted))
+    wait_until(lambda: tainted(cluster, "node1") == ["other"], "no startup taint", 60)
+    cluster.kubectl("taint", "node", "node1", "other-")
     assert {node.name: pins(node) for node in cluster.nodes} == before
     config = cluster.kubectl(f"--namespace={NAMESPACE}", "get", "configmap/ebpflb", "-o", "yaml")
     assert yaml.safe_load(yaml.safe_load(config)["data"]["config.yaml"])["verbosity"] == 1

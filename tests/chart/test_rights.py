@@ -5,8 +5,9 @@ from tests.chart.harness.rendering import (
     EVERYTHING,
     Object,
     agent,
+    hook_of,
     installed,
-    left_for_uninstall,
+    of_hook,
     of_kind,
     pod_of,
     render,
@@ -26,7 +27,7 @@ def rights(role: Object) -> dict[tuple[str, str], frozenset[str]]:
 
 
 def test_the_agent_reads_what_it_serves_and_writes_nothing_but_events() -> None:
-    for values in ({}, EVERYTHING):
+    for values in ({}, {**EVERYTHING, "startupTaint": {}}):
         assert rights(installed(render(values), "ClusterRole")) == {
             ("", "nodes"): READ,
             ("", "services"): READ,
@@ -38,9 +39,29 @@ def test_the_agent_reads_what_it_serves_and_writes_nothing_but_events() -> None:
         }
 
 
+def test_nodes_may_be_patched_only_for_the_startup_taint() -> None:
+    assert not of_kind(render(), "ValidatingAdmissionPolicy")
+    role = installed(render({"startupTaint": {"enabled": True}}), "ClusterRole")
+    (added,) = [rule for rule in role["rules"] if "patch" in rule["verbs"]]
+    assert added == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}
+
+
+def test_a_policy_leaves_of_that_right_the_own_node_and_its_taint() -> None:
+    values = {"startupTaint": {"enabled": True, "key": "a/b"}, "serviceAccount": {"name": "proxy"}}
+    objects = render(values, namespace="network")
+    policy = installed(objects, "ValidatingAdmissionPolicy")
+    binding = installed(objects, "ValidatingAdmissionPolicyBinding")["spec"]
+    assert binding == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    (condition,) = policy["spec"]["matchConditions"]
+    assert '"system:serviceaccount:network:proxy"' in condition["expression"]
+    assert any('taint.key != "a/b"' in each["expression"] for each in policy["spec"]["validations"])
+    assert not of_kind(render(values, kubernetes="1.31.0"), "ValidatingAdmissionPolicy")
+
+
 def test_the_agent_has_no_other_role() -> None:
     roles = [each for kind in ("Role", "ClusterRole") for each in of_kind(render(EVERYTHING), kind)]
-    assert [each["metadata"]["name"] for each in roles] == ["ebpflb-cleanup", "ebpflb"]
+    names = ["ebpflb-cleanup", "ebpflb-test", "ebpflb-uninstall", "ebpflb"]
+    assert sorted(each["metadata"]["name"] for each in roles) == sorted(names)
 
 
 def test_the_role_is_bound_to_the_account_of_the_agents_pods() -> None:
@@ -57,20 +78,38 @@ def test_the_role_is_bound_to_the_account_of_the_agents_pods() -> None:
         assert agent(values, namespace="network")["serviceAccountName"] == name
 
 
-def test_an_uninstallation_reads_two_daemonsets_and_the_pods_of_their_namespace() -> None:
-    objects = render()
-    role = left_for_uninstall(objects, "Role")
-    assert rights(role) == {("apps", "daemonsets"): {"get"}, ("", "pods"): {"list"}}
-    assert role["rules"][0]["resourceNames"] == ["ebpflb", "ebpflb-cleanup"]
-    binding = left_for_uninstall(objects, "RoleBinding")
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
-    for kind in ("Job", "DaemonSet"):
-        pod = pod_of(left_for_uninstall(objects, kind))
-        assert pod["serviceAccountName"] == binding["subjects"][0]["name"]
+def test_a_pod_that_cleans_up_reads_whether_the_agents_are_gone_and_nothing_else() -> None:
+    role = of_hook(render(), "post-delete", "Role", "ebpflb-cleanup")
+    assert rights(role) == {("apps", "daemonsets"): {"get"}}
+    assert role["rules"][0]["resourceNames"] == ["ebpflb"]
+
+
+def test_what_waits_for_pods_reads_its_own_daemonsets_and_lists_pods() -> None:
+    for hook, name, daemonsets in (
+        ("post-delete", "ebpflb-uninstall", ["ebpflb-cleanup"]),
+        ("test", "ebpflb-test", ["ebpflb-test-pod", "ebpflb-test-node"]),
+    ):
+        role = of_hook(render(), hook, "Role", name)
+        read = {"rules": [rule for rule in role["rules"] if rule["verbs"] != ["delete"]]}
+        assert rights(read) == {("apps", "daemonsets"): {"get"}, ("", "pods"): {"list"}}
+        assert role["rules"][0]["resourceNames"] == daemonsets
+
+
+def test_accounts_of_hooks_are_bound_to_their_roles_and_used() -> None:
+    objects = render(namespace="network")
+    users = {
+        pod_of(each).get("serviceAccountName")
+        for kind in ("Job", "DaemonSet")
+        for each in of_kind(objects, kind)
+    }
+    bindings = of_kind(objects, "RoleBinding")
+    assert {each["subjects"][0]["name"] for each in bindings} == users - {"ebpflb", None}
+    for each in bindings:
+        assert each["roleRef"]["name"] == each["subjects"][0]["name"] == each["metadata"]["name"]
+        assert each["subjects"][0]["namespace"] == "network"
 
 
 def test_pods_that_need_no_api_get_no_token() -> None:
-    objects = render()
-    pods = [each["spec"] for each in of_kind(objects, "Pod")]
-    assert len(pods) == 2
-    assert all(pod["automountServiceAccountToken"] is False for pod in pods)
+    tests = [each for each in of_kind(render(), "DaemonSet") if hook_of(each) == "test"]
+    assert len(tests) == 2
+    assert all(pod_of(each)["automountServiceAccountToken"] is False for each in tests)

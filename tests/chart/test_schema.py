@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from ebpflb.config.options import OPTIONS
+from tests.chart import readme
+from tests.chart.harness.alerts import alerts
 from tests.chart.harness.rendering import CHART, EVERYTHING, Object, template
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -27,7 +29,11 @@ SET_BY_THE_CHART = {
     *("namespace-selector", "service-selector"),
 }
 # Labels, annotations, selectors and quantities have any keys; so has what a parent chart shares.
-OPEN = ("abels", "nnotations", "/nodeSelector", "/requests", "/limits", "/global")
+OPEN = (
+    *("abels", "nnotations", "/nodeSelector", "/requests", "/limits", "/global"),
+    # Parts of Kubernetes' and Prometheus's objects, which their API servers check.
+    *("Affinity", "elabelings[]", "/extraEnv[]", "/extraVolumes[]", "/extraVolumeMounts[]"),
+)
 WRONG = [
     pytest.param({"metrics": {"enable": True}}, "'enable' not allowed", id="a typo inside"),
     pytest.param({"tolleration": []}, "'tolleration' not allowed", id="a typo at the top"),
@@ -58,7 +64,39 @@ WRONG = [
         id="takeover beside kube-proxy",
     ),
     pytest.param(
-        {"updateStrategy": {"maxUnavailable": "0%"}}, "/updateStrategy", id="no node at a time"
+        {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "0%"}}},
+        "/updateStrategy",
+        id="no node at a time",
+    ),
+    pytest.param(
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}}, "'maxSurge' not allowed", id="surge"
+    ),
+    pytest.param({"commonLabels": {"helm.sh/chart": "a"}}, "/commonLabels", id="the chart's own"),
+    pytest.param(
+        {"podLabels": {"app.kubernetes.io/component": "a"}}, "/podLabels", id="what selects pods"
+    ),
+    pytest.param({"livenessProbe": {"httpGet": {}}}, "'httpGet' not allowed", id="another probe"),
+    pytest.param({"extraEnv": [{"value": "a"}]}, "/extraEnv/0", id="a variable without a name"),
+    pytest.param({"startupTaint": {"key": "a b"}}, "/startupTaint/key", id="a key with a blank"),
+    pytest.param(
+        {"metrics": {"prometheusRule": {"alerts": {"EbpflbAbsentt": {}}}}},
+        "'EbpflbAbsentt' not allowed",
+        id="no such alert",
+    ),
+    pytest.param(
+        {
+            "metrics": {
+                "enabled": True,
+                "prometheusRule": {"enabled": True, "alerts": {"EbpflbAbsent": {"threshold": 1}}},
+            }
+        },
+        "alerts.EbpflbAbsent.threshold: this alert has none",
+        id="a threshold where there is none",
+    ),
+    pytest.param(
+        {"metrics": {"prometheusRule": {"runbookUrl": "docs/runbook.md"}}},
+        "/metrics/prometheusRule/runbookUrl",
+        id="a link that leads nowhere",
     ),
 ]
 
@@ -111,7 +149,10 @@ def test_every_top_level_value_has_a_default() -> None:
 def test_values_yaml_shows_everything_that_the_schema_knows() -> None:
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     shown = set(leaves(defaults))
-    optional = ("/config/", "/tolerations", "/seLinuxOptions/", "/resources/", "/global")
+    optional = (
+        *("/config/", "/tolerations", "/seLinuxOptions/", "/global", "/alerts/"),
+        *("/resources/", "/otherResources/", "Probe/", "/affinity/"),
+    )
     for where, schema in objects_in(SCHEMA):
         for name in schema.get("properties", {}):
             path = f"{where.rstrip('/')}/{name}"
@@ -125,5 +166,17 @@ def test_the_schema_names_every_option_of_the_agent() -> None:
     assert names >= SET_BY_THE_CHART
 
 
+def test_the_schema_names_every_alert() -> None:
+    rule = SCHEMA["properties"]["metrics"]["properties"]["prometheusRule"]["properties"]
+    assert list(rule["alerts"]["properties"]) == [each["alert"] for each in alerts()]
+
+
 def test_everything_at_once_is_accepted() -> None:
     assert template(EVERYTHING).returncode == 0
+
+
+def test_the_readme_of_the_chart_is_what_schema_and_values_say() -> None:
+    text = readme.README.read_text()
+    assert text == readme.render(), "python -m tests.chart.readme"
+    explained = [line for line in text.splitlines() if line.startswith("| `")]
+    assert len(explained) > 70

@@ -8,29 +8,55 @@ from tests.chart.harness.rendering import (
     hook_of,
     left_for_uninstall,
     mounts,
+    of_hook,
     of_kind,
     pod_of,
     render,
 )
 
-KINDS = ("ServiceAccount", "Role", "RoleBinding", "DaemonSet", "Job")
+CLEANUP, WAITING = "ebpflb-cleanup", "ebpflb-uninstall"
+ACCOUNT = ("ServiceAccount", "Role", "RoleBinding")
 
 
-def weight(kind: str) -> int:
-    annotations = left_for_uninstall(render(), kind)["metadata"]["annotations"]
-    return int(annotations["helm.sh/hook-weight"])
+def hooks() -> dict[tuple[str, str], dict[str, str]]:
+    """The annotations of what helm makes for an uninstallation, by kind and name."""
+    return {
+        (each["kind"], each["metadata"]["name"]): each["metadata"]["annotations"]
+        for each in render(EVERYTHING)
+        if hook_of(each) == "post-delete"
+    }
 
 
 def test_what_cleans_up_exists_only_while_helm_uninstalls() -> None:
-    hooks = [each for each in render(EVERYTHING) if hook_of(each) == "post-delete"]
-    assert sorted(each["kind"] for each in hooks) == sorted(KINDS)
-    policies = {each["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for each in hooks}
-    assert policies == {"before-hook-creation,hook-succeeded"}
+    accounts = {(kind, name) for kind in ACCOUNT for name in (CLEANUP, WAITING)}
+    assert set(hooks()) == {*accounts, ("DaemonSet", CLEANUP), ("Job", CLEANUP)}
+
+
+def test_helm_removes_the_job_and_the_job_removes_the_rest() -> None:
+    """Helm would remove what came before a hook that fails: the pods that still clean up."""
+    by_helm = {
+        each
+        for each, annotations in hooks().items()
+        if "hook-succeeded" in annotations["helm.sh/hook-delete-policy"]
+    }
+    assert by_helm == {("Job", CLEANUP), *((kind, WAITING) for kind in ACCOUNT)}
+    job = pod_of(left_for_uninstall(render(), "Job"))
+    assert job["serviceAccountName"] == WAITING
+    rules = of_hook(render(), "post-delete", "Role", WAITING)["rules"]
+    removed = [
+        (resource, rule["resourceNames"])
+        for rule in rules
+        if rule["verbs"] == ["delete"]
+        for resource in rule["resources"]
+    ]
+    kinds = ("daemonsets", "serviceaccounts", "roles", "rolebindings")
+    assert removed == [(kind, [CLEANUP]) for kind in kinds]
 
 
 def test_the_account_comes_first_and_the_job_that_waits_comes_last() -> None:
-    assert weight("ServiceAccount") == weight("Role") == weight("RoleBinding") < weight("DaemonSet")
-    assert weight("DaemonSet") < weight("Job")
+    weights = {each: int(found["helm.sh/hook-weight"]) for each, found in hooks().items()}
+    accounts = {weight for (kind, _), weight in weights.items() if kind in ACCOUNT}
+    assert max(accounts) < weights["DaemonSet", CLEANUP] < weights["Job", CLEANUP]
 
 
 def test_it_can_be_switched_off() -> None:
@@ -45,6 +71,21 @@ def test_each_node_that_had_an_agent_gets_a_pod_that_cleans_up() -> None:
             assert cleaning[part] == served[part]
 
 
+def test_nodes_without_a_kernel_of_their_own_are_neither_served_nor_waited_for() -> None:
+    objects = render()
+    daemonsets = [pod_of(each) for each in of_kind(objects, "DaemonSet")]
+    assert len(daemonsets) == 4
+    for pod in daemonsets:
+        (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        refused = [each for each in term["matchExpressions"] if each["operator"] == "NotIn"]
+        assert [(each["key"], each["values"]) for each in refused] == [
+            ("eks.amazonaws.com/compute-type", ["fargate"]),
+            ("type", ["virtual-kubelet"]),
+        ]
+
+
 def test_it_cleans_up_with_the_agents_rights_and_is_ready_only_afterwards() -> None:
     for values in ({}, {"securityContext": {"privileged": True}}):
         pod = pod_of(left_for_uninstall(render(values), "DaemonSet"))
@@ -55,7 +96,7 @@ def test_it_cleans_up_with_the_agents_rights_and_is_ready_only_afterwards() -> N
         assert cleanup["image"] == rest["image"] == own["image"]
         assert rest["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert "readinessProbe" not in rest
-        assert gone["args"][1:4] == ["gone", "kube-system", "ebpflb"]
+        assert gone["args"][1:] == ["gone", "240", "kube-system", "ebpflb"]
         assert gone["securityContext"] == rest["securityContext"]
 
 
@@ -80,8 +121,8 @@ def test_the_job_waits_for_that_daemonset_and_no_longer_than_helm() -> None:
     (wait,) = pod_of(left_for_uninstall(objects, "Job"))["containers"]
     script, *arguments = wait["args"]
     name = left_for_uninstall(objects, "DaemonSet")["metadata"]["name"]
-    assert arguments == ["clean", "network", name, "100"]
-    compile(script, "await_cleanup.py", "exec")
+    assert arguments == ["clean", "100", "network", name]
+    compile(script, "cluster_steps.py", "exec")
     assert wait["env"][0] == {"name": "KUBERNETES_SERVICE_HOST", "value": "2001:db8::10"}
     (usual,) = pod_of(left_for_uninstall(render(), "Job"))["containers"]
-    assert int(usual["args"][-1]) < 300
+    assert int(usual["args"][2]) < 300

@@ -37,6 +37,22 @@ app.kubernetes.io/component: agent
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* The same with others, which take precedence: (list ROOT LABELS). */ -}}
+{{- define "ebpflb.labelsWith" -}}
+{{- merge (dict) (index . 1) (include "ebpflb.labels" (index . 0) | fromYaml) | toYaml -}}
+{{- end -}}
+
+{{- /* Labels of pods: (list ROOT COMPONENT). Those that select them take precedence. */ -}}
+{{- define "ebpflb.podLabels" -}}
+{{- $root := index . 0 -}}
+{{- $own := include "ebpflb.releaseLabels" $root | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/component" (index . 1) -}}
+{{- merge $own $root.Values.podLabels $root.Values.commonLabels | toYaml -}}
 {{- end -}}
 
 {{- /* "IP:PORT" as the agent expects it, from an address that may be empty or IPv6. */ -}}
@@ -53,9 +69,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Annotations of a hook: (list EVENT WEIGHT). Helm deletes it when it has succeeded. */ -}}
+{{- /* Annotations of a hook: (list EVENT WEIGHT). Helm deletes it when it has succeeded, also when a
+later hook fails. */ -}}
 {{- define "ebpflb.hook" -}}
 helm.sh/hook: {{ index . 0 }}
 helm.sh/hook-weight: {{ index . 1 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{- /* The same, but Helm does not delete it. */ -}}
+{{- define "ebpflb.lastingHook" -}}
+helm.sh/hook: {{ index . 0 }}
+helm.sh/hook-weight: {{ index . 1 | quote }}
+helm.sh/hook-delete-policy: before-hook-creation
 {{- end -}}

@@ -1,12 +1,8 @@
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{- /* Parts that the agent's pod, the cleanup pods and the pod that waits for those share. */ -}}
 
-{{- /* In the node's network, on every node, with the highest priority. */ -}}
-{{- define "ebpflb.placement" -}}
-hostNetwork: true
-dnsPolicy: Default
-enableServiceLinks: false
-priorityClassName: {{ .Values.priorityClassName }}
+{{- /* Which nodes. What cleans up runs where agents run, and so does `helm test`. */ -}}
+{{- define "ebpflb.nodes" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -16,18 +12,27 @@ nodeSelector:
   {{- with .Values.nodeSelector }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with .Values.affinity }}
 affinity:
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-        - matchExpressions:
-            - key: kubernetes.io/arch
-              operator: In
-              values: [amd64, arm64]
-{{- with .Values.tolerations }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- $tolerations := .Values.tolerations -}}
+{{- if .Values.startupTaint.enabled -}}
+{{- $tolerations = append ($tolerations | default list) (dict "key" .Values.startupTaint.key "operator" "Exists") -}}
+{{- end }}
+{{- with $tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{- /* In the node's network, on every node, with the highest priority. */ -}}
+{{- define "ebpflb.placement" -}}
+hostNetwork: true
+dnsPolicy: Default
+enableServiceLinks: false
+priorityClassName: {{ .Values.priorityClassName }}
+{{ include "ebpflb.nodes" . }}
 {{- end -}}
 
 {{- /* The AppArmor profile: a pod annotation before Kubernetes 1.30, a container field since then. */ -}}
@@ -37,9 +42,10 @@ container.apparmor.security.beta.kubernetes.io/{{ .container }}: {{ .root.Values
 {{- end -}}
 {{- end -}}
 
-{{- /* For the containers that change the node's kernel state. */ -}}
+{{- /* For the containers that change the node's kernel state: (list ROOT CAPABILITIES). */ -}}
 {{- define "ebpflb.securityContext" -}}
-{{- $given := .Values.securityContext -}}
+{{- $root := index . 0 -}}
+{{- $given := $root.Values.securityContext -}}
 runAsUser: 0
 readOnlyRootFilesystem: true
 {{- if $given.privileged }}
@@ -48,13 +54,10 @@ privileged: true
 capabilities:
   drop: [ALL]
   add:
-    {{- toYaml $given.capabilities | nindent 4 }}
-    {{- if .Values.hostPID }}
-    - SYS_PTRACE
-    {{- end }}
+    {{- toYaml (index . 1) | nindent 4 }}
 seccompProfile:
   type: {{ $given.seccompProfile }}
-{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
+{{- if semverCompare ">=1.30.0-0" $root.Capabilities.KubeVersion.Version }}
 appArmorProfile:
   type: {{ $given.appArmorProfile }}
 {{- end }}
@@ -63,6 +66,12 @@ appArmorProfile:
 seLinuxOptions:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{- /* The agent's, which `ebpflb cleanup` needs as well. */ -}}
+{{- define "ebpflb.agentSecurityContext" -}}
+{{- $others := ternary (list "SYS_PTRACE") list .Values.hostPID -}}
+{{- include "ebpflb.securityContext" (list . (concat .Values.securityContext.capabilities $others)) -}}
 {{- end -}}
 
 {{- /* For the containers that need no privileges. */ -}}
@@ -130,6 +139,8 @@ seccompProfile:
       {{- if .Values.bpf.autoMount }}
       mountPropagation: Bidirectional
       {{- end }}
+  resources:
+    {{- toYaml .Values.otherResources | nindent 4 }}
 {{- end -}}
 
 {{- /* Removes kube-proxy's rules once the agent is in sync and kube-proxy has stopped, then sleeps. */ -}}
@@ -143,17 +154,42 @@ seccompProfile:
     - name: EBPFLB_METRICS_BIND_ADDRESS
       value: {{ include "ebpflb.metricsAddress" . | quote }}
   securityContext:
-    runAsUser: 0
-    readOnlyRootFilesystem: true
-    capabilities:
-      drop: [ALL]
-      # For iptables, for iptables-legacy, and to find the process kube-proxy.
-      add: [NET_ADMIN, NET_RAW, SYS_PTRACE]
-    seccompProfile:
-      type: {{ .Values.securityContext.seccompProfile }}
+    {{- /* For iptables, for iptables-legacy, and to find the process kube-proxy. */}}
+    {{- include "ebpflb.securityContext" (list . (list "NET_ADMIN" "NET_RAW" "SYS_PTRACE")) | nindent 4 }}
+  resources:
+    {{- toYaml .Values.otherResources | nindent 4 }}
   volumeMounts:
     - name: xtables-lock
       mountPath: /run/xtables.lock
+{{- end -}}
+
+{{- /* Removes the startup taint of its node once the agent serves it, then sleeps. */ -}}
+{{- define "ebpflb.startupTaintContainer" -}}
+{{- $health := dict "bindAddress" (.Values.healthz.bindAddress | default "127.0.0.1") "port" .Values.healthz.port -}}
+- name: startup-taint
+  image: {{ include "ebpflb.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [sh, -c, 'python3 -c "$0" "$@" && exec sleep infinity']
+  args:
+    - |
+      {{- .Files.Get "files/cluster_steps.py" | nindent 6 }}
+    - served
+    - inf
+    - $(EBPFLB_NODE_NAME)
+    - {{ .Values.startupTaint.key }}
+    - http://{{ include "ebpflb.bindAddress" $health }}/readyz
+  env:
+    - name: EBPFLB_NODE_NAME
+      valueFrom:
+        fieldRef:
+          fieldPath: spec.nodeName
+    {{- with include "ebpflb.apiVariables" . }}
+    {{- . | nindent 4 }}
+    {{- end }}
+  securityContext:
+    {{- include "ebpflb.noRights" . | nindent 4 }}
+  resources:
+    {{- toYaml .Values.otherResources | nindent 4 }}
 {{- end -}}
 
 {{- define "ebpflb.bpffsVolume" -}}
@@ -163,7 +199,7 @@ seccompProfile:
     type: Directory
 {{- end -}}
 
-{{- /* A container that waits for a DaemonSet: (list ROOT "gone" or "clean" NAME). */ -}}
+{{- /* A container that waits for a DaemonSet: (list ROOT STEP NAME SECONDS), a step of cluster_steps.py. */ -}}
 {{- define "ebpflb.await" -}}
 {{- $root := index . 0 -}}
 image: {{ include "ebpflb.image" $root }}
@@ -171,11 +207,11 @@ imagePullPolicy: {{ $root.Values.image.pullPolicy }}
 command: [python3, -c]
 args:
   - |
-    {{- $root.Files.Get "files/await_cleanup.py" | nindent 4 }}
+    {{- $root.Files.Get "files/cluster_steps.py" | nindent 4 }}
   - {{ index . 1 }}
+  - {{ index . 3 | quote }}
   - {{ $root.Release.Namespace }}
   - {{ index . 2 }}
-  - {{ $root.Values.uninstall.timeoutSeconds | quote }}
 {{- with include "ebpflb.apiVariables" $root }}
 env:
   {{- . | nindent 2 }}
@@ -183,4 +219,6 @@ env:
 terminationMessagePolicy: FallbackToLogsOnError
 securityContext:
   {{- include "ebpflb.noRights" $root | nindent 2 }}
+resources:
+  {{- toYaml $root.Values.otherResources | nindent 2 }}
 {{- end -}}

@@ -5,7 +5,7 @@ import json
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +21,8 @@ class FakeApi:
         """`account`: the folder with the token and the certificate, as a pod sees it."""
         self.account = account
         self.answers: dict[str, list[object]] = {}
+        self.deleted: list[str] = []
+        self.patched: list[tuple[str, list[dict[str, Any]]]] = []
         self.port = 0
 
     def next_answer(self, path: str) -> object:
@@ -61,8 +63,22 @@ def _request_class(api: FakeApi) -> type[BaseHTTPRequestHandler]:
     class _Request(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             """Answer with JSON."""
+            self._answer(api.next_answer)
+
+        def do_DELETE(self) -> None:
+            """Note it; what has an answer of None is not there."""
+            api.deleted.append(self.path)
+            self._answer(lambda path: api.answers.get(path, [{}])[0])
+
+        def do_PATCH(self) -> None:
+            """Note what is patched, and how."""
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            api.patched.append((self.path, body))
+            self._answer(lambda _: {})
+
+        def _answer(self, ask: Callable[[str], object]) -> None:
             allowed = self.headers["Authorization"] == f"Bearer {TOKEN}"
-            answer = api.next_answer(self.path) if allowed else None
+            answer = ask(self.path) if allowed else None
             self.send_response(401 if not allowed else 404 if answer is None else 200)
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())

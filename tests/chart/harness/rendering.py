@@ -23,16 +23,32 @@ EVERYTHING: Object = {
     "kubeProxy": {"takeover": True},
     "metrics": {
         "enabled": True,
-        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "serviceMonitor": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "scrapeTimeout": "10s",
+            "relabelings": [{"targetLabel": "cluster", "replacement": "one"}],
+            "metricRelabelings": [{"action": "labeldrop", "regex": "instance"}],
+            "sampleLimit": 5000,
+        },
         "podMonitor": {"enabled": True},
         "prometheusRule": {"enabled": True, "runbookUrl": "https://example.org/runbook"},
         "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Network"}},
     },
     "bpf": {"autoMount": True},
     "hostPID": True,
+    "commonLabels": {"team": "network"},
     "nodeSelector": {"pool": "workers"},
+    "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "updateStrategy": {"type": "OnDelete"},
+    "livenessProbe": {"initialDelaySeconds": 5},
+    "extraArgs": ["--verbosity=1"],
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "extraVolumes": [{"name": "flows", "hostPath": {"path": "/var/log/ebpflb"}}],
+    "extraVolumeMounts": [{"name": "flows", "mountPath": "/var/log/ebpflb"}],
+    "startupTaint": {"enabled": True},
     "podAnnotations": {"example.org/a": "b"},
-    "podLabels": {"team": "network"},
+    "podLabels": {"tier": "nodes"},
     "serviceAccount": {"annotations": {"example.org/a": "b"}, "name": "proxy"},
     "resources": {"limits": {"memory": "512Mi"}},
 }
@@ -81,8 +97,18 @@ def installed(objects: list[Object], kind: str) -> Object:
     return found
 
 
+def of_hook(objects: list[Object], hook: str, kind: str, name: str) -> Object:
+    """The object of this kind and name that helm makes at an event."""
+    (found,) = [
+        each
+        for each in of_kind(objects, kind)
+        if (hook_of(each), each["metadata"]["name"]) == (hook, name)
+    ]
+    return found
+
+
 def left_for_uninstall(objects: list[Object], kind: str) -> Object:
-    """The only object of this kind that helm makes while it uninstalls."""
+    """The Job or DaemonSet that helm makes while it uninstalls."""
     (found,) = [each for each in of_kind(objects, kind) if hook_of(each) == "post-delete"]
     return found
 
