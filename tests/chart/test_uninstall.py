@@ -71,6 +71,13 @@ def test_each_node_that_had_an_agent_gets_a_pod_that_cleans_up() -> None:
             assert cleaning[part] == served[part]
 
 
+def test_a_job_that_waits_does_not_run_on_a_node_that_is_down() -> None:
+    jobs = of_kind(render(), "Job")
+    assert len(jobs) == 2
+    for job in jobs:
+        assert pod_of(job)["tolerations"] == [{"operator": "Exists", "effect": "NoSchedule"}]
+
+
 def test_nodes_without_a_kernel_of_their_own_are_neither_served_nor_waited_for() -> None:
     objects = render()
     daemonsets = [pod_of(each) for each in of_kind(objects, "DaemonSet")]

@@ -16,6 +16,9 @@ nodeSelector:
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{- define "ebpflb.tolerations" -}}
 {{- $tolerations := .Values.tolerations -}}
 {{- if .Values.startupTaint.enabled -}}
 {{- $tolerations = append ($tolerations | default list) (dict "key" .Values.startupTaint.key "operator" "Exists") -}}
@@ -26,7 +29,15 @@ tolerations:
 {{- end }}
 {{- end -}}
 
-{{- /* In the node's network, on every node, with the highest priority. */ -}}
+{{- /* For a pod that may run on any node, but not on one that is down: such nodes have taints with the
+effect NoExecute. */ -}}
+{{- define "ebpflb.anyNodeTolerations" -}}
+tolerations:
+  - operator: Exists
+    effect: NoSchedule
+{{- end -}}
+
+{{- /* In the node's network, with the highest priority. */ -}}
 {{- define "ebpflb.placement" -}}
 hostNetwork: true
 dnsPolicy: Default
