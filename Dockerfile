@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# The agent's image: Debian, its bcc (with LLVM, which makes up most of the size), and ebpflb in a
-# virtual environment that can import bcc. `make image` builds it; docs/install.md lists its contents.
+# The agent's image: Debian, bcc with LLVM (which makes up most of the size), ebpflb in a virtual
+# environment that can import bcc, and the programs compiled for common kernels. With RUNTIME=slim it
+# comes without bcc and LLVM. `make image` builds it; docs/install.md lists its contents.
 # PIP_INDEX_URL and the usual proxy build arguments select the sources of packages.
 ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
+ARG RUNTIME=base
 
-FROM ${BASE_IMAGE} AS base
-# All except libbpf1 and python3-bpfcc are for `ebpflb takeover`. Licence texts (copyright) are kept.
-RUN apt-get -q update \
- && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install \
-    iproute2 ipset iptables ipvsadm libbpf1 nftables python3-bpfcc \
- && apt-get clean \
- && find /usr/share/doc -type f ! -name copyright -delete \
- && find /usr/share/doc -xtype l -delete \
- && find /usr/share/doc -depth -mindepth 1 -type d -empty -delete \
- && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /usr/share/man/* /usr/share/info/*
+FROM ${BASE_IMAGE} AS slim
+# All except libbpf1 and python3 are for `ebpflb takeover`.
+RUN --mount=type=bind,source=.ci/image_packages,target=/mnt/image_packages \
+    /mnt/image_packages iproute2 ipset iptables ipvsadm libbpf1 nftables python3
+
+FROM slim AS base
+RUN --mount=type=bind,source=.ci/image_packages,target=/mnt/image_packages \
+    /mnt/image_packages python3-bpfcc
 
 FROM base AS build
 ARG PIP_INDEX_URL
 RUN apt-get -q update \
- && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install python3-pip
+ && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install python3-pip tcc
 WORKDIR /src
 RUN python3 -m venv --system-site-packages --without-pip /opt/ebpflb
 COPY LICENSE README.md pyproject.toml ./
@@ -31,8 +31,13 @@ RUN python3 -m pip --python /opt/ebpflb/bin/python install --no-cache-dir --no-c
  && cd / && /opt/ebpflb/bin/python -c "import ebpflb, importlib, pkgutil; \
     [importlib.import_module(found.name) for found in \
     pkgutil.walk_packages(ebpflb.__path__, 'ebpflb.') if found.name != 'ebpflb.__main__']"
+COPY .ci/no_maps.c ./
+ARG KERNELS="6.1 5.15 5.10"
+RUN tcc -nostdlib -shared -o no_maps.so no_maps.c \
+ && LD_PRELOAD=/src/no_maps.so /opt/ebpflb/bin/python -m ebpflb.dataplane.load.precompile \
+    /opt/ebpflb/share/ebpflb ${KERNELS}
 
-FROM base
+FROM ${RUNTIME}
 ARG VERSION=0.1.0
 ARG REVISION=
 LABEL org.opencontainers.image.title="ebpflb" \

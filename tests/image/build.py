@@ -20,7 +20,12 @@ IMAGE = "docker.io/library/ebpflb:test"
 _BASE = "localhost/debian:bookworm-minbase"
 _PACKAGES = "localhost/ebpflb:base"
 _CHECKOUT = Path(__file__).resolve().parents[2]
-_INGREDIENTS = ("Dockerfile", ".dockerignore", "pyproject.toml", "ebpflb", "bpf")
+_INGREDIENTS = (
+    *("Dockerfile", ".dockerignore", ".ci/image_packages", ".ci/no_maps.c"),
+    *("pyproject.toml", "ebpflb", "bpf"),
+)
+# Of what the image has compiled objects for, those that tests can load.
+_KERNELS = "6.1"
 _SETTING = re.compile(r"(global|install|download|:env:)\.([a-z-]+)=('.*')")
 # Folders whose files a slim image leaves out.
 _NOT_SLIM = (
@@ -79,6 +84,7 @@ def _digest() -> str:
 def _build(archive: Path) -> None:
     _ensure_base()
     options = ["--isolation=chroot", "--layers", f"--build-arg=BASE_IMAGE={_BASE}"]
+    options += [f"--build-arg=KERNELS={_KERNELS}"]
     # The first stage has a name too, or its packages would be fetched again each time.
     for tag, target in ((_PACKAGES, ["--target=base"]), (IMAGE, [])):
         stage = [*target, f"--tag={tag}", str(_CHECKOUT)]

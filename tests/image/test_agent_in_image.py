@@ -70,8 +70,16 @@ def known_namespaces(lab: Lab) -> int:
     return len(list(pinned_maps(lab.node("node1"))["lb_netns"].items()))
 
 
-def test_it_serves_pods_and_the_node(lab: Lab, pod: Container, tmp_path: Path) -> None:
-    node, log = lab.node("node1"), tmp_path / "log"
+def test_it_serves_pods_and_the_node_and_compiles_nothing(
+    lab: Lab, pod: Container, tmp_path: Path
+) -> None:
+    node, log, cache = lab.node("node1"), tmp_path / "log", tmp_path / "cache"
+    cache.mkdir()
+    pod = replace(
+        pod,
+        binds={**(pod.binds or {}), "/var/cache": cache},
+        writable=[*pod.writable, "/var/cache"],
+    )
     with running(lab, pod, log):
         wait_in_force([node], timeout=PATIENCE)
         for version in (4, 6):
@@ -81,6 +89,7 @@ def test_it_serves_pods_and_the_node(lab: Lab, pod: Container, tmp_path: Path) -
         said = status(lab, pod)
         assert (said["healthy"], said["problems"]) == (True, [])
         assert known_namespaces(lab) >= 2
+        assert not list(cache.rglob("*"))
     assert "stopped; what is loaded keeps running" in log.read_text()
     assert not list(node.bpffs.parent.glob(f"{node.bpffs.name}/*"))
 

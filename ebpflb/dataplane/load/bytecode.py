@@ -8,7 +8,7 @@ import ctypes
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -48,15 +48,16 @@ class Bytecode(NamedTuple):
     programs: Mapping[str, bytes]
 
 
-def taken_apart(module: Any, library: Any, pins: Path) -> Bytecode:
-    """What is in a module of bcc, whose maps are pinned in `pins`; `library` is bcc's libbcc.
+def taken_apart(module: Any, library: Any, is_pinned: Callable[[int, str], bool]) -> Bytecode:
+    """What is in a module of bcc; `library` is bcc's libbcc.
 
-    The shapes of maps are those of the text, whatever was pinned before. LookupError for
-    instructions that name anything but maps of the module.
+    `is_pinned` says of a map, by its descriptor and its name, whether the module has pinned it. The
+    shapes of maps are those of the text, whatever was pinned before. LookupError for instructions
+    that name anything but maps of the module.
     """
     maps: list[Map] = []
     numbers: dict[int, int] = {}
-    for descriptor, made in _tables(module, library, pins):
+    for descriptor, made in _tables(module, library, is_pinned):
         numbers[descriptor] = len(maps)
         maps.append(made)
     count = library.bpf_num_functions(module.module)
@@ -95,7 +96,20 @@ def unpacked(content: bytes) -> Bytecode:
     return Bytecode([Map(*each) for each in maps], programs)
 
 
-def _tables(module: Any, library: Any, pins: Path) -> Iterator[tuple[int, Map]]:
+def is_pinned_as(descriptor: int, path: Path) -> bool:
+    """Whether this map is pinned there, and not another one."""
+    if not path.exists():
+        return False
+    there = libbpf.obj_get(path)
+    try:
+        return bool(libbpf.map_info(there).id == libbpf.map_info(descriptor).id)
+    finally:
+        os.close(there)
+
+
+def _tables(
+    module: Any, library: Any, is_pinned: Callable[[int, str], bool]
+) -> Iterator[tuple[int, Map]]:
     """Each map with its descriptor, from functions of libbcc that bcc's Python does not declare."""
 
     def call(name: str, *number: int, result: Any = ctypes.c_int) -> Any:
@@ -107,17 +121,7 @@ def _tables(module: Any, library: Any, pins: Path) -> Iterator[tuple[int, Map]]:
         name = call("bpf_table_name", number, result=ctypes.c_char_p).decode()
         descriptor = call("bpf_table_fd_id", number)
         shape = [call(f"bpf_table_{fact}_id", number, result=ctypes.c_size_t) for fact in _SHAPE]
-        yield descriptor, Map(name, _is_pinned(descriptor, pins / name), *shape)
-
-
-def _is_pinned(descriptor: int, path: Path) -> bool:
-    if not path.exists():
-        return False
-    there = libbpf.obj_get(path)
-    try:
-        return bool(libbpf.map_info(there).id == libbpf.map_info(descriptor).id)
-    finally:
-        os.close(there)
+        yield descriptor, Map(name, is_pinned(descriptor, name), *shape)
 
 
 def load_and_pin(

@@ -3,14 +3,15 @@
 
 Compiling pulls LLVM (about 120 MB) into the process, so the agent never does it itself.
 bcc makes every map where the C text says (LB_PIN_MAPS), and takes what is pinned there already.
-What was compiled before is loaded from the cache, without bcc (compile_cache.py). If that fails in
-any way, bcc compiles and loads, and its errors are reported.
+What was compiled before, here or when the image was built (precompile.py), is loaded without bcc
+(compile_cache.py). If that fails in any way, bcc compiles and loads, and its errors are reported.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,13 @@ from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load import compile_cache
-from ebpflb.dataplane.load.bytecode import load_and_pin, load_code, taken_apart
+from ebpflb.dataplane.load.bytecode import (
+    Bytecode,
+    is_pinned_as,
+    load_and_pin,
+    load_code,
+    taken_apart,
+)
 from ebpflb.dataplane.load.source_text import bpf_directory
 from ebpflb.errors import CompileError, LoadError, ProbeError
 
@@ -76,7 +83,7 @@ def compile_and_pin(
     others = {name: value for name, value in defines.items() if name != _PINS}
     request = _Request(
         text,
-        [*(f"-D{name}={value}" for name, value in others.items()), *flags],
+        [*arguments(others), *flags],
         defines.get(_PINS, "").strip('"'),
         str(programs),
         list(names),
@@ -97,8 +104,35 @@ def compile_and_pin(
         _raise(child.returncode, child.stderr)
 
 
+def compile_only(text: str, cflags: Sequence[str]) -> Bytecode:
+    """Compile in this process, where the preloaded .ci/no_maps.c keeps bcc from making maps.
+
+    CompileError; clang writes to stderr.
+    """
+    from bcc import BPF
+    from bcc.libbcc import lib
+
+    os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory() / "uapi")
+    with tempfile.TemporaryDirectory() as pins:
+        try:
+            module = BPF(text=text, cflags=[*cflags, f'-D{_PINS}="{pins}"'])
+        except Exception as error:  # bcc raises nothing narrower
+            raise CompileError("the C programs do not compile: see clang's lines above") from error
+        return taken_apart(module, lib, lambda _, name: Path(pins, name).exists())
+
+
+def arguments(defines: Mapping[str, str]) -> list[str]:
+    """For clang."""
+    return [f"-D{name}={value}" for name, value in defines.items()]
+
+
 def _raise(code: int, output: str) -> None:
     lines = [line for line in output.splitlines() if line.strip()]
+    if code == _NO_BCC and compile_cache.OF_IMAGE.is_dir():
+        raise ProbeError(
+            "this image has no compiler, and nothing compiled for this kernel with these settings: "
+            "use the image that is not slim"
+        )
     if code == _NO_BCC:
         raise ProbeError(
             "bcc for Python is missing: install the distribution's package (Debian: "
@@ -119,7 +153,9 @@ def _main() -> int:
 
 def _from_cache(request: _Request, key: str) -> bool:
     try:
-        bytecode = compile_cache.find(Path(request.cache), key)
+        places = (Path(request.cache), compile_cache.OF_IMAGE)
+        found = (compile_cache.find(place, key) for place in places)
+        bytecode = next(filter(None, found), None)
         if bytecode is None:
             return False
         pins, programs = Path(request.pins), Path(request.programs)
@@ -154,7 +190,8 @@ def _keep(request: _Request, key: str, module: Any) -> None:
     from bcc.libbcc import lib
 
     with suppress(Exception):  # all is loaded
-        bytecode = taken_apart(module, lib, Path(request.pins))
+        pins = Path(request.pins)
+        bytecode = taken_apart(module, lib, lambda each, name: is_pinned_as(each, pins / name))
         compile_cache.keep(Path(request.cache), key, bytecode)
 
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled objects in files, so that the same text is compiled only once.
 
+Nothing in them depends on the kernel, and their key only as far as `Build` does: what was compiled
+when an image was built is found under the same key on a node.
+
 The name of a file is a hash of everything that could change the result of a compile. Files that
 other users may have written are never loaded: directory and file are checked by descriptor and
 belong to this user alone. There are no locks: files appear whole, by rename.
@@ -12,6 +15,7 @@ import json
 import os
 import platform
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EPERM
@@ -21,6 +25,9 @@ from ebpflb.dataplane.load.bytecode import Bytecode, packed, unpacked
 from ebpflb.dataplane.load.source_text import bpf_directory
 
 DIRECTORY = Path("/var/cache/ebpflb")
+# What was compiled when the image was built, and by which version of bcc.
+OF_IMAGE = Path(sys.prefix) / "share/ebpflb"
+BCC_OF_IMAGE = "bcc-version"
 FILES = 128  # of the agent's programs each takes 100 kB
 
 _FORMAT = b"ebpflb bytecode 1\n"
@@ -32,7 +39,7 @@ def key(text: str, cflags: Sequence[str]) -> str | None:
 
     None where the version of bcc is not known.
     """
-    version = _bcc_version()
+    version = bcc_version()
     if version is None:
         return None
     parts = [_FORMAT.decode(), version, platform.machine(), _headers(), text, *cflags]
@@ -81,13 +88,14 @@ def remove(directory: Path) -> bool:
     return True
 
 
-def _bcc_version() -> str | None:
-    """Found without an import of bcc, which would load LLVM."""
+def bcc_version() -> str | None:
+    """Found without an import of bcc, which would load LLVM. An image may come without it."""
     found = importlib.util.find_spec("bcc")
-    if found is None or found.origin is None:
-        return None
+    there = OF_IMAGE / BCC_OF_IMAGE
+    if found is not None and found.origin is not None:
+        there = Path(found.origin).with_name("version.py")
     try:
-        return Path(found.origin).with_name("version.py").read_text()
+        return there.read_text()
     except OSError:
         return None
 

@@ -91,15 +91,18 @@ class Build:
     has_xdp_frags: bool = True
     has_dsr: bool = True
 
+    def defines(self, sizes: Sizes) -> dict[str, str]:
+        """What the text is compiled with, but for the place of the pins."""
+        features = {f"LB_{name.upper()}": str(int(has)) for name, has in asdict(self).items()}
+        return {**sizes.defines(), **features}
+
 
 class Loader:
     """Makes generations. Errors: CompileError, LoadError, ProbeError, PinError, MapError."""
 
     def __init__(self, pins: Pins, build: Build, compiler: Compile | None = None) -> None:
         self._pins = pins
-        self._features = {
-            f"LB_{name.upper()}": str(int(has)) for name, has in asdict(build).items()
-        }
+        self._build = build
         left_out = {"lb_sock_ops"} if not build.has_sock_ops else set()
         left_out |= {XDP_PROGRAM} if not build.has_xdp else set()
         names = [name for name in PROGRAMS if name not in left_out]
@@ -163,7 +166,7 @@ class Loader:
         text = source_text()
         shared = _share_maps(current, generation, sizes) if current else frozenset()
         _make_sized_maps(generation, sizes, shared)
-        defines = {**self._settings(Sizes()), "LB_PIN_MAPS": f'"{generation.maps}"'}
+        defines = {**self._build.defines(Sizes()), "LB_PIN_MAPS": f'"{generation.maps}"'}
         self._compile(text, defines, generation.progs)
         if current:
             self._diverted_at = time.monotonic_ns()
@@ -176,10 +179,7 @@ class Loader:
         _write_meta(generation, self._digest(text, sizes))
 
     def _digest(self, text: str, sizes: Sizes) -> bytes:
-        return source_hash(text, self._settings(sizes))
-
-    def _settings(self, sizes: Sizes) -> dict[str, str]:
-        return {**sizes.defines(), **self._features}
+        return source_hash(text, self._build.defines(sizes))
 
 
 def pinned_sizes(generation: Generation) -> Sizes:
