@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo check test test-cluster test-cni test-kernels conformance lint bench image cluster pictures coverage format clean
+.PHONY: help demo check test test-cluster test-cni test-kernels conformance lint bench image release cluster pictures coverage format clean
 SHELL := /bin/bash
 unexport PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTEST_ADDOPTS
 
@@ -59,6 +59,10 @@ bench: ## Measure speed and size; prints tables, takes minutes (root)
 
 image: ## Build the container image with buildah or docker; IMAGE=name:tag
 	@.ci/image $(IMAGE)
+
+release: ## Build sdist, wheel, chart and checksums in dist/; publish nothing; URL=, IMAGE=: of a real release
+	@.ci/setup lint
+	@.ci/release $(URL) $(IMAGE)
 
 cluster: ## Start a real two-node Kubernetes with ebpflb installed, for experiments (root)
 	@.ci/setup test-cluster

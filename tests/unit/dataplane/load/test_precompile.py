@@ -2,16 +2,18 @@
 """What is compiled for an image is what agents ask for."""
 
 import os
+import subprocess
+from unittest.mock import patch
 
 import pytest
 
 from ebpflb.dataplane.layout.capacity import Sizes
 from ebpflb.dataplane.load import compile_cache, precompile
 from ebpflb.dataplane.load.bytecode import Bytecode
-from ebpflb.dataplane.load.compile import arguments
+from ebpflb.dataplane.load.compile import arguments, compile_and_pin
 from ebpflb.dataplane.load.loader import Build
 from ebpflb.dataplane.load.source_text import source_text
-from ebpflb.errors import ConfigError
+from ebpflb.errors import ConfigError, ProbeError
 
 COMPILED = Bytecode([], {"lb": b"code"})
 VERSION = "__version__ = '0.26.0'\n"
@@ -53,3 +55,12 @@ def test_a_version_of_bcc_that_is_not_known_gives_no_key(tmp_path):
 def test_a_kernel_that_is_not_known_is_named():
     with pytest.raises(ConfigError, match=r"Linux 4\.4: only of 6\.1, 5\.15, 5\.10"):
         list(precompile.builds(["4.4"]))
+
+
+def test_a_slim_image_says_that_it_cannot_compile(tmp_path):
+    ended = subprocess.CompletedProcess([], 3, "", "")
+    with (
+        patch.object(subprocess, "run", return_value=ended),
+        pytest.raises(ProbeError, match="use the image that is not slim"),
+    ):
+        compile_and_pin("", {}, tmp_path)
