@@ -87,6 +87,9 @@ def test_app_armor_is_an_annotation_before_kubernetes_1_30() -> None:
     name = "container.apparmor.security.beta.kubernetes.io/"
     assert annotations[f"{name}ebpflb"] == "unconfined"
     assert f"{name}takeover" not in annotations
+    beside = render({"kubeProxy": {"takeover": True}}, kubernetes="1.29.4")
+    annotations = installed(beside, "DaemonSet")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations[f"{name}takeover"] == "unconfined"
     assert "appArmorProfile" not in container(pod_of(daemonset), "ebpflb")["securityContext"]
 
 

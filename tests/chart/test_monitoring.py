@@ -3,11 +3,14 @@
 
 from tests.chart.harness.rendering import (
     EVERYTHING,
+    Object,
     agent,
     container,
     installed,
     of_kind,
     render,
+    settings_file,
+    template,
 )
 
 KINDS = ("Service", "ServiceMonitor", "PodMonitor", "PrometheusRule")
@@ -69,6 +72,46 @@ def test_monitors_and_rules_may_lie_where_prometheus_looks() -> None:
     for kind in kinds:
         selected = installed(objects, kind)["spec"]["namespaceSelector"]
         assert selected == {"matchNames": ["network"]}
+
+
+def test_metrics_behind_a_proxy_leave_the_node_over_tls_only() -> None:
+    proxy = {"image": "registry.example/kube-rbac-proxy:1", "port": 20247}
+    metrics = {"enabled": True, "rbacProxy": proxy, "serviceMonitor": {"enabled": True}}
+    values = {"metrics": metrics, "k8sServiceHost": "192.0.2.1"}
+    objects = render(values)
+    pod = agent(values)
+    own, beside = container(pod, "ebpflb"), container(pod, "rbac-proxy")
+    assert [port["name"] for port in own["ports"]] == ["healthz"]
+    assert beside["ports"] == [{"name": "metrics", "containerPort": 20247}]
+    assert beside["image"] == proxy["image"]
+    listens, upstream, paths = beside["args"]
+    assert listens == "--secure-listen-address=[::]:20247"
+    assert upstream == "--upstream=http://127.0.0.1:10249/"
+    assert "metrics-bind-address: 127.0.0.1:10249" in settings_file(objects)
+    assert paths == "--allow-paths=/metrics,/metrics/slis"
+    assert beside["env"][0] == {"name": "KUBERNETES_SERVICE_HOST", "value": "192.0.2.1"}
+    assert beside["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert installed(objects, "Service")["spec"]["ports"][0]["port"] == 20247
+    (endpoint,) = installed(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["port"]) == ("https", "metrics")
+    assert endpoint["bearerTokenFile"].endswith("/token")
+
+
+def test_only_such_a_proxy_may_ask_who_somebody_is() -> None:
+    def asks(values: Object) -> set[str]:
+        rules = installed(render(values), "ClusterRole")["rules"]
+        return {name for rule in rules for name in rule["resources"] if name.endswith("reviews")}
+
+    assert asks({"metrics": {"enabled": True}}) == set()
+    metrics = {"enabled": True, "rbacProxy": {"image": "a"}}
+    assert asks({"metrics": metrics}) == {"tokenreviews", "subjectaccessreviews"}
+
+
+def test_a_pod_monitor_has_no_token_for_the_proxy() -> None:
+    metrics = {"enabled": True, "rbacProxy": {"image": "a"}, "podMonitor": {"enabled": True}}
+    done = template({"metrics": metrics})
+    assert done.returncode == 1
+    assert "use metrics.serviceMonitor" in done.stderr
 
 
 def test_labels_of_services_are_not_replaced_by_those_of_what_is_scraped() -> None:

@@ -62,7 +62,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "ebpflb.metricsAddress" -}}
-{{- if .Values.metrics.enabled -}}
+{{- if and .Values.metrics.enabled (not .Values.metrics.rbacProxy.image) -}}
 {{- include "ebpflb.bindAddress" .Values.metrics -}}
 {{- else -}}
 127.0.0.1:{{ .Values.metrics.port | int }}

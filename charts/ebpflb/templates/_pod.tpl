@@ -174,6 +174,30 @@ seccompProfile:
       mountPath: /run/xtables.lock
 {{- end -}}
 
+{{- /* Serves the agent's metrics over TLS to those who may get /metrics in the API. */ -}}
+{{- define "ebpflb.rbacProxyContainer" -}}
+{{- $metrics := .Values.metrics -}}
+{{- $served := dict "bindAddress" ($metrics.bindAddress | default "::") "port" $metrics.rbacProxy.port -}}
+- name: rbac-proxy
+  image: {{ $metrics.rbacProxy.image }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args:
+    - --secure-listen-address={{ include "ebpflb.bindAddress" $served }}
+    - --upstream=http://{{ include "ebpflb.metricsAddress" . }}/
+    - --allow-paths=/metrics,/metrics/slis
+  ports:
+    - name: metrics
+      containerPort: {{ $metrics.rbacProxy.port }}
+  {{- with include "ebpflb.apiVariables" . }}
+  env:
+    {{- . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- include "ebpflb.noRights" . | nindent 4 }}
+  resources:
+    {{- toYaml .Values.otherResources | nindent 4 }}
+{{- end -}}
+
 {{- /* Removes the startup taint of its node once the agent serves it, then sleeps. */ -}}
 {{- define "ebpflb.startupTaintContainer" -}}
 {{- $health := dict "bindAddress" (.Values.healthz.bindAddress | default "127.0.0.1") "port" .Values.healthz.port -}}
