@@ -2,44 +2,27 @@
 """ebpflb explain: what would happen to a new connection on this node, and why."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ebpflb.cli.agent_client import query_socket_option
+from ebpflb.cli.explain_text import CANNOT_TELL, exit_status, show
+from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, parse_target
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
 from ebpflb.config.settings import setting
-from ebpflb.errors import ConfigError
+from ebpflb.errors import ConfigError, EbpflbError
 
 if TYPE_CHECKING:
-    from ebpflb.cli.explain_names import AddressOrName, Destination
     from ebpflb.dataplane.explain.lookups import Lookups
     from ebpflb.dataplane.explain.steps import Client
     from ebpflb.model.address import Address
 
-_WORKS, _FAILS, _DIFFER, _NOT_A_SERVICE = 0, 1, 3, 4
 _TABLE_IS_FULL = (
     "lb_conntrack is full: a new connection works, but is forgotten after 4 minutes without packets"
 )
-
-
-def _source(_ctx: click.Context, _param: click.Parameter, text: str) -> "AddressOrName":
-    from ebpflb.cli.explain_names import parse_source
-
-    try:
-        return parse_source(text)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def _target(_ctx: click.Context, _param: click.Parameter, text: str) -> "Destination":
-    from ebpflb.cli.explain_names import parse_target
-
-    try:
-        return parse_target(text)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 @click.command(
@@ -50,13 +33,14 @@ SRC  host            a process of this node
      With a port (10.1.0.5:40000, [fd00::5]:40000) an existing flow from it decides.
 DST  10.96.0.10:80, [fd00::10]:80, default/web, default/web:http,
      web.default.svc:80; TCP unless followed by /udp or /sctp
+Names without a namespace are in that of -n, else in `default`.
 
 \b
 Exit status:
   0  it works: translated to a backend
-  1  it fails: refused, dropped, or meant for a frontend but translated nowhere; or an error
+  1  it fails: refused, dropped, or meant for a frontend but translated nowhere
   2  a usage error
-  3  the kernel and the agent's model differ
+  3  it could not tell: an error, or the kernel and the agent's model differ
   4  not a Service address: passes unchanged
 
 \b
@@ -66,14 +50,16 @@ Examples:
   ebpflb explain 198.51.100.7 192.0.2.1:30080 -o json | jq .verdict
 """
 )
-@click.argument("source", metavar="SRC", callback=_source)
-@click.argument("target", metavar="DST", callback=_target)
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@name_namespace_option
 @bpffs_option
 @query_socket_option
 @output_option
 def explain(
-    source: "AddressOrName",
-    target: "Destination",
+    source: str,
+    target: str,
+    namespace: str | None,
     bpffs_root: str | None,
     query_socket: str | None,
     output: Output,
@@ -83,14 +69,35 @@ def explain(
     Takes the steps of the BPF programs on the live maps, and compares the frontend with the agent's
     model. Without an agent it explains the maps alone. It sends nothing.
     """
+    try:
+        client, destination = parse_source(source, namespace), parse_target(target, namespace)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    try:
+        found = _found(client, destination, pin_root(bpffs_root), query_socket)
+    except EbpflbError as error:
+        raise _CannotTellError(str(error)) from error
+    if output in ("table", "wide"):
+        show(found, is_wide=output == "wide")
+    else:
+        emit(found, output, lambda: ())
+    raise click.exceptions.Exit(exit_status(found))
+
+
+class _CannotTellError(click.ClickException):
+    exit_code = CANNOT_TELL
+
+
+def _found(
+    source: AddressOrName, target: Destination, root: Path, query_socket: str | None
+) -> dict[str, Any]:
     from ebpflb.cli.explain_answer import answer
     from ebpflb.cli.explain_names import AgentModel, NameLookup
-    from ebpflb.cli.explain_text import show
     from ebpflb.dataplane.explain.lookups import Lookups
     from ebpflb.dataplane.kernel.rtnetlink import route_to
     from ebpflb.model.address import family_of
 
-    lookups = Lookups(open_pins(pin_root(bpffs_root))[1])
+    lookups = Lookups(open_pins(root)[1])
     agent = AgentModel(setting("query-socket", query_socket, os.environ))
     names = NameLookup(lookups.maps, agent)
     addresses = names.addresses(source)
@@ -99,25 +106,11 @@ def explain(
     found = answer(lookups, agent, client, key, route_to)
     found = {"note": _note(source, client, lookups, found), **found}
     _add_trouble(found)
-    if output == "table":
-        show(found)
-    else:
-        emit(found, output, lambda: ())
-    raise click.exceptions.Exit(exit_status(found))
-
-
-def exit_status(found: dict[str, Any]) -> int:
-    """As --help says."""
-    if found["agree"] is False:
-        return _DIFFER
-    if found["verdict"] == "translated":
-        return _WORKS
-    is_service = found["kernel"]["frontend"] or found["verdict"] != "passes"
-    return _FAILS if is_service else _NOT_A_SERVICE
+    return found
 
 
 def _note(
-    source: "AddressOrName", client: "Client", lookups: "Lookups", found: dict[str, Any]
+    source: AddressOrName, client: "Client", lookups: "Lookups", found: dict[str, Any]
 ) -> str:
     from ebpflb.dataplane.explain.steps import ClientKind
     from ebpflb.dataplane.flows.conntrack import is_full
@@ -142,7 +135,7 @@ def _add_trouble(found: dict[str, Any]) -> None:
 
 
 def _client(
-    lookups: "Lookups", source: "AddressOrName", addresses: "list[Address]", target: "Address"
+    lookups: "Lookups", source: AddressOrName, addresses: "list[Address]", target: "Address"
 ) -> "Client":
     from ebpflb.dataplane.explain.hooks import client_at, host_client
     from ebpflb.dataplane.kernel.rtnetlink import route_to

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SRC and DST of `ebpflb explain`: how they are written, and which addresses they mean.
+"""SRC and DST of `ebpflb explain`: which addresses they mean.
 
 The agent, the maps and the API server know the names of pods and Services.
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ebpflb.cli.agent_client import NothingThereError, ask
+from ebpflb.cli.explain_words import AddressOrName, Destination, port_number
 from ebpflb.config.settings import setting
 from ebpflb.config.values import near
 from ebpflb.dataplane.kernel.maps import MapSet
@@ -21,88 +21,6 @@ from ebpflb.model.address import Address, Family, Protocol, family_of, parse_add
 from ebpflb.model.explain import decode_key
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
-
-HOST = "host"
-
-_PROTOCOL = re.compile(r"(.+)/(tcp|udp|sctp)", re.IGNORECASE)
-_BRACKETS = re.compile(r"\[([^\]]+)\](?::(.+))?")
-_DNS = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(?:\.[a-z0-9.-]+)?")
-_LAST_PORT = 65535
-
-
-class AddressOrName(NamedTuple):
-    """An address or a name, or neither for the node itself. port: "" without one."""
-
-    address: Address | None
-    name: ServiceName | None
-    port: str
-
-
-class Destination(NamedTuple):
-    """DST. protocol: None if it is not given."""
-
-    end: AddressOrName
-    protocol: Protocol | None
-
-
-def parse_source(text: str) -> AddressOrName:
-    """An address, `host`, or NAMESPACE/POD, each with a port or without. ConfigError."""
-    name, port = _split_port(text)
-    if port:
-        port_number(port, text)
-    if name == HOST:
-        return AddressOrName(None, None, port)
-    found = _address_or_name(name, port)
-    if found is None:
-        raise ConfigError(f"{text!r}: want an address, `host` or NAMESPACE/POD")
-    return found
-
-
-def parse_target(text: str) -> Destination:
-    """ADDRESS:PORT, NAMESPACE/SERVICE or NAME.NAMESPACE.svc, with /PROTOCOL or not. ConfigError."""
-    protocol = None
-    match = _PROTOCOL.fullmatch(text)
-    if match and ("/" in match[1] or ":" in match[1] or ".svc" in match[1]):
-        text, protocol = match[1], Protocol[match[2].upper()]
-    name, port = _split_port(text)
-    dns = _DNS.fullmatch(name)
-    end = (
-        AddressOrName(None, ServiceName(dns[2], dns[1]), port)
-        if dns
-        else _address_or_name(name, port)
-    )
-    if end is None:
-        want = "want ADDRESS:PORT, [IPv6]:PORT, NAMESPACE/SERVICE[:PORT] or NAME.NAMESPACE.svc"
-        raise ConfigError(f"{text!r}: {want}, and /udp or /sctp behind it if it is not TCP")
-    if end.address:
-        port_number(port, text)
-    return Destination(end, protocol)
-
-
-def port_number(port: str, text: str) -> int:
-    """A port as a number. ConfigError names the text that it is from."""
-    if port.isascii() and port.isdigit() and 0 < int(port) <= _LAST_PORT:
-        return int(port)
-    raise ConfigError(f"{text!r}: want a port from 1 to {_LAST_PORT}, as in ADDRESS:80")
-
-
-def _split_port(text: str) -> tuple[str, str]:
-    match = _BRACKETS.fullmatch(text)
-    if match:
-        return match[1], match[2] or ""
-    if text.count(":") > 1:
-        return text, ""
-    name, _, port = text.partition(":")
-    return name, port
-
-
-def _address_or_name(name: str, port: str) -> AddressOrName | None:
-    try:
-        return AddressOrName(parse_address(name), None, port)
-    except ValueError:
-        namespace, slash, rest = name.partition("/")
-        is_name = slash and namespace and rest and "/" not in rest
-        return AddressOrName(None, ServiceName(namespace, rest), port) if is_name else None
 
 
 class AgentModel:

@@ -14,6 +14,8 @@ from rich.text import Text
 from ebpflb.cli.render import visible
 from ebpflb.config.values import socket_address
 
+WORKS, FAILS, CANNOT_TELL, NOT_A_SERVICE = 0, 1, 3, 4
+
 _MOST = 5
 _WIDTH_OF_FILES = 100
 _HEADLINES = {
@@ -27,15 +29,30 @@ Answer = Mapping[str, Any]
 Row = tuple[str, str]
 
 
-def show(found: Answer) -> None:
+def show(found: Answer, *, is_wide: bool = False) -> None:
     """Print it."""
-    is_terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
+    click.echo(rendered(found, is_wide=is_wide))
+
+
+def rendered(found: Answer, *, is_wide: bool = False) -> str:
+    """The text, as wide as the terminal or as in a file."""
+    is_terminal = (sys.stdout.isatty() or "COLUMNS" in os.environ) and not is_wide
     console = Console(
         highlight=False, markup=False, emoji=False, width=None if is_terminal else _WIDTH_OF_FILES
     )
     with console.capture() as printed:
         _print(console, visible(found))
-    click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+    return "\n".join(line.rstrip() for line in printed.get().splitlines())
+
+
+def exit_status(found: Answer) -> int:
+    """As --help says."""
+    if found["agree"] is False:
+        return CANNOT_TELL
+    if found["verdict"] == "translated":
+        return WORKS
+    is_service = found["kernel"]["frontend"] or found["verdict"] != "passes"
+    return FAILS if is_service else NOT_A_SERVICE
 
 
 def _print(console: Console, found: Answer) -> None:

@@ -26,6 +26,9 @@ namespace_option: Callable[[Any], Any] = click.option(
     metavar="NS",
     help="Only what belongs to this namespace; it is also that of names without one.",
 )
+name_namespace_option: Callable[[Any], Any] = click.option(
+    "-n", "--namespace", metavar="NS", help="The namespace of names without one.  [default]"
+)
 all_namespaces_option: Callable[[Any], Any] = click.option(
     "-A", "--all-namespaces", is_flag=True, help="Show all namespaces."
 )

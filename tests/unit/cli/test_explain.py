@@ -160,13 +160,16 @@ def test_without_an_agent_the_maps_alone_are_explained(alone):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("host", "default/wep"), 1, "no Service default/wep (did you mean default/web?)"),
-        (("host", "default/web:81"), 1, "has no port '81': say default/web:PORT, one of 80"),
-        (("host", "default/web/udp"), 1, "has that port for TCP, not for UDP"),
-        (("default/web-2", "default/web"), 1, "(did you mean default/web-"),
-        (("fd00::1", "default/web"), 1, "SRC has no IPv4 address"),
-        (("hst", "default/web"), 2, "want an address, `host` or NAMESPACE/POD"),
-        (("host", "web"), 2, "want ADDRESS:PORT"),
+        (("host", "default/wep"), 3, "no Service default/wep (did you mean default/web?)"),
+        (("host", "default/web:81"), 3, "has no port '81': say default/web:PORT, one of 80"),
+        (("host", "default/web/udp"), 3, "has that port for TCP, not for UDP"),
+        (("default/web-2", "default/web"), 3, "(did you mean default/web-"),
+        (("fd00::1", "default/web"), 3, "SRC has no IPv4 address"),
+        (("host", "wep"), 3, "no Service default/wep (did you mean default/web?)"),
+        (("host", "web", "-n", "shop"), 3, "no Service shop/web"),
+        (("10.1.0", "default/web"), 2, "want an address, `host` or [NAMESPACE/]POD"),
+        (("host", "10.1.0:80"), 2, "want ADDRESS:PORT"),
+        (("host", "a/b/c"), 2, "want ADDRESS:PORT"),
         (("host", VIP), 2, "want a port from 1 to 65535"),
         (("host:0", f"{VIP}:80"), 2, "want a port from 1 to 65535"),
         (("host", f"{VIP}:65536"), 2, "want a port from 1 to 65535"),
@@ -176,6 +179,16 @@ def test_what_cannot_be_explained_is_told_in_one_line(world, arguments, status, 
     text = world.explain(*arguments, status=status)
     assert said in text
     assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize("given", [("host", "web"), ("host", "web:80", "-n", "default")])
+def test_a_name_without_a_namespace_is_in_that_of_n_or_in_default(world, given):
+    assert world.told(*given, status=0)["target"]["service"] == "default/web"
+
+
+def test_the_wide_text_does_not_fold(world):
+    text = world.explain("host", "default/web", "-o", "wide", status=0, COLUMNS="40")
+    assert max(map(len, text.splitlines())) > 40
 
 
 def test_a_narrow_terminal_folds_and_has_no_colour_unless_it_wants_it(world):
@@ -206,7 +219,7 @@ def api():
 )
 def test_a_pod_that_is_no_endpoint_is_known_to_the_api_server(world, api, given, said):
     api.answers.append(given)
-    status = 0 if given.status == 200 and b"ip" in given.pieces[0] else 1
+    status = 0 if given.status == 200 and b"ip" in given.pieces[0] else 3
     text = world.explain("default/shell", "default/web", status=status, EBPFLB_MASTER=api.url)
     assert said in text
     assert api.requests[0].path == "/api/v1/namespaces/default/pods/shell"
@@ -219,7 +232,7 @@ def test_a_port_among_several_has_to_be_said(world):
     )
     world.set(service("web", *ports))
     assert "has several ports: say default/web:PORT, one of http, https" in world.explain(
-        "host", "default/web", status=1
+        "host", "default/web", status=3
     )
     assert world.told("host", "default/web:https", status=1)["target"]["port"] == 443
 
