@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ebpflb.cli.agent_client import query_socket_option
-from ebpflb.cli.explain_text import CANNOT_TELL, exit_status, show
+from ebpflb.cli.explain_text import ExplainCommand, exit_status, show
 from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, parse_target
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
 from ebpflb.config.settings import setting
-from ebpflb.errors import ConfigError, EbpflbError
+from ebpflb.errors import ConfigError
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.explain.lookups import Lookups
@@ -26,6 +26,7 @@ _TABLE_IS_FULL = (
 
 
 @click.command(
+    cls=ExplainCommand,
     epilog="""\b
 SRC  host            a process of this node
      10.1.0.5        a pod or a client elsewhere, by address
@@ -48,7 +49,7 @@ Examples:
   ebpflb explain host default/kubernetes
   ebpflb explain 10.1.0.5 10.96.0.10:53/udp
   ebpflb explain 198.51.100.7 192.0.2.1:30080 -o json | jq .verdict
-"""
+""",
 )
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
@@ -73,19 +74,12 @@ def explain(
         client, destination = parse_source(source, namespace), parse_target(target, namespace)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    try:
-        found = _found(client, destination, pin_root(bpffs_root), query_socket)
-    except EbpflbError as error:
-        raise _CannotTellError(str(error)) from error
+    found = _found(client, destination, pin_root(bpffs_root), query_socket)
     if output in ("table", "wide"):
         show(found, is_wide=output == "wide")
     else:
         emit(found, output, lambda: ())
     raise click.exceptions.Exit(exit_status(found))
-
-
-class _CannotTellError(click.ClickException):
-    exit_code = CANNOT_TELL
 
 
 def _found(

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ebpflb.cli.render import visible
 from ebpflb.config.values import socket_address
+from ebpflb.errors import EbpflbError
 
 WORKS, FAILS, CANNOT_TELL, NOT_A_SERVICE = 0, 1, 3, 4
 
@@ -27,6 +28,21 @@ _HEADLINES = {
 
 Answer = Mapping[str, Any]
 Row = tuple[str, str]
+
+
+class ExplainCommand(click.Command):
+    """Has a status of its own for what could not be told."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As any command."""
+        try:
+            return super().invoke(ctx)
+        except EbpflbError as error:
+            raise _CannotTellError(str(error)) from error
+
+
+class _CannotTellError(click.ClickException):
+    exit_code = CANNOT_TELL
 
 
 def show(found: Answer, *, is_wide: bool = False) -> None:

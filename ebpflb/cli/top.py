@@ -16,19 +16,23 @@ import click
 
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, emit, output_option
-from ebpflb.cli.top_table import SORTS, make_table, ordered
+from ebpflb.cli.top_table import (
+    SORT_NAMES,
+    make_console,
+    make_table,
+    ordered,
+    print_table,
+    sample_options,
+)
 from ebpflb.model.flow import ServiceRate
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.live import Live
 
     from ebpflb.dataplane.kernel.maps import MapSet
 
-_SORTS = (*SORTS, "name")
-_KEYS = {name[0]: name for name in _SORTS}
+_KEYS = {name[0]: name for name in SORT_NAMES}
 _HELP = "q quit; sort: " + ", ".join(f"{key} {name}" for key, name in _KEYS.items())
-_NO_TERMINAL_WIDTH = 160
 # Values of TERM for terminals that cannot show a screen.
 _NO_SCREEN = (None, "", "dumb", "unknown")
 
@@ -68,22 +72,7 @@ Examples:
 """
 )
 @click.option("--once", is_flag=True, help="Print one sample and exit.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to count.",
-)
-@click.option(
-    "--sort",
-    type=click.Choice(_SORTS),
-    default="connections",
-    show_default=True,
-    help="Sort by the largest, or by name.",
-)
-@click.option("--backends", is_flag=True, help="Also show each backend.")
+@sample_options
 @bpffs_option
 @output_option
 def top(
@@ -91,13 +80,18 @@ def top(
 ) -> None:
     """Show what each Service carries, live. It reads the pinned maps and needs no agent."""
     maps = open_pins(pin_root(bpffs_root))[1]
-    if output != "table":
+    if output not in ("table", "wide"):
         sample = _sample(maps, interval)
         emit(Sample(sample.seconds, ordered(sample.services, sort)), output, lambda: ())
-    elif once or not sys.stdout.isatty() or os.environ.get("TERM") in _NO_SCREEN:
-        _print(ordered(_sample(maps, interval).services, sort), backends=backends)
+    elif once or output == "wide" or not sys.stdout.isatty() or _has_no_screen():
+        services = ordered(_sample(maps, interval).services, sort)
+        print_table(services, backends=backends, is_wide=output == "wide")
     else:
         _Screen(maps, interval, sort, backends=backends).run()
+
+
+def _has_no_screen() -> bool:
+    return os.environ.get("TERM") in _NO_SCREEN
 
 
 def _sample(maps: "MapSet", interval: float) -> Sample:
@@ -109,22 +103,6 @@ def _sample(maps: "MapSet", interval: float) -> Sample:
     return Sample(after.seconds - before.seconds, rates(before, after))
 
 
-def _print(services: "list[ServiceRate]", *, backends: bool) -> None:
-    console = _console()
-    with console.capture() as shown:
-        console.print(make_table(services, console.width, backends=backends))
-    click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
-
-
-def _console() -> "Console":
-    """As wide as the terminal; without one, as COLUMNS says or wide enough for all columns."""
-    from rich.console import Console
-
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
-        return Console(highlight=False, markup=False)
-    return Console(highlight=False, markup=False, width=_NO_TERMINAL_WIDTH)
-
-
 class _Screen:
     """The live table, and the keys that sort it."""
 
@@ -132,7 +110,7 @@ class _Screen:
         self._maps, self._interval = maps, interval
         self._sort, self._backends = sort, backends
         self._services: list[ServiceRate] = []
-        self._console = _console()
+        self._console = make_console()
 
     def run(self) -> None:
         """Until q or Ctrl-C."""

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of `ebpflb top`: which columns fit, what stands in them, and the order of the rows."""
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import click
 
 from ebpflb.config.values import socket_address
 from ebpflb.model.flow import BackendRate, ServiceRate
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 _UNITS = ("", "k", "M", "G", "T")
@@ -15,6 +21,8 @@ _STEP = 1000
 _BAR_CELLS = 8
 _NAME_WIDTH = 16
 _MARK = "! "
+# Without a terminal.
+_WIDTH = 160
 _TEXTS = ("BACKENDS", "TROUBLE")
 
 Justify = Literal["left", "right"]
@@ -101,6 +109,31 @@ SORTS: Mapping[str, Callable[[ServiceRate], float]] = {
     "trouble": lambda s: len(s.troubles),
 }
 
+SORT_NAMES = (*SORTS, "name")
+
+
+def sample_options(command: Callable[..., Any]) -> Any:
+    """How long to count, and what to show of it."""
+    options = (
+        click.option(
+            "--interval",
+            type=click.FloatRange(min=0.1),
+            default=2.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to count.",
+        ),
+        click.option(
+            "--sort",
+            type=click.Choice(SORT_NAMES),
+            default="connections",
+            show_default=True,
+            help="Sort by the largest, or by name.",
+        ),
+        click.option("--backends", is_flag=True, help="Also show each backend."),
+    )
+    return reduce(lambda made, option: option(made), reversed(options), command)
+
 
 def ordered(services: Iterable[ServiceRate], sort: str) -> list[ServiceRate]:
     """The largest first, then by name; `name` sorts by name alone."""
@@ -108,19 +141,48 @@ def ordered(services: Iterable[ServiceRate], sort: str) -> list[ServiceRate]:
     return sorted(by_name, key=SORTS[sort], reverse=True) if sort in SORTS else by_name
 
 
-def fitting(width: int, name_width: int) -> Sequence[Column]:
+def fitting(width: int, name_width: int, of: Sequence[Column] = COLUMNS) -> Sequence[Column]:
     """The most important columns that fit beside a name, in order."""
     left = width - name_width
     chosen = set()
-    for column in sorted(COLUMNS, key=lambda column: column.rank):
+    for column in sorted(of, key=lambda column: column.rank):
         left -= column.width + 1
         if left < 0:
             break
         chosen.add(column.title)
-    return [column for column in COLUMNS if column.title in chosen]
+    return [column for column in of if column.title in chosen]
 
 
-def make_table(services: Sequence[ServiceRate], width: int, *, backends: bool) -> "Table":
+def print_table(
+    services: Sequence[ServiceRate],
+    *,
+    backends: bool,
+    is_wide: bool = False,
+    of_columns: Sequence[Column] = COLUMNS,
+) -> None:
+    """On a terminal as wide as that; `is_wide`: with all columns, however wide it is."""
+    console = make_console(is_wide=is_wide)
+    with console.capture() as shown:
+        console.print(make_table(services, console.width, backends=backends, of=of_columns))
+    click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
+
+
+def make_console(*, is_wide: bool = False) -> "Console":
+    """As wide as the terminal; without one, as COLUMNS says or wide enough for all columns."""
+    from rich.console import Console
+
+    if not is_wide and (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
+        return Console(highlight=False, markup=False)
+    return Console(highlight=False, markup=False, width=_WIDTH)
+
+
+def make_table(
+    services: Sequence[ServiceRate],
+    width: int,
+    *,
+    backends: bool,
+    of: Sequence[Column] = COLUMNS,
+) -> "Table":
     """One row for each Service port, and one for each backend if `backends`.
 
     A `!` before the name marks a Service in trouble even if that column does not fit.
@@ -129,7 +191,7 @@ def make_table(services: Sequence[ServiceRate], width: int, *, backends: bool) -
 
     longest = max((len(each) for each in _labels(services, backends=backends)), default=0)
     name_width = max(_NAME_WIDTH, min(longest, width // 3))
-    columns = fitting(width, name_width)
+    columns = fitting(width, name_width, of)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("SERVICE", no_wrap=True, overflow="ellipsis", width=name_width)
     for column in columns:

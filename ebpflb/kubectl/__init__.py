@@ -18,9 +18,12 @@ NAME = "kubectl ebpflb"
     commands=Commands(
         {
             "flows": "ebpflb.kubectl.flows:flows",
+            "explain": "ebpflb.kubectl.explain:explain",
+            "top": "ebpflb.kubectl.top:top",
             "services": "ebpflb.kubectl.services:services",
             "status": "ebpflb.kubectl.status:status",
             "doctor": "ebpflb.kubectl.doctor:doctor",
+            "sysdump": "ebpflb.kubectl.sysdump:sysdump",
             "ui": "ebpflb.kubectl.ui.command:ui",
         }
     ),
@@ -33,6 +36,7 @@ It takes the rights to list pods, and to get and create pods/exec where the agen
 Examples:
   kubectl ebpflb status
   kubectl ebpflb flows -A --follow --verdict refused,dropped
+  kubectl ebpflb explain shop/cart-0 shop/web
   kubectl ebpflb COMMAND --help
 """,
 )

@@ -25,6 +25,10 @@ from ebpflb.source.api import WRONG_KUBECONFIG, message_of, reason_of
 _load: Callable[..., None] = load_kube_config
 _contexts: Callable[[str], tuple[list[Any], Any]] = list_kube_config_contexts
 
+JSON = "application/json"
+# The objects of a list without spec and status.
+METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
 _PAGE = 500
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Of kubelet's exec: binary frames whose first byte is the channel.
@@ -66,39 +70,40 @@ class Access:
         self._client.user_agent = f"kubectl-ebpflb/{__version__}"
         self._lock = threading.Lock()
 
-    def items(self, path: str, query: Query = ()) -> Iterator[Object]:
+    def items(self, path: str, query: Query = (), accept: str = JSON) -> Iterator[Object]:
         """The objects of a list, page by page. ClusterError."""
         more = ""
         while True:
-            page = self.get(path, [*query, ("limit", str(_PAGE)), ("continue", more)])
+            page = self.get(path, [*query, ("limit", str(_PAGE)), ("continue", more)], accept)
             yield from page.get("items") or ()
             more = page.get("metadata", {}).get("continue", "")
             if not more:
                 return
 
-    def get(self, path: str, query: Query = ()) -> Object:
+    def get(self, path: str, query: Query = (), accept: str = JSON) -> Object:
         """An object or a list. ClusterError."""
         try:
-            found = json.loads(self.read(path, query))
+            found = json.loads(self.read(path, query, accept))
         except ValueError as error:
             raise ClusterError(f"{self._host}: what answers is no API server") from error
         if not isinstance(found, dict):
             raise ClusterError(f"{self._host}: what answers is no API server")
         return found
 
-    def read(self, path: str, query: Query = ()) -> bytes:
+    def read(self, path: str, query: Query = (), accept: str = "*/*") -> bytes:
         """What the API server sends, as it is. ClusterError."""
         host = self._configuration.host
         url = f"{host}{path}?{urlencode([pair for pair in query if pair[1]])}"
         timeout = (min(self.seconds, 5.0), self.seconds)
         try:
+            headers = {**self._headers(), "Accept": accept}
             answer = self._client.call_api(
-                "GET", url, header_params=self._headers(), _request_timeout=timeout
+                "GET", url, header_params=headers, _request_timeout=timeout
             ).response
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 raise self._refusal(answer.status, message_of(answer), path)
             return bytes(answer.read())
-        except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
             raise ClusterError(
                 f"cannot reach the API server at {self._host}: {reason_of(error)}"
             ) from error

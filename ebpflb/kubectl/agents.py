@@ -10,7 +10,7 @@ from ebpflb.kubectl.access import Access, ForbiddenError, Object
 
 CONTAINER = "ebpflb"
 
-_LABEL = "app.kubernetes.io/component=agent"
+LABEL = "app.kubernetes.io/component=agent"
 # Nodes on which no DaemonSet runs, or no Linux.
 _UNSERVED = {
     ("kubernetes.io/os", "windows"),
@@ -39,7 +39,7 @@ def find_agents(access: Access, namespace: str = "") -> list[RemoteAgent]:
     if not pods:
         where = f"namespace {namespace}" if namespace else "any namespace"
         raise ClusterError(
-            f"no agents found: no pod in {where} has the label {_LABEL} and a container "
+            f"no agents found: no pod in {where} has the label {LABEL} and a container "
             f"{CONTAINER!r} (is ebpflb installed in this cluster?)"
         )
     # The most useful pod of a node comes last.
@@ -51,7 +51,7 @@ def find_agents(access: Access, namespace: str = "") -> list[RemoteAgent]:
 def _pods(access: Access, namespace: str) -> Iterator[Object]:
     place = f"namespaces/{quote(namespace)}/" if namespace else ""
     try:
-        for pod in access.items(f"/api/v1/{place}pods", [("labelSelector", _LABEL)]):
+        for pod in access.items(f"/api/v1/{place}pods", [("labelSelector", LABEL)]):
             # Other products have agents, too.
             if any(each["name"] == CONTAINER for each in pod["spec"]["containers"]):
                 yield pod

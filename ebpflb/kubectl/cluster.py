@@ -6,7 +6,7 @@ Who does not answer is named on standard error at the end, and the exit status i
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce, wraps
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import click
 from ebpflb.cli.render import visible
 from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
-from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer, Executor, PodExecutor, last_line
+from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer, Executor, PodExecutor, Runner, last_line
 from ebpflb.kubectl.fan_out import LIMIT, ask_all
 
 Result = TypeVar("Result")
@@ -35,8 +35,8 @@ class Cluster:
     agents: Sequence[RemoteAgent]
     executor: Executor
     limit: int = LIMIT
-    failures: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    has_failed: bool = False
+    failures: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    exit_status: int = 0
 
     @property
     def namespace(self) -> str:
@@ -50,6 +50,23 @@ class Cluster:
         for answer in ask_all(
             self.executor, self.agents if agents is None else agents, argv, self.limit
         ):
+            if answer.status is None:
+                self.note(answer.agent, answer.error)
+            else:
+                yield answer
+
+    def ask_each(self, commands: Mapping[RemoteAgent, Sequence[str]]) -> Iterator[AgentAnswer]:
+        """As ask(), of each agent another command."""
+        yield from self._answers(_OwnCommand(self.executor, commands), list(commands), ())
+
+    def ask_with(self, runner: Runner) -> Iterator[AgentAnswer]:
+        """What another way to ask gets from each agent."""
+        yield from self._answers(runner, self.agents, ())
+
+    def _answers(
+        self, executor: Runner, agents: Sequence[RemoteAgent], argv: Sequence[str]
+    ) -> Iterator[AgentAnswer]:
+        for answer in ask_all(executor, agents, argv, self.limit):
             if answer.status is None:
                 self.note(answer.agent, answer.error)
             else:
@@ -83,19 +100,35 @@ class Cluster:
 
     def note(self, agent: RemoteAgent, error: str) -> None:
         """Have it told at the end."""
-        self.failures[" ".join(error.split())].append(agent.node)
+        self.failures[" ".join(error.split())].add(agent.node)
 
     def tell(self, agent: RemoteAgent, error: str) -> None:
         """Tell it now, on standard error."""
         click.echo(visible(f"{agent.node}: {' '.join(error.split())}"), err=True)
-        self.has_failed = True
+        self.exit_status = 1
+
+    @property
+    def has_failures(self) -> bool:
+        """A node without an agent is none."""
+        return bool(self.failures.keys() - {NO_AGENT})
 
     def finish(self) -> None:
         """Name the nodes that did not answer. Raises Exit unless they have no agent."""
         for error, nodes in sorted(self.failures.items()):
-            click.echo(visible(f"{', '.join(sorted(set(nodes)))}: {error}"), err=True)
-        if self.has_failed or self.failures.keys() - {NO_AGENT}:
-            raise click.exceptions.Exit(1)
+            click.echo(visible(f"{', '.join(sorted(nodes))}: {error}"), err=True)
+        if self.exit_status or self.has_failures:
+            raise click.exceptions.Exit(self.exit_status or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnCommand:
+    """An executor that knows what to run where."""
+
+    executor: Runner
+    commands: Mapping[RemoteAgent, Sequence[str]]
+
+    def run(self, agent: RemoteAgent, _: Sequence[str]) -> AgentAnswer:
+        return self.executor.run(agent, self.commands[agent])
 
 
 def cluster_command(command: Callable[..., None]) -> Any:

@@ -62,7 +62,7 @@ def doctor(cluster: Cluster, output: Output) -> None:
     problems = _grouped(answers)
     emit(problems, output, lambda: _lines(problems, len(answers), wide=output == "wide"))
     if any(each.severity in _SEVERITIES[:2] for each in problems):
-        cluster.has_failed = True
+        cluster.exit_status = 1
 
 
 def _findings(agent: RemoteAgent, content: Any) -> list[Problem]:

@@ -52,12 +52,16 @@ class AgentAnswer:
     error: str = ""
 
 
-class Executor(Protocol):
+class Runner(Protocol):
     """Runs commands where agents run. Any thread may use it."""
 
     def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
         """Run a command to its end, or as long as may be."""
         ...
+
+
+class Executor(Runner, Protocol):
+    """Also gives what they print while they run."""
 
     def stream(self, agent: RemoteAgent, argv: Sequence[str]) -> Generator[str, None, None]:
         """The lines that a command prints, as they come. ClusterError if it fails or breaks off.

@@ -14,7 +14,7 @@ from queue import Full, Queue, SimpleQueue
 
 from ebpflb.errors import EbpflbError
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.execution import AgentAnswer, Executor
+from ebpflb.kubectl.execution import AgentAnswer, Executor, Runner
 
 LIMIT = 32
 
@@ -30,7 +30,7 @@ class StreamEnd:
 
 
 def ask_all(
-    executor: Executor, agents: Sequence[RemoteAgent], argv: Sequence[str], limit: int = LIMIT
+    executor: Runner, agents: Sequence[RemoteAgent], argv: Sequence[str], limit: int = LIMIT
 ) -> Generator[AgentAnswer, None, None]:
     """Run a command on all agents, at most `limit` at a time; the answers as they come."""
     answers: SimpleQueue[AgentAnswer | Exception] = SimpleQueue()

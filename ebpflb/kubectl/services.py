@@ -127,7 +127,7 @@ def services(
     plain = [_plain(each) for each in frontends]
     emit(plain, output, lambda: _lines(frontends, wide=output == "wide"))
     if any(each.is_disputed for each in frontends):
-        cluster.has_failed = True
+        cluster.exit_status = 1
 
 
 def _frontends(_: RemoteAgent, content: Any) -> list[FrontendOfNode]:

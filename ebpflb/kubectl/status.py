@@ -65,7 +65,7 @@ def status(cluster: Cluster, output: Output) -> None:
     nodes = list(found.values())
     emit(nodes, output, lambda: _lines(nodes, wide=output == "wide"))
     if any(each.state not in _SERVED for each in nodes):
-        cluster.has_failed = True
+        cluster.exit_status = 1
 
 
 def _unanswered(agent: RemoteAgent) -> NodeStatus:

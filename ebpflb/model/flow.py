@@ -191,7 +191,7 @@ class ServiceRate:
         return Balance(self.largest_share, self.even_share).ratio
 
 
-def balance(connections: Collection[int], backends: int) -> Balance:
+def balance(connections: Collection[float], backends: int) -> Balance:
     """`connections` that each backend has; `backends`: how many take new ones."""
     every = sum(connections)
     if not every:

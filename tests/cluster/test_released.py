@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart on two real nodes without kube-proxy: what works, and goes on through all changes."""
 
+import gzip
 import json
 import os
 import shutil
+import signal
+import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +19,7 @@ from tests.chart.harness.rendering import NAMESPACE
 from tests.cluster.harness import release, workloads
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.place import Place
+from tests.cluster.harness.plugin import Plugin, user_with
 from tests.cluster.harness.workloads import Load
 from tests.e2e.harness.newer_layout import change_layout
 from tests.e2e.harness.waiting import wait_until
@@ -221,6 +226,97 @@ def test_explain_in_an_agents_pod_knows_pods_by_name(cluster: Cluster):
     said = ask_agent(cluster, "explain", *question)
     address = workloads.field(cluster, SPACE, "pod/asker-node1", "{.status.podIP}")
     assert f'"{address}"' in said
+
+
+@pytest.fixture
+def plugin(cluster: Cluster) -> Plugin:
+    """kubectl ebpflb, with all rights."""
+    return Plugin(cluster.kubeconfig)
+
+
+def test_the_plugin_shows_all_nodes(cluster: Cluster, plugin: Plugin):
+    names = [node.name for node in cluster.nodes]
+    wait_until(
+        lambda: (
+            [(each["node"], each["state"]) for each in plugin.json("status")]
+            == [(name, "in sync") for name in names]
+        ),
+        "both nodes in sync",
+    )
+    services = {each["service"] for each in plugin.json("services", "-A")}
+    assert services >= {"web", "kubernetes"}
+    carried = plugin.json("top", "-n", SPACE, "--interval", "0.5")
+    assert "web" in {each["service"] for each in carried}
+    found = json.loads(plugin.run("doctor", "-A", "-o", "json", status=1).stdout)
+    assert sorted({node for each in found for node in each["nodes"]}) == names
+
+
+def test_the_plugin_merges_the_flows_of_all_nodes(cluster: Cluster, plugin: Plugin):
+    pods = {node.name: f"asker-{node.name}" for node in cluster.nodes}
+    for pod in pods.values():
+        workloads.ask_from_pod(cluster, SPACE, pod, f"http://web.{SPACE}", 2)
+
+    def seen() -> set[tuple[str, str]]:
+        flows = plugin.json("flows", "-n", SPACE, "--last", "500")
+        assert flows == sorted(flows, key=lambda flow: flow["time"])
+        return {(flow["node"], flow.get("client", {}).get("pod", "")) for flow in flows}
+
+    wanted = {(node, f"{SPACE}/{pod}") for node, pod in pods.items()}
+    wait_until(lambda: wanted <= seen(), "flows of both nodes")
+
+
+def test_what_the_plugin_follows_ends_on_the_nodes_with_it(cluster: Cluster, plugin: Plugin):
+    with plugin.start("flows", "-n", SPACE, "--follow", "-o", "jsonl") as following:
+        try:
+            wait_until(lambda: len(followers()) == len(cluster.nodes), "all agents followed")
+            workloads.ask_from_pod(cluster, SPACE, "asker-node1", f"http://web.{SPACE}")
+            assert following.stdout
+            assert json.loads(following.stdout.readline())["node"] in ("node1", "node2")
+        finally:
+            os.killpg(following.pid, signal.SIGINT)
+    wait_until(lambda: not followers(), "nothing left on the nodes")
+
+
+def followers() -> list[str]:
+    """The commands in agents' pods that print flows as they come."""
+    ran = subprocess.run(["ps", "-eo", "args"], check=True, capture_output=True, text=True)
+    return [line for line in ran.stdout.splitlines() if "/ebpflb flows" in line]
+
+
+def test_the_plugin_asks_the_node_that_decides(cluster: Cluster, plugin: Plugin):
+    workloads.apply(cluster, SPACE, [workloads.service("empty", app="nobody")])
+    for number in (1, 2):
+        question = ["explain", "-n", SPACE, f"asker-node{number}"]
+        (inside,) = plugin.json(*question, "web:80")
+        assert inside["nodes"] == [f"node{number}"]
+        wait_until(
+            lambda: "no endpoint" in plugin.run(*question, "empty:80", status=1).stdout,  # noqa: B023
+            "a Service without endpoints",
+        )
+    outside = plugin.json("explain", cluster.client.ip, f"{SPACE}/web:80")
+    assert sorted(node for each in outside for node in each["nodes"]) == ["node1", "node2"]
+    cluster.kubectl("-n", SPACE, "delete", "service/empty")
+
+
+def test_the_plugin_needs_pods_and_exec_alone(cluster: Cluster, tmp_path: Path):
+    where = f"--agent-namespace={NAMESPACE}"
+    reads = "get list of pods"
+    user = user_with(cluster, "support", tmp_path, reads, "get create of pods/exec")
+    assert len(user.json("status", where)) == len(cluster.nodes)
+    reader = user_with(cluster, "reader", tmp_path, reads)
+    told = reader.run("doctor", where, status=1).stderr
+    assert told.startswith("node1, node2: RBAC forbids it: ")
+    assert told.count("\n") == 1
+
+
+def test_a_sysdump_has_logs_and_no_token(plugin: Plugin, tmp_path: Path):
+    path = tmp_path / "dump.tar.gz"
+    plugin.run("sysdump", "--file", str(path))
+    with tarfile.open(path) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    assert {"nodes/node1/agent.log", "nodes/node2/frontends.json", "errors.txt"} <= names
+    token = json.loads(plugin.kubeconfig.read_text())["users"][0]["user"]["token"]
+    assert token.encode() not in gzip.decompress(path.read_bytes())
 
 
 def test_every_right_of_the_agent_is_used_and_no_other_is_wanted(cluster: Cluster):

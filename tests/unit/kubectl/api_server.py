@@ -36,11 +36,15 @@ Command = Callable[[str, Sequence[str]], Output]
 
 @dataclass
 class Objects:
-    """By path -> objects of a list. forbidden: paths. command: None executes on this machine."""
+    """lists, texts: by path. selected: by field selector. forbidden: path -> why.
+
+    command: None executes on this machine. executed: what was.
+    """
 
     lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     forbidden: dict[str, str] = field(default_factory=dict)
+    selected: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     command: Command | None = None
     executed: list[list[str]] = field(default_factory=list)
 
@@ -105,6 +109,8 @@ class _Conversation(BaseHTTPRequestHandler):
             self._execute(objects, url.path.split("/")[-2], parse_qs(url.query))
         elif url.path in objects.texts:
             self._send(200, objects.texts[url.path])
+        elif selector := parse_qs(url.query).get("fieldSelector"):
+            self._send(200, {"items": objects.selected.get(selector[0], [])})
         elif url.path in objects.lists:
             self._send(200, _page(objects.lists[url.path], parse_qs(url.query)))
         else:

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kubectl ebpflb explain: what happens to a connection, asked on the nodes that decide about it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import click
+
+from ebpflb.cli.explain_text import (
+    CANNOT_TELL,
+    FAILS,
+    NOT_A_SERVICE,
+    WORKS,
+    ExplainCommand,
+    exit_status,
+    rendered,
+)
+from ebpflb.cli.render import Output, emit, name_namespace_option, output_option, visible
+from ebpflb.errors import ConfigError
+from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.cluster import NONSENSE, Cluster, cluster_command, some
+from ebpflb.kubectl.questions import Question, questions
+
+_COMMAND = ("ebpflb", "explain", "-o", "json")
+# What is told of all nodes together is the first of these.
+_GRAVEST = (FAILS, CANNOT_TELL, NOT_A_SERVICE, WORKS)
+
+Found = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes on which the same happens; answer: that of the first. status: as an exit status."""
+
+    status: int
+    source: str
+    target: str
+    answer: Found
+    nodes: list[str] = field(default_factory=list)
+
+
+@click.command(
+    cls=ExplainCommand,
+    epilog="""\b
+SRC  default/web-0   a pod, by name: its node is asked
+     10.1.0.5        an address: the node of that pod, or the node that has it, is asked; for a
+                     client outside of the cluster every node, because any may get its packets
+     host            a process of the node itself, on every node
+DST  default/web, web:http, web.default.svc:80, 10.96.0.10:80; TCP unless /udp or /sctp follows
+     For a client outside, a Service's name means its load-balancer and external IPs, or its
+     NodePort at each node.
+Names without a namespace are in that of -n, else of the kubeconfig.
+
+\b
+Exit status:
+  0  it works on all nodes that were asked
+  1  it fails on one: refused, dropped, or translated nowhere
+  2  a usage error
+  3  it could not be told: an error, or a node's kernel and its agent's model differ
+  4  not a Service address: passes unchanged
+
+\b
+Examples:
+  kubectl ebpflb explain shop/cart-0 shop/web
+  kubectl ebpflb explain 198.51.100.7 web:https
+  kubectl ebpflb explain host kubernetes -n default -o json | jq '.[].nodes'
+""",
+)
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@name_namespace_option
+@output_option
+@cluster_command
+def explain(
+    cluster: Cluster, source: str, target: str, namespace: str | None, output: Output
+) -> None:
+    """Say what would happen to a connection from SRC to DST, and why. It sends nothing."""
+    chosen = namespace or cluster.namespace
+    try:
+        asked = questions(cluster.access, cluster.agents, source, target, chosen)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    groups = _groups(cluster, asked)
+    if output in ("table", "wide"):
+        click.echo("\n\n".join(_texts(cluster, groups, is_wide=output == "wide")))
+    else:
+        emit(groups, output, lambda: ())
+    cluster.exit_status = _status(cluster, groups)
+
+
+def _groups(cluster: Cluster, asked: list[Question]) -> list[Group]:
+    """The gravest first, then what most nodes say."""
+    found: dict[object, Group] = {}
+    while asked:
+        # Who has several questions to answer is asked them one after the other.
+        now = {each.agent: each for each in reversed(asked)}
+        asked = [each for each in asked if now[each.agent] != each]
+        commands = {agent: [*_COMMAND, "--", *each[1:]] for agent, each in now.items()}
+        for answer in cluster.ask_each(commands):
+            for agent, (key, group) in cluster.decoded(answer, partial(_read, now)):
+                group = found.setdefault(key, group)
+                if agent.node not in group.nodes:
+                    group.nodes.append(agent.node)
+    for group in found.values():
+        group.nodes.sort()
+    return sorted(found.values(), key=lambda each: (_GRAVEST.index(each.status), -len(each.nodes)))
+
+
+def _read(
+    asked: Mapping[RemoteAgent, Question], agent: RemoteAgent, answer: Any
+) -> tuple[object, Group]:
+    """The group that an answer would make, and what it has in common with others of that group."""
+    kernel = answer["kernel"]
+    status = exit_status(answer)
+    key = (
+        *(status, answer["verdict"], answer["agree"], kernel["place"], kernel["why"]),
+        _common_backends(kernel),
+    )
+    return key, Group(status, asked[agent].source, asked[agent].target, answer)
+
+
+def _common_backends(kernel: Any) -> frozenset[tuple[str, int]]:
+    """None under a traffic policy Local, with which each node has its own."""
+    frontend = kernel["frontend"] or {}
+    if "Local" in (frontend.get("internal_policy"), frontend.get("external_policy")):
+        return frozenset()
+    return frozenset((each["address"], each["port"]) for each in kernel["backends"])
+
+
+def _texts(cluster: Cluster, groups: Iterable[Group], *, is_wide: bool) -> Iterator[str]:
+    for group in groups:
+        try:
+            text = rendered(group.answer, is_wide=is_wide)
+        except NONSENSE as error:
+            what = f"an answer that this version cannot show ({error!r})"
+            cluster.failures[what].update(group.nodes)
+        else:
+            count = f" ({len(group.nodes)} nodes)" if len(group.nodes) > 1 else ""
+            yield visible(f"On {some(group.nodes)}{count}:") + f"\n\n{text}"
+
+
+def _status(cluster: Cluster, groups: Iterable[Group]) -> int:
+    found = {group.status for group in groups} | ({CANNOT_TELL} if cluster.has_failures else set())
+    return next((each for each in _GRAVEST if each in found), CANNOT_TELL)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes decide about a client's packets, and what each of them is to be asked."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from ebpflb.cli.explain_words import HOST, Destination, parse_source, parse_target
+from ebpflb.config.values import socket_address
+from ebpflb.errors import ClusterError
+from ebpflb.kubectl.access import Access, ForbiddenError, Object
+from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.model.address import Family, Protocol, family_of, format_address, parse_address
+from ebpflb.model.service import ServiceName
+
+
+class Question(NamedTuple):
+    """SRC and DST of `ebpflb explain`, for one node."""
+
+    agent: RemoteAgent
+    source: str
+    target: str
+
+
+def questions(
+    access: Access, agents: Sequence[RemoteAgent], source: str, target: str, namespace: str
+) -> list[Question]:
+    """By SRC and DST as people write them. ConfigError, ClusterError.
+
+    A pod's packets are for its node to decide, those of a client outside for any node.
+    """
+    client, destination = parse_source(source, namespace), parse_target(target, namespace)
+    to = written(destination)
+    if client.name:
+        asked = _on(agents, _node_of(access, client.name), str(client.name))
+        return [Question(each, _with_port(str(client.name), client.port), to) for each in asked]
+    if not client.address:
+        return [Question(each, _with_port(HOST, client.port), to) for each in agents]
+    address = format_address(client.address)
+    given = socket_address(address, int(client.port)) if client.port else address
+    if node := _node_with(access, address):
+        return [Question(each, given, to) for each in _on(agents, node, address)]
+    if destination.end.name:
+        family = family_of(client.address)
+        return list(_from_outside(access, agents, given, family, destination))
+    return [Question(each, given, to) for each in agents]
+
+
+def written(destination: Destination) -> str:
+    """DST, with the namespace."""
+    end, protocol = destination
+    if end.address:
+        place = socket_address(format_address(end.address), int(end.port))
+    else:
+        place = _with_port(str(end.name), end.port)
+    return f"{place}/{protocol.name.lower()}" if protocol else place
+
+
+def _with_port(name: str, port: str) -> str:
+    return f"{name}:{port}" if port else name
+
+
+def _on(agents: Sequence[RemoteAgent], node: str, client: str) -> list[RemoteAgent]:
+    chosen = [agent for agent in agents if agent.node == node]
+    if not chosen:
+        raise ClusterError(f"{client} is on node {node}, where no agent runs")
+    return chosen
+
+
+def _node_of(access: Access, name: ServiceName) -> str:
+    """Of a pod."""
+    pod = access.get(f"/api/v1/namespaces/{quote(name.namespace)}/pods/{quote(name.name)}")
+    node = str(pod.get("spec", {}).get("nodeName", ""))
+    if not node:
+        raise ClusterError(f"pod {name} is on no node yet")
+    return node
+
+
+def _node_with(access: Access, address: str) -> str:
+    """The node that has this address, or its pod has; empty for one outside of the cluster."""
+    try:
+        pods = access.items("/api/v1/pods", [("fieldSelector", f"status.podIP={address}")])
+        for pod in pods:
+            if pod.get("status", {}).get("phase") == "Running":
+                return str(pod["spec"].get("nodeName", ""))
+        nodes = _node_addresses(access)
+    except ForbiddenError:
+        # Every node is asked, and knows its own pods.
+        return ""
+    return next((node for node, known in nodes.items() if address in known), "")
+
+
+def _node_addresses(access: Access) -> dict[str, list[str]]:
+    return {
+        node["metadata"]["name"]: [
+            each["address"]
+            for each in node.get("status", {}).get("addresses", ())
+            if each["type"] == "InternalIP"
+        ]
+        for node in access.items("/api/v1/nodes")
+    }
+
+
+def _from_outside(
+    access: Access,
+    agents: Sequence[RemoteAgent],
+    source: str,
+    family: Family,
+    destination: Destination,
+) -> Iterator[Question]:
+    """A Service's name means what clients outside can reach of it, in their family.
+
+    That is its load-balancer and external IPs, whose packets any node may get, else its NodePort at
+    each node; a Service that has neither is asked for by its name.
+    """
+    name = destination.end.name or ServiceName("", "")
+    service = access.get(f"/api/v1/namespaces/{quote(name.namespace)}/services/{quote(name.name)}")
+    port = _port(service, name, destination)
+    protocol = str(port.get("protocol", "TCP")).lower()
+    if reachable := _of_family(_external_addresses(service), family):
+        for address in reachable:
+            place = f"{socket_address(address, int(port['port']))}/{protocol}"
+            yield from (Question(each, source, place) for each in agents)
+    elif node_port := port.get("nodePort"):
+        known = _node_addresses(access)
+        for each in agents:
+            for address in _of_family(known.get(each.node, ()), family)[:1]:
+                place = f"{socket_address(address, int(node_port))}/{protocol}"
+                yield Question(each, source, place)
+    else:
+        yield from (Question(each, source, written(destination)) for each in agents)
+
+
+def _external_addresses(service: Object) -> list[str]:
+    ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or ()
+    return [*(each["ip"] for each in ingress if "ip" in each), *_external_ips(service)]
+
+
+def _external_ips(service: Object) -> Sequence[str]:
+    found: Sequence[str] = service["spec"].get("externalIPs") or ()
+    return found
+
+
+def _of_family(addresses: Iterable[str], family: Family) -> list[str]:
+    return [each for each in addresses if family_of(parse_address(each)) is family]
+
+
+def _port(service: Object, name: ServiceName, destination: Destination) -> Mapping[str, Any]:
+    """The port that DST names, or the only one. ClusterError."""
+    wanted, protocol = destination.end.port, destination.protocol
+    ports: list[Mapping[str, Any]] = [
+        each
+        for each in service["spec"].get("ports", ())
+        if wanted in ("", each.get("name"), str(each["port"]))
+        and protocol in (None, Protocol[each.get("protocol", "TCP")])
+    ]
+    if len({each["port"] for each in ports}) == 1:
+        return ports[0]
+    known = ", ".join(each.get("name") or str(each["port"]) for each in service["spec"]["ports"])
+    raise ClusterError(f"which port of Service {name}? Say {name}:PORT, one of {known}")

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kubectl ebpflb sysdump: what a bug report needs of a cluster, in one archive.
+
+It has no Secrets, no values of environment variables and no tokens: nothing of that is read, of
+Services and EndpointSlices only the metadata, and what looks like a token in a log is left out.
+"""
+
+import io
+import json
+import os
+import re
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from ebpflb import __version__
+from ebpflb.cli.render import size
+from ebpflb.errors import ClusterError
+from ebpflb.kubectl.access import METADATA, Access, Object
+from ebpflb.kubectl.agents import CONTAINER, LABEL, RemoteAgent
+from ebpflb.kubectl.cluster import Cluster, cluster_command
+from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer
+
+_COMMANDS = {
+    "version.txt": ("ebpflb", "--version"),
+    "status.json": ("ebpflb", "status", "-o", "json"),
+    "doctor.json": ("ebpflb", "doctor", "-o", "json"),
+    "maps.json": ("ebpflb", "maps", "list", "-o", "json"),
+    "frontends.json": ("ebpflb", "maps", "dump", "-o", "json"),
+    "flows.jsonl": ("ebpflb", "flows", "-o", "jsonl", "--last=1000"),
+}
+_LOG_LINES = 10_000
+# A JSON web token, a bearer token, and what a password or a key is usually called.
+_TOKENS = re.compile(
+    rb"()eyJ[\w-]{10,}\.[\w-]+\.[\w-]*"
+    rb"|(?i:(bearer\s+)\S+)"
+    rb"|(?i:(\b(?:token|password|secret|api[_-]?key)\b[\"']?\s*[=:]\s*[\"']?)[^\s\"',}]+)"
+)
+_LISTS = {
+    "services": "/api/v1/services",
+    "endpointslices": "/apis/discovery.k8s.io/v1/endpointslices",
+}
+_KEPT_ANNOTATIONS = ("ebpflb.io/", "service.kubernetes.io/", "service.beta.kubernetes.io/")
+
+
+@click.command(
+    epilog="""\b
+The archive has, of each node: version, status, doctor, maps and frontends, the last 1000 flows
+(with addresses and names of pods) and the agent's log; of the cluster: its version, its nodes,
+the agents' pods, and the metadata of Services and EndpointSlices. It has no Secrets, no values of
+environment variables and no tokens. Look into it before you send it.
+
+\b
+What is not to be had is named on standard error and in errors.txt, and the exit status is 1.
+
+\b
+Examples:
+  kubectl ebpflb sysdump
+  kubectl ebpflb sysdump --file /tmp/ebpflb.tar.gz
+"""
+)
+@click.option(
+    "--file",
+    "path",
+    metavar="PATH",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write it.  [ebpflb-sysdump-TIME.tar.gz here]",
+)
+@cluster_command
+def sysdump(cluster: Cluster, path: Path | None) -> None:
+    """Put all that a bug report needs into one archive, without secrets."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    path = path or Path(f"ebpflb-sysdump-{stamp}.tar.gz")
+    # For nobody else, and never over another file.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+        archive = _Archive(tar, path.name.removesuffix(".gz").removesuffix(".tar"), {})
+        _add_nodes(cluster, archive)
+        _add_logs(cluster, archive)
+        _add_cluster(cluster, archive)
+        archive.add("errors.txt", _errors(cluster, archive).encode())
+    click.echo(f"{path}: {archive.files} files, {size(path.stat().st_size)}")
+    for what, error in archive.errors.items():
+        click.echo(f"{what}: {error}", err=True)
+        cluster.exit_status = 1
+
+
+@dataclass(slots=True)
+class _Archive:
+    """errors: what is missing -> why."""
+
+    tar: tarfile.TarFile
+    name: str
+    errors: dict[str, str]
+    files: int = 0
+
+    def add(self, path: str, content: bytes) -> None:
+        """What is not JSON, in which nobody writes, loses what looks like a token."""
+        is_json = path.endswith((".json", ".jsonl"))
+        clean = content if is_json else _TOKENS.sub(_without_token, content)
+        member = tarfile.TarInfo(f"{self.name}/{path}")
+        member.size, member.mtime = len(clean), int(time.time())
+        self.tar.addfile(member, io.BytesIO(clean))
+        self.files += 1
+
+    def add_json(self, path: str, read: Callable[[], object]) -> None:
+        """What cannot be read is noted."""
+        try:
+            self.add(path, json.dumps(read(), indent=1).encode())
+        except ClusterError as error:
+            self.errors[path] = str(error)
+
+
+def _without_token(found: re.Match[bytes]) -> bytes:
+    return next(filter(None, found.groups()), b"") + b"(left out)"
+
+
+def _add_nodes(cluster: Cluster, archive: _Archive) -> None:
+    for name, command in _COMMANDS.items():
+        for answer in cluster.ask(command):
+            archive.add(f"nodes/{answer.agent.node}/{name}", answer.stdout.encode())
+            if answer.stderr:
+                archive.add(f"nodes/{answer.agent.node}/{name}.stderr", answer.stderr.encode())
+
+
+def _add_logs(cluster: Cluster, archive: _Archive) -> None:
+    for answer in cluster.ask_with(_Logs(cluster.access)):
+        archive.add(f"nodes/{answer.agent.node}/agent.log", answer.stdout.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Logs:
+    """Answers with the log of an agent, whatever it is asked."""
+
+    access: Access
+
+    def run(self, agent: RemoteAgent, _: Sequence[str]) -> AgentAnswer:
+        if not agent.pod:
+            return AgentAnswer(agent, None, error=NO_AGENT)
+        path = f"/api/v1/namespaces/{quote(agent.namespace)}/pods/{quote(agent.pod)}/log"
+        query = [("container", CONTAINER), ("tailLines", str(_LOG_LINES)), ("timestamps", "true")]
+        try:
+            log = self.access.read(path, query).decode(errors="replace")
+        except ClusterError as error:
+            return AgentAnswer(agent, None, error=f"no log: {error}")
+        return AgentAnswer(agent, 0, log)
+
+
+def _add_cluster(cluster: Cluster, archive: _Archive) -> None:
+    access = cluster.access
+    archive.add("plugin-version.txt", f"{__version__}\n".encode())
+    archive.add_json("cluster/version.json", lambda: access.get("/version"))
+    archive.add_json("cluster/nodes.json", lambda: list(map(_node, access.items("/api/v1/nodes"))))
+    for namespace in sorted({agent.namespace for agent in cluster.agents if agent.pod}):
+        path = f"/api/v1/namespaces/{quote(namespace)}/pods"
+        pods = partial(access.items, path, [("labelSelector", LABEL)])
+        archive.add_json(f"cluster/agents-{namespace}.json", partial(_each, pods, _pod))
+    for name, path in _LISTS.items():
+        objects = partial(access.items, path, accept=METADATA)
+        archive.add_json(f"cluster/{name}.json", partial(_each, objects, _metadata))
+
+
+def _each(objects: Callable[[], Iterator[Object]], read: Callable[[Object], object]) -> object:
+    return list(map(read, objects()))
+
+
+def _metadata(found: Object) -> object:
+    """Without managedFields, and without annotations that may hold the whole object."""
+    metadata = found["metadata"]
+    names = ("namespace", "name", "labels", "creationTimestamp", "generation", "resourceVersion")
+    annotations = {
+        key: value
+        for key, value in metadata.get("annotations", {}).items()
+        if key.startswith(_KEPT_ANNOTATIONS)
+    }
+    return {**{key: metadata.get(key) for key in names}, "annotations": annotations}
+
+
+def _node(found: Object) -> object:
+    status = found.get("status", {})
+    about = ("nodeInfo", "addresses", "conditions")
+    return {
+        "name": found["metadata"]["name"],
+        "labels": found["metadata"].get("labels"),
+        "taints": found.get("spec", {}).get("taints"),
+        **{key: status.get(key) for key in about},
+    }
+
+
+def _pod(found: Object) -> object:
+    """Without the spec, which has the environment."""
+    metadata, status = found["metadata"], found.get("status", {})
+    return {
+        "name": metadata["name"],
+        "node": found["spec"].get("nodeName"),
+        "images": [each.get("image") for each in found["spec"]["containers"]],
+        **{key: status.get(key) for key in ("phase", "conditions", "containerStatuses")},
+    }
+
+
+def _errors(cluster: Cluster, archive: _Archive) -> str:
+    nodes = (f"{', '.join(sorted(nodes))}: {text}" for text, nodes in cluster.failures.items())
+    others = (f"{what}: {text}" for what, text in archive.errors.items())
+    return "".join(f"{line}\n" for line in (*nodes, *others))

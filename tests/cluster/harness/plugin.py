@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kubectl ebpflb` as kubectl finds it, for the admin or for a user with few rights."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chart.harness.rendering import NAMESPACE
+from tests.cluster.harness.binaries import binary
+from tests.cluster.harness.cluster import Cluster
+
+_TIMEOUT = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """With the rights of a kubeconfig."""
+
+    kubeconfig: Path
+
+    def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """What it prints; `status`: the one that it must exit with."""
+        ran = subprocess.run(
+            self._command(arguments),
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+        )
+        assert ran.returncode == status, ran
+        return ran
+
+    def json(self, *arguments: str, status: int = 0) -> Any:
+        """What it prints with -o json."""
+        return json.loads(self.run(*arguments, "-o", "json", status=status).stdout)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Let it run, in a process group of its own, as on a terminal."""
+        return subprocess.Popen(
+            self._command(arguments),
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _command(self, arguments: Sequence[str]) -> list[str | Path]:
+        return [binary("kubectl"), "ebpflb", *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "KUBECONFIG": str(self.kubeconfig)}
+
+
+def user_with(cluster: Cluster, name: str, folder: Path, *rules: str) -> Plugin:
+    """A user who may do in the agents' namespace what the rules say: "VERBS of RESOURCES"."""
+    cluster.kubectl("-n", NAMESPACE, "create", "serviceaccount", name)
+    items = []
+    for rule in rules:
+        verbs, _, resources = rule.partition(" of ")
+        items.append({"apiGroups": [""], "verbs": verbs.split(), "resources": resources.split()})
+    role = {"kind": "Role", "apiVersion": "rbac.authorization.k8s.io/v1", "rules": items}
+    metadata = {"name": name, "namespace": NAMESPACE}
+    cluster.kubectl("create", "-f", "-", input=json.dumps({**role, "metadata": metadata}))
+    subject = f"--serviceaccount={NAMESPACE}:{name}"
+    cluster.kubectl("-n", NAMESPACE, "create", "rolebinding", name, f"--role={name}", subject)
+    document = json.loads(cluster.kubeconfig.read_text())
+    token = cluster.kubectl("-n", NAMESPACE, "create", "token", name).strip()
+    document["users"][0]["user"] = {"token": token}
+    path = folder / f"{name}.kubeconfig"
+    path.write_text(json.dumps(document))
+    return Plugin(path)
