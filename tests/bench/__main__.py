@@ -36,6 +36,7 @@ from tests.bench import (
 from tests.bench.harness.alone import alone
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, keep, machine_line, show
+from tests.bench.kubectl import many_nodes
 from tests.bench.xdp import hooks, live, peers, services
 
 Bench = Callable[[Options], Iterable[Row]]
@@ -54,6 +55,7 @@ BENCHES: dict[str, Bench] = {
     "start": start.run,
     "growth": memory.growth,
     "api": api.run,
+    "many_nodes": many_nodes.run,
     "beside": beside.run,
     "against": against.run,
     "programs": programs.run,
@@ -86,8 +88,8 @@ def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
     """Measure speed and size; the results replace those in docs/performance.md.
 
     NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, fill, memory, start,
-    growth, api, beside, against, programs, programs_live, xdp, live, services, peers or scrape;
-    none means all.
+    growth, api, many_nodes, beside, against, programs, programs_live, xdp, live, services, peers
+    or scrape; none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

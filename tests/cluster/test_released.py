@@ -247,7 +247,7 @@ def test_the_plugin_shows_all_nodes(cluster: Cluster, plugin: Plugin):
     assert services >= {"web", "kubernetes"}
     carried = plugin.json("top", "-n", SPACE, "--interval", "0.5")
     assert "web" in {each["service"] for each in carried}
-    found = json.loads(plugin.run("doctor", "-A", "-o", "json", status=1).stdout)
+    found = plugin.json("doctor", "-A")
     assert sorted({node for each in found for node in each["nodes"]}) == names
 
 

@@ -69,9 +69,8 @@ def node(name: str, **labels: str) -> dict[str, Any]:
 @contextmanager
 def served(objects: Objects) -> Iterator[str]:
     """The address of a server with these objects."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Conversation)
-    server.daemon_threads = True
-    server.objects = objects  # type: ignore[attr-defined]
+    server = _Server(("127.0.0.1", 0), _Conversation)
+    server.objects = objects
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -97,12 +96,20 @@ def write_kubeconfig(path: Path, url: str, namespace: str = "") -> Path:
     return path
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # All nodes are asked at the same time.
+    request_queue_size = 1024
+    objects: Objects
+
+
 class _Conversation(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        objects: Objects = self.server.objects  # type: ignore[attr-defined]
+        assert isinstance(self.server, _Server)
+        objects = self.server.objects
         if url.path in objects.forbidden:
             self._send(403, {"message": objects.forbidden[url.path]})
         elif url.path.endswith("/exec"):

@@ -3,9 +3,7 @@ import json
 
 import pytest
 
-
-def finding(severity, what, check="agent", where="", advice=""):
-    return {"severity": severity, "check": check, "where": where, "what": what, "advice": advice}
+from tests.unit.kubectl.answers import finding
 
 
 @pytest.fixture

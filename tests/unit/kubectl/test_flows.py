@@ -4,25 +4,7 @@ import re
 
 import pytest
 
-
-def flow(second, *, namespace="default", name="web", pod="default/curl", **more):
-    """As an agent prints it."""
-    return {
-        "time": f"2026-11-23T10:00:{second:02}.000000000Z",
-        "event": "end",
-        "verdict": "forwarded",
-        "protocol": "TCP",
-        "path": "socket",
-        "client": {"address": "10.1.0.9", "port": 40000 + second, "pod": pod},
-        "frontend": {"address": "10.96.0.10", "port": 80},
-        "service": {"namespace": namespace, "name": name},
-        "seq": second,
-        **more,
-    }
-
-
-def lines(*flows):
-    return "".join(f"{json.dumps(each)}\n" for each in flows)
+from tests.unit.kubectl.answers import flow, lines
 
 
 @pytest.fixture

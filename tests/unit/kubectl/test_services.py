@@ -4,35 +4,7 @@ import re
 
 import pytest
 
-
-def frontend(*backends, address="10.96.0.10", namespace="default", **more):
-    """As `ebpflb maps dump -o json` has it."""
-    choice = {
-        "backends": [{"address": each, "port": 8080} for each in backends],
-        "if_empty": "refuse",
-    }
-    return {
-        "protocol": "TCP",
-        "address": address,
-        "port": 80,
-        "type": "ClusterIP",
-        "namespace": namespace,
-        "service": "web",
-        "port_name": "http",
-        "internal_policy": "Cluster",
-        "external_policy": "Cluster",
-        "affinity_timeout": 0,
-        "scheduler": "random",
-        "dsr": False,
-        "source_ranges": [],
-        "connections": 2,
-        "refused": 1,
-        "dropped": 0,
-        "local": choice,
-        "others": choice,
-        "draining": [],
-        **more,
-    }
+from tests.unit.kubectl.answers import frontend
 
 
 @pytest.fixture

@@ -4,28 +4,7 @@ import re
 
 import pytest
 
-
-def status(version="0.1.0", *, healthy=True, in_sync=True, problems=(), dropped=()):
-    """As an agent prints it, as far as it is read."""
-    return {
-        "healthy": healthy,
-        "problems": list(problems),
-        "agent": {
-            "version": version,
-            "in_sync": in_sync,
-            "last_sync": "2026-11-23T10:00:00.123Z",
-            "services": 3,
-            "frontends": 5,
-        },
-        "loaded": {
-            "maps": [
-                {"name": "lb_ct_udp", "type": "lru_hash", "used": 25, "max": 100},
-                {"name": "lb_frontends", "type": "hash", "used": 5, "max": 1024},
-                {"name": "lb_settings", "type": "array", "used": 1, "max": 1},
-            ],
-            "dropped": dict(dropped),
-        },
-    }
+from tests.unit.kubectl.answers import status
 
 
 @pytest.fixture

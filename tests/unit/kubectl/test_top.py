@@ -4,33 +4,7 @@ import re
 
 import pytest
 
-
-def backend(address, connections=0.0, **more):
-    plain = {"address": address, "port": 8080, "local": False, "terminating": False}
-    rates = {"active": 1, "failed": 0.5, "original_bytes": 10.0, "reply_bytes": 20.0}
-    state = {"offered": True, "share": None, "trouble": "", "standing": "unwatched"}
-    return {**plain, "connections": connections, **rates, **state, **more}
-
-
-def service(*backends, name="web", namespace="default", troubles=(), far=None, **more):
-    numbers = ("refused", "dropped", "retransmits", "original_bytes", "reply_bytes")
-    return {
-        "namespace": namespace,
-        "service": name,
-        "port": "http",
-        "protocol": "TCP",
-        "connections": sum(each["connections"] for each in backends),
-        "active": len(backends),
-        "failed": 1.0,
-        **dict.fromkeys(numbers, 1.0),
-        "endpoints": len(backends),
-        "largest_share": 1.0,
-        "even_share": 1.0,
-        "cross_node_share": far,
-        "troubles": list(troubles),
-        "backends": list(backends),
-        **more,
-    }
+from tests.unit.kubectl.answers import backend, service
 
 
 @pytest.fixture
