@@ -38,7 +38,7 @@ Command = Callable[[str, Sequence[str]], Output]
 class Objects:
     """lists, texts: by path. selected: by field selector. forbidden: path -> why.
 
-    command: None executes on this machine. executed: what was.
+    command: None executes on this machine. executed: what was. page: most objects of an answer.
     """
 
     lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -47,6 +47,7 @@ class Objects:
     selected: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     command: Command | None = None
     executed: list[list[str]] = field(default_factory=list)
+    page: int = 500
 
 
 def pod(node: str, name: str = "", *, ready: bool = True, **more: Any) -> dict[str, Any]:
@@ -105,6 +106,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Conversation(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -119,7 +121,7 @@ class _Conversation(BaseHTTPRequestHandler):
         elif selector := parse_qs(url.query).get("fieldSelector"):
             self._send(200, {"items": objects.selected.get(selector[0], [])})
         elif url.path in objects.lists:
-            self._send(200, _page(objects.lists[url.path], parse_qs(url.query)))
+            self._send(200, _page(objects, url.path, parse_qs(url.query)))
         else:
             self._send(404, {"message": f"{url.path} not found"})
 
@@ -203,8 +205,9 @@ def _status(status: int | None) -> bytes:
     return json.dumps(found).encode()
 
 
-def _page(items: list[dict[str, Any]], query: Mapping[str, list[str]]) -> dict[str, Any]:
-    """At most two objects, however many are asked for."""
+def _page(objects: Objects, path: str, query: Mapping[str, list[str]]) -> dict[str, Any]:
+    items = objects.lists[path]
     begin = int(query.get("continue", ["0"])[0])
-    more = str(begin + 2) if begin + 2 < len(items) else ""
-    return {"metadata": {"continue": more}, "items": items[begin : begin + 2]}
+    end = begin + min(objects.page, int(query["limit"][0]))
+    more = str(end) if end < len(items) else ""
+    return {"metadata": {"continue": more}, "items": items[begin:end]}

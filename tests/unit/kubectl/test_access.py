@@ -11,6 +11,7 @@ NOBODY = "http://127.0.0.1:1"
 
 
 def test_a_list_is_read_page_by_page(access, objects):
+    objects.page = 2
     objects.lists["/api/v1/nodes"] = [{"metadata": {"name": str(each)}} for each in range(5)]
     assert [each["metadata"]["name"] for each in access.items("/api/v1/nodes")] == list("01234")
 
