@@ -21,7 +21,7 @@ from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import NONSENSE, Cluster, cluster_command, some
-from ebpflb.kubectl.questions import Question, questions
+from ebpflb.kubectl.questions import NodeQuestion, questions
 
 _COMMAND = ("ebpflb", "explain", "-o", "json")
 # What is told of all nodes together is the first of these.
@@ -31,7 +31,7 @@ Found = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Outcome:
     """Nodes on which the same happens; answer: that of the first. status: as an exit status."""
 
     status: int
@@ -90,9 +90,9 @@ def explain(
     cluster.exit_status = _status(cluster, groups)
 
 
-def _groups(cluster: Cluster, asked: list[Question]) -> list[Group]:
+def _groups(cluster: Cluster, asked: list[NodeQuestion]) -> list[Outcome]:
     """The gravest first, then what most nodes say."""
-    found: dict[object, Group] = {}
+    found: dict[object, Outcome] = {}
     while asked:
         # Who has several questions to answer is asked them one after the other.
         now = {each.agent: each for each in reversed(asked)}
@@ -109,19 +109,19 @@ def _groups(cluster: Cluster, asked: list[Question]) -> list[Group]:
 
 
 def _read(
-    asked: Mapping[RemoteAgent, Question], agent: RemoteAgent, answer: Any
-) -> tuple[object, Group]:
+    asked: Mapping[RemoteAgent, NodeQuestion], agent: RemoteAgent, answer: Any
+) -> tuple[object, Outcome]:
     """The group that an answer would make, and what it has in common with others of that group."""
     kernel = answer["kernel"]
     status = exit_status(answer)
     key = (
         *(status, answer["verdict"], answer["agree"], kernel["place"], kernel["why"]),
-        _common_backends(kernel),
+        _shared_backends(kernel),
     )
-    return key, Group(status, asked[agent].source, asked[agent].target, answer)
+    return key, Outcome(status, asked[agent].source, asked[agent].target, answer)
 
 
-def _common_backends(kernel: Any) -> frozenset[tuple[str, int]]:
+def _shared_backends(kernel: Any) -> frozenset[tuple[str, int]]:
     """None under a traffic policy Local, with which each node has its own."""
     frontend = kernel["frontend"] or {}
     if "Local" in (frontend.get("internal_policy"), frontend.get("external_policy")):
@@ -129,7 +129,7 @@ def _common_backends(kernel: Any) -> frozenset[tuple[str, int]]:
     return frozenset((each["address"], each["port"]) for each in kernel["backends"])
 
 
-def _texts(cluster: Cluster, groups: Iterable[Group], *, is_wide: bool) -> Iterator[str]:
+def _texts(cluster: Cluster, groups: Iterable[Outcome], *, is_wide: bool) -> Iterator[str]:
     for group in groups:
         try:
             text = rendered(group.answer, is_wide=is_wide)
@@ -141,6 +141,6 @@ def _texts(cluster: Cluster, groups: Iterable[Group], *, is_wide: bool) -> Itera
             yield visible(f"On {some(group.nodes)}{count}:") + f"\n\n{text}"
 
 
-def _status(cluster: Cluster, groups: Iterable[Group]) -> int:
+def _status(cluster: Cluster, groups: Iterable[Outcome]) -> int:
     found = {group.status for group in groups} | ({CANNOT_TELL} if cluster.has_failures else set())
     return next((each for each in _GRAVEST if each in found), CANNOT_TELL)

@@ -14,7 +14,7 @@ from ebpflb.model.address import Family, Protocol, family_of, format_address, pa
 from ebpflb.model.service import ServiceName
 
 
-class Question(NamedTuple):
+class NodeQuestion(NamedTuple):
     """SRC and DST of `ebpflb explain`, for one node."""
 
     agent: RemoteAgent
@@ -24,7 +24,7 @@ class Question(NamedTuple):
 
 def questions(
     access: Access, agents: Sequence[RemoteAgent], source: str, target: str, namespace: str
-) -> list[Question]:
+) -> list[NodeQuestion]:
     """By SRC and DST as people write them. ConfigError, ClusterError.
 
     A pod's packets are for its node to decide, those of a client outside for any node.
@@ -33,17 +33,17 @@ def questions(
     to = written(destination)
     if client.name:
         asked = _on(agents, _node_of(access, client.name), str(client.name))
-        return [Question(each, _with_port(str(client.name), client.port), to) for each in asked]
+        return [NodeQuestion(each, _with_port(str(client.name), client.port), to) for each in asked]
     if not client.address:
-        return [Question(each, _with_port(HOST, client.port), to) for each in agents]
+        return [NodeQuestion(each, _with_port(HOST, client.port), to) for each in agents]
     address = format_address(client.address)
     given = socket_address(address, int(client.port)) if client.port else address
     if node := _node_with(access, address):
-        return [Question(each, given, to) for each in _on(agents, node, address)]
+        return [NodeQuestion(each, given, to) for each in _on(agents, node, address)]
     if destination.end.name:
         family = family_of(client.address)
         return list(_from_outside(access, agents, given, family, destination))
-    return [Question(each, given, to) for each in agents]
+    return [NodeQuestion(each, given, to) for each in agents]
 
 
 def written(destination: Destination) -> str:
@@ -107,7 +107,7 @@ def _from_outside(
     source: str,
     family: Family,
     destination: Destination,
-) -> Iterator[Question]:
+) -> Iterator[NodeQuestion]:
     """A Service's name means what clients outside can reach of it, in their family.
 
     That is its load-balancer and external IPs, whose packets any node may get, else its NodePort at
@@ -120,15 +120,15 @@ def _from_outside(
     if reachable := _of_family(_external_addresses(service), family):
         for address in reachable:
             place = f"{socket_address(address, int(port['port']))}/{protocol}"
-            yield from (Question(each, source, place) for each in agents)
+            yield from (NodeQuestion(each, source, place) for each in agents)
     elif node_port := port.get("nodePort"):
         known = _node_addresses(access)
         for each in agents:
             for address in _of_family(known.get(each.node, ()), family)[:1]:
                 place = f"{socket_address(address, int(node_port))}/{protocol}"
-                yield Question(each, source, place)
+                yield NodeQuestion(each, source, place)
     else:
-        yield from (Question(each, source, written(destination)) for each in agents)
+        yield from (NodeQuestion(each, source, written(destination)) for each in agents)
 
 
 def _external_addresses(service: Object) -> list[str]:

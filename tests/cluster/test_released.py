@@ -19,8 +19,8 @@ from tests.chart.harness.rendering import NAMESPACE
 from tests.cluster.harness import release, workloads
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.place import Place
-from tests.cluster.harness.plugin import Plugin, user_with
 from tests.cluster.harness.workloads import Load
+from tests.cluster.plugin import Plugin, user_with
 from tests.e2e.harness.newer_layout import change_layout
 from tests.e2e.harness.waiting import wait_until
 from tests.image.build import IMAGE, buildah, image_archive
