@@ -66,8 +66,7 @@ def stream(path: Path, where: tuple[str, ...], parameters: Mapping[str, str]) ->
             raise NothingThereError(_reason(answer))
         if answer.status != HTTPStatus.OK:
             raise QueryError(_reason(answer))
-        if connection.sock:
-            connection.sock.settimeout(None)
+        connection.wait_for_ever()
         with _explained(path):
             yield from iter(answer.readline, b"")
         if "follow" in parameters:
@@ -80,9 +79,13 @@ class _Connection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock = self._socket = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(_ANSWER_SECONDS)
         self.sock.connect(str(self._path))
+
+    def wait_for_ever(self) -> None:
+        """For what follows the headers. By then the answer has the socket, and `sock` is None."""
+        self._socket.settimeout(None)
 
 
 @contextlib.contextmanager

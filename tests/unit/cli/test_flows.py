@@ -145,6 +145,15 @@ def test_following_shows_what_comes_and_ends_with_the_agent(run, log, server, mo
     assert error.endswith("agent.sock: the agent has stopped")
 
 
+def test_following_waits_as_long_as_nothing_happens(run, log, server, monkeypatch):
+    monkeypatch.setattr("ebpflb.cli.agent_client._ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("ebpflb.observe.flows.queries._LOOK_SECONDS", 0.05)
+    threading.Timer(0.6, log.accept, [[refused()]]).start()
+    threading.Timer(0.8, server.stop).start()
+    first, _ = run("-f", "-o", "jsonl", status=1).splitlines()
+    assert json.loads(first)["verdict"] == "refused"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
