@@ -69,7 +69,10 @@ def _without_backend(verdict: str, reason: str, given: dict[str, Any]) -> dict[s
 
 
 class FakeAgents:
-    """A queue of lines for each node; an exception in it breaks the stream, and None ends it."""
+    """A queue of lines for each node; an exception in it breaks the stream, nothing ends it.
+
+    None ends this stream and every later one.
+    """
 
     def __init__(self, *nodes: str) -> None:
         self._queues: dict[str, queue.Queue[str | Exception | None]] = {}
@@ -84,13 +87,14 @@ class FakeAgents:
 
     def send(self, node: str, *flows: object) -> None:
         for each in flows:
-            self._queues[node].put(each if isinstance(each, str) else json.dumps(each))
+            line = each if isinstance(each, str) else json.dumps(each)
+            self._queues[node].put(f"{line}\n")
 
     def fail(self, node: str, why: str, kind: type[Exception] = QueryError) -> None:
         self._queues[node].put(kind(why))
 
     def stop(self, node: str) -> None:
-        self._queues[node].put(None)
+        self._queues[node].put("")
 
     def remove(self, node: str) -> None:
         """The node is gone, and so is the connection to its agent."""
@@ -102,7 +106,9 @@ class FakeAgents:
 
 
 def _lines(waiting: queue.Queue[str | Exception | None]) -> Iterator[str]:
-    while (line := waiting.get()) is not None:
+    while line := waiting.get():
         if isinstance(line, Exception):
             raise line
-        yield line
+        yield line.removesuffix("\n")
+    if line is None:
+        waiting.put(None)

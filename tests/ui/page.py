@@ -31,7 +31,22 @@ def serving(server: PageServer) -> Iterator[PageServer]:
 
 
 def explained(node: str, arguments: Sequence[str]) -> str:
-    return f"fails: refused at the socket\n\nasked on {node}: {' '.join(arguments)}\n"
+    """What `ebpflb explain` says where a Service has no endpoint."""
+    return f"""\
+fails: refused at the socket hook: no endpoint may
+be chosen
+
+FROM      10.1.3.7, a pod of this node, by veth1f
+TO        {arguments[2].upper()}, ClusterIP of
+          shop/invoices:http
+WAY       socket hook: refused - no endpoint may be
+          chosen
+POLICY    internal traffic policy Cluster; the
+          endpoints for this node
+ENDPOINT  the Service port has none in this family
+
+Kernel and model agree
+"""
 
 
 @contextmanager

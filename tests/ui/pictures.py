@@ -9,7 +9,9 @@ from tests.ui.page import page_over
 from tests.ui.shop import NODES, SECONDS, traffic
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
-_BAD_LINE = "?client=workload%3Ashop%2Fweb&via=service%3Ashop%2Fsearch"
+_BAD_LINE = "?client=workload%3Ashop%2Freport&via=service%3Ashop%2Finvoices"
+_EXPLAIN = "document.querySelector('#panel .flows button').click()"
+_IS_EXPLAINED = "document.querySelector('#panel pre').textContent.includes('agree')"
 _NODES_ARE_KNOWN = (
     "document.querySelector('#nodes summary').textContent === '6 nodes; node-c2 does not answer'"
 )
@@ -35,6 +37,9 @@ def main() -> None:
             browser.prefer(scheme)
             browser.open(f"{page.url}{query}")
             browser.wait(_NODES_ARE_KNOWN)
+            if query == _BAD_LINE:
+                browser.run(_EXPLAIN)
+                browser.wait(_IS_EXPLAINED)
             browser.picture(FOLDER / f"ui-{name}.png")
 
 

@@ -15,6 +15,8 @@ from ebpflb.kubectl.ui.server import PageServer
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 
 _FOLLOW = ("ebpflb", "flows", "--follow", "-o", "jsonl")
+# As wide as the page's panel.
+_ASK = ("env", "COLUMNS=52", "ebpflb")
 
 
 @click.command(
@@ -77,7 +79,7 @@ class _Nodes:
         agent = self._agents.get(node)
         if agent is None:
             raise ClusterError(f"{node}: the node is gone")
-        answer = self._cluster.executor.run(agent, ["ebpflb", *arguments])
+        answer = self._cluster.executor.run(agent, [*_ASK, *arguments])
         if answer.status is None:
             raise ClusterError(f"{node}: {answer.error}")
         return f"{answer.stdout}{answer.stderr}"

@@ -13,6 +13,7 @@ from ebpflb.kubectl.ui.tally import DROPPED, FAILED, FORWARDED, REFUSED
 
 LONGEST_NAME = 253
 OTHERS: Final = "others"
+UNKNOWN = "unknown"
 
 _MOST = 1 << 60
 _EVENTS = ("start", "end", REFUSED, DROPPED)
@@ -120,8 +121,8 @@ def _client(node: str, flow: Mapping[str, Any]) -> Party:
         return _pod(client, where)
     address = _text(client, "address", 45)
     if is_here:
-        return Party("cluster", address or "?", node=where, zone=_text(client, "zone"))
-    return Party("outside", address or "?")
+        return Party("cluster", address or UNKNOWN, node=where, zone=_text(client, "zone"))
+    return Party("outside", address or UNKNOWN)
 
 
 def _target(flow: Mapping[str, Any], outcome: str, why: str) -> Party:
@@ -130,15 +131,15 @@ def _target(flow: Mapping[str, Any], outcome: str, why: str) -> Party:
         return Party("nobody", f"{outcome}: {why.replace('_', ' ') or 'no reason given'}")
     if _text(backend, "pod"):
         return _pod(backend, _text(backend, "node"))
-    name = _text(backend, "address", 45) or "?"
+    name = _text(backend, "address", 45) or UNKNOWN
     return Party("cluster", name, node=_text(backend, "node"), zone=_text(backend, "zone"))
 
 
 def _pod(side: Mapping[str, Any], node: str) -> Party:
-    """`pod` is NAMESPACE/NAME, or a name alone; a workload is given by newer agents."""
+    """`pod` is NAMESPACE/NAME. Its own node's agent also knows the workload, as KIND/NAME."""
     full = _text(side, "pod", 2 * LONGEST_NAME)
     namespace, _, pod = full.rpartition("/")
-    workload = _text(side, "workload") or workload_of(pod)
+    workload = _text(side, "workload").rpartition("/")[2] or workload_of(pod)
     return Party("pod", full, namespace, workload, pod, node, _text(side, "zone"))
 
 

@@ -33,7 +33,11 @@ class NodeFeed:
 
 
 class Following:
-    """One thread for each node, and one that looks for nodes; they end with the program."""
+    """One thread for each node, and one that looks for nodes; they end with the program.
+
+    A stream that breaks off is begun again: at once if it has lasted, because agents of 0.1.0 end
+    one in which nothing happens for 10 s.
+    """
 
     def __init__(
         self,
@@ -82,6 +86,7 @@ class Following:
 
     def _follow(self, feed: NodeFeed) -> None:
         while lines := self._lines.get(feed.node):
+            began = time.monotonic()
             try:
                 with closing(lines()) as stream:  # type: ignore[type-var]
                     for line in stream:
@@ -92,8 +97,9 @@ class Following:
                 why = _one_line(error)
             except Exception as error:  # noqa: BLE001  the page says so, and the other nodes go on
                 why = _one_line(f"unexpected {type(error).__name__}: {error}")
-            feed.state, feed.why = "silent", why
-            time.sleep(self._pause_seconds)
+            if time.monotonic() - began < self._pause_seconds or feed.state != "following":
+                feed.state, feed.why = "silent", why
+                time.sleep(self._pause_seconds)
         self._feeds = {node: each for node, each in self._feeds.items() if node != feed.node}
 
     def _read(self, feed: NodeFeed, line: str) -> None:

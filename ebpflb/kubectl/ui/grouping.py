@@ -8,7 +8,7 @@ from ebpflb.kubectl.ui.edges import OTHERS, Edge, Party
 from ebpflb.kubectl.ui.tally import Tally
 
 # Of one column. What gets no connection has few names, of which a bad agent could make more.
-_MOST_GROUPS, _MOST_WITHOUT_TARGET = 16, 6
+_MOST_GROUPS, _MOST_WITHOUT_TARGET = 14, 6
 _NOBODY = "nobody"
 
 Zones = Mapping[str, str]

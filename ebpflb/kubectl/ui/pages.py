@@ -49,10 +49,14 @@ def pages_of(traffic: LiveTraffic, following: Following, run: Run) -> Pages:
 
 
 def explain_arguments(flow: KeptFlow) -> tuple[str, list[str]]:
-    """The node to ask, and how. ConfigError for a flow that lacks an end, or has a strange one."""
-    client, target = flow.values["asker"], flow.values["frontend"].lower()
-    if not client:
-        raise ConfigError("explain: the record does not say which pod this connection came from")
+    """The node to ask, and how. ConfigError for a flow whose ends are strange or unknown.
+
+    A refused connect() of a pod is recorded without its client: what happens to a process of the
+    node happens to the pod, too.
+    """
+    is_here = flow.edge.client.kind == "cluster"
+    client = flow.values["asker"] or ("host" if is_here else "")
+    target = flow.values["frontend"].lower()
     for each in (client, target):
         if not _ARGUMENT.fullmatch(each):
             raise ConfigError(f"explain: {each[:60]!r} is no address and no name")

@@ -71,11 +71,11 @@ class Tally:
         self.sent += other.sent
         self.received += other.received
         self.retransmits += other.retransmits
-        # Most are empty, and update() is slow.
-        if other.rtt:
-            self.rtt.update(other.rtt)
-        if other.seconds:
-            self.seconds.update(other.seconds)
+        # Not update(), which takes long to begin: there are few of them, and thousands of tallies.
+        for bucket, number in other.rtt.items():
+            self.rtt[bucket] += number
+        for bucket, number in other.seconds.items():
+            self.seconds[bucket] += number
         for (outcome, why), number in other.reasons.items():
             self._tell(outcome, why, number)
 

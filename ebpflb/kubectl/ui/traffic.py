@@ -13,7 +13,7 @@ from ebpflb.kubectl.ui.tally import FORWARDED, Tally, total
 
 WINDOWS = (60, 300)
 
-_SLOT_SECONDS = 10
+_SLOT_SECONDS = 20
 _MOST_EDGES = 10_000
 _KEPT_FLOWS = 4000
 
@@ -93,10 +93,11 @@ class LiveTraffic:
         return sums
 
     def latest(self, wanted: Callable[[KeptFlow], bool], most: int) -> list[KeptFlow]:
-        """The latest flows, newest first; those that went wrong reach farther back."""
+        """The latest flows, newest first; at most half of them went well, if others went wrong."""
         with self._lock:
-            kept = [*_last(self._fine, wanted, most), *_last(self._trouble, wanted, most)]
-        return sorted(kept, key=lambda each: -each.number)[:most]
+            trouble = list(_last(self._trouble, wanted, most))
+            fine = list(_last(self._fine, wanted, most - min(len(trouble), most // 2)))
+        return sorted([*trouble[: most - len(fine)], *fine], key=lambda each: -each.number)
 
     def flow(self, number: int) -> KeptFlow | None:
         with self._lock:

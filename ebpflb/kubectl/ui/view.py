@@ -4,7 +4,7 @@
 from typing import Any
 
 from ebpflb.kubectl.ui.edges import Edge
-from ebpflb.kubectl.ui.grouping import THE_REST, Group, Shown, Trio, sums_of, trio_of, zones_of
+from ebpflb.kubectl.ui.grouping import THE_REST, Shown, Trio, sums_of, trio_of, zones_of
 from ebpflb.kubectl.ui.query import ViewQuery
 from ebpflb.kubectl.ui.tally import Tally, total
 from ebpflb.kubectl.ui.traffic import KeptFlow, LiveTraffic
@@ -12,7 +12,7 @@ from ebpflb.kubectl.ui.traffic import KeptFlow, LiveTraffic
 _MOST_CHOICES = 1000
 _MOST_FLOWS = 100
 # From top to bottom.
-_ORDER = {"cluster": 1, "outside": 2, THE_REST.kind: 3, "nobody": 4}
+_ORDER = {"cluster": 1, "outside": 2, "nobody": 3, THE_REST.kind: 4}
 _COLUMNS = {"client": 0, "service": 1, "target": 2}
 
 
@@ -31,6 +31,9 @@ class View:
         for edge, tally in self._tallies.items():
             self._grouped.setdefault(self._trio(edge), Tally()).add(tally)
         self._shown = Shown.of(self._grouped)
+        self._drawn: dict[Trio, Tally] = {}
+        for trio, tally in self._grouped.items():
+            self._drawn.setdefault(self._shown.trio(trio), Tally()).add(tally)
 
     def map_and_table(self) -> dict[str, Any]:
         """Everything but the open line."""
@@ -75,33 +78,25 @@ class View:
         )
 
     def _column(self, at: int) -> list[dict[str, Any]]:
-        sums: dict[Group, Tally] = {}
-        hidden = set[Group]()
-        for trio, tally in self._grouped.items():
-            group = self._shown.trio(trio)[at]
-            sums.setdefault(group, Tally()).add(tally)
-            if group == THE_REST:
-                hidden.add(trio[at])
+        sums = {key[0]: tally for key, tally in sums_of(self._drawn, (at,)).items()}
+        hidden = {trio[at] for trio in self._grouped} - self._shown.columns[at]
         ordered = sorted(sums, key=lambda group: (_ORDER.get(group.kind, 0), group.name))
         return [
             {
                 "id": group.id,
                 "kind": group.kind,
                 "name": group.name,
-                "hidden": len(hidden) if group == THE_REST else 0,
+                "hidden": len(hidden - {THE_REST}) if group == THE_REST else 0,
                 **sums[group].plain(),
             }
             for group in ordered
         ]
 
     def _links(self) -> list[dict[str, Any]]:
-        shown: dict[Trio, Tally] = {}
-        for trio, tally in self._grouped.items():
-            shown.setdefault(self._shown.trio(trio), Tally()).add(tally)
         return [
             {"column": at, "from": ends[0].id, "to": ends[1].id, **tally.plain()}
             for at in (0, 1)
-            for ends, tally in sums_of(shown, (at, at + 1)).items()
+            for ends, tally in sums_of(self._drawn, (at, at + 1)).items()
         ]
 
     def _rows(self) -> dict[str, Any]:

@@ -32,7 +32,8 @@ async function ask(name, parameters) {
   return content;
 }
 
-async function refresh() {
+// `isAsked`: by the user, who wants to hear what came of it; not every two seconds.
+async function refresh(isAsked = false) {
   clearTimeout(timer);
   const mine = ++question;
   const state = read();
@@ -44,12 +45,13 @@ async function refresh() {
     if (mine !== question) return;
     latest = { view, line };
     draw();
+    if (isAsked) setText(at("said"), at("shown").textContent);
     complain(view.trouble && `New nodes are not found: ${view.trouble}`);
   } catch (error) {
     if (mine !== question) return;
     complain(error.message);
   }
-  if (!isPaused && !document.hidden) timer = setTimeout(refresh, PERIOD_MS);
+  if (!isPaused && !document.hidden) timer = setTimeout(() => refresh(), PERIOD_MS);
 }
 
 function complain(text) {
@@ -110,7 +112,7 @@ function showPanel(state, line) {
 
 function go(wanted, isStep = false) {
   change(wanted, isStep);
-  return refresh();
+  return refresh(true);
 }
 
 async function open(wanted) {
@@ -135,16 +137,21 @@ function fillForm() {
 }
 
 let typing = null;
-form.addEventListener("input", (event) => {
+const filterBy = (field) => go({ [field.name]: field.value.trim() });
+form.addEventListener("input", ({ target }) => {
+  // Half a name passes nothing.
+  if (target.list) return;
   clearTimeout(typing);
-  typing = setTimeout(() => go({ [event.target.name]: event.target.value.trim() }), TYPING_MS);
+  typing = setTimeout(() => filterBy(target), TYPING_MS);
 });
+form.addEventListener("change", ({ target }) => target.list && filterBy(target));
 form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener("reset", (event) => {
   event.preventDefault();
+  clearTimeout(typing);
   change(cleared());
   fillForm();
-  refresh();
+  refresh(true);
 });
 for (const button of document.querySelectorAll("[data-view]")) {
   button.addEventListener("click", () => go({ view: button.dataset.view }));

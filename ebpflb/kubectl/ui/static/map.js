@@ -15,7 +15,7 @@ const HEIGHT = 470;
 const THINNEST = 1.2;
 // The share of the width that the cards of one column take.
 const CARD_SHARE = 0.25;
-const LAST = ["others", "nobody"];
+const LAST = ["nobody", "others"];
 
 export function drawMap(box, view, state, open) {
   const layout = layOut(view, box.clientWidth);
@@ -49,7 +49,8 @@ function layOut(view, width) {
     let top = 0;
     return new Map(
       groups.map((group) => {
-        const height = Math.max(CARD_HEIGHT, group.connections * scale);
+        const isToScale = group.kind !== "others";
+        const height = Math.max(CARD_HEIGHT, isToScale ? group.connections * scale : 0);
         const left = (at * (width - cardWidth)) / 2;
         const card = { key: `${LINE[at]}=${group.id}`, at, group, left, top, width: cardWidth, height };
         top += height + GAP;
@@ -79,10 +80,12 @@ function ordered({ columns, links }) {
   });
 }
 
-// As many as fit for a connection, with room for what is too small to be shown as it is.
+// As many as fit for a connection, with room for what is too small to be shown as it is. What others
+// have together would make the rest thin: they are not to scale.
 function pixelsEach(view) {
-  const largest = Math.max(1, ...view.columns.flat().map((group) => group.connections));
-  const fitting = view.columns.map((groups) => {
+  const shown = view.columns.map((groups) => groups.filter((group) => group.kind !== "others"));
+  const largest = Math.max(1, ...shown.flat().map((group) => group.connections));
+  const fitting = shown.map((groups) => {
     const sum = groups.reduce((all, group) => all + group.connections, 0);
     return Math.max(HEIGHT - groups.length * (CARD_HEIGHT + GAP), CARD_HEIGHT) / Math.max(sum, 1);
   });
@@ -93,24 +96,28 @@ function stackLines(links, columns, scale) {
   const lines = links.map((link) => {
     const from = columns[link.column].get(link.from);
     const to = columns[link.column + 1].get(link.to);
-    const wide = Math.max(THINNEST, link.connections * scale);
-    return { key: `${from.key} ${to.key}`, link, from, to, wide };
+    return { key: `${from.key} ${to.key}`, link, from, to, wide: link.connections * scale };
   });
+  const [left, right] = ["from", "to"].map((end) => Map.groupBy(lines, (line) => line[end]));
+  const room = new Map([...left, ...right].map(([card, its]) => [card, Math.min(1, card.height / thickness(its))]));
+  for (const line of lines) {
+    line.wide = Math.max(THINNEST, line.wide * Math.min(room.get(line.from), room.get(line.to)));
+  }
   stack(lines, "from", "to");
   stack(lines, "to", "from");
   return lines;
 }
 
+const thickness = (lines) => lines.reduce((all, line) => all + line.wide, 0);
+
 // Where lines leave their cards: in the order of the cards at their other end, around the middle.
 function stack(lines, here, there) {
   for (const [card, its] of Map.groupBy(lines, (line) => line[here])) {
     its.sort((one, other) => one[there].top - other[there].top);
-    const sum = its.reduce((all, line) => all + line.wide, 0);
-    const squeeze = Math.min(1, card.height / sum);
-    let top = card.top + (card.height - sum * squeeze) / 2;
+    let top = card.top + (card.height - thickness(its)) / 2;
     for (const line of its) {
-      line[`${here}Middle`] = top + (line.wide * squeeze) / 2;
-      top += line.wide * squeeze;
+      line[`${here}Middle`] = top + line.wide / 2;
+      top += line.wide;
     }
   }
 }

@@ -41,13 +41,14 @@ export function drawPanel(box, line, state, ask) {
 const nameOf = (id) => id.slice(id.indexOf(":") + 1);
 
 function factsOf({ total, seconds }) {
+  const volume = total.sent + total.received;
   return [
     ["Connections", `${rate(total.connections, seconds)} (${count(total.connections)})`],
     ["Problems", problems(total) || "none"],
     ["Why", total.reasons.map(([why, number]) => `${why} (${count(number)})`).join(", ")],
-    ["RTT p50 / p95", quantiles(total.rtt)],
-    ["Lasted p50 / p95", quantiles(total.seconds)],
-    ["Sent, received", `${byteRate(total.sent, seconds)}, ${byteRate(total.received, seconds)}`],
+    ["RTT p50 / p95", total.rtt && quantiles(total.rtt)],
+    ["Lasted p50 / p95", total.seconds && quantiles(total.seconds)],
+    ["Sent, received", volume && `${byteRate(total.sent, seconds)}, ${byteRate(total.received, seconds)}`],
     ["Retransmits", total.retransmits ? count(total.retransmits) : ""],
   ].filter(([, text]) => text);
 }

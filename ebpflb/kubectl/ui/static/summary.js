@@ -4,7 +4,7 @@
 import { element, keepChildren, setAttributes, setText, svg } from "./dom.js";
 import { byteRate, count, counted, quantiles, rate } from "./format.js";
 
-const BAR = 5;
+const BAR = 10;
 const BARS_HEIGHT = 34;
 
 export function drawSummary(box, view) {
@@ -42,7 +42,7 @@ export function drawBars(drawing, history) {
   const width = history.length * BAR;
   const height = (number) => (number ? Math.max((number / largest) * BARS_HEIGHT, 1) : 0);
   const bar = (number, at, kind) =>
-    svg("rect", { class: kind, x: at * BAR, y: BARS_HEIGHT - height(number), width: BAR - 1, height: height(number) });
+    svg("rect", { class: kind, x: at * BAR, y: BARS_HEIGHT - height(number), width: BAR - 2, height: height(number) });
   const bad = history.reduce((sum, [, each]) => sum + each, 0);
   const all = history.reduce((sum, [each]) => sum + each, 0);
   setAttributes(drawing, {

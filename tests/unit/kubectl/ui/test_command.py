@@ -57,7 +57,7 @@ def test_flows_of_all_nodes_and_explain(nodes, visit):
     nodes.add_without_agent("c")
     nodes.say("a", "flows --follow -o jsonl", f"{json.dumps(flow())}\n")
     nodes.fail("b", "flows --follow -o jsonl", "Error: no agent answers at /run/x")
-    nodes.say("a", "explain", "fails: refused at the socket\n", status=1)
+    nodes.say("a", "COLUMNS=52 ebpflb explain", "fails: refused at the socket\n", status=1)
     found = {}
 
     def visitor(url):

@@ -44,7 +44,7 @@ def test_the_workload_of_a_pod(pod, workload):
 
 
 def test_an_agent_that_knows_the_workload_is_believed():
-    client = {"address": "10.1.0.4", "pod": "shop/cart-x2x4z", "workload": "cart-x2x4z"}
+    client = {"address": "10.1.0.4", "pod": "shop/cart-x2x4z", "workload": "Job/cart-x2x4z"}
     assert read_flow("node1", flow(client=client))[0].client.workload == "cart-x2x4z"
 
 
@@ -70,8 +70,8 @@ def test_what_goes_wrong(made, outcome, target):
     [
         ({"address": "198.51.100.7", "port": 4000}, "elsewhere", "outside", "198.51.100.7", ""),
         ({"address": "10.1.0.9", "port": 4000}, "this_node", "cluster", "10.1.0.9", "node1"),
-        (None, "this_node", "cluster", "?", "node1"),
-        (None, "elsewhere", "outside", "?", ""),
+        (None, "this_node", "cluster", "unknown", "node1"),
+        (None, "elsewhere", "outside", "unknown", ""),
     ],
 )
 def test_clients_without_a_name(client, source, kind, name, node):

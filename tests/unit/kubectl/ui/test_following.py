@@ -59,6 +59,19 @@ def test_a_node_that_does_not_answer_is_named_and_tried_again(agents, following)
     assert following.nodes()[1]["why"] == ""
 
 
+def test_a_stream_that_has_lasted_is_begun_again_at_once(traffic, agents):
+    following = Following(traffic, agents.find, pause_seconds=0.2)
+    following.start()
+    agents.send("node1", "")
+    wait(lambda: states(following)["node1"] == "following")
+    time.sleep(0.25)
+    agents.stop("node1")
+    agents.send("node1", flow())
+    wait(lambda: following.nodes()[0]["flows"] == 1)
+    agents.stop("node1")
+    wait(lambda: states(following)["node1"] == "silent")
+
+
 def test_an_agent_that_stops_is_no_longer_followed(agents, following):
     agents.send("node1", "")
     agents.stop("node1")

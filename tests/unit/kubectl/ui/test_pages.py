@@ -32,6 +32,7 @@ def test_the_view_names_the_nodes_too(pages, traffic):
     ("client", "frontend", "command"),
     [
         ("shop/cart-0", {"address": "10.96.0.10", "port": 80}, "shop/cart-0 10.96.0.10:80/tcp"),
+        (None, {"address": "10.96.0.10", "port": 80}, "host 10.96.0.10:80/tcp"),
         ({"address": "fd00::5"}, {"address": "fd00::a", "port": 53}, "fd00::5 [fd00::a]:53/tcp"),
     ],
 )
@@ -54,7 +55,7 @@ def test_explain_asks_the_node_that_recorded_the_flow(pages, traffic, client, fr
         {"protocol": "TCP;reboot"},
         {"frontend": {"address": "-o", "port": 1}},
         {"frontend": {}},
-        {"client": None},
+        {"client": None, "source": "elsewhere"},
     ],
 )
 def test_what_a_flow_says_does_not_become_an_option(pages, traffic, changes):

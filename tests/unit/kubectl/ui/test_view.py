@@ -82,9 +82,9 @@ def test_a_column_shows_the_largest_and_the_others(traffic):
         for _ in range(number + 1):
             traffic.add("node1", flow(service=f"a/s{number:02}"))
     services = shown(traffic)["columns"][1]
-    assert [each["name"] for each in services] == [f"a/s{n}" for n in range(24, 40)] + ["others"]
-    assert services[-1]["hidden"] == 24
-    assert services[-1]["connections"] == sum(range(1, 25))
+    assert [each["name"] for each in services] == [f"a/s{n}" for n in range(26, 40)] + ["others"]
+    assert services[-1]["hidden"] == 26
+    assert services[-1]["connections"] == sum(range(1, 27))
 
 
 def test_a_small_service_with_a_problem_is_not_among_the_others(traffic):
@@ -175,8 +175,8 @@ def test_the_others_can_be_opened(traffic):
         for _ in range(number + 1):
             traffic.add("node1", flow(service=f"a/s{number:02}"))
     found = View(traffic, ViewQuery(via="others:others")).open_line()
-    assert found["total"]["connections"] == sum(range(1, 25))
-    assert {each["service"] for each in found["flows"]} <= {f"a/s{n:02}" for n in range(24)}
+    assert found["total"]["connections"] == sum(range(1, 27))
+    assert {each["service"] for each in found["flows"]} <= {f"a/s{n:02}" for n in range(26)}
 
 
 def test_a_line_among_the_others_can_still_be_opened(traffic):
