@@ -62,4 +62,5 @@ def page_over(
         with serving(PageServer(pages_of(traffic, following, run))) as server:
             yield Page(server.url, agents)
     finally:
+        following.stop()
         agents.end()

@@ -52,6 +52,8 @@ def ui(cluster: Cluster, port: int) -> None:
         except KeyboardInterrupt:
             # The usual end.
             raise click.exceptions.Exit(0) from None
+        finally:
+            following.stop()
 
 
 class _Nodes:

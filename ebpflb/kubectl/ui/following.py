@@ -33,7 +33,7 @@ class NodeFeed:
 
 
 class Following:
-    """One thread for each node, and one that looks for nodes; they end with the program.
+    """One thread for each node, and one that looks for nodes, from `start()` to `stop()`.
 
     A stream that breaks off is begun again: at once if it has lasted, because agents of 0.1.0 end
     one in which nothing happens for 10 s.
@@ -53,11 +53,16 @@ class Following:
         self._lines: Mapping[str, Lines] = {}
         self._feeds: dict[str, NodeFeed] = {}
         self._trouble = ""
+        self._stopped = threading.Event()
 
     def start(self) -> None:
         """EbpflbError if there is nothing to follow."""
         self._take(self._find())
         _start(self._look)
+
+    def stop(self) -> None:
+        """Begin nothing again. A thread ends when its stream does, or with the program."""
+        self._stopped.set()
 
     def nodes(self) -> list[dict[str, Any]]:
         """As the page gets them."""
@@ -69,8 +74,7 @@ class Following:
         return self._trouble
 
     def _look(self) -> None:
-        while True:
-            time.sleep(self._look_seconds)
+        while not self._stopped.wait(self._look_seconds):
             try:
                 self._take(self._find())
                 self._trouble = ""
@@ -85,11 +89,13 @@ class Following:
             _start(self._follow, feed)
 
     def _follow(self, feed: NodeFeed) -> None:
-        while lines := self._lines.get(feed.node):
+        while (lines := self._lines.get(feed.node)) and not self._stopped.is_set():
             began = time.monotonic()
             try:
                 with closing(lines()) as stream:  # type: ignore[type-var]
                     for line in stream:
+                        if self._stopped.is_set():
+                            return
                         feed.state, feed.why = "following", ""
                         self._read(feed, line)
                 why = "the agent has stopped"
@@ -99,7 +105,7 @@ class Following:
                 why = _one_line(f"unexpected {type(error).__name__}: {error}")
             if time.monotonic() - began < self._pause_seconds or feed.state != "following":
                 feed.state, feed.why = "silent", why
-                time.sleep(self._pause_seconds)
+                self._stopped.wait(self._pause_seconds)
         self._feeds = {node: each for node, each in self._feeds.items() if node != feed.node}
 
     def _read(self, feed: NodeFeed, line: str) -> None:
@@ -117,7 +123,7 @@ class Following:
 
 
 def _start(work: Callable[..., None], *given: object) -> None:
-    threading.Thread(target=work, args=given, daemon=True).start()
+    threading.Thread(target=work, args=given, name="ebpflb-follow", daemon=True).start()
 
 
 def _one_line(error: object) -> str:

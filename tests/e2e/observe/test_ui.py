@@ -42,6 +42,7 @@ def pages(lab):
     following.start()
     made = pages_of(traffic, following, run)
     yield made
+    following.stop()
     for process in processes:
         with process:
             process.kill()

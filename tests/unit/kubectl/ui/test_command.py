@@ -61,7 +61,7 @@ def test_flows_of_all_nodes_and_explain(nodes, visit):
     found = {}
 
     def visitor(url):
-        found["view"] = seen(url, 1, silent=2)
+        found["view"] = seen(url, 1, silent=3)
         found["explain"] = ask(url, "explain?flow=1")
 
     visit(visitor)

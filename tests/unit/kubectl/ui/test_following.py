@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import threading
 import time
 from collections.abc import Callable
 
@@ -30,10 +31,24 @@ def traffic():
 
 
 @pytest.fixture
-def following(traffic, agents):
-    made = Following(traffic, agents.find, pause_seconds=0.01, look_seconds=0.01)
-    made.start()
-    return made
+def begin(traffic, agents):
+    """Follow with these periods."""
+    begun = []
+
+    def start(find=agents.find, pause=0.01, look=0.01):
+        made = Following(traffic, find, pause, look)
+        begun.append(made)
+        made.start()
+        return made
+
+    yield start
+    for each in begun:
+        each.stop()
+
+
+@pytest.fixture
+def following(begin):
+    return begin()
 
 
 def states(following):
@@ -59,20 +74,19 @@ def test_a_node_that_does_not_answer_is_named_and_tried_again(agents, following)
     assert following.nodes()[1]["why"] == ""
 
 
-def test_a_stream_that_has_lasted_is_begun_again_at_once(traffic, agents):
-    following = Following(traffic, agents.find, pause_seconds=0.2)
-    following.start()
+def test_a_stream_that_has_lasted_is_begun_again_at_once(begin, agents):
+    following = begin(pause=0.2)
     agents.send("node1", "")
     wait(lambda: states(following)["node1"] == "following")
     time.sleep(0.25)
     agents.stop("node1")
     agents.send("node1", flow())
     wait(lambda: following.nodes()[0]["flows"] == 1)
-    agents.stop("node1")
-    wait(lambda: states(following)["node1"] == "silent")
+    assert states(following)["node1"] == "following"
 
 
-def test_an_agent_that_stops_is_no_longer_followed(agents, following):
+def test_an_agent_that_stops_is_no_longer_followed(begin, agents):
+    following = begin(pause=60)
     agents.send("node1", "")
     agents.stop("node1")
     wait(lambda: states(following)["node1"] == "silent")
@@ -110,7 +124,7 @@ def test_lost_flows_are_counted(agents, following):
     assert following.nodes()[0]["lost"] == 9
 
 
-def test_trouble_with_the_api_server_leaves_the_nodes_as_they_were(traffic, agents):
+def test_trouble_with_the_api_server_leaves_the_nodes_as_they_were(begin, agents):
     broken = False
 
     def find():
@@ -118,8 +132,7 @@ def test_trouble_with_the_api_server_leaves_the_nodes_as_they_were(traffic, agen
             raise QueryError("cannot reach\nthe API server")
         return agents.find()
 
-    following = Following(traffic, find, pause_seconds=0.01, look_seconds=0.01)
-    following.start()
+    following = begin(find)
     broken = True
     wait(lambda: following.trouble == "cannot reach the API server")
     agents.send("node1", flow())
@@ -128,9 +141,16 @@ def test_trouble_with_the_api_server_leaves_the_nodes_as_they_were(traffic, agen
     wait(lambda: not following.trouble)
 
 
-def test_without_a_cluster_it_does_not_start(traffic):
+def test_nothing_is_begun_again_after_the_end(agents, following):
+    following.stop()
+    agents.send("node1", flow())
+    agents.stop("node2")
+    wait(lambda: "ebpflb-follow" not in [each.name for each in threading.enumerate()])
+
+
+def test_without_a_cluster_it_does_not_start(begin):
     def find():
         raise QueryError("no agents found")
 
     with pytest.raises(QueryError, match="no agents found"):
-        Following(traffic, find).start()
+        begin(find)
