@@ -86,6 +86,8 @@ def add_verbosity(ctx: click.Context, _: click.Parameter, count: int) -> int:
         {
             "run": "ebpflb.cli.run:run",
             "status": "ebpflb.cli.status:status",
+            "services": "ebpflb.cli.services:services",
+            "conntrack": "ebpflb.cli.maps:conntrack",
             "maps": "ebpflb.cli.maps:maps",
             "top": "ebpflb.cli.top:top",
             "flows": "ebpflb.cli.flows:flows",
@@ -102,7 +104,7 @@ def add_verbosity(ctx: click.Context, _: click.Parameter, count: int) -> int:
 Examples:
   ebpflb run --manifests /etc/ebpflb/manifests
   ebpflb status
-  ebpflb maps dump --service default/web
+  ebpflb services -n shop
   ebpflb flows --follow --verdict refused,dropped
   ebpflb explain host default/web
   ebpflb COMMAND --help

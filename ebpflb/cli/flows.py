@@ -21,6 +21,7 @@ from ebpflb.cli.render import (
     emit,
     full_name,
     namespace_option,
+    one_namespace,
     output_option,
     size,
     visible,
@@ -249,8 +250,7 @@ def check_output(given: Mapping[str, Any]) -> None:
 
 def parameters(given: Mapping[str, Any]) -> dict[str, str]:
     """What the agent is asked for, by the options. UsageError."""
-    if given["namespace"] and given["all_namespaces"]:
-        raise click.UsageError("-n and -A exclude each other")
+    one_namespace(given["namespace"], every=given["all_namespaces"])
     names = {"source": "from", "target": "to"}
     found = {
         names.get(name, name): str(given[name])

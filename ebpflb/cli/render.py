@@ -34,6 +34,13 @@ all_namespaces_option: Callable[[Any], Any] = click.option(
 )
 
 
+def one_namespace(given: str | None, *, every: bool) -> str | None:
+    """That of -n, or None for all. UsageError for -n and -A together."""
+    if given and every:
+        raise click.UsageError("-n and -A exclude each other")
+    return given
+
+
 def full_name(name: str, namespace: str | None) -> str:
     """NAMESPACE/NAME of a name with a namespace or without; None means `default`."""
     return name if "/" in name else f"{namespace or DEFAULT_NAMESPACE}/{name}"

@@ -10,12 +10,19 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.cli.render import (
+    Output,
+    all_namespaces_option,
+    emit,
+    namespace_option,
+    one_namespace,
+    output_option,
+)
 from ebpflb.cli.top_table import (
     SORT_NAMES,
     make_console,
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from ebpflb.dataplane.kernel.maps import MapSet
+    from ebpflb.dataplane.view.rates import TrafficSample
 
 _KEYS = {name[0]: name for name in SORT_NAMES}
 _HELP = "q quit; sort: " + ", ".join(f"{key} {name}" for key, name in _KEYS.items())
@@ -73,41 +81,64 @@ Examples:
 )
 @click.option("--once", is_flag=True, help="Print one sample and exit.")
 @sample_options
+@namespace_option
+@all_namespaces_option
 @bpffs_option
 @output_option
 def top(
-    once: bool, interval: float, sort: str, backends: bool, bpffs_root: str | None, output: Output
+    once: bool, sort: str, backends: bool, bpffs_root: str | None, output: Output, **given: Any
 ) -> None:
     """Show what each Service carries, live. It reads the pinned maps and needs no agent."""
-    maps = open_pins(pin_root(bpffs_root))[1]
+    namespace = one_namespace(given["namespace"], every=given["all_namespaces"])
+    meter = _Meter(open_pins(pin_root(bpffs_root))[1], given["interval"], namespace)
     if output not in ("table", "wide"):
-        sample = _sample(maps, interval)
+        sample = meter.sample()
         emit(Sample(sample.seconds, ordered(sample.services, sort)), output, lambda: ())
     elif once or output == "wide" or not sys.stdout.isatty() or _has_no_screen():
-        services = ordered(_sample(maps, interval).services, sort)
+        services = ordered(meter.sample().services, sort)
         print_table(services, backends=backends, is_wide=output == "wide")
     else:
-        _Screen(maps, interval, sort, backends=backends).run()
+        _Screen(meter, sort, backends=backends).run()
 
 
 def _has_no_screen() -> bool:
     return os.environ.get("TERM") in _NO_SCREEN
 
 
-def _sample(maps: "MapSet", interval: float) -> Sample:
-    from ebpflb.dataplane.view.rates import rates, sample_traffic
+class _Meter:
+    """What the Services of a namespace carry, or all, between two looks at the maps."""
 
-    before = sample_traffic(maps)
-    time.sleep(interval)
-    after = sample_traffic(maps)
-    return Sample(after.seconds - before.seconds, rates(before, after))
+    def __init__(self, maps: "MapSet", interval: float, namespace: str | None) -> None:
+        self.interval = interval
+        self._maps, self._namespace = maps, namespace
+        self._before: TrafficSample | None = None
+
+    def sample(self) -> Sample:
+        self.begin()
+        time.sleep(self.interval)
+        return self.next()
+
+    def begin(self) -> None:
+        from ebpflb.dataplane.view.rates import sample_traffic
+
+        self._before = sample_traffic(self._maps)
+
+    def next(self) -> Sample:
+        """Since the last look."""
+        from ebpflb.dataplane.view.rates import rates, sample_traffic
+
+        after = sample_traffic(self._maps)
+        before, self._before = self._before or after, after
+        services = rates(before, after)
+        chosen = [each for each in services if self._namespace in (None, each.namespace)]
+        return Sample(after.seconds - before.seconds, chosen)
 
 
 class _Screen:
     """The live table, and the keys that sort it."""
 
-    def __init__(self, maps: "MapSet", interval: float, sort: str, *, backends: bool) -> None:
-        self._maps, self._interval = maps, interval
+    def __init__(self, meter: _Meter, sort: str, *, backends: bool) -> None:
+        self._meter, self._interval = meter, meter.interval
         self._sort, self._backends = sort, backends
         self._services: list[ServiceRate] = []
         self._console = make_console()
@@ -125,13 +156,9 @@ class _Screen:
             return
 
     def _follow(self, live: "Live", press: KeyReader) -> None:
-        from ebpflb.dataplane.view.rates import rates, sample_traffic
-
-        before = sample_traffic(self._maps)
+        self._meter.begin()
         while self._wait(live, press):
-            after = sample_traffic(self._maps)
-            self._services = rates(before, after)
-            before = after
+            self._services = self._meter.next().services
             self._show(live)
 
     def _wait(self, live: "Live", press: KeyReader) -> bool:

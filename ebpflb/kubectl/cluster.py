@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ebpflb.cli.render import visible
+from ebpflb.cli.render import one_namespace, visible
 from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
 from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer, Executor, PodExecutor, Runner, last_line
@@ -180,9 +180,8 @@ def cluster_command(command: Callable[..., None]) -> Any:
 
 def listed_namespace(cluster: Cluster, given: str | None, *, every: bool) -> str:
     """Which namespace a list is of, by -n and -A; empty for all. UsageError."""
-    if given and every:
-        raise click.UsageError("-n and -A exclude each other")
-    return "" if every else given or cluster.namespace
+    chosen = one_namespace(given, every=every)
+    return "" if every else chosen or cluster.namespace
 
 
 def some(nodes: Iterable[str], most: int = 3) -> str:

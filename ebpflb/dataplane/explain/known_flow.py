@@ -68,6 +68,32 @@ class SocketCount(NamedTuple):
     sockets: int
 
 
+class TrackedFlow(NamedTuple):
+    """A flow at tc. age, silent: seconds since its first, last packet."""
+
+    protocol: str
+    state: str
+    client: str
+    client_port: int
+    frontend: str
+    frontend_port: int
+    backend: str
+    backend_port: int
+    age: float
+    silent: float
+
+
+class TrackedSockets(NamedTuple):
+    """How many sockets of this node are connected to a backend instead of a frontend."""
+
+    protocol: str
+    frontend: str
+    frontend_port: int
+    backend: str
+    backend_port: int
+    sockets: int
+
+
 def known_flow(lookups: Lookups, client: Client, target: FrontendKey) -> KnownFlow | None:
     """lb_known_flow() for a SYN, an INIT or a datagram from the client's port; None: a new flow."""
     if not client.port:
@@ -160,6 +186,28 @@ def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[Existing
     return sorted(found)
 
 
+def tracked_flows(maps: MapSet) -> list[TrackedFlow]:
+    """All flows of Services at tc, in order. MapError."""
+    return sorted(
+        TrackedFlow(
+            Protocol(key.proto).name,
+            view.state,
+            format_address(Address(bytes(key.saddr))),
+            key.sport,
+            format_address(Address(bytes(key.daddr))),
+            key.dport,
+            *(view.backend, view.backend_port, view.age, view.silent),
+        )
+        for key, entry, view in _views(maps)
+        if entry.hook != Hook.LB_HOOK_RESERVED
+    )
+
+
+def _views(maps: MapSet) -> Iterator[tuple[LbTuple, LbConntrack, ExistingFlow]]:
+    for key, entry in _originals(maps):
+        yield key, entry, _view(key, entry)
+
+
 def _originals(maps: MapSet) -> Iterator[tuple[LbTuple, LbConntrack]]:
     for name in FLOW_TABLES:
         for key, value in maps[name].items():
@@ -197,6 +245,16 @@ def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketCount]:
         if frontend == wanted
     )
     return [SocketCount(*backend, count) for backend, count in sorted(found.items())]
+
+
+def socket_counts(maps: MapSet) -> list[TrackedSockets]:
+    """The sockets of this node that were translated, by frontend and backend. MapError."""
+    found = Counter(
+        (protocol.name, format_address(frontend), port, format_address(backend), backend_port)
+        for protocol in Protocol
+        for (frontend, port), (backend, backend_port) in _sockets(maps, protocol)
+    )
+    return [TrackedSockets(*ends, count) for ends, count in sorted(found.items())]
 
 
 def _sockets(maps: MapSet, protocol: Protocol) -> Iterator[tuple[End, End]]:

@@ -137,3 +137,10 @@ def test_without_a_terminal_the_time_passes(monkeypatch, tmp_path):
         monkeypatch.setattr("sys.stdin", stdin)
         with command.keys() as press:
             assert press(0.01) == ""
+
+
+def test_one_namespace_is_shown_alone(maps):
+    every = json.loads(run("-o", "json", "--once"))["services"]
+    assert {each["namespace"] for each in every} == {"default"}
+    assert json.loads(run("-o", "json", "-n", "shop"))["services"] == []
+    assert "exclude each other" in output_of("top", "-n", "shop", "-A", status=2)

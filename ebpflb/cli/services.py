@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ebpflb services: the frontends in force with their backends, from the pinned maps."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
+from ebpflb.cli.render import (
+    Output,
+    all_namespaces_option,
+    columns,
+    emit,
+    full_name,
+    namespace_option,
+    one_namespace,
+    output_option,
+)
+from ebpflb.config.values import socket_address
+from ebpflb.model.address import Address, format_address
+
+if TYPE_CHECKING:
+    from ebpflb.dataplane.kernel.maps import MapSet
+    from ebpflb.dataplane.view.snapshot import BackendInUse, FrontendInForce
+    from ebpflb.model.plan import Backend, Choice, Frontend
+
+service_option: Callable[[Any], Any] = click.option(
+    "--service", metavar="[NS/]NAME", help="Only this Service."
+)
+
+
+@click.command(
+    epilog="""\b
+Like `ipvsadm -Ln`: each frontend with its Service, type and traffic policy, and below it the
+backends.
+  ACTIVE       connected sockets and flows that use a backend now
+  CONNECTIONS  new ones since the frontend or backend was made
+  FROM         which clients a backend serves: `this node` (its pods and processes),
+               `elsewhere`, or `all`
+  <-           source ranges, if only clients in these may connect
+  DSR          direct server return: packets of clients outside go to a pod on another node in
+               a `tunnel to` that node; a pod without one sees an address of this node
+All namespaces are shown, unless -n names one.
+
+\b
+Examples:
+  ebpflb services
+  ebpflb services -n shop --service web
+  ebpflb services -o jsonl | jq 'select(.refused > 0)'
+"""
+)
+@service_option
+@namespace_option
+@all_namespaces_option
+@bpffs_option
+@output_option
+def services(
+    service: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    bpffs_root: str | None,
+    output: Output,
+) -> None:
+    """Print the frontends of this node with their backends, and what each carries."""
+    chosen = one_namespace(namespace, every=all_namespaces)
+    show_frontends(open_pins(pin_root(bpffs_root))[1], service, output, chosen)
+
+
+def show_frontends(
+    opened: "MapSet", service: str | None, output: Output, namespace: str | None = None
+) -> None:
+    """Print those of a Service, of a namespace, or all."""
+    from ebpflb.dataplane.view.snapshot import read_frontends
+    from ebpflb.model.service import ServiceName
+
+    name = None
+    if service is not None:
+        parts = full_name(service, namespace).split("/", 1)
+        if not all(parts):
+            raise click.UsageError(f"--service {service!r}: want NAME or NAMESPACE/NAME")
+        name = ServiceName(*parts)
+    found = [
+        each
+        for each in read_frontends(opened, name)
+        if name or namespace in (None, each.frontend.service.namespace)
+    ]
+    emit([_plain(each) for each in found], output, lambda: columns(list(_frontend_rows(found))))
+
+
+def _plain(found: "FrontendInForce") -> dict[str, Any]:
+    frontend = found.frontend
+    return {
+        "protocol": frontend.key.protocol.name,
+        "address": format_address(frontend.key.address),
+        "port": frontend.key.port,
+        "type": frontend.type,
+        "namespace": frontend.service.namespace,
+        "service": frontend.service.service,
+        "port_name": frontend.service.port,
+        "internal_policy": frontend.internal_policy,
+        "external_policy": frontend.external_policy,
+        "affinity_timeout": frontend.affinity_timeout,
+        "scheduler": frontend.scheduler,
+        "dsr": frontend.dsr,
+        "source_ranges": list(map(str, frontend.allowed_sources)),
+        "connections": found.counts.connections,
+        "refused": found.counts.refused,
+        "dropped": found.counts.dropped,
+        "local": _plain_choice(frontend.local, found.backends, has_dsr=False),
+        "others": _plain_choice(frontend.others, found.backends, has_dsr=frontend.dsr),
+        "draining": [_plain_backend(each, has_dsr=False) for each in found.draining],
+    }
+
+
+def _plain_choice(
+    choice: "Choice", backends: "Mapping[Backend, BackendInUse]", *, has_dsr: bool
+) -> dict[str, Any]:
+    return {
+        "backends": [_plain_backend(backends[each], has_dsr=has_dsr) for each in choice.backends],
+        "if_empty": choice.if_empty,
+    }
+
+
+def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
+    address, port, is_local, is_terminating, standing = found.backend[:5]
+    return {
+        "address": format_address(address),
+        "port": port,
+        "local": is_local,
+        "terminating": is_terminating,
+        "usable": found.usable,
+        "standing": standing.name.lower(),
+        "tunnel_to": _tunnel_to(found) if has_dsr else "",
+        "active": found.active,
+        "connections": found.counts.connections,
+    }
+
+
+def _frontend_rows(found: "Iterable[FrontendInForce]") -> Iterator[tuple[object, ...]]:
+    yield (
+        *("", "FRONTEND", "TYPE", "SERVICE", "POLICY"),
+        *("ACTIVE", "CONNECTIONS", "REFUSED", "DROPPED"),
+    )
+    yield "  ->", "BACKEND", "STATE", "FROM"
+    for each in found:
+        frontend, counts = each.frontend, each.counts
+        yield (
+            frontend.key.protocol.name,
+            _end(*frontend.key[:2]),
+            frontend.type,
+            _service_port(frontend),
+            _policy(frontend),
+            "-",
+            *(counts.connections, counts.refused, counts.dropped),
+        )
+        yield from (("  <-", prefix, "source range") for prefix in frontend.allowed_sources)
+        yield from _choice_rows(each)
+
+
+def _choice_rows(found: "FrontendInForce") -> Iterator[tuple[object, ...]]:
+    local, others = found.frontend.local, found.frontend.others
+    if local == others:
+        yield from _backend_rows(found, local, "all")
+    else:
+        both = [backend for backend in local.backends if backend in others.backends]
+        for backend in both:
+            yield _backend_row(found, found.backends[backend], "all")
+        yield from _backend_rows(found, local, "this node", but=both)
+        yield from _backend_rows(found, others, "elsewhere", but=both)
+    for each in found.draining:
+        yield _backend_row(found, each, "nobody new")
+
+
+def _backend_rows(
+    found: "FrontendInForce", choice: "Choice", source: str, but: "Iterable[Backend]" = ()
+) -> Iterator[tuple[object, ...]]:
+    if not choice.backends:
+        yield "  ->", "(none)", choice.if_empty, source
+    for backend in choice.backends:
+        if backend not in but:
+            yield _backend_row(found, found.backends[backend], source)
+
+
+_STANDINGS = {"TRIAL": "on trial", "EJECTED": "ejected"}
+
+
+def _backend_row(
+    frontend: "FrontendInForce", found: "BackendInUse", source: str
+) -> tuple[object, ...]:
+    address, port, is_local, is_terminating, standing = found.backend[:5]
+    state = ["local" if is_local else "remote"]
+    if frontend.frontend.dsr and found.tunnel_to and source in ("all", "elsewhere"):
+        state.append(f"tunnel to {_tunnel_to(found)}")
+    state += ["terminating"] if is_terminating else []
+    if standing.name in _STANDINGS:
+        state.append(_STANDINGS[standing.name])
+    elif not found.usable:
+        state.append("unusable")
+    counts = found.active, found.counts.connections
+    return "  ->", _end(address, port), ", ".join(state), source, "", *counts
+
+
+def _tunnel_to(found: "BackendInUse") -> str:
+    """The node's address; empty for a backend that packets do not go to in a tunnel."""
+    return format_address(found.tunnel_to) if found.tunnel_to else ""
+
+
+def _end(address: Address, port: int) -> str:
+    return socket_address(format_address(address), port)
+
+
+def _service_port(frontend: "Frontend") -> str:
+    namespace, service, port, _ = frontend.service
+    return f"{namespace}/{service}{f':{port}' if port else ''}"
+
+
+def _policy(frontend: "Frontend") -> str:
+    is_inside = frontend.type == "ClusterIP"
+    policy = frontend.internal_policy if is_inside else frontend.external_policy
+    affinity = f", affinity {frontend.affinity_timeout} s" if frontend.affinity_timeout else ""
+    scheduler = f", {frontend.scheduler}" if frontend.scheduler != "random" else ""
+    return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}"

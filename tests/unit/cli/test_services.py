@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ebpflb.cli import maps as maps_command
+from ebpflb.cli import services as command
+from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
+from ebpflb.dataplane.layout.structs import LbConnPlace, LbConntrack
+from ebpflb.dataplane.load.pins import Generation
+from ebpflb.dataplane.services.sync import Sync
+from tests.memory_maps import memory_maps
+from tests.unit.cli.invoked import output_of
+from tests.unit.cli.test_maps import VIEW
+from tests.unit.dataplane.desired import backends, by_service, frontend, named
+from tests.unit.dataplane.explain.test_walk import addr, tuple_of
+
+run = partial(output_of, "services")
+
+
+@pytest.fixture
+def maps(monkeypatch):
+    made = memory_maps()
+    opened = Generation(1, 1, Path("/pins/1-1")), made
+    for module in (command, maps_command):
+        monkeypatch.setattr(module, "open_pins", lambda _: opened)
+    shop = named("web", "http")._replace(namespace="shop")
+    both = (
+        frontend(choice=backends("10.1.0.1"), service=named("web", "http")),
+        frontend("10.96.0.2", backends("10.1.0.2"), service=shop),
+    )
+    Sync(made, quiesce=lambda: None).resync(by_service(*both))
+    return made
+
+
+def names(*arguments):
+    found = json.loads(run(*arguments, "-o", "json"))
+    return [f"{each['namespace']}/{each['service']}" for each in found]
+
+
+def test_the_view_is_that_of_maps_dump(maps):
+    assert run().split()[:5] == VIEW.read_text().split()[:5]
+    assert run() == output_of("maps", "dump")
+
+
+def test_all_namespaces_are_shown_or_one(maps):
+    assert names() == names("-A") == ["default/web", "shop/web"]
+    assert names("-n", "shop") == ["shop/web"]
+    assert "exclude each other" in run("-n", "shop", "-A", status=2)
+
+
+def test_a_service_without_a_namespace_is_in_that_of_n_or_in_default(maps):
+    assert names("--service", "web") == ["default/web"]
+    assert names("--service", "web", "-n", "shop") == ["shop/web"]
+    assert names("--service", "shop/web") == ["shop/web"]
+
+
+def test_one_object_a_line(maps):
+    lines = run("-o", "jsonl").splitlines()
+    assert [json.loads(line)["namespace"] for line in lines] == ["default", "shop"]
+
+
+def test_flows_and_translated_sockets_have_a_line_each(maps):
+    to = tuple_of("10.1.0.9", 4000, "10.1.0.1", 8080)
+    fields = {"to": to, "direction": Direction.LB_DIR_ORIGINAL, "hook": Hook.LB_HOOK_POD_INGRESS}
+    entry = LbConntrack(state=CtState.LB_CT_ESTABLISHED, **fields)
+    key = bytes(tuple_of("10.1.0.9", 4000, "10.96.0.1", 80))
+    maps["lb_conntrack"].update(key, bytes(entry))
+    place = LbConnPlace(cookie=7)
+    place.connection.addr, place.connection.port = addr("10.96.0.1"), 80
+    place.connection.peer, place.connection.peer_port = addr("10.1.0.1"), 8080
+    maps["lb_conn_places"].update(bytes(4), bytes(place))
+    _, flow, sockets = output_of("conntrack").splitlines()
+    ends = ["10.96.0.1:80", "10.1.0.1:8080"]
+    assert flow.split()[:5] == ["TCP", "established", "10.1.0.9:4000", *ends]
+    assert sockets.split()[-6:-2] == ["1", "socket", *ends]
+    assert len(output_of("conntrack", "-o", "jsonl").splitlines()) == 2
+
+
+def test_what_another_nat_has_reserved_is_no_flow(maps):
+    entry = LbConntrack(direction=Direction.LB_DIR_ORIGINAL, hook=Hook.LB_HOOK_RESERVED)
+    key = bytes(tuple_of("10.1.0.9", 4000, "10.96.0.1", 80))
+    maps["lb_conntrack"].update(key, bytes(entry))
+    assert len(output_of("conntrack").splitlines()) == 1
