@@ -2,23 +2,26 @@
 """kubectl ebpflb flows: who connects to what through any node, and how it went."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
 
 import click
 
 from ebpflb.cli.flows import Flow, cells, check_output, filter_options, parameters, show
+from ebpflb.errors import ClusterError
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import NONSENSE, Cluster, cluster_command, listed_namespace
-from ebpflb.kubectl.execution import AgentAnswer, last_line
+from ebpflb.kubectl.execution import AgentAnswer, Executor, last_line
 from ebpflb.kubectl.fan_out import StreamEnd, follow_all
 
 _COMMAND = ("ebpflb", "flows", "-o", "jsonl")
-_FLAGS = {"limit": "--last", "namespace": "-n"}
-# What version 0.1.0 says to -n, of which it knows nothing.
+_FLAGS = {"limit": "--last"}
+# What version 0.1.0 says to --namespace, of which it knows nothing.
 _UNKNOWN = "no such option"
+_SILENT = "the agent has not answered for"
 
 
 @click.command(
@@ -73,7 +76,7 @@ def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
             older.append(answer.agent)
         else:
             yield from _read(cluster, answer, namespace)
-    everything = {key: value for key, value in wanted.items() if key not in _FLAGS}
+    everything = {key: value for key, value in wanted.items() if key not in ("limit", "namespace")}
     for answer in cluster.ask(_argv(everything), older):
         yield from _read(cluster, answer, namespace)
 
@@ -86,13 +89,34 @@ def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
         if any(_is_unknown_option(answer) for answer in list(cluster.ask(nothing))):
             del wanted["namespace"]
     agents = [agent for agent in cluster.agents if agent.pod]
-    lines = follow_all(cluster.executor, agents, [*_argv(wanted), "--follow"])
+    lines = follow_all(_Patient(cluster.executor), agents, [*_argv(wanted), "--follow"])
     with closing(lines):
         for agent, line in lines:
             if isinstance(line, StreamEnd):
                 cluster.tell(agent, line.error or "the agent has stopped")
             else:
                 yield from _decoded(cluster, agent, [line], namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Patient:
+    """Follows on where version 0.1.0 gives up, because there was no flow for 10 s."""
+
+    executor: Executor
+
+    def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
+        return self.executor.run(agent, argv)
+
+    def stream(self, agent: RemoteAgent, argv: Sequence[str]) -> Generator[str, None, None]:
+        while True:
+            try:
+                yield from self.executor.stream(agent, argv)
+            except ClusterError as error:
+                if _SILENT not in str(error):
+                    raise
+                argv = [*(each for each in argv if not each.startswith("--last")), "--last=0"]
+            else:
+                return
 
 
 def _is_unknown_option(answer: AgentAnswer) -> bool:

@@ -252,16 +252,18 @@ def test_the_plugin_shows_all_nodes(cluster: Cluster, plugin: Plugin):
 
 
 def test_the_plugin_merges_the_flows_of_all_nodes(cluster: Cluster, plugin: Plugin):
-    pods = {node.name: f"asker-{node.name}" for node in cluster.nodes}
-    for pod in pods.values():
+    wanted = set()
+    for node in cluster.nodes:
+        pod = f"asker-{node.name}"
         workloads.ask_from_pod(cluster, SPACE, pod, f"http://web.{SPACE}", 2)
+        address = workloads.field(cluster, SPACE, f"pod/{pod}", "{.status.podIP}")
+        wanted.add((node.name, address))
 
     def seen() -> set[tuple[str, str]]:
         flows = plugin.json("flows", "-n", SPACE, "--last", "500")
         assert flows == sorted(flows, key=lambda flow: flow["time"])
-        return {(flow["node"], flow.get("client", {}).get("pod", "")) for flow in flows}
+        return {(flow["node"], flow.get("client", {}).get("address", "")) for flow in flows}
 
-    wanted = {(node, f"{SPACE}/{pod}") for node, pod in pods.items()}
     wait_until(lambda: wanted <= seen(), "flows of both nodes")
 
 

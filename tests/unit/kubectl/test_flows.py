@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from ebpflb.cli import main
 from tests.unit.kubectl.answers import flow, lines
 
 
@@ -34,15 +35,23 @@ def test_the_agents_are_asked_with_the_same_filters(two):
         assert argv[4:8] == ["ebpflb", "flows", "-o", "jsonl"]
         assert set(argv[8:]) == {
             *("--from=10.1.0.9", "--verdict=refused", "--service=shop/web"),
-            *("-n=shop", "--last=20"),
+            *("--namespace=shop", "--last=20"),
         }
+
+
+def test_agents_understand_what_they_are_asked(two):
+    given = ["--service", "web", "--from", "10.1.0.9", "--verdict", "refused", "--since", "5m"]
+    two.run("flows", "-n", "shop", *given, "--last", "7")
+    understood = main.commands["flows"].make_context("flows", two.objects.executed[0][6:]).params
+    assert (understood["namespace"], understood["service"]) == ("shop", "shop/web")
+    assert (understood["last"], understood["since"]) == (7, "5m")
 
 
 def test_without_a_namespace_the_one_of_the_kubeconfig_counts(two):
     two.run("flows", "--to", "web-0")
-    assert {"--to=default/web-0", "-n=default"} <= set(two.objects.executed[0])
+    assert {"--to=default/web-0", "--namespace=default"} <= set(two.objects.executed[0])
     two.run("flows", "-A", "--to", "web-0")
-    assert not [word for word in two.objects.executed[-1] if word.startswith("-n")]
+    assert not [word for word in two.objects.executed[-1] if word.startswith("--namespace")]
 
 
 def test_an_older_agent_is_asked_for_everything_and_the_rest_is_left_out(two):
@@ -52,7 +61,7 @@ def test_an_older_agent_is_asked_for_everything_and_the_rest_is_left_out(two):
     )
     two.say("a", "flows -o jsonl --from=10.1.0.9", theirs)
     two.say("a", "flows -o jsonl --from=10.1.0.9 --last", "")
-    two.answers["a"]["flows -o jsonl --from=10.1.0.9 -n"] = two.answers["a"]["flows"]
+    two.answers["a"]["flows -o jsonl --from=10.1.0.9 --namespace"] = two.answers["a"]["flows"]
     two.say("b", "flows", "")
     given = ["flows", "-n", "shop", "--from", "10.1.0.9", "-o", "jsonl"]
     found = two.run(*given).stdout.splitlines()
@@ -103,10 +112,10 @@ def test_new_flows_are_shown_as_they_come_and_a_node_that_ends_is_named(two):
 
 def test_following_one_namespace_has_the_agents_choose_if_all_can(two):
     two.run("flows", "--follow", status=1)
-    assert "-n=default" in two.objects.executed[-1]
+    assert "--namespace=default" in two.objects.executed[-1]
     two.fail("a", "flows", "Error: No such option: -n", 2)
     two.run("flows", "--follow", status=1)
-    assert "-n=default" not in two.objects.executed[-1]
+    assert "--namespace=default" not in two.objects.executed[-1]
 
 
 def test_formats_that_need_an_end_are_not_for_following(two):
@@ -115,3 +124,13 @@ def test_formats_that_need_an_end_are_not_for_following(two):
 
 def test_one_namespace_and_all_exclude_each_other(two):
     assert "exclude each other" in two.run("flows", "-A", "-n", "x", status=2).stderr
+
+
+def test_an_older_agent_that_gives_up_in_silence_is_followed_on(two):
+    two.say("b", "flows", "")
+    silent = "Error: /run/ebpflb/agent.sock: the agent has not answered for 10 s"
+    two.fail("a", "flows", silent)
+    two.say("a", "flows -o jsonl --follow --last=0", lines(flow(8)))
+    done = two.run("flows", "-A", "--follow", "--last", "5", "-o", "jsonl", status=1)
+    assert json.loads(done.stdout)["seq"] == 8
+    assert "not answered" not in done.stderr
