@@ -213,8 +213,10 @@ class NodeAgent:
         """Start the process; `wait_in_sync()` returns when it has programmed its node."""
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as output:
-            command = [sys.executable, "-m", "ebpflb", "run", *self._options]
-            self._process = self.node.popen(command, stdout=output, stderr=output)
+            self._process = self.node.popen(self.command(), stdout=output, stderr=output)
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "ebpflb", "run", *self._options]
 
     def wait_in_sync(self) -> None:
         """EbpflbError with the last line of the log when the agent ends or takes too long."""

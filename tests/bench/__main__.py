@@ -55,6 +55,7 @@ BENCHES: dict[str, Bench] = {
     "start": start.run,
     "growth": memory.growth,
     "api": api.run,
+    "sizing": memory.sizing,
     "many_nodes": many_nodes.run,
     "beside": beside.run,
     "against": against.run,
@@ -88,8 +89,8 @@ def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
     """Measure speed and size; the results replace those in docs/performance.md.
 
     NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, fill, memory, start,
-    growth, api, many_nodes, beside, against, programs, programs_live, xdp, live, services, peers
-    or scrape; none means all.
+    growth, api, sizing, many_nodes, beside, against, programs, programs_live, xdp, live, services,
+    peers or scrape; none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

@@ -4,6 +4,7 @@
 All processes in the cgroup of its node count, and there are no others.
 """
 
+import os
 import re
 import time
 from collections.abc import Generator, Iterator
@@ -13,7 +14,7 @@ from ebpflb.dataplane.view.dump import map_fills
 from ebpflb.lab import LabNode
 from ebpflb.lab.processes import in_cgroup
 from tests.bench.change import latencies
-from tests.bench.harness import agent, labs
+from tests.bench.harness import agent, labs, simulated_api
 from tests.bench.harness.options import Options
 from tests.bench.harness.report import Row, limit_row, percentile_row, plain_row
 
@@ -24,6 +25,7 @@ FEW_SERVICES = 10
 TARGET_MAPS_MIB = 24
 
 GROWTH_SIZES = (1_000, 10_000, 44_000)
+SIZES = (100, 1_000, 5_000, 10_000, 44_000)
 GROWTH_ENDPOINTS = 6
 CHANGES = 500
 TARGET_FIRST_SECONDS = 20
@@ -67,6 +69,27 @@ def growth(options: Options) -> Iterator[Row]:
         yield plain_row("growth", f"resident, one more Service, {few:,} to {many:,}", each, "kB")
 
 
+def sizing(options: Options) -> Iterator[Row]:
+    """What an agent takes that follows an API server, in clusters of five sizes."""
+    for services in map(options.scaled, SIZES):
+        case = f"{services:,} Services x {GROWTH_ENDPOINTS}"
+        with (
+            labs.one_node(0, 0) as (node, _),
+            simulated_api.serving(node, services, GROWTH_ENDPOINTS, labs.NODES) as url,
+        ):
+            began = time.perf_counter()
+            with agent.following(node, url):
+                took = time.perf_counter() - began
+                yield plain_row("sizing", f"start to in sync, {case}", took, "s")
+                yield plain_row("sizing", f"processor time of that, {case}", _used(node), "s")
+                time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
+                resident, most = _resident_megabytes(node), _resident_megabytes(node, "VmHWM")
+                yield plain_row("sizing", f"resident, {case}", resident, "MB")
+                yield plain_row("sizing", f"most ever resident, {case}", most, "MB")
+                maps = sum(each.memory for each in map_fills(agent.pinned_maps(node))) / 1e6
+                yield plain_row("sizing", f"BPF maps, {case}", maps, "MB")
+
+
 def _size(services: int, options: Options) -> Generator[Row, None, float]:
     """Returns how many MB are resident after a restart."""
     case = f"{services:,} Services x {GROWTH_ENDPOINTS}"
@@ -88,12 +111,22 @@ def _size(services: int, options: Options) -> Generator[Row, None, float]:
     return resident
 
 
-def _resident_megabytes(node: LabNode) -> float:
-    """What all processes in the cgroup of a node have in memory."""
-    return sum(map(_megabytes_of, in_cgroup(node.cgroup)))
+def _resident_megabytes(node: LabNode, field: str = "VmRSS") -> float:
+    """What all processes in the cgroup of a node have in memory; `field`: of /proc/PID/status."""
+    return sum(_megabytes_of(pid, field) for pid in in_cgroup(node.cgroup))
 
 
-def _megabytes_of(pid: int) -> float:
+def _used(node: LabNode) -> float:
+    """Seconds of the processor that the processes of a node and their children have had."""
+    return sum(map(_used_by, in_cgroup(node.cgroup)))
+
+
+def _used_by(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _megabytes_of(pid: int, field: str) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"^VmRSS:\s*(\d+) kB$", status, re.MULTILINE)
+    found = re.search(rf"^{field}:\s*(\d+) kB$", status, re.MULTILINE)
     return int(found[1]) * 1024 / 1e6 if found else 0.0

@@ -156,7 +156,8 @@ def by_hand(name: str, address: str) -> list[dict[str, Any]]:
 
 def test_an_upgrade_with_another_value_loses_no_connection(cluster: Cluster):
     running = loads(cluster, "web", 180)
-    wanted = release.values(cluster, config={"verbosity": 1}, updateStrategy={"maxUnavailable": 1})
+    slowly = {"rollingUpdate": {"maxUnavailable": 1}}
+    wanted = release.values(cluster, config={"verbosity": 1}, updateStrategy=slowly)
     release.deploy(cluster, "upgrade", wanted)
     assert all(load.process.poll() is None for load in running)
     finish(cluster, running)

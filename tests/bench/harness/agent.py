@@ -2,7 +2,7 @@
 """An agent on a node of a lab, with manifests of the bench's own."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,11 +13,29 @@ from ebpflb.lab.member import NodeAgent
 from tests.bench.harness.options import BenchError
 
 
-@contextmanager
-def running(node: LabNode, manifests: Path, options: Sequence[str] = ()) -> Iterator[NodeAgent]:
+class ApiAgent(NodeAgent):
+    """One that follows an API server instead of the manifests of its lab."""
+
+    def command(self) -> list[str]:
+        return ["env", "-u", "EBPFLB_MANIFESTS", *super().command()]
+
+
+def running(
+    node: LabNode, manifests: Path, options: Sequence[str] = ()
+) -> AbstractContextManager[NodeAgent]:
     """An agent that is in sync. It ends afterwards; its pins stay until the lab goes."""
+    return _running(NodeAgent, node, ["--manifests", str(manifests), *options])
+
+
+def following(node: LabNode, url: str) -> AbstractContextManager[NodeAgent]:
+    """The same with an API server."""
+    return _running(ApiAgent, node, ["--master", url])
+
+
+@contextmanager
+def _running(kind: type[NodeAgent], node: LabNode, options: Sequence[str]) -> Iterator[NodeAgent]:
     with TemporaryDirectory(prefix="ebpflb-bench-") as directory:
-        agent = NodeAgent(node, Path(directory) / "log", ["--manifests", str(manifests), *options])
+        agent = kind(node, Path(directory) / "log", options)
         try:
             agent.start()
             agent.wait_in_sync()
