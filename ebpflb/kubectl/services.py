@@ -138,11 +138,14 @@ def _frontend(each: Mapping[str, Any]) -> FrontendOfNode:
     kinds = str, str, str, str, str, str, int
     values = (each[name] for name in FrontendName._fields)
     name = FrontendName(*(kind(value) for kind, value in zip(kinds, values, strict=True)))
-    local, others = (_addresses(each[choice]["backends"]) for choice in ("local", "others"))
+    local = _addresses(each["local"]["backends"])
+    # Mostly they are the same, and there may be very many.
+    same = each["local"] == each["others"]
+    every = local if same else local | _addresses(each["others"]["backends"])
     differs = name.type == "ClusterIP" and each["internal_policy"] == "Local"
     settings = tuple((key, str(each[key])) for key in _SETTINGS if key in each)
     form = Form(settings, frozenset() if differs else local)
-    return FrontendOfNode(name, form, local | others, {key: int(each[key]) for key in _COUNTS})
+    return FrontendOfNode(name, form, every, {key: int(each[key]) for key in _COUNTS})
 
 
 def _addresses(backends: Iterable[Mapping[str, Any]]) -> frozenset[str]:

@@ -4,6 +4,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from operator import itemgetter
 from typing import Any
 
 import click
@@ -25,7 +26,10 @@ _SUMS = (
     *("connections", "active", "refused", "dropped", "failed", "retransmits"),
     *("original_bytes", "reply_bytes"),
 )
-_BACKEND_SUMS = ("connections", "active", "failed", "original_bytes", "reply_bytes")
+_FIELDS = [each.name for each in fields(ServiceRate)]
+# Of very many backends.
+_backend_sums = itemgetter("connections", "active", "failed", "original_bytes", "reply_bytes")
+_backend_fields = itemgetter(*(each.name for each in fields(BackendRate)))
 
 Name = tuple[str, str, str, str]
 Place = tuple[str, int]
@@ -106,19 +110,17 @@ def _services(_: RemoteAgent, content: Any) -> list[ServiceRate]:
 
 
 def _service(plain: Mapping[str, Any]) -> ServiceRate:
-    known = {each.name: plain[each.name] for each in fields(ServiceRate)}
+    known = {name: plain[name] for name in _FIELDS}
+    # What cannot be added up is nonsense, and is found here.
+    sum(plain[name] for name in _SUMS)
     known["troubles"] = tuple(map(str, plain["troubles"]))
     known["backends"] = tuple(map(_backend, plain["backends"]))
-    found = ServiceRate(**known)
-    # What cannot be added up is nonsense, and is found here.
-    sum(float(getattr(found, name)) for name in _SUMS)
-    return found
+    return ServiceRate(**known)
 
 
 def _backend(plain: Mapping[str, Any]) -> BackendRate:
-    found = BackendRate(**{each.name: plain[each.name] for each in fields(BackendRate)})
-    sum(float(getattr(found, name)) for name in _BACKEND_SUMS)
-    return found
+    sum(_backend_sums(plain))
+    return BackendRate(*_backend_fields(plain))
 
 
 @dataclass(slots=True)
@@ -171,12 +173,18 @@ class _Sums:
 
 def _added(one: BackendRate, other: BackendRate) -> BackendRate:
     """A backend as two nodes see it."""
-    return replace(
-        one,
-        **{name: getattr(one, name) + getattr(other, name) for name in _BACKEND_SUMS},
+    return BackendRate(
+        address=one.address,
+        port=one.port,
         local=one.local or other.local,
         terminating=one.terminating or other.terminating,
         offered=one.offered or other.offered,
+        connections=one.connections + other.connections,
+        active=one.active + other.active,
+        failed=one.failed + other.failed,
+        original_bytes=one.original_bytes + other.original_bytes,
+        reply_bytes=one.reply_bytes + other.reply_bytes,
+        share=None,
         trouble=one.trouble or other.trouble,
         standing=max(one.standing, other.standing, key=_STANDINGS.index),
     )
