@@ -222,10 +222,12 @@ def test_a_pod_behind_no_service_is_named_in_flows_and_so_is_what_made_a_pod(clu
     assert made_by == {"node1": "Deployment/web", "node2": None}
 
 
-def test_explain_in_an_agents_pod_knows_pods_by_name(cluster: Cluster):
-    question = [f"{SPACE}/asker-node1", f"{SPACE}/web:80", "-o", "json"]
+@pytest.mark.parametrize("pod", ["asker-node1", "asker-node2"])
+def test_explain_in_an_agents_pod_knows_pods_by_name(cluster: Cluster, pod: str):
+    """Those of its own node without the API server."""
+    question = [f"{SPACE}/{pod}", f"{SPACE}/web:80", "-o", "json"]
     said = ask_agent(cluster, "explain", *question)
-    address = workloads.field(cluster, SPACE, "pod/asker-node1", "{.status.podIP}")
+    address = workloads.field(cluster, SPACE, f"pod/{pod}", "{.status.podIP}")
     assert f'"{address}"' in said
 
 
