@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 import ebpflb
 
 ROOT = Path(__file__).parent.parent
@@ -242,12 +240,6 @@ def test_make_help_explains_every_target():
 
 def test_the_changelog_names_the_version():
     assert f"\n## [{ebpflb.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
-
-
-@pytest.mark.parametrize("path", matching("*.md"), ids=where)
-def test_links_lead_somewhere(path):
-    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text()):
-        assert (path.parent / link).exists(), link
 
 
 def test_the_rules_are_written_as_the_tests_prove_them():
