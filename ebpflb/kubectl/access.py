@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3
 import websocket
+import yaml
 from kubernetes.client import ApiClient, ApiException, Configuration
 from kubernetes.config import ConfigException, list_kube_config_contexts, load_kube_config
 
@@ -56,9 +57,8 @@ class Access:
             self.namespace = _namespace(path, context)
             _load(path, context or None, configuration)
         except WRONG_KUBECONFIG as error:
-            text = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
-                f"kubeconfig {path}: {text} (name another by --kubeconfig)"
+                f"kubeconfig {path}: {_what_is_wrong(error)} (name another by --kubeconfig)"
             ) from error
         if not configuration.verify_ssl:
             # The kubeconfig says so: a warning at every request would be noise.
@@ -179,6 +179,13 @@ class Access:
         if status == HTTPStatus.NOT_FOUND:
             return ClusterError(f"not found: {message}")
         return ClusterError(f"the API server answers {status} to {path}: {message}")
+
+
+def _what_is_wrong(error: Exception) -> str:
+    """In one line. Of what the client stumbles over, its own words say nothing."""
+    if not isinstance(error, ConfigException | OSError | yaml.YAMLError):
+        return "it has not the form of one"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _namespace(path: str, context: str) -> str:

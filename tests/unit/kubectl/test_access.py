@@ -27,7 +27,8 @@ def test_the_namespace_is_that_of_the_context(tmp_path):
     [
         (None, "No configuration found"),
         ("}{", "while parsing"),
-        ("[]", "kubeconfig"),
+        ("[]", "it has not the form of one"),
+        ("text", "it has not the form of one"),
         ('{"contexts": []}', "kubeconfig"),
     ],
 )
