@@ -6,6 +6,7 @@ Every error is one line on stderr: exit status 1 for what went wrong, 2 for a wr
 
 import errno
 from collections import UserDict
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +16,8 @@ from ebpflb import __version__
 from ebpflb.errors import EbpflbError
 
 VERBOSITY = "ebpflb.verbosity"
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Settings of a program's group, which its commands inherit."""
 
 
 class Commands(UserDict[str, Any]):
@@ -80,6 +83,13 @@ def add_verbosity(ctx: click.Context, _: click.Parameter, count: int) -> int:
     return count
 
 
+def verbose_option(text: str) -> Callable[[Any], Any]:
+    """The -v that stands before the command's name. `text`: its help."""
+    return click.option(
+        "-v", "--verbose", count=True, expose_value=False, callback=add_verbosity, help=text
+    )
+
+
 @click.group(
     cls=CommandGroup,
     commands=Commands(
@@ -99,7 +109,7 @@ def add_verbosity(ctx: click.Context, _: click.Parameter, count: int) -> int:
             "completion": "ebpflb.cli:completion",
         }
     ),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=CONTEXT,
     epilog="""\b
 Examples:
   ebpflb run --manifests /etc/ebpflb/manifests
@@ -111,14 +121,7 @@ Examples:
 """,
 )
 @click.version_option(__version__, prog_name="ebpflb")
-@click.option(
-    "-v",
-    "--verbose",
-    count=True,
-    expose_value=False,
-    callback=add_verbosity,
-    help="Log more; show where an unexpected error comes from.",
-)
+@verbose_option("Log more; show where an unexpected error comes from.")
 def main() -> None:
     """Kubernetes Services without kube-proxy, in the kernel with eBPF, beside the CNI."""
 

@@ -8,7 +8,7 @@ nodes, executed in the agents' pods.
 import click
 
 from ebpflb import __version__
-from ebpflb.cli import CommandGroup, Commands, add_verbosity
+from ebpflb.cli import CONTEXT, CommandGroup, Commands, verbose_option
 
 NAME = "kubectl ebpflb"
 
@@ -27,7 +27,7 @@ NAME = "kubectl ebpflb"
             "ui": "ebpflb.kubectl.ui.command:ui",
         }
     ),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=CONTEXT,
     epilog="""\b
 Nodes whose agent does not answer are named on standard error, and the exit status is 1.
 It takes the rights to list pods, and to get and create pods/exec where the agents are.
@@ -41,14 +41,7 @@ Examples:
 """,
 )
 @click.version_option(__version__, prog_name=NAME)
-@click.option(
-    "-v",
-    "--verbose",
-    count=True,
-    expose_value=False,
-    callback=add_verbosity,
-    help="Show where an unexpected error comes from.",
-)
+@verbose_option("Show where an unexpected error comes from.")
 def program() -> None:
     """Kubernetes Services in the kernel, on all nodes: what they carry, and what is wrong."""
 
