@@ -14,13 +14,15 @@ from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 
 _COMMAND = ("ebpflb", "status", "-o", "json")
 _SERVED = ("in sync", "not in sync")
+_BECOME_FULL = ("hash", "percpu_hash")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """What is not known of a node is empty or None.
 
-    drops: packets that were refused or dropped, by reason. room: share that is left in fullest_map.
+    drops: packets that were refused or dropped, by reason. room: share that is left in fullest_map,
+    of those that evict nothing.
     """
 
     node: str
@@ -43,7 +45,7 @@ class NodeStatus:
                why); no answer; no agent
   LAST CHANGE  when the agent last wrote Services into the kernel
   DROPS        packets refused or dropped since the maps were made, and the most frequent reason
-  MAP ROOM     what is left in the fullest map
+  MAP ROOM     what is left in the fullest map, of those that evict nothing
 
 \b
 Exit status 1 if a node is not served as it should be, or does not answer.
@@ -76,8 +78,8 @@ def _unanswered(agent: RemoteAgent) -> NodeStatus:
 def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
     """Of the page that `ebpflb status` prints."""
     about, loaded = content["agent"] or {}, content["loaded"] or {}
-    # Arrays are as full as they are used; hashes may become full.
-    hashes = (each for each in loaded.get("maps", ()) if "hash" in each["type"])
+    # Arrays are as full as they are used, and LRU hashes evict what ended.
+    hashes = (each for each in loaded.get("maps", ()) if each["type"] in _BECOME_FULL)
     fills = [(each["used"] / each["max"], str(each["name"])) for each in hashes]
     share, name = max(fills, default=(None, ""))
     state = "in sync" if about.get("in_sync") else "not in sync"

@@ -31,7 +31,12 @@ _MORE_STREAMS = (
     "when it is full, new UDP streams stay in lb_ct_udp and are forgotten after 30 idle seconds: "
     "give the agent a larger --conntrack-min, and reboot the node"
 )
-_OLDEST = "the entry that was used least goes first; `ebpflb maps dump NAME` shows who has them"
+# Full of flows that ended, of which a busy node has many, and of half-open ones in a flood.
+_EVICTING = ("lb_ct_short", "lb_ct_udp", "lb_fragments")
+_OLDEST = (
+    "that is usual where many connections end; the entry that was used least goes first; "
+    "`ebpflb maps dump NAME` shows who has them"
+)
 _NOT_KEPT = (
     "when it is full, new sockets are translated but not followed, and new clients have no session "
     "affinity; `ebpflb maps dump NAME` shows who has them"
@@ -41,7 +46,7 @@ _ADVICE = {
     **dict.fromkeys(("lb_addrs", "lb_src_ranges"), _GROWS),
     "lb_conntrack": _MORE_FLOWS,
     "lb_ct_stream": _MORE_STREAMS,
-    **dict.fromkeys(("lb_ct_short", "lb_ct_udp", "lb_fragments"), _OLDEST),
+    **dict.fromkeys(_EVICTING, _OLDEST),
     **dict.fromkeys(("lb_sockets", "lb_connections", "lb_affinity"), _NOT_KEPT),
     "lb_subnets": "further subnets are masqueraded with the first address of their device",
     **dict.fromkeys(("lb_devices", "lb_netns"), "no more devices or pods can be served"),
@@ -100,13 +105,14 @@ def _is_link(name: str) -> bool:
 
 
 def check_maps(maps: MapSet) -> list[Finding]:
-    """A warning for each that is more than 80 % full. MapError."""
+    """A warning for each above 80 %, or a note where entries are evicted. MapError."""
     used = {name: used_entries(maps, name) for name in _ADVICE}
     shares = {name: count / maps[name].max_entries for name, count in used.items()}
     found = []
     for name, share in shares.items():
         if share > _MUCH:
             what = f"{share:.0%} full: {used[name]} of {maps[name].max_entries}"
-            found.append(Finding(Severity.WARNING, FILL, name, what, _ADVICE[name]))
+            severity = Severity.NOTE if name in _EVICTING else Severity.WARNING
+            found.append(Finding(severity, FILL, name, what, _ADVICE[name]))
     fullest = max(shares, key=lambda name: shares[name])
     return all_well(FILL, f"the fullest is {fullest}, {shares[fullest]:.0%}", found)

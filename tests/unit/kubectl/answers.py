@@ -38,7 +38,8 @@ def status(version="0.1.0", *, healthy=True, in_sync=True, problems=(), dropped=
         },
         "loaded": {
             "maps": [
-                {"name": "lb_ct_udp", "type": "lru_hash", "used": 25, "max": 100},
+                {"name": "lb_ct_udp", "type": "lru_hash", "used": 95, "max": 100},
+                {"name": "lb_sockets", "type": "hash", "used": 25, "max": 100},
                 {"name": "lb_frontends", "type": "hash", "used": 5, "max": 1024},
                 {"name": "lb_settings", "type": "array", "used": 1, "max": 1},
             ],

@@ -21,7 +21,7 @@ def test_each_node_has_a_line(three):
     assert re.split(r"\s{2,}", header) == [
         *("NODE", "STATE", "VERSION", "LAST CHANGE", "DROPS", "MAP ROOM")
     ]
-    change, room = "2026-11-23 10:00:00", "75% lb_ct_udp"
+    change, room = "2026-11-23 10:00:00", "75% lb_sockets"
     assert re.split(r"\s{2,}", a) == ["a", "in sync", "0.1.0", change, "0", room]
     assert re.split(r"\s{2,}", b) == [*("b", "not in sync", "0.2.0", change, "8 no endpoint", room)]
 

@@ -3,11 +3,9 @@ from ebpflb.dataplane.doctor.pins import check_maps
 from tests.memory_maps import memory_maps
 
 
-def fill(maps, count):
+def fill(maps, count, name="lb_conntrack"):
     for number in range(count):
-        maps["lb_conntrack"].update(
-            number.to_bytes(40, "big"), bytes(maps["lb_conntrack"].value_size)
-        )
+        maps[name].update(number.to_bytes(40, "big"), bytes(maps[name].value_size))
     return [(str(each.severity), each.where, each.what) for each in check_maps(maps)]
 
 
@@ -19,3 +17,11 @@ def test_maps_with_room_are_well():
 def test_above_four_fifths_a_map_is_a_warning():
     maps = memory_maps({"lb_conntrack": 10})
     assert fill(maps, 9) == [("warning", "lb_conntrack", "90% full: 9 of 10")]
+
+
+def test_ended_flows_that_are_evicted_are_no_trouble():
+    maps = memory_maps({"lb_ct_short": 10})
+    assert fill(maps, 9, "lb_ct_short") == [
+        ("ok", "", "the fullest is lb_ct_short, 90%"),
+        ("note", "lb_ct_short", "90% full: 9 of 10"),
+    ]
