@@ -89,7 +89,8 @@ Exit status 0: only `ok` and `note`; 1: at least one `warning` (something may fa
 Examples:
   ebpflb doctor
   ebpflb doctor -o json | jq '.findings[] | select(.severity == "error")'
-  kubectl -n kube-system exec ds/ebpflb -- ebpflb doctor
+  kubectl ebpflb doctor                             # on all nodes
+  kubectl -n kube-system exec POD -- ebpflb doctor  # in the agent's pod of one node
 """
 )
 @bpffs_option
