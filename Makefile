@@ -50,6 +50,7 @@ lint: ## Check style, types, layers, spelling and scripts
 	.venv/bin/lint-imports
 	.venv/bin/clang-format --dry-run -Werror $(C_FILES)
 	.venv/bin/codespell
+	.venv/bin/oxlint ebpflb/kubectl/ui/static
 	shellcheck $(SHELL_FILES)
 	.venv/bin/validate-pyproject pyproject.toml
 
