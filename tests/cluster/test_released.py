@@ -23,7 +23,7 @@ from tests.cluster.harness.workloads import Load
 from tests.cluster.plugin import Plugin, user_with
 from tests.e2e.harness.newer_layout import change_layout
 from tests.e2e.harness.waiting import wait_until
-from tests.image.build import IMAGE, buildah, image_archive
+from tests.image.build import IMAGE, buildah, image_archive, working_container
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -176,17 +176,13 @@ def test_an_upgrade_with_another_map_layout_loses_no_connection(cluster: Cluster
 
 def other_layout(archive: Path) -> Path:
     """The image with another version of the map layout in it."""
-    container = buildah("from", "--pull=never", IMAGE)
-    try:
-        root = Path(buildah("mount", container))
+    with working_container() as (container, root):
         (package,) = root.glob("opt/ebpflb/lib/python3*/site-packages/ebpflb")
         change_layout(package, package / "_bpf")
         shutil.rmtree(package / "dataplane/__pycache__")
         name = f"{IMAGE.rpartition(':')[0]}:newer"
         buildah("commit", container, name)
         buildah("push", name, f"oci-archive:{archive}:{name}")
-    finally:
-        buildah("rm", container)
     return archive
 
 

@@ -7,10 +7,14 @@ of Python come from where pip on this machine takes them.
 
 import ast
 import hashlib
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from tests.cluster.harness.binaries import locked
@@ -26,6 +30,9 @@ _INGREDIENTS = (
 )
 # Of what the image has compiled objects for, those that tests can load.
 _KERNELS = "6.1"
+# Of the working containers of tests, before the process id. All others are of builds.
+_OF_TEST = "test"
+_numbers = count(1)
 _SETTING = re.compile(r"(global|install|download|:env:)\.([a-z-]+)=('.*')")
 # Folders whose files a slim image leaves out.
 _NOT_SLIM = (
@@ -51,6 +58,17 @@ def image_archive() -> Path:
             if not archive.exists():
                 _build(archive)
     return archive
+
+
+@contextmanager
+def working_container() -> Iterator[tuple[str, Path]]:
+    """A container of IMAGE with its files, mounted, for as long as this process lives at most."""
+    name = f"{_OF_TEST}-{os.getpid()}-{next(_numbers)}"
+    container = buildah("from", "--pull-never", f"--name={name}", IMAGE)
+    try:
+        yield container, Path(buildah("mount", container))
+    finally:
+        buildah("rm", container)
 
 
 def buildah(*arguments: str) -> str:
@@ -82,6 +100,7 @@ def _digest() -> str:
 
 
 def _build(archive: Path) -> None:
+    _remove_leftovers()
     _ensure_base()
     options = ["--isolation=chroot", "--layers", f"--build-arg=BASE_IMAGE={_BASE}"]
     options += [f"--build-arg=KERNELS={_KERNELS}"]
@@ -98,6 +117,17 @@ def _build(archive: Path) -> None:
     for old in archive.parent.glob("ebpflb-*.tar"):
         old.unlink()
     unfinished.rename(archive)
+
+
+def _remove_leftovers() -> None:
+    """Remove working containers of builds and tests that were killed: this storage has no others.
+
+    No other build runs, because of the lock.
+    """
+    for each in json.loads(buildah("containers", "--json")) or ():
+        of, _, rest = each["containername"].partition("-")
+        if of != _OF_TEST or not Path("/proc", rest.partition("-")[0]).exists():
+            buildah("rm", each["id"])
 
 
 def _ensure_base() -> None:

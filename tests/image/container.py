@@ -14,7 +14,7 @@ from typing import Any
 from ebpflb.lab import LabNode
 from ebpflb.lab.processes import remove_cgroup_if_empty
 from tests.e2e.harness.waiting import wait_until
-from tests.image.build import IMAGE, buildah, image_archive
+from tests.image.build import IMAGE, buildah, image_archive, working_container
 
 # Seconds that a container may take on a busy machine.
 PATIENCE = 300
@@ -119,11 +119,8 @@ class Container:
 def image_root() -> Iterator[Path]:
     """The files of the image, mounted."""
     image_archive()
-    container = buildah("from", "--pull-never", IMAGE)
-    try:
-        yield Path(buildah("mount", container))
-    finally:
-        buildah("rm", container)
+    with working_container() as (_, root):
+        yield root
 
 
 def binds_on(node: LabNode, settings: Path) -> dict[str, Path]:
