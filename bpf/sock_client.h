@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The client address of a socket, for frontends with session affinity or source ranges. (At tc the
+ * The client address of a socket, for session affinity, source ranges and flow records. (At tc the
  * client is the source of the packet.)
  */
 #ifndef LB_SOCK_CLIENT_H
@@ -34,10 +34,11 @@ static __always_inline int lb_sock_client_host(void *ctx, const struct lb_addr *
 /*
  * The client that connects to peer. The address of a pod without tc cover is not known: it becomes
  * 0:4:<cookie> or 0:6:<cookie>, with the cookie of its network namespace. Each family is a client
- * of its own, because a Service port has different backends in each.
+ * of its own, because a Service port has different backends in each. The agent knows which pod has
+ * the namespace of a cookie that stands in a flow record.
  */
-static __always_inline void lb_sock_client_get(struct bpf_sock_addr *ctx,
-					       const struct lb_addr *peer, struct lb_addr *client)
+static __always_inline void lb_sock_client_get(void *ctx, const struct lb_addr *peer,
+					       struct lb_addr *client)
 {
 	__u64 cookie = bpf_get_netns_cookie(ctx);
 

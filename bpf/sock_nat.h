@@ -41,7 +41,7 @@ static __always_inline void lb_sock_record_failure(struct bpf_sock_addr *ctx,
 	record->reason = -verdict;
 	record->proto = ctx->protocol;
 	record->source = LB_FROM_THIS_NODE;
-	lb_sock_client_host(ctx, &peer->addr, &record->client);
+	lb_sock_client_get(ctx, &peer->addr, &record->client);
 	record->frontend = peer->addr;
 	record->frontend_port = peer->port;
 	if (desc) {
@@ -69,7 +69,7 @@ static __always_inline void lb_sock_record_udp(void *ctx, int event,
 	record->end = event == LB_FLOW_END ? LB_END_CLOSED : 0;
 	record->proto = key->proto;
 	record->source = LB_FROM_THIS_NODE;
-	lb_sock_client_host(ctx, &key->peer, &record->client);
+	lb_sock_client_get(ctx, &key->peer, &record->client);
 	record->frontend = socket->peer;
 	record->frontend_port = socket->port;
 	record->backend_addr = key->peer;

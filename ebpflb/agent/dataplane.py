@@ -4,7 +4,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from errno import E2BIG
 from itertools import chain
 from pathlib import Path
@@ -121,6 +121,10 @@ class NodeDataplane:
     def maps(self) -> MapSet | None:
         """The maps in use, None before the start. For any thread."""
         return self._in_use.maps if self._in_use else None
+
+    def addresses_in(self, cookie: int) -> Collection[Address]:
+        """Of a pod's network namespace; empty if it is not known. For any thread."""
+        return self._in_use.hooks.addresses_in(cookie) if self._in_use else ()
 
     def report(self) -> dict[str, object]:
         """What /status says of the network; nothing before the start. For any thread."""

@@ -150,7 +150,7 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     )
     locations = EndpointLocations(settings.node_name)
     pods = PodNames(locations)
-    flows = FlowPipeline(settings, changes, lambda: dataplane.maps, pods.at)
+    flows = FlowPipeline(settings, changes, lambda: dataplane.maps, pods.at, dataplane.addresses_in)
     dataplane.on_expired = flows.accept
     metrics, begin_to_measure = _make_metrics(settings, dataplane, locations, flows, parts)
     source = source_of(settings)

@@ -29,6 +29,7 @@ class Protocol(IntEnum):
 
 
 _MAPPED = bytes(10) + b"\xff\xff"
+_LOOPBACK_4, _LOOPBACK_6 = _MAPPED + b"\x7f", bytes(15) + b"\1"
 # Zeros before a digit, inside an address in dotted decimal form.
 _LEADING_ZEROS = re.compile(r"(?<=\.)0+(?=[0-9])|(?:^|(?<=:))0+(?=[0-9]+\.)")
 _RANGE = re.compile(r"([^/]*)/([0-9]+)\s*")
@@ -71,6 +72,11 @@ def format_address(address: Address) -> str:
 
 def family_of(address: Address) -> Family:
     return Family.IPV4 if address.startswith(_MAPPED) else Family.IPV6
+
+
+def is_loopback(address: Address) -> bool:
+    """127.0.0.0/8 or ::1."""
+    return address.startswith(_LOOPBACK_4) or address == _LOOPBACK_6
 
 
 def is_link_local(address: Address) -> bool:

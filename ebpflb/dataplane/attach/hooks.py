@@ -182,6 +182,10 @@ class Hooks:
         self._tc_only = tc_only
         return self._namespaces.look_inside(tc_only)
 
+    def addresses_in(self, cookie: int) -> Collection[Address]:
+        """See Namespaces."""
+        return self._namespaces.addresses_in(cookie)
+
     @property
     def has_tc_only_pods(self) -> bool:
         """Whether the sockets of some pod are left alone."""

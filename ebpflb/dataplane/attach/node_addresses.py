@@ -6,14 +6,19 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from ebpflb.dataplane.kernel.rtnetlink import InterfaceAddress
 from ebpflb.dataplane.layout.enums import AddrFlag
-from ebpflb.model.address import Address, Family, family_of, format_address, parse_address
+from ebpflb.model.address import (
+    Address,
+    Family,
+    family_of,
+    format_address,
+    is_loopback,
+    parse_address,
+)
 
 ListenAddresses = Mapping[Family, Sequence[str]]
 
 LOCALHOST = parse_address("127.0.0.1")
 
-_LOOPBACK_4 = bytes(10) + b"\xff\xff\x7f"
-_LOOPBACK_6 = bytes(15) + b"\1"
 _ANY = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
 # RT_SCOPE_LINK: nobody can bind there without naming the device.
 _LINK_SCOPE = 253
@@ -24,7 +29,7 @@ def node_addresses(
 ) -> dict[Address, AddrFlag]:
     """The addresses at which the node can be reached, and which of them accept NodePorts."""
     plain, serving = AddrFlag.LB_ADDR_NODE, AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
-    reachable = (found.address for found in addresses if not _is_loopback(found.address))
+    reachable = (found.address for found in addresses if not is_loopback(found.address))
     return {address: serving if accepts(address) else plain for address in reachable}
 
 
@@ -73,7 +78,3 @@ def bound_address(text: str) -> dict[Family, Address]:
         return {}
     address = parse_address(text)
     return {family_of(address): address}
-
-
-def _is_loopback(address: Address) -> bool:
-    return address.startswith(_LOOPBACK_4) or address == _LOOPBACK_6

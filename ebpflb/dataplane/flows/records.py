@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
+from sys import byteorder
 from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kernel.maps import KernelMap
@@ -24,12 +25,17 @@ from ebpflb.dataplane.layout.enums import (
 )
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbFlowRecord, packed_format
 from ebpflb.errors import MapError, ProbeError
-from ebpflb.model.address import Address, Protocol
+from ebpflb.model.address import Address, Family, Protocol
 from ebpflb.model.flow import Flow, Side, Traffic
 from ebpflb.model.service import TrafficPolicy
 
 _RECORD = packed_format(LbFlowRecord)
 _BRIEF = packed_format(LbFlowRecord, "event", "proto", "client", "backend_addr", "service")
+_CLIENT = packed_format(LbFlowRecord, "path", "client", "client_port")
+_CLIENT_AT = LbFlowRecord.client.offset
+# Where the family is in a client that stands for a namespace, before the cookie.
+_FAMILY = 7
+_FAMILIES = frozenset(Family)
 # Plain numbers and strings: enums cost ten times as much.
 _INTERNAL = int(DescFlag.LB_DESC_INTERNAL_LOCAL)
 _EXTERNAL = int(DescFlag.LB_DESC_EXTERNAL_LOCAL)
@@ -48,6 +54,13 @@ class Brief(NamedTuple):
     client: Address
     backend: Address
     service: int
+
+
+class ClientNamespace(NamedTuple):
+    """The cookie of a pod's network namespace, and which of the pod's addresses is the client."""
+
+    cookie: int
+    family: Family
 
 
 class _Record(NamedTuple):
@@ -90,6 +103,25 @@ def brief(record: bytes) -> Brief:
     event, protocol, client, backend, service = _BRIEF.unpack_from(record)
     name = _EVENTS.get(event, str(event))
     return Brief(name, protocol, Address(client), Address(backend), service)
+
+
+def client_namespace(record: bytes) -> ClientNamespace | None:
+    """Of a readable record whose client the socket hooks do not know by an address.
+
+    That is a pod's socket that has none yet (lb_sock_client_get()). Only there the client has no
+    port: a packet cannot forge it.
+    """
+    path, client, port = _CLIENT.unpack_from(record)
+    if path != _SOCKET or any(port) or any(client[:_FAMILY]) or client[_FAMILY] not in _FAMILIES:
+        return None
+    return ClientNamespace(
+        int.from_bytes(client[_FAMILY + 1 :], byteorder), Family(client[_FAMILY])
+    )
+
+
+def with_client(record: bytes, address: bytes) -> bytes:
+    """A readable record with another client: 16 bytes."""
+    return record[:_CLIENT_AT] + address + record[_CLIENT_AT + len(address) :]
 
 
 def decode(record: bytes, since_1970: int) -> Flow:

@@ -29,7 +29,7 @@ from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.nat_redirects import redirects_own_traffic
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink, read_addresses
 from ebpflb.errors import ProbeError
-from ebpflb.model.address import Address
+from ebpflb.model.address import Address, is_link_local, is_loopback
 
 NAMESPACE_DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 
@@ -134,6 +134,12 @@ class Namespaces:
             if inside.redirects or not inside.addresses.isdisjoint(opted_out)
         )
         return self.tc_only != before
+
+    def addresses_in(self, cookie: int) -> list[Address]:
+        """What others can reach in a namespace; empty if it is not known. For any thread."""
+        inside = self._insides.get(cookie)
+        found = inside.addresses if inside else ()
+        return [each for each in found if not is_loopback(each) and not is_link_local(each)]
 
     def _is_due(self, known: _Known, now: float) -> bool:
         last = self._insides.get(known.cookie)

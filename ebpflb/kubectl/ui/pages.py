@@ -51,8 +51,8 @@ def pages_of(traffic: LiveTraffic, following: Following, run: Run) -> Pages:
 def explain_arguments(flow: KeptFlow) -> tuple[str, list[str]]:
     """The node to ask, and how. ConfigError for a flow whose ends are strange or unknown.
 
-    A refused connect() of a pod is recorded without its client: what happens to a process of the
-    node happens to the pod, too.
+    A refused connect() may be recorded without its client: what happens to a process of the node
+    happens to the pod, too.
     """
     is_here = flow.edge.client.kind == "cluster"
     client = flow.values["asker"] or ("host" if is_here else "")

@@ -13,6 +13,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.export import FlowExport, sink_for
 from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf, StoredFlow
 from ebpflb.observe.flows.queries import AskLoop, query_routes
+from ebpflb.observe.flows.socket_clients import AddressesIn, SocketClients
 from ebpflb.observe.http.query_socket import QueryServer
 from ebpflb.observe.metrics.kernel import FlowCollector
 
@@ -29,11 +30,19 @@ _MOST_READS = 16
 class FlowPipeline:
     """Made before the agent's loop, started before it runs, stopped after it."""
 
-    def __init__(self, settings: Settings, changes: Changes, maps: Maps, pod_of: PodOf) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        changes: Changes,
+        maps: Maps,
+        pod_of: PodOf,
+        addresses_in: AddressesIn,
+    ) -> None:
         self._changes = changes
         self._socket = settings.query_socket
         self._log = FlowLog(settings.flow_history, changes, maps, pod_of, settings.metrics_clients)
-        self._reader = RingReader(maps, self._log.accept)
+        self._clients = SocketClients(addresses_in, pod_of)
+        self._reader = RingReader(maps, self.accept)
         self._export: FlowExport[StoredFlow] | None = None
         if target := settings.flow_export:
             sink = sink_for(target, settings.flow_export_max_bytes, settings.flow_export_files)
@@ -46,8 +55,8 @@ class FlowPipeline:
         return self._log.counts
 
     def accept(self, records: Sequence[bytes]) -> None:
-        """Take records that did not come through the kernel's ring. For any thread."""
-        self._log.accept(records)
+        """Take records, also such that did not come through the kernel's ring. For any thread."""
+        self._log.accept([self._clients.with_address(record) for record in records])
 
     def collector(self) -> FlowCollector:
         """The counters of lost records, and of records by client, for /metrics."""

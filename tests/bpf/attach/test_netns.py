@@ -10,6 +10,7 @@ from ebpflb.dataplane.kernel.namespaces import Namespaces, Veth, own_cookie
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.errors import ProbeError
 from tests.bpf.attach.network import entered, ip
+from tests.builders import address
 
 
 class _Defaults:
@@ -135,6 +136,22 @@ def test_the_calling_thread_stays_where_it_is(network):
     ours, threads = own_cookie(), threading.active_count()
     cookies(Namespaces())
     assert (own_cookie(), threading.active_count()) == (ours, threads)
+
+
+def test_what_others_can_reach_in_a_pod_is_known_by_its_cookie(network):
+    with entered(network.add_pod("veth1")):
+        ip("link set lo up")
+        ip("link set eth0 up")
+        ip("addr add 10.1.0.9/24 dev eth0")
+        ip("addr add fd00::9/64 dev eth0 nodad")
+    namespaces = Namespaces()
+    cookie = cookies(namespaces)["veth1"]
+    assert namespaces.addresses_in(cookie) == []
+    namespaces.look_inside(set())
+    assert set(namespaces.addresses_in(cookie)) == {address("10.1.0.9"), address("fd00::9")}
+    ip("link del veth1")
+    cookies(namespaces)
+    assert namespaces.addresses_in(cookie) == []
 
 
 def test_a_kernel_without_cookies_is_said_so(monkeypatch):

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lb_flows tells of the flows at tc, and of what was refused."""
 
+from sys import byteorder
+
 import pytest
 
+from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.layout.enums import (
     DropReason,
     FlowEnd,
@@ -103,6 +106,14 @@ def test_what_is_refused_is_told_of_with_its_reason(datapath: Datapath, ring: Ri
 HOST = {True: addr("192.0.2.1"), False: addr("2001:db8:2::1")}
 
 
+def namespace_of(machine: Node, kind: Kind) -> LbAddr:
+    """What a pod is known by then."""
+    with machine.entered():
+        cookie = own_cookie()
+    family = 4 if kind.net is IPV4 else 6
+    return LbAddr.from_buffer_copy(family.to_bytes(8, "big") + cookie.to_bytes(8, byteorder))
+
+
 @pytest.mark.parametrize("who", [NetnsFlag.LB_NETNS_HOST, 0], ids=["host", "pod"])
 def test_what_a_connected_udp_socket_got_is_told_of(
     datapath: Datapath, ring: Ring, asker: Asker, machine: Node, udp: Kind, who: int
@@ -113,7 +124,7 @@ def test_what_a_connected_udp_socket_got_is_told_of(
     frontend = cluster_ip(datapath, udp, [index])
     assert asker.connect(frontend, udp.proto) == backend
     start, end = ring.take()
-    client = HOST[udp.net is IPV4] if who else LbAddr()
+    client = HOST[udp.net is IPV4] if who else namespace_of(machine, udp)
     assert (start.event, end.event) == (FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_END)
     assert end.end == FlowEnd.LB_END_CLOSED
     for each in (start, end):
@@ -144,7 +155,7 @@ def test_what_is_refused_at_the_socket_is_told_of(
     (record,) = ring.take()
     assert (record.event, record.path) == (FlowEvent.LB_FLOW_REFUSED, FlowPath.LB_PATH_SOCKET)
     assert record.reason == DropReason.LB_DROP_NO_ENDPOINT
-    assert record.client == (HOST[tcp.net is IPV4] if who else LbAddr())
+    assert record.client == (HOST[tcp.net is IPV4] if who else namespace_of(machine, tcp))
     assert (record.frontend, record.frontend_port) == (addr(frontend.address), frontend.port)
 
 

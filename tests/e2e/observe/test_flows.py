@@ -90,15 +90,19 @@ def test_a_connection_from_outside_through_a_node_port(cluster, lab, version):
     assert flow["bytes"]["original"] == len("who\n")
 
 
-def test_what_is_refused_says_why_and_can_be_filtered(cluster, lab):
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_is_refused_says_why_and_can_be_filtered(cluster, lab, version):
     spec = cluster.serve(cluster.new("ClusterIP"))
-    (address, *_) = cluster.cluster_ips(spec)
+    address = lab.cluster_ip(spec.number, version)
     client, node = lab.pod("pod-1-1"), lab.node("node1")
     assert fate(client, address, PORT) == REFUSED
     flow = wait_for_flow(node, "--to", address, "--verdict", "refused,dropped")
     assert (flow["event"], flow["reason"]) == ("refused", "no_endpoint")
+    pod = {"address": address_of(client, version), "pod": f"default/{client.name}"}
+    assert flow["client"] == pod
     assert "backend" not in flow
     assert flows(node, "--to", address, "--event", "start") == []
+    assert flows(node, "--to", address, "--from", client.name) == [flow]
 
 
 @pytest.mark.parametrize("version", [4, 6])

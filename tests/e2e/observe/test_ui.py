@@ -86,9 +86,7 @@ def test_broken_services_are_found_whatever_node_the_client_is_on(cluster, lab, 
         (closed, "dropped", "dropped: source range"),
     )
     for spec, verdict, target in ends:
-        # A refused connect() has no address yet.
-        clients = {"unknown"} if verdict == "refused" else {f"default/{name}" for name in CLIENTS}
-        wanted = {(name, f"default/{spec.name}", target) for name in clients}
+        wanted = {(f"default/{name}", f"default/{spec.name}", target) for name in CLIENTS}
         found = partial(lines, pages, service=f"default/{spec.name}", verdict=verdict)
         wait_until_equal(found, wanted)
     view = pages["view"]({})

@@ -49,6 +49,9 @@ class Node(MemoryNode):
     def close(self):
         self.closed = True
 
+    def addresses_in(self, cookie):
+        return ()
+
     def report(self):
         return {"forwarding": {"way": "redirect", "why": "the option forwarding"}}
 

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 import ctypes
+from sys import byteorder
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpflb.dataplane.flows.records import brief, decode, is_readable
+from ebpflb.dataplane.flows.records import (
+    brief,
+    client_namespace,
+    decode,
+    is_readable,
+    with_client,
+)
 from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason, FlowEnd, FlowEvent, FlowPath
-from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbFlowRecord, LbTraffic
+from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbAddr, LbFlowRecord, LbTraffic
 from ebpflb.model.address import Family
 from ebpflb.model.flow import Side, Traffic
 from tests.builders import address
@@ -87,3 +94,37 @@ def test_of_udp_at_the_socket_neither_bytes_nor_time_are_known():
     assert (flow.protocol, flow.path, flow.ended) == ("UDP", "socket", "closed")
     assert (flow.seconds, flow.original, flow.reply, flow.retransmits) == (None, None, None, None)
     assert flow.client == Side(address("10.1.0.9"), 0)
+
+
+def namespace(family, cookie=9):
+    """As lb_sock_client_get() writes it."""
+    return LbAddr.from_buffer_copy(family.to_bytes(8, "big") + cookie.to_bytes(8, byteorder))
+
+
+@pytest.mark.parametrize("family", Family)
+def test_a_client_may_be_a_namespace(family):
+    raw = refused(client=namespace(family), client_port=0)
+    assert client_namespace(raw) == (9, family)
+    known = with_client(raw, address("10.1.0.9"))
+    assert client_namespace(known) is None
+    assert known == refused(client="10.1.0.9", client_port=0, **_times(raw))
+
+
+def _times(raw):
+    found = LbFlowRecord.from_buffer_copy(raw)
+    return {"time": found.time, "started": found.started}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"client": namespace(4), "client_port": 1},
+        {"client": namespace(4), "client_port": 0, "path": FlowPath.LB_PATH_TC},
+        {"client": namespace(5), "client_port": 0},
+        {"client": LbAddr(), "client_port": 0},
+        {"client": "10.1.0.9", "client_port": 0},
+        {"client": "fd00::6", "client_port": 0},
+    ],
+)
+def test_a_packet_cannot_look_like_a_namespace(fields):
+    assert client_namespace(refused(**fields)) is None
