@@ -8,7 +8,7 @@ import click
 
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, columns, emit, output_option, size
-from ebpflb.cli.services import service_option, show_frontends
+from ebpflb.cli.services import frontends_of, service_option, show_frontends
 from ebpflb.config.values import nearest, socket_address
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def dump(
         shown = {name: [element._asdict() for element in found] for name, found in raw.items()}
         emit(shown, output, lambda: _raw_lines(raw))
     else:
-        show_frontends(opened, service, output)
+        show_frontends(frontends_of(opened, service), output)
 
 
 def _raw_lines(raw: Mapping[str, "list[Element]"]) -> Iterator[str]:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb services: the frontends in force with their backends, from the pinned maps."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebpflb.cli.digests import digest_option, print_short
+from ebpflb.cli.digests.frontends import FrontendOfNode, short
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import (
     Output,
@@ -48,29 +50,44 @@ Examples:
   ebpflb services
   ebpflb services -n shop --service web
   ebpflb services -o jsonl | jq 'select(.refused > 0)'
+  ebpflb services --short
 """
 )
 @service_option
+@click.option(
+    "--short",
+    "is_short",
+    is_flag=True,
+    help="Print JSON on one line: a digest of each frontend, the same on all nodes that have it "
+    "alike, and what it carried, or 0.",
+)
+@digest_option
 @namespace_option
 @all_namespaces_option
 @bpffs_option
 @output_option
 def services(
-    service: str | None,
-    namespace: str | None,
-    all_namespaces: bool,
+    is_short: bool,
+    digests: tuple[str, ...],
     bpffs_root: str | None,
     output: Output,
+    **given: Any,
 ) -> None:
     """Print the frontends of this node with their backends, and what each carries."""
-    chosen = one_namespace(namespace, every=all_namespaces)
-    show_frontends(open_pins(pin_root(bpffs_root))[1], service, output, chosen)
+    chosen = one_namespace(given["namespace"], every=given["all_namespaces"])
+    found = frontends_of(open_pins(pin_root(bpffs_root))[1], given["service"], chosen)
+    if digests:
+        found = [each for each in found if FrontendOfNode.of(_plain(each)).digest in digests]
+    if is_short:
+        print_short(short(FrontendOfNode.of(_plain(each)) for each in found))
+    else:
+        show_frontends(found, output)
 
 
-def show_frontends(
-    opened: "MapSet", service: str | None, output: Output, namespace: str | None = None
-) -> None:
-    """Print those of a Service, of a namespace, or all."""
+def frontends_of(
+    opened: "MapSet", service: str | None, namespace: str | None = None
+) -> "list[FrontendInForce]":
+    """Those of a Service, of a namespace, or all."""
     from ebpflb.dataplane.view.snapshot import read_frontends
     from ebpflb.model.service import ServiceName
 
@@ -80,11 +97,14 @@ def show_frontends(
         if not all(parts):
             raise click.UsageError(f"--service {service!r}: want NAME or NAMESPACE/NAME")
         name = ServiceName(*parts)
-    found = [
+    return [
         each
         for each in read_frontends(opened, name)
         if name or namespace in (None, each.frontend.service.namespace)
     ]
+
+
+def show_frontends(found: "Sequence[FrontendInForce]", output: Output) -> None:
     emit([_plain(each) for each in found], output, lambda: columns(list(_frontend_rows(found))))
 
 

@@ -24,7 +24,9 @@ Result = TypeVar("Result")
 _USAGE_ERROR = 2
 _SECONDS = 20.0
 # What reading an answer of an unexpected form raises.
-NONSENSE = (LookupError, TypeError, ValueError, AttributeError)
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+# What an agent says to a command or an option of a later version.
+_UNKNOWN = ("no such command", "no such option")
 
 
 @dataclass
@@ -176,6 +178,12 @@ def cluster_command(command: Callable[..., None]) -> Any:
         ),
     )
     return reduce(lambda made, option: option(made), reversed(options), with_cluster)
+
+
+def is_of_older_agent(answer: AgentAnswer) -> bool:
+    """Whether its version does not know what it was asked."""
+    complaint = answer.stderr.lower()
+    return bool(answer.status) and any(each in complaint for each in _UNKNOWN)
 
 
 def listed_namespace(cluster: Cluster, given: str | None, *, every: bool) -> str:

@@ -13,14 +13,18 @@ import click
 from ebpflb.cli.flows import Flow, cells, check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.cluster import NONSENSE, Cluster, cluster_command, listed_namespace
+from ebpflb.kubectl.cluster import (
+    NONSENSE,
+    Cluster,
+    cluster_command,
+    is_of_older_agent,
+    listed_namespace,
+)
 from ebpflb.kubectl.execution import AgentAnswer, Executor, last_line
 from ebpflb.kubectl.fan_out import StreamEnd, follow_all
 
 _COMMAND = ("ebpflb", "flows", "-o", "jsonl")
 _FLAGS = {"limit": "--last"}
-# What version 0.1.0 says to --namespace, of which it knows nothing.
-_UNKNOWN = "no such option"
 _SILENT = "the agent has not answered for"
 
 
@@ -72,7 +76,7 @@ def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
     namespace = wanted["namespace"]
     older = []
     for answer in cluster.ask(_argv(wanted)):
-        if _is_unknown_option(answer) and namespace:
+        if is_of_older_agent(answer) and namespace:
             older.append(answer.agent)
         else:
             yield from _read(cluster, answer, namespace)
@@ -86,7 +90,7 @@ def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
     namespace, wanted = wanted["namespace"], dict(wanted)
     if namespace:
         nothing = _argv({"namespace": namespace, "limit": "0"})
-        if any(_is_unknown_option(answer) for answer in list(cluster.ask(nothing))):
+        if any(is_of_older_agent(answer) for answer in list(cluster.ask(nothing))):
             del wanted["namespace"]
     agents = [agent for agent in cluster.agents if agent.pod]
     lines = follow_all(_Patient(cluster.executor), agents, [*_argv(wanted), "--follow"])
@@ -117,10 +121,6 @@ class _Patient:
                 argv = [*(each for each in argv if not each.startswith("--last")), "--last=0"]
             else:
                 return
-
-
-def _is_unknown_option(answer: AgentAnswer) -> bool:
-    return bool(answer.status) and _UNKNOWN in answer.stderr.lower()
 
 
 def _argv(wanted: Mapping[str, str]) -> list[str]:

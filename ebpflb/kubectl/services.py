@@ -2,12 +2,20 @@
 """kubectl ebpflb services: the frontends of the cluster, and where nodes disagree about them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
+from ebpflb.cli.digests.frontends import (
+    COUNTS,
+    CountsOfNode,
+    FrontendForm,
+    FrontendName,
+    FrontendOfNode,
+    read_short,
+)
 from ebpflb.cli.render import (
     Output,
     all_namespaces_option,
@@ -20,43 +28,10 @@ from ebpflb.cli.render import (
 from ebpflb.config.values import socket_address
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace, some
+from ebpflb.kubectl.short_answers import ShortAndWhole, ask_short
 
-_COMMAND = ("ebpflb", "maps", "dump", "-o", "json")
-_COUNTS = ("connections", "refused", "dropped")
-# What is the same on all nodes, unless one is behind.
-_SETTINGS = (
-    *("internal_policy", "external_policy", "affinity_timeout", "scheduler", "dsr"),
-    "source_ranges",
-)
-
-
-class FrontendName(NamedTuple):
-    """Which frontend, in the order of lists."""
-
-    namespace: str
-    service: str
-    port_name: str
-    type: str
-    protocol: str
-    address: str
-    port: int
-
-
-class Form(NamedTuple):
-    """What one node has of a frontend, as far as all nodes should have the same.
-
-    backends: for clients on the node; empty under internal policy Local, where they differ.
-    """
-
-    settings: tuple[tuple[str, str], ...]
-    backends: frozenset[str]
-
-
-class FrontendOfNode(NamedTuple):
-    name: FrontendName
-    form: Form
-    backends: frozenset[str]
-    counts: Mapping[str, int]
+_Form = tuple[FrontendName, FrontendForm]
+_Answer = Mapping[str, CountsOfNode | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +55,18 @@ class FrontendOfCluster:
 
 @dataclass(slots=True)
 class _Found:
-    """What the answers so far tell of a frontend."""
+    """What the answers tell of a frontend. forms: with the nodes that have them."""
 
-    forms: dict[Form, list[str]] = field(default_factory=dict)
+    forms: dict[FrontendForm, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     backends: Counter[str] = field(default_factory=Counter)
+
+    def add(self, form: FrontendForm, nodes: Sequence[str], counts: Iterable[CountsOfNode]) -> None:
+        self.forms.setdefault(form, []).extend(nodes)
+        self.backends.update(dict.fromkeys(form.backends, len(nodes)))
+        for connections, refused, dropped, backends in counts:
+            self.counts.update(dict(zip(COUNTS, (connections, refused, dropped), strict=True)))
+            self.backends.update(backends)
 
 
 @click.command(
@@ -119,77 +101,72 @@ def services(
     """Show the frontends of the cluster, and where nodes disagree about them."""
     chosen = listed_namespace(cluster, namespace, every=all_namespaces)
     name = full_name(service, chosen or cluster.namespace) if service else ""
-    command = [*_COMMAND, *([f"--service={name}"] if name else [])]
-    merged = _Merged("" if name else chosen)
-    for agent, found in cluster.ask_json(command, _frontends):
-        merged.add(agent, found)
-    frontends = merged.frontends()
+    known: dict[str, _Form] = {}
+    answers, unsure = ask_short(cluster, _commands(name, "" if name else chosen), known)
+    frontends = _merged(answers, known, {each.node for each in unsure})
     plain = [_plain(each) for each in frontends]
     emit(plain, output, lambda: _lines(frontends, wide=output == "wide"))
     if any(each.is_disputed for each in frontends):
         cluster.exit_status = 1
 
 
-def _frontends(_: RemoteAgent, content: Any) -> list[FrontendOfNode]:
-    return [_frontend(each) for each in content]
+def _commands(service: str, namespace: str) -> ShortAndWhole[_Answer, _Form]:
+    """For one Service, for a namespace, or for all."""
+    by_name = [f"--service={service}"] if service else []
+    options = [*by_name, *([f"--namespace={namespace}"] if namespace else [])]
+    return ShortAndWhole(
+        short=("ebpflb", "services", "--short", *options),
+        whole=("ebpflb", "services", "-o", "json", *options),
+        older=("ebpflb", "maps", "dump", "-o", "json", *by_name),
+        read_short=lambda _, content: read_short(content),
+        read_whole=lambda _, content: _read(content, namespace)[1],
+        read_older=lambda _, content: _read(content, namespace),
+    )
 
 
-def _frontend(each: Mapping[str, Any]) -> FrontendOfNode:
-    kinds = str, str, str, str, str, str, int
-    values = (each[name] for name in FrontendName._fields)
-    name = FrontendName(*(kind(value) for kind, value in zip(kinds, values, strict=True)))
-    local = _addresses(each["local"]["backends"])
-    # Mostly they are the same, and there may be very many.
-    same = each["local"] == each["others"]
-    every = local if same else local | _addresses(each["others"]["backends"])
-    differs = name.type == "ClusterIP" and each["internal_policy"] == "Local"
-    settings = tuple((key, str(each[key])) for key in _SETTINGS if key in each)
-    form = Form(settings, frozenset() if differs else local)
-    return FrontendOfNode(name, form, every, {key: int(each[key]) for key in _COUNTS})
+def _read(content: Iterable[Any], namespace: str) -> tuple[_Answer, Mapping[str, _Form]]:
+    every = map(FrontendOfNode.of, content)
+    chosen = {each.digest: each for each in every if namespace in ("", each.name.namespace)}
+    answer = {digest: each.counts for digest, each in chosen.items()}
+    return answer, {digest: (each.name, each.form) for digest, each in chosen.items()}
 
 
-def _addresses(backends: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    return frozenset(socket_address(str(each["address"]), int(each["port"])) for each in backends)
+def _merged(
+    answers: Mapping[RemoteAgent, _Answer], known: Mapping[str, _Form], unsure: Set[str]
+) -> list[FrontendOfCluster]:
+    """`unsure`: nodes that may have more than their answers tell."""
+    nodes, counts = defaultdict[str, list[str]](list), defaultdict[str, list[CountsOfNode]](list)
+    for agent, answer in answers.items():
+        for digest, counted in answer.items():
+            nodes[digest].append(agent.node)
+            if counted:
+                counts[digest].append(counted)
+    found = defaultdict[FrontendName, _Found](_Found)
+    for digest, having in nodes.items():
+        if digest in known:
+            name, form = known[digest]
+            found[name].add(form, having, counts[digest])
+    sure = {agent.node for agent in answers} - unsure
+    return [_frontend(*each, sure) for each in sorted(found.items())]
 
 
-class _Merged:
-    """The frontends of a namespace, or of all, from the answers of nodes one by one."""
-
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
-        self._nodes: list[str] = []
-        self._found = defaultdict[FrontendName, _Found](_Found)
-
-    def add(self, agent: RemoteAgent, frontends: Iterable[FrontendOfNode]) -> None:
-        self._nodes.append(agent.node)
-        for each in frontends:
-            if self._namespace in ("", each.name.namespace):
-                found = self._found[each.name]
-                found.forms.setdefault(each.form, []).append(agent.node)
-                found.counts.update(each.counts)
-                found.backends.update(each.backends)
-
-    def frontends(self) -> list[FrontendOfCluster]:
-        return [self._frontend(*each) for each in sorted(self._found.items())]
-
-    def _frontend(self, name: FrontendName, found: _Found) -> FrontendOfCluster:
-        usual = max(found.forms, key=lambda form: len(found.forms[form]))
-        having = {node for nodes in found.forms.values() for node in nodes}
-        differences = defaultdict[str, list[str]](list)
-        for form, nodes in found.forms.items():
-            for text in _differences(form, usual):
-                differences[text] += nodes
-        return FrontendOfCluster(
-            name,
-            dict(usual.settings),
-            dict(found.counts),
-            dict(sorted(found.backends.items())),
-            sorted(set(self._nodes) - having),
-            {text: sorted(nodes) for text, nodes in sorted(differences.items())},
-        )
+def _frontend(name: FrontendName, found: _Found, sure: Set[str]) -> FrontendOfCluster:
+    usual = max(found.forms, key=lambda form: len(found.forms[form]))
+    differences = defaultdict[str, list[str]](list)
+    for form, nodes in found.forms.items():
+        for text in _differences(form, usual):
+            differences[text] += nodes
+    return FrontendOfCluster(
+        name,
+        dict(usual.settings),
+        {each: found.counts[each] for each in COUNTS},
+        dict(sorted(found.backends.items())),
+        sorted(sure - {node for nodes in found.forms.values() for node in nodes}),
+        {text: sorted(nodes) for text, nodes in sorted(differences.items())},
+    )
 
 
-def _differences(form: Form, usual: Form) -> Iterator[str]:
+def _differences(form: FrontendForm, usual: FrontendForm) -> Iterator[str]:
     theirs = dict(usual.settings)
     for key, value in form.settings:
         if theirs.get(key) != value:
@@ -238,5 +215,5 @@ def _row(each: FrontendOfCluster) -> tuple[object, ...]:
         f"{name.namespace}/{name.service}{port}",
         each.settings.get(policy, "-"),
         len(each.backends),
-        *(each.counts[key] for key in _COUNTS),
+        *(each.counts[key] for key in COUNTS),
     )

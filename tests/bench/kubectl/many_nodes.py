@@ -2,7 +2,8 @@
 """How long `kubectl ebpflb` takes with 200 nodes, and its memory.
 
 Another process is the API server and all agents: each command takes as long as on a node, and
-answers with as much as it does in a cluster with so many Services.
+answers with as much as it does in a cluster with so many Services. A node has traffic of some of
+them, or, in the worst case, of each with each of its backends.
 """
 
 import json
@@ -10,12 +11,12 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, limit_row
@@ -23,6 +24,8 @@ from tests.unit.kubectl import answers
 from tests.unit.kubectl.api_server import Objects, Output, node, pod, served, write_kubeconfig
 
 NODES, BACKENDS = 200, 10
+# Of how many Services a node has traffic, unless it has of all.
+CALLED = 50
 # As long as `ebpflb status` takes on a node.
 COMMAND_SECONDS = 0.4
 
@@ -33,6 +36,9 @@ _GROWING = _COMMANDS[3:]
 _PLUGIN = "from ebpflb.kubectl import main; main()"
 
 
+Answer = dict[str, Any]
+
+
 class _Ran(NamedTuple):
     seconds: float
     megabytes: float
@@ -40,18 +46,20 @@ class _Ran(NamedTuple):
 
 def run(options: Options) -> Iterator[Row]:
     """Two rows for each command."""
-    yield from _rows(options, _COMMANDS, services=100, rounds=5)
-    yield from _rows(options, _GROWING, services=1000, rounds=1)
+    yield from _rows(options, _COMMANDS, services=100, called=CALLED, rounds=5)
+    yield from _rows(options, _GROWING, services=1000, called=CALLED, rounds=5)
+    yield from _rows(options, _GROWING, services=1000, called=1000, rounds=5)
 
 
 def _rows(
-    options: Options, commands: Sequence[str], *, services: int, rounds: int
+    options: Options, commands: Sequence[str], *, services: int, called: int, rounds: int
 ) -> Iterator[Row]:
-    nodes, services = options.scaled(NODES), options.scaled(services)
-    with TemporaryDirectory() as folder, _cluster(nodes, services) as url:
+    nodes, services, called = map(options.scaled, (NODES, services, called))
+    with TemporaryDirectory() as folder, _cluster(nodes, services, called) as url:
         kubeconfig = write_kubeconfig(Path(folder) / "kubeconfig", url)
         for command in commands:
-            case = f"{command.split()[0]}, {nodes} nodes, {services:,} Services"
+            size = f"{nodes} nodes, {services:,} Services, {called:,} called"
+            case = f"{command.split()[0]}, {size}"
             found = [_run([*command.split(), "--timeout=60"], kubeconfig) for _ in range(rounds)]
             yield limit_row(_BENCH, case, [each.seconds for each in found], "s", 5)
             yield limit_row(_BENCH, case, [each.megabytes for each in found], "MB", 300)
@@ -71,11 +79,11 @@ def _run(command: Sequence[str], kubeconfig: Path) -> _Ran:
 
 
 @contextmanager
-def _cluster(nodes: int, services: int) -> Iterator[str]:
+def _cluster(nodes: int, services: int, called: int) -> Iterator[str]:
     """The URL of the API server."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(
-        target=_serve, args=(theirs, nodes, services)
+        target=_serve, args=(theirs, nodes, services, called)
     )
     process.start()
     # So that its end is noticed.
@@ -87,16 +95,21 @@ def _cluster(nodes: int, services: int) -> Iterator[str]:
         process.join()
 
 
-def _serve(parent: Connection, nodes: int, services: int) -> None:
+def _serve(parent: Connection, nodes: int, services: int, called: int) -> None:
     names = [f"node-{number}" for number in range(nodes)]
     objects = Objects()
     objects.lists["/api/v1/pods"] = list(map(pod, names))
     objects.lists["/api/v1/nodes"] = list(map(node, names))
-    told = {key: Output(text) for key, text in _answers(services).items()}
+    everywhere = _everywhere(services)
+    told = {
+        f"ebpflb-{name}": {**everywhere, **_on_node(number, services, called)}
+        for number, name in enumerate(names)
+    }
 
-    def command(_: str, argv: Sequence[str]) -> Output:
+    def command(pod: str, argv: Sequence[str]) -> Output:
         time.sleep(COMMAND_SECONDS)
-        return told[argv[1]]
+        words = " ".join(argv[1:3])
+        return Output(told[pod].get(words) or told[pod][argv[1]])
 
     objects.command = command
     with served(objects) as url:
@@ -104,23 +117,42 @@ def _serve(parent: Connection, nodes: int, services: int) -> None:
         parent.recv()
 
 
-def _answers(services: int) -> dict[str, str]:
-    """Command -> what it prints. Each Service has a ClusterIP and a NodePort."""
-    addresses = [f"10.1.{number}.7" for number in range(BACKENDS)]
-    frontends = [
-        answers.frontend(*addresses, address=f"{prefix}.{number >> 8}.{number & 255}")
-        for number in range(services)
-        for prefix in ("10.96", "192.0")
-    ]
-    backends = [answers.backend(address, 1.0) for address in addresses]
-    carried = [answers.service(*backends, name=f"web-{number}") for number in range(services)]
+def _everywhere(services: int) -> dict[str, str]:
+    """Command -> what it prints on every node."""
     findings = [
         answers.finding("ok", f"check {number} is well", str(number)) for number in range(30)
     ]
+    carried = [
+        answers.service(
+            *(answers.backend(each, 1.0) for each in _addresses(number)), name=f"web-{number}"
+        )
+        for number in range(services)
+    ]
     return {
+        "top": json.dumps({"seconds": 0.1, "services": carried}, indent=2),
         "flows": answers.lines(*map(answers.flow, range(20))),
         "status": json.dumps(answers.status(), indent=2),
-        "maps": json.dumps(frontends, indent=2),
-        "top": json.dumps({"seconds": 0.1, "services": carried}, indent=2),
+        "services": json.dumps(list(_frontends(range(services))), indent=2),
         "doctor": json.dumps({"healthy": True, "findings": findings}, indent=2),
     }
+
+
+def _on_node(number: int, services: int, called: int) -> dict[str, str]:
+    """Command -> what it prints on one node, which has traffic of some Services."""
+    busy = {(number * called + each) % services for each in range(called)}
+    idle = set(range(services)) - busy
+    frontends = [*_frontends(busy), *_frontends(idle, connections=0, refused=0)]
+    return {"services --short": json.dumps(answers.short_services(*frontends))}
+
+
+def _frontends(services: Iterable[int], **counts: int) -> Iterator[Answer]:
+    """A ClusterIP and a NodePort of each Service."""
+    for number in services:
+        for prefix in ("10.96", "192.0"):
+            address = f"{prefix}.{number >> 8}.{number & 255}"
+            yield answers.frontend(*_addresses(number), address=address, **counts)
+
+
+def _addresses(service: int) -> list[str]:
+    """Of its backends."""
+    return [f"10.{each}.{service >> 8}.{service & 255}" for each in range(BACKENDS)]

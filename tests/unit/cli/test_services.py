@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -7,10 +8,12 @@ import pytest
 
 from ebpflb.cli import maps as maps_command
 from ebpflb.cli import services as command
+from ebpflb.cli.digests.frontends import CountsOfNode, FrontendOfNode, read_short
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
-from ebpflb.dataplane.layout.structs import LbConnPlace, LbConntrack
+from ebpflb.dataplane.layout.structs import LbConnPlace, LbConntrack, LbCounts
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
+from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
 from tests.unit.cli.invoked import output_of
 from tests.unit.cli.test_maps import VIEW
@@ -60,6 +63,36 @@ def test_a_service_without_a_namespace_is_in_that_of_n_or_in_default(maps):
 def test_one_object_a_line(maps):
     lines = run("-o", "jsonl").splitlines()
     assert [json.loads(line)["namespace"] for line in lines] == ["default", "shop"]
+
+
+def test_the_short_answer_has_a_digest_of_each_and_what_it_carried(maps):
+    counters = maps["lb_count_front"]
+    counted = bytes(LbCounts(connections=2, dropped=1)).ljust(counters.value_size, b"\0")
+    counters.update(bytes(4), counted)
+    web, shop = (FrontendOfNode.of(each).digest for each in json.loads(run("-o", "json")))
+    output = run("--short")
+    assert json.loads(output) == {web: [2, 0, 1], shop: 0}
+    assert output.split() == [output.rstrip()]
+    assert json.loads(run("--short", "-n", "shop")) == {shop: 0}
+
+
+def test_a_digest_stands_for_what_all_nodes_should_have_alike(maps):
+    web, shop = json.loads(run("--short"))
+    assert names("--digest", shop) == ["shop/web"]
+    assert names("--digest", shop, "--digest", web) == ["default/web", "shop/web"]
+    here = frontend(choice=backends("10.1.0.1", local=True), service=named("web", "http"))
+    Sync(maps, quiesce=lambda: None).resync(by_service(here))
+    assert list(json.loads(run("--short"))) == [web]
+
+
+def test_backends_that_only_this_node_has_stand_in_its_short_answer(maps):
+    far, near = backends("10.2.0.1"), backends("10.1.0.1", local=True)
+    more = frontend("10.96.0.1", far, others=near, service=named("web", "http"))
+    own = replace(frontend("10.96.0.2", near), internal_policy=TrafficPolicy.LOCAL)
+    Sync(maps, quiesce=lambda: None).resync(by_service(more, own))
+    found = json.loads(run("--short"))
+    assert list(found.values()) == [[0, 0, 0, ["10.1.0.1:8080"]]] * 2
+    assert set(read_short(found).values()) == {CountsOfNode(0, 0, 0, ("10.1.0.1:8080",))}
 
 
 def test_flows_and_translated_sockets_have_a_line_each(maps):

@@ -3,6 +3,8 @@
 
 import json
 
+from ebpflb.cli.digests.frontends import FrontendOfNode, short
+
 
 def flow(second, *, namespace="default", name="web", pod="default/curl", **more):
     """As an agent prints it."""
@@ -53,7 +55,7 @@ def finding(severity, what, check="agent", where="", advice=""):
 
 
 def frontend(*backends, address="10.96.0.10", namespace="default", **more):
-    """As `ebpflb maps dump -o json` has it."""
+    """As `ebpflb services -o json` has it."""
     choice = {
         "backends": [{"address": each, "port": 8080} for each in backends],
         "if_empty": "refuse",
@@ -80,6 +82,11 @@ def frontend(*backends, address="10.96.0.10", namespace="default", **more):
         "draining": [],
         **more,
     }
+
+
+def short_services(*frontends):
+    """As `ebpflb services --short` has them."""
+    return short(map(FrontendOfNode.of, frontends))
 
 
 def backend(address, connections=0.0, **more):

@@ -4,15 +4,26 @@ import re
 
 import pytest
 
-from tests.unit.kubectl.answers import frontend
+from ebpflb.cli.digests.frontends import FrontendOfNode
+from tests.unit.kubectl.answers import frontend, short_services
 
 
 @pytest.fixture
 def three(nodes):
     nodes.add("a", "b", "c")
     for node in "abc":
-        nodes.say(node, "maps dump", [frontend("10.1.0.1", "10.1.0.2")])
+        say(nodes, node, frontend("10.1.0.1", "10.1.0.2"))
     return nodes
+
+
+def say(nodes, node, *frontends, options=""):
+    """What a node has, if it is asked with these options."""
+    nodes.say(node, f"services --short{options}", short_services(*frontends))
+    nodes.say(node, f"services -o json{options}", frontends)
+
+
+def asked_for_details(nodes):
+    return [argv[7:] for argv in nodes.objects.executed if "-o" in argv]
 
 
 def rows(done):
@@ -29,10 +40,10 @@ def test_nodes_that_agree_make_one_line_with_sums(three):
 
 
 def test_where_a_node_differs_it_is_named(three):
-    three.say("a", "maps dump", [])
-    three.say("c", "maps dump", [frontend("10.1.0.2", "10.1.0.3", external_policy="Local")])
+    say(three, "a")
+    say(three, "c", frontend("10.1.0.2", "10.1.0.3", external_policy="Local"))
     three.add("d")
-    three.say("d", "maps dump", [frontend("10.1.0.1", "10.1.0.2")])
+    say(three, "d", frontend("10.1.0.1", "10.1.0.2"))
     done = three.run("services", status=1)
     assert [line.strip() for line in done.stdout.splitlines()[2:]] == [
         "!! missing on a",
@@ -48,7 +59,7 @@ def test_where_a_node_differs_it_is_named(three):
 def test_backends_of_internal_policy_local_may_differ(three):
     for number, node in enumerate("abc"):
         here = frontend(f"10.{number}.0.1", internal_policy="Local")
-        three.say(node, "maps dump", [here])
+        say(three, node, here)
     assert rows(three.run("services"))[0][5] == "3"
 
 
@@ -56,15 +67,17 @@ def test_external_policy_local_leaves_each_node_its_own_for_others(three):
     own = {"backends": [{"address": "10.1.0.1", "port": 8080}], "if_empty": "drop"}
     fields = {"type": "NodePort", "address": "0.0.0.0", "external_policy": "Local"}
     for node in "abc":
-        three.say(node, "maps dump", [frontend("10.1.0.1", "10.1.0.2", **fields)])
-    three.say("b", "maps dump", [frontend("10.1.0.1", "10.1.0.2", **fields, others=own)])
+        say(three, node, frontend("10.1.0.1", "10.1.0.2", **fields))
+    say(three, "b", frontend("10.1.0.1", "10.1.0.2", **fields, others=own))
     assert len(rows(three.run("services"))) == 1
 
 
-def test_a_list_is_of_one_namespace_or_of_all(three):
-    both = [frontend("10.1.0.1"), frontend(address="10.96.0.11", namespace="shop")]
+def test_a_list_is_of_one_namespace_which_agents_choose_or_of_all(three):
+    here, shop = frontend("10.1.0.1"), frontend(address="10.96.0.11", namespace="shop")
     for node in "abc":
-        three.say(node, "maps dump", both)
+        say(three, node, here, options=" --namespace=default")
+        say(three, node, shop, options=" --namespace=shop")
+        say(three, node, here, shop)
     assert [row[3] for row in rows(three.run("services"))] == ["default/web:http"]
     assert [row[3] for row in rows(three.run("services", "-n", "shop"))] == ["shop/web:http"]
     assert len(rows(three.run("services", "-A"))) == 2
@@ -72,11 +85,11 @@ def test_a_list_is_of_one_namespace_or_of_all(three):
 
 def test_one_service_is_asked_for_by_name(three):
     three.run("services", "-n", "shop", "--service", "web")
-    assert three.objects.executed[-1][-1] == "--service=shop/web"
+    assert all("--service=shop/web" in argv for argv in three.objects.executed)
 
 
 def test_the_wide_table_counts_the_nodes_of_each_backend(three):
-    three.say("c", "maps dump", [frontend("10.1.0.1")])
+    say(three, "c", frontend("10.1.0.1"))
     done = three.run("services", "-o", "wide", status=1)
     assert [line.strip() for line in done.stdout.splitlines()[2:4]] == [
         "-> 10.1.0.1:8080 on 3 nodes",
@@ -84,7 +97,77 @@ def test_the_wide_table_counts_the_nodes_of_each_backend(three):
     ]
 
 
-def test_nonsense_is_one_line(three):
-    three.say("b", "maps dump", [{"protocol": "TCP"}])
+@pytest.mark.parametrize("nonsense", [[1], {"00": 7}, {"00": ["many", 0, 0]}, "[" * 10_000])
+def test_nonsense_is_one_line(three, nonsense):
+    three.say("b", "services --short", nonsense)
     done = three.run("services", status=1)
-    assert re.fullmatch(r"b: an answer that this version cannot read \(KeyError.*\)\n", done.stderr)
+    assert re.fullmatch(r"b: an answer that this version cannot read \(.*\)\n", done.stderr)
+    assert [row[6] for row in rows(done)] == ["4"]
+
+
+def test_what_all_have_alike_is_told_by_one_node(three):
+    three.run("services")
+    ((*_, digest),) = asked_for_details(three)
+    assert digest == f"--digest={FrontendOfNode.of(frontend('10.1.0.1', '10.1.0.2')).digest}"
+
+
+def test_who_has_very_many_forms_is_asked_for_all(three):
+    many = [frontend("10.1.0.1", address=f"10.96.1.{each}") for each in range(101)]
+    for node in "abc":
+        say(three, node, *many)
+    assert len(rows(three.run("services"))) == 101
+    ((*_, last),) = asked_for_details(three)
+    assert last == "--namespace=default"
+
+
+def test_counts_are_told_where_there_are_any_and_of_each_form(three):
+    idle = {"connections": 0, "refused": 0}
+    say(three, "a", frontend("10.1.0.1", "10.1.0.2", **idle))
+    say(three, "b", frontend("10.1.0.1", **idle))
+    assert rows(three.run("services", status=1))[0][6:] == ["2", "1", "0"]
+
+
+def test_a_node_that_answers_in_short_only_is_left_out_and_another_one_asked(three):
+    three.fail("a", "services -o json", "Error: out of memory")
+    done = three.run("services", "--parallel=1", status=1)
+    assert done.stderr == "a: out of memory\n"
+    assert rows(done)[0][5:] == ["2", "4", "2", "0"]
+
+
+def test_a_form_that_vanishes_in_between_is_asked_for_again(three):
+    def change_and_answer(pod, argv):
+        if "-o" in argv:
+            for node in "abc":
+                say(three, node, frontend("10.1.0.9"))
+        return three.answer(pod, argv)
+
+    three.objects.command = change_and_answer
+    (found,) = json.loads(three.run("services", "-o", "json").stdout)
+    assert found["backends"] == {"10.1.0.9:8080": 3}
+
+
+def test_what_a_node_never_explains_is_told_and_not_called_missing(three):
+    other = frontend("10.1.0.1", address="10.96.0.11")
+    for node in "bc":
+        say(three, node, frontend("10.1.0.1", "10.1.0.2"), other)
+    unknown = {"0123456789abcdef": 0, **short_services(frontend("10.1.0.1", "10.1.0.2"))}
+    three.say("a", "services --short", unknown)
+    done = three.run("services", "--parallel=1", status=1)
+    assert done.stderr.startswith("a: changes faster than it is read")
+    assert len(rows(done)) == 2
+
+
+def test_what_a_node_tells_of_the_form_of_others_must_have_its_digest(three):
+    three.say("a", "services -o json", [frontend("10.6.6.6")])
+    (found,) = json.loads(three.run("services", "--parallel=1", "-o", "json").stdout)
+    assert found["backends"] == {"10.1.0.1:8080": 3, "10.1.0.2:8080": 3}
+
+
+def test_an_agent_that_knows_no_digests_is_asked_for_all(three):
+    three.fail("a", "services --short", "Error: No such command 'services'.", 2)
+    shop = frontend("10.1.0.1", namespace="shop")
+    three.say("a", "maps dump -o json", [frontend("10.1.0.1"), shop])
+    done = three.run("services", status=1)
+    assert rows(done)[0][5:] == ["2", "6", "3", "0"]
+    assert "a: lacks 10.1.0.2:8080" in done.stdout
+    assert "shop" not in done.stdout

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short answer of `ebpflb services`: a digest of each frontend, and what it counted."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from sys import intern
+from typing import Any, NamedTuple
+
+from ebpflb.cli.digests import digest
+from ebpflb.config.values import socket_address
+
+COUNTS = ("connections", "refused", "dropped")
+# What is the same on all nodes, unless one is behind.
+_SETTINGS = (
+    *("internal_policy", "external_policy", "affinity_timeout", "scheduler", "dsr"),
+    "source_ranges",
+)
+
+
+class FrontendName(NamedTuple):
+    """Which frontend, in the order of lists."""
+
+    namespace: str
+    service: str
+    port_name: str
+    type: str
+    protocol: str
+    address: str
+    port: int
+
+
+class FrontendForm(NamedTuple):
+    """What one node has of a frontend, as far as all nodes should have the same.
+
+    backends: for clients on the node; empty under internal policy Local, where they differ.
+    """
+
+    settings: tuple[tuple[str, str], ...]
+    backends: frozenset[str]
+
+
+class CountsOfNode(NamedTuple):
+    """What a frontend counted on one node, and the backends that it has there beside its form's."""
+
+    connections: int
+    refused: int
+    dropped: int
+    backends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendOfNode:
+    name: FrontendName
+    form: FrontendForm
+    counts: CountsOfNode
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> "FrontendOfNode":
+        """As `ebpflb services -o json` prints it."""
+        kinds = str, str, str, str, str, str, int
+        values = (plain[name] for name in FrontendName._fields)
+        name = FrontendName(*(kind(value) for kind, value in zip(kinds, values, strict=True)))
+        local = _addresses(plain["local"]["backends"])
+        # Mostly they are the same, and there may be very many.
+        same = plain["local"] == plain["others"]
+        every = local if same else local | _addresses(plain["others"]["backends"])
+        differs = name.type == "ClusterIP" and plain["internal_policy"] == "Local"
+        settings = tuple((key, str(plain[key])) for key in _SETTINGS if key in plain)
+        form = FrontendForm(settings, frozenset() if differs else local)
+        connections, refused, dropped = (int(plain[key]) for key in COUNTS)
+        more = tuple(sorted(every - form.backends))
+        return cls(name, form, CountsOfNode(connections, refused, dropped, more))
+
+    @property
+    def digest(self) -> str:
+        """The same on all nodes that have the frontend in this form."""
+        return digest(self.name, self.form.settings, sorted(self.form.backends))
+
+
+def _addresses(backends: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    return frozenset(socket_address(str(each["address"]), int(each["port"])) for each in backends)
+
+
+def short(frontends: Iterable[FrontendOfNode]) -> dict[str, list[Any] | int]:
+    """Digest -> connections, refused, dropped, and the backends beside the form's if there are any.
+
+    0 in place of them if there is nothing to tell.
+    """
+    return {each.digest: _short(each.counts) for each in frontends}
+
+
+def _short(counts: CountsOfNode) -> list[Any] | int:
+    *numbers, backends = counts
+    if backends:
+        return [*numbers, backends]
+    return numbers if any(numbers) else 0
+
+
+def read_short(content: Mapping[str, Any]) -> dict[str, CountsOfNode | None]:
+    """The counts by digest; None if there is nothing to tell."""
+    return {intern(key): _counts(each) if each else None for key, each in content.items()}
+
+
+def _counts(values: Sequence[Any]) -> CountsOfNode:
+    connections, refused, dropped, backends = [*values, ()][:4]
+    return CountsOfNode(int(connections), int(refused), int(dropped), tuple(map(str, backends)))
