@@ -13,13 +13,16 @@ from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, p
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
 from ebpflb.config.settings import setting
-from ebpflb.errors import ConfigError
+from ebpflb.errors import ConfigError, QueryError
 
 if TYPE_CHECKING:
+    from ebpflb.cli.explain_names import AgentModel
     from ebpflb.dataplane.explain.lookups import Lookups
     from ebpflb.dataplane.explain.steps import Client
     from ebpflb.model.address import Address
 
+# Older failures may have been mended.
+_LATELY = "5m"
 _TABLE_IS_FULL = (
     "lb_conntrack is full: a new connection works, but is forgotten after 4 minutes without packets"
 )
@@ -39,7 +42,8 @@ Names without a namespace are in that of -n, else in `default`.
 \b
 Exit status:
   0  it works: translated to a backend
-  1  it fails: refused, dropped, or meant for a frontend but translated nowhere
+  1  it fails: refused, dropped, or meant for a frontend but translated nowhere; or it likely
+     does, because no backend that it may get can be reached, or accepted its last connection
   2  a usage error
   3  it could not tell: an error, or the kernel and the agent's model differ
   4  not a Service address: passes unchanged
@@ -68,7 +72,8 @@ def explain(
     """Say what would happen to a connection from SRC to DST on this node, and why.
 
     Takes the steps of the BPF programs on the live maps, and compares the frontend with the agent's
-    model. Without an agent it explains the maps alone. It sends nothing.
+    model. Without an agent it explains the maps alone. It sends nothing: whether a backend answers
+    is known from its last connection through this node, if that ended in the last 5 minutes.
     """
     try:
         client, destination = parse_source(source, namespace), parse_target(target, namespace)
@@ -99,7 +104,7 @@ def _found(
     client = _client(lookups, source, addresses, key.address)
     found = answer(lookups, agent, client, key, route_to)
     found = {"note": _note(source, client, lookups, found), **found}
-    _add_trouble(found)
+    _add_trouble(found, _last_flows(agent, found["target"]))
     return found
 
 
@@ -117,15 +122,27 @@ def _note(
     return ""
 
 
-def _add_trouble(found: dict[str, Any]) -> None:
-    """To each backend, what keeps packets from getting there."""
-    from ebpflb.dataplane.explain.reach import Silent, trouble
+def _last_flows(agent: "AgentModel", target: dict[str, Any]) -> list[dict[str, Any]]:
+    """To its Service, that have ended; none without an agent."""
+    if not target["service"]:
+        return []
+    try:
+        flows = agent.flows(service=target["service"], event="end", since=_LATELY)
+    except QueryError:
+        return []
+    return [each for each in flows if each["protocol"] == target["protocol"]]
+
+
+def _add_trouble(found: dict[str, Any], flows: list[dict[str, Any]]) -> None:
+    """To each backend, what keeps connections from it."""
+    from ebpflb.dataplane.explain.reach import Silent, last_failures, trouble
     from ebpflb.dataplane.kernel.rtnetlink import route_to
     from ebpflb.model.address import parse_address
 
-    silent = Silent.now()
+    silent, failures = Silent.now(), last_failures(flows)
     for each in found["kernel"]["backends"]:
-        each["trouble"] = trouble(parse_address(each["address"]), route_to, silent)
+        known = trouble(parse_address(each["address"]), route_to, silent)
+        each["trouble"] = known or failures.get((each["address"], each["port"]), "")
 
 
 def _client(

@@ -4,12 +4,13 @@
 The agent, the maps and the API server know the names of pods and Services.
 """
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ebpflb.cli.agent_client import NothingThereError, ask
+from ebpflb.cli.agent_client import NothingThereError, ask, stream
 from ebpflb.cli.explain_words import AddressOrName, Destination, port_number
 from ebpflb.config.settings import setting
 from ebpflb.config.values import near
@@ -42,6 +43,12 @@ class AgentModel:
         if not isinstance(found, dict):
             raise QueryError(f"{self._path}: not an ebpflb agent")
         return found
+
+    def flows(self, **wanted: str) -> list[dict[str, Any]]:
+        """The flow records that /v1/flows tells for these parameters. QueryError."""
+        if self._path is None:
+            return []
+        return [json.loads(line) for line in stream(self._path, ("flows",), wanted)]
 
 
 class ClusterIp(NamedTuple):

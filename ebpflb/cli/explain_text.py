@@ -19,6 +19,7 @@ WORKS, FAILS, CANNOT_TELL, NOT_A_SERVICE = 0, 1, 3, 4
 
 _MOST = 5
 _WIDTH_OF_FILES = 100
+_LIKELY_FAILS = ("likely fails: translated", "bold red")
 _HEADLINES = {
     "translated": ("works: translated", "bold green"),
     "refused": ("fails: refused", "bold red"),
@@ -66,13 +67,13 @@ def exit_status(found: Answer) -> int:
     if found["agree"] is False:
         return CANNOT_TELL
     if found["verdict"] == "translated":
-        return WORKS
+        return FAILS if _is_without_hope(found) else WORKS
     is_service = found["kernel"]["frontend"] or found["verdict"] != "passes"
     return FAILS if is_service else NOT_A_SERVICE
 
 
 def _print(console: Console, found: Answer) -> None:
-    word, style = _HEADLINES[found["verdict"]]
+    word, style = _LIKELY_FAILS if _is_without_hope(found) else _HEADLINES[found["verdict"]]
     console.print(Text(word, style), Text(_headline(found)), end="\n\n")
     console.print(_grid(list(_facts(found))))
     endpoints = list(_endpoint_rows(found))
@@ -82,6 +83,12 @@ def _print(console: Console, found: Answer) -> None:
     console.print()
     for line in _agreement(found):
         console.print(Text(line, "bold red" if found["agree"] is False else ""))
+
+
+def _is_without_hope(found: Answer) -> bool:
+    """Whether each backend that it may get has a trouble."""
+    chosen = [each for each in found["kernel"]["backends"] if each["chance"] > 0]
+    return bool(chosen) and all(each.get("trouble") for each in chosen)
 
 
 def _headline(found: Answer) -> str:

@@ -65,6 +65,7 @@ class Sample:
   FAR       share of the connections that go to other nodes
   TROUBLE   also marked with a ! before the Service:
     answers nobody  gets requests, but sends no byte back
+    refuses connections  accepts none
     gets nothing    gets no new connection, and not by chance
     starved         has far fewer active connections than the others
     no endpoint, no local endpoint

@@ -13,6 +13,8 @@ from ebpflb.model.service import Service, ServicePort, ServicePortName
 
 FORWARDED, REFUSED, DROPPED = "forwarded", "refused", "dropped"
 VERDICTS = (FORWARDED, REFUSED, DROPPED)
+# How connections end that no backend accepted.
+FAILURES = ("no_answer", "backend_refused")
 
 
 class Side(NamedTuple):

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps packets from getting to an endpoint, as far as this node can see."""
+"""What keeps connections from an endpoint, as far as this node can see."""
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from ebpflb.dataplane.explain.steps import RouteTo
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Rtnetlink, device_name, read_neighbours
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, format_address
+from ebpflb.model.flow import FAILURES
 
 NO_ROUTE = "no route leads there"
 
@@ -42,3 +43,20 @@ def trouble(address: Address, route: RouteTo, silent: Silent) -> str:
     if not way.is_local and (way.ifindex, hop) in silent.places:
         return f"the next hop {format_address(hop)} on {device_name(way.ifindex)} does not answer"
     return ""
+
+
+def last_failures(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int], str]:
+    """The backends, by address and port, whose last connection failed, and how it did.
+
+    `flows`: that have ended, as the agent tells them, the oldest first.
+    """
+    ends = {
+        (flow["backend"]["address"], flow["backend"]["port"]): flow.get("ended", "")
+        for flow in flows
+        if "backend" in flow
+    }
+    return {
+        place: f"its last connection failed: {ended.replace('_', ' ')}"
+        for place, ended in ends.items()
+        if ended in FAILURES
+    }

@@ -238,6 +238,8 @@ def _backends(
 def _trouble(protocol: Protocol, key: BackendKey, group: _FamilyBackends) -> str:
     if _is_mute(protocol, group.grown[key]) or group.is_silent(key):
         return "answers nobody"
+    if _has_only_failures(group.grown[key]):
+        return "refuses connections"
     if key not in group.offered or len(group.offered) == 1:
         return ""
     if group.is_passed_over(key):
@@ -251,6 +253,11 @@ def _is_mute(protocol: Protocol, counts: Counts) -> bool:
         return False
     unanswered = protocol is not Protocol.UDP and counts.original_packets >= _QUESTIONS
     return counts.failed > 0 or unanswered
+
+
+def _has_only_failures(counts: Counts) -> bool:
+    """Whether no connection was accepted; something came back, or it would be mute."""
+    return counts.failed >= counts.connections > 0 and not counts.reply_bytes
 
 
 def _troubles(now: ServiceTraffic, offered: int, backends: Iterable[BackendRate]) -> Iterator[str]:

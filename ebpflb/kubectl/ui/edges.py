@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ebpflb.kubectl.ui.tally import DROPPED, FAILED, FORWARDED, REFUSED
+from ebpflb.model.flow import FAILURES
 
 LONGEST_NAME = 253
 OTHERS: Final = "others"
@@ -17,7 +18,6 @@ UNKNOWN = "unknown"
 
 _MOST = 1 << 60
 _EVENTS = ("start", "end", REFUSED, DROPPED)
-_FAILURES = ("no_answer", "backend_refused")
 # What controllers append to a pod's name: hashes of Deployments (no vowels, no 0, 1, 3), times of
 # CronJobs, numbers of StatefulSets.
 _LETTERS = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -85,7 +85,7 @@ def workload_of(pod: str) -> str:
 def _outcome(flow: Mapping[str, Any]) -> str:
     if flow["event"] in (REFUSED, DROPPED):
         return str(flow["event"])
-    return FAILED if flow.get("ended") in _FAILURES else FORWARDED
+    return FAILED if flow.get("ended") in FAILURES else FORWARDED
 
 
 def _values(node: str, flow: Mapping[str, Any]) -> dict[str, Any]:

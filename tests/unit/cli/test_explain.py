@@ -3,6 +3,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from sys import byteorder
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +12,7 @@ from ebpflb.cli import explain as command
 from ebpflb.cli import main
 from ebpflb.cli.explain_names import cluster_ips
 from ebpflb.config.label_selector import parse_label_selector
-from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.enums import AddrFlag, FlowEnd
 from ebpflb.dataplane.layout.structs import LbAddr, LbSettings
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
@@ -26,7 +27,7 @@ from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import QueryServer
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service, service_port
 from tests.memory_maps import memory_maps
-from tests.unit.agent.flows import pod_of
+from tests.unit.agent.flows import pod_of, record
 from tests.unit.source.api_server import ApiServer, answer
 
 NODE_IP, VIP = "192.0.2.1", "10.96.0.10"
@@ -76,7 +77,7 @@ def alone(monkeypatch, tmp_path):
 
 @pytest.fixture
 def world(alone):
-    flows = FlowLog(1, alone.changes, lambda: None, pod_of(alone.changes))
+    flows = alone.flows = FlowLog(1, alone.changes, lambda: alone.maps, pod_of(alone.changes))
     routes = query_routes(lambda asked: asked.answer(alone.changes), alone.changes, flows)
     server = QueryServer(alone.socket, routes)
     server.start()
@@ -100,6 +101,17 @@ def test_a_destination_by_any_of_its_names(world, name):
     found = world.told("host", name, status=0)
     assert found["target"]["service"] == "default/web"
     assert (found["verdict"], found["agree"]) == ("translated", True)
+
+
+def test_a_backend_that_did_not_answer_lately_is_told(world):
+    ((number, _),) = world.maps["lb_names"].items()
+    to_it = {"service": int.from_bytes(number, byteorder), "backend_addr": "10.1.0.5"}
+    world.flows.accept([record(end=FlowEnd.LB_END_NO_ANSWER, **to_it)])
+    text = world.explain("host", "default/web", status=1)
+    assert text.startswith("likely fails: translated at the socket hook, to the only backend")
+    assert "its last connection failed: no answer" in text
+    world.flows.accept([record(**to_it)])
+    assert world.explain("host", "default/web", status=0).startswith("works: ")
 
 
 def test_a_refused_one_fails(world):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any
 
-from ebpflb.cli.explain_text import show
+from ebpflb.cli.explain_text import exit_status, show
 
 FRONTEND = {
     "type": "LoadBalancer",
@@ -92,6 +92,19 @@ def test_everything_that_decides_has_a_line(capsys, monkeypatch):
         "",
         "Not compared with the model: no agent",
     ]
+
+
+def test_it_likely_fails_if_every_backend_is_in_trouble(capsys, monkeypatch):
+    dead = backend(chance=0.5, trouble="its last connection failed: no answer")
+    fine, unused = backend("10.1.0.6", chance=0.5), backend("10.1.0.7", chance=0.0)
+    found = answered(backends=[dead, {**dead, "address": "10.1.0.6"}, unused])
+    lines = shown(capsys, monkeypatch, found)
+    assert lines[0] == "likely fails: translated at the socket hook, to one of 2 backends"
+    assert "10.1.0.5:8080     50%  on this node; its last connection failed: no answer" in lines
+    assert exit_status(found) == 1
+    found = answered(backends=[dead, fine])
+    assert shown(capsys, monkeypatch, found)[0].startswith("works: ")
+    assert exit_status(found) == 0
 
 
 def test_flows_and_sockets_are_shown_up_to_a_point(capsys, monkeypatch):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from ebpflb.dataplane.explain.reach import NO_ROUTE, Silent, trouble
+from ebpflb.dataplane.explain.reach import NO_ROUTE, Silent, last_failures, trouble
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Route
 from ebpflb.model.address import parse_address
 
@@ -36,6 +36,17 @@ def test_what_keeps_packets_from_an_endpoint(way, silent, expected):
     neighbours = [Neighbour(ifindex, address, False) for ifindex, address in silent]
     neighbours.append(Neighbour(UPLINK, POD, is_answering=True))
     assert trouble(POD, lambda _: way, Silent.of(neighbours)) == expected
+
+
+def flow(address, ended):
+    return {"ended": ended, "backend": {"address": address, "port": 8080}}
+
+
+def test_a_failure_counts_until_a_connection_succeeds():
+    flows = [flow("10.1.0.1", "no_answer"), flow("10.1.0.2", "backend_refused")]
+    assert last_failures([*flows, {"event": "refused"}, flow("10.1.0.1", "closed")]) == {
+        ("10.1.0.2", 8080): "its last connection failed: backend refused"
+    }
 
 
 def test_neighbours_of_this_namespace_can_be_listed():

@@ -159,6 +159,13 @@ def test_a_backend_that_answers_nobody_is_told(counts, protocol, trouble):
     assert found.troubles == (("10.1.0.1 answers nobody",) if trouble else ())
 
 
+def test_a_backend_that_refuses_every_connection_is_told():
+    refused = ServiceTraffic({}, {ONE: backend(got(3, failed=3))})
+    assert rate(ServiceTraffic({}, {}), refused).troubles == ("10.1.0.1 refuses connections",)
+    with_an_old_one = ServiceTraffic({}, {ONE: backend(got(3, failed=3, reply_bytes=1))})
+    assert rate(ServiceTraffic({}, {}), with_an_old_one).troubles == ()
+
+
 def test_a_backend_that_hangs_is_told_where_others_answer():
     before = {ONE: backend(), TWO: backend()}
     asked = Counts(3, original_packets=9, original_bytes=30, reply_packets=6)
