@@ -73,7 +73,8 @@ def explain(
 
     Takes the steps of the BPF programs on the live maps, and compares the frontend with the agent's
     model. Without an agent it explains the maps alone. It sends nothing: whether a backend answers
-    is known from its last connection through this node, if that ended in the last 5 minutes.
+    is known from its last connection through this node, if that ended in the last 5 minutes, and
+    from those of this client at tc that wait for an answer.
     """
     try:
         client, destination = parse_source(source, namespace), parse_target(target, namespace)
@@ -135,11 +136,13 @@ def _last_flows(agent: "AgentModel", target: dict[str, Any]) -> list[dict[str, A
 
 def _add_trouble(found: dict[str, Any], flows: list[dict[str, Any]]) -> None:
     """To each backend, what keeps connections from it."""
-    from ebpflb.dataplane.explain.reach import Silent, last_failures, trouble
+    from ebpflb.dataplane.explain.reach import Silent, last_failures, trouble, unanswered
     from ebpflb.dataplane.kernel.rtnetlink import route_to
     from ebpflb.model.address import parse_address
 
-    silent, failures = Silent.now(), last_failures(flows)
+    waiting = found["kernel"]["flows"] if found["target"]["protocol"] != "UDP" else []
+    failures = {**unanswered(waiting), **last_failures(flows)}
+    silent = Silent.now()
     for each in found["kernel"]["backends"]:
         known = trouble(parse_address(each["address"]), route_to, silent)
         each["trouble"] = known or failures.get((each["address"], each["port"]), "")

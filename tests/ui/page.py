@@ -10,6 +10,7 @@ from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.pages import Run, pages_of
 from ebpflb.kubectl.ui.server import PageServer
 from ebpflb.kubectl.ui.traffic import LiveTraffic
+from tests.ui.browser import Browser
 from tests.ui.flows import FakeAgents
 
 
@@ -64,3 +65,12 @@ def page_over(
     finally:
         following.stop()
         agents.end()
+
+
+def table(browser: Browser) -> list[list[str]]:
+    """The cells of each row that it shows."""
+    found: list[list[str]] = browser.run(
+        "[...document.querySelectorAll('#table-view tbody tr')]"
+        ".map((row) => [...row.children].map((cell) => cell.textContent))"
+    )
+    return found

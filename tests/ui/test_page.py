@@ -9,7 +9,7 @@ import pytest
 
 from tests.ui.browser import Browser
 from tests.ui.flows import dropped, failed, flow, refused
-from tests.ui.page import page_over
+from tests.ui.page import page_over, table
 
 HOSTILE = '<img src=x onerror="document.title=1">'
 SHOWN = "document.querySelector('#shown').textContent"
@@ -45,14 +45,6 @@ def page(browser):
 def show(browser, page, query="", lines="4 lines, 11 connections"):
     browser.open(page.url + query)
     browser.wait(f"{SHOWN} === {json.dumps(lines)}")
-
-
-def table(browser):
-    """The cells of each row."""
-    return browser.run(
-        "[...document.querySelectorAll('#table-view tbody tr')]"
-        ".map((row) => [...row.children].map((cell) => cell.textContent))"
-    )
 
 
 def cards(browser):

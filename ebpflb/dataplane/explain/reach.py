@@ -11,6 +11,8 @@ from ebpflb.model.address import Address, format_address
 from ebpflb.model.flow import FAILURES
 
 NO_ROUTE = "no route leads there"
+# A SYN that was lost once is repeated earlier.
+_PATIENCE_SECONDS = 3.0
 
 
 class Silent(NamedTuple):
@@ -59,4 +61,14 @@ def last_failures(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int]
         place: f"its last connection failed: {ended.replace('_', ' ')}"
         for place, ended in ends.items()
         if ended in FAILURES
+    }
+
+
+def unanswered(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int], str]:
+    """The backends, by address and port, that keep a client waiting; `flows`: its own at tc."""
+    return {
+        (flow["backend"], flow["backend_port"]): "has not accepted a connection of this client for "
+        f"{flow['age']:.0f} s"
+        for flow in flows
+        if flow["state"] == "opening" and flow["age"] >= _PATIENCE_SECONDS
     }

@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from sys import byteorder
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -105,7 +106,10 @@ def test_a_destination_by_any_of_its_names(world, name):
 
 def test_a_backend_that_did_not_answer_lately_is_told(world):
     ((number, _),) = world.maps["lb_names"].items()
-    to_it = {"service": int.from_bytes(number, byteorder), "backend_addr": "10.1.0.5"}
+    to_it: dict[str, Any] = {
+        "service": int.from_bytes(number, byteorder),
+        "backend_addr": "10.1.0.5",
+    }
     world.flows.accept([record(end=FlowEnd.LB_END_NO_ANSWER, **to_it)])
     text = world.explain("host", "default/web", status=1)
     assert text.startswith("likely fails: translated at the socket hook, to the only backend")

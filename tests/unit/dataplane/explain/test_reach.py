@@ -3,7 +3,7 @@
 
 import pytest
 
-from ebpflb.dataplane.explain.reach import NO_ROUTE, Silent, last_failures, trouble
+from ebpflb.dataplane.explain.reach import NO_ROUTE, Silent, last_failures, trouble, unanswered
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Route
 from ebpflb.model.address import parse_address
 
@@ -47,6 +47,14 @@ def test_a_failure_counts_until_a_connection_succeeds():
     assert last_failures([*flows, {"event": "refused"}, flow("10.1.0.1", "closed")]) == {
         ("10.1.0.2", 8080): "its last connection failed: backend refused"
     }
+
+
+def test_a_connection_that_stays_unanswered_is_told():
+    opening = {"backend": "10.1.0.1", "backend_port": 8080, "state": "opening"}
+    place, said = "10.1.0.1", "has not accepted a connection of this client for 9 s"
+    assert unanswered([{**opening, "age": 9.2}]) == {(place, 8080): said}
+    assert not unanswered([{**opening, "age": 1.0}])
+    assert not unanswered([{**opening, "age": 9.2, "state": "established"}])
 
 
 def test_neighbours_of_this_namespace_can_be_listed():

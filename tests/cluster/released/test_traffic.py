@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart on two real nodes without kube-proxy: what works, and goes on through all changes."""
+"""Connections through the chart's agents: who is reached, and that no change loses one."""
 
-import gzip
 import json
-import os
 import shutil
-import signal
-import subprocess
-import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,48 +14,20 @@ from tests.cluster.harness import release, workloads
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.place import Place
 from tests.cluster.harness.workloads import Load
-from tests.cluster.plugin import Plugin, user_with
+from tests.cluster.released.shop import SPACE, by_hand, cluster_ip, node_port
 from tests.e2e.harness.newer_layout import change_layout
 from tests.e2e.harness.waiting import wait_until
-from tests.image.build import IMAGE, buildah, image_archive, working_container
+from tests.image.build import IMAGE, buildah, working_container
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SPACE = "released"
 OUTAGE_SECONDS = 60
 CONVERGED_SECONDS = 2
 ENOUGH = 20_000
 
 
-@pytest.fixture(scope="module")
-def cluster(no_leftovers: None) -> Iterator[Cluster]:
-    """Two nodes with the chart, echo servers, and a pod to ask from on each node."""
-    archive = image_archive()
-    made = Cluster.up(f"released-{os.getpid()}")
-    try:
-        made.load_image(archive)
-        release.deploy(made, "install", release.values(made))
-        objects = [
-            workloads.deployment("web"),
-            workloads.service("web", type="NodePort"),
-            *(workloads.asker(f"asker-{node.name}", node.name) for node in made.nodes),
-        ]
-        workloads.apply(made, SPACE, objects)
-        yield made
-    finally:
-        made.down()
-
-
 def pods_of(answers: list[dict[str, Any]]) -> set[str]:
     return {answer["pod"] for answer in answers}
-
-
-def cluster_ip(cluster: Cluster, service: str) -> str:
-    return workloads.field(cluster, SPACE, f"service/{service}", "{.spec.clusterIP}")
-
-
-def node_port(cluster: Cluster, service: str) -> str:
-    return workloads.field(cluster, SPACE, f"service/{service}", "{.spec.ports[0].nodePort}")
 
 
 def loads(cluster: Cluster, service: str, seconds: float) -> list[Load]:
@@ -139,21 +105,6 @@ def test_an_outage_of_the_api_loses_no_connection(cluster: Cluster):
     finish(cluster, running)
 
 
-def by_hand(name: str, address: str) -> list[dict[str, Any]]:
-    """A Service and its slice, for which no controller is needed."""
-    service = workloads.service(name)
-    del service["spec"]["selector"]
-    piece = {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {"name": f"{name}-1", "labels": {"kubernetes.io/service-name": name}},
-        "addressType": "IPv4",
-        "ports": [{"name": "tcp", "port": workloads.PORT, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [address]}],
-    }
-    return [service, piece]
-
-
 def test_an_upgrade_with_another_value_loses_no_connection(cluster: Cluster):
     running = loads(cluster, "web", 180)
     slowly = {"rollingUpdate": {"maxUnavailable": 1}}
@@ -225,99 +176,6 @@ def test_explain_in_an_agents_pod_knows_pods_by_name(cluster: Cluster, pod: str)
     said = ask_agent(cluster, "explain", *question)
     address = workloads.field(cluster, SPACE, f"pod/{pod}", "{.status.podIP}")
     assert f'"{address}"' in said
-
-
-@pytest.fixture
-def plugin(cluster: Cluster) -> Plugin:
-    """kubectl ebpflb, with all rights."""
-    return Plugin(cluster.kubeconfig)
-
-
-def test_the_plugin_shows_all_nodes(cluster: Cluster, plugin: Plugin):
-    names = [node.name for node in cluster.nodes]
-    wait_until(
-        lambda: (
-            [(each["node"], each["state"]) for each in plugin.json("status")]
-            == [(name, "in sync") for name in names]
-        ),
-        "both nodes in sync",
-    )
-    services = {each["service"] for each in plugin.json("services", "-A")}
-    assert services >= {"web", "kubernetes"}
-    carried = plugin.json("top", "-n", SPACE, "--interval", "0.5")
-    assert "web" in {each["service"] for each in carried}
-    found = plugin.json("doctor", "-A")
-    assert sorted({node for each in found for node in each["nodes"]}) == names
-
-
-def test_the_plugin_merges_the_flows_of_all_nodes(cluster: Cluster, plugin: Plugin):
-    wanted = set()
-    for node in cluster.nodes:
-        pod = f"asker-{node.name}"
-        workloads.ask_from_pod(cluster, SPACE, pod, f"http://web.{SPACE}", 2)
-        address = workloads.field(cluster, SPACE, f"pod/{pod}", "{.status.podIP}")
-        wanted.add((node.name, address))
-
-    def seen() -> set[tuple[str, str]]:
-        flows = plugin.json("flows", "-n", SPACE, "--last", "500")
-        assert flows == sorted(flows, key=lambda flow: flow["time"])
-        return {(flow["node"], flow.get("client", {}).get("address", "")) for flow in flows}
-
-    wait_until(lambda: wanted <= seen(), "flows of both nodes")
-
-
-def test_what_the_plugin_follows_ends_on_the_nodes_with_it(cluster: Cluster, plugin: Plugin):
-    with plugin.start("flows", "-n", SPACE, "--follow", "-o", "jsonl") as following:
-        try:
-            wait_until(lambda: len(followers()) == len(cluster.nodes), "all agents followed")
-            workloads.ask_from_pod(cluster, SPACE, "asker-node1", f"http://web.{SPACE}")
-            assert following.stdout
-            assert json.loads(following.stdout.readline())["node"] in ("node1", "node2")
-        finally:
-            os.killpg(following.pid, signal.SIGINT)
-    wait_until(lambda: not followers(), "nothing left on the nodes")
-
-
-def followers() -> list[str]:
-    """The commands in agents' pods that print flows as they come."""
-    ran = subprocess.run(["ps", "-eo", "args"], check=True, capture_output=True, text=True)
-    return [line for line in ran.stdout.splitlines() if "/ebpflb flows" in line]
-
-
-def test_the_plugin_asks_the_node_that_decides(cluster: Cluster, plugin: Plugin):
-    workloads.apply(cluster, SPACE, [workloads.service("empty", app="nobody")])
-    for number in (1, 2):
-        question = ["explain", "-n", SPACE, f"asker-node{number}"]
-        (inside,) = plugin.json(*question, "web:80")
-        assert inside["nodes"] == [f"node{number}"]
-        wait_until(
-            lambda: "no endpoint" in plugin.run(*question, "empty:80", status=1).stdout,  # noqa: B023
-            "a Service without endpoints",
-        )
-    outside = plugin.json("explain", cluster.client.ip, f"{SPACE}/web:80")
-    assert sorted(node for each in outside for node in each["nodes"]) == ["node1", "node2"]
-    cluster.kubectl("-n", SPACE, "delete", "service/empty")
-
-
-def test_the_plugin_needs_pods_and_exec_alone(cluster: Cluster, tmp_path: Path):
-    where = f"--agent-namespace={NAMESPACE}"
-    reads = "get list of pods"
-    user = user_with(cluster, "support", tmp_path, reads, "get create of pods/exec")
-    assert len(user.json("status", where)) == len(cluster.nodes)
-    reader = user_with(cluster, "reader", tmp_path, reads)
-    told = reader.run("doctor", where, status=1).stderr
-    assert told.startswith("node1, node2: RBAC forbids it: ")
-    assert told.count("\n") == 1
-
-
-def test_a_sysdump_has_logs_and_no_token(plugin: Plugin, tmp_path: Path):
-    path = tmp_path / "dump.tar.gz"
-    plugin.run("sysdump", "--file", str(path))
-    with tarfile.open(path) as tar:
-        names = {name.partition("/")[2] for name in tar.getnames()}
-    assert {"nodes/node1/agent.log", "nodes/node2/frontends.json", "errors.txt"} <= names
-    token = json.loads(plugin.kubeconfig.read_text())["users"][0]["user"]["token"]
-    assert token.encode() not in gzip.decompress(path.read_bytes())
 
 
 def test_every_right_of_the_agent_is_used_and_no_other_is_wanted(cluster: Cluster):
