@@ -12,6 +12,7 @@ from ebpflb.model.address import Address
 from ebpflb.model.changes import Kind, ObjectKey, key_of
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.node import Node
+from ebpflb.model.pod import NOBODY, NamedPod
 from ebpflb.source.interface import SourceEvent
 
 
@@ -29,8 +30,9 @@ _MOST_GONE = 1024
 class EndpointLocations(Mapping[Address, EndpointLocation]):
     """By address of an endpoint; from one look to the next it may differ.
 
-    One thread calls `note()`; the rest may be called from any thread. Flow records also name pods
-    that no longer exist, so removed pods are remembered: as many as there are endpoints, plus 1024.
+    One thread calls `note()` and `remember()`; the rest may be called from any thread. Flow records
+    also name pods that no longer exist, such as those of a CronJob, so the last ones are
+    remembered: as many addresses as there are endpoints, plus 1024.
     """
 
     def __init__(self, node_name: str) -> None:
@@ -39,8 +41,8 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
         # By the addresses of a block, in the order they came: a pod's neighbours share the entry.
         self._by_block: dict[int, tuple[EndpointSlice, ...]] = {}
         self._count = 0
-        # Removed addresses and the pod each belonged to, earliest removed first.
-        self._gone: OrderedDict[Address, str] = OrderedDict()
+        # Removed addresses and whose they were, earliest removed first.
+        self._gone: OrderedDict[Address, NamedPod] = OrderedDict()
 
     def __getitem__(self, address: Address) -> EndpointLocation:
         pieces = self._by_block.get(_block(address), ())
@@ -58,10 +60,18 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def pod(self, address: Address) -> str:
-        """NAMESPACE/NAME of the pod that has this address or had it last, or ""."""
-        location = self.get(address)
-        return (location and location.pod) or self._gone.get(address, "")
+    def pod(self, address: Address) -> NamedPod:
+        """The pod that has this address or had it last."""
+        gone, location = self._gone.get(address, NOBODY), self.get(address)
+        # An endpoint is the later one.
+        return NamedPod(location.pod) if location and location.pod not in ("", gone.pod) else gone
+
+    def remember(self, address: Address, pod: NamedPod) -> None:
+        """Whose a removed address was; a workload that is known of the pod stays so."""
+        known = self._gone.pop(address, NOBODY)
+        self._gone[address] = pod if pod.workload or pod.pod != known.pod else known
+        while len(self._gone) > self._count + _MOST_GONE:
+            self._gone.popitem(last=False)
 
     def note(self, event: SourceEvent) -> None:
         """Follow EndpointSlices and this agent's own Node."""
@@ -86,10 +96,7 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
             self._put(block, old, new if block in blocks else None)
         for address in before.keys() - after:
             if before[address] and address not in self:
-                self._gone.pop(address, None)
-                self._gone[address] = before[address]
-        while len(self._gone) > self._count + _MOST_GONE:
-            self._gone.popitem(last=False)
+                self.remember(address, NamedPod(before[address]))
 
     def _put(self, block: int, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         """Other threads read meanwhile: what stays known is so at every moment."""

@@ -4,39 +4,24 @@
 A pod that stands behind no Service is known on its own node, where its connections are recorded.
 """
 
-from collections import OrderedDict
-
 from ebpflb.model.address import Address
 from ebpflb.model.changes import Kind, ObjectKey, key_of
 from ebpflb.model.pod import NamedPod, Pod
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.source.interface import SourceEvent
 
-_MOST_GONE = 1024
-
 
 class PodNames:
-    """By address. One thread calls `note()`; `at()` may be called from any thread.
-
-    Flow records also name pods that no longer exist, such as those of a CronJob: the last 1024 are
-    remembered until their address is another pod's.
-    """
+    """By address. One thread calls `note()`, that of the locations; `at()` any thread may call."""
 
     def __init__(self, locations: EndpointLocations) -> None:
         self._locations = locations
         self._pods: dict[ObjectKey, Pod] = {}
         self._names: dict[Address, NamedPod] = {}
-        # Removed addresses and whose they were, earliest removed first.
-        self._gone: OrderedDict[Address, NamedPod] = OrderedDict()
 
     def at(self, address: Address) -> NamedPod:
         """Whose address it is, or was last."""
-        if found := self._names.get(address):
-            return found
-        pod = self._locations.pod(address)
-        gone = self._gone.get(address)
-        # An endpoint of another name is the later one: this node's pods are not listed any more.
-        return gone if gone and pod in ("", gone.pod) else NamedPod(pod)
+        return self._names.get(address) or self._locations.pod(address)
 
     def note(self, event: SourceEvent) -> None:
         """Follow this node's pods."""
@@ -55,12 +40,9 @@ class PodNames:
             self._names.update(dict.fromkeys(new.addresses, name))
         for address in set(old.addresses if old else ()) - set(new.addresses if new else ()):
             self._forget(address, key)
-        while len(self._gone) > _MOST_GONE:
-            self._gone.popitem(last=False)
 
     def _forget(self, address: Address, key: ObjectKey) -> None:
         """Unless the address is another pod's by now."""
         name = self._names.get(address)
         if name and name.pod == f"{key.namespace}/{key.name}":
-            self._gone.pop(address, None)
-            self._gone[address] = self._names.pop(address)
+            self._locations.remember(address, self._names.pop(address))

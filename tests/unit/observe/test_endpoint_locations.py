@@ -5,6 +5,7 @@ from ebpflb.model.address import Family, parse_address
 from ebpflb.model.changes import ObjectKey, key_of
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints
 from ebpflb.model.node import Node
+from ebpflb.model.pod import NOBODY, NamedPod
 from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
 from ebpflb.source.interface import SourceEvent
 
@@ -63,24 +64,25 @@ def test_a_pod_is_known_by_its_address_and_stays_so_when_it_is_gone(locations):
     note(locations, first, piece("web-2", OTHER_POD, pod="default/b"))
     note(locations, gone=[first])
     assert locations.keys() == {OTHER_POD}
-    assert (locations.pod(POD), locations.pod(OTHER_POD)) == ("default/a", "default/b")
-    assert locations.pod(parse_address("10.9.9.9")) == ""
+    assert locations.pod(POD) == NamedPod("default/a")
+    assert locations.pod(OTHER_POD) == NamedPod("default/b")
+    assert locations.pod(parse_address("10.9.9.9")) == NOBODY
     note(locations, piece("web-1", POD, pod="default/c"))
-    assert locations.pod(POD) == "default/c"
+    assert locations.pod(POD) == NamedPod("default/c")
 
 
 def test_a_slice_without_names_does_not_hide_the_pod(locations):
     note(locations, piece("web-1", POD, pod="default/a"), piece("by-hand", POD))
-    assert locations.pod(POD) == "default/a"
+    assert locations.pod(POD) == NamedPod("default/a")
 
 
 def test_pods_that_are_gone_do_not_gather_for_ever(locations):
     for number in range(3000):
         address = parse_address(f"10.2.{number >> 8}.{number & 255}")
         note(locations, piece("web-1", address, pod=f"default/{number}"))
-        assert locations.pod(address) == f"default/{number}"
+        assert locations.pod(address) == NamedPod(f"default/{number}")
     assert len(locations._gone) < 1100
-    assert locations.pod(parse_address("10.2.11.0")) == "default/2816"
+    assert locations.pod(parse_address("10.2.11.0")) == NamedPod("default/2816")
 
 
 def test_what_a_new_version_of_a_slice_no_longer_has_is_not_found(locations):

@@ -66,6 +66,23 @@ def test_a_pod_that_is_gone_gives_way_to_an_endpoint(names, locations):
     assert names.at(HERE) == NamedPod("default/web-1")
 
 
+def test_a_pod_keeps_its_workload_when_its_endpoint_goes_later_or_earlier(names, locations):
+    piece = endpoint_slice("web-x", endpoint("10.1.0.1", pod="jobs/backup-1"))
+    there = SourceEvent((piece,), (), {}, initial=False)
+    gone = SourceEvent((), (key_of(piece),), {}, initial=False)
+    note(names, BACKUP)
+    locations.note(there)
+    note(names, gone=[BACKUP])
+    assert names.at(HERE) == NAMED
+    locations.note(gone)
+    assert names.at(HERE) == NAMED
+    note(names, BACKUP)
+    locations.note(there)
+    locations.note(gone)
+    note(names, gone=[BACKUP])
+    assert names.at(HERE) == NAMED
+
+
 def test_only_the_last_pods_are_remembered(names):
     pods = [Pod("jobs", f"p{n}", (address(f"10.2.{n >> 8}.{n & 255}"),)) for n in range(1100)]
     note(names, *pods)
