@@ -31,7 +31,10 @@ _UNKNOWN = ("no such command", "no such option")
 
 @dataclass
 class Cluster:
-    """failures: what went wrong -> the nodes."""
+    """agent_namespace: where agents are looked for; empty for all.
+
+    failures: what went wrong -> the nodes.
+    """
 
     access: Access
     agents: Sequence[RemoteAgent]
@@ -39,11 +42,16 @@ class Cluster:
     limit: int = LIMIT
     failures: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     exit_status: int = 0
+    agent_namespace: str = ""
 
     @property
     def namespace(self) -> str:
         """Of names without one, and of lists without -A."""
         return self.access.namespace
+
+    def look_again(self) -> None:
+        """Find the agents as they are now. ClusterError leaves them as they were."""
+        self.agents = find_agents(self.access, self.agent_namespace)
 
     def ask(
         self, argv: Sequence[str], agents: Sequence[RemoteAgent] | None = None
@@ -147,7 +155,8 @@ def cluster_command(command: Callable[..., None]) -> Any:
     ) -> None:
         access = Access(kubeconfig, context, timeout)
         agents = find_agents(access, agent_namespace)
-        cluster = Cluster(access, agents, PodExecutor(access), parallel)
+        executor = PodExecutor(access)
+        cluster = Cluster(access, agents, executor, parallel, agent_namespace=agent_namespace)
         command(cluster, **given)
         cluster.finish()
 

@@ -2,10 +2,11 @@
 """kubectl ebpflb flows: who connects to what through any node, and how it went."""
 
 import json
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from heapq import nlargest
+from math import inf
 from typing import Any
 
 import click
@@ -20,12 +21,15 @@ from ebpflb.kubectl.cluster import (
     is_of_older_agent,
     listed_namespace,
 )
-from ebpflb.kubectl.execution import AgentAnswer, Executor, last_line
-from ebpflb.kubectl.fan_out import StreamEnd, follow_all
+from ebpflb.kubectl.execution import AgentAnswer, last_line
+from ebpflb.kubectl.streams import Lines, Streams, StreamState, patient
 
 _COMMAND = ("ebpflb", "flows", "-o", "jsonl")
 _FLAGS = {"limit": "--last"}
-_SILENT = "the agent has not answered for"
+# Longer than an agent keeps flows.
+_LONG_AGO = "1000h"
+# How long all nodes may be silent, as when the agents are replaced.
+_PATIENCE_SECONDS = 300.0
 
 
 @click.command(
@@ -92,35 +96,67 @@ def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
         nothing = _argv({"namespace": namespace, "limit": "0"})
         if any(is_of_older_agent(answer) for answer in list(cluster.ask(nothing))):
             del wanted["namespace"]
-    agents = [agent for agent in cluster.agents if agent.pod]
-    lines = follow_all(_Patient(cluster.executor), agents, [*_argv(wanted), "--follow"])
-    with closing(lines):
-        for agent, line in lines:
-            if isinstance(line, StreamEnd):
-                cluster.tell(agent, line.error or "the agent has stopped")
+    watch = _Watch(cluster, [*_argv(wanted), "--follow"])
+    streams = Streams(watch.find)
+    streams.start()
+    try:
+        for node, what in streams:
+            if isinstance(what, StreamState):
+                watch.note(node, what)
             else:
-                yield from _decoded(cluster, agent, [line], namespace)
+                yield from _decoded(cluster, watch.agents[node], [what], namespace)
+    finally:
+        streams.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class _Patient:
-    """Follows on where version 0.1.0 gives up, because there was no flow for 10 s."""
+class _Watch:
+    """The agents that are followed, and what the user has been told of them."""
 
-    executor: Executor
+    def __init__(self, cluster: Cluster, argv: Sequence[str]) -> None:
+        """`argv`: of the agents there are. A new one is asked for all it has: nobody saw that."""
+        self._cluster, self._argv = cluster, argv
+        self._first = {agent.pod for agent in cluster.agents}
+        self._begun: set[str] = set()
+        self._running: set[str] = set()
+        self._silent: set[str] = set()
+        self._ran = -inf
+        self.agents: dict[str, RemoteAgent] = {}
 
-    def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
-        return self.executor.run(agent, argv)
+    def find(self) -> Mapping[str, Lines]:
+        """How to follow the agents of the moment. ClusterError."""
+        self._cluster.look_again()
+        found = {each.node: each for each in self._cluster.agents if each.pod}
+        # Lines of nodes that are gone may still come.
+        self.agents |= found
+        return {node: partial(self._follow, agent) for node, agent in found.items()}
 
-    def stream(self, agent: RemoteAgent, argv: Sequence[str]) -> Generator[str, None, None]:
-        while True:
-            try:
-                yield from self.executor.stream(agent, argv)
-            except ClusterError as error:
-                if _SILENT not in str(error):
-                    raise
-                argv = [*(each for each in argv if not each.startswith("--last")), "--last=0"]
-            else:
-                return
+    def _follow(self, agent: RemoteAgent) -> Generator[str, None, None]:
+        argv = self._argv
+        if agent.pod in self._begun or agent.pod not in self._first:
+            extent = "--last=0" if agent.pod in self._begun else f"--since={_LONG_AGO}"
+            others = [each for each in argv if not each.startswith(("--last=", "--since="))]
+            argv = [*others, extent]
+        for line in patient(self._cluster.executor, agent, argv):
+            self._begun.add(agent.pod)
+            yield line
+
+    def note(self, node: str, state: StreamState) -> None:
+        """Say once that a node breaks off, and that it is back. ClusterError if all are silent."""
+        agent = self.agents[node]
+        if state.runs:
+            self._running.add(node)
+            if node in self._silent:
+                self._silent.remove(node)
+                self._cluster.tell(agent, "followed again")
+            return
+        if node in self._running:
+            self._running.remove(node)
+            self._ran = time.monotonic()
+        if node not in self._silent:
+            self._silent.add(node)
+            self._cluster.tell(agent, f"not followed for now: {state.why}")
+        if self._silent >= self.agents.keys() and time.monotonic() - self._ran > _PATIENCE_SECONDS:
+            raise ClusterError("no node's agent can be followed")
 
 
 def _argv(wanted: Mapping[str, str]) -> list[str]:

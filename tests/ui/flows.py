@@ -3,13 +3,13 @@
 
 import json
 import queue
-from collections.abc import Iterator
+from collections.abc import Generator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from ebpflb.errors import QueryError
-from ebpflb.kubectl.ui.following import Lines
+from ebpflb.kubectl.streams import Lines
 
 
 def flow(
@@ -105,7 +105,7 @@ class FakeAgents:
             self.remove(node)
 
 
-def _lines(waiting: queue.Queue[str | Exception | None]) -> Iterator[str]:
+def _lines(waiting: queue.Queue[str | Exception | None]) -> Generator[str, None, None]:
     while line := waiting.get():
         if isinstance(line, Exception):
             raise line

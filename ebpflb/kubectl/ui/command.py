@@ -2,14 +2,15 @@
 """kubectl ebpflb ui: follow all nodes, and serve the page until Ctrl-C."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import click
 
 from ebpflb.errors import ClusterError
-from ebpflb.kubectl.agents import find_agents
 from ebpflb.kubectl.cluster import Cluster, cluster_command
-from ebpflb.kubectl.ui.following import Following, Lines
+from ebpflb.kubectl.streams import Lines, patient
+from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.pages import pages_of
 from ebpflb.kubectl.ui.server import PageServer
 from ebpflb.kubectl.ui.traffic import LiveTraffic
@@ -56,32 +57,24 @@ def ui(cluster: Cluster, port: int) -> None:
             following.stop()
 
 
+@dataclass(frozen=True, slots=True)
 class _Nodes:
     """The agents by node, as they are now."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._agents = {agent.node: agent for agent in cluster.agents}
-        # One, if the user may only look there.
-        namespaces = {agent.namespace for agent in cluster.agents if agent.pod}
-        self._namespace = namespaces.pop() if len(namespaces) == 1 else ""
-        self._is_known = True
+    cluster: Cluster
 
     def find(self) -> Mapping[str, Lines]:
         """How to follow each. ClusterError."""
-        if not self._is_known:
-            found = find_agents(self._cluster.access, self._namespace)
-            self._agents = {agent.node: agent for agent in found}
-        self._is_known = False
-        stream = self._cluster.executor.stream
-        return {node: partial(stream, agent, _FOLLOW) for node, agent in self._agents.items()}
+        self.cluster.look_again()
+        follow = partial(patient, self.cluster.executor)
+        return {agent.node: partial(follow, agent, _FOLLOW) for agent in self.cluster.agents}
 
     def run(self, node: str, arguments: Sequence[str]) -> str:
         """All that `ebpflb` prints there. ClusterError."""
-        agent = self._agents.get(node)
+        agent = next((each for each in self.cluster.agents if each.node == node), None)
         if agent is None:
             raise ClusterError(f"{node}: the node is gone")
-        answer = self._cluster.executor.run(agent, [*_ASK, *arguments])
+        answer = self.cluster.executor.run(agent, [*_ASK, *arguments])
         if answer.status is None:
             raise ClusterError(f"{node}: {answer.error}")
         return f"{answer.stdout}{answer.stderr}"

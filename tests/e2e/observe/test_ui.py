@@ -2,7 +2,7 @@
 """What the page of `kubectl ebpflb ui` makes of real connections on two nodes."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ def pages(lab):
     """What the page may ask for, with both nodes followed."""
     processes: list[subprocess.Popen[str]] = []
 
-    def follow(node: LabNode) -> Iterator[str]:
+    def follow(node: LabNode) -> Generator[str, None, None]:
         command = [*PROGRAM, "flows", "--follow", "-o", "jsonl"]
         processes.append(node.popen(command, stdout=subprocess.PIPE, text=True))
         assert processes[-1].stdout

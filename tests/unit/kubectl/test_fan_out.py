@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ebpflb.errors import ClusterError
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.execution import AgentAnswer
-from ebpflb.kubectl.fan_out import StreamEnd, ask_all, follow_all
+from ebpflb.kubectl.fan_out import ask_all
 
 AGENTS = [
     RemoteAgent(f"node{number}", "kube-system", f"p{number}", True, "") for number in range(50)
@@ -35,22 +34,6 @@ class Slow:
             self.running -= 1
         return AgentAnswer(agent, 0, stdout=" ".join(argv))
 
-    def stream(self, agent, argv):
-        try:
-            with self.lock:
-                self.running += 1
-            yield from ("", f"{agent.node} 1")
-            if agent.node == "node1":
-                raise ClusterError("is gone")
-            if agent.node == "node2":
-                raise ValueError("bug")
-            while argv == ["forever"]:
-                time.sleep(0.01)
-                yield ""
-        finally:
-            with self.lock:
-                self.running -= 1
-
 
 def test_all_are_asked_but_not_more_at_a_time_than_the_limit():
     executor = Slow()
@@ -75,29 +58,3 @@ def test_a_bug_does_not_hang_the_reader():
 
     with pytest.raises(ValueError, match="bug"):
         list(ask_all(Broken(), AGENTS, []))
-
-
-def test_lines_of_all_streams_are_merged_and_each_end_is_told():
-    found = list(follow_all(Slow(), AGENTS[:4], []))
-    lines = [(agent.node, line) for agent, line in found]
-    assert sorted(line for _, line in lines if isinstance(line, str)) == [
-        f"node{number} 1" for number in range(4)
-    ]
-    ends = {node: line.error for node, line in lines if isinstance(line, StreamEnd)}
-    assert ends == {
-        "node0": "",
-        "node1": "is gone",
-        "node2": "unexpected ValueError: bug",
-        "node3": "",
-    }
-
-
-def test_who_stops_following_ends_all_streams():
-    executor = Slow()
-    with closing(follow_all(executor, AGENTS, ["forever"])) as lines:
-        next(lines)
-    for _ in range(200):
-        if not executor.running:
-            return
-        time.sleep(0.01)
-    pytest.fail(f"{executor.running} streams go on")

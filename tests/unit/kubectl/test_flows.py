@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import re
+import time
+from functools import partial
 
 import pytest
 
 from ebpflb.cli import main
+from ebpflb.kubectl import flows as command
+from ebpflb.kubectl.streams import Streams
 from tests.unit.kubectl.answers import flow, lines
+from tests.unit.kubectl.api_server import Output, pod
 
 
 @pytest.fixture
@@ -100,17 +105,80 @@ def test_what_agents_say_does_not_reach_the_terminal_as_a_command(two):
     assert "x/\\x1b[2J:40002" in done.stdout
 
 
-def test_new_flows_are_shown_as_they_come_and_a_node_that_ends_is_named(two):
-    done = two.run("flows", "-A", "--follow", "-o", "jsonl", status=1)
-    assert sorted(json.loads(each)["seq"] for each in done.stdout.splitlines()) == [1, 2, 3, 4]
-    assert sorted(done.stderr.splitlines()) == [
-        "a: the agent has stopped",
-        "b: the agent has stopped",
+@pytest.fixture
+def follow(two, monkeypatch):
+    """Follow until all streams have ended, which say nothing when they are begun again."""
+    streams = partial(Streams, pause_seconds=0.05, look_seconds=0.1)
+    monkeypatch.setattr(command, "Streams", streams)
+    monkeypatch.setattr(command, "_PATIENCE_SECONDS", 0.4)
+    for node in "ab":
+        two.say(node, "flows -o jsonl --follow --last=0", "")
+    return lambda *given: two.run("flows", "--follow", "-o", "jsonl", *given, status=1)
+
+
+def seqs(done):
+    return sorted(json.loads(each)["seq"] for each in done.stdout.splitlines())
+
+
+def test_new_flows_are_shown_as_they_come_and_a_node_that_ends_is_named_once(follow, two):
+    done = follow("-A")
+    assert seqs(done) == [1, 2, 3, 4]
+    *told, last = done.stderr.splitlines()
+    assert sorted(told) == [
+        "a: not followed for now: the agent has stopped",
+        "b: not followed for now: the agent has stopped",
     ]
-    assert {argv[-1] for argv in two.objects.executed} == {"--follow"}
+    assert last == "Error: no node's agent can be followed"
+    assert len(two.objects.executed) > 4
+
+
+def test_an_agent_in_a_new_pod_is_followed_with_what_was_missed(follow, two):
+    two.objects.lists["/api/v1/pods"] = [pod("a"), pod("b")]
+    two.answers["a-new"] = {}
+    two.say("a-new", "flows -o jsonl --follow --since=1000h", lines(flow(7)))
+    two.say("a-new", "flows -o jsonl --follow --last=0", "")
+
+    def roll_out(name, argv):
+        two.objects.lists["/api/v1/pods"] = [pod("a", "ebpflb-a-new"), pod("b")]
+        return two.answer(name, argv)
+
+    two.objects.command = roll_out
+    done = follow("-A", "--last", "9")
+    assert seqs(done) == [1, 2, 3, 4, 7]
+    told = [line for line in done.stderr.splitlines() if line.startswith("a: ")]
+    stopped = "a: not followed for now: the agent has stopped"
+    assert told == [stopped, "a: followed again", stopped]
+    assert sum("--last=9" in argv for argv in two.objects.executed) == 2
+
+
+def test_a_node_that_comes_later_is_followed(follow, two):
+    def scale_up(name, argv):
+        if len(two.answers) == 2:
+            two.add("c")
+            two.say("c", "flows -o jsonl --follow --since=1000h", lines(flow(9)))
+            two.say("c", "flows -o jsonl --follow --last=0", "")
+        return two.answer(name, argv)
+
+    two.objects.command = scale_up
+    assert seqs(follow("-A")) == [1, 2, 3, 4, 9]
+
+
+def test_if_no_node_can_be_followed_it_ends_at_once(two):
+    for node in "ab":
+        two.fail(node, "flows", "Error: no agent answers at /run/x")
+    begin = time.monotonic()
+    done = two.run("flows", "-A", "--follow", status=1)
+    assert time.monotonic() - begin < 4
+    assert sorted(done.stderr.splitlines()) == [
+        "Error: no node's agent can be followed",
+        "a: not followed for now: no agent answers at /run/x",
+        "b: not followed for now: no agent answers at /run/x",
+    ]
 
 
 def test_following_one_namespace_has_the_agents_choose_if_all_can(two):
+    for node in "ab":
+        two.fail(node, "flows", "Error: no agent answers")
     two.run("flows", "--follow", status=1)
     assert "--namespace=default" in two.objects.executed[-1]
     two.fail("a", "flows", "Error: No such option: -n", 2)
@@ -126,11 +194,20 @@ def test_one_namespace_and_all_exclude_each_other(two):
     assert "exclude each other" in two.run("flows", "-A", "-n", "x", status=2).stderr
 
 
-def test_an_older_agent_that_gives_up_in_silence_is_followed_on(two):
+def test_an_older_agent_that_gives_up_in_silence_is_followed_on(follow, two):
     two.say("b", "flows", "")
     silent = "Error: /run/ebpflb/agent.sock: the agent has not answered for 10 s"
-    two.fail("a", "flows", silent)
-    two.say("a", "flows -o jsonl --follow --last=0", lines(flow(8)))
-    done = two.run("flows", "-A", "--follow", "--last", "5", "-o", "jsonl", status=1)
-    assert json.loads(done.stdout)["seq"] == 8
+    two.fail("a", "flows -o jsonl --last=5 --follow", silent)
+    told: list[str] = []
+
+    def once(name, argv):
+        answer = two.answer(name, argv)
+        if name == "ebpflb-a" and argv[-1] == "--last=0" and not told:
+            told.append(name)
+            return Output(lines(flow(8)))
+        return answer
+
+    two.objects.command = once
+    done = follow("-A", "--last", "5")
+    assert seqs(done) == [8]
     assert "not answered" not in done.stderr

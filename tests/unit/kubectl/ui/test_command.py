@@ -5,13 +5,17 @@ import json
 import socket
 import threading
 import time
+from functools import partial
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
+from ebpflb.kubectl.ui import command
+from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.server import PageServer
 from tests.ui.flows import flow
+from tests.unit.kubectl.api_server import pod
 
 
 @pytest.fixture
@@ -73,6 +77,22 @@ def test_flows_of_all_nodes_and_explain(nodes, visit):
     assert whys["b"] == "no agent answers at /run/x"
     assert whys["c"] == "no agent runs on this node"
     assert found["explain"]["text"] == "fails: refused at the socket\n"
+
+
+def test_an_agent_in_a_new_pod_is_followed(nodes, visit, monkeypatch):
+    monkeypatch.setattr(command, "Following", partial(Following, pause_seconds=0.05))
+    nodes.add("a")
+    nodes.answers["a-new"] = {}
+    nodes.say("a-new", "flows", f"{json.dumps(flow())}\n")
+    nodes.fail("a", "flows", "Error: the agent has stopped")
+
+    def roll_out(name, argv):
+        nodes.objects.lists["/api/v1/pods"] = [pod("a", "ebpflb-a-new")]
+        return nodes.answer(name, argv)
+
+    nodes.objects.command = roll_out
+    visit(lambda url: seen(url, 1))
+    nodes.run("ui")
 
 
 def test_explain_on_a_node_that_does_not_answer(nodes, visit):

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command on every node prints, as it comes, also when agents are replaced or nodes added.
+
+The threads are daemons: whoever stops reading, or presses Ctrl-C, waits for none of them.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from queue import Empty, Full, Queue
+
+from ebpflb.errors import ClusterError, EbpflbError
+from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.execution import Executor
+
+_PAUSE_SECONDS = 5.0
+_LOOK_SECONDS = 30.0
+_WAITING_LINES = 1000
+_STOP_SECONDS = 0.5
+# What an agent of 0.1.0 says when there was no flow for 10 s.
+_SILENT = "the agent has not answered for"
+
+# What yields the lines of one node as they come, and an empty line now and then.
+Lines = Callable[[], Generator[str, None, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """In place of a line: the stream runs, or it has ended, and why. Every attempt is told."""
+
+    runs: bool
+    why: str = ""
+
+
+class Streams:
+    """Begins with `start()`; iterating gives each node's lines and states until `stop()`.
+
+    A stream that ends is begun again after a pause and a look at where the agents are now: the
+    node's agent may be another pod. One look serves all streams that ended before it. While a node
+    does not answer, its pauses grow.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Mapping[str, Lines]],
+        pause_seconds: float = _PAUSE_SECONDS,
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        """`find`: the nodes of the moment. EbpflbError leaves them as they were."""
+        self._find = find
+        self._pause_seconds, self._look_seconds = pause_seconds, look_seconds
+        self._lines: Mapping[str, Lines] = {}
+        self._followed: set[str] = set()
+        self._looking = threading.Lock()
+        self._looked = 0.0
+        self._queue: Queue[tuple[str, str | StreamState]] = Queue(_WAITING_LINES)
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """EbpflbError if there is nothing to follow."""
+        self._look()
+        _start(self._look_for_others)
+
+    def stop(self) -> None:
+        """Begin nothing again. A stream ends with its next line, which may be an empty one."""
+        self._stopped.set()
+
+    def __iter__(self) -> Iterator[tuple[str, str | StreamState]]:
+        while not self._stopped.is_set():
+            with suppress(Empty):
+                yield self._queue.get(timeout=_STOP_SECONDS)
+
+    def _look_for_others(self) -> None:
+        while not self._stopped.wait(self._look_seconds):
+            with self._looking, suppress(EbpflbError):
+                self._look()
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
+        self._lines = self._find()
+        for node in self._lines.keys() - self._followed:
+            self._followed.add(node)
+            _start(self._follow, node)
+
+    def _follow(self, node: str) -> None:
+        pause = self._pause_seconds
+        while (lines := self._lines.get(node)) and not self._stopped.is_set():
+            end = StreamState(runs=False, why="the agent has stopped")
+            try:
+                with closing(_begun(lines)) as stream:
+                    for what in stream:
+                        pause = self._pause_seconds
+                        self._put(node, what)
+                        if self._stopped.is_set():
+                            return
+            except EbpflbError as error:
+                end = StreamState(runs=False, why=str(error))
+            except Exception as error:  # noqa: BLE001  the reader is told, and other nodes go on
+                end = StreamState(runs=False, why=f"unexpected {type(error).__name__}: {error}")
+            self._put(node, end)
+            self._wait(pause)
+            pause = min(2 * pause, self._look_seconds)
+        self._followed.discard(node)
+
+    def _wait(self, seconds: float) -> None:
+        """And have a look, unless there was one meanwhile."""
+        begin = time.monotonic()
+        if not self._stopped.wait(seconds):
+            with self._looking, suppress(EbpflbError):
+                if self._looked <= begin:
+                    self._look()
+
+    def _put(self, node: str, what: str | StreamState) -> None:
+        """Wait while the reader is slow. Empty lines are not for it."""
+        while what and not self._stopped.is_set():
+            with suppress(Full):
+                return self._queue.put((node, what), timeout=_STOP_SECONDS)
+        return None
+
+
+def _begun(lines: Lines) -> Generator[str | StreamState, None, None]:
+    """That it runs, then its lines and empty lines, to the end."""
+    with closing(lines()) as stream:
+        for number, line in enumerate(stream):
+            if number == 0:
+                yield StreamState(runs=True)
+            yield line
+
+
+def patient(
+    executor: Executor, agent: RemoteAgent, argv: Sequence[str]
+) -> Generator[str, None, None]:
+    """The stream of `ebpflb flows`, followed on where version 0.1.0 gives up in silence."""
+    while True:
+        try:
+            yield from executor.stream(agent, argv)
+        except ClusterError as error:
+            if _SILENT not in str(error):
+                raise
+            argv = [*(each for each in argv if not each.startswith("--last")), "--last=0"]
+        else:
+            return
+
+
+def _start(work: Callable[..., None], *given: object) -> None:
+    threading.Thread(target=work, args=given, name="ebpflb-stream", daemon=True).start()
