@@ -2,15 +2,18 @@
 """Output: aligned tables for people, JSON and YAML for tools."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn, TypeVar
 
 import click
 
 Output = Literal["table", "wide", "json", "jsonl", "yaml"]
+Found = TypeVar("Found")
 DEFAULT_NAMESPACE = "default"
+PAUSE_SECONDS = 2.0
 
 output_option: Callable[[Any], Any] = click.option(
     "-o",
@@ -31,6 +34,10 @@ name_namespace_option: Callable[[Any], Any] = click.option(
 )
 all_namespaces_option: Callable[[Any], Any] = click.option(
     "-A", "--all-namespaces", is_flag=True, help="Show all namespaces."
+)
+
+watch_option: Callable[[Any], Any] = click.option(
+    "-w", "--watch", is_flag=True, help="Again and again, until Ctrl-C."
 )
 
 
@@ -63,6 +70,26 @@ def emit(value: object, output: Output, table: Callable[[], Iterable[str]]) -> N
         click.echo(yaml.safe_dump(to_plain(value), sort_keys=False), nl=False)
     else:
         click.echo("".join(f"{visible(line)}\n" for line in table()), nl=False)
+
+
+def repeat(
+    look: Callable[[], Found],
+    show: Callable[[Found], None],
+    output: Output,
+    pause_seconds: float = PAUSE_SECONDS,
+) -> NoReturn:
+    """Look and show until Ctrl-C, tables each on an empty screen. Raises Exit then."""
+    try:
+        while True:
+            found = look()
+            if output in ("table", "wide"):
+                click.clear()
+            elif output == "yaml":
+                click.echo("---")
+            show(found)
+            time.sleep(pause_seconds)
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(0) from None
 
 
 def to_plain(value: Any) -> Any:

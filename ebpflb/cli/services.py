@@ -18,6 +18,8 @@ from ebpflb.cli.render import (
     namespace_option,
     one_namespace,
     output_option,
+    repeat,
+    watch_option,
 )
 from ebpflb.config.values import socket_address
 from ebpflb.model.address import Address, format_address
@@ -48,7 +50,7 @@ All namespaces are shown, unless -n names one.
 \b
 Examples:
   ebpflb services
-  ebpflb services -n shop --service web
+  ebpflb services -n shop --service web -w
   ebpflb services -o jsonl | jq 'select(.refused > 0)'
   ebpflb services --short
 """
@@ -64,24 +66,35 @@ Examples:
 @digest_option
 @namespace_option
 @all_namespaces_option
+@watch_option
 @bpffs_option
 @output_option
 def services(
     is_short: bool,
     digests: tuple[str, ...],
+    watch: bool,
     bpffs_root: str | None,
     output: Output,
     **given: Any,
 ) -> None:
     """Print the frontends of this node with their backends, and what each carries."""
     chosen = one_namespace(given["namespace"], every=given["all_namespaces"])
-    found = frontends_of(open_pins(pin_root(bpffs_root))[1], given["service"], chosen)
-    if digests:
-        found = [each for each in found if FrontendOfNode.of(_plain(each)).digest in digests]
-    if is_short:
-        print_short(short(FrontendOfNode.of(_plain(each)) for each in found))
-    else:
-        show_frontends(found, output)
+
+    def look() -> "list[FrontendInForce]":
+        found = frontends_of(open_pins(pin_root(bpffs_root))[1], given["service"], chosen)
+        if digests:
+            found = [each for each in found if FrontendOfNode.of(_plain(each)).digest in digests]
+        return found
+
+    def show(found: "list[FrontendInForce]") -> None:
+        if is_short:
+            print_short(short(FrontendOfNode.of(_plain(each)) for each in found))
+        else:
+            show_frontends(found, output)
+
+    if watch:
+        repeat(look, show, "jsonl" if is_short else output)
+    show(look())
 
 
 def frontends_of(

@@ -5,6 +5,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 
 from ebpflb.cli.agent_client import ask_agent, metrics_address_option, silent_nodes
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, columns, emit, output_option, size
+from ebpflb.cli.render import Output, columns, emit, output_option, repeat, size, watch_option
 from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
 
@@ -65,19 +66,30 @@ still served.
 Examples:
   ebpflb status
   ebpflb status -o json | jq .loaded.dropped
+  ebpflb status -w
   ebpflb status --metrics-bind-address 127.0.0.1:20249
 """
 )
+@watch_option
 @bpffs_option
 @metrics_address_option
 @output_option
-def status(bpffs_root: str | None, metrics_bind_address: str | None, output: Output) -> None:
+def status(
+    watch: bool, bpffs_root: str | None, metrics_bind_address: str | None, output: Output
+) -> None:
     """Show the agent, what is attached, how full the maps are, and why packets were dropped."""
     address = setting("metrics-bind-address", metrics_bind_address, os.environ)
-    found = look(pin_root(bpffs_root), address)
-    emit(found, output, lambda: _lines(found))
+    look_here = partial(look, pin_root(bpffs_root), address)
+    if watch:
+        repeat(look_here, partial(_show, output), output)
+    found = look_here()
+    _show(output, found)
     if not found.healthy:
         raise click.exceptions.Exit(1)
+
+
+def _show(output: Output, found: Status) -> None:
+    emit(found, output, lambda: _lines(found))
 
 
 def look(root: Path, metrics_address: str) -> Status:

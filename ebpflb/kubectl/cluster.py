@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce, wraps
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
-from ebpflb.cli.render import one_namespace, visible
+from ebpflb.cli.render import PAUSE_SECONDS, Found, Output, one_namespace, repeat, visible
 from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
 from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer, Executor, PodExecutor, Runner, last_line
@@ -122,12 +122,35 @@ class Cluster:
         """A node without an agent is none."""
         return bool(self.failures.keys() - {NO_AGENT})
 
+    def watch(
+        self,
+        look: Callable[[], Found],
+        show: Callable[[Found], None],
+        output: Output,
+        pause_seconds: float = PAUSE_SECONDS,
+    ) -> NoReturn:
+        """As repeat(), each time with the agents there are then, and naming who did not answer."""
+
+        def look_anew() -> Found:
+            self.look_again()
+            self.failures.clear()
+            return look()
+
+        def show_all(found: Found) -> None:
+            show(found)
+            self._name_failures()
+
+        repeat(look_anew, show_all, output, pause_seconds)
+
     def finish(self) -> None:
         """Name the nodes that did not answer. Raises Exit unless they have no agent."""
-        for error, nodes in sorted(self.failures.items()):
-            click.echo(visible(f"{', '.join(sorted(nodes))}: {error}"), err=True)
+        self._name_failures()
         if self.exit_status or self.has_failures:
             raise click.exceptions.Exit(self.exit_status or 1)
+
+    def _name_failures(self) -> None:
+        for error, nodes in sorted(self.failures.items()):
+            click.echo(visible(f"{', '.join(sorted(nodes))}: {error}"), err=True)
 
 
 @dataclass(frozen=True, slots=True)

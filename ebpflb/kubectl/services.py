@@ -4,6 +4,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ from ebpflb.cli.render import (
     full_name,
     namespace_option,
     output_option,
+    watch_option,
 )
 from ebpflb.config.values import socket_address
 from ebpflb.kubectl.agents import RemoteAgent
@@ -82,6 +84,7 @@ Exit status 1 if nodes disagree, or one does not answer.
 \b
 Examples:
   kubectl ebpflb services -A
+  kubectl ebpflb services -w
   kubectl ebpflb services -n shop --service web -o wide
   kubectl ebpflb services -A -o jsonl | jq 'select(.missing_on != [])'
 """
@@ -89,25 +92,37 @@ Examples:
 @click.option("--service", metavar="[NS/]NAME", help="Only this Service.")
 @namespace_option
 @all_namespaces_option
+@watch_option
 @output_option
 @cluster_command
 def services(
-    cluster: Cluster,
-    service: str | None,
-    namespace: str | None,
-    all_namespaces: bool,
-    output: Output,
+    cluster: Cluster, service: str | None, watch: bool, output: Output, **given: Any
 ) -> None:
     """Show the frontends of the cluster, and where nodes disagree about them."""
-    chosen = listed_namespace(cluster, namespace, every=all_namespaces)
+    chosen = listed_namespace(cluster, given["namespace"], every=given["all_namespaces"])
     name = full_name(service, chosen or cluster.namespace) if service else ""
     known: dict[str, _Form] = {}
-    answers, unsure = ask_short(cluster, _commands(name, "" if name else chosen), known)
-    frontends = _merged(answers, known, {each.node for each in unsure})
-    plain = [_plain(each) for each in frontends]
-    emit(plain, output, lambda: _lines(frontends, wide=output == "wide"))
+    look = partial(_look, cluster, _commands(name, "" if name else chosen), known)
+    show = partial(_show, output)
+    if watch:
+        cluster.watch(look, show, output)
+    frontends = look()
+    show(frontends)
     if any(each.is_disputed for each in frontends):
         cluster.exit_status = 1
+
+
+def _look(
+    cluster: Cluster, commands: ShortAndWhole[_Answer, _Form], known: dict[str, _Form]
+) -> list[FrontendOfCluster]:
+    """`known`: details that were asked for before."""
+    answers, unsure = ask_short(cluster, commands, known)
+    return _merged(answers, known, {each.node for each in unsure})
+
+
+def _show(output: Output, frontends: Iterable[FrontendOfCluster]) -> None:
+    plain = [_plain(each) for each in frontends]
+    emit(plain, output, lambda: _lines(frontends, wide=output == "wide"))
 
 
 def _commands(service: str, namespace: str) -> ShortAndWhole[_Answer, _Form]:

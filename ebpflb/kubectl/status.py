@@ -4,11 +4,12 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
 
-from ebpflb.cli.render import Output, columns, emit, output_option
+from ebpflb.cli.render import Output, columns, emit, output_option, watch_option
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 
@@ -54,20 +55,33 @@ Exit status 1 if a node is not served as it should be, or does not answer.
 Examples:
   kubectl ebpflb status
   kubectl ebpflb status -o wide
+  kubectl ebpflb status -w
   kubectl ebpflb status -o json | jq -r '.[] | select(.state != "in sync") | .node'
 """
 )
+@watch_option
 @output_option
 @cluster_command
-def status(cluster: Cluster, output: Output) -> None:
+def status(cluster: Cluster, watch: bool, output: Output) -> None:
     """Show every node: version, whether it is in sync, drops, and room in the maps."""
+    look, show = partial(_look, cluster), partial(_show, output)
+    if watch:
+        cluster.watch(look, show, output)
+    nodes = look()
+    show(nodes)
+    if any(each.state not in _SERVED for each in nodes):
+        cluster.exit_status = 1
+
+
+def _look(cluster: Cluster) -> list[NodeStatus]:
     found = {agent: _unanswered(agent) for agent in cluster.agents}
     for agent, answered in cluster.ask_json(_COMMAND, _of_answer):
         found[agent] = answered
-    nodes = list(found.values())
+    return list(found.values())
+
+
+def _show(output: Output, nodes: Sequence[NodeStatus]) -> None:
     emit(nodes, output, lambda: _lines(nodes, wide=output == "wide"))
-    if any(each.state not in _SERVED for each in nodes):
-        cluster.exit_status = 1
 
 
 def _unanswered(agent: RemoteAgent) -> NodeStatus:

@@ -4,6 +4,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -15,6 +16,7 @@ from ebpflb.cli.render import (
     emit,
     namespace_option,
     output_option,
+    watch_option,
 )
 from ebpflb.cli.top_table import COLUMNS, ordered, print_table, sample_options
 from ebpflb.kubectl.agents import RemoteAgent
@@ -48,7 +50,7 @@ Examples:
   kubectl ebpflb top -A -o jsonl | jq 'select(.troubles != [])'
 """
 )
-@click.option("-w", "--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@watch_option
 @sample_options
 @namespace_option
 @all_namespaces_option
@@ -59,24 +61,22 @@ def top(cluster: Cluster, watch: bool, namespace: str | None, **given: Any) -> N
     chosen = listed_namespace(cluster, namespace, every=given["all_namespaces"])
     if given["interval"] >= cluster.access.seconds:
         raise click.UsageError("--timeout must be longer than --interval")
-    try:
-        while True:
-            services = ordered(_sample(cluster, given["interval"], chosen), given["sort"])
-            _show(services, given["output"], backends=given["backends"], watch=watch)
-            if not watch:
-                return
-    except KeyboardInterrupt:
-        # The usual end of --watch.
-        raise click.exceptions.Exit(0) from None
+    sample = partial(_sample, cluster, given["interval"], chosen)
+    output = given["output"]
 
+    def show(services: list[ServiceRate]) -> None:
+        _show(ordered(services, given["sort"]), output, backends=given["backends"])
 
-def _show(services: list[ServiceRate], output: Output, *, backends: bool, watch: bool) -> None:
-    if output not in ("table", "wide"):
-        emit(services, output, lambda: ())
-        return
     if watch:
-        click.clear()
-    print_table(services, backends=backends, is_wide=output == "wide", of_columns=_COLUMNS)
+        cluster.watch(sample, show, output, pause_seconds=0)
+    show(sample())
+
+
+def _show(services: list[ServiceRate], output: Output, *, backends: bool) -> None:
+    if output in ("table", "wide"):
+        print_table(services, backends=backends, is_wide=output == "wide", of_columns=_COLUMNS)
+    else:
+        emit(services, output, lambda: ())
 
 
 def _state(backend: BackendRate) -> str:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line, as a test calls it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 
+import pytest
 from click.testing import CliRunner
 
-from ebpflb.cli import main
+from ebpflb.cli import main, render
 
 
 def output_of(*arguments: str, status: int = 0, env: Mapping[str, str] | None = None) -> str:
@@ -13,3 +15,19 @@ def output_of(*arguments: str, status: int = 0, env: Mapping[str, str] | None = 
     done = CliRunner().invoke(main, arguments, env=env)
     assert done.exit_code == status, done.output
     return done.output
+
+
+def interrupt_after(
+    rounds: int, monkeypatch: pytest.MonkeyPatch, between: Callable[[], object] = lambda: None
+) -> list[float]:
+    """Press Ctrl-C after so many rounds of --watch; gives the pauses. `between`: what happens."""
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == rounds:
+            raise KeyboardInterrupt
+        between()
+
+    monkeypatch.setattr(render, "time", SimpleNamespace(sleep=sleep))
+    return pauses

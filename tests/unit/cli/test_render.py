@@ -3,10 +3,12 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
+import click
 import pytest
 import yaml
 
-from ebpflb.cli.render import columns, emit, size, visible
+from ebpflb.cli.render import columns, emit, repeat, size, visible
+from tests.unit.cli.invoked import interrupt_after
 
 
 class Colour(StrEnum):
@@ -68,3 +70,25 @@ def test_a_header_alone():
 )
 def test_sizes(count, text):
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [("table", "n\nn\nn\n"), ("jsonl", "1\n2\n3\n"), ("yaml", "---\n- 1\n---\n- 2\n---\n- 3\n")],
+)
+def test_it_is_shown_again_until_an_interrupt(capsys, monkeypatch, output, shown):
+    pauses = interrupt_after(3, monkeypatch)
+    rounds = iter(range(1, 9))
+    with pytest.raises(click.exceptions.Exit) as end:
+        repeat(lambda: [next(rounds)], lambda found: emit(found, output, lambda: "n"), output)
+    assert end.value.exit_code == 0
+    assert capsys.readouterr().out == shown
+    assert pauses == [2, 2, 2]
+
+
+def test_on_a_terminal_each_table_begins_on_an_empty_screen(monkeypatch, screen):
+    interrupt_after(2, monkeypatch)
+    with screen(60) as shown:
+        with pytest.raises(click.exceptions.Exit):
+            repeat(lambda: "", lambda _: emit("", "table", lambda: ["one"]), "table")
+        assert shown() == 2 * "\x1b[2J\x1b[1;1Hone\r\n"

@@ -15,7 +15,7 @@ from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
-from tests.unit.cli.invoked import output_of
+from tests.unit.cli.invoked import interrupt_after, output_of
 from tests.unit.cli.test_maps import VIEW
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 from tests.unit.dataplane.explain.test_walk import addr, tuple_of
@@ -117,3 +117,15 @@ def test_what_another_nat_has_reserved_is_no_flow(maps):
     key = bytes(tuple_of("10.1.0.9", 4000, "10.96.0.1", 80))
     maps["lb_conntrack"].update(key, bytes(entry))
     assert len(output_of("conntrack").splitlines()) == 1
+
+
+def test_the_maps_are_read_again_until_an_interrupt(maps, monkeypatch):
+    interrupt_after(2, monkeypatch, between=lambda: Sync(maps, quiesce=lambda: None).resync({}))
+    both = run("-w", "-o", "jsonl").splitlines()
+    assert [json.loads(line)["namespace"] for line in both] == ["default", "shop"]
+
+
+def test_digests_are_told_again_too(maps, monkeypatch):
+    interrupt_after(3, monkeypatch)
+    first, *others = run("--short", "-w").splitlines()
+    assert others == [first, first]

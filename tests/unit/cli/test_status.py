@@ -14,7 +14,7 @@ from ebpflb.dataplane.view.dump import MapFill
 from ebpflb.errors import PinError
 from ebpflb.observe.http.server import Answer, Server, metrics_routes
 from tests.ports import free_port
-from tests.unit.cli.invoked import output_of
+from tests.unit.cli.invoked import interrupt_after, output_of
 
 REPORT = {
     "version": "1.2.3",
@@ -217,3 +217,10 @@ def test_nodes_that_take_no_part_in_direct_server_return_are_told(node):
     ) in run()
     node(tunnels=tunnels, dsr_peers={"asked": 0, "reachable": 0, "unreachable": []})
     assert "answer there" not in run()
+
+
+def test_it_is_looked_again_until_an_interrupt_whatever_is_found(node, monkeypatch):
+    node()
+    interrupt_after(2, monkeypatch, between=lambda: node(PinError("nothing is loaded")))
+    found = [json.loads(line) for line in run("-w", "-o", "jsonl").splitlines()]
+    assert [each["problems"] for each in found] == [[], ["nothing is loaded"]]

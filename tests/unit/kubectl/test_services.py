@@ -5,6 +5,7 @@ import re
 import pytest
 
 from ebpflb.cli.digests.frontends import FrontendOfNode
+from tests.unit.cli.invoked import interrupt_after
 from tests.unit.kubectl.answers import frontend, short_services
 
 
@@ -171,3 +172,11 @@ def test_an_agent_that_knows_no_digests_is_asked_for_all(three):
     assert rows(done)[0][5:] == ["2", "6", "3", "0"]
     assert "a: lacks 10.1.0.2:8080" in done.stdout
     assert "shop" not in done.stdout
+
+
+def test_it_is_asked_again_until_an_interrupt_and_for_details_once(three, monkeypatch):
+    interrupt_after(2, monkeypatch, between=lambda: say(three, "c"))
+    done = three.run("services", "-w", "-o", "jsonl")
+    missing = [json.loads(line)["missing_on"] for line in done.stdout.splitlines()]
+    assert missing == [[], ["c"]]
+    assert len(asked_for_details(three)) == 1

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from tests.unit.cli.invoked import interrupt_after
 from tests.unit.kubectl.answers import status
+from tests.unit.kubectl.api_server import pod
 
 
 @pytest.fixture
@@ -65,3 +67,24 @@ def test_nonsense_is_one_line(three, nonsense):
     three.say("b", "status", nonsense)
     done = three.run("status", status=1)
     assert re.fullmatch(r"b: an answer that this version cannot read \(.*\)\n", done.stderr)
+
+
+def test_it_is_asked_again_until_an_interrupt_where_the_agents_are_then(three, monkeypatch):
+    three.fail("b", "status", "Error: broken")
+
+    def roll_out():
+        three.objects.lists["/api/v1/pods"] = [pod("a", "ebpflb-a-new")]
+        three.answers["a-new"] = {}
+        three.say("a-new", "status", status("0.3.0"))
+
+    interrupt_after(2, monkeypatch, between=roll_out)
+    done = three.run("status", "-w", "-o", "jsonl")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    states = [(each["node"], each["state"], each["version"]) for each in found]
+    assert states[:3] == [
+        ("a", "in sync", "0.1.0"),
+        ("b", "no answer", ""),
+        ("c", "in sync", "0.1.0"),
+    ]
+    assert states[3:] == [("a", "in sync", "0.3.0"), ("b", "no agent", ""), ("c", "no agent", "")]
+    assert done.stderr == "b: broken\nb, c: no agent runs on this node\n"

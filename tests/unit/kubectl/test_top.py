@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.unit.cli.invoked import interrupt_after
 from tests.unit.kubectl.answers import backend, service
 
 
@@ -84,3 +85,10 @@ def test_nonsense_is_one_line_and_the_others_are_shown(two, wrong):
 
 def test_the_wide_table_has_all_columns(two):
     assert "TROUBLE" in two.run("top", "-o", "wide").stdout
+
+
+def test_it_counts_again_until_an_interrupt_without_a_pause(two, monkeypatch):
+    pauses = interrupt_after(2, monkeypatch, between=lambda: say(two, "a"))
+    found = map(json.loads, two.run("top", "-w", "-o", "jsonl").stdout.splitlines())
+    assert [each["connections"] for each in found] == [40, 10]
+    assert pauses == [0, 0]
