@@ -3,7 +3,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import dropwhile
 from pathlib import Path
@@ -17,6 +17,7 @@ _PROGRAM = re.compile(
 _FENCE = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|(?<=^))(?: {4,}\S.*\n|\n(?= {4}))+")
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+_COMMENT = re.compile(r"\s+# .*$")
 _ENDS = set("|;&()<>")
 
 
@@ -56,14 +57,24 @@ def _prose(path: Path) -> str:
 
 
 def _shown(path: Path) -> Iterator[str]:
-    """Lines of blocks that are commands, and whatever in running text may be one."""
+    """Lines of blocks that are commands, and whatever in running text may be one, for a shell."""
     text = path.read_text()
     for block in (*_FENCE.findall(text), *_INDENTED.findall(_FENCE.sub("", text))):
-        lines = block.replace("\\\n", " ").splitlines()
-        yield from (line.strip() for line in lines if _PROGRAM.match(line.strip()))
+        shown = [line.strip() for line in block.replace("\\\n", " ").splitlines()]
+        yield from (line.removeprefix("$ ") for line in shown if _PROGRAM.match(line))
     for span in spans(path):
         if " " in span and _PROGRAM.match(span):
             yield span
+
+
+@cache
+def shell_lines() -> Mapping[str, str]:
+    """Each line of shell, without its comment, and the first document that shows it."""
+    found: dict[str, str] = {}
+    for path in filter(is_current, documents()):
+        for line in _shown(path):
+            found.setdefault(" ".join(_COMMENT.sub("", line).split()), name(path))
+    return found
 
 
 @cache
@@ -73,7 +84,7 @@ def commands() -> tuple[Command, ...]:
         Command(name(path), words)
         for path in filter(is_current, documents())
         for line in _shown(path)
-        for words in _simple(line.removeprefix("$ "))
+        for words in _simple(line)
     }
     return tuple(sorted(found))
 
