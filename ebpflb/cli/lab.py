@@ -2,7 +2,7 @@
 """`ebpflb lab`: a small cluster on this machine out of network namespaces, to try things in."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ebpflb.cli.render import columns
+from ebpflb.cli.render import TextTable, emit
 from ebpflb.errors import ProbeError
 
 if TYPE_CHECKING:
@@ -127,18 +127,19 @@ def _show(labs: Sequence["Lab"], output: str) -> None:
     if output == "json":
         click.echo(json.dumps([_as_dict(each) for each in labs], indent=2))
         return
+    emit(None, "table", lambda: _lines(labs))
+
+
+def _lines(labs: Sequence["Lab"]) -> Iterator[str | TextTable]:
     for each in labs:
         settings = each.config
         unfinished = "" if each.complete else ", not complete"
-        click.echo(
-            f"lab {each.name}: {settings.cni}, {settings.family}, {each.directory}{unfinished}"
-        )
-        table = [("NAME", "KIND", "NODE", "ADDRESSES", "PID", "STATE")]
+        yield f"lab {each.name}: {settings.cni}, {settings.family}, {each.directory}{unfinished}"
+        table = [("  NAME", "KIND", "NODE", "ADDRESSES", "PID", "STATE")]
         for row in each.status():
-            addresses = " ".join(row.addresses)
-            table.append((row.name, row.kind, row.node, addresses, str(row.pid or ""), row.state))
-        for line in columns(table):
-            click.echo(f"  {line}")
+            name, addresses = f"  {row.name}", " ".join(row.addresses)
+            table.append((name, row.kind, row.node, addresses, str(row.pid or ""), row.state))
+        yield TextTable(table)
 
 
 def _as_dict(each: "Lab") -> dict[str, object]:

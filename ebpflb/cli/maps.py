@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, columns, emit, output_option, size
+from ebpflb.cli.render import Output, TextTable, emit, output_option, size
 from ebpflb.cli.services import frontends_of, service_option, show_frontends
 from ebpflb.config.values import nearest, socket_address
 
@@ -61,7 +61,7 @@ def list_maps(bpffs_root: str | None, output: Output) -> None:
 
     fills = map_fills(open_pins(pin_root(bpffs_root))[1])
     rows = [(each.name, each.type, each.used, each.max, size(each.memory)) for each in fills]
-    emit(fills, output, lambda: columns([("NAME", "TYPE", "USED", "MAX", "MEMORY"), *rows]))
+    emit(fills, output, lambda: [TextTable([("NAME", "TYPE", "USED", "MAX", "MEMORY"), *rows])])
 
 
 @maps.command(
@@ -99,11 +99,11 @@ def dump(
         show_frontends(frontends_of(opened, service), output)
 
 
-def _raw_lines(raw: Mapping[str, "list[Element]"]) -> Iterator[str]:
+def _raw_lines(raw: Mapping[str, "list[Element]"]) -> Iterator[str | TextTable]:
     for name, elements in raw.items():
         yield f"{name}: {len(elements)} {'entry' if len(elements) == 1 else 'entries'}"
         rows = [(f"  {_words(each.key)}", "->", _words(each.value)) for each in elements]
-        yield from columns(rows) if rows else ()
+        yield TextTable(rows)
 
 
 @click.command(
@@ -127,7 +127,7 @@ def conntrack(bpffs_root: str | None, output: Output) -> None:
     opened = open_pins(pin_root(bpffs_root))[1]
     flows, sockets = tracked_flows(opened), socket_counts(opened)
     plain = [*(each._asdict() for each in flows), *(each._asdict() for each in sockets)]
-    emit(plain, output, lambda: columns(list(_flow_rows(flows, sockets))))
+    emit(plain, output, lambda: [TextTable(list(_flow_rows(flows, sockets)))])
 
 
 def _flow_rows(

@@ -2,11 +2,14 @@
 """Output: aligned tables for people, JSON and YAML for tools."""
 
 import json
+import shutil
+import sys
+import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from itertools import zip_longest
-from typing import Any, Literal, NoReturn, TypeVar
+from itertools import pairwise, zip_longest
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import click
 
@@ -14,6 +17,9 @@ Output = Literal["table", "wide", "json", "jsonl", "yaml"]
 Found = TypeVar("Found")
 DEFAULT_NAMESPACE = "default"
 PAUSE_SECONDS = 2.0
+_INDENT = "    "
+_GAP = "  "
+_NARROWEST = 20
 
 output_option: Callable[[Any], Any] = click.option(
     "-o",
@@ -53,11 +59,18 @@ def full_name(name: str, namespace: str | None) -> str:
     return name if "/" in name else f"{namespace or DEFAULT_NAMESPACE}/{name}"
 
 
-def emit(value: object, output: Output, table: Callable[[], Iterable[str]]) -> None:
-    """Print a value as asked for; `table` makes the lines for people.
+class TextTable(NamedTuple):
+    """Rows with a header like any other row. A row may be shorter; a text is a line of its own."""
 
-    Dataclasses become objects with the names of their fields. jsonl: the items of a list, or
-    anything else, on one line each.
+    rows: Sequence[Sequence[object] | str]
+
+
+def emit(value: object, output: Output, table: Callable[[], Iterable[str | TextTable]]) -> None:
+    """Print a value as asked for; `table` makes lines and tables for people.
+
+    What is wider than the terminal goes on in the next line, unless `output` is wide; nothing is
+    cut off. Dataclasses become objects with the names of their fields. jsonl: the items of a list,
+    or anything else, on one line each.
     """
     if output == "json":
         click.echo(json.dumps(to_plain(value), indent=2))
@@ -69,7 +82,16 @@ def emit(value: object, output: Output, table: Callable[[], Iterable[str]]) -> N
 
         click.echo(yaml.safe_dump(to_plain(value), sort_keys=False), nl=False)
     else:
-        click.echo("".join(f"{visible(line)}\n" for line in table()), nl=False)
+        fits = output == "table" and sys.stdout.isatty()
+        width = max(shutil.get_terminal_size().columns, _NARROWEST) if fits else None
+        lines = (
+            line
+            for each in table()
+            for line in (
+                columns(each, width) if isinstance(each, TextTable) else folded(each, width)
+            )
+        )
+        click.echo("".join(f"{line}\n" for line in lines), nl=False)
 
 
 def repeat(
@@ -117,25 +139,55 @@ def visible(value: Any) -> Any:
     return value
 
 
-def columns(rows: Sequence[Sequence[object]]) -> Iterable[str]:
-    """Rows as lines; each column as wide as its widest cell, numbers to the right.
+def columns(table: TextTable, width: int | None = None) -> Iterator[str]:
+    """Lines; each column as wide as its widest cell, numbers to the right.
 
-    A row may be shorter than the others. The header is a row like any other.
+    `width`: columns that do not fit into it stand in further lines, below those of their row.
     """
-    texts = [[str(cell) for cell in row] for row in rows]
+    rows = [row for row in table.rows if not isinstance(row, str)]
+    texts = [[visible(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip_longest(*texts, fillvalue="")]
     right = [
         all(isinstance(cell, int) or cell in ("", "-") for cell in column)
         for column in zip_longest(*rows[1:], fillvalue="")
     ]
-    for row in texts:
-        cells = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(
-                row, widths, [*right, *[False] * len(row)], strict=False
-            )
-        )
-        yield "  ".join(cells).rstrip()
+    pads = [
+        str.rjust if to_right else str.ljust
+        for to_right, _ in zip_longest(right, widths, fillvalue=False)
+    ]
+    parts = _parts(widths, width)
+    for row in table.rows:
+        if isinstance(row, str):
+            yield from folded(row, width)
+            continue
+        cells = [
+            pad(visible(str(cell)), size)
+            for cell, pad, size in zip(row, pads, widths, strict=False)
+        ]
+        for number, part in enumerate(parts):
+            line = _GAP.join(cells[part]).rstrip()
+            if line or not number:
+                yield from folded(f"{_INDENT * bool(number)}{line}", width)
+
+
+def _parts(widths: Sequence[int], width: int | None) -> list[slice]:
+    """Which columns share a line."""
+    begins, used = [0], 0
+    for index, each in enumerate(widths):
+        used += each + len(_GAP)
+        if width is not None and index and used - len(_GAP) > width:
+            begins.append(index)
+            used = len(_INDENT) + each + len(_GAP)
+    return [slice(*ends) for ends in pairwise([*begins, len(widths)])]
+
+
+def folded(line: str, width: int | None) -> list[str]:
+    """A line, wrapped between words; further lines are indented."""
+    line = visible(line)
+    if width is None or len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip())) + _INDENT
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def size(count: int) -> str:

@@ -11,8 +11,8 @@ from ebpflb.cli.digests.frontends import FrontendOfNode, short
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import (
     Output,
+    TextTable,
     all_namespaces_option,
-    columns,
     emit,
     full_name,
     namespace_option,
@@ -118,7 +118,7 @@ def frontends_of(
 
 
 def show_frontends(found: "Sequence[FrontendInForce]", output: Output) -> None:
-    emit([_plain(each) for each in found], output, lambda: columns(list(_frontend_rows(found))))
+    emit([_plain(each) for each in found], output, lambda: [TextTable(list(_frontend_rows(found)))])
 
 
 def _plain(found: "FrontendInForce") -> dict[str, Any]:

@@ -13,7 +13,7 @@ import click
 
 from ebpflb.cli.agent_client import ask_agent, metrics_address_option, silent_nodes
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, columns, emit, output_option, repeat, size, watch_option
+from ebpflb.cli.render import Output, TextTable, emit, output_option, repeat, size, watch_option
 from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
 
@@ -135,7 +135,7 @@ def _loaded(root: Path) -> Loaded:
     )
 
 
-def _lines(found: Status) -> Iterator[str]:
+def _lines(found: Status) -> Iterator[str | TextTable]:
     yield f"Node is {'served' if found.healthy else 'NOT served as it should be'}"
     for problem in found.problems:
         yield f"  {problem}"
@@ -145,7 +145,7 @@ def _lines(found: Status) -> Iterator[str]:
         yield from _loaded_lines(found.loaded)
 
 
-def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str]:
+def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
     state = "in sync" if agent["in_sync"] else "not in sync"
     yield ""
     yield f"Agent {agent['version']}, node {agent['node']}, pid {agent['pid']}: {state}"
@@ -176,7 +176,7 @@ def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
         yield f"  wrong, and does not count: {text}"
 
 
-def _network_lines(agent: Mapping[str, Any]) -> Iterator[str]:
+def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
     """Nothing of an agent that does not tell: it has not started, or is an older one."""
     if chosen := agent.get("forwarding"):
         way = _WAYS.get(chosen["way"], chosen["way"])
@@ -187,7 +187,7 @@ def _network_lines(agent: Mapping[str, Any]) -> Iterator[str]:
         yield f"  XDP at {each['name']}: {each['mode'] or 'none, ' + each['why']}"
     if devices := agent.get("devices"):
         yield ""
-        yield from columns([("DEVICES", "KIND", "WHY"), *_by_kind(devices)])
+        yield TextTable([("DEVICES", "KIND", "WHY"), *_by_kind(devices)])
 
 
 def _dsr_lines(agent: Mapping[str, Any], tunnels: Mapping[str, Any]) -> Iterator[str]:
@@ -219,18 +219,18 @@ def _counted(names: Sequence[str]) -> str:
     return f"{len(names)}: {', '.join(names[:_NAMED_DEVICES])} ..."
 
 
-def _loaded_lines(loaded: Loaded) -> Iterator[str]:
+def _loaded_lines(loaded: Loaded) -> Iterator[str | TextTable]:
     yield ""
     yield f"Loaded from {loaded.generation}, source {loaded.source_hash[:12]}"
     yield ""
     hooks = [(each.hook, each.place or "(gone)", each.program) for each in loaded.hooks]
-    yield from columns([("HOOK", "AT", "PROGRAM"), *hooks])
+    yield TextTable([("HOOK", "AT", "PROGRAM"), *hooks])
     yield ""
     maps = [(each.name, each.used, each.max, size(each.memory)) for each in loaded.maps]
-    yield from columns([("MAP", "USED", "MAX", "MEMORY"), *maps])
+    yield TextTable([("MAP", "USED", "MAX", "MEMORY"), *maps])
     yield ""
     flows = [(_FLOW_TABLES[name], used) for name, used in loaded.flows.items()]
-    yield from columns([("FLOWS", "ENTRIES"), *flows])
+    yield TextTable([("FLOWS", "ENTRIES"), *flows])
     yield ""
     dropped = [(reason, count) for reason, count in loaded.dropped.items() if count]
-    yield from columns([("DROPPED, REFUSED", "COUNT"), *(dropped or [("nothing", 0)])])
+    yield TextTable([("DROPPED, REFUSED", "COUNT"), *(dropped or [("nothing", 0)])])

@@ -19,8 +19,8 @@ from ebpflb.cli.digests.frontends import (
 )
 from ebpflb.cli.render import (
     Output,
+    TextTable,
     all_namespaces_option,
-    columns,
     emit,
     full_name,
     namespace_option,
@@ -122,7 +122,7 @@ def _look(
 
 def _show(output: Output, frontends: Iterable[FrontendOfCluster]) -> None:
     plain = [_plain(each) for each in frontends]
-    emit(plain, output, lambda: _lines(frontends, wide=output == "wide"))
+    emit(plain, output, lambda: [TextTable(list(_rows(frontends, wide=output == "wide")))])
 
 
 def _commands(service: str, namespace: str) -> ShortAndWhole[_Answer, _Form]:
@@ -203,14 +203,15 @@ def _plain(frontend: FrontendOfCluster) -> dict[str, Any]:
     }
 
 
-def _lines(frontends: Iterable[FrontendOfCluster], *, wide: bool) -> Iterator[str]:
-    header = ("FRONTEND", "TYPE", "SERVICE", "POLICY", "BACKENDS")
-    numbers = ("CONNECTIONS", "REFUSED", "DROPPED")
-    shown = list(frontends)
-    header_line, *lines = columns([("", *header, *numbers), *map(_row, shown)])
-    yield header_line
-    for each, line in zip(shown, lines, strict=True):
-        yield line
+def _rows(
+    frontends: Iterable[FrontendOfCluster], *, wide: bool
+) -> Iterator[tuple[object, ...] | str]:
+    yield (
+        *("", "FRONTEND", "TYPE", "SERVICE", "POLICY", "BACKENDS"),
+        *("CONNECTIONS", "REFUSED", "DROPPED"),
+    )
+    for each in frontends:
+        yield _row(each)
         if wide:
             for backend, nodes in each.backends.items():
                 yield f"  -> {backend} on {nodes} node{'s' * (nodes != 1)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ebpflb.cli.render import Output, columns, emit, output_option, watch_option
+from ebpflb.cli.render import Output, TextTable, emit, output_option, watch_option
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 
@@ -113,10 +113,10 @@ def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
     )
 
 
-def _lines(nodes: Sequence[NodeStatus], *, wide: bool) -> Iterator[str]:
+def _lines(nodes: Sequence[NodeStatus], *, wide: bool) -> Iterator[str | TextTable]:
     header = ("NODE", "STATE", "VERSION", "LAST CHANGE", "DROPS", "MAP ROOM")
     more = ("SERVICES", "FRONTENDS", "POD", "IMAGE")
-    yield from columns(
+    yield TextTable(
         [
             (*header, *(more if wide else ())),
             *((*_row(each), *(_more(each) if wide else ())) for each in nodes),

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line, as a test calls it."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -15,6 +18,16 @@ def output_of(*arguments: str, status: int = 0, env: Mapping[str, str] | None = 
     done = CliRunner().invoke(main, arguments, env=env)
     assert done.exit_code == status, done.output
     return done.output
+
+
+def check_narrow(screen: Any, program: click.Group, *arguments: str) -> None:
+    """On a terminal of 60 columns no line is wider, and all stands there that does elsewhere."""
+    everything = CliRunner().invoke(program, arguments).stdout
+    assert max(map(len, everything.splitlines())) > 60
+    with screen(60) as shown:
+        program(arguments, standalone_mode=False)
+    assert max(map(len, shown.lines())) <= 60
+    assert Counter("".join(shown.text.split())) == Counter("".join(everything.split()))
 
 
 def interrupt_after(

@@ -5,10 +5,11 @@ from functools import partial
 import pytest
 
 from ebpflb.cli import doctor as command
+from ebpflb.cli import main
 from ebpflb.dataplane.doctor import checks
 from ebpflb.dataplane.doctor.finding import Finding, Severity
 from ebpflb.errors import AttachError, PinError
-from tests.unit.cli.invoked import output_of
+from tests.unit.cli.invoked import check_narrow, output_of
 
 GOOD = Finding(Severity.OK, "maps", "", "have room")
 BAD = Finding(Severity.ERROR, "sysctls", "x", "is 0", "set it")
@@ -104,3 +105,8 @@ def test_pins_that_cannot_be_read_keep_no_other_check_away(monkeypatch, tmp_path
     first, *others = checks._check_hooks(checks.NodePaths(tmp_path, tmp_path, devices))
     assert (first.check, first.what) == ("pins", "could not be checked: no")
     assert {each.check for each in others} == {"sysctls", "forward"}
+
+
+def test_on_a_narrow_terminal_all_of_it_is_shown(node, screen):
+    node(Finding(Severity.ERROR, "sysctls", "net.ipv4.x", "is 0, which drops " * 5, "set it"))
+    check_narrow(screen, main, "doctor")

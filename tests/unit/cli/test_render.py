@@ -7,7 +7,7 @@ import click
 import pytest
 import yaml
 
-from ebpflb.cli.render import columns, emit, repeat, size, visible
+from ebpflb.cli.render import TextTable, columns, emit, repeat, size, visible
 from tests.unit.cli.invoked import interrupt_after
 
 
@@ -45,7 +45,7 @@ def test_a_terminal_does_not_obey_what_others_named(capsys):
 
 def test_columns_are_aligned_and_numbers_stand_to_the_right():
     rows = [("NAME", "COUNT", "WHAT"), ("a", 7, "x"), ("long", 1234, ""), ("b",), ("c", "-")]
-    assert list(columns(rows)) == [
+    assert list(columns(TextTable(rows))) == [
         "NAME  COUNT  WHAT",
         "a         7  x",
         "long   1234",
@@ -55,7 +55,65 @@ def test_columns_are_aligned_and_numbers_stand_to_the_right():
 
 
 def test_a_header_alone():
-    assert list(columns([("NAME", "COUNT")])) == ["NAME  COUNT"]
+    assert list(columns(TextTable([("NAME", "COUNT")]))) == ["NAME  COUNT"]
+
+
+NODES = TextTable(
+    [
+        ("NODE", "STATE", "DROPS", "COUNT"),
+        ("node1", "in sync", "12 no endpoint", 7),
+        "  !! node1: lacks 10.1.0.1:8080",
+        ("node2", "no answer"),
+    ]
+)
+
+
+def test_columns_that_do_not_fit_stand_below_their_row():
+    assert list(columns(NODES, 25)) == [
+        "NODE   STATE",
+        "    DROPS           COUNT",
+        "node1  in sync",
+        "    12 no endpoint      7",
+        "  !! node1: lacks",
+        "      10.1.0.1:8080",
+        "node2  no answer",
+    ]
+
+
+def test_a_table_that_just_fits_has_a_line_for_each_row():
+    assert max(map(len, columns(NODES))) == 39
+    assert list(columns(NODES, 39)) == list(columns(NODES))
+    assert len(list(columns(NODES, 38))) > 4
+
+
+def test_a_cell_wider_than_the_terminal_is_wrapped_between_words():
+    assert list(columns(TextTable([("a", "b" * 9 + " " + "c" * 9, "d")]), 20)) == [
+        "a",
+        "    bbbbbbbbb",
+        "        ccccccccc",
+        "    d",
+    ]
+
+
+def test_only_a_terminal_is_too_narrow_and_only_for_the_table(screen, capsys):
+    problem = f"problem: {'word ' * 20}"
+    for output in ("table", "wide"):
+        emit(NODES, output, lambda: [NODES, problem])
+        assert len(capsys.readouterr().out.splitlines()) == 5
+    with screen(30) as shown:
+        emit(NODES, "wide", lambda: [NODES, problem])
+    assert len(shown.lines()) == 5
+    with screen(30) as shown:
+        emit(NODES, "table", lambda: [NODES, problem])
+    assert max(map(len, shown.lines())) <= 30
+    assert shown.text.count("word") == 20
+
+
+def test_what_a_terminal_would_obey_has_its_room_in_the_table():
+    assert list(columns(TextTable([("NAME", "X"), ("\x1b[1m", "y")]))) == [
+        "NAME     X",
+        "\\x1b[1m  y",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +146,6 @@ def test_it_is_shown_again_until_an_interrupt(capsys, monkeypatch, output, shown
 
 def test_on_a_terminal_each_table_begins_on_an_empty_screen(monkeypatch, screen):
     interrupt_after(2, monkeypatch)
-    with screen(60) as shown:
-        with pytest.raises(click.exceptions.Exit):
-            repeat(lambda: "", lambda _: emit("", "table", lambda: ["one"]), "table")
-        assert shown() == 2 * "\x1b[2J\x1b[1;1Hone\r\n"
+    with screen(60) as shown, pytest.raises(click.exceptions.Exit):
+        repeat(lambda: "", lambda _: emit("", "table", lambda: ["one"]), "table")
+    assert shown.text == 2 * "\x1b[2J\x1b[1;1Hone\r\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ebpflb.cli import main
 from ebpflb.cli import maps as maps_command
 from ebpflb.cli import services as command
 from ebpflb.cli.digests.frontends import CountsOfNode, FrontendOfNode, read_short
@@ -15,7 +16,7 @@ from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
-from tests.unit.cli.invoked import interrupt_after, output_of
+from tests.unit.cli.invoked import check_narrow, interrupt_after, output_of
 from tests.unit.cli.test_maps import VIEW
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 from tests.unit.dataplane.explain.test_walk import addr, tuple_of
@@ -129,3 +130,12 @@ def test_digests_are_told_again_too(maps, monkeypatch):
     interrupt_after(3, monkeypatch)
     first, *others = run("--short", "-w").splitlines()
     assert others == [first, first]
+
+
+@pytest.mark.parametrize("command", ["services", "conntrack", "maps dump lb_names lb_descs"])
+def test_on_a_narrow_terminal_all_of_it_is_shown(maps, screen, command):
+    place = LbConnPlace(cookie=7)
+    place.connection.addr, place.connection.port = addr("10.96.0.1"), 80
+    place.connection.peer, place.connection.peer_port = addr("10.1.0.1"), 8080
+    maps["lb_conn_places"].update(bytes(4), bytes(place))
+    check_narrow(screen, main, *command.split())

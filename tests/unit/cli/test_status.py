@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.cli import agent_client
+from ebpflb.cli import agent_client, main
 from ebpflb.cli import status as command
 from ebpflb.cli.status import Loaded
 from ebpflb.dataplane.attach.attachments import Attachment
@@ -14,7 +14,7 @@ from ebpflb.dataplane.view.dump import MapFill
 from ebpflb.errors import PinError
 from ebpflb.observe.http.server import Answer, Server, metrics_routes
 from tests.ports import free_port
-from tests.unit.cli.invoked import interrupt_after, output_of
+from tests.unit.cli.invoked import check_narrow, interrupt_after, output_of
 
 REPORT = {
     "version": "1.2.3",
@@ -224,3 +224,10 @@ def test_it_is_looked_again_until_an_interrupt_whatever_is_found(node, monkeypat
     interrupt_after(2, monkeypatch, between=lambda: node(PinError("nothing is loaded")))
     found = [json.loads(line) for line in run("-w", "-o", "jsonl").splitlines()]
     assert [each["problems"] for each in found] == [[], ["nothing is loaded"]]
+
+
+def test_on_a_narrow_terminal_all_of_it_is_shown(node, screen):
+    why = "the route is by another device than the address, as policy routing says"
+    uplink = {"name": "enp3s0f0np0", "kind": "host", "why": why}
+    node(attach_errors={"eth0": f"cannot attach: {why}"}, devices=[uplink])
+    check_narrow(screen, main, "status")

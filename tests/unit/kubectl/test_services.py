@@ -5,7 +5,8 @@ import re
 import pytest
 
 from ebpflb.cli.digests.frontends import FrontendOfNode
-from tests.unit.cli.invoked import interrupt_after
+from ebpflb.kubectl import program
+from tests.unit.cli.invoked import check_narrow, interrupt_after
 from tests.unit.kubectl.answers import frontend, short_services
 
 
@@ -180,3 +181,8 @@ def test_it_is_asked_again_until_an_interrupt_and_for_details_once(three, monkey
     missing = [json.loads(line)["missing_on"] for line in done.stdout.splitlines()]
     assert missing == [[], ["c"]]
     assert len(asked_for_details(three)) == 1
+
+
+def test_on_a_narrow_terminal_all_of_it_is_shown(three, screen):
+    say(three, "c", frontend("10.1.0.2", "10.1.0.3", "10.1.0.4", external_policy="Local"))
+    check_narrow(screen, program, "services", "--kubeconfig", str(three.kubeconfig))

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.unit.cli.invoked import interrupt_after
+from ebpflb.kubectl import program
+from tests.unit.cli.invoked import check_narrow, interrupt_after
 from tests.unit.kubectl.answers import status
 from tests.unit.kubectl.api_server import pod
 
@@ -88,3 +89,9 @@ def test_it_is_asked_again_until_an_interrupt_where_the_agents_are_then(three, m
     ]
     assert states[3:] == [("a", "in sync", "0.3.0"), ("b", "no agent", ""), ("c", "no agent", "")]
     assert done.stderr == "b: broken\nb, c: no agent runs on this node\n"
+
+
+def test_on_a_narrow_terminal_all_of_it_is_shown(three, screen):
+    problem = "not attached: " + "no such device " * 5
+    three.say("b", "status", status(healthy=False, problems=[problem]), 1)
+    check_narrow(screen, program, "status", "--kubeconfig", str(three.kubeconfig))

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A terminal as standard output."""
+
+import fcntl
+import os
+import pty
+import struct
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+
+class Screen:
+    """What was written to a terminal, once that is closed."""
+
+    def __init__(self, terminal: int) -> None:
+        self.text = ""
+        self._terminal = terminal
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def lines(self) -> list[str]:
+        return self.text.replace("\r\n", "\n").splitlines()
+
+    def close(self) -> None:
+        self._reader.join()
+        os.close(self._terminal)
+
+    def _read(self) -> None:
+        written = b""
+        # An error when the other end is closed.
+        with suppress(OSError):
+            while piece := os.read(self._terminal, 1 << 12):
+                written += piece
+        self.text = written.decode()
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """Gives a context in which standard output is a terminal of so many columns."""
+
+    @contextmanager
+    def opened(columns: int) -> Iterator[Screen]:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        made = Screen(ours)
+        with os.fdopen(theirs, "w") as stdout, monkeypatch.context() as patched:
+            for name in ("stdout", "__stdout__"):
+                patched.setattr(f"sys.{name}", stdout)
+            patched.delenv("COLUMNS", raising=False)
+            yield made
+        made.close()
+
+    return opened
