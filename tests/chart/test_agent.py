@@ -35,9 +35,23 @@ def host_paths(seen: dict[str, Object]) -> dict[str, str]:
     }
 
 
-def checksum(values: Object) -> str:
+def annotations(values: Object | None = None) -> dict[str, str]:
     daemonset = installed(render(values), "DaemonSet")
-    return str(daemonset["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+    found: dict[str, str] = daemonset["spec"]["template"]["metadata"]["annotations"]
+    return found
+
+
+def checksum(values: Object) -> str:
+    return annotations(values)["checksum/config"]
+
+
+def test_exec_and_logs_mean_the_agent_unless_the_user_says_otherwise() -> None:
+    name = "kubectl.kubernetes.io/default-container"
+    assert annotations()[name] == "ebpflb"
+    assert annotations({"podAnnotations": {name: "proxy", "a": "b"}}).items() >= {
+        (name, "proxy"),
+        ("a", "b"),
+    }
 
 
 def test_helm_lint_finds_nothing() -> None:
@@ -83,13 +97,13 @@ def test_privileged_replaces_the_list_of_capabilities() -> None:
 
 def test_app_armor_is_an_annotation_before_kubernetes_1_30() -> None:
     daemonset = installed(render(kubernetes="1.29.4"), "DaemonSet")
-    annotations = daemonset["spec"]["template"]["metadata"]["annotations"]
+    found = daemonset["spec"]["template"]["metadata"]["annotations"]
     name = "container.apparmor.security.beta.kubernetes.io/"
-    assert annotations[f"{name}ebpflb"] == "unconfined"
-    assert f"{name}takeover" not in annotations
+    assert found[f"{name}ebpflb"] == "unconfined"
+    assert f"{name}takeover" not in found
     beside = render({"kubeProxy": {"takeover": True}}, kubernetes="1.29.4")
-    annotations = installed(beside, "DaemonSet")["spec"]["template"]["metadata"]["annotations"]
-    assert annotations[f"{name}takeover"] == "unconfined"
+    found = installed(beside, "DaemonSet")["spec"]["template"]["metadata"]["annotations"]
+    assert found[f"{name}takeover"] == "unconfined"
     assert "appArmorProfile" not in container(pod_of(daemonset), "ebpflb")["securityContext"]
 
 
