@@ -8,12 +8,15 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebpflb.cli.digests import digest_option, print_short
+from ebpflb.cli.digests.rates import PortForm, short
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import (
     Output,
@@ -81,6 +84,14 @@ Examples:
 """
 )
 @click.option("--once", is_flag=True, help="Print one sample and exit.")
+@click.option(
+    "--short",
+    "is_short",
+    is_flag=True,
+    help="Print one sample as JSON on one line: what carries something or is in trouble, and a "
+    "digest of all else, the same on all nodes that have it alike.",
+)
+@digest_option
 @sample_options
 @namespace_option
 @all_namespaces_option
@@ -91,8 +102,12 @@ def top(
 ) -> None:
     """Show what each Service carries, live. It reads the pinned maps and needs no agent."""
     namespace = one_namespace(given["namespace"], every=given["all_namespaces"])
-    meter = _Meter(open_pins(pin_root(bpffs_root))[1], given["interval"], namespace)
-    if output not in ("table", "wide"):
+    is_chosen = partial(_is_chosen, namespace, given["digests"])
+    meter = _Meter(open_pins(pin_root(bpffs_root))[1], given["interval"], is_chosen)
+    if given["is_short"]:
+        sample = meter.sample()
+        print_short(short(sample.seconds, sample.services))
+    elif output not in ("table", "wide"):
         sample = meter.sample()
         emit(Sample(sample.seconds, ordered(sample.services, sort)), output, lambda: ())
     elif once or output == "wide" or not sys.stdout.isatty() or _has_no_screen():
@@ -102,16 +117,23 @@ def top(
         _Screen(meter, sort, backends=backends).run()
 
 
+def _is_chosen(namespace: str | None, digests: Collection[str], service: ServiceRate) -> bool:
+    in_namespace = namespace in (None, service.namespace)
+    return in_namespace and (not digests or PortForm.of(service).digest in digests)
+
+
 def _has_no_screen() -> bool:
     return os.environ.get("TERM") in _NO_SCREEN
 
 
 class _Meter:
-    """What the Services of a namespace carry, or all, between two looks at the maps."""
+    """What the chosen Services carry between two looks at the maps."""
 
-    def __init__(self, maps: "MapSet", interval: float, namespace: str | None) -> None:
+    def __init__(
+        self, maps: "MapSet", interval: float, is_chosen: Callable[[ServiceRate], bool]
+    ) -> None:
         self.interval = interval
-        self._maps, self._namespace = maps, namespace
+        self._maps, self._is_chosen = maps, is_chosen
         self._before: TrafficSample | None = None
 
     def sample(self) -> Sample:
@@ -130,9 +152,8 @@ class _Meter:
 
         after = sample_traffic(self._maps)
         before, self._before = self._before or after, after
-        services = rates(before, after)
-        chosen = [each for each in services if self._namespace in (None, each.namespace)]
-        return Sample(after.seconds - before.seconds, chosen)
+        chosen = filter(self._is_chosen, rates(before, after))
+        return Sample(after.seconds - before.seconds, list(chosen))
 
 
 class _Screen:

@@ -30,7 +30,7 @@ from ebpflb.cli.render import (
 from ebpflb.config.values import socket_address
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace, some
-from ebpflb.kubectl.short_answers import ShortAndWhole, ask_short
+from ebpflb.kubectl.short_answers import ShortAndWhole, ShortAnswers
 
 _Form = tuple[FrontendName, FrontendForm]
 _Answer = Mapping[str, CountsOfNode | None]
@@ -101,8 +101,8 @@ def services(
     """Show the frontends of the cluster, and where nodes disagree about them."""
     chosen = listed_namespace(cluster, given["namespace"], every=given["all_namespaces"])
     name = full_name(service, chosen or cluster.namespace) if service else ""
-    known: dict[str, _Form] = {}
-    look = partial(_look, cluster, _commands(name, "" if name else chosen), known)
+    asking = ShortAnswers[_Answer, _Form](cluster)
+    look = partial(_look, asking, _commands(name, "" if name else chosen))
     show = partial(_show, output)
     if watch:
         cluster.watch(look, show, output)
@@ -113,11 +113,10 @@ def services(
 
 
 def _look(
-    cluster: Cluster, commands: ShortAndWhole[_Answer, _Form], known: dict[str, _Form]
+    asking: ShortAnswers[_Answer, _Form], commands: ShortAndWhole[_Answer, _Form]
 ) -> list[FrontendOfCluster]:
-    """`known`: details that were asked for before."""
-    answers, unsure = ask_short(cluster, commands, known)
-    return _merged(answers, known, {each.node for each in unsure})
+    answers, unsure = asking.ask(commands)
+    return _merged(answers, asking.known, {each.node for each in unsure})
 
 
 def _show(output: Output, frontends: Iterable[FrontendOfCluster]) -> None:
@@ -134,8 +133,7 @@ def _commands(service: str, namespace: str) -> ShortAndWhole[_Answer, _Form]:
         whole=("ebpflb", "services", "-o", "json", *options),
         older=("ebpflb", "maps", "dump", "-o", "json", *by_name),
         read_short=lambda _, content: read_short(content),
-        read_whole=lambda _, content: _read(content, namespace)[1],
-        read_older=lambda _, content: _read(content, namespace),
+        read_whole=lambda _, content: _read(content, namespace),
     )
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short answers of all nodes, and what their digests stand for, asked of one node each.
+"""Short answers of all nodes, and what their digests stand for.
 
-Between the two questions a node may change, or fall silent: all whose answer is not understood then
-are asked once more. An agent that knows no short answers is asked for all that it has.
+One node is asked for the whole at the same time, and normally tells what all digests stand for. If
+others have something else, one of them is asked for that. Meanwhile a node may change, or fall
+silent: all whose answer is not understood then are asked once more. An agent that knows no short
+answers is asked for the whole.
 """
 
 from collections import defaultdict
@@ -12,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, is_of_older_agent
+from ebpflb.kubectl.execution import AgentAnswer
 
 Answer = TypeVar("Answer", bound=Iterable[str])
 Meaning = TypeVar("Meaning")
@@ -27,97 +30,102 @@ _NOT_UNDERSTOOD = (
 
 @dataclass(frozen=True, slots=True)
 class ShortAndWhole(Generic[Answer, Meaning]):
-    """Two commands for the same, and who reads what they print.
+    """Commands for the same, and who reads what they print. An answer is made of digests.
 
-    An answer is made of digests. older: the whole, as agents that know no short answers print it.
+    older: the whole, for agents that know no short answers. read_whole: also gives what each digest
+    stands for.
     """
 
     short: Sequence[str]
     whole: Sequence[str]
     older: Sequence[str]
     read_short: Callable[[RemoteAgent, Any], Answer]
-    read_whole: Callable[[RemoteAgent, Any], Mapping[str, Meaning]]
-    read_older: Callable[[RemoteAgent, Any], tuple[Answer, Mapping[str, Meaning]]]
+    read_whole: Callable[[RemoteAgent, Any], tuple[Answer, Mapping[str, Meaning]]]
 
 
-def ask_short(
-    cluster: Cluster, commands: ShortAndWhole[Answer, Meaning], known: dict[str, Meaning]
-) -> tuple[dict[RemoteAgent, Answer], list[RemoteAgent]]:
-    """The answers of the nodes, and whose are not understood in full; these are noted.
+class ShortAnswers(Generic[Answer, Meaning]):
+    """May ask several times. known: digest -> what it stands for, of the digests in use."""
 
-    `known`: digest -> what it stands for. What is new is added.
-    """
-    answers: dict[RemoteAgent, Answer] = {}
-    agents, asked = list(cluster.agents), set[RemoteAgent]()
-    for _ in range(_TRIES):
+    def __init__(self, cluster: Cluster) -> None:
+        self.known: dict[str, Meaning] = {}
+        self._cluster = cluster
+
+    def ask(
+        self, commands: ShortAndWhole[Answer, Meaning]
+    ) -> tuple[dict[RemoteAgent, Answer], list[RemoteAgent]]:
+        """The answers of the nodes, and whose are not understood in full; these are noted."""
+        answers: dict[RemoteAgent, Answer] = {}
+        agents, asked = list(self._cluster.agents), set[RemoteAgent]()
+        for _ in range(_TRIES):
+            for agent in agents:
+                answers.pop(agent, None)
+            answers.update(self._short(commands, agents))
+            # Who was asked in vain comes last.
+            holders = {agent: answers[agent] for agent in sorted(answers, key=asked.__contains__)}
+            wanted = self._wanted(holders)
+            asked.update(wanted)
+            for silent in wanted.keys() - self._details(commands, wanted):
+                del answers[silent]
+            agents = [each for each, answer in answers.items() if not self._is_known(answer)]
+            if not agents:
+                break
         for agent in agents:
-            answers.pop(agent, None)
-        answers.update(_short(cluster, commands, agents, known))
-        # Who was asked in vain comes last.
-        wanted = _wanted(
-            {each: answers[each] for each in sorted(answers, key=asked.__contains__)}, known
-        )
-        asked.update(wanted)
-        for silent in wanted.keys() - _learn(cluster, commands, wanted, known):
-            del answers[silent]
-        agents = [each for each, answer in answers.items() if not _is_understood(answer, known)]
-        if not agents:
-            break
-    for agent in agents:
-        cluster.note(agent, _NOT_UNDERSTOOD)
-    return answers, agents
+            self._cluster.note(agent, _NOT_UNDERSTOOD)
+        in_use = {digest for answer in answers.values() for digest in answer}
+        self.known = {digest: each for digest, each in self.known.items() if digest in in_use}
+        return answers, agents
 
+    def _short(
+        self, commands: ShortAndWhole[Answer, Meaning], agents: Sequence[RemoteAgent]
+    ) -> Iterator[tuple[RemoteAgent, Answer]]:
+        asked = dict.fromkeys(agents, commands.short)
+        if not self.known:
+            asked |= dict.fromkeys([each for each in agents if each.is_ready][:1], commands.whole)
+        older = []
+        for each in self._cluster.ask_each(asked):
+            if is_of_older_agent(each):
+                older.append(each.agent)
+            elif asked[each.agent] is commands.whole:
+                yield from self._whole(commands, each)
+            else:
+                yield from self._cluster.decoded(each, commands.read_short)
+        for each in self._cluster.ask(commands.older, older):
+            yield from self._whole(commands, each)
 
-def _short(
-    cluster: Cluster,
-    commands: ShortAndWhole[Answer, Meaning],
-    agents: Sequence[RemoteAgent],
-    known: dict[str, Meaning],
-) -> Iterator[tuple[RemoteAgent, Answer]]:
-    older = []
-    for each in cluster.ask(commands.short, agents):
-        if is_of_older_agent(each):
-            older.append(each.agent)
-        else:
-            yield from cluster.decoded(each, commands.read_short)
-    for agent, (answer, meanings) in cluster.ask_json(commands.older, commands.read_older, older):
-        known.update(meanings)
-        yield agent, answer
+    def _details(
+        self,
+        commands: ShortAndWhole[Answer, Meaning],
+        wanted: Mapping[RemoteAgent, Sequence[str]],
+    ) -> set[RemoteAgent]:
+        """Ask each for what is wanted of it; who has answered."""
+        asked = {agent: [*commands.whole, *_selection(each)] for agent, each in wanted.items()}
+        return {
+            agent
+            for answer in self._cluster.ask_each(asked)
+            for agent, _ in self._whole(commands, answer)
+        }
 
+    def _whole(
+        self, commands: ShortAndWhole[Answer, Meaning], answer: AgentAnswer
+    ) -> Iterator[tuple[RemoteAgent, Answer]]:
+        for agent, (short, meanings) in self._cluster.decoded(answer, commands.read_whole):
+            self.known.update(meanings)
+            yield agent, short
 
-def _wanted(
-    answers: Mapping[RemoteAgent, Iterable[str]], known: Mapping[str, Meaning]
-) -> dict[RemoteAgent, list[str]]:
-    """Of each digest that is not known the first node that has it."""
-    wanted = defaultdict[RemoteAgent, list[str]](list)
-    given = set(known)
-    for agent, digests in answers.items():
-        for digest in digests:
-            if digest not in given:
-                given.add(digest)
-                wanted[agent].append(digest)
-    return wanted
+    def _wanted(self, answers: Mapping[RemoteAgent, Iterable[str]]) -> dict[RemoteAgent, list[str]]:
+        """Of each digest that is not known the first node that has it."""
+        wanted = defaultdict[RemoteAgent, list[str]](list)
+        given = set(self.known)
+        for agent, digests in answers.items():
+            for digest in digests:
+                if digest not in given:
+                    given.add(digest)
+                    wanted[agent].append(digest)
+        return wanted
 
-
-def _learn(
-    cluster: Cluster,
-    commands: ShortAndWhole[Answer, Meaning],
-    wanted: Mapping[RemoteAgent, Sequence[str]],
-    known: dict[str, Meaning],
-) -> set[RemoteAgent]:
-    """Ask each for what is wanted of it; who has answered."""
-    asked = {agent: [*commands.whole, *_selection(each)] for agent, each in wanted.items()}
-    answered = set()
-    for answer in cluster.ask_each(asked):
-        for agent, meanings in cluster.decoded(answer, commands.read_whole):
-            answered.add(agent)
-            known.update((each, meanings[each]) for each in wanted[agent] if each in meanings)
-    return answered
+    def _is_known(self, answer: Iterable[str]) -> bool:
+        return all(digest in self.known for digest in answer)
 
 
 def _selection(digests: Sequence[str]) -> list[str]:
     return [f"--digest={each}" for each in digests] if len(digests) <= _MOST_DIGESTS else []
-
-
-def _is_understood(answer: Iterable[str], known: Mapping[str, Meaning]) -> bool:
-    return all(each in known for each in answer)

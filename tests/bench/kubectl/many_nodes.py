@@ -11,8 +11,9 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,8 @@ from tests.unit.kubectl.api_server import Objects, Output, node, pod, served, wr
 NODES, BACKENDS = 200, 10
 # Of how many Services a node has traffic, unless it has of all.
 CALLED = 50
+# How long `ebpflb top` has counted.
+SECONDS = 2.003
 # As long as `ebpflb status` takes on a node.
 COMMAND_SECONDS = 0.4
 
@@ -102,7 +105,7 @@ def _serve(parent: Connection, nodes: int, services: int, called: int) -> None:
     objects.lists["/api/v1/nodes"] = list(map(node, names))
     everywhere = _everywhere(services)
     told = {
-        f"ebpflb-{name}": {**everywhere, **_on_node(number, services, called)}
+        f"ebpflb-{name}": {**everywhere, **_on_node(number, nodes, services, called)}
         for number, name in enumerate(names)
     }
 
@@ -119,38 +122,81 @@ def _serve(parent: Connection, nodes: int, services: int, called: int) -> None:
 
 def _everywhere(services: int) -> dict[str, str]:
     """Command -> what it prints on every node."""
+    frontends = [each for number in range(services) for each in _frontends(number)]
+    carried = [_carrying(number, is_busy=False) for number in range(services)]
     findings = [
         answers.finding("ok", f"check {number} is well", str(number)) for number in range(30)
     ]
-    carried = [
-        answers.service(
-            *(answers.backend(each, 1.0) for each in _addresses(number)), name=f"web-{number}"
-        )
-        for number in range(services)
-    ]
     return {
-        "top": json.dumps({"seconds": 0.1, "services": carried}, indent=2),
         "flows": answers.lines(*map(answers.flow, range(20))),
         "status": json.dumps(answers.status(), indent=2),
-        "services": json.dumps(list(_frontends(range(services))), indent=2),
+        "services": json.dumps(frontends, indent=2),
+        "top": json.dumps({"seconds": SECONDS, "services": carried}, indent=2),
         "doctor": json.dumps({"healthy": True, "findings": findings}, indent=2),
     }
 
 
-def _on_node(number: int, services: int, called: int) -> dict[str, str]:
+def _on_node(node: int, nodes: int, services: int, called: int) -> dict[str, str]:
     """Command -> what it prints on one node, which has traffic of some Services."""
-    busy = {(number * called + each) % services for each in range(called)}
-    idle = set(range(services)) - busy
-    frontends = [*_frontends(busy), *_frontends(idle, connections=0, refused=0)]
-    return {"services --short": json.dumps(answers.short_services(*frontends))}
+    busy = {(node * called + each) % services for each in range(called)}
+    frontends: Answer = {}
+    rates: Answer = {"seconds": SECONDS, "digests": [], "services": []}
+    for number in range(services):
+        frontends |= _short_frontends(number, is_busy=number in busy)
+        here = tuple(each for each in range(BACKENDS) if (number * BACKENDS + each) % nodes == node)
+        carried = _short_top(number, here, is_busy=number in busy)
+        rates["digests"] += carried["digests"]
+        rates["services"] += carried["services"]
+    compact = partial(json.dumps, separators=(",", ":"))
+    return {"services --short": compact(frontends), "top --short": compact(rates)}
 
 
-def _frontends(services: Iterable[int], **counts: int) -> Iterator[Answer]:
-    """A ClusterIP and a NodePort of each Service."""
-    for number in services:
-        for prefix in ("10.96", "192.0"):
-            address = f"{prefix}.{number >> 8}.{number & 255}"
-            yield answers.frontend(*_addresses(number), address=address, **counts)
+@cache
+def _short_frontends(number: int, *, is_busy: bool) -> Answer:
+    counts = {} if is_busy else {"connections": 0, "refused": 0}
+    found: Answer = answers.short_services(*_frontends(number, **counts))
+    return found
+
+
+@cache
+def _short_top(number: int, here: Sequence[int], *, is_busy: bool) -> Answer:
+    """`here`: which of the backends are on the node."""
+    found: Answer = answers.short_top(_carrying(number, here, is_busy=is_busy), seconds=SECONDS)
+    return found
+
+
+def _carrying(number: int, here: Sequence[int] = (), *, is_busy: bool) -> Answer:
+    """A Service with traffic to each of its backends, or without any."""
+    connections, kilobytes = (number % 7 + 1, 1000 / SECONDS) if is_busy else (0, 0)
+    backends = [
+        answers.backend(
+            address,
+            connections / SECONDS,
+            local=each in here,
+            active=connections,
+            failed=0,
+            original_bytes=connections * kilobytes,
+            reply_bytes=connections * kilobytes * 10,
+        )
+        for each, address in enumerate(_addresses(number))
+    ]
+    sums = dict.fromkeys(("refused", "dropped", "retransmits", "failed"), 0.0)
+    sums |= {
+        name: sum(each[name] for each in backends)
+        for name in ("active", "original_bytes", "reply_bytes")
+    }
+    far = 1 - len(here) / BACKENDS if is_busy else None
+    found: Answer = answers.service(*backends, name=f"web-{number}", far=far, **sums)
+    return found
+
+
+def _frontends(number: int, **counts: int) -> Iterator[Answer]:
+    """A ClusterIP and a NodePort of a Service."""
+    for prefix in ("10.96", "192.0"):
+        address = f"{prefix}.{number >> 8}.{number & 255}"
+        yield answers.frontend(
+            *_addresses(number), address=address, service=f"web-{number}", **counts
+        )
 
 
 def _addresses(service: int) -> list[str]:

@@ -144,3 +144,12 @@ def test_one_namespace_is_shown_alone(maps):
     assert {each["namespace"] for each in every} == {"default"}
     assert json.loads(run("-o", "json", "-n", "shop"))["services"] == []
     assert "exclude each other" in output_of("top", "-n", "shop", "-A", status=2)
+
+
+def test_the_short_answer_has_digests_of_what_carries_nothing(maps):
+    shown = json.loads(run("--short"))
+    (web,) = shown["digests"]
+    assert [row[0] for row in shown["services"]] == [["default", "empty", "", "TCP"]]
+    (found,) = json.loads(run("-o", "json", "--digest", web))["services"]
+    assert found["service"] == "web"
+    assert json.loads(run("--short", "-n", "shop"))["digests"] == []

@@ -3,7 +3,9 @@
 
 import json
 
+from ebpflb.cli.digests import rates
 from ebpflb.cli.digests.frontends import FrontendOfNode, short
+from ebpflb.kubectl.top import service_rate
 
 
 def flow(second, *, namespace="default", name="web", pod="default/curl", **more):
@@ -115,3 +117,8 @@ def service(*backends, name="web", namespace="default", troubles=(), far=None, *
         "backends": list(backends),
         **more,
     }
+
+
+def short_top(*services, seconds=2.0):
+    """As `ebpflb top --short` has them."""
+    return rates.short(seconds, map(service_rate, services))

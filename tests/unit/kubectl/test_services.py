@@ -24,8 +24,10 @@ def say(nodes, node, *frontends, options=""):
     nodes.say(node, f"services -o json{options}", frontends)
 
 
-def asked_for_details(nodes):
-    return [argv[7:] for argv in nodes.objects.executed if "-o" in argv]
+def asked_whole(nodes):
+    """For each time that a node was asked for more than digests: for which."""
+    asked = [argv for argv in nodes.objects.executed if "-o" in argv]
+    return [[each for each in argv if each.startswith("--digest")] for argv in asked]
 
 
 def rows(done):
@@ -109,17 +111,22 @@ def test_nonsense_is_one_line(three, nonsense):
 
 def test_what_all_have_alike_is_told_by_one_node(three):
     three.run("services")
-    ((*_, digest),) = asked_for_details(three)
-    assert digest == f"--digest={FrontendOfNode.of(frontend('10.1.0.1', '10.1.0.2')).digest}"
+    assert asked_whole(three) == [[]]
 
 
-def test_who_has_very_many_forms_is_asked_for_all(three):
+def test_another_form_is_asked_for_alone(three):
+    say(three, "c", frontend("10.1.0.1", "10.1.0.2"), frontend(address="10.96.0.11"))
+    assert len(rows(three.run("services", status=1))) == 3
+    digest = FrontendOfNode.of(frontend(address="10.96.0.11")).digest
+    assert asked_whole(three) == [[], [f"--digest={digest}"]]
+
+
+def test_who_has_very_many_other_forms_is_asked_for_all(three):
     many = [frontend("10.1.0.1", address=f"10.96.1.{each}") for each in range(101)]
-    for node in "abc":
+    for node in "bc":
         say(three, node, *many)
-    assert len(rows(three.run("services"))) == 101
-    ((*_, last),) = asked_for_details(three)
-    assert last == "--namespace=default"
+    assert len(three.run("services", "-o", "jsonl", status=1).stdout.splitlines()) == 102
+    assert asked_whole(three) == [[], []]
 
 
 def test_counts_are_told_where_there_are_any_and_of_each_form(three):
@@ -130,6 +137,19 @@ def test_counts_are_told_where_there_are_any_and_of_each_form(three):
 
 
 def test_a_node_that_answers_in_short_only_is_left_out_and_another_one_asked(three):
+    for node in "bc":
+        say(three, node, frontend("10.1.0.3"))
+    three.fail("b", "services -o json", "Error: out of memory")
+    done = three.run("services", "--parallel=1", status=1)
+    assert done.stderr == "b: out of memory\n"
+    (found,) = json.loads(three.run("services", "--parallel=1", "-o", "json", status=1).stdout)
+    assert found["backends"] == dict.fromkeys(
+        ("10.1.0.1:8080", "10.1.0.2:8080", "10.1.0.3:8080"), 1
+    )
+
+
+def test_without_the_first_node_another_one_is_asked_for_all(three):
+    three.fail("a", "services", "Error: out of memory")
     three.fail("a", "services -o json", "Error: out of memory")
     done = three.run("services", "--parallel=1", status=1)
     assert done.stderr == "a: out of memory\n"
@@ -138,11 +158,12 @@ def test_a_node_that_answers_in_short_only_is_left_out_and_another_one_asked(thr
 
 def test_a_form_that_vanishes_in_between_is_asked_for_again(three):
     def change_and_answer(pod, argv):
-        if "-o" in argv:
+        if any(each.startswith("--digest") for each in argv):
             for node in "abc":
                 say(three, node, frontend("10.1.0.9"))
         return three.answer(pod, argv)
 
+    say(three, "a", frontend("10.1.0.9"))
     three.objects.command = change_and_answer
     (found,) = json.loads(three.run("services", "-o", "json").stdout)
     assert found["backends"] == {"10.1.0.9:8080": 3}
@@ -150,28 +171,34 @@ def test_a_form_that_vanishes_in_between_is_asked_for_again(three):
 
 def test_what_a_node_never_explains_is_told_and_not_called_missing(three):
     other = frontend("10.1.0.1", address="10.96.0.11")
-    for node in "bc":
+    for node in "ac":
         say(three, node, frontend("10.1.0.1", "10.1.0.2"), other)
     unknown = {"0123456789abcdef": 0, **short_services(frontend("10.1.0.1", "10.1.0.2"))}
-    three.say("a", "services --short", unknown)
+    three.say("b", "services --short", unknown)
     done = three.run("services", "--parallel=1", status=1)
-    assert done.stderr.startswith("a: changes faster than it is read")
+    assert done.stderr.startswith("b: changes faster than it is read")
     assert len(rows(done)) == 2
 
 
 def test_what_a_node_tells_of_the_form_of_others_must_have_its_digest(three):
-    three.say("a", "services -o json", [frontend("10.6.6.6")])
-    (found,) = json.loads(three.run("services", "--parallel=1", "-o", "json").stdout)
-    assert found["backends"] == {"10.1.0.1:8080": 3, "10.1.0.2:8080": 3}
+    for node in "bc":
+        say(three, node, frontend("10.1.0.3"))
+    three.say("b", "services -o json", [frontend("10.6.6.6")])
+    done = three.run("services", "--parallel=1", "-o", "json", status=1)
+    (found,) = json.loads(done.stdout)
+    assert found["backends"] == {"10.1.0.1:8080": 1, "10.1.0.2:8080": 1, "10.1.0.3:8080": 2}
+    assert not done.stderr
 
 
-def test_an_agent_that_knows_no_digests_is_asked_for_all(three):
-    three.fail("a", "services --short", "Error: No such command 'services'.", 2)
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_an_agent_that_knows_no_digests_is_asked_for_all(three, node):
+    for command in ("services --short", "services -o json"):
+        three.fail(node, command, "Error: No such command 'services'.", 2)
     shop = frontend("10.1.0.1", namespace="shop")
-    three.say("a", "maps dump -o json", [frontend("10.1.0.1"), shop])
+    three.say(node, "maps dump -o json", [frontend("10.1.0.1"), shop])
     done = three.run("services", status=1)
     assert rows(done)[0][5:] == ["2", "6", "3", "0"]
-    assert "a: lacks 10.1.0.2:8080" in done.stdout
+    assert f"{node}: lacks 10.1.0.2:8080" in done.stdout
     assert "shop" not in done.stdout
 
 
@@ -180,7 +207,7 @@ def test_it_is_asked_again_until_an_interrupt_and_for_details_once(three, monkey
     done = three.run("services", "-w", "-o", "jsonl")
     missing = [json.loads(line)["missing_on"] for line in done.stdout.splitlines()]
     assert missing == [[], ["c"]]
-    assert len(asked_for_details(three)) == 1
+    assert asked_whole(three) == [[]]
 
 
 def test_on_a_narrow_terminal_all_of_it_is_shown(three, screen):

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short answer of `ebpflb top`: what carries something or is in trouble, and what is local.
+
+Of all else, a digest of each Service port stands for its name and its backends.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from sys import intern
+from typing import Any, NamedTuple
+
+from ebpflb.cli.digests import digest
+from ebpflb.config.values import socket_address
+from ebpflb.model.flow import BackendRate, ServiceRate
+
+SUMS = (
+    *("connections", "active", "refused", "dropped", "failed", "retransmits"),
+    *("original_bytes", "reply_bytes"),
+)
+BACKEND_SUMS = ("connections", "active", "failed", "original_bytes", "reply_bytes")
+# The one that is told if nodes differ comes last.
+STANDINGS = ("unwatched", "watched", "trial", "ejected")
+_ORDINARY = STANDINGS[:2]
+
+PortName = tuple[str, str, str, str]
+Place = tuple[str, int]
+
+
+class PortForm(NamedTuple):
+    """What all nodes should have the same of a Service port: its ordinary backends.
+
+    backends: address, port, whether it is terminating, standing.
+    """
+
+    name: PortName
+    backends: tuple[tuple[str, int, bool, str], ...]
+
+    @classmethod
+    def of(cls, service: ServiceRate) -> "PortForm":
+        ordinary = (
+            (each.address, each.port, each.terminating, each.standing)
+            for each in service.backends
+            if _is_ordinary(each)
+        )
+        return cls(name_of(service), tuple(sorted(ordinary)))
+
+    @property
+    def digest(self) -> str:
+        """The same on all nodes that have the Service port in this form."""
+        return digest(self.name, self.backends)
+
+
+class BackendState(NamedTuple):
+    """What is known of a backend beside its numbers, as in BackendRate."""
+
+    local: bool = False
+    terminating: bool = False
+    offered: bool = True
+    standing: str = STANDINGS[0]
+    trouble: str = ""
+
+
+class PortRates(NamedTuple):
+    """What a Service port carries on a node, and those backends that the digest does not tell of.
+
+    numbers: SUMS, all but `active` per second. columns: BACKEND_SUMS of each of the `places`, which
+    are address:port with spaces between them. states: of the places where it is not the usual one.
+    """
+
+    name: PortName
+    numbers: Sequence[float]
+    far: float | None
+    troubles: tuple[str, ...]
+    places: str
+    columns: Sequence[Sequence[float]]
+    states: Mapping[Place, BackendState]
+
+
+class RatesOfNode(NamedTuple):
+    digests: Sequence[str]
+    ports: Sequence[PortRates]
+
+
+def name_of(service: ServiceRate) -> PortName:
+    return service.namespace, service.service, service.port, service.protocol
+
+
+def _written(backend: BackendRate) -> str:
+    return socket_address(backend.address, backend.port)
+
+
+def _is_ordinary(backend: BackendRate) -> bool:
+    return backend.offered and backend.standing in _ORDINARY
+
+
+def short(seconds: float, services: Iterable[ServiceRate]) -> dict[str, Any]:
+    """Numbers are those of the whole time, which are shorter to write than those of a second."""
+    digests, rows = [], []
+    for service in services:
+        told = [each for each in service.backends if not _is_told_elsewhere(each)]
+        has_more = len(told) < len(service.backends)
+        if has_more:
+            digests.append(PortForm.of(service).digest)
+        if told or service.troubles or not has_more or any(_numbers(service, SUMS)):
+            rows.append(_row(service, told, seconds))
+    return {"seconds": seconds, "digests": digests, "services": rows}
+
+
+def _is_told_elsewhere(backend: BackendRate) -> bool:
+    """Whether another node tells of it, and here it carries nothing."""
+    is_usual = _is_ordinary(backend) and not (backend.local or backend.trouble)
+    return is_usual and not any(_numbers(backend, BACKEND_SUMS))
+
+
+def _numbers(rate: ServiceRate | BackendRate, names: Iterable[str]) -> list[float]:
+    return [getattr(rate, name) for name in names]
+
+
+def _row(service: ServiceRate, backends: Sequence[BackendRate], seconds: float) -> list[Any]:
+    return [
+        name_of(service),
+        _counted(service, SUMS, seconds),
+        service.cross_node_share,
+        service.troubles,
+        " ".join(map(_written, backends)),
+        list(zip(*(_counted(each, BACKEND_SUMS, seconds) for each in backends), strict=True)),
+        {_written(each): state for each in backends if (state := _unusual(each))},
+    ]
+
+
+def _counted(rate: ServiceRate | BackendRate, names: Iterable[str], seconds: float) -> list[int]:
+    return [
+        round(number if name == "active" else number * seconds)
+        for name, number in zip(names, _numbers(rate, names), strict=True)
+    ]
+
+
+def _unusual(backend: BackendRate) -> dict[str, Any]:
+    usual = BackendState()._asdict()
+    return {name: value for name in usual if (value := getattr(backend, name)) != usual[name]}
+
+
+def read_short(content: Mapping[str, Any]) -> RatesOfNode:
+    seconds = float(content["seconds"])
+    return RatesOfNode(
+        [intern(each) for each in content["digests"]],
+        [_port(seconds, row) for row in content["services"]],
+    )
+
+
+def _port(seconds: float, row: Sequence[Any]) -> PortRates:
+    (namespace, service, port, protocol), counts, far, troubles, places, columns, states = row
+    width = len(split(places))
+    if len(counts) != len(SUMS) or any(len(column) != width for column in columns):
+        raise ValueError("columns of different lengths")
+    connections, active, *others = counts
+    return PortRates(
+        (str(namespace), str(service), str(port), str(protocol)),
+        [connections / seconds, int(active), *[each / seconds for each in others]],
+        None if far is None else float(far),
+        tuple(map(str, troubles)),
+        places,
+        _rates(columns, seconds) if width else (),
+        {split(place)[0]: _state(state) for place, state in states.items()},
+    )
+
+
+def _rates(columns: Sequence[Sequence[Any]], seconds: float) -> list[list[float]]:
+    connections, active, failed, original_bytes, reply_bytes = columns
+    return [
+        [each / seconds for each in connections],
+        list(map(int, active)),
+        *([each / seconds for each in column] for column in (failed, original_bytes, reply_bytes)),
+    ]
+
+
+# The nodes have much the same.
+@lru_cache(maxsize=10_000)
+def split(places: str) -> tuple[Place, ...]:
+    """Address and port of each of the `places` of PortRates."""
+    parts = (each.rpartition(":") for each in places.split())
+    return tuple((address.strip("[]"), int(port)) for address, _, port in parts)
+
+
+def _state(fields: Mapping[str, Any]) -> BackendState:
+    state = BackendState(**fields)
+    if state.standing not in STANDINGS:
+        raise ValueError(f"unknown standing {state.standing}")
+    return state._replace(trouble=str(state.trouble))
