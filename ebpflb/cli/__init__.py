@@ -21,7 +21,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class Commands(UserDict[str, Any]):
-    """Name -> command; what is stored is "module:attribute"."""
+    """Name -> command; the stored values are "module:attribute"."""
 
     def __getitem__(self, name: str) -> click.Command:
         module, _, attribute = super().__getitem__(name).partition(":")
@@ -40,7 +40,7 @@ class _WrongCommandLine(click.ClickException):
 
 class CommandGroup(click.Group):
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Read what stands before the command's name."""
+        """Parse the options before the command's name."""
         try:
             return super().make_context(*args, **extra)
         except click.exceptions.NoArgsIsHelpError:
@@ -49,7 +49,7 @@ class CommandGroup(click.Group):
             raise _WrongCommandLine(error) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command, and make one line of whatever goes wrong."""
+        """Run a command; whatever goes wrong becomes one line."""
         try:
             return super().invoke(ctx)
         except click.exceptions.NoArgsIsHelpError:
@@ -78,13 +78,13 @@ def _explain(error: Exception, verbosity: int) -> str:
 
 
 def add_verbosity(ctx: click.Context, _: click.Parameter, count: int) -> int:
-    """Callback of -v, wherever it stands on the command line."""
+    """Callback of -v, before or after the command's name."""
     ctx.meta[VERBOSITY] = ctx.meta.get(VERBOSITY, 0) + count
     return count
 
 
 def verbose_option(text: str) -> Callable[[Any], Any]:
-    """The -v that stands before the command's name. `text`: its help."""
+    """The -v option before the command's name. `text`: its help."""
     return click.option(
         "-v", "--verbose", count=True, expose_value=False, callback=add_verbosity, help=text
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries to this node's agent: at its query socket, and at its HTTP ports."""
+"""Queries to this node's agent, through its query socket and its HTTP ports."""
 
 import contextlib
 import http.client
@@ -48,14 +48,14 @@ def query_socket(flag: str | None) -> Path:
 
 
 def ask(path: Path, *where: str, **parameters: str) -> Any:
-    """The agent's answer to one question, decoded from JSON. QueryError."""
+    """The agent's answer to one query, decoded from JSON. QueryError."""
     return json.loads(b"".join(stream(path, where, parameters)))
 
 
 def stream(path: Path, where: tuple[str, ...], parameters: Mapping[str, str]) -> Iterator[bytes]:
-    """The lines of an answer as they come. QueryError, also when the agent stops meanwhile.
+    """The lines of an answer as they arrive. QueryError, also if the agent stops meanwhile.
 
-    `where`: the parts of the path behind /v1.
+    `where`: the parts of the path after /v1.
     """
     with contextlib.closing(_Connection(path)) as connection:
         target = "/".join(["/v1", *(quote(part, safe="") for part in where)])
@@ -84,7 +84,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
     def wait_for_ever(self) -> None:
-        """For what follows the headers. By then the answer has the socket, and `sock` is None."""
+        """Lift the timeout for the body. By then the response has taken `sock`, which is None."""
         self._socket.settimeout(None)
 
 
@@ -128,7 +128,7 @@ class Page(NamedTuple):
 
 
 def fetch(bind_address: str, path: str) -> Page | None:
-    """A page of the agent that listens at `bind_address`; None when nobody answers there."""
+    """A page of the agent that listens at `bind_address`; None if nothing answers there."""
     address = parse_bind_address(bind_address)
     if address is None:
         return None
@@ -142,7 +142,7 @@ def fetch(bind_address: str, path: str) -> Page | None:
 
 
 def fetch_json(bind_address: str, path: str) -> dict[str, Any] | None:
-    """A page that is a JSON object; None when nothing, or something else, answers."""
+    """A page that is a JSON object; None if nothing answers, or not with an object."""
     page = fetch(bind_address, path)
     if page is None or page.status != HTTPStatus.OK:
         return None
@@ -160,9 +160,9 @@ def ask_agent(metrics_address: str) -> dict[str, Any] | None:
 
 
 def silent_nodes(status: Mapping[str, Any]) -> Mapping[str, list[str]]:
-    """Why nodes get nothing in tunnels, by the page /status -> the nodes, with their families.
+    """Why tunnels to some nodes carry nothing, by the /status page -> the nodes and families.
 
-    Nothing about a family that this node has no tunnels in.
+    Skips families for which this node uses no tunnels.
     """
     families = defaultdict[tuple[str, str], list[str]](list)
     for each in (status.get("dsr_peers") or {"unreachable": ()})["unreachable"]:

@@ -14,7 +14,7 @@ from ebpflb.errors import AttachError
 
 @dataclass(frozen=True, slots=True)
 class CleanedUp:
-    """What was removed: hooks with where they were attached, directories of pins and of objects."""
+    """What was removed: hooks and where they were attached, directories of pins and of objects."""
 
     hooks: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()

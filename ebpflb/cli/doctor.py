@@ -33,7 +33,7 @@ _ANSWER_SECONDS = 2.0
 _START = "start it; meanwhile the loaded programs serve what they have"
 _LATENCY = "kubeproxy_network_programming_duration_seconds_sum"
 _SUM = re.compile(rf"^{_LATENCY}\{{.*\}} (\S+)$", re.MULTILINE)
-# Fields of /status with what is not served: how grave, how that is said, what to do.
+# Fields of /status that list what is not served: severity, wording, what to do.
 _TROUBLES = {
     "attach_errors": (Severity.ERROR, "is not served", "see the text; the agent retries"),
     "refused": (Severity.ERROR, "keeps its old state", "it does not fit: `ebpflb maps list`"),
@@ -70,7 +70,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`healthy`: there is no warning and no error among the findings."""
+    """`healthy`: the findings contain no warnings and no errors."""
 
     healthy: bool
     findings: list[Finding]
@@ -130,7 +130,7 @@ def _of_agent(address: str, in_force: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def check_agent(status: Mapping[str, Any] | None, address: str) -> list[Finding]:
-    """`status`: the page of that name, None without an agent; `address`: where it was asked."""
+    """`status`: the /status page, None without an agent; `address`: where it was queried."""
     if status is None:
         where = address or "(no address)"
         return [Finding(Severity.WARNING, CHECK, where, "no agent answers there", _START)]
@@ -139,7 +139,7 @@ def check_agent(status: Mapping[str, Any] | None, address: str) -> list[Finding]
 
 
 def check_xdp(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """How each uplink has XDP; nothing where that is off, or of an older agent."""
+    """How XDP is attached to each uplink; nothing if it is off, or the agent is older."""
     for each in status.get("xdp", ()):
         is_there = f"lb_xdp is attached ({each['mode']})"
         what = is_there if each["mode"] else f"no XDP, tc serves it: {each['why']}"
@@ -147,7 +147,7 @@ def check_xdp(status: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def check_dsr(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """Direct server return; nothing where that is off, or of an older agent."""
+    """Direct server return; nothing if it is off, or the agent is older."""
     if tunnels := status.get("tunnels"):
         what = f"tunnels lead to {tunnels['pods']} pods on other nodes"
         troubles = [*_without_tunnels(tunnels), *_silent(status, tunnels["port"])]
@@ -171,7 +171,7 @@ def _silent(status: Mapping[str, Any], port: int) -> Iterator[Finding]:
 
 
 def check_health_port(page: Page | None, address: str) -> Iterator[Finding]:
-    """`page`: what /healthz says; `address`: where the agent listens, empty for nowhere."""
+    """`page`: the /healthz page; `address`: where the agent listens, empty for nowhere."""
     if not address:
         return
     if page is None:
@@ -184,7 +184,7 @@ def check_health_port(page: Page | None, address: str) -> Iterator[Finding]:
 
 
 def check_query_socket(path: str) -> Iterator[Finding]:
-    """`path`: where the agent answers `ebpflb flows` and `explain`, empty for nowhere."""
+    """`path`: the query socket for `ebpflb flows` and `explain`, empty for none."""
     if not path:
         return
     with socket.socket(socket.AF_UNIX) as asking:
@@ -200,7 +200,7 @@ def check_query_socket(path: str) -> Iterator[Finding]:
 
 
 def check_triggers(metrics: str) -> Iterator[Finding]:
-    """Changes that were in force before they were made, by the page /metrics."""
+    """Changes in force before their trigger time, by the /metrics page."""
     if any(float(each) < 0 for each in _SUM.findall(metrics)):
         what = "changes came from the future: the clocks of this node and the control plane differ"
         yield Finding(Severity.WARNING, "clock", "", what, "synchronise both (chrony, ntpd)")
@@ -244,7 +244,7 @@ def _of_node(root: Path, cgroup_root: str | None, in_force: Mapping[str, Any]) -
 
 
 def _cgroup(flag: str | None, in_force: Mapping[str, Any]) -> Path:
-    """The agent may have mounts of its own: its cgroup root counts if it exists here."""
+    """The agent may have mounts of its own: its cgroup root counts only if it exists here."""
     of_agent = Path(in_force.get("cgroup-root", ""))
     if flag is None and of_agent.is_absolute() and of_agent.is_dir():
         return of_agent

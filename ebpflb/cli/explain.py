@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ebpflb.dataplane.explain.steps import Client
     from ebpflb.model.address import Address
 
-# Older failures may have been mended.
+# Older failures may have been fixed.
 _LATELY = "5m"
 _TABLE_IS_FULL = (
     "lb_conntrack is full: a new connection works, but is forgotten after 4 minutes without packets"
@@ -124,7 +124,7 @@ def _note(
 
 
 def _last_flows(agent: "AgentModel", target: dict[str, Any]) -> list[dict[str, Any]]:
-    """To its Service, that have ended; none without an agent."""
+    """The last flows to the target's Service that have ended; none without an agent."""
     if not target["service"]:
         return []
     try:
@@ -135,7 +135,7 @@ def _last_flows(agent: "AgentModel", target: dict[str, Any]) -> list[dict[str, A
 
 
 def _add_trouble(found: dict[str, Any], flows: list[dict[str, Any]]) -> None:
-    """To each backend, what keeps connections from it."""
+    """Add to each backend why connections to it fail."""
     from ebpflb.dataplane.explain.reach import Silent, last_failures, trouble, unanswered
     from ebpflb.dataplane.kernel.rtnetlink import route_to
     from ebpflb.model.address import parse_address

@@ -113,7 +113,7 @@ def _ask_model(
 def _service(
     lookups: Lookups, agent: AgentModel, target: FrontendKey, in_force: Frontend | None
 ) -> Mapping[str, Any] | None:
-    """The Service that the kernel has found, else the one that should have this frontend."""
+    """The Service found in the kernel, else the one that should have this frontend."""
     if in_force:
         return agent.get("services", *in_force.service[:2])
     owner = _owner(agent, target)
@@ -150,7 +150,7 @@ def _endpoints(service: Mapping[str, Any], frontend: Frontend, policy: str) -> l
 
 
 def _plain_client(client: Client) -> Plain:
-    """`device`: the one by which its packets arrive, empty for the node itself."""
+    """`device`: where its packets arrive, empty for the node itself."""
     return {
         "kind": str(client.kind),
         "address": format_address(client.address),

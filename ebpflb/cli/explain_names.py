@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SRC and DST of `ebpflb explain`: which addresses they mean.
+"""SRC and DST of `ebpflb explain`: the addresses they stand for.
 
-The agent, the maps and the API server know the names of pods and Services.
+The agent, the maps and the API server resolve names of pods and Services.
 """
 
 import json
@@ -25,13 +25,13 @@ from ebpflb.model.service import ServiceName
 
 
 class AgentModel:
-    """The model of this node's agent, over the query socket. Each query is one connection."""
+    """The model of this node's agent, through the query socket; one connection per query."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def get(self, *where: str) -> Mapping[str, Any] | None:
-        """The object at a path below /v1, None if there is none. QueryError without an answer."""
+        """The object at a path below /v1, None if there is no such object. QueryError."""
         if self._path is None:
             raise QueryError("there is no query socket (--query-socket)")
         try:
@@ -45,7 +45,7 @@ class AgentModel:
         return found
 
     def flows(self, **wanted: str) -> list[dict[str, Any]]:
-        """The flow records that /v1/flows tells for these parameters. QueryError."""
+        """The flow records that /v1/flows returns for these parameters. QueryError."""
         if self._path is None:
             return []
         return [json.loads(line) for line in stream(self._path, ("flows",), wanted)]
@@ -59,7 +59,7 @@ class ClusterIp(NamedTuple):
 
 
 def cluster_ips(snapshot: Snapshot, name: ServiceName) -> list[ClusterIp]:
-    """The ClusterIPs of a Service that are in force, IPv4 first."""
+    """The ClusterIPs in force for a Service, IPv4 first."""
     found = [
         ClusterIp(frontend_key_of(each.key), each.service.port)
         for each in snapshot.frontends
@@ -69,7 +69,7 @@ def cluster_ips(snapshot: Snapshot, name: ServiceName) -> list[ClusterIp]:
 
 
 class NameLookup:
-    """Finds addresses by names. ConfigError for an unknown name."""
+    """Resolves names to addresses. ConfigError for an unknown name."""
 
     def __init__(self, maps: MapSet, agent: AgentModel) -> None:
         self._maps = maps
@@ -86,7 +86,7 @@ class NameLookup:
         return [parse_address(text) for text in found]
 
     def frontend(self, target: Destination, families: Iterable[Family]) -> FrontendKey:
-        """The frontend that DST means, in the first of these families that it has."""
+        """The frontend that DST stands for, in the first of these families that has one."""
         end = target.end
         if end.address:
             port = port_number(end.port, end.port)
@@ -132,7 +132,7 @@ class NameLookup:
 
 
 def _left_out(port: Mapping[str, Any]) -> ClusterIp:
-    """One of the `ports` of a Service that another proxy serves."""
+    """From an entry in the `ports` of a Service that another proxy serves."""
     protocol = Protocol[port["protocol"]]
     key = FrontendKey(parse_address(port["cluster_ip"]), port["port"], protocol)
     return ClusterIp(key, port["name"])
@@ -154,7 +154,7 @@ def _of_port(name: ServiceName, found: Sequence[ClusterIp], port: str) -> list[C
 def _of_protocol(
     name: ServiceName, found: Sequence[ClusterIp], protocol: Protocol | None
 ) -> list[ClusterIp]:
-    """By default TCP, if the Service has that port for TCP."""
+    """TCP by default, if the Service has the port for TCP."""
     there = sorted({each.key.protocol for each in found})
     wanted = protocol or there[0]
     chosen = [each for each in found if each.key.protocol is wanted]
@@ -165,7 +165,7 @@ def _of_protocol(
 
 
 def _ask_api_server(name: ServiceName, known: Iterable[str]) -> list[str]:
-    """The addresses of a pod that is not an endpoint."""
+    """The addresses of a pod that is not an endpoint, from the API server."""
     from ebpflb.source.api import Api, ApiRequest, MissingError
 
     hint = near(str(name), known)

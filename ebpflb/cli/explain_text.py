@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An answer of `ebpflb explain`, as people read it."""
+"""The answer of `ebpflb explain` as text for people."""
 
 import os
 import sys
@@ -32,10 +32,10 @@ Row = tuple[str, str]
 
 
 class ExplainCommand(click.Command):
-    """Has a status of its own for what could not be told."""
+    """Has an exit status of its own for answers that could not be found."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As any command."""
+        """Run the command; errors exit with that status."""
         try:
             return super().invoke(ctx)
         except EbpflbError as error:
@@ -52,7 +52,7 @@ def show(found: Answer, *, is_wide: bool = False) -> None:
 
 
 def rendered(found: Answer, *, is_wide: bool = False) -> str:
-    """The text, as wide as the terminal or as in a file."""
+    """The text, wrapped to the terminal's width; not wrapped in a file."""
     is_terminal = (sys.stdout.isatty() or "COLUMNS" in os.environ) and not is_wide
     console = Console(
         highlight=False, markup=False, emoji=False, width=None if is_terminal else _WIDTH_OF_FILES
@@ -86,7 +86,7 @@ def _print(console: Console, found: Answer) -> None:
 
 
 def _is_without_hope(found: Answer) -> bool:
-    """Whether each backend that it may get has a trouble."""
+    """Whether every backend it may be sent to is in trouble."""
     chosen = [each for each in found["kernel"]["backends"] if each["chance"] > 0]
     return bool(chosen) and all(each.get("trouble") for each in chosen)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SRC and DST of `ebpflb explain`: how they are written."""
+"""Syntax of SRC and DST of `ebpflb explain`."""
 
 import re
 from typing import NamedTuple
@@ -14,13 +14,13 @@ HOST = "host"
 _PROTOCOL = re.compile(r"(.+)/(tcp|udp|sctp)", re.IGNORECASE)
 _BRACKETS = re.compile(r"\[([^\]]+)\](?::(.+))?")
 _DNS = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(?:\.[a-z0-9.-]+)?")
-# With a namespace or without. Without one, what is only numbers is a wrong address.
+# With or without a namespace. Without one, digits alone are a wrong address, not a name.
 _NAME = re.compile(r"[^/]+/[^/]+|(?=[0-9.-]*[a-z])[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _LAST_PORT = 65535
 
 
 class AddressOrName(NamedTuple):
-    """An address or a name, or neither for the node itself. port: "" without one."""
+    """An address, a name, or neither for the node itself. port: "" if not given."""
 
     address: Address | None
     name: ServiceName | None
@@ -35,9 +35,9 @@ class Destination(NamedTuple):
 
 
 def parse_source(text: str, namespace: str | None = None) -> AddressOrName:
-    """An address, `host`, or [NAMESPACE/]POD, each with a port or without. ConfigError.
+    """Parse an address, `host`, or [NAMESPACE/]POD, each with or without a port. ConfigError.
 
-    `namespace`: of a name without one; None means `default`.
+    `namespace`: for names without one; None means `default`.
     """
     name, port = _split_port(text)
     if port:
@@ -51,9 +51,9 @@ def parse_source(text: str, namespace: str | None = None) -> AddressOrName:
 
 
 def parse_target(text: str, namespace: str | None = None) -> Destination:
-    """ADDRESS:PORT, [NAMESPACE/]SERVICE or NAME.NAMESPACE.svc, with /PROTOCOL or not. ConfigError.
+    """Parse ADDRESS:PORT, [NAMESPACE/]SERVICE or NAME.NAMESPACE.svc, with or without /PROTOCOL.
 
-    `namespace`: of a name without one; None means `default`.
+    `namespace`: for names without one; None means `default`. ConfigError.
     """
     protocol = None
     match = _PROTOCOL.fullmatch(text)
@@ -75,7 +75,7 @@ def parse_target(text: str, namespace: str | None = None) -> Destination:
 
 
 def port_number(port: str, text: str) -> int:
-    """A port as a number. ConfigError names the text that it is from."""
+    """A port as a number. ConfigError quotes `text`, which it is part of."""
     if port.isascii() and port.isdigit() and 0 < int(port) <= _LAST_PORT:
         return int(port)
     raise ConfigError(f"{text!r}: want a port from 1 to {_LAST_PORT}, as in ADDRESS:80")

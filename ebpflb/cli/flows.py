@@ -30,7 +30,7 @@ from ebpflb.config.values import is_ip, socket_address
 
 _COLOURS = {"forwarded": "green", "refused": "yellow", "dropped": "red"}
 _HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "TOOK", "RTT", "WHY")
-# The widest that is usual; a column grows with what comes.
+# Usual widths; a column grows with its contents.
 _WIDTHS = (19, 9, 22, 28, 22, 6, 15, 6, 6, 0)
 _NODE_WIDTH = 12
 _NARROW = 140
@@ -44,12 +44,12 @@ Cell = TypeVar("Cell")
 
 
 class FlowTable:
-    """Flows become lines one by one, with a header before the first."""
+    """Turns flows into lines one by one, with a header before the first."""
 
     def __init__(self, width: int | None, *, colour: bool, nodes: bool = False) -> None:
-        """`width`: of the terminal, in columns; None where it does not matter.
+        """`width`: of the terminal, in columns; None if it does not matter.
 
-        `nodes`: there is also a column for the field "node".
+        `nodes`: add a column for the field "node".
         """
         self.colour = colour
         self._width = width
@@ -59,7 +59,7 @@ class FlowTable:
         self._begun = False
 
     def fit(self, flows: Iterable[Flow]) -> None:
-        """Make the columns as wide as these flows, which are all that follow, need."""
+        """Widen the columns to fit these flows, which are all that follow."""
         rows = [self._header(), *(self._row(flow) for flow in flows if "lost" not in flow)]
         self._widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         needed = sum(self._widths) + len(_GAP) * (len(self._widths) - 1)
@@ -85,7 +85,7 @@ class FlowTable:
         return self._with_node(cells(flow), str(flow.get("node", "")))
 
     def _with_node(self, cells: Iterable[Cell], node: Cell) -> list[Cell]:
-        """After the time, and only if nodes are shown."""
+        """Insert the node after the time, if nodes are shown."""
         first, *others = cells
         return [first, node, *others] if self._nodes else [first, *others]
 
@@ -118,7 +118,7 @@ class FlowTable:
 
 
 def cells(flow: Flow) -> tuple[str, ...]:
-    """The columns of a flow, without the node."""
+    """The columns of a flow, except the node."""
     return (
         _when(flow["time"]),
         flow["verdict"],
@@ -157,7 +157,7 @@ def _service(flow: Flow) -> str:
 
 
 def _why(flow: Flow) -> str:
-    """What happened, how it ended, and what is unusual about it."""
+    """What happened, how it ended, and anything unusual."""
     backend = flow.get("backend", {})
     others = (
         "started" if flow["event"] == "start" else "",
@@ -184,7 +184,7 @@ def _time(seconds: float | None) -> str:
 
 
 def filter_options(command: Callable[..., Any]) -> Any:
-    """The options that say which flows."""
+    """The options that select flows."""
     options = (
         click.option("-f", "--follow", is_flag=True, help="Keep showing new flows."),
         click.option("--service", metavar="[NS/]NAME", help="Only flows to this Service."),
@@ -235,12 +235,12 @@ def flows(query_socket: str | None, **given: Any) -> None:
     try:
         show(map(json.loads, lines), given["output"], follow=given["follow"])
     except KeyboardInterrupt:
-        # The usual end of --follow.
+        # --follow normally ends this way.
         raise click.exceptions.Exit(0) from None
 
 
 def check_output(given: Mapping[str, Any]) -> None:
-    """Raise UsageError for a format that --follow cannot have."""
+    """Raise UsageError for a format that --follow does not support."""
     output = given["output"]
     if given["follow"] and output in ("json", "yaml"):
         raise click.UsageError(
@@ -249,7 +249,7 @@ def check_output(given: Mapping[str, Any]) -> None:
 
 
 def parameters(given: Mapping[str, Any]) -> dict[str, str]:
-    """What the agent is asked for, by the options. UsageError."""
+    """The parameters of the agent's query for these options. UsageError."""
     one_namespace(given["namespace"], every=given["all_namespaces"])
     names = {"source": "from", "target": "to"}
     found = {
@@ -275,7 +275,7 @@ def _extent(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def show(flows: Iterable[Flow], output: Output, *, follow: bool, nodes: bool = False) -> None:
-    """Print flows. `nodes`: as of FlowTable."""
+    """Print flows. `nodes`: see FlowTable."""
     if output == "jsonl":
         for flow in flows:
             click.echo(json.dumps(flow))

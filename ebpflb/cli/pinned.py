@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening the pins to read them: no lock, no agent."""
+"""Open the pins for reading, without a lock or an agent."""
 
 import os
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def pin_root(flag: str | None) -> Path:
 
 
 def open_pins(root: Path) -> "tuple[Generation, MapSet]":
-    """The generation in force and its maps. PinError when there is none that this version reads."""
+    """The generation in force and its maps. PinError if this version can read none."""
     from ebpflb.dataplane.kernel.maps import open_maps
     from ebpflb.dataplane.layout.capacity import MAPS
     from ebpflb.dataplane.layout.structs import LAYOUT_VERSION

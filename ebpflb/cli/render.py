@@ -48,29 +48,29 @@ watch_option: Callable[[Any], Any] = click.option(
 
 
 def one_namespace(given: str | None, *, every: bool) -> str | None:
-    """That of -n, or None for all. UsageError for -n and -A together."""
+    """The namespace of -n, or None for all. UsageError for -n and -A together."""
     if given and every:
         raise click.UsageError("-n and -A exclude each other")
     return given
 
 
 def full_name(name: str, namespace: str | None) -> str:
-    """NAMESPACE/NAME of a name with a namespace or without; None means `default`."""
+    """NAMESPACE/NAME for a name with or without a namespace; None means `default`."""
     return name if "/" in name else f"{namespace or DEFAULT_NAMESPACE}/{name}"
 
 
 class TextTable(NamedTuple):
-    """Rows with a header like any other row. A row may be shorter; a text is a line of its own."""
+    """Rows, the first is the header. Rows may be shorter; a string is a line of its own."""
 
     rows: Sequence[Sequence[object] | str]
 
 
 def emit(value: object, output: Output, table: Callable[[], Iterable[str | TextTable]]) -> None:
-    """Print a value as asked for; `table` makes lines and tables for people.
+    """Print a value in the chosen format; `table` makes lines and tables for people.
 
-    What is wider than the terminal goes on in the next line, unless `output` is wide; nothing is
-    cut off. Dataclasses become objects with the names of their fields. jsonl: the items of a list,
-    or anything else, on one line each.
+    Rows wider than the terminal continue on the next line, unless `output` is wide; nothing is cut
+    off. Dataclasses become objects with the names of their fields. jsonl: one line for each item of
+    a list, or one for anything else.
     """
     if output == "json":
         click.echo(json.dumps(to_plain(value), indent=2))
@@ -100,7 +100,7 @@ def repeat(
     output: Output,
     pause_seconds: float = PAUSE_SECONDS,
 ) -> NoReturn:
-    """Look and show until Ctrl-C, tables each on an empty screen. Raises Exit then."""
+    """Look and show until Ctrl-C; each table clears the screen. Then raises Exit."""
     try:
         while True:
             found = look()
@@ -126,9 +126,9 @@ def to_plain(value: Any) -> Any:
 
 
 def visible(value: Any) -> Any:
-    """Control characters written out (\\x1b), for what others named: a terminal obeys them.
+    """Escape control characters (\\x1b) in untrusted text: a terminal would obey them.
 
-    Of a string, or of those in lists and objects.
+    Works on a string, or on those in lists and objects.
     """
     if isinstance(value, str):
         return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
@@ -140,9 +140,9 @@ def visible(value: Any) -> Any:
 
 
 def columns(table: TextTable, width: int | None = None) -> Iterator[str]:
-    """Lines; each column as wide as its widest cell, numbers to the right.
+    """Lines with each column as wide as its widest cell, numbers right-aligned.
 
-    `width`: columns that do not fit into it stand in further lines, below those of their row.
+    `width`: columns that do not fit go on further lines, below those of their row.
     """
     rows = [row for row in table.rows if not isinstance(row, str)]
     texts = [[visible(str(cell)) for cell in row] for row in rows]
@@ -182,7 +182,7 @@ def _parts(widths: Sequence[int], width: int | None) -> list[slice]:
 
 
 def folded(line: str, width: int | None) -> list[str]:
-    """A line, wrapped between words; further lines are indented."""
+    """Wrap a line between words; continuation lines are indented."""
     line = visible(line)
     if width is None or len(line) <= width:
         return [line]
@@ -191,7 +191,7 @@ def folded(line: str, width: int | None) -> list[str]:
 
 
 def size(count: int) -> str:
-    """A number of bytes in the unit that suits it."""
+    """A number of bytes in a suitable unit."""
     amount, units = float(count), ["B", "KiB", "MiB", "GiB"]
     while amount >= 1024 and len(units) > 1:  # noqa: PLR2004  the factor between two units
         amount, units = amount / 1024, units[1:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb run: the agent in the foreground, also with kube-proxy's command line."""
+"""ebpflb run: the agent in the foreground; also accepts kube-proxy's command line."""
 
 import logging
 import os
@@ -18,16 +18,16 @@ from ebpflb.log import set_up
 
 _log = logging.getLogger("ebpflb.run")
 
-# On the command line this one is -v.
+# On the command line it is -v.
 _VERBOSITY = "verbosity"
-# An option whose value, if it has one, is true or false.
+# An option whose value is optional, and true or false.
 _SWITCH: dict[str, Any] = {"is_flag": False, "flag_value": "true"}
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class _Level(click.ParamType[int]):
-    """A number, or more of the letter v: -v, -vv, -v 2, -v=2."""
+    """A verbosity as a number or by repeating the v: -v, -vv, -v 2, -v=2."""
 
     name = "level"
 
@@ -67,7 +67,7 @@ def _all_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _action(name: str, text: str) -> Decorator:
-    """A flag that replaces serving by something else; as with kube-proxy, =true may follow."""
+    """A flag that does something else than serve; as in kube-proxy, =true may follow."""
     return click.option(
         f"--{name}",
         type=click.BOOL,
@@ -79,7 +79,7 @@ def _action(name: str, text: str) -> Decorator:
 
 
 @click.command(
-    # As kube-proxy: --node_name is --node-name.
+    # As in kube-proxy: --node_name is --node-name.
     context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
     epilog="""\b
 Each option may also come from the environment (--node-name: EBPFLB_NODE_NAME) or from a YAML
@@ -149,7 +149,7 @@ def run(
 
 
 def _load(ctx: click.Context, given: dict[str, Any]) -> Settings:
-    """The settings. Warnings about options without effect are logged in the format they set."""
+    """The settings. Options without effect are logged as warnings, in the configured log format."""
     flags = {
         name.replace("_", "-"): value for name, value in given.items() if value not in (None, ())
     }

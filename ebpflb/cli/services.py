@@ -100,7 +100,7 @@ def services(
 def frontends_of(
     opened: "MapSet", service: str | None, namespace: str | None = None
 ) -> "list[FrontendInForce]":
-    """Those of a Service, of a namespace, or all."""
+    """The frontends of a Service, of a namespace, or all."""
     from ebpflb.dataplane.view.snapshot import read_frontends
     from ebpflb.model.service import ServiceName
 
@@ -235,7 +235,7 @@ def _backend_row(
 
 
 def _tunnel_to(found: "BackendInUse") -> str:
-    """The node's address; empty for a backend that packets do not go to in a tunnel."""
+    """The node's address; empty if the backend is not reached through a tunnel."""
     return format_address(found.tunnel_to) if found.tunnel_to else ""
 
 

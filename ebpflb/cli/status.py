@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb status: is this node served, by which programs, and is an agent running."""
+"""ebpflb status: whether this node is served, by which programs, and whether an agent runs."""
 
 import os
 from collections import defaultdict
@@ -177,7 +177,7 @@ def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
-    """Nothing of an agent that does not tell: it has not started, or is an older one."""
+    """Nothing if the agent does not report it: it has not started, or is an older one."""
     if chosen := agent.get("forwarding"):
         way = _WAYS.get(chosen["way"], chosen["way"])
         yield f"  masqueraded packets are {way}; {chosen['why']}"
@@ -205,7 +205,7 @@ def _dsr_lines(agent: Mapping[str, Any], tunnels: Mapping[str, Any]) -> Iterator
 
 
 def _by_kind(devices: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, str, str]]:
-    """A line for each kind and why it is that."""
+    """A line for each kind and reason."""
     names = defaultdict[tuple[str, str], list[str]](list)
     for each in devices:
         names[each["kind"], each["why"]].append(each["name"])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ebpflb.dataplane.kube_proxy.removal import Removed
 
 _PAUSE = 0.5
-# Fields of /status with what is not served, and how that is said.
+# Fields of /status that list what is not served, and their wording.
 _TROUBLES = {
     "source_errors": "cannot read",
     "attach_errors": "is not attached to",
@@ -28,7 +28,7 @@ _TROUBLES = {
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """`obstacles`: why it would be refused now; only a dry run or --force has any."""
+    """`obstacles`: why it would be refused now; only a dry run or --force may have any."""
 
     dry_run: bool
     obstacles: tuple[str, ...]
@@ -108,7 +108,7 @@ def _of_agent(metrics_address: str) -> Iterator[str]:
 
 
 def _wait_without(look: Callable[[], list[str]], seconds: float) -> list[str]:
-    """Repeat `look` until it finds nothing or the time is over; what it found last."""
+    """Repeat `look` until it finds nothing or the time is up; returns what it found last."""
     end = time.monotonic() + seconds
     while (found := look()) and (left := end - time.monotonic()) > 0:
         time.sleep(min(_PAUSE, left))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ebpflb top: what each Service carries now, and which one is in trouble."""
+"""ebpflb top: what each Service carries now, and which are in trouble."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _KEYS = {name[0]: name for name in SORT_NAMES}
 _HELP = "q quit; sort: " + ", ".join(f"{key} {name}" for key, name in _KEYS.items())
-# Values of TERM for terminals that cannot show a screen.
+# Values of TERM for terminals without cursor control.
 _NO_SCREEN = (None, "", "dumb", "unknown")
 
 KeyReader = Callable[[float], str]
@@ -127,7 +127,7 @@ def _has_no_screen() -> bool:
 
 
 class _Meter:
-    """What the chosen Services carry between two looks at the maps."""
+    """Measures what the chosen Services carry between two readings of the maps."""
 
     def __init__(
         self, maps: "MapSet", interval: float, is_chosen: Callable[[ServiceRate], bool]
@@ -147,7 +147,7 @@ class _Meter:
         self._before = sample_traffic(self._maps)
 
     def next(self) -> Sample:
-        """Since the last look."""
+        """The sample since the last call."""
         from ebpflb.dataplane.view.rates import rates, sample_traffic
 
         after = sample_traffic(self._maps)
@@ -166,7 +166,7 @@ class _Screen:
         self._console = make_console()
 
     def run(self) -> None:
-        """Until q or Ctrl-C."""
+        """Run until q or Ctrl-C."""
         from rich.live import Live
 
         live = Live(console=self._console, screen=True, auto_refresh=False)
@@ -208,9 +208,9 @@ class _Screen:
 
 @contextlib.contextmanager
 def keys() -> Iterator[KeyReader]:
-    """Gives a function that waits so many seconds for a key and returns it, or "".
+    """Yields a function that waits up to some seconds for a key and returns it, or "".
 
-    It needs no Enter and makes no echo. At the end the terminal is as before. Without a terminal
+    It needs no Enter and echoes nothing. The terminal is restored at the end. Without a terminal
     the function only waits.
     """
     if not sys.stdin.isatty():

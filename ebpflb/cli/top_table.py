@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of `ebpflb top`: which columns fit, what stands in them, and the order of the rows."""
+"""The table of `ebpflb top`: which columns fit, their contents, and the order of the rows."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ Justify = Literal["left", "right"]
 
 
 class Column(NamedTuple):
-    """width: of its widest cell. rank: columns with a larger rank are left out first."""
+    """width: of its widest cell. rank: columns with the highest rank are dropped first."""
 
     title: str
     width: int
@@ -39,7 +39,7 @@ class Column(NamedTuple):
 
 
 def rate(number: float) -> str:
-    """Per second, in at most five characters: 0, 0.5, 12, 1.2k."""
+    """A rate per second, in at most five characters: 0, 0.5, 12, 1.2k."""
     for unit in _UNITS:
         if number < _STEP or unit == _UNITS[-1]:
             digits = 1 if 0 < number < 10 else 0  # noqa: PLR2004  one digit before the point
@@ -49,7 +49,7 @@ def rate(number: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Of a share from 0 to 1; "-" without one."""
+    """A share from 0 to 1 in percent; "-" for None."""
     return "-" if share is None else f"{share:.0%}"
 
 
@@ -58,7 +58,7 @@ def bar(share: float | None) -> str:
 
 
 def spread(service: ServiceRate) -> str:
-    """The largest share, and how many times the even share that is."""
+    """The largest share, and how many times the even share it is."""
     if service.largest_share is None:
         return "-"
     return f"{percent(service.largest_share)} x{service.imbalance:.1f}"
@@ -113,7 +113,7 @@ SORT_NAMES = (*SORTS, "name")
 
 
 def sample_options(command: Callable[..., Any]) -> Any:
-    """How long to count, and what to show of it."""
+    """Options for how long to count and what to show."""
     options = (
         click.option(
             "--interval",
@@ -136,13 +136,13 @@ def sample_options(command: Callable[..., Any]) -> Any:
 
 
 def ordered(services: Iterable[ServiceRate], sort: str) -> list[ServiceRate]:
-    """The largest first, then by name; `name` sorts by name alone."""
+    """Largest first, then by name; `name` sorts by name alone."""
     by_name = sorted(services, key=name_of)
     return sorted(by_name, key=SORTS[sort], reverse=True) if sort in SORTS else by_name
 
 
 def fitting(width: int, name_width: int, of: Sequence[Column] = COLUMNS) -> Sequence[Column]:
-    """The most important columns that fit beside a name, in order."""
+    """The most important columns that fit next to a name, in display order."""
     left = width - name_width
     chosen = set()
     for column in sorted(of, key=lambda column: column.rank):
@@ -160,7 +160,7 @@ def print_table(
     is_wide: bool = False,
     of_columns: Sequence[Column] = COLUMNS,
 ) -> None:
-    """On a terminal as wide as that; `is_wide`: with all columns, however wide it is."""
+    """Print it as wide as the terminal; `is_wide`: with all columns, whatever the width."""
     console = make_console(is_wide=is_wide)
     with console.capture() as shown:
         console.print(make_table(services, console.width, backends=backends, of=of_columns))
@@ -168,7 +168,7 @@ def print_table(
 
 
 def make_console(*, is_wide: bool = False) -> "Console":
-    """As wide as the terminal; without one, as COLUMNS says or wide enough for all columns."""
+    """As wide as the terminal; without one, as COLUMNS, else wide enough for all columns."""
     from rich.console import Console
 
     if not is_wide and (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
@@ -185,7 +185,7 @@ def make_table(
 ) -> "Table":
     """One row for each Service port, and one for each backend if `backends`.
 
-    A `!` before the name marks a Service in trouble even if that column does not fit.
+    A `!` before the name marks a Service in trouble, in case that column does not fit.
     """
     from rich.table import Table
 
@@ -227,7 +227,7 @@ def _labels(services: Iterable[ServiceRate], *, backends: bool) -> Iterator[str]
 
 
 def _shortened(label: str, width: int) -> str:
-    """The mark and the end of a label, because namespaces differ less."""
+    """The mark and the end of a label: the start, the namespace, tells less."""
     if len(label) <= width:
         return label
     return f"{label[: len(_MARK)]}…{label[len(_MARK) + 1 - width :]}"

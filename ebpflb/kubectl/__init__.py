@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb: the agents of all nodes in one command, through the API server.
 
-It runs where there is nothing but Python and a kubeconfig. Commands are those of `ebpflb` on the
-nodes, executed in the agents' pods.
+It needs nothing but Python and a kubeconfig. Its commands are those of `ebpflb` on the nodes,
+executed in the agents' pods.
 """
 
 import click
@@ -47,5 +47,5 @@ def program() -> None:
 
 
 def main() -> None:
-    """The plugin as kubectl starts it."""
+    """Run the plugin as kubectl starts it."""
     program(prog_name=NAME)

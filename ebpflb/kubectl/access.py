@@ -22,7 +22,7 @@ from ebpflb import __version__
 from ebpflb.errors import ClusterError, ConfigError
 from ebpflb.source.api import WRONG_KUBECONFIG, message_of, reason_of
 
-# Untyped in the client.
+# The client has no types for it.
 _load: Callable[..., None] = load_kube_config
 _contexts: Callable[[str], tuple[list[Any], Any]] = list_kube_config_contexts
 
@@ -32,7 +32,7 @@ METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 _PAGE = 500
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Of kubelet's exec: binary frames whose first byte is the channel.
+# Subprotocol of the kubelet's exec: binary frames whose first byte is the channel.
 _SUBPROTOCOL = "v4.channel.k8s.io"
 
 Query = Sequence[tuple[str, str]]
@@ -44,12 +44,12 @@ class ForbiddenError(ClusterError):
 
 
 class Access:
-    """The API server, with the rights of a user. Any thread may use it."""
+    """The API server, with the user's permissions. Thread-safe."""
 
     def __init__(self, kubeconfig: str = "", context: str = "", seconds: float = 10.0) -> None:
-        """`seconds`: how long an answer may take. ConfigError for a kubeconfig that is wrong.
+        """`seconds`: how long an answer may take. ConfigError for an invalid kubeconfig.
 
-        Without a kubeconfig, the file is the one that kubectl would read.
+        Without a kubeconfig, reads the file that kubectl would read.
         """
         path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
         configuration = Configuration()
@@ -61,7 +61,7 @@ class Access:
                 f"kubeconfig {path}: {_what_is_wrong(error)} (name another by --kubeconfig)"
             ) from error
         if not configuration.verify_ssl:
-            # The kubeconfig says so: a warning at every request would be noise.
+            # The kubeconfig asks for it: a warning at every request would be noise.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         configuration.retries = False
         self.seconds = seconds
@@ -91,7 +91,7 @@ class Access:
         return found
 
     def read(self, path: str, query: Query = (), accept: str = "*/*") -> bytes:
-        """What the API server sends, as it is. ClusterError."""
+        """The API server's raw answer. ClusterError."""
         host = self._configuration.host
         url = f"{host}{path}?{urlencode([pair for pair in query if pair[1]])}"
         timeout = (min(self.seconds, 5.0), self.seconds)
@@ -137,7 +137,7 @@ class Access:
         return str(self._configuration.host)
 
     def _headers(self) -> dict[str, str]:
-        """Those that say who asks. A token that is old is renewed, by one thread."""
+        """The headers that authenticate the user. One thread at a time renews an expired token."""
         with self._lock:
             _, _, headers, *_ = self._client.param_serialize(
                 "GET", "/", header_params={}, auth_settings=["BearerToken"]
@@ -147,7 +147,7 @@ class Access:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext | None:
-        """As the client has it for lists; made once, because it takes milliseconds."""
+        """The TLS settings of the client; made once, because it takes milliseconds."""
         given = self._configuration
         if urlsplit(given.host).scheme != "https":
             return None
@@ -174,7 +174,7 @@ class Access:
                 "log in again, or name another --kubeconfig or --context"
             )
         if status == HTTPStatus.FORBIDDEN:
-            # Without the name of the pod, which differs from node to node.
+            # Without the pod's name, which differs from node to node.
             return ForbiddenError(f"RBAC forbids it: {message.rpartition(' is forbidden: ')[2]}")
         if status == HTTPStatus.NOT_FOUND:
             return ClusterError(f"not found: {message}")
@@ -182,7 +182,7 @@ class Access:
 
 
 def _what_is_wrong(error: Exception) -> str:
-    """In one line. Of what the client stumbles over, its own words say nothing."""
+    """An error in one line. The client's own exceptions often have no useful text."""
     if not isinstance(error, ConfigException | OSError | yaml.YAMLError):
         return "it has not the form of one"
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which agent serves which node, as the API server knows it."""
+"""Which agent serves which node, according to the API server."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ebpflb.kubectl.access import Access, ForbiddenError, Object
 CONTAINER = "ebpflb"
 
 LABEL = "app.kubernetes.io/component=agent"
-# Nodes on which no DaemonSet runs, or no Linux.
+# Labels of nodes that run no DaemonSet pods, or no Linux.
 _UNSERVED = {
     ("kubernetes.io/os", "windows"),
     ("type", "virtual-kubelet"),
@@ -21,7 +21,7 @@ _UNSERVED = {
 
 @dataclass(frozen=True, slots=True)
 class RemoteAgent:
-    """The agent of a node. All but the node is empty for a node without an agent."""
+    """The agent of a node. A node without an agent has only `node` set."""
 
     node: str
     namespace: str
@@ -31,9 +31,9 @@ class RemoteAgent:
 
 
 def find_agents(access: Access, namespace: str = "") -> list[RemoteAgent]:
-    """The agents of all namespaces, or of one, and the nodes that have none. ClusterError.
+    """The agents of one namespace, or of all, and the nodes without one. ClusterError.
 
-    Without the right to list nodes, only nodes with an agent are known.
+    Without permission to list nodes, returns only nodes with an agent.
     """
     pods = sorted(_pods(access, namespace), key=_usefulness)
     if not pods:
@@ -42,7 +42,7 @@ def find_agents(access: Access, namespace: str = "") -> list[RemoteAgent]:
             f"no agents found: no pod in {where} has the label {LABEL} and a container "
             f"{CONTAINER!r} (is ebpflb installed in this cluster?)"
         )
-    # The most useful pod of a node comes last.
+    # The last one wins: the most useful pod of a node.
     found = {agent.node: agent for agent in map(_agent, pods) if agent.node}
     without = {node: RemoteAgent(node, "", "", False, "") for node in _nodes(access)}
     return [agent for _, agent in sorted((without | found).items())]
@@ -70,7 +70,7 @@ def _nodes(access: Access) -> Iterator[str]:
 
 
 def _usefulness(pod: Object) -> tuple[bool, bool, bool, str]:
-    """The larger, the rather is it the agent of its node: others end, wait, or have ended."""
+    """Sort key: ready pods rank highest, then running ones, then those not terminating."""
     metadata, phase = pod["metadata"], pod.get("status", {}).get("phase")
     is_ending = "deletionTimestamp" in metadata
     return _is_ready(pod), phase == "Running", not is_ending, metadata.get("creationTimestamp", "")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each command of the plugin works with: the cluster's agents, and what they answer.
+"""What every command of the plugin works with: the cluster's agents, and their answers.
 
-Who does not answer is named on standard error at the end, and the exit status is 1.
+Nodes that do not answer are listed on standard error at the end, and the exit status is 1.
 """
 
 import json
@@ -23,15 +23,15 @@ Result = TypeVar("Result")
 
 _USAGE_ERROR = 2
 _SECONDS = 20.0
-# What reading an answer of an unexpected form raises.
+# Raised when an answer has an unexpected form.
 NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-# What an agent says to a command or an option of a later version.
+# What an agent prints for a command or an option that only later versions have.
 _UNKNOWN = ("no such command", "no such option")
 
 
 @dataclass
 class Cluster:
-    """agent_namespace: where agents are looked for; empty for all.
+    """agent_namespace: where to look for agents; empty for all.
 
     failures: what went wrong -> the nodes.
     """
@@ -46,17 +46,17 @@ class Cluster:
 
     @property
     def namespace(self) -> str:
-        """Of names without one, and of lists without -A."""
+        """For names without one, and for lists without -A."""
         return self.access.namespace
 
     def look_again(self) -> None:
-        """Find the agents as they are now. ClusterError leaves them as they were."""
+        """Find the current agents. On ClusterError the old ones stay."""
         self.agents = find_agents(self.access, self.agent_namespace)
 
     def ask(
         self, argv: Sequence[str], agents: Sequence[RemoteAgent] | None = None
     ) -> Iterator[AgentAnswer]:
-        """The answers of those that ran the command to its end; the others are noted."""
+        """The answers of agents that ran the command to its end; failures are noted."""
         for answer in ask_all(
             self.executor, self.agents if agents is None else agents, argv, self.limit
         ):
@@ -66,11 +66,11 @@ class Cluster:
                 yield answer
 
     def ask_each(self, commands: Mapping[RemoteAgent, Sequence[str]]) -> Iterator[AgentAnswer]:
-        """As ask(), of each agent another command."""
+        """Like ask(), with a command for each agent."""
         yield from self._answers(_OwnCommand(self.executor, commands), list(commands), ())
 
     def ask_with(self, runner: Runner) -> Iterator[AgentAnswer]:
-        """What another way to ask gets from each agent."""
+        """Like ask(), by another runner."""
         yield from self._answers(runner, self.agents, ())
 
     def _answers(
@@ -88,14 +88,14 @@ class Cluster:
         read: Callable[[RemoteAgent, Any], Result],
         agents: Sequence[RemoteAgent] | None = None,
     ) -> Iterator[tuple[RemoteAgent, Result]]:
-        """What `read` makes of each agent's JSON; agents whose answer it cannot read are noted."""
+        """Yield `read` of each agent's JSON; agents whose answer it cannot read are noted."""
         for answer in self.ask(argv, agents):
             yield from self.decoded(answer, read)
 
     def decoded(
         self, answer: AgentAnswer, read: Callable[[RemoteAgent, Any], Result]
     ) -> Iterator[tuple[RemoteAgent, Result]]:
-        """What `read` makes of an answer; nothing, but a note, if it cannot."""
+        """Yield `read` of an answer, or nothing if it cannot read it, which is noted."""
         if answer.status == _USAGE_ERROR or not answer.stdout.strip():
             complaint = last_line(answer.stderr) or f"exit status {answer.status} and no output"
             self.note(answer.agent, complaint)
@@ -109,17 +109,17 @@ class Cluster:
             yield answer.agent, found
 
     def note(self, agent: RemoteAgent, error: str) -> None:
-        """Have it told at the end."""
+        """Keep an error for the report at the end."""
         self.failures[" ".join(error.split())].add(agent.node)
 
     def tell(self, agent: RemoteAgent, error: str) -> None:
-        """Tell it now, on standard error."""
+        """Print an error now, on standard error."""
         click.echo(visible(f"{agent.node}: {' '.join(error.split())}"), err=True)
         self.exit_status = 1
 
     @property
     def has_failures(self) -> bool:
-        """A node without an agent is none."""
+        """A node without an agent does not count."""
         return bool(self.failures.keys() - {NO_AGENT})
 
     def watch(
@@ -129,7 +129,7 @@ class Cluster:
         output: Output,
         pause_seconds: float = PAUSE_SECONDS,
     ) -> NoReturn:
-        """As repeat(), each time with the agents there are then, and naming who did not answer."""
+        """Like repeat(), looking up the agents each time, and listing those that did not answer."""
 
         def look_anew() -> Found:
             self.look_again()
@@ -143,7 +143,7 @@ class Cluster:
         repeat(look_anew, show_all, output, pause_seconds)
 
     def finish(self) -> None:
-        """Name the nodes that did not answer. Raises Exit unless they have no agent."""
+        """List the nodes that did not answer. Raises Exit unless they just have no agent."""
         self._name_failures()
         if self.exit_status or self.has_failures:
             raise click.exceptions.Exit(self.exit_status or 1)
@@ -155,7 +155,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _OwnCommand:
-    """An executor that knows what to run where."""
+    """An executor with a command for each agent."""
 
     executor: Runner
     commands: Mapping[RemoteAgent, Sequence[str]]
@@ -165,7 +165,7 @@ class _OwnCommand:
 
 
 def cluster_command(command: Callable[..., None]) -> Any:
-    """Options that say which cluster and how to ask; the command gets a Cluster."""
+    """Add the options that say which cluster and how to ask; the command gets a Cluster."""
 
     @wraps(command)
     def with_cluster(
@@ -213,19 +213,19 @@ def cluster_command(command: Callable[..., None]) -> Any:
 
 
 def is_of_older_agent(answer: AgentAnswer) -> bool:
-    """Whether its version does not know what it was asked."""
+    """Whether the agent's version does not know the command or option."""
     complaint = answer.stderr.lower()
     return bool(answer.status) and any(each in complaint for each in _UNKNOWN)
 
 
 def listed_namespace(cluster: Cluster, given: str | None, *, every: bool) -> str:
-    """Which namespace a list is of, by -n and -A; empty for all. UsageError."""
+    """The namespace to list, by -n and -A; empty for all. UsageError."""
     chosen = one_namespace(given, every=every)
     return "" if every else chosen or cluster.namespace
 
 
 def some(nodes: Iterable[str], most: int = 3) -> str:
-    """The first few names, and how many there are besides."""
+    """The first few names, and the number of the others."""
     every = sorted(nodes)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return f"{', '.join(every[:most])}{more}"

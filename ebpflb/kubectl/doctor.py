@@ -13,9 +13,9 @@ from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 
 _COMMAND = ("ebpflb", "doctor", "-o", "json")
-# The gravest first.
+# Most severe first.
 _SEVERITIES = ("error", "warning", "note", "ok")
-# What differs between nodes, and makes no other problem of it: numbers, addresses, hashes.
+# What may differ between nodes that have the same problem: numbers, addresses, hashes.
 _PARTICULARS = re.compile(r"\b[0-9a-f]*[0-9][0-9a-f.:]*\b")
 
 Key = tuple[str, ...]
@@ -23,9 +23,9 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A finding of one node or of several.
+    """A finding that one or more nodes report.
 
-    example: the node whose words these are; others may differ in numbers, addresses and devices.
+    example: the node that worded it so; on others numbers, addresses and devices may differ.
     """
 
     severity: str
@@ -80,12 +80,12 @@ def _findings(agent: RemoteAgent, content: Any) -> list[Problem]:
 
 
 def _grouped(answers: Iterable[tuple[RemoteAgent, list[Problem]]]) -> list[Problem]:
-    """The gravest first, then those of most nodes."""
+    """Most severe first, then by the number of nodes."""
     found: dict[Key, Problem] = {}
     for agent, findings in answers:
         for each in findings:
             key = each.severity, each.check, _PARTICULARS.sub("", each.what), each.advice
-            # What is well is told once for each check.
+            # Checks that pass are reported once each.
             problem = found.setdefault(key[:2] if each.severity == "ok" else key, each)
             if agent.node not in problem.nodes:
                 problem.nodes.append(agent.node)
@@ -98,7 +98,7 @@ def _order(problem: Problem) -> tuple[int, int, str]:
 
 
 def _lines(problems: Iterable[Problem], asked: int, *, wide: bool) -> Iterator[str]:
-    """`asked`: how many nodes have answered."""
+    """`asked`: how many nodes answered."""
     counts = dict.fromkeys(("error", "warning"), 0)
     for each in problems:
         if each.severity in counts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands in the agents' pods, by pods/exec of the API server."""
+"""Commands in the agents' pods, through pods/exec of the API server."""
 
 import json
 import time
@@ -20,10 +20,10 @@ _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _STREAMS = ("stdin", "stdout", "stderr")
 _MOST_BYTES = 256 << 20
 _LONGEST_LINE = 1 << 20
-# How long a stream that says nothing may keep its reader waiting; how often it asks the other end.
+# How long a silent stream may keep its reader waiting; how often it pings the other end.
 _LOOK_SECONDS, _PING_SECONDS = 1.0, 30.0
-# Ends the command when the connection has gone, of which only standard input tells. Whatever it
-# starts it also waits for: the agent, as process 1 of the container, does not do that.
+# Ends the command when the connection is gone, which only shows on standard input. Also reaps all
+# its children: the agent, process 1 of the container, does not do that.
 _WATCHED = """
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -53,21 +53,21 @@ class AgentAnswer:
 
 
 class Runner(Protocol):
-    """Runs commands where agents run. Any thread may use it."""
+    """Runs commands where agents run. Thread-safe."""
 
     def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
-        """Run a command to its end, or as long as may be."""
+        """Run a command until it ends or its time is up."""
         ...
 
 
 class Executor(Runner, Protocol):
-    """Also gives what they print while they run."""
+    """Can also stream the output of a command while it runs."""
 
     def stream(self, agent: RemoteAgent, argv: Sequence[str]) -> Generator[str, None, None]:
-        """The lines that a command prints, as they come. ClusterError if it fails or breaks off.
+        """The lines that a command prints, as they arrive. ClusterError if it fails or breaks off.
 
-        Closing the generator ends the command. While nothing comes it yields an empty line now and
-        then, so that the reader can do that.
+        Closing the generator ends the command. While nothing arrives it yields an empty line now
+        and then, to give the reader a chance to close it.
         """
         ...
 
@@ -114,13 +114,13 @@ class PodExecutor:
 
 
 def last_line(text: str) -> str:
-    """The last line with something in it, without the word Error: what a command complains of."""
+    """The last non-empty line, without the word Error: the complaint of a command."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1].removeprefix("Error: ") if lines else ""
 
 
 def exit_status(result: bytes) -> int:
-    """Of the Status object that ends an execution. ClusterError if the command did not run."""
+    """From the Status object that ends an execution. ClusterError if the command did not run."""
     try:
         found = json.loads(result)
         if found["status"] == "Success":
@@ -134,14 +134,14 @@ def exit_status(result: bytes) -> int:
 
 
 class _Frame(NamedTuple):
-    """channel: 0 if nothing came for a while."""
+    """channel: 0 if nothing arrived for a while."""
 
     channel: int
     content: bytes
 
 
 class _Execution:
-    """One execution. Leaving it ends the command."""
+    """One execution. Leaving the context ends the command."""
 
     def __init__(self, access: Access, agent: RemoteAgent, argv: Sequence[str]) -> None:
         if not agent.pod:
@@ -164,14 +164,14 @@ class _Execution:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Not close(), which would wait for an answer.
+        # Not close(), which would wait for the peer.
         self._socket.shutdown()  # type: ignore[no-untyped-call]
 
     def frames(self, deadline: float | None) -> Iterator[_Frame]:
-        """What comes, to the end. ClusterError, also at the deadline (of a monotonic clock).
+        """Frames until the stream ends. ClusterError, also at the deadline (of a monotonic clock).
 
-        Without a deadline, empty frames come while nothing else does, and an end that is gone is
-        noticed because it answers no ping.
+        Without a deadline, yields empty frames while nothing arrives, and notices a dead peer by
+        its missing pong.
         """
         heard = asked = time.monotonic()
         while True:
@@ -186,7 +186,7 @@ class _Execution:
             except websocket.WebSocketTimeoutException:
                 yield _Frame(0, b"")
             except (websocket.WebSocketException, OSError):
-                # Whether that is the end is told by the last frame on the error channel.
+                # The last frame on the error channel tells whether this is the end.
                 return
             else:
                 heard = time.monotonic()

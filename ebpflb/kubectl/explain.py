@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubectl ebpflb explain: what happens to a connection, asked on the nodes that decide about it."""
+"""kubectl ebpflb explain: what happens to a connection, according to the nodes that handle it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from ebpflb.kubectl.cluster import NONSENSE, Cluster, cluster_command, some
 from ebpflb.kubectl.questions import NodeQuestion, questions
 
 _COMMAND = ("ebpflb", "explain", "-o", "json")
-# What is told of all nodes together is the first of these.
+# The overall exit status is the first of these that any node has.
 _GRAVEST = (FAILS, CANNOT_TELL, NOT_A_SERVICE, WORKS)
 
 Found = Mapping[str, Any]
@@ -32,7 +32,7 @@ Found = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Nodes on which the same happens; answer: that of the first. status: as an exit status."""
+    """Nodes with the same result; answer: that of the first one. status: as an exit status."""
 
     status: int
     source: str
@@ -91,10 +91,10 @@ def explain(
 
 
 def _groups(cluster: Cluster, asked: list[NodeQuestion]) -> list[Outcome]:
-    """The gravest first, then what most nodes say."""
+    """Most severe first, then by the number of nodes."""
     found: dict[object, Outcome] = {}
     while asked:
-        # Who has several questions to answer is asked them one after the other.
+        # A node with several questions gets them one after the other.
         now = {each.agent: each for each in reversed(asked)}
         asked = [each for each in asked if now[each.agent] != each]
         commands = {agent: [*_COMMAND, "--", *each[1:]] for agent, each in now.items()}
@@ -111,7 +111,7 @@ def _groups(cluster: Cluster, asked: list[NodeQuestion]) -> list[Outcome]:
 def _read(
     asked: Mapping[RemoteAgent, NodeQuestion], agent: RemoteAgent, answer: Any
 ) -> tuple[object, Outcome]:
-    """The group that an answer would make, and what it has in common with others of that group."""
+    """The key of an answer's group, and the group that it would start."""
     kernel = answer["kernel"]
     status = exit_status(answer)
     key = (
@@ -122,7 +122,7 @@ def _read(
 
 
 def _shared_backends(kernel: Any) -> frozenset[tuple[str, int]]:
-    """None under a traffic policy Local, with which each node has its own."""
+    """Empty with traffic policy Local, where each node has its own."""
     frontend = kernel["frontend"] or {}
     if "Local" in (frontend.get("internal_policy"), frontend.get("external_policy")):
         return frozenset()

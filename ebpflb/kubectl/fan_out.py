@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One command on many agents at the same time.
 
-The threads are daemons: whoever stops reading, or presses Ctrl-C, waits for none of them.
+The threads are daemons: a reader that stops, or Ctrl-C, does not have to wait for them.
 """
 
 import threading
@@ -19,7 +19,7 @@ LIMIT = 32
 def ask_all(
     executor: Runner, agents: Sequence[RemoteAgent], argv: Sequence[str], limit: int = LIMIT
 ) -> Generator[AgentAnswer, None, None]:
-    """Run a command on all agents, at most `limit` at a time; the answers as they come."""
+    """Run a command on all agents, at most `limit` at a time; yields answers as they arrive."""
     answers: SimpleQueue[AgentAnswer | Exception] = SimpleQueue()
 
     def ask(agent: RemoteAgent) -> None:

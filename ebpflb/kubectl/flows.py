@@ -26,9 +26,9 @@ from ebpflb.kubectl.streams import Lines, Streams, StreamState, patient
 
 _COMMAND = ("ebpflb", "flows", "-o", "jsonl")
 _FLAGS = {"limit": "--last"}
-# Longer than an agent keeps flows.
+# Longer than agents keep flows.
 _LONG_AGO = "1000h"
-# How long all nodes may be silent, as when the agents are replaced.
+# How long all nodes may stay silent, as while the agents are being replaced.
 _PATIENCE_SECONDS = 300.0
 
 
@@ -59,12 +59,12 @@ def flows(cluster: Cluster, **given: Any) -> None:
     try:
         show(found, given["output"], follow=follows, nodes=True)
     except KeyboardInterrupt:
-        # The usual end of --follow.
+        # --follow normally ends this way.
         raise click.exceptions.Exit(0) from None
 
 
 def _newest(found: Iterable[Flow], wanted: Mapping[str, str]) -> list[Flow]:
-    """The last ones, or all, the oldest first. No more of them are kept than that."""
+    """The last flows, or all, oldest first. Keeps no more than the limit in memory."""
     limit = wanted.get("limit")
     if limit is None:
         return sorted(found, key=_time)
@@ -76,7 +76,7 @@ def _time(flow: Flow) -> str:
 
 
 def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
-    """An older agent is asked again for all that it has, of which those wanted are chosen here."""
+    """Older agents, which have no such filter, are asked for everything, filtered here."""
     namespace = wanted["namespace"]
     older = []
     for answer in cluster.ask(_argv(wanted)):
@@ -90,7 +90,7 @@ def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
 
 
 def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
-    """With one older agent, all agents send all namespaces, and the choice is made here."""
+    """If one agent is older, all agents send all namespaces, filtered here."""
     namespace, wanted = wanted["namespace"], dict(wanted)
     if namespace:
         nothing = _argv({"namespace": namespace, "limit": "0"})
@@ -110,10 +110,10 @@ def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
 
 
 class _Watch:
-    """The agents that are followed, and what the user has been told of them."""
+    """The agents being followed, and the state last reported to the user."""
 
     def __init__(self, cluster: Cluster, argv: Sequence[str]) -> None:
-        """`argv`: of the agents there are. A new one is asked for all it has: nobody saw that."""
+        """`argv`: for the agents at the start. Later ones are asked for everything they have."""
         self._cluster, self._argv = cluster, argv
         self._first = {agent.pod for agent in cluster.agents}
         self._begun: set[str] = set()
@@ -123,10 +123,10 @@ class _Watch:
         self.agents: dict[str, RemoteAgent] = {}
 
     def find(self) -> Mapping[str, Lines]:
-        """How to follow the agents of the moment. ClusterError."""
+        """How to follow the current agents. ClusterError."""
         self._cluster.look_again()
         found = {each.node: each for each in self._cluster.agents if each.pod}
-        # Lines of nodes that are gone may still come.
+        # Lines from nodes that are gone may still arrive.
         self.agents |= found
         return {node: partial(self._follow, agent) for node, agent in found.items()}
 
@@ -141,7 +141,7 @@ class _Watch:
             yield line
 
     def note(self, node: str, state: StreamState) -> None:
-        """Say once that a node breaks off, and that it is back. ClusterError if all are silent."""
+        """Report once when a node breaks off and when it is back. ClusterError if all do."""
         agent = self.agents[node]
         if state.runs:
             self._running.add(node)
@@ -174,7 +174,7 @@ def _read(cluster: Cluster, answer: AgentAnswer, namespace: str) -> Iterator[Flo
 def _decoded(
     cluster: Cluster, agent: RemoteAgent, lines: Iterable[str], namespace: str
 ) -> Iterator[Flow]:
-    """Those of a namespace, with the node."""
+    """The flows of a namespace, with the node added."""
     for line in lines:
         try:
             flow = {**json.loads(line), "node": agent.node}

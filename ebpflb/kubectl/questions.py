@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes decide about a client's packets, and what each of them is to be asked."""
+"""Which nodes handle a client's packets, and what to ask each of them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from ebpflb.model.service import ServiceName
 
 
 class NodeQuestion(NamedTuple):
-    """SRC and DST of `ebpflb explain`, for one node."""
+    """SRC and DST of `ebpflb explain` for one node."""
 
     agent: RemoteAgent
     source: str
@@ -25,9 +25,9 @@ class NodeQuestion(NamedTuple):
 def questions(
     access: Access, agents: Sequence[RemoteAgent], source: str, target: str, namespace: str
 ) -> list[NodeQuestion]:
-    """By SRC and DST as people write them. ConfigError, ClusterError.
+    """From SRC and DST as people write them. ConfigError, ClusterError.
 
-    A pod's packets are for its node to decide, those of a client outside for any node.
+    A pod's packets are handled by its own node, those of an external client by any node.
     """
     client, destination = parse_source(source, namespace), parse_target(target, namespace)
     to = written(destination)
@@ -47,7 +47,7 @@ def questions(
 
 
 def written(destination: Destination) -> str:
-    """DST, with the namespace."""
+    """DST with its namespace."""
     end, protocol = destination
     if end.address:
         place = socket_address(format_address(end.address), int(end.port))
@@ -68,7 +68,7 @@ def _on(agents: Sequence[RemoteAgent], node: str, client: str) -> list[RemoteAge
 
 
 def _node_of(access: Access, name: ServiceName) -> str:
-    """Of a pod."""
+    """The node of a pod."""
     pod = access.get(f"/api/v1/namespaces/{quote(name.namespace)}/pods/{quote(name.name)}")
     node = str(pod.get("spec", {}).get("nodeName", ""))
     if not node:
@@ -77,7 +77,7 @@ def _node_of(access: Access, name: ServiceName) -> str:
 
 
 def _node_with(access: Access, address: str) -> str:
-    """The node that has this address, or its pod has; empty for one outside of the cluster."""
+    """The node with this address, or whose pod has it; empty if it is outside the cluster."""
     try:
         pods = access.items("/api/v1/pods", [("fieldSelector", f"status.podIP={address}")])
         for pod in pods:
@@ -85,7 +85,7 @@ def _node_with(access: Access, address: str) -> str:
                 return str(pod["spec"].get("nodeName", ""))
         nodes = _node_addresses(access)
     except ForbiddenError:
-        # Every node is asked, and knows its own pods.
+        # So ask every node: each knows its own pods.
         return ""
     return next((node for node, known in nodes.items() if address in known), "")
 
@@ -108,10 +108,10 @@ def _from_outside(
     family: Family,
     destination: Destination,
 ) -> Iterator[NodeQuestion]:
-    """A Service's name means what clients outside can reach of it, in their family.
+    """For a Service's name, ask about the addresses that clients outside can reach, by family.
 
-    That is its load-balancer and external IPs, whose packets any node may get, else its NodePort at
-    each node; a Service that has neither is asked for by its name.
+    These are its load-balancer and external IPs, on every node, else its NodePort on each node; if
+    the Service has neither, ask by its name.
     """
     name = destination.end.name or ServiceName("", "")
     service = access.get(f"/api/v1/namespaces/{quote(name.namespace)}/services/{quote(name.name)}")
@@ -146,7 +146,7 @@ def _of_family(addresses: Iterable[str], family: Family) -> list[str]:
 
 
 def _port(service: Object, name: ServiceName, destination: Destination) -> Mapping[str, Any]:
-    """The port that DST names, or the only one. ClusterError."""
+    """The port in DST, or the only one. ClusterError."""
     wanted, protocol = destination.end.port, destination.protocol
     ports: list[Mapping[str, Any]] = [
         each

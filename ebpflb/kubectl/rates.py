@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each Service carries on all nodes together."""
+"""What each Service carries, summed over all nodes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,20 +24,20 @@ _USUAL = BackendState()
 
 
 class RatesOfCluster:
-    """Sums over the nodes, by Service port. asked: how many nodes have been added."""
+    """Sums over the nodes, by Service port. asked: how many nodes were added."""
 
     def __init__(self) -> None:
         self.asked = 0
         self._ports = defaultdict[PortName, _Sums](_Sums)
 
     def add(self, ports: Iterable[PortRates]) -> None:
-        """What one node tells."""
+        """Add what one node reports."""
         self.asked += 1
         for each in ports:
             self._ports[each.name].add(each)
 
     def add_form(self, form: PortForm) -> None:
-        """What some nodes have and carry nothing of."""
+        """Add the backends of a form, which some nodes have but carry nothing for."""
         self._ports[form.name].add_form(form)
 
     def services(self) -> list[ServiceRate]:
@@ -46,10 +46,10 @@ class RatesOfCluster:
 
 @dataclass(slots=True)
 class _Sums:
-    """Of one Service port. far: how many of the `based` go to other nodes.
+    """Sums of one Service port. far: how many of the `based` connections go to other nodes.
 
-    columns: by places as nodes write them, for mostly they have the same. usual: places with the
-    usual state.
+    columns: by the `places` text that nodes send, which is mostly the same. usual: texts whose
+    places all have the usual state.
     """
 
     numbers: Sequence[float] = (0,) * len(SUMS)
@@ -86,7 +86,7 @@ class _Sums:
         self.states[place] = _as_both_see(known, state) if known else state
 
     def merged(self, name: PortName, asked: int) -> ServiceRate:
-        """`asked`: how many nodes have answered."""
+        """`asked`: how many nodes answered."""
         families = defaultdict[bool, list[BackendRate]](list)
         for each in self._backends():
             families[":" in each.address].append(each)
@@ -106,7 +106,7 @@ class _Sums:
         )
 
     def _backends(self) -> Iterator[BackendRate]:
-        """All of them, without their shares."""
+        """All backends, with no shares yet."""
         for place in (each for places in self.usual for each in split(places)):
             self._add_state(place, _USUAL)
         sums = {place: [0.0] * len(BACKEND_SUMS) for place in self.states}
@@ -132,7 +132,7 @@ def _added(
 
 
 def _as_both_see(one: BackendState, other: BackendState) -> BackendState:
-    """A backend as two nodes see it."""
+    """The combined state of a backend that two nodes report."""
     if one == other:
         return one
     return BackendState(
@@ -146,7 +146,7 @@ def _as_both_see(one: BackendState, other: BackendState) -> BackendState:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """The backends of one address family, with their shares. every: connections of all."""
+    """The backends of one address family, with their shares. every: connections to all of them."""
 
     backends: list[BackendRate]
     every: float

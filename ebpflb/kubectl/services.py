@@ -40,7 +40,7 @@ _Answer = Mapping[str, CountsOfNode | None]
 class FrontendOfCluster:
     """Counts are sums over the nodes. backends -> how many nodes have them.
 
-    missing_on: nodes without it. differences: what is not as on most nodes -> on which.
+    missing_on: nodes without it. differences: what differs from most nodes -> where.
     """
 
     name: FrontendName
@@ -57,7 +57,7 @@ class FrontendOfCluster:
 
 @dataclass(slots=True)
 class _Found:
-    """What the answers tell of a frontend. forms: with the nodes that have them."""
+    """What the answers say about a frontend. forms -> the nodes that have them."""
 
     forms: dict[FrontendForm, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -125,7 +125,7 @@ def _show(output: Output, frontends: Iterable[FrontendOfCluster]) -> None:
 
 
 def _commands(service: str, namespace: str) -> ShortAndWhole[_Answer, _Form]:
-    """For one Service, for a namespace, or for all."""
+    """Commands for one Service, for a namespace, or for all."""
     by_name = [f"--service={service}"] if service else []
     options = [*by_name, *([f"--namespace={namespace}"] if namespace else [])]
     return ShortAndWhole(
@@ -147,7 +147,7 @@ def _read(content: Iterable[Any], namespace: str) -> tuple[_Answer, Mapping[str,
 def _merged(
     answers: Mapping[RemoteAgent, _Answer], known: Mapping[str, _Form], unsure: Set[str]
 ) -> list[FrontendOfCluster]:
-    """`unsure`: nodes that may have more than their answers tell."""
+    """`unsure`: nodes that may have more than their answers say."""
     nodes, counts = defaultdict[str, list[str]](list), defaultdict[str, list[CountsOfNode]](list)
     for agent, answer in answers.items():
         for digest, counted in answer.items():

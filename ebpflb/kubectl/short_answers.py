@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short answers of all nodes, and what their digests stand for.
+"""Collects the short answers of all nodes, and finds out what their digests stand for.
 
-One node is asked for the whole at the same time, and normally tells what all digests stand for. If
-others have something else, one of them is asked for that. Meanwhile a node may change, or fall
-silent: all whose answer is not understood then are asked once more. An agent that knows no short
-answers is asked for the whole.
+One ready node is asked for its full answer at the same time, which normally explains every digest.
+If other nodes have digests that it does not, one of them is asked about those. A node may change or
+stop answering meanwhile: nodes whose answers are still not understood are then asked once more.
+Agents that do not support short answers are asked for the full one.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ Answer = TypeVar("Answer", bound=Iterable[str])
 Meaning = TypeVar("Meaning")
 
 _TRIES = 2
-# They stand in a URL. Who is asked for more is asked for all.
+# Digests go into a URL. With more than these, the node is asked for everything.
 _MOST_DIGESTS = 100
 _NOT_UNDERSTOOD = (
     "changes faster than it is read, or has what this version cannot read: what is missing here is "
@@ -30,10 +30,10 @@ _NOT_UNDERSTOOD = (
 
 @dataclass(frozen=True, slots=True)
 class ShortAndWhole(Generic[Answer, Meaning]):
-    """Commands for the same, and who reads what they print. An answer is made of digests.
+    """Commands for the same answer, short or in full, and the parsers of their output.
 
-    older: the whole, for agents that know no short answers. read_whole: also gives what each digest
-    stands for.
+    older: the full answer, for agents that do not support short ones. read_whole: also returns what
+    each digest stands for.
     """
 
     short: Sequence[str]
@@ -44,7 +44,7 @@ class ShortAndWhole(Generic[Answer, Meaning]):
 
 
 class ShortAnswers(Generic[Answer, Meaning]):
-    """May ask several times. known: digest -> what it stands for, of the digests in use."""
+    """May be asked repeatedly. known: digest -> what it stands for, for the digests in use."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.known: dict[str, Meaning] = {}
@@ -53,14 +53,14 @@ class ShortAnswers(Generic[Answer, Meaning]):
     def ask(
         self, commands: ShortAndWhole[Answer, Meaning]
     ) -> tuple[dict[RemoteAgent, Answer], list[RemoteAgent]]:
-        """The answers of the nodes, and whose are not understood in full; these are noted."""
+        """The answers by node, and the nodes whose answers are not fully understood, also noted."""
         answers: dict[RemoteAgent, Answer] = {}
         agents, asked = list(self._cluster.agents), set[RemoteAgent]()
         for _ in range(_TRIES):
             for agent in agents:
                 answers.pop(agent, None)
             answers.update(self._short(commands, agents))
-            # Who was asked in vain comes last.
+            # Prefer nodes that have not been asked for details yet.
             holders = {agent: answers[agent] for agent in sorted(answers, key=asked.__contains__)}
             wanted = self._wanted(holders)
             asked.update(wanted)
@@ -97,7 +97,7 @@ class ShortAnswers(Generic[Answer, Meaning]):
         commands: ShortAndWhole[Answer, Meaning],
         wanted: Mapping[RemoteAgent, Sequence[str]],
     ) -> set[RemoteAgent]:
-        """Ask each for what is wanted of it; who has answered."""
+        """Ask each node about its digests; returns the nodes that answered."""
         asked = {agent: [*commands.whole, *_selection(each)] for agent, each in wanted.items()}
         return {
             agent
@@ -113,7 +113,7 @@ class ShortAnswers(Generic[Answer, Meaning]):
             yield agent, short
 
     def _wanted(self, answers: Mapping[RemoteAgent, Iterable[str]]) -> dict[RemoteAgent, list[str]]:
-        """Of each digest that is not known the first node that has it."""
+        """Assign each unknown digest to the first node that has it."""
         wanted = defaultdict[RemoteAgent, list[str]](list)
         given = set(self.known)
         for agent, digests in answers.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubectl ebpflb status: is every node served, by which version, and with how much room."""
+"""kubectl ebpflb status: whether every node is served, its version, and how full its maps are."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +20,10 @@ _BECOME_FULL = ("hash", "percpu_hash")
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What is not known of a node is empty or None.
+    """Fields that are not known are empty or None.
 
-    drops: packets that were refused or dropped, by reason. room: share that is left in fullest_map,
-    of those that evict nothing.
+    drops: packets refused or dropped, by reason. room: the share left in fullest_map, which is one
+    of the maps that do not evict entries.
     """
 
     node: str
@@ -90,9 +90,9 @@ def _unanswered(agent: RemoteAgent) -> NodeStatus:
 
 
 def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
-    """Of the page that `ebpflb status` prints."""
+    """From the page that `ebpflb status` prints."""
     about, loaded = content["agent"] or {}, content["loaded"] or {}
-    # Arrays are as full as they are used, and LRU hashes evict what ended.
+    # Arrays have a fixed size, and LRU hashes evict entries.
     hashes = (each for each in loaded.get("maps", ()) if each["type"] in _BECOME_FULL)
     fills = [(each["used"] / each["max"], str(each["name"])) for each in hashes]
     share, name = max(fills, default=(None, ""))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command on every node prints, as it comes, also when agents are replaced or nodes added.
+"""Streams a command's output from every node, also when agents are replaced or nodes are added.
 
-The threads are daemons: whoever stops reading, or presses Ctrl-C, waits for none of them.
+The threads are daemons: a reader that stops, or Ctrl-C, does not have to wait for them.
 """
 
 import threading
@@ -19,27 +19,27 @@ _PAUSE_SECONDS = 5.0
 _LOOK_SECONDS = 30.0
 _WAITING_LINES = 1000
 _STOP_SECONDS = 0.5
-# What an agent of 0.1.0 says when there was no flow for 10 s.
+# What agents of version 0.1.0 print after 10 s without a flow.
 _SILENT = "the agent has not answered for"
 
-# What yields the lines of one node as they come, and an empty line now and then.
+# Yields the lines of one node as they arrive, and an empty line now and then.
 Lines = Callable[[], Generator[str, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """In place of a line: the stream runs, or it has ended, and why. Every attempt is told."""
+    """Comes between lines: the stream runs, or has ended, and why. Reported for every attempt."""
 
     runs: bool
     why: str = ""
 
 
 class Streams:
-    """Begins with `start()`; iterating gives each node's lines and states until `stop()`.
+    """Begins with `start()`; iterating yields each node's lines and states until `stop()`.
 
-    A stream that ends is begun again after a pause and a look at where the agents are now: the
-    node's agent may be another pod. One look serves all streams that ended before it. While a node
-    does not answer, its pauses grow.
+    A stream that ends is restarted after a pause and a new look-up of the agents, because the
+    node's agent may be another pod by then. One look-up serves all streams that ended before it.
+    The pauses grow while a node does not answer.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Streams:
         pause_seconds: float = _PAUSE_SECONDS,
         look_seconds: float = _LOOK_SECONDS,
     ) -> None:
-        """`find`: the nodes of the moment. EbpflbError leaves them as they were."""
+        """`find`: returns the current nodes. If it raises EbpflbError, the old ones stay."""
         self._find = find
         self._pause_seconds, self._look_seconds = pause_seconds, look_seconds
         self._lines: Mapping[str, Lines] = {}
@@ -64,7 +64,7 @@ class Streams:
         _start(self._look_for_others)
 
     def stop(self) -> None:
-        """Begin nothing again. A stream ends with its next line, which may be an empty one."""
+        """Restart nothing. Each stream ends with its next line, which may be an empty one."""
         self._stopped.set()
 
     def __iter__(self) -> Iterator[tuple[str, str | StreamState]]:
@@ -105,7 +105,7 @@ class Streams:
         self._followed.discard(node)
 
     def _wait(self, seconds: float) -> None:
-        """And have a look, unless there was one meanwhile."""
+        """Wait, then look up the agents, unless that happened meanwhile."""
         begin = time.monotonic()
         if not self._stopped.wait(seconds):
             with self._looking, suppress(EbpflbError):
@@ -113,7 +113,7 @@ class Streams:
                     self._look()
 
     def _put(self, node: str, what: str | StreamState) -> None:
-        """Wait while the reader is slow. Empty lines are not for it."""
+        """Wait while the reader is slow. Empty lines are not queued."""
         while what and not self._stopped.is_set():
             with suppress(Full):
                 return self._queue.put((node, what), timeout=_STOP_SECONDS)
@@ -121,7 +121,7 @@ class Streams:
 
 
 def _begun(lines: Lines) -> Generator[str | StreamState, None, None]:
-    """That it runs, then its lines and empty lines, to the end."""
+    """Yield the state "runs", then all lines, including empty ones."""
     with closing(lines()) as stream:
         for number, line in enumerate(stream):
             if number == 0:
@@ -132,7 +132,7 @@ def _begun(lines: Lines) -> Generator[str | StreamState, None, None]:
 def patient(
     executor: Executor, agent: RemoteAgent, argv: Sequence[str]
 ) -> Generator[str, None, None]:
-    """The stream of `ebpflb flows`, followed on where version 0.1.0 gives up in silence."""
+    """The stream of `ebpflb flows`, restarted where version 0.1.0 gives up after a silence."""
     while True:
         try:
             yield from executor.stream(agent, argv)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubectl ebpflb sysdump: what a bug report needs of a cluster, in one archive.
+"""kubectl ebpflb sysdump: what a bug report needs to know about a cluster, in one archive.
 
-It has no Secrets, no values of environment variables and no tokens: nothing of that is read, of
-Services and EndpointSlices only the metadata, and what looks like a token in a log is left out.
+It contains no Secrets, no values of environment variables and no tokens: Secrets are not read, of
+Services and EndpointSlices only the metadata is, and strings in logs that look like tokens are
+removed.
 """
 
 import io
@@ -36,7 +37,7 @@ _COMMANDS = {
     "flows.jsonl": ("ebpflb", "flows", "-o", "jsonl", "--last=1000"),
 }
 _LOG_LINES = 10_000
-# A JSON web token, a bearer token, and what a password or a key is usually called.
+# JSON web tokens, bearer tokens, and the usual names of passwords and keys.
 _TOKENS = re.compile(
     rb"()eyJ[\w-]{10,}\.[\w-]+\.[\w-]*"
     rb"|(?i:(bearer\s+)\S+)"
@@ -77,7 +78,7 @@ def sysdump(cluster: Cluster, path: Path | None) -> None:
     """Put all that a bug report needs into one archive, without secrets."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     path = path or Path(f"ebpflb-sysdump-{stamp}.tar.gz")
-    # For nobody else, and never over another file.
+    # Readable by the user only, and never overwrites a file.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
         archive = _Archive(tar, path.name.removesuffix(".gz").removesuffix(".tar"), {})
@@ -101,7 +102,7 @@ class _Archive:
     files: int = 0
 
     def add(self, path: str, content: bytes) -> None:
-        """What is not JSON, in which nobody writes, loses what looks like a token."""
+        """Strings that look like tokens are removed, except from JSON."""
         is_json = path.endswith((".json", ".jsonl"))
         clean = content if is_json else _TOKENS.sub(_without_token, content)
         member = tarfile.TarInfo(f"{self.name}/{path}")
@@ -110,7 +111,7 @@ class _Archive:
         self.files += 1
 
     def add_json(self, path: str, read: Callable[[], object]) -> None:
-        """What cannot be read is noted."""
+        """What cannot be read is listed in `errors`."""
         try:
             self.add(path, json.dumps(read(), indent=1).encode())
         except ClusterError as error:
@@ -136,7 +137,7 @@ def _add_logs(cluster: Cluster, archive: _Archive) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Logs:
-    """Answers with the log of an agent, whatever it is asked."""
+    """A runner whose answer is always the agent's log."""
 
     access: Access
 
@@ -171,7 +172,7 @@ def _each(objects: Callable[[], Iterator[Object]], read: Callable[[Object], obje
 
 
 def _metadata(found: Object) -> object:
-    """Without managedFields, and without annotations that may hold the whole object."""
+    """Without managedFields, and without annotations that may contain the whole object."""
     metadata = found["metadata"]
     names = ("namespace", "name", "labels", "creationTimestamp", "generation", "resourceVersion")
     annotations = {
@@ -194,7 +195,7 @@ def _node(found: Object) -> object:
 
 
 def _pod(found: Object) -> object:
-    """Without the spec, which has the environment."""
+    """Without the spec, which contains the environment."""
     metadata, status = found["metadata"], found.get("status", {})
     return {
         "name": metadata["name"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubectl ebpflb top: what each Service carries on all nodes together, and what is in trouble."""
+"""kubectl ebpflb top: what each Service carries on all nodes together, and which are in trouble."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -26,7 +26,7 @@ from ebpflb.kubectl.short_answers import ShortAndWhole, ShortAnswers
 from ebpflb.model.flow import BackendRate, ServiceRate
 
 _FIELDS = [each.name for each in fields(ServiceRate)]
-# Of very many backends.
+# Fast, for very many backends.
 _backend_sums = itemgetter(*BACKEND_SUMS)
 _backend_fields = itemgetter(*(each.name for each in fields(BackendRate)))
 
@@ -75,7 +75,7 @@ def _show(services: list[ServiceRate], output: Output, *, backends: bool) -> Non
 
 
 def _state(backend: BackendRate) -> str:
-    """Without `local` and `remote`, which differ from node to node."""
+    """Without `local` and `remote`, which differ between nodes."""
     if backend.standing in ("ejected", "trial"):
         return backend.standing
     if backend.offered:
@@ -99,7 +99,7 @@ def _sample(
 
 
 class _Reader:
-    """Adds up what the nodes carry when their answers come, and keeps their digests alone."""
+    """Adds up the rates as answers arrive, and keeps only the digests."""
 
     def __init__(self, namespace: str) -> None:
         self.rates = RatesOfCluster()
@@ -107,7 +107,7 @@ class _Reader:
         self._added = set[RemoteAgent]()
 
     def short(self, agent: RemoteAgent, content: Any) -> Sequence[str]:
-        """The digests. What a node carries counts once, also if it is asked again."""
+        """The digests. A node's rates count once, even if it is asked again."""
         found = read_short(content)
         if agent not in self._added:
             self._added.add(agent)
@@ -117,7 +117,7 @@ class _Reader:
     def whole(
         self, agent: RemoteAgent, content: Any
     ) -> tuple[Sequence[str], Mapping[str, PortForm]]:
-        """Version 0.1.0 tells of all namespaces."""
+        """Version 0.1.0 reports all namespaces: filter here."""
         every = map(service_rate, content["services"])
         chosen = [each for each in every if self._namespace in ("", each.namespace)]
         forms = {form.digest: form for form in map(PortForm.of, chosen)}
@@ -139,9 +139,9 @@ def _commands(
 
 
 def service_rate(plain: Mapping[str, Any]) -> ServiceRate:
-    """As `ebpflb top -o json` prints it."""
+    """From the output of `ebpflb top -o json`."""
     known = {name: plain[name] for name in _FIELDS}
-    # What cannot be added up is nonsense, and is found here.
+    # Fails here if the values cannot be added up.
     sum(plain[name] for name in SUMS)
     known["troubles"] = tuple(map(str, plain["troubles"]))
     known["backends"] = tuple(map(_backend, plain["backends"]))

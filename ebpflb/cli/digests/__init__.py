@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short answers: what all nodes should have the same is printed as a digest.
+"""Short answers: what should be the same on all nodes is printed as a digest.
 
-`kubectl ebpflb` compares the digests of all nodes, and asks one node what a digest stands for.
+`kubectl ebpflb` compares the digests of all nodes, and asks one node what each digest stands for.
 """
 
 import json
@@ -21,10 +21,10 @@ digest_option: Callable[[Any], Any] = click.option(
 
 
 def digest(*parts: object) -> str:
-    """Of strings, numbers, and lists of them: equal for equal parts, in every version of Python."""
+    """A digest of strings, numbers and lists of them; the same in every version of Python."""
     return blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
 
 
 def print_short(answer: object) -> None:
-    """On one line, without spaces."""
+    """Print it as JSON on one line, without spaces."""
     click.echo(json.dumps(answer, separators=(",", ":")))

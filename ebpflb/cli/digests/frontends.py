@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short answer of `ebpflb services`: a digest of each frontend, and what it counted."""
+"""The short answer of `ebpflb services`: a digest and the counters of each frontend."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ebpflb.cli.digests import digest
 from ebpflb.config.values import socket_address
 
 COUNTS = ("connections", "refused", "dropped")
-# What is the same on all nodes, unless one is behind.
+# The same on all nodes, unless one is behind.
 _SETTINGS = (
     *("internal_policy", "external_policy", "affinity_timeout", "scheduler", "dsr"),
     "source_ranges",
@@ -18,7 +18,7 @@ _SETTINGS = (
 
 
 class FrontendName(NamedTuple):
-    """Which frontend, in the order of lists."""
+    """Identifies a frontend; lists are sorted by these fields."""
 
     namespace: str
     service: str
@@ -30,9 +30,9 @@ class FrontendName(NamedTuple):
 
 
 class FrontendForm(NamedTuple):
-    """What one node has of a frontend, as far as all nodes should have the same.
+    """The part of a frontend that should be the same on all nodes.
 
-    backends: for clients on the node; empty under internal policy Local, where they differ.
+    backends: for clients on the node; empty with internal policy Local, where nodes differ.
     """
 
     settings: tuple[tuple[str, str], ...]
@@ -40,7 +40,7 @@ class FrontendForm(NamedTuple):
 
 
 class CountsOfNode(NamedTuple):
-    """What a frontend counted on one node, and the backends that it has there beside its form's."""
+    """A frontend's counters on one node, and the backends there that are not in its form."""
 
     connections: int
     refused: int
@@ -56,12 +56,12 @@ class FrontendOfNode:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "FrontendOfNode":
-        """As `ebpflb services -o json` prints it."""
+        """From the output of `ebpflb services -o json`."""
         kinds = str, str, str, str, str, str, int
         values = (plain[name] for name in FrontendName._fields)
         name = FrontendName(*(kind(value) for kind, value in zip(kinds, values, strict=True)))
         local = _addresses(plain["local"]["backends"])
-        # Mostly they are the same, and there may be very many.
+        # Usually they are the same, and there may be very many.
         same = plain["local"] == plain["others"]
         every = local if same else local | _addresses(plain["others"]["backends"])
         differs = name.type == "ClusterIP" and plain["internal_policy"] == "Local"
@@ -73,7 +73,7 @@ class FrontendOfNode:
 
     @property
     def digest(self) -> str:
-        """The same on all nodes that have the frontend in this form."""
+        """The same on all nodes whose frontend has this form."""
         return digest(self.name, self.form.settings, sorted(self.form.backends))
 
 
@@ -82,9 +82,9 @@ def _addresses(backends: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def short(frontends: Iterable[FrontendOfNode]) -> dict[str, list[Any] | int]:
-    """Digest -> connections, refused, dropped, and the backends beside the form's if there are any.
+    """Digest -> connections, refused, dropped, and the backends not in the form, if any.
 
-    0 in place of them if there is nothing to tell.
+    0 instead of the list if there is nothing to report.
     """
     return {each.digest: _short(each.counts) for each in frontends}
 
@@ -97,7 +97,7 @@ def _short(counts: CountsOfNode) -> list[Any] | int:
 
 
 def read_short(content: Mapping[str, Any]) -> dict[str, CountsOfNode | None]:
-    """The counts by digest; None if there is nothing to tell."""
+    """The counters by digest; None if there is nothing to report."""
     return {intern(key): _counts(each) if each else None for key, each in content.items()}
 
 

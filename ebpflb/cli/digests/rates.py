@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short answer of `ebpflb top`: what carries something or is in trouble, and what is local.
+"""The short answer of `ebpflb top`: backends that are busy, in trouble or local.
 
-Of all else, a digest of each Service port stands for its name and its backends.
+For all others, one digest per Service port stands for its name and its backends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ SUMS = (
     *("original_bytes", "reply_bytes"),
 )
 BACKEND_SUMS = ("connections", "active", "failed", "original_bytes", "reply_bytes")
-# The one that is told if nodes differ comes last.
+# In ascending order: when nodes differ, the last one is shown.
 STANDINGS = ("unwatched", "watched", "trial", "ejected")
 _ORDINARY = STANDINGS[:2]
 
@@ -27,7 +27,7 @@ Place = tuple[str, int]
 
 
 class PortForm(NamedTuple):
-    """What all nodes should have the same of a Service port: its ordinary backends.
+    """The part of a Service port that should be the same on all nodes: its ordinary backends.
 
     backends: address, port, whether it is terminating, standing.
     """
@@ -46,12 +46,12 @@ class PortForm(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The same on all nodes that have the Service port in this form."""
+        """The same on all nodes whose Service port has this form."""
         return digest(self.name, self.backends)
 
 
 class BackendState(NamedTuple):
-    """What is known of a backend beside its numbers, as in BackendRate."""
+    """What is known of a backend besides its numbers, as in BackendRate."""
 
     local: bool = False
     terminating: bool = False
@@ -61,10 +61,10 @@ class BackendState(NamedTuple):
 
 
 class PortRates(NamedTuple):
-    """What a Service port carries on a node, and those backends that the digest does not tell of.
+    """What a Service port carries on a node, and the backends that its digest does not cover.
 
     numbers: SUMS, all but `active` per second. columns: BACKEND_SUMS of each of the `places`, which
-    are address:port with spaces between them. states: of the places where it is not the usual one.
+    are address:port separated by spaces. states: of the places whose state is not the usual one.
     """
 
     name: PortName
@@ -94,7 +94,7 @@ def _is_ordinary(backend: BackendRate) -> bool:
 
 
 def short(seconds: float, services: Iterable[ServiceRate]) -> dict[str, Any]:
-    """Numbers are those of the whole time, which are shorter to write than those of a second."""
+    """Counts cover the whole interval: as integers they are shorter than rates."""
     digests, rows = [], []
     for service in services:
         told = [each for each in service.backends if not _is_told_elsewhere(each)]
@@ -107,7 +107,7 @@ def short(seconds: float, services: Iterable[ServiceRate]) -> dict[str, Any]:
 
 
 def _is_told_elsewhere(backend: BackendRate) -> bool:
-    """Whether another node tells of it, and here it carries nothing."""
+    """Whether another node reports it, and it carries nothing here."""
     is_usual = _is_ordinary(backend) and not (backend.local or backend.trouble)
     return is_usual and not any(_numbers(backend, BACKEND_SUMS))
 
@@ -174,7 +174,7 @@ def _rates(columns: Sequence[Sequence[Any]], seconds: float) -> list[list[float]
     ]
 
 
-# The nodes have much the same.
+# Most nodes send the same texts.
 @lru_cache(maxsize=10_000)
 def split(places: str) -> tuple[Place, ...]:
     """Address and port of each of the `places` of PortRates."""

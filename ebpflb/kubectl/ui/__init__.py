@@ -2,5 +2,5 @@
 """kubectl ebpflb ui: a page on this machine that shows who talks to which Service and which pod.
 
 following -> edges -> traffic -> grouping -> view -> pages -> server -> static/ in a browser.
-Whatever flows say is untrusted: edges checks every value, and the page shows all of it as text.
+Flows are untrusted: edges checks every value, and the page shows all of it as text.
 """

@@ -51,7 +51,7 @@ def ui(cluster: Cluster, port: int) -> None:
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            # The usual end.
+            # The usual way to end it.
             raise click.exceptions.Exit(0) from None
         finally:
             following.stop()
@@ -59,18 +59,18 @@ def ui(cluster: Cluster, port: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
-    """The agents by node, as they are now."""
+    """The current agents by node."""
 
     cluster: Cluster
 
     def find(self) -> Mapping[str, Lines]:
-        """How to follow each. ClusterError."""
+        """How to follow each node. ClusterError."""
         self.cluster.look_again()
         follow = partial(patient, self.cluster.executor)
         return {agent.node: partial(follow, agent, _FOLLOW) for agent in self.cluster.agents}
 
     def run(self, node: str, arguments: Sequence[str]) -> str:
-        """All that `ebpflb` prints there. ClusterError."""
+        """The output of `ebpflb` on the node. ClusterError."""
         agent = next((each for each in self.cluster.agents if each.node == node), None)
         if agent is None:
             raise ClusterError(f"{node}: the node is gone")

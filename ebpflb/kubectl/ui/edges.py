@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who talked to whom, out of one flow of `ebpflb flows -o jsonl`.
+"""Who talked to whom, from one flow of `ebpflb flows -o jsonl`.
 
-A flow comes from an agent, and its names from whoever may create objects: every value is checked
-for its type, and cut to a length that names have.
+Flows come from agents, and the names in them from anybody who may create objects: the type of every
+value is checked, and strings are cut to the longest valid name.
 """
 
 import re
@@ -25,10 +25,10 @@ _SUFFIX = re.compile(rf"(?:-(?:{_LETTERS}{{6,10}}|\d{{8,10}}))?-{_LETTERS}{{5}}$
 
 
 class Party(NamedTuple):
-    """A client, or what got its connection. `pod`: its name alone; empty if nobody knows it.
+    """A client, or the target of its connection. `pod`: the bare name; empty if unknown.
 
-    kind: pod; cluster: an address of the cluster without a name; outside; nobody: refused or
-    dropped before a backend was chosen; others.
+    kind: pod; cluster: a cluster address without a name; outside; nobody: refused or dropped before
+    a backend was chosen; others.
     """
 
     kind: str
@@ -41,9 +41,9 @@ class Party(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """service: NAMESPACE/NAME, or ADDRESS:PORT/PROTOCOL if the address is no Service's any more.
+    """service: NAMESPACE/NAME, or ADDRESS:PORT/PROTOCOL if no Service has the address any more.
 
-    node: whose agent recorded it. outcome: of every flow in it.
+    node: whose agent recorded it. outcome: the same for every flow of the edge.
     """
 
     client: Party
@@ -58,7 +58,7 @@ THE_OTHERS = Party(OTHERS, OTHERS)
 
 
 def read_flow(node: str, flow: Any) -> tuple[Edge, dict[str, Any]]:
-    """The edge that a flow belongs to, and its values. ValueError for what is no flow."""
+    """The edge of a flow, and its values. ValueError if it is not a flow."""
     if not isinstance(flow, dict) or flow.get("event") not in _EVENTS:
         raise ValueError("not a flow")
     values = _values(node, flow)
@@ -78,7 +78,7 @@ def read_flow(node: str, flow: Any) -> tuple[Edge, dict[str, Any]]:
 
 
 def workload_of(pod: str) -> str:
-    """The name of a pod without what its controller appended."""
+    """A pod's name without the suffix from its controller."""
     return _SUFFIX.sub("", pod) or pod
 
 
@@ -89,7 +89,7 @@ def _outcome(flow: Mapping[str, Any]) -> str:
 
 
 def _values(node: str, flow: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page shows of one flow; nothing of it is left as it came."""
+    """What the page shows of one flow; every value has been checked."""
     client, volume = _object(flow, "client"), _object(flow, "bytes")
     protocol = _text(flow, "protocol", 8)
     return {
@@ -136,7 +136,7 @@ def _target(flow: Mapping[str, Any], outcome: str, why: str) -> Party:
 
 
 def _pod(side: Mapping[str, Any], node: str) -> Party:
-    """`pod` is NAMESPACE/NAME. Its own node's agent also knows the workload, as KIND/NAME."""
+    """`pod` is NAMESPACE/NAME. The agent on the pod's own node adds the workload as KIND/NAME."""
     full = _text(side, "pod", 2 * LONGEST_NAME)
     namespace, _, pod = full.rpartition("/")
     workload = _text(side, "workload").rpartition("/")[2] or workload_of(pod)
@@ -171,5 +171,5 @@ def _number(flow: Mapping[str, Any], name: str) -> float | None:
     found = flow.get(name)
     if not isinstance(found, int | float) or isinstance(found, bool):
         return None
-    # NaN and Infinity, which Python reads in JSON, are not in between.
+    # Rejects NaN and Infinity, which Python accepts in JSON.
     return found if 0 <= found <= _MOST else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the flows of every node, and knows which nodes do not answer, and why."""
+"""Counts the flows of every node, and tracks which nodes do not answer, and why."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ _LONGEST_REASON = 300
 
 @dataclass(slots=True)
 class NodeFeed:
-    """state: connecting, following, silent (`why`). lost: flows that came too fast."""
+    """state: connecting, following, silent (`why`). lost: flows dropped by the rate limit."""
 
     node: str
     state: str = "connecting"
@@ -27,7 +27,7 @@ class NodeFeed:
 
 
 class Following:
-    """One thread reads what comes from all nodes, from `start()` to `stop()`."""
+    """One thread reads the streams of all nodes, from `start()` to `stop()`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Following:
         threading.Thread(target=self._take, name="ebpflb-follow", daemon=True).start()
 
     def stop(self) -> None:
-        """Begin nothing again."""
+        """Stop; streams are not restarted."""
         self._streams.stop()
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ class Following:
 
     @property
     def trouble(self) -> str:
-        """Why new nodes are not found."""
+        """Why looking for new nodes fails."""
         return self._trouble
 
     def _look(self) -> Mapping[str, Lines]:

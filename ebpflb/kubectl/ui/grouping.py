@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three columns of an edge, as coarse as the page wants them, and what it has room for."""
+"""The three columns of an edge, grouped as the page asks, and limited to what fits."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ebpflb.kubectl.ui.edges import OTHERS, Edge, Party
 from ebpflb.kubectl.ui.tally import Tally
 
-# Of one column. What gets no connection has few names, of which a bad agent could make more.
+# Per column. Groups without a target should be few; a bad agent could invent more.
 _MOST_GROUPS, _MOST_WITHOUT_TARGET = 14, 6
 _NOBODY = "nobody"
 
@@ -15,14 +15,14 @@ Zones = Mapping[str, str]
 
 
 class Group(NamedTuple):
-    """What edges have in common in one column. kind: that of Party, or what they are grouped by."""
+    """What edges share in one column. kind: that of Party, or the field they are grouped by."""
 
     kind: str
     name: str
 
     @property
     def id(self) -> str:
-        """As the page names it."""
+        """The page's name for it."""
         return f"{self.kind}:{self.name}"
 
 
@@ -32,7 +32,7 @@ _OUTSIDE = Group("outside", "outside")
 
 
 def zones_of(edges: Iterable[Edge]) -> Zones:
-    """Nodes -> their zones, which flows tell of backends only."""
+    """Nodes -> zones, learned from flows' backends, the only field with a zone."""
     return {
         edge.target.node: edge.target.zone
         for edge in edges
@@ -41,7 +41,7 @@ def zones_of(edges: Iterable[Edge]) -> Zones:
 
 
 def trio_of(edge: Edge, by: str, zones: Zones) -> Trio:
-    """Client, Service, and what got the connection."""
+    """Client, Service, and the target of the connection."""
     return _group(edge.client, by, zones), _service(edge, by), _group(edge.target, by, zones)
 
 
@@ -70,7 +70,7 @@ def _group(party: Party, by: str, zones: Zones) -> Group:
 
 
 class Shown(NamedTuple):
-    """The groups of each column that are shown as themselves."""
+    """The groups of each column that are shown individually."""
 
     columns: tuple[frozenset[Group], ...]
 
@@ -79,7 +79,7 @@ class Shown(NamedTuple):
         return cls(tuple(frozenset(_chosen(sums_of(grouped, (at,)))) for at in range(3)))
 
     def trio(self, trio: Trio) -> Trio:
-        """The same, with THE_REST for what is not shown."""
+        """The same, with THE_REST for groups that are not shown."""
         client, service, target = (
             group if group in shown else THE_REST
             for group, shown in zip(trio, self.columns, strict=True)
@@ -90,7 +90,7 @@ class Shown(NamedTuple):
 def sums_of(
     grouped: Mapping[Trio, Tally], columns: tuple[int, ...]
 ) -> dict[tuple[Group, ...], Tally]:
-    """Add up what is the same in some of the columns."""
+    """Add up tallies that agree in some of the columns."""
     sums: dict[tuple[Group, ...], Tally] = {}
     for trio, tally in grouped.items():
         sums.setdefault(tuple(trio[at] for at in columns), Tally()).add(tally)
@@ -98,7 +98,7 @@ def sums_of(
 
 
 def _chosen(sums: Mapping[tuple[Group, ...], Tally]) -> Iterable[Group]:
-    """The largest, but first those with the most problems, which few connections may have."""
+    """The largest groups, after those with the most problems, which may have few connections."""
     groups = {key[0]: tally for key, tally in sums.items() if key[0] != THE_REST}
     without = [group for group in groups if group.kind == _NOBODY]
     others = groups.keys() - without

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page may ask for."""
+"""What the page may request."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from ebpflb.kubectl.ui.server import Pages
 from ebpflb.kubectl.ui.traffic import KeptFlow, LiveTraffic
 from ebpflb.kubectl.ui.view import View
 
-# Runs `ebpflb` with these arguments on a node: what it printed. EbpflbError.
+# Runs `ebpflb` with these arguments on a node, and returns its output. EbpflbError.
 Run = Callable[[str, Sequence[str]], str]
 
 # Addresses and names with their ports. Nothing else of a flow gets into a command.
@@ -49,10 +49,10 @@ def pages_of(traffic: LiveTraffic, following: Following, run: Run) -> Pages:
 
 
 def explain_arguments(flow: KeptFlow) -> tuple[str, list[str]]:
-    """The node to ask, and how. ConfigError for a flow whose ends are strange or unknown.
+    """The node to ask, and the arguments. ConfigError if an end of the flow is unknown or invalid.
 
-    A refused connect() may be recorded without its client: what happens to a process of the node
-    happens to the pod, too.
+    A refused connect() may be recorded without its client: a process on the node then stands for
+    the pod, because the same happens to both.
     """
     is_here = flow.edge.client.kind == "cluster"
     client = flow.values["asker"] or ("host" if is_here else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page asks for, which stands in its address: filters, grouping, the line that is open."""
+"""The page's query, kept in its URL: filters, grouping, and the open line."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ _LONGEST = 3 * LONGEST_NAME
 
 @dataclass(frozen=True)
 class ViewQuery:
-    """Which edges, and how to group them. An empty filter passes everything.
+    """Which edges, and how to group them. An empty filter matches everything.
 
-    client, via, target: of the line or row that is open, by the ids of its groups; empty for any.
+    client, via, target: the open line or row, by the ids of its groups; empty for any.
     """
 
     group: str = GROUPS[0]
@@ -53,7 +53,7 @@ class ViewQuery:
 
 
 def parse_query(given: Mapping[str, str]) -> ViewQuery:
-    """ConfigError names what cannot be."""
+    """ConfigError names the invalid parameter."""
     unknown = sorted(given.keys() - ViewQuery.__dataclass_fields__.keys())
     if unknown:
         raise ConfigError(f"unknown parameter {unknown[0][:40]!r}")

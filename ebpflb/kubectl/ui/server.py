@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page's server: for this machine, and for those who know the token in its address.
+"""The page's server: for this machine only, and only with the token in its URL.
 
 Any local program, and any web page in the user's browser, may send requests here. Neither knows the
-token. And if a web page lets a name of its own point here (DNS rebinding), the Host header has that
-name, and the request is refused.
+token. If a web page points a name of its own at this server (DNS rebinding), the Host header has
+that name, and the request is refused.
 """
 
 import hmac
@@ -39,7 +39,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-# By the name behind /TOKEN/api/: makes the answer from the parameters. EbpflbError is told.
+# Name after /TOKEN/api/ -> makes the answer from the parameters. EbpflbError is shown.
 Pages = Mapping[str, Callable[[Mapping[str, str]], Any]]
 
 
@@ -50,7 +50,7 @@ class PageServer(ThreadingHTTPServer):
     request_queue_size = 32
 
     def __init__(self, pages: Pages, port: int = 0) -> None:
-        """ConfigError if the port is not to be had."""
+        """ConfigError if the port is not available."""
         self.pages = pages
         self.token = secrets.token_urlsafe(24)
         self.static = {
@@ -67,11 +67,11 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What a Host header may say."""
+        """Host headers that are accepted."""
         return tuple(f"{name}:{self.server_port}" for name in (_ADDRESS, "localhost"))
 
     def handle_error(self, *_: object) -> None:
-        """A browser that goes away in the middle of an answer is nothing to report."""
+        """Ignore a browser that goes away in the middle of an answer."""
 
 
 class _LocalPageHandler(BaseHTTPRequestHandler):
@@ -124,4 +124,4 @@ class _LocalPageHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the terminal is for what the command says."""
+        """Log nothing: the terminal is for the command's own output."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over flows: how many, how they went, how much they carried, how long they took."""
+"""Sums over flows: counts, outcomes, bytes and times."""
 
 import math
 from collections import Counter
@@ -9,8 +9,8 @@ from typing import Any
 
 FORWARDED, FAILED, REFUSED, DROPPED = OUTCOMES = ("forwarded", "failed", "refused", "dropped")
 
-# Times are counted in buckets, so that those of many flows can be added; four to an octave: what is
-# read from them is at most 10 % off.
+# Times are counted in buckets so that many flows can be added up; four per octave, so values read
+# back are at most 10 % off.
 _STEPS = 4
 _SHORTEST = 1e-6
 _MOST_REASONS = 20
@@ -35,7 +35,7 @@ class Tally:
 
     @property
     def connections(self) -> int:
-        """All of them, also those in vain."""
+        """All of them, including failed ones."""
         return max(self.started, self.ended) + self.refused + self.dropped
 
     @property
@@ -43,7 +43,7 @@ class Tally:
         return self.failed + self.refused + self.dropped
 
     def count(self, flow: Mapping[str, Any], outcome: str) -> None:
-        """Add one flow, whose values are checked."""
+        """Add one flow, whose values have been checked."""
         if flow["event"] == "start":
             self.started += 1
             return
@@ -71,7 +71,7 @@ class Tally:
         self.sent += other.sent
         self.received += other.received
         self.retransmits += other.retransmits
-        # Not update(), which takes long to begin: there are few of them, and thousands of tallies.
+        # Not update(), which is slow to start: there are few buckets, and thousands of tallies.
         for bucket, number in other.rtt.items():
             self.rtt[bucket] += number
         for bucket, number in other.seconds.items():
@@ -80,13 +80,13 @@ class Tally:
             self._tell(outcome, why, number)
 
     def _tell(self, outcome: str, why: str, number: int) -> None:
-        """There are few reasons; an agent that makes up more of them gets no more room."""
+        """Reasons are few; beyond a limit, which a bad agent could reach, they count together."""
         key = (outcome, why)
         is_known = key in self.reasons or len(self.reasons) < _MOST_REASONS
         self.reasons[key if is_known else (outcome, "other reasons")] += number
 
     def plain(self) -> dict[str, Any]:
-        """As the page gets it."""
+        """The JSON form for the page."""
         return {
             "connections": self.connections,
             "failed": self.failed,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The traffic of the last minutes, edge by edge, in bounded memory; and the latest flows."""
+"""The traffic of the last minutes by edge, in bounded memory; and the latest flows."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ _KEPT_FLOWS = 4000
 
 
 class KeptFlow(NamedTuple):
-    """number: by which the page names it."""
+    """number: the page's id of the flow."""
 
     number: int
     edge: Edge
@@ -27,14 +27,14 @@ class KeptFlow(NamedTuple):
 
 
 class WindowSums(NamedTuple):
-    """seconds: how long the tallies were counted."""
+    """seconds: the time that the tallies cover."""
 
     tallies: dict[Edge, Tally]
     seconds: float
 
 
 class LiveTraffic:
-    """Any thread may use it."""
+    """Thread-safe."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, most_edges: int = _MOST_EDGES
@@ -45,13 +45,13 @@ class LiveTraffic:
         self._edges: dict[Edge, deque[tuple[int, Tally]]] = {}
         self._looked_at = self._slot()
         self._numbers = count(1)
-        # What goes wrong is rare, and must not be pushed out by what does not.
+        # Flows with problems are rare, and must not be pushed out by those without.
         self._fine: deque[KeptFlow] = deque(maxlen=_KEPT_FLOWS)
         self._trouble: deque[KeptFlow] = deque(maxlen=_KEPT_FLOWS)
         self._lock = threading.Lock()
 
     def add(self, node: str, flow: Any) -> None:
-        """Count a flow. ValueError for what is none."""
+        """Count a flow. ValueError if it is not one."""
         edge, values = read_flow(node, flow)
         with self._lock:
             slot = self._slot()
@@ -79,7 +79,7 @@ class LiveTraffic:
         return WindowSums(tallies, max(seconds, 1.0))
 
     def history(self, wanted: Callable[[Edge], bool]) -> list[tuple[int, int]]:
-        """Connections, and how many of them went wrong, in each slot of the longest window."""
+        """Connections, and how many of them failed, in each slot of the longest window."""
         length = WINDOWS[-1] // _SLOT_SECONDS
         with self._lock:
             first = self._slot() - length + 1
@@ -93,7 +93,7 @@ class LiveTraffic:
         return sums
 
     def latest(self, wanted: Callable[[KeptFlow], bool], most: int) -> list[KeptFlow]:
-        """The latest flows, newest first; at most half of them went well, if others went wrong."""
+        """The latest flows, newest first; if any failed, at most half are ones that did not."""
         with self._lock:
             trouble = list(_last(self._trouble, wanted, most))
             fine = list(_last(self._fine, wanted, most - min(len(trouble), most // 2)))
@@ -124,7 +124,7 @@ class LiveTraffic:
             slots.popleft()
 
     def _drop_idle(self, now: int) -> None:
-        """Once in a slot."""
+        """Runs once per slot."""
         if now == self._looked_at:
             return
         self._looked_at = now

@@ -11,13 +11,13 @@ from ebpflb.kubectl.ui.traffic import KeptFlow, LiveTraffic
 
 _MOST_CHOICES = 1000
 _MOST_FLOWS = 100
-# From top to bottom.
+# Columns are sorted in this order, top to bottom.
 _ORDER = {"cluster": 1, "outside": 2, "nobody": 3, THE_REST.kind: 4}
 _COLUMNS = {"client": 0, "service": 1, "target": 2}
 
 
 class View:
-    """The traffic at one moment, as one query wants it."""
+    """The traffic at one moment, as selected by one query."""
 
     def __init__(self, traffic: LiveTraffic, query: ViewQuery) -> None:
         self._traffic = traffic
@@ -36,7 +36,7 @@ class View:
             self._drawn.setdefault(self._shown.trio(trio), Tally()).add(tally)
 
     def map_and_table(self) -> dict[str, Any]:
-        """Everything but the open line."""
+        """Everything but the details of the open line."""
         return {
             "seconds": self._reading.seconds,
             "seen": total(self._reading.tallies.values()).connections,
@@ -69,7 +69,7 @@ class View:
         return trio_of(edge, self._query.group, self._zones)
 
     def _is_open(self, edge: Edge) -> bool:
-        """The page names a group by itself, or the rest that it is part of."""
+        """The page names a group by its id, or the rest that it belongs to."""
         trio = self._trio(edge)
         wanted = (self._query.client, self._query.via, self._query.target)
         return self._query.passes(edge) and all(
@@ -134,7 +134,7 @@ class View:
         return *(-number for number in largest[by]), trio
 
     def _choices(self) -> dict[str, list[str]]:
-        """What the filters may name."""
+        """The choices for the filters."""
         edges = self._reading.tallies
         namespaces = {name for edge in edges for name in (edge.namespace, edge.client.namespace)}
         services = {edge.service for edge in edges if edge.namespace}
