@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of one node: it brings Services and the state of the network into the kernel.
+"""The agent of one node: programs Services and the state of the network into the kernel.
 
 `process.run()` is the entry; `loop.Agent` is the only thread that writes state.
 """

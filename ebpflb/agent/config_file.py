@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings file under watch: new content ends the agent, which is then restarted with it."""
+"""Watches the settings file: new content ends the agent, which is then restarted with it."""
 
 import logging
 import os
@@ -19,11 +19,11 @@ _log = logging.getLogger("ebpflb.agent")
 
 @contextmanager
 def config_watched(file: FileVersion | None, changed: Callable[[], None]) -> Iterator[None]:
-    """Call changed() once, from a thread, when a file no longer has the content that was read.
+    """Call changed() once, from a thread, when the file's content differs from what was read.
 
-    A file that is missing, as for a moment while it is replaced, has not changed; nor has one
-    that is written with the same content. No file: nothing to do. Raises ConfigError if the machine
-    cannot watch.
+    A missing file, as for a moment while it is being replaced, does not count as changed; nor does
+    one rewritten with the same content. Without a file, does nothing. ConfigError if the machine
+    cannot watch files.
     """
     if file is None:
         yield
@@ -63,7 +63,7 @@ def _follow(
 
 
 def _wait(watch: Watch, poller: select.poll, stop: int, name: str) -> bool:
-    """Wait until the file may have changed; false when the agent ends."""
+    """Wait until the file may have changed; False if the agent is ending."""
     while stop not in (ready := dict(poller.poll(COMPARE_SECONDS * 1000))):
         touched = watch.read()
         if touched.compare_all or not ready:
@@ -75,7 +75,7 @@ def _wait(watch: Watch, poller: select.poll, stop: int, name: str) -> bool:
 
 
 def _look(watch: Watch) -> None:
-    """Follow the path to where it leads now."""
+    """Follow the path to its current target."""
     try:
         watch.follow()
     except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that the agent has in the kernel: a generation of maps and programs, and the hooks."""
+"""Everything the agent has in the kernel: a generation of maps and programs, and the hooks."""
 
 import logging
 import threading
@@ -56,7 +56,7 @@ from ebpflb.model.service import ServicePortName
 
 _log = logging.getLogger("ebpflb.agent")
 
-# Flows that one step looks at: a change may have to wait for it, for some milliseconds.
+# Flows that one expiry step looks at; a change may have to wait some milliseconds for it.
 EXPIRY_BUDGET = 2048
 
 _EPOCHS, _GENERATIONS_PER_EPOCH = 1 << 15, 1 << 16
@@ -70,7 +70,7 @@ class NodeDataplane:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Take the pins. ProbeError for what the machine lacks, PinError if they are taken.
+        """Lock the pins. ProbeError for what the machine lacks, PinError if another agent has them.
 
         ConfigError if the cgroup root is not a cgroup v2 directory.
         """
@@ -86,17 +86,17 @@ class NodeDataplane:
             has_fib_mtu=self._probe.supports(Feature.FIB_MTU),
             has_sock_ops=self._probe.supports(Feature.SOCK_OPS),
             has_xdp=settings.xdp != "off",
-            # For such a program generic XDP copies a packet without its mac_len (Linux 6.18), and
-            # tc then sees no Ethernet header.
+            # With frags, generic XDP copies a packet without its mac_len (Linux 6.18), and tc then
+            # sees no Ethernet header.
             has_xdp_frags=settings.xdp != "generic" and self._probe.supports(Feature.XDP_FRAGS),
             has_dsr=settings.dsr != "off",
         )
         self._loader = Loader(self._pins, build)
-        # Before start(): gets the records of flows that expire.
+        # Set before start(): receives the records of expired flows.
         self.on_expired: Callable[[Sequence[bytes]], None] | None = None
-        # Set by each write; whoever waits for it clears it.
+        # Set by each write, cleared by the thread that waits for it.
         self.written = threading.Event()
-        # How full the maps are that only the sync fills: (used, room for). For any thread.
+        # Fill level of the maps that only the sync fills: (used, capacity). For any thread.
         self.usage: Mapping[str, tuple[int, int]] = {}
         self._in_use: _ActiveGeneration | None = None
         self._node_ips: Mapping[Family, Address] = {}
@@ -114,7 +114,7 @@ class NodeDataplane:
 
     @property
     def lacks(self) -> Mapping[str, str]:
-        """The features that the kernel does not have -> what is done without them."""
+        """The features that the kernel lacks -> what is done without them."""
         return self._probe.lacks()
 
     @property
@@ -123,11 +123,11 @@ class NodeDataplane:
         return self._in_use.maps if self._in_use else None
 
     def addresses_in(self, cookie: int) -> Collection[Address]:
-        """Of a pod's network namespace; empty if it is not known. For any thread."""
+        """The addresses in a pod's network namespace; empty if unknown. For any thread."""
         return self._in_use.hooks.addresses_in(cookie) if self._in_use else ()
 
     def report(self) -> dict[str, object]:
-        """What /status says of the network; nothing before the start. For any thread."""
+        """The network part of /status; empty before the start. For any thread."""
         return self._in_use.report() if self._in_use else {}
 
     @property
@@ -137,7 +137,7 @@ class NodeDataplane:
         return self._in_use
 
     def close(self) -> None:
-        """Release the pins, which stay, as does what is attached."""
+        """Unlock the pins; they and everything attached stay."""
         if self._in_use:
             self._in_use.hooks.close()
         self._tunnels.close()
@@ -146,7 +146,7 @@ class NodeDataplane:
     def start(self, desired: Desired, *, keep_others: bool) -> Refused:
         generation = self._loader.load(self._sizes_for(desired))
         refused = self._move(generation, desired, keep_others=keep_others)
-        # For ports that sockets took while the hooks were being attached.
+        # For ports that sockets opened while the hooks were being attached.
         self._active.renew_reservations(self._active.network)
         for hook in CGROUP_HOOKS:
             if hook in self._active.errors:
@@ -154,7 +154,7 @@ class NodeDataplane:
         return refused
 
     def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
-        """LoadError when there is far more room already than `desired` could need."""
+        """LoadError if the maps already have far more room than `desired` could need."""
         sizes, needed = pinned_sizes(self._active.generation), self._sizes_for(desired)
         if sizes == sizes.at_least(needed.grown().grown()):
             raise LoadError(f"the maps are large enough already: {sizes}")
@@ -251,7 +251,7 @@ class NodeDataplane:
         return sizes_for(served, self._room)
 
     def _move(self, generation: Generation, desired: Desired, *, keep_others: bool) -> Refused:
-        """Fill the maps of a generation, then have the hooks run its programs."""
+        """Fill the maps of a generation, then switch the hooks to its programs."""
         network = snapshot(self._settings, self._node_ips, self._policy_rules)
         active = _ActiveGeneration(
             generation,
@@ -263,7 +263,7 @@ class NodeDataplane:
         )
         active.way_of_flows = self._loader.way_of_flows(generation)
         active.sync.load()
-        # Hooks of an earlier run, and then the first new one, already give out source ports.
+        # Hooks of an earlier run, then the first new one, already allocate source ports.
         active.renew_reservations(network)
         refused = active.write(desired, keep_others=keep_others)
         if self._in_use:
@@ -286,7 +286,7 @@ class NodeDataplane:
 
 
 class _ActiveGeneration:
-    """A generation's maps with all that writes them, and its programs at the hooks."""
+    """A generation's maps and everything that writes them, and its programs at the hooks."""
 
     def __init__(
         self,
@@ -303,10 +303,10 @@ class _ActiveGeneration:
         places = HookPlaces(generation.progs, links, settings.cgroup_root)
         self.hooks = Hooks(places, self.maps, probe, settings.attach)
         self.stale_sockets = StaleSockets(self.maps)
-        # The network as served last, and the errors of that.
+        # The network as last served, and the errors from that.
         self.network = NetworkState({}, {}, {})
         self.errors: Errors = {}
-        # Where flows go because not all hooks use these tables yet.
+        # Where new flows go while some hooks do not use these tables yet.
         self.way_of_flows = SettingFlag(0)
         self._settings = settings
         self._tunnels = tunnels
@@ -319,7 +319,7 @@ class _ActiveGeneration:
         self._xdp_told: Mapping[int, XdpWay] = {}
         self._is_serving = False
         self._is_expiring = False
-        # Whether addresses may have become idle since the last pass of expiry began.
+        # Whether addresses may have become unused since the last expiry pass began.
         self._may_forget = True
 
     def write(self, desired: Desired, *, keep_others: bool) -> Refused:
@@ -343,7 +343,7 @@ class _ActiveGeneration:
     def serve(self, network: NetworkState, service_ranges: Sequence[str]) -> bool:
         """Bring settings, addresses and hooks in line with the network; sets `errors`.
 
-        Returns true when the programs are at all cgroup hooks for the first time.
+        Returns true when the programs are attached to all cgroup hooks for the first time.
         """
         errors: dict[str, EbpflbError] = {}
         self._tell_forwarding(network)
@@ -359,7 +359,7 @@ class _ActiveGeneration:
                 errors[error.map_name] = error
         applied = self.hooks.apply(network, self._xdp_settings(network))
         self._tell_xdp(network)
-        # Pods whose sockets are left alone may have been found.
+        # The hooks may have found pods whose sockets must be left alone.
         self._write_settings(network)
         self._forget_lost(self.network.node_addresses.keys() - network.node_addresses.keys())
         _log_changes(applied.changes)
@@ -371,7 +371,7 @@ class _ActiveGeneration:
         return True
 
     def write_tunnels(self, network: NetworkState) -> None:
-        """And the settings, which have the addresses from which they begin."""
+        """Also writes the settings, which contain the tunnels' source addresses."""
         self._write_settings(network)
         self._tunnels.write(self.maps, network.node_addresses)
 
@@ -383,7 +383,7 @@ class _ActiveGeneration:
             _log.info(text, extra=fields(count=count, addresses=lost))
 
     def end_way_of_flows(self) -> SettingFlag:
-        """All hooks use these tables; returns where flows went until now."""
+        """Call once all hooks use these tables; returns where flows went until now."""
         ended, self.way_of_flows = self.way_of_flows, SettingFlag(0)
         if ended:
             self._write_settings(self.network)
@@ -414,7 +414,7 @@ class _ActiveGeneration:
         return XdpSettings(self._settings.xdp, self._settings.xdp_devices, is_stack)
 
     def _tell_xdp(self, network: NetworkState) -> None:
-        """Log once for each device how it has XDP, unless that is off."""
+        """Log once per device how XDP is attached, unless XDP is off."""
         if self._settings.xdp == "off":
             return
         for ifindex, way in self.hooks.xdp.items():
@@ -424,7 +424,7 @@ class _ActiveGeneration:
         self._xdp_told = self.hooks.xdp
 
     def report(self) -> dict[str, object]:
-        """For /status, as values of JSON: the devices, and who routes masqueraded packets."""
+        """For /status, as JSON values: the devices, and who routes masqueraded packets."""
         return {
             "forwarding": self._forwarding._asdict() if self._forwarding else None,
             "devices": [
@@ -437,7 +437,7 @@ class _ActiveGeneration:
         }
 
     def _report_xdp(self) -> list[dict[str, str]]:
-        """Of each host device; empty where XDP is off."""
+        """For each host device; empty if XDP is off."""
         if self._settings.xdp == "off":
             return []
         return [
@@ -463,7 +463,7 @@ class _ActiveGeneration:
 
 
 def _epoch(generation: Generation) -> int:
-    """Where generations of backends start: those in flows of older maps must not come again."""
+    """First generation number of backends: those in flows of older maps must not be reused."""
     return generation.number % _EPOCHS * _GENERATIONS_PER_EPOCH
 
 

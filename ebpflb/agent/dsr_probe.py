@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks other nodes by a timer of the loop whether they take part in DSR, and tells users."""
+"""Asks other nodes on a timer of the loop whether they take part in DSR, and reports changes."""
 
 import logging
 import os
@@ -16,12 +16,12 @@ from ebpflb.model.dsr_probe import Probes
 _log = logging.getLogger("ebpflb.agent")
 
 _NONCE_BYTES = 16
-# So long a line of the log waits for the nodes that have not answered yet.
+# How long to wait for more answers before logging a change.
 _GATHER_SECONDS = 5.0
 
 
 class DsrProbing:
-    """Nobody is asked while no Service with DSR has pods elsewhere."""
+    """Asks nobody while no Service with DSR has pods on other nodes."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class DsrProbing:
             status.set_dsr_peers(self._probes)
 
     def run(self) -> None:
-        """Take the answers that have come, and ask. `follow()` does the rest."""
+        """Take the answers that arrived, and send questions. `follow()` does the rest."""
         now = self._clock()
         for address, nonce in self._dataplane.take_answers():
             self._probes.take_answer(address, nonce, now)
@@ -53,7 +53,7 @@ class DsrProbing:
                 self._probes.note_failure(question, why)
 
     def follow(self) -> bool:
-        """Ask those that there are by now. Whether other nodes are reachable than before."""
+        """Update the nodes to ask. Returns whether the reachability of any node has changed."""
         if self._tunnels is None:
             return False
         now = self._clock()

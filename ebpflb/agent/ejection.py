@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the model look at failed connections by a timer of the loop, and tells users what it did."""
+"""Runs the model's ejection on a timer of the loop, and reports what it did to users."""
 
 import logging
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from ebpflb.source.interface import Announcement
 _log = logging.getLogger("ebpflb.agent")
 
 _PERIOD_SECONDS = 1.0
-# Between two Events about the same Service.
+# Minimum time between two Events about the same Service.
 _QUIET_SECONDS = 60.0
 
 
 class Ejecting:
-    """Nothing runs, and nothing is read, while no Service has ejection."""
+    """Does nothing, and reads nothing, while no Service has ejection enabled."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Ejecting:
         self._announced: dict[ServiceName, float] = {}
 
     def synced(self) -> None:
-        """Watch from now on, if any Service wants it."""
+        """Watch from now on, if any Service has ejection."""
         if self._changes.has_ejection:
             self._timers.ensure(Task.EJECT, _PERIOD_SECONDS)
 
     def run(self) -> None:
-        """Look once. The next write puts in force what follows from it. MapError."""
+        """Check once; the next write programs the result. MapError."""
         readings = self._dataplane.read_failures(self._changes.ejections.ports)
         for change in self._changes.observe_failures(readings, self._clock()):
             self._tell(change)

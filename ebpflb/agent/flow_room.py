@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much room the tables of flows get, and which of them need more."""
+"""How large the flow tables are, and which of them need to grow."""
 
 import os
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.capacity import FlowRoom, flow_room
 
-# The tables that are replaced by larger ones, by their field of Sizes.
+# The tables that can be replaced by larger ones, by their field of Sizes.
 _GROWING: Mapping[str, str] = {"ct_short": "lb_ct_short", "ct_udp": "lb_ct_udp"}
 
 
 def room_for_flows(settings: Settings) -> FlowRoom:
-    """As kube-proxy computes nf_conntrack_max, within what the node's memory allows."""
+    """Computed as kube-proxy computes nf_conntrack_max, within the node's memory."""
     scaled = settings.conntrack_max_per_core * (os.cpu_count() or 1)
     wanted = max(scaled, settings.conntrack_min)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -22,7 +22,7 @@ def room_for_flows(settings: Settings) -> FlowRoom:
 
 
 def crowded_tables(maps: MapSet, most: int) -> frozenset[str]:
-    """The tables, as fields of Sizes, that are half full and may have more entries. MapError."""
+    """The tables, as fields of Sizes, that are half full and may grow. MapError."""
     return frozenset(
         size
         for size, name in _GROWING.items()

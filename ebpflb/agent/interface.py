@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop needs of a node: dataplane.py implements it, tests do so over maps in memory."""
+"""What the loop needs of a node; dataplane.py implements it, as do tests with maps in memory."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
@@ -16,48 +16,48 @@ Desired = Mapping[ServiceName, Sequence[Frontend]]
 Refused = Mapping[ServiceName, MapError]
 Errors = Mapping[str, EbpflbError]
 
-# For this long, what was replaced in the maps is not reused.
+# How long replaced entries in the maps are not reused.
 GRACE_SECONDS = 1.0
 
 
 class ExpiryStep(NamedTuple):
-    """The result of a step of expiry; `finished`: it came to the end of the tables."""
+    """The result of an expiry step; `finished`: it reached the end of the tables."""
 
     deleted: int
     finished: bool
 
 
 class EndedSockets(NamedTuple):
-    """How many sockets were ended; `pending`: look again in a moment."""
+    """How many sockets were closed; `pending`: look again soon."""
 
     sockets: Mapping[Family, int]
     pending: bool
 
 
 class Dataplane(Protocol):
-    """Not for several threads.
+    """Not thread-safe.
 
-    Methods raise MapError when a write failed, and other errors when a retry is of no use.
+    Methods raise MapError if a write failed, and other errors if a retry is pointless.
     """
 
     def start(self, desired: Desired, *, keep_others: bool) -> Refused:
         """Fill the maps and attach the hooks; until then, what was in force before stays.
 
         `keep_others`: Services of an earlier run that are not in `desired` stay. Returns the
-        Services that do not fit and keep what they had.
+        Services that do not fit, which keep their old frontends.
         """
         ...
 
     def apply(self, changed: Desired) -> Refused:
-        """Replace the frontends of these Services; a Service without any is gone."""
+        """Replace the frontends of these Services; a Service without any is removed."""
         ...
 
     def resync(self, desired: Desired, *, keep_others: bool) -> Refused:
-        """Read the maps back and compare everything; other Services go, unless they are kept."""
+        """Read the maps back and compare everything; removes other Services unless kept."""
         ...
 
     def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
-        """As `resync()`, with larger maps: a new generation."""
+        """Like `resync()`, with larger maps: a new generation."""
         ...
 
     def lacks_room_for_flows(self) -> bool:
@@ -65,11 +65,11 @@ class Dataplane(Protocol):
         ...
 
     def grow_flows(self, desired: Desired, *, keep_others: bool) -> Refused:
-        """As `grow()`, with larger tables of new flows instead; no flow is lost."""
+        """Like `grow()`, but for the tables of new flows; no flow is lost."""
         ...
 
     def follow_network(self, *, repair: bool) -> Errors:
-        """Serve the present devices and addresses; returns the errors by hook, device or map.
+        """Serve the current devices and addresses; returns the errors by hook, device or map.
 
         `repair`: check every hook, even if the network seems unchanged.
         """
@@ -80,54 +80,54 @@ class Dataplane(Protocol):
         ...
 
     def follow_tunnels(self, change: TunnelChange, *, keep_others: bool, compare: bool) -> None:
-        """Send to these pods in tunnels, and take tunnels from these nodes, from now on.
+        """Use tunnels to these pods, and accept tunnels from these nodes, from now on.
 
-        Also before the start. `keep_others`: elements of an earlier run that are in no change stay.
-        `compare`: look at all that the maps hold.
+        May be called before the start. `keep_others`: entries of an earlier run that are in no
+        change stay. `compare`: compare the full contents of the maps.
         """
         ...
 
     def ask_peer(self, question: PeerQuestion) -> str:
         """Ask a node whether it takes part in DSR, without waiting.
 
-        Returns what prevents that, or nothing.
+        Returns what prevents it, or "".
         """
         ...
 
     def take_answers(self) -> Iterable[tuple[Address, bytes]]:
-        """What has come at the sockets of questions: from whom, and with which nonce."""
+        """The answers received so far: source address and nonce."""
         ...
 
     def follow_rules(self) -> None:
-        """Follow what others write into netfilter, which tells nobody.
+        """Re-read the netfilter rules of others, because their changes cause no events.
 
-        The sockets of pods that redirect their own traffic, or have opted out, are left alone. The
-        kernel routes masqueraded packets where policies must see them.
+        Leaves the sockets of pods alone that redirect their own traffic or have opted out. Lets the
+        kernel route masqueraded packets where network policies must see them.
         """
         ...
 
     def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
-        """Set the node's addresses of the API, for the next `follow_network()`."""
+        """Set the node's addresses from the API, for the next `follow_network()`."""
         ...
 
     def set_service_ranges(self, ranges: Sequence[str]) -> None:
-        """Drop traffic to addresses in these CIDRs that no Service has."""
+        """Drop traffic to addresses in these CIDRs that belong to no Service."""
         ...
 
     def prepare_collect(self, ready: Callable[[], None]) -> None:
-        """Wait in a thread until no program uses what was replaced, then call `ready` there."""
+        """Wait in a thread until no program uses the replaced objects, then call `ready` there."""
         ...
 
     def collect(self) -> None:
-        """Free what was replaced some time ago; to be called soon after `ready` was."""
+        """Free objects replaced some time ago; to be called soon after `ready` was."""
         ...
 
     def expire(self) -> ExpiryStep:
-        """Look at some flows and delete the expired ones."""
+        """Look at some flows and delete those that have expired."""
         ...
 
     def read_failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
-        """Failed connections in a row of endpoints that have any, and of all of these ports."""
+        """Consecutive failures of endpoints that have any, and of all endpoints of these ports."""
         ...
 
     def take_ended_udp(self) -> bool:
@@ -135,5 +135,5 @@ class Dataplane(Protocol):
         ...
 
     def end_udp_sockets(self) -> EndedSockets:
-        """End this node's connected UDP sockets whose backend has stopped serving."""
+        """Close this node's connected UDP sockets whose backend has stopped serving."""
         ...

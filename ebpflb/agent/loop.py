@@ -3,8 +3,8 @@
 
 Changes coalesce while a write is under way; no timer delays them unless a minimum sync period is
 set. Nothing is programmed before the source has listed everything once, and nothing of an earlier
-run is removed before all objects could be read. A write that fails is repeated, as a comparison of
-everything, after a waiting time that doubles.
+run is removed before all objects could be read. A failed write is retried as a full comparison,
+with exponential backoff.
 """
 
 import logging
@@ -37,16 +37,16 @@ _log = logging.getLogger("ebpflb.agent")
 
 COLLECT_SECONDS = GRACE_SECONDS + 0.1
 EXPIRE_SECONDS = 5.0
-# Between two steps of a pass over the flows, to let changes through.
+# Pause between two steps of a pass over the flows, to let changes through.
 STEP_SECONDS = 0.02
 RESYNC_SECONDS = 3600.0
 REPAIR_SECONDS = 60.0
 RULES_SECONDS = 1.0
-# How soon tables that evict are replaced when they are half full, and tried again after a failure.
+# How soon to replace tables that evict once they are half full, and to retry after a failure.
 ROOM_SECONDS = 1.0
 NO_ROOM_SECONDS = 60.0
 FIRST_RETRY_SECONDS = 0.1
-# Before a port in use is tried again, as while kube-proxy's node is taken over.
+# Delay before retrying a port in use, as while taking over from kube-proxy.
 LISTEN_SECONDS = 1.0
 
 
@@ -62,7 +62,7 @@ Message = SourceEvent | Wakeup | ModelQuery[Any] | BaseException
 
 
 class Periods(NamedTuple):
-    """kube-proxy's, in seconds: the longest wait for a retry, the shortest between two syncs."""
+    """kube-proxy's periods in seconds: the longest wait for a retry, the minimum between syncs."""
 
     sync: float = 30.0
     min_sync: float = 0.0
@@ -77,7 +77,7 @@ class Observers(NamedTuple):
 
 
 class Agent:
-    """The loop of one node. `tell()` may be called by any thread and by signals."""
+    """The loop of one node. `tell()` may be called from any thread and from signal handlers."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Agent:
         self._probing = DsrProbing(changes.tunnels, dataplane, self.status, self._timers, clock)
         self._write_backoff = Backoff(FIRST_RETRY_SECONDS, periods.sync)
         self._repair_backoff = Backoff(FIRST_RETRY_SECONDS, REPAIR_SECONDS)
-        # Whether the source has listed everything once, and whether that is in force.
+        # Whether the source has listed everything once, and whether that has been programmed.
         self._informed = False
         self._in_force = False
         self._blocked = False
@@ -141,16 +141,16 @@ class Agent:
         }
 
     def tell(self, message: Message) -> None:
-        """Queue a message. An exception ends the loop with it: a thread has failed."""
+        """Queue a message. An exception means that a thread has failed: the loop raises it."""
         self._queue.put(message)
 
     def run(self) -> None:
-        """Work until stopped. Raises errors that a retry cannot cure."""
+        """Work until stopped. Raises errors that a retry cannot fix."""
         while not self._stopped:
             self.turn(self._timers.wait())
 
     def turn(self, wait: float | None) -> None:
-        """Wait for messages at most this long (None: for ever), and act on them."""
+        """Wait for messages for at most this long (None: forever), and act on them."""
         for message in self._receive(wait):
             self._take(message)
         if self._stopped:
@@ -204,7 +204,7 @@ class Agent:
             self._health.queued()
             self._metrics.changed(kinds.count(Kind.SERVICE), kinds.count(Kind.ENDPOINT_SLICE))
         self.status.set_source_errors(event.errors)
-        # Until all could be read once, what an earlier run programmed may still be wanted.
+        # Until every object has been read once, what an earlier run programmed may still be wanted.
         if self._informed and event.complete:
             self._writer.forget_others()
         self._must_publish = True
@@ -224,7 +224,7 @@ class Agent:
                 self._tasks[task]()
         if not self._blocked:
             self._note_node_ips()
-            # Nothing is known of a node at another address.
+            # A node whose address has changed counts as new.
             self._follow_peers()
             if not self._is_too_soon():
                 self._write()
@@ -281,14 +281,14 @@ class Agent:
         _log.debug("synced", extra=shown)
 
     def _note_idle(self) -> None:
-        """Nothing had to be written: what has come is in force already."""
+        """Nothing to write: all changes so far are already in force."""
         if self._writer.is_complete and not self._health.is_idle():
             self._health.synced()
             self._metrics.idle()
             self._metrics.programmed(self._latency.take())
 
     def _begin(self, seconds: float) -> None:
-        """After the first sync, which also attached the hooks: look for errors of these next."""
+        """After the first sync, which also attached the hooks: first check those for errors."""
         self._in_force = True
         self._network_changed = True
         self._observers.on_first_sync()
@@ -331,7 +331,7 @@ class Agent:
             self._writer.follow_tunnels()
 
     def _follow_service_ranges(self) -> None:
-        """Runs after the Services were written: other addresses in these ranges are dropped."""
+        """Runs after Services were written, because it drops all other addresses in the ranges."""
         ranges = self._changes.service_ranges
         if self._in_force and ranges != self._service_ranges:
             self._dataplane.set_service_ranges(ranges)
@@ -365,7 +365,7 @@ class Agent:
         self._timers.start(Task.RULES, RULES_SECONDS)
 
     def _serve_health_checks(self) -> None:
-        """Also after network changes, because the addresses to listen at may be new."""
+        """Also runs after network changes, because the listen addresses may be new."""
         errors = self._observers.serve_health_checks(self._writer.health_checks)
         self.status.set_health_check_errors(errors)
         self._must_publish = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's process: its limits, its parts put together, the loop, and an orderly end."""
+"""The agent's process: its limits, wiring of its parts, the loop, and an orderly shutdown."""
 
 import ctypes
 import gc
@@ -42,15 +42,15 @@ from ebpflb.observe.pod_names import PodNames
 from ebpflb.source.interface import Announcement, SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
-# Enough for anyone; some tools look through all descriptor numbers up to the limit.
+# More than enough; some tools loop over all descriptor numbers up to the limit.
 ENOUGH_FILES = 65536
 _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 _SWITCH_SECONDS = 0.0005
-# So many new objects have the garbage collector run; Python's default is 700. Nearly all that are
-# made until the first sync is over stay.
+# How many new objects trigger a garbage collection; Python's default is 700. Nearly all objects
+# created before the end of the first sync live on.
 _COLLECT_AFTER = 10_000
 _COLLECT_AT_FIRST_AFTER = 200_000
-# Of <malloc.h>. A fixed threshold does not follow the sizes that are freed.
+# From <malloc.h>. Setting it stops glibc from adapting the threshold to freed sizes.
 _M_MMAP_THRESHOLD = -3
 _LARGE_BUFFER = 1 << 19
 
@@ -58,8 +58,8 @@ _LARGE_BUFFER = 1 << 19
 def settle() -> None:
     """Exempt all existing objects from garbage collection, and free unused memory.
 
-    Call it after much has been built up: otherwise each full collection would go over every
-    Service again, and changes would have to wait for it.
+    Call it after building up much state: otherwise each full collection would go over every
+    Service again, and delay changes.
     """
     gc.collect()
     gc.freeze()
@@ -70,23 +70,23 @@ def settle() -> None:
 
 
 def collect_seldom() -> None:
-    """Have the garbage collector run only once there are very many new objects."""
+    """Collect garbage only after very many new objects."""
     gc.set_threshold(_COLLECT_AT_FIRST_AFTER)
 
 
 def return_large_buffers() -> None:
-    """Have the memory of each buffer of some size go back to the kernel when it is freed.
+    """Return the memory of each large buffer to the kernel as soon as it is freed.
 
-    The C library keeps them after it has seen some, and a pass over the maps makes many.
+    By default the C library soon keeps them, and a pass over the maps makes many.
     """
     if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
         set_option(_M_MMAP_THRESHOLD, _LARGE_BUFFER)
 
 
 def switch_threads_often() -> None:
-    """Let a thread that computes, as for a page of metrics, delay others a tenth as long.
+    """Shorten the thread switch interval, so a busy thread delays others a tenth as long.
 
-    A change waits for the interpreter at each step that looks into a map or a socket.
+    A change waits for the interpreter lock after each access to a map or a socket.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
 
@@ -103,7 +103,7 @@ def set_oom_score(oom_score_adj: int) -> None:
 def raise_file_limit() -> None:
     """Raise the soft limit of open files: each health check node port needs one or two.
 
-    systemd starts services with 1,024, of which two hundred Services could use up half.
+    systemd starts services with 1,024, and two hundred Services could use up half of those.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
@@ -115,9 +115,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(settings: Settings) -> None:
-    """Serve this node until SIGTERM or SIGINT. What is attached and pinned stays.
+    """Serve this node until SIGTERM or SIGINT. Attached programs and pins stay.
 
-    For the main thread. Raises EbpflbError for errors that a retry cannot cure.
+    Call it in the main thread. Raises EbpflbError for errors that a retry cannot fix.
     """
     set_up(settings.log_format, settings.verbosity)
     set_oom_score(settings.oom_score_adj)
@@ -191,7 +191,7 @@ def _make_metrics(
     flows: FlowPipeline,
     parts: ExitStack,
 ) -> tuple[Metrics, Callable[[], None]]:
-    """The metrics, and what to call once after the first sync."""
+    """The metrics, and a function to call once after the first sync."""
     series = OptionalSeries(settings.metrics_services, settings.metrics_backends)
     reader = MapReader(dataplane, locations, series, flows.counts)
     metrics = Metrics(dataplane.families, reader.read)
@@ -210,7 +210,7 @@ def _make_metrics(
 
 
 def _connect(agent: Agent, settings: Settings, parts: ExitStack) -> None:
-    """Have signals, failed threads, the settings file and the network send messages to the loop."""
+    """Send the loop messages about signals, failed threads, the settings file and the network."""
     parts.enter_context(_ended_by_signals(agent))
     parts.enter_context(_ended_by_failed_threads(agent))
     parts.enter_context(config_watched(settings.config, lambda: agent.tell(Wakeup.STOP)))
@@ -220,7 +220,7 @@ def _connect(agent: Agent, settings: Settings, parts: ExitStack) -> None:
 def _serve_health(
     parts: ExitStack, settings: Settings, routes: Routes, source: ObjectSource
 ) -> None:
-    """Serve the port that load balancers ask. If it cannot be opened, the Node gets an Event."""
+    """Serve the health port for load balancers. If it cannot be opened, the Node gets an Event."""
     node = ObjectKey(Kind.NODE, "", settings.node_name)
 
     def announce(error: str) -> None:
@@ -254,7 +254,7 @@ def _serve(
 
 @contextmanager
 def _ended_by_signals(agent: Agent) -> Iterator[None]:
-    """The first signal ends the loop, a second one the process."""
+    """The first signal ends the loop, the second one ends the process."""
 
     def end(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -270,7 +270,7 @@ def _ended_by_signals(agent: Agent) -> Iterator[None]:
 
 @contextmanager
 def _ended_by_failed_threads(agent: Agent) -> Iterator[None]:
-    """A thread that fails ends the agent, so that it is restarted and does not run without it."""
+    """A failed thread ends the agent: it is restarted instead of running without that thread."""
 
     def end(failed: threading.ExceptHookArgs) -> None:
         agent.tell(failed.exc_value or failed.exc_type())

@@ -25,5 +25,5 @@ def flags_of(settings: Settings, network: NetworkState, *, tc_only_pods: bool) -
 
 
 def is_beside(settings: Settings) -> bool:
-    """Whether another proxy serves what is not selected."""
+    """Whether another proxy serves the Services that are not selected."""
     return bool(settings.service_selector or settings.namespace_selector)

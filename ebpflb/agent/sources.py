@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source of the agent's objects: manifests or the API server, and the Events it can create."""
+"""The source of the agent's objects, manifests or the API server, and the Events it can create."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +24,13 @@ class ObjectSource(Protocol):
         ...
 
     def start(self, emit: Emit) -> None:
-        """Begin to call `emit` from other threads. SourceError if that is not possible."""
+        """Start calling `emit` from other threads. SourceError if that is not possible."""
         ...
 
     def stop(self) -> None: ...
 
     def announce(self, announcement: Announcement) -> None:
-        """Create an Event. Never waits."""
+        """Create an Event. Does not block."""
         ...
 
 
@@ -41,11 +41,11 @@ def selection_of(settings: Settings) -> Selection:
 
 
 def source_of(settings: Settings) -> ObjectSource:
-    """The manifests, or else the API server. ConfigError if there are neither."""
+    """Manifests, or else the API server. ConfigError if neither is given."""
     selection = selection_of(settings)
     if settings.manifests:
         return ManifestSource(settings.manifests, selection)
-    # The client takes 34 MB of memory, which manifests do not need.
+    # The client takes 34 MB of memory; manifests do not need it.
     from ebpflb.source.api import Api
 
     api = Api(
@@ -75,7 +75,7 @@ class ManifestSource:
             self._source.stop()
 
     def announce(self, announcement: Announcement) -> None:
-        """There are no Events without an API server; the log and /status say the same."""
+        """Without an API server there are no Events; the log and /status say the same."""
 
 
 class ApiServerSource:

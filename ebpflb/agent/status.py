@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's status for /status and metrics. Each change of it is one log line.
+"""The agent's status for /status and metrics. Each change is logged in one line.
 
-The loop writes it and other threads read it: every attribute is replaced as a whole.
+The loop writes it and other threads read it, so every attribute is replaced as a whole.
 """
 
 import logging
@@ -54,7 +54,7 @@ class AgentStatus:
         self._dsr_counts: Mapping[str, int] = {}
 
     def set_lacks(self, lacks: Mapping[str, str]) -> None:
-        """The features that the kernel does not have -> what is done without them."""
+        """The features that the kernel lacks -> what is done without them."""
         self._lacks = dict(lacks)
         for feature, instead in lacks.items():
             _log.info("the kernel lacks something: %s", instead, extra=fields(feature=feature))
@@ -90,7 +90,7 @@ class AgentStatus:
             _log.info("its health check is answered, or gone", extra=fields(service=service))
 
     def set_selection(self, selection: Selection, left_out: int) -> None:
-        """The selectors of the Services to serve, and how many Services they leave out."""
+        """The selectors of the Services to serve, and how many Services they exclude."""
         if selection.is_limited and not self._selectors:
             shown = fields(
                 **{key.replace("-", "_"): text for key, text in selection.options.items()}
@@ -99,7 +99,7 @@ class AgentStatus:
         self._selectors, self._left_out = selection.options, left_out
 
     def set_dsr_peers(self, probes: Probes) -> None:
-        """The nodes that are asked whether they take part in DSR, once for each family."""
+        """The nodes being asked whether they take part in DSR, once per family."""
         found = Counter(each.value for each in probes.found.values())
         self._dsr_counts = {state: found[state] for state in PEER_STATES}
         self._dsr_peers = {
@@ -112,7 +112,7 @@ class AgentStatus:
         }
 
     def set_plan(self, writer: ServiceWriter, changes: Changes) -> None:
-        """Take the totals of what is planned, and what of it is not in force."""
+        """Take the totals of the plan, and the parts of it that are not in force."""
         conflicts = changes.conflicts()
         self._set_conflicts(conflicts)
         self._set_problems(changes.problems())
@@ -155,7 +155,7 @@ class AgentStatus:
         self._announce(Announcement(ObjectKey(Kind.SERVICE, *service), reason, note))
 
     def totals(self) -> Totals:
-        """For /metrics."""
+        """The totals for /metrics."""
         return replace(
             self._totals,
             source_errors=tuple(self._source_errors),
@@ -165,7 +165,7 @@ class AgentStatus:
         )
 
     def report(self, health: Health) -> dict[str, object]:
-        """For /status, as values of JSON."""
+        """The report for /status, as JSON values."""
         last = health.last_sync
         return {
             "version": __version__,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deadlines of the loop's tasks, one per task, and the task that ends stale UDP sockets.
+"""Deadlines of the loop's tasks, one per task, and the task that closes stale UDP sockets.
 
-There is no thread: the loop asks.
+There is no timer thread: the loop asks what is due.
 """
 
 import logging
@@ -16,7 +16,7 @@ from ebpflb.observe.metrics.page import Metrics
 
 
 class Task(StrEnum):
-    """What the loop does by the clock."""
+    """What the loop does on a timer."""
 
     COLLECT = "wait until the kernel no longer uses what was replaced"
     COLLECT_NOW = "free what was replaced"
@@ -40,18 +40,18 @@ class Timers:
         self._deadlines: dict[Task, float] = {}
 
     def start(self, task: Task, seconds: float) -> None:
-        """Set the task's deadline, in place of any other."""
+        """Set the task's deadline, replacing any other."""
         self._deadlines[task] = self._clock() + seconds
 
     def ensure(self, task: Task, seconds: float) -> None:
-        """As `start()`, unless the task has a deadline already."""
+        """Like `start()`, unless the task already has a deadline."""
         self._deadlines.setdefault(task, self._clock() + seconds)
 
     def is_started(self, task: Task) -> bool:
         return task in self._deadlines
 
     def wait(self) -> float | None:
-        """Seconds until the next deadline, 0 if one has passed, None without any."""
+        """Seconds until the next deadline, 0 if one has passed, None if there is none."""
         if not self._deadlines:
             return None
         return max(0.0, min(self._deadlines.values()) - self._clock())
@@ -67,7 +67,7 @@ class Timers:
 
 
 class Backoff:
-    """Waiting times that double while something keeps failing."""
+    """A wait that doubles while something keeps failing."""
 
     def __init__(self, first: float, longest: float) -> None:
         """Both in seconds."""
@@ -76,7 +76,7 @@ class Backoff:
         self._next = first
 
     def fail(self) -> float:
-        """How long to wait now."""
+        """Count a failure; returns how long to wait."""
         wait, self._next = self._next, min(2 * self._next, self._longest)
         return wait
 
@@ -86,13 +86,13 @@ class Backoff:
 
 _log = logging.getLogger("ebpflb.agent")
 
-# A pass goes over all sockets with an entry in lb_sockets, and may enter all namespaces.
+# A pass visits all sockets with an entry in lb_sockets, and may enter all network namespaces.
 _PAUSE_SECONDS = 1.0
 _FIRST_RETRY_SECONDS = 1.0
 
 
 class StaleSocketPasses:
-    """Starts passes of `Dataplane.end_udp_sockets()` by a timer of the loop."""
+    """Schedules passes of `Dataplane.end_udp_sockets()` on a timer of the loop."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class StaleSocketPasses:
         self._failing = False
 
     def synced(self) -> None:
-        """Have a pass made if this sync took a UDP backend out of service."""
+        """Schedule a pass if this sync took a UDP backend out of service."""
         if self._dataplane.take_ended_udp():
             wait = max(0.0, self._last + _PAUSE_SECONDS - self._clock())
             self._timers.start(Task.SOCKETS, wait)
 
     def run(self) -> None:
-        """Make one pass. Another follows if it failed, or could not see everything yet."""
+        """Make one pass, and schedule another if it failed or could not see everything yet."""
         began = self._clock()
         try:
             ended = self._dataplane.end_udp_sockets()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct server return on this node: its maps, from where tunnels begin, and what is in the way."""
+"""Direct server return on this node: its maps, the tunnels' source addresses, and problems."""
 
 import logging
 from collections.abc import Container, Iterator, Mapping
@@ -17,7 +17,7 @@ _log = logging.getLogger("ebpflb.agent")
 
 
 class NodeTunnels:
-    """For one thread, but for `report()`. Does nothing without DSR."""
+    """For one thread, except `report()`. Does nothing without DSR."""
 
     def __init__(self, settings: Settings) -> None:
         self._services = Dsr(settings.dsr)
@@ -31,23 +31,23 @@ class NodeTunnels:
         self._maps.follow(change, keep_others=keep_others, compare=compare)
 
     def sources(self, here: Container[Address]) -> Mapping[Family, Address]:
-        """From which addresses tunnels begin; `here`: those of this machine."""
+        """The tunnels' source addresses; `here`: the addresses of this machine."""
         return self._maps.sources(here) if self.port else {}
 
     def write(self, maps: MapSet, here: Container[Address]) -> None:
-        """Put in force what was followed. MapError."""
+        """Write the changes followed so far to the maps. MapError."""
         if self.port:
             families = self.sources(here).keys()
             self._maps.write(maps, families)
             self._tell({family_of(each) for each in self._maps.own} - families)
 
     def ask(self, question: PeerQuestion, here: Container[Address]) -> str:
-        """From where tunnels begin; returns what prevents that, or nothing."""
+        """Send a question from the tunnels' source address; returns what prevents it, or ""."""
         family, own = question.peer.family, self.sources(here)
         return self._sockets.ask(own, family, question.address, question.nonce)
 
     def answers(self) -> Iterator[DsrAnswer]:
-        """What has come."""
+        """The answers received so far."""
         return self._sockets.answers()
 
     def close(self) -> None:
@@ -68,10 +68,10 @@ class NodeTunnels:
         )
 
     def report(self) -> Mapping[str, object] | None:
-        """For /status, as values of JSON; None without DSR. For any thread.
+        """For /status, as JSON values; None without DSR. For any thread.
 
-        services: which have it. peers: the addresses that tunnels may come from. pods: those that
-        tunnels lead to. without: the families that have no DSR, and why.
+        services: which have DSR. peers: the addresses that tunnels may come from. pods: those
+        reached through tunnels. without: the families that have no DSR, and why.
         """
         if not self.port:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done after each pass over the flows, in a thread of its own: no change waits for it."""
+"""Work after each pass over the flows, in its own thread so that no change waits for it."""
 
 import logging
 import threading
@@ -17,29 +17,29 @@ _log = logging.getLogger("ebpflb.agent")
 
 
 class Upkeep:
-    """Corrects counts of open connections, and deletes what no client or socket needs any more.
+    """Corrects counts of open connections, and deletes what no client or socket uses any more.
 
-    After a table of new flows was replaced, it also brings back those that were diverted.
+    After a table of new flows was replaced, it also moves the diverted flows back.
     """
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._closed_sockets = ClosedSockets()
-        # Where flows are to be brought back, from other tables of the same generation.
+        # Maps whose flows went to other tables of the same generation, and must be moved back.
         self._diverted: MapSet | None = None
 
     def bring_flows_back(self, maps: MapSet) -> None:
-        """From now on: new flows are no longer diverted."""
+        """Call when new flows are no longer diverted."""
         self._diverted = maps
 
     def leave_flows(self) -> None:
-        """Before their tables are replaced: what is brought back now would be lost."""
+        """Call before the tables are replaced: flows moved back now would be lost."""
         self._diverted = None
         if self._thread:
             self._thread.join()
 
     def begin(self, maps: MapSet) -> None:
-        """Do all of it, unless the last time is not over yet."""
+        """Start a run, unless the last one has not finished."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
                 target=self._run, args=(maps,), name="ebpflb-upkeep", daemon=True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From changed objects to the dataplane: what to plan, how to write it, and what did not fit."""
+"""From changed objects to the dataplane: what to plan, how to write it, and what does not fit."""
 
 import logging
 from collections import Counter
@@ -25,23 +25,23 @@ _PolicyAndFamily = tuple[str, str]
 
 
 class _Counted(NamedTuple):
-    """Of one Service."""
+    """What PlanTotals counts for one Service."""
 
     frontends: int = 0
     ejected: int = 0
     no_local: Sequence[_PolicyAndFamily] = ()
 
 
-# Nearly all Services count the same.
+# Nearly all Services have equal counts.
 _counted = lru_cache(maxsize=1024)(_Counted)
 
 
 class PlanTotals:
     """Running totals over the plans of all Services.
 
-    no_local counts, by policy (internal, external) and family, the Service ports whose policy is
-    Local and drops, because all their endpoints are on other nodes. ejected counts the endpoints
-    that are ejected or on trial.
+    no_local counts, by policy (internal, external) and family, the Service ports with policy Local
+    that drop because all their endpoints are on other nodes. ejected counts the endpoints that are
+    ejected or on trial.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class PlanTotals:
         return len(self._counted)
 
     def replace(self, name: ServiceName, frontends: Sequence[Frontend]) -> None:
-        """Count a Service anew; without frontends it is gone."""
+        """Recount a Service; one without frontends is removed."""
         old = self._counted.pop(name, _Counted())
         new = _counted(len(frontends), _ejected(frontends), _no_local(frontends))
         if frontends:
@@ -83,7 +83,7 @@ def _ejected(frontends: Sequence[Frontend]) -> int:
 
 
 def _no_local(frontends: Sequence[Frontend]) -> Sequence[_PolicyAndFamily]:
-    """Once for each Service port, however many of its frontends drop."""
+    """One entry per Service port, however many of its frontends drop."""
     found = set()
     for frontend in frontends:
         if not frontend.others.backends and frontend.others.if_empty is IfEmpty.DROP:
@@ -94,23 +94,23 @@ def _no_local(frontends: Sequence[Frontend]) -> Sequence[_PolicyAndFamily]:
 
 
 class WriteDone(NamedTuple):
-    """How many Services a write compared; `full`: all of them."""
+    """How many Services a write compared; `full`: it compared all of them."""
 
     services: int
     full: bool
 
 
 class ServiceWriter:
-    """Writes what `changes` has gathered. Nothing is written before the first `write()`.
+    """Writes the changes gathered in `changes`. Nothing is written before the first `write()`.
 
-    After a MapError it is unknown what was written: call `compare_everything()`. Services of an
+    After a MapError the state of the maps is unknown: call `compare_everything()`. Services of an
     earlier run stay in force until `forget_others()`.
     """
 
     def __init__(self, changes: Changes, dataplane: Dataplane) -> None:
         self.totals = PlanTotals()
         self.refused: dict[ServiceName, MapError] = {}
-        # Replaced as a whole: the thread that answers them reads it.
+        # Replaced as a whole, because the health check thread reads it.
         self.health_checks: Mapping[ServiceName, HealthCheck] = {}
         self._changes = changes
         self._dataplane = dataplane
@@ -125,21 +125,21 @@ class ServiceWriter:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all plans are in force, except those that no map can be made to hold."""
+        """Whether all plans are in force, except those too large for any map."""
         return self._started and not self._compare and not lacks_room(self.refused.values())
 
     def compare_everything(self) -> None:
-        """Have the next write compare all Services."""
+        """Make the next write compare all Services."""
         self._compare = True
 
     def forget_others(self) -> None:
-        """All objects are known now: remove Services of an earlier run that are not among them."""
+        """Call when all objects are known: removes other Services, left by an earlier run."""
         if self._keep_others:
             self._keep_others = False
             self._compare = True
 
     def write(self, *, may_grow: bool) -> WriteDone | None:
-        """Write what has changed; None when nothing has. MapError when a write failed.
+        """Write what has changed; None if nothing has. MapError if a write failed.
 
         `may_grow`: replace maps that are too small by larger ones, which takes a second.
         """
@@ -148,7 +148,7 @@ class ServiceWriter:
         if not names and not full:
             return None
         desired = self._plan(self._changes.names() if full else names, full=full)
-        # Before a frontend sends anything in tunnels, and before hooks move to other maps.
+        # Before any frontend uses tunnels, and before hooks switch to other maps.
         self.follow_tunnels(compare=full)
         if not self._started:
             refused = self._dataplane.start(desired, keep_others=self._keep_others)
@@ -191,9 +191,9 @@ class ServiceWriter:
         return desired
 
     def follow_tunnels(self, *, compare: bool = False) -> None:
-        """Put in force where packets with DSR go by now, if that has changed. MapError.
+        """Update the tunnels for DSR in the maps, if they have changed. MapError.
 
-        `compare`: with all that the maps hold.
+        `compare`: with the full contents of the maps.
         """
         tunnels, keep_others = self._changes.tunnels, self._keep_others
         if tunnels and (compare or tunnels.has_changed):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy: API objects in, desired frontends out. Pure: no clock, no I/O, no library.
+"""The policy: API objects in, desired frontends out. Pure: no clock, no I/O, no libraries.
 
-`changes.Changes` holds the objects and plans Services; its values are read everywhere above.
+`changes.Changes` holds the objects and plans Services; all layers above read its values.
 """

@@ -30,7 +30,7 @@ class Protocol(IntEnum):
 
 _MAPPED = bytes(10) + b"\xff\xff"
 _LOOPBACK_4, _LOOPBACK_6 = _MAPPED + b"\x7f", bytes(15) + b"\1"
-# Zeros before a digit, inside an address in dotted decimal form.
+# Zeros before a digit, within an address in dotted decimal form.
 _LEADING_ZEROS = re.compile(r"(?<=\.)0+(?=[0-9])|(?:^|(?<=:))0+(?=[0-9]+\.)")
 _RANGE = re.compile(r"([^/]*)/([0-9]+)\s*")
 
@@ -41,9 +41,9 @@ WILDCARD: Mapping[Family, Address] = MappingProxyType(
 
 
 def parse_address(text: str) -> Address:
-    """The address that text names; blanks around it and leading zeros (decimal) do not matter.
+    """Parse an address, ignoring surrounding blanks and leading zeros (read as decimal).
 
-    Raises ValueError. An IPv4-mapped IPv6 address is the IPv4 address, as in Go.
+    Raises ValueError. An IPv4-mapped IPv6 address becomes the IPv4 address, as in Go.
     """
     try:
         return _parse(text)
@@ -87,7 +87,7 @@ def is_link_local(address: Address) -> bool:
 def parse_range(text: str) -> tuple[Family, str]:
     """The family and the canonical text of a CIDR, as lenient as parse_address().
 
-    Raises ValueError. Bits behind the prefix are cleared.
+    Raises ValueError. Bits after the prefix are cleared.
     """
     parts = _RANGE.fullmatch(text)
     if parts is None:

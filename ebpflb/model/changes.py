@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as they come and go, and which Services must be planned again because of it."""
+"""Tracks objects as they come and go, and which Services must be planned again."""
 
 from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import replace
@@ -56,7 +56,7 @@ class Kind(StrEnum):
 
 
 class ObjectKey(NamedTuple):
-    """Names an API object; namespace is empty where objects have none."""
+    """Names an API object; namespace is empty for cluster-scoped objects."""
 
     kind: Kind
     namespace: str
@@ -79,16 +79,16 @@ def key_of(item: ApiObject) -> ObjectKey:
 
 
 class Difference(NamedTuple):
-    """What is new or other, and what is gone."""
+    """What is new or changed, and what is gone."""
 
     upserts: tuple[ApiObject, ...]
     removals: tuple[ObjectKey, ...]
 
 
 class TrackedObjects:
-    """Objects by key, and what each that has changed was at the last take(); None: not there.
+    """Objects by key, and what each changed one was at the last take(); None: it did not exist.
 
-    Changes that cancel each other out are none.
+    Changes that cancel each other out do not count.
     """
 
     def __init__(self) -> None:
@@ -102,14 +102,14 @@ class TrackedObjects:
         return self._objects.keys()
 
     def all(self) -> list[ApiObject]:
-        """The objects there are now; any thread may ask."""
+        """The current objects; callable from any thread."""
         return list(self._objects.values())
 
     def get(self, key: ObjectKey) -> ApiObject | None:
         return self._objects.get(key)
 
     def set(self, key: ObjectKey, new: ApiObject | None) -> bool:
-        """Add, replace or (None) remove an object. Whether that makes a difference."""
+        """Add, replace or (None) remove an object. Returns whether that makes a difference."""
         old = self._objects.get(key)
         if old == new:
             return False
@@ -122,12 +122,12 @@ class TrackedObjects:
         return True
 
     def take(self) -> dict[ObjectKey, ApiObject | None]:
-        """What the objects were that have changed since the last call."""
+        """The previous values of the objects that changed since the last call."""
         before, self._before = self._before, {}
         return before
 
     def take_difference(self) -> Difference:
-        """take(), as what the objects are now."""
+        """Like take(), with the current values."""
         now = {key: self._objects.get(key) for key in self.take()}
         upserts = tuple(item for item in now.values() if item is not None)
         return Difference(upserts, tuple(key for key, item in now.items() if item is None))
@@ -144,10 +144,10 @@ class Conflict(NamedTuple):
 class Changes:
     """All known objects, and what changed between them since the last take().
 
-    Of Nodes that called node_name counts; until it is known, the node is in no zone. The others
-    count for the tunnels of DSR alone, which are None while no Service can have that. selection:
-    the Services to serve; another proxy serves the others. For one thread; but any may call
-    service(), slices(), all_slices() and names().
+    The Node called node_name is this node; until it is known, the node is in no zone. The other
+    Nodes matter only for DSR's tunnels, which are None while no Service can have DSR. selection:
+    the Services to serve; another proxy serves the others. For one thread, except service(),
+    slices(), all_slices() and names(), which are thread-safe.
     """
 
     def __init__(
@@ -162,19 +162,19 @@ class Changes:
         self.ejections = ejections or Ejections()
         self._defaults = defaults
         self.selection = selection
-        # Services that are not selected, and those that, since the last take(), became so or not or
-        # had other endpoints ejected.
+        # Services that are not selected, and those whose selection or ejected endpoints changed
+        # since the last take().
         self._left_out: ServiceNames = set()
         self._moved: ServiceNames = set()
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
         self._bound = bound
-        # The own Node; one without fields until it is known.
+        # This node's Node; has no fields until it is known.
         self.node = self._node(None)
         self._objects = TrackedObjects()
         self._service_cidrs: dict[str, ServiceCidr] = {}
         self._pods: dict[ObjectKey, Pod] = {}
         self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
-        # The Services that have a frontend key among their own: the oldest, which gets it, first.
+        # All Services that claim a frontend key, oldest first; the oldest gets it.
         self._claims: dict[FrontendKey, tuple[ServiceName, ...]] = {}
         self._contested: set[FrontendKey] = set()
         self._watched: ServiceNames = set()
@@ -183,7 +183,7 @@ class Changes:
 
     @property
     def service_ranges(self) -> tuple[str, ...]:
-        """The CIDRs that only we serve addresses of, sorted; empty if no ServiceCIDR is known."""
+        """The CIDRs whose addresses only we serve, sorted; empty if no ServiceCIDR is known."""
         if self.selection.is_limited:
             return ()
         found = {text for each in self._service_cidrs.values() for text in each.ranges}
@@ -195,7 +195,7 @@ class Changes:
         return len(self._left_out)
 
     def why_left_out(self, service: Service) -> str:
-        """Which selector does not match, as the end of a sentence; empty for one to serve."""
+        """Which selector does not match, as the end of a sentence; empty for a Service to serve."""
         return self.selection.why_not(service, self._labels_of(service.name.namespace))
 
     @property
@@ -209,7 +209,7 @@ class Changes:
         )
 
     def node_pods(self) -> list[Pod]:
-        """The pods of this node, as far as the source tells."""
+        """The pods of this node that the source reports."""
         return list(self._pods.values())
 
     def service(self, name: ServiceName) -> Service | None:
@@ -217,30 +217,30 @@ class Changes:
         return found if isinstance(found, Service) else None
 
     def slices(self, name: ServiceName) -> tuple[EndpointSlice, ...]:
-        """The slices of a Service, also of one that is not known."""
+        """The slices of a Service, even of one that is not known."""
         return self._slices.get(name, ())
 
     def all_slices(self) -> list[tuple[ServiceName, tuple[EndpointSlice, ...]]]:
-        """What slices() gives, for each Service that has some."""
+        """slices() for each Service that has some."""
         return list(self._slices.items())
 
     def names(self) -> ServiceNames:
-        """The names of all Services, also of those without a port to serve."""
+        """The names of all Services, including those without a port to serve."""
         return {item.name for item in self._objects.all() if isinstance(item, Service)}
 
     def set(self, item: ApiObject) -> None:
-        """Add an object or replace the one of the same name."""
+        """Add an object, or replace the one with the same name."""
         self._replace(key_of(item), item)
 
     def remove(self, key: ObjectKey) -> None:
-        """Remove an object; an unknown one is no error."""
+        """Remove an object; an unknown one is not an error."""
         self._replace(key, None)
 
     def take(self) -> ServiceNames:
         """The Services that must be planned again since the last call.
 
-        Changes that cancelled each other out are not among them. A Service that is gone is named
-        once; its plan is empty.
+        Changes that cancelled each other out do not count. A Service that is gone is returned once;
+        its plan is empty.
         """
         names, self._moved = self._moved, set()
         for key, old in self._objects.take().items():
@@ -248,7 +248,7 @@ class Changes:
         return names
 
     def plan(self, name: ServiceName) -> tuple[Frontend, ...]:
-        """The frontends that the Service gets; empty when it is not known, or not selected."""
+        """The frontends that the Service gets; empty if it is not known, or not selected."""
         service = self.service(name)
         if service is None or name in self._left_out:
             return ()
@@ -260,7 +260,7 @@ class Changes:
         return tuple(each for each in frontends if self._claims[each.key][0] == name)
 
     def withdrawn(self, name: ServiceName) -> tuple[Frontend, ...]:
-        """What remains of a Service that is not selected: see plan_withdrawn()."""
+        """The frontends left for a Service that is not selected: see plan_withdrawn()."""
         service = self.service(name) if name in self._left_out else None
         return plan_withdrawn(service, self.slices(name), self.node) if service else ()
 
@@ -271,11 +271,11 @@ class Changes:
 
     @property
     def has_ejection(self) -> bool:
-        """Whether endpoints of any Service are ejected if connections to them fail."""
+        """Whether any Service has its endpoints ejected if connections to them fail."""
         return bool(self._watched)
 
     def observe_failures(self, readings: FailureCounts, now: float) -> list[EjectionChange]:
-        """Eject endpoints and let them return. `now`: seconds, by the same clock each time."""
+        """Eject endpoints and let them return. `now`: seconds, always by the same clock."""
         return [
             change
             for name in sorted({*readings, *self.ejections.ports})
@@ -308,12 +308,12 @@ class Changes:
         yield [place_of(each) for each in sets.local]
 
     def health_check(self, name: ServiceName) -> HealthCheck | None:
-        """None where another proxy serves Services, too: it answers for all."""
+        """None if another proxy serves Services, too: it answers for all of them."""
         service = None if self.selection.is_limited else self.service(name)
         return health_check(service, self.slices(name), self.node) if service else None
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        """The claims of Services to serve that do not get a frontend; of one age, names decide."""
+        """Claims of Services to serve that lose to an older one; at equal age, names decide."""
         return tuple(
             Conflict(key, self._claims[key][0], loser)
             for key in sorted(self._contested)
@@ -322,7 +322,7 @@ class Changes:
         )
 
     def problems(self) -> tuple[tuple[ServiceName, str], ...]:
-        """What of which Service is wrong and does not count."""
+        """Fields that are invalid and therefore ignored, by Service."""
         return tuple(
             (name, line)
             for name in sorted(self._problems.keys() - self._left_out)
@@ -339,7 +339,7 @@ class Changes:
             return
         if key == self._node_key:
             self.node = self._node(new)
-        # Other threads read slices meanwhile: the new one is there before the old one goes.
+        # Other threads read slices meanwhile, so add the new one before removing the old one.
         if isinstance(new, EndpointSlice):
             self._link_slice(new)
         if isinstance(old, EndpointSlice):
@@ -362,7 +362,7 @@ class Changes:
     def _link_slice(self, new: EndpointSlice) -> None:
         name = ServiceName(new.namespace, new.service)
         known = self.service(name)
-        # One copy of the name.
+        # Share one copy of the name.
         service = known.name if known else name
         others = (piece for piece in self.slices(service) if piece.name != new.name)
         self._slices[service] = (*others, new)
@@ -473,6 +473,6 @@ def _keys(item: ApiObject | None) -> frozenset[FrontendKey]:
 
 
 def _planning_fields(item: ApiObject | None) -> tuple[object, ...]:
-    """What plans depend on."""
+    """The fields that plans depend on."""
     node = item if isinstance(item, Node) else Node("")
     return node.zone, node.primary

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct server return: to which node the packets for a pod go, and from which they are taken."""
+"""Direct server return: which node packets for a pod go to, and which nodes to accept them from."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,19 +12,19 @@ from ebpflb.model.node import Node
 from ebpflb.model.plan import Frontend
 from ebpflb.model.service import ServiceName
 
-# In place of a node's name, where the endpoints of one Service place a pod on several nodes.
+# Instead of a node's name, if the endpoints of one Service place a pod on several nodes.
 _UNCERTAIN = ""
 
 
 class Peer(NamedTuple):
-    """Another node, in one family: firewalls and routes of the two differ."""
+    """Another node in one family: firewalls and routes of the two families differ."""
 
     node: str
     family: Family
 
 
 class Reachability(Enum):
-    """Of a peer, in a tunnel. UNKNOWN: it has not answered yet, and may."""
+    """Of a peer, through a tunnel. UNKNOWN: it has not answered yet, but may."""
 
     UNKNOWN = "unknown"
     REACHABLE = "reachable"
@@ -32,12 +32,12 @@ class Reachability(Enum):
 
 
 class TunnelChange(NamedTuple):
-    """pods: the address of its node for each pod that may have changed, None to send it none.
+    """pods: for each pod that may have changed, its node's address, or None to send it nothing.
 
-    peers: for each address that may have changed whether it is one of another node. own: the
-    addresses by which other nodes know this one, internal ones first. undecided: of the pods to
-    send none, those whose node has not answered yet and may: packets that go there already, as
-    after a restart of the agent, may go on.
+    peers: for each address that may have changed, whether it is another node's. own: the
+    addresses by which other nodes know this one, internal ones first. undecided: the pods with None
+    whose node has not answered yet but may: packets already going there, as after a restart of the
+    agent, may continue.
     """
 
     pods: Mapping[Address, Address | None]
@@ -47,10 +47,10 @@ class TunnelChange(NamedTuple):
 
 
 class Tunnels:
-    """The other nodes, and the pods there that Service ports with DSR send to. For one thread.
+    """The other nodes, and their pods that Service ports with DSR send to. For one thread.
 
-    Packets go to a pod's node if all Services agree on which that is, it is known, can be reached,
-    and has an internal address of the pod's family.
+    Packets go to a pod's node if all Services agree on the node, and it is known, is reachable, and
+    has an internal address of the pod's family.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ class Tunnels:
         self._own: tuple[Address, ...] = ()
         self._peers_found: Mapping[Peer, Reachability] = {}
         self._pods: dict[ServiceName, Mapping[Address, str]] = {}
-        # By pod: the name of its node, once for each Service.
+        # Pod -> the name of its node, once for each Service.
         self._places: dict[Address, tuple[str, ...]] = {}
-        # How many times a pod is placed on a node.
+        # How many times pods are placed on a node.
         self._pods_at: Counter[Peer] = Counter()
         self._peers: Counter[Address] = Counter()
         # Since the last take().
@@ -73,19 +73,19 @@ class Tunnels:
 
     @property
     def has_changed(self) -> bool:
-        """Whether there is something to take."""
+        """Whether take() has anything to return."""
         changed = self._changed_pods or self._changed_nodes or self._changed_peers
         return bool(changed) or self._is_own_new
 
     def set_own(self, node: Node | None) -> None:
-        """The Node of this node; its addresses are never those of another."""
+        """Set this node's Node; its addresses never count as another node's."""
         own = node.addresses if node else ()
         if own != self._own:
             self._changed_peers.update(own, self._own)
             self._own, self._is_own_new = own, True
 
     def set_node(self, name: str, node: Node | None) -> None:
-        """Another node; None: it is gone."""
+        """Set another node; None: it is gone."""
         old = self._nodes.pop(name, None)
         if node:
             self._nodes[name] = node
@@ -101,7 +101,7 @@ class Tunnels:
             self._are_targets_new = True
 
     def set_reachable(self, found: Mapping[Peer, Reachability]) -> None:
-        """Which peers packets reach in a tunnel; others are unknown."""
+        """Set which peers can be reached through a tunnel; all others are unknown."""
         before, unknown = self._peers_found, Reachability.UNKNOWN
         self._peers_found = {peer: each for peer, each in found.items() if each is not unknown}
         changed = before.items() ^ self._peers_found.items()
@@ -110,7 +110,7 @@ class Tunnels:
     def set_services(
         self, planned: Mapping[ServiceName, Iterable[Frontend]], *, others_gone: bool = False
     ) -> None:
-        """What these Services have from now on; one without frontends is gone."""
+        """Set the frontends of these Services; one without frontends is gone."""
         for name, frontends in planned.items():
             self._set_service(name, _pods_elsewhere(frontends))
         if others_gone:
@@ -139,7 +139,7 @@ class Tunnels:
         return change
 
     def take_targets(self) -> Mapping[Peer, Address] | None:
-        """The peers with such pods -> the address of each; None if nothing may have changed."""
+        """The peers with such pods -> their addresses; None if nothing may have changed."""
         if not self._are_targets_new:
             return None
         self._are_targets_new = False
@@ -185,7 +185,7 @@ class Tunnels:
 
 
 def _pods_elsewhere(frontends: Iterable[Frontend]) -> Mapping[Address, str]:
-    """The pods that packets from outside may go to, and the name of the node of each."""
+    """The pods that external packets may be sent to, with the names of their nodes."""
     found: dict[Address, str] = {}
     for frontend in frontends:
         for backend in frontend.others.backends if frontend.dsr else ():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes take packets out of the tunnels of DSR: who is asked when, and what answers say.
+"""Which nodes take part in DSR's tunnels: when to ask each of them, and what their answers mean.
 
-A peer that has answered is reachable until it leaves several questions in a row unanswered. A new
-one is asked at once, and its pods get no packets in a tunnel before it has answered. Questions to
-peers that are known are spread over time. Times are in seconds, by any clock that never goes back.
+A peer that has answered stays reachable until it misses several questions in a row. A new peer is
+asked at once, and its pods get no packets through a tunnel before it answers. Questions to known
+peers are spread over time. Times are in seconds, by any clock that never goes back.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,21 +15,21 @@ from typing import NamedTuple
 from ebpflb.model.address import Address
 from ebpflb.model.dsr import Peer, Reachability
 
-# So long an answer may take; a question without one is repeated then.
+# How long to wait for an answer before repeating a question.
 ANSWER_SECONDS = 1.0
-# With so many in a row without an answer, a peer is unreachable.
+# A peer that misses this many questions in a row is unreachable.
 UNANSWERED = 3
-# Between two questions to a peer that answers, or one that has long not answered.
+# Between questions to a peer that answers, or that has not answered for long.
 PERIOD_SECONDS = 10.0
-# Of such questions, for so many peers that this makes the period longer.
+# Limit for such questions: with too many peers the period gets longer.
 MOST_PER_SECOND = 100
-# In one step, and how often answers are looked for while they are awaited.
+# Questions per step, and how often to look for answers while waiting.
 MOST_AT_ONCE = 50
 STEP_SECONDS = 0.1
 
 
 class PeerQuestion(NamedTuple):
-    """nonce: 16 bytes that the answer must have. Its first byte also spreads the questions."""
+    """nonce: 16 bytes that the answer must repeat. Its first byte also spreads the questions."""
 
     peer: Peer
     address: Address
@@ -40,7 +40,7 @@ class PeerQuestion(NamedTuple):
 class _Asked:
     """due: when to ask, or to stop waiting for the answer to an open question.
 
-    nonce: that of the open question, if there is one. why: what kept the last one from being sent.
+    nonce: of the open question, if any. why: what prevented the last one from being sent.
     """
 
     address: Address
@@ -55,23 +55,23 @@ class Probes:
     """For one thread."""
 
     def __init__(self, make_nonce: Callable[[], bytes]) -> None:
-        """`make_nonce`: 16 bytes that nobody can guess."""
+        """`make_nonce`: returns 16 unpredictable bytes."""
         self._make_nonce = make_nonce
         self._asked: dict[Peer, _Asked] = {}
-        # A peer that is due at another time by now is not due.
+        # Entries whose time differs from the peer's `due` are stale.
         self._schedule: list[tuple[float, Peer]] = []
-        # By nonce.
+        # Nonce -> peer.
         self._open: dict[bytes, Peer] = {}
         self._has_changed = False
 
     @property
     def found(self) -> Mapping[Peer, Reachability]:
-        """Of those to ask."""
+        """The reachability of all peers being asked."""
         return {peer: each.reachability for peer, each in self._asked.items()}
 
     @property
     def unreachable(self) -> Mapping[Peer, str]:
-        """Those that are, and why."""
+        """The peers that are unreachable, and why."""
         return {
             peer: each.why or "no answer"
             for peer, each in self._asked.items()
@@ -79,7 +79,7 @@ class Probes:
         }
 
     def follow(self, targets: Mapping[Peer, Address], now: float) -> None:
-        """Ask these from now on, and no others. One with another address is a new one."""
+        """Ask these from now on, and no others. A peer whose address changes counts as new."""
         for peer in self._asked.keys() - targets.keys():
             self._forget(peer)
         for peer, address in targets.items():
@@ -91,14 +91,14 @@ class Probes:
                 self._has_changed = True
 
     def wait(self, now: float) -> float | None:
-        """How long until there is something to do; None if nobody is to be asked."""
+        """Seconds until there is something to do; None if there are no peers."""
         if not self._schedule:
             return None
         longest = STEP_SECONDS if self._open else PERIOD_SECONDS
         return min(max(self._schedule[0][0] - now, STEP_SECONDS), longest)
 
     def take_questions(self, now: float) -> list[PeerQuestion]:
-        """What to ask now; the rest in the next step."""
+        """The questions to send now; any others follow in the next step."""
         questions: list[PeerQuestion] = []
         while len(questions) < MOST_AT_ONCE and self._schedule and self._schedule[0][0] <= now:
             due, peer = heappop(self._schedule)
@@ -108,11 +108,11 @@ class Probes:
         return questions
 
     def note_failure(self, question: PeerQuestion, why: str) -> None:
-        """It could not be sent."""
+        """Record that the question could not be sent."""
         self._asked[question.peer].why = why
 
     def take_answer(self, address: Address, nonce: bytes, now: float) -> None:
-        """What came from this address. It counts if it is the answer to an open question."""
+        """Take an answer from this address. It only counts for an open question."""
         peer = self._open.get(nonce)
         if peer is None or self._asked[peer].address != address:
             return
@@ -123,7 +123,7 @@ class Probes:
         self._put_off(peer, asked, now, nonce)
 
     def take_change(self) -> bool:
-        """Whether what was found differs from that at the last call."""
+        """Whether `found` has changed since the last call."""
         has_changed, self._has_changed = self._has_changed, False
         return has_changed
 
@@ -154,7 +154,7 @@ class Probes:
         asked.reachability = reachability
 
     def _put_off(self, peer: Peer, asked: _Asked, now: float, nonce: bytes) -> None:
-        """Until a whole second, so that the loop has to wake for several of them only once."""
+        """Round up to a whole second, so that the loop wakes once for several of them."""
         period = max(PERIOD_SECONDS, len(self._asked) / MOST_PER_SECOND)
         self._set_due(peer, asked, ceil(now + period * (0.75 + nonce[0] / 512)))
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ejection: which endpoints get no new connections because those before failed, and for how long.
+"""Ejection: which endpoints get no new connections because earlier ones failed, and for how long.
 
-The dataplane counts the connections in a row that an endpoint refused or did not answer. At the
-threshold the endpoint is ejected for a time that doubles with each ejection in a row. Then it is on
-trial: it gets one connection. If that succeeds the endpoint is back, otherwise it is ejected again.
-Few are on trial at a time; the others stay ejected until their turn comes. Times are in seconds, by
-any clock that never goes back.
+The dataplane counts consecutive connections that an endpoint refused or did not answer. At the
+threshold the endpoint is ejected, for a time that doubles with each consecutive ejection. Then it
+is on trial: it gets one connection. If that succeeds the endpoint is back, otherwise it is ejected
+again. Few are on trial at a time; the others stay ejected until their turn. Times are in seconds,
+by any clock that never goes back.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,25 +16,25 @@ from typing import NamedTuple
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.service import ServicePort, ServicePortName
 
-# What the dataplane counts from while an endpoint is on trial.
+# Where the dataplane's failure count starts while an endpoint is on trial.
 TRIAL_COUNT = 1
-# A connection was let to an endpoint on trial, and nothing more was heard of it. Or none was, and
-# another endpoint waits for its trial.
+# When a trial is over: after this long without a result of its connection, or without any
+# connection while another endpoint waits for its trial.
 PROBE_SECONDS = 5.0
-# In each set of endpoints. A new flow passes by three slots, the first of which may be one of a
-# lookup table (bpf/backend.h): with more on trial it might end at one that has been tried.
+# Per set of endpoints. A new flow tries at most three slots, the first of which may come from a
+# lookup table (bpf/backend.h): with more on trial it might end at one already tried.
 MOST_ON_TRIAL = 2
 
 
 class Standing(IntEnum):
-    """An endpoint in the eyes of the dataplane. WATCHED: its failures are counted."""
+    """An endpoint as the dataplane sees it. WATCHED: its failures are counted."""
 
     UNWATCHED = 0
     WATCHED = 1
     TRIAL = 2
     EJECTED = 3
 
-    # That of an enum is slower, and backends are hashed by the thousand.
+    # Enum's own is slower, and backends are hashed by the thousand.
     __hash__ = int.__hash__
 
 
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 class FailureCount(NamedTuple):
-    """in_a_row: failures since the last success. tried, on_trial: as the dataplane has it now."""
+    """in_a_row: failures since the last success. tried, on_trial: as the dataplane has them now."""
 
     in_a_row: int
     tried: bool = False
@@ -57,23 +57,23 @@ FailureCounts = Mapping[ServicePortName, Mapping[Place, FailureCount]]
 
 
 class Times(NamedTuple):
-    """How long a first ejection lasts, and how long any may last."""
+    """How long the first ejection lasts, and the longest that any may last."""
 
     first: float = 10.0
     longest: float = 300.0
 
 
 class PortWatch(NamedTuple):
-    """Ejection of one Service port. ejected: the worst first."""
+    """Ejection of one Service port. ejected: worst first."""
 
     is_on: bool
     ejected: tuple[Place, ...] = ()
     on_trial: frozenset[Place] = frozenset()
 
     def standings(self, usable: Sequence[Place]) -> Mapping[Place, Standing]:
-        """Of the usable endpoints for some clients; without those that are only watched.
+        """For the usable endpoints of some clients; leaves out those that are only watched.
 
-        Never more than half are ejected: of one none, of two or three one.
+        Never ejects more than half: none of one, one of two or three.
         """
         ejected = [place for place in self.ejected if place in usable][: _most(usable)]
         return {
@@ -86,7 +86,7 @@ NO_WATCH = PortWatch(is_on=False)
 
 
 class EjectionChange(NamedTuple):
-    """seconds: for how long an endpoint is ejected now; 0: it is back. failures: in a row."""
+    """seconds: how long the endpoint is now ejected; 0: it is back. failures: in a row."""
 
     port: ServicePortName
     place: Place
@@ -97,9 +97,9 @@ class EjectionChange(NamedTuple):
 
 @dataclass(slots=True)
 class _Offender:
-    """times: ejections in a row. until: when it is due for a trial, or began the one it is on.
+    """times: ejections in a row. until: when its trial is due, or when the current one began.
 
-    tried_at: None until its one connection was seen.
+    tried_at: None until the trial's connection was seen.
     """
 
     failures: int
@@ -113,10 +113,10 @@ _Offenders = dict[Place, _Offender]
 
 
 class Ejections:
-    """The endpoints that are ejected or on trial, of all Service ports."""
+    """The ejected endpoints and those on trial, of all Service ports."""
 
     def __init__(self, threshold: int = 0, times: Times = Times()) -> None:  # noqa: B008  frozen
-        """`threshold`: that of Services that name none; 0 for no ejection."""
+        """`threshold`: for Services that set none; 0 disables ejection."""
         self._threshold = threshold
         self._times = times
         self._ports: dict[ServicePortName, _Offenders] = {}
@@ -129,8 +129,8 @@ class Ejections:
     def threshold(self, port: ServicePort) -> int:
         """After how many failures in a row its endpoints are ejected, 0 for never.
 
-        UDP has no connections: datagrams without an answer are normal (syslog), and an ICMP error
-        is easily forged.
+        Never for UDP, which has no connections: datagrams without an answer are normal (syslog),
+        and an ICMP error is easily forged.
         """
         if port.name.protocol is Protocol.UDP:
             return 0
@@ -145,7 +145,7 @@ class Ejections:
         return PortWatch(True, tuple(ejected), frozenset(offenders.keys() - set(ejected)))
 
     def forget(self, port: ServicePortName) -> None:
-        """The port has no ejection any more."""
+        """Call when the port no longer has ejection."""
         self._ports.pop(port, None)
 
     def observe(
@@ -156,9 +156,9 @@ class Ejections:
         readings: Mapping[Place, FailureCount],
         now: float,
     ) -> list[EjectionChange]:
-        """Decide anew. Returns what has changed, but for trials that begin.
+        """Re-evaluate the port. Returns the changes, except trials that begin.
 
-        threshold: failures in a row. sets: the usable endpoints, once for each kind of client and
+        threshold: failures in a row. sets: the usable endpoints, once per kind of client and
         family; at most half of each is ejected or on trial.
         """
         offenders = self._ports.get(port, {})
@@ -194,7 +194,7 @@ class Ejections:
     ) -> Iterable[EjectionChange]:
         offender = offenders[place]
         if not offender.on_trial or reading is None or not reading.on_trial:
-            # Without a trial, or the dataplane does not know of it yet.
+            # Not on trial, or the dataplane does not know about the trial yet.
             pass
         elif reading.in_a_row == 0:
             del offenders[place]
@@ -203,7 +203,7 @@ class Ejections:
             offender.failures += 1
             yield self._eject(port, offender, place, now)
         elif not reading.tried and now - offender.until >= PROBE_SECONDS:
-            # The next one's turn; without one it goes on.
+            # Let the next one try; if none waits, this trial goes on.
             offender.on_trial, offender.until = False, now
 
     def _eject(
@@ -217,14 +217,14 @@ class Ejections:
 
 
 def _is_lost(offender: _Offender, reading: FailureCount, now: float) -> bool:
-    """Whether its one connection came to nothing, not even to a failure."""
+    """Whether the trial's connection had no outcome at all, not even a failure."""
     if reading.tried and offender.tried_at is None:
         offender.tried_at = now
     return offender.tried_at is not None and now - offender.tried_at >= PROBE_SECONDS
 
 
 def _begin_trials(offenders: _Offenders, sets: Iterable[Collection[Place]], now: float) -> None:
-    """Those that have been due for longest come first."""
+    """Those due for longest come first."""
     on_trial = {place for place, each in offenders.items() if each.on_trial}
     due = [place for place, each in offenders.items() if not each.on_trial and now >= each.until]
     for place in sorted(due, key=lambda each: (offenders[each].until, each)):
@@ -240,7 +240,7 @@ def _badness(offenders: _Offenders, place: Place) -> tuple[int, int, Place]:
 
 
 def _most(places: Collection[Place]) -> int:
-    """How many of so many endpoints may be left out."""
+    """How many of these endpoints may be left out."""
     return len(places) // 2
 
 
@@ -251,7 +251,7 @@ def _has_room(offenders: _Offenders, sets: Iterable[Collection[Place]], place: P
 
 
 def _release_surplus(offenders: _Offenders, sets: Iterable[Collection[Place]]) -> Iterable[Place]:
-    """Endpoints have gone, and more than half of those left are out: the best come back."""
+    """If endpoints are gone and more than half of the rest are out, let the best return."""
     for places in sets:
         out = sorted(offenders.keys() & set(places), key=lambda each: _badness(offenders, each))
         for place in out[: max(0, len(out) - _most(places))]:

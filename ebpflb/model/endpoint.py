@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EndpointSlices, and the endpoints of one Service port put together from them."""
+"""EndpointSlices, and the endpoints of one Service port merged from them."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from ebpflb.model.service import ServicePort
 
 
 class Endpoint(NamedTuple):
-    """One address of a slice. Conditions that the API object leaves out have their defaults.
+    """One address of a slice. Conditions missing in the API object have their defaults.
 
-    pod: NAMESPACE/NAME, or "" for what is not a pod.
+    pod: NAMESPACE/NAME, or "" if it is not a pod.
     """
 
     address: Address
@@ -28,19 +28,19 @@ class Endpoint(NamedTuple):
 
     @property
     def is_last_resort(self) -> bool:
-        """Not ready, but serving while it terminates: used only where nothing is ready."""
+        """Not ready, but serving while terminating: used only where nothing is ready."""
         return not self.ready and self.serving and self.terminating
 
 
-# An Endpoint without its address and its pod: many endpoints share it.
+# An Endpoint without its address and pod: many endpoints share it.
 _Place = tuple[bool, bool, bool, str | None, tuple[str, ...], tuple[str, ...], str]
 _ADDRESS_SIZE = 16
 
 
 class PackedEndpoints(Collection[Endpoint]):
-    """The endpoints of a slice, packed: each is made anew when it is asked for.
+    """The endpoints of a slice in packed form; each access creates the object.
 
-    As objects they would be most of what an agent keeps in memory.
+    As objects they would take up most of an agent's memory.
     """
 
     __slots__ = ("_addresses", "_places", "_pods")
@@ -49,17 +49,17 @@ class PackedEndpoints(Collection[Endpoint]):
         found = tuple(endpoints)
         self._addresses = b"".join([each.address for each in found])
         self._places = tuple([_shared(each[1:-1]) for each in found])
-        # No name of a pod has a NUL.
+        # Pod names contain no NUL.
         self._pods = "\0".join([each.pod for each in found])
 
     @property
     def addresses(self) -> Iterator[Address]:
-        """That of each."""
+        """The address of each endpoint."""
         for at in range(0, len(self._addresses), _ADDRESS_SIZE):
             yield Address(self._addresses[at : at + _ADDRESS_SIZE])
 
     def last_at(self, address: Address) -> Endpoint | None:
-        """The last one with an address."""
+        """The last endpoint with this address."""
         at = self._addresses.rfind(address)
         while at > 0 and at % _ADDRESS_SIZE:
             at = self._addresses.rfind(address, 0, at + _ADDRESS_SIZE - 1)
@@ -97,12 +97,12 @@ NO_ENDPOINTS = PackedEndpoints()
 
 @lru_cache(maxsize=8192)
 def _shared(place: _Place) -> _Place:
-    """One copy for all endpoints with the same."""
+    """Share one copy between equal endpoints."""
     return place
 
 
 class SlicePort(NamedTuple):
-    """One port of a slice; belongs to the Service port of this name and protocol."""
+    """One port of a slice; belongs to the Service port with this name and protocol."""
 
     name: str
     protocol: Protocol
@@ -131,9 +131,9 @@ class PortEndpoint(NamedTuple):
 def endpoints_of(port: ServicePort, slices: Iterable[EndpointSlice]) -> tuple[PortEndpoint, ...]:
     """The endpoints of a Service port, each (address, port) once.
 
-    Slices of the other family and slice ports of another name or protocol do not count. Of
-    several entries for one (address, port) the first stays, unless a later one is not
-    terminating: then a pod has taken over the address of one that is going away.
+    Ignores slices of the other family and slice ports with another name or protocol. Of several
+    entries for one (address, port) the first wins, unless a later one is not terminating: then a
+    pod has taken over the address of one that is going away.
     """
     found: dict[tuple[Address, int], PortEndpoint] = {}
     for candidate in _candidates(port, slices):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why each endpoint of a Service may or may not be chosen on this node.
 
-Also the model's view of a Service as plain values for JSON, and how a frontend in the kernel
+Also the model's view of a Service as plain JSON values, and how a frontend in the kernel
 differs from the planned one.
 """
 
@@ -67,10 +67,10 @@ def judge(
     policy: TrafficPolicy,
     watch: PortWatch = NO_WATCH,
 ) -> tuple[EndpointVerdict, ...]:
-    """Every endpoint under one traffic policy, in the order given.
+    """Judge every endpoint under one traffic policy, in the given order.
 
-    categorize() and `watch` decide which are candidates; this only finds the words. A policy that
-    no frontend of the port follows has no candidates.
+    categorize() and `watch` decide which are candidates; this only words the reasons. A policy that
+    no frontend of the port uses has no candidates.
     """
     sets = categorize(port, endpoints, node)
     is_local = policy is TrafficPolicy.LOCAL
@@ -120,7 +120,7 @@ def _why_cluster(each: PortEndpoint, endpoints: Sequence[PortEndpoint], node: No
 
 
 def _why_no_hints(each: PortEndpoint, endpoints: Iterable[PortEndpoint], node: Node) -> str:
-    """Why the zone that its hints name does not matter; empty for one without."""
+    """Why the endpoint's zone hints have no effect; empty if it has none."""
     hinted = ", ".join(each.endpoint.zone_hints)
     if not hinted:
         return ""
@@ -134,7 +134,7 @@ def _why_no_hints(each: PortEndpoint, endpoints: Iterable[PortEndpoint], node: N
 
 
 def _why_condition(each: PortEndpoint, others: Iterable[PortEndpoint], where: str) -> str:
-    """What its conditions mean; empty for one that is ready."""
+    """What the endpoint's conditions mean; empty if it is ready."""
     target = each.endpoint
     if target.ready:
         return ""
@@ -148,10 +148,10 @@ def _why_condition(each: PortEndpoint, others: Iterable[PortEndpoint], where: st
 
 
 def describe(changes: Changes, name: ServiceName) -> Plain | None:
-    """All about a Service; None if there is none of that name.
+    """Everything about a Service; None if there is none with that name.
 
-    `lost`: the frontends that an older Service has instead. `left_out`: which selector does not
-    match, if the Service is left to another proxy. Ports come in order, once for each address
+    `lost`: the frontends that went to an older Service. `left_out`: which selector does not match,
+    if another proxy serves the Service. Ports come in order, once for each address family.
     family.
     """
     service = changes.service(name)
@@ -213,7 +213,7 @@ def _endpoint(cluster: EndpointVerdict, local: EndpointVerdict, node: Node) -> P
 
 
 def encode_frontend(frontend: Frontend) -> Plain:
-    """`policy`: which of an endpoint's two verdicts applies to a choice."""
+    """`policy`: which of an endpoint's two verdicts applies to this choice."""
     inside = frontend.type is FrontendType.CLUSTER_IP
     internal, external = frontend.internal_policy, frontend.external_policy
     return {
@@ -255,7 +255,7 @@ def _key(key: FrontendKey) -> Plain:
 
 
 def decode_key(found: Plain) -> FrontendKey:
-    """Of one of the `frontends` of describe()."""
+    """The key of one of the `frontends` of describe()."""
     protocol = Protocol[found["protocol"]]
     return FrontendKey(parse_address(found["address"]), found["port"], protocol)
 
@@ -263,8 +263,8 @@ def decode_key(found: Plain) -> FrontendKey:
 def decode_frontend(found: Plain, described: Mapping[str, Any]) -> Frontend:
     """The reverse of encode_frontend(); without `serving` and `ejected`: the kernel may lack them.
 
-    `described`: the Service that it is of. Backends have no node, as in the kernel; an older agent
-    does not say whether they terminate, but does so of endpoints.
+    `described`: the Service it belongs to. Backends have no node, as in the kernel; older agents
+    report whether endpoints terminate, but not backends.
     """
     key = decode_key(found)
     service = ServiceName(described["namespace"], described["name"])
@@ -285,7 +285,7 @@ def decode_frontend(found: Plain, described: Mapping[str, Any]) -> Frontend:
         affinity_timeout=found["affinity_timeout"],
         allowed_sources=tuple(map(parse_prefix, found["allowed_sources"])),
         masquerade=found["masquerade"],
-        # An older agent has only this one, and no DSR.
+        # Older agents have only this scheduler, and no DSR.
         scheduler=Scheduler(found.get("scheduler", Scheduler.RANDOM)),
         dsr=found.get("dsr", False),
     )
@@ -306,7 +306,7 @@ def _decode_choice(found: Plain, terminating: Container[tuple[str, int]]) -> Cho
 
 
 def differences(kernel: Frontend | None, model: Frontend | None) -> list[str]:
-    """One line for each; none if they are equal. None: there is no such frontend."""
+    """One line per difference. None: there is no such frontend."""
     if kernel == model:
         return []
     if kernel is None or model is None:
@@ -339,7 +339,7 @@ def _backend(backend: Backend) -> str:
 
 
 def planned_verdict(frontend: Frontend, choice: Choice, client: Address) -> str:
-    """What the model wants for a new connection that gets this choice: translated, ..."""
+    """What the model wants for a new connection with this choice: translated, ..."""
     allowed = frontend.allowed_sources
     if allowed and not any(each.covers(client) for each in allowed):
         return "dropped"

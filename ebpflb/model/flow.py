@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flow: the values of its record, and the objects of its addresses; what a Service carries."""
+"""Flows: the values of their records, the names of their addresses, and what a Service carries."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ebpflb.model.service import Service, ServicePort, ServicePortName
 
 FORWARDED, REFUSED, DROPPED = "forwarded", "refused", "dropped"
 VERDICTS = (FORWARDED, REFUSED, DROPPED)
-# How connections end that no backend accepted.
+# How a connection ends that no backend accepted.
 FAILURES = ("no_answer", "backend_refused")
 
 
@@ -32,11 +32,11 @@ class Traffic(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """The values of a flow record. Texts are empty and other values None if they are not known.
+    """The values of a flow record. If unknown, texts are empty and other values are None.
 
-    time: nanoseconds since 1970. event: start, end, refused, dropped. reason: of the last two.
+    time: nanoseconds since 1970. event: start, end, refused, dropped. reason: for the last two.
     ended: closed, reset, timed_out, replaced, no_answer, backend_refused. path: socket, tc. source:
-    this_node, elsewhere. client: its port 0, or None, where the socket had no address yet.
+    this_node, elsewhere. client: port 0, or None, if the socket had no address yet.
     seconds: from the start of the flow to its end. rtt: in seconds.
     """
 
@@ -72,7 +72,7 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowNames:
-    """The objects of a flow. local: of the endpoint."""
+    """The names of a flow's objects. local: whether the endpoint is on this node."""
 
     port: ServicePortName | None = None
     service: Service | None = None
@@ -117,7 +117,7 @@ class Counts(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """How connections spread: the largest share of one backend, and what an even share is.
+    """How connections spread: the largest share of one backend, and what an even share would be.
 
     Both are None without connections.
     """
@@ -135,8 +135,8 @@ class Balance(NamedTuple):
 class BackendRate:
     """One backend. Connections, failed and bytes are per second.
 
-    share: of the Service's new connections in this address family; of the active ones if there were
-    no new ones; None without any. standing: unwatched, watched, trial or ejected.
+    share: of the Service's new connections in this address family; if there were none, of the
+    active ones; None if there were none either. standing: unwatched, watched, trial or ejected.
     """
 
     address: str
@@ -184,17 +184,17 @@ class ServiceRate:
 
     @property
     def lost(self) -> float:
-        """Connections that failed for whatever reason, per second."""
+        """Connections that failed for any reason, per second."""
         return self.refused + self.dropped + self.failed
 
     @property
     def imbalance(self) -> float:
-        """How many times its even share the busiest backend has; 0 without connections."""
+        """The busiest backend's share as a multiple of the even share; 0 without connections."""
         return Balance(self.largest_share, self.even_share).ratio
 
 
 def balance(connections: Collection[float], backends: int) -> Balance:
-    """`connections` that each backend has; `backends`: how many take new ones."""
+    """`connections`: of each backend; `backends`: how many take new ones."""
     every = sum(connections)
     if not every:
         return Balance()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hash of who asks whom, as bpf/flow_hash.h computes it: 32-bit MurmurHash3.
+"""The hash of client and frontend, as computed in bpf/flow_hash.h: 32-bit MurmurHash3.
 
-Its words are in network byte order and its seed is fixed, so it is the same on all nodes.
+Its words are in network byte order and its seed is fixed, so all nodes compute the same.
 """
 
 from ebpflb.model.address import Address
@@ -12,12 +12,12 @@ _WORD = 4
 
 
 def client_hash(client: Address) -> int:
-    """Of the client's address alone."""
+    """Hash of the client's address alone."""
     return _murmur3(client)
 
 
 def flow_hash(client: Address, client_port: int, frontend: tuple[Address, int, int]) -> int:
-    """Of a client's address and port, and the address, port and protocol of a frontend."""
+    """Hash of a client's address and port, and a frontend's address, port and protocol."""
     address, port, protocol = frontend
     return _murmur3(
         client + address + client_port.to_bytes(_WORD, "big") + (port << 16 | protocol).to_bytes(4)
@@ -25,7 +25,7 @@ def flow_hash(client: Address, client_port: int, frontend: tuple[Address, int, i
 
 
 def place_of(hashed: int, size: int) -> int:
-    """Where among `size` slots a hash leads."""
+    """Maps a hash to one of `size` slots."""
     return hashed * size >> 32
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""healthCheckNodePort: where load balancers check this node for a Service, and the result."""
+"""healthCheckNodePort: the port where load balancers check this node for a Service."""
 
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -23,8 +23,8 @@ def health_check(
 ) -> HealthCheck | None:
     """The health check of a Service with these slices; None for most Services.
 
-    Counted are the distinct addresses of endpoints on this node that are ready, over all ports.
-    One that only serves while it terminates does not count, although traffic still goes there.
+    Counts the distinct addresses of ready endpoints on this node, over all ports. Endpoints that
+    only serve while terminating do not count, although they still get traffic.
     """
     ports = [port for port in service.ports if port.health_check_node_port]
     if not ports:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup tables of consistent hashing: a slot names the same backend on every node.
+"""Lookup tables for consistent hashing: a slot names the same backend on every node.
 
 Maglev (Eisenbud et al., NSDI 2016, section 3.4): in turn, each backend takes the next free slot of
-its own permutation of the table. So all get equally many slots but for one, and when a backend
-goes, few slots besides its own change hands.
+its own permutation of the table. So slot counts differ by at most one, and when a backend goes, few
+slots besides its own change hands.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from ebpflb.model.plan import Backend
 
 
 def lookup_table(backends: Sequence[Backend], size: int) -> list[int]:
-    """For each slot the place of its backend in `backends`, which are sorted and not empty.
+    """For each slot, the index of its backend in `backends`, which are sorted and not empty.
 
-    size: a prime, at least the number of backends for each to get a slot. Only addresses and ports
-    decide.
+    size: a prime, at least the number of backends, or some get no slot. The result depends only on
+    addresses and ports.
     """
     permutations = [_permutation(each, size) for each in backends]
     slots = [-1] * size
-    # A turn skips size / free slots on average: that is dear at the end, and done in another way.
+    # A turn skips size / free slots on average: too slow near the end, which is filled differently.
     turns = size - isqrt(size)
     _fill_in_turn(slots, permutations, turns)
     _fill_the_rest(slots, permutations, turns % len(backends))
@@ -30,7 +30,7 @@ def lookup_table(backends: Sequence[Backend], size: int) -> list[int]:
 
 
 def _permutation(backend: Backend, size: int) -> tuple[int, int]:
-    """Its first slot, and how far it is to the next one each time."""
+    """The backend's first slot, and the step to the next one."""
     digest = blake2b(backend.address + backend.port.to_bytes(2, "big"), digest_size=16).digest()
     offset, skip = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
     return offset % size, skip % (size - 1) + 1
@@ -52,7 +52,7 @@ def _fill_in_turn(slots: list[int], permutations: Sequence[tuple[int, int]], tur
 
 
 def _fill_the_rest(slots: list[int], permutations: Sequence[tuple[int, int]], backend: int) -> None:
-    """`backend` is the next one. Each takes the free slot that comes first in its permutation."""
+    """From `backend` on, each takes the first free slot of its permutation."""
     size = len(slots)
     free = [slot for slot, taken in enumerate(slots) if taken < 0]
     while free:

@@ -12,7 +12,7 @@ class Node:
     """A Node; zone may be empty. addresses: internal ones first.
 
     eligible: load balancers may send it traffic, because it is not about to be removed. external:
-    those of the addresses that are not internal.
+    the addresses that are not internal.
     """
 
     name: str

@@ -34,7 +34,7 @@ class FrontendType(StrEnum):
 
 
 class IfEmpty(StrEnum):
-    """What happens to a new connection if there is no backend."""
+    """What happens to a new connection if there are no backends."""
 
     REFUSE = "refuse"
     DROP = "drop"
@@ -51,9 +51,9 @@ class FrontendKey(NamedTuple):
 class Backend(NamedTuple):
     """An endpoint as the dataplane needs it.
 
-    local: on this node, by its node's name. An endpoint without a node's name is local if it has
-    an address of the node (the API servers of the Service `kubernetes`). node: of one elsewhere,
-    None if it is not known; the maps do not have it.
+    local: its node name is this node's. An endpoint without a node name is local if it has an
+    address of this node (the API servers of the Service `kubernetes`). node: the name of another
+    node, None if unknown; not stored in the maps.
     """
 
     address: Address
@@ -75,16 +75,16 @@ class Choice(NamedTuple):
 class Frontend:
     """One frontend of one Service port.
 
-    local is for new connections from pods and processes of this node, others for everybody else.
+    local is for new connections from pods and processes on this node, others for all other clients.
     affinity_timeout is in seconds, 0 without session affinity. allowed_sources: the only clients
-    that are accepted; empty for all. masquerade: SNAT to an address of this node for all clients.
-    serving: endpoints of a UDP port that get no new flows but still serve, so that they keep the
-    flows they have, sorted. scheduler: how one of the backends is chosen; affinity comes first.
-    withdrawn: another proxy gets all new flows; there are only `serving`. ejected: endpoints that
-    get no new connections because those before failed, sorted.
-    table_size: slots of its lookup table, 0 if it has none. dsr: direct server return from pods
-    elsewhere to clients outside the cluster. here: with it, all endpoints of this node, sorted; one
-    that this node does not choose, or not yet, may have been chosen by another.
+    accepted; empty for all. masquerade: SNAT to an address of this node for all clients. serving:
+    sorted endpoints of a UDP port that still serve their existing flows, but get no new ones.
+    scheduler: how to choose a backend if affinity has none. withdrawn: another proxy gets all new
+    flows; only `serving` remains. ejected: sorted endpoints that get no new connections because
+    earlier ones failed.
+    table_size: slots of its lookup table, 0 if it has none. dsr: direct server return from pods on
+    other nodes to clients outside the cluster. here: with dsr, all endpoints on this node, sorted;
+    another node may choose one that this node does not choose, or not yet.
     """
 
     key: FrontendKey
@@ -107,11 +107,11 @@ class Frontend:
 
 
 class Defaults(NamedTuple):
-    """What holds for all Services of this node.
+    """Settings for all Services of this node.
 
-    masquerade_all: SNAT for all but external traffic under external policy Local, which preserves
-    client addresses. scheduler: of Services that name none. table_size: slots of a lookup table.
-    dsr: which Services have direct server return.
+    masquerade_all: SNAT for everything except external traffic under external policy Local, which
+    preserves client addresses. scheduler: for Services that set none. table_size: slots of a lookup
+    table. dsr: which Services have direct server return.
     """
 
     masquerade_all: bool = False
@@ -132,7 +132,7 @@ def plan_service(
 ) -> tuple[Frontend, ...]:
     """The frontends of a Service, in the order of its ports, each key once.
 
-    Slices of other Services do not count; the order of slices does not matter.
+    Slices of other Services are ignored; the order of slices does not matter.
     """
     own = _own(service, slices)
     frontends: dict[FrontendKey, Frontend] = {}
@@ -149,7 +149,7 @@ def plan_service(
 def plan_withdrawn(
     service: Service, slices: Iterable[EndpointSlice], node: Node
 ) -> tuple[Frontend, ...]:
-    """What remains of a Service that another proxy serves now: UDP flows keep their endpoints."""
+    """What is left of a Service that another proxy serves now: UDP flows keep their endpoints."""
     nothing, own = Choice((), IfEmpty.REFUSE), _own(service, slices)
     return tuple(
         Frontend(
@@ -181,7 +181,7 @@ def _all_serving(port: ServicePort, slices: Iterable[EndpointSlice]) -> Iterator
 
 
 def frontend_keys(service: Service) -> frozenset[FrontendKey]:
-    """The keys of what plan_service() returns, whatever the endpoints are."""
+    """The keys of the frontends of plan_service(), whatever the endpoints are."""
     return frozenset(key for port in service.ports for _, key in _typed_keys(port))
 
 
@@ -254,7 +254,7 @@ def _serving(
 def _choice(
     endpoints: Sequence[PortEndpoint], has_any: bool, node: Node, watch: PortWatch
 ) -> tuple[Choice, list[Backend]]:
-    """The choice, and the endpoints that are left out of it."""
+    """The choice, and the endpoints left out of it because they are ejected."""
     usual = Standing(watch.is_on)
     backends = sorted(_backend(each, node, usual) for each in endpoints)
     left_out = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods of this node and their namespaces: how they are load-balanced, and what they are called."""
+"""Pods of this node and their namespaces: how to load-balance them, and their names."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,10 +10,9 @@ from ebpflb.model.service import Labels
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """socket_lb: whether its sockets are served; None where the pod does not say.
+    """socket_lb: whether its sockets are load-balanced; None if the pod does not say.
 
-    addresses: none for a pod of the host's network, or one that has finished. workload: as in
-    NamedPod.
+    addresses: none for a pod in the host network, or one that has finished. workload: see NamedPod.
     """
 
     namespace: str
@@ -24,9 +23,9 @@ class Pod:
 
 
 class NamedPod(NamedTuple):
-    """What an address is called. pod: NAMESPACE/NAME. workload: KIND/NAME of what made the pod.
+    """The owner of an address. pod: NAMESPACE/NAME. workload: KIND/NAME of the pod's controller.
 
-    A part that is not known is "".
+    Unknown parts are "".
     """
 
     pod: str = ""
@@ -34,12 +33,12 @@ class NamedPod(NamedTuple):
 
 
 NOBODY = NamedPod()
-"""Of an address that is no pod's, as far as is known."""
+"""For an address that is not known to be a pod's."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodNamespace:
-    """A Namespace. socket_lb: for its pods that do not say it themselves."""
+    """A Namespace. socket_lb: for its pods that do not set it themselves."""
 
     name: str
     socket_lb: bool | None = None

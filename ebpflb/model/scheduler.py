@@ -3,16 +3,16 @@
 
 from enum import StrEnum
 
-# Of 100 backends one goes: 1.7 % of the flows of the others move. docs/decisions.md.
+# If one of 100 backends goes, 1.7 % of the flows of the others move. docs/decisions.md.
 TABLE_SIZE = 10007
 
 
 class Scheduler(StrEnum):
     """RANDOM: each backend equally likely. ROUND_ROBIN: one after the other, on each node.
 
-    LEAST_CONNECTIONS: of two at random the one with fewer open connections of this node.
-    SOURCE_HASH: the client's address decides. MAGLEV: the client's address and port and the
-    frontend decide. All nodes choose the same backend for them.
+    LEAST_CONNECTIONS: of two at random the one with fewer open connections from this node.
+    SOURCE_HASH: by the client's address. MAGLEV: by the client's address and port and the frontend.
+    For these two, all nodes choose the same backend.
     """
 
     RANDOM = "random"
@@ -23,5 +23,5 @@ class Scheduler(StrEnum):
 
     @property
     def has_table(self) -> bool:
-        """Whether it looks up a hash in a table (maglev.py)."""
+        """Whether it uses a lookup table (maglev.py)."""
         return self in (Scheduler.SOURCE_HASH, Scheduler.MAGLEV)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Services this proxy serves where another one, such as kube-proxy, serves the others."""
+"""Which Services this proxy serves if another one, such as kube-proxy, serves the others."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,13 +7,13 @@ from typing import NamedTuple
 from ebpflb.config.label_selector import LabelSelector, parse_label_selector
 from ebpflb.model.service import Labels, Service
 
-# The API server gives it to every Namespace.
+# The API server adds it to every Namespace.
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _ALL = parse_label_selector("")
 
 
 class Selection(NamedTuple):
-    """Selectors of the labels of a Service and of its Namespace: both must match."""
+    """Selectors on the labels of a Service and of its Namespace: both must match."""
 
     services: LabelSelector = _ALL
     namespaces: LabelSelector = _ALL
@@ -25,19 +25,19 @@ class Selection(NamedTuple):
 
     @property
     def options(self) -> Mapping[str, str]:
-        """The selectors that are given, by the names of their options."""
+        """The selectors in use, by the names of their options."""
         both = {"service-selector": self.services, "namespace-selector": self.namespaces}
         return {name: each.text for name, each in both.items() if each.requirements}
 
     @property
     def label_keys(self) -> frozenset[str]:
-        """The labels that decide."""
+        """The labels that the selectors use."""
         return self.services.keys | self.namespaces.keys
 
     def why_not(self, service: Service, namespace_labels: Labels) -> str:
-        """Which selector leaves a Service out; empty if it is to be served.
+        """Which selector excludes a Service; empty if it is to be served.
 
-        namespace_labels: none of a Namespace that is not known; it has its name anyway.
+        namespace_labels: empty if the Namespace is not known; its name counts anyway.
         """
         namespace = {_NAME_LABEL: service.name.namespace, **dict(namespace_labels)}
         if not self.services.matches(dict(service.labels)):

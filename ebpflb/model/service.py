@@ -9,11 +9,11 @@ from ebpflb.model.address import Address, Family, Protocol
 from ebpflb.model.scheduler import Scheduler
 
 Labels = tuple[tuple[str, str], ...]
-"""Key and value of those that may decide whether a Service is served, sorted."""
+"""Key and value of the labels that selectors use, sorted."""
 
 
 class TrafficPolicy(StrEnum):
-    """Cluster: to endpoints of the whole cluster; Local: of this node alone."""
+    """Cluster: to endpoints in the whole cluster; Local: on this node only."""
 
     CLUSTER = "Cluster"
     LOCAL = "Local"
@@ -42,7 +42,7 @@ class ServiceName(NamedTuple):
 
 
 class ServicePortName(NamedTuple):
-    """Names one port of a Service; port is empty where the API object leaves it out."""
+    """Names one port of a Service; port is empty if the API object does not set it."""
 
     namespace: str
     service: str
@@ -58,10 +58,10 @@ class ServicePort:
     """One port of one Service in one family.
 
     external_policy is Local only where the API gives it an effect. node_port and
-    health_check_node_port are 0 where there is none. affinity_timeout is in seconds, 0 without
-    session affinity. source_ranges are canonical CIDRs of the family and hold for
-    load_balancer_ips alone; none means all clients. ejection: after how many failed connections in
-    a row an endpoint is ejected, 0 for never, None for the agent's default.
+    health_check_node_port are 0 if not set. affinity_timeout is in seconds, 0 without session
+    affinity. source_ranges are canonical CIDRs of the family and apply to load_balancer_ips only;
+    none means all clients. ejection: after how many failed connections in a row an endpoint is
+    ejected, 0 for never, None for the agent's default.
     """
 
     name: ServicePortName
@@ -80,20 +80,20 @@ class ServicePort:
 
     @property
     def externally_accessible(self) -> bool:
-        """Whether it has a frontend that the external traffic policy governs."""
+        """Whether it has a frontend that the external traffic policy applies to."""
         return bool(self.node_port or self.external_ips or self.load_balancer_ips)
 
     @property
     def uses_cluster_endpoints(self) -> bool:
-        """Whether some frontend sends some client to endpoints of the whole cluster.
+        """Whether any frontend sends any client to endpoints in the whole cluster.
 
-        External frontends always do: sources on this node ignore the external policy Local.
+        External frontends always do: external policy Local does not apply to sources here.
         """
         return self.internal_policy is TrafficPolicy.CLUSTER or self.externally_accessible
 
     @property
     def uses_local_endpoints(self) -> bool:
-        """Whether some frontend sends some client to endpoints of this node alone."""
+        """Whether any frontend sends any client to endpoints on this node only."""
         if self.internal_policy is TrafficPolicy.LOCAL:
             return True
         return self.external_policy is TrafficPolicy.LOCAL and self.externally_accessible
@@ -103,8 +103,8 @@ class ServicePort:
 class Service:
     """A Service; without ports it is known, but nothing is served for it.
 
-    created: RFC 3339 in UTC, empty if it is not known. scheduler, dsr: None for the default.
-    problems: what of it is wrong and does not count, a line each.
+    created: RFC 3339 in UTC, empty if unknown. scheduler, dsr: None for the default.
+    problems: fields that are invalid and therefore ignored, one line each.
     """
 
     name: ServiceName
@@ -118,7 +118,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class ServiceCidr:
-    """A ServiceCIDR; ranges: canonical CIDRs, at most one of each family."""
+    """A ServiceCIDR; ranges: canonical CIDRs, at most one per family."""
 
     name: str
     ranges: tuple[str, ...]

@@ -33,8 +33,8 @@ Prefixes = tuple[Prefix, ...]
 def allowed_sources(port: ServicePort, node: Node) -> Prefixes:
     """The clients that may use the load-balancer IPs, sorted; empty for all.
 
-    If the node itself may, so may the load-balancer IPs: traffic from a node to one of them that is
-    also an address of the node has that address as its source.
+    If the node itself is allowed, so are the load-balancer IPs: if one of them is also an address
+    of the node, traffic from the node to it has that address as its source.
     """
     allowed = {parse_prefix(text) for text in port.source_ranges}
     primary = node.primary.get(port.family)

@@ -12,7 +12,7 @@ from ebpflb.model.service import ServicePort
 
 
 class Hints(StrEnum):
-    """Which topology hints narrow the ready endpoints."""
+    """Which kind of topology hints narrows down the ready endpoints."""
 
     NODE = "node"
     ZONE = "zone"
@@ -20,7 +20,7 @@ class Hints(StrEnum):
 
 
 class EndpointSets(NamedTuple):
-    """The result of categorize(); both sets keep the order of its input."""
+    """The result of categorize(); both sets keep the order of the input."""
 
     cluster: tuple[PortEndpoint, ...]
     local: tuple[PortEndpoint, ...]
@@ -32,21 +32,21 @@ def categorize(
 ) -> EndpointSets:
     """Decide where new connections to a Service port may go from this node.
 
-    An endpoint is usable when it is ready. Where none is ready, those that still serve while they
-    terminate are usable instead; each set judges that by itself.
+    An endpoint is usable if it is ready. If none is ready, those that still serve while
+    terminating are usable instead; each set decides that on its own.
 
     - cluster: the usable endpoints of the whole cluster, narrowed by topology hints. Hints count
-      only if every ready endpoint carries them and one of them names this node (or, failing that,
+      only if every ready endpoint has them and one of them names this node (or, failing that,
       its zone); they never apply to terminating endpoints. Computed for internal policy Cluster
-      and for every external frontend, also under external policy Local, which does not apply to
+      and for every external frontend, even under external policy Local, which does not apply to
       sources on this node; empty for other ports.
-    - local: the usable endpoints of this node, hints ignored; terminating ones also while others
+    - local: the usable endpoints of this node, ignoring hints; terminating ones even while others
       are ready elsewhere. Empty for ports without traffic policy Local.
     - has_any: whether any node could use an endpoint. It decides what an empty set means: refuse
       (False: no node has one) or drop (True: only this node has none). It is never False while one
       of the sets is not empty.
 
-    endpoints must name each (address, port) once, see endpoints_of().
+    endpoints must contain each (address, port) once, see endpoints_of().
     """
     cluster: tuple[PortEndpoint, ...] = ()
     local: tuple[PortEndpoint, ...] = ()
@@ -64,7 +64,7 @@ def categorize(
 def ready_near(
     endpoints: Sequence[PortEndpoint], node: Node
 ) -> tuple[Hints, tuple[PortEndpoint, ...]]:
-    """The ready endpoints for this node, and by which hints they are fewer than all."""
+    """The ready endpoints for this node, and which hints narrowed them down."""
     ready = _ready(endpoints)
     by_node = _hinted(ready, node.name, attrgetter("endpoint.node_hints"))
     by_zone = _hinted(ready, node.zone, attrgetter("endpoint.zone_hints"))
@@ -86,7 +86,7 @@ def _hinted(
     target: str,
     hints_of: Callable[[PortEndpoint], tuple[str, ...]],
 ) -> tuple[PortEndpoint, ...]:
-    """The endpoints hinted for a node or zone; none if target is empty or one lacks hints."""
+    """The endpoints hinted for a node or zone; none if target is empty or any lacks hints."""
     if not target or not all(map(hints_of, ready)):
         return ()
     return tuple(each for each in ready if target in hints_of(each))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent shows to others: health, metrics and flows, and the HTTP servers for them.
+"""How others observe the agent: health, metrics and flows, and the HTTP servers for them.
 
 Reads the dataplane through `dataplane.view` and `dataplane.flows`; the agent starts its parts.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod, node and zone an endpoint's address belongs to, as the source says.
+"""Which pod, node and zone an endpoint's address belongs to, according to the source.
 
 Metrics and flow records use it to name addresses. It follows the source, not what is programmed.
 """
@@ -17,7 +17,7 @@ from ebpflb.source.interface import SourceEvent
 
 
 class EndpointLocation(NamedTuple):
-    """`pod` is NAMESPACE/NAME. A part that is not known is ""."""
+    """`pod` is NAMESPACE/NAME. Unknown parts are ""."""
 
     pod: str = ""
     node: str = ""
@@ -28,20 +28,20 @@ _MOST_GONE = 1024
 
 
 class EndpointLocations(Mapping[Address, EndpointLocation]):
-    """By address of an endpoint; from one look to the next it may differ.
+    """Locations by endpoint address; they may change between two accesses.
 
     One thread calls `note()` and `remember()`; the rest may be called from any thread. Flow records
-    also name pods that no longer exist, such as those of a CronJob, so the last ones are
-    remembered: as many addresses as there are endpoints, plus 1024.
+    also name pods that no longer exist, such as those of a CronJob, so removed addresses are
+    remembered: as many as there are endpoints, plus 1024.
     """
 
     def __init__(self, node_name: str) -> None:
         self.own = EndpointLocation(node=node_name)
         self._slices: dict[ObjectKey, EndpointSlice] = {}
-        # By the addresses of a block, in the order they came: a pod's neighbours share the entry.
+        # Slices by block of addresses, in the order they came: neighbouring pods share the entry.
         self._by_block: dict[int, tuple[EndpointSlice, ...]] = {}
         self._count = 0
-        # Removed addresses and whose they were, earliest removed first.
+        # Removed addresses and the pods that had them, earliest removed first.
         self._gone: OrderedDict[Address, NamedPod] = OrderedDict()
 
     def __getitem__(self, address: Address) -> EndpointLocation:
@@ -49,7 +49,7 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
         found = [each for piece in pieces if (each := piece.endpoints.last_at(address))]
         if not found:
             raise KeyError(address)
-        # A hand-written slice may lack the pod's name that another slice gives.
+        # Hand-written slices may lack the pod's name, which another slice may have.
         pod = next((each.pod for each in reversed(found) if each.pod), "")
         return EndpointLocation(pod, found[-1].node_name or "", found[-1].zone)
 
@@ -63,11 +63,11 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
     def pod(self, address: Address) -> NamedPod:
         """The pod that has this address or had it last."""
         gone, location = self._gone.get(address, NOBODY), self.get(address)
-        # An endpoint is the later one.
+        # A current endpoint is newer than a removed one.
         return NamedPod(location.pod) if location and location.pod not in ("", gone.pod) else gone
 
     def remember(self, address: Address, pod: NamedPod) -> None:
-        """Whose a removed address was; a workload that is known of the pod stays so."""
+        """Remember the pod of a removed address, and its workload if that was ever known."""
         known = self._gone.pop(address, NOBODY)
         self._gone[address] = pod if pod.workload or pod.pod != known.pod else known
         while len(self._gone) > self._count + _MOST_GONE:
@@ -99,7 +99,7 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
                 self.remember(address, NamedPod(before[address]))
 
     def _put(self, block: int, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        """Other threads read meanwhile: what stays known is so at every moment."""
+        """Never removes what stays known, not even for a moment: other threads read meanwhile."""
         pieces = [each for each in self._by_block.get(block, ()) if each is not old]
         if new:
             pieces.append(new)
@@ -110,5 +110,5 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
 
 
 def _block(address: Address) -> int:
-    """The same for 16 addresses side by side."""
+    """The same for 16 adjacent addresses."""
     return int.from_bytes(address, "big") >> 4

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this node serves its Services: kube-proxy's rules for /healthz and /livez.
+"""Whether this node serves its Services, by kube-proxy's rules for /healthz and /livez.
 
 Unhealthy means that a change has waited for a minute without a successful sync. A new change does
-not restart that minute. An agent that is idle, or that is starting, is healthy.
+not restart that minute. An idle or starting agent is healthy.
 """
 
 import json
@@ -17,7 +17,7 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 class _SyncTimes(NamedTuple):
-    """Replaced as a whole, so that other threads never see half of a change."""
+    """Replaced as a whole, so that other threads never see it half updated."""
 
     waiting_since: float | None = None
     last_sync: float | None = None
@@ -39,7 +39,7 @@ class Health:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`families`: IPv4, IPv6. `patience`: for how many seconds a change may wait.
+        """`families`: IPv4, IPv6. `patience`: how many seconds a change may wait.
 
         `wall`: seconds since 1970, for the reports.
         """
@@ -50,12 +50,12 @@ class Health:
         self._times = _SyncTimes()
 
     def queued(self) -> None:
-        """A change has come that is not in the kernel yet."""
+        """A change has arrived that is not in the kernel yet."""
         if self._times.waiting_since is None:
             self._times = self._times._replace(waiting_since=self._monotonic())
 
     def synced(self) -> None:
-        """The kernel has all that is wanted."""
+        """The kernel has the desired state."""
         self._times = self._times._replace(waiting_since=None, last_sync=self._wall())
 
     def set_eligible(self, eligible: bool) -> None:
@@ -67,7 +67,7 @@ class Health:
         return self._times.last_sync
 
     def is_idle(self) -> bool:
-        """Whether no change waits."""
+        """Whether no change is pending."""
         return self._times.waiting_since is None
 
     def is_alive(self) -> bool:
@@ -82,7 +82,7 @@ class Health:
         return self._report(with_eligibility=False)
 
     def readiness(self) -> tuple[bool, str]:
-        """The verdict of /healthz, which also needs an eligible node, and its body."""
+        """The verdict of /healthz, which also requires an eligible node, and its body."""
         return self._report(with_eligibility=True)
 
     def _is_alive(self, times: _SyncTimes) -> bool:
@@ -98,7 +98,7 @@ class Health:
         last = _NEVER if times.last_sync is None else rfc3339(times.last_sync)
         eligibility = {"nodeEligible": times.eligible} if with_eligibility else {}
         body = {
-            # With 200 this is always the current time, for the sake of old load balancers.
+            # With status 200 this is always the current time, for the sake of old load balancers.
             "lastUpdated": now if good else last,
             "currentTime": now,
             **eligibility,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod an address belongs to: this node's pods as the API says, others as endpoints.
+"""Which pod an address belongs to: this node's pods from the API, others from endpoints.
 
-A pod that stands behind no Service is known on its own node, where its connections are recorded.
+A pod that is not behind any Service is known on its own node, where its connections are recorded.
 """
 
 from ebpflb.model.address import Address
@@ -12,7 +12,7 @@ from ebpflb.source.interface import SourceEvent
 
 
 class PodNames:
-    """By address. One thread calls `note()`, that of the locations; `at()` any thread may call."""
+    """By address. One thread, that of the locations, calls `note()`; any thread may call `at()`."""
 
     def __init__(self, locations: EndpointLocations) -> None:
         self._locations = locations
@@ -20,7 +20,7 @@ class PodNames:
         self._names: dict[Address, NamedPod] = {}
 
     def at(self, address: Address) -> NamedPod:
-        """Whose address it is, or was last."""
+        """The pod that has the address, or had it last."""
         return self._names.get(address) or self._locations.pod(address)
 
     def note(self, event: SourceEvent) -> None:
@@ -42,7 +42,7 @@ class PodNames:
             self._forget(address, key)
 
     def _forget(self, address: Address, key: ObjectKey) -> None:
-        """Unless the address is another pod's by now."""
+        """Unless another pod has the address by now."""
         name = self._names.get(address)
         if name and name.pod == f"{key.namespace}/{key.name}":
             self._locations.remember(address, self._names.pop(address))

@@ -2,5 +2,5 @@
 """Where API objects come from: the Kubernetes API or manifests, decoded into the model.
 
 `kubernetes.KubernetesSource` and `directory.DirectorySource` send `interface.SourceEvent`s from
-threads of their own. Called by `agent`; the only importer of the Kubernetes client.
+their own threads. Used by `agent`; the only package that imports the Kubernetes client.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server: requests and answers as JSON, and what went wrong in one line.
+"""The API server: requests and answers as JSON, and errors in one line.
 
 The client's own models are not used: they take many times the memory and time of the few fields
-that are read here.
+needed here.
 """
 
 import json
@@ -25,12 +25,12 @@ from ebpflb.source.fields import Fields
 _CONNECT_SECONDS, _READ_SECONDS = 5.0, 30.0
 _CHUNK = 1 << 16
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
-# The client does not check what a kubeconfig consists of.
+# Raised for an invalid kubeconfig, which the client does not validate.
 WRONG_KUBECONFIG = (
     *(ConfigException, yaml.YAMLError, OSError),
     *(ValueError, TypeError, LookupError, AttributeError),
 )
-# Untyped in the client.
+# The client has no types for it.
 _load_kubeconfig: Callable[..., None] = load_kube_config
 _load_pod_config: Callable[..., None] = load_incluster_config
 _VERBS = {"GET": "list", "WATCH": "watch", "POST": "create"}
@@ -39,7 +39,7 @@ Query = Mapping[str, str]
 
 
 class ExpiredError(SourceError):
-    """The API server no longer knows the changes since that version (410 Gone)."""
+    """The API server no longer has the changes since that version (410 Gone)."""
 
 
 class BrokenError(SourceError):
@@ -55,7 +55,7 @@ class MissingError(RefusedError):
 
 
 class ApiRequest(NamedTuple):
-    """A request; resource and verb are for errors. verb: empty for the usual one of the method."""
+    """A request; resource and verb are for errors. verb: "" for the method's usual one."""
 
     path: str
     resource: str
@@ -65,9 +65,9 @@ class ApiRequest(NamedTuple):
 
 
 class Api:
-    """The API server. Any thread may use it.
+    """The API server. Thread-safe.
 
-    Credentials and addresses are read again after each failure: tokens and certificates rotate.
+    Credentials and addresses are reread after each failure: tokens and certificates rotate.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Api:
     ) -> None:
         """Raise ConfigError if neither these nor a pod's environment give the address.
 
-        `others`: URLs to try when that one fails. `memory`: where addresses that the API server
-        told are kept; None to use none of these.
+        `others`: URLs to try if that one fails. `memory`: where to keep the addresses learned from
+        the API server; None to learn none.
         """
         self._configure: Callable[[], Configuration] = lambda: _configuration(kubeconfig, master)
         first = self._configure().host
@@ -91,11 +91,11 @@ class Api:
 
     @property
     def address(self) -> str:
-        """Of the server that is asked now."""
+        """The address of the server in use."""
         return self._servers.current.url
 
     def learn(self, urls: Sequence[str]) -> None:
-        """These are all API servers."""
+        """Replace the learned API servers by these."""
         self._servers.learn(urls)
 
     def get(self, request: ApiRequest) -> Fields:
@@ -110,7 +110,7 @@ class Api:
     def watch(self, request: ApiRequest, silence: float) -> Iterator[Fields]:
         """Events until the server ends the response, which has begun when this returns.
 
-        `silence`: seconds without a byte after which the connection counts as dead. Raises
+        `silence`: seconds without any data until the connection counts as dead. Raises
         SourceError, also from the iterator.
         """
         return self._events(self._send("WATCH", request, (_CONNECT_SECONDS, silence)), request)
@@ -143,7 +143,7 @@ class Api:
         self._servers.move_on(failed)
 
     def _send(self, verb: str, request: ApiRequest, timeout: tuple[float, float]) -> Any:
-        """The response of the first API server that gives one."""
+        """The response of the first API server that answers."""
         failures: dict[str, str] = {}
         for _ in range(len(self._servers)):
             server, client = self._current()
@@ -215,7 +215,7 @@ def _client(configuration: Configuration, server: ApiServer) -> ApiClient:
     _set_address(configuration, server.url)
     configuration.tls_server_name = server.certificate_name or configuration.tls_server_name
     if not configuration.verify_ssl:
-        # The kubeconfig says so: a warning at every request would be noise.
+        # The kubeconfig asks for it: a warning at every request would be noise.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     configuration.keep_alive = True
     configuration.retries = False
@@ -225,7 +225,7 @@ def _client(configuration: Configuration, server: ApiServer) -> ApiClient:
 
 
 def _ask(client: ApiClient, verb: str, request: ApiRequest, timeout: tuple[float, float]) -> Any:
-    # Reads the token of a pod when it is old.
+    # Rereads a pod's token when it is old.
     method, url, headers, body, *_ = client.param_serialize(
         "GET" if verb == "WATCH" else verb,
         request.path,
@@ -251,7 +251,7 @@ def _configure(configuration: Configuration, kubeconfig: Path | None, master: st
 def _set_address(configuration: Configuration, url: str) -> None:
     if configuration.host != url:
         configuration.host = url
-        # A kubeconfig's hook would bring its address back. Credentials are read after a failure.
+        # A kubeconfig's hook would restore its address. Credentials are reread after a failure.
         configuration.refresh_api_key_hook = None
 
 
@@ -280,7 +280,7 @@ def _parsed(raw: bytes) -> Fields:
 
 
 def message_of(response: Any) -> str:
-    """What the API server says in a refusal; closes the response."""
+    """The API server's message in a refusal; closes the response."""
     try:
         text = json.loads(response.read())["message"]
     except (urllib3.exceptions.HTTPError, OSError, ValueError, LookupError, TypeError):
@@ -291,7 +291,7 @@ def message_of(response: Any) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The shorter text of what an exception of urllib3 wraps."""
+    """The shorter text of the cause that an exception of urllib3 wraps."""
     cause = getattr(error, "reason", None)
     text = str(cause if isinstance(cause, BaseException) else error)
     if not isinstance(error, OSError | ConfigException):

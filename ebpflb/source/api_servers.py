@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The addresses of the API server, tried in turn: those configured, then those it told us.
+"""The addresses of the API server, tried in turn: first the configured ones, then learned ones.
 
 An API server lists itself and its peers as endpoints of the Service default/kubernetes. They are
-remembered in a file, so that an agent also starts while the configured addresses are away.
+kept in a file, so that an agent can start even while the configured addresses are down.
 """
 
 import hashlib
@@ -27,20 +27,20 @@ _log = logging.getLogger("ebpflb.source")
 
 _SERVICE = ServiceName("default", "kubernetes")
 _PORT = "https"
-# What a certificate of an API server is valid for, whatever its own address is.
+# Every API server's certificate is valid for this name, whatever its address.
 _CERTIFICATE_NAME = "kubernetes.default.svc"
 _MOST = 16
 
 
 class ApiServer(NamedTuple):
-    """certificate_name: what its certificate must be valid for, empty for the host of the URL."""
+    """certificate_name: what its certificate must be valid for, empty for the host in the URL."""
 
     url: str
     certificate_name: str = ""
 
 
 class ApiServers:
-    """Any thread may use it."""
+    """Thread-safe."""
 
     def __init__(self, configured: Sequence[str], memory: Path | None = None) -> None:
         """`configured`: URLs. `memory`: a directory that need not exist, None to learn nothing."""
@@ -59,7 +59,7 @@ class ApiServers:
         return self._servers[self._current]
 
     def move_on(self, failed: ApiServer) -> None:
-        """Have the next one be tried, unless another thread has already moved on."""
+        """Switch to the next server, unless another thread already has."""
         with self._lock:
             if self.current != failed or len(self) == 1:
                 return
@@ -68,11 +68,11 @@ class ApiServers:
         _log.info("another API server is tried", extra=fields(failed=failed.url, next=chosen))
 
     def learn(self, urls: Sequence[str]) -> None:
-        """These are all API servers; an empty list says nothing."""
+        """Replace the learned servers by these; an empty list changes nothing."""
         if not self._file or not urls:
             return
         learnt = list(urls[:_MOST])
-        # Not all nodes may turn to the same one.
+        # So that not all nodes turn to the same one.
         random.shuffle(learnt)
         with self._lock:
             current = self.current
@@ -91,7 +91,7 @@ class ApiServers:
 
 
 def listed_servers(event: SourceEvent) -> list[str]:
-    """The URLs of the API servers that an event tells; none if it is about other objects."""
+    """The URLs of the API servers in an event; empty if it is about other objects."""
     return [
         f"https://{socket_address(format_address(endpoint.address), port.port)}"
         for piece in event.upserts
@@ -105,7 +105,7 @@ def listed_servers(event: SourceEvent) -> list[str]:
 
 
 def _remembered(file: Path | None) -> list[str]:
-    """An unreadable file is as none: it will be written again."""
+    """An unreadable file counts as missing: it will be rewritten."""
     if not file:
         return []
     try:
@@ -117,7 +117,7 @@ def _remembered(file: Path | None) -> list[str]:
 
 
 def _remember(file: Path, urls: Sequence[str]) -> None:
-    """Where that is not possible, an agent that starts knows the configured ones alone."""
+    """If this fails, the next agent starts with the configured addresses only."""
     new = file.with_suffix(".new")
     with suppress(OSError):
         with suppress(FileExistsError):

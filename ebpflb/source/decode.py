@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API objects (as JSON or YAML gives them) -> the model, with the defaults of the API server."""
+"""API objects (from JSON or YAML) -> the model, with the API server's defaults."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -61,12 +61,12 @@ API_VERSIONS: Mapping[str, str] = {
     Kind.NAMESPACE: "v1",
 }
 
-# On a Pod or a Namespace, "false": connections of these pods are balanced at tc only.
+# On a Pod or a Namespace, "false": connections of these pods are load-balanced only at tc.
 SOCKET_LB_ANNOTATION = "ebpflb.io/socket-lb"
 
-# On a Service: a name of model/scheduler.py.
+# On a Service: a name from model/scheduler.py.
 SCHEDULER_ANNOTATION = "ebpflb.io/scheduler"
-# On a Service: as the option of that name.
+# On a Service: a value of the option with this name.
 EJECTION_ANNOTATION = "ebpflb.io/ejection"
 # On a Service: "true" or "false".
 DSR_ANNOTATION = "ebpflb.io/dsr"
@@ -76,7 +76,7 @@ _HEADLESS_LABEL = "service.kubernetes.io/headless"
 _SERVICE_LABEL = "kubernetes.io/service-name"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 _FINISHED = ("Succeeded", "Failed")
-# The cluster autoscaler is about to remove the node: kube-proxy's NodeEligible.
+# The cluster autoscaler is about to remove the node; as in kube-proxy's NodeEligible.
 _LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
 
 T = TypeVar("T")
@@ -105,9 +105,9 @@ class _Port(NamedTuple):
 
 
 def kind_of(document: Fields) -> Kind | None:
-    """The kind of an object, None if this program does not read that kind.
+    """The kind of an object, None for a kind that is not read here.
 
-    Raises SourceError if it has no kind. Without apiVersion the kind alone decides.
+    Raises SourceError if it has no kind. Without an apiVersion, the kind alone decides.
     """
     kind = document.get("kind")
     if not isinstance(kind, str) or not kind:
@@ -123,8 +123,8 @@ def decode(document: Fields, label_keys: Collection[str] = ()) -> ApiObject | No
 
     That is an object of another kind, or a slice that is headless, has no Service or has host
     names. A Service that is for another proxy or has no ClusterIP has no ports here. IP addresses
-    and CIDRs that cannot be parsed are skipped, and so are 0.0.0.0 and ::. label_keys: the labels
-    of Services and Namespaces to keep. Raises SourceError, which names object and field.
+    and CIDRs that cannot be parsed are skipped, as are 0.0.0.0 and ::. label_keys: the labels of
+    Services and Namespaces to keep. Raises SourceError, which names the object and the field.
     """
     kind = kind_of(document)
     if kind is None:
@@ -168,7 +168,7 @@ def _taint_key(entry: Fields) -> str:
 
 
 def _node_addresses(status: Fields) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
-    """Internal ones, and what there is besides."""
+    """Internal addresses, and all others."""
     entries = list_at(status, "addresses", as_fields)
     internal, external = (
         _addresses(text_at(entry, "address") for entry in entries if entry.get("type") == kind)
@@ -178,7 +178,7 @@ def _node_addresses(status: Fields) -> tuple[tuple[Address, ...], tuple[Address,
 
 
 def _service_cidr(metadata: Metadata, document: Fields) -> ServiceCidr:
-    """Its conditions do not count, as with kube-proxy."""
+    """Ignores its conditions, as kube-proxy does."""
     return ServiceCidr(metadata.name, object_at(document, "spec", _cidrs))
 
 
@@ -198,7 +198,7 @@ def _pod_of_node(metadata: Metadata, document: Fields) -> Pod:
 
 
 def _pod_ips(status: Fields) -> list[str]:
-    """Those of a finished pod may be another's by now."""
+    """None for a finished pod: another pod may have its addresses by now."""
     if text_at(status, "phase") in _FINISHED:
         return []
     return list_at(status, "podIPs", lambda entry: text_at(as_fields(entry), "ip"))
@@ -213,7 +213,7 @@ def _socket_lb(document: Fields) -> bool | None:
 
 
 def _annotation(document: Fields, name: str, choices: Mapping[str, T]) -> T | None:
-    """What choices holds for an annotation; None without it. FieldError."""
+    """The value in choices for an annotation; None without the annotation. FieldError."""
 
     def choice(annotations: Fields) -> T | None:
         return choice_at(annotations, name, choices, None)
@@ -238,7 +238,7 @@ def _service(metadata: Metadata, document: Fields) -> Service:
 
 
 def _ejection(document: Fields) -> tuple[int | None, tuple[str, ...]]:
-    """With what is wrong with the annotation, which then does not count."""
+    """The threshold, and what is wrong with the annotation; an invalid one is ignored."""
 
     def annotated(annotations: Fields) -> int | None:
         text = text_at(annotations, EJECTION_ANNOTATION)
@@ -258,7 +258,7 @@ def _ejection(document: Fields) -> tuple[int | None, tuple[str, ...]]:
 def _lenient(
     document: Fields, name: str, choices: Mapping[str, T]
 ) -> tuple[T | None, tuple[str, ...]]:
-    """As _annotation(), with what is wrong with the annotation, which then does not count."""
+    """Like _annotation(), and what is wrong with it; an invalid one is ignored."""
     try:
         return _annotation(document, name, choices), ()
     except FieldError as error:
@@ -418,7 +418,7 @@ def _endpoint_slice(metadata: Metadata, document: Fields) -> EndpointSlice | Non
 
 @lru_cache(maxsize=8192)
 def _shared(ports: tuple[SlicePort, ...]) -> tuple[SlicePort, ...]:
-    """One copy for all slices with the same ports."""
+    """Share one copy between all slices with the same ports."""
     return ports
 
 
@@ -469,7 +469,7 @@ def _hinted_name(entry: Fields) -> str:
 
 
 def _addresses(texts: Iterable[str]) -> tuple[Address, ...]:
-    """Those that can be parsed, each once, without the wildcards, which stand for NodePorts."""
+    """The valid addresses, each once, without the wildcards, which stand for NodePorts."""
     found: dict[Address, None] = {}
     for text in texts:
         try:

@@ -19,19 +19,19 @@ from ebpflb.source.manifest import Inventory, parse_manifest
 from ebpflb.source.watch import COMPARE_SECONDS, Watch
 
 _log = logging.getLogger("ebpflb.source")
-# Seconds, longer than an editor or git takes from deleting a file until it has created it again.
+# Seconds, longer than an editor or git takes between deleting a file and recreating it.
 _PAUSE = 0.05
 
 _SIGNATURE = Struct("=4Q")
 
 
 class DirectorySource:
-    """Reads *.yaml, *.yml and *.json in a directory (not below it), or one file.
+    """Reads *.yaml, *.yml and *.json in a directory (not its subdirectories), or one file.
 
-    Calls emit() from a thread of its own: once at the start, also if there is nothing, then for
+    Calls emit() from its own thread: once at the start, even if there are no objects, then for
     every change. While the path does not exist, its objects stay as they were. A file that is
-    deleted and created again at once was never missing. An object in several files is taken from
-    the last one in the order of file names.
+    deleted and quickly recreated does not count as deleted. If several files have the same object,
+    the last one in the order of file names wins.
     """
 
     def __init__(
@@ -40,25 +40,25 @@ class DirectorySource:
         emit: Callable[[SourceEvent], None],
         label_keys: Collection[str] = (),
     ) -> None:
-        """`label_keys`: as of decode()."""
+        """`label_keys`: see decode()."""
         self._label_keys = label_keys
         self._path = str(path.absolute())
         self._emit = emit
         self._inventory = Inventory()
         self._signatures: dict[str, bytes] = {}
-        # File name -> its path and what is wrong with it; "" = the path as a whole.
+        # File name -> its path and the error; "" stands for the path as a whole.
         self._errors: dict[str, tuple[str, str]] = {}
         self._sent_errors: dict[str, str] = {}
         self._logged: set[str] = set()
-        # Deleted files, and when they count as gone.
+        # Deleted files, and when they will count as gone.
         self._missing: dict[str, float] = {}
-        # When to look for what inotify does not see.
+        # When to check for changes that inotify does not report.
         self._next_look = 0.0
         self._stop: int | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to read and watch. Raises SourceError if the machine cannot watch."""
+        """Start reading and watching. Raises SourceError if the machine cannot watch files."""
         try:
             watch = Watch(self._path)
         except OSError as error:
@@ -71,7 +71,7 @@ class DirectorySource:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and wait for it; emit() is not called after that."""
+        """Stop the thread and wait for it; emit() is not called after that."""
         if self._thread is None or self._stop is None:
             return
         os.eventfd_write(self._stop, 1)
@@ -97,7 +97,7 @@ class DirectorySource:
     def _read_touched(self, watch: Watch) -> None:
         now = time.monotonic()
         is_due = now >= self._next_look
-        # Before the events: what was deleted before the path moved must count as deleted.
+        # Before the events: files deleted before the path moved must count as deleted.
         has_moved = is_due and watch.has_moved()
         touched = watch.read()
         for name in touched.missing:
@@ -124,7 +124,7 @@ class DirectorySource:
                 self._drop(name)
 
     def _compare_all(self, watch: Watch) -> None:
-        """Follow the path again; read the files that may differ from what was read before."""
+        """Follow the path again; read the files that may have changed."""
         self._next_look = time.monotonic() + COMPARE_SECONDS
         try:
             names = watch.follow()
@@ -157,7 +157,7 @@ class DirectorySource:
         except SourceError as error:
             self._errors[name] = (path, f"{path}: {error}")
         except OSError as error:
-            # A file that has vanished since has an event of its own.
+            # A file that has vanished since then has an event of its own.
             if os.path.lexists(path):
                 self._signatures[name] = b""
                 self._errors[name] = (path, f"{path}: cannot be read: {error.strerror}")
@@ -200,5 +200,5 @@ def _signature_at(path: str) -> bytes:
 
 
 def _signature(status: os.stat_result) -> bytes:
-    """Differs if the content does, except for two writes of one size within a clock tick."""
+    """Differs if the content does, except for two writes of equal size within a clock tick."""
     return _SIGNATURE.pack(status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)

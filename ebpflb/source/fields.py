@@ -17,7 +17,7 @@ U = TypeVar("U")
 
 
 class FieldError(Exception):
-    """A field that cannot be used; the path grows on the way up to the whole object."""
+    """An invalid field; its path grows on the way up to the whole object."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
@@ -25,19 +25,19 @@ class FieldError(Exception):
         self.problem = problem
 
     def within(self, parent: str) -> "FieldError":
-        """The same error, seen from the object that has the field parent."""
+        """The same error as seen from the object that contains the field `parent`."""
         return FieldError(f"{parent}.{self.path}" if self.path else parent, self.problem)
 
 
 def as_fields(value: object) -> Fields:
-    """The value itself if it is an object."""
+    """The value itself. FieldError unless it is an object."""
     if isinstance(value, dict):
         return value
     raise FieldError("", f"must be an object, not {_excerpt(value)}")
 
 
 def object_at(fields: Fields, key: str, decode: Callable[[Fields], T]) -> T:
-    """decode() of the object at key, of an empty one if there is none."""
+    """decode() of the object at key, or of an empty object if there is none."""
     value = fields.get(key)
     try:
         return decode({} if value is None else as_fields(value))
@@ -62,14 +62,14 @@ def list_at(fields: Fields, key: str, decode: Callable[[Any], T]) -> list[T]:
 
 
 def as_text(value: object) -> str:
-    """The value itself if it is text."""
+    """The value itself. FieldError unless it is text."""
     if isinstance(value, str):
         return value
     raise FieldError("", f"must be text, not {_excerpt(value)}")
 
 
 def text_at(fields: Fields, key: str) -> str:
-    """The text at key, empty if there is none. Equal texts are one object."""
+    """The text at key, empty if missing. Equal texts share one object."""
     value = fields.get(key)
     if value is None:
         return ""
@@ -98,7 +98,7 @@ def flag_at(fields: Fields, key: str, default: bool) -> bool:
 
 
 def number_at(fields: Fields, key: str, last: int) -> int:
-    """The whole number from 0 to last at key, 0 if there is none."""
+    """The integer from 0 to last at key, 0 if missing."""
     value = fields.get(key)
     if value is None:
         return 0
@@ -108,7 +108,7 @@ def number_at(fields: Fields, key: str, last: int) -> int:
 
 
 def choice_at(fields: Fields, key: str, choices: Mapping[str, T], default: U) -> T | U:
-    """What choices holds for the text at key."""
+    """The value in choices for the text at key."""
     text = text_at(fields, key)
     if not text:
         return default
@@ -139,7 +139,7 @@ _NAME_LENGTH = 253
 
 
 class Metadata(NamedTuple):
-    """What is read of the metadata; created and deleted are in RFC 3339, or empty."""
+    """The metadata that is used; created and deleted are in RFC 3339, or empty."""
 
     namespace: str
     name: str
@@ -149,7 +149,7 @@ class Metadata(NamedTuple):
 
 
 class ObjectMeta(NamedTuple):
-    """What is read of the metadata of an object that may be wrong elsewhere; never fails."""
+    """Metadata of an object whose other fields may be invalid; reading it never fails."""
 
     namespace: str
     name: str
@@ -158,7 +158,7 @@ class ObjectMeta(NamedTuple):
 
 
 def metadata_of(document: Fields) -> ObjectMeta:
-    """The metadata of an object from the API server, which has checked it."""
+    """The metadata of an object from the API server, which has validated it."""
     metadata = document.get("metadata")
     fields = metadata if isinstance(metadata, dict) else {}
     namespace, name, uid = (
@@ -199,7 +199,7 @@ def checked_label(name: str, field: str) -> str:
 
 
 def _time_at(fields: Fields, key: str) -> str:
-    """The time at key as text, empty if there is none. YAML gives a datetime without quotes."""
+    """The time at key as text, empty if missing. Unquoted in YAML it is a datetime."""
     value = fields.get(key)
     if not isinstance(value, datetime):
         return text_at(fields, key)
@@ -218,5 +218,5 @@ def _checked_name(name: str, field: str, longest: int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether the API server accepts it as a name, but for its length."""
+    """Whether the API server accepts it as a name, apart from the length."""
     return _NAME.fullmatch(text) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What passes between a source and the agent: events come, announcements go."""
+"""The messages between a source and the agent: events to it, announcements back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ebpflb.model.service import ServiceName
 
 
 class Trigger(NamedTuple):
-    """When what changed a Service's endpoints happened, in seconds since 1970.
+    """When a Service's endpoints were changed, in seconds since 1970.
 
     None: a slice of the Service is gone, and earlier triggers no longer count.
     """
@@ -23,11 +23,11 @@ class Trigger(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceEvent:
-    """What changed since the event before; the initial one has all objects.
+    """What changed since the previous event; the initial one has all objects.
 
-    errors is always the complete list: a path, a resource or an object -> one line. What has an
-    error stays as it was read last. complete: all objects were read at least once, so Services
-    that an earlier run left in the maps, and that are not among them, can be removed.
+    errors is always the complete list: a path, a resource or an object -> one line. Whatever has an
+    error stays as it was last read. complete: every object has been read at least once, so other
+    Services, left in the maps by an earlier run, can be removed.
     """
 
     upserts: tuple[ApiObject, ...]

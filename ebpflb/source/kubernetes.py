@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source that lists and watches Services, EndpointSlices, the Node and what else matters."""
+"""The source that lists and watches Services, EndpointSlices, the Node and other objects."""
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -21,9 +21,9 @@ _TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
 def trigger_time(item: Fields) -> float | None:
-    """When what changed a slice happened, in seconds since 1970, as its controller notes it.
+    """When a slice's endpoints changed, in seconds since 1970, as recorded by its controller.
 
-    None where the slice does not say it, or not in RFC 3339.
+    None if the slice does not say so in RFC 3339.
     """
     text = metadata_of(item).annotations.get(_TRIGGER_TIME)
     with suppress(ValueError):
@@ -33,7 +33,7 @@ def trigger_time(item: Fields) -> float | None:
 
 
 class Listed(NamedTuple):
-    """Objects of one kind. One that cannot be read is as it was before, if it was."""
+    """Objects of one kind. An unreadable one stays as it was before, if it was known."""
 
     objects: dict[ObjectKey, ApiObject]
     uids: dict[ObjectKey, str]
@@ -41,13 +41,13 @@ class Listed(NamedTuple):
 
 
 class Cache:
-    """The objects of one kind as the API server gave them last, and what changed. No I/O.
+    """The latest objects of one kind from the API server, and what changed. No I/O.
 
-    errors: object -> one line, of those that cannot be read.
+    errors: object -> one line, for those that cannot be read.
     """
 
     def __init__(self, kind: Kind, label_keys: Collection[str] = ()) -> None:
-        """`label_keys`: as of decode()."""
+        """`label_keys`: see decode()."""
         self.errors: dict[str, str] = {}
         self._kind = kind
         self._label_keys = label_keys
@@ -62,11 +62,11 @@ class Cache:
         return self._objects.get(key) is not None
 
     def uid(self, key: ObjectKey) -> str:
-        """Empty when the object is not there."""
+        """Empty if the object does not exist."""
         return self._uids.get(key, "")
 
     def read(self, items: Iterable[Fields]) -> Listed:
-        """Changes nothing."""
+        """Decode the objects; changes nothing here."""
         found = Listed({}, {}, {})
         for item in items:
             key = self._key(item)
@@ -81,7 +81,7 @@ class Cache:
         return found
 
     def replace(self, listed: Listed) -> list[Trigger]:
-        """The objects are these and no others."""
+        """Set the complete list of objects."""
         self._uids, self.errors = listed.uids, listed.errors
         gone = self._objects.keys() - listed.objects.keys()
         triggers: list[Trigger] = []
@@ -118,7 +118,7 @@ class Cache:
         return [Trigger(service, piece.family, triggered if new else None)]
 
 
-# The selectors are kube-proxy's; the server filters.
+# The selectors are kube-proxy's; the server does the filtering.
 _SERVICES = Resource(
     "/api/v1/services",
     "services",
@@ -145,11 +145,11 @@ _SERVICE_CIDRS = Resource(
 
 
 class KubernetesSource:
-    """Calls emit() for what the API server sends, from threads of its own.
+    """Calls emit() with what the API server sends, from its own threads.
 
-    The first event with objects comes when Services, slices and the Node were listed, and
-    Namespaces if they choose the Services to serve; until then events have errors only. What cannot
-    be reached or read stays as it was; the errors say so.
+    The first event with objects comes once Services, slices and the Node have been listed, and
+    Namespaces if selectors use their labels; until then, events contain only errors. What cannot
+    be reached or read stays as it was, and is listed in the errors.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class KubernetesSource:
         *,
         all_nodes: bool = False,
     ) -> None:
-        """`all_nodes`: not only the Node of that name."""
+        """`all_nodes`: watch all Nodes, not only the one with that name."""
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
         self._emit = emit
         self._lock = threading.Lock()
@@ -171,7 +171,7 @@ class KubernetesSource:
         if selection.namespaces.requirements:
             self._missing.add(Kind.NAMESPACE)
         self._triggers: list[Trigger] = []
-        # The errors of the last event.
+        # The errors in the last event.
         self._told: Mapping[str, str] = {}
         self._stopped = False
         own_node = {"fieldSelector": f"metadata.name={node_name}"}
@@ -192,19 +192,19 @@ class KubernetesSource:
             reflector.start()
 
     def stop(self) -> None:
-        """emit() is not called after that."""
+        """emit() is not called after this."""
         for reflector in self._reflectors:
             reflector.stop()
         with self._lock:
             self._stopped = True
 
     def uid(self, key: ObjectKey) -> str:
-        """Empty when the object is not known."""
+        """Empty if the object is not known."""
         return self._caches[key.kind].uid(key)
 
     def replace(self, kind: Kind, pages: Iterator[list[Fields]]) -> None:
         """All objects of a kind were listed."""
-        # Without the lock: pages come from the server. No other thread changes this kind.
+        # Without the lock: reading pages waits for the server. No other thread changes this kind.
         listed = self._caches[kind].read(item for page in pages for item in page)
         with self._lock:
             is_first = kind in self._missing
@@ -219,7 +219,7 @@ class KubernetesSource:
             self._send(initial=False)
 
     def report(self, kind: Kind, error: str) -> None:
-        """Why a kind cannot be listed or watched; empty when it can again."""
+        """Why a kind cannot be listed or watched; empty once it can again."""
         with self._lock:
             before = self._errors()
             self._unreachable[kind] = error
@@ -227,7 +227,7 @@ class KubernetesSource:
                 self._send(initial=False)
 
     def _send(self, *, initial: bool) -> None:
-        """Emit what changed, if anything did; until everything was listed, errors alone."""
+        """Emit the changes, if any; until everything was listed, only errors."""
         if self._stopped:
             return
         differences = [] if self._missing else [each.take() for each in self._caches.values()]
@@ -248,7 +248,7 @@ class KubernetesSource:
             self._emit(event)
 
     def _says_something(self, event: SourceEvent) -> bool:
-        """Not so while nothing changes but what is not read, as the heartbeats of Nodes."""
+        """False if only unused fields have changed, as with the heartbeats of Nodes."""
         told, self._told = self._told, event.errors
         if self._missing or event.initial:
             return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of the Kubernetes API, which tell users about the state of their objects."""
+"""Kubernetes Events, which tell users about the state of their objects."""
 
 import logging
 import threading
@@ -18,9 +18,9 @@ from ebpflb.source.interface import Announcement
 _log = logging.getLogger("ebpflb.source")
 
 _CONTROLLER = "ebpflb"
-# More than these at once are dropped.
+# Events beyond this backlog are dropped.
 _MOST = 256
-# For Events that are not created yet when the agent ends.
+# How long to wait at the end for Events not created yet.
 _LAST_SECONDS = 2.0
 _LONGEST_NOTE, _LONGEST_INSTANCE = 1024, 128
 
@@ -32,7 +32,7 @@ class Writer(Protocol):
 
 
 class Announcer:
-    """Creates Events in a thread of its own; they are lost while the API server is away."""
+    """Creates Events in its own thread; they are lost while the API server is down."""
 
     def __init__(self, api: Writer, node_name: str) -> None:
         self._api = api
@@ -42,18 +42,18 @@ class Announcer:
         self._thread = threading.Thread(target=self._run, name="ebpflb-events", daemon=True)
 
     def start(self, uid: Callable[[ObjectKey], str]) -> None:
-        """`uid`: of an object, empty when it is not known."""
+        """`uid`: returns that of an object, empty if unknown."""
         self._uid = uid
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after a moment for what was announced last."""
+        """Stop the thread, after a moment for the last announcements."""
         self._put(None)
         if self._thread.ident is not None:
             self._thread.join(_LAST_SECONDS)
 
     def announce(self, announcement: Announcement) -> None:
-        """Create an Event soon. Never waits."""
+        """Create an Event soon. Does not block."""
         self._put(announcement)
 
     def _put(self, announcement: Announcement | None) -> None:
@@ -76,7 +76,7 @@ class Announcer:
 
     def _body(self, announcement: Announcement, namespace: str) -> Fields:
         about = announcement.about
-        # The kubelet and kube-proxy refer to a Node by its name in place of the uid.
+        # The kubelet and kube-proxy refer to a Node by its name instead of its uid.
         uid = about.name if about.kind is Kind.NODE else self._uid(about)
         regarding = {"apiVersion": API_VERSIONS[about.kind], "kind": str(about.kind), "uid": uid}
         return {

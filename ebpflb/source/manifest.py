@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifest files: the objects in one, as YAML or JSON, and what all together say. No I/O."""
+"""Manifest files: the objects in each, as YAML or JSON, and the merged result. No I/O."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -16,7 +16,7 @@ from ebpflb.source.fields import FieldError, Fields, as_fields, identity, list_a
 
 Objects = dict[ObjectKey, ApiObject]
 
-# What PyYAML lets out of its constructors where a tag does not fit its text.
+# What PyYAML's constructors raise if a tag does not fit its text.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
 _DEEPEST = 100
 _SURELY_SAFE = 2000
@@ -28,14 +28,14 @@ _NOTHING_TO_DO = {
 
 
 class Content(NamedTuple):
-    """The objects of a manifest, and remarks for the operator on what is ignored."""
+    """The objects of a manifest, and warnings for the operator about what is ignored."""
 
     objects: Objects
     remarks: list[str]
 
 
 def parse_manifest(name: str, raw: bytes, label_keys: Collection[str] = ()) -> Content:
-    """The objects in a file; name decides between JSON and YAML. label_keys: as of decode().
+    """The objects in a file; its name decides between JSON and YAML. label_keys: see decode().
 
     Raises SourceError, which names document, object and field, if any object is wrong.
     """
@@ -76,13 +76,13 @@ def _yaml(raw: bytes) -> Iterator[object]:
 
 
 def _may_be_deep(raw: bytes) -> bool:
-    """Cheap: a level needs a bracket, or in block style a column for every two."""
+    """A cheap check: a level needs a bracket, or in block style a column for every two."""
     longest = max(map(len, raw.splitlines()), default=0)
     return raw.count(b"[") + raw.count(b"{") + 2 * longest > _SURELY_SAFE
 
 
 def _is_deep(raw: bytes) -> bool:
-    """PyYAML builds nodes recursively in C, where too deep a document ends the process."""
+    """PyYAML builds nodes recursively in C, where too much nesting crashes the process."""
     depth = 0
     with suppress(yaml.YAMLError):
         for event in yaml.parse(raw, Loader=yaml.CSafeLoader):
@@ -128,20 +128,20 @@ def _add_object(content: Content, fields: Fields, label_keys: Collection[str]) -
 
 
 class Inventory:
-    """The objects of every file. Where files share an object, the last file name counts."""
+    """The objects of every file. If files share an object, the last file name wins."""
 
     def __init__(self) -> None:
         self._objects = TrackedObjects()
-        # What each file holds, which file counts for an object, and what each file says of one
-        # that several have.
+        # The objects of each file, which file wins for an object, and each file's version of the
+        # objects in several files.
         self._files: dict[str, tuple[ObjectKey, ...]] = {}
         self._holder: dict[ObjectKey, str] = {}
         self._shared: dict[ObjectKey, dict[str, ApiObject]] = {}
 
     def put(self, file: str, objects: Objects) -> list[str]:
-        """Replace what a file holds; nothing if the file is gone.
+        """Replace the contents of a file; empty if the file is gone.
 
-        Returns remarks about objects that other files have, too.
+        Returns warnings about objects that other files have, too.
         """
         old = self._files.pop(file, ())
         if objects:
@@ -160,7 +160,7 @@ class Inventory:
         return remarks
 
     def _held(self, key: ObjectKey) -> dict[str, ApiObject]:
-        """What there is of an object, by file."""
+        """The versions of an object, by file."""
         item = self._objects.get(key)
         return self._shared.pop(key, {self._holder[key]: item} if item else {})
 

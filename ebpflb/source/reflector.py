@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One resource of the API, listed once and watched from there, as by client-go's reflector.
+"""One API resource, listed once and then watched, as client-go's reflector does.
 
-The official client's informer lacks what this needs: see tests/unit/source/test_informer_gaps.py.
+The official client's informer is not enough: see tests/unit/source/test_informer_gaps.py.
 """
 
 import random
@@ -22,19 +22,19 @@ from ebpflb.source.api import (
 from ebpflb.source.fields import FieldError, Fields, as_fields, list_at, object_at, text_at
 
 _PAGE = 500
-# The server ends a watch after a random time in this range, as client-go has it do.
+# The server ends a watch after a random time in this range, as client-go asks for.
 _WATCH_SECONDS = (300, 600)
-# Bookmarks come every minute: a connection that is silent for twice as long is dead.
+# Bookmarks come every minute: a connection silent for twice as long is dead.
 SILENCE_SECONDS = 130.0
-# A server that cannot be reached is tried again soon: that is cheap, and it may be back by then.
+# An unreachable server is retried soon: that is cheap, and it may be back by then.
 _UNREACHABLE_SECONDS = (0.1, 1.5)
 _REFUSED_SECONDS = (0.5, 30.0)
-# The shortest time between two watches of a server that ends them at once.
+# The minimum time between two watches if the server ends them at once.
 _SHORT_WATCH_SECONDS = 1.0
 
 
 class Resource(NamedTuple):
-    """A collection: its path, its name in RBAC, and the selectors.
+    """A collection: its path, its RBAC name, and the selectors.
 
     is_optional: a server that does not have the resource counts as having no objects of it.
     """
@@ -57,7 +57,7 @@ class Follower(Protocol):
     """Receives what the API server sends, in the reflector's thread."""
 
     def replace(self, pages: Iterator[list[Fields]]) -> None:
-        """These are all objects. The iterator may raise SourceError: then nothing has changed."""
+        """The complete list of objects. If the iterator raises SourceError, nothing changes."""
         ...
 
     def change(self, item: Fields, *, deleted: bool) -> None:
@@ -65,15 +65,15 @@ class Follower(Protocol):
         ...
 
     def report(self, error: str) -> None:
-        """Why the resource cannot be listed or watched; empty when it can again."""
+        """Why the resource cannot be listed or watched; empty once it can again."""
         ...
 
 
 class Reflector:
-    """Lists and watches in a thread of its own, until stopped.
+    """Lists and watches in its own thread, until stopped.
 
-    What was read stays as it is while the server cannot be reached. A watch goes on from the last
-    version it saw; only if the server no longer has that version is everything listed again.
+    While the server cannot be reached, the objects stay as they are. A watch resumes from the last
+    version it saw; everything is listed again only if the server no longer has that version.
     """
 
     def __init__(self, api: Reader, resource: Resource, follower: Follower) -> None:
@@ -92,7 +92,7 @@ class Reflector:
         self._thread.start()
 
     def stop(self) -> None:
-        """Make the thread end after its current wait; does not wait for it."""
+        """Make the thread end after its current wait, without waiting for it."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -117,10 +117,10 @@ class Reflector:
             self._follower.report(str(error))
 
     def _wait_seconds(self, error: SourceError) -> float:
-        """Seconds to wait: doubling, with jitter so that nodes do not come back all at once."""
+        """Seconds to wait: doubling, with jitter so that nodes do not all return at once."""
         is_refused = isinstance(error, RefusedError)
         first, last = _REFUSED_SECONDS if is_refused else _UNREACHABLE_SECONDS
-        # A server that refuses after an outage, as while it starts, gets a short wait first.
+        # Start over with a short wait if a server, back after an outage, refuses while it starts.
         self._failures = min(self._failures + 1, 10) if is_refused == self._is_refused else 1
         self._is_refused = is_refused
         seconds = min(first * 2.0 ** (self._failures - 1), last)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """inotify as a wake-up: which manifests to read again, and when to compare all of them.
 
-Watched are the directory of the manifests and the directories on the way there. What symbolic links
-lead to elsewhere is not: call has_moved() and compare `links` every COMPARE_SECONDS.
+Watches the directory of the manifests and the directories on the path to it, but not the targets of
+symbolic links elsewhere: for those, call has_moved() and compare `links` every COMPARE_SECONDS.
 """
 
 import errno
@@ -22,23 +22,23 @@ _VANISHES = flags.DELETE | flags.MOVED_FROM
 _ENTRIES = _APPEARS | _VANISHES | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF
 _CONTENT = _ENTRIES | flags.MODIFY | flags.CLOSE_WRITE
 _LOST = flags.IGNORED | flags.UNMOUNT | flags.DELETE_SELF | flags.MOVE_SELF
-# A directory that is missing, or may be passed through but not read: there is nothing to watch.
+# The directory is missing, or may be traversed but not read: nothing to watch.
 _UNWATCHABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 
 
 def is_manifest(name: str) -> bool:
-    """False also for hidden files and what editors leave behind."""
+    """False for hidden files and editors' leftovers, too."""
     return name.endswith((".yaml", ".yml", ".json")) and not name.startswith((".", "#"))
 
 
 @dataclass(slots=True)
 class Touched:
-    """What read() found, as names of manifests.
+    """The result of read(), as names of manifests.
 
     changed: to be read again. gone: renamed to something else. missing: deleted, or renamed to
-    a backup of its own, which is also how editors and git begin to replace a file; whether it
-    is gone shows a moment later. compare_all: a link, or a directory on the way, has changed:
-    call follow() again and compare all files.
+    its own backup; editors and git also start replacing a file that way, so wait a moment to see
+    whether it is gone. compare_all: a link, or a directory on the path, has changed: call follow()
+    again and compare all files.
     """
 
     changed: set[str] = field(default_factory=set)
@@ -57,18 +57,18 @@ class _Entry(NamedTuple):
 class Watch:
     """Watches a directory of manifests, or one file of any name.
 
-    A file that is being written counts as changed once it is closed. path is absolute. is_file, and
-    links (the manifests that are symbolic links): what follow() found last. Raises OSError if the
-    user has no inotify instance left.
+    A file being written counts as changed once it is closed. path is absolute. is_file and links
+    (the manifests that are symbolic links): as of the last follow(). Raises OSError if the user has
+    no inotify instance left.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._inotify = INotify(nonblocking=True)
         self._watches: set[int] = set()
-        # The entries of other directories that the path leads through.
+        # The entries in other directories that the path goes through.
         self._steps: frozenset[_Entry] = frozenset()
-        # The directory of the manifests, or of the one file, also of one that is missing.
+        # The directory of the manifests, or of the one file, even if it is missing.
         self._directory = path
         self._home: int | None = None
         self._is_single = False
@@ -85,14 +85,14 @@ class Watch:
         self._inotify.close()
 
     def path_of(self, name: str) -> str:
-        """The path of a manifest as the operator knows it."""
+        """The path of a manifest as the operator wrote it."""
         return self._path if self.is_file else os.path.join(self._path, name)
 
     def may_read(self, name: str, *, only_settled: bool = False) -> bool:
-        """False while the file, or the one beside it that it is a link to, is being written.
+        """False while the file, or an adjacent file that it links to, is being written.
 
-        only_settled: False also within a second after it was written, for files that inotify does
-        not see being closed.
+        only_settled: also False for a second after a write, for files whose closing inotify does
+        not see.
         """
         if not (self._writing or only_settled):
             return True
@@ -102,9 +102,9 @@ class Watch:
         return not only_settled or _seconds_since_write(path) > _SETTLED_SECONDS
 
     def follow(self) -> list[str]:
-        """Watch where the path leads now; the names of the manifests there.
+        """Watch the path's current target; returns the names of the manifests there.
 
-        Raises OSError; FileNotFoundError if there is nothing, and its appearing will be noticed.
+        Raises OSError; FileNotFoundError if there is nothing yet; read() reports when it appears.
         """
         before, self._watches = self._watches, set()
         steps, here = [], "/"
@@ -127,11 +127,11 @@ class Watch:
         return self._names()
 
     def has_moved(self) -> bool:
-        """Whether the path leads elsewhere than follow() found: it must be called again."""
+        """Whether the path's target has changed since follow(), which must then be repeated."""
         return self._location_now() != self._location
 
     def read(self) -> Touched:
-        """What happened since the last call; does not wait."""
+        """What happened since the last call; does not block."""
         touched = Touched()
         events = list(self._inotify.read(timeout=0))
         backups = {(event.cookie, event.name) for event in events if event.mask & flags.MOVED_TO}
@@ -150,7 +150,7 @@ class Watch:
         return os.path.join(self._directory, name)
 
     def _watch(self, directory: str, mask: int) -> int | None:
-        """Watch a directory, also for this; None if that is not possible."""
+        """Watch a directory for these events, too; None if that is not possible."""
         try:
             watch = int(self._inotify.add_watch(directory, mask | flags.MASK_ADD | flags.ONLYDIR))
         except OSError as error:
@@ -161,7 +161,7 @@ class Watch:
         return watch
 
     def _location_now(self) -> tuple[object, ...]:
-        """Differs with the directory of the manifests, and with what the path is."""
+        """Changes with the directory of the manifests, and with the type of the path."""
         is_directory = os.path.isdir(self._path)
         try:
             status = os.stat(self._path if is_directory else os.path.dirname(self._path))
@@ -190,7 +190,7 @@ class Watch:
             self._writing.add(event.name)
         elif event.mask & (flags.CLOSE_WRITE | flags.MOVED_TO | _VANISHES):
             self._writing.discard(event.name)
-        # It may be what a link leads to, as the ..data of a mounted ConfigMap.
+        # It may be the target of a link, like ..data in a mounted ConfigMap.
         if self.links and event.mask & (_APPEARS | _VANISHES | flags.CLOSE_WRITE):
             touched.compare_all = True
         if self._at(event.name) == self._path if self._is_single else is_manifest(event.name):
@@ -209,7 +209,7 @@ class Watch:
             touched.changed.add(name)
 
     def _note_vanished(self, touched: Touched, name: str, vanished: set[str]) -> None:
-        """A file that exists again by now has, or will have, an event of its own."""
+        """A file that exists again by now has, or will have, its own event."""
         path = self._at(name)
         if not os.path.lexists(path):
             vanished.add(name)
@@ -218,7 +218,7 @@ class Watch:
 
 
 def _seconds_since_write(path: str) -> float:
-    """Without a sign, for clocks are set; infinite where there is no file."""
+    """Absolute, because clocks may be set back; infinite if there is no file."""
     try:
         return abs(time.time() - os.stat(path).st_mtime)
     except OSError:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workload that made a pod, as its user knows it: Deployment/web, not ReplicaSet/web-5d8f6c."""
+"""The workload that owns a pod, as users know it: Deployment/web, not ReplicaSet/web-5d8f6c."""
 
 import re
 
 from ebpflb.source.fields import Fields, Metadata
 
-# The minute for which a CronJob made a Job, since 1970: getJobName in
+# The suffix of a CronJob's Jobs, minutes since 1970: getJobName in
 # pkg/controller/cronjob/utils.go of Kubernetes.
 _OF_CRON_JOB = re.compile(r"-\d{8,}$")
 _HASH_LABEL = "pod-template-hash"
@@ -14,9 +14,9 @@ _NODE = "Node"
 
 
 def workload_of(metadata: Metadata, document: Fields) -> str:
-    """KIND/NAME, or "" for a pod that nothing controls. `metadata`: of the same pod.
+    """KIND/NAME, or "" for a pod without a controller. `metadata`: of the same pod.
 
-    A Job whose name looks like one of a CronJob counts as such.
+    A Job named like one of a CronJob counts as one.
     """
     kind, name = _controller(document)
     if kind == "ReplicaSet" and (hash_ := metadata.labels.get(_HASH_LABEL)):
@@ -27,7 +27,7 @@ def workload_of(metadata: Metadata, document: Fields) -> str:
 
 
 def _controller(document: Fields) -> tuple[str, str]:
-    """Its kind and name. The API server has checked what is read here."""
+    """The controller's kind and name. The API server has validated the fields read here."""
     metadata = document.get("metadata")
     owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
     for owner in owners if isinstance(owners, list) else ():

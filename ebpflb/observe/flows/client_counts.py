@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flow records by who connects to what, for metrics; so many clients and no more."""
+"""Flow records by client and Service for metrics, with a limit on the number of series."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,19 +12,19 @@ from ebpflb.model.service import ServiceName, ServicePortName
 _NAME = "ebpflb_client_flow_records"
 _TEXT = "Flow records by client and Service. source_workload: KIND/NAME, empty if not known."
 _LABELS = ("source_namespace", "source_workload", "namespace", "service")
-# No workload is called so: it has a kind.
+# No real workload has this name: it would have a kind.
 _OTHERS = ("", "other", "", "")
 
 
 class ClientCounts:
-    """One thread counts, any may collect.
+    """One thread counts, any thread may collect.
 
-    A client's workload and a Service get series of their own as long as there are fewer than `most`
-    such pairs; all others count together. Series end with their Service.
+    A client's workload and a Service get a series of their own as long as there are fewer than
+    `most` such pairs; all others are counted together. Series end with their Service.
     """
 
     def __init__(self, most: int, exists: Callable[[ServiceName], object]) -> None:
-        """`most`: 0 counts nothing. `exists`: whether there is a Service of that name."""
+        """`most`: 0 counts nothing. `exists`: whether there is a Service with that name."""
         self._most = most
         self._exists = exists
         self._counts: dict[tuple[str, ...], Counter[str]] = {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes flows as lines of JSON to standard output, or to a file that is rotated by size.
+"""Writes flows as JSON lines to standard output, or to a file that is rotated by size.
 
-A thread of its own reads the history. Lines that cannot be written are dropped and counted, with
-one line in the log, and nothing waits for them.
+A separate thread reads the history. Lines that cannot be written are dropped, counted and reported
+once in the log; nothing waits for them.
 """
 
 import contextlib
@@ -35,15 +35,15 @@ class Sink(Protocol):
     """Where lines go."""
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Write all of them. OSError if some could not be written; no line stays half written."""
+        """Write all lines. OSError if some could not be written; never leaves a partial line."""
         ...
 
 
 class StandardOutput:
-    """The process's own; its reader limits the size."""
+    """The process's standard output; its reader limits the size."""
 
     def __init__(self) -> None:
-        # The rest of a line that was begun.
+        # The rest of a partially written line.
         self._rest = b""
 
     def write(self, lines: Sequence[bytes]) -> None:
@@ -58,9 +58,9 @@ class StandardOutput:
 
 
 class RotatedFile:
-    """FILE and the older FILE.1, FILE.2 and so on: `files` in all, readable only by root.
+    """FILE and the older FILE.1, FILE.2 and so on: `files` in total, readable only by root.
 
-    A file has more than `max_bytes` only if that is a single line.
+    A file exceeds `max_bytes` only if it is a single line.
     """
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
@@ -69,7 +69,7 @@ class RotatedFile:
         self._files = files
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Open the file anew each time: others may have moved or removed it."""
+        """Reopen the file each time: others may have moved or removed it."""
         rest = list(lines)
         while rest:
             rest = self._write_what_fits(rest)
@@ -107,7 +107,7 @@ class RotatedFile:
 
 
 def _cut_half_line(fd: int) -> int:
-    """Remove the half line of an agent that was killed while writing; returns the file's size."""
+    """Remove the partial line of an agent killed while writing; returns the file's size."""
     size = os.fstat(fd).st_size
     tail = os.pread(fd, _LONGEST_LINE, max(size - _LONGEST_LINE, 0))
     half = len(tail) - (tail.rfind(b"\n") + 1)
@@ -128,7 +128,7 @@ def _append(fd: int, size: int, text: bytes) -> None:
 
 
 def _fitting(lines: Sequence[bytes], room: int) -> int:
-    """How many of the first lines have room."""
+    """How many of the first lines fit."""
     return sum(total <= room for total in accumulate(map(len, lines)))
 
 
@@ -147,12 +147,12 @@ class FlowExport(Generic[Record]):
         sink: Sink,
         target: str,
     ) -> None:
-        """`line`: writes a record with its number. `target`: the sink's name in the log."""
+        """`line`: formats a record with its number. `target`: the sink's name in the log."""
         self._history = history
         self._line = line
         self._sink = sink
         self._target = target
-        # Records that could not be written, or were overwritten in the history before.
+        # Records that could not be written, or were overwritten in the history first.
         self.lost = 0
         self._failing = False
         self._next = 0
@@ -160,14 +160,14 @@ class FlowExport(Generic[Record]):
         self._thread = threading.Thread(target=self._run, name="ebpflb-export", daemon=True)
 
     def start(self) -> None:
-        """Begin with the records that come from now on."""
+        """Start with the next record; older ones are not exported."""
         self._next = self._history.end
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is there and end; waits at most 2 seconds for a disk that hangs."""
+        """Write what is pending and stop; waits at most 2 seconds for a hanging disk."""
         self._stopped.set()
-        # Wakes the thread.
+        # Wake the thread.
         self._history.add(())
         self._thread.join(_STOP_SECONDS)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flow as a JSON object; fields that are not known are left out."""
+"""A flow as a JSON object; unknown fields are left out."""
 
 import json
 import time
@@ -17,12 +17,12 @@ _UNKNOWN: tuple[object, ...] = (None, "", {})
 
 
 def flow_line(number: int, flow: Flow, names: FlowNames) -> bytes:
-    """The object as a line; `number`: the record's in the agent's history."""
+    """The object as a line; `number`: the record's number in the agent's history."""
     return _encode(flow_object(number, flow, names)).encode() + b"\n"
 
 
 def lost_line(count: int) -> bytes:
-    """The line in place of records that were overwritten before they could be read."""
+    """The line in place of records that were overwritten before they were read."""
     return json.dumps({"lost": count}).encode() + b"\n"
 
 
@@ -62,7 +62,7 @@ def flow_object(number: int, flow: Flow, names: FlowNames) -> dict[str, Any]:
 
 
 def rfc3339_ns(when: int) -> str:
-    """Nanoseconds since 1970 as RFC 3339 with all of them, in UTC."""
+    """Nanoseconds since 1970 as RFC 3339 with nanoseconds, in UTC."""
     seconds, rest = divmod(when, _SECOND)
     return f"{_second(seconds)}.{rest:09d}Z"
 

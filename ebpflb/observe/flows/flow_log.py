@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last flow records of this node, with the names of the Services and endpoints in them.
 
-A record is kept undecoded until it is asked for. Only its names are looked up at once, because
-the Service or pod may be gone a moment later.
+Records are stored as the kernel wrote them, and decoded only for a reader. Their names are looked
+up at once, because the Service or pod may be gone a moment later.
 """
 
 import threading
@@ -28,9 +28,9 @@ from ebpflb.observe.flows.client_counts import ClientCounts
 from ebpflb.observe.flows.flow_json import flow_line
 
 Maps = Callable[[], MapSet | None]
-"""The maps in use, None before there are any."""
+"""Returns the maps in use, or None before there are any."""
 PodOf = Callable[[Address], NamedPod]
-"""The pod that has an address or had it last."""
+"""Returns the pod that has an address, or had it last."""
 
 Record = TypeVar("Record")
 
@@ -40,7 +40,7 @@ _PROTOCOLS = frozenset(Protocol)
 
 
 class NumberedRecords(NamedTuple, Generic[Record]):
-    """Consecutive records; the first has the number `first`. `lost` before it were overwritten."""
+    """Consecutive records starting with number `first`. `lost`: overwritten ones before it."""
 
     first: int
     records: Sequence[Record]
@@ -53,7 +53,7 @@ class NumberedRecords(NamedTuple, Generic[Record]):
 
 
 class FlowHistory(Generic[Record]):
-    """The last records, numbered from 0, for any number of threads. Adding waits for no reader."""
+    """The last records, numbered from 0. Thread-safe; adding never waits for readers."""
 
     def __init__(self, size: int) -> None:
         self._records = deque[Record](maxlen=size)
@@ -66,14 +66,14 @@ class FlowHistory(Generic[Record]):
         return self._end
 
     def add(self, records: Sequence[Record]) -> None:
-        """Add records, oldest first; the oldest ones are dropped for them."""
+        """Add records, oldest first, overwriting the oldest ones."""
         with self._changed:
             self._records.extend(records)
             self._end += len(records)
             self._changed.notify_all()
 
     def since(self, number: int, wait: float = 0) -> NumberedRecords[Record]:
-        """The records from `number` on that are still there; waits up to `wait` seconds for one."""
+        """The remaining records from `number` on; waits up to `wait` seconds for one."""
         with self._changed:
             if wait and self._end <= number:
                 self._changed.wait(wait)
@@ -85,7 +85,7 @@ class FlowHistory(Generic[Record]):
 
 @dataclass(slots=True)
 class KnownPort:
-    """A Service port, the last version of its Service, and its endpoints, past ones too."""
+    """A Service port, the last version of its Service, and its endpoints, including past ones."""
 
     name: ServicePortName
     service: Service | None = None
@@ -102,26 +102,26 @@ class KnownPort:
             if endpoint.address not in found or not endpoint.terminating:
                 found[endpoint.address] = endpoint
         gone = {} if len(self.endpoints) > 2 * len(found) + _MOST_GONE else self.endpoints
-        # Replaced as a whole, so that no thread sees half of it.
+        # Replaced as a whole, so that other threads never see it half updated.
         self.endpoints = {**gone, **found}
 
 
 class PortNames:
     """Names the Service ports that flow records refer to by number. For one thread at a time.
 
-    It reads immutable objects of the model in the calling thread, so the loop does not wait. A
-    Service that is gone stays known for a while, because records still refer to it.
+    It reads immutable model objects in the calling thread, so it does not delay the loop. A Service
+    that is gone is kept for a while, because records still refer to it.
     """
 
     def __init__(self, changes: Changes, name_of: Callable[[int], bytes | None]) -> None:
-        """`name_of`: the value in lb_names."""
+        """`name_of`: returns the value in lb_names."""
         self._changes = changes
         self._name_of = name_of
         self._known: dict[int, KnownPort] = {}
         self._room = 2 * _MOST_GONE
 
     def look_up(self, service: int, protocol: int) -> KnownPort | None:
-        """The port as it is now or was last; None if it was never known. MapError."""
+        """The port's current or last version; None if it was never known. MapError."""
         packed = self._name_of(service)
         if packed is None:
             return self._known.get(service)
@@ -136,7 +136,7 @@ class PortNames:
         return known
 
     def _make_room(self) -> None:
-        """Forget ports that are gone, except the last. Runs when their number has doubled."""
+        """Forget all but the latest ports that are gone. Runs when their number has doubled."""
         if len(self._known) < self._room:
             return
         gone = [service for service in self._known if self._name_of(service) is None]
@@ -158,14 +158,14 @@ class StoredFlow(NamedTuple):
 
 
 class FlowLog:
-    """The history of a node's flows. Any thread may call; after a MapError names are missing."""
+    """The history of a node's flows. Thread-safe; after a MapError names are missing."""
 
     def __init__(
         self, size: int, changes: Changes, maps: Maps, pod_of: PodOf, most_clients: int = 0
     ) -> None:
-        """`size`: how many records are kept. `most_clients`: as of ClientCounts."""
+        """`size`: how many records to keep. `most_clients`: see ClientCounts."""
         self.history = FlowHistory[StoredFlow](size)
-        # Records by event.
+        # Number of records by event.
         self.counts: Counter[str] = Counter()
         self.clients = ClientCounts(most_clients, changes.service)
         self.unreadable = 0
@@ -176,7 +176,7 @@ class FlowLog:
         self._lock = threading.Lock()
 
     def accept(self, records: Sequence[bytes]) -> None:
-        """Take records of the kernel's ring or of expiry, oldest first."""
+        """Take records from the kernel's ring or from expiry, oldest first."""
         offset = time.time_ns() - time.monotonic_ns()
         with self._lock:
             readable = [record for record in records if is_readable(record)]
@@ -199,7 +199,7 @@ class FlowLog:
         return StoredFlow(record, offset, port.name, port.service, endpoint, *pods)
 
     def describe(self, stored: StoredFlow) -> tuple[Flow, FlowNames]:
-        """Decode a record and name what it refers to."""
+        """Decode a record and name the objects it refers to."""
         flow = decode(stored.record, stored.since_1970)
         endpoint = stored.endpoint
         is_local = endpoint is not None and endpoint.node_name == self._node
@@ -207,7 +207,7 @@ class FlowLog:
         return flow, FlowNames(stored.port, stored.service, endpoint, *names, is_local)
 
     def line(self, number: int, stored: StoredFlow) -> bytes:
-        """A record as a line of JSON; `number`: that in the history."""
+        """A record as a JSON line; `number`: its number in the history."""
         return flow_line(number, *self.describe(stored))
 
     def _name_of(self, service: int) -> bytes | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of flow records: read from the kernel's ring, logged, exported, queried."""
+"""The path of flow records: read from the kernel's ring, logged, exported, queried."""
 
 import logging
 import threading
@@ -21,14 +21,14 @@ _log = logging.getLogger("ebpflb.agent")
 
 POLL_SECONDS = 0.2
 _MAP = "lb_flows"
-# How often a replaced ring is still read: for some seconds.
+# How many more times to read a replaced ring: for some seconds.
 _LAST_READS = 25
-# Reads of one ring in a row, so that a flood of records does not starve the other rings.
+# Maximum reads of one ring in a row, so that a flood does not starve the other rings.
 _MOST_READS = 16
 
 
 class FlowPipeline:
-    """Made before the agent's loop, started before it runs, stopped after it."""
+    """Create it before the agent's loop, start it before the loop runs, stop it afterwards."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class FlowPipeline:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Records that were read, by event."""
+        """Number of records read, by event."""
         return self._log.counts
 
     def accept(self, records: Sequence[bytes]) -> None:
-        """Take records, also such that did not come through the kernel's ring. For any thread."""
+        """Take records, including those not from the kernel's ring. Thread-safe."""
         self._log.accept([self._clients.with_address(record) for record in records])
 
     def collector(self) -> FlowCollector:
@@ -68,7 +68,7 @@ class FlowPipeline:
         )
 
     def start(self, ask_loop: AskLoop) -> None:
-        """Begin with the records that come from now on."""
+        """Start with the next record."""
         if self._export:
             self._export.start()
         self._reader.start()
@@ -78,7 +78,7 @@ class FlowPipeline:
             self._server.start()
 
     def stop(self) -> None:
-        """End the threads; after start() only."""
+        """Stop the threads; call it only after start()."""
         if self._server:
             self._server.stop()
         self._reader.stop()
@@ -89,17 +89,17 @@ class FlowPipeline:
 class RingReader:
     """A thread that reads the kernel's ring of flow records five times a second.
 
-    The kernel does not wake it. What is written between two reads has to fit into the ring;
-    what does not is counted there. New maps may come with a new ring; programs of the old
-    generation may write to the old one for a little longer.
+    It polls; the kernel does not wake it. Records that do not fit into the ring between two reads
+    are lost, and counted there. New maps may come with a new ring; programs of the old generation
+    may write to the old one for a little longer.
     """
 
     def __init__(self, maps: Maps, accept: Callable[[Sequence[bytes]], None]) -> None:
-        """`accept` gets the records, oldest first."""
+        """`accept` receives the records, oldest first."""
         self._maps = maps
         self._accept = accept
         self._source: object = None
-        # The current one comes last.
+        # The current ring comes last.
         self._rings: list[FlowRing] = []
         self._reads_left = 0
         self._failed = ""
@@ -110,7 +110,7 @@ class RingReader:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. What was not read stays in the ring, for the next agent."""
+        """Stop the thread. Unread records stay in the ring for the next agent."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -120,7 +120,7 @@ class RingReader:
             self.poll()
 
     def poll(self) -> None:
-        """Read what is there now. An error is logged once."""
+        """Read what is in the rings now. An error is logged once."""
         try:
             self._follow_maps()
             for ring in self._rings:

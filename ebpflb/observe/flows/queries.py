@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the query socket answers: flows, names, and the model's view of Services and frontends.
+"""Queries on the query socket: flows, names, and the model's view of Services and frontends.
 
 What is in force can be read from the maps without an agent.
 """
@@ -41,21 +41,21 @@ _SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class EndFilter:
-    """One end of a flow: an address, or a pod, by name where the record has one. pod: may be ""."""
+    """One end of a flow: an address, or a pod, by name if the record has one. pod: may be ""."""
 
     addresses: Collection[Address]
     pod: str = ""
 
     def matches(self, address: Address, pod: str) -> bool:
-        """`pod`: of the record. An address may be another pod's by now."""
+        """`pod`: from the record. The address may belong to another pod by now."""
         return pod == self.pod if pod and self.pod else address in self.addresses
 
 
 @dataclass(frozen=True, slots=True)
 class FlowFilter:
-    """Conditions that all must hold; None is no condition. earliest: nanoseconds since 1970.
+    """Conditions that must all hold; None means any. earliest: nanoseconds since 1970.
 
-    namespace: that of the Service, or of a pod at either end.
+    namespace: of the Service, or of a pod at either end.
     """
 
     namespace: str | None = None
@@ -98,7 +98,7 @@ def parse_filter(
     end: Callable[[str], EndFilter],
     now: int,
 ) -> FlowFilter:
-    """The filter of a query's parameters. HttpQueryError says what is wrong.
+    """The filter for a query's parameters. HttpQueryError says what is wrong.
 
     `service` and `end` look names up; `now`: nanoseconds since 1970.
     """
@@ -152,23 +152,23 @@ def _service(names: FlowNames) -> ServiceName | None:
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 
-# A start that compiles the programs and fills the maps takes seconds, in which the loop is busy.
+# A start that compiles the programs and fills the maps keeps the loop busy for seconds.
 PATIENCE_SECONDS = 15.0
-# How soon a stream notices that its client has gone.
+# How soon a stream notices that its client is gone.
 _LOOK_SECONDS = 1.0
 _MOST = 999_999_999
 _PIECE_LINES = 256
 
 
 class ModelQuery(Generic[Result]):
-    """A query on the model, which only the loop may read; the thread that made it waits."""
+    """A query on the model, which only the loop may read; the requesting thread waits."""
 
     def __init__(self, query: Callable[[Changes], Result]) -> None:
         self._query = query
         self._result: Future[Result] = Future()
 
     def answer(self, changes: Changes | None) -> None:
-        """For the loop. None: the source has not listed everything yet."""
+        """Called by the loop. None: the source has not listed everything yet."""
         try:
             if changes is None:
                 raise EbpflbError("the agent has not read all objects yet: try again")  # noqa: TRY301  the asker's
@@ -177,7 +177,7 @@ class ModelQuery(Generic[Result]):
             self._result.set_exception(error)
 
     def wait(self) -> Result:
-        """For the thread that asked. EbpflbError when no answer comes in time."""
+        """Called by the requesting thread. EbpflbError if no answer comes in time."""
         try:
             return self._result.result(PATIENCE_SECONDS)
         except TimeoutError as error:
@@ -185,11 +185,11 @@ class ModelQuery(Generic[Result]):
 
 
 AskLoop = Callable[[ModelQuery[Any]], None]
-"""Hands a query over to the agent's loop."""
+"""Passes a query to the agent's loop."""
 
 
 def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping[str, Route]:
-    """The beginnings of paths, and what answers there, in any thread."""
+    """Prefixes of paths, and the function that answers each, in any thread."""
 
     def ask(query: Callable[[Changes], Result]) -> Result:
         asked = ModelQuery(query)
@@ -222,7 +222,7 @@ def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping
 
 
 def _names(query: Query, changes: Changes) -> Mapping[str, object]:
-    """Every Service, and the addresses of every pod that is known here."""
+    """Every Service, and the addresses of every pod known here."""
     if query.path or query.parameters:
         raise HttpQueryError("/v1/names takes no parameters")
     pods = pods_by_name(changes)
@@ -233,7 +233,7 @@ def _names(query: Query, changes: Changes) -> Mapping[str, object]:
 
 
 def _frontend_key(path: tuple[str, ...]) -> FrontendKey:
-    """An unspecified address means NodePorts."""
+    """The unspecified address stands for NodePorts."""
     try:
         address, port, protocol = path
         return FrontendKey(parse_address(address), int(port), Protocol[protocol.upper()])
@@ -242,14 +242,14 @@ def _frontend_key(path: tuple[str, ...]) -> FrontendKey:
 
 
 class FlowQueries:
-    """Answers /v1/flows: the last flows and those to come, as lines of JSON. For any thread."""
+    """Answers /v1/flows: the latest flows and those to come, as JSON lines. Thread-safe."""
 
     def __init__(self, log: FlowLog, changes: Changes) -> None:
         self._log = log
         self._changes = changes
 
     def answer(self, query: Query) -> StreamedReply:
-        """The last flows (limit, since), oldest first; with follow=1 the next ones as they come."""
+        """The last flows (limit, since), oldest first; with follow=1 also new ones."""
         if query.path:
             raise HttpQueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
         given = query.parameters
@@ -306,13 +306,13 @@ class FlowQueries:
         return EndFilter(pods.get(text, ()), text)
 
     def _had_pod(self, name: str) -> bool:
-        """Whether a flow is recorded of a pod that may be gone."""
+        """Whether any recorded flow has this pod, which may be gone."""
         records = self._log.history.since(0).records
         return any(name in (each.client.pod, each.backend.pod) for each in records)
 
 
 def pods_by_name(changes: Changes) -> Mapping[str, Collection[Address]]:
-    """NAMESPACE/NAME of this node's pods, and of all that are endpoints -> their addresses."""
+    """NAMESPACE/NAME of this node's pods, and of all endpoints that are pods -> their addresses."""
     pods = defaultdict[str, set[Address]](set)
     for pod in changes.node_pods():
         pods[f"{pod.namespace}/{pod.name}"].update(pod.addresses)
@@ -325,7 +325,7 @@ def pods_by_name(changes: Changes) -> Mapping[str, Collection[Address]]:
 
 
 def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Join lines, but not all of a long history at once; yields at least one piece, maybe empty."""
+    """Join lines into pieces of limited size; yields at least one piece, which may be empty."""
     rest = iter(lines)
     yield b"".join(islice(rest, _PIECE_LINES))
     while piece := b"".join(islice(rest, _PIECE_LINES)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics port's pages beside /metrics: /metrics/slis, /configz, /flagz and /statusz.
+"""The metrics port's other pages: /metrics/slis, /configz, /flagz and /statusz.
 
 As in kube-proxy: the settings and the age of the agent in Kubernetes' form, and how often the
 metrics port's own health check answered.
@@ -35,7 +35,7 @@ def debug_routes(
     *,
     wall: Callable[[], float] = time.time,
 ) -> Routes:
-    """`settings`: what is in force, by option. `others`: the paths that are there besides.
+    """`settings`: those in force, by option. `others`: other paths that this port serves.
 
     `wall`: seconds since 1970.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers load balancers at the health check node port of each Service: one thread for all.
 
-There may be hundreds of such ports, with a request every few seconds at each. One selector waits
-for all of them, a connection carries one request, and a slow client delays nobody. The response is
-kube-proxy's, to any method and path.
+There may be hundreds of such ports, each with a request every few seconds. One selector waits
+for all of them, a connection carries one request, and a slow client delays nobody. Whatever the
+method and path, the response is kube-proxy's.
 """
 
 import errno
@@ -34,7 +34,7 @@ _BACKLOG = 128
 _MOST_CONNECTIONS = 256
 _LONGEST_REQUEST = 65536
 _REQUEST_SECONDS = 10.0
-# How long to wait when no file descriptor is left for a connection.
+# How long to wait if no file descriptor is left for a connection.
 _PAUSE_SECONDS = 0.1
 _HEADERS_END = (b"\r\n\r\n", b"\n\n")
 
@@ -55,15 +55,15 @@ class _ClientConnection:
 
 
 class HealthCheckServer:
-    """Listens where `serve()` says, until `stop()`. The thread starts with the first port."""
+    """Listens on the ports of `serve()` until `stop()`. The thread starts with the first port."""
 
     def __init__(self, is_healthy: Callable[[], bool], addresses: Addresses) -> None:
-        """`is_healthy`: as /livez. `addresses`: where to listen, read when a port is opened."""
+        """`is_healthy`: as for /livez. `addresses`: where to listen, read when a port is opened."""
         self._is_healthy = is_healthy
         self._addresses = addresses
         self._checks: Checks = {}
         self._listening: dict[_ServicePort, list[socket.socket]] = {}
-        # Held so that no listening socket is closed, and its number reused, while accepting.
+        # Held while accepting, so that no listening socket is closed and its number reused.
         self._lock = threading.Lock()
         # Oldest first.
         self._connections: dict[socket.socket, _ClientConnection] = {}
@@ -74,9 +74,9 @@ class HealthCheckServer:
         self._thread = threading.Thread(target=self._run, name="ebpflb-checks", daemon=True)
 
     def serve(self, checks: Checks) -> dict[ServiceName, str]:
-        """Answer these and no others from now on; returns the errors by Service.
+        """Answer for these and no others from now on; returns the errors by Service.
 
-        A port that could not be opened is tried again at the next call. For one thread.
+        Ports that could not be opened are retried at the next call. For one thread.
         """
         self._checks = checks
         wanted = {
@@ -114,7 +114,7 @@ class HealthCheckServer:
         return errors
 
     def _open(self, port: _ServicePort, hosts: Sequence[str]) -> str:
-        """Listen at all of these hosts or none; returns the error, or ""."""
+        """Listen on all of these hosts or none; returns the error, or ""."""
         sockets: list[socket.socket] = []
         try:
             for host in hosts:
@@ -123,7 +123,7 @@ class HealthCheckServer:
             for each in sockets:
                 each.close()
             if error.errno == errno.EAFNOSUPPORT:
-                # A node without IPv6 cannot be asked by IPv6 either.
+                # Without IPv6 on the node, nobody can ask it over IPv6 either.
                 return ""
             shown = f"[{host}]" if ":" in host else host
             return f"{shown}:{port.port}: {os.strerror(error.errno or 0)}"
@@ -151,7 +151,7 @@ class HealthCheckServer:
             self._drop_late()
 
     def _patience(self) -> float | None:
-        """Seconds until the oldest connection is given up."""
+        """Seconds until the oldest connection times out."""
         for oldest in self._connections.values():
             return max(0.0, oldest.deadline - time.monotonic())
         return None
@@ -191,9 +191,9 @@ class HealthCheckServer:
             self._drop(connection.socket)
 
     def _answer_when_read(self, connection: _ClientConnection) -> None:
-        """Read on; answer once the headers are there, then wait for the client to close.
+        """Read more; once the headers are complete, answer, then wait for the client to close.
 
-        Closing first, with a body of the request still on its way, would destroy the response.
+        Closing first, while part of the request's body is on its way, would lose the response.
         """
         received = connection.socket.recv(_LONGEST_REQUEST)
         if not received:
@@ -206,7 +206,7 @@ class HealthCheckServer:
                 connection.socket.shutdown(socket.SHUT_WR)
 
     def _response(self, received: bytearray, port: _ServicePort) -> bytes:
-        """Empty as long as the headers are incomplete."""
+        """Empty until the headers are complete."""
         if not any(end in received for end in _HEADERS_END):
             return _bad_request() if len(received) > _LONGEST_REQUEST else b""
         check = self._checks.get(port.service)
@@ -227,7 +227,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _answer(received: bytearray, service: ServiceName, local_ready: int, *, healthy: bool) -> bytes:
-    """200 if this node should get traffic, otherwise 503; 400 to what is not HTTP/1."""
+    """200 if this node should get traffic, otherwise 503; 400 if the request is not HTTP/1."""
     words = received.split(b"\n", 1)[0].split()
     if len(words) != 3 or not words[2].startswith(b"HTTP/1."):  # noqa: PLR2004  method, target, version
         return _bad_request()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers queries of root over HTTP at a UNIX socket: one query per connection.
+"""Answers root's queries over HTTP on a UNIX socket, one query per connection.
 
-A reply may be a stream without an end. A client that reads slowly keeps only its own thread busy.
+A reply may be an endless stream. A slow client only occupies its own thread.
 """
 
 import json
@@ -31,14 +31,14 @@ _CONNECT_SECONDS = 10.0
 
 
 class Query(NamedTuple):
-    """The parts of the path after the route's own, decoded, and the parameters."""
+    """The decoded parts of the path after the route's prefix, and the parameters."""
 
     path: tuple[str, ...]
     parameters: Mapping[str, str]
 
 
 class StreamedReply(NamedTuple):
-    """A body in pieces; after an empty one the server checks that the client is still there."""
+    """A body in pieces; an empty piece makes the server check that the client is still there."""
 
     pieces: Iterable[bytes]
     content_type: str = JSON
@@ -46,7 +46,7 @@ class StreamedReply(NamedTuple):
 
 
 class HttpQueryError(Exception):
-    """A query that cannot be answered; the text is one line for the person who sent it."""
+    """A query that cannot be answered; the text is one line for the user who sent it."""
 
     def __init__(self, text: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(text)
@@ -61,7 +61,7 @@ def json_reply(value: object, status: HTTPStatus = HTTPStatus.OK) -> StreamedRep
 
 
 class QueryServer(ListenerThread):
-    """Answers at `path` until stopped; `routes`: the beginning of a path -> what answers."""
+    """Answers at `path` until stopped; `routes`: path prefix -> what answers."""
 
     failed, recovered = "cannot answer queries", "answering queries"
 
@@ -74,10 +74,10 @@ class QueryServer(ListenerThread):
 
 
 class _UnixListener(Listener):
-    """A UNIX socket in the file system, for root alone.
+    """A UNIX socket in the file system, accessible only to root.
 
-    The socket of an agent that has ended is replaced; that of a running agent is left alone, and
-    so is anything else at that path.
+    Replaces the socket of an agent that has ended, but not that of a running agent, nor anything
+    else at that path.
     """
 
     address_family = socket.AF_UNIX
@@ -98,7 +98,7 @@ class _UnixListener(Listener):
         self._path.chmod(0o600)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Answer, or refuse if there are too many; close at once if even refusals are too many."""
+        """Answer, or refuse if there are too many; if even refusals are too many, close at once."""
         for slots, routes in ((self._free, self._routes), (self._refusing, {"/": _refuse})):
             if slots.acquire(blocking=False):
                 try:
@@ -108,7 +108,7 @@ class _UnixListener(Listener):
                 return
 
     def wake(self) -> None:
-        # While it still listens no other agent can have replaced the path.
+        # While this socket listens, no other agent can have replaced the path.
         self._path.unlink(missing_ok=True)
         super().wake()
 
@@ -136,7 +136,7 @@ def _refuse(_: Query) -> StreamedReply:
 
 
 class _QueryHandler(RequestHandler):
-    """One query and its reply, then the connection is closed."""
+    """One query and its reply, then closes the connection."""
 
     protocol_version = "HTTP/1.1"
 
@@ -164,7 +164,7 @@ class _QueryHandler(RequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.send_header("Connection", "close")
         self.end_headers()
-        # From here on only the client's reading decides how long it takes.
+        # From here on it may take as long as the client takes to read.
         self.connection.settimeout(None)
         for piece in reply.pieces:
             if piece:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP servers of the health and metrics ports: fixed paths, each answered by a function.
 
-A server has one thread that listens and one more for each connection. If it cannot listen, it
-warns once and keeps trying, because the node's Services do not depend on it.
+A server has one listening thread and one thread per connection. If it cannot listen, it warns
+once and keeps trying, because the node's Services do not depend on it.
 """
 
 import contextlib
@@ -42,13 +42,13 @@ Routes = Mapping[str, Callable[[], Answer]]
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """What all HTTP requests to the agent have in common."""
+    """The common part of all HTTP requests to the agent."""
 
-    # For how many seconds a client may send or read nothing.
+    # Timeout in seconds for a client that neither sends nor reads.
     timeout = 10.0
 
     def version_string(self) -> str:
-        """Value of the Server header: no version, which is only for those who may read metrics."""
+        """Value of the Server header, without the version: only readers of metrics may see it."""
         return "ebpflb"
 
     def log_message(self, *_: object) -> None:
@@ -56,7 +56,7 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 
 class Listener(ThreadingMixIn, TCPServer):
-    """A listening socket. Connections are served in threads, which end with the process."""
+    """A listening socket. Each connection gets a thread, which ends with the process."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -65,12 +65,12 @@ class Listener(ThreadingMixIn, TCPServer):
     def __init__(
         self, address: Any, handler: Callable[..., RequestHandler], stopped: threading.Event
     ) -> None:
-        """`stopped` ends `run()`. OSError or ConfigError when it cannot listen."""
+        """`stopped` ends `run()`. OSError or ConfigError if it cannot listen."""
         self.stopped = stopped
         super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. When no file descriptor is left, wait a moment before failing."""
+        """Accept a connection. If no file descriptor is left, wait a moment before failing."""
         try:
             return super().get_request()
         except OSError:
@@ -78,7 +78,7 @@ class Listener(ThreadingMixIn, TCPServer):
             raise
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
-        """Log the exception that ended a request; only a bug concerns the operator."""
+        """Log the exception that ended a request; only bugs concern the operator."""
         level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
         shown = fields(client=client_address)
         _log.log(level, "an HTTP request failed", exc_info=True, extra=shown)
@@ -90,13 +90,13 @@ class Listener(ThreadingMixIn, TCPServer):
                 self.handle_request()
 
     def wake(self) -> None:
-        """Refuse connections from now on, so that `run()` sees that it was stopped."""
+        """Refuse connections from now on, so that `run()` notices that it was stopped."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
 
 class ListenerThread:
-    """Makes a listener and runs it until stopped; where that fails it tries again."""
+    """Creates a listener and runs it until stopped; if that fails, tries again."""
 
     failed, recovered = "cannot listen", "listening"
 
@@ -111,7 +111,7 @@ class ListenerThread:
     ) -> None:
         """`name`: the thread's; `address`: as logs show it; `retry`: seconds.
 
-        `on_failure` gets the address and the reason when the first attempt fails.
+        `on_failure` gets the address and the reason if the first attempt fails.
         """
         self._address = address
         self._listen = listen
@@ -122,7 +122,7 @@ class ListenerThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, *, hard_fail: bool = False) -> None:
-        """Listen before this returns, if possible. `hard_fail`: ConfigError if it is not."""
+        """Listen before returning, if possible. `hard_fail`: ConfigError if it is not."""
         if error := self._try_to_listen():
             shown = fields(address=self._address)
             _log.warning("%s: %s; trying again", self.failed, error, extra=shown)
@@ -132,14 +132,14 @@ class ListenerThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the socket and end the thread, but do not wait for answers under way."""
+        """Close the socket and end the thread, without waiting for answers in progress."""
         self._stopped.set()
         if self._listener:
             self._listener.wake()
         self._thread.join()
 
     def _try_to_listen(self) -> str:
-        """Return the reason why it is not possible, or ""."""
+        """Return the reason if it cannot listen, or ""."""
         try:
             self._listener = self._listen(self._stopped)
         except ConfigError as error:
@@ -157,7 +157,7 @@ class ListenerThread:
 
 
 class Server(ListenerThread):
-    """Serves `routes` at one TCP address. An empty host means all addresses of both families."""
+    """Serves `routes` on one TCP address. An empty host means all addresses of both families."""
 
     def __init__(
         self,
@@ -177,12 +177,12 @@ class Server(ListenerThread):
 
     @property
     def port(self) -> int:
-        """Where it listens, 0 while it does not."""
+        """The port it listens on, 0 while it does not."""
         return int(self._listener.server_address[1]) if self._listener else 0
 
 
 def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -> Routes:
-    """kube-proxy's paths on its metrics port, and /status. `render` makes the page /metrics.
+    """kube-proxy's paths on its metrics port, and /status. `render` makes the /metrics page.
 
     debug_pages.py and slis.py have the other paths of that port.
     """
@@ -194,7 +194,7 @@ def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -
 
 
 def health_routes(health: Health, count: Callable[[str, int], None]) -> Routes:
-    """/healthz and /livez, whose path and status go to `count`, and /readyz.
+    """/healthz and /livez, whose path and status are reported to `count`, and /readyz.
 
     A rollout waits for /readyz: 200 once the node's Services are programmed.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the connections of a Service port spread over backends, nodes and zones.
 
-It compares what backends have counted in one snapshot and in earlier ones.
+Computed from the difference between the backends' counters in successive snapshots.
 """
 
 import time
@@ -15,9 +15,9 @@ from ebpflb.model.flow import balance
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocation
 
-# The balance is that of the last 5 to 10 minutes: one to two windows.
+# The balance covers the last 5 to 10 minutes: one to two windows.
 WINDOW_SECONDS = 300.0
-# With fewer connections for each backend, chance alone looks like imbalance.
+# With fewer connections per backend, chance alone looks like imbalance.
 ENOUGH_CONNECTIONS = 10
 
 _CONNECTIONS = 0
@@ -26,7 +26,7 @@ _UNKNOWN = EndpointLocation()
 
 @dataclass(slots=True, eq=False)
 class _BackendCount:
-    """connections: at the last snapshot. older, newer: at the last two turns of the window."""
+    """connections: at the last snapshot. older, newer: at the last two window boundaries."""
 
     generation: int
     connections: int
@@ -38,7 +38,7 @@ class _BackendCount:
 class PortBalance:
     """cross_node, cross_zone: connections since the first snapshot. imbalance: None if too few.
 
-    seen: all backends by index in lb_backends; usable: those of them that take new connections.
+    seen: all backends by index in lb_backends; usable: those that take new connections.
     """
 
     cross_node: int = 0
@@ -49,7 +49,7 @@ class PortBalance:
 
 
 class BackendBalance:
-    """Of Service ports with connections. Those counted before the first snapshot are left out."""
+    """Balance of Service ports with connections, ignoring those before the first snapshot."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
@@ -64,9 +64,9 @@ class BackendBalance:
         own: EndpointLocation,
         locations: Mapping[Address, EndpointLocation],
     ) -> None:
-        """Add what the backends have counted since the last snapshot.
+        """Add what the backends counted since the last snapshot.
 
-        A port without backends is kept while its Service has it.
+        A port without backends is kept as long as its Service has the port.
         """
         self._turn()
         is_changed, is_first = snapshot.backends is not self._groups, self._groups is None
@@ -92,7 +92,7 @@ class BackendBalance:
                     seen.older, seen.newer = seen.newer, seen.connections
 
     def _add_ports(self, snapshot: Snapshot, *, is_first: bool) -> None:
-        """Begin with the ports that have counted something by now."""
+        """Start tracking the ports that have counted something by now."""
         counts, groups = snapshot.backend_counts, snapshot.backends
         for name in groups:
             if name in self.ports:
@@ -106,7 +106,7 @@ class BackendBalance:
 def _take(
     port: PortBalance, snapshot: Snapshot, name: ServicePortName, *, is_first: bool = False
 ) -> None:
-    """A new backend starts at 0; in the first snapshot, at what it has counted."""
+    """A new backend starts at 0; in the first snapshot, at its current count."""
     before, port.seen = port.seen, {}
     for backend in snapshot.backends.get(name, ()):
         index = backend.map_index
@@ -132,7 +132,7 @@ def _count(
 
 
 def _restart_balance(port: PortBalance, usable: list[_BackendCount]) -> None:
-    """Count from now on, if the usable backends have changed."""
+    """Start counting anew if the usable backends have changed."""
     if usable != port.usable:
         port.usable = usable
         for seen in usable:

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from ebpflb.observe.metrics.service_readings import Distribution, Reading
 
-# What lb_histograms holds: metric -> what it is.
+# Contents of lb_histograms: metric -> help text.
 FLOW_METRICS: Mapping[str, str] = {
     "ebpflb_flow_duration_seconds": "How long flows lasted that have ended.",
     "ebpflb_flow_rtt_seconds": "Smoothed round trip time of TCP connections that have ended.",
@@ -76,7 +76,7 @@ def _flows(found: Mapping[tuple[str, str], Distribution]) -> Iterator[Metric]:
 
 
 class FlowCollector(Collector):
-    """Flow records by client, and lost ones; those lost in the kernel are in Reading.lost."""
+    """Flow records by client, and lost ones; Reading.lost has those lost in the kernel."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class FlowCollector(Collector):
         self._clients = clients
 
     def describe(self) -> Iterable[Metric]:
-        """Without this the registry calls `collect()` to learn the names."""
+        """Without it the registry would call `collect()` to learn the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page /metrics, and the metrics of what the agent does.
+"""The /metrics page, and the metrics of the agent itself.
 
-What kube-proxy measures as well has kube-proxy's name, labels and buckets. One sync writes both
-families, so what has the label ip_family is the same for each. What the kernel counts is in
+Metrics that kube-proxy also has use its names, labels and buckets. One sync writes both families,
+so metrics with the label ip_family have the same value for each. What the kernel counts is in
 kernel.py and services.py.
 """
 
@@ -39,7 +39,7 @@ from ebpflb.observe.metrics.services import backend_families, exposition, servic
 
 _log = logging.getLogger("ebpflb.observe")
 
-# kube-proxy's: 15 buckets from 1 ms, each twice the one before.
+# kube-proxy's: 15 buckets from 1 ms, each twice the previous one.
 _BUCKETS = [0.001 * 2**power for power in range(15)]
 _LATENCY_BUCKETS = [
     *(0.25, 0.5),
@@ -51,13 +51,13 @@ _FIRST_CONNECTION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300)
 _FAMILY = "ip_family"
 _NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 PEER_STATES = (Reachability.REACHABLE.value, Reachability.UNREACHABLE.value)
-# A hundred scrapes at once cost as much as one.
+# A hundred simultaneous scrapes cost as much as one.
 FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the agent counts. source_errors: the files. no_local: ports by (policy, family).
+    """Totals of the agent. source_errors: number of files. no_local: ports by (policy, family).
 
     dsr_peers: by state, of PEER_STATES.
     """
@@ -81,7 +81,7 @@ class Metrics:
 
     def __init__(self, families: Iterable[str], read: Callable[[], Reading] = Reading) -> None:
         """`read` is called at every scrape, in the thread that answers it."""
-        # kube-proxy has no such series, and each would double the page.
+        # kube-proxy has no such series, and they would double the page.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = _Registry()
         self._families = tuple(families)
@@ -130,19 +130,19 @@ class Metrics:
         GCCollector(registry=self.registry)
 
     def changed(self, services: int, endpoints: int) -> None:
-        """So many Services and EndpointSlices changed, and need a sync."""
+        """Count changed Services and EndpointSlices, which need a sync."""
         self._changes.count("service", services * len(self._families))
         self._changes.count("endpoint", endpoints)
         for family in self._families:
             self._syncs.last_queued.labels(family).set(time.time())
 
     def idle(self) -> None:
-        """The changes made no difference: none is pending, and all are in force."""
+        """The changes made no difference: nothing is pending, and all are in force."""
         self._changes.clear()
         self._note_success()
 
     def tried(self, seconds: float, *, full: bool) -> None:
-        """A sync took so long, whether it failed or not."""
+        """A sync took this long, whether it failed or not."""
         self._changes.clear()
         for family in self._families:
             self._syncs.duration.labels(family).observe(seconds)
@@ -150,7 +150,7 @@ class Metrics:
             kind.labels(family).observe(seconds)
 
     def synced(self, seconds: float, *, full: bool, complete: bool) -> None:
-        """A sync took so long. `complete`: the kernel has everything that was planned."""
+        """A sync succeeded in this time. `complete`: the kernel has everything that was planned."""
         self.tried(seconds, full=full)
         if complete:
             self._note_success()
@@ -158,7 +158,7 @@ class Metrics:
             self.failed()
 
     def failed(self) -> None:
-        """A sync left something undone."""
+        """A sync did not finish everything."""
         self._syncs.failures.inc()
 
     def _note_success(self) -> None:
@@ -166,7 +166,7 @@ class Metrics:
             self._syncs.last.labels(family).set(time.time())
 
     def programmed(self, delays: Iterable[tuple[Family, float]]) -> None:
-        """Changes of endpoints are in force, so many seconds after they were triggered."""
+        """Changes of endpoints are in force, this many seconds after their trigger."""
         for family, seconds in delays:
             self._latency.labels(_NAMES[family]).observe(seconds)
 
@@ -174,7 +174,7 @@ class Metrics:
         self._expired.inc(entries)
 
     def reconciled(self, seconds: float, ended: Mapping[Family, int]) -> None:
-        """A search for UDP sockets of removed backends took so long, and closed so many."""
+        """A search for UDP sockets of removed backends took this long, and closed this many."""
         for family in self._families:
             self._reconciler_duration.labels(family).observe(seconds)
         for kind, count in ended.items():
@@ -196,11 +196,11 @@ class Metrics:
         self._ejections.inc()
 
     def first_connection(self, seconds: float) -> None:
-        """An endpoint got its first connection so long after it was in force."""
+        """An endpoint got its first connection this long after it was in force."""
         self._first_connection.observe(seconds)
 
     def page(self) -> Answer:
-        """The page /metrics; without the kernel's metrics if the maps cannot be read."""
+        """The /metrics page; without the kernel's metrics if the maps cannot be read."""
         page = generate_latest(self.registry)
         try:
             page += _kernel_page(self._read())
@@ -210,7 +210,7 @@ class Metrics:
 
 
 class _Registry(CollectorRegistry):
-    """Makes metrics that it has registered."""
+    """Creates metrics and registers them."""
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self)
@@ -347,7 +347,7 @@ def _kernel_page(reading: Reading) -> bytes:
 
 
 class SharedPage:
-    """Makes a page if the last one is too old. Requests that come meanwhile wait for it."""
+    """Makes a new page if the last one is too old. Requests that arrive meanwhile wait for it."""
 
     def __init__(
         self, make: Callable[[], Answer], clock: Callable[[], float] = time.monotonic

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a change of endpoints takes: until it is in force, and until the first connection."""
+"""How long changes of endpoints take: until they are in force, and until the first connection."""
 
 import logging
 import threading
@@ -22,23 +22,23 @@ from ebpflb.source.interface import Trigger
 _log = logging.getLogger("ebpflb.agent")
 CHECK_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
-# Endpoints that wait at once; those beyond are left out.
+# How many endpoints can wait at the same time; others are not measured.
 MOST_PENDING = 1024
 _RECORD = packed_format(LbBackend, "flags", "generation")
 
 
 class Delay(NamedTuple):
-    """How long one change of endpoints took until it was in force, in seconds."""
+    """How long a change of endpoints took to be in force, in seconds."""
 
     family: Family
     seconds: float
 
 
 class ProgrammingLatency:
-    """Changes that are not in force yet, by the rules of kube-proxy's EndpointsChangeTracker."""
+    """Changes not in force yet, by the rules of kube-proxy's EndpointsChangeTracker."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        """`wall`: seconds since 1970. Changes triggered before now do not count."""
+        """`wall`: seconds since 1970. Changes triggered before now are ignored."""
         self._wall = wall
         self._started = wall()
         self._pending: dict[tuple[ServiceName, Family], list[float]] = {}
@@ -51,37 +51,37 @@ class ProgrammingLatency:
                 self._pending.setdefault((service, family), []).append(triggered)
 
     def take(self) -> Iterator[Delay]:
-        """All changes noted so far are in force now."""
+        """All changes noted so far are in force now; yields their delays."""
         now = self._wall()
         pending, self._pending = self._pending, {}
         for (_, family), times in pending.items():
             yield from (Delay(family, now - triggered) for triggered in times)
 
     def forget(self) -> None:
-        """The changes noted so far are part of a sync that failed."""
+        """The sync with the changes noted so far has failed."""
         self._pending.clear()
 
 
 class FirstConnections:
     """How long new endpoints wait for their first connection. Not thread-safe.
 
-    Endpoints of the first `check()` do not count: nobody knows when they came.
+    Endpoints seen by the first `check()` are ignored: their start is unknown.
     """
 
     def __init__(
         self, observe: Callable[[float], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`observe`: called with the seconds, for each endpoint that got its first connection."""
+        """`observe`: called with the seconds when an endpoint gets its first connection."""
         self._observe = observe
         self._clock = clock
         self._maps: MapSet | None = None
         # By index in lb_backends: the generation of a usable backend, 0 for others.
         self._known = array("I")
-        # By such an index: since when it waits.
+        # Index -> since when the endpoint has been waiting.
         self._pending: dict[int, float] = {}
 
     def check(self, maps: MapSet, written: float | None) -> bool:
-        """Whether endpoints still wait. MapError.
+        """Whether endpoints are still waiting. MapError.
 
         `written`: when backends were last written, by the clock; None: not since the last check.
         """
@@ -117,7 +117,7 @@ class FirstConnectionsThread:
     def __init__(
         self, first: FirstConnections, maps: Callable[[], MapSet | None], written: threading.Event
     ) -> None:
-        """`maps`: those in use. `written`: set after each write, cleared here."""
+        """`maps`: returns those in use. `written`: set after each write, cleared here."""
         self._first = first
         self._maps = maps
         self._written = written

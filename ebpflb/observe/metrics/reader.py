@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the maps for a scrape. It takes no lock that a sync wants."""
+"""Reads the maps for a scrape, without taking any lock that a sync needs."""
 
 import logging
 import socket
@@ -35,9 +35,9 @@ from ebpflb.observe.metrics.service_readings import (
     Reading,
 )
 
-# A device that no longer existed when its drops were first read.
+# For a device that was gone before its drops were first read.
 _GONE = "gone"
-# Instead of the name of an ifindex.
+# Special keys that are not an ifindex.
 _NAMES: Mapping[int, str] = {
     DropPlace.LB_DROP_AT_SOCKET: "sockets",
     DropPlace.LB_DROP_AT_POD: "pods",
@@ -45,15 +45,15 @@ _NAMES: Mapping[int, str] = {
 _MICROSECOND = 1e-6
 _LOST = {FlowLost.LB_LOST_FULL: "ring_full", FlowLost.LB_LOST_RATE: "rate_limit"}
 _log = logging.getLogger("ebpflb.agent")
-# Tables that are read for this only; the snapshot has the entries of the others.
+# Tables read only here; the snapshot has the entries of the others.
 _OTHER_TABLES = ("lb_affinity", "lb_devices", "lb_netns")
 
 
 class _HistogramMetric(NamedTuple):
-    """A histogram. unit: what one of the kernel's units is in the metric's.
+    """A histogram. unit: the kernel's unit expressed in the metric's.
 
-    bits: the buckets whose upper bounds the page has. A time is cut off to whole microseconds, so
-    one of n bits is less than 2 ** n; a number of bytes is at most that less 1.
+    bits: the buckets whose upper bounds are on the page. Times are truncated to whole microseconds,
+    so one of n bits is less than 2 ** n; a number of bytes is at most 2 ** n - 1.
     """
 
     metric: str
@@ -89,37 +89,37 @@ def _distribution(metric: _HistogramMetric, counted: Sums) -> Distribution:
 
 
 def read_lost(maps: MapSet) -> Mapping[str, int]:
-    """How many records are missing, by reason. MapError."""
+    """Number of missing records by reason. MapError."""
     found = list(sums(maps["lb_flow_lost"]))
     return {name: found[reason][0] for reason, name in _LOST.items()}
 
 
 def read_xdp(maps: MapSet) -> Mapping[str, int]:
-    """Packets at XDP by what became of them; empty where nothing did. MapError."""
+    """Packets at XDP by outcome; empty if there were none. MapError."""
     found = sums(maps["lb_count_xdp"])
     counts = {word(result): each[0] for result, each in zip(XdpResult, found, strict=True)}
     return counts if any(counts.values()) else {}
 
 
 class DropTotals:
-    """Drops by reason and by the name that a device had when they were read.
+    """Drops by reason and by the name that the device had when they were read.
 
-    A device that is gone keeps its last name.
+    A removed device keeps its last name.
     """
 
     def __init__(self, name_of: Callable[[int], str] = socket.if_indextoname) -> None:
-        """`name_of`: of an ifindex; OSError where there is none."""
+        """`name_of`: name of an ifindex; OSError if there is no such device."""
         self._name_of = name_of
         self._names: dict[int, str] = {}
         self._counted: Mapping[tuple[DropReason, int], int] = {}
         self._sums: Counter[tuple[str, str]] = Counter()
 
     def read(self, maps: MapSet) -> Mapping[tuple[str, str], int]:
-        """By reason and interface: sums that only grow. MapError."""
+        """By reason and interface: sums that only increase. MapError."""
         before, self._counted = self._counted, read_drops(maps)
         for (reason, ifindex), count in self._counted.items():
             old = before.get((reason, ifindex), 0)
-            # Less than before: the maps were replaced, and begin at 0.
+            # A lower count means that the maps were replaced and started at 0.
             new = count - old if count >= old else count
             if new:
                 self._sums[word(reason), self._name(ifindex)] += new
@@ -136,7 +136,7 @@ class DropTotals:
 
 
 class MapSource(Protocol):
-    """Where the maps are. Both attributes may be replaced at any time, each as a whole."""
+    """Access to the maps. Both attributes may be replaced at any time, each as a whole."""
 
     @property
     def maps(self) -> MapSet | None:
@@ -148,14 +148,14 @@ class MapSource(Protocol):
 
 
 class OptionalSeries(NamedTuple):
-    """Which series the page has besides those of the node."""
+    """Which optional series the page has besides those of the node."""
 
     services: bool = True
     backends: bool = False
 
 
 class MapReader:
-    """Reads everything that a scrape shows. Thread-safe: one thread reads after the other."""
+    """Reads everything that a scrape shows. Thread-safe: reads are serialized."""
 
     def __init__(
         self,
@@ -165,9 +165,9 @@ class MapReader:
         records: Mapping[str, int],
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`records`: how many flow records came, by event; the flow reader counts them.
+        """`records`: number of flow records by event, counted by the flow reader.
 
-        `clock`: CLOCK_MONOTONIC in ns, which the BPF programs use.
+        `clock`: CLOCK_MONOTONIC in ns, as in the BPF programs.
         """
         self._source = source
         self._series = series
@@ -181,7 +181,7 @@ class MapReader:
         self._backends = BackendReadings(locations)
 
     def begin(self) -> None:
-        """Read once, so that what was counted earlier is not taken for new."""
+        """Read once, so that earlier counts do not look new."""
         try:
             self.read()
         except EbpflbError as error:

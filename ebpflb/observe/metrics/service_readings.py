@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readings of Service ports and of their backends, from one snapshot after the other.
+"""Readings of Service ports and their backends, from successive snapshots.
 
-Counters only grow, although frontends, backends and whole sets of maps are replaced.
+Counters only increase, although frontends, backends and whole sets of maps are replaced.
 """
 
 from collections import Counter, defaultdict
@@ -23,7 +23,7 @@ from ebpflb.observe.metrics.balance import BackendBalance, PortBalance
 
 
 class PortLabels(NamedTuple):
-    """The labels of a Service port. port: its name, or its number without one."""
+    """The labels of a Service port. port: its name, or its number if it has none."""
 
     namespace: str
     service: str
@@ -32,7 +32,7 @@ class PortLabels(NamedTuple):
 
 
 class Endpoints(NamedTuple):
-    """How many a Service port may use here. Terminating ones are neither local nor remote."""
+    """How many endpoints a Service port may use here. Terminating ones are not local or remote."""
 
     local: int = 0
     remote: int = 0
@@ -44,7 +44,7 @@ _NO_ENDPOINTS = Endpoints()
 
 @dataclass(frozen=True, slots=True)
 class PortReading:
-    """One Service port. traffic: by frontend type, of types with traffic.
+    """One Service port. traffic: by frontend type, only types with traffic.
 
     oldest_seconds is None without connections, imbalance with too few.
     """
@@ -82,7 +82,7 @@ class Distribution(NamedTuple):
 class Reading:
     """entries: used and maximum, by map. dropped: counts by (reason, interface).
 
-    records: flow records that came, by event. lost: records that the kernel did not write, by
+    records: flow records received, by event. lost: records that the kernel could not write, by
     reason. xdp: packets by result. flows: by (metric, path).
     """
 
@@ -107,7 +107,7 @@ _Endpoint = tuple[ServicePortName, Address, int]
 
 
 class _Counter:
-    """A counter in the kernel that may start again at 0. before: its sum when it last did."""
+    """A counter in the kernel that may restart at 0. before: its sum up to the last restart."""
 
     __slots__ = ("before", "index", "key", "last", "round")
 
@@ -131,15 +131,15 @@ class _Counter:
 
 
 class RunningSums(Generic[_Group]):
-    """Sums of groups of counters that come, go and start again at 0; the sums only grow.
+    """Sums over groups of counters that come, go and restart at 0; the sums only increase.
 
-    A counter that is gone keeps its index until another counter uses it. Only its sum is kept then.
+    A removed counter keeps its index until another one reuses it. Then only its sum is kept.
     """
 
     def __init__(self) -> None:
-        # Nearly all have one counter.
+        # Nearly all groups have one counter.
         self._groups: dict[_Group, tuple[_Counter, ...]] = {}
-        # The sum of each group's counters whose index another counter uses now.
+        # The sum of each group's counters whose index has been reused.
         self._past: dict[_Group, Sums] = {}
         self._round = 0
 
@@ -150,11 +150,11 @@ class RunningSums(Generic[_Group]):
         return max(indices, default=-1) + 1
 
     def begin(self) -> None:
-        """Begin a round: `add()` follows for each counter there is, then `finish()`."""
+        """Begin a round: call `add()` for each existing counter, then `finish()`."""
         self._round += 1
 
     def add(self, group: _Group, key: Hashable, index: int, counts: Sums) -> None:
-        """A counter has this value. At another index, or with less than before, it is a new one."""
+        """Report a counter's value. A different index or a lower value means that it restarted."""
         counters = self._groups.get(group, ())
         counter = next((each for each in counters if each.key == key), None)
         if counter:
@@ -165,7 +165,7 @@ class RunningSums(Generic[_Group]):
         counter.round = self._round
 
     def finish(self, counts: Sequence[Sums], used: Container[int]) -> None:
-        """Read once more what counters that are gone had counted. used: the indices in use."""
+        """Read the final values of removed counters. used: the indices in use."""
         for group, counters in self._groups.items():
             gone = [each for each in counters if each.round != self._round]
             for each in gone:
@@ -196,7 +196,7 @@ def _sum(one: Sums, other: Sums) -> Sums:
 
 
 class PortNumbers:
-    """The port number of each Service port: of its ClusterIP, or its NodePort."""
+    """The port number of each Service port: of its ClusterIP, or else its NodePort."""
 
     def __init__(self) -> None:
         self._numbers: dict[ServicePortName, int] = {}
@@ -212,7 +212,7 @@ class PortNumbers:
             del self._numbers[name]
 
     def labels(self) -> Mapping[ServicePortName, PortLabels]:
-        """The label `port` is the port's name, or its number without one."""
+        """The label `port` is the port's name, or its number if it has none."""
         return {
             name: PortLabels(
                 name.namespace, name.service, name.port or str(number), name.protocol.name
@@ -231,7 +231,7 @@ class PortReadings:
 
     @property
     def counters(self) -> int:
-        """How many counters of frontends the next snapshot must have, from the first on."""
+        """How many frontend counters the next snapshot must contain, from the first on."""
         return self._sums.length
 
     def read(
@@ -283,7 +283,7 @@ class PortReadings:
 
 
 def _in_use(backends: Iterable[BackendEntry], active: ActiveFlows) -> tuple[int, int | None]:
-    """How many flows use these backends, and when the first of the flows began."""
+    """How many flows use these backends, and when the oldest one began."""
     uses = [(each.map_index, each.generation) for each in backends]
     began = [start for use in uses if (start := active.oldest.get(use)) is not None]
     return sum(active.flows.get(use, 0) for use in uses), min(began, default=None)
@@ -299,7 +299,7 @@ def _endpoints(backends: BackendGroups, name: ServicePortName) -> Endpoints:
 class BackendReadings:
     """Makes the readings of all backends.
 
-    An endpoint that was removed and added again keeps its counters while connections use it.
+    An endpoint that is removed and added again keeps its counters as long as connections use it.
     """
 
     def __init__(self, locations: EndpointLocations) -> None:

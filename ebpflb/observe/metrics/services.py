@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of Services and of their backends, in Prometheus' text format.
 
-A Service has counters once it has traffic: a cluster has many more Services than a node talks to.
-The text is made here because prometheus_client needs 8 us for each series, which for 5,000 Services
-would be a second; this needs 0.5 us.
+A Service gets counters once it has traffic: a cluster has many more Services than one node uses.
+The text is made here because prometheus_client needs 8 us per series, which would take a second
+for 5,000 Services; this needs 0.5 us.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,7 +73,7 @@ _PER_BACKEND: tuple[tuple[str, str, str, Callable[[BackendReading], int]], ...] 
 
 
 class MetricFamily(NamedTuple):
-    """A metric. A counter's name ends in _total. samples: the labels as text, and the value."""
+    """A metric. Names of counters end in _total. samples: the labels as text, and the value."""
 
     name: str
     kind: str
@@ -82,13 +82,13 @@ class MetricFamily(NamedTuple):
 
 
 def label_text(names: Sequence[str], values: Sequence[str]) -> str:
-    """Labels as a sample has them, without the braces."""
+    """Labels in the format of a sample, without the braces."""
     pairs = zip(names, values, strict=True)
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs)
 
 
 def exposition(families: Iterable[MetricFamily]) -> bytes:
-    """The text of the page. A family without samples has its HELP and TYPE lines."""
+    """The text of the page. A family without samples still has its HELP and TYPE lines."""
     return "".join(line for family in families for line in _lines(family)).encode()
 
 
