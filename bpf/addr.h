@@ -62,8 +62,8 @@ static __always_inline int lb_addr_is_own_host(const struct lb_addr *addr)
 }
 
 /*
- * Loopback, unspecified and multicast addresses: there is nobody to answer. The stack drops packets
- * from them (ip_route_input_slow(), ip6_rcv_core()).
+ * Loopback, unspecified and multicast addresses, which cannot get an answer. The stack drops
+ * packets from them (ip_route_input_slow(), ip6_rcv_core()).
  */
 static __always_inline int lb_addr_is_martian_source(const struct lb_addr *addr)
 {

@@ -11,7 +11,7 @@
 #include "clock.h"
 #include "maps.h"
 
-/* Steps of a binary search. In a range of more than a million slots some backends are not found. */
+/* Steps of a binary search. In a range of over a million slots some backends are not found. */
 #define LB_RANGE_STEPS 20
 
 /*

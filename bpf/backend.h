@@ -13,7 +13,7 @@ struct lb_choice {
 	__u32 index;
 };
 
-/* How many backends on trial a new flow passes by, at most; the agent's MOST_ON_TRIAL follows. */
+/* How many slots a new flow tries, to skip backends on trial; the agent's MOST_ON_TRIAL follows. */
 #define LB_TRIALS_PASSED 3
 
 /* The backend of one slot. */
@@ -34,7 +34,7 @@ static __always_inline int lb_backend_admits(const struct lb_choice *choice)
 	return !(choice->backend->flags & LB_BACKEND_TRIAL) || lb_trial_admits(choice->index);
 }
 
-/* What a backend on trial does not admit goes to the next slot of the range. */
+/* A flow that a backend on trial does not admit goes to the next slot of the range. */
 static __always_inline int lb_backend_select(const struct lb_opening *opening,
 					     struct lb_choice *choice)
 {
@@ -57,7 +57,7 @@ static __always_inline int lb_backend_select(const struct lb_opening *opening,
 }
 
 /*
- * A backend that was chosen earlier, if it has one of the flags. generation: the backend's
+ * A backend that was chosen earlier, if it has any of the flags. generation: the backend's
  * generation at that time; the index may belong to another backend by now.
  */
 static __always_inline struct lb_backend *lb_backend_recall(__u32 index, __u32 generation,
@@ -71,7 +71,7 @@ static __always_inline struct lb_backend *lb_backend_recall(__u32 index, __u32 g
 	return backend->flags & flags ? backend : NULL;
 }
 
-/* For new connections to an earlier choice. */
+/* For new connections with an earlier choice. */
 static __always_inline struct lb_backend *lb_backend_usable(__u32 index, __u32 generation)
 {
 	return lb_backend_recall(index, generation, LB_BACKEND_USABLE);

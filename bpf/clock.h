@@ -7,7 +7,7 @@
 
 #define LB_SECOND 1000000000ULL
 
-/* CLOCK_MONOTONIC in nanoseconds, to the tick with the cheaper coarse clock (Linux 5.11). */
+/* CLOCK_MONOTONIC in ns; with the cheaper coarse clock (Linux 5.11) accurate to a tick. */
 static __always_inline __u64 lb_now(void)
 {
 #if LB_HAS_COARSE_CLOCK

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Compile-time sizes. The loader may override those with an #ifndef by -D, but makes the maps of the
- * size LB_MAX_... that it wants itself, without a compile.
+ * Compile-time sizes. The loader may override those with an #ifndef by -D, but creates the maps
+ * with an LB_MAX_... size itself, so that a new size needs no compile.
  */
 #ifndef LB_CONFIG_H
 #define LB_CONFIG_H
@@ -67,12 +67,12 @@
 #define LB_MAX_AFFINITY 65536
 #endif
 
-/* Whether lb_xdp is loaded, which the settings say. */
+/* Whether lb_xdp is loaded, by the settings. */
 #ifndef LB_HAS_XDP
 #define LB_HAS_XDP 1
 #endif
 
-/* Whether this node takes part in direct server return, which the settings say. */
+/* Whether this node takes part in direct server return, by the settings. */
 #ifndef LB_HAS_DSR
 #define LB_HAS_DSR 1
 #endif
@@ -99,7 +99,7 @@
 #define LB_FLOW_RING 1048576
 
 /*
- * Whether the kernel has bpf_set_retval. Without it, connections that are refused are left to tc.
+ * Whether the kernel has bpf_set_retval. Without it, refused connections are left to tc.
  */
 #ifndef LB_HAS_SET_RETVAL
 #define LB_HAS_SET_RETVAL 1
@@ -111,7 +111,8 @@
 #endif
 
 /*
- * Whether bpf_fib_lookup compares a packet's length with the MTU of its route, and tells that MTU.
+ * Whether bpf_fib_lookup compares a packet's length with the MTU of its route, and returns that
+ * MTU.
  */
 #ifndef LB_HAS_FIB_MTU
 #define LB_HAS_FIB_MTU 1

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Where the record of a socket's TCP connection is. A hash of the cookie would lead to memory that no
- * cache holds. But the kernel counts cookies up, on each CPU, so their last bits lead to places side
- * by side. If another connection has the place, the record goes to lb_connections.
+ * Where the record of a socket's TCP connection is. With a hash of the cookie, every lookup would
+ * be a cache miss. But the kernel increments cookies on each CPU, so their last bits lead to
+ * adjacent places. If another connection has the place, the record goes to lb_connections.
  */
 #ifndef LB_CONNECTION_PLACE_H
 #define LB_CONNECTION_PLACE_H
@@ -17,8 +17,8 @@ static __always_inline struct lb_conn_place *lb_conn_place_of(__u64 cookie)
 }
 
 /*
- * Returns 1 if the place is this socket's now. Linux 5.10 has no atomic exchange for programs: of those
- * that claim a free place at the same time, only one that finds itself alone gets it.
+ * Returns 1 if this socket now has the place. Linux 5.10 has no atomic exchange for programs: if
+ * several claim a free place at the same time, only one that finds itself alone gets it.
  */
 static __always_inline int lb_conn_place_take(struct lb_conn_place *place, __u64 cookie)
 {
@@ -35,7 +35,7 @@ static __always_inline int lb_conn_place_take(struct lb_conn_place *place, __u64
 	return is_alone;
 }
 
-/* NULL if the socket has no connection that was translated. */
+/* NULL if no connection of the socket was translated. */
 static __always_inline struct lb_connection *lb_connection_of(__u64 cookie)
 {
 	struct lb_conn_place *place = lb_conn_place_of(cookie);

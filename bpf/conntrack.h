@@ -2,9 +2,9 @@
 /*
  * Conntrack entries of flows at tc: two per flow, one for each direction, keyed by the tuple of a
  * packet at the hook that looks it up. A flow starts in lb_ct_short and moves to lb_conntrack when
- * both sides of its handshake were seen. It is deleted when both FINs are acknowledged; a reset
- * moves it back. SCTP maps to TCP: INIT is a SYN, INIT ACK a SYN ACK, ABORT and SHUTDOWN COMPLETE
- * are resets.
+ * both sides of its handshake have been seen. It is deleted when both FINs are acknowledged; a
+ * reset moves it back. SCTP maps to TCP: INIT is a SYN, INIT ACK a SYN ACK, ABORT and SHUTDOWN
+ * COMPLETE are resets.
  */
 #ifndef LB_CONNTRACK_H
 #define LB_CONNTRACK_H
@@ -47,7 +47,7 @@ static __always_inline int lb_has_setting(__u32 flag)
 	return settings && settings->flags & flag;
 }
 
-/* A stream is inserted before it is deleted from lb_ct_udp: in this order neither is missed. */
+/* A stream is inserted before it is deleted from lb_ct_udp: this lookup order misses neither. */
 static __always_inline struct lb_conntrack *lb_conntrack_lookup_udp(struct lb_tuple *key)
 {
 	struct lb_conntrack *entry = lb_ct_udp.lookup(key);
@@ -63,13 +63,13 @@ static __always_inline struct lb_conntrack *lb_conntrack_lookup_connection(struc
 	return entry ? entry : lb_ct_short.lookup(key);
 }
 
-/* is_udp is a constant wherever the verifier would otherwise explore the tables of both. */
+/* is_udp is a constant wherever the verifier would otherwise explore both sets of tables. */
 static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_tuple *key, int is_udp)
 {
 	return is_udp ? lb_conntrack_lookup_udp(key) : lb_conntrack_lookup_connection(key);
 }
 
-/* Copies the entry to where established flows and streams are. */
+/* Copies the entry to the table of established flows or streams. */
 static __always_inline int lb_conntrack_settle(struct lb_tuple *key, struct lb_conntrack *entry,
 					       int is_udp)
 {
@@ -113,8 +113,8 @@ static __always_inline int lb_conntrack_update(struct lb_tuple *key, struct lb_c
 }
 
 /*
- * Inserts the entry of a new flow and returns 0, unless there is one among opening flows. The
- * caller has looked for one among those that are settled.
+ * Inserts the entry of a new flow and returns 0, unless an opening flow has the key. The caller has
+ * already looked among settled flows.
  */
 static __always_inline int lb_conntrack_insert(struct lb_tuple *key, struct lb_conntrack *entry,
 					       int is_udp)
@@ -129,7 +129,7 @@ static __always_inline int lb_conntrack_insert(struct lb_tuple *key, struct lb_c
 }
 
 /*
- * Returns 0 if the entry existed. Tries lb_conntrack or lb_ct_stream whatever the state says: an
+ * Returns 0 if the entry existed. Tries lb_conntrack or lb_ct_stream whatever the state is: an
  * entry left there would take precedence over a new flow, or keep a port.
  */
 static __always_inline int lb_conntrack_delete(struct lb_tuple *key, int is_established, int is_udp)
@@ -141,8 +141,8 @@ static __always_inline int lb_conntrack_delete(struct lb_tuple *key, int is_esta
 
 /*
  * Deletes both directions; the caller has checked that the other entry belongs to this flow.
- * Returns 0 if this call deleted the original entry: of two packets that end a flow at the same
- * time, that is one. TCP and SCTP.
+ * Returns 0 if this call deleted the original entry: if two packets end a flow at the same time,
+ * only one gets 0. TCP and SCTP.
  */
 static __always_inline int lb_conntrack_remove(struct lb_packet *pkt,
 					       const struct lb_conntrack *entry)
@@ -180,7 +180,7 @@ static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,
 	entry->pad = 0;
 }
 
-/* Turns the original's entry into the reply's, which becomes the reverse of original. */
+/* Turns the original's entry into the reply's, whose tuple is the reverse of original. */
 static __always_inline void lb_conntrack_fill_reply(struct lb_conntrack *entry,
 						    const struct lb_flow *flow,
 						    const struct lb_tuple *original)

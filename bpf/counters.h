@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Counters: no other file counts. Although the counters are per CPU, the additions are atomic: a
+ * Counters: no other file counts. The counters are per CPU, but additions are atomic, because a
  * hook on the same CPU can preempt or interrupt cgroup hooks and sock_ops.
  */
 #ifndef LB_COUNTERS_H
@@ -36,7 +36,7 @@ static __always_inline void lb_count_xdp_result(int result)
 		*count += 1;
 }
 
-/* At a socket. */
+/* A new connection at a socket. */
 static __always_inline void lb_count_connection(int frontend, int backend)
 {
 	struct lb_counts *counts = lb_count_front.lookup(&frontend);
@@ -97,8 +97,8 @@ static __always_inline void lb_count_failed(int frontend, __u32 service, int bac
 }
 
 /*
- * At tc a plain addition is enough: softirqs are off, so nothing that counts the same interrupts
- * it, and an addition by sock_ops in process context is a single instruction.
+ * At tc a plain addition is enough: softirqs are off, so no other program that updates the same
+ * counter can interrupt it, and an addition by sock_ops in process context is one instruction.
  */
 static __always_inline void lb_traffic_add_packet(struct lb_counts *counts,
 						  const struct lb_packet *pkt, int direction)
@@ -112,7 +112,7 @@ static __always_inline void lb_traffic_add_packet(struct lb_counts *counts,
 	traffic->bytes += lb_payload(pkt);
 }
 
-/* For a packet of a known flow. Requests in a tunnel have been counted by the node that sent them. */
+/* For a packet of a known flow. The sending node has already counted requests in a tunnel. */
 static __always_inline void lb_count_packet(const struct lb_packet *pkt,
 					    const struct lb_conntrack *entry)
 {
@@ -132,7 +132,7 @@ static __always_inline void lb_count_opening(struct lb_counts *counts, const str
 	lb_traffic_add_packet(counts, pkt, LB_DIR_ORIGINAL);
 }
 
-/* For the packet that opens a flow. */
+/* For a packet that opens a flow. */
 static __always_inline void lb_count_first_packet(const struct lb_packet *pkt, int frontend,
 						  int backend)
 {

@@ -20,7 +20,7 @@ static __always_inline __u32 lb_csum_diff(const void *from, const void *to, __u3
 	return bpf_csum_diff((__be32 *)from, size, (__be32 *)to, size, 0);
 }
 
-/* The checksum of the IPv4 header with another TTL, and addresses that differ by diff. */
+/* The IPv4 header's checksum with a new TTL, and addresses that differ by diff. */
 static __always_inline __sum16 lb_csum_ipv4(const struct lb_packet *pkt, __u8 ttl, __u32 diff)
 {
 	__u32 sum = (__u16)~pkt->check + (diff & 0xffff) + (diff >> 16);

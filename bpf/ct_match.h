@@ -20,10 +20,10 @@ static __always_inline int lb_conntrack_has_lost_backend(const struct lb_conntra
 }
 
 /*
- * A packet from a backend whose flow has ended may belong to a connection that a client opened to
- * the backend directly, from the same port. That is so if the backend accepts a connection that was
- * not opened here, or if the original entry already belongs to another flow. In the first case the
- * old flow is deleted, or its reply entry would apply to the new connection.
+ * A packet from a backend whose flow has ended may belong to a connection that a client opened
+ * directly to the backend, from the same port. This is so if the backend accepts a connection that
+ * was not opened here, or if the original entry already belongs to another flow. In the first case
+ * the old flow is deleted, or its reply entry would apply to the new connection.
  */
 static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
 						   const struct lb_conntrack *entry)
@@ -43,11 +43,11 @@ static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
 }
 
 /*
- * A backend with an earlier connection from the same port in TIME_WAIT may answer a SYN with a bare
- * ACK. The client then sends a RST, which clears the TIME_WAIT socket, and repeats its SYN some
- * milliseconds later: the flow starts again with the same backend and port, because another port
- * might meet the next TIME_WAIT socket. This happens once per flow, since the backend may ignore
- * resets (RFC 1337). Returns 0 for any other flow.
+ * A backend that has an earlier connection from the same port in TIME_WAIT may answer a SYN with a
+ * bare ACK. The client then sends a RST, which clears the TIME_WAIT socket, and repeats its SYN
+ * some milliseconds later: the flow starts again with the same backend and port, because another
+ * port might meet another TIME_WAIT socket. This happens once per flow, since the backend may
+ * ignore resets (RFC 1337). Returns 0 for any other flow.
  */
 static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
@@ -95,9 +95,9 @@ static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
 }
 
 /*
- * For a packet from a tunnel: whether the entry is that of the pod that the sender has chosen, who
- * knows better than this node whether that may be. An open connection stays where it is. Nothing
- * goes on in a tunnel again, or it could go round and round.
+ * For a packet from a tunnel: whether the entry has the pod chosen by the sender, which knows
+ * better than this node whether the pod may be used. An open connection stays where it is. Packets
+ * from a tunnel never enter another one, or they could loop.
  */
 static __always_inline int lb_conntrack_agrees(struct lb_packet *pkt,
 					       const struct lb_conntrack *entry,
@@ -114,10 +114,9 @@ static __always_inline int lb_conntrack_agrees(struct lb_packet *pkt,
 }
 
 /*
- * Whether the entry applies to this packet at this hook. An entry that a SYN replaces is deleted at
- * once, because the new connection may not be for a Service. The reply entry of an ended flow
- * stays, to keep its source port. Without DSR, entries of flows that went in tunnels before are of no
- * use.
+ * Whether the entry applies to this packet at this hook. An entry that a SYN replaces is deleted
+ * at once, because the new connection may not be for a Service. The reply entry of an ended flow
+ * stays, to keep its source port. Without DSR, entries of formerly tunneled flows do not apply.
  */
 static __always_inline int lb_conntrack_applies(struct lb_packet *pkt, struct lb_conntrack *entry,
 						int hook, int is_udp)
@@ -144,10 +143,10 @@ static __always_inline int lb_conntrack_applies(struct lb_packet *pkt, struct lb
 }
 
 /*
- * lb_conntrack may have an entry of another hook, from when the source address was elsewhere: until
- * a new flow replaces it there, that is in lb_ct_short. A connection that is established between
- * the first two lookups is in neither of them: it was inserted into lb_conntrack after the first,
- * and deleted from lb_ct_short before the second.
+ * lb_conntrack may have an entry for another hook, from when the source address was elsewhere;
+ * until a new flow replaces it there, the new flow is in lb_ct_short. The first two lookups both
+ * miss a connection that is established between them: it was inserted into lb_conntrack after the
+ * first, and deleted from lb_ct_short before the second.
  */
 static __always_inline struct lb_conntrack *lb_conntrack_find_connection(struct lb_packet *pkt,
 									 int hook)

@@ -15,14 +15,14 @@
 /* How far a reset's sequence number may be from the end of what its sender has sent. */
 #define LB_RESET_DISTANCE 65536
 
-/* As far back a packet may be a retransmission. */
+/* A packet at most this far back may be a retransmission. */
 #define LB_RETRANSMITTED (1 << 24)
 
-/* A UDP flow with answers that lasts for longer is a stream. The same as in netfilter. */
+/* A UDP flow with answers that lasts longer than this is a stream, as in netfilter. */
 #define LB_UDP_EXCHANGE (2 * LB_SECOND)
 
 /*
- * Moves a flow to where established flows and streams are. While there is no room it stays where it
+ * Moves a flow to the table of established flows or streams. Without room there it stays where it
  * is, and every packet tries again.
  */
 static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry,
@@ -52,7 +52,7 @@ static __always_inline void lb_conntrack_establish(struct lb_packet *pkt,
 		lb_conntrack_promote(pkt, entry, reply, 0);
 }
 
-/* UDP, as in netfilter: a flow with answers that goes on for longer than an exchange. */
+/* UDP, as in netfilter: a flow with answers that lasts longer than an exchange is a stream. */
 static __always_inline void lb_conntrack_track_udp(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
@@ -68,7 +68,7 @@ static __always_inline void lb_conntrack_track_udp(struct lb_packet *pkt,
 		lb_conntrack_promote(pkt, entry, other, 1);
 }
 
-/* Moves an entry to lb_conntrack again, not closed. The agent may miss it: so it is marked. */
+/* Moves an entry back to lb_conntrack, not closed. It is marked, because the agent may miss it. */
 static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
 					       const struct lb_conntrack *entry)
 {
@@ -87,8 +87,8 @@ static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
 }
 
 /*
- * Takes a reset back when both sides have gone on since: whoever sends or accepts one sends nothing
- * but resets afterwards. The flow's END has been recorded, and is not recorded again.
+ * Reverts a reset if both sides have continued since: a side that sends or accepts a reset
+ * sends nothing but resets afterwards. The flow's END was recorded, and is not recorded again.
  */
 static __always_inline void lb_conntrack_take_back(struct lb_packet *pkt,
 						   const struct lb_conntrack *entry)
@@ -110,8 +110,8 @@ static __always_inline void lb_conntrack_take_back(struct lb_packet *pkt,
 }
 
 /*
- * Moves a closed entry to lb_ct_short. Returns 0 unless another packet has just done so. There
- * LB_CT_ACK says that this direction went on after a reset.
+ * Moves a closed entry to lb_ct_short. Returns 0 unless another packet has just done so. In that
+ * table, LB_CT_ACK means that this direction continued after a reset.
  */
 static __always_inline int lb_conntrack_retire(struct lb_tuple *key,
 					       const struct lb_conntrack *entry)
@@ -139,7 +139,7 @@ static __always_inline int lb_conntrack_retire_both(struct lb_packet *pkt,
 	return is_original ? own : peer;
 }
 
-/* In SCTP, SHUTDOWN COMPLETE and ABORT both count as a reset: the first is the usual end. */
+/* In SCTP, SHUTDOWN COMPLETE and ABORT both count as resets: the first is the normal end. */
 static __always_inline int lb_conntrack_reset_reason(const struct lb_packet *pkt,
 						     const struct lb_conntrack *entry)
 {
@@ -148,7 +148,7 @@ static __always_inline int lb_conntrack_reset_reason(const struct lb_packet *pkt
 	return pkt->tuple.proto == IPPROTO_SCTP ? LB_END_CLOSED : LB_END_RESET;
 }
 
-/* Whether the client resets after a bare ACK in answer to its SYN: see lb_conntrack_retry(). */
+/* Whether the client resets after a bare ACK to its SYN: see lb_conntrack_retry(). */
 static __always_inline int lb_conntrack_may_retry(const struct lb_conntrack *entry,
 						  const struct lb_conntrack *other)
 {
@@ -158,7 +158,7 @@ static __always_inline int lb_conntrack_may_retry(const struct lb_conntrack *ent
 
 /*
  * Whether a TCP reset is too far from what its sender has sent for the receiver to accept it (RFC
- * 5961 wants the very next sequence number; packets that were lost or are late may lie between).
+ * 5961 requires the exact next sequence number; lost or late packets may lie between).
  */
 static __always_inline int lb_conntrack_ignores_reset(const struct lb_packet *pkt,
 						      const struct lb_conntrack *entry)
@@ -173,7 +173,7 @@ static __always_inline int lb_conntrack_ignores_reset(const struct lb_packet *pk
 
 /*
  * A reset may be forged: it only moves the flow to lb_ct_short, where the LRU may evict it, and is
- * taken back if both sides go on.
+ * reverted if both sides continue.
  */
 static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
@@ -192,7 +192,7 @@ static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_
 		lb_flow_end_cancel();
 }
 
-/* A packet opens another flow in place of this one. */
+/* A packet opens another flow that replaces this one. */
 static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct lb_conntrack *entry,
 						 int is_udp)
 {
@@ -278,8 +278,8 @@ static __always_inline void lb_conntrack_track_ack(struct lb_packet *pkt,
 }
 
 /*
- * A SYN of a known flow: the backend's answer, or the client's again. A client that repeats it for
- * want of an answer has waited for a second (RFC 6298, 2.1).
+ * A SYN of a known flow: the backend's answer, or a repeated one from the client, which has then
+ * waited a second for an answer (RFC 6298, 2.1).
  */
 static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
@@ -331,8 +331,8 @@ static __always_inline void lb_conntrack_count(const struct lb_packet *pkt,
 }
 
 /*
- * Counts the packet and updates the state. The entry may move: do not use it afterwards. is_udp: it
- * is in the tables of UDP, where it is unless programs of an earlier release put it elsewhere.
+ * Counts the packet and updates the state. The entry may move: do not use it afterwards. is_udp:
+ * it is in the tables of UDP, unless programs of an earlier release put it elsewhere.
  */
 static __always_inline void lb_conntrack_track(struct lb_packet *pkt, struct lb_conntrack *entry,
 					       int is_udp)

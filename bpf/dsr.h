@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Direct server return: the node that gets a client's packet chooses the pod and sends the packet in
- * a tunnel to the pod's node, which answers the client directly. The first node sees one direction
- * only, and keeps one entry: the flow's tuple -> its pod, and the pod's node in place of the client.
+ * Direct server return: the node that receives a client's packet chooses the pod and tunnels the
+ * packet to the pod's node, which answers the client directly. The first node sees only one
+ * direction, and keeps one entry: the flow's tuple -> its pod, with the pod's node in place of the
+ * client.
  */
 #ifndef LB_DSR_H
 #define LB_DSR_H
@@ -21,10 +22,10 @@
 #include "tunnel.h"
 #include "verdict.h"
 
-/* In place of the index of a backend that is not known here. */
+/* In place of the index of a backend that this node does not know. */
 #define LB_NO_BACKEND (~0u)
 
-/* The node of a backend elsewhere, if packets may go there in a tunnel. */
+/* The node of a remote backend, if packets may be tunneled there. */
 static __always_inline struct lb_addr *lb_dsr_node(const struct lb_desc *desc,
 						   const struct lb_backend *backend)
 {
@@ -52,7 +53,7 @@ static __always_inline int lb_dsr_create(struct lb_packet *pkt, struct lb_flow *
 	return lb_conntrack_update(&pkt->tuple, entry, is_udp) ? -LB_DROP_CONNTRACK_FULL : LB_NEXT;
 }
 
-/* The client acknowledges what the pod has sent. Waits while lb_conntrack is being replaced. */
+/* The client acknowledges data from the pod. Waits while lb_conntrack is being replaced. */
 static __always_inline void lb_dsr_establish(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	if (lb_has_setting(LB_SETTING_HOLD))
@@ -66,8 +67,8 @@ static __always_inline void lb_dsr_establish(struct lb_packet *pkt, struct lb_co
 }
 
 /*
- * The client has closed, or given up. What it still sends goes on, but from where the LRU may evict
- * it: the pod's answers are not seen here.
+ * The client has closed or given up. Its further packets are still forwarded, but the entry moves
+ * to where the LRU may evict it, because the pod's answers are not seen here.
  */
 static __always_inline void lb_dsr_close(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
@@ -113,7 +114,7 @@ static __always_inline void lb_dsr_track(struct lb_packet *pkt, struct lb_conntr
 		lb_dsr_establish(pkt, entry);
 }
 
-/* The pod of this node that the sender of a tunnel has chosen, as this node knows it. */
+/* The pod on this node that the tunnel's sender has chosen, as this node knows it. */
 static __always_inline struct lb_backend *
 lb_dsr_pod(const struct lb_geneve *geneve, const struct lb_desc *desc, __u8 proto, __u32 *index)
 {
@@ -139,8 +140,8 @@ lb_dsr_pod(const struct lb_geneve *geneve, const struct lb_desc *desc, __u8 prot
 }
 
 /*
- * Whether an address is that of a pod of this node, as its route shows, or of this node. The sender
- * may hear of a pod before this node does, and that it is gone after it.
+ * Whether an address belongs to a pod on this node, by its route, or to this node. The sender may
+ * learn of a pod before this node does, and that it is gone after this node does.
  */
 static __always_inline int lb_dsr_is_here(struct bpf_fib_lookup *fib, void *ctx,
 					  const struct lb_packet *pkt, const struct lb_addr *pod)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Ejection: endpoints that fail are left out. Here failures are counted, and a backend on trial gets
- * its single connection; the agent reads the counts and decides. Nothing is atomic: of two failures
- * at once one may not count, and of two connections at once both may be let to a backend on trial.
+ * Ejection: endpoints that fail are left out. The programs count failures, and let a single
+ * connection through to a backend on trial; the agent reads the counts and decides. Nothing is
+ * atomic: of two simultaneous failures one may not count, and two simultaneous connections may both
+ * reach a backend on trial.
  */
 #ifndef LB_EJECTION_H
 #define LB_EJECTION_H
@@ -10,10 +11,10 @@
 #include "clock.h"
 #include "maps.h"
 
-/* A SYN without an answer for so long is a failure: a little less than a client waits. */
+/* A SYN without an answer for this long is a failure: a little less than a client waits. */
 #define LB_ANSWER_TIME (LB_SECOND - LB_SECOND / 8)
 
-/* NULL if nobody watches the backend, or the index no longer belongs to the flow's backend. */
+/* NULL if the backend is not watched, or the index no longer belongs to the flow's backend. */
 static __always_inline struct lb_failures *lb_failures_of(int index, __u32 generation)
 {
 	struct lb_backend *backend = lb_backends.lookup(&index);
@@ -41,7 +42,7 @@ static __always_inline void lb_ejection_note_failure(int backend, __u32 generati
 		failures->in_a_row++;
 }
 
-/* Whether a backend on trial may have a new connection: one, and all after that has succeeded. */
+/* Whether a backend on trial may get a new connection: the first, and all after it succeeded. */
 static __always_inline int lb_trial_admits(int backend)
 {
 	struct lb_failures *failures = lb_failures.lookup(&backend);
@@ -54,7 +55,7 @@ static __always_inline int lb_trial_admits(int backend)
 	return 1;
 }
 
-/* The connection is not made after all that a backend was chosen for. */
+/* The connection for which a backend was chosen is not made after all. */
 static __always_inline void lb_trial_take_back(int backend)
 {
 	struct lb_failures *failures = lb_failures.lookup(&backend);

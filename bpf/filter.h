@@ -2,10 +2,11 @@
 /*
  * The early filter: array lookups that let most packets pass before they are parsed. lb_dest_filter
  * checks the destination and is set by the agent; lb_reply_filter checks the source and is set when
- * a flow starts. Neither is ever cleared: a stale bit only costs a lookup. But what a backend answers
- * to those who come past this node would cost lookups for good, so lb_flow_filter then checks the
- * whole tuple; the agent lets marks expire that no flow needs (flow_filter.py). ICMP errors may come
- * from anywhere, so they always go on. lb_peer_filter does the same for sockets, by their peer.
+ * a flow starts. Neither is ever cleared: a stale bit only costs a lookup. But a backend's replies
+ * to clients that bypass this node would then cost a lookup forever, so lb_flow_filter also checks
+ * the whole tuple; the agent expires marks that no flow needs (flow_filter.py). ICMP errors may
+ * come from anywhere, so they always go on. lb_peer_filter does the same for sockets, by their
+ * peer.
  */
 #ifndef LB_FILTER_H
 #define LB_FILTER_H
@@ -104,9 +105,9 @@ static __always_inline int lb_peer_filter_has(__be32 address, __be16 port)
 }
 
 /*
- * What the early filter looks at. saddr, daddr: the last words. sport, dport: what stands there, 0 if
- * nothing does; of an ICMP message, its type and code are the source port. is_plain: no fragment, IP
- * options or extension headers, so that those are ports.
+ * What the early filter looks at. saddr, daddr: the last words. sport, dport: the bytes at the
+ * ports' offset, 0 if missing; for ICMP, type and code are the source port. is_plain: no fragment,
+ * IP options or extension headers, so that these really are ports.
  */
 struct lb_glance {
 	__be32 saddr;
@@ -153,7 +154,7 @@ static __always_inline int lb_glance_ipv6(struct lb_glance *seen, struct ipv6hdr
 	return 1;
 }
 
-/* 0 for what lb_parse() passes untouched, too: not IP, or truncated. Invalidates packet pointers. */
+/* Also 0 for what lb_parse() passes: not IP, or truncated. Invalidates packet pointers. */
 static __always_inline int lb_glance_at(struct __sk_buff *skb, int l2, struct lb_glance *seen)
 {
 	void *pos, *end;
@@ -166,7 +167,7 @@ static __always_inline int lb_glance_at(struct __sk_buff *skb, int l2, struct lb
 	return skb->protocol == bpf_htons(ETH_P_IPV6) && lb_glance_ipv6(seen, pos, end);
 }
 
-/* enum lb_addr_flag of the addresses that end in, and the NodePort that is, these two bytes. */
+/* enum lb_addr_flag of addresses that end in these two bytes, and of the NodePort equal to them. */
 static __always_inline int lb_filter_flags(__be16 end)
 {
 	int index = bpf_ntohs(end);
@@ -175,19 +176,19 @@ static __always_inline int lb_filter_flags(__be16 end)
 	return dest ? dest->flags : 0;
 }
 
-/* Whether it is UDP that leaves from a port that is a NodePort: see own_udp.h. */
+/* Whether it is UDP sent from a port that is a NodePort: see own_udp.h. */
 static __always_inline int lb_filter_is_node_port(__u8 proto, __be16 sport)
 {
 	return proto == IPPROTO_UDP && lb_filter_flags(sport) & LB_ADDR_NODE_PORT;
 }
 
-/* enum lb_addr_flag of addresses that end as this one does. */
+/* enum lb_addr_flag of addresses that end like this one. */
 static __always_inline int lb_filter_flags_of(const struct lb_addr *addr)
 {
 	return lb_filter_flags(bpf_htons(bpf_ntohl(addr->word[3]) & 0xffff));
 }
 
-/* Whether packets in tunnels come to this UDP port: see tunnel.h. */
+/* Whether tunneled packets arrive at this UDP port: see tunnel.h. */
 static __always_inline int lb_filter_is_dsr_port(__be16 port)
 {
 	struct lb_settings *settings;
@@ -203,7 +204,7 @@ static __always_inline int lb_filter_is_error(const struct lb_glance *seen)
 	       bpf_ntohs(seen->sport) < (LB_ICMP_LAST_ERROR + 1) << 8;
 }
 
-/* Whether the stack may have routed it, masqueraded: as lb_reply_filter, but by destination. */
+/* Whether it may be a masqueraded packet routed by the stack: lb_reply_filter by destination. */
 static __always_inline int lb_filter_may_be_routed(const struct lb_glance *seen)
 {
 	int index = lb_filter_index(seen->daddr, seen->dport);
@@ -220,7 +221,7 @@ static __always_inline int lb_filter_may_be_reply(const struct lb_glance *seen, 
 	return lb_reply_filter_has(seen->saddr, seen->daddr, seen->sport, seen->dport, hook);
 }
 
-/* To a node address only NodePorts, tunnels and the replies of masqueraded flows matter. */
+/* For a node address only NodePorts, tunnels and the replies of masqueraded flows matter. */
 static __always_inline int lb_filter_may_be_for_node(const struct lb_glance *seen, int hook)
 {
 	return lb_filter_flags(seen->dport) & LB_ADDR_NODE_PORT ||

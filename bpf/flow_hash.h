@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * A hash of who asks whom. It is the same on all nodes, and model/flow_hash.py computes it too: no
- * seed of a node's own, words in network byte order. It is 32-bit MurmurHash3 (Austin Appleby, public
- * domain) over these words.
+ * A hash of client and frontend. It is the same on all nodes, and model/flow_hash.py computes it
+ * too: it has no per-node seed, and words are in network byte order. It is 32-bit MurmurHash3
+ * (Austin Appleby, public domain) over these words.
  */
 #ifndef LB_FLOW_HASH_H
 #define LB_FLOW_HASH_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Flow records: how flows start, how they end, and which are refused or dropped. The agent reads
- * them from lb_flows. Records that are lost, because the buffer is full or the CPU is over its
- * rate, are counted.
+ * Flow records: how flows start and end, and which are refused or dropped. The agent reads them
+ * from lb_flows. Records that are lost, because the buffer is full or the CPU is over its rate, are
+ * counted.
  */
 #ifndef LB_FLOW_RECORD_H
 #define LB_FLOW_RECORD_H
@@ -97,7 +97,7 @@ static __always_inline void lb_flow_record_submit(struct lb_flow_record *record)
 	lb_flows.ringbuf_submit(record, LB_NO_WAKEUP);
 }
 
-/* key: of the original direction. */
+/* key: in the original direction. */
 static __always_inline void lb_flow_record_set_client(struct lb_flow_record *record,
 						      const struct lb_tuple *key, int hook)
 {
@@ -158,7 +158,7 @@ static __always_inline void lb_flow_record_end(const struct lb_tuple *key,
 
 /*
  * Marks a flow as ended, once, and only while it has both entries. lb_flow_end_report() writes the
- * record when the packet is ready: here the verifier would explore that code many times.
+ * record when the packet is finished: here the verifier would explore that code many times.
  */
 static __always_inline void lb_flow_end(struct lb_packet *pkt, struct lb_conntrack *entry,
 					struct lb_conntrack *other, int end)

@@ -15,10 +15,10 @@
 /* After this time an incomplete handshake may lose its port to another flow. */
 #define LB_HANDSHAKE (3 * LB_SECOND)
 
-/* For this time a pod may have a closed connection in TIME_WAIT, and may not accept a new one. */
+/* A pod may have a closed connection in TIME_WAIT for this long, and not accept a new one. */
 #define LB_TIME_WAIT (60 * LB_SECOND)
 
-/* For this time after its last packet a UDP flow keeps its port even if there is no other. */
+/* A UDP flow keeps its port for this long after its last packet even if no other port is free. */
 #define LB_UDP_RECENT (2 * LB_SECOND)
 
 /* The timeout of a UDP flow, which is longer for a stream. */
@@ -30,7 +30,7 @@ static __always_inline __s64 lb_conntrack_udp_timeout(const struct lb_settings *
 	return (is_stream ? settings->udp_stream_timeout : settings->udp_timeout) * LB_SECOND;
 }
 
-/* Since the last packet of either direction, of UDP. Negative for a tuple that another NAT uses. */
+/* Since the last packet in either direction, for UDP. Negative if another NAT uses the tuple. */
 static __always_inline __s64 lb_conntrack_silence(const struct lb_tuple *key,
 						  const struct lb_conntrack *entry,
 						  struct lb_tuple *peer_key, __u64 now)
@@ -42,7 +42,7 @@ static __always_inline __s64 lb_conntrack_silence(const struct lb_tuple *key,
 	return silence_of_peer < silence ? silence_of_peer : silence;
 }
 
-/* Whether the UDP timeout has passed since the last packet of either direction. */
+/* Whether the UDP timeout has passed since the last packet in either direction. */
 static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 						const struct lb_conntrack *entry,
 						struct lb_tuple *peer_key)
@@ -62,7 +62,7 @@ static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 }
 
 /*
- * Whether a flow of TCP or SCTP is over, so that another may have its port. choosy: not if it ended
+ * Whether a TCP or SCTP flow is over, so that another may have its port. choosy: not if it ended
  * only recently.
  */
 static __always_inline int lb_conntrack_has_closed(const struct lb_conntrack *old, __u64 now,

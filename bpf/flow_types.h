@@ -21,7 +21,7 @@ enum lb_direction {
 	LB_DIR_REPLY = 2,
 };
 
-/* LB_HOOK_RESERVED: not ours, but another NAT's or a process's (own_udp.h); its packets pass. */
+/* LB_HOOK_RESERVED: used by another NAT or a process (own_udp.h); its packets pass. */
 enum lb_hook {
 	LB_HOOK_RESERVED = 0,
 	LB_HOOK_HOST_INGRESS = 1,
@@ -31,8 +31,9 @@ enum lb_hook {
 };
 
 /*
- * What this direction has seen; for UDP only ACK is used, for a reply. PEER_FIN: a FIN of the other
- * direction; CLOSED: FINs of both, or a reset. ACK of an established flow that was reset: since then.
+ * What this direction has seen; UDP only uses ACK, for a reply. PEER_FIN: a FIN in the other
+ * direction; CLOSED: FINs in both, or a reset. ACK of an established flow that was reset: seen
+ * since the reset.
  */
 enum lb_ct_state {
 	LB_CT_SYN = 1 << 0,
@@ -53,11 +54,11 @@ enum lb_ct_flag {
 	LB_CT_TO_HOST = 1 << 2,
 	/* Has START and END records. */
 	LB_CT_SAMPLED = 1 << 3,
-	/* Requests are routed to a pod of this node, by a device that is not the host's. */
+	/* Requests are routed to a pod of this node, through a device that is not a host device. */
 	LB_CT_TO_POD = 1 << 4,
 	/* Counted as failed, because the client had to repeat its SYN (ejection.h). */
 	LB_CT_UNANSWERED = 1 << 5,
-	/* Goes to the pod's node in a tunnel; to.saddr is that node, and there is no reply's entry. */
+	/* Tunneled to the pod's node; to.saddr is that node, and there is no reply entry. */
 	LB_CT_DSR = 1 << 6,
 	/* Came from another node in a tunnel. */
 	LB_CT_TUNNELED = 1 << 7,
@@ -65,11 +66,12 @@ enum lb_ct_flag {
 
 /*
  * One direction of a flow: what its packets become, and at which hook. Times: CLOCK_MONOTONIC, ns.
- * ifindex: of a reply, the device by which the request arrived, 0 if it does not matter. sent_end:
- * the sequence number after what this direction has sent (TCP, host byte order), 0 if unknown.
- * frontend: its index; desc_flags: the flags of its descriptor when the flow started. bytes: payload.
- * Two CPUs may update an entry, and OR is not atomic: only packets of this direction write state,
- * and only those of the other direction write peer_state; a flag holds if it is set in either.
+ * ifindex: for a reply, the device on which the request arrived, 0 if it does not matter. sent_end:
+ * the sequence number after the last byte sent in this direction (TCP, host byte order), 0 if
+ * unknown. frontend: its index; desc_flags: the flags of its descriptor when the flow started.
+ * bytes: payload. Two CPUs may update an entry, and OR is not atomic: only packets of this
+ * direction write state, and only those of the other direction write peer_state; a flag holds if it
+ * is set in either.
  */
 struct lb_conntrack {
 	struct lb_tuple to;
@@ -92,7 +94,7 @@ struct lb_conntrack {
 	__u8 pad;
 };
 
-/* An element of struct lb_reply_ends that is not an enum lb_hook: see there. */
+/* An extra index into struct lb_reply_ends, after those of enum lb_hook: see there. */
 #define LB_FILTER_REQUEST 7
 
 /*
@@ -116,7 +118,7 @@ struct lb_fragment {
 	__u32 via_stack;
 };
 
-/* What a packet that the stack routes becomes as it leaves. last_seen: CLOCK_MONOTONIC, ns. */
+/* What a packet that the stack routes becomes when it leaves. last_seen: CLOCK_MONOTONIC, ns. */
 struct lb_stack_nat {
 	struct lb_tuple to;
 	__u64 last_seen;
@@ -180,7 +182,7 @@ struct lb_connection {
 	__u8 pad2[2];
 };
 
-/* All zero while nobody has it. claims: how many programs are about to take it. */
+/* All zero while it is free. claims: how many programs are about to take it. */
 struct lb_conn_place {
 	__u64 cookie;
 	__u64 claims;

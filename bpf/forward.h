@@ -13,21 +13,21 @@
 #include "path_mtu.h"
 #include "verdict.h"
 
-/* The loopback device of every network namespace, by which the node's own packets come in. */
+/* Each network namespace's loopback device, on which the node's own packets come in. */
 #define LB_LOOPBACK_IFINDEX 1
 
 /* bcc declares this helper with three arguments; the kernel's has four. */
 static long (*lb_redirect_neigh)(__u32 ifindex, void *params, int plen,
 				 __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
 
-/* ifindex: the device by which the packet came in. */
+/* ifindex: the device on which the packet came in. */
 static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, const struct lb_packet *pkt,
 					const struct lb_addr *saddr, const struct lb_addr *daddr,
 					__u32 ifindex)
 {
 	fib->ifindex = ifindex;
 	fib->l4_protocol = pkt->tuple.proto;
-	/* An earlier lookup leaves the metric of its route there, which is the TOS of this one. */
+	/* An earlier lookup leaves its route's metric there, which would be the TOS of this one. */
 	fib->flowinfo = 0;
 	if (pkt->is_ipv4) {
 		fib->family = LB_AF_INET;
@@ -42,9 +42,9 @@ static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, const struct
 
 /*
  * Before Linux 5.12 the lookup ignores tot_len and the MTU of the route: it compares the skb with
- * the device's MTU, does not say what that is, and lets every GSO packet pass. Here the MTU of the
- * device takes its place; that of a device which has no programs is not known, and the sender is
- * told the least MTU that every link has.
+ * the device's MTU, does not return that MTU, and lets every GSO packet pass. So use the MTU of the
+ * device instead; for a device without our programs it is unknown, and the sender is told the
+ * minimum MTU of every link.
  */
 static __always_inline int lb_fib_check_mtu(struct bpf_fib_lookup *fib, const struct lb_packet *pkt,
 					    __u32 wire_len, int result)
@@ -74,9 +74,9 @@ static __always_inline int lb_fib_result(int result, int is_any_size)
 }
 
 /*
- * Linux forwards IPv6 if the sysctl of all devices says so; this helper also asks that of the device
- * a packet came in by, which some network plugins set to 0. Then the route is that of the node's own
- * packets: the loopback device has the sysctl of all.
+ * Linux forwards IPv6 if the sysctl for all devices allows it; this helper also checks the sysctl
+ * of the incoming device, which some network plugins set to 0. Then use the route of the node's own
+ * packets: for the loopback device the sysctl for all devices counts.
  */
 static __always_inline int lb_fib_find(struct bpf_fib_lookup *fib, void *ctx)
 {
@@ -89,8 +89,8 @@ static __always_inline int lb_fib_find(struct bpf_fib_lookup *fib, void *ctx)
 }
 
 /*
- * wire_len: of what the packet will be. If that is too big, fib->tot_len is the MTU, and
- * fib->ifindex may be as it was.
+ * wire_len: of the resulting packet. If it is too big, fib->tot_len is the MTU, and fib->ifindex
+ * may be unchanged.
  */
 static __always_inline int lb_fib_ask(struct bpf_fib_lookup *fib, void *ctx,
 				      const struct lb_packet *pkt, __u32 wire_len)
@@ -118,10 +118,10 @@ static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, void *ctx,
 }
 
 /*
- * For a reply that the stack sends out of another device than ifindex, by which its request
- * arrived. The stack has routed it from the backend's address; it leaves with the frontend's, and
- * rules may route that differently. So ask for the route of a packet that this node itself sends
- * from there. If that leads to ifindex, fib is filled and the reply is redirected; otherwise
+ * For a reply that the stack sends out of another device than ifindex, on which its request
+ * arrived. The stack has routed it from the backend's address; it leaves with the frontend's, which
+ * rules may route differently. So look up the route of a packet that this node itself sends from
+ * that address. If it leads to ifindex, fib is filled and the reply is redirected; otherwise
  * fib->ifindex is 0 and the stack's choice stands.
  */
 static __always_inline int lb_fib_lookup_reply(struct bpf_fib_lookup *fib, void *ctx,
@@ -139,7 +139,7 @@ static __always_inline int lb_fib_lookup_reply(struct bpf_fib_lookup *fib, void 
 	return LB_NEXT;
 }
 
-/* lb_fib_lookup(), but the stack routes what is too big and may be fragmented. */
+/* lb_fib_lookup(), but the stack routes packets that are too big and may be fragmented. */
 static __always_inline int lb_fib_lookup_any_size(struct bpf_fib_lookup *fib, void *ctx,
 						  struct lb_packet *pkt,
 						  const struct lb_addr *daddr)
@@ -163,8 +163,8 @@ static __always_inline __u8 lb_next_ttl(const struct lb_packet *pkt,
 
 /*
  * Redirects the rewritten packet along the route found. The neighbour subsystem fills the link
- * header, for which the helper needs room. It also probes a neighbour that has been silent for
- * long; with the MAC address of the FIB lookup, a router with a new one would stay lost.
+ * header, for which the helper needs room. It also probes a neighbour that has long been silent;
+ * with the MAC address of the FIB lookup, a router that got a new one would never be found again.
  */
 static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_packet *pkt,
 				      const struct bpf_fib_lookup *fib)
@@ -178,7 +178,7 @@ static __always_inline int lb_forward(struct __sk_buff *skb, const struct lb_pac
 	return LB_REDIRECT;
 }
 
-/* Exchanges the MAC addresses, if the device has any. l2: length of the link header. */
+/* Swaps the MAC addresses, if the device has any. l2: length of the link header. */
 static __always_inline int lb_swap_macs(struct __sk_buff *skb, int l2)
 {
 	__u8 macs[2 * ETH_ALEN];
@@ -190,7 +190,7 @@ static __always_inline int lb_swap_macs(struct __sk_buff *skb, int l2)
 	       bpf_skb_store_bytes(skb, ETH_ALEN, macs, ETH_ALEN, 0);
 }
 
-/* Sends the packet back: out of the device it came in by, or up the stack if it was leaving. */
+/* Sends the packet back: out of the device it came in on, or up the stack if it was leaving. */
 static __always_inline int lb_return_to_sender(struct __sk_buff *skb, int l2, int hook)
 {
 	if (lb_swap_macs(skb, l2))

@@ -41,7 +41,7 @@ static __always_inline void lb_histogram_add(int path, int kind, __u64 value)
 	__sync_fetch_and_add(&histogram->sum, value);
 }
 
-/* For a flow whose end was seen. duration: ns. */
+/* For a flow that was seen to end. duration: ns. */
 static __always_inline void lb_histograms_add(int path, __u64 duration, __u64 bytes)
 {
 	lb_histogram_add(path, LB_HISTOGRAM_DURATION, duration / 1000);

@@ -6,7 +6,7 @@
 #include "packet.h"
 #include "path_mtu.h"
 
-/* Not redirects, which are for neighbours of a router, nor source quench, which is obsolete. */
+/* Not redirects, which are for a router's neighbours, nor source quench, which is obsolete. */
 static __always_inline int lb_icmp_is_error(const struct lb_packet *pkt, __u8 type)
 {
 	if (pkt->is_ipv4)

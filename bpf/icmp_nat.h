@@ -90,8 +90,8 @@ static __always_inline struct lb_packet *lb_icmp_quote(struct __sk_buff *skb,
 }
 
 /*
- * Whether the quote includes the transport checksum, and it must be updated. Nobody can verify an
- * SCTP checksum in a quote.
+ * Whether the quote includes a transport checksum that must be updated. Nobody can verify an SCTP
+ * checksum in a quote.
  */
 static __always_inline int lb_icmp_quotes_csum(struct __sk_buff *skb, const struct lb_packet *pkt,
 					       const struct lb_packet *quote)
@@ -116,8 +116,8 @@ static __always_inline int lb_icmp_store_quote(struct __sk_buff *skb, const stru
 }
 
 /*
- * diff: the change of the whole quote, for the ICMP checksum. The quoted IPv4 header compensates
- * for its addresses by its own checksum, and the quoted transport checksum for addresses and ports.
+ * diff: the change of the whole quote, for the ICMP checksum. The quoted IPv4 header's own checksum
+ * compensates for its addresses, and the quoted transport checksum for addresses and ports.
  */
 static __always_inline int lb_icmp_rewrite_quote(struct __sk_buff *skb, const struct lb_packet *pkt,
 						 struct lb_packet *quote, const struct lb_tuple *to,
@@ -155,8 +155,8 @@ static __always_inline int lb_icmp_rewrite_header(struct __sk_buff *skb, struct 
 
 /*
  * pkt->peer: what a packet of the flow in the direction of the error becomes. If its source is
- * translated, so is the error's, even if a router sent it: packets that leave this node have an
- * address of this node.
+ * translated, so is the error's, even if a router sent it: packets that leave this node have one of
+ * its addresses.
  */
 static __always_inline int lb_icmp_rewrite(struct __sk_buff *skb, struct lb_packet *pkt,
 					   struct lb_packet *quote, __u8 ttl)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Packets of a known flow: which entry applies, and what path.h needs of it. UDP and the others are
- * in tables of their own (conntrack.h).
+ * Packets of a known flow: which entry applies, and what path.h needs from it. UDP has tables of
+ * its own (conntrack.h).
  */
 #ifndef LB_KNOWN_FLOW_H
 #define LB_KNOWN_FLOW_H
@@ -24,7 +24,7 @@ static __always_inline int lb_needs_fib_lookup(const struct lb_known_flow *known
 	return known->flags & LB_CT_SNAT;
 }
 
-/* The TTL that a packet of a known flow leaves with. The stack forwards what is not routed here. */
+/* The TTL that a packet of a known flow leaves with. Without a route here, the stack forwards. */
 static __always_inline __u8 lb_known_ttl(const struct lb_packet *pkt,
 					 const struct lb_known_flow *known)
 {
@@ -44,7 +44,7 @@ static __always_inline void lb_known_fill(struct lb_known_flow *known,
 
 /*
  * LB_NEXT: no entry applies. LB_REDIRECT: known is filled, and the packet is counted. No entry is
- * used afterwards: the verifier would explore what follows once for each table.
+ * used afterwards, or the verifier would explore what follows once per table.
  */
 static __always_inline int lb_known_entry(struct lb_packet *pkt, int hook,
 					  struct lb_known_flow *known, int is_udp)
@@ -62,7 +62,7 @@ static __always_inline int lb_known_entry(struct lb_packet *pkt, int hook,
 	return LB_REDIRECT;
 }
 
-/* As lb_known_entry(). UDP flows of an earlier release are where those of TCP are. */
+/* Like lb_known_entry(). UDP flows of an earlier release are in the tables of TCP. */
 static __always_inline int lb_known_find(struct lb_packet *pkt, int hook,
 					 struct lb_known_flow *known)
 {

@@ -18,8 +18,8 @@ static __always_inline int lb_is_cluster_ip_of_node(const struct lb_addr *addr)
 }
 
 /*
- * A socket that is bound to all addresses does not count: it was not made for this one, which may
- * be a leftover.
+ * A socket that is bound to all addresses does not count: it was not opened for this address, which
+ * may be a leftover.
  */
 static __always_inline int lb_is_bound_to(const struct bpf_sock *sk, const struct lb_addr *addr)
 {
@@ -27,7 +27,7 @@ static __always_inline int lb_is_bound_to(const struct bpf_sock *sk, const struc
 
 	if (lb_addr_is_ipv4(addr)) {
 		ipv4 = sk->src_ip4;
-		/* Or the compiler loads this and src_ip6[3] by one instruction, by a computed pointer. */
+		/* Or the compiler loads this and src_ip6[3] at once, by a computed pointer. */
 		asm volatile("" : "+r"(ipv4));
 		return ipv4 == addr->word[3];
 	}
@@ -35,7 +35,7 @@ static __always_inline int lb_is_bound_to(const struct bpf_sock *sk, const struc
 		 (sk->src_ip6[2] ^ addr->word[2]) | (sk->src_ip6[3] ^ addr->word[3]));
 }
 
-/* Returns the size that a lookup of the family wants. */
+/* Returns the size that a lookup requires for the family. */
 static __always_inline int lb_sock_tuple_fill(struct bpf_sock_tuple *tuple,
 					      const struct lb_tuple *packet)
 {
@@ -53,7 +53,7 @@ static __always_inline int lb_sock_tuple_fill(struct bpf_sock_tuple *tuple,
 	return sizeof(tuple->ipv6);
 }
 
-/* Whether a packet would be for a socket that is bound to its destination. ctx: in its namespace. */
+/* Whether a socket bound to the packet's destination would get it. ctx: in its namespace. */
 static __always_inline int lb_has_listener(void *ctx, const struct lb_tuple *packet)
 {
 	struct bpf_sock_tuple tuple = {};

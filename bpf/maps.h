@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Every map. A hash element is written once and never changed; what changes is in an array. */
+/* Every map. A hash element is written once and never changed; changing values are in arrays. */
 #ifndef LB_MAPS_H
 #define LB_MAPS_H
 
@@ -32,7 +32,7 @@ LB_MAP("array", int, __u64, lb_current, LB_MAX_FRONTENDS);
 LB_MAP("array", int, struct lb_desc, lb_descs, LB_MAX_DESCS);
 /* Slot -> backend index. */
 LB_MAP("array", int, __u32, lb_slots, LB_MAX_SLOTS);
-/* 2 * frontend index, + 1 for other sources than local ones -> turn of round-robin. */
+/* 2 * frontend index, + 1 for non-local sources -> turn of round-robin. */
 LB_MAP("array", int, __u32, lb_turns, LB_MAX_DESCS);
 /* Backend index -> backend. */
 LB_MAP("array", int, struct lb_backend, lb_backends, LB_MAX_BACKENDS);
@@ -42,9 +42,9 @@ LB_MAP("array", int, struct lb_failures, lb_failures, LB_MAX_BACKENDS);
 LB_MAP("array", int, __s64, lb_open, LB_MAX_BACKENDS);
 /* Pod of this node behind a Service port with DSR -> its index in lb_backends. */
 LB_MAP_BY_USE("hash", struct lb_pod_key, __u32, lb_pods_here, LB_MAX_BACKENDS);
-/* Pod on another node -> the address of that node, to which its packets go in a tunnel. */
+/* Pod on another node -> the address of that node, to which its packets are tunneled. */
 LB_MAP_BY_USE("hash", struct lb_addr, struct lb_addr, lb_pod_nodes, LB_MAX_BACKENDS);
-/* Addresses of the cluster's other nodes, from which packets in tunnels are taken. */
+/* Addresses of the cluster's other nodes, from which tunneled packets are accepted. */
 LB_MAP_BY_USE("hash", struct lb_addr, __u8, lb_peers, LB_MAX_PEERS);
 /* VIP or node address -> its index in lb_addr_flags. */
 LB_MAP("hash", struct lb_addr, __u32, lb_addrs, LB_MAX_ADDRS);
@@ -60,11 +60,11 @@ LB_MAP("hash", __u32, struct lb_name, lb_names, LB_MAX_NAMES);
 LB_MAP_BY_USE("hash", __u32, struct lb_device, lb_devices, LB_MAX_DEVICES);
 /* ifindex modulo LB_UPLINKS -> one host device; the others are in lb_devices only. */
 LB_MAP("array", int, struct lb_uplink, lb_uplinks, LB_UPLINKS);
-/* Device and prefix of the next hop -> source address for SNAT, of devices with several subnets. */
+/* Device and prefix of the next hop -> SNAT address, for devices with several subnets. */
 LB_MAP_BY_USE("lpm_trie", struct lb_subnet, struct lb_addr, lb_subnets, LB_MAX_SUBNETS);
 /* Network namespace cookie -> host or pod; an unknown one is a pod without tc cover. */
 LB_MAP_BY_USE("hash", __u64, struct lb_netns, lb_netns, LB_MAX_NETNS);
-/* Settings that change without a compile. */
+/* Settings that can change without a compile. */
 LB_MAP("array", int, struct lb_settings, lb_settings, 1);
 /* The networks from which Services get their ClusterIPs. */
 LB_MAP("array", int, struct lb_service_nets, lb_service_nets, 1);
@@ -72,17 +72,17 @@ LB_MAP("array", int, struct lb_service_nets, lb_service_nets, 1);
 LB_MAP_BY_USE("hash", struct lb_tuple, struct lb_conntrack, lb_conntrack, LB_MAX_CONNTRACK);
 /* Half-open and closed flows of TCP and SCTP. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_short, LB_MAX_CT_SHORT);
-/* UDP flows, but streams. */
+/* UDP flows except streams. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_udp, LB_MAX_CT_UDP);
 /* UDP streams. The agent deletes them; they are never evicted. */
 LB_MAP_BY_USE("hash", struct lb_tuple, struct lb_conntrack, lb_ct_stream, LB_MAX_CT_STREAM);
 /* Addresses, protocol and identification (in place of the ports) -> ports. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_fragment, lb_fragments, LB_MAX_FRAGMENTS);
-/* Masqueraded packet that the stack routes -> what it becomes as it leaves. */
+/* Masqueraded packet that the stack routes -> what it becomes when it leaves. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_stack_nat, lb_stack_nat, LB_MAX_STACK_NAT);
 /* Hash of source address and port -> hooks at which packets from there may be replies. */
 LB_MAP("array", int, struct lb_reply_ends, lb_reply_filter, LB_FILTER_SIZE);
-/* Hash of a packet's addresses and ports -> lb_flow_mark() of when a flow was given such packets. */
+/* Hash of a packet's addresses and ports -> lb_flow_mark() when a flow started using them. */
 LB_MAP("array", int, __u32, lb_flow_filter, LB_FILTER_SIZE);
 /* Hash of address and port -> whether sockets may have been translated to it. */
 LB_MAP("array", int, __u8, lb_peer_filter, LB_FILTER_SIZE);
@@ -95,7 +95,7 @@ LB_MAP_BY_USE("hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX
 LB_MAP_BY_USE("hash", struct lb_affinity_key, struct lb_affinity, lb_affinity, LB_MAX_AFFINITY);
 /* Last bits of a socket cookie -> TCP connection translated at the socket (connection_place.h). */
 LB_MAP("array", int, struct lb_conn_place, lb_conn_places, LB_CONN_PLACES);
-/* Socket cookie -> TCP connection whose place in lb_conn_places another one has. */
+/* Socket cookie -> TCP connection whose place in lb_conn_places is taken by another one. */
 LB_MAP_BY_USE("hash", __u64, struct lb_connection, lb_connections, LB_MAX_SOCKETS);
 /* Counters by index of a frontend, by index of a backend, by drop reason and place. */
 LB_MAP("percpu_array", int, struct lb_counts, lb_count_front, LB_MAX_FRONTENDS);
@@ -109,13 +109,13 @@ LB_RING(lb_flows, LB_FLOW_RING);
 LB_MAP("percpu_array", int, __u64, lb_flow_lost, LB_LOST_REASONS);
 /* Histograms of ended flows, by enum lb_path and enum lb_histogram_kind. */
 LB_MAP("percpu_array", int, struct lb_histogram, lb_histograms, LB_HISTOGRAMS);
-/* A new entry, which is too large for the stack. Not pinned: it goes with the programs. */
+/* A new entry, which is too large for the stack. Not pinned: it is removed with the programs. */
 BPF_PERCPU_ARRAY(lb_ct_scratch, struct lb_conntrack, 1);
 /* A port that a new UDP flow may take. Not pinned. */
 BPF_PERCPU_ARRAY(lb_silent_ports, struct lb_silent_port, 1);
 /* What the current packet of a known flow becomes. Not pinned. */
 BPF_PERCPU_ARRAY(lb_known_flows, struct lb_known_flow, 1);
-/* Hash of a next hop -> the second in which a packet last went there by way of the stack. Not pinned. */
+/* Hash of a next hop -> the second in which the stack last sent a packet there. Not pinned. */
 BPF_PERCPU_ARRAY(lb_xdp_neighbours, __u64, LB_XDP_NEIGHBOURS);
 /* Upper half: the second; lower half: ICMP errors sent in it. Not pinned. */
 BPF_PERCPU_ARRAY(lb_rejects, __u64, 1);
@@ -125,9 +125,9 @@ BPF_PERCPU_ARRAY(lb_pkt_scratch, struct lb_packet, 1);
 BPF_PERCPU_ARRAY(lb_endings, struct lb_ended_flow, 1);
 /* Like lb_rejects, for flow records. Not pinned. */
 BPF_PERCPU_ARRAY(lb_flow_rate, __u64, 1);
-/* A packet that the stack is to route. Not pinned. */
+/* A packet that the stack will route. Not pinned. */
 BPF_PERCPU_ARRAY(lb_stack_scratch, struct lb_stack_scratch, 1);
-/* The tunnel that the current packet came or goes in. Not pinned. */
+/* The tunnel that the current packet came from or goes to. Not pinned. */
 BPF_PERCPU_ARRAY(lb_tunnels, struct lb_tunnel, 1);
 /* The packet quoted by an ICMP error, which is too large for the stack. Not pinned. */
 BPF_PERCPU_ARRAY(lb_quotes, struct lb_quote, 1);

@@ -17,20 +17,20 @@
 #include "maps.h"
 #include "packet.h"
 
-/* Whether a backend is a process of this node, at whatever address of it. */
+/* Whether a backend is a process of this node, on any of its addresses. */
 static __always_inline int lb_is_own_process(const struct lb_backend *backend)
 {
 	return lb_filter_flags_of(&backend->addr) & LB_ADDR_NODE &&
 	       lb_addr_flags_of(&backend->addr) & LB_ADDR_NODE;
 }
 
-/* Whether a backend is on this node for all that is known before its route is looked up. */
+/* Whether a backend is known to be on this node before its route is looked up. */
 static __always_inline int lb_is_known_local(const struct lb_backend *backend)
 {
 	return backend->flags & LB_BACKEND_LOCAL || lb_is_own_process(backend);
 }
 
-/* Whether the frontend requires it and the backend is not a process of this node. */
+/* Whether the frontend requires SNAT and the backend is not a process of this node. */
 static __always_inline int lb_must_masquerade(const struct lb_desc *desc,
 					      const struct lb_choice *choice)
 {
@@ -57,7 +57,7 @@ static __always_inline int lb_masquerade_to_local(const struct lb_packet *pkt, s
 	return lb_masquerade_as(flow, pkt->is_ipv4 ? &settings->node4 : &settings->node6);
 }
 
-/* What leaves by any other device is for a pod of this node. */
+/* Packets that leave through any other device are for a pod of this node. */
 static __always_inline int lb_is_host_device(__u32 ifindex)
 {
 	int i = ifindex % LB_UPLINKS;
@@ -71,8 +71,8 @@ static __always_inline int lb_is_host_device(__u32 ifindex)
 }
 
 /*
- * Of a device with several subnets: the address in the one of the next hop. A link-local next hop
- * is in none; then the address that has most in common with the destination.
+ * For a device with several subnets: its address in the next hop's subnet. A link-local next hop is
+ * in none; then the address with the longest common prefix with the destination.
  */
 static __always_inline const struct lb_addr *
 lb_masquerade_by_subnet(const struct bpf_fib_lookup *fib, const struct lb_addr *daddr, int is_ipv4)
@@ -91,8 +91,8 @@ lb_masquerade_by_subnet(const struct bpf_fib_lookup *fib, const struct lb_addr *
 }
 
 /*
- * The address to masquerade with along the route in fib. NULL if that does not leave by a host
- * device: the packet is for a pod of this node.
+ * The SNAT address for the route in fib. NULL if that does not leave through a host device: the
+ * packet is for a pod of this node.
  */
 static __always_inline const struct lb_addr *
 lb_masquerade_source(const struct bpf_fib_lookup *fib, const struct lb_addr *daddr, int is_ipv4)
@@ -119,8 +119,8 @@ lb_masquerade_source(const struct bpf_fib_lookup *fib, const struct lb_addr *dad
 }
 
 /*
- * NULL for a pod of this node: its endpoint says so, unless the pod is beside the node (service.h),
- * or else the route does.
+ * NULL for a pod of this node, according to its endpoint, unless the pod is beside the node
+ * (service.h), or else according to the route.
  */
 static __always_inline const struct lb_addr *
 lb_masquerade_source_for(const struct lb_choice *choice, int is_beside, const struct lb_packet *pkt,
@@ -144,8 +144,8 @@ static __always_inline int lb_masquerade(const struct lb_packet *pkt, struct lb_
 }
 
 /*
- * The route of a flow's requests may turn to a pod of this node, whose device appeared after its
- * endpoint. From then on its replies come in by that device.
+ * The route of a flow's requests may change to a pod of this node, whose device appeared after its
+ * endpoint. From then on its replies come in through that device.
  */
 static __always_inline void lb_masquerade_follow_route(struct lb_packet *pkt, int is_udp)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The MSS that the pod of a tunneled connection offers its client: what the client sends then fits
- * into the tunnel to the pod's node, without an ICMP error that somebody may filter.
+ * The MSS that the pod of a tunneled connection offers its client, reduced so that the client's
+ * segments fit into the tunnel to the pod's node without an ICMP error, which might be filtered.
  */
 #ifndef LB_MSS_H
 #define LB_MSS_H
@@ -14,7 +14,7 @@
 #define LB_TCP_OPTION_END 0
 #define LB_TCP_OPTION_NOP 1
 #define LB_TCP_OPTION_MSS 2
-/* Before the MSS, which all stacks write first. */
+/* Options before the MSS, which all stacks write first. */
 #define LB_TCP_OPTIONS_SKIPPED 4
 
 struct lb_mss_option {
@@ -23,7 +23,7 @@ struct lb_mss_option {
 	__be16 mss;
 };
 
-/* What a packet may carry of TCP that leaves room for the tunnel; 0 if the MTU is not known. */
+/* The TCP payload that leaves room for the tunnel header; 0 if the MTU is unknown. */
 static __always_inline __u32 lb_mss_in_tunnel(__u32 ifindex, int is_ipv4)
 {
 	__u32 headers = sizeof(struct tcphdr) + lb_tunnel_len(is_ipv4);

@@ -72,7 +72,7 @@ enum lb_flow_source {
 /*
  * A record in lb_flows. Times: CLOCK_MONOTONIC, ns. end: for END; reason, an enum lb_drop_reason:
  * for REFUSED and DROPPED. hook: enum lb_hook, 0 at the socket. service, backend, generation: 0 if
- * none was chosen. rtt: smoothed, microseconds, 0 if not known.
+ * none was chosen. rtt: smoothed, microseconds, 0 if unknown.
  */
 struct lb_flow_record {
 	__u8 version;
@@ -109,7 +109,7 @@ enum lb_flow_lost {
 	LB_LOST_REASONS = 2,
 };
 
-/* buckets[n] counts values of n significant bits; the last bucket also counts all larger ones. */
+/* buckets[n] counts values with n significant bits; the last bucket also counts all larger ones. */
 #define LB_BUCKETS 40
 
 struct lb_histogram {

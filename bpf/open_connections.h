@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * How many connections of this node a backend has, for Services that are scheduled by it. Not every end
- * is seen here: what is evicted or times out ends without a word, and the agent corrects the numbers.
+ * How many connections a backend has from this node, for Services that are scheduled by it. Not
+ * every end is seen here: an entry that is evicted or expires does not report it, and the agent
+ * corrects the numbers.
  */
 #ifndef LB_OPEN_CONNECTIONS_H
 #define LB_OPEN_CONNECTIONS_H

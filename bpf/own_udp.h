@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * UDP that this node sends from a port that is also a NodePort: by a process of the host, or by a
- * pod that another NAT masquerades. The answer arrives like a request to the NodePort; so the tuple
- * of the answer is reserved when the datagram leaves, for as long as the timeouts of UDP say. In
- * netfilter, only what opens a flow is translated, and such an answer does not.
+ * pod that another NAT masquerades. The answer looks like a request to the NodePort; so the
+ * answer's tuple is reserved when the datagram leaves, for as long as the UDP timeouts. In
+ * netfilter, only a packet that opens a flow is translated, and such an answer does not open one.
  */
 #ifndef LB_OWN_UDP_H
 #define LB_OWN_UDP_H
@@ -17,8 +17,8 @@
 #include "packet.h"
 
 /*
- * Whether the entry reserves the packet's tuple for another NAT, or for an answer that is not too
- * late. Reservations of the agent, for another NAT, have a time in the future.
+ * Whether the entry reserves the packet's tuple for another NAT, or for an answer that has not
+ * timed out. The agent's reservations, for another NAT, have a time in the future.
  */
 static __always_inline int lb_is_reserved(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
@@ -30,15 +30,15 @@ static __always_inline int lb_is_reserved(struct lb_packet *pkt, struct lb_connt
 		return 1;
 	if (lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer))
 		return 0;
-	/* Answered: it has the time of a stream. */
+	/* Answered: now the timeout of a stream applies. */
 	entry->state |= LB_CT_ESTABLISHED;
 	entry->last_seen = now;
 	return 1;
 }
 
 /*
- * Whether the packet has this node as its source other than by our own translation: what was
- * redirected from a host device has been a reply of ours.
+ * Whether the packet has this node as its source other than by our own translation: a packet
+ * redirected from a host device was a reply of ours.
  */
 static __always_inline int lb_own_udp_is_own(struct __sk_buff *skb, const struct lb_packet *pkt)
 {

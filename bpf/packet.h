@@ -28,10 +28,10 @@ struct lb_cursor {
 /*
  * l3 and l4 are offsets from skb->data; l2 is the length of the link header, len that of the IP
  * packet. check: of the IPv4 header. seq and ack: of TCP, host byte order. crc: of SCTP, in its own
- * byte order. tcp_flags: for SCTP, what the first chunk corresponds to. peer: the key of the other
+ * byte order. tcp_flags: for SCTP, those equivalent to the first chunk. peer: the key of the other
  * direction, once needed; a field because the stack is small. segs: packets on the wire. fragment:
  * enum lb_fragment_place, 0 for a whole packet; id: the identification of its datagram. routing:
- * enum lb_packet_routing. ifindex: the device of the hook. gso_size: as of the skb.
+ * enum lb_packet_routing. ifindex: the device of the hook. gso_size: as in the skb.
  */
 struct lb_packet {
 	struct lb_tuple tuple;
@@ -71,7 +71,7 @@ struct lb_icmp {
 	__be32 rest;
 };
 
-/* What a packet of a known flow becomes: from its entry, which may move meanwhile. */
+/* What a packet of a known flow becomes: copied from its entry, which may move meanwhile. */
 struct lb_known_flow {
 	struct lb_tuple to;
 	__u32 flags;
@@ -79,7 +79,7 @@ struct lb_known_flow {
 	__u32 direction;
 };
 
-/* Its flow's time without a packet, ns; network byte order. */
+/* Time without a packet of the flow that has the port, ns; the port in network byte order. */
 struct lb_silent_port {
 	__s64 silence;
 	__be16 port;
@@ -108,7 +108,7 @@ struct lb_ended_flow {
 	__u32 end;
 };
 
-/* A packet that the stack is to route, and its reverse: see lb_stack_enter(). */
+/* A packet that the stack will route, and its reverse: see lb_stack_enter(). */
 struct lb_stack_scratch {
 	struct lb_tuple between;
 	struct lb_tuple reverse;
@@ -116,8 +116,8 @@ struct lb_stack_scratch {
 };
 
 /*
- * Geneve with one option. options, length: in words of 4 bytes, without their own headers. pod and
- * port: to which the packet is addressed on its node. answer: see lb_geneve_answer().
+ * Geneve with one option. options, length: in 4-byte words, without their own headers. pod and
+ * port: the packet's destination on its node. answer: see lb_geneve_answer().
  */
 struct lb_geneve {
 	__u8 options;
@@ -132,7 +132,7 @@ struct lb_geneve {
 	__be16 answer;
 };
 
-/* What stands in front of a packet in a tunnel. */
+/* The headers in front of a tunneled packet. */
 struct lb_tunnel_ipv4 {
 	struct iphdr ip;
 	struct udphdr udp;
@@ -145,7 +145,7 @@ struct lb_tunnel_ipv6 {
 	struct lb_geneve geneve;
 };
 
-/* is_open: the current packet came in a tunnel, and geneve is what stood in front of it. */
+/* is_open: the current packet came from a tunnel, and geneve is the header that was removed. */
 struct lb_tunnel {
 	union {
 		struct lb_tunnel_ipv4 ipv4;

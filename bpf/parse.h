@@ -19,7 +19,7 @@
 
 #define LB_VLAN_ID 0x0fff
 
-/* Larger than any offset. Of pkt->l4 the verifier knows only that it has 16 bits. */
+/* Larger than any offset. The verifier only knows that pkt->l4 has 16 bits. */
 #define LB_L4_MASK 0x3fff
 
 static __always_inline void lb_parse_ipv4_fragment(const struct iphdr *ip, struct lb_packet *pkt)
@@ -48,7 +48,7 @@ static __always_inline int lb_parse_ipv4(struct lb_cursor *cur, struct lb_packet
 	pkt->check = ip->check;
 	pkt->len = bpf_ntohs(ip->tot_len);
 	pkt->is_ipv4 = 1;
-	/* Without a branch, whose sides the verifier would explore to the end. */
+	/* Without a branch, or the verifier would explore both sides to the end. */
 	pkt->routing = ~bpf_ntohs(ip->frag_off) >> LB_IPV4_DF_BIT & LB_MAY_FRAGMENT;
 	pkt->l4 = ip->ihl * 4;
 	cur->pos = ip + 1;
@@ -100,7 +100,7 @@ static __always_inline void lb_cursor_to_l4(struct lb_cursor *cur, struct __sk_b
 	__u32 need = l4 + sizeof(struct tcphdr);
 
 	bpf_skb_pull_data(skb, need > skb->len ? skb->len : need);
-	/* Otherwise the compiler, which may know more than the verifier, drops the mask. */
+	/* Otherwise the compiler, which knows more than the verifier, may drop the mask. */
 	asm volatile("" : "+r"(l4));
 	cur->pos = (void *)(long)skb->data + (l4 & LB_L4_MASK);
 	cur->end = (void *)(long)skb->data_end;
@@ -119,7 +119,7 @@ static __always_inline int lb_parse_extensions(struct __sk_buff *skb, struct lb_
 	return LB_NEXT;
 }
 
-/* skb->len may include link padding. The length of BIG TCP does not fit the IP header. */
+/* skb->len may include link padding. The length of BIG TCP does not fit into the IP header. */
 static __always_inline int lb_parse_length(struct __sk_buff *skb, struct lb_packet *pkt, int l2)
 {
 	pkt->ifindex = skb->ifindex;
@@ -141,7 +141,7 @@ static __always_inline int lb_ip_payload(const struct lb_packet *pkt)
 	return pkt->len - (pkt->l4 - pkt->l3);
 }
 
-/* Whether transport header (at the cursor) and payload are complete; of a fragment, the header. */
+/* Whether transport header (at the cursor) and payload are complete; for a fragment, the header. */
 static __always_inline int lb_is_complete(const struct lb_cursor *cur, const struct lb_packet *pkt)
 {
 	struct udphdr *udp = cur->pos;
@@ -160,7 +160,7 @@ static __always_inline int lb_is_complete(const struct lb_cursor *cur, const str
 	return pkt->fragment || len <= lb_ip_payload(pkt);
 }
 
-/* The first fragment does not show which bytes the segment's FIN covers, so that is ignored. */
+/* A first fragment does not show which bytes the segment's FIN covers, so the FIN is ignored. */
 static __always_inline int lb_parse_transport(struct __sk_buff *skb, struct lb_packet *pkt,
 					      struct lb_cursor *cur)
 {

@@ -44,7 +44,7 @@ static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet
 	return LB_PASS;
 }
 
-/* LB_TUNNEL, with the route in fib. A reason to drop it is told to the client. */
+/* LB_TUNNEL, with the route in fib. The client is told the reason if the packet is dropped. */
 static __always_inline int lb_known_to_tunnel(struct __sk_buff *skb, struct lb_packet *pkt,
 					      const struct lb_tuple *to, struct bpf_fib_lookup *fib)
 {
@@ -101,7 +101,7 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 	return lb_send(skb, pkt, hook, known->flags, fib);
 }
 
-/* A packet that the stack has routed: now its source changes. LB_NEXT: it is none. */
+/* A packet that the stack has routed: its source changes now. LB_NEXT: it is not one. */
 static __always_inline int lb_routed(struct __sk_buff *skb, struct lb_packet *pkt)
 {
 	struct lb_tuple *to = lb_stack_leave(&pkt->tuple);
@@ -113,7 +113,7 @@ static __always_inline int lb_routed(struct __sk_buff *skb, struct lb_packet *pk
 	return lb_rewrite(skb, pkt, to, pkt->ttl) ? -LB_DROP_REWRITE : LB_PASS;
 }
 
-/* An error about such a packet: the stack's own, or one that it has routed. */
+/* An error about such a packet: from the stack itself, or routed by it. */
 static __always_inline int lb_routed_error(struct __sk_buff *skb, struct lb_packet *pkt,
 					   struct lb_packet *quote, int hook)
 {
@@ -170,7 +170,7 @@ static __always_inline int lb_known(struct __sk_buff *skb, struct lb_packet *pkt
 	return lb_known_flow(skb, pkt, hook, fib);
 }
 
-/* flow->to becomes what the packet is until it leaves. */
+/* flow->to becomes what the packet is between arriving and leaving. */
 static __always_inline void lb_stack_enter_new(struct lb_packet *pkt, struct lb_flow *flow,
 					       struct bpf_fib_lookup *fib)
 {
@@ -238,7 +238,7 @@ static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *
 	return verdict;
 }
 
-/* Counts and answers a dropped packet. Pod devices come and go, so they count as one. */
+/* Counts and answers a dropped packet. Pod devices come and go, so they are counted as one. */
 static __always_inline int lb_tc_action(struct __sk_buff *skb, const struct lb_packet *pkt,
 					int hook, int verdict, __u32 mtu)
 {
@@ -306,9 +306,9 @@ static __always_inline int lb_is_own(const struct __sk_buff *skb, const struct l
 }
 
 /*
- * Packets that leave: replies of backends and, on a host device, the host's requests to a VIP.
- * The filter is asked again after lb_known(), which the verifier would explore once for each answer
- * that is kept.
+ * Packets that leave: replies of backends and, on a host device, the host's requests to a VIP. The
+ * filter is consulted again after lb_known(), which the verifier would explore once for each stored
+ * result.
  */
 static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {

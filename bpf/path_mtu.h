@@ -8,14 +8,14 @@
 
 #include "packet.h"
 
-/* linux/skbuff.h: a list of SCTP packets, each with the size that its sender chose. */
+/* linux/skbuff.h: a list of SCTP packets, each with the size chosen by its sender. */
 #define LB_GSO_BY_FRAGS 0xffff
 
-/* RFC 791 and RFC 8200: the least that every link must carry, or that every host must accept. */
+/* RFC 791 and RFC 8200: the minimum that every link must carry, or every host must accept. */
 #define LB_IPV4_LEAST_MTU 576
 #define LB_IPV6_LEAST_MTU 1280
 
-/* The largest packet on the wire that this one becomes, without its link header; 0 if not known. */
+/* The largest resulting packet on the wire, without its link header; 0 if unknown. */
 static __always_inline __u32 lb_wire_len(const struct lb_packet *pkt)
 {
 	if (pkt->gso_size == LB_GSO_BY_FRAGS)

@@ -5,7 +5,7 @@
 
 #include "clock.h"
 
-/* done: of this CPU; the upper half is the second, the lower half what was allowed in it. */
+/* done: this CPU's state; the upper half is the second, the lower half the number allowed in it. */
 static __always_inline int lb_is_within_rate(__u64 *done, __u32 per_second)
 {
 	__u64 second = lb_now() / LB_SECOND << 32;

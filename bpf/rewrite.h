@@ -32,7 +32,7 @@ static __always_inline int lb_rewrite_ports(struct __sk_buff *skb, const struct 
 	return bpf_skb_store_bytes(skb, pkt->l4, (void *)&to->sport, 2 * sizeof(to->sport), 0);
 }
 
-/* size: how much of it to store, all or LB_IPV4_END_HEADER. diff: of the addresses. */
+/* size: how many bytes to store, all or LB_IPV4_END_HEADER. diff: of the addresses. */
 static __always_inline int lb_rewrite_ipv4_end(struct __sk_buff *skb, const struct lb_packet *pkt,
 					       const struct lb_tuple *to, __u8 ttl, __u32 diff,
 					       int size)
@@ -60,7 +60,7 @@ static __always_inline int lb_rewrite_ipv4(struct __sk_buff *skb, const struct l
 	return lb_rewrite_ports(skb, pkt, to);
 }
 
-/* RECOMPUTE_CSUM: IPv6 has no header checksum that makes up for the change in skb->csum. */
+/* RECOMPUTE_CSUM: IPv6 has no header checksum that would balance the change in skb->csum. */
 static __always_inline int lb_rewrite_ipv6_header(struct __sk_buff *skb,
 						  const struct lb_packet *pkt,
 						  const struct lb_tuple *to, __u8 ttl)

@@ -7,7 +7,7 @@
 #include "maps.h"
 #include "open_connections.h"
 
-/* A flow that is to be opened, as far as the choice of its backend depends on it. */
+/* A flow to be opened, with everything that the choice of its backend depends on. */
 struct lb_opening {
 	const struct lb_desc *desc;
 	const struct lb_range *range; /* of desc, for this client */
@@ -26,7 +26,7 @@ static __always_inline void lb_opening_fill(struct lb_opening *opening, const st
 
 /*
  * Neither the load nor the store is atomic: flows opened on two CPUs at the same time may get the
- * same turn. It starts at random, or all nodes would march in step.
+ * same turn. The start is random, or all nodes would choose in lockstep.
  */
 static __always_inline __u32 lb_turn_take(int index)
 {
@@ -49,8 +49,8 @@ static __always_inline __s64 lb_scheduler_open_at(__u32 slot)
 }
 
 /*
- * Of two at random the one with fewer open connections: nearly as even as the least of all, and
- * connections opened at the same time do not all go to that one.
+ * Of two random slots, the one with fewer open connections: nearly as even as the minimum of all,
+ * and connections opened at the same time do not all go to the same one.
  */
 static __always_inline __u32 lb_scheduler_emptier_slot(const struct lb_range *range)
 {
@@ -64,7 +64,7 @@ static __always_inline __u32 lb_scheduler_emptier_slot(const struct lb_range *ra
 	return lb_scheduler_open_at(other) < lb_scheduler_open_at(one) ? other : one;
 }
 
-/* The slot of a hash: of the table, or without one of the range itself, which differs by node. */
+/* The slot of a hash: in the table, or without one in the range itself, which differs by node. */
 static __always_inline __u32 lb_scheduler_hashed_slot(const struct lb_range *range, __u32 hash)
 {
 	__u32 first = range->table ? range->base + range->count : range->base;
@@ -74,8 +74,8 @@ static __always_inline __u32 lb_scheduler_hashed_slot(const struct lb_range *ran
 }
 
 /*
- * The slot that a client and a descriptor alone decide about. With a table all nodes choose the same
- * backend, also for a flow that none of them knows. port: the client's, host byte order.
+ * The slot determined by the client and the descriptor alone. With a table all nodes choose the
+ * same backend, even for a flow that none of them knows. port: the client's, host byte order.
  */
 static __always_inline __u32 lb_scheduler_stateless_slot(const struct lb_desc *desc,
 							 const struct lb_range *range,
@@ -94,8 +94,9 @@ static __always_inline int lb_scheduler_hashes(const struct lb_desc *desc)
 }
 
 /*
- * The client, if session affinity or a hash is to know it. port: its own, host byte order, or at the
- * socket its cookie. The hash comes first: the verifier would explore it at each place of a choice.
+ * Sets the client, if session affinity or a hash needs it. port: the client's, host byte order, or
+ * at the socket its cookie. The hash is computed here, because the verifier would explore it at
+ * each place of a choice.
  */
 static __always_inline void lb_opening_set_client(struct lb_opening *opening,
 						  const struct lb_addr *client, __u32 port)

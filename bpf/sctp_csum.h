@@ -8,7 +8,7 @@
 #include "packet.h"
 #include "transport.h"
 
-/* Between the byte order of CRC32c and that of the host, in both directions. */
+/* Converts between the byte order of CRC32c and that of the host, in both directions. */
 static __always_inline __u32 lb_sctp_swap_bytes(__u32 little)
 {
 	return __builtin_bswap32(bpf_ntohl(little));
@@ -16,8 +16,8 @@ static __always_inline __u32 lb_sctp_swap_bytes(__u32 little)
 
 /*
  * Stores the change for lb_sctp_csum_update(). A checksum of zero stays: the sender leaves it to
- * the device, which expects zero. A fragment does not show the length of the whole packet, so it
- * fails unless the ports stay.
+ * the device, which expects zero. A fragment does not show the length of the whole packet, so this
+ * fails unless the ports stay the same.
  */
 static __always_inline int lb_sctp_csum_defer(struct __sk_buff *skb, const struct lb_packet *pkt,
 					      const struct lb_tuple *to)
@@ -42,8 +42,8 @@ static __always_inline int lb_sctp_csum_defer(struct __sk_buff *skb, const struc
 
 /*
  * The last step of a program: the arithmetic is long, and at this point the verifier has few states
- * left. The position of the checksum counts from the end, because the packet may have grown at the
- * front.
+ * left. The position of the checksum is counted from the end, because the packet may have grown at
+ * the front.
  */
 static __always_inline void lb_sctp_csum_update(struct __sk_buff *skb)
 {

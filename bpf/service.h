@@ -23,7 +23,7 @@ struct lb_tc_hook {
 	__u8 is_local_source;
 };
 
-/* Looks up the address itself. The wildcard address, which stands for NodePorts, is no VIP. */
+/* Looks up the address itself. The wildcard address, which stands for NodePorts, is not a VIP. */
 static __always_inline int lb_service_match_vip(struct lb_frontend_key *key, struct lb_match *match)
 {
 	return lb_filter_flags_of(&key->addr) & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) &&
@@ -31,8 +31,8 @@ static __always_inline int lb_service_match_vip(struct lb_frontend_key *key, str
 }
 
 /*
- * LB_NEXT with match filled, LB_PASS if there is no frontend, or a negative reason. Node addresses
- * are looked up only if the address itself is no frontend.
+ * LB_NEXT with match filled, LB_PASS if there is no frontend, or a negative reason. NodePorts are
+ * looked up only if the address itself is not a frontend.
  */
 static __always_inline int lb_service_match(void *ctx, const struct lb_packet *pkt,
 					    struct lb_match *match)
@@ -68,7 +68,7 @@ static __always_inline int lb_service_choose(const struct lb_opening *opening,
 	return lb_affinity_select(opening, choice);
 }
 
-/* Fills the destination side of the flow, but for the backend's index and generation. */
+/* Fills the destination side of the flow, except the backend's index and generation. */
 static __always_inline void lb_flow_lead_to(struct lb_flow *flow, const struct lb_packet *pkt,
 					    const struct lb_match *match,
 					    const struct lb_addr *addr, __be16 port)
@@ -91,7 +91,7 @@ static __always_inline void lb_flow_fill(const struct lb_packet *pkt, const stru
 	flow->hook = hook;
 }
 
-/* Chooses, and fills the destination side of the flow. */
+/* Chooses a backend, and fills the destination side of the flow. */
 static __always_inline int lb_service_select(const struct lb_packet *pkt,
 					     const struct lb_match *match,
 					     const struct lb_tc_hook *at, struct lb_flow *flow,
@@ -111,8 +111,8 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
 }
 
 /*
- * A packet from a tunnel, for the pod that its sender has chosen. The frontend must be here as well,
- * but its NodePort need not be this node's: the client has asked the sender.
+ * A packet from a tunnel, for the pod chosen by its sender. The frontend must exist here as well,
+ * but a NodePort may be on the sender's address, where the client sent it.
  */
 static __always_inline int lb_service_accept(void *ctx, const struct lb_packet *pkt,
 					     struct lb_match *match, const struct lb_geneve *geneve,
@@ -152,9 +152,9 @@ static __always_inline int lb_service_to_tunnel(void *ctx, const struct lb_packe
 }
 
 /*
- * A packet in the midst of an unknown connection goes on to where a hash of its client leads, as it
- * would on every other node: its node may have gone, or the address has moved here. LB_PASS if that
- * is not so, or no node elsewhere.
+ * A packet in the middle of an unknown connection is sent to where a hash of its client leads, as
+ * on every other node: its node may be gone, or the address has moved here. LB_PASS if that is
+ * impossible, or does not lead to another node.
  */
 static __always_inline int lb_dsr_resume(void *ctx, const struct lb_packet *pkt,
 					 const struct lb_match *match, struct lb_choice *choice,
@@ -196,10 +196,10 @@ static __always_inline int lb_service_from_pod(void *ctx, struct lb_packet *pkt,
 }
 
 /*
- * Whether the route to a pod of this node leads back out of the device by which the packet came in:
- * the pod is beside this node, not behind it, and would answer the client past this node. So it is
- * with pods on the uplink's own network (macvlan, SR-IOV, AWS's branch interfaces). Policy Local
- * promises the client's address all the same.
+ * Whether the route to a pod of this node leads back out of the device on which the packet came in:
+ * the pod is beside this node, not behind it, and would answer the client without passing this
+ * node. This is so for pods on the uplink's own network (macvlan, SR-IOV, AWS's branch interfaces).
+ * Policy Local guarantees the client's address nevertheless.
  */
 static __always_inline int lb_is_beside(void *ctx, const struct lb_packet *pkt,
 					const struct lb_desc *desc, const struct lb_choice *choice,
@@ -218,8 +218,9 @@ static __always_inline int lb_is_beside(void *ctx, const struct lb_packet *pkt,
 }
 
 /*
- * Whether the backend is the address of a Service, and the packet has been here before: masqueraded,
- * sent there, and returned by the network. Without this it would go round until its TTL is spent.
+ * Whether the backend is the address of a Service, and the packet has been here before:
+ * masqueraded, sent there, and returned by the network. Without this it would loop until its TTL
+ * expires.
  */
 static __always_inline int lb_is_loop(const struct lb_packet *pkt, const struct lb_backend *backend)
 {
@@ -232,7 +233,7 @@ static __always_inline int lb_is_loop(const struct lb_packet *pkt, const struct 
 
 /*
  * A backend on this node may see the client's address; any other must reply through this node.
- * Which it is, is the route's to say if the endpoint does not name this node.
+ * If the endpoint does not name this node, the route decides which it is.
  */
 static __always_inline int lb_service_from_outside(void *ctx, struct lb_packet *pkt,
 						   const struct lb_match *match,
@@ -295,7 +296,7 @@ static __always_inline int lb_service_route(void *ctx, struct lb_packet *pkt,
 	return lb_service_from_host(ctx, pkt, choice, flow, fib);
 }
 
-/* Whether a flow that is not known may begin with this packet. */
+/* Whether this packet may start an unknown flow. */
 static __always_inline int lb_is_opening(const struct lb_packet *pkt)
 {
 	return pkt->tuple.proto == IPPROTO_UDP || lb_ct_is_syn(pkt);

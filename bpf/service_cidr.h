@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * ServiceCIDR: packets that leave the node for an address of a ServiceCIDR that no Service has are
- * dropped, because they would go astray. This happens at egress, after anything else on this node
- * that translates addresses.
+ * dropped, because they have nowhere to go. This happens at egress, after anything else on this
+ * node that translates addresses.
  */
 #ifndef LB_SERVICE_CIDR_H
 #define LB_SERVICE_CIDR_H
@@ -70,7 +70,7 @@ static __always_inline int lb_service_cidr_has_daddr(struct __sk_buff *skb, int 
 
 /*
  * is_own: sent by a process of this node; such flows are translated at egress. They may continue
- * after their Service is gone, for as long as the address is in lb_addrs.
+ * after their Service is gone, as long as the address is in lb_addrs.
  */
 static __always_inline int lb_is_unused_vip(struct __sk_buff *skb, int l2, int is_own)
 {

@@ -30,8 +30,8 @@ enum lb_if_empty {
 };
 
 /*
- * The backends are lb_slots[base] to lb_slots[base + count - 1]. Behind them are `table` slots, 0 for
- * none, that name the same backends: the table in which schedulers look up a hash.
+ * The backends are lb_slots[base] to lb_slots[base + count - 1]. They are followed by `table`
+ * slots, 0 for none, with the same backends: the table in which schedulers look up a hash.
  */
 struct lb_range {
 	__u32 base;
@@ -83,17 +83,17 @@ enum lb_backend_flag {
 	LB_BACKEND_LOCAL = 1 << 0,
 	LB_BACKEND_TERMINATING = 1 << 1,
 	LB_BACKEND_USABLE = 1 << 2, /* some range of its Service port names it */
-	/* No range does, but its endpoint serves: its UDP flows stay, or it is ejected. */
+	/* No range names it, but its endpoint serves: its UDP flows stay, or it is ejected. */
 	LB_BACKEND_SERVING = 1 << 3,
 	/* Failed connections to it are counted (ejection.h). */
 	LB_BACKEND_WATCHED = 1 << 4,
-	/* No range names it because of these; its open connections go on. */
+	/* No range names it because of these failures; its open connections continue. */
 	LB_BACKEND_EJECTED = 1 << 5,
-	/* It gets a single new connection, on whose success it depends. */
+	/* It gets a single new connection, which decides whether it returns. */
 	LB_BACKEND_TRIAL = 1 << 6,
 };
 
-/* One endpoint of one Service port. generation changes when the index is given to another one. */
+/* One endpoint of one Service port. generation changes when the index is reused for another one. */
 struct lb_backend {
 	struct lb_addr addr;
 	__be16 port;
@@ -114,8 +114,8 @@ struct lb_pod_key {
 };
 
 /*
- * Of a watched backend. in_a_row: connections that failed since the last one that succeeded.
- * is_tried: it is on trial and has got its connection.
+ * For a watched backend. in_a_row: failed connections since the last successful one. is_tried: it
+ * is on trial and has got its connection.
  */
 struct lb_failures {
 	__u32 in_a_row;

@@ -46,7 +46,7 @@ static __always_inline int lb_snat_reserve_udp(struct lb_packet *pkt, const stru
 /*
  * Creates both entries of the flow and fills flow->to.sport. The port changes if the flow is
  * masqueraded, or if the client already has a flow from this port to the backend through another
- * frontend. The reply's entry comes first: with only the original's, nothing would reverse the
+ * frontend. The reply's entry is inserted first: with only the original's, nothing would reverse
  * replies.
  */
 static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_flow *flow)

@@ -32,10 +32,10 @@ static __always_inline int lb_sock_client_host(void *ctx, const struct lb_addr *
 }
 
 /*
- * The client that connects to peer. The address of a pod without tc cover is not known: it becomes
- * 0:4:<cookie> or 0:6:<cookie>, with the cookie of its network namespace. Each family is a client
- * of its own, because a Service port has different backends in each. The agent knows which pod has
- * the namespace of a cookie that stands in a flow record.
+ * The client that connects to peer. The address of a pod without tc cover is unknown: it becomes
+ * 0:4:<cookie> or 0:6:<cookie>, with the cookie of its network namespace. Each family is a separate
+ * client, because a Service port has different backends in each. The agent knows which pod has the
+ * namespace of a cookie in a flow record.
  */
 static __always_inline void lb_sock_client_get(void *ctx, const struct lb_addr *peer,
 					       struct lb_addr *client)

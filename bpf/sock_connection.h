@@ -127,7 +127,7 @@ static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
 	lb_connection_record(ctx, LB_FLOW_END, end, connection, &now);
 }
 
-/* The SYN is repeated, after a second without an answer. */
+/* The SYN is repeated after a second without an answer. */
 static __always_inline void lb_connection_repeat_syn(struct lb_connection *connection)
 {
 	if (connection->state & LB_CONN_UNANSWERED)
@@ -137,8 +137,8 @@ static __always_inline void lb_connection_repeat_syn(struct lb_connection *conne
 }
 
 /*
- * What the state of the socket tells of both FINs, so that no callback has to look the connection up
- * to store it. In CLOSING and LAST_ACK our FIN was acknowledged if nothing is unacknowledged now.
+ * Derives both FINs from the state of the socket, so that no callback has to look up the connection
+ * to store them. In CLOSING and LAST_ACK our FIN was acknowledged if nothing is unacknowledged now.
  * The side that closes first does not see the other's FIN: its TIME_WAIT socket does.
  */
 static __always_inline void lb_connection_note_fins(struct bpf_sock_ops *ctx,
@@ -187,7 +187,7 @@ static __always_inline void lb_connection_establish(struct bpf_sock_ops *ctx,
 }
 
 /*
- * The callbacks stay enabled if a socket connects again. An entry without `started` is of a
+ * The callbacks stay enabled if a socket connects again. An entry without `started` is from a
  * connect() whose SYN never left: ignore the state changes of that socket.
  */
 static __always_inline void lb_connection_change_state(struct bpf_sock_ops *ctx, int to)

@@ -20,7 +20,7 @@
 /* bcc 0.26 declares this helper as u32; the kernel's is u64. */
 static __u64 (*lb_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
 
-/* The peer that the socket asks for and, after LB_REDIRECT, the one it gets. */
+/* The peer that the socket requested and, after LB_REDIRECT, the one it gets. */
 struct lb_peer {
 	struct lb_addr addr;
 	__be16 port;
@@ -52,7 +52,7 @@ static __always_inline void lb_sock_record_failure(struct bpf_sock_addr *ctx,
 }
 
 /*
- * Records that a UDP socket starts or stops using a backend. key, socket: of direction reply.
+ * Records that a UDP socket starts or stops using a backend. key, socket: in direction reply.
  * Neither the client's port nor the traffic is known here.
  */
 static __always_inline void lb_sock_record_udp(void *ctx, int event,
@@ -232,7 +232,7 @@ static __always_inline void lb_sock_nat_delete_udp(struct bpf_sock *ctx, struct 
 	lb_sockets.delete(key);
 }
 
-/* Of a connection that lb_sock_ops was not told of, because it was not attached when that began. */
+/* For a connection that lb_sock_ops did not see, because it was attached only later. */
 static __always_inline void lb_sock_nat_delete_untold(__u64 cookie)
 {
 	struct lb_conn_place *place = lb_conn_place_of(cookie);
@@ -241,7 +241,7 @@ static __always_inline void lb_sock_nat_delete_untold(__u64 cookie)
 		lb_sock_nat_forget_tcp(cookie, &place->connection);
 }
 
-/* In these states of a TCP socket a connect() may have failed before its SYN left. */
+/* TCP socket states in which a connect() may have failed before its SYN left. */
 static __always_inline int lb_sock_has_no_syn_sent(const struct bpf_sock *ctx)
 {
 	__u32 states = 1 << BPF_TCP_CLOSE | 1 << BPF_TCP_SYN_SENT | 1 << BPF_TCP_LISTEN;

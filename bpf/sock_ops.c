@@ -8,7 +8,7 @@
 #define LB_TCP_FLAG_FIN 0x01
 
 /*
- * One in so many RTT callbacks, chosen at random, flushes the counters: each costs a lookup.
+ * One in this many RTT callbacks, chosen at random, flushes the counters: each costs a lookup.
  */
 #define LB_FLUSH_CHANCE 8
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The traffic of a TCP socket, as the kernel counts it, and its way into the counters. bytes_acked
- * includes our SYN and FIN, bytes_received the other side's FIN; the connection's state says
- * whether.
+ * The traffic of a TCP socket, as counted by the kernel, and how it gets into the counters.
+ * bytes_acked includes our SYN and FIN, bytes_received the other side's FIN; the connection's state
+ * says whether they were sent.
  */
 #ifndef LB_SOCK_TRAFFIC_H
 #define LB_SOCK_TRAFFIC_H
@@ -60,7 +60,7 @@ static __always_inline void lb_counts_add(struct lb_counts *counts,
 				     now->retransmits - connection->retransmits);
 }
 
-/* Adds what is new since the last time. The socket is locked, so no other CPU does the same. */
+/* Adds the increase since the last time. The socket is locked, so no other CPU does the same. */
 static __always_inline void lb_connection_flush(struct bpf_sock_ops *ctx,
 						struct lb_connection *connection,
 						struct lb_sock_traffic *now)

@@ -17,7 +17,7 @@
 #include "source_range.h"
 #include "verdict.h"
 
-/* Most connections are not to a Service; array lookups show that without a hash lookup. */
+/* Most connections are not to a Service, which array lookups show without a hash lookup. */
 static __always_inline int lb_socket_may_be_service(const struct lb_addr *addr)
 {
 	int flags = LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL | LB_ADDR_NODE;
@@ -27,8 +27,8 @@ static __always_inline int lb_socket_may_be_service(const struct lb_addr *addr)
 
 /*
  * Whether this hook translates, rather than tc. TCP: always, unless a setting leaves pods under tc
- * cover to tc, or the pod is one that is left to tc; UDP: for the host and for pods without tc
- * cover, because a connected UDP socket would stay with a backend that is gone.
+ * cover to tc, or this pod is left to tc; UDP: for the host and for pods without tc cover, because
+ * a connected UDP socket would stay with a backend that is gone.
  */
 static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ctx)
 {
@@ -101,8 +101,8 @@ static __always_inline int lb_socket_check_client(struct bpf_sock_addr *ctx,
 }
 
 /*
- * The port of the client is not chosen yet when it connects, so the socket's cookie is hashed in its
- * place: a socket that sends to a frontend again gets the same backend.
+ * The client's port is not chosen yet when it connects, so the socket's cookie is hashed instead: a
+ * socket that sends to a frontend again gets the same backend.
  */
 static __always_inline int lb_socket_choose(struct bpf_sock_addr *ctx, const struct lb_match *match,
 					    const struct lb_addr *peer, struct lb_choice *choice)
@@ -125,10 +125,10 @@ static __always_inline int lb_socket_choose(struct bpf_sock_addr *ctx, const str
 }
 
 /*
- * Whether connect() of a UDP socket goes on although its datagrams will be refused. getaddrinfo()
- * connects one to each address, often to a port that no Service has, and takes an address for
- * unreachable if that fails (RFC 6724, rule 1). tc refuses the first datagram; but none sees those
- * to the node's own addresses, or those of a pod without tc cover.
+ * Whether connect() of a UDP socket succeeds although its datagrams will be refused. getaddrinfo()
+ * connects one to each address, often to a port that no Service has, and treats an address as
+ * unreachable if that fails (RFC 6724, rule 1). tc refuses the first datagram; but it does not see
+ * those to the node's own addresses, or those of a pod without tc cover.
  */
 static __always_inline int lb_socket_is_refused_later(struct bpf_sock_addr *ctx,
 						      const struct lb_peer *peer,
@@ -157,8 +157,8 @@ static __always_inline int lb_socket_refuse(struct bpf_sock_addr *ctx, const str
 }
 
 /*
- * Whether a listener at this ClusterIP of the node gets the connection, or tc decides that because
- * only it looks into the node's namespace.
+ * Whether a listener on this ClusterIP of the node gets the connection, or tc decides, because only
+ * tc can look into the node's namespace.
  */
 static __always_inline int lb_socket_is_left_to_listener(struct bpf_sock_addr *ctx,
 							 const struct lb_peer *peer)
@@ -263,7 +263,7 @@ static __always_inline int lb_socket_send(struct bpf_sock_addr *ctx, struct lb_p
 	return LB_REDIRECT;
 }
 
-/* 1 lets the call go on; 0 fails it with the errno set here. */
+/* 1 lets the call continue; 0 fails it with the errno set here. */
 static __always_inline int lb_socket_exit(int verdict)
 {
 	if (verdict >= 0)

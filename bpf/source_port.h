@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The source port of a new flow. Inserting the reply's entry reserves it, or fails: it is taken. */
+/* The source port of a new flow. Inserting the reply's entry reserves it; fails if it is taken. */
 #ifndef LB_SOURCE_PORT_H
 #define LB_SOURCE_PORT_H
 
@@ -40,7 +40,7 @@ static __always_inline int lb_source_port_claim(struct lb_tuple *reply, struct l
 	return -1;
 }
 
-/* Fills reply->dport. Returns 0 if the entry was inserted; else old, if any, may be taken over. */
+/* Fills reply->dport. Returns 0 if the entry was inserted; else old, if any, may be replaced. */
 static __always_inline int lb_source_port_pick(struct lb_packet *pkt, struct lb_tuple *reply,
 					       struct lb_conntrack *entry,
 					       struct lb_conntrack **old,
@@ -63,7 +63,7 @@ static __always_inline int lb_source_port_pick(struct lb_packet *pkt, struct lb_
 }
 
 /*
- * Returns 0 if the client's port was free; otherwise old, if not NULL, may be taken over: it has
+ * Returns 0 if the client's port was free; otherwise old, if not NULL, may be replaced: it has
  * ended or is the same flow.
  */
 static __always_inline int lb_source_port_keep(struct lb_tuple *reply, struct lb_conntrack *entry,
@@ -90,7 +90,7 @@ static __always_inline int lb_source_port_take_over(struct lb_packet *pkt, struc
 	return lb_conntrack_insert(reply, entry, 0);
 }
 
-/* As lb_source_port_keep(), of UDP: may_take says whether the flow that has the port is over. */
+/* Like lb_source_port_keep(), for UDP: may_take says whether the flow with the port is over. */
 static __always_inline int lb_source_port_keep_udp(struct lb_packet *pkt, struct lb_tuple *reply,
 						   struct lb_conntrack *entry, int *may_take,
 						   const struct lb_settings *settings)
@@ -109,8 +109,8 @@ static __always_inline int lb_source_port_keep_udp(struct lb_packet *pkt, struct
 }
 
 /*
- * For how long the flow in lb_ct_udp has been silent that has the reply's tuple. 0 if there is
- * none, -1 if its port may not be taken because a packet came a moment ago.
+ * How long the flow in lb_ct_udp with the reply's tuple has been silent. 0 if there is none, -1 if
+ * its port may not be taken because a packet came a moment ago.
  */
 static __always_inline __s64 lb_source_port_silence(struct lb_packet *pkt, struct lb_tuple *reply,
 						    __u64 now)
@@ -130,9 +130,9 @@ static __always_inline __s64 lb_source_port_silence(struct lb_packet *pkt, struc
 }
 
 /*
- * As lb_source_port_pick(). Where ports are short, a flow that is no stream loses its own: of those
- * that were looked at, the one that has been silent for longest. best is in a map, or the verifier
- * would explore each attempt for what it knows about those before.
+ * Like lb_source_port_pick(). If ports are scarce, a flow that is not a stream loses its port:
+ * among those tried, the one that has been silent longest. best is in a map, or the verifier would
+ * explore each attempt for everything it knows about earlier ones.
  */
 static __always_inline int lb_source_port_pick_udp(struct lb_packet *pkt, struct lb_tuple *reply,
 						   struct lb_conntrack *entry, int *may_take,

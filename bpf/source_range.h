@@ -25,7 +25,7 @@ static __always_inline int lb_source_range_check(const struct lb_desc *desc,
 /*
  * For socket LB. A process of the host has the node's address; if that is not in the ranges, the
  * packet is left to tc, which sees its actual source address and drops it. The address of a pod
- * without tc cover is not known, so its connections are refused.
+ * without tc cover is unknown, so its connections are refused.
  */
 static __always_inline int lb_source_range_of_socket(const struct lb_desc *desc, __u32 netns_flags)
 {

@@ -2,11 +2,11 @@
 /*
  * Masqueraded packets that the stack routes, so that they pass netfilter's FORWARD and can be
  * fragmented. The stack drops arriving packets with a local source. So only the destination changes
- * as a packet arrives, and the source as it leaves; in between it goes from the client to the
- * backend, or back, and has the masquerade's port on the client's side, which makes it unique.
+ * when a packet arrives, and the source when it leaves; in between it goes from the client to the
+ * backend, or back, with the masquerade's port on the client's side, which makes it unique.
  *
- * lb_stack_nat has what a packet becomes as it leaves. Its elements follow from the flow's entries
- * and are made again whenever a packet arrives, so that they may be evicted.
+ * lb_stack_nat has what a packet becomes when it leaves. Its elements are derived from the flow's
+ * entries and recreated whenever a packet arrives, so they may be evicted.
  */
 #ifndef LB_STACK_ROUTE_H
 #define LB_STACK_ROUTE_H
@@ -20,8 +20,8 @@
 #include "tuple.h"
 
 /*
- * kube-proxy's mark for packets that it masquerades. Those who masquerade whatever comes from
- * outside for a pod spare packets with it (flannel), and no CNI uses the bit for itself.
+ * kube-proxy's mark for packets that it masquerades. Software that masquerades everything from
+ * outside to pods skips packets with it (flannel), and no CNI uses the bit for itself.
  */
 #define LB_STACK_MARK 0x4000
 
@@ -31,10 +31,10 @@ static __always_inline void lb_stack_mark(struct __sk_buff *skb)
 		skb->mark |= LB_STACK_MARK;
 }
 
-/* A packet leaves at once, or with the fragments that the stack has waited for (ipfrag_time). */
+/* A packet leaves at once, or after the stack has waited for its fragments (ipfrag_time). */
 #define LB_STACK_TIMEOUT (30 * LB_SECOND)
 
-/* A packet of a masqueraded flow: later fragments go the way of the first one. */
+/* A packet of a masqueraded flow: later fragments follow the first one. */
 static __always_inline int lb_stack_is_wanted(const struct lb_packet *pkt)
 {
 	return pkt->routing & LB_VIA_STACK ||
@@ -42,9 +42,9 @@ static __always_inline int lb_stack_is_wanted(const struct lb_packet *pkt)
 }
 
 /*
- * lb_fib_lookup() for a known flow. A reply leaves by the device of its request if the route of the
- * address it leaves with leads there (see lb_fib_lookup_reply()), otherwise by the backend's route,
- * as the stack would send it.
+ * lb_fib_lookup() for a known flow. A reply leaves through the device of its request if the route
+ * from its new source address leads there (see lb_fib_lookup_reply()), otherwise by the backend's
+ * route, as the stack would send it.
  */
 static __always_inline int lb_fib_lookup_known(struct bpf_fib_lookup *fib, void *ctx,
 					       const struct lb_packet *pkt,
@@ -90,7 +90,7 @@ static __always_inline void lb_stack_between(struct lb_tuple *between, const str
 	between->dport = to->dport;
 }
 
-/* Packets to and from the backend then pass the early filter of the hooks by which they leave. */
+/* Packets to and from the backend then pass the early filter of the hooks where they leave. */
 static __always_inline void lb_stack_filter_add(const struct lb_tuple *reply)
 {
 	int index = lb_filter_index(reply->saddr.word[3], reply->sport);
@@ -116,7 +116,7 @@ static __always_inline void lb_stack_nat_add(struct lb_stack_scratch *scratch,
 }
 
 /*
- * pkt->peer: what the flow's entry makes of a packet of this direction; replaced by what the packet
+ * pkt->peer: what the flow's entry makes of a packet in this direction; replaced by what the packet
  * is until it leaves. key: the packet's.
  */
 static __always_inline void lb_stack_enter(struct lb_packet *pkt, const struct lb_tuple *key,
@@ -142,7 +142,7 @@ static __always_inline void lb_stack_enter(struct lb_packet *pkt, const struct l
 	pkt->peer = scratch->between;
 }
 
-/* What a packet becomes as it leaves; NULL if it did not arrive here for a masqueraded flow. */
+/* What a packet becomes when it leaves; NULL if it did not arrive here for a masqueraded flow. */
 static __always_inline struct lb_tuple *lb_stack_leave(struct lb_tuple *key)
 {
 	struct lb_stack_nat *nat = lb_stack_nat.lookup(key);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The entry points at tc. The ingress of a workload device has what its pod sends; the ingress of a
- * host device has what arrives from outside. Packets that are not for a Service pass untouched.
+ * The entry points at tc. The ingress of a workload device has its pod's packets; the ingress of a
+ * host device has packets from outside. Packets that are not for a Service pass unchanged.
  */
 #include "path.h"
 

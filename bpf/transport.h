@@ -85,8 +85,8 @@ static __always_inline int lb_parse_sctp(struct lb_cursor *cur, struct lb_packet
 }
 
 /*
- * SCTP is rare, which also decides what comes first in the code: the verifier then finds more states
- * that it has seen, and goes through a third to a half less.
+ * SCTP is rare, and saying so also changes the order of the code: the verifier then recognizes more
+ * states as already seen, and explores a third to a half less.
  */
 static __always_inline int lb_parse_l4(struct lb_cursor *cur, struct lb_packet *pkt)
 {

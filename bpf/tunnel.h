@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The tunnel of direct server return: a packet of a client goes to the node of its pod as it is, in
- * UDP and Geneve (RFC 8926) with one option, which names the pod. There it is taken apart again,
- * if it came from a node of the cluster. The same header, marked as a control packet and without a
- * packet in it, asks a node whether it takes part.
+ * The tunnel of direct server return: a client's packet is sent to the node of its pod unchanged,
+ * in UDP and Geneve (RFC 8926) with one option, which names the pod. There it is unwrapped, if it
+ * came from a node of the cluster. The same header, marked as a control packet and without an inner
+ * packet, asks a node whether it takes part.
  */
 #ifndef LB_TUNNEL_H
 #define LB_TUNNEL_H
@@ -17,17 +17,17 @@
 #include "packet.h"
 #include "verdict.h"
 
-/* In words of 4 bytes: the option's data; the options. */
+/* In 4-byte words: the option's data; the options. */
 #define LB_GENEVE_DATA 5
 #define LB_GENEVE_OPTIONS (LB_GENEVE_DATA + 1)
 #define LB_GENEVE_CONTROL 0x80
 #define LB_GENEVE_CRITICAL 0x40
-/* Of the classes for experiments; and a critical option, so that nobody else takes the packet. */
+/* An experimental class, and a critical option, so that nobody else accepts the packet. */
 #define LB_GENEVE_CLASS 0xff6c
 #define LB_GENEVE_POD 0x81
 
 #define LB_TUNNEL_TTL 64
-/* Where the source ports begin, and the rest of a hash. */
+/* The first source port, and the bits of a hash added to it. */
 #define LB_TUNNEL_FIRST_PORT 0xc000
 
 static __always_inline __u32 lb_tunnel_len(int is_ipv4)
@@ -35,7 +35,7 @@ static __always_inline __u32 lb_tunnel_len(int is_ipv4)
 	return is_ipv4 ? sizeof(struct lb_tunnel_ipv4) : sizeof(struct lb_tunnel_ipv6);
 }
 
-/* Whether the packet that is handled now came in a tunnel, and was taken out of it. */
+/* The tunnel from which the current packet was unwrapped; NULL if there was none. */
 static __always_inline struct lb_tunnel *lb_tunnel_opened(void)
 {
 	struct lb_tunnel *tunnel;
@@ -45,7 +45,7 @@ static __always_inline struct lb_tunnel *lb_tunnel_opened(void)
 	return tunnel && tunnel->is_open ? tunnel : NULL;
 }
 
-/* The packet has found its way. */
+/* The packet has been handled. */
 static __always_inline void lb_tunnel_close(void)
 {
 	struct lb_tunnel *tunnel;
@@ -56,7 +56,7 @@ static __always_inline void lb_tunnel_close(void)
 		tunnel->is_open = 0;
 }
 
-/* So that the packets of a flow stay in order, and flows spread over queues and links. */
+/* Keeps the packets of a flow in order, and spreads flows over queues and links. */
 static __always_inline __be16 lb_tunnel_source_port(const struct lb_packet *pkt)
 {
 	__u32 hash = pkt->tuple.saddr.word[3] ^ pkt->tuple.daddr.word[3];
@@ -104,7 +104,7 @@ static __always_inline void lb_tunnel_fill_ipv4(struct lb_tunnel_ipv4 *head,
 	lb_tunnel_fill(&head->udp, &head->geneve, pkt, settings->dsr_port);
 }
 
-/* A UDP checksum of zero: RFC 6935. */
+/* With a UDP checksum of zero: RFC 6935. */
 static __always_inline void lb_tunnel_fill_ipv6(struct lb_tunnel_ipv6 *head,
 						const struct lb_packet *pkt,
 						const struct lb_settings *settings)
@@ -121,7 +121,7 @@ static __always_inline void lb_tunnel_fill_ipv6(struct lb_tunnel_ipv6 *head,
 	lb_tunnel_fill(&head->udp, &head->geneve, pkt, settings->dsr_port);
 }
 
-/* Puts a header of len bytes in front of the packet. What is to be segmented has room for it. */
+/* Puts a header of len bytes in front of the packet. GSO packets have room for it. */
 static __always_inline int lb_tunnel_wrap(struct __sk_buff *skb, const struct lb_packet *pkt,
 					  void *head, __u32 len, __u64 family)
 {
@@ -133,7 +133,7 @@ static __always_inline int lb_tunnel_wrap(struct __sk_buff *skb, const struct lb
 	return bpf_skb_store_bytes(skb, pkt->l3, head, len, 0);
 }
 
-/* Sends the packet to the node pkt->peer.saddr, for the pod pkt->peer.daddr, along the route in fib. */
+/* Sends the packet to the node pkt->peer.saddr, for pod pkt->peer.daddr, along the route in fib. */
 static __always_inline int lb_tunnel_send(struct __sk_buff *skb, const struct lb_packet *pkt,
 					  const struct bpf_fib_lookup *fib)
 {
@@ -158,7 +158,7 @@ static __always_inline int lb_tunnel_send(struct __sk_buff *skb, const struct lb
 	return error ? -LB_DROP_REWRITE : lb_forward(skb, pkt, fib);
 }
 
-/* The route to a node of what goes there in a tunnel. If it is too big, fib->tot_len is what fits. */
+/* The route to a node for a tunneled packet. If that is too big, fib->tot_len is what fits. */
 static __always_inline int lb_tunnel_route(struct bpf_fib_lookup *fib, void *ctx,
 					   const struct lb_packet *pkt, const struct lb_addr *node)
 {
@@ -186,7 +186,7 @@ static __always_inline int lb_geneve_is_ours(const struct lb_geneve *geneve)
 	       geneve->length == LB_GENEVE_DATA;
 }
 
-/* Two words are exchanged, as are addresses and ports: no checksum changes. */
+/* Two words are swapped, as are addresses and ports: no checksum changes. */
 static __always_inline void lb_geneve_answer(struct udphdr *udp, struct lb_geneve *geneve)
 {
 	__be16 port = udp->source;
@@ -197,7 +197,7 @@ static __always_inline void lb_geneve_answer(struct udphdr *udp, struct lb_genev
 	geneve->port = 0;
 }
 
-/* Whether the ends are a node of the cluster and this node. LB_NEXT: it is for somebody else. */
+/* Whether the ends are a node of the cluster and this node. LB_NEXT: it is for another receiver. */
 static __always_inline int lb_tunnel_check_ends(struct lb_addr *from, const struct lb_addr *to)
 {
 	if (!(lb_addr_flags_of(to) & LB_ADDR_NODE))
@@ -205,7 +205,7 @@ static __always_inline int lb_tunnel_check_ends(struct lb_addr *from, const stru
 	return lb_peers.lookup(from) ? LB_REDIRECT : -LB_DROP_TUNNEL;
 }
 
-/* The packet in it has the family of the tunnel. */
+/* The inner packet has the family of the tunnel. */
 static __always_inline int lb_tunnel_shrink(struct __sk_buff *skb, const struct lb_geneve *geneve,
 					    __be16 protocol, __s32 len)
 {
@@ -262,16 +262,16 @@ static __always_inline int lb_tunnel_unwrap_ipv6(struct __sk_buff *skb, struct l
 	return bpf_skb_store_bytes(skb, l2, head, sizeof(*head), 0) ? -LB_DROP_TUNNEL : LB_REDIRECT;
 }
 
-/* Whether a packet to a node address is to be taken for a tunnel's. */
+/* Whether a packet to a node address looks like a tunneled one. */
 static __always_inline int lb_tunnel_is_arriving(const struct lb_glance *seen)
 {
 	return seen->is_plain && seen->proto == IPPROTO_UDP && lb_filter_is_dsr_port(seen->dport);
 }
 
 /*
- * LB_NEXT: it came in no tunnel, or in one that is not ours, and is as it was. LB_PASS: it has been
- * taken out; lb_tunnel_opened() until it has found its way. LB_REDIRECT: it asked, and is the answer
- * now.
+ * LB_NEXT: it did not come from one of our tunnels, and is unchanged. LB_PASS: it has been
+ * unwrapped; lb_tunnel_opened() returns the tunnel until it has been handled. LB_REDIRECT: it was a
+ * question, and is now the answer.
  */
 static __always_inline int lb_tunnel_receive(struct __sk_buff *skb, int l2,
 					     const struct lb_glance *seen)

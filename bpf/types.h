@@ -26,7 +26,7 @@ enum lb_device_flag {
 
 /*
  * snat4 and snat6: the source address of packets masqueraded out of this device, or zero. mtu: in
- * bytes, 0 if not known.
+ * bytes, 0 if unknown.
  */
 struct lb_device {
 	__u32 kind;
@@ -36,7 +36,7 @@ struct lb_device {
 	struct lb_addr snat6;
 };
 
-/* A host device again, at an index computed from the ifindex. ifindex: 0 while it is written. */
+/* A host device at an index computed from the ifindex. ifindex: 0 while it is written. */
 struct lb_uplink {
 	__u32 ifindex;
 	__u32 flags;
@@ -75,7 +75,7 @@ enum lb_setting_flag {
 	LB_SETTING_CAN_HOLD = 1 << 4,
 	/* The stack routes all masqueraded packets (stack_route.h). */
 	LB_SETTING_VIA_STACK = 1 << 5,
-	/* No hook runs programs that have UDP flows in lb_ct_short: new ones have their own tables. */
+	/* No hook runs programs with UDP flows in lb_ct_short: new ones have own tables. */
 	LB_SETTING_UDP_APART = 1 << 6,
 	/* And no UDP flow is left in lb_ct_short. */
 	LB_SETTING_UDP_MOVED = 1 << 7,
@@ -98,11 +98,11 @@ struct lb_port_range {
 
 /*
  * Timeouts in seconds. tcp_close_wait: one side has closed; udp: without an answer yet; udp_stream:
- * with answers. flow_events: 1 << enum lb_flow_event, for each that lb_flows gets. flow_sample: one
- * in so many flows has START and END records, 0 for none. flow_rate: records per second and CPU, 0
- * for no limit. node4 and node6: the node's primary addresses, the source of a hairpin and of what
- * goes to other nodes. dsr_port: the UDP port of nodes that take part in DSR, 0 without.
- * filter_floor: no flow needs a mark of lb_flow_filter that is less.
+ * with answers. flow_events: 1 << enum lb_flow_event, for each kind written to lb_flows.
+ * flow_sample: one in this many flows has START and END records, 0 for none. flow_rate: records per
+ * second and CPU, 0 for no limit. node4 and node6: the node's primary addresses, the source of
+ * hairpins and of tunnels to other nodes. dsr_port: the UDP port of nodes that take part in DSR, 0
+ * without. filter_floor: no flow needs a smaller mark in lb_flow_filter.
  */
 struct lb_settings {
 	__u32 flags;
@@ -161,9 +161,10 @@ enum lb_drop_reason {
 
 /*
  * What became of a packet at XDP that the early filter took for one of a Service: it was sent, or
- * passed to tc because of what it is. CHECKSUM: left to a device. LOCAL: for this node or a pod of
- * it. ROUTE: none, or the packet is too big or has expired. NEIGHBOUR: unknown, or to be asked.
- * DEVICE: it leaves by one without XDP. REFUSED: what tc answers or drops. STACK: the stack routes.
+ * passed to tc for this reason. CHECKSUM: left to a device. LOCAL: for this node or one of its
+ * pods. ROUTE: none, or the packet is too big or its TTL has expired. NEIGHBOUR: unknown, or due
+ * for a probe. DEVICE: it leaves through one without XDP. REFUSED: tc answers or drops it. STACK:
+ * the stack routes it.
  */
 enum lb_xdp_result {
 	LB_XDP_SENT = 0,

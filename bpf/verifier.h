@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * How to keep the verifier from exploring the same code many times: once for each state in which it
- * knows something else about a packet, such as its family, its protocol or the offset of its
+ * How to keep the verifier from exploring the same code many times: it does so once for each set of
+ * facts that it knows about a packet, such as its family, its protocol or the offset of its
  * headers. It knows nothing about values read from a map.
  */
 #ifndef LB_VERIFIER_H

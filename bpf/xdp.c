@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The entry point at XDP, on uplinks: what leaves the node again, before the stack has seen it. */
+/* The entry point at XDP, on uplinks, for packets that leave the node again without the stack. */
 #include "config.h"
 
 #if LB_HAS_XDP

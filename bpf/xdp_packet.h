@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Packets at XDP: from bytes to struct lb_packet, the rewrite, and what leaves from there. There is
- * no skb, so that all is read and written in place. A step that cannot go on returns
- * -enum lb_xdp_result, and the packet goes on to tc as it was.
+ * Packets at XDP: from bytes to struct lb_packet, the rewrite, and which of them are sent from
+ * there. There is no skb, so everything is read and written in place. A step that cannot go on
+ * returns -enum lb_xdp_result, and the packet continues unchanged to tc.
  */
 #ifndef LB_XDP_PACKET_H
 #define LB_XDP_PACKET_H
@@ -24,7 +24,7 @@
 static __u64 (*lb_xdp_buff_len)(struct xdp_md *ctx) = (void *)BPF_FUNC_xdp_get_buff_len;
 #endif
 
-/* With all buffers of the frame. */
+/* The length including all buffers of the frame. */
 static __always_inline __u32 lb_xdp_len(struct xdp_md *ctx)
 {
 #if LB_HAS_XDP_FRAGS
@@ -34,7 +34,7 @@ static __always_inline __u32 lb_xdp_len(struct xdp_md *ctx)
 #endif
 }
 
-/* Frames to several receivers, and what is not IP, are not for a Service. Tags are no IP. */
+/* Frames to several receivers, and frames that are not IP (or have a VLAN tag), are left alone. */
 static __always_inline int lb_xdp_parse_ip(struct xdp_md *ctx, struct lb_cursor *cur,
 					   struct lb_packet *pkt)
 {
@@ -119,7 +119,7 @@ static __always_inline __sum16 *lb_xdp_csum(struct xdp_md *ctx, const struct lb_
 
 /*
  * Whether the sender, a machine or namespace on this host, has left the checksum to a device: then
- * it is the sum of the pseudo header alone. One in 65,535 true checksums looks the same.
+ * it is the sum of the pseudo header alone. One in 65,535 complete checksums looks the same.
  */
 static __always_inline int lb_xdp_is_csum_partial(struct xdp_md *ctx, const struct lb_packet *pkt)
 {
@@ -186,7 +186,7 @@ static __always_inline int lb_xdp_rewrite_family(struct xdp_md *ctx, const struc
 	return LB_NEXT;
 }
 
-/* The packet becomes `to`, with the link header of the route in fib, and one hop less to live. */
+/* The packet becomes `to`, with the link header of the route in fib, and its TTL reduced by one. */
 static __always_inline int lb_xdp_rewrite(struct xdp_md *ctx, const struct lb_packet *pkt,
 					  const struct lb_tuple *to,
 					  const struct bpf_fib_lookup *fib)
@@ -208,7 +208,7 @@ static __always_inline __u32 lb_xdp_device_flags(__u32 ifindex)
 	return device ? device->flags : 0;
 }
 
-/* Whether the device of the route takes frames from here: this one does, others say so. */
+/* Whether the route's device accepts frames from here: this one does, others have a flag. */
 static __always_inline int lb_xdp_is_reachable(const struct lb_packet *pkt,
 					       const struct bpf_fib_lookup *fib)
 {
@@ -217,8 +217,8 @@ static __always_inline int lb_xdp_is_reachable(const struct lb_packet *pkt,
 }
 
 /*
- * The kernel asks a silent neighbour for a sign of life when it sends to it itself. So in each
- * second or so one packet for each next hop takes that way, from each CPU.
+ * The kernel probes a silent neighbour when it sends to it itself. So each CPU passes about one
+ * packet per second and next hop to the stack.
  */
 static __always_inline int lb_xdp_is_neighbour_due(const struct bpf_fib_lookup *fib)
 {
@@ -232,7 +232,7 @@ static __always_inline int lb_xdp_is_neighbour_due(const struct bpf_fib_lookup *
 	return 1;
 }
 
-/* Whether a packet along the route in fib, a result of the lookups in forward.h, leaves from here. */
+/* Whether a packet may be sent from here along the route in fib, found by forward.h. */
 static __always_inline int lb_xdp_check_route(const struct lb_packet *pkt,
 					      const struct bpf_fib_lookup *fib)
 {
@@ -270,7 +270,7 @@ static __always_inline int lb_xdp_wrap_family(struct xdp_md *ctx, const struct l
 	return LB_NEXT;
 }
 
-/* Into a tunnel to the node pkt->peer.saddr. Drivers have room for the header. */
+/* Wraps it into a tunnel to the node pkt->peer.saddr. Drivers have room for the header. */
 static __always_inline int lb_xdp_wrap(struct xdp_md *ctx, const struct lb_packet *pkt,
 				       const struct bpf_fib_lookup *fib)
 {

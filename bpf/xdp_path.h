@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * The path of a packet at XDP: requests whose backend is elsewhere, and the replies of masqueraded
- * flows. The decision, the maps and the entries are those of tc, at the hook lb_host_ingress; either
- * goes on with what the other began. Whatever else it is passes to tc, before any map says that it
- * was here.
+ * flows. Decisions, maps and entries are those of tc, at the hook lb_host_ingress; each continues
+ * what the other began. Everything else passes to tc, before any map has a trace of it.
  */
 #ifndef LB_XDP_PATH_H
 #define LB_XDP_PATH_H
@@ -51,7 +50,7 @@ static __always_inline int lb_xdp_route_known(struct bpf_fib_lookup *fib, struct
 	return lb_xdp_check_route(pkt, fib);
 }
 
-/* LB_NEXT: no entry applies. LB_REDIRECT: pkt->peer is what it becomes; LB_TUNNEL: where it goes. */
+/* LB_NEXT: no entry applies. LB_REDIRECT: pkt->peer is the new tuple; LB_TUNNEL: where it goes. */
 static __always_inline int lb_xdp_known_flow(struct xdp_md *ctx, struct lb_packet *pkt,
 					     struct bpf_fib_lookup *fib, int is_udp)
 {
@@ -105,7 +104,7 @@ static __always_inline int lb_xdp_route_new(struct bpf_fib_lookup *fib, struct x
 	return verdict;
 }
 
-/* LB_REDIRECT: pkt->peer is what it becomes; LB_TUNNEL: where it goes. */
+/* LB_REDIRECT: pkt->peer is the new tuple; LB_TUNNEL: where it goes. */
 static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet *pkt,
 					   struct bpf_fib_lookup *fib)
 {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which devices and cgroups run our programs, and the maps that describe those devices.
 
-`hooks.Hooks` is the door: it compares a snapshot of the network with what is attached and applies
-the difference. Called by the agent; `doctor` and the CLI read `attachments`.
+`hooks.Hooks` is the entry point: it compares a snapshot of the network with what is attached and
+applies the difference. Called by the agent; `doctor` and the CLI read `attachments`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is attached where: our hooks by pins and filters, and the order of programs at a hook.
+"""What is attached where: our hooks (pins and filters), and the order of programs at a hook.
 
 Called by `ebpflb status` and `cleanup`, and by the doctor.
 """
@@ -23,7 +23,7 @@ from ebpflb.dataplane.load.pins import Generation
 from ebpflb.errors import AttachError, PinError
 
 _DEVICE_PIN = re.compile(r"(tcx|xdp)_(ingress|egress|native|generic)_[0-9]+")
-# Whose a program is, by how its name begins.
+# The owner of a program, by the prefix of its name.
 _OWNERS = {
     "cil_": "Cilium",
     "cilium_": "Cilium",
@@ -33,7 +33,7 @@ _OWNERS = {
     "antrea_": "Antrea",
     "kmesh_": "Kmesh",
 }
-# Programs of others that are known to translate connections to Services.
+# Programs of others that are known to redirect connections to Services.
 _TRANSLATING = ("cil_sock", "calico_connect", "calico_sendmsg")
 _TCX = {
     TcDirection.INGRESS: AttachType.TCX_INGRESS,
@@ -43,7 +43,7 @@ _TCX = {
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """One hook. `place`: a device, or the kernel's id of a cgroup; empty when that is gone.
+    """One hook. `place`: a device, or the kernel's id of a cgroup; empty if it is gone.
 
     `current`: whether it runs a program of the generation in question.
     """
@@ -55,9 +55,9 @@ class Attachment:
 
 
 def attachments(links: Path, generation: Generation | None) -> list[Attachment]:
-    """Everything attached by pins in `links`, and by filters in the current network namespace.
+    """Everything attached through pins in `links`, and filters in the current network namespace.
 
-    Cgroup hooks come first. PinError or AttachError when something cannot be read.
+    Cgroup hooks come first. PinError or AttachError if something cannot be read.
     """
     try:
         pinned = pinned_programs(generation) if generation else frozenset()
@@ -69,7 +69,7 @@ def attachments(links: Path, generation: Generation | None) -> list[Attachment]:
 
 
 def missing_hooks(found: list[Attachment]) -> list[str]:
-    """The socket hooks that nothing runs at, or that run programs of another generation."""
+    """The socket hooks that run no program, or one of another generation."""
     running = {attachment.hook for attachment in found if attachment.place and attachment.current}
     return [name for pin in CGROUP_HOOKS if (name := pin.removeprefix("lb_")) not in running]
 
@@ -82,7 +82,7 @@ def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
         try:
             fd = libbpf.obj_get(path)
         except FileNotFoundError:
-            # Its device went away since the directory was read.
+            # The device has gone since the directory was read.
             continue
         with owned(fd):
             link = libbpf.link_info(fd)
@@ -98,7 +98,7 @@ def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
 def _filters(clsact: Clsact, pinned: Collection[int]) -> Iterator[Attachment]:
     for ifindex in sorted(clsact.qdiscs()):
         for direction in TcDirection:
-            # A device may vanish meanwhile.
+            # The device may disappear meanwhile.
             with contextlib.suppress(AttachError):
                 for found in clsact.filters(ifindex, direction):
                     if is_ours(found, direction):
@@ -123,7 +123,7 @@ def pinned_programs(generation: Generation) -> frozenset[int]:
 
 
 def program_name(identity: int) -> str:
-    """The kernel's name of a program, at most 15 characters; empty when it is gone. OSError."""
+    """The kernel's name of a program, at most 15 characters; empty if it is gone. OSError."""
     try:
         with owned(libbpf.prog_by_id(identity)) as fd:
             return str(libbpf.prog_info(fd).name.decode())
@@ -132,26 +132,26 @@ def program_name(identity: int) -> str:
 
 
 class HookProgram(NamedTuple):
-    """A program at a hook. `ours`: whether it is one of the generation in force."""
+    """A program at a hook. `ours`: whether it belongs to the generation in force."""
 
     name: str
     ours: bool
 
     @property
     def title(self) -> str:
-        """Its name, and the project that it belongs to where its name says so."""
+        """Its name, and the project it belongs to if the name tells."""
         owner = next((who for start, who in _OWNERS.items() if self.name.startswith(start)), "")
         name = self.name or "a program without a name"
         return f"{name} of {owner}" if owner else name
 
     @property
     def translates(self) -> bool:
-        """Whether it is known to serve Services."""
+        """Whether it is known to load-balance Services."""
         return self.name.startswith(_TRANSLATING)
 
 
 class ProgramOrder(NamedTuple):
-    """The programs of others before and after ours; without ours all are `before`."""
+    """The programs of others before and after ours; all are in `before` if we have none."""
 
     ours: bool
     before: Sequence[HookProgram]
@@ -159,7 +159,7 @@ class ProgramOrder(NamedTuple):
 
 
 def order_of(every: Iterable[HookProgram]) -> ProgramOrder:
-    """Sort the programs at a hook; a second one of ours is not one of others."""
+    """Sort the programs at a hook; a second one of ours does not count as another's."""
     before: list[HookProgram] = []
     after: list[HookProgram] = []
     found = False
@@ -172,7 +172,7 @@ def order_of(every: Iterable[HookProgram]) -> ProgramOrder:
 
 
 def at_cgroup(cgroup: int, attach_type: AttachType, pinned: Collection[int]) -> list[HookProgram]:
-    """The programs of a cgroup (its descriptor) and of the cgroups above it. OSError."""
+    """The programs of a cgroup (its descriptor) and of its ancestors. OSError."""
     return _named(libbpf.prog_query(cgroup, attach_type, effective=True), pinned)
 
 

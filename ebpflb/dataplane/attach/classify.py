@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices get our programs: told by what a device is, or by a pattern of the settings.
+"""Which devices get our programs, by what the device is or by patterns in the settings.
 
-A *workload* device is the host's end of a pod's device. A *host* device is one by which traffic of
-the node itself, of other nodes or of outside clients comes and goes. Everything else is left out.
+A *workload* device is the host's end of a pod's device. A *host* device carries traffic of the node
+itself, of other nodes or of outside clients. Everything else is left out.
 
-workload  a veth or netkit whose other end is in another network namespace, also as a port of a
+workload  a veth or netkit whose peer is in another network namespace, even if it is a port of a
           bridge or of Open vSwitch.
-host      a network card, bond, team or VLAN; a tunnel; whatever the default route leaves by; a
-          bridge with one of these among its ports; a device with an address of the node, where the
-          kind of device does not say more (an Open vSwitch bridge such as br-ex, a macvlan).
+host      a network card, bond, team or VLAN; a tunnel; the device of the default route; a bridge
+          with one of these among its ports; a device with an address of the node, if its kind does
+          not decide (an Open vSwitch bridge such as br-ex, a macvlan).
 
 A node may be a container, whose uplink is a veth into another namespace. The default route or an
-address with its subnet tells: a pod's veth has no address or a lone one (/32, /128), as it is only
-the pods' gateway. Where structure cannot tell, the name does.
+address with a subnet identifies it: a pod's veth has no address or a single one (/32, /128), as it
+is only the pods' gateway. Where structure cannot decide, the name does.
 
-- A port of a bridge, bond, team or Open vSwitch is no host device: the packets belong to the device
-  above, which has the addresses. (A VRF is no such device: addresses stay on its ports.)
-- cni0, docker0, virbr0 and the like have pods, containers or machines as their only ports. Attached
+- A port of a bridge, bond, team or Open vSwitch is not a host device: the packets belong to the
+  upper device, which has the addresses. (A VRF is different: addresses stay on its ports.)
+- cni0, docker0, virbr0 and the like have only pods, containers or machines as ports. Attached
   there, our programs would see the pods' packets a second time.
-- Devices whose packets begin with neither an Ethernet nor an IP header are left out, as are
+- Devices whose packets start with neither an Ethernet nor an IP header are left out, as are
   workload devices without an Ethernet header, and loopback.
 """
 
@@ -34,13 +34,13 @@ from ebpflb.model.address import Family
 HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD
 
 ETHERNET = 1
-# ARPHRD_PPP, RAWIP, TUNNEL, TUNNEL6, SIT, IPGRE, IP6GRE, NONE: tc sees the IP header first.
+# ARPHRD_PPP, RAWIP, TUNNEL, TUNNEL6, SIT, IPGRE, IP6GRE, NONE: at tc, packets start with IP.
 _IP_FIRST = (512, 519, 768, 769, 776, 778, 823, 65534)
 _LONGEST_PREFIX = {Family.IPV4: 32, Family.IPV6: 128}
 _LINK_LOCAL_4 = bytes(10) + b"\xff\xff\xa9\xfe"
 
 PAIRS = ("veth", "netkit")
-# "" is a network card or a virtual function: the kernel names the kind of all others.
+# "" is a network card or a virtual function: all other devices have a kind.
 _CARDS = {
     "": "a network card",
     "bond": "a bond",
@@ -59,7 +59,7 @@ _LEFT_OUT = {
     "vrf": "a VRF: its ports have the addresses",
     "nlmon": "a monitor",
 }
-# Names where structure cannot tell. `vlan*` is a VLAN or, on AWS, a pod's veth: never by its name.
+# Used where structure cannot decide. `vlan*` may be a VLAN or, on AWS, a pod's veth: not listed.
 _WORKLOAD_NAMES = ("veth*", "cali*", "lxc*", "eni*", "azv*", "gke*")
 _HOST_NAMES = (
     *("eth*", "en*", "em[0-9]*", "p[0-9]*p[0-9]*", "wl*", "ww*", "bond*", "team*"),
@@ -76,15 +76,15 @@ class Patterns(NamedTuple):
 
     @classmethod
     def of(cls, host: Sequence[str], workload: Sequence[str]) -> Self:
-        """From the settings, where a leading + says: in addition to what structure finds."""
+        """From the settings, where a leading + means: in addition to what structure finds."""
         return cls(host, workload)
 
     def names(self, name: str, kind: DeviceKind) -> bool:
-        """Whether a pattern names this device."""
+        """Whether a pattern matches this device."""
         return _matches(name, (each.removeprefix("+") for each in self._of(kind)))
 
     def are_all(self, kind: DeviceKind) -> bool:
-        """Whether no other device is of this kind."""
+        """Whether only matching devices are of this kind."""
         patterns = self._of(kind)
         return bool(patterns) and not any(each.startswith("+") for each in patterns)
 
@@ -93,17 +93,17 @@ class Patterns(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """kind: None for a device that is left out. why: for people."""
+    """kind: None for a device that is left out. why: for users."""
 
     kind: DeviceKind | None
     why: str
 
 
 class Routing(NamedTuple):
-    """What tells a node's own devices from those of pods."""
+    """What distinguishes the node's own devices from those of pods."""
 
     addresses: Sequence[InterfaceAddress] = ()
-    # The devices by which the default routes leave.
+    # The devices of the default routes.
     default: Collection[int] = ()
 
 
@@ -131,7 +131,7 @@ class _Judge:
         }
 
     def whole(self, device: Interface) -> Judgement:
-        """What is certain; then what the settings say; then structure."""
+        """First what is certain, then the settings, then structure."""
         if device.loopback:
             return Judgement(None, "loopback")
         if device.header != ETHERNET and device.header not in _IP_FIRST:
@@ -200,7 +200,7 @@ class _Judge:
         return Judgement(None, _LEFT_OUT.get(device.kind, "without an address of the node"))
 
     def _carried(self, device: Interface) -> Judgement | None:
-        """A host device by the traffic it has; a bridge with an address is its pods' gateway."""
+        """A host device by its route or address; a bridge's address is just its pods' gateway."""
         if device.ifindex in self._default:
             return Judgement(HOST, "the default route")
         own = self._addresses[device.ifindex]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs know of devices and pods: lb_devices, lb_uplinks, lb_subnets and lb_netns.
+"""Devices and pods as the programs see them: lb_devices, lb_uplinks, lb_subnets and lb_netns.
 
-lb_uplinks has what host devices masquerade with, where a program finds it without a search. Each
-function writes only what has changed, and raises MapError.
+lb_uplinks is an array with the SNAT addresses of host devices, which spares programs a hash lookup.
+Each function writes only what has changed, and raises MapError.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
@@ -29,9 +29,9 @@ _HOST = bytes(structs.LbNetns(flags=NetnsFlag.LB_NETNS_HOST))
 def write_devices(
     target: BpfMap, devices: Iterable[Device], xdp: Mapping[int, XdpWay] = _NONE
 ) -> Change:
-    """Write the devices, and how they have XDP.
+    """Write the devices, and how XDP is attached to them.
 
-    Those of others stay, until `remove_other_devices()`.
+    Other devices stay until `remove_other_devices()`.
     """
     return _write(
         target,
@@ -48,17 +48,17 @@ def remove_other_devices(target: BpfMap, devices: Iterable[Device]) -> Change:
 
 
 def write_subnets(target: BpfMap, devices: Iterable[Device]) -> Change:
-    """Write what host devices with several subnets masquerade with, before they say so."""
+    """Write the SNAT addresses of host devices with several subnets, before their flag is set."""
     return _write(target, _subnets(devices))
 
 
 def remove_other_subnets(target: BpfMap, devices: Iterable[Device]) -> Change:
-    """Remove all but those of these devices."""
+    """Remove all subnets but those of these devices."""
     return _remove_others(target, _subnets(devices))
 
 
 def mark_host(target: BpfMap) -> Change:
-    """Tell the socket hooks the calling thread's namespace, the node's. ProbeError."""
+    """Tell the socket hooks the calling thread's namespace as the node's. ProbeError."""
     return _write(target, {bytes(u64(own_cookie())): _HOST})
 
 
@@ -68,10 +68,10 @@ def mark_pods(
     served: Collection[int],
     tc_only: Container[int] = (),
 ) -> Change:
-    """Mark as covered the pods whose devices all run our programs, and no others. ProbeError.
+    """Mark as covered those pods whose devices all run our programs, and no others. ProbeError.
 
     `pods`: ifindexes by the cookie of a pod's namespace; `served`: the ifindexes with programs;
-    `tc_only`: cookies of pods whose sockets are left alone where tc covers them.
+    `tc_only`: cookies of pods whose sockets are left alone if tc covers them.
     """
     desired = {
         bytes(u64(cookie)): bytes(structs.LbNetns(_flags(cookie in tc_only), min(ifindexes)))
@@ -88,10 +88,10 @@ def write_uplinks(
     xdp: Mapping[int, XdpWay] = _NONE,
     quiesce: Callable[[], None] = membarrier,
 ) -> Change:
-    """Write what host devices masquerade with, and how they have XDP.
+    """Write the SNAT addresses of host devices, and how XDP is attached to them.
 
-    Addresses are written while no program can read them: before, and until all of them are there,
-    the element has no ifindex, and programs look into lb_devices.
+    Addresses are written while no program can read them: until all of them are there, the element
+    has no ifindex, and programs use lb_devices instead.
     """
     wanted = _wanted(devices, xdp)
     present = {key: LbUplink.from_buffer_copy(value) for key, value in target.items()}
@@ -114,7 +114,7 @@ def _flags(is_tc_only: bool) -> NetnsFlag:
 
 
 def _wanted(devices: Iterable[Device], xdp: Mapping[int, XdpWay]) -> Mapping[bytes, LbUplink]:
-    """By place; of several devices with one place the oldest, which has the lowest ifindex."""
+    """By index; of several devices with the same index, the oldest, with the lowest ifindex."""
     hosts = [device for device in devices if device.kind == DeviceKind.LB_DEVICE_HOST]
     hosts.sort(key=lambda device: device.ifindex, reverse=True)
     return {

@@ -42,13 +42,13 @@ from ebpflb.model.address import Address, Family, format_address
 from ebpflb.model.source_ranges import Prefix
 
 _LONGEST_WAIT = 20
-# What an event says is not read, so it may be cut off.
+# The contents of an event are not used, so they may be truncated.
 _EVENT_BYTES = 1
 _NO_ADDRESSES: Mapping[Family, Address] = MappingProxyType({})
 
 
 class DeviceSettings(Protocol):
-    """The settings that matter here.
+    """The settings used here.
 
     Patterns of device names (see classify.Patterns). nodeport_addresses: ("primary",), CIDRs, or
     empty for all. bind_address: the primary address of its family, unless empty or unspecified.
@@ -69,11 +69,11 @@ class DeviceSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that gets our programs. snat4 and snat6: what it masquerades with, None = nothing.
+    """A device that gets our programs. snat4 and snat6: its SNAT addresses, None if it has none.
 
-    `subnets`: with what instead, by the next hop (see `by_subnet()`). `netnsid` is our number for
-    the namespace of a veth's peer; `mtu` in bytes, 0: not known. `link`: what rtnetlink calls the
-    device ("veth", "bond"; empty: a card). `why`: it is of this kind.
+    `subnets`: SNAT addresses by next hop (see `by_subnet()`), used instead. `netnsid` is our number
+    for the namespace of a veth's peer; `mtu` in bytes, 0 if unknown. `link`: rtnetlink's kind of
+    the device ("veth", "bond"; empty: a card). `why`: the reason for its `kind`.
     """
 
     ifindex: int
@@ -93,10 +93,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class NetworkState:
-    """What the current network namespace looks like. Equal states need no work.
+    """The state of the current network namespace. Equal states need no work.
 
-    `left_out`: why each of the other devices, by name, has none of our programs.
-    `policy_engine`: what enforces policies here, None for nothing that is known.
+    `left_out`: other devices by name, and why they do not get our programs. `policy_engine`: what
+    enforces network policies here, None if nothing known does.
     """
 
     devices: Mapping[int, Device]
@@ -111,11 +111,11 @@ def snapshot(
     node_ips: Mapping[Family, Address] = _NO_ADDRESSES,
     rules: PolicyRules | None = None,
 ) -> NetworkState:
-    """Read the network namespace of the calling thread. ProbeError when netlink fails.
+    """Read the network namespace of the calling thread. ProbeError if netlink fails.
 
-    Every address of the node except loopback ones may accept NodePorts. `node_ips`: what the API
-    calls the node's addresses; the primary one for NodePorts, though nothing may be sent from it.
-    `rules`: of one who calls this often.
+    Every address of the node except loopback may accept NodePorts. `node_ips`: the node's addresses
+    according to the API; they are primary for NodePorts, even if nothing can be sent from them.
+    `rules`: pass your own if you call this often.
     """
     patterns = Patterns.of(settings.host_devices, settings.workload_devices)
     try:
@@ -155,13 +155,13 @@ def snapshot(
 
 
 def with_present_policy(network: NetworkState, rules: PolicyRules) -> NetworkState:
-    """The same, with what enforces policies now."""
+    """The same, with the current policy engine."""
     names = (*(each.name for each in network.devices.values()), *network.left_out)
     return replace(network, policy_engine=policy_engine(names, rules))
 
 
 def listen_addresses(settings: DeviceSettings) -> ListenAddresses:
-    """Where a server listens that is reached where NodePorts are. ProbeError when netlink fails."""
+    """Where to listen so that the port is reachable wherever NodePorts are. ProbeError."""
     wanted = settings.nodeport_addresses
     if "primary" in wanted:
         primary = snapshot(settings).primary
@@ -211,15 +211,15 @@ class NetworkWatch:
     """A thread that calls `callback` when links, addresses or default routes may have changed.
 
     A burst of events is one call, `settle` seconds after its last event and at most 20 times that
-    after its first. Lost events (ENOBUFS) are a call as well: whoever is called takes a snapshot.
-    Routes may change by the thousand: the kernel passes on those with prefix length 0 alone.
+    after its first. Lost events (ENOBUFS) also cause a call, as the callback takes a full snapshot.
+    Routes may change by the thousand: the kernel only passes on those with prefix length 0.
 
-    Make the watch before the first snapshot, in a thread that is in the right namespace. The
+    Create the watch before the first snapshot, in a thread that is in the right namespace. The
     callback runs in the watching thread and must not raise.
     """
 
     def __init__(self, callback: Callable[[], None], *, settle: float = 0.02) -> None:
-        # Imported here, because most commands do without it (see Rtnetlink.iproute()).
+        # Imported here, because most commands do not need it (see Rtnetlink.iproute()).
         from pyroute2.netlink.rtnl import (
             RTMGRP_IPV4_IFADDR,
             RTMGRP_IPV4_ROUTE,
@@ -243,7 +243,7 @@ class NetworkWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and close its socket; to be called once, not from the callback."""
+        """End the thread and close its socket; call it once, not from the callback."""
         os.eventfd_write(self._wake, 1)
         self._thread.join()
         self._events.close()
@@ -255,7 +255,7 @@ class NetworkWatch:
             self._callback()
 
     def _wait(self, timeout: float | None) -> bool:
-        """Whether there is an event; False when the time is over or the watch ends."""
+        """Whether there is an event; False after the timeout or if the watch is ending."""
         ready, _, _ = select.select([self._events, self._wake], [], [], timeout)
         return bool(ready) and self._wake not in ready
 

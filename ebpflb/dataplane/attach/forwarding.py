@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who routes masqueraded packets: the programs, or the kernel, where policies must see them.
+"""Who routes masqueraded packets: our programs, or the kernel if policies must see the packets.
 
-Whoever enforces NetworkPolicy in netfilter is known by a device that it makes on every node or for
-every pod, or by a chain. Chains are from the sources, as of August 2026, of Calico (felix),
-kube-router, kube-network-policies (which kindnet runs too), Azure NPM and Weave Net. A packet that
-is redirected is not encrypted, nor dropped, by IPsec either.
+Software that enforces NetworkPolicy in netfilter is recognized by a device that it makes on every
+node or for every pod, or by a chain. The chain names are from the sources, as of August 2026, of
+Calico (felix), kube-router, kube-network-policies (which kindnet runs too), Azure NPM and Weave
+Net. IPsec counts as well: it would neither encrypt nor drop a redirected packet.
 
-Cilium is none of them: its policies are in programs at its devices. In netfilter it has a rule that
-masquerades whatever leaves by cilium_host from outside, marks or not, so that the stack's way would
-have each packet masqueraded twice, and Cilium's programs there end the chain before ours. So IPsec
-that Cilium may have set up is no reason either.
+Cilium is not included: its policies are in programs at its devices. It also has a netfilter rule
+that masquerades everything from outside that leaves by cilium_host, regardless of marks, so packets
+routed by the stack would be masqueraded twice, and Cilium's programs there end the chain before
+ours. For the same reason, IPsec that Cilium may have set up does not count.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ _NFT_CHAINS = {
 
 
 class PolicyEngine(NamedTuple):
-    """What enforces policies in the kernel of this node, and the sign by which it was found."""
+    """What enforces policies in this node's kernel, and how it was recognized."""
 
     name: str
     sign: str
@@ -68,7 +68,7 @@ class PolicyEngine(NamedTuple):
 
 
 class Forwarding(NamedTuple):
-    """`way`: "redirect" by the programs, or "stack". `why`: for people."""
+    """`way`: "redirect" by the programs, or "stack". `why`: for users."""
 
     way: str
     why: str
@@ -78,17 +78,17 @@ IPSEC = PolicyEngine("IPsec", "ip xfrm policy, direction out", "policies")
 
 
 class PolicyRules:
-    """Looks for rules of policies, in the calling thread's network namespace.
+    """Looks for policy rules in the calling thread's network namespace.
 
-    A look takes some 2 ms. It takes 60 ms when 20,000 rules of legacy iptables must be read, which
-    are read again only when their layout has changed.
+    This takes about 2 ms, or 60 ms if 20,000 rules of legacy iptables must be read, which happens
+    only when their layout has changed.
     """
 
     def __init__(self) -> None:
         self._legacy: dict[Legacy, tuple[LegacyLayout, set[str]]] = {}
 
     def engine(self) -> PolicyEngine | None:
-        """What the kernel does not tell this time is as nothing: the next look may find it."""
+        """Whatever the kernel does not report counts as absent; a later call may find it."""
         with contextlib.suppress(OSError):
             for chain in nft_chains(_NFT_CHAINS):
                 sign = f"chain {chain.name} of table {chain.table}"
@@ -115,7 +115,7 @@ class PolicyRules:
 
 
 def policy_engine(devices: Iterable[str], rules: PolicyRules) -> PolicyEngine | None:
-    """Who enforces policies here; None: nobody who is known. `devices`: names of all."""
+    """Who enforces policies here; None if nobody known does. `devices`: the names of all."""
     names = list(devices)
     for pattern, engine in _DEVICES.items():
         if any(fnmatchcase(name, pattern) for name in names):
@@ -125,7 +125,7 @@ def policy_engine(devices: Iterable[str], rules: PolicyRules) -> PolicyEngine | 
 
 
 def forwarding(option: str, engine: PolicyEngine | None) -> Forwarding:
-    """The way that the setting `forwarding` means on this node."""
+    """What the setting `forwarding` means on this node."""
     if option != "auto":
         return Forwarding(option, "the option forwarding")
     if engine is None:

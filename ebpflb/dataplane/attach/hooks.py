@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bringing every hook of a node in line with its network: programs, and the maps of devices.
+"""Brings every hook of a node in line with its network: programs, and the maps of devices.
 
-Level-triggered: `Hooks.apply()` compares what is with what should be, and does what is missing. A
+Level-triggered: `Hooks.apply()` compares the actual and desired state, and does what is missing. A
 device that fails is reported, and the others are served.
 
 Order: what a program reads is there before the program runs, and goes after it. XDP comes after tc,
-and a device says that it takes frames from XDP of others only while it does. First the socket
-hooks, which serve everybody at once while the devices take their time: attaching to a device for
-the first time waits for an RCU grace period, some 15 ms for each direction. A pod is marked as
-covered once all its devices have our programs, and loses the mark before they go.
+and a device is marked as accepting frames from other devices' XDP only while it does. The socket
+hooks come first, because they serve everybody at once while devices take their time: attaching to a
+device for the first time waits for an RCU grace period, about 15 ms per direction. A pod is marked
+as covered once all its devices have our programs, and unmarked before they go.
 """
 
 import errno
@@ -53,16 +53,16 @@ class HookPlaces(NamedTuple):
 
 
 class Applied:
-    """What a pass did and what failed, by device, hook or map. Both empty: all was well already."""
+    """What a pass did and what failed, by device, hook or map. Both empty: nothing to do."""
 
     def __init__(self) -> None:
         self.changes: dict[str, Change] = {}
         self.errors: dict[str, EbpflbError] = {}
 
     def attempt(self, name: str, step: Callable[[], Change]) -> bool:
-        """Take one step and keep its outcome; whether it succeeded.
+        """Take one step and record its outcome; returns whether it succeeded.
 
-        A device that went away meanwhile is no error: the event that says so is under way.
+        A device that disappeared meanwhile is not an error: its event is on the way.
         """
         try:
             change = step()
@@ -81,7 +81,7 @@ class Hooks:
     def __init__(
         self, places: HookPlaces, maps: MapSet, probe: Probe, mode: AttachMode = "auto"
     ) -> None:
-        """PinError when a program is missing; ProbeError when `mode` asks for what is not there."""
+        """PinError if a program is missing; ProbeError if the kernel lacks what `mode` asks for."""
         self._has_tcx = probe.supports(Feature.TCX_LINK)
         without = () if probe.supports(Feature.SOCK_OPS) else ("lb_sock_ops",)
         self._cgroup_hooks = {
@@ -97,7 +97,7 @@ class Hooks:
         self._namespaces = Namespaces()
         self._tc_only: Set[Address] = frozenset()
         self._programs: dict[str, LoadedProgram] = {}
-        # How each host device has XDP.
+        # How XDP is attached to each host device.
         self.xdp: Mapping[int, XdpWay] = {}
         self._open_programs()
 
@@ -175,9 +175,9 @@ class Hooks:
             done.attempt(name, partial(links.attach_cgroup, pin, cgroup, attach_type, program))
 
     def look_into_pods(self, tc_only: Set[Address]) -> bool:
-        """Whether `apply()` must be called, because the sockets of other pods are left alone now.
+        """Whether the set of pods whose sockets are left alone has changed: then call `apply()`.
 
-        Those are the pods with one of these addresses, and those that redirect their own traffic.
+        These are the pods with one of these addresses, and those that redirect their own traffic.
         """
         self._tc_only = tc_only
         return self._namespaces.look_inside(tc_only)
@@ -188,7 +188,7 @@ class Hooks:
 
     @property
     def has_tc_only_pods(self) -> bool:
-        """Whether the sockets of some pod are left alone."""
+        """Whether the sockets of any pod are left alone."""
         return bool(self._namespaces.tc_only)
 
     def _mark_pods(self, devices: Iterable[Device], served: Collection[int]) -> Change:
@@ -197,7 +197,7 @@ class Hooks:
         return mark_pods(self._netns, pods, served, self._namespaces.tc_only)
 
     def _pods(self, devices: Iterable[Device]) -> Mapping[int, set[int]]:
-        """The workload devices of each pod, by its namespace's cookie."""
+        """The workload devices of each pod, by the cookie of its namespace."""
         kind = DeviceKind.LB_DEVICE_WORKLOAD
         veths = [
             Veth(device.ifindex, device.name, device.netnsid)
@@ -211,10 +211,9 @@ class Hooks:
 
 
 def detach_all(pins: Path) -> Applied:
-    """Take everything of ours off the sockets of the node and the devices of this namespace.
+    """Detach all our programs from the node's sockets and the devices of this namespace.
 
-    `pins` is the directory of pinned links; the maps and programs stay pinned elsewhere. A second
-    call does nothing.
+    `pins` is the directory of pinned links; maps and programs stay pinned elsewhere. Idempotent.
     """
     done = Applied()
     if not pins.is_dir():
@@ -245,7 +244,7 @@ def _detached(detach: Callable[[_Target], bool], target: _Target) -> Change:
 
 
 def _unknown(pins: Path) -> list[Path]:
-    """Links that another release of this program left."""
+    """Links left by another release of this program."""
     return [path for path in pins.iterdir() if path.is_file() and not _is_known(path.name)]
 
 

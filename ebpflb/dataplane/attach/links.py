@@ -2,9 +2,9 @@
 """Pinned bpf_links: cgroup socket hooks, tcx at ingress and egress of a device, and XDP.
 
 A pinned link stays when the agent ends. To run another program it is updated in place (one pointer
-in the kernel), so a hook that has a program always has one. A pin whose link is elsewhere, on a
-device that is gone (the kernel reports ifindex 0) or on another cgroup, is replaced: the new link
-is made and renamed over the old pin.
+in the kernel), so a hook that has a program always has one. If a pin's link is for another target,
+a device that is gone (the kernel reports ifindex 0) or another cgroup, a new link is made and
+renamed over the old pin.
 
 Order at tcx: first at ingress and last at egress, at the time of attaching.
 
@@ -28,8 +28,8 @@ from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, LinkInfo, LinkT
 from ebpflb.dataplane.layout.programs import CGROUP_PROGRAMS
 from ebpflb.errors import AttachError
 
-# What reverses comes before what translates: nothing is translated that could not be reversed, or
-# whose connection would not be counted.
+# Hooks that reverse come before those that translate: nothing is translated that could not be
+# reversed, or whose connection would not be counted.
 _CGROUP_ORDER = (
     *("lb_sock_ops", "lb_sock_release", "lb_getpeer4", "lb_getpeer6", "lb_recvmsg4", "lb_recvmsg6"),
     *("lb_sendmsg4", "lb_sendmsg6", "lb_connect4", "lb_connect6"),
@@ -39,7 +39,7 @@ CGROUP_HOOKS: dict[str, AttachType] = {
     for name in _CGROUP_ORDER
     if (attach_type := CGROUP_PROGRAMS[name].attach_type) is not None
 }
-"""The hook of each socket program, in the order in which they are attached."""
+"""The hook of each socket program, in attach order."""
 
 
 class TcDirection(StrEnum):
@@ -50,7 +50,7 @@ class TcDirection(StrEnum):
 
 
 class Change(IntEnum):
-    """What had to be done about a program; of two changes the larger one counts."""
+    """What was done to a program; of two changes the larger one counts."""
 
     KEPT = 0
     REPLACED = 1
@@ -67,7 +67,7 @@ class LoadedProgram(NamedTuple):
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The program pinned at `path`; `close()` it. OSError when there is none."""
+        """The program pinned at `path`; `close()` it after use. OSError if there is none."""
         fd = libbpf.obj_get(path)
         return cls(path.name, fd, libbpf.prog_info(fd).id)
 
@@ -76,7 +76,7 @@ class LoadedProgram(NamedTuple):
 
 
 class _Hook(NamedTuple):
-    """Where a link goes. `target` is what the kernel is given, `identity` what it reports."""
+    """Where a link attaches. `target` is what the kernel is given, `identity` what it reports."""
 
     place: str
     link_type: LinkType
@@ -86,7 +86,7 @@ class _Hook(NamedTuple):
     flags: AttachFlag | XdpFlag = AttachFlag(0)
 
     def carries(self, link: LinkInfo) -> bool:
-        """Whether a link hangs here, alive."""
+        """Whether a link is attached here, and not detached."""
         if link.type != self.link_type:
             return False
         if self.link_type == LinkType.CGROUP:
@@ -101,7 +101,7 @@ class _Hook(NamedTuple):
 def attach_cgroup(
     pin: Path, cgroup: Path, attach_type: AttachType, program: LoadedProgram
 ) -> Change:
-    """Have `program` run at a hook of a cgroup v2 directory and all below, by the link at `pin`.
+    """Make `program` run at a hook of a cgroup v2 directory and those below, by the link at `pin`.
 
     AttachError names directory and hook.
     """
@@ -117,9 +117,9 @@ def attach_cgroup(
 
 
 def attach_tcx(pin: Path, ifindex: int, direction: TcDirection, program: LoadedProgram) -> Change:
-    """Have `program` run at tcx of a device of the current network namespace.
+    """Make `program` run at tcx of a device in the current network namespace.
 
-    AttachError names the device; its cause is an OSError with ENODEV when the device is gone.
+    AttachError names the device; its cause is an OSError, with ENODEV if the device is gone.
     """
     place = f"device {ifindex}, tcx {direction}"
     if direction == TcDirection.INGRESS:
@@ -132,9 +132,9 @@ def attach_tcx(pin: Path, ifindex: int, direction: TcDirection, program: LoadedP
 
 
 def attach_xdp(pin: Path, ifindex: int, flags: XdpFlag, program: LoadedProgram) -> Change:
-    """Have `program` run at XDP of a device of the current network namespace.
+    """Make `program` run at XDP of a device in the current network namespace.
 
-    AttachError names the device; its cause is an OSError, with EBUSY when it has another program.
+    AttachError names the device; its cause is an OSError, with EBUSY if it has another program.
     """
     place = f"device {ifindex}, XDP"
     hook = _Hook(place, LinkType.XDP, AttachType.XDP, ifindex, ifindex, flags)
@@ -143,14 +143,14 @@ def attach_xdp(pin: Path, ifindex: int, flags: XdpFlag, program: LoadedProgram) 
 
 
 def is_pinned(pin: Path) -> bool:
-    """Whether there is a link, be it one that was not finished."""
+    """Whether there is a link, even one that was not finished."""
     return pin.exists() or _unfinished(pin).exists()
 
 
 def detach(pin: Path) -> bool:
-    """Take the program of a pinned link off its hook at once; False when nothing was pinned.
+    """Take the program of a pinned link off its hook at once; False if nothing was pinned.
 
-    Unlinking alone would detach a moment later, from a kernel worker.
+    Merely unlinking the pin would detach a moment later, from a kernel worker.
     """
     with _explained(f"pin {pin}"):
         _unfinished(pin).unlink(missing_ok=True)
@@ -190,7 +190,7 @@ def _create(pin: Path, program: LoadedProgram, hook: _Hook) -> None:
 
 
 def _unfinished(pin: Path) -> Path:
-    """Where a link waits to take the place of the one at `pin`."""
+    """Where a link waits before it replaces the one at `pin`."""
     return pin.with_name(f"{pin.name}_new")
 
 
@@ -201,7 +201,7 @@ def _explained(place: str) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def explained(place: str, number: int, advice: str) -> Iterator[None]:
-    """Raise AttachError instead of OSError, with advice where that has this errno."""
+    """Turn OSError into AttachError, with advice if the error has this errno."""
     try:
         yield
     except OSError as error:

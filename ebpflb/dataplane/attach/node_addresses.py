@@ -20,7 +20,7 @@ ListenAddresses = Mapping[Family, Sequence[str]]
 LOCALHOST = parse_address("127.0.0.1")
 
 _ANY = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
-# RT_SCOPE_LINK: nobody can bind there without naming the device.
+# RT_SCOPE_LINK: binding to such an address requires naming the device.
 _LINK_SCOPE = 253
 
 
@@ -56,9 +56,9 @@ def node_port_filter(
 
 
 def named_addresses(cidrs: Iterable[str], addresses: Iterable[InterfaceAddress]) -> ListenAddresses:
-    """The addresses that the CIDRs name, by family; "any" for a family without a CIDR, or with /0.
+    """The addresses that match the CIDRs, by family; "any" for a family without a CIDR, or with /0.
 
-    Unlike for a NodePort, these may be loopback addresses.
+    Unlike for NodePorts, these may be loopback addresses.
     """
     networks = [ip_network(text, strict=False) for text in cidrs]
     named = {Family(network.version) for network in networks}
@@ -73,7 +73,7 @@ def named_addresses(cidrs: Iterable[str], addresses: Iterable[InterfaceAddress])
 
 
 def bound_address(text: str) -> dict[Family, Address]:
-    """What --bind-address says of the primary address."""
+    """The primary address given by --bind-address."""
     if not text or ip_address(text).is_unspecified:
         return {}
     address = parse_address(text)

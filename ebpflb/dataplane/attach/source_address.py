@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of its addresses the node sends from: in general, and for packets that it masquerades."""
+"""Which of its addresses the node sends from: in general, and for masqueraded packets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
@@ -15,22 +15,22 @@ _BITS = 128
 
 
 def best_source(addresses: Iterable[InterfaceAddress], family: Family) -> Address | None:
-    """The address to masquerade with, of those of one device.
+    """The SNAT address, out of those of one device.
 
-    Global scope, valid, not deprecated; rather none that is secondary, temporary, or the only one
-    in its prefix, because tools that announce VIPs add them that way.
+    Global scope, valid, not deprecated; preferably not secondary, temporary, or the only one in its
+    prefix, because tools that announce VIPs add them that way.
     """
     best = min(_sources(addresses, family), key=_source_rank, default=None)
     return best.address if best else None
 
 
 def by_subnet(addresses: Iterable[InterfaceAddress], family: Family) -> dict[Prefix, Address]:
-    """What to masquerade with, by the next hop: the address in its subnet. Empty for one subnet.
+    """SNAT addresses by next hop: the address in its subnet. Empty if there is only one subnet.
 
-    `addresses`: those of one device. A prefix that is no subnet is for destinations behind a
+    `addresses`: those of one device. A prefix that is not a subnet is for destinations behind a
     link-local next hop, for which IPv6 prefers the address with the longest common prefix
-    (RFC 6724, rule 8): it has the first bits of one address, up to where another one differs.
-    kube-proxy's MASQUERADE chooses likewise (inet_select_addr() and ipv6_dev_get_saddr()).
+    (RFC 6724, rule 8): it is the first bits of one address, up to where another one differs.
+    kube-proxy's MASQUERADE makes the same choice (inet_select_addr() and ipv6_dev_get_saddr()).
     """
     usable = [found for found in _sources(addresses, family) if not _is_alone(found)]
     chosen: dict[Prefix, Address] = {}
@@ -51,7 +51,7 @@ def primary_addresses(
 ) -> dict[Family, Address]:
     """One address of the node per family: the default route's, else that of a host device.
 
-    For IPv6 the kernel may choose a VIP that is announced from the same device (`best_source()`).
+    For IPv6 the kernel may choose a VIP announced from the same device: see `best_source()`.
     """
     hosts = sorted(ifindex for ifindex, kind in kinds.items() if kind == DeviceKind.LB_DEVICE_HOST)
     ranked = [found for ifindex in hosts for found in addresses if found.ifindex == ifindex]
@@ -61,7 +61,7 @@ def primary_addresses(
 
 
 def _no_vip(chosen: Address | None, addresses: Sequence[InterfaceAddress]) -> Address | None:
-    """Another one of the device if the chosen address is alone in its prefix and others are not."""
+    """If the chosen address is alone in its prefix, another one of the device that is not."""
     found = next((each for each in addresses if each.address == chosen), None)
     if found is None or not _is_alone(found):
         return chosen
@@ -87,7 +87,7 @@ def _is_alone(found: InterfaceAddress) -> bool:
 
 
 def _subnet_length(found: InterfaceAddress) -> int:
-    """Of 128 bits, as all addresses have here."""
+    """Out of 128 bits, as for all addresses here."""
     return _BITS - _LONGEST_PREFIX[found.family] + found.prefix_length
 
 

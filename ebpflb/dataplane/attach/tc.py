@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our programs at ingress and egress of devices, by tcx or by clsact, and the move between them.
+"""Our programs at ingress and egress of devices, through tcx or clsact, and moves between the two.
 
 In the mode "auto" a device gets tcx if the kernel has it, except where others have BPF programs at
 its clsact: tcx runs before clsact in both directions, so only at clsact can ours be last at egress.
 
 When a device moves from one to the other, the new programs are attached before the old ones go, so
-for a moment a packet meets ours twice. That does no harm: what the first has translated is
-addressed to a backend, which is no frontend, and a translated reply has left the tuple under which
-its flow is known; the second passes it on. With neither, packets of established flows would leave
+for a moment both see a packet. That does no harm: a packet translated by the first is addressed to
+a backend, which is not a frontend, and a translated reply no longer has the tuple of its flow; the
+second program passes them on. If neither were attached, packets of established flows would leave
 untranslated, and their peers would answer them with a reset.
 
-At clsact a program is a filter. Our filters are known by name, priority and handle together, and
-no other filter is ever changed or removed. They stand first at ingress and last at egress among the
-filters that pass on with TC_ACT_UNSPEC, except that a filter of the same priority which is added
-later goes before ours. A filter is replaced at once: packets see the old program or the new one.
-A directory `clsact_<ifindex>` beside the pinned links remembers that we made the qdisc: it is
-removed with the last filter, and only if no other filter hangs on it by then.
+At clsact a program is a filter. Our filters are identified by name, priority and handle together,
+and no other filter is ever changed or removed. They are first at ingress and last at egress among
+the filters that pass on with TC_ACT_UNSPEC, except that a filter with the same priority that is
+added later goes before ours. A filter is replaced atomically: packets see the old program or the
+new one. A directory `clsact_<ifindex>` next to the pinned links records that we created the qdisc:
+it is removed with its last filter, and only if no filters of others are attached to it.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from ebpflb.errors import AttachError
 
 AttachMode = Literal["auto", "tcx", "clsact"]
 
-# What reverses comes before what translates: nothing is translated that could not be reversed.
+# The hook that reverses comes first: nothing is translated that could not be reversed.
 ATTACH_ORDER = (TcDirection.EGRESS, TcDirection.INGRESS)
 
 TCX_PIN = re.compile(r"tcx_(ingress|egress)_([0-9]+)")
@@ -48,7 +48,7 @@ _MARK = re.compile(r"clsact_([0-9]+)")
 
 
 def program_for(device: Device, direction: TcDirection) -> str:
-    """The name of the program that belongs at a device."""
+    """The name of the program for a device."""
     if device.kind == DeviceKind.LB_DEVICE_WORKLOAD:
         return f"lb_pod_{direction}"
     return f"lb_host_{direction}" if device.ethernet else f"lb_l3_{direction}"
@@ -62,7 +62,7 @@ def choose(mode: AttachMode, *, has_tcx: bool, is_foreign: bool) -> AttachMode:
 
 
 class TcHooks:
-    """The devices of one network namespace for the length of one pass: it opens a socket."""
+    """The devices of one network namespace, for one pass: it holds a socket open."""
 
     def __init__(self, netlink: Rtnetlink, pins: Path, mode: AttachMode, *, has_tcx: bool) -> None:
         """`pins` is the directory of pinned links."""
@@ -73,10 +73,10 @@ class TcHooks:
         self._has_tcx = has_tcx
 
     def attach(self, device: Device, programs: Mapping[str, LoadedProgram]) -> Change:
-        """Have both programs of a device run; KEPT when nothing had to be done.
+        """Attach both programs to a device; KEPT if there was nothing to do.
 
-        AttachError names the device. What was attached first is then taken back: one direction
-        alone would break connections.
+        AttachError names the device. If the second one fails, the first is detached again: one
+        direction alone would break connections.
         """
         way = self._choose(device.ifindex)
         done: dict[TcDirection, Change] = {}
@@ -91,7 +91,7 @@ class TcHooks:
         return max(done.values())
 
     def present(self) -> frozenset[int]:
-        """The devices that may carry something of ours, some of them perhaps gone."""
+        """The devices that may have our programs, some of them perhaps gone."""
         for ifindex in self._clsact.marked() - self._qdiscs:
             self._clsact.forget(ifindex)
         names = (path.name for path in self._pins.iterdir())
@@ -99,7 +99,7 @@ class TcHooks:
         return frozenset(int(match[2]) for match in matches if match) | self._qdiscs
 
     def detach(self, ifindex: int) -> bool:
-        """Take ours off one device; False when there was nothing."""
+        """Detach ours from one device; False if there was nothing."""
         return any([self._detach("tcx", ifindex), self._detach("clsact", ifindex)])
 
     def _choose(self, ifindex: int) -> AttachMode:
@@ -142,7 +142,7 @@ class Clsact:
         self._marks = marks
 
     def qdiscs(self) -> frozenset[int]:
-        """The devices that have a clsact qdisc, whoever made it; none on kernels without tc."""
+        """The devices with a clsact qdisc, whoever created it; none on kernels without tc."""
         try:
             found = read_qdiscs(self._netlink)
         except OSError as error:
@@ -152,15 +152,15 @@ class Clsact:
         return frozenset(qdisc.ifindex for qdisc in found if qdisc.kind == "clsact")
 
     def filters(self, ifindex: int, direction: TcDirection) -> list[Filter]:
-        """All filters of a device, in the order in which the kernel lists them."""
+        """All filters of a device, in the kernel's order."""
         with _explained(_place(ifindex, direction)):
             return read_filters(self._netlink, ifindex, _PARENT[direction])
 
     def is_foreign(self, ifindex: int) -> bool:
         """Whether others have a BPF program at clsact of this device.
 
-        tcx programs run before clsact in both directions, so beside such a program ours could
-        not be the last at egress: it has to be at clsact too.
+        tcx programs run before clsact in both directions, so with such a program ours could not
+        be last at egress unless it is at clsact too.
         """
         return any(
             found.kind == "bpf" and not is_ours(found, direction)
@@ -169,9 +169,9 @@ class Clsact:
         )
 
     def attach(self, ifindex: int, direction: TcDirection, program: LoadedProgram) -> Change:
-        """Have `program` run at a device. AttachError names the device.
+        """Make `program` run at a device. AttachError names the device.
 
-        Its cause is an OSError, with ENODEV when the device is gone.
+        Its cause is an OSError, with ENODEV if the device is gone.
         """
         found = self._own(ifindex, direction)
         name = _NAME_PREFIX + program.name
@@ -184,7 +184,7 @@ class Clsact:
         return Change.REPLACED if found else Change.ATTACHED
 
     def detach(self, ifindex: int, direction: TcDirection) -> bool:
-        """Remove our filter, and our qdisc with the last filter; False when there was none."""
+        """Remove our filter, and our qdisc with its last filter; False if there was none."""
         found = self._own(ifindex, direction)
         if found:
             with _explained(_place(ifindex, direction)):
@@ -193,13 +193,13 @@ class Clsact:
         return found is not None
 
     def marked(self) -> frozenset[int]:
-        """The devices whose qdisc we made, some of them perhaps gone."""
+        """The devices whose qdisc we created, some of them perhaps gone."""
         names = self._marks.iterdir() if self._marks.is_dir() else ()
         matches = (_MARK.fullmatch(path.name) for path in names)
         return frozenset(int(match[1]) for match in matches if match)
 
     def forget(self, ifindex: int) -> None:
-        """Drop the mark of a device that is gone."""
+        """Remove the mark of a device that is gone."""
         with contextlib.suppress(FileNotFoundError):
             self._mark(ifindex).rmdir()
 
@@ -244,7 +244,7 @@ class Clsact:
 
 
 def is_ours(found: Filter, direction: TcDirection) -> bool:
-    """Whether this program made a filter."""
+    """Whether this program created the filter."""
     return (
         found.name.startswith(_NAME_PREFIX)
         and (found.handle, found.priority) == (HANDLE, PRIORITY[direction])

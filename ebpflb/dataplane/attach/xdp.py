@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lb_xdp at uplinks, by a pinned link: where it belongs, how it is attached, and why not.
+"""lb_xdp at uplinks, through a pinned link: which devices, how it is attached, and why not.
 
-What it does not send passes to the programs at tc, which every device has all the same. So a
-device may get it or lose it at any time, and one that cannot have it is served by tc.
+Packets that it does not send pass to the programs at tc, which every device has anyway. So a device
+may get or lose lb_xdp at any time, and a device that cannot have it is served by tc.
 
-The link of XDP is one for a device, and the kernel makes none where another program is attached
-(EBUSY): that one stays. A driver says no for reasons of its own, such as an MTU above one buffer or
-LRO. A driver that takes the program sends what it returns to the same device; whether it also sends
-what programs of other devices redirect, the kernel tells since Linux 6.3.
+A device has at most one XDP link, and the kernel refuses it if another program is attached (EBUSY):
+that one stays. Drivers refuse for reasons of their own, such as an MTU above one buffer or LRO. A
+driver that accepts the program can send packets back out of the same device; whether it also sends
+packets redirected by programs at other devices is reported by the kernel since Linux 6.3.
 """
 
 import errno
@@ -30,7 +30,7 @@ XdpMode = Literal["off", "auto", "native", "generic"]
 XDP_PIN = re.compile(r"xdp_(native|generic)_([0-9]+)(_new)?")
 
 _FLAGS = {"native": XdpFlag.NATIVE, "generic": XdpFlag.GENERIC}
-# Devices without rings of their own: a program there sees the frames of others, or none.
+# Devices without rings of their own: a program there sees other devices' frames, or none.
 _STACKED = frozenset({"bond", "team", "bridge", "vlan", "macvlan", "ipvlan", "vxlan", "geneve"})
 _REFUSED = {
     errno.EBUSY: "another XDP program is attached",
@@ -41,7 +41,7 @@ _REFUSED = {
 
 
 class XdpSettings(NamedTuple):
-    """`devices`: patterns of names, none for every uplink. `is_stack`: the kernel routes."""
+    """`devices`: patterns of names, empty for every uplink. `is_stack`: the kernel routes."""
 
     mode: XdpMode
     devices: Sequence[str] = ()
@@ -49,9 +49,9 @@ class XdpSettings(NamedTuple):
 
 
 class XdpWay(NamedTuple):
-    """How a device has lb_xdp: `mode` "native", "generic", or "" for not at all; `why` not.
+    """How lb_xdp is attached: `mode` "native", "generic", or "" for not at all; `why` not.
 
-    `sends`: it sends what programs of other devices redirect. `stalls`: XDP_TX may wait there.
+    `sends`: it sends packets redirected by programs at other devices. `stalls`: XDP_TX may block.
     """
 
     mode: str
@@ -66,7 +66,7 @@ NO_XDP = XdpSettings("off")
 def wanted(
     device: Device, settings: XdpSettings, features: Mapping[int, XdpFeature] | None
 ) -> XdpWay:
-    """How a host device should have it; `features` as of xdp_features()."""
+    """How to attach it to a host device; `features` as from xdp_features()."""
     if why := _why_not(device, settings):
         return XdpWay("", why)
     if settings.mode == "generic":
@@ -91,7 +91,7 @@ def _why_not(device: Device, settings: XdpSettings) -> str:
 
 
 def _why_not_native(device: Device, settings: XdpSettings, found: XdpFeature | None) -> str:
-    """A veth's frames come from a stack and go to one. `found`: None where that is not known."""
+    """A veth only carries frames between two stacks. `found`: None if unknown."""
     is_veth = device.link == "veth"
     lacks = XdpFeature(0) if found is None else ~found
     reasons = {
@@ -113,11 +113,11 @@ class XdpHooks:
         program: LoadedProgram | None,
         features: Callable[[list[int]], Mapping[int, XdpFeature] | None] = xdp_features,
     ) -> None:
-        """`program`: None where it is not loaded."""
+        """`program`: None if it is not loaded."""
         self._pins, self._program, self._features = pins, program, features
 
     def plan(self, devices: Iterable[Device], settings: XdpSettings) -> Mapping[int, XdpWay]:
-        """How each host device should have it, by ifindex."""
+        """How to attach it to each host device, by ifindex."""
         hosts = [each for each in devices if each.kind == DeviceKind.LB_DEVICE_HOST]
         features = self._known_features(hosts, settings)
         return {each.ifindex: wanted(each, settings, features) for each in hosts}
@@ -125,9 +125,9 @@ class XdpHooks:
     def apply(
         self, plan: Mapping[int, XdpWay]
     ) -> tuple[Mapping[int, XdpWay], Mapping[int, Change]]:
-        """Attach and detach; how each device has it then, and what was changed.
+        """Attach and detach; returns how it is now attached to each device, and the changes.
 
-        All other devices lose it. AttachError when a link cannot be taken off.
+        Detaches it from all other devices. AttachError if a link cannot be detached.
         """
         ways, changes = {}, {}
         for ifindex, way in plan.items():
@@ -137,7 +137,7 @@ class XdpHooks:
         return ways, changes
 
     def detach(self, ifindex: int) -> bool:
-        """Take ours off one device; False when there was nothing."""
+        """Detach ours from one device; False if there was nothing."""
         return bool(self._detach(ifindex, _FLAGS))
 
     def _known_features(

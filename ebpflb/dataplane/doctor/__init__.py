@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of one node, each a function that returns findings; nothing is changed.
+"""Checks of one node, each a function that returns findings; they change nothing.
 
 `checks.examine()` runs all of them for `ebpflb doctor`.
 """

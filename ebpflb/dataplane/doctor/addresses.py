@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses that a Service and the node both have."""
+"""Addresses that belong to both a Service and the node."""
 
 from collections.abc import Iterator, Mapping
 from sys import byteorder
@@ -21,14 +21,14 @@ _TAKE_AWAY = f"`ip link delete {IPVS_DEVICE}`, once kube-proxy no longer runs he
 
 
 class OwnAddress(NamedTuple):
-    """Where an address of this node is, and the ports at which processes wait just there."""
+    """Where the node has an address, and the ports on which processes listen at exactly it."""
 
     device: str = "an unknown device"
     listens: tuple[str, ...] = ()
 
 
 def own_addresses() -> dict[Address, OwnAddress]:
-    """Those of the calling thread's network namespace. OSError."""
+    """The addresses of the calling thread's network namespace. OSError."""
     with Rtnetlink() as netlink:
         names = {each.ifindex: each.name for each in read_interfaces(netlink)}
         places = {each.address: names[each.ifindex] for each in read_addresses(netlink)}
@@ -44,7 +44,7 @@ def own_addresses() -> dict[Address, OwnAddress]:
 
 
 def check_addresses(maps: MapSet, own: Mapping[Address, OwnAddress]) -> list[Finding]:
-    """ClusterIPs and external addresses that this node has itself. MapError."""
+    """ClusterIPs and external addresses that are also this node's own. MapError."""
     states = Mirror(maps["lb_addr_flags"])
     states.load()
     words = {
@@ -70,7 +70,7 @@ def _judge(place: str, word: int, own: OwnAddress) -> Iterator[Finding]:
 
 
 def _judge_cluster_ip(place: str, own: OwnAddress) -> Finding:
-    """A DNS cache of the node has one on purpose; kube-proxy leaves all of them."""
+    """A DNS cache on the node has one on purpose; kube-proxy in ipvs mode leaves all of them."""
     what = f"is a ClusterIP and an address of {own.device}"
     if own.device == IPVS_DEVICE:
         return Finding(Severity.WARNING, ADDRESSES, place, what, _TAKE_AWAY)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every check of what is in the kernel of this node, one after the other. Nothing is changed.
+"""Every check of this node's kernel state, one after the other. Nothing is changed.
 
-A check that fails becomes a finding itself; the others are still made. Processes are those of this
-network namespace and of the pods behind its devices, as far as they are in the own PID namespace: a
-container sees all of the node's only with the host's.
+A check that fails becomes a finding itself; the others still run. Processes are those of this
+network namespace and of the pods behind its devices, if they are in our own PID namespace: a
+container sees all processes of the node only with the host's PID namespace.
 """
 
 import os
@@ -69,7 +69,7 @@ def check_coverage(cgroup: Path, network: NetworkState, netns: BpfMap) -> list[F
 
 
 def judge_processes(cgroup: Path, outside: Collection[str]) -> Iterator[Finding]:
-    """`outside`: processes as outsiders() names them."""
+    """`outside`: processes, as formatted by outsiders()."""
     if outside:
         count = "1 process is" if len(outside) == 1 else f"{len(outside)} processes are"
         what = f"{count} outside cgroup {cgroup}: {examples(outside)}"
@@ -79,7 +79,7 @@ def judge_processes(cgroup: Path, outside: Collection[str]) -> Iterator[Finding]
 def judge_pods(
     workloads: Iterable[Device], behind: Mapping[int, int], covered: Collection[int]
 ) -> Iterator[Finding]:
-    """`behind`: the namespace behind each device, where it was found; `covered`: devices."""
+    """`behind`: the namespace behind each device, if found; `covered`: devices."""
     known = {behind[ifindex] for ifindex in covered if ifindex in behind}
     names = [each.name for each in workloads if behind.get(each.ifindex) not in known]
     if names:
@@ -88,13 +88,13 @@ def judge_pods(
 
 
 def covered(netns: BpfMap) -> set[int]:
-    """The devices of pods that the programs know as covered by tc. MapError."""
+    """The devices of pods that the programs know to be covered by tc. MapError."""
     known = (LbNetns.from_buffer_copy(value) for _, value in netns.items())
     return {each.ifindex for each in known if each.flags & NetnsFlag.LB_NETNS_COVERED}
 
 
 def inside(cgroup: Path) -> set[int]:
-    """The processes of a cgroup and of all below it; one that goes away meanwhile has none."""
+    """The processes of a cgroup and its descendants; cgroups that vanish meanwhile are empty."""
     found: set[int] = set()
     for directory, _, _ in os.walk(cgroup):
         with suppress(OSError):
@@ -105,9 +105,9 @@ def inside(cgroup: Path) -> set[int]:
 def outsiders(
     inside: Collection[int], namespaces: Collection[int], proc: Path = _PROC
 ) -> list[str]:
-    """Processes of these network namespaces that are not inside: "NAME (PID)", by id.
+    """Processes of these network namespaces that are not inside: "NAME (PID)", sorted by id.
 
-    Kernel threads have no command line and are left out.
+    Kernel threads, which have no command line, are left out.
     """
     found = []
     for pid in sorted(int(path.name) for path in proc.iterdir() if path.name.isdigit()):
@@ -125,7 +125,7 @@ def outsiders(
 class NodePaths:
     """The pins, the cgroup of the socket hooks, and the patterns of devices.
 
-    selector: as of check_kube_proxy().
+    selector: see check_kube_proxy().
     """
 
     pins: Path
@@ -135,7 +135,7 @@ class NodePaths:
 
 
 def examine(node: NodePaths) -> list[Finding]:
-    """Everything that is found, in the order of the checks, for the calling thread's namespace."""
+    """All findings, in the order of the checks, for the calling thread's namespace."""
     return [
         *_checked(KERNEL, lambda: check_kernel(Probe())),
         *_checked(pins.CHECK, lambda: pins.check_pins(node.pins)),
@@ -146,7 +146,7 @@ def examine(node: NodePaths) -> list[Finding]:
 
 
 def _check_hooks(node: NodePaths) -> Iterator[Finding]:
-    """The devices, and what is loaded."""
+    """Checks the devices, and what is loaded."""
     try:
         network = snapshot(node.devices)
     except ProbeError as error:
@@ -179,7 +179,7 @@ def _check_loaded(
 
 
 def _load(root: Path) -> tuple[MapSet, frozenset[int]] | None:
-    """The maps and the ids of the programs; None where check_pins() says why there are none."""
+    """The maps and the ids of the programs; None if there are none: check_pins() says why."""
     newest = newest_generation(root)
     if newest is None or newest.layout != LAYOUT_VERSION:
         return None
@@ -188,7 +188,7 @@ def _load(root: Path) -> tuple[MapSet, frozenset[int]] | None:
 
 
 def _snat_ports(maps: MapSet | None) -> Iterable[Ports]:
-    """Those in force, else those that an agent would choose now."""
+    """The ranges in force, else those that an agent would choose now."""
     settings = _settings(maps) if maps else None
     if not settings:
         return own_ports()

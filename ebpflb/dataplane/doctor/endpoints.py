@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints that packets do not get to: without a route, behind a silent neighbour, or VIPs."""
+"""Endpoints that packets cannot reach: without a route, behind a silent neighbour, or VIPs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from ebpflb.model.address import Address, format_address
 
 ENDPOINTS = "endpoints"
 
-# Each is one question to the kernel, of some 0.5 ms.
+# Each one is a query to the kernel that takes about 0.5 ms.
 _MOST = 1000
 _VIP = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL
 _A_VIP = "a Service's own address is an endpoint"
@@ -27,7 +27,7 @@ _LOOK = "`ip neigh`: that machine is down, or on another network; clients hear n
 
 
 def check_endpoints(maps: MapSet, route: RouteTo, silent: Silent) -> list[Finding]:
-    """Those that Services use on this node. MapError."""
+    """The endpoints that Services use on this node. MapError."""
     addresses = _in_use(maps)
     asked = addresses[:_MOST]
     found = list(judge_endpoints(Lookups(maps), asked, route, silent))
@@ -38,7 +38,7 @@ def check_endpoints(maps: MapSet, route: RouteTo, silent: Silent) -> list[Findin
 def judge_endpoints(
     lookups: Lookups, addresses: Iterable[Address], route: RouteTo, silent: Silent
 ) -> Iterator[Finding]:
-    """One finding for each kind of trouble."""
+    """One finding for each kind of problem."""
     places = defaultdict[str, list[str]](list)
     for address in addresses:
         flags = lookups.addr_flags_of(address)

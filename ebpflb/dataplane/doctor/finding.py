@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check of `ebpflb doctor` has found: one line, and what to do about it."""
+"""The finding of a check of `ebpflb doctor`: one line, and what to do about it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Severity(StrEnum):
 class Finding:
     """`check`: which one found it. `where`: a device, a map, a process; empty for the node.
 
-    `advice` is empty where there is nothing to do.
+    `advice` is empty if there is nothing to do.
     """
 
     severity: Severity
@@ -36,14 +36,14 @@ class Finding:
 
 
 def examples(names: Iterable[object]) -> str:
-    """The first few, and how many there are besides."""
+    """The first few, and the number of the others."""
     every = [str(name) for name in names]
     more = len(every) - _SHOWN
     return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def all_well(check: str, what: str, found: Iterable[Finding]) -> list[Finding]:
-    """What was found; where that is no trouble, also that all is well, and why."""
+    """The findings; if none of them is a problem, preceded by one that says so."""
     every = list(found)
     if any(each.is_trouble for each in every):
         return every

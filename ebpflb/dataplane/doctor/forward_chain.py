@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether netfilter drops what the node forwards to its pods.
 
-Where a chain at FORWARD drops by its policy, a rule must accept connections to pods. kube-proxy's
-iptables mode accepted those that it masqueraded; nothing of ours does. Only what is certain is
-reported: a rule with a condition that is not understood is taken to accept.
+If a chain at FORWARD drops by policy, a rule must accept connections to pods. kube-proxy's
+iptables mode added rules that accept what it masqueraded; we add none. Only certain problems are
+reported: a rule with a condition that is not understood is assumed to accept.
 """
 
 import shlex
@@ -24,7 +24,7 @@ from ebpflb.model.address import Family
 FORWARD = "forward"
 
 _CHAIN = "FORWARD"
-# kube-proxy's, which packets to pods of this node do not have.
+# kube-proxy's mark, which packets to pods of this node do not have.
 _MARK = "0x4000/0x4000"
 _ADVICE = (
     "have the CNI accept what goes to the pods' addresses and what comes from them, or accept it "
@@ -38,14 +38,14 @@ _UNCERTAIN = {"accept", "vmap", "queue", "xt"}
 
 
 class Way(NamedTuple):
-    """The devices by which packets for pods come, and may leave; none: not known."""
+    """The devices through which packets to pods arrive, and may leave; empty if unknown."""
 
     into: Collection[str]
     out: Collection[str]
 
 
 def check_forward_chain(network: NetworkState) -> list[Finding]:
-    """Of the calling thread's namespace. OSError, EbpflbError."""
+    """Checks the calling thread's namespace. OSError, EbpflbError."""
     with Rtnetlink() as netlink:
         way = way_to_pods(network, read_interfaces(netlink))
     found = [*_of_iptables(network, way), *_of_nft(network, way)]
@@ -55,7 +55,7 @@ def check_forward_chain(network: NetworkState) -> list[Finding]:
 def way_to_pods(network: NetworkState, interfaces: Collection[Interface]) -> Way:
     """The kernel routes to a pod's device, the bridge above it, or another device of a CNI.
 
-    A bridge without pods is another's (Docker's), and a card or tunnel leads elsewhere.
+    A bridge without pods belongs to something else (Docker), and a card or tunnel leads elsewhere.
     """
     kinds = {ifindex: device.kind for ifindex, device in network.devices.items()}
     hosts = [each for each in interfaces if kinds.get(each.ifindex) == DeviceKind.LB_DEVICE_HOST]
@@ -90,7 +90,7 @@ def _finding(where: str, way: Way) -> Finding:
 
 
 def drops(table: Table, way: Way) -> bool:
-    """Whether this table of iptables drops new connections to pods by its policy."""
+    """Whether this iptables table drops new connections to pods by policy."""
     return table.chains.get(_CHAIN) == "DROP" and not _accepts(table, _CHAIN, way, set())
 
 
@@ -106,13 +106,13 @@ def _accepts(table: Table, chain: str, way: Way, seen: set[str]) -> bool:
 
 
 def _may_match(words: Sequence[str], way: Way) -> bool:
-    """Whether a rule, as words of iptables-save, may match the first packet to a pod."""
+    """Whether a rule, in words of iptables-save, may match the first packet to a pod."""
     conditions: Mapping[str, Callable[[str], bool]] = {
         "-i": lambda pattern: _names_one(pattern.replace("+", "*"), way.into),
         "-o": lambda pattern: _names_one(pattern.replace("+", "*"), way.out),
         "--ctstate": lambda states: "NEW" in states.split(","),
         "--mark": lambda mark: mark != _MARK,
-        # One host alone.
+        # Does not match: it is for a single host.
         "-s": lambda source: not source.endswith(("/32", "/128")),
     }
     return all(
@@ -147,7 +147,7 @@ def _drops_forwarded(chain: Mapping[str, Any]) -> bool:
 
 
 def nft_accepts(rules: Sequence[Mapping[str, Any]], chain: str, way: Way) -> bool:
-    """Whether a rule of this chain, or of one that it leads to, may accept. rules: nft's JSON."""
+    """Whether a rule of this chain, or of one it jumps to, may accept. rules: nft's JSON."""
     for rule in rules:
         if rule["chain"] == chain and all(_may_hold(each, way) for each in rule["expr"]):
             for each in rule["expr"]:
@@ -158,7 +158,7 @@ def nft_accepts(rules: Sequence[Mapping[str, Any]], chain: str, way: Way) -> boo
 
 
 def _may_hold(expression: Mapping[str, Any], way: Way) -> bool:
-    """Whether the first packet to a pod may meet this part of a rule."""
+    """Whether the first packet to a pod may match this part of a rule."""
     match = expression.get("match")
     if not match or not isinstance(match["left"], Mapping):
         return True
@@ -176,7 +176,7 @@ def _may_hold(expression: Mapping[str, Any], way: Way) -> bool:
 
 
 def _values(right: Any) -> list[str]:
-    """The names that a match compares with; none where it has another form."""
+    """The names that a match compares with; empty if it has another form."""
     found = right.get("set", []) if isinstance(right, Mapping) else right
     found = found if isinstance(found, list) else [found]
     return found if all(isinstance(each, str) and each[0] != "@" for each in found) else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our programs at the cgroup's socket hooks and at devices, and who runs before or after them."""
+"""Our programs at the cgroup's socket hooks and at devices, and those before or after them."""
 
 import os
 from collections import defaultdict
@@ -37,7 +37,7 @@ _SWITCH_OFF = "switch its Service balancing off: two that translate do not agree
 
 
 def check_sockets(cgroup: Path, pinned: Collection[int]) -> list[Finding]:
-    """Every hook at the cgroup; `pinned`: the ids of our programs in force. OSError."""
+    """Checks every hook at the cgroup; `pinned`: the ids of our programs in force. OSError."""
     with owned(os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)) as target:
         orders = {
             name: order_of(at_cgroup(target, attach_type, pinned))
@@ -78,7 +78,7 @@ _NAME_IT = "name it with --host-devices"
 _RAISE_MTU = "for IPv6, set 1280 or more and add the addresses again"
 _IPV6_LEAST_MTU = 1280  # RFC 8200 5
 _NO_UPLINK = ("dummy", "bridge", "vrf")
-# What stands on the wrong side of ours, by direction.
+# Where programs of others are on the wrong side of ours, by direction.
 _MISPLACED = {TcDirection.INGRESS: "before", TcDirection.EGRESS: "after"}
 _ADVICE = {
     TcDirection.INGRESS: "what it drops or redirects does not get to ours: attach it after ours",
@@ -93,7 +93,7 @@ class Hooked(NamedTuple):
 
 
 def check_devices(network: NetworkState, links: Path, pinned: Collection[int]) -> list[Finding]:
-    """Every device of the current network namespace. OSError, AttachError."""
+    """Checks every device of the current network namespace. OSError, AttachError."""
     with Rtnetlink() as netlink:
         hooked = list(_hooked(netlink, network.devices.values(), links, pinned))
         routed = [route.source for route in default_routes(netlink).values()]
@@ -105,7 +105,7 @@ def check_devices(network: NetworkState, links: Path, pinned: Collection[int]) -
 
 
 def judge_devices(hooked: Collection[Hooked]) -> list[Finding]:
-    """Programs that are missing, and those of others, each with its devices."""
+    """Missing programs, and programs of others, each with its devices."""
     missing = [
         Finding(
             Severity.ERROR,
@@ -128,7 +128,7 @@ def uplinks_without_name(
     routed: Collection[Address | None],
     network: NetworkState,
 ) -> Iterator[Finding]:
-    """Devices with the address that the default route sends from, which are left out."""
+    """Devices that were left out although they have the default route's source address."""
     sources = {each.ifindex for each in addresses if each.address in routed}
     for each in interfaces:
         known = each.loopback or each.kind in _NO_UPLINK or each.ifindex in network.devices
@@ -139,7 +139,7 @@ def uplinks_without_name(
 
 
 def without_ipv6(network: NetworkState) -> Iterator[Finding]:
-    """Host devices on which the kernel has no IPv6, as their packets would be too small for it."""
+    """Host devices without IPv6 in the kernel, because their MTU is too small."""
     for device in network.devices.values():
         if device.kind == DeviceKind.LB_DEVICE_HOST and 0 < device.mtu < _IPV6_LEAST_MTU:
             what = f"its MTU of {device.mtu} is less than IPv6 needs: it has no IPv6 addresses"
@@ -147,7 +147,7 @@ def without_ipv6(network: NetworkState) -> Iterator[Finding]:
 
 
 def kinds_of_devices(network: NetworkState) -> Iterator[Finding]:
-    """What each device was taken for, and why."""
+    """How each device was classified, and why."""
     names = defaultdict[str, list[str]](list)
     for device in network.devices.values():
         is_host = device.kind == DeviceKind.LB_DEVICE_HOST

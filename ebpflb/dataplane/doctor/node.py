@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node itself: what its kernel has, its sysctls and clock, and what kube-proxy left behind."""
+"""The node itself: its kernel features, sysctls and clock, and what kube-proxy left behind."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ _NOTHING = "is 0: nothing gets from outside to pods, or from pods to outside"
 
 
 def check_sysctls(network: NetworkState, snat: Iterable[Ports], net: Path = _NET) -> list[Finding]:
-    """`snat`: the source ports that our programs masquerade with. OSError."""
+    """`snat`: the source ports that our programs use for SNAT. OSError."""
     devices = sorted(network.devices.values(), key=lambda device: device.name)
     found = [
         *_forwarding(network, devices, net),
@@ -37,7 +37,7 @@ def check_sysctls(network: NetworkState, snat: Iterable[Ports], net: Path = _NET
 
 
 def _forwarding(network: NetworkState, devices: list[Device], net: Path) -> Iterator[Finding]:
-    """IPv4 looks at the device by which a packet comes in, IPv6 at `all` alone."""
+    """IPv4 uses the setting of the incoming device, IPv6 only `all`."""
     if Family.IPV6 in network.primary:
         name = "net.ipv6.conf.all.forwarding"
         if _read(net, name) == "0":
@@ -57,7 +57,7 @@ def _forwarding(network: NetworkState, devices: list[Device], net: Path) -> Iter
 
 
 def _reverse_path(devices: Iterable[Device], net: Path) -> Iterator[Finding]:
-    """The stricter of a device's and that of all counts. With one way out strict does no harm."""
+    """The stricter of a device's value and `all` applies. With one uplink, strict is harmless."""
     hosts = [each for each in devices if each.kind == DeviceKind.LB_DEVICE_HOST and each.up]
     of_all = int(_read(net, "net.ipv4.conf.all.rp_filter"))
     strict = [
@@ -118,7 +118,7 @@ def _read(net: Path, name: str) -> str:
 
 
 def _read_device(net: Path, place: str, device: str, name: str) -> str:
-    """Of a device, whose name may have dots; empty when it is gone."""
+    """A device's sysctl; device names may contain dots. Empty if the device is gone."""
     try:
         path = net / place.removeprefix("net.").replace(".", "/") / device / name
         return path.read_text().strip()
@@ -133,7 +133,7 @@ _SYNCHRONISE = "run chrony, ntpd or systemd-timesyncd; latencies that are measur
 
 
 class _Timex(ctypes.Structure):
-    """struct timex; `rest`: what follows the status."""
+    """struct timex; `rest`: the fields after status."""
 
     _fields_ = [
         ("modes", ctypes.c_uint),
@@ -147,7 +147,7 @@ class _Timex(ctypes.Structure):
 
 
 def kernel_status() -> int:
-    """What adjtimex(2) says of the clock (STA_*). OSError."""
+    """The status of the clock (STA_*) from adjtimex(2). OSError."""
     state = _Timex()
     if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(state)) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -155,7 +155,7 @@ def kernel_status() -> int:
 
 
 def check_clock(status: Callable[[], int] = kernel_status) -> list[Finding]:
-    """A note: Services do not depend on the clock. OSError."""
+    """At most a note, because Services do not depend on the clock. OSError."""
     if status() & _STA_UNSYNC:
         what = "nothing synchronises it (adjtimex: STA_UNSYNC)"
         return [Finding(Severity.NOTE, CLOCK, "", what, _SYNCHRONISE)]
@@ -166,7 +166,7 @@ KERNEL = "kernel"
 
 
 def check_kernel(probe: Probe) -> list[Finding]:
-    """Every feature that is missing, or whose probe had no result."""
+    """Every feature that is missing, or could not be probed."""
     found = []
     for feature, row in FEATURES.items():
         support, reason = probe.find(feature)
@@ -220,9 +220,9 @@ _START_IT = "start it, or remove the option"
 
 
 def check_kube_proxy(selector: str = "") -> list[Finding]:
-    """Of the network namespace of the calling thread. EbpflbError.
+    """Checks the network namespace of the calling thread. EbpflbError.
 
-    `selector`: the option that leaves Services to kube-proxy, if there is one.
+    `selector`: the option that leaves some Services to kube-proxy, if any.
     """
     running, rules = running_kube_proxies(), remove_kube_proxy(dry_run=True)
     if selector:
@@ -231,7 +231,7 @@ def check_kube_proxy(selector: str = "") -> list[Finding]:
 
 
 def judge_kube_proxy_beside(running: Sequence[int], rules: Removed, selector: str) -> list[Finding]:
-    """kube-proxy is to serve what the option leaves out; it may run where it is not seen."""
+    """kube-proxy should serve what the option excludes; it may run where we cannot see it."""
     found = [f"process {examples(running)}"] if running else rules.lines()
     if found:
         what = f"{found[0]} serves what {selector} leaves out"

@@ -31,7 +31,7 @@ _MORE_STREAMS = (
     "when it is full, new UDP streams stay in lb_ct_udp and are forgotten after 30 idle seconds: "
     "give the agent a larger --conntrack-min, and reboot the node"
 )
-# Full of flows that ended, of which a busy node has many, and of half-open ones in a flood.
+# Full of ended flows, which a busy node has many of, and of half-open ones during a flood.
 _EVICTING = ("lb_ct_short", "lb_ct_udp", "lb_fragments")
 _OLDEST = (
     "that is usual where many connections end; the entry that was used least goes first; "
@@ -54,7 +54,7 @@ _ADVICE = {
 
 
 def check_pins(root: Path) -> list[Finding]:
-    """Whether something is loaded, and what else lies there. OSError when it cannot be read."""
+    """Whether anything is loaded, and what else is there. OSError if it cannot be read."""
     if not root.is_dir():
         return [Finding(Severity.ERROR, CHECK, str(root), "nothing is loaded", _START)]
     if filesystem_type(root) != BPF_FS_MAGIC:
@@ -105,7 +105,7 @@ def _is_link(name: str) -> bool:
 
 
 def check_maps(maps: MapSet) -> list[Finding]:
-    """A warning for each above 80 %, or a note where entries are evicted. MapError."""
+    """A warning for each map above 80 %, or a note if it evicts entries. MapError."""
     used = {name: used_entries(maps, name) for name in _ADVICE}
     shares = {name: count / maps[name].max_entries for name, count in used.items()}
     found = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which backends a new connection may get, and which source address the backend sees.
+"""Which backends a new connection may get, and which source address they see.
 
 Source ranges (source_range.h), session affinity (affinity.h), backends (backend.h), hairpin,
 masquerade and tunnels (service.h, masquerade.h, dsr.h).
@@ -87,7 +87,7 @@ def in_source_ranges(lookups: Lookups, desc: DescRecord, client: Address) -> boo
 
 
 class Hashed(NamedTuple):
-    """What of a client schedulers hash; None if it is not known."""
+    """The client's values that schedulers hash; None if unknown."""
 
     client: Address | None
     port: int | None
@@ -96,7 +96,7 @@ class Hashed(NamedTuple):
 def choose(
     lookups: Lookups, desc: DescRecord, side: ClientSide, client: Address, hashed: Hashed
 ) -> BackendChoice:
-    """lb_service_choose() for a client that is in the source ranges."""
+    """lb_service_choose() for a client within the source ranges."""
     slots = _range_of(desc, side)
     backends = lookups.backends(slots)
     recalled, affinity = _affinity(lookups, desc, slots, client)
@@ -112,7 +112,7 @@ def choose(
         sure = tuple(Candidate(each, float(each == only)) for each in backends)
         return BackendChoice(None, sure, affinity, scheduler)
     admits = [lookups.backend_admits(each) for each in backends]
-    # If none does, the connection gets one of them all the same.
+    # If none does, the connection still gets one of them.
     many = sum(admits)
     shares = [admitted / many for admitted in admits] if many else [1 / len(backends)] * len(admits)
     return BackendChoice(None, tuple(map(Candidate, backends, shares)), affinity, scheduler)
@@ -121,7 +121,7 @@ def choose(
 def _scheduled(
     lookups: Lookups, desc: DescRecord, slots: SlotRange, hashed: Hashed
 ) -> tuple[IndexedBackend | None, str]:
-    """lb_scheduler_stateless_slot(), as far as what it hashes is known."""
+    """lb_scheduler_stateless_slot(), if its input is known."""
     scheduler = SCHEDULERS[desc.scheduler]
     if scheduler is Scheduler.LEAST_CONNECTIONS:
         return None, "the one of two at random that has fewer connections of this node"
@@ -187,20 +187,20 @@ def rewrite(
 
 
 def _has_dsr(lookups: Lookups, client: Client, desc: DescRecord, backend: IndexedBackend) -> bool:
-    """lb_dsr_node() without the look-up, for clients outside."""
+    """lb_dsr_node() without the lookup, for external clients."""
     is_here = _is_local(backend) or _is_own_process(lookups, backend_key(backend.record).address)
     is_wanted = bool(desc.flags & DescFlag.LB_DESC_DSR)
     return is_wanted and client.kind is ClientKind.OUTSIDE and not is_here
 
 
 def _is_beside(client: Client, desc: DescRecord, address: Address, route: RouteTo) -> bool:
-    """lb_is_beside(), for a pod that its endpoint puts on this node."""
+    """lb_is_beside(), for a pod that is on this node according to its endpoint."""
     way = None if desc.flags & DescFlag.LB_DESC_EXTERNAL_LOCAL else route(address)
     return bool(way and not way.is_local and way.ifindex == client.ifindex)
 
 
 def _hairpin(lookups: Lookups, address: Address) -> Rewrite:
-    """A pod that reaches itself sees the node's address as the source."""
+    """A pod that connects to itself sees the node's address as the source."""
     found = _source(lookups.node_address(family_of(address)))
     return found._replace(hairpin=found.reason is None)
 
@@ -212,7 +212,7 @@ def _is_own_process(lookups: Lookups, address: Address) -> bool:
 def _forwarded(
     lookups: Lookups, address: Address, is_masqueraded: bool, is_here: bool, route: RouteTo
 ) -> Rewrite:
-    """lb_masquerade(): a pod here, as its route shows, sees the client unless that is forbidden."""
+    """lb_masquerade(): a pod routed here sees the client's address unless SNAT is required."""
     way = route(address)
     if way is None or way.is_local:
         return _NO_ROUTE
@@ -226,7 +226,7 @@ def _forwarded(
 
 
 def _masquerade_source(lookups: Lookups, way: Route, address: Address) -> Address | None:
-    """lb_masquerade_source(): a link-local next hop is in no subnet."""
+    """lb_masquerade_source(): a link-local next hop is not in any subnet."""
     gateway = way.gateway
     next_hop = gateway if gateway and not is_link_local(gateway) else address
     return lookups.masquerade_source(way.ifindex, next_hop)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a client is, and what each hook would do with its connection: the steps of bpf/ in order."""
+"""Which client it is, and what each hook would do with its connection, in the order of bpf/."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,9 +64,9 @@ def host_client(lookups: Lookups, family: Family, port: int = 0) -> Client:
 def client_at(
     lookups: Lookups, address: Address, family: Family, port: int, route: RouteTo
 ) -> Client:
-    """Who has an address. MapError, ProbeError.
+    """The client that has an address. MapError, ProbeError.
 
-    An address behind a device without ebpflb's programs is a pod's if a network namespace of this
+    An address behind a device without ebpflb's programs is a pod's if a network namespace on this
     machine has it.
     """
     way = route(address)
@@ -95,7 +95,7 @@ def _behind(lookups: Lookups, ifindex: int) -> _Pod:
 
 
 def _behind_no_device(lookups: Lookups, address: Address) -> _Pod | None:
-    """The pod that has an address, if the route to it does not show that, as with a bridge."""
+    """The pod with an address, if the route does not show it, as with a bridge."""
     cookies: list[int] = []
 
     def look() -> bool:
@@ -120,7 +120,7 @@ _SERVICE_FLAGS = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL | AddrF
 
 
 def at_socket(lookups: Lookups, client: Client, target: FrontendKey) -> Step:
-    """lb_socket_select(): connect(), and sendmsg() of a socket that has not sent there before."""
+    """lb_socket_select(): connect(), or the first sendmsg() of a socket to this destination."""
     place = "socket hook"
     if target.protocol is Protocol.SCTP:
         return Step(place, Fate.PASSES, "SCTP is translated at tc only")
@@ -157,7 +157,7 @@ def _socket_refuse(
 
 
 def _left_to_listener(lookups: Lookups, client: Client, target: FrontendKey) -> str:
-    """lb_socket_is_left_to_listener(): why it passes, or ""."""
+    """lb_socket_is_left_to_listener(): why the connection passes, or ""."""
     if not lookups.is_cluster_ip_of_node(target.address):
         return ""
     if client.netns_flags & NetnsFlag.LB_NETNS_COVERED:
@@ -169,7 +169,7 @@ def _left_to_listener(lookups: Lookups, client: Client, target: FrontendKey) -> 
 def _socket_match(
     lookups: Lookups, client: Client, key: FrontendKey
 ) -> tuple[DescRecord | None, bool]:
-    """The frontend, or whether the port is refused.
+    """The frontend, and whether the port is refused.
 
     lb_socket_may_be_service(), lb_socket_match().
     """
@@ -188,7 +188,7 @@ def _socket_match(
 
 
 def _refuses(flags: AddrFlag) -> bool:
-    """Whether ports without a frontend are refused, rather than the node's."""
+    """Whether ports without a frontend are refused; not for the node's own addresses."""
     return bool(flags & AddrFlag.LB_ADDR_CLUSTER_IP and not flags & AddrFlag.LB_ADDR_NODE)
 
 
@@ -201,7 +201,7 @@ def _is_for_socket(lookups: Lookups, client: Client, key: FrontendKey) -> bool:
 
 
 def _socket_client(lookups: Lookups, client: Client, desc: DescRecord, place: str) -> Step | None:
-    """lb_socket_check_client() and lb_source_range_of_socket(); None: go on."""
+    """lb_socket_check_client() and lb_source_range_of_socket(); None: continue."""
     has_ranges = desc.flags & DescFlag.LB_DESC_SOURCE_RANGES
     if not (has_ranges or desc.affinity_timeout or desc.flags & DescFlag.LB_DESC_MASQUERADE):
         return None
@@ -238,7 +238,7 @@ def _socket_choose(lookups: Lookups, client: Client, target: FrontendKey, desc: 
 
 
 def _affinity_client(lookups: Lookups, client: Client, peer: Address) -> Address:
-    """The key of the client for session affinity (sock_client.h)."""
+    """The client's key for session affinity (sock_client.h)."""
     family = family_of(peer)
     if client.netns_flags & NetnsFlag.LB_NETNS_HOST:
         return lookups.node_address(family)
@@ -247,7 +247,7 @@ def _affinity_client(lookups: Lookups, client: Client, peer: Address) -> Address
 
 
 class _Packet(NamedTuple):
-    """A packet from `client` to `target` that opens a flow, and what decides about it."""
+    """A packet from `client` to `target` that opens a flow, and what its fate depends on."""
 
     lookups: Lookups
     client: Client
@@ -286,7 +286,7 @@ def _select(packet: _Packet, place: str, side: ClientSide, desc: DescRecord) -> 
 
 
 def _service_match(lookups: Lookups, key: FrontendKey) -> tuple[DescRecord | None, bool]:
-    """lb_service_match(): the frontend, or whether the port is refused."""
+    """lb_service_match(): the frontend, and whether the port is refused."""
     found = _service_match_vip(lookups, key)
     flags = lookups.addr_flags_of(key.address)
     if found is None and flags & AddrFlag.LB_ADDR_NODE_PORT:
@@ -327,7 +327,7 @@ def _routed(
 
 
 def walk(lookups: Lookups, client: Client, target: FrontendKey, route: RouteTo) -> tuple[Step, ...]:
-    """What each hook does on the way, until one translates the connection or ends it."""
+    """What each hook on the way does, until one translates the connection or ends it."""
     steps = []
     for step in _ways(lookups, client, target, route):
         steps.append(_routed_on(step, route))
@@ -337,7 +337,7 @@ def walk(lookups: Lookups, client: Client, target: FrontendKey, route: RouteTo) 
 
 
 def _routed_on(step: Step, route: RouteTo) -> Step:
-    """What becomes of a translated connection where the kernel finds its routes."""
+    """What happens to a translated connection if the kernel routes it."""
     if step.fate is not Fate.TRANSLATED:
         return step
     reason = DropReason.LB_DROP_NO_ROUTE
@@ -356,7 +356,7 @@ def _routed_on(step: Step, route: RouteTo) -> Step:
 
 
 def _has_way(candidate: Candidate, route: RouteTo) -> bool:
-    """Whether its route is known, to it or to its node, or it was dropped for another reason."""
+    """Whether there is a route to it or to its node, or it was dropped for another reason."""
     rewrite_, record = candidate.rewrite, candidate.backend.record
     return bool(rewrite_.reason or rewrite_.node or route(backend_key(record).address))
 

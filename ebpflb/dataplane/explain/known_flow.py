@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Existing flows: the one that tc finds for a tuple, and all of a client."""
+"""Existing flows: the one that tc finds for a tuple, and all flows of a client."""
 
 import time
 from collections import Counter
@@ -61,7 +61,7 @@ class ExistingFlow(NamedTuple):
 
 
 class SocketCount(NamedTuple):
-    """How many sockets of this node have a connection to a frontend that goes to this backend."""
+    """How many sockets of this node are connected to this backend through a frontend."""
 
     backend: str
     backend_port: int
@@ -130,7 +130,7 @@ def _lookup(maps: MapSet, key: bytes) -> LbConntrack | None:
 
 
 def _current_backend(lookups: Lookups, key: bytes, entry: LbConntrack) -> BackendRecord | None:
-    """lb_conntrack_is_current() and not lb_has_lost_reply(), for what opens a flow."""
+    """lb_conntrack_is_current() and not lb_has_lost_reply(), for a packet that opens a flow."""
     peer = _lookup(lookups.maps, reverse(bytes(entry.to)))
     if peer and reverse(bytes(peer.to)) != key:
         peer = None
@@ -174,7 +174,7 @@ def _rewrite(entry: LbConntrack) -> Rewrite:
 
 
 def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[ExistingFlow]:
-    """The flows of a client to a frontend, or of its port alone; sorted by port. MapError."""
+    """The flows of a client to a frontend, or only from its port; sorted by port. MapError."""
     wanted = LbTuple.from_buffer_copy(_key(client, target))
     same_client, same_target = bytes(wanted.saddr), bytes(wanted.daddr)
     found = []
@@ -237,7 +237,7 @@ def _state(key: LbTuple, entry: LbConntrack) -> str:
 
 
 def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketCount]:
-    """The sockets of this node with a connection to a frontend, by backend. MapError."""
+    """The sockets of this node that are connected to a frontend, by backend. MapError."""
     wanted = (target.address, target.port)
     found = Counter(
         (format_address(backend), port)

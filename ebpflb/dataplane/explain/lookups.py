@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the BPF programs look up in the maps, one lookup for one question.
+"""The map lookups of the BPF programs, one method each.
 
 Each method has the name and the contract of its function in bpf/, without the prefix lb_.
 """
@@ -79,7 +79,7 @@ class Lookups:
         self.settings = LbSettings.from_buffer_copy(maps["lb_settings"].lookup(_ZERO) or b"")
 
     def has_setting(self, flag: SettingFlag) -> bool:
-        """Whether a flag of lb_settings is set."""
+        """Whether a flag is set in lb_settings."""
         return bool(self.settings.flags & flag)
 
     def node_address(self, family: Family) -> Address:
@@ -88,7 +88,7 @@ class Lookups:
         return Address(bytes(found))
 
     def addr_flags_of(self, address: Address) -> AddrFlag:
-        """What an address is; 0 if it is neither a Service address nor one of this node."""
+        """The flags of an address; 0 if it is neither a Service address nor one of this node."""
         found = self.addr_flags_in_place(address)
         index = None if found else self.maps["lb_addrs"].lookup(address)
         value = self.maps["lb_addr_flags"].lookup(index) if index else None
@@ -112,9 +112,9 @@ class Lookups:
         return found and self.addr_flags_of(address) & both == both
 
     def has_listener(self, key: FrontendKey) -> bool:
-        """Whether a socket of the calling thread's namespace waits at just this address.
+        """Whether a socket of the calling thread's namespace listens on exactly this address.
 
-        Only a ClusterIP of the node is looked at. ProbeError.
+        Only checks ClusterIPs that the node has. ProbeError.
         """
         if not self.is_cluster_ip_of_node(key.address):
             return False
@@ -138,7 +138,7 @@ class Lookups:
         return self.frontend_lookup(key._replace(address=WILDCARD[family_of(key.address)]))
 
     def may_be_request(self, key: FrontendKey) -> bool:
-        """Whether lb_dest_filter lets tc look the packet up (filter.h)."""
+        """Whether lb_dest_filter makes tc look the packet up (filter.h)."""
         flags = self.filter_flags(key.address)
         if flags & (AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL):
             return True
@@ -146,25 +146,25 @@ class Lookups:
         return bool(at_node and self._dest(key.port).flags & AddrFlag.LB_ADDR_NODE_PORT)
 
     def filter_flags(self, address: Address) -> int:
-        """What addresses with the same last two bytes are, by lb_dest_filter."""
+        """The flags in lb_dest_filter for addresses with the same last two bytes."""
         return int(self._dest(int.from_bytes(address[14:], "big")).flags)
 
     def _dest(self, index: int) -> LbDest:
         return LbDest.from_buffer_copy(self.maps["lb_dest_filter"].lookup(_u32(index)) or b"")
 
     def backends(self, slots: SlotRange) -> tuple[IndexedBackend, ...]:
-        """In the order of the slots."""
+        """The backends of a range, in the order of its slots."""
         found = map(self.backend_at, range(slots.base, slots.base + slots.length))
         return tuple(each for each in found if each)
 
     def backend_at(self, slot: int) -> IndexedBackend | None:
-        """The backend that a slot names."""
+        """The backend in a slot."""
         index = self.maps["lb_slots"].lookup(_u32(slot)) or _ZERO
         value = self.maps["lb_backends"].lookup(index)
         return IndexedBackend(_number(index), BackendRecord.unpack(value)) if value else None
 
     def source_ranges(self, desc: DescRecord) -> Prefixes:
-        """The clients that a frontend is for; empty for all."""
+        """The clients that a frontend allows; empty for all."""
         if not desc.flags & DescFlag.LB_DESC_SOURCE_RANGES:
             return ()
         sets = SourceRanges(self.maps["lb_src_ranges"])
@@ -180,7 +180,7 @@ class Lookups:
     def affinity_recall(
         self, entry: LbAffinity, timeout: int, slots: SlotRange
     ) -> IndexedBackend | None:
-        """The backend of an entry that has not expired, if it can still be chosen."""
+        """The backend of an unexpired entry, if it can still be chosen."""
         if seconds_since(entry.last_used) >= timeout:
             return None
         for each in self.backends(slots):
@@ -190,7 +190,7 @@ class Lookups:
         return None
 
     def backend_admits(self, backend: IndexedBackend) -> bool:
-        """Whether a backend may have a new connection: on trial only the first (ejection.h)."""
+        """Whether a backend accepts a new connection: on trial only the first (ejection.h)."""
         if not backend.record.flags & TRIAL:
             return True
         value = self.maps["lb_failures"].lookup(_u32(backend.map_index))
@@ -198,24 +198,24 @@ class Lookups:
         return not (in_a_row and is_tried)
 
     def pod_node(self, pod: Address) -> Address | None:
-        """The node to which packets for a pod elsewhere go in a tunnel."""
+        """The node that packets for a remote pod are tunneled to."""
         found = self.maps["lb_pod_nodes"].lookup(pod)
         return Address(found) if found else None
 
     def netns_flags(self, cookie: int) -> NetnsFlag:
-        """The flags of a network namespace in lb_netns; 0 if it is not there."""
+        """The flags of a network namespace in lb_netns; 0 if it has no entry."""
         value = self.maps["lb_netns"].lookup(cookie.to_bytes(8, byteorder))
         return NetnsFlag(LbNetns.from_buffer_copy(value).flags if value else 0)
 
     def device(self, ifindex: int) -> LbDevice | None:
-        """A device to which ebpflb has attached its programs."""
+        """A device with ebpflb's programs."""
         value = self.maps["lb_devices"].lookup(_u32(ifindex))
         return LbDevice.from_buffer_copy(value) if value else None
 
     def masquerade_source(self, ifindex: int, next_hop: Address) -> Address | None:
         """The SNAT address of a host device; None for others, which lead to pods of this node.
 
-        next_hop: the destination itself where the next hop is link-local.
+        next_hop: the destination itself if the next hop is link-local.
         """
         value = self.maps["lb_uplinks"].lookup(_u32(ifindex % UPLINKS))
         uplink = LbUplink.from_buffer_copy(value) if value else None
@@ -272,7 +272,7 @@ def is_own_host(address: Address) -> bool:
 
 
 def seconds_since(moment: int) -> float:
-    """Since a time in the maps: nanoseconds of CLOCK_MONOTONIC."""
+    """Seconds since a time in the maps, in nanoseconds of CLOCK_MONOTONIC."""
     return (time.monotonic_ns() - moment) / _SECOND
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps connections from an endpoint, as far as this node can see."""
+"""What prevents connections to an endpoint, as far as this node can see."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from ebpflb.model.address import Address, format_address
 from ebpflb.model.flow import FAILURES
 
 NO_ROUTE = "no route leads there"
-# A SYN that was lost once is repeated earlier.
+# A single lost SYN is retransmitted before this.
 _PATIENCE_SECONDS = 3.0
 
 
@@ -22,7 +22,7 @@ class Silent(NamedTuple):
 
     @classmethod
     def now(cls) -> "Silent":
-        """Of the calling thread's namespace. ProbeError."""
+        """Those of the calling thread's namespace. ProbeError."""
         try:
             with Rtnetlink() as netlink:
                 found = read_neighbours(netlink)
@@ -32,12 +32,12 @@ class Silent(NamedTuple):
 
     @classmethod
     def of(cls, neighbours: Collection[Neighbour]) -> "Silent":
-        """Those among them."""
+        """Those among the given neighbours."""
         return cls({(each.ifindex, each.address) for each in neighbours if not each.is_answering})
 
 
 def trouble(address: Address, route: RouteTo, silent: Silent) -> str:
-    """Why packets do not get there; "" if nothing is known."""
+    """Why packets do not reach it; "" if nothing is known."""
     way = route(address)
     if way is None:
         return NO_ROUTE
@@ -48,9 +48,9 @@ def trouble(address: Address, route: RouteTo, silent: Silent) -> str:
 
 
 def last_failures(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int], str]:
-    """The backends, by address and port, whose last connection failed, and how it did.
+    """The backends, by address and port, whose last connection failed, and how.
 
-    `flows`: that have ended, as the agent tells them, the oldest first.
+    `flows`: ended ones, as reported by the agent, oldest first.
     """
     ends = {
         (flow["backend"]["address"], flow["backend"]["port"]): flow.get("ended", "")
@@ -65,7 +65,7 @@ def last_failures(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int]
 
 
 def unanswered(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int], str]:
-    """The backends, by address and port, that keep a client waiting; `flows`: its own at tc."""
+    """The backends, by address and port, that do not answer a client; `flows`: its own at tc."""
     return {
         (flow["backend"], flow["backend_port"]): "has not accepted a connection of this client for "
         f"{flow['age']:.0f} s"

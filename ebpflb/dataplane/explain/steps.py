@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an explanation: the client, what each hook would do with its connection, why."""
+"""The parts of an explanation: the client, what each hook would do with its connection, and why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,12 +29,12 @@ REASONS = {
     DropReason.LB_DROP_UNUSED_ADDRESS: "inside a ServiceCIDR, but not the address of a Service",
 }
 LISTENER = "a process of the node listens there"
-# tc answers these with an ICMP error, and drops the others.
+# tc answers these with an ICMP error, and drops all others silently.
 _REFUSED = (DropReason.LB_DROP_NO_ENDPOINT, DropReason.LB_DROP_UNKNOWN_PORT)
 
 
 class ClientKind(StrEnum):
-    """Who opens a connection, as the dataplane distinguishes clients."""
+    """Who opens a connection, in the categories of the dataplane."""
 
     HOST = "a process of this node"
     POD = "a pod of this node"
@@ -44,8 +44,8 @@ class ClientKind(StrEnum):
 class Client(NamedTuple):
     """Who opens a connection, and where its packets arrive at this node.
 
-    cookie: of its network namespace, 0 if that is not known. ifindex: the device by which its
-    packets arrive, 0 for the node itself. port: its source port, 0 for any.
+    cookie: of its network namespace, 0 if unknown. ifindex: the device on which its packets
+    arrive, 0 for the node itself. port: its source port, 0 for any.
     """
 
     kind: ClientKind
@@ -57,7 +57,7 @@ class Client(NamedTuple):
 
 
 class Fate(StrEnum):
-    """What becomes of a new connection."""
+    """What happens to a new connection."""
 
     TRANSLATED = "translated"
     REFUSED = "refused"
@@ -66,10 +66,10 @@ class Fate(StrEnum):
 
 
 class Rewrite(NamedTuple):
-    """What happens to packets to a backend. source: the address that it sees as the client.
+    """What happens to packets to a backend. source: the source address that it sees.
 
-    via_stack: the kernel routes masqueraded packets. node: the address of the node to which they go
-    in a tunnel, as they are. lacks_tunnel: they would, if one led to the node.
+    via_stack: the kernel routes masqueraded packets. node: the node's address to which packets are
+    tunneled unchanged. lacks_tunnel: they would be if there were a tunnel to the node.
     """
 
     source: Address | None = None
@@ -89,7 +89,7 @@ class Candidate(NamedTuple):
 
 
 class ClientSide(StrEnum):
-    """Where a connection comes from: a frontend has backends for either side."""
+    """Where a connection comes from: a frontend has separate backends for each side."""
 
     THIS_NODE = "this node"
     ELSEWHERE = "elsewhere"
@@ -99,7 +99,7 @@ class ClientSide(StrEnum):
 class Step:
     """What one hook would do.
 
-    affinity: what the client's entry says, "" without affinity. scheduler: what its hash says.
+    affinity: what the client's entry says, "" without affinity. scheduler: what the hash says.
     """
 
     place: str

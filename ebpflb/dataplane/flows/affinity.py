@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes session affinity that has timed out: the kernel evicts nothing from lb_affinity."""
+"""Deletes expired session affinity: the kernel does not evict entries from lb_affinity."""
 
 import time
 from array import array
@@ -16,10 +16,10 @@ _LAST_USED = packed_format(LbAffinity, "last_used")
 
 
 def expire_affinity(maps: MapSet, clock: Callable[[], int] = time.monotonic_ns) -> int:
-    """How many entries were deleted. MapError. `clock`: CLOCK_MONOTONIC in nanoseconds.
+    """Returns how many entries were deleted. MapError. `clock`: CLOCK_MONOTONIC in nanoseconds.
 
-    An entry whose Service is gone, or has no affinity any more, has a timeout of 0. If the table is
-    more than three quarters full after that, those that were used least recently go until it is
+    The timeout is 0 if an entry's Service is gone or no longer has affinity. If the table is then
+    still more than three quarters full, the least recently used entries are deleted until it is
     half full: strangers must not keep new clients out for hours.
     """
     table = maps["lb_affinity"]
@@ -33,12 +33,12 @@ def expire_affinity(maps: MapSet, clock: Callable[[], int] = time.monotonic_ns) 
 
 
 def _delete(table: BpfMap, oldest: Callable[[int], int], kept: "array[int]") -> int:
-    """Delete what was last used before `oldest` of its Service; appends the times of the others."""
+    """Delete entries last used before `oldest` of their Service; appends the other times."""
     deleted = 0
     for chunk in table.chunks(_BUDGET):
         for key, value in split(table, chunk.keys, chunk.values):
             bound = oldest(_SERVICE.unpack(key)[0])
-            # A client may have come again since the chunk was read.
+            # The client may have returned since the chunk was read.
             is_over = _last_used(value) < bound and _last_used(table.lookup(key)) < bound
             if is_over:
                 deleted += table.delete(key)
@@ -52,7 +52,7 @@ def _last_used(value: bytes | None) -> int:
 
 
 def _timeouts(maps: MapSet) -> Mapping[int, int]:
-    """Seconds by Service id; of descriptors that were replaced, too, if theirs are longer."""
+    """Seconds by Service id; also uses replaced descriptors, if their timeouts are longer."""
     descs = Mirror(maps["lb_descs"])
     descs.load()
     found: dict[int, int] = {}

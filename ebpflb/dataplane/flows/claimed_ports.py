@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which source ports netfilter must leave to our masqueraded flows: the reverse of Reservations.
+"""Keeps netfilter from using source ports of our masqueraded flows: the reverse of Reservations.
 
-When a Service moves back to kube-proxy while flows of ours go on, kube-proxy masquerades new ones
-to the same pods, with any port. It chooses among those that connection tracking does not know, but
-our flows pass that by. So netfilter is told of the flows of Services that are no longer served, as
-long as they last.
+When a Service moves back to kube-proxy while some of our flows continue, kube-proxy masquerades new
+ones to the same pods. It may pick any port that connection tracking does not know, and our flows
+bypass that. So flows of Services that we no longer serve are registered with netfilter as long as
+they last.
 """
 
 import logging
@@ -20,19 +20,19 @@ from ebpflb.dataplane.layout.structs import LbConntrack, packed_format
 _log = logging.getLogger("ebpflb.dataplane")
 
 PERIOD_SECONDS = 60.0
-# How long netfilter knows a flow: past the next look.
+# How long netfilter remembers a flow: beyond the next pass.
 CLAIM_SECONDS = 150
 
 _CHUNK = 2048
 _FLOW = packed_format(LbConntrack, "to", "service", "direction", "state", "flags", "peer_state")
-# Plain numbers: an enum's member costs more to compare.
+# Plain ints: enum members are slower to compare.
 _ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
 _KINDS = int(CtFlag.LB_CT_SNAT | CtFlag.LB_CT_HAIRPIN | CtFlag.LB_CT_TO_POD)
-# Only these have a port that netfilter could give to others.
+# Only these have a port that netfilter could assign to others.
 _LEAVES_THE_NODE = int(CtFlag.LB_CT_SNAT)
 
 IsWanted = Callable[[int], bool]
-"""Whether flows of a Service id count."""
+"""Whether flows with this Service id are to be registered."""
 
 
 class ClaimedPorts:
@@ -45,23 +45,23 @@ class ClaimedPorts:
         add: Callable[[Iterable[Reply], int], int] = add_flows,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`add`: as add_flows(). `clock`: seconds."""
+        """`add`: see add_flows(). `clock`: seconds."""
         self._tables = [maps[name] for name in FLOW_TABLES]
         self._add = add
         self._clock = clock
         self._pass: Iterator[int] | None = None
-        # The last agent may have left some.
+        # A previous agent may have left such flows.
         self._due: float | None = 0.0
         self._failure = ""
 
     def claim(self, is_wanted: IsWanted) -> None:
-        """Tell netfilter of all at once. MapError."""
+        """Register all flows at once. MapError."""
         claimed = sum(self._look(is_wanted))
         if claimed:
             self._due = self._clock() + PERIOD_SECONDS
 
     def step(self, is_wanted: IsWanted) -> bool:
-        """Tell it of some again if it is time to; whether there are more. MapError."""
+        """Register some flows again if it is time to; returns whether there are more. MapError."""
         if self._pass is None:
             if self._due is None or self._clock() < self._due:
                 return False
@@ -96,7 +96,7 @@ class ClaimedPorts:
 
 
 def _masqueraded(chunk: Chunk, is_wanted: IsWanted) -> Iterator[Reply]:
-    """The replies of flows that have not ended, as they arrive."""
+    """The replies of flows that have not ended, as they arrive at the node."""
     for to, service, direction, state, flags, peer_state in _FLOW.iter_unpack(chunk.values):
         is_leaving = direction == _ORIGINAL and flags & _KINDS == _LEAVES_THE_NODE
         if is_leaving and not (state | peer_state) & _CLOSED and is_wanted(service):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes what lb_sockets and lb_connections still hold of sockets that are closed.
+"""Deletes entries of closed sockets from lb_sockets and lb_connections.
 
-The programs delete the entry of a connected socket when it is closed. Of an unconnected UDP socket
-they do not learn to whom it has sent. Looking into all network namespaces takes a while, so that it
-is done only while a table is more than half full.
+The programs delete the entry of a connected socket when it is closed. They do not see to whom an
+unconnected UDP socket has sent. Visiting all network namespaces takes a while, so it is done only
+while a table is more than half full.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Protocol
 
-# The tables, whose keys begin with a socket's cookie, and the protocol of their sockets.
+# The tables, whose keys start with a socket's cookie, and the protocol of their sockets.
 _TABLES: Mapping[str, Protocol] = {"lb_sockets": Protocol.UDP, "lb_connections": Protocol.TCP}
 _COOKIE = slice(8)
 
@@ -23,7 +23,7 @@ _COOKIE = slice(8)
 class ClosedSockets:
     """A socket is listed only once it has a port, a moment after its entry was made.
 
-    So what is deleted was of no socket in two passes.
+    So an entry is deleted only if two passes did not find its socket.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class ClosedSockets:
         self._suspects: dict[str, set[bytes]] = {}
 
     def forget(self, maps: MapSet) -> int:
-        """One pass: how many entries were deleted. MapError.
+        """One pass; returns how many entries were deleted. MapError.
 
-        ProbeError where a namespace could not be looked into; then nothing is deleted.
+        ProbeError if a namespace could not be visited; then nothing is deleted.
         """
         return sum(self._forget(maps[name], protocol) for name, protocol in _TABLES.items())
 
     def _forget(self, table: BpfMap, protocol: Protocol) -> int:
         before = self._suspects.pop(table.name, set())
-        # Read before the sockets are: what is not listed then is of no open socket.
+        # Read before the sockets: an entry whose socket is not listed then has no open socket.
         keys = [key for key, _ in table.items()]
         if len(keys) <= table.max_entries // 2:
             return 0

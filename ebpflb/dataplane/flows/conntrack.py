@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entries of flows in the flow tables: keys, and a few fields of many entries.
+"""Entries in the flow tables: their keys, and fast access to a few fields of many entries.
 
-Each flow has one entry in either direction. structs.Conntrack has all fields of one entry.
+Each flow has one entry per direction. structs.Conntrack has all fields of an entry.
 """
 
 import time
@@ -19,34 +19,34 @@ End = tuple[Address, int]
 
 FLOW_TABLES = ("lb_conntrack", "lb_ct_short", "lb_ct_udp", "lb_ct_stream")
 UDP_TABLES = ("lb_ct_udp", "lb_ct_stream", "lb_ct_short")
-"""Where UDP flows may be; in lb_ct_short until they were moved (udp_tables.py)."""
+"""Tables that may have UDP flows; lb_ct_short only until they were moved (udp_tables.py)."""
 
 KEY_SIZE = sizeof(LbTuple)
 PROTOCOL_AT = LbTuple.proto.offset
 
 _KEY = packed_format(LbTuple)
-# The ports, and the protocol with its padding, as they are.
+# The ports, and the protocol with its padding, as raw bytes.
 _ENDS = packed_format(LbTuple, "saddr", "daddr", ("sport",), ("dport",), ("proto", "pad"))
 _USE = packed_format(
     LbConntrack, "created", ("backend", "generation"), "direction", "state", "peer_state"
 )
 _LIFE = packed_format(LbConntrack, "to", "last_seen", "state", "peer_state")
 _LOOK_SECONDS = 0.2
-# CPUs count elements apart from each other: the last ones may not fit.
+# Each CPU counts elements separately: the last ones may not fit.
 _FULL = 0.99
-# A handshake under way is in no table of established flows yet.
+# A handshake in progress is not in a table of established flows yet.
 _SHORTEST_SECONDS = 1.0
-# Plain numbers: an enum's member costs more to compare.
+# Plain ints: enum members are slower to compare.
 _ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
 
 
 def flow_key(source: End, destination: End, protocol: Protocol) -> bytes:
-    """struct lb_tuple."""
+    """The bytes of a struct lb_tuple."""
     return _KEY.pack(source[0], destination[0], source[1], destination[1], protocol)
 
 
 def reverse(key: bytes) -> bytes:
-    """The key with both ends exchanged: of `to` of an entry that of the other direction."""
+    """Swaps both ends of a key. Applied to `to` of an entry: the key of the other direction."""
     source, destination, source_port, destination_port, rest = _ENDS.unpack(key)
     return _ENDS.pack(destination, source, destination_port, source_port, rest)
 
@@ -63,10 +63,10 @@ def addresses_of(key: bytes) -> tuple[Address, Address]:
 
 
 def open_flows(values: bytes) -> list[tuple[bytes, int]]:
-    """Of each flow that has not ended backend and generation, packed, and when it began.
+    """For each flow that has not ended: backend and generation, packed, and when it began.
 
-    `values`: of many entries, one behind the other. A flow has one in its original direction, what
-    is reserved for other NAT none.
+    `values`: of many entries, concatenated. Only entries in the original direction count; those
+    reserved for other NAT do not.
     """
     return [
         (use, created)
@@ -76,13 +76,13 @@ def open_flows(values: bytes) -> list[tuple[bytes, int]]:
 
 
 def is_full(maps: MapSet) -> bool:
-    """Whether a flow that is established now may stay in lb_ct_short. MapError."""
+    """Whether lb_conntrack may be too full for a newly established flow. MapError."""
     table = maps["lb_conntrack"]
     return sum(chunk.size for chunk in table.chunks()) >= _FULL * table.max_entries
 
 
 def lives(values: bytes) -> Iterator[tuple[bytes, int, int, int]]:
-    """Of many entries, one behind the other: to, last_seen, state, peer_state."""
+    """For many concatenated entries: to, last_seen, state, peer_state."""
     return _LIFE.iter_unpack(values)
 
 
@@ -92,11 +92,11 @@ def drain(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Take all frontends away, and wait until the TCP flows at tc have ended.
+    """Remove all frontends, and wait until the TCP flows at tc have ended.
 
-    New connections are for whoever else serves them, with source ports that may be those of flows
-    that have ended here. So these are forgotten: else their pods' answers would go to the wrong
-    client. Returns how many flows are left after so many seconds. MapError.
+    New connections go to whatever else serves them, with source ports that may equal those of
+    flows ended here. So ended flows are deleted: otherwise replies would go to the wrong client.
+    Returns how many flows are left after this many seconds. MapError.
     """
     _take_frontends_away(maps)
     began = clock()
@@ -109,7 +109,7 @@ def drain(
 
 
 def _take_frontends_away(maps: MapSet) -> None:
-    """First the flags: without them no packet is refused because its port is unknown."""
+    """Flags first: without them no packet is refused because its port is unknown."""
     states, frontends = maps["lb_addr_flags"], maps["lb_frontends"]
     known = ((key, AddrRecord.unpack(value)) for key, value in states.items())
     states.update_batch([(key, each._replace(flags=0).pack()) for key, each in known if each.flags])

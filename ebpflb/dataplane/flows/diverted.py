@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows that were diverted while lb_ct_short or lb_ct_udp was replaced go where they belong.
+"""Moves flows back that were diverted while lb_ct_short or lb_ct_udp was replaced.
 
-Meanwhile, new flows are in lb_conntrack and lb_ct_stream. Those that did not get established must
-not stay there: a flood of them would take the room of others, and the kernel evicts none.
+Meanwhile, new flows were put into lb_conntrack and lb_ct_stream. Those that were not established
+must not stay there: a flood of them would use up the room, and the kernel does not evict any.
 """
 
 import time
@@ -16,16 +16,16 @@ from ebpflb.dataplane.layout.structs import LbConntrack, packed_format
 from ebpflb.errors import MapError
 
 _BELONG: Mapping[str, str] = {"lb_conntrack": "lb_ct_short", "lb_ct_stream": "lb_ct_udp"}
-# A handshake that takes longer than this rarely goes on while it is moved.
+# A handshake that takes longer than this is unlikely to continue while it is moved.
 _SETTLING_NS = 3_000_000_000
 _BUDGET = 2048
 _FACTS = packed_format(LbConntrack, "created", "hook", "state", "peer_state")
 
 
 def bring_back(maps: MapSet, clock: Callable[[], int] = time.monotonic_ns) -> bool:
-    """Whether all are back; those that began a moment ago wait. MapError.
+    """Returns whether all are moved; those that began a moment ago wait. MapError.
 
-    To be called once new flows are no longer diverted. `clock`: CLOCK_MONOTONIC in nanoseconds.
+    Call it once new flows are no longer diverted. `clock`: CLOCK_MONOTONIC in nanoseconds.
     """
     waiting = {name for name, to in _BELONG.items() if not _bring_back(maps[name], maps[to], clock)}
     return not waiting
@@ -40,7 +40,7 @@ def _bring_back(settled: BpfMap, opening: BpfMap, clock: Callable[[], int]) -> b
             if clock() - _FACTS.unpack(value)[0] < _SETTLING_NS:
                 is_done = False
                 continue
-            # It may have got established since the chunk was read.
+            # It may have been established since the chunk was read.
             value_now = settled.lookup(key)
             if value_now and _is_opening(value_now):
                 _insert(opening, key, value_now)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection of flows: the kernel drops none from lb_conntrack and lb_ct_stream by itself.
+"""Garbage collection of flows: the kernel never evicts from lb_conntrack and lb_ct_stream.
 
-Both directions of a flow go together, when neither has been seen for the time that lb_settings
-gives its state. What is in lb_ct_short and lb_ct_udp the kernel would forget on its own, but late.
+Both directions of a flow are deleted together, once neither has had a packet for the timeout in
+lb_settings for its state. The kernel would also evict from lb_ct_short and lb_ct_udp, but late.
 """
 
 import time
@@ -47,10 +47,10 @@ _BUDGET = 8192
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What one step did: entries looked at, and entries deleted.
+    """The result of one step: entries looked at, and entries deleted.
 
-    `unused` is None, but at the end of a pass over all flows: those of the addresses that were
-    idle at its beginning which no flow names.
+    `unused` is None except at the end of a pass over all flows: then it has those of the addresses
+    idle at the start of the pass that no flow refers to.
     """
 
     seen: int
@@ -66,7 +66,7 @@ class _FlowEntry(NamedTuple):
 
 
 class Expiry:
-    """Goes over all flows, again and again, some with each `step()`."""
+    """Iterates over all flows, again and again, a few with each `step()`."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class Expiry:
     ) -> None:
         """`budget`: about how many entries one step looks at. `clock`: CLOCK_MONOTONIC in ns.
 
-        `tell` is given the ends of flows that are sampled, as records of the kernel, while
-        lb_settings asks for them. They are few: no flow_rate limits them.
+        `tell` receives END records of sampled flows, in the kernel's format, while lb_settings asks
+        for them. They are few, so flow_rate does not limit them.
         """
-        # In this order: a flow that becomes established meanwhile moves on to a later one.
+        # In this order: a flow that becomes established meanwhile moves to a later one.
         names = ("lb_ct_short", "lb_conntrack", "lb_ct_udp", "lb_ct_stream")
         self._tables = tuple(maps[name] for name in names)
         self._settings = maps["lb_settings"]
@@ -92,13 +92,13 @@ class Expiry:
         self._pass: Iterator[tuple[int, int]] | None = None
         self._candidates: set[Address] = set()
         self._limits: Sequence[Sequence[int]] = ()
-        # Of one entry, whatever the other one's state.
+        # The bound for one entry, whatever the other one's state.
         self._earliest: Sequence[Sequence[int]] = ()
 
     def step(self, idle: Set[Address] = frozenset()) -> Expired:
-        """Look at the next entries and delete those whose time is over. MapError.
+        """Look at the next entries and delete those that have expired. MapError.
 
-        `idle` are addresses that only flows may name; those of the first step of a pass count.
+        `idle` are addresses that only flows may refer to; the first step of a pass takes them.
         """
         try:
             return self._step(idle)
@@ -148,7 +148,7 @@ class Expiry:
         return deleted
 
     def _expire(self, table: BpfMap, key: bytes, now: int) -> int | None:
-        """Delete a flow, as both directions stand now: how many entries, or None if it lives."""
+        """Delete a flow if its current entries say so: how many, or None if it is alive."""
         entry = _read(table, key)
         if entry is None:
             return 0
@@ -168,7 +168,7 @@ class Expiry:
         return 1 + (other_table.delete(other_key) if other_table else 0)
 
     def _find(self, key: bytes, other_key: bytes) -> tuple[BpfMap | None, _FlowEntry | None]:
-        """The entry of `key`, unless it is that of a later flow, with another reverse."""
+        """The entry for `key`, unless it belongs to a later flow, with another reverse."""
         for table in self._tables:
             entry = _read(table, key)
             if entry and reverse(entry.to) == other_key:
@@ -185,7 +185,7 @@ def _read(table: BpfMap, key: bytes) -> _FlowEntry | None:
 
 
 def _state_of(one: int, other: int) -> int:
-    """Of a flow. Two FINs at once may each not have seen the other: the flow is closed."""
+    """The state of a flow: closed even if two simultaneous FINs did not see each other."""
     closed = CtState.LB_CT_CLOSED if one & other & CtState.LB_CT_PEER_FIN else 0
     return one | other | closed
 
@@ -193,14 +193,14 @@ def _state_of(one: int, other: int) -> int:
 def _limits(
     settings: LbSettings, timeout: Callable[[LbSettings, int], int]
 ) -> Sequence[Sequence[int]]:
-    """Nanoseconds by protocol and state. A timeout of 0 has not been set yet: forever."""
+    """Nanoseconds by protocol and state. A timeout of 0 is not set yet: never expires."""
     udp = [_nanoseconds(udp_timeout(settings, state)) for state in range(_BYTE)]
     others = [_nanoseconds(timeout(settings, state)) for state in range(_BYTE)]
     return [udp if protocol == Protocol.UDP else others for protocol in range(_BYTE)]
 
 
 def _earliest(settings: LbSettings, state: int) -> int:
-    """Of one entry: if the other direction has seen a FIN as well, the flow is closed."""
+    """For one entry: if the other direction has also seen a FIN, the flow is closed."""
     seconds = tcp_timeout(settings, state)
     if state & CtState.LB_CT_PEER_FIN:
         seconds = min(seconds, tcp_timeout(settings, CtState.LB_CT_CLOSED), key=_nanoseconds)
@@ -216,8 +216,8 @@ def record_of_expired(
 ) -> LbFlowRecord | None:
     """The END record that the programs would have written; `now` is CLOCK_MONOTONIC in ns.
 
-    `entry` and `other` are both directions, `key` that of the first. None if this is no flow, if
-    its END was recorded already, if it is not sampled, or if only the entry of replies is left.
+    `entry` and `other` are the two directions, `key` is that of `entry`. None if this is not a
+    flow, its END was already recorded, it is not sampled, or only the reply entry is left.
     """
     original, reply = LbConntrack.from_buffer_copy(entry), LbConntrack()
     if other is not None:

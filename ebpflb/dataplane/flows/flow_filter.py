@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets marks of lb_flow_filter expire that no flow needs any more.
+"""Expires marks of lb_flow_filter that no flow needs any more.
 
-The programs mark the packets that a new flow is given, and look no packet up that is not marked.
-A mark says when it was made. Once there are many, all flows are looked at: those that still need
-an old mark get a new one, and then lb_settings says that the old ones do not count.
+The programs set marks for the packets of each new flow, and look up only packets with a mark. Each
+mark has a time. Once there are many, all flows are visited: old marks that are still needed are
+renewed, and then lb_settings declares all older ones invalid.
 """
 
 import time
@@ -17,12 +17,12 @@ from ebpflb.dataplane.layout.records import pack_index
 from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings, LbTuple, packed_format
 
 _KEY = bytes(4)
-# A flow on its way from a later table to an earlier one is marked by the programs.
+# The programs mark flows that move from a later table to an earlier one.
 _TABLES = ("lb_ct_short", "lb_conntrack", "lb_ct_udp", "lb_ct_stream", "lb_ct_short")
-# Of 65,536 marks: one in so many packets that are none of ours is looked up in vain.
+# Out of 65,536 marks: this share of unrelated packets is looked up in vain.
 _MOST_MARKS = 65536 // 16
 _PERIOD_NS = 30 * 1_000_000_000
-# Younger marks stay. A program takes no second, what the stack routes seldom takes longer.
+# Younger marks stay. Programs take less than a second, packets routed by the stack rarely more.
 _GRACE_NS = 30 * 1_000_000_000
 _MARK_SHIFT = 30
 _WORD = (1 << 64) - 1
@@ -32,18 +32,18 @@ _REPLY = int(Direction.LB_DIR_REPLY)
 
 
 def filter_floor_of(settings: BpfMap) -> int:
-    """What lb_settings says. MapError."""
+    """The value in lb_settings. MapError."""
     value = settings.lookup(_KEY) or bytes(settings.value_size)
     return int(LbSettings.from_buffer_copy(value).filter_floor)
 
 
 def flow_mark(now: int) -> int:
-    """As lb_flow_mark() of bpf/filter.h. `now`: CLOCK_MONOTONIC in ns."""
+    """Like lb_flow_mark() in bpf/filter.h. `now`: CLOCK_MONOTONIC in ns."""
     return now >> _MARK_SHIFT
 
 
 class FilterMarks:
-    """Goes over all flows, some with each `step()`, when there are many marks."""
+    """Iterates over all flows, a few with each `step()`, when there are many marks."""
 
     def __init__(
         self, maps: MapSet, budget: int, clock: Callable[[], int] = time.monotonic_ns
@@ -56,9 +56,9 @@ class FilterMarks:
         self._pass: Iterator[None] | None = None
 
     def step(self) -> bool:
-        """Look at the next flows, if it is time to; whether there are more. MapError.
+        """Look at the next flows, if it is time to; returns whether there are more. MapError.
 
-        Only while all hooks run programs that make marks.
+        Call it only while all hooks run programs that set marks.
         """
         if self._clock() < self._due:
             return False
@@ -88,7 +88,7 @@ class FilterMarks:
         return array("I", b"".join(each.values for each in self._maps["lb_flow_filter"].chunks()))
 
     def _mark(self, marks: "array[int]", chunk: Chunk, oldest: int, mark: int) -> None:
-        """Renew the marks of these entries that are too old, also in `marks`."""
+        """Renew the outdated marks of these entries, in the map and in `marks`."""
         renewed = set()
         directions = _DIRECTION.iter_unpack(chunk.values)
         for key, (direction,) in zip(_TUPLE.iter_unpack(chunk.keys), directions, strict=True):
@@ -102,7 +102,7 @@ class FilterMarks:
 
 
 def _index(source: bytes, destination: bytes, source_port: int, destination_port: int) -> int:
-    """As lb_flow_filter_index() of bpf/filter.h."""
+    """Like lb_flow_filter_index() in bpf/filter.h."""
     hashed = (int.from_bytes(source[12:] + destination[12:], "big") * 0x9E3779B97F4A7C15) & _WORD
     hashed ^= hashed >> 32 ^ (source_port << 16 | destination_port)
     return (hashed * 0xC2B2AE3D27D4EB4F & _WORD) >> 48

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP flows that were masqueraded with an address that the node has lost.
+"""UDP flows masqueraded with an address that the node has lost.
 
-Replies to it get nowhere, and a flow that goes on would never try another address: so it is
-forgotten, and its next datagram opens a new flow. netfilter's masquerade does the same with TCP as
-well; here a connection waits, and goes on if the address comes back, as after a link was down.
+Replies to that address are lost, and the flow would never switch to another one. So it is deleted,
+and its next datagram opens a new flow. netfilter's masquerade also does this for TCP; here a TCP
+connection waits, and continues if the address returns, as after a link was down.
 """
 
 from collections.abc import Collection, Iterator
@@ -15,15 +15,15 @@ from ebpflb.dataplane.layout.structs import LbConntrack, packed_format
 from ebpflb.model.address import Address, Protocol
 
 _NAT = packed_format(LbConntrack, "to", "direction", "flags")
-# Plain numbers: an enum's member costs more to compare.
+# Plain ints: enum members are slower to compare.
 _ORIGINAL = int(Direction.LB_DIR_ORIGINAL)
 _KINDS = int(CtFlag.LB_CT_SNAT | CtFlag.LB_CT_HAIRPIN | CtFlag.LB_CT_TO_POD)
-# Replies of pods of this node are taken at their devices, whatever they are sent to.
+# Replies from pods of this node are handled at their devices, whatever their destination.
 _LEAVES_THE_NODE = int(CtFlag.LB_CT_SNAT)
 
 
 def forget_masqueraded(maps: MapSet, lost: Collection[Address]) -> int:
-    """Delete the UDP flows masqueraded with these addresses; how many. MapError."""
+    """Delete the UDP flows masqueraded with these addresses; returns how many. MapError."""
     flows = [
         flow for name in UDP_TABLES for chunk in maps[name].chunks() for flow in _found(chunk, lost)
     ]
@@ -35,7 +35,7 @@ def forget_masqueraded(maps: MapSet, lost: Collection[Address]) -> int:
 
 
 def _found(chunk: Chunk, lost: Collection[Address]) -> Iterator[tuple[bytes, bytes]]:
-    """The keys of both directions of each flow."""
+    """The keys of both directions of each such flow."""
     if not any(chunk.values.count(address) for address in lost):
         return
     for place, (to, direction, flags) in enumerate(_NAT.iter_unpack(chunk.values)):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corrects lb_open, in which the programs count the open connections of backends.
+"""Corrects lb_open, where the programs count the open connections of backends.
 
-They do not see every end: an entry that is evicted or times out ends without a word. So a count is
-moved half of the way to what the tables of flows hold, again and again. A new backend begins with
-the mean of the others, and so has a slow start: its advantage comes by halves.
+They do not see every end: an entry that is evicted or expires does not report it. So each count is
+moved halfway towards the number in the flow tables, again and again. A new backend starts at the
+mean of the others, which gives it a slow start: its advantage grows in halves.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,13 +23,13 @@ from ebpflb.dataplane.services.mirror import Mirror
 _COUNTS_OPEN = int(DescFlag.LB_DESC_COUNTS_OPEN)
 
 Uses = Mapping[tuple[int, int], int]
-"""By index and generation of a backend: how many flows and connected sockets use it."""
+"""Index and generation of a backend -> how many flows and connected sockets use it."""
 
 
 def correct_open_connections(maps: MapSet, count: Callable[[], Uses]) -> int:
     """One step, for the Services that are scheduled by these counts. MapError.
 
-    `count` is asked meanwhile: what a count was before or after it, or between, is right.
+    `count` runs in between, and the counts before it, after it and in between are all acceptable.
     Returns how many counts were changed. The programs may add between a lookup and an update here;
     the next step makes up for it.
     """
@@ -52,7 +52,7 @@ def correct_open_connections(maps: MapSet, count: Callable[[], Uses]) -> int:
 
 
 def _half_of(distance: int) -> int:
-    """Rounded away from zero, so that one step of the last ones arrives."""
+    """Rounded away from zero, so that the last steps reach the target."""
     half = (abs(distance) + 1) // 2
     return half if distance > 0 else -half
 
@@ -72,7 +72,7 @@ def _counted_backends(maps: MapSet) -> Iterator[tuple[int, int]]:
 
 
 def _counted_services(maps: MapSet) -> set[int]:
-    """Also those of descriptors that were replaced: their counts may as well be right."""
+    """Includes replaced descriptors: correcting their counts does no harm."""
     descs = Mirror(maps["lb_descs"])
     descs.load()
     services = descs.column(LbDesc.service.offset)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flow records: read from lb_flows, a ring buffer of the kernel, and decoded.
 
-Most records are only looked at (`brief()`); a record is decoded when a query wants it.
+Most records are only glanced at (`brief()`); a record is decoded when a query needs it.
 """
 
 import ctypes
@@ -33,10 +33,10 @@ _RECORD = packed_format(LbFlowRecord)
 _BRIEF = packed_format(LbFlowRecord, "event", "proto", "client", "backend_addr", "service")
 _CLIENT = packed_format(LbFlowRecord, "path", "client", "client_port")
 _CLIENT_AT = LbFlowRecord.client.offset
-# Where the family is in a client that stands for a namespace, before the cookie.
+# Offset of the family in a client that stands for a namespace, before the cookie.
 _FAMILY = 7
 _FAMILIES = frozenset(Family)
-# Plain numbers and strings: enums cost ten times as much.
+# Plain ints and strings: enums are ten times as slow.
 _INTERNAL = int(DescFlag.LB_DESC_INTERNAL_LOCAL)
 _EXTERNAL = int(DescFlag.LB_DESC_EXTERNAL_LOCAL)
 _SNAT, _HAIRPIN = int(CtFlag.LB_CT_SNAT), int(CtFlag.LB_CT_HAIRPIN)
@@ -47,7 +47,7 @@ _MICROSECONDS = 1_000_000
 
 
 class Brief(NamedTuple):
-    """The fields that are read of every record. protocol: a number. client: zero if not known."""
+    """The fields used of every record. protocol: a number. client: zero if unknown."""
 
     event: str
     protocol: int
@@ -57,7 +57,7 @@ class Brief(NamedTuple):
 
 
 class ClientNamespace(NamedTuple):
-    """The cookie of a pod's network namespace, and which of the pod's addresses is the client."""
+    """The cookie of a pod's network namespace, and the address family of the client."""
 
     cookie: int
     family: Family
@@ -94,22 +94,22 @@ class _Record(NamedTuple):
 
 
 def is_readable(record: bytes) -> bool:
-    """Whether a record is of the version that this program knows."""
+    """Whether this program knows the record's version."""
     return len(record) == _RECORD.size and record[0] == FLOW_RECORD_VERSION
 
 
 def brief(record: bytes) -> Brief:
-    """Of a readable record."""
+    """The brief form of a readable record."""
     event, protocol, client, backend, service = _BRIEF.unpack_from(record)
     name = _EVENTS.get(event, str(event))
     return Brief(name, protocol, Address(client), Address(backend), service)
 
 
 def client_namespace(record: bytes) -> ClientNamespace | None:
-    """Of a readable record whose client the socket hooks do not know by an address.
+    """For a readable record whose client's address the socket hooks do not know.
 
-    That is a pod's socket that has none yet (lb_sock_client_get()). Only there the client has no
-    port: a packet cannot forge it.
+    That is a pod's socket that has none yet (lb_sock_client_get()). Only such clients have no
+    port: a packet cannot forge that.
     """
     path, client, port = _CLIENT.unpack_from(record)
     if path != _SOCKET or any(port) or any(client[:_FAMILY]) or client[_FAMILY] not in _FAMILIES:
@@ -120,15 +120,15 @@ def client_namespace(record: bytes) -> ClientNamespace | None:
 
 
 def with_client(record: bytes, address: bytes) -> bytes:
-    """A readable record with another client: 16 bytes."""
+    """A readable record with its client replaced: 16 bytes."""
     return record[:_CLIENT_AT] + address + record[_CLIENT_AT + len(address) :]
 
 
 def decode(record: bytes, since_1970: int) -> Flow:
-    """A readable record. since_1970: what CLOCK_REALTIME is ahead of CLOCK_MONOTONIC, in ns."""
+    """Decode a readable record. since_1970: CLOCK_REALTIME minus CLOCK_MONOTONIC, in ns."""
     found = _Record._make(_RECORD.unpack(record))
     ended, at_socket = found.event == _END, found.path == _SOCKET
-    # Not of UDP at the socket, neither since when.
+    # UDP at the socket has no counters, and no start time.
     is_counted = ended and bool(found.original_packets or found.reply_packets)
     return Flow(
         time=found.time + since_1970,
@@ -175,7 +175,7 @@ _REASONS = {0: "", **_words(DropReason)}
 _PROTOCOLS = {int(protocol): protocol.name for protocol in Protocol}
 
 
-# At most so many records at once: a millisecond or two, in which no other thread runs.
+# Maximum records at once: a millisecond or two, in which no other thread runs.
 BUDGET = 2048
 
 _Take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -184,14 +184,14 @@ _Take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes
 class FlowRing:
     """The reading end of the ring, for one thread. A record is read once.
 
-    What was read is gone, and the kernel has its room again.
+    Reading a record frees its room in the ring.
     """
 
     def __init__(self, source: KernelMap) -> None:
-        """MapError when it is no ring buffer, or cannot be mapped."""
+        """MapError if it is not a ring buffer, or cannot be mapped."""
         self._source = source
         self._records: list[bytes] = []
-        # Held, because libbpf calls it.
+        # Keep a reference, because libbpf calls it.
         self._take = _Take(self._add)
         new = _library().ring_buffer__new
         self._ring: int | None = new(source.fd, self._take, None, None)
@@ -200,11 +200,11 @@ class FlowRing:
         self._closer = weakref.finalize(self, _library().ring_buffer__free, self._ring)
 
     def close(self) -> None:
-        """Unmap it; a second call does nothing."""
+        """Unmap it; further calls do nothing."""
         self._closer()
 
     def read(self) -> list[bytes]:
-        """The oldest records as the kernel wrote them, up to BUDGET; none when it is empty."""
+        """The oldest records as the kernel wrote them, up to BUDGET; empty if there are none."""
         records = self._records = []
         result = _library().ring_buffer__consume(self._ring)
         if result < 0 and len(records) < BUDGET:
@@ -218,7 +218,7 @@ class FlowRing:
 
 @cache
 def _library() -> Any:
-    """libbpf.so.1, called without letting go of the interpreter: it calls back for each record."""
+    """libbpf.so.1, called without releasing the GIL: it calls back for each record."""
     try:
         library = ctypes.PyDLL("libbpf.so.1", use_errno=True)
     except OSError as error:

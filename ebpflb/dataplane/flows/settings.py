@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the programs read besides Services, and what may change without a compile.
 
-lb_settings: flags, source ports, timeouts, flow records. lb_service_nets: the networks in which an
-address that no Service has is refused.
+lb_settings: flags, source ports, timeouts, flow records. lb_service_nets: the networks in which
+addresses that belong to no Service are refused.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ _MOST_NETS = len(LbServiceNets().ipv4)
 
 
 class FlowRecords(NamedTuple):
-    """Which events make records, of one in how many flows (0: none), and how many at most.
+    """Which events make records, for one in how many flows (0: none), and the rate limit.
 
     `sample` is for START and END; `rate` is per second and CPU, 0 for no limit.
     """
@@ -57,10 +57,10 @@ def write_settings(
     records: FlowRecords = FlowRecords(),  # noqa: B008  cannot change
     dsr_port: int = 0,
 ) -> None:
-    """Write lb_settings when it differs.
+    """Write lb_settings if it differs.
 
-    `primary`: the node's addresses, from which hairpins and tunnels begin. `dsr_port`: 0 for a node
-    that takes no part in DSR.
+    `primary`: the node's addresses, used as sources of hairpins and tunnels. `dsr_port`: 0 if the
+    node does not take part in DSR.
     """
     wanted = LbSettings(
         flags=flags | flags_of_udp(target),
@@ -84,9 +84,9 @@ def write_settings(
 
 
 def write_service_nets(target: BpfMap, ranges: Iterable[str]) -> list[str]:
-    """Write these CIDRs where that makes a difference. Returns those for which there is no room.
+    """Write these CIDRs if they differ. Returns those for which there is no room.
 
-    A range that holds all addresses is none. MapError.
+    Ignores a range with all addresses. MapError.
     """
     networks = [ip_network(text) for text in ranges]
     ipv4 = list(collapse_addresses(each for each in networks if isinstance(each, IPv4Network)))

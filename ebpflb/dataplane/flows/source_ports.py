@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which source ports masqueraded flows may have, and which of these another NAT of the node uses.
+"""Which source ports masqueraded flows may use, and which of them other NAT on the node uses.
 
-netfilter masquerades as well: kube-proxy's connections while it is replaced, those of the CNI. If
-a flow of ebpflb took the same port to the same pod, its conntrack entry would match the replies of
-both. So the tuples of other NAT are reserved in the conntrack maps, as entries that no hook uses:
-the port is taken, the packets pass untouched. The same holds for a process of the node that
-connected to a pod from such a port.
+netfilter masquerades as well: kube-proxy's connections while it is being replaced, and the CNI's.
+If a flow of ebpflb used the same port to the same pod, its conntrack entry would match the replies
+of both. So the tuples of other NAT are reserved in the conntrack maps, as entries that no hook
+uses: the port is taken, but the packets pass unchanged. The same holds for a process of the node
+that connected to a pod from such a port.
 
-The kernel's own connection tracking knows these connections. It is read from time to time as long
-as there are any, and only its answer ends a reservation.
+The kernel's own connection tracking knows these connections. It is read periodically as long as
+there are any, and only its answer ends a reservation.
 """
 
 import logging
@@ -31,7 +31,7 @@ from ebpflb.model.address import Address, Protocol
 _log = logging.getLogger("ebpflb.dataplane")
 
 Ports = tuple[int, int]
-"""The first and the last."""
+"""The first and the last port."""
 
 NODE_PORTS: Ports = (30000, 32767)
 
@@ -41,11 +41,11 @@ _LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 PERIOD_SECONDS = 60.0
 
-# Entries of a table, and connections, that one step looks at: some milliseconds each.
+# Entries of a table, and connections, that one step looks at: a few milliseconds each.
 _CHUNK, _STEP = 8192, 512
 _HOOK, _LAST_SEEN = LbConntrack.hook.offset, LbConntrack.last_seen.offset
-# A time that no timeout reaches: neither expiry nor a new flow ends a reservation. Those that the
-# programs make have a time, and end by timeout (bpf/own_udp.h).
+# A time that no timeout reaches: neither expiry nor a new flow ends a reservation. Reservations
+# made by the programs have a real time, and expire (bpf/own_udp.h).
 _FOR_EVER = 1 << 62
 _FOR_EVER_BYTES = _FOR_EVER.to_bytes(8, byteorder)
 _VALUES = {
@@ -66,10 +66,10 @@ _VALUES = {
 
 
 def own_ports() -> tuple[Ports, Ports]:
-    """The source ports that the programs masquerade with.
+    """The source ports that the programs use for SNAT.
 
-    Where sockets may take nearly all ports by themselves, both choose from the same: what another
-    flow has is not given out (`Reservations`).
+    If nearly all ports are ephemeral ports for sockets, both use the same ones: ports of other
+    flows are left out (`Reservations`).
     """
     found = snat_ports(local_ports(), NODE_PORTS)
     if sum(last - first + 1 for first, last in found) < _FEWEST:
@@ -79,7 +79,7 @@ def own_ports() -> tuple[Ports, Ports]:
 
 
 def local_ports() -> Ports:
-    """The ports that sockets of this network namespace take by themselves."""
+    """The ephemeral ports of this network namespace."""
     first, last = _LOCAL_PORTS.read_text().split()
     return int(first), int(last)
 
@@ -87,7 +87,8 @@ def local_ports() -> Ports:
 def snat_ports(*taken: Ports) -> list[Ports]:
     """The two largest ranges of unprivileged ports outside `taken`, in order.
 
-    By default 1024-29999 and 61000-65535. Where only one range is left it is halved; none may be.
+    By default 1024-29999 and 61000-65535. If only one range is left, it is split in half; there
+    may be none.
     """
     free = sorted(_gaps(sorted(taken)), key=lambda ports: ports[0] - ports[1])[:2]
     if len(free) == 1:
@@ -116,8 +117,8 @@ class Reservations:
         connections: Callable[[], Iterator[Sequence[Reply]]] = replies,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`connections`: OSError if they are not all. `clock`: seconds."""
-        # Never evicted, but flows may be elsewhere.
+        """`connections`: raises OSError if the list is incomplete. `clock`: seconds."""
+        # Entries here are never evicted, but flows may also be elsewhere.
         self._udp = maps["lb_ct_stream"], maps["lb_ct_udp"]
         self._others = maps["lb_conntrack"], maps["lb_ct_short"]
         self._connections = connections
@@ -128,12 +129,12 @@ class Reservations:
         self._left_out = 0
 
     def renew(self, addresses: Container[Address]) -> None:
-        """Look at all connections of these addresses of the node at once. MapError."""
+        """Check all connections of these node addresses at once. MapError."""
         for _ in self._look(addresses):
             pass
 
     def step(self, addresses: Container[Address]) -> bool:
-        """Look at some if it is time to; whether there are more to look at. MapError."""
+        """Check some if it is time to; returns whether there are more. MapError."""
         if self._pass is None and (self._due is None or self._clock() < self._due):
             return False
         current, self._pass = self._pass or self._look(addresses), None
@@ -193,12 +194,12 @@ class Reservations:
 
 
 class _Table:
-    """One table while connections are looked at."""
+    """One table during a pass over connections."""
 
     def __init__(self, entries: BpfMap, opening: BpfMap) -> None:
         self._entries = entries
         self._opening = opening
-        # For half of the table: flows come first.
+        # Half of the table, because flows come first.
         self._room = entries.max_entries // 2
         self._before: set[bytes] = set()
         self.kept: set[bytes] = set()
@@ -206,14 +207,14 @@ class _Table:
         self.left_out = 0
 
     def read(self) -> Iterator[None]:
-        """Learn what there is."""
+        """Read the existing entries."""
         for chunk in self._entries.chunks(_CHUNK):
             self._room -= chunk.size
             self._before.update(_reserved(chunk, self._entries.value_size))
             yield
 
     def keep(self, key: bytes, value: bytes) -> None:
-        """Reserve a tuple, or leave it reserved, unless a flow of ours has it or room is short."""
+        """Reserve a tuple or keep it reserved, unless a flow of ours has it or room is short."""
         if key in self._before:
             self.kept.add(key)
         elif key in self.kept or self._opening.lookup(key) is not None:
@@ -226,14 +227,14 @@ class _Table:
             self.kept.add(key)
 
     def forget_others(self) -> None:
-        """End the reservations that were not kept."""
+        """Delete the reservations that were not kept."""
         self._entries.delete_batch(list(self._before - self.kept))
 
 
 def _in_the_way(
     some: Sequence[Reply], addresses: Container[Address], ports: Sequence[Ports]
 ) -> Iterator[tuple[Protocol, bytes]]:
-    """The keys of those that arrive where replies to what we masquerade may arrive."""
+    """The keys of replies that arrive where replies to our masqueraded flows may arrive."""
     for each in some:
         if each.destination in addresses and any(a <= each.port <= b for a, b in ports):
             source, destination = (each.source, each.source_port), (each.destination, each.port)
@@ -252,7 +253,7 @@ def _reserved(chunk: Chunk, value_size: int) -> Iterator[bytes]:
 
 
 def _insert(entries: BpfMap, key: bytes, value: bytes) -> bool:
-    """Whether it is there now; False if a flow has it or the table is full."""
+    """Whether it is there now; False if a flow has the key or the table is full."""
     try:
         entries.update(key, value, exist=Exist.NO)
     except MapError as error:

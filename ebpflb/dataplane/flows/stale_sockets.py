@@ -2,8 +2,8 @@
 """Destroys connected UDP sockets whose backend has stopped serving.
 
 The backend of such a socket was chosen once, at connect(). When the socket is destroyed, its
-process gets an error, connects again and gets a serving backend. lb_sockets says which sockets
-the hooks translated, and to which backend; other sockets and all TCP sockets are left alone.
+process gets an error, reconnects and gets a serving backend. lb_sockets has the sockets that the
+hooks translated, and their backends; other sockets and all TCP sockets are left alone.
 """
 
 from collections import Counter
@@ -25,14 +25,14 @@ _VALUE = packed_format(LbSocket, "backend", "generation")
 
 
 class Ended(NamedTuple):
-    """How many sockets were ended, and whether there may be more in a moment."""
+    """How many sockets were closed, and whether there may be more in a moment."""
 
     sockets: Mapping[Family, int]
     pending: bool
 
 
 class _Peer(NamedTuple):
-    """Where a socket is connected to."""
+    """The address and port that a socket is connected to."""
 
     cookie: int
     address: Address
@@ -40,9 +40,9 @@ class _Peer(NamedTuple):
 
 
 class StaleSockets:
-    """Ends those of this namespace and of all others that have a name or a process.
+    """Closes those of this namespace and of all others that have a name or a process.
 
-    A record may exist after its socket is closed, or a moment before it is connected. So two passes
+    A record may outlive its socket, or exist a moment before it is connected. So two passes
     look for the socket of each record, and no more.
     """
 
@@ -61,7 +61,7 @@ class StaleSockets:
         self._settled: set[bytes] = set()
 
     def end(self) -> Ended:
-        """One pass. MapError, or ProbeError where a namespace could not be looked into."""
+        """One pass. MapError, or ProbeError if a namespace could not be visited."""
         stale = dict(self._stale())
         wanted = {peer for record, peer in stale.items() if record not in self._settled}
         ended: Counter[Family] = Counter()
@@ -76,7 +76,7 @@ class StaleSockets:
         return Ended(ended, bool(stale.keys() - self._settled))
 
     def _stale(self) -> Iterator[tuple[bytes, _Peer]]:
-        """The records of UDP sockets whose backend serves no more."""
+        """The records of UDP sockets whose backend no longer serves."""
         serves: dict[tuple[int, int], bool] = {}
         for key, value in self._maps["lb_sockets"].items():
             cookie, address, port, protocol, direction = _KEY.unpack(key)
@@ -97,7 +97,7 @@ class StaleSockets:
         return record.generation == generation and bool(record.flags & (USABLE | SERVING))
 
     def _end_in_all(self, wanted: set[_Peer], ended: Counter[Family]) -> None:
-        """Here first, then wherever those may be that were not here."""
+        """First in this namespace, then, for sockets not found here, in all others."""
 
         def end_here() -> bool:
             with self._diag() as diag:
@@ -111,7 +111,7 @@ class StaleSockets:
 
 
 def _end(diag: SockDiag, wanted: Collection[_Peer]) -> list[_Peer]:
-    """End the sockets of the namespace that are wanted; those that were there."""
+    """Close the wanted sockets of the namespace; returns those that were there."""
     found = []
     for each in diag.connected():
         peer = _Peer(each.cookie, each.peer, each.port)

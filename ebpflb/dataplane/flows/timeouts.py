@@ -11,15 +11,15 @@ from ebpflb.config.settings import Settings
 from ebpflb.dataplane.layout.enums import CtState
 from ebpflb.dataplane.layout.structs import LbSettings
 
-# RFC 5382 asks for no less than 4 minutes where a connection opens or has closed.
+# RFC 5382 requires at least 4 minutes for a connection that is opening or has closed.
 TCP_OPENING_SECONDS = 240
 TCP_CLOSED_SECONDS = 240
 
 
 class Timeouts(NamedTuple):
-    """After how many seconds without a packet a flow is forgotten.
+    """Seconds without a packet until a flow is forgotten.
 
-    Of TCP as kube-proxy sets them, of UDP as Linux does. tcp_close_wait: one side has closed;
+    For TCP kube-proxy's values, for UDP those of Linux. tcp_close_wait: one side has closed;
     udp_stream: answered, and had packets for more than 2 s; udp: any other.
     """
 
@@ -30,7 +30,7 @@ class Timeouts(NamedTuple):
 
 
 def timeouts(options: Settings) -> Timeouts:
-    """As configured; 0 means the default."""
+    """The configured values; 0 means the default."""
     default = Timeouts()
     established = ceil(options.conntrack_tcp_timeout_established) or default.tcp_established
     return Timeouts(
@@ -42,7 +42,7 @@ def timeouts(options: Settings) -> Timeouts:
 
 
 def tcp_timeout(settings: LbSettings, state: int) -> int:
-    """Seconds without a packet in either direction after which a TCP or SCTP flow is forgotten."""
+    """Seconds without a packet in either direction until a TCP or SCTP flow is forgotten."""
     if state & CtState.LB_CT_CLOSED:
         seconds: int = settings.tcp_closed_timeout
     elif not state & CtState.LB_CT_ESTABLISHED:
@@ -55,6 +55,6 @@ def tcp_timeout(settings: LbSettings, state: int) -> int:
 
 
 def udp_timeout(settings: LbSettings, state: int) -> int:
-    """Seconds without a packet in either direction."""
+    """Seconds without a packet in either direction until a UDP flow is forgotten."""
     is_stream = state & CtState.LB_CT_ESTABLISHED
     return int(settings.udp_stream_timeout if is_stream else settings.udp_timeout)

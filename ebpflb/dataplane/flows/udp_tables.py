@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP flows move out of lb_ct_short, where releases before 0.2 have them.
+"""Moves UDP flows out of lb_ct_short, where releases before 0.2 keep them.
 
-While any hook may run programs of such a release, new programs have UDP flows there as well. When
-all hooks have moved, two flags of lb_settings tell the programs that new flows go to lb_ct_udp and,
-later, that lb_ct_short need not be searched. A new generation begins with the flags of the old one.
+While any hook may still run programs of such a release, new programs put UDP flows there as well.
+Once all hooks have moved, two flags of lb_settings tell the programs that new flows go to lb_ct_udp
+and, later, that lb_ct_short need not be searched. A new generation starts with the flags of the old
+one.
 """
 
 from collections.abc import Callable
@@ -25,15 +26,15 @@ _EXCHANGE_NS = 2_000_000_000
 
 
 def flags_of_udp(settings: BpfMap) -> SettingFlag:
-    """Those of the flags in lb_settings that say where UDP flows are. MapError."""
+    """The flags in lb_settings that say where UDP flows are. MapError."""
     value = settings.lookup(_KEY) or bytes(settings.value_size)
     return SettingFlag(LbSettings.from_buffer_copy(value).flags) & (_APART | _MOVED)
 
 
 def move_udp_flows(maps: MapSet, wait: Callable[[], None] = membarrier) -> None:
-    """To be called when all hooks run programs that know lb_ct_udp. MapError.
+    """Call it when all hooks run programs that know lb_ct_udp. MapError.
 
-    `wait` returns when no program runs any more that began before the call.
+    `wait` returns once all programs that began before the call have ended.
     """
     settings = maps["lb_settings"]
     if flags_of_udp(settings) & _MOVED:
@@ -67,7 +68,7 @@ def _move(maps: MapSet) -> None:
 
 
 def _is_settled(entry: LbConntrack, other: LbConntrack | None) -> bool:
-    """A stream, or what another NAT uses."""
+    """Whether it is a stream, or reserved for other NAT."""
     if entry.hook == Hook.LB_HOOK_RESERVED or other is None:
         return bool(entry.hook == Hook.LB_HOOK_RESERVED)
     seconds = max(entry.last_seen, other.last_seen) - entry.created

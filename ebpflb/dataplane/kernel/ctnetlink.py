@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's own connection tracking: the flows of this network namespace that netfilter knows.
+"""The kernel's own connection tracking: the flows that netfilter knows in this network namespace.
 
-Of each flow it reads the tuple of its replies as they arrive, before netfilter undoes its NAT. It
-reads a datagram at a time, since a node may have hundreds of thousands. Where netfilter tracks
-nothing it sends no request, because that alone would make the kernel load a module.
+For each flow it reads the tuple of its replies as they arrive, before netfilter undoes its NAT. It
+reads one datagram at a time, since a node may have hundreds of thousands of flows. If netfilter
+tracks nothing, it sends no request, because that alone would make the kernel load a module.
 
-It also tells netfilter of flows that pass it by, so that its NAT chooses other ports.
+It also registers flows that bypass netfilter, so that netfilter's NAT chooses other ports.
 """
 
 import errno
@@ -31,11 +31,11 @@ _CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY, _CTA_STATUS, _CTA_PROTOINFO, _CTA_TIMEOUT = 1
 _CTA_TUPLE_IP, _CTA_TUPLE_PROTO = 1, 2
 _CTA_IP_V4_SRC, _CTA_IP_V4_DST, _CTA_IP_V6_SRC, _CTA_IP_V6_DST = 1, 2, 3, 4
 _CTA_PROTO_NUM, _CTA_PROTO_SRC_PORT, _CTA_PROTO_DST_PORT = 1, 2, 3
-# By protocol: its part of CTA_PROTOINFO, and the states of flows that have not ended.
+# By protocol: its attribute in CTA_PROTOINFO, and the states of flows that have not ended.
 # TCP_CONNTRACK_SYN_SENT to LAST_ACK, SCTP_CONNTRACK_COOKIE_WAIT to SHUTDOWN_ACK_SENT.
 _OPEN_STATES = {Protocol.TCP: (1, range(1, 7)), Protocol.SCTP: (3, range(2, 8))}
 _STATE = 1
-# IPS_SEEN_REPLY, IPS_ASSURED and IPS_CONFIRMED: it is not the first to go when the table is full.
+# IPS_SEEN_REPLY, IPS_ASSURED and IPS_CONFIRMED: not dropped first when the table is full.
 _ASSURED = 0xE
 _ESTABLISHED = 3
 _MAPPED = bytes(10) + b"\xff\xff"
@@ -54,9 +54,9 @@ class Reply(NamedTuple):
 
 
 def replies() -> Iterator[Sequence[Reply]]:
-    """The replies of every flow that has not ended, some at a time.
+    """The replies of every flow that has not ended, in batches.
 
-    OSError when the kernel refuses, or has listed only some of them.
+    OSError if the kernel refuses, or listed only some of them.
     """
     if not _has_flows():
         return
@@ -66,7 +66,7 @@ def replies() -> Iterator[Sequence[Reply]]:
 
 
 def reply_of(body: bytes) -> Reply | None:
-    """The replies of one message, unless its flow has ended or its protocol is another one."""
+    """The replies in one message; None if its flow has ended or has another protocol."""
     flow = attributes(body, len(_HEAD))
     reply = attributes(flow.get(_CTA_TUPLE_REPLY, b""))
     ports = attributes(reply.get(_CTA_TUPLE_PROTO, b""))
@@ -83,10 +83,10 @@ def reply_of(body: bytes) -> Reply | None:
 
 
 def add_flows(flows: Iterable[Reply], seconds: int) -> int:
-    """Have netfilter know these flows, by their replies, for some time; how many it has taken.
+    """Register these flows, by their replies, with netfilter for some time; returns how many.
 
-    One that it knows lives on for as long. Replies that belong to a flow of its own stay with that.
-    None where it tracks nothing. OSError when the kernel refuses.
+    Known flows are extended. Replies that belong to one of netfilter's own flows stay with it.
+    Does nothing if netfilter tracks nothing. OSError if the kernel refuses.
     """
     taken = 0
     if not _COUNT.exists():

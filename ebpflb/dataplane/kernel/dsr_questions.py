@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking other nodes whether they take packets out of the tunnels of DSR.
+"""Asks other nodes whether they take part in DSR's tunnels.
 
-A question is the header that tunnels have, marked as a control packet and with nothing behind it;
-the program of the other node sends it back as the answer (bpf/tunnel.h). Anybody can send something
-to the sockets: what is no answer is left out.
+A question is the tunnel header, marked as a control packet and with no payload; the program on the
+other node sends it back as the answer (bpf/tunnel.h). Anybody can send to these sockets: whatever
+is not an answer is ignored.
 """
 
 import socket
@@ -14,32 +14,32 @@ from typing import NamedTuple
 from ebpflb.model.address import Address, Family, format_address, parse_address
 
 # struct lb_geneve: words of options, flags, protocol, VNI; class, type and words of the one option;
-# a nonce in place of the pod; whether it is a question, whether it is an answer.
+# a nonce instead of the pod; whether it is a question, whether it is an answer.
 _HEADER = struct.Struct("!BBHIHBB16sHH")
 _OPTIONS, _DATA = 6, 5
 _CONTROL_AND_CRITICAL = 0xC0
 _PROTOCOL = {Family.IPV4: 0x0800, Family.IPV6: 0x86DD}
 _CLASS, _TYPE = 0xFF6C, 0x81
 _SOCKET = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
-# In one call, so that a flood of packets does not keep the loop.
+# Per call, so that a flood of packets does not block the loop.
 _MOST_AT_ONCE = 128
 
 
 class DsrAnswer(NamedTuple):
-    """Who says so; whoever knows the nonce can have sent it."""
+    """Claimed sender and nonce: only those who know the nonce can have sent it."""
 
     address: Address
     nonce: bytes
 
 
 class DsrSockets:
-    """One for each family, bound to this node's address. Nothing waits.
+    """One socket per family, bound to this node's address. Does not block.
 
-    For one thread, and the network namespace that it is in at the first question.
+    For one thread, and the network namespace in which it asks the first question.
     """
 
     def __init__(self, port: int) -> None:
-        """`port`: where nodes take packets out of tunnels."""
+        """`port`: the port of the tunnels on all nodes."""
         self._port = port
         self._sockets: dict[Family, tuple[Address, socket.socket]] = {}
 
@@ -51,7 +51,7 @@ class DsrSockets:
     def ask(
         self, own: Mapping[Family, Address], family: Family, address: Address, nonce: bytes
     ) -> str:
-        """Send a question from this node's own address; returns what prevents that, or nothing."""
+        """Send a question from this node's own address; returns what prevents it, or ""."""
         try:
             asking = self._socket(family, own.get(family))
             asking.sendto(
@@ -62,7 +62,7 @@ class DsrSockets:
         return ""
 
     def answers(self) -> Iterator[DsrAnswer]:
-        """What has come."""
+        """The answers received so far."""
         for family, (_, asking) in self._sockets.items():
             for _ in range(_MOST_AT_ONCE):
                 try:
@@ -89,7 +89,7 @@ class DsrSockets:
 
 
 def _bound_socket(family: Family, own: Address, unwanted: int) -> socket.socket:
-    """At any port but that of the tunnels: answers would be taken for packets in one."""
+    """On any port except that of the tunnels, where answers would look like tunneled packets."""
     made = socket.socket(_SOCKET[family], socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
         made.bind((format_address(own), 0))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ctypes binding of libbpf.so.1: bpf(2) as functions over file descriptors.
 
-A descriptor that is returned belongs to the caller (`os.close`); the kernel makes it close-on-exec.
-Every function retries EINTR and raises OSError with the kernel's errno and its own name, and with
-the path where there is one. ProbeError when the library is missing.
+Returned descriptors belong to the caller (`os.close`) and are close-on-exec. Every function retries
+on EINTR and raises OSError with the kernel's errno and its own name, and with the path if there is
+one. ProbeError if the library is missing.
 """
 
 import ctypes
@@ -83,7 +83,7 @@ def _function(name: str) -> Callable[..., int]:
 
 
 def call(name: str, *args: Any, path: Path | None = None) -> int:
-    """Call a function of libbpf by its name."""
+    """Call a function of libbpf by name."""
     while (result := _function(name)(*args)) == -EINTR:
         pass
     if result < 0:
@@ -108,21 +108,21 @@ def obj_get(path: Path) -> int:
 
 
 def obj_pin(fd: int, path: Path) -> None:
-    """Pin the object at `path` on a bpffs; EEXIST when something is there."""
+    """Pin the object at `path` on a bpffs; EEXIST if something is there."""
     call("bpf_obj_pin", fd, os.fsencode(path), path=path)
 
 
 def map_create(
     kind: MapType, name: str, key_size: int, value_size: int, max_entries: int, flags: int = 0
 ) -> int:
-    """Make a map; sizes in bytes, name of at most 15 characters."""
+    """Create a map; sizes in bytes, name of at most 15 characters."""
     options = _options(_CreateMap, map_flags=flags)
     args = (kind, name.encode(), key_size, value_size, max_entries, options)
     return call("bpf_map_create", *args)
 
 
 def map_update(fd: int, key: bytes, value: bytes, exist: Exist = Exist.ANY) -> None:
-    """Set one element; `value` holds one value per CPU, each rounded up to 8, for a per-CPU map."""
+    """Set one element; for a per-CPU map, `value` has one value per CPU, each rounded up to 8."""
     call("bpf_map_update_elem", fd, key, value, ctypes.c_uint64(exist))
 
 
@@ -137,7 +137,7 @@ def map_lookup(fd: int, key: bytes, size: int) -> bytes | None:
 
 
 def map_delete(fd: int, key: bytes) -> bool:
-    """Delete one element; False when it was not there."""
+    """Delete one element; False if it was not there."""
     try:
         call("bpf_map_delete_elem", fd, key)
     except FileNotFoundError:
@@ -156,12 +156,12 @@ def map_next_key(fd: int, key: bytes | None, key_size: int) -> bytes | None:
 
 
 def map_update_batch(fd: int, keys: bytes, values: bytes, count: int) -> int:
-    """Set `count` elements in order; returns how many were set. After an error some may be."""
+    """Set `count` elements in order; returns how many were set. After an error some may be set."""
     return _batch("bpf_map_update_batch", fd, keys, values, count=count)[0]
 
 
 def map_delete_batch(fd: int, keys: bytes, count: int) -> int:
-    """Delete up to `count` elements in order; returns how many, fewer when the next is missing."""
+    """Delete up to `count` elements in order; stops at a missing one. Returns how many."""
     return _batch("bpf_map_delete_batch", fd, keys, count=count)[0]
 
 
@@ -177,7 +177,7 @@ def _batch(name: str, *args: Any, count: int) -> tuple[int, bool]:
 
 
 class Batch(NamedTuple):
-    """Elements of a map, side by side; `cursor` goes into the next call, None after the last."""
+    """Concatenated elements of a map; `cursor` goes into the next call, None after the last."""
 
     keys: bytes
     values: bytes
@@ -188,10 +188,10 @@ class Batch(NamedTuple):
 def map_lookup_batch(
     fd: int, cursor: bytes | None, count: int, key_size: int, value_size: int
 ) -> Batch:
-    """The next at most `count` elements after `cursor` (None = from the start).
+    """The next elements after `cursor` (None = from the start), at most `count`.
 
-    `value_size` covers all CPUs of a per-CPU map. A hash returns whole buckets: ENOSPC when the
-    first one does not fit in `count`. The cursor of an array is the key of the last element read.
+    `value_size` covers all CPUs of a per-CPU map. A hash returns whole buckets: ENOSPC if the
+    first one does not fit into `count`. An array's cursor is the key of the last element read.
     """
     keys = ctypes.create_string_buffer(count * key_size)
     values = ctypes.create_string_buffer(count * value_size)
@@ -224,7 +224,7 @@ def _info(fd: int, empty: _Info) -> _Info:
 
 
 def prog_by_id(identity: int) -> int:
-    """A descriptor of the program with this id; ENOENT when it is gone."""
+    """A descriptor of the program with this id; ENOENT if it is gone."""
     return call("bpf_prog_get_fd_by_id", identity)
 
 
@@ -243,10 +243,10 @@ def prog_load(
 
 
 def prog_query(target: int, attach_type: AttachType, *, effective: bool = False) -> list[int]:
-    """Ids of the programs at a hook in the order in which they run.
+    """Ids of the programs at a hook in execution order.
 
-    `target`: a cgroup's fd, or an ifindex for TCX; `effective`: with those of the cgroups above.
-    EINVAL on a kernel without the hook.
+    `target`: a cgroup's fd, or an ifindex for TCX; `effective`: include programs of ancestor
+    cgroups. EINVAL on a kernel without the hook.
     """
     room = _QUERY_ROOM
     while True:
@@ -266,12 +266,12 @@ def prog_query(target: int, attach_type: AttachType, *, effective: bool = False)
 def link_create(
     prog: int, target: int, attach_type: AttachType, flags: AttachFlag | XdpFlag | int = 0
 ) -> int:
-    """Attach by a link; `target` is a cgroup's fd, or an ifindex for TCX and XDP."""
+    """Attach through a link; `target` is a cgroup's fd, or an ifindex for TCX and XDP."""
     return call("bpf_link_create", prog, target, attach_type, _options(_CreateLink, flags=flags))
 
 
 def link_update(link: int, prog: int, expected: int | None = None) -> None:
-    """Replace the program of a link at once; EPERM when it is not the program `expected`."""
+    """Replace the program of a link atomically; EPERM if it is not `expected`."""
     if expected is None:
         options = _options(_UpdateLink)
     else:
@@ -280,5 +280,5 @@ def link_update(link: int, prog: int, expected: int | None = None) -> None:
 
 
 def link_detach(link: int) -> None:
-    """Take the link's program off its hook, whoever else still holds the link."""
+    """Take the link's program off its hook, even if others still hold the link."""
     call("bpf_link_detach", link)

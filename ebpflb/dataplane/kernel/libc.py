@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few system calls that Python 3.11 lacks: statfs, mount, umount, setns and membarrier.
 
-Besides getsockopt where the kernel reads a question before it answers. All but membarrier raise
-OSError with the kernel's errno, and the path if there is one.
+Also getsockopt for options whose buffer is an input, too. All but membarrier raise OSError with
+the kernel's errno, and the path if there is one.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ CGROUP2_SUPER_MAGIC = 0x63677270
 _CLONE_NEWNET = 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _STATFS_ROOM = 256
-# membarrier(2): its numbers, its commands, and how long a program may run at most, in seconds.
+# membarrier(2): its numbers, its commands, and the longest run time of a program in seconds.
 _MEMBARRIER = {"x86_64": 324}
 _GENERIC_MEMBARRIER = 283
 _GLOBAL, _GLOBAL_EXPEDITED = 1, 2
@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def owned(fd: int) -> Iterator[int]:
-    """The descriptor, closed with the block."""
+    """The descriptor; closed at the end of the block."""
     try:
         yield fd
     finally:
@@ -45,7 +45,7 @@ def filesystem_type(path: Path) -> int:
 
 
 def mount_bpffs(path: Path, source: str) -> None:
-    """Mount a bpffs that only root may enter; `source` is the first word in /proc/mounts."""
+    """Mount a bpffs that only root may enter; `source` is the first field in /proc/mounts."""
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _check(_libc.mount(source.encode(), os.fsencode(path), b"bpf", flags, b"mode=700"), path)
 
@@ -56,12 +56,12 @@ def unmount(path: Path) -> None:
 
 
 def enter_network_namespace(fd: int) -> None:
-    """Move the calling thread, and only it, to the network namespace that `fd` names."""
+    """Move only the calling thread to the network namespace of `fd`."""
     _check(_libc.setns(fd, _CLONE_NEWNET))
 
 
 def ask_socket(fd: int, level: int, option: int, question: bytes) -> bytes:
-    """getsockopt(2) with `question` in the buffer, which the answer replaces."""
+    """getsockopt(2) with `question` as the initial contents of the buffer; returns the answer."""
     buffer = ctypes.create_string_buffer(question, len(question))
     length = ctypes.c_uint32(len(question))
     _check(_libc.getsockopt(fd, level, option, buffer, ctypes.byref(length)))
@@ -69,20 +69,20 @@ def ask_socket(fd: int, level: int, option: int, question: bytes) -> bytes:
 
 
 def membarrier() -> None:
-    """Return after an RCU grace period (some 10 ms): every program that was running has ended.
+    """Return after an RCU grace period (about 10 ms): every program that was running has ended.
 
-    Where the kernel refuses (nohz_full), 0.1 s pass instead, far more than a program may run.
+    If the kernel refuses (nohz_full), waits for 0.1 s instead, far longer than a program may run.
     """
     if not _try_membarrier(_GLOBAL):
         time.sleep(_LONGEST_RUN)
 
 
 def order_writes() -> None:
-    """Return when all CPUs see what this thread has written to maps, before what it writes next.
+    """Make all CPUs see this thread's earlier writes to maps before any later ones.
 
-    A system call by itself does not order writes to arrays, and arm64 may reorder them. The call
-    begins with a memory barrier (kernel/sched/membarrier.c), and so does giving up the CPU, which
-    is what happens where the kernel refuses.
+    A system call alone does not order writes to arrays, and arm64 may reorder them. membarrier
+    begins with a memory barrier (kernel/sched/membarrier.c), and so does yielding the CPU, which
+    is the fallback if the kernel refuses.
     """
     if not _try_membarrier(_GLOBAL_EXPEDITED):
         os.sched_yield()

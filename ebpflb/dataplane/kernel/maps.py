@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BPF maps as typed objects: what every map can do, and the kernel's pinned ones.
+"""BPF maps as typed objects: the interface of all maps, and the kernel's pinned ones.
 
-Keys and values are bytes in the layout of bpf/types.h. The value of a per-CPU map is the values
-of all possible CPUs side by side, each rounded up to 8 bytes; `value_size` covers them all.
+Keys and values are bytes in the layout of bpf/types.h. A per-CPU map's value is the concatenation
+of all possible CPUs' values, each rounded up to 8 bytes; `value_size` covers them all.
 """
 
 import os
@@ -18,7 +18,7 @@ from ebpflb.dataplane.kernel.uapi import Exist, MapType
 from ebpflb.errors import MapError, PinError
 
 _CHUNK_BYTES = 1 << 20
-# The kernel's own ENOTSUPP, its answer to a batch operation that a map type lacks.
+# The kernel's internal ENOTSUPP, returned for batch operations that a map type lacks.
 _ENOTSUPP = 524
 _NO_BATCH = (_ENOTSUPP, EOPNOTSUPP, EINVAL)
 _PER_CPU = (MapType.PERCPU_HASH, MapType.PERCPU_ARRAY, MapType.LRU_PERCPU_HASH)
@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 
 
 class Chunk(NamedTuple):
-    """`size` elements: their keys side by side, and their values in the same order."""
+    """`size` elements: their concatenated keys, and their values in the same order."""
 
     keys: bytes
     values: bytes
@@ -37,7 +37,7 @@ class Chunk(NamedTuple):
 class BpfMap(Protocol):
     """A map. Every method raises MapError; `name` is the one in bpf/maps.h.
 
-    `cpus` is how many values stand side by side in one: 1 unless the map is per CPU.
+    `cpus` is how many values are concatenated in one: 1 unless the map is per CPU.
     """
 
     name: str
@@ -50,28 +50,28 @@ class BpfMap(Protocol):
         """The value of a key, or None."""
 
     def update(self, key: bytes, value: bytes, *, exist: Exist = Exist.ANY) -> None:
-        """Set one element. E2BIG when a hash is full or an index is out of range."""
+        """Set one element. E2BIG if a hash is full or an index is out of range."""
 
     def delete(self, key: bytes) -> bool:
-        """Delete one element; False when it was not there."""
+        """Delete one element; False if it was not there."""
 
     def update_batch(self, elements: Sequence[tuple[bytes, bytes]]) -> None:
         """Set elements in order. After an error the first ones may be set."""
 
     def update_packed(self, keys: bytes, values: bytes) -> None:
-        """As `update_batch()`, with keys and values side by side."""
+        """Like `update_batch()`, with concatenated keys and values."""
 
     def delete_batch(self, keys: Sequence[bytes]) -> None:
-        """Delete elements in order; those that are not there do not matter."""
+        """Delete elements in order; missing ones are ignored."""
 
     def chunks(self, limit: int = 0) -> Iterator[Chunk]:
-        """All elements, about `limit` at a time, or as many as are quick to read.
+        """All elements, about `limit` at a time, or as many as can be read efficiently.
 
-        Elements may be deleted between two chunks; one that is added may be missed.
+        Elements may be deleted between two chunks; elements added meanwhile may be missed.
         """
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """All elements one by one, under the terms of `chunks()`."""
+        """All elements one by one, with the guarantees of `chunks()`."""
 
 
 MapSet = Mapping[str, BpfMap]
@@ -79,10 +79,10 @@ MapSet = Mapping[str, BpfMap]
 
 
 class KernelMap:
-    """A map of the kernel. It owns its descriptor, and closes it with `close()` or when unused."""
+    """A kernel map. It owns its descriptor, and closes it in `close()` or when collected."""
 
     def __init__(self, fd: int, name: str = "", *, batch: bool = True) -> None:
-        """`name`: instead of the kernel's. `batch=False`: as on a kernel without batch calls."""
+        """`name`: overrides the kernel's. `batch=False`: as on a kernel without batch calls."""
         facts = libbpf.map_info(fd)
         per_cpu = facts.type in _PER_CPU
         stride = facts.value_size + -facts.value_size % 8 if per_cpu else facts.value_size
@@ -98,7 +98,7 @@ class KernelMap:
         self._closer = weakref.finalize(self, os.close, fd)
 
     def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
+        """Close the descriptor; further calls do nothing."""
         self._closer()
 
     def lookup(self, key: bytes) -> bytes | None:
@@ -127,13 +127,13 @@ class KernelMap:
         while self._batch and done < len(keys):
             rest = keys[done:]
             gone = self._try_batch("delete", libbpf.map_delete_batch, b"".join(rest), len(rest))
-            # It stops at a key that is not there, which is as good as deleted.
+            # The kernel stops at a missing key, which counts as deleted.
             done += gone + 1 if self._batch else 0
         for key in keys[done:]:
             self.delete(key)
 
     def chunks(self, limit: int = 0) -> Iterator[Chunk]:
-        # A ring buffer has none.
+        # Ring buffers have no elements.
         if not self._has_elements:
             return
         limit = min(limit or self._quick, self.max_entries)
@@ -205,7 +205,7 @@ def split_chunks(source: BpfMap) -> Iterator[tuple[bytes, bytes]]:
 
 
 def split(target: BpfMap, keys: bytes, values: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The elements that stand side by side."""
+    """Split concatenated elements."""
     key_size, value_size = target.key_size, target.value_size
     for at in range(len(keys) // key_size):
         key = keys[at * key_size : (at + 1) * key_size]
@@ -213,7 +213,7 @@ def split(target: BpfMap, keys: bytes, values: bytes) -> Iterator[tuple[bytes, b
 
 
 def open_maps(directory: Path) -> MapSet:
-    """The maps pinned in `directory` by name. PinError when it cannot be read."""
+    """The maps pinned in `directory` by name. PinError if it cannot be read."""
     try:
         paths = sorted(directory.iterdir())
         return {path.name: KernelMap(libbpf.obj_get(path), path.name) for path in paths}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the kernel has something loaded that a question would make it load."""
+"""Whether the kernel already has something loaded that a request would make it load."""
 
 from functools import cache
 from pathlib import Path
@@ -9,9 +9,9 @@ _CHUNK = 1 << 16
 
 
 def has_loaded(module: str, function: str) -> bool:
-    """Whether this module is loaded, or is part of the kernel itself. True if that is not told.
+    """Whether this module is loaded or built in. True if that cannot be determined.
 
-    `function`: one that it has, by which it is found in the kernel: that takes 0.1 s, once.
+    `function`: one of its functions, to find it in the kernel: that takes 0.1 s, once.
     """
     try:
         loaded = _MODULES.read_text().splitlines()
@@ -22,7 +22,7 @@ def has_loaded(module: str, function: str) -> bool:
 
 @cache
 def is_built_in(function: str) -> bool:
-    """Whether the kernel itself has this function; those of modules have the module's name."""
+    """Whether the kernel itself has this function; a module's are listed with its name."""
     wanted, before = f" {function}\n".encode(), b""
     try:
         with _SYMBOLS.open("rb") as symbols:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which network namespace is behind a pod's veth, by its cookie.
+"""Finds the network namespace behind a pod's veth, and its cookie.
 
-A socket hook identifies the namespace of a process by its cookie. Cookies are never used twice and
-can only be read from inside, so a thread of its own enters each namespace once.
+Socket hooks identify the namespace of a process by its cookie. Cookies are never reused and can
+only be read from inside, so a separate thread enters each namespace once.
 
-A veth is matched with a namespace by the number that our namespace has for the peer's
-(IFLA_LINK_NETNSID, RTM_GETNSID). The peer's ifindex would not do: where several nodes share a
-machine, each has a device 2. Namespaces are looked for in /run/netns (containerd, CRI-O) and
-/run/docker/netns, and only if one is still missing, among all processes: in a container the agent
-needs the host's directory, or the host's PID namespace.
+A veth is matched with a namespace by our number for the peer's namespace (IFLA_LINK_NETNSID,
+RTM_GETNSID). The peer's ifindex is not enough: if several nodes share a machine, each has a device
+2. Namespaces are looked up in /run/netns (containerd, CRI-O) and /run/docker/netns, and only if one
+is still missing, among all processes: in a container the agent needs the host's directory, or the
+host's PID namespace.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ NAMESPACE_DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 _PROC = Path("/proc")
 SO_NETNS_COOKIE = 71
 _COOKIE = struct.Struct("=Q")
-# A path without a mount, or of a process that has ended.
+# A path that is not a mount, or of a process that has ended.
 _NO_NAMESPACE = (errno.EINVAL, errno.ENOENT, errno.ESRCH)
 _YOUNG_SECONDS, _LOOK_SECONDS = 300.0, 60.0
 _NET_LINK = re.compile(r"net:\[([0-9]+)\]")
@@ -46,9 +46,9 @@ _Answer = TypeVar("_Answer")
 
 
 class Veth(NamedTuple):
-    """One end of a veth, and our number for the namespace of the other one.
+    """One end of a veth, and our number for the namespace of the peer.
 
-    An equal value is the same device, with the same namespace behind it.
+    Equal values mean the same device, with the same namespace behind it.
     """
 
     ifindex: int
@@ -57,14 +57,14 @@ class Veth(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A path that leads into a namespace, and the namespace's inode number."""
+    """A path to a namespace, and the namespace's inode number."""
 
     path: Path
     inode: int
 
 
 class _Known(NamedTuple):
-    """A namespace that was found. Its inode number is its own as long as the veth is there."""
+    """A namespace that was found. Its inode number is not reused as long as the veth exists."""
 
     candidate: _Candidate
     cookie: int
@@ -72,7 +72,7 @@ class _Known(NamedTuple):
 
 
 class _Inside(NamedTuple):
-    """What a look into a namespace found, and when, in seconds."""
+    """What was found inside a namespace, and when, in seconds."""
 
     seen: float
     addresses: frozenset[Address]
@@ -80,7 +80,7 @@ class _Inside(NamedTuple):
 
 
 class Namespaces:
-    """Finds the namespaces of pods from the current one. Remembers them while their veth exists."""
+    """Finds pods' namespaces from the current one, and remembers them while their veth exists."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class Namespaces:
         self._directories = tuple(directories)
         self._clock = clock
         self._known: dict[Veth, _Known] = {}
-        # By cookie.
+        # Cookie -> what was found inside.
         self._insides: dict[int, _Inside] = {}
         self.tc_only: frozenset[int] = frozenset()
 
     def cookies(self, veths: Iterable[Veth]) -> dict[int, int]:
         """Cookie of the namespace behind each veth, by ifindex; those not found are missing.
 
-        ProbeError when the kernel has no such cookies or netlink fails.
+        ProbeError if the kernel has no such cookies or netlink fails.
         """
         present = set(veths)
         self._known = {veth: known for veth, known in self._known.items() if veth in present}
@@ -113,11 +113,11 @@ class Namespaces:
         return {veth.ifindex: known.cookie for veth, known in self._known.items()}
 
     def look_inside(self, opted_out: Set[Address]) -> bool:
-        """Find the namespaces whose sockets are to be left alone; whether `tc_only` has changed.
+        """Find the namespaces whose sockets must be left alone; returns whether `tc_only` changed.
 
-        Those are the ones with one of these addresses, and who redirect their own traffic. Both
-        are set up while a pod starts: one is looked into each time while it is young, and later
-        once a minute.
+        These are the ones with one of these addresses, and those that redirect their own traffic.
+        Both are set up while a pod starts: a namespace is checked at every call while it is young,
+        and once a minute later.
         """
         now = self._clock()
         due = {
@@ -136,7 +136,7 @@ class Namespaces:
         return self.tc_only != before
 
     def addresses_in(self, cookie: int) -> list[Address]:
-        """What others can reach in a namespace; empty if it is not known. For any thread."""
+        """Externally reachable addresses in a namespace; empty if unknown. Thread-safe."""
         inside = self._insides.get(cookie)
         found = inside.addresses if inside else ()
         return [each for each in found if not is_loopback(each) and not is_link_local(each)]
@@ -164,7 +164,7 @@ class Namespaces:
 def peers(netnsids: Mapping[int, int]) -> dict[int, int]:
     """Inode number of the namespace behind each veth, by ifindex; those not found are missing.
 
-    `netnsids`: our number for that namespace, by the veth's ifindex. OSError when netlink fails.
+    `netnsids`: our number for that namespace, by the veth's ifindex. OSError if netlink fails.
     """
     behind = _behind(netnsids, NAMESPACE_DIRECTORIES, {own_inode()})
     return {ifindex: candidate.inode for ifindex, candidate in behind.items()}
@@ -192,7 +192,7 @@ def _visit(visit: Callable[[], bool], directories: Iterable[Path]) -> None:
 
 
 def _has_entered(candidate: _Candidate) -> bool:
-    """Enter it. False when it is gone or is no namespace."""
+    """Enter it. False if it is gone or not a namespace."""
     try:
         with _opened(candidate.path) as fd:
             libc.enter_network_namespace(fd)
@@ -230,7 +230,7 @@ def own_inode() -> int:
 def _behind(
     netnsids: Mapping[int, int], directories: Iterable[Path], seen: set[int]
 ) -> dict[int, _Candidate]:
-    """The namespace behind each veth, by ifindex; those of the inodes in `seen` are left out."""
+    """The namespace behind each veth, by ifindex; skips those whose inodes are in `seen`."""
     found: dict[int, _Candidate] = {}
     with Rtnetlink() as netlink:
         for candidates in (_named(directories), _of_processes()):
@@ -283,7 +283,7 @@ def _number(netlink: Rtnetlink, namespace: int) -> int:
 def _enter(
     candidates: Collection[_Candidate], ask: Callable[[], _Answer]
 ) -> Mapping[_Candidate, _Answer]:
-    """What `ask` says inside each namespace, in a thread of its own, which ends afterwards."""
+    """The result of `ask` inside each namespace, in a separate thread that ends afterwards."""
     if not candidates:
         return {}
     with ThreadPoolExecutor(1) as executor:
@@ -303,7 +303,7 @@ def _ask_inside(
 
 
 def _look_around(now: float) -> _Inside:
-    """What the kernel does not tell this time is as nothing: the next look may find it."""
+    """Whatever the kernel does not report counts as absent; a later call may find it."""
     addresses, redirects = frozenset[Address](), False
     with contextlib.suppress(OSError):
         with Rtnetlink() as netlink:

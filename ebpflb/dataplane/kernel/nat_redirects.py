@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a network namespace redirects its own traffic, as the sidecar of a service mesh does.
 
-Its iptables rules (Istio, Linkerd, Kuma) send what the pod's processes connect to through a proxy,
-which asks the kernel for the original destination (SO_ORIGINAL_DST).
+Its iptables rules (Istio, Linkerd, Kuma) send the connections of the pod's processes through a
+proxy, which asks the kernel for the original destination (SO_ORIGINAL_DST).
 """
 
 import socket
@@ -19,21 +19,21 @@ from ebpflb.dataplane.kernel.netfilter import (
 from ebpflb.dataplane.kernel.netlink import Netlink, attributes, text
 
 _HEAD = nft_head(socket.AF_UNSPEC)
-# NFTA_CHAIN_*, and NFTA_HOOK_HOOKNUM within NFTA_CHAIN_HOOK; their numbers are in network order.
+# NFTA_CHAIN_*, and NFTA_HOOK_HOOKNUM within NFTA_CHAIN_HOOK; their values are in network order.
 _HOOK, _USE, _TYPE = 4, 6, 7
 _HOOK_NUMBER = 1
 
 
 def redirects_own_traffic() -> bool:
-    """Of the calling thread's namespace: whether rules do NAT to what its processes send.
+    """Whether the calling thread's namespace has NAT rules for what its own processes send.
 
-    OSError when the kernel refuses to tell.
+    OSError if the kernel refuses to tell.
     """
     return any(map(_has_legacy_nat, LEGACY)) or _has_nft_nat()
 
 
 def _has_legacy_nat(legacy: Legacy) -> bool:
-    """Whether the table `nat` is in use and has rules for what is sent."""
+    """Whether the table `nat` is in use and has rules for outgoing traffic."""
     layout = legacy.layout("nat")
     place = slice(4 * NF_INET_LOCAL_OUT, 4 * NF_INET_LOCAL_OUT + 4)
     return bool(layout and layout.chains[place] != layout.policies[place])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drivers can do with XDP, as the kernel tells since Linux 6.3 (generic netlink, "netdev")."""
+"""XDP features of drivers, reported by the kernel since Linux 6.3 (generic netlink, "netdev")."""
 
 from enum import IntFlag
 
@@ -8,9 +8,9 @@ _VERSION = 1
 
 
 class XdpFeature(IntFlag):
-    """enum netdev_xdp_act of linux/netdev.h, as far as it is used.
+    """The part of enum netdev_xdp_act of linux/netdev.h that is used.
 
-    NDO_XMIT: sends frames that programs of other devices redirect.
+    NDO_XMIT: sends frames redirected by programs at other devices.
     """
 
     BASIC = 1
@@ -19,7 +19,7 @@ class XdpFeature(IntFlag):
 
 
 def xdp_features(ifindexes: list[int]) -> dict[int, XdpFeature] | None:
-    """By device, of those that are there; None where the kernel does not tell. OSError."""
+    """By device, of those that exist; None if the kernel does not report them. OSError."""
     # Imported here, as in rtnetlink.py.
     from pyroute2.netlink import NLM_F_REQUEST, genlmsg
     from pyroute2.netlink.exceptions import NetlinkError

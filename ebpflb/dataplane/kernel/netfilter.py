@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of netfilter by name, in nftables and in the iptables that is older.
+"""Looks up chains of netfilter by name, in nftables and in legacy iptables.
 
-All of it concerns the network namespace of the calling thread. One chain is asked for at a time,
-however many there are, so that questions may be repeated often.
+Everything concerns the network namespace of the calling thread. Chains are queried one at a time,
+so the cost does not depend on how many there are.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from ebpflb.dataplane.kernel.modules import has_loaded
 from ebpflb.dataplane.kernel.netlink import Netlink
 
 NETLINK_NETFILTER = 12
-# The table that has a chain, and its name: NFTA_CHAIN_*.
+# The table of a chain, and its name: NFTA_CHAIN_*.
 NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME = 1, 3
 NF_INET_LOCAL_OUT = 3
-# The family of tables for both.
+# The family of tables for both IPv4 and IPv6.
 NFPROTO_INET = 1
 
 _ATTRIBUTE = struct.Struct("=HH")
-# IPT_SO_GET_INFO, IPT_SO_GET_ENTRIES and those of IPv6. struct ipt_getinfo has the name, a word, by
-# hook where its chain begins and where the chain's policy is, and the number and size of all rules.
+# IPT_SO_GET_INFO, IPT_SO_GET_ENTRIES and those of IPv6. struct ipt_getinfo has the name, a word,
+# for each hook the offsets of its chain and of its policy, and the number and size of all rules.
 _GET_INFO, _GET_ENTRIES = 64, 65
 _INFO = struct.Struct("=32s4x20s20s4xI")
-# struct ipt_get_entries: the name, the size, and from a multiple of 8 on the rules.
+# struct ipt_get_entries: the name, the size, and the rules, aligned to 8.
 _ENTRIES = struct.Struct("=32sI4x")
-# A chain begins with a target of this name, which has the chain's (struct xt_error_target).
+# A chain starts with a target of this name, which contains the chain's (struct xt_error_target).
 _CHAIN_HEAD = b"ERROR".ljust(30, b"\0")
 _TRIES = 5
 
@@ -52,8 +52,8 @@ class NftChain(NamedTuple):
 
 
 class LegacyLayout(NamedTuple):
-    """A table of the iptables that is older than nftables: where its hooks begin, where their
-    policies are, and how long all its rules are, in bytes."""
+    """A table of legacy iptables: where its hooks begin, where their policies are, and how long all
+    its rules are, in bytes."""
 
     chains: bytes
     policies: bytes
@@ -61,14 +61,14 @@ class LegacyLayout(NamedTuple):
 
 
 class Legacy(NamedTuple):
-    """The iptables that is older than nftables, of one family."""
+    """Legacy iptables of one family."""
 
     tables: Path
     family: int
     level: int
 
     def layout(self, table: str) -> LegacyLayout | None:
-        """None for a table that is not in use: to ask for it would make it. OSError."""
+        """None for a table that is not in use: querying it would create it. OSError."""
         try:
             if table not in self.tables.read_text().split():
                 return None
@@ -80,7 +80,7 @@ class Legacy(NamedTuple):
         return LegacyLayout(*_INFO.unpack(answer)[1:])
 
     def chains_of(self, table: str, names: Collection[str]) -> set[str]:
-        """Which of these chains of its own a table has. OSError."""
+        """Which of these user-defined chains a table has. OSError."""
         for _ in range(_TRIES):
             found = self.layout(table)
             if found is None:
@@ -103,7 +103,7 @@ LEGACY = (
 
 
 def nft_chains(wanted: Collection[NftChain]) -> Iterator[NftChain]:
-    """Which of these there are. OSError."""
+    """Which of these exist. OSError."""
     if not has_nftables():
         return
     with Netlink(NETLINK_NETFILTER) as netlink:
@@ -120,7 +120,7 @@ def nft_chains(wanted: Collection[NftChain]) -> Iterator[NftChain]:
 
 
 def has_nftables() -> bool:
-    """Whether the kernel has them loaded: a request would make it load the module."""
+    """Whether nftables is loaded: a request would make the kernel load the module."""
     return has_loaded("nf_tables", "nf_tables_getchain")
 
 

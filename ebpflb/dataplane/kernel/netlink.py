@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Netlink dumps as bytes, for what is read too often or is too large to be decoded by pyroute2.
+"""Netlink dumps as bytes, for data that is read too often or is too large for pyroute2.
 
-pyroute2 takes 15 to 25 times as long for a device or a connection, and it takes a dump for complete
-that the kernel has ended with an error or has marked as inconsistent (docs/decisions.md has the
+pyroute2 takes 15 to 25 times as long per device or connection, and it treats a dump as complete
+even if the kernel ended it with an error or marked it as inconsistent (docs/decisions.md has the
 figures). `Rtnetlink.iproute()` is pyroute2, for everything that is rare.
 """
 
@@ -31,7 +31,7 @@ _ERRNO = struct.Struct("=i")
 
 
 class Message(NamedTuple):
-    """One netlink message: its type and flags, and what follows the header."""
+    """One netlink message: its type and flags, and the payload after the header."""
 
     type: int
     flags: int
@@ -40,7 +40,7 @@ class Message(NamedTuple):
 
 
 class Netlink:
-    """A socket of one thread, in the network namespace of that thread. Errors are OSError."""
+    """A socket for one thread, in that thread's network namespace. Errors are OSError."""
 
     def __init__(self, protocol: int) -> None:
         self._sequence = itertools.count(1)
@@ -54,15 +54,15 @@ class Netlink:
         self.close()
 
     def close(self) -> None:
-        """Close the socket; a second call does nothing."""
+        """Close the socket; further calls do nothing."""
         self._socket.close()
 
     def request(self, kind: int, body: bytes) -> list[bytes]:
-        """Send one request and wait for its acknowledgement; what came before that."""
+        """Send one request and wait for its acknowledgement; returns the messages before it."""
         return self._request(kind, _NLM_F_ACK, body)
 
     def create(self, kind: int, body: bytes) -> None:
-        """Make an object, or change the one that is there."""
+        """Create an object, or change the existing one."""
         self._request(kind, _NLM_F_ACK | _NLM_F_CREATE, body)
 
     def _request(self, kind: int, flags: int, body: bytes) -> list[bytes]:
@@ -73,9 +73,9 @@ class Netlink:
         return [message.body for message in found if message.type not in _ENDS]
 
     def stream(self, kind: int, body: bytes) -> Iterator[list[bytes]]:
-        """All objects of a kind, a datagram at a time, however many there are.
+        """All objects of a kind, one datagram at a time, however many there are.
 
-        InterruptedError at the end if they have changed so that some may be missing.
+        InterruptedError at the end if they changed meanwhile, so that some may be missing.
         """
         sequence = self._send(kind, _NLM_F_DUMP, body)
         ended = interrupted = False
@@ -88,7 +88,7 @@ class Netlink:
             raise InterruptedError(errno.EINTR, "the objects changed while they were read")
 
     def dump(self, kind: IntEnum, body: bytes) -> list[bytes]:
-        """All objects of a kind. It is taken again if they changed meanwhile, 10 times at most."""
+        """All objects of a kind. If they change meanwhile it is repeated, at most 10 times."""
         for _ in range(_DUMP_TRIES):
             with contextlib.suppress(InterruptedError):
                 return [each for some in self.stream(kind, body) for each in some]
@@ -135,7 +135,7 @@ def text(payload: bytes) -> str:
 
 
 def number(payload: bytes) -> int:
-    """An unsigned integer attribute in the byte order of the machine, whatever its width."""
+    """An unsigned integer attribute in host byte order, whatever its width."""
     return int.from_bytes(payload, sys.byteorder)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the running kernel and our permissions allow, found out by trying it.
+"""What the running kernel and our permissions allow, determined by trying it.
 
-A feature is a row: the release that brought it (for messages only; distributions backport), a tiny
-test, and what is done without it. The errno of the test decides: some prove the feature (the kernel
-noticed a bad file descriptor, so the command exists), some prove that it is missing, and any other
-means that we cannot tell, most often for lack of permission.
+A feature is a row: the release that introduced it (only for messages; distributions backport), a
+tiny test, and the fallback without it. The errno of the test decides: some prove the feature (the
+kernel noticed a bad file descriptor, so the command exists), some prove that it is missing, and for
+any other we cannot tell, most often for lack of permission.
 """
 
 import os
@@ -23,7 +23,7 @@ from ebpflb.dataplane.kernel.sock_diag import try_to_destroy
 from ebpflb.dataplane.kernel.uapi import AttachType, MapType, ProgFlag, ProgType
 from ebpflb.errors import ProbeError
 
-# The kernel's own ENOTSUPP, for which user space has no name.
+# The kernel's internal ENOTSUPP, for which user space has no name.
 _ENOTSUPP = 524
 _NO_FD = -1
 _NO_IFINDEX = 0x7FFFFFFF
@@ -35,7 +35,7 @@ _MOVE, _ADD, _STORE, _FRAME = 0xBF, 0x07, 0x7A, 10
 
 
 class Feature(StrEnum):
-    """What the dataplane needs, or uses where it is there."""
+    """What the dataplane needs, or uses if available."""
 
     BPF = "bpf system call"
     BPFFS = "bpffs"
@@ -59,7 +59,7 @@ class Feature(StrEnum):
 
 
 class Support(Enum):
-    """Outcome of a test."""
+    """The outcome of a test."""
 
     SUPPORTED = "supported"
     MISSING = "missing"
@@ -67,14 +67,14 @@ class Support(Enum):
 
 
 class ProbeResult(NamedTuple):
-    """The outcome and its reason, which is empty when the feature is supported."""
+    """The outcome and its reason, which is empty if the feature is supported."""
 
     support: Support
     reason: str = ""
 
 
 class Row(NamedTuple):
-    """What a feature needs, how to test it, and what is done without it ("" = nothing helps)."""
+    """What needs a feature, how to test for it, and the fallback without it ("" = none)."""
 
     needs: str
     test: Callable[[], object]
@@ -91,17 +91,17 @@ class Probe:
         self._findings = dict.fromkeys(without, ProbeResult(Support.MISSING, "switched off"))
 
     def find(self, feature: Feature) -> ProbeResult:
-        """Test a feature, or return what an earlier test found."""
+        """Test for a feature, or return the result of an earlier test."""
         if feature not in self._findings:
             self._findings[feature] = _find(FEATURES[feature])
         return self._findings[feature]
 
     def supports(self, feature: Feature) -> bool:
-        """Whether a feature is certainly there."""
+        """Whether a feature is certainly available."""
         return self.find(feature).support is Support.SUPPORTED
 
     def lacks(self) -> Mapping[str, str]:
-        """Features that are missing, or may be, with the reason and what is done without them."""
+        """Features that are or may be missing, with the reason and the fallback."""
         return {
             feature: f"{finding.reason}: {row.instead}"
             for feature, row in FEATURES.items()
@@ -152,16 +152,16 @@ def _instruction(code: int, register: int = 0, value: int = 0) -> bytes:
 
 
 def _call(function: int, *zeros: int) -> bytes:
-    """A program that calls a function of the kernel and returns 1.
+    """A program that calls a kernel function and returns 1.
 
-    The argument registers `zeros` are 0; register 1 otherwise holds the context.
+    The argument registers in `zeros` are 0; otherwise register 1 has the context.
     """
     arguments = b"".join(_instruction(_SET, register) for register in zeros)
     return arguments + _instruction(_CALL, value=function) + _RETURN_1
 
 
 _RETURN_1 = _instruction(_SET, value=1) + _instruction(_EXIT)
-# Argument 3: the place of a number on the stack.
+# Argument 3: pointer to a number on the stack.
 _POINT_TO_ZERO = b"".join(
     (
         _instruction(_MOVE, 3 | _FRAME << 4),
@@ -253,7 +253,7 @@ FEATURES: Mapping[Feature, Row] = {
         lambda: os.close(_load_tc(_call(_GET_COARSE_NS))),
         instead="the exact clock, which is slower",
     ),
-    # bpf_check_mtu came with it, and shows by itself whether it is there.
+    # bpf_check_mtu came with it, and can be probed directly.
     Feature.FIB_MTU: Row(
         "Linux 5.12",
         lambda: os.close(_load_tc(_POINT_TO_ZERO + _call(_CHECK_MTU, 2, 4, 5))),

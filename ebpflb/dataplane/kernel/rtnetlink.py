@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rtnetlink says about devices, addresses, routes, qdiscs and filters, as plain values.
+"""What rtnetlink reports about devices, addresses, routes, qdiscs and filters, as plain values.
 
-What is read after each event of the network is decoded here, the rest by pyroute2 (netlink.py).
+Data read after each network event is decoded here, the rest by pyroute2 (netlink.py).
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _INSTRUCTION = struct.Struct("=HBBI")
 _MAPPED = bytes(10) + b"\xff\xff"
 _FAMILY = {int(socket.AF_INET): Family.IPV4, int(socket.AF_INET6): Family.IPV6}
 
-# A reserved and a discarded address: no network has them, so only a default route leads there.
+# A reserved and a discard-only address: no network has them, so only a default route matches.
 _ANYWHERE = {Family.IPV4: "240.0.0.1", Family.IPV6: "100::1"}
 
 
@@ -61,8 +61,8 @@ class _Get(IntEnum):
 class Interface(NamedTuple):
     """A network device. `upper`: the device it is a port of, 0 = none, and that one's kind.
 
-    `netnsid`: our number for the namespace of a veth's peer, None when the peer is in our own.
-    `lower`: the device under a VLAN or tunnel, 0 = none.
+    `netnsid`: our number for the namespace of a veth's peer, None if the peer is in our own.
+    `lower`: the device below a VLAN or tunnel, 0 = none.
     """
 
     ifindex: int
@@ -124,7 +124,7 @@ class DefaultRoute(NamedTuple):
 
 
 class Route(NamedTuple):
-    """`ifindex`: the device that packets leave by. is_local: they do not leave.
+    """`ifindex`: the outgoing device. is_local: packets do not leave the node.
 
     gateway: the next hop; None if that is the destination itself, or is of the other family.
     """
@@ -135,7 +135,7 @@ class Route(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """A neighbour on a device. is_answering: False while it is searched for in vain."""
+    """A neighbour on a device. is_answering: False while resolution fails."""
 
     ifindex: int
     address: Address
@@ -143,14 +143,14 @@ class Neighbour(NamedTuple):
 
 
 class Rtnetlink(Netlink):
-    """Devices, addresses, routes and tc of the network namespace of the thread that opens it."""
+    """Devices, addresses, routes and tc in the network namespace of the thread that opens it."""
 
     def __init__(self) -> None:
         super().__init__(socket.NETLINK_ROUTE)
         self._iproute: Any = None
 
     def close(self) -> None:
-        """Close the sockets; a second call does nothing."""
+        """Close the sockets; further calls do nothing."""
         super().close()
         if self._iproute:
             self._iproute.close()
@@ -158,10 +158,10 @@ class Rtnetlink(Netlink):
 
     @contextmanager
     def iproute(self) -> Iterator[Any]:
-        """pyroute2's IPRoute. Its errors become OSError, with the kernel's text where it has one.
+        """pyroute2's IPRoute. Its errors become OSError, with the kernel's text if there is one.
 
-        It is imported and opened by its first use, in the network namespace that the thread has
-        then: the import takes 19 MB and 80 ms, and most commands do without.
+        It is imported and opened on first use, in the thread's network namespace at that time:
+        the import takes 19 MB and 80 ms, and most commands do not need it.
         """
         from pyroute2.iproute.linux import IPRoute
         from pyroute2.netlink.exceptions import NetlinkError
@@ -182,7 +182,7 @@ def read_interfaces(netlink: Netlink) -> list[Interface]:
 
 
 def read_addresses(netlink: Netlink) -> list[InterfaceAddress]:
-    """All addresses of the namespace; those of one device and family as the kernel ranks them."""
+    """All addresses of the namespace; per device and family in the kernel's order of preference."""
     bodies = netlink.dump(_Get.ADDR, _IFADDRMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
     return [_address(body, _FAMILY[body[0]]) for body in bodies if body[0] in _FAMILY]
 
@@ -200,13 +200,13 @@ def read_qdiscs(netlink: Netlink) -> list[Qdisc]:
 
 
 def read_filters(netlink: Netlink, ifindex: int, parent: int) -> list[Filter]:
-    """The filters of a device, in the order in which the kernel lists them."""
+    """The filters of a device, in the kernel's order."""
     bodies = netlink.dump(_Get.FILTER, _TCMSG.pack(0, ifindex, 0, parent, 0))
     return [found for found in map(_filter, bodies) if found.handle]
 
 
 def default_routes(netlink: Rtnetlink) -> dict[Family, DefaultRoute]:
-    """By family, where a packet to nowhere in particular leaves, and from which address."""
+    """By family, the device and source address for a packet to the internet."""
     found = {}
     for family, anywhere in _ANYWHERE.items():
         with contextlib.suppress(OSError), netlink.iproute() as iproute:
@@ -219,9 +219,9 @@ def default_routes(netlink: Rtnetlink) -> dict[Family, DefaultRoute]:
 
 
 def drop_other_routes(events: socket.socket) -> None:
-    """Have the kernel drop messages about routes with a prefix, before they are queued.
+    """Make the kernel drop messages about routes with a prefix before they are queued.
 
-    A program of classic BPF: it reads the message's type, then the prefix length in struct rtmsg.
+    A classic BPF program: it reads the message's type, then the prefix length in struct rtmsg.
     """
     load_half, load_byte, if_equal, done = 0x28, 0x30, 0x15, 0x06
     swap = (lambda kind: kind << 8) if sys.byteorder == "little" else int
@@ -240,7 +240,7 @@ def drop_other_routes(events: socket.socket) -> None:
 
 
 def route_to(address: Address) -> Route | None:
-    """Where the current namespace would send a packet; None: nowhere. OSError without netlink."""
+    """Where the current namespace would send a packet; None: no route. OSError without netlink."""
     with Rtnetlink() as netlink:
         try:
             with netlink.iproute() as iproute:
@@ -258,7 +258,7 @@ def route_to(address: Address) -> Route | None:
 
 
 def device_name(ifindex: int) -> str:
-    """The name of a device, or its number where it is gone."""
+    """The name of a device, or its number if it is gone."""
     try:
         return socket.if_indextoname(ifindex)
     except OSError:
@@ -306,7 +306,7 @@ def _address(body: bytes, family: Family) -> InterfaceAddress:
     _, length, flags, scope, ifindex = _IFADDRMSG.unpack_from(body)
     found = attributes(body, _IFADDRMSG.size)
     flags = number(found[_IFA_FLAGS]) if _IFA_FLAGS in found else flags
-    # IFA_ADDRESS is the other end where there are two.
+    # On point-to-point devices IFA_ADDRESS is the peer.
     address = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]
     return InterfaceAddress(ifindex, family, _mapped(address), length, scope, AddressFlag(flags))
 

@@ -23,13 +23,13 @@ _IDENTITY = struct.Struct("!2s2s16s16s")
 _IDENTITY_SIZE = 48
 _COOKIE = struct.Struct("=II")
 _COOKIE_AT = 40
-# inet_diag_msg: family, state, timer and retransmissions come before the same.
+# inet_diag_msg: family, state, timer and retransmissions, then the same identity.
 _IDENTITY_AT = 4
-# Of UDP, CONNECTED: what TCP calls ESTABLISHED.
+# For UDP, this state means connected: TCP's ESTABLISHED.
 _CONNECTED = 1 << 1
-# What waits for clients: TCP_LISTEN, and TCP_CLOSE, which is UDP without a peer.
+# Waiting for clients: TCP_LISTEN, and TCP_CLOSE, which is UDP without a peer.
 _WAITING = {Protocol.TCP: 1 << 10, Protocol.UDP: 1 << 7}
-# All but TCP_TIME_WAIT and TCP_NEW_SYN_RECV, which belong to no socket of a process.
+# All but TCP_TIME_WAIT and TCP_NEW_SYN_RECV, which no process has a socket for.
 _OPEN = 0xFFF & ~(1 << 6)
 _MAPPED = bytes(10) + b"\xff\xff"
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -53,7 +53,7 @@ class UdpSocket(NamedTuple):
 
 
 class SockDiag(Netlink):
-    """A netlink socket of one thread and one namespace. Errors are OSError."""
+    """A netlink socket for one thread and one namespace. Errors are OSError."""
 
     def __init__(self) -> None:
         super().__init__(_NETLINK_SOCK_DIAG)
@@ -63,13 +63,13 @@ class SockDiag(Netlink):
         return [_socket(*found) for found in self._list(Protocol.UDP, _CONNECTED)]
 
     def cookies(self, protocol: Protocol) -> set[int]:
-        """Those of all sockets that have a port of their own."""
+        """The cookies of all sockets that are bound to a port."""
         return {_cookie(body) for _, body in self._list(protocol, _OPEN)}
 
     def waiting(self, protocol: Protocol) -> set[tuple[Address, int]]:
-        """Where sockets wait for clients: addresses and ports; nowhere for SCTP.
+        """Addresses and ports on which sockets wait for clients; empty for SCTP.
 
-        The wildcard of IPv6 may stand for both families.
+        The IPv6 wildcard may stand for both families.
         """
         states = _WAITING.get(protocol, 0)
         return {_bound_to(*found) for found in self._list(protocol, states)} if states else set()
@@ -83,7 +83,7 @@ class SockDiag(Netlink):
                     yield family, body
 
     def destroy(self, one: UdpSocket) -> bool:
-        """Destroy a socket; False when it is gone."""
+        """Destroy a socket; False if it is gone."""
         request = _REQUEST.pack(one.family, Protocol.UDP, 0, _CONNECTED) + one.identity
         try:
             self.request(Sock.DESTROY, request)
@@ -95,7 +95,7 @@ class SockDiag(Netlink):
 
 
 def try_to_destroy() -> None:
-    """Try listing and destroying. ProbeError or OSError where the kernel cannot do both."""
+    """Try listing and destroying. ProbeError or OSError if the kernel cannot do both."""
     with SockDiag() as diag:
         try:
             diag.connected()

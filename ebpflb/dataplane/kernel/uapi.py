@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and structs of the kernel's <linux/bpf.h> that this program uses."""
+"""The numbers and structs of <linux/bpf.h> that this program uses."""
 
 import ctypes
 from enum import IntEnum, IntFlag
@@ -86,14 +86,14 @@ class ProgFlag(IntFlag):
 
 
 class XdpFlag(IntFlag):
-    """XDP_FLAGS_* of attaching: without a driver's support on any skb, or by the driver alone."""
+    """XDP_FLAGS_* of attaching: generic mode, which needs no driver support, or native mode."""
 
     GENERIC = 1 << 1
     NATIVE = 1 << 2
 
 
 class MapInfo(ctypes.Structure):
-    """struct bpf_map_info, as far as it is used."""
+    """The part of struct bpf_map_info that is used."""
 
     _fields_ = [
         ("type", ctypes.c_uint32),
@@ -146,7 +146,7 @@ class _Target(ctypes.Union):
 
 
 class LinkInfo(ctypes.Structure):
-    """struct bpf_link_info. `device`: TCX and XDP links; ifindex 0 = the device is gone."""
+    """struct bpf_link_info. `device`: for TCX and XDP links; ifindex 0 = the device is gone."""
 
     _anonymous_ = ("target",)
     _fields_ = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IPsec: whether policies decide what becomes of packets that leave."""
+"""IPsec: whether policies apply to outgoing packets."""
 
 import struct
 from enum import IntEnum
@@ -9,7 +9,7 @@ from ebpflb.dataplane.kernel.netlink import Netlink, attributes
 
 _NETLINK_XFRM = 6
 _FLAGS = bytes(4)
-# struct xfrmu_spdinfo begins with the numbers of policies for `in` and `out`.
+# struct xfrmu_spdinfo starts with the number of policies for `in` and `out`.
 _SPD_INFO, _COUNTS = 1, struct.Struct("=II")
 
 
@@ -20,7 +20,7 @@ class _XfrmRequest(IntEnum):
 
 
 def has_output_policies() -> bool:
-    """Of the calling thread's network namespace. OSError."""
+    """Checks the calling thread's network namespace. OSError."""
     if not has_loaded("xfrm_user", "xfrm_get_spdinfo"):
         return False
     with Netlink(_NETLINK_XFRM) as netlink:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which iptables chains are kube-proxy's, and the text that takes them out of a table. Pure.
+"""Which iptables chains are kube-proxy's, and the text that removes them from a table. Pure.
 
-The names are those of kube-proxy 1.36 (pkg/proxy/iptables and pkg/proxy/ipvs, cleanup.go), and
+The names are those of kube-proxy 1.36 (pkg/proxy/iptables and pkg/proxy/ipvs, cleanup.go), plus
 KUBE-XLB- and KUBE-FIRE-WALL of releases before 1.24. The kubelet's own chains (KUBE-FIREWALL,
-KUBE-MARK-DROP, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT) are not among them.
+KUBE-MARK-DROP, KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT) are not included.
 """
 
 import re
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 KEEPER = "EBPFLB-KEEP-NAT"
 
-# What iptables-save prints where a built-in chain has its policy.
+# What iptables-save prints instead of a policy for user-defined chains.
 _NO_POLICY = "-"
 _CANARY = "KUBE-PROXY-CANARY"
 _FORWARD = "KUBE-FORWARD"
 _MARK, _MASQUERADE = "KUBE-MARK-MASQ", "KUBE-POSTROUTING"
-# To these kube-proxy jumps from built-in chains; nobody but a user jumps from there to the others.
+# Chains that kube-proxy jumps to from built-in chains; only users' rules jump to its other ones.
 _ENTRIES = {
     "filter": {
         "KUBE-EXTERNAL-SERVICES",
@@ -48,13 +48,13 @@ _OTHERS = {
 _OF_SERVICES = re.compile(r"KUBE-(?:SVC|SVL|SEP|EXT|FW|XLB)-.+")
 
 _CHAIN = re.compile(r":(\S+) (\S+) \[\d+:\d+\]")
-# A jump to a chain has nothing after it, and what is quoted ends with a quote.
+# Nothing follows the name in a jump to a chain, and quoted text ends with a quote.
 _RULE = re.compile(r"-A (\S+)(?: .*)? -[jg] (\S+)")
 _UNREADABLE = re.compile(r"# Table .([a-z]+). is incompatible")
 
 
 class Rule(NamedTuple):
-    """A rule that jumps or goes to something; `text` is the line of iptables-save."""
+    """A rule that jumps or goes to something; `text` is its line from iptables-save."""
 
     chain: str
     target: str
@@ -63,7 +63,7 @@ class Rule(NamedTuple):
 
 @dataclass(slots=True)
 class Table:
-    """What of a table matters: its chains with their policy, and the rules with a target."""
+    """The relevant parts of a table: its chains with their policy, and the rules with a target."""
 
     name: str
     chains: dict[str, str] = field(default_factory=dict)
@@ -72,11 +72,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What to take out of a table.
+    """What to remove from a table.
 
     `jumps`: lines of iptables-save. `kept`: kube-proxy's chains that rules of others jump to, with
-    one of those others. `drops_forwarded`: the table drops what is forwarded, except what a rule
-    accepts, and kube-proxy's rules were such.
+    one of those others. `drops_forwarded`: the table drops forwarded packets unless a rule accepts
+    them, and kube-proxy's rules did.
     """
 
     table: str
@@ -86,7 +86,7 @@ class Removal:
     drops_forwarded: bool = False
 
     def text(self) -> str:
-        """For iptables-restore --noflush: everything at once or nothing."""
+        """Input for iptables-restore --noflush: applied atomically."""
         return "\n".join([f"*{self.table}", *self._commands(), "COMMIT", ""])
 
     def _commands(self) -> Iterator[str]:
@@ -101,7 +101,7 @@ class Removal:
 
 
 def parse(saved: str) -> list[Table]:
-    """The tables in what iptables-save printed. What has another form is not looked at."""
+    """The tables in the output of iptables-save. Lines of another form are ignored."""
     tables: list[Table] = []
     for line in saved.split("\n"):
         if line.startswith("*"):
@@ -114,12 +114,12 @@ def parse(saved: str) -> list[Table]:
 
 
 def unreadable_tables(saved: str) -> list[str]:
-    """The tables that iptables-nft-save could not print, because nft wrote into them."""
+    """The tables that iptables-nft-save could not print, because nft modified them."""
     return _UNREADABLE.findall(saved)
 
 
 def removal(table: Table) -> Removal | None:
-    """What of a table is kube-proxy's. None: nothing, or only what others use."""
+    """What to remove from a table. None: nothing of kube-proxy's, or only what others use."""
     own = {chain for chain in table.chains if is_of_kube_proxy(table.name, chain)}
     kept = _kept(table, own)
     gone = own - kept.keys()
@@ -135,20 +135,20 @@ def removal(table: Table) -> Removal | None:
 
 
 def is_of_kube_proxy(table: str, chain: str) -> bool:
-    """Whether kube-proxy makes a chain of this name in this table."""
+    """Whether a chain of this name in this table is kube-proxy's."""
     if table == "nat" and _OF_SERVICES.fullmatch(chain):
         return True
     return chain in _ENTRIES.get(table, ()) or chain in _OTHERS.get(table, ())
 
 
 def _is_entry(table: Table, rule: Rule) -> bool:
-    """Whether kube-proxy has written this rule of a chain that is not its own."""
+    """Whether kube-proxy added this rule to a chain that is not its own."""
     is_built_in = table.chains.get(rule.chain, _NO_POLICY) != _NO_POLICY
     return is_built_in and rule.target in _ENTRIES.get(table.name, ())
 
 
 def _kept(table: Table, own: Collection[str]) -> dict[str, str]:
-    """The chains that rules of others need, each with one that needs it."""
+    """The chains that rules of others need, each with one of its users."""
     kept: dict[str, str] = {}
     for rule in table.rules:
         if rule.target in own and rule.chain not in own and not _is_entry(table, rule):
@@ -175,9 +175,9 @@ def _jumps_inside(rules: Iterable[Rule], own: Collection[str]) -> dict[str, set[
 
 
 def _keeper() -> Iterator[str]:
-    """A rule that no packet meets, but which needs connection tracking.
+    """A rule that no packet matches, but which needs connection tracking.
 
-    The kernel translates the packets of established connections only as long as some rule of the
+    The kernel translates packets of established connections only as long as some rule in the
     network namespace needs connection tracking (nf_ct_netns_get).
     """
     yield f":{KEEPER} - [0:0]"

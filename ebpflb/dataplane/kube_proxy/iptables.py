@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kube-proxy's chains in iptables (both families, legacy and nft), and its tables in nftables.
 
-iptables-save without -t shows the tables that exist and makes none.
+iptables-save without -t prints existing tables and does not create any.
 """
 
 import json
@@ -29,9 +29,9 @@ FAMILIES = ("ip", "ip6")
 KEEPER_TABLE = "ebpflb-keep-nat"
 
 _TABLE = "kube-proxy"
-# The kernel translates the packets of established connections only as long as the network
-# namespace has a chain of type nat (nf_nat_register_fn), and a rule that needs connection tracking
-# (nf_ct_netns_get), which here no packet meets.
+# The kernel translates packets of established connections only as long as the network namespace
+# has a chain of type nat (nf_nat_register_fn), and a rule that needs connection tracking
+# (nf_ct_netns_get), which here matches no packet.
 _REPLACE = f"""\
 add table {{family}} {KEEPER_TABLE}
 add chain {{family}} {KEEPER_TABLE} nat {{{{ type nat hook input priority 100; }}}}
@@ -43,7 +43,7 @@ delete table {{family}} {_TABLE}
 
 
 class Tool(NamedTuple):
-    """One of the (up to) four: `name` is iptables-legacy, ip6tables-nft and so on."""
+    """One of up to four tools: `name` is iptables-legacy, ip6tables-nft and so on."""
 
     name: str
     save: str
@@ -52,7 +52,7 @@ class Tool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundRules:
-    """What one tool sees. `unreadable`: tables that it cannot print."""
+    """What one tool shows. `unreadable`: tables that it cannot print."""
 
     tool: Tool
     removals: list[Removal]
@@ -60,9 +60,9 @@ class FoundRules:
 
 
 def find_rules() -> tuple[list[FoundRules], list[str]]:
-    """What each tool sees, and the names of the tools that are missing.
+    """What each tool shows, and the names of the missing tools.
 
-    ProbeError when kube-proxy has left something that only a missing tool can remove.
+    ProbeError if kube-proxy left something that only a missing tool can remove.
     """
     found, missing = [], []
     for program in _PROGRAMS:
@@ -77,21 +77,21 @@ def find_rules() -> tuple[list[FoundRules], list[str]]:
 
 
 def saved_rules() -> Iterator[tuple[str, str]]:
-    """What each tool that is installed shows: its name, and the text of iptables-save."""
+    """For each installed tool: its name, and the output of its iptables-save."""
     for program in _PROGRAMS:
         for tool in dict(_tools(program)).values():
             yield tool.name, run_if_supported(tool.save)
 
 
 def remove_rules(tool: Tool, what: Removal) -> None:
-    """Remove all of it from the table at once. EbpflbError: nothing was removed."""
+    """Remove everything from the tables, each atomically. EbpflbError: nothing was removed."""
     run(tool.restore, "--noflush", "--wait", _LOCK_SECONDS, stdin=what.text())
 
 
 def _find_with(tool: Tool) -> FoundRules:
     saved = run_if_supported(tool.save)
     removals = [each for table in parse(saved) if (each := removal(table))]
-    # nat first: it brings what keeps established connections translated.
+    # nat first: it adds what keeps established connections translated.
     removals.sort(key=lambda each: each.table != "nat")
     return FoundRules(tool, removals, unreadable_tables(saved))
 
@@ -125,7 +125,7 @@ def _refuse_if_needed(program: str, backend: str) -> None:
 
 
 def kube_proxy_families(nft: str) -> list[str]:
-    """The families in which there is a table of kube-proxy's."""
+    """The families in which kube-proxy has a table."""
     tables = parse_json(run_if_supported(nft, "--json", "list", "tables"), "table")
     found = {table["family"] for table in tables if table["name"] == _TABLE}
     return [family for family in FAMILIES if family in found]
@@ -142,7 +142,7 @@ def removal_text(families: list[str]) -> str:
 
 
 def _nft_chains() -> list[str]:
-    """kube-proxy's chains in tables of iptables-nft, as nft sees them ("ip nat KUBE-SERVICES")."""
+    """kube-proxy's chains in tables of iptables-nft, in nft's words ("ip nat KUBE-SERVICES")."""
     nft = program_path("nft")
     if nft is None:
         return []
@@ -154,7 +154,7 @@ def _nft_chains() -> list[str]:
 
 
 def parse_json(answer: str, kind: str) -> list[dict[str, Any]]:
-    """The objects of a kind in nft's JSON; none in an empty text."""
+    """The objects of a kind in nft's JSON; none for empty text."""
     if not answer:
         return []
     try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kube-proxy leaves in ipvs mode: virtual services, the device with their addresses, sets.
 
-kube-proxy's virtual services are those at an address of its device, and those at a port of its
-NodePort sets. Those of others, such as keepalived, stay. Sets can only be destroyed when no
-iptables rule names them any more.
+kube-proxy's virtual services are those on an address of its device, and those on a port in its
+NodePort sets. Those of others, such as keepalived, stay. Sets can only be destroyed once no
+iptables rule refers to them.
 """
 
 import ipaddress
@@ -66,7 +66,7 @@ class VirtualService(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """kube-proxy's sets, and the NodePorts (protocol, port) that are in them."""
+    """kube-proxy's sets, and the NodePorts (protocol, port) in them."""
 
     names: tuple[str, ...]
     node_ports: frozenset[tuple[str, int]]
@@ -74,7 +74,7 @@ class Sets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ipvs:
-    """What kube-proxy has left; `device` is the name of its device, or empty."""
+    """What kube-proxy left; `device` is the name of its device, or empty."""
 
     services: tuple[VirtualService, ...]
     device: str
@@ -82,9 +82,9 @@ class Ipvs:
 
 
 def find_ipvs() -> tuple[Ipvs, list[str]]:
-    """What kube-proxy has left, and the names of the tools that are missing.
+    """What kube-proxy left, and the names of the missing tools.
 
-    ProbeError when it has left something that only a missing tool can remove.
+    ProbeError if it left something that only a missing tool can remove.
     """
     device = DEVICE if DEVICE in (name for _, name in socket.if_nameindex()) else ""
     addresses = _addresses(_needed("ip", "iproute2", DEVICE)) if device else frozenset()
@@ -98,7 +98,7 @@ def find_ipvs() -> tuple[Ipvs, list[str]]:
 
 
 def remove_ipvs(what: Ipvs) -> None:
-    """Remove it, after the iptables rules that name the sets."""
+    """Remove it; call this after removing the iptables rules that refer to the sets."""
     for service in what.services:
         program = _needed("ipvsadm", "ipvsadm", str(service))
         place = str(service).partition(" ")[2]
@@ -110,7 +110,7 @@ def remove_ipvs(what: Ipvs) -> None:
 
 
 def virtual_services(listed: str) -> list[VirtualService]:
-    """The virtual services in /proc/net/ip_vs; those of a firewall mark are never kube-proxy's."""
+    """The services in /proc/net/ip_vs, except those by firewall mark, never kube-proxy's."""
     found = []
     for line in listed.splitlines():
         if match := _VIRTUAL_SERVICE.match(line):
@@ -125,7 +125,7 @@ def own_services(
     addresses: Collection[str],
     node_ports: Collection[tuple[str, int]],
 ) -> tuple[VirtualService, ...]:
-    """kube-proxy's among the virtual services; `addresses` are those of its device."""
+    """The virtual services of kube-proxy; `addresses` are those of its device."""
     return tuple(
         service
         for service in present
@@ -134,7 +134,7 @@ def own_services(
 
 
 def parse_sets(saved: str) -> Sets:
-    """kube-proxy's sets in what `ipset save` printed."""
+    """kube-proxy's sets in the output of `ipset save`."""
     created = [line.split()[1] for line in saved.splitlines() if line.startswith("create ")]
     ports = (_NODE_PORT.fullmatch(line) for line in saved.splitlines())
     return Sets(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removing what kube-proxy has left in the kernel of this node: iptables, nftables, ipvs.
+"""Removes what kube-proxy left in this node's kernel: iptables, nftables, ipvs.
 
-Connections that are established through kube-proxy's NAT go on: their translation is in the
-kernel's connection tracking. The kernel applies it only while rules need it, so a chain of ours
-that changes nothing stays (KEEPER in iptables, KEEPER_TABLE in nftables). Connections through ipvs
-end. Nothing that others wrote is changed.
+Connections established through kube-proxy's NAT continue: their translation is in the kernel's
+connection tracking. The kernel applies it only while rules need it, so a chain of ours that changes
+nothing stays (KEEPER in iptables, KEEPER_TABLE in nftables). Connections through ipvs end. Rules of
+others are not changed.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class RemovedRules:
 class Removed:
     """What was removed, or what would be.
 
-    `kept`: chains of kube-proxy's that others use. `unseen`: what could not be looked at, and why.
-    `warnings`: what may no longer work.
+    `kept`: chains of kube-proxy's that others use. `unseen`: what could not be checked, and why.
+    `warnings`: what may stop working.
     """
 
     iptables: tuple[RemovedRules, ...] = ()
@@ -48,7 +48,7 @@ class Removed:
     warnings: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """One line for each thing, without "removed" before it."""
+        """One line for each thing, without a leading "removed"."""
         lines = [
             f"{rules.tool} table {rules.table}: {len(rules.chains)} chains, "
             f"{len(rules.jumps)} jumps to them"
@@ -63,9 +63,9 @@ class Removed:
 def remove_kube_proxy(dry_run: bool) -> Removed:
     """Remove kube-proxy's state from the network namespace of the calling thread.
 
-    Needs root. Everything is looked at first; ProbeError names a tool that is missing and needed,
+    Needs root. Everything is checked first; ProbeError names a tool that is missing and needed,
     EbpflbError one that failed. What was removed before a failure stays removed: call it again.
-    Each table of iptables, and all of nftables, is changed at once. `dry_run` changes nothing.
+    Each table of iptables, and all of nftables, is changed atomically. `dry_run` changes nothing.
     """
     found, missing = find_rules()
     program = program_path("nft")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running iptables, nft, ipset and others, and finding a kube-proxy that still runs.
+"""Runs iptables, nft, ipset and others, and finds a kube-proxy that is still running.
 
-All of it concerns the network namespace of the calling thread.
+Everything concerns the network namespace of the calling thread.
 """
 
 import os
@@ -12,13 +12,13 @@ from pathlib import Path
 
 from ebpflb.errors import EbpflbError
 
-# A service's PATH may lack where the distribution puts them.
+# A service's PATH may lack the directories where distributions put them.
 _PATH = os.pathsep.join(("/usr/sbin", "/sbin", "/usr/bin", "/bin"))
 _PROC_NET = Path("/proc/thread-self/net")
-# The longest of all is a restore of tens of thousands of chains.
+# The slowest command restores tens of thousands of chains.
 _SECONDS = 600.0
 _PROC = Path("/proc")
-# How iptables-nft-save, nft and ipset say that the kernel was built without what they show.
+# How iptables-nft-save, nft and ipset report that the kernel lacks what they would list.
 _LACKING = re.compile(
     "Protocol not supported|Operation not supported|Failed to initialize nft"
     "|Cannot open session to kernel"
@@ -26,12 +26,12 @@ _LACKING = re.compile(
 
 
 def program_path(name: str) -> str | None:
-    """The path of a program; None when it is not installed."""
+    """The path of a program; None if it is not installed."""
     return shutil.which(name) or shutil.which(name, path=_PATH)
 
 
 def run(*argv: str, stdin: str = "") -> str:
-    """What a program prints. EbpflbError with its own words when it fails."""
+    """The output of a program. EbpflbError with its own message if it fails."""
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -53,7 +53,7 @@ def run(*argv: str, stdin: str = "") -> str:
 
 
 def run_if_supported(*argv: str) -> str:
-    """What a program prints; nothing when the kernel lacks what it shows."""
+    """The output of a program; empty if the kernel lacks what it would list."""
     try:
         return run(*argv)
     except EbpflbError as error:
@@ -63,7 +63,7 @@ def run_if_supported(*argv: str) -> str:
 
 
 def proc_net(name: str) -> str:
-    """A file below /proc/net; empty when the kernel lacks it."""
+    """A file below /proc/net; empty if the kernel does not have it."""
     try:
         return (_PROC_NET / name).read_text()
     except OSError:
@@ -73,8 +73,8 @@ def proc_net(name: str) -> str:
 def running_kube_proxies(proc: Path = _PROC) -> list[int]:
     """The ids of the kube-proxy processes in the calling thread's network namespace.
 
-    They would write again what is removed. Only processes of our own PID namespace are seen: in a
-    container all of the node's only with the host's PID namespace. A kube-proxy inside another
+    They would restore what is removed. Only processes in our own PID namespace are seen: in a
+    container, all of the node's only with the host's PID namespace. A kube-proxy inside another
     program (k3s) is not found.
     """
     here = _link(proc / "thread-self/ns/net")
@@ -96,7 +96,7 @@ def _is_kube_proxy(process: Path) -> bool:
 
 
 def _link(path: Path) -> str:
-    """Where a link leads; nowhere for a process that has ended."""
+    """The target of a link; empty for a process that has ended."""
     try:
         return os.readlink(path)
     except OSError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one truth about bytes: structs and enums shared with bpf/, and every map with its capacity.
+"""The single source of byte layouts: structs and enums shared with bpf/, and all maps with sizes.
 
-Each compile checks that C agrees (`structs.layout_assertions()`). Every room but `kernel`
+Each compile checks that C agrees (`structs.layout_assertions()`). Every package except `kernel`
 may import it.
 """

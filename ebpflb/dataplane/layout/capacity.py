@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every map of bpf/maps.h: what it holds, how many entries fit, what happens when it is full.
 
-Default sizes are small; the agent makes larger maps as the cluster grows. The room for flows is
-that of the node (`flow_room`).
+Default sizes are small; the agent creates larger maps as the cluster grows. The room for flows
+depends on the node (`flow_room`).
 """
 
 import ctypes
@@ -27,15 +27,15 @@ _PEERS = 16384
 _DROPS = 1024
 _CONN_PLACES = 8192
 _FLOW_RING = 1 << 20
-# lb_slots grows up to here for lookup tables (64 MiB), and further only for endpoints.
+# lb_slots grows to this size for lookup tables (64 MiB), and beyond only for endpoints.
 MOST_SLOTS = 1 << 24
 _HISTOGRAMS = len(enums.FlowPath) * len(enums.HistogramKind)
 _HEADROOM = 2
 _ENTRIES_PER_FLOW = 2
-# With its place in two buckets: docs/performance.md.
+# Both entries of a flow, with their buckets: docs/performance.md.
 FLOW_BYTES = 544
 _FEWEST_FLOWS, _MOST_FLOWS = 1 << 16, 1 << 22
-# The part of the node's memory that established flows may take.
+# Established flows may use this fraction of the node's memory.
 _FLOW_SHARE = 16
 _MOST_EVICTING = 1 << 18
 _MEMORY_PER_EVICTING = 1 << 17
@@ -46,19 +46,19 @@ _MORE_EVICTING = 4
 
 
 class WhenFull(Enum):
-    """What happens to an entry for which a map has no room.
+    """What happens to an entry that does not fit into a map.
 
-    GROWS: the Service that does not fit keeps what it had, an Event and a metric say so, and the
-    agent loads a generation of maps with twice the room. A node address: an error, until then.
-    STAYS_IN_CT_SHORT: the flow is translated, but forgotten after the timeout of opening flows.
-    STAYS_IN_CT_UDP: the UDP flow has the timeout of flows that are no streams, and may be evicted.
-    EVICTS: the kernel evicts the entry that was used least recently.
-    GOES_TO_LB_CONNECTIONS: the connection is found there, which takes a little longer.
-    NOT_KEPT: what is new is translated, but its process sees the backend as the peer, it is not
-    counted, or the client has no session affinity, until the agent has deleted what is over.
-    LEFT_OUT: a device, a pod, a node or a ServiceCIDR is not served so; the agent warns.
+    GROWS: the Service that does not fit keeps what it had, an Event and a metric report it, and the
+    agent loads a generation of maps with twice the room. For a node address: an error, until then.
+    STAYS_IN_CT_SHORT: the flow is translated, but expires after the timeout of opening flows.
+    STAYS_IN_CT_UDP: the UDP flow has the timeout of flows that are not streams, and may be evicted.
+    EVICTS: the kernel evicts the least recently used entry.
+    GOES_TO_LB_CONNECTIONS: the connection is stored there, where the lookup takes a little longer.
+    NOT_KEPT: new connections are translated, but until the agent has deleted expired entries, their
+    process sees the backend as the peer, they are not counted, or the client has no affinity.
+    LEFT_OUT: the feature does not work for this device, pod, node or ServiceCIDR; the agent warns.
     LOST: the flow record is lost, which lb_flow_lost counts; the drop is not counted.
-    NEVER: an array with an element for whatever may come.
+    NEVER: an array with an element for every possible index.
     """
 
     GROWS = auto()
@@ -74,7 +74,7 @@ class WhenFull(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Entries; each is LB_MAX_<NAME> of bpf/config.h, whose defaults these are."""
+    """Numbers of entries; each is LB_MAX_<NAME> of bpf/config.h, whose defaults these are."""
 
     frontends: int = 512
     descs: int = 1024
@@ -96,16 +96,16 @@ class Sizes:
         return {f"LB_MAX_{name.upper()}": str(size) for name, size in asdict(self).items()}
 
     def with_flow_tables(self, other: Mapping[str, int]) -> Self:
-        """With these sizes, where they are those of tables of flows."""
+        """A copy with these sizes for the flow tables; others are ignored."""
         return replace(self, **{name: other[name] for name in FLOW_SIZES & other.keys()})
 
     def at_least(self, other: Self) -> Self:
-        """The larger of both, map by map."""
+        """The larger size of the two for each map."""
         pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
         return type(self)(**{name: max(mine, theirs) for name, mine, theirs in pairs})
 
     def grown(self) -> Self:
-        """Twice the room in the maps that grow; flow tables stay as they are."""
+        """Twice the room in the maps that grow; flow tables keep their size."""
         growing = {spec.size for spec in MAPS.values() if spec.when_full is WhenFull.GROWS}
         sizes = asdict(self)
         return type(self)(
@@ -113,20 +113,20 @@ class Sizes:
         )
 
     def with_larger(self, tables: Iterable[str], most: int) -> Self:
-        """With more room in these tables that evict, fields of this class; up to `most` entries."""
+        """More room in these evicting tables, fields of this class; up to `most` entries."""
         sizes = asdict(self)
         larger = {name: min(_MORE_EVICTING * sizes[name], most) for name in tables}
         return self.at_least(replace(self, **larger))
 
 
 class _Nothing(ctypes.Structure):
-    """A ring buffer has no keys and values."""
+    """A ring buffer has no keys or values."""
 
 
 class MapSpec(NamedTuple):
     """key and value as ctypes; size: the field of Sizes that bounds it, or a fixed number.
 
-    flags: NO_PREALLOC: an element takes memory from when it is inserted until it is deleted.
+    flags: NO_PREALLOC: memory is allocated when an element is inserted, and freed with it.
     """
 
     kind: MapType
@@ -137,22 +137,22 @@ class MapSpec(NamedTuple):
     flags: MapFlag = MapFlag(0)
 
     def shape(self, sizes: Sizes) -> tuple[int, int, int]:
-        """Key size, value size (of one CPU) and number of entries."""
+        """Key size, value size (for one CPU) and number of entries."""
         entries = self.size if isinstance(self.size, int) else getattr(sizes, self.size)
         return ctypes.sizeof(self.key), ctypes.sizeof(self.value), entries
 
     @property
     def is_array(self) -> bool:
-        """Whether all elements exist from the start, and are zero."""
+        """Whether all elements exist from the start, initially zero."""
         return self.kind in (MapType.ARRAY, MapType.PERCPU_ARRAY)
 
     @property
     def is_per_cpu(self) -> bool:
-        """Whether each CPU has a value of its own."""
+        """Whether each CPU has its own value."""
         return self.kind in (MapType.PERCPU_ARRAY, MapType.PERCPU_HASH)
 
 
-# Bound together by indices: taken over together, or not at all.
+# Linked by indices: shared by the next generation together, or not at all.
 SERVICE_MAPS: Mapping[str, MapSpec] = {
     "lb_frontends": MapSpec(MapType.HASH, structs.LbFrontendKey, u32, "frontends", WhenFull.GROWS),
     "lb_current": MapSpec(MapType.ARRAY, u32, u64, "frontends", WhenFull.GROWS),
@@ -249,7 +249,7 @@ FLOW_MAPS: Mapping[str, MapSpec] = {
         MapFlag.NO_PREALLOC,
     ),
 }
-# Counters and flow records that do not belong to one Service.
+# Counters and flow records, not linked to Services by indices.
 COUNT_MAPS: Mapping[str, MapSpec] = {
     "lb_count_drop": MapSpec(MapType.PERCPU_HASH, structs.LbDropKey, u64, _DROPS, WhenFull.LOST),
     "lb_flows": MapSpec(MapType.RINGBUF, _Nothing, _Nothing, _FLOW_RING, WhenFull.LOST),
@@ -259,7 +259,7 @@ COUNT_MAPS: Mapping[str, MapSpec] = {
         MapType.PERCPU_ARRAY, u32, structs.LbHistogram, _HISTOGRAMS, WhenFull.NEVER
     ),
 }
-# Written anew for every generation.
+# Rewritten for every generation.
 NODE_MAPS: Mapping[str, MapSpec] = {
     "lb_devices": MapSpec(
         MapType.HASH, u32, structs.LbDevice, _FIXED, WhenFull.LEFT_OUT, MapFlag.NO_PREALLOC
@@ -284,7 +284,7 @@ NODE_MAPS: Mapping[str, MapSpec] = {
         WhenFull.LEFT_OUT,
         MapFlag.NO_PREALLOC,
     ),
-    # Twice as many as there are frontends, as there are descriptors.
+    # Twice the number of frontends, like the descriptors.
     "lb_turns": MapSpec(MapType.ARRAY, u32, u32, "descs", WhenFull.GROWS),
     "lb_peers": MapSpec(
         MapType.HASH, structs.LbAddr, u8, _PEERS, WhenFull.LEFT_OUT, MapFlag.NO_PREALLOC
@@ -294,18 +294,18 @@ NODE_MAPS: Mapping[str, MapSpec] = {
     "lb_meta": MapSpec(MapType.ARRAY, u32, structs.LbMeta, 1, WhenFull.NEVER),
 }
 MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS, **NODE_MAPS}
-# The maps that the loader makes, of the size wanted; the programs know no sizes.
+# The maps that the loader creates with the required size; the programs do not depend on sizes.
 SIZED_MAPS: Mapping[str, MapSpec] = {
     name: spec for name, spec in MAPS.items() if isinstance(spec.size, str)
 }
-# The fields of Sizes for flows.
+# The fields of Sizes for flow tables.
 FLOW_SIZES = frozenset(spec.size for spec in FLOW_MAPS.values() if isinstance(spec.size, str))
 
 
 class FlowRoom(NamedTuple):
-    """established: flows with room in lb_conntrack; evicting: entries of a table that evicts.
+    """established: capacity of lb_conntrack in flows; evicting: entries of an evicting table.
 
-    Such a table begins with `first` entries, lb_stack_nat has `stack_nat` for good.
+    Such a table starts with `first` entries; lb_stack_nat always has `stack_nat`.
     """
 
     established: int
@@ -315,12 +315,12 @@ class FlowRoom(NamedTuple):
 
 
 def flow_room(wanted: int, memory: int, cpus: int) -> FlowRoom:
-    """How many flows a node of so much memory, in bytes, has room for; `cpus`: possible ones.
+    """How many flows fit on a node with this memory, in bytes; `cpus`: possible ones.
 
-    Established flows: `wanted`, within a sixteenth of the memory, which they take only when they
-    are there; never less than 65,536. A table that evicts is allocated at once, some 400 bytes for
-    an entry in lb_ct_short and lb_ct_udp: up to 262,144 entries, 8,192 for each GiB, and never less
-    than 65,536. It is small at first, and replaced when it is half full.
+    Established flows: `wanted`, limited to a sixteenth of the memory, which is used only by
+    existing flows; at least 65,536. An evicting table is allocated in full, about 400 bytes per
+    entry in lb_ct_short and lb_ct_udp: up to 262,144 entries, 8,192 per GiB, and at least
+    65,536. It starts small, and is replaced when it is half full.
     """
     established = max(_FEWEST_FLOWS, min(wanted, memory // _FLOW_SHARE // FLOW_BYTES, _MOST_FLOWS))
     evicting = min(established // 2, memory // _MEMORY_PER_EVICTING, _MOST_EVICTING)
@@ -331,7 +331,7 @@ def flow_room(wanted: int, memory: int, cpus: int) -> FlowRoom:
 
 
 def sizes_for(frontends: Iterable[Frontend], flows: FlowRoom | None = None) -> Sizes:
-    """Room for these frontends twice over: an update needs fresh slots before it frees the old."""
+    """Room for twice these frontends: an update takes new slots before it frees the old ones."""
     flows = flows or FlowRoom(0, 0)
     count, slots, backends, names = 0, 0, 0, set()
     ranges: set[tuple[ServicePortName, Prefix]] = set()

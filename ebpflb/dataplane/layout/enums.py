@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mirror of the enums in bpf/types.h and the files it includes: same names, same values."""
+"""Mirrors the enums in bpf/types.h and the files it includes: same names, same values."""
 
 from collections.abc import Mapping
 from enum import IntEnum, IntFlag
@@ -133,7 +133,7 @@ class ConnectionState(IntFlag):
 
 
 class DropReason(IntEnum):
-    """enum lb_drop_reason, without its count."""
+    """enum lb_drop_reason, without the final count."""
 
     LB_DROP_NO_ENDPOINT = 1
     LB_DROP_NO_LOCAL_ENDPOINT = 2
@@ -185,14 +185,14 @@ class FlowSource(IntEnum):
 
 
 class FlowLost(IntEnum):
-    """enum lb_flow_lost, without its count."""
+    """enum lb_flow_lost, without the final count."""
 
     LB_LOST_FULL = 0
     LB_LOST_RATE = 1
 
 
 class XdpResult(IntEnum):
-    """enum lb_xdp_result, without its count."""
+    """enum lb_xdp_result, without the final count."""
 
     LB_XDP_SENT = 0
     LB_XDP_FRAGMENT = 1
@@ -208,7 +208,7 @@ class XdpResult(IntEnum):
 
 
 class HistogramKind(IntEnum):
-    """enum lb_histogram_kind, without its count."""
+    """enum lb_histogram_kind, without the final count."""
 
     LB_HISTOGRAM_DURATION = 0
     LB_HISTOGRAM_RTT = 1
@@ -241,9 +241,9 @@ PREFIXES: Mapping[EnumType, str] = {
     FlowLost: "LB_LOST_",
     HistogramKind: "LB_HISTOGRAM_",
 }
-"""Every enum shared with bpf/, with what the names of its members begin with."""
+"""Every enum shared with bpf/, with the common prefix of its members."""
 
 
 def word(member: IntEnum | IntFlag) -> str:
-    """The name of a member in lower case, without what all members begin with."""
+    """The name of a member in lower case, without the common prefix."""
     return (member.name or "").removeprefix(PREFIXES.get(type(member), "")).lower()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every BPF program of bpf/*.c: its name, type and the hook it is made for."""
+"""Every BPF program in bpf/*.c: its name, its type and the hook it is for."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,9 +8,9 @@ from ebpflb.dataplane.kernel.uapi import AttachType, ProgFlag, ProgType
 
 
 class Program(NamedTuple):
-    """attach_type: the one the kernel wants to know at load, None for tc programs.
+    """attach_type: required at load time, None for tc programs.
 
-    `flags`: those of loading, for kernels with Feature.XDP_FRAGS.
+    `flags`: of loading, for kernels with Feature.XDP_FRAGS.
     """
 
     type: ProgType

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The structs of bpf/types.h that are written and read by the thousand, as plain tuples.
+"""Plain tuples for those structs of bpf/types.h that are read and written by the thousand.
 
-Packing goes through `struct`, ten times as fast as through the ctypes mirrors of structs.py.
+Packing uses `struct`, ten times as fast as the ctypes mirrors in structs.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ _ADDR_STATE = packed_format(structs.LbAddrState)
 _NAME = packed_format(structs.LbName)
 _NAME_LENGTH = 63
 _SUBNET = packed_format(structs.LbSubnet)
-# Those of an ifindex come before those of the address.
+# The bits of the ifindex come before those of the address.
 _IFINDEX_BITS = 32
 
 LOCAL = int(enums.BackendFlag.LB_BACKEND_LOCAL)
@@ -70,7 +70,7 @@ SCHEDULERS: Mapping[int, Scheduler] = {number: kind for kind, number in _SCHEDUL
 
 
 class SocketAddress(NamedTuple):
-    """struct lb_frontend_key, which is also how struct lb_backend begins."""
+    """struct lb_frontend_key, which struct lb_backend also starts with."""
 
     address: Address
     port: int
@@ -82,12 +82,12 @@ class SocketAddress(NamedTuple):
 
     @classmethod
     def unpack(cls, value: bytes) -> Self:
-        """Of the first 20 bytes of `value`."""
+        """From the first 20 bytes of `value`."""
         return cls(*_SOCKET.unpack_from(value))
 
 
 class Subnet(NamedTuple):
-    """struct lb_subnet: next hops of one device."""
+    """struct lb_subnet: next hops on one device."""
 
     ifindex: int
     next_hops: Prefix
@@ -105,7 +105,7 @@ class Subnet(NamedTuple):
 
 
 def frontend_key_of(socket: bytes) -> FrontendKey:
-    """Of a key in lb_frontends, or of a backend its own address."""
+    """From a key in lb_frontends, or from a backend: its own address."""
     address, port, protocol = SocketAddress.unpack(socket)
     return FrontendKey(address, port, Protocol(protocol))
 
@@ -133,12 +133,12 @@ class BackendRecord(NamedTuple):
 
     @staticmethod
     def each(values: bytes) -> Iterator[tuple[bytes, int, int, int]]:
-        """The fields of many, one behind the other: a tuple costs a third of a record."""
+        """The fields of many concatenated records: a tuple costs a third of a record."""
         return _BACKEND.iter_unpack(values)
 
 
 def pack_backend(socket: bytes, flags: int, generation: int, service: int) -> bytes:
-    """What a BackendRecord of that packs to, without one."""
+    """Like BackendRecord(...).pack(), without creating the record."""
     return _BACKEND.pack(socket, flags, generation, service)
 
 
@@ -148,27 +148,27 @@ def pack_pod_key(socket: bytes, service: int) -> bytes:
 
 
 def generation_of(backend: bytes) -> int:
-    """That of a packed BackendRecord, without one."""
+    """The generation of a packed BackendRecord, without unpacking it."""
     return int(_BACKEND.unpack(backend)[2])
 
 
 def flags_of(backend: bytes) -> int:
-    """Those of a packed BackendRecord, without one."""
+    """The flags of a packed BackendRecord, without unpacking it."""
     return int(_BACKEND.unpack(backend)[1])
 
 
 def pack_socket(address: Address, port: int, protocol: int) -> bytes:
-    """What a SocketAddress of that packs to, without one."""
+    """Like SocketAddress(...).pack(), without creating the tuple."""
     return _SOCKET.pack(address, port, protocol)
 
 
 def pack_index(index: int) -> bytes:
-    """A key of an array."""
+    """A key in an array map."""
     return index.to_bytes(4, byteorder)
 
 
 def pack_open(count: int) -> bytes:
-    """An element of lb_open."""
+    """A value in lb_open."""
     return count.to_bytes(8, byteorder, signed=True)
 
 
@@ -214,12 +214,12 @@ class DescRecord(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """That of the frontend."""
+        """The frontend's address."""
         return Address(self.frontend[:16])
 
     @property
     def port(self) -> int:
-        """That of the frontend, host byte order."""
+        """The frontend's port, in host byte order."""
         return int.from_bytes(self.frontend[16:18], "big")
 
     def pack(self) -> bytes:
@@ -238,13 +238,13 @@ def socket_of(frontend: Frontend) -> SocketAddress:
 
 
 def backend_flags(backend: Backend) -> int:
-    """enum lb_backend_flag of a backend, as far as its endpoint tells."""
+    """enum lb_backend_flag of a backend, as far as its endpoint determines it."""
     where = LOCAL * backend.local | TERMINATING * backend.terminating
     return where | _STANDINGS[backend.standing]
 
 
 def standing_of(flags: int) -> Standing:
-    """Of a backend with these flags, if it serves."""
+    """For a backend with these flags, if it serves."""
     if not flags & WATCHED:
         return Standing.UNWATCHED
     if flags & EJECTED:
@@ -253,12 +253,12 @@ def standing_of(flags: int) -> Standing:
 
 
 def pack_failures(in_a_row: int) -> bytes:
-    """struct lb_failures of a backend that has not been tried."""
+    """struct lb_failures for a backend that has not been tried."""
     return _FAILURES.pack(in_a_row, 0)
 
 
 def unpack_failures(value: bytes) -> tuple[int, bool]:
-    """The reverse: how many in a row, and whether it has been tried."""
+    """The reverse: failures in a row, and whether it has been tried."""
     in_a_row, is_tried = _FAILURES.unpack(value)
     return in_a_row, bool(is_tried)
 
@@ -292,7 +292,7 @@ def if_empty(choice: Choice) -> int:
 
 
 def pack_name(name: ServicePortName) -> bytes:
-    """struct lb_name. MapError(ENAMETOOLONG) for what no API server would accept."""
+    """struct lb_name. MapError(ENAMETOOLONG) for names that no API server would accept."""
     parts = [part.encode() for part in (name.namespace, name.service, name.port)]
     if max(map(len, parts)) > _NAME_LENGTH:
         raise MapError("lb_names", f"update of {name}", ENAMETOOLONG)
@@ -300,9 +300,9 @@ def pack_name(name: ServicePortName) -> bytes:
 
 
 def unpack_name(value: bytes, protocol: int) -> ServicePortName:
-    """The reverse of `pack_name()`; the protocol stands in the frontends.
+    """The reverse of `pack_name()`; the protocol comes from the frontends.
 
-    The texts are those of the source, if it has interned them, too.
+    Reuses the source's strings, if it has interned them, too.
     """
     parts = (part.rstrip(b"\0").decode() for part in _NAME.unpack(value))
     namespace, service, port = map(intern, parts)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ctypes mirrors of the structs in bpf/types.h: same order, same names, host byte order.
+"""ctypes mirrors of the structs in bpf/types.h: same order, same names, host byte order.
 
-This is the only description of their bytes. Each compile asserts that C agrees, and what packs or
-unpacks them fast takes its format from here (`packed_format()`).
+This is the only description of their layout. Each compile asserts that C agrees, and faster code
+for packing and unpacking derives its format from here (`packed_format()`).
 """
 
 import ctypes
@@ -30,8 +30,7 @@ be32: Any = ctypes.c_uint32.__ctype_be__
 class Struct(ctypes.Structure):
     """A key or a value of a map; class LbAddrState mirrors struct lb_addr_state.
 
-    Class keywords say which enum a field holds. Unknown field names are an error, as they are for
-    a dataclass.
+    Class keywords give the enum of a field. Unknown field names are an error, as in a dataclass.
     """
 
     enums: ClassVar[Mapping[str, EnumType]] = {}
@@ -56,7 +55,7 @@ class LbAddr(Struct):
 
     @classmethod
     def of(cls, address: bytes | None) -> Self:
-        """A packed address of 16 bytes; zero for none."""
+        """From a packed 16-byte address; zero for None."""
         return cls.from_buffer_copy(address) if address else cls()
 
 
@@ -231,7 +230,7 @@ class LbConntrack(
 
     @property
     def whole_state(self) -> int:
-        """What holds, whichever direction's packets wrote it: enum lb_ct_state."""
+        """The state as seen by both directions together: enum lb_ct_state."""
         return int(self.state) | int(self.peer_state)
 
 
@@ -375,7 +374,7 @@ def _c_name(struct: type[Struct]) -> str:
 
 
 STRUCTS: dict[str, type[Struct]] = {_c_name(each): each for each in Struct.__subclasses__()}
-"""All mirrors by their names in C."""
+"""All mirrors by their C names."""
 
 
 def field_names(struct: type[Struct]) -> list[str]:
@@ -384,12 +383,12 @@ def field_names(struct: type[Struct]) -> list[str]:
 
 
 def packed_format(struct: type[Struct], *fields: str | tuple[str, ...]) -> Format:
-    """The format by which `fields` of a mirror are packed and unpacked ten times as fast.
+    """The `struct` format for some fields of a mirror, ten times as fast as ctypes.
 
-    Without `fields` all but padding. A tuple names fields that stand side by side and become one
-    bytes object. Otherwise numbers are ints, nested structs of numbers in host byte order are
-    spread out, and all else is bytes: also a port, unless all numbers of the struct are in network
-    byte order. The bytes of other fields are skipped, or packed as zero.
+    Without `fields`: all but padding. A tuple names adjacent fields that become one bytes object.
+    Otherwise numbers are ints, nested structs of numbers in host byte order are flattened, and
+    everything else is bytes, including ports, unless all numbers of the struct are in network byte
+    order. The bytes of other fields are skipped, or packed as zero.
     """
     text, at = "=" if _has_host_order(struct) else "!", 0
     for offset, code in _chosen(struct, fields) if fields else _codes(struct):
@@ -403,14 +402,14 @@ _NETWORK_ORDER: Mapping[Any, str] = {be16: "H", be32: "I"}
 
 
 def _has_host_order(struct: type[Struct]) -> bool:
-    """Whether numbers of more than a byte are in host byte order; else in network byte order."""
+    """Whether multi-byte numbers are in host byte order; otherwise in network byte order."""
     kinds = [field[1] for field in struct._fields_]
     nested = (kind for kind in kinds if issubclass(kind, Struct))
     return not {u16, u32, u64}.isdisjoint(kinds) or any(map(_has_host_order, nested))
 
 
 def _codes(struct: type[Struct], base: int = 0) -> Iterator[tuple[int, str]]:
-    """The offset and the code of each field but padding."""
+    """The offset and the format code of each field except padding."""
     for name, kind, *_ in struct._fields_:
         offset = base + getattr(struct, name).offset
         if issubclass(kind, Struct) and _has_host_order(kind):
@@ -437,7 +436,7 @@ def _chosen(
 
 
 def layout_assertions() -> str:
-    """C text that fails to compile where types.h and these mirrors or enums.py differ."""
+    """C text that fails to compile if types.h differs from these mirrors or from enums.py."""
     return "\n".join(_assertions()) + "\n"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From C text to pinned maps and programs: compile, cache, load, pin, hand over to the next.
+"""From C text to pinned maps and programs: compile, cache, load, pin, replace the old generation.
 
 Called by the agent and by commands that open pins. Only `compile` imports bcc, in a child process.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled objects: maps and programs that any process can load without bcc.
 
-Taken from a module of bcc, packed for the cache, loaded and pinned by bpf(2).
+Extracted from a bcc module, packed for the cache, loaded and pinned with bpf(2).
 """
 
 import ctypes
@@ -27,9 +27,9 @@ _SHAPE = ("type", "key_size", "leaf_size", "max_entries", "flags")
 
 
 class Map(NamedTuple):
-    """A map as bpf(2) takes it, of sizes in bytes, a per-CPU value's for one CPU.
+    """A map as bpf(2) takes it; sizes in bytes, for a per-CPU value that of one CPU.
 
-    `pinned`: its name is a file in the directory of pins.
+    `pinned`: the file name of its pin, if it has one.
     """
 
     name: str
@@ -42,18 +42,18 @@ class Map(NamedTuple):
 
 
 class Bytecode(NamedTuple):
-    """Compiled objects. Where a program names a map, the number is an index into `maps`."""
+    """Compiled objects. References to maps in programs are indices into `maps`."""
 
     maps: Sequence[Map]
     programs: Mapping[str, bytes]
 
 
 def taken_apart(module: Any, library: Any, is_pinned: Callable[[int, str], bool]) -> Bytecode:
-    """What is in a module of bcc; `library` is bcc's libbcc.
+    """The contents of a bcc module; `library` is bcc's libbcc.
 
-    `is_pinned` says of a map, by its descriptor and its name, whether the module has pinned it. The
-    shapes of maps are those of the text, whatever was pinned before. LookupError for instructions
-    that name anything but maps of the module.
+    `is_pinned` tells from a map's descriptor and name whether the module has pinned it. The shapes
+    of maps are those in the text, whatever was pinned before. LookupError for instructions that
+    refer to anything but the module's maps.
     """
     maps: list[Map] = []
     numbers: dict[int, int] = {}
@@ -67,7 +67,7 @@ def taken_apart(module: Any, library: Any, is_pinned: Callable[[int, str], bool]
 
 
 def renumbered(code: bytes, numbers: Mapping[int, int] | Sequence[int]) -> bytes:
-    """The instructions, each map that they name under its other number; LookupError without one."""
+    """The instructions with all references to maps replaced; LookupError if a number is missing."""
     changed = bytearray(code)
     for at in range(0, len(code), _INSTRUCTION_SIZE):
         is_plain_number = code[at + 1] >> 4 == 0
@@ -79,14 +79,14 @@ def renumbered(code: bytes, numbers: Mapping[int, int] | Sequence[int]) -> bytes
 
 
 def packed(bytecode: Bytecode) -> bytes:
-    """For `unpacked`."""
+    """Serialize for `unpacked`."""
     sizes = {name: len(code) for name, code in bytecode.programs.items()}
     head = json.dumps([bytecode.maps, sizes]).encode()
     return zlib.compress(head + b"\n" + b"".join(bytecode.programs.values()))
 
 
 def unpacked(content: bytes) -> Bytecode:
-    """What `packed` was given."""
+    """The reverse of `packed`."""
     head, _, code = zlib.decompress(content).partition(b"\n")
     maps, sizes = json.loads(head)
     programs, at = {}, 0
@@ -97,7 +97,7 @@ def unpacked(content: bytes) -> Bytecode:
 
 
 def is_pinned_as(descriptor: int, path: Path) -> bool:
-    """Whether this map is pinned there, and not another one."""
+    """Whether exactly this map is pinned there."""
     if not path.exists():
         return False
     there = libbpf.obj_get(path)
@@ -110,7 +110,7 @@ def is_pinned_as(descriptor: int, path: Path) -> bool:
 def _tables(
     module: Any, library: Any, is_pinned: Callable[[int, str], bool]
 ) -> Iterator[tuple[int, Map]]:
-    """Each map with its descriptor, from functions of libbcc that bcc's Python does not declare."""
+    """Each map with its descriptor, by functions of libbcc that bcc's Python does not declare."""
 
     def call(name: str, *number: int, result: Any = ctypes.c_int) -> Any:
         function = library[name]
@@ -132,12 +132,12 @@ def load_and_pin(
     *,
     has_frags: bool = False,
 ) -> None:
-    """Make maps, load programs and pin all of it, or leave no new pin behind.
+    """Create maps, load programs and pin them all, or leave no new pin behind.
 
     `has_frags`: the kernel has Feature.XDP_FRAGS.
 
-    Raises OSError, LookupError for a program that is not there, ValueError for a map that is pinned
-    already and has another shape.
+    Raises OSError, LookupError for an unknown program, ValueError for a map that is already pinned
+    with another shape.
     """
     with ExitStack() as opened:
         maps = open_maps(bytecode.maps, pins, opened)
@@ -150,9 +150,9 @@ def load_and_pin(
 
 
 def open_maps(maps: Sequence[Map], pins: Path, opened: ExitStack) -> list[int]:
-    """A descriptor of each: of the one that is pinned already, else of a new one.
+    """A descriptor of each map: of the pinned one if there is one, else of a new one.
 
-    They are open as long as `opened` is. OSError, ValueError as in `load_and_pin`.
+    They stay open as long as `opened`. OSError, ValueError as in `load_and_pin`.
     """
     descriptors = []
     for each in maps:
@@ -166,7 +166,7 @@ def open_maps(maps: Sequence[Map], pins: Path, opened: ExitStack) -> list[int]:
 
 
 def pin_maps(maps: Sequence[Map], descriptors: Sequence[int], pins: Path, undo: ExitStack) -> None:
-    """Pin those that are to be and are not yet; `undo` takes away what this pins."""
+    """Pin those that should be pinned and are not yet; `undo` removes the new pins."""
     for each, descriptor in zip(maps, descriptors, strict=True):
         if each.pinned and not (pins / each.name).exists():
             _pin(descriptor, pins / each.name, undo)
@@ -180,9 +180,9 @@ def load(
     *,
     has_frags: bool = False,
 ) -> int:
-    """A descriptor of the program of that name, open as long as `opened` is.
+    """A descriptor of the program with that name, open as long as `opened`.
 
-    `maps`: descriptors, as of `bytecode.maps`. OSError, LookupError as in `load_and_pin`.
+    `maps`: descriptors, in the order of `bytecode.maps`. OSError, LookupError as in `load_and_pin`.
     """
     descriptor = load_code(name, renumbered(bytecode.programs[name], maps), has_frags=has_frags)
     opened.callback(os.close, descriptor)
@@ -190,7 +190,7 @@ def load(
 
 
 def load_code(name: str, code: bytes, *, has_frags: bool) -> int:
-    """A descriptor of the program of that name; `code` has the descriptors of maps. OSError."""
+    """Load a program; `code` has descriptors of maps. Returns its descriptor. OSError."""
     program = PROGRAMS[name]
     flags = program.flags if has_frags else 0
     return libbpf.prog_load(program.type, name, code, program.attach_type or 0, flags)
@@ -204,7 +204,7 @@ def _load_all(
     *,
     has_frags: bool,
 ) -> Mapping[str, int]:
-    """Descriptors by name. The kernel verifies one on each CPU, those first that take longest."""
+    """Descriptors by name. One program per CPU is verified at a time, the longest first."""
     ordered = sorted(names, key=lambda name: len(bytecode.programs[name]), reverse=True)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
         loaded = executor.map(
@@ -214,7 +214,7 @@ def _load_all(
 
 
 def _create(wanted: Map) -> int:
-    """A new map; the kernel limits the length of its name."""
+    """Create a map; the kernel limits the length of its name."""
     name, _, kind, *sizes = wanted
     return libbpf.map_create(MapType(kind), name[: NAME_LENGTH - 1], *sizes)
 
@@ -226,9 +226,10 @@ def _shape(descriptor: int) -> Map:
 
 
 def _fits(there: Map, wanted: Map) -> bool:
-    """The loader gives a map its size. It may be shared with an earlier version.
+    """Whether an existing map can be used; the loader chooses its size.
 
-    That may have a hash which evicts, where this one has a hash that takes memory by use.
+    One from an earlier version may be an evicting hash where this version has one that allocates
+    on insertion.
     """
     if wanted.name in SIZED_MAPS:
         there = there._replace(max_entries=wanted.max_entries, flags=wanted.flags)

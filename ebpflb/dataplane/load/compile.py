@@ -2,9 +2,9 @@
 """The short-lived child that compiles with bcc, loads and pins, and the call that starts it.
 
 Compiling pulls LLVM (about 120 MB) into the process, so the agent never does it itself.
-bcc makes every map where the C text says (LB_PIN_MAPS), and takes what is pinned there already.
-What was compiled before, here or when the image was built (precompile.py), is loaded without bcc
-(compile_cache.py). If that fails in any way, bcc compiles and loads, and its errors are reported.
+bcc creates every map where the C text says so (LB_PIN_MAPS), and reuses what is already pinned
+there. What was compiled before, here or when the image was built (precompile.py), is loaded without
+bcc (compile_cache.py). If that fails in any way, bcc compiles and loads, and reports its errors.
 """
 
 import json
@@ -41,7 +41,7 @@ _FRAGS = "LB_HAS_XDP_FRAGS"
 
 
 class _Request(NamedTuple):
-    """The child's input. `pins`: the directory of pinned maps, empty if the text names it.
+    """The child's input. `pins`: the directory of pinned maps, empty if it is in the text.
 
     `has_frags`: the kernel has Feature.XDP_FRAGS.
     """
@@ -76,7 +76,7 @@ def compile_and_pin(
 ) -> None:
     """Compile `text`, load the programs `names` and pin them as `programs`/NAME.
 
-    `cache`: where what was compiled is found again.
+    `cache`: the directory of compiled objects.
     Raises ProbeError without bcc, CompileError with clang's text, LoadError with the end of the
     verifier's log. Maps and programs pinned before a failure stay; the caller removes them.
     """
@@ -105,7 +105,7 @@ def compile_and_pin(
 
 
 def compile_only(text: str, cflags: Sequence[str]) -> Bytecode:
-    """Compile in this process, where the preloaded .ci/no_maps.c keeps bcc from making maps.
+    """Compile in this process, where the preloaded .ci/no_maps.c keeps bcc from creating maps.
 
     CompileError; clang writes to stderr.
     """
@@ -122,7 +122,7 @@ def compile_only(text: str, cflags: Sequence[str]) -> Bytecode:
 
 
 def arguments(defines: Mapping[str, str]) -> list[str]:
-    """For clang."""
+    """The arguments for clang."""
     return [f"-D{name}={value}" for name, value in defines.items()]
 
 
@@ -196,7 +196,7 @@ def _keep(request: _Request, key: str, module: Any) -> None:
 
 
 def _load_and_pin(module: Any, name: str, directory: Path, *, has_frags: bool) -> None:
-    """bcc knows no flags of programs, but says more of one that is rejected."""
+    """bcc does not support program flags, but reports rejected programs in more detail."""
     program = PROGRAMS[name]
     attach_type = -1 if program.attach_type is None else program.attach_type
     loaded: _Module = module

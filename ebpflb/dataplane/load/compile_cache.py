@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled objects in files, so that the same text is compiled only once.
 
-Nothing in them depends on the kernel, and their key only as far as `Build` does: what was compiled
-when an image was built is found under the same key on a node.
+They do not depend on the kernel, and their key does only through `Build`: objects compiled when an
+image was built are found under the same key on a node.
 
-The name of a file is a hash of everything that could change the result of a compile. Files that
-other users may have written are never loaded: directory and file are checked by descriptor and
-belong to this user alone. There are no locks: files appear whole, by rename.
+A file's name is a hash of everything that could change the result of a compile. Files that other
+users may have written are never loaded: directory and file are checked by descriptor and belong to
+this user alone. There are no locks: files appear atomically, by rename.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from ebpflb.dataplane.load.bytecode import Bytecode, packed, unpacked
 from ebpflb.dataplane.load.source_text import bpf_directory
 
 DIRECTORY = Path("/var/cache/ebpflb")
-# What was compiled when the image was built, and by which version of bcc.
+# Objects compiled when the image was built, and the bcc version that did it.
 OF_IMAGE = Path(sys.prefix) / "share/ebpflb"
 BCC_OF_IMAGE = "bcc-version"
 FILES = 128  # of the agent's programs each takes 100 kB
@@ -35,9 +35,9 @@ _OTHERS_MAY_WRITE = 0o022
 
 
 def key(text: str, cflags: Sequence[str]) -> str | None:
-    """The name for what a text becomes; `cflags` without the place of the pins.
+    """The name for the objects of a text; `cflags` without the directory of pins.
 
-    None where the version of bcc is not known.
+    None if the version of bcc is unknown.
     """
     version = bcc_version()
     if version is None:
@@ -47,7 +47,7 @@ def key(text: str, cflags: Sequence[str]) -> str | None:
 
 
 def find(directory: Path, name: str) -> Bytecode | None:
-    """What was kept under that name, if it is whole and nobody else can have written it."""
+    """The objects stored under that name, if complete and not writable by anybody else."""
     try:
         with _opened(directory) as folder:
             content = _read(folder, name)
@@ -62,9 +62,9 @@ def find(directory: Path, name: str) -> Bytecode | None:
 
 
 def keep(directory: Path, name: str, bytecode: Bytecode) -> None:
-    """Keep it under that name, and the others that were used last: FILES in all.
+    """Store objects under that name, and keep the most recently used ones: FILES in total.
 
-    Where the directory cannot be used, nothing happens.
+    Does nothing if the directory cannot be used.
     """
     kept = packed(bytecode)
     content = _FORMAT + hashlib.sha256(kept).digest() + kept
@@ -77,7 +77,7 @@ def keep(directory: Path, name: str, bytecode: Bytecode) -> None:
 
 
 def remove(directory: Path) -> bool:
-    """Remove all that was kept, with the directory; False when it is not there, or not ours."""
+    """Remove the directory with everything in it; False if it does not exist, or is not ours."""
     try:
         with _opened(directory) as folder:
             for name in os.listdir(folder):
@@ -89,7 +89,7 @@ def remove(directory: Path) -> bool:
 
 
 def bcc_version() -> str | None:
-    """Found without an import of bcc, which would load LLVM. An image may come without it."""
+    """Does not import bcc, which would load LLVM. An image may not contain bcc."""
     found = importlib.util.find_spec("bcc")
     there = OF_IMAGE / BCC_OF_IMAGE
     if found is not None and found.origin is not None:
@@ -101,7 +101,7 @@ def bcc_version() -> str | None:
 
 
 def _headers() -> str:
-    """The kernel headers that a text includes are not in it."""
+    """Kernel headers are included by a text, but not part of it."""
     digest = hashlib.sha256()
     for path in sorted((bpf_directory() / "uapi").rglob("*.h")):
         digest.update(path.read_bytes())
@@ -110,7 +110,7 @@ def _headers() -> str:
 
 @contextmanager
 def _opened(directory: Path) -> Iterator[int]:
-    """A descriptor of the directory. PermissionError where others may write."""
+    """A descriptor of the directory. PermissionError if others may write to it."""
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         _refuse_others(folder)
@@ -150,7 +150,7 @@ def _write(folder: int, name: str, content: bytes) -> None:
 
 
 def _remove_oldest(folder: int) -> None:
-    """Also what was begun and never ended: it gets no younger."""
+    """Also removes unfinished files, which age like the others."""
     used = {name: os.stat(name, dir_fd=folder).st_mtime for name in os.listdir(folder)}
     for name in sorted(used, key=lambda each: used[each], reverse=True)[FILES:]:
         os.unlink(name, dir_fd=folder)

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """From C files to pinned maps and programs, and from one generation to the next.
 
-A generation whose source, settings and layout match is used as it is: nothing is compiled.
-Otherwise a new one is made beside it, the hooks move over one by one, and the old one is removed.
+A generation whose source, settings and layout match is used as it is, without compiling. Otherwise
+a new one is created next to it, the hooks move over one by one, and the old one is removed.
 
-Maps that did not change are shared: the programs of both generations use the same map while the
-hooks move, so nothing is lost in between. Maps that only grew are copied. The maps of the Services
-are shared or copied together, because indices bind them; after a change of their layout they are
-left empty and written from the desired state. Fields that are new at the end of a value are zero in
-a copy.
+Unchanged maps are shared: the programs of both generations use the same map while the hooks move,
+so nothing is lost in between. Maps that only grew are copied. The maps of Services are shared or
+copied together, because indices link them; after a change of their layout they start empty and are
+written from the desired state. Fields added at the end of a value are zero in a copy.
 
-Maps whose size may change are made here and not by the compiled text, so that one compiled text
-serves nodes of all sizes and nothing is compiled when a map grows. The tables of flows keep the
-size that they were made with while their elements stay as they are, for a copy misses what changes
-in the table meanwhile. There are two exceptions. lb_conntrack gets a larger one when it is more
-than half full: until all hooks have moved, both generations leave new flows in lb_ct_short, which
-they share. lb_ct_short and lb_ct_udp get larger ones when the agent wants that: until all hooks
-have moved, both generations have new flows in lb_conntrack and lb_ct_stream, which they share.
+Maps whose size may change are created here and not by the compiled text, so that one compiled text
+serves nodes of all sizes and nothing is compiled when a map grows. Flow tables keep their size as
+long as their layout does not change, because a copy misses changes made to the table meanwhile.
+There are two exceptions. lb_conntrack gets a larger one when it is more than half full: until all
+hooks have moved, both generations leave new flows in lb_ct_short, which they share. lb_ct_short and
+lb_ct_udp get larger ones when the agent asks for it: until all hooks have moved, both generations
+put new flows into lb_conntrack and lb_ct_stream, which they share.
 """
 
 import ctypes
@@ -60,15 +59,15 @@ from ebpflb.errors import MapError
 
 _ONLY_KEY = bytes(4)
 _ESTABLISHED = "lb_conntrack"
-# Tables of new flows, and where these are instead while the tables are replaced.
+# Tables of new flows, and the tables used instead while those are replaced.
 _OPENING, _DIVERTED_TO = {"lb_ct_short", "lb_ct_udp"}, {_ESTABLISHED, "lb_ct_stream"}
-# What programs may be told while tables are replaced, and whether they know it.
+# Flags for programs while tables are replaced -> the flag that says whether they support it.
 _WAYS = {
     SettingFlag.LB_SETTING_HOLD: SettingFlag.LB_SETTING_CAN_HOLD,
     SettingFlag.LB_SETTING_DIVERT: SettingFlag.LB_SETTING_CAN_DIVERT,
 }
 _NO_WAY = SettingFlag(0)
-# The first field of lb_settings, in every version.
+# The first field of lb_settings in every version.
 _FLAGS = slice(LbSettings.flags.offset, LbSettings.flags.offset + LbSettings.flags.size)
 _UDP_FLAGS = SettingFlag.LB_SETTING_UDP_APART | SettingFlag.LB_SETTING_UDP_MOVED
 
@@ -77,10 +76,10 @@ Compile = Callable[[str, Mapping[str, str], Path], None]
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """LB_<NAME> of bpf/config.h for each: what the kernel has, or the settings want.
+    """LB_<NAME> of bpf/config.h for each: what the kernel has, or the settings ask for.
 
-    bpf_set_retval refuses at the socket, the coarse clock is faster, the lookup of a route tells
-    its MTU. Without sock_ops or XDP the program of that name is not loaded.
+    bpf_set_retval refuses at the socket, the coarse clock is faster, a route lookup returns the
+    MTU. Without sock_ops or XDP, their program is not loaded.
     """
 
     has_set_retval: bool
@@ -92,13 +91,13 @@ class Build:
     has_dsr: bool = True
 
     def defines(self, sizes: Sizes) -> dict[str, str]:
-        """What the text is compiled with, but for the place of the pins."""
+        """The defines of a compile, except the directory of pins."""
         features = {f"LB_{name.upper()}": str(int(has)) for name, has in asdict(self).items()}
         return {**sizes.defines(), **features}
 
 
 class Loader:
-    """Makes generations. Errors: CompileError, LoadError, ProbeError, PinError, MapError."""
+    """Creates generations. Errors: CompileError, LoadError, ProbeError, PinError, MapError."""
 
     def __init__(self, pins: Pins, build: Build, compiler: Compile | None = None) -> None:
         self._pins = pins
@@ -107,15 +106,15 @@ class Loader:
         left_out |= {XDP_PROGRAM} if not build.has_xdp else set()
         names = [name for name in PROGRAMS if name not in left_out]
         self._compile = compiler or functools.partial(compile_and_pin, names=names)
-        # Since when new flows are diverted, by CLOCK_MONOTONIC in ns.
+        # When new flows began to be diverted, by CLOCK_MONOTONIC in ns.
         self._diverted_at = 0
 
     def load(self, sizes: Sizes, larger: Set[str] = frozenset()) -> Generation:
         """The current generation if it is what a compile would give, else a new one.
 
-        A new one is not the current one yet: write its maps, move the hooks, call `finish()`.
-        Maps never shrink, and tables of flows that can be shared keep their size, except `larger`:
-        names of `Sizes` for lb_ct_short and lb_ct_udp.
+        A new one is not current yet: write its maps, move the hooks, call `finish()`. Maps never
+        shrink, and flow tables that can be shared keep their size, except `larger`: names in
+        `Sizes` for lb_ct_short and lb_ct_udp.
         """
         current = self._pins.current()
         if current is None:
@@ -127,7 +126,7 @@ class Loader:
         return self._make(current, sizes)
 
     def finish(self, generation: Generation) -> None:
-        """All hooks run `generation`: take over the last flows and remove the others."""
+        """All hooks run `generation`: take over the last flows and remove the other generations."""
         current = self._pins.current()
         if current and current != generation:
             shared = _shared_maps(current, generation)
@@ -142,7 +141,7 @@ class Loader:
         self._pins.remove_others(generation)
 
     def way_of_flows(self, generation: Generation) -> SettingFlag:
-        """What its programs must be told, too, until it is finished: LB_SETTING_HOLD, _DIVERT."""
+        """Flags that its programs also need until it is finished: LB_SETTING_HOLD, _DIVERT."""
         current = self._pins.current()
         if current in (None, generation):
             return _NO_WAY
@@ -151,7 +150,7 @@ class Loader:
 
     def _make(self, current: Generation | None, sizes: Sizes) -> Generation:
         generation = self._pins.create()
-        # Their numbers count until here, their memory must not pile up.
+        # Kept until now for their numbers, but their memory must not pile up.
         self._pins.remove_unfinished(generation)
         try:
             self._fill(generation, current, sizes)
@@ -183,7 +182,7 @@ class Loader:
 
 
 def pinned_sizes(generation: Generation) -> Sizes:
-    """The sizes of a generation's maps; the default where it lacks a map of this layout."""
+    """The sizes of a generation's maps; the default for maps that it lacks in this layout."""
     found: dict[str, int] = {}
     for name, spec in SIZED_MAPS.items():
         if (generation.maps / name).exists():
@@ -208,7 +207,7 @@ def _share_maps(old: Generation, new: Generation, sizes: Sizes) -> frozenset[str
 
 
 def _flow_sizes(generation: Generation, larger: Set[str]) -> Mapping[str, int]:
-    """The sizes that tables keep: their elements are those of this version."""
+    """The sizes of tables that keep theirs, because their elements have this version's layout."""
     meta = read_meta(generation)
     if meta is None or meta.flows != FLOW_VERSION:
         return {}
@@ -235,7 +234,7 @@ def _is_half_full(generation: Generation) -> bool:
 
 
 def _set_way(generation: Generation, way: SettingFlag) -> None:
-    """Tell its programs where flows go while tables are replaced, as far as they know of it."""
+    """Tell its programs where flows go while tables are replaced, if they support that."""
     known = {each for each, can in _WAYS.items() if _has_setting(generation, can)}
     if not known:
         return
@@ -270,9 +269,9 @@ def _forget_ended(old: Generation, new: Generation) -> None:
 
 
 def _catch_up(old: Generation, new: Generation, names: Set[str], since: int) -> None:
-    """What the old programs changed in flows that were copied, and what they deleted.
+    """Copy what the old programs have since changed in copied flows, or deleted.
 
-    Flows that have had a packet of the new programs `since` then are theirs.
+    Flows that have had a packet from the new programs `since` then belong to those.
     """
     for name in names:
         before, after = dict(open_maps(old.maps)[name].items()), open_maps(new.maps)[name]
@@ -310,7 +309,7 @@ def _make_sized_maps(generation: Generation, sizes: Sizes, shared: frozenset[str
 
 
 def _copy_maps(old: Generation, new: Generation, shared: frozenset[str]) -> None:
-    """Copy what grew. MapError when something does not fit."""
+    """Copy the maps that grew. MapError if something does not fit."""
     meta = read_meta(old)
     if meta is not None and meta.layout == LAYOUT_VERSION:
         _copy(open_maps(old.maps), open_maps(new.maps), set(SERVICE_MAPS) - shared)
@@ -318,14 +317,14 @@ def _copy_maps(old: Generation, new: Generation, shared: frozenset[str]) -> None
 
 
 def _copy_flows(old: Generation, new: Generation, shared: frozenset[str]) -> None:
-    """Copy the flows that `new` does not have; again when the last hook has moved."""
+    """Copy the flows that `new` does not have; called again when the last hook has moved."""
     meta = read_meta(old)
     if meta is not None and meta.flows == FLOW_VERSION:
         _copy(open_maps(old.maps), open_maps(new.maps), set(FLOW_MAPS) - shared, missing_only=True)
 
 
 def _keep_udp_flags(old: MapSet, new: MapSet) -> None:
-    """Where UDP flows are: the rest of lb_settings is written anew."""
+    """Keep the flags for UDP flows; the rest of lb_settings is rewritten."""
     value = old["lb_settings"].lookup(_ONLY_KEY) if "lb_settings" in old else None
     flags = int.from_bytes((value or b"")[_FLAGS], byteorder) & _UDP_FLAGS
     if flags:
@@ -390,7 +389,7 @@ def _fitted(value: bytes, source: BpfMap, target: BpfMap) -> bytes:
 
 
 def read_meta(generation: Generation) -> LbMeta | None:
-    """What a generation was made from; None when that is unknown."""
+    """What a generation was made from; None if unknown."""
     maps = open_maps(generation.maps)
     value = maps["lb_meta"].lookup(_ONLY_KEY) if "lb_meta" in maps else None
     if value is None or len(value) != ctypes.sizeof(LbMeta):
@@ -400,7 +399,7 @@ def read_meta(generation: Generation) -> LbMeta | None:
 
 
 def _write_meta(generation: Generation, source: bytes) -> None:
-    """`source`: the hash of what was compiled."""
+    """`source`: the hash of the compiled source."""
     meta = LbMeta(magic=META_MAGIC, layout=generation.layout, flows=FLOW_VERSION)
     meta.source[:] = source
     open_maps(generation.maps)["lb_meta"].update(_ONLY_KEY, bytes(meta))

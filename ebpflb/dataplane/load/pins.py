@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything lies on bpffs, and who may write there.
+"""The directories on bpffs, and the lock for writing there.
 
     <root>/<layout>-<number>/maps/NAME    one generation: the maps and the programs that use them
     <root>/<layout>-<number>/progs/NAME
     <root>/<layout>-<number>/complete     an empty directory: everything is there
     <root>/links/NAME                     the attached hooks, whatever generation they run
 
-A new layout, other C programs or larger maps mean a new generation beside the old one; the links
-are then moved to it one by one. Numbers grow and are never used twice, whatever the layout. A
-generation without `complete` is what an interrupted start left behind.
+A new layout, other C programs or larger maps require a new generation next to the old one; the
+links are then moved to it one by one. Numbers increase and are never reused, in any layout. A
+generation without `complete` was left by an interrupted start.
 
-The separator is no dot: bpffs keeps names with dots for itself (EPERM).
+The separator is not a dot: bpffs reserves names with dots (EPERM).
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _MOUNT_SOURCE = "ebpflb"
 
 
 class Generation(NamedTuple):
-    """One set of maps and programs that belong together."""
+    """A set of maps and programs that belong together."""
 
     number: int
     layout: int
@@ -53,21 +53,21 @@ class Generation(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """False for what an interrupted start left behind."""
+        """False for the remains of an interrupted start."""
         return (self.directory / _COMPLETE).is_dir()
 
 
 class Pins:
-    """The pins of one node. Held from construction to `close()`: nobody else may write them.
+    """The pins of one node, locked from construction to `close()`: nobody else may write them.
 
-    Construction makes sure that a bpffs is there: where `root` is on none, one is mounted at
-    /sys/fs/bpf if `root` lies below it, else at `root` itself. A bpffs mounted from inside a
-    container goes with the container unless the mount propagates to the host.
+    Construction makes sure that there is a bpffs: if `root` is not on one, it is mounted at
+    /sys/fs/bpf if `root` is below that, else at `root` itself. A bpffs mounted inside a container
+    disappears with the container unless the mount propagates to the host.
     Every method raises PinError; its text says which path, why, and what to do.
     """
 
     def __init__(self, root: Path) -> None:
-        """Mount, make the directories and lock them."""
+        """Mount, create the directories and lock them."""
         self.root = root
         self.links = root / LINKS
         with _explained(root):
@@ -82,7 +82,7 @@ class Pins:
         self.close()
 
     def close(self) -> None:
-        """Release the lock; a second call does nothing. The pins stay."""
+        """Release the lock; further calls do nothing. The pins stay."""
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
@@ -102,7 +102,7 @@ class Pins:
         return generation
 
     def create(self) -> Generation:
-        """Directories for a new generation; it is nobody's current one before `commit()`."""
+        """Directories for a new generation, which does not become current before `commit()`."""
         number = 1 + max((found.number for found in generations(self.root)), default=0)
         directory = self.root / f"{LAYOUT_VERSION}-{number}"
         generation = Generation(number, LAYOUT_VERSION, directory)
@@ -112,32 +112,32 @@ class Pins:
         return generation
 
     def commit(self, generation: Generation) -> None:
-        """From here on a restart begins with this generation."""
+        """From now on a restart uses this generation."""
         with _explained(generation.directory):
             (generation.directory / _COMPLETE).mkdir(exist_ok=True)
 
     def remove_others(self, keep: Generation) -> None:
-        """Remove every other generation, complete or not. What is attached goes on running."""
+        """Remove every other generation, complete or not. Attached programs keep running."""
         for generation in generations(self.root):
             if generation.directory != keep.directory:
                 self.remove(generation)
 
     def remove_unfinished(self, keep: Generation) -> None:
-        """Remove what interrupted starts left behind, but not `keep`."""
+        """Remove the remains of interrupted starts, but not `keep`."""
         for generation in generations(self.root):
             if not generation.is_complete and generation.directory != keep.directory:
                 self.remove(generation)
 
     def remove(self, generation: Generation) -> None:
-        """Remove one generation. What is attached goes on running."""
+        """Remove one generation. Attached programs keep running."""
         with _explained(generation.directory):
             _remove_generation(generation)
 
     def remove_all(self) -> None:
-        """Remove the links and all generations, of other layouts too, then `root`, and the lock.
+        """Remove the links and the generations of all layouts, then `root`, and the lock.
 
-        A link is detached when its pin goes. Files of others stay, and with them `root`. A bpffs
-        that this program mounted at `root` is unmounted.
+        A link is detached when its pin is removed. Files of others stay, and so does `root` then. A
+        bpffs that this program mounted at `root` is unmounted.
         """
         with _explained(self.root):
             shutil.rmtree(self.links)
@@ -148,13 +148,13 @@ class Pins:
 
 
 def newest_generation(root: Path) -> Generation | None:
-    """The newest complete generation of any layout, without a lock: for those who only read."""
+    """The newest complete generation of any layout, without locking, for readers."""
     complete = [generation for generation in generations(root) if generation.is_complete]
     return max(complete, default=None)
 
 
 def remove_pins(root: Path) -> bool:
-    """Remove everything that an agent pinned at `root`; False when there was nothing.
+    """Remove everything that an agent pinned at `root`; False if there was nothing.
 
     PinError while an agent holds the pins.
     """

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles when an image is built: `python -m` with this module, DIRECTORY KERNEL...
 
-The agents of the image find the objects under the same keys as those that they compile. A node
-whose kernel has other features than these, or whose settings ask for another program, compiles as
-before.
+The image's agents find these objects under the same keys as those that they compile. A node whose
+kernel has other features than these, or whose settings require another program, compiles itself.
 
-bcc makes maps in the middle of a compile, for which the build of an image has no right. The caller
-preloads what says that they are made (.ci/no_maps.c).
+bcc creates maps during a compile, which an image build is not permitted to do. The caller preloads
+a library that pretends they were created (.ci/no_maps.c).
 """
 
 import os
@@ -24,7 +23,7 @@ from ebpflb.dataplane.load.loader import Build
 from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.errors import CompileError, ConfigError, EbpflbError, ProbeError
 
-# Named by the oldest kernel with long-term support that has the features.
+# Named after the oldest long-term kernel that has the features.
 KERNELS = {
     "6.1": Build(has_set_retval=True),
     "5.15": Build(has_set_retval=False, has_xdp_frags=False),
@@ -45,7 +44,7 @@ def builds(kernels: Sequence[str]) -> Iterator[Build]:
 
 
 def precompile(directory: Path, build: Build) -> None:
-    """Compile and keep it. ProbeError without bcc, CompileError."""
+    """Compile and store the objects. ProbeError without bcc, CompileError."""
     cflags = arguments(build.defines(Sizes()))
     key = compile_cache.key(source_text(), cflags)
     if key is None:
@@ -56,7 +55,7 @@ def precompile(directory: Path, build: Build) -> None:
 
 
 def main(directory: Path, kernels: Sequence[str]) -> None:
-    """Compile for these kernels, one on each CPU."""
+    """Compile for these kernels, one per CPU."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / compile_cache.BCC_OF_IMAGE).write_text(compile_cache.bcc_version() or "")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as executor:

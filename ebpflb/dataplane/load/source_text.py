@@ -2,7 +2,7 @@
 """Flatten bpf/ into the one text that bcc compiles.
 
 bcc rewrites map calls only in the text it is given, not in included headers, so every quoted
-include is expanded once, with `#line` markers that keep errors at their file and line.
+include is expanded once, with `#line` markers so that errors keep their file and line.
 Includes in angle brackets are kernel headers and are left to clang (bpf/uapi).
 """
 
@@ -34,7 +34,7 @@ _QUOTED_INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"\s*$')
 
 
 def bpf_directory() -> Path:
-    """Where the C files lie: inside the installed package, or beside it in a checkout."""
+    """The directory of the C files: in the installed package, or next to it in a checkout."""
     package = Path(ebpflb.__file__).resolve().parent
     installed = package / "_bpf"
     return installed if installed.is_dir() else package.parent / "bpf"
@@ -51,7 +51,7 @@ def source_text(files: tuple[str, ...] = PROGRAM_FILES, directory: Path | None =
 
 
 def source_hash(text: str, defines: Mapping[str, str]) -> bytes:
-    """32 bytes that change whenever a compile could give something else."""
+    """32 bytes that change whenever the result of a compile might."""
     settings = "\n".join(f"{name}={value}" for name, value in sorted(defines.items()))
     return hashlib.sha256(f"{text}\0{settings}".encode()).digest()
 

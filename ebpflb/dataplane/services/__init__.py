@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services in the maps: desired frontends in, ordered writes out, one array word as the commit.
+"""Services in the maps: takes desired frontends, writes in order, commits with one array word.
 
-`sync.Sync` is the door. Only the agent's loop writes through it; `explain` and `view` reuse the
-encodings.
+`sync.Sync` is the entry point. Only the agent's loop writes through it; `explain` and `view` reuse
+the encodings.
 """

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The addresses that packets are looked up by: VIPs and the node's own, in lb_addrs.
 
-An address has the flags of all that use it. One that nobody uses any more keeps its entry, without
-flags, because flows may still name it; `forget()` takes it away.
+An address has the flags of all its users. An address that is no longer used keeps its entry,
+without flags, because flows may still refer to it; `forget()` deletes it.
 
-Programs find an address by its place in lb_dest_filter, without a lookup in a hash. Of several with
-one place that is the one with the highest flags: a node's, because the port of a VIP is found
-without them. An index is named there only while lb_addrs has it as well, and so is never read while
-it is given to another address.
+Programs find an address by its index in lb_dest_filter, without a hash lookup. Of several with the
+same index, the one with the highest flags is named there: a node's address, because the port of a
+VIP is found without them. It is named only while lb_addrs has it as well, so its index is never
+read while it is reassigned to another address.
 """
 
 from array import array
@@ -27,7 +27,7 @@ _DEST = packed_format(LbDest)
 
 
 def fold(address: Address) -> int:
-    """lb_addr_fold(): 16 bits that all of the address counts for."""
+    """lb_addr_fold(): 16 bits that depend on the whole address."""
     number = int.from_bytes(address, "big")
     number ^= number >> 64
     number ^= number >> 32
@@ -35,7 +35,7 @@ def fold(address: Address) -> int:
 
 
 class DestFilter:
-    """The filter and its copy here. What is added is written by `flush()`."""
+    """The filter and its local copy. `flush()` writes what was added."""
 
     def __init__(self, array: BpfMap) -> None:
         self._elements = Mirror(array)
@@ -62,12 +62,12 @@ class DestFilter:
         self._elements.set(index, _DEST.pack(passing | flags, known))
 
     def named(self, address: Address) -> int | None:
-        """The index of the address that is named in this one's place."""
+        """The index of the address that is named at this one's place."""
         _, known = self._element(fold(address))
         return known - 1 if known else None
 
     def name(self, address: Address, index: int | None) -> None:
-        """Name an address in its place, by its index in lb_addr_flags; None: name nobody there."""
+        """Name an address at its place, by its index in lb_addr_flags; None: no address."""
         place = fold(address)
         passing, _ = self._element(place)
         self._elements.set(place, _DEST.pack(passing, 0 if index is None else index + 1))
@@ -85,12 +85,12 @@ def _end(address: Address) -> int:
     return int.from_bytes(address[-2:], "big")
 
 
-# Plain numbers: an IntFlag costs ten times as much to combine.
+# Plain ints: an IntFlag is ten times as slow to combine.
 _CLUSTER_IP = int(AddrFlag.LB_ADDR_CLUSTER_IP)
 _EXTERNAL = int(AddrFlag.LB_ADDR_EXTERNAL)
 _NODE_FLAGS = int(AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT)
 
-# What a frontend of a type makes its address; a NodePort has none of its own.
+# The flags that a frontend's type gives its address; a NodePort has no address of its own.
 _VIP_FLAGS: Mapping[int, int] = {
     FrontendTypeCode.LB_CLUSTER_IP: _CLUSTER_IP,
     FrontendTypeCode.LB_EXTERNAL_IP: _EXTERNAL,
@@ -99,7 +99,7 @@ _VIP_FLAGS: Mapping[int, int] = {
 
 
 class Addresses:
-    """lb_addrs, lb_addr_flags and lb_dest_filter. Changes are gathered; `write()` writes them."""
+    """lb_addrs, lb_addr_flags and lb_dest_filter. Changes are collected; `write()` writes them."""
 
     def __init__(self, maps: MapSet) -> None:
         self._map = maps["lb_addrs"]
@@ -109,13 +109,13 @@ class Addresses:
         self.indices = Indices(size)
         self._index: dict[Address, int] = {}
         self._unwritten: dict[Address, None] = {}
-        # How many frontends give an address a flag, by flag and by index.
+        # How many frontends give an address a flag, by flag and index.
         self._users = {flag: array("I", bytes(4 * size)) for flag in (_CLUSTER_IP, _EXTERNAL)}
         self._node: dict[Address, int] = {}
         self._touched: set[Address] = set()
 
     def load(self) -> None:
-        """Read the maps. Then come `use()` for every frontend, and `loaded()`."""
+        """Read the maps. Then call `use()` for every frontend, and `loaded()`."""
         self._states.load()
         self._filter.load()
         self._index = {
@@ -130,9 +130,9 @@ class Addresses:
         self._users = {flag: array("I", bytes(4 * len(each))) for flag, each in self._users.items()}
 
     def loaded(self) -> None:
-        """Leave what an interrupted sync, or another version, left wrong to the end of a change.
+        """Mark addresses left wrong by an interrupted sync, or another version, for `write()`.
 
-        Only then all frontends of an address are there, or gone.
+        Only at the end of a change are all frontends of an address there, or gone.
         """
         self._touched = {address for address in self._index if not self._is_written(address)}
 
@@ -147,7 +147,7 @@ class Addresses:
         return AddrRecord.unpack(self._states[index]).flags
 
     def reserve(self, address: Address, kind: int) -> bool:
-        """Find room for the address of a frontend of type `kind`: is it new? NoRoomError."""
+        """Find room for the address of a frontend of type `kind`; is it new? NoRoomError."""
         return kind in _VIP_FLAGS and self._reserve(address)
 
     def _reserve(self, address: Address) -> bool:
@@ -163,13 +163,13 @@ class Addresses:
         del self._unwritten[address]
 
     def use(self, desc: DescRecord) -> None:
-        """This frontend is there; its address has an index, unless it is a NodePort."""
+        """A frontend was added; its address has an index, unless it is a NodePort."""
         if desc.type == FrontendTypeCode.LB_NODE_PORT:
             self._filter.add_node_port(desc.port)
         self._count(desc.address, desc.type, 1)
 
     def leave(self, desc: DescRecord) -> None:
-        """This frontend is gone."""
+        """A frontend was removed."""
         self._count(desc.address, desc.type, -1)
 
     def _count(self, address: Address, kind: int, step: int) -> None:
@@ -178,7 +178,7 @@ class Addresses:
             self._touched.add(address)
 
     def set_node(self, wanted: Mapping[Address, AddrFlag]) -> list[Address]:
-        """Replace the node's addresses and write that. Returns those for which there is no room."""
+        """Replace the node's addresses and write them. Returns those that do not fit."""
         missing = [address for address in wanted if not self._has_room(address)]
         known = wanted.keys() - set(missing)
         self._touched |= self._node.keys() | known
@@ -194,7 +194,7 @@ class Addresses:
         return True
 
     def write(self) -> None:
-        """Write the flags that have changed, then the new addresses, and let packets see them."""
+        """Write the changed flags, then the new addresses, then make them visible to packets."""
         for address in self._touched:
             wanted = self._wanted(address)
             self._states.set(self._index[address], AddrRecord(wanted, address).pack())

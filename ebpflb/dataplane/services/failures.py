@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The failed connections in a row that the programs have counted, by Service port and endpoint."""
+"""The consecutive failed connections counted by the programs, by Service port and endpoint."""
 
 from array import array
 from collections import defaultdict
@@ -18,7 +18,7 @@ from ebpflb.model.service import ServicePortName
 
 
 def read_failures(state: MapState, also: Iterable[ServicePortName]) -> FailureCounts:
-    """Of the endpoints with failures, and of all watched ones of the ports in `also`. MapError."""
+    """Endpoints with failures, and all watched endpoints of the ports in `also`. MapError."""
     values = b"".join(chunk.values for chunk in state.maps["lb_failures"].chunks())
     known = map(state.port, also)
     wanted = {*_nonzero(values), *(index for port in known if port for index in port.backends)}

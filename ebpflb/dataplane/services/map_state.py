@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the maps hold, in this process: copies of the arrays, and who uses which index.
+"""A local copy of the maps' contents: the arrays, and which port uses which index.
 
-Who uses what is derived from the descriptors that lb_current names, after a restart as after a
-change: a Service port uses the ranges and the source ranges that its frontends' descriptors name,
-and the backends that these ranges name. It keeps others while their endpoints serve, those of UDP
-and those that are ejected: these carry LB_BACKEND_SERVING. With DSR it has all endpoints of this
-node: those in lb_pods_here. There is one object per Service port and none per backend.
+Usage is derived from the descriptors that lb_current refers to, both after a restart and after a
+change: a Service port uses the ranges and source ranges in its frontends' descriptors, and the
+backends in those ranges. It keeps UDP backends and ejected ones as long as their endpoints serve;
+they have LB_BACKEND_SERVING. With DSR it has all endpoints of this node: those in lb_pods_here.
+There is one object per Service port and none per backend.
 """
 
 from array import array
@@ -28,24 +28,24 @@ _NOTHING: frozenset[int] = frozenset()
 
 @dataclass(slots=True, eq=False)
 class Port:
-    """A Service port with frontends, or that had some and keeps flows; `identity`: its id."""
+    """A Service port that has frontends, or had some and keeps flows; `identity`: its id."""
 
     name: ServicePortName
     identity: int
     frontends: list[int] = field(default_factory=list)
     ranges: tuple[IndexRange, ...] = ()
-    # No range names them, but flows may: their endpoints serve.
+    # Not in any range, but flows may refer to them: their endpoints still serve.
     kept: frozenset[int] = frozenset()
-    # Those in lb_pods_here.
+    # The backends in lb_pods_here.
     here: frozenset[int] = frozenset()
-    # Of `kept` and `here` those that no range names.
+    # Those of `kept` and `here` that are in no range.
     spare: frozenset[int] = frozenset()
     backends: "array[int]" = field(default_factory=lambda: array("I"))
     source_ranges: tuple[int, ...] = ()
 
 
 class MapState:
-    """The maps of frontends. See transaction.py for the order in which it is written."""
+    """The maps of frontends. transaction.py has the order of writes."""
 
     def __init__(self, maps: MapSet, epoch: int = 0) -> None:
         self.maps = maps
@@ -70,7 +70,7 @@ class MapState:
 
     @property
     def pools(self) -> Mapping[str, Indices | IndexRanges | SourceRanges]:
-        """What gives out the indices of each map."""
+        """The allocators of each map's indices."""
         return {
             "lb_frontends": self.frontend_indices,
             "lb_descs": self.desc_indices,
@@ -81,29 +81,29 @@ class MapState:
         }
 
     def desc(self, frontend: int) -> DescRecord | None:
-        """The descriptor that a frontend index names."""
+        """The descriptor of a frontend index."""
         index = self.current.word(frontend)
         return DescRecord.unpack(self.descs[index]) if index else None
 
     def port(self, name: ServicePortName) -> Port | None:
-        """A Service port that is there now."""
+        """The Service port with this name, if it exists."""
         ports = self.services.get(ServiceName(*name[:2]), ())
         return next((port for port in ports if port.name == name), None)
 
     def has_dsr(self, port: Port) -> bool:
-        """Whether any of its frontends has it."""
+        """Whether any of its frontends has DSR."""
         descs = (self.desc(index) for index in port.frontends)
         return any(desc and desc.flags & DescFlag.LB_DESC_DSR for desc in descs)
 
     def add_port(self, name: ServicePortName, identity: int) -> Port:
-        """A Service port whose first frontend is about to come."""
+        """Add a Service port whose first frontend is about to be written."""
         port = self.ports[identity] = Port(name, identity)
         service = ServiceName(*name[:2])
         self.services[service] = (*self.services.get(service, ()), port)
         return port
 
     def remove_port(self, port: Port) -> None:
-        """A Service port whose last frontend is gone, and that keeps no flows."""
+        """Remove a Service port that has no frontends left and keeps no flows."""
         service = ServiceName(*port.name[:2])
         del self.ports[port.identity]
         left = tuple(each for each in self.services.pop(service) if each is not port)
@@ -111,7 +111,7 @@ class MapState:
             self.services[service] = left
 
     def take_identity(self) -> int:
-        """A new Service id, not 0; none comes twice before all have been used. NoRoomError."""
+        """A new Service id, not 0; none is reused before all have been used. NoRoomError."""
         if not self.names_left:
             raise NoRoomError
         self.names_left -= 1
@@ -122,17 +122,17 @@ class MapState:
         return identity
 
     def skip_identities(self, last: int) -> None:
-        """Service ids up to `last` have been used."""
+        """Mark Service ids up to `last` as used."""
         self._next_identity = _following(last)
 
     def refresh(self, port: Port) -> None:
-        """Derive what a port uses from what its frontends name, and from what it keeps."""
+        """Derive what a port uses from its frontends, and from what it keeps."""
         descs = [desc for index in port.frontends if (desc := self.desc(index))]
         ranges = {place for desc in descs for place in ranges_of(desc)}
         slots = (array("I", self.slots.span(*place)) for place in ranges)
         named = set[int]().union(*slots)
         port.ranges = tuple(sorted(ranges))
-        # What is empty stays the one empty set.
+        # Share one empty set.
         port.kept = port.kept - named or _NOTHING
         port.spare = (port.kept | port.here) - named or _NOTHING
         port.backends = array("I", sorted(named | port.spare))
@@ -140,7 +140,7 @@ class MapState:
 
 
 class BackendRange(NamedTuple):
-    """struct lb_range: slots that name each backend once, and behind them `table` others."""
+    """struct lb_range: slots with each backend once, followed by the `table` slots."""
 
     base: int
     length: int
@@ -148,12 +148,12 @@ class BackendRange(NamedTuple):
 
     @property
     def whole(self) -> IndexRange:
-        """With its lookup table."""
+        """The range including its lookup table."""
         return IndexRange(self.base, self.length + self.table)
 
 
 def backend_ranges(desc: DescRecord) -> Iterator[BackendRange]:
-    """The ranges that a descriptor names, if they are not empty."""
+    """The ranges in a descriptor that are not empty."""
     if desc.local_count:
         yield BackendRange(desc.local_base, desc.local_count, desc.local_table)
     if desc.others_count:
@@ -161,7 +161,7 @@ def backend_ranges(desc: DescRecord) -> Iterator[BackendRange]:
 
 
 def ranges_of(desc: DescRecord) -> Iterator[IndexRange]:
-    """As backend_ranges(), each with its lookup table."""
+    """Like backend_ranges(), each including its lookup table."""
     return (each.whole for each in backend_ranges(desc))
 
 

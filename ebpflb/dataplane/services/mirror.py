@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An array map and its copy in this process: only what differs is written."""
+"""An array map and its local copy: only differences are written."""
 
 from array import array
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ _MANY = 4096
 def column(
     values: bytes | bytearray, width: int, offset: int, typecode: Literal["H", "I", "Q"] = "I"
 ) -> Sequence[int]:
-    """Of elements side by side, each of `width` bytes, the number at `offset` in each."""
+    """The number at `offset` in each of the concatenated elements of `width` bytes."""
     numbers = memoryview(values).cast(typecode)
     return numbers[offset // numbers.itemsize :: width // numbers.itemsize]
 
 
 class Mirror:
-    """Elements by index, as bytes. What is set is written by `flush()`, in the same order.
+    """Elements by index, as bytes. `flush()` writes what was set, in the same order.
 
-    Much of it is written before: what must not be seen yet is to be set only after the flush of
-    what comes first. The copy ends behind what is in use; all that follows is zero.
+    Much of it may be written earlier: set elements that must not be visible yet only after flushing
+    those that come first. The copy ends after the last used element; everything beyond is zero.
     """
 
     def __init__(self, target: BpfMap) -> None:
@@ -36,7 +36,7 @@ class Mirror:
         self._forget()
 
     def load(self, length: int | None = None) -> None:
-        """Read the map anew, at least `length` elements; forget what was set but not written."""
+        """Read the map again, at least `length` elements; forget unwritten changes."""
         self._forget()
         self._values.clear()
         self._known = 0
@@ -56,16 +56,16 @@ class Mirror:
         return self.span(index, 1)
 
     def span(self, first: int, length: int) -> bytes:
-        """`length` elements side by side."""
+        """`length` concatenated elements."""
         width = self._width
         found = bytes(self._values[first * width : (first + length) * width])
         return found.ljust(length * width, b"\0")
 
     def column(self, offset: int, typecode: Literal["H", "I", "Q"] = "I") -> Sequence[int]:
-        """The number at `offset` bytes in each element of the copy, and in none behind it.
+        """The number at `offset` bytes in each element of the copy, which may end early.
 
-        `typecode` is its type in `struct`. Nothing may be set while the result is in use, unless it
-        is within the copy.
+        `typecode` is its type in `struct`. While the result is in use, only elements within the
+        copy may be set.
         """
         return column(self._values, self._width, offset, typecode)
 
@@ -74,7 +74,7 @@ class Mirror:
         self._set(index, value, 1)
 
     def set_span(self, first: int, values: bytes) -> None:
-        """Set elements that stand side by side, unless all are known to have those values."""
+        """Set adjacent elements, unless all are known to have those values."""
         self._set(first, values, len(values) // self._width)
 
     def _set(self, first: int, values: bytes, length: int) -> None:
@@ -92,7 +92,7 @@ class Mirror:
         self._values[start : start + len(values)] = values
 
     def flush(self) -> None:
-        """Write what was set. MapError; then `load()` tells what was written."""
+        """Write what was set. After a MapError, `load()` finds out what was written."""
         if self._indices:
             self._target.update_packed(self._indices.tobytes(), bytes(self._pending))
             self._forget()
@@ -102,7 +102,7 @@ class Mirror:
 
 
 class Words(Mirror):
-    """A mirror of an array of u64, whose elements change at once for every reader."""
+    """A mirror of an array of u64, whose elements change atomically for every reader."""
 
     def word(self, index: int) -> int:
         """One element as a number."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the maps hold after a restart, and the end of a sync that was interrupted.
+"""Reads the maps back after a restart, and cleans up after an interrupted sync.
 
-A frontend counts when everything that it names is there. What no such frontend names was left
-behind: it is cleaned where a program or a tool could see it, and is free otherwise. A complete
-sync leaves nothing behind, and reading back writes nothing then.
+A frontend counts if everything that it refers to exists. Anything else was left behind: it is
+cleared where a program or a tool could see it, and simply free otherwise. A complete sync leaves
+nothing behind, and then reading back writes nothing.
 """
 
 from array import array
@@ -30,7 +30,7 @@ _SERVICE = LbBackend.service.offset
 def read_back(state: MapState) -> None:
     """Fill a new state from its maps, and repair them. Raises MapError.
 
-    Nothing that is free now may be given out before a grace period has passed.
+    What is free now must not be allocated before a grace period has passed.
     """
     for mirror in (state.current, state.descs, state.backends):
         mirror.load()
@@ -53,7 +53,7 @@ def _number(value: bytes) -> int:
 
 
 def _slots_in_use(state: MapState) -> int:
-    """How many of the slots, from the first on, descriptors may name; the others are not read."""
+    """How many slots, counted from the first, descriptors may refer to; others are not read."""
     words = [word for word in state.current.column(0, "Q") if 0 < word < state.descs.size]
     descs = (DescRecord.unpack(state.descs[word]) for word in words)
     return max((sum(place) for desc in descs for place in ranges_of(desc)), default=0)
@@ -104,7 +104,7 @@ def _mark_used(state: MapState, names: Mapping[int, bytes]) -> None:
 
 
 def _restore_kept(state: MapState, names: Mapping[int, bytes]) -> None:
-    """Also those of a port that has no frontend any more."""
+    """Also for ports that no longer have a frontend."""
     services = state.backends.column(_SERVICE)
     for index, flags in enumerate(state.backends.column(_FLAGS)):
         identity = services[index]
@@ -115,7 +115,7 @@ def _restore_kept(state: MapState, names: Mapping[int, bytes]) -> None:
 
 
 def _restore_here(state: MapState) -> None:
-    """Of ports with DSR; what does not belong to one of them is deleted."""
+    """For ports with DSR; deletes what belongs to none of them."""
     pods, lost = state.maps["lb_pods_here"], []
     for key, value in pods.items():
         index = _number(value)

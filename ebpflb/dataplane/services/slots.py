@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who uses which index: allocation of single indices and of contiguous ranges.
+"""Allocates indices: single ones and contiguous ranges.
 
-What was in use is not free again at once, because a program in the kernel may still hold it: it is
-retired, and given out again only after `collect()`.
+What was in use does not become free at once, because a program in the kernel may still use it: it
+is retired, and reused only after `collect()`.
 """
 
 from abc import ABC, abstractmethod
@@ -16,18 +16,18 @@ _Item = TypeVar("_Item")
 
 
 class NoRoomError(Exception):
-    """Nothing of the wanted size is free."""
+    """Nothing of the requested size is free."""
 
 
 class IndexRange(NamedTuple):
-    """`length` indices from `base` on."""
+    """`length` indices starting at `base`."""
 
     base: int
     length: int
 
 
 class Pool(ABC, Generic[_Item]):
-    """Gives out items. What was retired is given out again only after `collect()`."""
+    """Allocates items. Retired items are reused only after `collect()`."""
 
     def __init__(self) -> None:
         self._retired: deque[tuple[float, Collection[_Item]]] = deque()
@@ -52,7 +52,7 @@ class Pool(ABC, Generic[_Item]):
 
 
 class Indices(Pool[int]):
-    """Single indices from `first` to `size` - 1, the low ones first."""
+    """Single indices from `first` to `size` - 1, lowest first."""
 
     def __init__(self, size: int, first: int = 0) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Indices(Pool[int]):
         self.restore(())
 
     def restore(self, used: Iterable[int]) -> None:
-        """Forget everything: `used` are in use, all others free."""
+        """Start over: `used` are in use, all others free."""
         taken = set(used)
         self._untouched = max(taken, default=self._first - 1) + 1
         gaps = (index for index in range(self._first, self._untouched) if index not in taken)
@@ -72,11 +72,11 @@ class Indices(Pool[int]):
 
     @property
     def available(self) -> int:
-        """How many can be taken now."""
+        """How many are free now."""
         return len(self._free) + self.size - self._untouched
 
     def take(self) -> int:
-        """A free index. NoRoomError when there is none."""
+        """A free index. NoRoomError if there is none."""
         if self._free:
             return self._free.pop()
         if self._untouched >= self.size:
@@ -85,7 +85,7 @@ class Indices(Pool[int]):
         return self._untouched - 1
 
     def give(self, index: int) -> None:
-        """Take back at once an index that nobody has seen."""
+        """Free an index at once that nobody has seen."""
         self._free.append(index)
 
     def _free_retired(self, lot: Collection[int]) -> None:
@@ -93,7 +93,7 @@ class Indices(Pool[int]):
 
 
 class IndexRanges(Pool[IndexRange]):
-    """Contiguous ranges out of 0 to `size` - 1: of the smallest free ones that fit, the lowest."""
+    """Contiguous ranges within 0 to `size` - 1, best fit, lowest first."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class IndexRanges(Pool[IndexRange]):
         self.restore(())
 
     def restore(self, used: Iterable[IndexRange]) -> None:
-        """Forget everything: `used`, which may overlap, are in use, all else is free."""
+        """Start over: `used`, which may overlap, are in use, everything else is free."""
         self._by_length: list[tuple[int, int]] = []
         self._by_base: dict[int, int] = {}
         self._by_end: dict[int, int] = {}
@@ -114,11 +114,11 @@ class IndexRanges(Pool[IndexRange]):
             end = max(end, taken.base + taken.length)
 
     def fits(self, length: int) -> bool:
-        """Whether `take(length)` would find one."""
+        """Whether `take(length)` would succeed."""
         return bisect_left(self._by_length, (length, 0)) < len(self._by_length)
 
     def take(self, length: int) -> IndexRange:
-        """A free range of `length` > 0. NoRoomError when none is long enough."""
+        """A free range of `length` > 0. NoRoomError if none is long enough."""
         at = bisect_left(self._by_length, (length, 0))
         if at == len(self._by_length):
             raise NoRoomError
@@ -129,7 +129,7 @@ class IndexRanges(Pool[IndexRange]):
         return IndexRange(base, length)
 
     def give(self, unseen: IndexRange) -> None:
-        """Take back at once a range that nobody has seen."""
+        """Free a range at once that nobody has seen."""
         base, length = unseen
         if (before := self._by_end.get(base)) is not None:
             self._remove(before, base - before)

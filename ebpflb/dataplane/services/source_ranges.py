@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lb_src_ranges: sets of source ranges, each under an id of its own that a descriptor names.
+"""lb_src_ranges: sets of source ranges, each under its own id, which descriptors refer to.
 
-A set is never changed. Other ranges are another set under a fresh id, so that the descriptor
-decides at once which of them a packet meets; the old set goes when no program can hold it.
+A set is never changed. Other ranges become another set under a new id, so that the descriptor
+switches packets atomically; the old set is deleted once no program can use it.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,7 +13,7 @@ from ebpflb.dataplane.services.slots import NoRoomError, Pool
 from ebpflb.model.address import Address
 from ebpflb.model.source_ranges import Prefix, Prefixes
 
-# Those of an id come before those of the address.
+# The bits of the id come before those of the address.
 ID_BITS = 32
 
 _KEY = packed_format(LbSourceRange)
@@ -23,7 +23,7 @@ _LONG_AGO = float("-inf")
 
 
 class SourceRanges(Pool[int]):
-    """The sets in the map. No id comes twice before all have been used."""
+    """The sets in the map. No id is reused before all have been used."""
 
     def __init__(self, table: BpfMap) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SourceRanges(Pool[int]):
         self._next = 1
 
     def load(self) -> None:
-        """Read what the map holds."""
+        """Read the map."""
         found: dict[int, list[Prefix]] = {}
         for key, _ in self._table.items():
             length, identity, address = _KEY.unpack(key)
@@ -44,15 +44,15 @@ class SourceRanges(Pool[int]):
         self.available = self.capacity - sum(map(len, self._sets.values()))
 
     def restore(self, used: Iterable[int]) -> None:
-        """Only `used` are in use; all others may go."""
+        """Only `used` are in use; all others may be deleted."""
         self.retire(sorted(self._sets.keys() - set(used)), _LONG_AGO)
 
     def prefixes(self, identity: int) -> Prefixes:
-        """A set; empty when there is none under that id."""
+        """A set; empty if there is none with that id."""
         return self._sets.get(identity, ())
 
     def take(self, prefixes: Prefixes) -> int:
-        """An id for a set that is to be written. NoRoomError when it does not fit."""
+        """An id for a set to be written. NoRoomError if it does not fit."""
         if len(prefixes) > self.available:
             raise NoRoomError
         identity = self._next
@@ -64,11 +64,11 @@ class SourceRanges(Pool[int]):
         return identity
 
     def give(self, identity: int) -> None:
-        """Take back at once a set that has not been written."""
+        """Free a set at once that has not been written."""
         self.available += len(self._sets.pop(identity))
 
     def write(self, identities: Iterable[int]) -> None:
-        """Write sets that were taken. MapError."""
+        """Write allocated sets. MapError."""
         keys = (key for identity in identities for key in self._keys(identity))
         self._table.update_batch([(key, _ALLOWED) for key in keys])
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Service turned into records, with every index it needs, before anything is written.
+"""Turns one Service into records, with every index it needs, before anything is written.
 
-Either all of it fits, or nothing is taken; but a lookup table is left out where no larger map would
-be made for it. What is there already is used again: the index of a frontend, that of a backend (and
-with it its generation, counters and affinity), and a range that names the same backends.
+Either all of it fits, or nothing is allocated; but a lookup table is left out if no larger map
+would be made for it. Existing items are reused: the index of a frontend, that of a backend (and
+with it its generation, counters and affinity), and a range with the same backends.
 """
 
 import logging
@@ -58,7 +58,7 @@ _Taken = TypeVar("_Taken")
 
 
 class _Offered(NamedTuple):
-    """What a range is to name, and the size of its lookup table."""
+    """The backends of a range, and the size of its lookup table."""
 
     backends: tuple[Backend, ...]
     table_size: int
@@ -66,38 +66,38 @@ class _Offered(NamedTuple):
 
 @dataclass(slots=True)
 class Staged:
-    """What is to be written for a Service. Lists of (index, record) unless said otherwise."""
+    """What to write for a Service. Lists of (index, record) unless noted otherwise."""
 
     service: ServiceName
     ports: dict[ServicePortName, int] = field(default_factory=dict)
     names: list[tuple[int, bytes]] = field(default_factory=list)
     backends: list[tuple[int, bytes]] = field(default_factory=list)
     new_backends: list[int] = field(default_factory=list)
-    # Those of new_backends that were another endpoint's before.
+    # Those of new_backends whose index belonged to another endpoint before.
     reused_backends: list[int] = field(default_factory=list)
-    # (index, failures in a row from which to count)
+    # (index, initial count of failures in a row)
     failures: list[tuple[int, int]] = field(default_factory=list)
-    # With how many open connections new backends begin.
+    # Initial counts of open connections of new backends.
     open_counts: list[tuple[int, bytes]] = field(default_factory=list)
     slots: list[tuple[IndexRange, bytes]] = field(default_factory=list)
-    # Ids of sets.
+    # Ids of sets of source ranges.
     source_ranges: list[int] = field(default_factory=list)
     # (frontend index, descriptor index, record)
     descs: list[tuple[int, int, bytes]] = field(default_factory=list)
     new_frontends: list[tuple[int, bytes]] = field(default_factory=list)
     new_addresses: list[Address] = field(default_factory=list)
-    # Every frontend index that the Service has from now on.
+    # Every frontend index that the Service will have.
     frontends: set[int] = field(default_factory=set)
-    # By Service id: the backends that no range names but that serve what they have.
+    # By Service id: backends in no range that still serve their flows.
     kept: dict[int, frozenset[int]] = field(default_factory=dict)
-    # By Service id: the backends of this node that other nodes may send to.
+    # By Service id: backends on this node that other nodes may send to.
     here: dict[int, frozenset[int]] = field(default_factory=dict)
-    # (index, key in lb_pods_here) of those that are not there yet
+    # (index, key in lb_pods_here) of those that are not in the map yet
     new_here: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 def stage(state: MapState, service: ServiceName, frontends: Iterable[Frontend]) -> Staged:
-    """Find room for a Service. MapError names the map that is full; then nothing is taken."""
+    """Allocate everything for a Service. MapError names the full map; then nothing is allocated."""
     staged = Staged(service)
     ports: dict[ServicePortName, list[Frontend]] = {}
     for frontend in frontends:
@@ -131,7 +131,7 @@ def _give_back(state: MapState, staged: Staged) -> None:
 
 
 class _PortStaging:
-    """One Service port of a Service that is being staged."""
+    """Stages one Service port."""
 
     def __init__(self, state: MapState, staged: Staged, name: ServicePortName) -> None:
         self._state = state
@@ -150,7 +150,7 @@ class _PortStaging:
             for choice in (each.local, each.others)
         }
         indices = self._stage_backends({each for choice in choices for each in choice.backends})
-        # Frontends of both families are of one port.
+        # The port has frontends of both families.
         serving = {backend for each in group for backend in (*each.serving, *each.ejected)}
         of_node = {backend for each in frontends for backend in each.here}
         here = self._stage_here(of_node, indices, serving)
@@ -179,7 +179,7 @@ class _PortStaging:
         return {backend: known[socket] for backend, socket in sockets.items()}
 
     def _stage_open_counts(self, indices: Iterable[int]) -> None:
-        """A new backend begins with the mean of the others, or it would get all connections."""
+        """A new backend starts with the mean of the others, or it would get all connections."""
         new = set(self._staged.new_backends).intersection(indices)
         counts = self._state.maps["lb_open"]
         others = (counts.lookup(pack_index(index)) for index in set(indices) - new)
@@ -193,7 +193,7 @@ class _PortStaging:
         named: Mapping[Backend, int],
         serving: Collection[Backend],
     ) -> Mapping[bytes, int]:
-        """By socket the index of all of this node that others may send to, also of unnamed ones."""
+        """By socket, the index of each backend here that others may send to, even in no range."""
         self._staged.here[self._identity] = frozenset()
         if not of_node:
             return {}
@@ -225,14 +225,14 @@ class _PortStaging:
         named: Mapping[Backend, int],
         here: Mapping[bytes, int],
     ) -> frozenset[int]:
-        """Of those that get no new flows, the ones that may have some."""
+        """The backends that get no new flows, but may still have some."""
         known = {**self._known_backends(), **here} if serving else {}
         found = {known.get(self._socket(backend)): backend for backend in serving}
         kept = {index: each for index, each in found.items() if index is not None}
         for index in named.values():
             kept.pop(index, None)
         for index in kept.keys() - set(self._staged.new_backends):
-            # Until nothing names it any more it is as usable, and as much on trial, as before.
+            # While anything still refers to it, keep its flags for usable and on trial.
             before = BackendRecord.unpack(self._state.backends[index]).flags & (USABLE | TRIAL)
             self._stage_flags(index, before | SERVING | backend_flags(kept[index]))
         return frozenset(kept)
@@ -248,7 +248,7 @@ class _PortStaging:
             self._staged.backends.append((index, old._replace(flags=flags).pack()))
 
     def _stage_failures(self, index: int, added: int) -> None:
-        """Count anew when an endpoint is first watched, and from one when it is put on trial."""
+        """Start the count when an endpoint is first watched, at one when it is put on trial."""
         if added & (WATCHED | TRIAL):
             self._staged.failures.append((index, TRIAL_COUNT if added & TRIAL else 0))
 
@@ -277,12 +277,12 @@ class _PortStaging:
     def _stage_ranges(
         self, choices: Iterable[_Offered], indices: Mapping[Backend, int]
     ) -> Mapping[_Offered, BackendRange]:
-        """Ranges of slots in the order of backend indices: programs search them."""
+        """Ranges of slots sorted by backend index: programs search them."""
         known = self._known_ranges()
         return {choice: self._stage_range(choice, indices, known) for choice in choices}
 
     def _known_ranges(self) -> dict[tuple[bytes, int], BackendRange]:
-        """By what they name, and the size of the table: it follows from what they name."""
+        """By their backends and table size: the contents of the table follow from the backends."""
         state, known = self._state, {(b"", 0): BackendRange(0, 0, 0)}
         descs = map(state.desc, self._port.frontends if self._port else ())
         for each in {place for desc in descs if desc for place in backend_ranges(desc)}:
@@ -296,7 +296,7 @@ class _PortStaging:
         known: dict[tuple[bytes, int], BackendRange],
     ) -> BackendRange:
         slots = array("I", sorted(map(indices.__getitem__, choice.backends)))
-        # A single backend needs no table.
+        # A single backend does not need a table.
         table = choice.table_size if len(slots) > 1 else 0
         if (slots.tobytes(), table) not in known and not self._may_have_table(len(slots), table):
             table = 0

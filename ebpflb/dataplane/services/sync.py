@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From desired frontends to maps: only the difference is written, and nobody sees a gap.
+"""From desired frontends to maps: only the difference is written, and no packet sees a gap.
 
-Each frontend changes by one word, from its old backends to the new ones, and a Service that does
-not fit keeps all it had. Stages: staging.py finds room, transaction.py writes in order, `collect()`
-frees what was replaced, readback.py begins anew after a restart.
+Each frontend switches with one word from its old backends to the new ones, and a Service that does
+not fit keeps everything it had. Stages: staging.py allocates, transaction.py writes in order,
+`collect()` frees what was replaced, readback.py reads the maps after a restart.
 """
 
 import time
@@ -27,7 +27,7 @@ from ebpflb.model.ejection import FailureCounts
 from ebpflb.model.plan import Frontend, FrontendKey
 from ebpflb.model.service import ServiceName, ServicePortName
 
-# Services written together: bounds what a first sync holds in memory.
+# Services written together: limits the memory of a first sync.
 _GROUP = 256
 _GRACE = 1.0
 
@@ -43,7 +43,7 @@ class Usage(NamedTuple):
 
 
 class Moving(NamedTuple):
-    """What a change moves. comes: a Service that has no frontend; leaving: ids of ports that go."""
+    """What a change moves. comes: a Service with no frontend yet; leaving: ids of ports that go."""
 
     comes: bool
     leaving: frozenset[int]
@@ -52,8 +52,8 @@ class Moving(NamedTuple):
 class Sync:
     """Writes the maps of frontends; nobody else may. Not thread-safe.
 
-    A MapError that is raised, not returned, says that a write failed. What was written then is
-    unknown; the next call reads the maps back by itself, and the caller repeats what failed.
+    A MapError that is raised, not returned, means that a write failed. What was written is then
+    unknown; the next call reads the maps back by itself, and the caller retries.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Sync:
         grace: float = _GRACE,
         epoch: int = 0,
     ) -> None:
-        """`grace`: seconds for which what was replaced is left alone, besides `quiesce`.
+        """`grace`: seconds for which replaced items are not reused, besides `quiesce`.
 
-        `epoch`: where the generations of backends begin in empty maps; flows may be older.
+        `epoch`: the first generation of backends in empty maps, because flows may be older.
         """
         self._maps = maps
         self._quiesce = quiesce
@@ -80,7 +80,7 @@ class Sync:
     def load(self) -> None:
         """Read the maps back and free what an interrupted sync left behind.
 
-        Waits for a grace period. Writes nothing if the last sync was complete.
+        Waits for a grace period. If the last sync was complete, writes nothing.
         """
         self._state = None
         self._state = self._read_back()
@@ -93,22 +93,22 @@ class Sync:
         return state
 
     def apply(self, changed: Desired) -> Refused:
-        """Give each Service these frontends; none means that it is gone.
+        """Give each Service these frontends; without any it is removed.
 
-        Returns the Services that do not fit and keep what they had. A frontend that another
-        Service has moves; one that two of these want is given to the first by name.
+        Returns the Services that do not fit, which keep what they had. A frontend of another
+        Service moves; if two of these want the same one, the first by name gets it.
         """
         with self._loaded() as state:
             return self._apply(state, changed)
 
     def resync(self, desired: Desired) -> Refused:
-        """As `apply()`, and every other Service is gone."""
+        """Like `apply()`, and every other Service is removed."""
         with self._loaded() as state:
             gone: Desired = {name: () for name in state.services if name not in desired}
             return self._apply(state, {**gone, **desired})
 
     def moving(self, changed: Desired) -> Moving:
-        """What `apply()` would do with these."""
+        """What `apply()` would move."""
         comes, leaving = False, set[int]()
         with self._loaded() as state:
             for name, frontends in changed.items():
@@ -120,15 +120,15 @@ class Sync:
         return Moving(comes, frozenset(leaving))
 
     def is_left(self, identity: int) -> bool:
-        """Whether no frontend has this Service id any more."""
+        """Whether no frontend uses this Service id any more."""
         with self._loaded() as state:
             port = state.ports.get(identity)
             return not (port and port.frontends)
 
     def set_node_addresses(self, addresses: Mapping[Address, AddrFlag]) -> None:
-        """Say which addresses the node has, with LB_ADDR_NODE and LB_ADDR_NODE_PORT.
+        """Set the node's addresses, with LB_ADDR_NODE and LB_ADDR_NODE_PORT.
 
-        MapError(E2BIG) when not all fit; the others are written.
+        MapError(E2BIG) if not all fit; the others are written.
         """
         with self._loaded() as state:
             missing = state.addresses.set_node(addresses)
@@ -136,17 +136,17 @@ class Sync:
             raise MapError("lb_addrs", "update", E2BIG)
 
     def idle_addresses(self) -> Set[Address]:
-        """The addresses that only flows may still name."""
+        """The addresses that only flows may still refer to."""
         with self._loaded() as state:
             return state.addresses.idle()
 
     def forget_addresses(self, unused: Iterable[Address]) -> None:
-        """Delete those of `unused` that are neither a VIP nor the node's."""
+        """Delete those of `unused` that are neither VIPs nor the node's."""
         with self._loaded() as state:
             state.addresses.forget(unused, self._clock)
 
     def take_ended_udp(self) -> bool:
-        """Whether, since the last call, a UDP backend may have stopped serving."""
+        """Whether a UDP backend may have stopped serving since the last call."""
         ended, self._ended_udp = self._ended_udp, False
         return ended
 
@@ -158,8 +158,8 @@ class Sync:
     def collect(self, quiesced: float | None = None) -> None:
         """Free what was replaced longer ago than the grace time.
 
-        Waits for a grace period of the kernel if there is anything to free; not if one has passed
-        elsewhere, which began at `quiesced` by the clock of this sync.
+        If there is anything to free, waits for a grace period of the kernel, unless one that began
+        at `quiesced`, by this sync's clock, has already passed.
         """
         until = self._clock() - self._grace
         if quiesced is not None:
@@ -172,7 +172,7 @@ class Sync:
                 pool.collect(until)
 
     def usage(self) -> Mapping[str, Usage]:
-        """How full each map is; what is retired counts as used."""
+        """How full each map is; retired items count as used."""
         with self._loaded() as state:
             names = self._maps["lb_names"].max_entries
             pools = {
@@ -184,7 +184,7 @@ class Sync:
     @contextmanager
     def _loaded(self) -> Iterator[MapState]:
         state = self._state or self._read_back()
-        # Until the end is reached nobody knows what the maps hold.
+        # Until the end is reached, the contents of the maps are unknown.
         self._state = None
         yield state
         self._state = state

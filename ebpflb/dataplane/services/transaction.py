@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of writes.
 
-New things come first, each complete before anything names it: backends, slots, source ranges,
-names, descriptors; then, once all CPUs see that, the words of lb_current, each of which commits
-one frontend; then lb_frontends for the new ones. When all that is new is there, the flags of
-addresses change; then what goes is taken away in reverse. What a program may still be reading is
-not touched but retired, with one exception: the flags of a backend, a single byte, change in place.
+New items come first, each complete before anything refers to it: backends, slots, source ranges,
+names, descriptors; then, once all CPUs see them, the words of lb_current, each of which commits one
+frontend; then lb_frontends for the new ones. When everything new is there, the flags of addresses
+change; then old items are removed in reverse order. What a program may still be reading is not
+touched but retired, with one exception: the flags of a backend, a single byte, change in place.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ from ebpflb.model.service import ServiceName
 
 
 class _Unnamed(NamedTuple):
-    """What the ports concerned no longer name."""
+    """What the ports involved no longer refer to."""
 
     ranges: set[IndexRange]
     backends: set[int]
@@ -40,10 +40,10 @@ class _Unnamed(NamedTuple):
 
 
 class Transaction:
-    """Some Services that change together: `add()` as often as needed, then `finish()`.
+    """Services that change together: call `add()` as often as needed, then `finish()`.
 
-    Every method raises MapError; the state is then unknown. `ended_udp`: whether flows and sockets
-    of UDP may have a backend that has gone.
+    Every method raises MapError; the state is then unknown. `ended_udp`: whether UDP flows and
+    sockets may have a backend that is gone.
     """
 
     def __init__(self, state: MapState) -> None:
@@ -57,7 +57,7 @@ class Transaction:
         self._not_here: list[bytes] = []
 
     def add(self, staged: Sequence[Staged]) -> None:
-        """Write what is new of these Services, and commit it."""
+        """Write the new items of these Services, and commit them."""
         state = self._state
         self._clear_counters(staged)
         counts = [
@@ -139,7 +139,7 @@ class Transaction:
             state.addresses.leave(desc)
 
     def finish(self, clock: Callable[[], float]) -> None:
-        """Take away what these Services no longer have; then it is retired, at that time."""
+        """Remove what these Services no longer have; it is retired with the time of `clock`."""
         state = self._state
         self._forget_spare()
         gone = {frontend: desc.frontend for frontend, desc in self._gone()}
@@ -164,7 +164,7 @@ class Transaction:
         state.source_ranges.retire(unnamed.source_ranges, now)
 
     def _forget_spare(self) -> None:
-        """Ports that are no longer wanted keep nothing."""
+        """Ports that are no longer wanted keep no backends."""
         for service, ports in self._ports.items():
             for port in self._state.services.get(service, ()):
                 if port.identity not in ports:
@@ -182,7 +182,7 @@ class Transaction:
         unnamed = _Unnamed(set(), set(), set())
         for port in self._touched.values():
             before = set(port.ranges), set(port.backends), set(port.source_ranges)
-            # Its frontends may have become another Service's.
+            # Its frontends may belong to another Service by now.
             if port.here and not self._state.has_dsr(port):
                 self._keep(port, port.kept, frozenset())
             self._state.refresh(port)
@@ -203,7 +203,7 @@ class Transaction:
         self._state.backends.flush()
 
     def _end(self, index: int) -> None:
-        """It serves nobody that this node has chosen it for."""
+        """The backend no longer serves any flow that this node sent to it."""
         record = BackendRecord.unpack(self._state.backends[index])
         if record.flags & (USABLE | SERVING):
             protocol = SocketAddress.unpack(record.socket).protocol

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The maps of DSR about other nodes: where tunnels lead (lb_pod_nodes), and come from (lb_peers).
+"""DSR's maps about other nodes: where tunnels lead (lb_pod_nodes), and come from (lb_peers).
 
-An element is never replaced, as a program might see half of it: it is deleted and inserted again.
+An element is never replaced, because a program might see half of it: it is deleted and reinserted.
 In between, packets for the pod are masqueraded.
 """
 
@@ -21,25 +21,25 @@ _IS_PEER = b"\1"
 
 
 class TunnelMaps:
-    """What the maps are to hold, in every generation. For one thread, but for the counts."""
+    """The desired contents of the maps, in every generation. For one thread, except the counts."""
 
     def __init__(self) -> None:
-        # The addresses by which other nodes know this one, the best first.
+        # The addresses by which other nodes know this one, best first.
         self.own: Sequence[Address] = ()
         self._pods: Mapping[Family, dict[Address, Address]] = {family: {} for family in Family}
         self._peers: dict[Address, bytes] = {}
-        # Where packets go on if they go there already.
+        # Pods whose existing tunnel may continue -> the node.
         self._undecided: dict[Address, Address] = {}
         self._changed_pods: set[Address] = set()
         self._changed_peers: set[Address] = set()
         self._families: frozenset[Family] = frozenset()
         self._keeps_others = False
-        # The maps that are known to hold it, but for what has changed.
+        # The maps known to match, except for later changes.
         self._written: MapSet | None = None
 
     @property
     def pods(self) -> int:
-        """How many get packets in tunnels."""
+        """How many pods are reached through tunnels."""
         return sum(len(self._pods[family]) for family in self._families)
 
     @property
@@ -48,17 +48,17 @@ class TunnelMaps:
         return len(self._peers)
 
     def sources(self, here: Container[Address]) -> Mapping[Family, Address]:
-        """From which addresses tunnels begin: other nodes take packets from no other.
+        """The tunnels' source addresses: other nodes accept packets from no others.
 
         `here`: the addresses of this machine.
         """
         return {family_of(each): each for each in reversed(self.own) if each in here}
 
     def follow(self, change: TunnelChange, *, keep_others: bool, compare: bool) -> None:
-        """Have `write()` put a change in force.
+        """Record a change for `write()`.
 
-        `keep_others`: elements of an earlier run that are in no change stay. `compare`: it is to
-        look at all that the maps hold.
+        `keep_others`: elements of an earlier run that are in no change stay. `compare`: it
+        compares the full contents of the maps.
         """
         self.own = change.own
         for address, is_peer in change.peers.items():
@@ -79,9 +79,9 @@ class TunnelMaps:
         self._keeps_others = keep_others
 
     def write(self, maps: MapSet, families: Iterable[Family]) -> None:
-        """Bring the maps of a generation in line. Pods of other families get nothing.
+        """Bring a generation's maps in line. Pods of other families have no element.
 
-        MapError: the next call makes it good.
+        After a MapError, the next call makes up for it.
         """
         self._decide(maps["lb_pod_nodes"])
         admitted = frozenset(families)
@@ -109,7 +109,7 @@ class TunnelMaps:
 
 
 def _bring_in_line(target: BpfMap, wanted: Mapping[Address, bytes | None]) -> None:
-    """None: no element. Room is made before it is taken."""
+    """None: no element. Deletes before it inserts, to make room."""
     missing, left_out = [], 0
     for key, value in wanted.items():
         present = target.lookup(key)

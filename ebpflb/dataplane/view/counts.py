@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters added up over all CPUs, and the connections and flows that use each backend now."""
+"""Counters summed over all CPUs, and the connections and flows that use each backend now."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -34,13 +34,13 @@ _PLACE = Format(
     f"=Q{LbConnPlace.connection.offset - _NUMBER_SIZE}x{_CONNECTION.format.removeprefix('=')}"
 )
 Use = tuple[int, int]
-"""A backend as a flow names it: its index in lb_backends, and its generation."""
+"""A backend as flows refer to it: its index in lb_backends, and its generation."""
 
 
 def sums(counters: BpfMap, length: int | None = None) -> Iterator[Sums]:
-    """For each index the numbers of its struct, each the sum over all CPUs. MapError.
+    """For each index the fields of its struct, each summed over all CPUs. MapError.
 
-    length: of the first so many indices only. Most have counted nothing, and cost next to nothing.
+    length: only this many indices. Most have counted nothing, and cost almost nothing.
     """
     left = counters.max_entries if length is None else min(length, counters.max_entries)
     if left <= 0:
@@ -66,7 +66,7 @@ def _chunk_sums(counters: BpfMap, chunk: Chunk, size: int) -> Iterator[Sums]:
 
 
 def _added(values: bytes, width: int, cpus: int) -> Iterator[Sums]:
-    """Adds column by column, which is faster than row by row."""
+    """Sums column by column, which is faster than row by row."""
     numbers = memoryview(values).cast("Q")
     row = width // _NUMBER_SIZE
     stride = row // cpus
@@ -76,9 +76,9 @@ def _added(values: bytes, width: int, cpus: int) -> Iterator[Sums]:
 
 
 def read_drops(maps: MapSet) -> Mapping[tuple[DropReason, int], int]:
-    """How often each reason occurred, by reason and ifindex or DropPlace. MapError.
+    """Counts by reason and by ifindex or DropPlace. MapError.
 
-    A reason that this version does not know is left out.
+    Reasons unknown to this version are left out.
     """
     found: dict[tuple[DropReason, int], int] = {}
     for key, value in maps["lb_count_drop"].items():
@@ -89,7 +89,7 @@ def read_drops(maps: MapSet) -> Mapping[tuple[DropReason, int], int]:
 
 
 def sum_drops(drops: Mapping[tuple[DropReason, int], int]) -> Mapping[DropReason, int]:
-    """How often each reason occurred, at all devices together."""
+    """Counts by reason, summed over all devices."""
     totals = dict.fromkeys(DropReason, 0)
     for (reason, _), count in drops.items():
         totals[reason] += count
@@ -100,8 +100,8 @@ def sum_drops(drops: Mapping[tuple[DropReason, int], int]) -> Mapping[DropReason
 class ActiveFlows:
     """flows: how many use a backend. oldest: when the first of them began, CLOCK_MONOTONIC in ns.
 
-    UDP sockets have no start time. entries: of each table, with ended flows and replies;
-    lb_connections: with those that have a place in lb_conn_places.
+    UDP sockets have no start time. entries: by table, including ended flows and replies;
+    lb_connections: including those with a place in lb_conn_places.
     """
 
     flows: Counter[Use] = field(default_factory=Counter)
@@ -112,7 +112,7 @@ class ActiveFlows:
 def read_active(maps: MapSet) -> ActiveFlows:
     """Every connected socket, and every flow at tc that has not ended. MapError.
 
-    A scrape may read hundreds of thousands of them: this takes 0.3 us for each.
+    A scrape may read hundreds of thousands of them: this takes 0.3 us each.
     """
     pairs: Counter[bytes] = Counter()
     oldest: dict[bytes, int] = {}
@@ -132,7 +132,7 @@ def _by_use(found: Mapping[bytes, int]) -> dict[Use, int]:
 def _add_sockets(table: BpfMap, pairs: Counter[bytes]) -> int:
     """Connected UDP sockets. Records of unconnected ones stay until the LRU evicts them.
 
-    TCP records belong to connections that version 0.1.0 translated.
+    TCP records are from connections translated by version 0.1.0.
     """
     size = 0
     unconnected: set[int] = set()
@@ -152,7 +152,7 @@ def _add_sockets(table: BpfMap, pairs: Counter[bytes]) -> int:
 
 
 def _add_connections(table: BpfMap, pairs: Counter[bytes], oldest: dict[bytes, int]) -> int:
-    """TCP connections translated at the socket. One whose SYN has not been sent has started 0."""
+    """TCP connections translated at the socket. Until its SYN is sent, one has started at 0."""
     size = 0
     for chunk in table.chunks():
         size += chunk.size
@@ -162,7 +162,7 @@ def _add_connections(table: BpfMap, pairs: Counter[bytes], oldest: dict[bytes, i
 
 
 def _add_places(table: BpfMap, pairs: Counter[bytes], oldest: dict[bytes, int]) -> int:
-    """The same of those that have a place in lb_conn_places."""
+    """The same for those with a place in lb_conn_places."""
     size = 0
     for chunk in table.chunks():
         if chunk.values.count(0) == len(chunk.values):

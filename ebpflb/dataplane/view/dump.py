@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How full each map is, and its elements as plain values: dicts, lists, strings and numbers.
 
-Addresses, protocols, flags and enum members come out as words; zero elements of arrays do not come
-out; the numbers of a per-CPU map are sums over all CPUs. Times stay nanoseconds since boot.
+Addresses, protocols, flags and enum members become words; zero elements of arrays are left out; the
+numbers of a per-CPU map are summed over all CPUs. Times stay nanoseconds since boot.
 """
 
 import ctypes
@@ -48,7 +48,7 @@ class Element(NamedTuple):
 def decode_map(source: BpfMap) -> list[Element]:
     """The elements in the order of their keys.
 
-    Raises MapError, and PinError for a map that another version made.
+    Raises MapError, and PinError for a map made by another version.
     """
     spec = MAPS.get(source.name)
     if spec is None or not _fits(source, spec):
@@ -75,7 +75,7 @@ def _native(kind: Any, value: bytes) -> Any:
 
 
 def _sum(kind: Any, value: bytes) -> Any:
-    """As `_native()`; of the numbers of several CPUs the sums."""
+    """Like `_native()`, with numbers summed over all CPUs."""
     width = ctypes.sizeof(kind)
     if len(value) <= width:
         return _native(kind, value)
@@ -129,7 +129,7 @@ def _in_words(words: EnumType, value: int) -> Plain:
     return word(known[value]) if value in known else value
 
 
-# Arrays with one element for each element of another map.
+# Arrays indexed like another map.
 _FOLLOWS = {"lb_addr_flags": "lb_addrs", "lb_count_front": "lb_frontends"}
 _MEMLOCK = re.compile(r"^memlock:\s+([0-9]+)$", re.MULTILINE)
 
@@ -160,7 +160,7 @@ def map_fills(maps: MapSet) -> list[MapFill]:
 
 
 def used_entries(maps: MapSet, name: str) -> int:
-    """How many elements of a map are in force. MapError."""
+    """How many elements of a map are in use. MapError."""
     name = _FOLLOWS.get(name, name)
     if name in ("lb_current", "lb_descs"):
         return len(_descs(maps))

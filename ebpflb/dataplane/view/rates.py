@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each Service carries per second and what is wrong with it, from two samples of the maps."""
+"""What each Service carries per second and its problems, from two samples of the maps."""
 
 import time
 from collections import defaultdict
@@ -18,11 +18,11 @@ from ebpflb.model.flow import BackendRate, Counts, ServiceRate, balance
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServicePortName
 
-# How unlikely it must be that a backend gets none of so many connections by chance.
+# Below this probability, it is not chance that a backend gets no new connections.
 _BY_CHANCE = 0.001
-# Fewer active ones for each backend say nothing; a quarter of that is far from even.
+# Fewer active connections per backend mean nothing; a quarter of the even share is far below it.
 _MANY_ACTIVE, _FAR_BELOW = 8, 0.25
-# With fewer packets, or connections, the answer may still be on its way.
+# With fewer packets or connections, the answer may still be on its way.
 _QUESTIONS = 3
 
 _Key = TypeVar("_Key")
@@ -36,7 +36,7 @@ class BackendKey(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """Also that of the frontends that have this backend."""
+        """Also the family of the frontends with this backend."""
         return Family.IPV6 if ":" in self.address else Family.IPV4
 
 
@@ -54,7 +54,7 @@ class BackendTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ServiceTraffic:
-    """A Service port. no_local: a policy is Local, and no endpoint on this node can be used."""
+    """A Service port. no_local: with a policy Local, and no usable endpoint on this node."""
 
     frontends: Mapping[FrontendKey, Counts]
     backends: Mapping[BackendKey, BackendTraffic]
@@ -63,7 +63,7 @@ class ServiceTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TrafficSample:
-    """seconds: of a monotonic clock."""
+    """seconds: by a monotonic clock."""
 
     seconds: float
     services: Mapping[ServicePortName, ServiceTraffic]
@@ -92,7 +92,7 @@ def sample_traffic(maps: MapSet, clock: Callable[[], float] = time.monotonic) ->
 def _backend_traffic(
     snapshot: Snapshot, group: Sequence[BackendEntry]
 ) -> Mapping[BackendKey, BackendTraffic]:
-    """A backend whose address was one before, and still has flows of that time, counts once."""
+    """Merges a backend with an earlier one at its address that still has flows."""
     counts = defaultdict[BackendKey, Counts](Counts)
     active = defaultdict[BackendKey, int](int)
     entries: dict[BackendKey, BackendEntry] = {}
@@ -111,7 +111,7 @@ def _backend_traffic(
 
 
 def _has_no_local(entry: FrontendEntry) -> bool:
-    """Whether a policy is Local and leaves no endpoint, although another node may have one."""
+    """Whether policy Local leaves no endpoint here, although another node may have one."""
     desc = DescRecord.unpack(entry.desc)
     if entry.type is FrontendType.CLUSTER_IP:
         return bool(desc.flags & DescFlag.LB_DESC_INTERNAL_LOCAL) and not desc.local_count
@@ -168,7 +168,7 @@ def _service(
 class _FamilyBackends:
     """The backends of one address family. grown: what each has counted since the first sample.
 
-    connections: the new ones of each backend, or the active ones if none has new ones.
+    connections: each backend's new ones, or the active ones if there are no new ones at all.
     """
 
     def __init__(
@@ -185,13 +185,13 @@ class _FamilyBackends:
         self.has_replies = any(grown[key].reply_bytes for key in backends)
 
     def is_passed_over(self, key: BackendKey) -> bool:
-        """Whether it got no new connection, and not by chance."""
+        """Whether it got no new connections, and that is not chance."""
         others = 1 - 1 / len(self.offered)
         new = sum(self.grown[each].connections for each in self.offered)
         return not self.grown[key].connections and others**new < _BY_CHANCE
 
     def is_silent(self, key: BackendKey) -> bool:
-        """Whether it sends nothing on its connections while others do: it may hang."""
+        """Whether it answers nothing on its connections while others do: it may hang."""
         counts = self.grown[key]
         is_asked = counts.original_bytes > 0 and counts.connections >= _QUESTIONS
         return is_asked and not counts.reply_bytes and self.has_replies
@@ -248,7 +248,7 @@ def _trouble(protocol: Protocol, key: BackendKey, group: _FamilyBackends) -> str
 
 
 def _is_mute(protocol: Protocol, counts: Counts) -> bool:
-    """Whether nothing came back at all. UDP may be meant to go one way only."""
+    """Whether nothing came back at all. UDP may be one-way on purpose."""
     if counts.reply_packets or counts.reply_bytes:
         return False
     unanswered = protocol is not Protocol.UDP and counts.original_packets >= _QUESTIONS
@@ -256,7 +256,7 @@ def _is_mute(protocol: Protocol, counts: Counts) -> bool:
 
 
 def _has_only_failures(counts: Counts) -> bool:
-    """Whether no connection was accepted; something came back, or it would be mute."""
+    """Whether no connection was accepted; there were replies, or it would be mute."""
     return counts.failed >= counts.connections > 0 and not counts.reply_bytes
 
 
@@ -271,7 +271,7 @@ def _troubles(now: ServiceTraffic, offered: int, backends: Iterable[BackendRate]
 
 
 def _grown(old: Mapping[_Key, Counts], new: Mapping[_Key, Counts]) -> dict[_Key, Counts]:
-    """What was counted since. A counter that is smaller than before has started again at 0."""
+    """The difference between the samples. A lower counter means that it restarted at 0."""
     return {key: _difference(old.get(key, Counts()), each) for key, each in new.items()}
 
 

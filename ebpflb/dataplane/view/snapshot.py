@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A snapshot of the maps: frontends, backends, what each has counted, who uses which backend.
+"""A snapshot of the maps: frontends, backends, their counters, and what uses which backend.
 
-/metrics, `ebpflb top`, `ebpflb maps dump` and `ebpflb explain` read it. It takes the maps alone,
-in one pass over each, for tens of thousands of entries: backends stay as they are in the map, and
-are decoded when somebody asks for them. A frontend that is being replaced may be missing.
+Used by /metrics, `ebpflb top`, `ebpflb maps dump` and `ebpflb explain`. It needs only the maps, in
+one pass over each, for tens of thousands of entries: backends stay in the map's format, and are
+decoded on access. A frontend that is being replaced may be missing.
 """
 
 from array import array
@@ -56,9 +56,9 @@ class FrontendEntry(NamedTuple):
 
 
 class BackendEntry(NamedTuple):
-    """A backend, also one that takes no new connections (not usable).
+    """A backend, including those that take no new connections (not usable).
 
-    map_index: in lb_backends and of its counters. Another generation at the same index is another
+    map_index: in lb_backends and for its counters. Another generation at the same index is another
     backend. service_id: of its Service port, as in lb_names.
     """
 
@@ -110,15 +110,15 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
         return max((indices[-1] for indices in self._indices.values()), default=-1) + 1
 
     def indices(self, name: ServicePortName) -> Sequence[int]:
-        """The indices in lb_backends of a Service port's backends; none if it is not known."""
+        """The indices in lb_backends of a Service port's backends; empty if it is not known."""
         return self._indices.get(name, ())
 
     def is_of(self, values: bytes, names: Mapping[int, ServicePortName]) -> bool:
-        """Whether they have been made of just that."""
+        """Whether they were made from exactly these."""
         return self._values == values and self._names == names
 
     def entry(self, index: int) -> BackendEntry:
-        """That at an index of lb_backends."""
+        """The entry at an index of lb_backends."""
         record = BackendRecord.unpack(self._values[index * _WIDTH : (index + 1) * _WIDTH])
         return BackendEntry(
             index,
@@ -136,7 +136,7 @@ class Snapshot(NamedTuple):
     """`ports` are namespace, Service and port name of all Service ports.
 
     The counts are by index. `backends` is the same object as in the reader's last snapshot if
-    nothing has changed. Not `is_whole`: frontends were replaced while they were read.
+    nothing has changed. `is_whole` is False if frontends were replaced during the read.
     """
 
     ports: Set[tuple[str, str, str]]
@@ -159,7 +159,7 @@ class Snapshot(NamedTuple):
 
 
 class SnapshotReader:
-    """Takes snapshots, of other maps too if they are replaced. Not thread-safe."""
+    """Takes snapshots, even of maps that are replaced in between. Not thread-safe."""
 
     def __init__(self) -> None:
         self._maps: MapSet | None = None
@@ -167,7 +167,7 @@ class SnapshotReader:
         self._backends = BackendGroups()
 
     def read(self, maps: MapSet, indices: int = 0) -> Snapshot:
-        """MapError. `indices`: read the counts of at least so many frontends."""
+        """MapError. `indices`: read the counts of at least this many frontends."""
         if maps is not self._maps:
             self._maps, self._names = maps, {}
         self._read_names(maps["lb_names"])
@@ -187,7 +187,7 @@ class SnapshotReader:
         )
 
     def _read_names(self, table: BpfMap) -> None:
-        """By Service id, which never gets another name. The protocol is TCP here for all."""
+        """By Service id, whose name never changes. The protocol here is always TCP."""
         before, self._names = self._names, {}
         for key, value in table.items():
             identity = int.from_bytes(key, byteorder)
@@ -213,10 +213,10 @@ class SnapshotReader:
 
 
 def read_snapshot(maps: MapSet) -> Snapshot:
-    """One snapshot, taken again up to twice if it is not whole. MapError.
+    """One snapshot, retaken up to twice if it is not whole. MapError.
 
-    What a frontend named stays readable for a grace time after it is replaced, so a snapshot is
-    normally whole.
+    What a frontend referred to stays readable for a grace time after it is replaced, so a snapshot
+    is normally whole.
     """
     reader = SnapshotReader()
     snapshot = reader.read(maps)
@@ -268,7 +268,7 @@ _IF_EMPTY: Mapping[int, IfEmpty] = {
 class BackendInUse(NamedTuple):
     """active: connections and flows that use it now. usable: it takes new connections.
 
-    tunnel_to: its node's address, for clients outside of a frontend with DSR; None: masqueraded.
+    tunnel_to: its node's address, for external clients of a frontend with DSR; None: masqueraded.
     """
 
     backend: Backend
@@ -279,7 +279,7 @@ class BackendInUse(NamedTuple):
 
 
 class FrontendInForce(NamedTuple):
-    """backends: those of the Service port, also of `frontend`.
+    """backends: those of the Service port, also in `frontend`.
 
     draining: those that take no new connections but still have flows, or are ejected.
     """
@@ -306,7 +306,7 @@ def decode_frontend(
 ) -> Frontend:
     """The planned frontend, without `serving`, `ejected` and `here`.
 
-    choices: its local, its others.
+    choices: its local and its others.
     """
     local, others = choices
     return Frontend(
@@ -336,7 +336,7 @@ def _rank(entry: FrontendEntry) -> tuple[object, ...]:
 
 
 class _Decoder:
-    """The slots and source ranges beside a snapshot, and what was decoded for several frontends."""
+    """Slots and source ranges not in a snapshot, and a cache of what several frontends share."""
 
     def __init__(self, maps: MapSet, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -348,7 +348,7 @@ class _Decoder:
             each.map_index: each for group in snapshot.backends.values() for each in group
         }
         self._in_use: dict[ServicePortName, list[BackendInUse]] = {}
-        # Maps that another version made may lack it.
+        # Maps made by another version may lack it.
         table = maps.get("lb_pod_nodes")
         self._nodes = {key: Address(value) for key, value in table.items()} if table else {}
 
@@ -374,7 +374,7 @@ class _Decoder:
                 yield _backend(entry)
 
     def _backends_of(self, service: ServicePortName) -> list[BackendInUse]:
-        """The usable ones last, for an address may be that of an earlier backend, too."""
+        """The usable ones last, because an earlier backend may have had the same address."""
         if service not in self._in_use:
             snapshot = self._snapshot
             group = sorted(snapshot.backends.get(service, ()), key=lambda each: each.usable)
