@@ -107,7 +107,7 @@ def test_a_neighbour_that_never_answers_is_named(lab, specs, version):
         assert fates(lab, specs[LOST], version)["udp"] == {SILENT}
         assert fates(lab, specs[GOOD], version) == everywhere(GOOD)
         own = place(address_of(node, version), specs[LOST].node_port)
-        found = explained(node, address_of(lab.client, version), own, 0)
+        found = explained(node, address_of(lab.client, version), own, 1)
         assert [each["trouble"] for each in found["kernel"]["backends"]] == [said]
         assert said in doctor(node)
     assert fates(lab, specs[LOST], version) == everywhere(LOST)
