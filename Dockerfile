@@ -15,19 +15,26 @@ FROM slim AS base
 RUN --mount=type=bind,source=.ci/image_packages,target=/mnt/image_packages \
     /mnt/image_packages python3-bpfcc
 
-FROM base AS build
+FROM base AS dependencies
 ARG PIP_INDEX_URL
 RUN apt-get -q update \
  && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install python3-pip tcc
 WORKDIR /src
 RUN python3 -m venv --system-site-packages --without-pip /opt/ebpflb
-COPY LICENSE README.md pyproject.toml ./
+COPY pyproject.toml ./
+# The Kubernetes client contains a second copy for asyncio, which ebpflb does not use.
+RUN python3 -c "import tomllib; \
+    print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt \
+ && python3 -m pip --python /opt/ebpflb/bin/python install --no-cache-dir --no-compile -r requirements.txt \
+ && rm -r /opt/ebpflb/lib/python3*/site-packages/kubernetes/aio
+
+FROM dependencies AS build
+COPY LICENSE README.md ./
 COPY bpf bpf
 COPY ebpflb ebpflb
-# The Kubernetes client contains a second copy for asyncio, which ebpflb does not use. Importing every
-# module writes the bytecode now, because the root file system may be read-only at run time.
+# Importing every module writes the bytecode now, because the root file system may be read-only at
+# run time.
 RUN python3 -m pip --python /opt/ebpflb/bin/python install --no-cache-dir --no-compile . \
- && rm -r /opt/ebpflb/lib/python3*/site-packages/kubernetes/aio \
  && cd / && /opt/ebpflb/bin/python -c "import ebpflb, importlib, pkgutil; \
     [importlib.import_module(found.name) for found in \
     pkgutil.walk_packages(ebpflb.__path__, 'ebpflb.') if found.name != 'ebpflb.__main__']"

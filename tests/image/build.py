@@ -22,7 +22,8 @@ from tests.cluster.harness.binaries import locked
 IMAGE = "docker.io/library/ebpflb:test"
 
 _BASE = "localhost/debian:bookworm-minbase"
-_PACKAGES = "localhost/ebpflb:base"
+# Stages of the Dockerfile that change seldom.
+_STAGES = ("base", "dependencies")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _INGREDIENTS = (
     *("Dockerfile", ".dockerignore", ".ci/image_packages", ".ci/no_maps.c"),
@@ -104,10 +105,10 @@ def _build(archive: Path) -> None:
     _ensure_base()
     options = ["--isolation=chroot", "--layers", f"--build-arg=BASE_IMAGE={_BASE}"]
     options += [f"--build-arg=KERNELS={_KERNELS}"]
-    # The first stage has a name too, or its packages would be fetched again each time.
-    for tag, target in ((_PACKAGES, ["--target=base"]), (IMAGE, [])):
-        stage = [*target, f"--tag={tag}", str(_CHECKOUT)]
-        command = _command("build", *options, *_pip_volumes(), *stage)
+    # Stages have names too, or what they fetch would be fetched again each time.
+    stages = [[f"--target={each}", f"--tag=localhost/ebpflb:{each}"] for each in _STAGES]
+    for stage in (*stages, [f"--tag={IMAGE}"]):
+        command = _command("build", *options, *_pip_volumes(), *stage, str(_CHECKOUT))
         subprocess.run(command, check=True, stdout=sys.stderr)
     unfinished = archive.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
