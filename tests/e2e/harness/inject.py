@@ -2,8 +2,9 @@
 """Run inside a member: TCP packets far out of the window, and what comes back for them.
 
 Arguments: IP version, the member's address and port, the other side's address and port. Prints how
-many resets and how many plain acknowledgements have come from there. With a further argument
-"reset" the packets are resets, all over the sequence numbers, and nothing is printed.
+many resets and how many plain acknowledgements have come from there. With a further argument, a
+sequence number, the packets are resets with numbers all over, but far from that one, and nothing is
+printed.
 """
 
 import socket
@@ -49,9 +50,9 @@ def main() -> None:
     with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_TCP) as raw:
         if version == 6:
             raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_CHECKSUM, 16)
-        if sys.argv[6:] == ["reset"]:
-            for number in range(RESETS):
-                seq = (1 << 32) * number // RESETS
+        if sys.argv[6:]:
+            for number in range(1, RESETS):
+                seq = (int(sys.argv[6]) + (1 << 32) * number // RESETS) % (1 << 32)
                 raw.sendto(segment(version, source, target, seq, RST), (target[0], 0))
             return
         for number in range(PACKETS):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, flow_key
-from ebpflb.dataplane.layout.structs import LbSettings
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, flow_key, reverse
+from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings
 from ebpflb.lab import LabNode, Member
 from ebpflb.model.address import Protocol, parse_address
 from tests.e2e.harness import inject
@@ -51,14 +51,28 @@ def flow_of(made: socket.socket) -> bytes:
     return flow_key(source, target, Protocol.TCP)
 
 
-def is_known(node: LabNode, flow: bytes) -> bool:
+def entry_of(node: LabNode, flow: bytes) -> LbConntrack | None:
     maps = pinned_maps(node)
-    return any(maps[name].lookup(flow) for name in FLOW_TABLES)
+    found = next((value for name in FLOW_TABLES if (value := maps[name].lookup(flow))), None)
+    return LbConntrack.from_buffer_copy(found) if found else None
 
 
-def forge(member: Member, version: int, *ends: tuple[str, int]) -> None:
+def is_known(node: LabNode, flow: bytes) -> bool:
+    return entry_of(node, flow) is not None
+
+
+def sent_ends(node: LabNode, flow: bytes) -> list[int]:
+    """The sequence numbers that the client and the pod come to next."""
+    original = entry_of(node, flow)
+    assert original
+    reply = entry_of(node, reverse(bytes(original.to)))
+    assert reply
+    return [original.sent_end, reply.sent_end]
+
+
+def forge(member: Member, version: int, sent_end: int, *ends: tuple[str, int]) -> None:
     """Resets from the first end to the second one, with sequence numbers that nobody accepts."""
-    words = [str(version), *(str(word) for end in ends for word in end), "reset"]
+    words = [str(version), *(str(word) for end in ends for word in end), str(sent_end)]
     member.exec([sys.executable, "-I", "-S", str(Path(inject.__file__)), *words])
 
 
@@ -74,8 +88,9 @@ def test_forged_resets_end_nothing_and_a_true_one_does(cluster, lab, client, bac
         for version, place, each in zip(cluster.versions, places, held, strict=True):
             seen = json.loads(exchange(each, b"who"))
             inside = (seen["local_address"], seen["local_port"])
-            forge(client, version, each.getsockname()[:2], place)
-            forge(pod, version, inside, (seen["client_address"], seen["client_port"]))
+            asked, answered = sent_ends(node, flow_of(each))
+            forge(client, version, asked, each.getsockname()[:2], place)
+            forge(pod, version, answered, inside, (seen["client_address"], seen["client_port"]))
         assert {exchange(each) for each in reset} == {backend}
         flows = [flow_of(each) for each in reset]
         assert all(is_known(node, flow) for flow in flows)
