@@ -30,10 +30,10 @@ TESTED = "/apis/apps/v1/namespaces/kube-system/daemonsets/ebpflb-test-pod"
 TESTS = PODS.replace("cleanup", "test")
 NODE = "/api/v1/nodes/node1"
 OWN = [
-    DAEMONSET,
     "/api/v1/namespaces/kube-system/serviceaccounts/ebpflb-cleanup",
     "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/rolebindings/ebpflb-cleanup",
     "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/ebpflb-cleanup",
+    DAEMONSET,
 ]
 
 
@@ -102,9 +102,15 @@ def test_it_ends_well_when_all_nodes_are_clean(api: FakeApi) -> None:
 
 
 def test_what_was_removed_at_a_first_try_is_no_obstacle(api: FakeApi) -> None:
-    api.answers = {path: [None] for path in OWN}
+    api.answers = {DAEMONSET: [daemonset(3, 3)], **{path: [None] for path in OWN[:-1]}}
     assert wait(api, 20).returncode == 0
     assert api.deleted == OWN
+
+
+def test_without_a_daemonset_the_account_may_be_that_of_the_next_one(api: FakeApi) -> None:
+    api.answers = {DAEMONSET: [None]}
+    assert wait(api, 20).returncode == 0
+    assert api.deleted == []
 
 
 def test_it_waits_until_they_are(api: FakeApi) -> None:

@@ -78,17 +78,22 @@ def gone(api: Api, namespace: str, name: str) -> str:
 
 
 def clean(api: Api, namespace: str, name: str) -> str:
-    """Nothing if it is done on every node, and removed; else what is to be said."""
-    waiting: list[str] = []
-    with suppress(_NotFoundError):  # a second try to remove it
+    """Nothing if it is done on every node, and removed; else what is to be said.
+
+    The DaemonSet goes last. Without one nothing is removed: the account may be that of the next
+    uninstallation, which has not made its DaemonSet yet.
+    """
+    try:
         waiting = unfinished(api, namespace, name, "cleanup")
+    except _NotFoundError:
+        return ""
     if waiting:
         nodes = ", ".join(waiting)
         return f"not clean yet: {nodes}; the DaemonSet {name} goes on, delete it once it is ready"
-    api.delete(daemonset_path(namespace, name))
     api.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}")
     api.delete(f"{_RIGHTS}/namespaces/{namespace}/rolebindings/{name}")
     api.delete(f"{_RIGHTS}/namespaces/{namespace}/roles/{name}")
+    api.delete(daemonset_path(namespace, name))
     return ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from ebpflb.config.options import cgroup_root
+from ebpflb.errors import EbpflbError
 from tests.chart.harness.rendering import CHART, NAMESPACE
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.layout import API_PORT, API_SERVICE
@@ -48,8 +49,19 @@ def deploy(cluster: Cluster, command: str, wanted: dict[str, Any]) -> None:
 
 
 def undeploy(cluster: Cluster) -> None:
-    """Uninstall the release."""
-    cluster.helm("uninstall", "ebpflb", f"--namespace={NAMESPACE}", "--timeout=180s")
+    """Uninstall the release. EbpflbError with what the pods that clean up say."""
+    try:
+        cluster.helm("uninstall", "ebpflb", f"--namespace={NAMESPACE}", "--timeout=180s")
+    except EbpflbError as error:
+        raise EbpflbError(f"{error}\n{_state_of_cleanup(cluster)}") from error
+
+
+def _state_of_cleanup(cluster: Cluster) -> str:
+    space = f"--namespace={NAMESPACE}"
+    chosen = "--selector=app.kubernetes.io/component in (cleanup, uninstall)"
+    pods = cluster.kubectl("get", "pods", space, "--output=wide")
+    logs = cluster.kubectl("logs", space, chosen, "--all-containers", "--prefix", "--ignore-errors")
+    return f"{pods}\n{logs}"
 
 
 def wait_until_served(cluster: Cluster) -> None:
