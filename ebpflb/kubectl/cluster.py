@@ -57,13 +57,7 @@ class Cluster:
         self, argv: Sequence[str], agents: Sequence[RemoteAgent] | None = None
     ) -> Iterator[AgentAnswer]:
         """The answers of agents that ran the command to its end; failures are noted."""
-        for answer in ask_all(
-            self.executor, self.agents if agents is None else agents, argv, self.limit
-        ):
-            if answer.status is None:
-                self.note(answer.agent, answer.error)
-            else:
-                yield answer
+        yield from self._answers(self.executor, self.agents if agents is None else agents, argv)
 
     def ask_each(self, commands: Mapping[RemoteAgent, Sequence[str]]) -> Iterator[AgentAnswer]:
         """Like ask(), with a command for each agent."""
