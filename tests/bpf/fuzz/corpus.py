@@ -90,13 +90,18 @@ _LINK = 14
 @contextmanager
 def routed() -> Iterator[None]:
     """The routes of these addresses, in the node's namespace."""
-    for verb in ("add", "del"):
-        for family in ("-4", "-6"):
-            lines = [each for each in _ROUTES.splitlines() if (":" in each) == (family == "-6")]
-            script = "\n".join(filter(None, lines)).format(verb=verb) + "\n"
-            subprocess.run(["ip", family, "-batch", "-"], input=script, text=True, check=True)
-        if verb == "add":
-            yield
+    _routes("add")
+    try:
+        yield
+    finally:
+        _routes("del")
+
+
+def _routes(verb: str) -> None:
+    for family in ("-4", "-6"):
+        lines = [each for each in _ROUTES.splitlines() if (":" in each) == (family == "-6")]
+        script = "\n".join(filter(None, lines)).format(verb=verb) + "\n"
+        subprocess.run(["ip", family, "-batch", "-"], input=script, text=True, check=True)
 
 
 class Corpus:

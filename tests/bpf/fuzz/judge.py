@@ -92,7 +92,7 @@ class Judge:
         tunnel, self._chosen = self._tunnel(shot), b""
         inner = shot._replace(frame=tunnel.inner) if tunnel else shot
         headers = read(inner.frame, shot.network, shot.gso_size, shot.frame[12:14])
-        key, known = self._known(headers)
+        key, known = self._known(headers, HOOKS[shot.program])
         verdict, self.out = self._outcome(shot)
         self._check_flows(headers, key, known)
         drops, self._drops = self._drops, self._read_drops()
@@ -159,8 +159,11 @@ class Judge:
             shot.program, shot.frame, ifindex=shot.ifindex, gso_size=shot.gso_size
         )
 
-    def _known(self, headers: Headers | None) -> tuple[bytes, bytes]:
-        """The tuple whose entry decides, and that entry; empty if there is none."""
+    def _known(self, headers: Headers | None, hook: int) -> tuple[bytes, bytes]:
+        """The tuple whose entry decides, and that entry; empty if there is none.
+
+        A flow that is established at another hook may begin again at this one.
+        """
         if headers is None:
             return b"", b""
         key = reverse(headers.quote.key) if headers.quote else headers.key
@@ -172,14 +175,16 @@ class Judge:
         settled = self._established.get(key)
         if key[PROTOCOL_AT] == _UDP:
             return key, self._maps["lb_ct_udp"].lookup(key) or settled or b""
-        return key, settled or self._maps["lb_ct_short"].lookup(key) or b""
+        if settled and (headers.quote or settled[_HOOK_AT] == hook):
+            return key, settled
+        return key, self._maps["lb_ct_short"].lookup(key) or settled or b""
 
     def _check_flows(self, headers: Headers | None, key: bytes, known: bytes) -> None:
         """Established flows change by their own packets alone; and one that has ended may go."""
         before, self._established = self._established, self._read_established()
         own: set[bytes] = set()
         if headers and not headers.quote:
-            own = {key, reverse(known[:_TUPLE])}
+            own = {key, *(reverse(each[:_TUPLE]) for each in (known, before.get(key, b"")))}
             self.touched |= own
         if before == self._established:
             return
@@ -193,7 +198,9 @@ class Judge:
                     assert same_flow or self._is_idle(old), "a packet ended a stream that is used"
                     continue
                 state = old[_STATE_AT] | old[_PEER_STATE_AT]
-                assert state & CtState.LB_CT_CLOSED, "a packet ended another flow"
+                is_whole = before.get(reverse(old[:_TUPLE]), b"")[:_TUPLE] == reverse(each)
+                has_ended = state & CtState.LB_CT_CLOSED or not is_whole
+                assert has_ended, "a packet ended another flow"
 
     def _is_idle(self, stream: bytes) -> bool:
         """Whether a stream may lose its port."""
@@ -207,14 +214,14 @@ class Judge:
         to = known[:_TUPLE]
         is_here = bool(known) and known[_HOOK_AT] == HOOKS[shot.program]
         if headers.quote:
-            assert is_here
+            assert is_here, "an error about a flow of another hook"
             assert after.quote
             ways = (to, _between(reverse(headers.quote.key), known))
             assert after.quote.key in [reverse(each) for each in ways if each]
             assert after.target == to[16:32]
             assert after.source in (to[:16], headers.source)
         elif headers.piece is Piece.LATER:
-            assert is_here
+            assert is_here, "a later fragment of a flow of another hook"
             assert after.key[:32] in (to[:32], _between(headers.key, known)[:32])
         elif is_here and after.key in (to, _between(headers.key, known)):
             return

@@ -114,3 +114,13 @@ def test_hostile_packets_pass_or_are_dropped_or_are_right(datapath: Datapath, co
         assert still_maps(datapath) == before, f"{SEED}={seed}"
         assert outcomes.keys() == OUTCOMES
         assert min(outcomes.values()) > PACKETS
+
+
+def test_packets_are_right_at_hooks_where_their_flows_are_not(datapath: Datapath, corpus: Corpus):
+    """A flow may be established at one hook and begin again at another, in fragments too."""
+    for program in HOOKS:
+        corpus.restore()
+        judge = Judge(datapath, corpus.offers)
+        for seed in corpus.seeds:
+            if ("l3" in program) == ("l3" in seed.program):
+                judge.run(seed._replace(program=program))
