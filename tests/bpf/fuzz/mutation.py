@@ -42,12 +42,17 @@ def mutate(random: Random, frame: bytes, other: bytes, network: int) -> bytes:
         _splice(random, hostile, other)
     for _ in range(random.choice((0, 1, 1, 1, 2, 3, 5))):
         random.choice(_MUTATIONS)(random, hostile, network)
+        _pad(hostile, _SHORTEST)
     del hostile[_LONGEST:]
-    least = _SHORTEST_IPV6 if hostile[12:14] == b"\x86\xdd" else _SHORTEST
-    hostile += bytes(max(0, least - len(hostile)))
+    if hostile[12:14] == b"\x86\xdd":
+        _pad(hostile, _SHORTEST_IPV6)
     if random.random() < 0.3:
         _mend(hostile, network)
     return bytes(hostile)
+
+
+def _pad(frame: bytearray, least: int) -> None:
+    frame += bytes(max(0, least - len(frame)))
 
 
 def _splice(random: Random, frame: bytearray, other: bytes) -> None:
