@@ -35,7 +35,7 @@ class _WrongCommandLine(click.ClickException):
     def __init__(self, error: click.UsageError) -> None:
         path = error.ctx.command_path if error.ctx else "ebpflb"
         text = error.format_message().rstrip(".")
-        super().__init__(f"{text} (`{path} --help` shows what there is)")
+        super().__init__(f"{text} (see `{path} --help`)")
 
 
 class CommandGroup(click.Group):
@@ -136,7 +136,7 @@ Examples:
 )
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell."""
+    """Print the completion script for a shell."""
     from click.shell_completion import get_completion_class
 
     if script := get_completion_class(shell):

@@ -26,12 +26,12 @@ _ANSWER_SECONDS = 10.0
 query_socket_option: Callable[[Any], Any] = click.option(
     "--query-socket",
     metavar="PATH",
-    help=f"Where the agent answers, as given to `ebpflb run`.  [{QUERY_SOCKET}]",
+    help=f"The agent's query socket, as given to `ebpflb run`.  [{QUERY_SOCKET}]",
 )
 metrics_address_option: Callable[[Any], Any] = click.option(
     "--metrics-bind-address",
     metavar="IP:PORT",
-    help=f"Where the agent answers, as given to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
+    help=f"The agent's metrics address, as given to `ebpflb run`.  [{METRICS_BIND_ADDRESS}]",
 )
 
 

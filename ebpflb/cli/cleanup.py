@@ -34,16 +34,16 @@ Examples:
     "--drain",
     default=0.0,
     metavar="SECONDS",
-    help="First stop serving new connections, then wait this long for those at tc to end.  [0]",
+    help="Stop serving new connections, then wait this long for those at tc to end.  [0]",
 )
 @output_option
 def cleanup(bpffs_root: str | None, drain: float, output: Output) -> None:
     """Detach all programs and remove all pins. Stop the agent first.
 
-    New connections to Services then fail unless kube-proxy serves them, and connections that pass
-    tc on this node break unless they end within the time of --drain. It is safe to run twice.
-    It looks at the devices of the current network namespace. Compiled objects in /var/cache/ebpflb
-    are removed too, except with another --bpffs-root, because all agents of a machine share them.
+    After that, new connections to Services fail unless kube-proxy serves them. Connections at tc
+    break unless they end within --drain. Running it twice is safe. It covers the devices of the
+    current network namespace. It also removes the compiled objects in /var/cache/ebpflb, unless
+    another --bpffs-root is given, because all agents of a machine share them.
     """
     removed = remove(pin_root(bpffs_root), drain)
     emit(removed, output, lambda: _lines(removed))

@@ -78,12 +78,12 @@ class Diagnosis:
 
 @click.command(
     epilog="""\b
-Works with an agent and without one, and changes nothing. The agent's settings (devices, cgroup)
-come from the agent; without one, from the environment or the defaults.
+It changes nothing, and works with or without an agent. Settings such as devices and the cgroup
+come from the agent, or from the environment and the defaults if no agent is running.
 
 \b
-Exit status 0: only `ok` and `note`; 1: at least one `warning` (something may fail) or `error`
-(something does fail).
+Exit status: 0 if there are only `ok` and `note`; 1 if there is a `warning` (something may fail)
+or an `error` (something does fail).
 
 \b
 Examples:
@@ -94,7 +94,7 @@ Examples:
 """
 )
 @bpffs_option
-@click.option("--cgroup-root", metavar="DIR", help="The cgroup of the socket hooks.  [the agent's]")
+@click.option("--cgroup-root", metavar="DIR", help="Cgroup of the socket hooks.  [the agent's]")
 @metrics_address_option
 @output_option
 def doctor(
@@ -103,7 +103,10 @@ def doctor(
     metrics_bind_address: str | None,
     output: Output,
 ) -> None:
-    """Look for what keeps Services from working on this node: one line each, and what to do."""
+    """Find what keeps Services from working on this node.
+
+    Each finding is one line, and says what to do.
+    """
     if os.geteuid() != 0:
         raise ProbeError("`ebpflb doctor` needs root: run it as root or with sudo")
     address = setting("metrics-bind-address", metrics_bind_address, os.environ)

@@ -31,21 +31,21 @@ _TABLE_IS_FULL = (
 @click.command(
     cls=ExplainCommand,
     epilog="""\b
-SRC  host            a process of this node
-     10.1.0.5        a pod or a client elsewhere, by address
+SRC  host            a process on this node
+     10.1.0.5        a pod, or a client elsewhere, by address
      default/web-0   a pod, by name
-     With a port (10.1.0.5:40000, [fd00::5]:40000) an existing flow from it decides.
+     With a port (10.1.0.5:40000, [fd00::5]:40000), an existing flow from it decides.
 DST  10.96.0.10:80, [fd00::10]:80, default/web, default/web:http,
-     web.default.svc:80; TCP unless followed by /udp or /sctp
-Names without a namespace are in that of -n, else in `default`.
+     web.default.svc:80; TCP unless /udp or /sctp follows
+Names without a namespace are looked up in that of -n, or in `default`.
 
 \b
 Exit status:
-  0  it works: translated to a backend
-  1  it fails: refused, dropped, or meant for a frontend but translated nowhere; or it likely
-     does, because no backend that it may get can be reached, or accepted its last connection
-  2  a usage error
-  3  it could not tell: an error, or the kernel and the agent's model differ
+  0  works: DNAT to a backend
+  1  fails: refused, dropped, or sent to a frontend but not translated; or likely fails, because
+     each possible backend is unreachable or failed its last connection
+  2  usage error
+  3  unknown: an error, or the kernel and the agent's model differ
   4  not a Service address: passes unchanged
 
 \b
@@ -69,12 +69,13 @@ def explain(
     query_socket: str | None,
     output: Output,
 ) -> None:
-    """Say what would happen to a connection from SRC to DST on this node, and why.
+    """Explain what happens to a connection from SRC to DST.
 
-    Takes the steps of the BPF programs on the live maps, and compares the frontend with the agent's
-    model. Without an agent it explains the maps alone. It sends nothing: whether a backend answers
-    is known from its last connection through this node, if that ended in the last 5 minutes, and
-    from those of this client at tc that wait for an answer.
+    It follows the steps of the BPF programs on the live maps of this node, and compares the
+    frontend with the agent's model. Without an agent, it explains the maps alone. It sends no
+    packets: it judges whether a backend answers by the last connection to it through this node, if
+    that ended in the last 5 minutes, and by this client's connections at tc that still wait for an
+    answer.
     """
     try:
         client, destination = parse_source(source, namespace), parse_target(target, namespace)

@@ -187,20 +187,24 @@ def filter_options(command: Callable[..., Any]) -> Any:
     """The options that select flows."""
     options = (
         click.option("-f", "--follow", is_flag=True, help="Keep showing new flows."),
-        click.option("--service", metavar="[NS/]NAME", help="Only flows to this Service."),
+        click.option("--service", metavar="[NS/]NAME", help="Only show flows to this Service."),
         click.option(
-            "--from", "source", metavar="ADDR|[NS/]POD", help="Only flows from this client."
+            "--from", "source", metavar="ADDR|[NS/]POD", help="Only show flows from this client."
         ),
         click.option(
             "--to",
             "target",
             metavar="ADDR|[NS/]POD",
-            help="Only flows to this frontend or backend.",
+            help="Only show flows to this frontend or backend.",
         ),
-        click.option("--verdict", metavar="WORD,...", help="forwarded, refused, dropped."),
-        click.option("--event", metavar="WORD,...", help="start, end, refused, dropped."),
-        click.option("--last", type=click.IntRange(0), metavar="N", help="At most the last N."),
-        click.option("--since", metavar="DURATION", help="At most this old: 90s, 5m, 1h30m."),
+        click.option("--verdict", metavar="WORD,...", help="Any of: forwarded, refused, dropped."),
+        click.option("--event", metavar="WORD,...", help="Any of: start, end, refused, dropped."),
+        click.option(
+            "--last", type=click.IntRange(0), metavar="N", help="Only show the last N flows."
+        ),
+        click.option(
+            "--since", metavar="DURATION", help="Only show flows newer than this: 90s, 5m, 1h30m."
+        ),
         namespace_option,
         all_namespaces_option,
         output_option,
@@ -210,9 +214,9 @@ def filter_options(command: Callable[..., Any]) -> Any:
 
 @click.command(
     epilog="""\b
-Without --last or --since it shows the last 20 flows, and with --follow only new ones.
-Flows of all namespaces are shown, unless -n names one: then those to its Services, and those from
-or to its pods. A Service or pod without a namespace is looked up in that of -n, else in `default`.
+Without --last or --since, it shows the last 20 flows, or only new ones with --follow.
+It shows all namespaces; -n NS only shows flows to the Services of NS, and from or to its pods.
+Names without a namespace are looked up in NS, or in `default` without -n.
 
 \b
 Examples:
@@ -226,9 +230,9 @@ Examples:
 @query_socket_option
 @filter_options
 def flows(query_socket: str | None, **given: Any) -> None:
-    """Show the flows that this node's agent keeps, oldest first.
+    """Show recent flows on this node, oldest first.
 
-    Options of `ebpflb run` say which flows are recorded and how many are kept.
+    Options of `ebpflb run` set which flows the agent records, and how many it keeps.
     """
     check_output(given)
     lines = stream(socket_path(query_socket), ("flows",), parameters(given))
@@ -243,9 +247,7 @@ def check_output(given: Mapping[str, Any]) -> None:
     """Raise UsageError for a format that --follow does not support."""
     output = given["output"]
     if given["follow"] and output in ("json", "yaml"):
-        raise click.UsageError(
-            f"-o {output} needs an end, which --follow does not have: use -o jsonl"
-        )
+        raise click.UsageError(f"-o {output} does not work with --follow: use -o jsonl")
 
 
 def parameters(given: Mapping[str, Any]) -> dict[str, str]:

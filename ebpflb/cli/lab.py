@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ebpflb.lab.cluster import Lab
 
 _NAME = click.option(
-    "--name", default="lab", show_default=True, help="Which lab; several can be up."
+    "--name", default="lab", show_default=True, help="Name of the lab; several can be up."
 )
 _OUTPUT = click.option(
     "-o",
@@ -25,15 +25,15 @@ _OUTPUT = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="For people or for programs.",
+    help="Output format.",
 )
 
 
 @click.group()
 def lab() -> None:
-    """Build a small cluster out of network namespaces on this machine (root)."""
+    """Build a test cluster of network namespaces. Needs root."""
     if not find_spec("ebpflb.lab"):
-        raise ProbeError("the image comes without the lab: run it from a checkout, as README says")
+        raise ProbeError("the image does not include the lab: run it from a checkout (see README)")
 
 
 @lab.command()
@@ -45,21 +45,21 @@ def lab() -> None:
     type=click.Choice(["ptp", "bridge", "vxlan"]),
     default="ptp",
     show_default=True,
-    help="How pods are connected: routed one by one, a bridge per node, or that and a tunnel.",
+    help="How pods are connected: a route per pod, a bridge per node, or bridges and VXLAN.",
 )
 @click.option(
     "--family", type=click.Choice(["ipv4", "ipv6", "dual"]), default="dual", show_default=True
 )
-@click.option("--port", default=8080, show_default=True, help="Where pods serve TCP and UDP.")
+@click.option("--port", default=8080, show_default=True, help="Port of the pods, TCP and UDP.")
 @click.option(
     "--rp-filter",
     default=2,
     show_default=True,
-    help="net.ipv4.conf.*.rp_filter: 0 off, 1 strict (as RHEL), 2 loose (as systemd, Ubuntu).",
+    help="net.ipv4.conf.*.rp_filter: 0 off, 1 strict (RHEL), 2 loose (systemd, Ubuntu).",
 )
 @_OUTPUT
 def up(output: str, cni: str, family: str, **options: int) -> None:
-    """Build a lab; its pods serve when this returns."""
+    """Build a lab and wait until its pods serve."""
     from ebpflb.lab import Cni, Lab, LabConfig, Stack
 
     config = LabConfig(cni=Cni(cni), family=Stack(family), **options)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def up(output: str, cni: str, family: str, **options: int) -> None:
 @lab.command()
 @_NAME
 def down(name: str) -> None:
-    """Remove a lab and all that runs in it; also one that was interrupted."""
+    """Remove a lab, even an incomplete one, and stop what runs in it."""
     from ebpflb.lab.build import take_down
 
     done = take_down(name)
@@ -80,7 +80,7 @@ def down(name: str) -> None:
 @click.option("--name", default=None, help="Only this lab.")
 @_OUTPUT
 def status(name: str | None, output: str) -> None:
-    """Show who is in the labs that are up. Exit status 1 when something in them is not."""
+    """Show the labs and their members. Exit status 1 if anything in them is down."""
     from ebpflb.lab import Lab, state
 
     labs = [Lab.load(each) for each in ([name] if name else state.names())]
@@ -96,9 +96,10 @@ def status(name: str | None, output: str) -> None:
 @click.argument("member")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(name: str, member: str, command: Sequence[str]) -> None:
-    """Run COMMAND on MEMBER: a node, a pod or the client. Its exit status becomes ours.
+    """Run COMMAND on MEMBER: a node, a pod or the client.
 
-    What follows MEMBER is the command's; a -- between them may stand or not.
+    All options after MEMBER belong to COMMAND; a -- before it is optional. The exit status is that
+    of COMMAND.
     """
     from ebpflb.lab import Lab
 
@@ -115,7 +116,7 @@ def execute(name: str, member: str, command: Sequence[str]) -> None:
 @_NAME
 @click.argument("path", type=click.Path(path_type=Path))
 def apply(name: str, path: Path) -> None:
-    """Give a manifest, or all in a directory, to every node of a lab."""
+    """Apply a manifest, or a directory of them, on every node of a lab."""
     from ebpflb.lab import Lab
 
     there = Lab.load(name)

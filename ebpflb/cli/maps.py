@@ -42,7 +42,7 @@ Examples:
 """
 )
 def maps() -> None:
-    """Show what the kernel holds. It reads the pinned maps and needs no agent."""
+    """Show the contents of the BPF maps. It needs no agent."""
 
 
 @maps.command(
@@ -56,7 +56,7 @@ Examples:
 @bpffs_option
 @output_option
 def list_maps(bpffs_root: str | None, output: Output) -> None:
-    """Every BPF map with its type, how full it is, and its memory."""
+    """List the BPF maps with their type, usage and memory."""
     from ebpflb.dataplane.view.dump import map_fills
 
     fills = map_fills(open_pins(pin_root(bpffs_root))[1])
@@ -66,7 +66,7 @@ def list_maps(bpffs_root: str | None, output: Output) -> None:
 
 @maps.command(
     epilog="""\b
-Without NAME it prints what `ebpflb services` does.
+Without NAME, it prints the same as `ebpflb services`.
 
 \b
 Examples:
@@ -85,7 +85,7 @@ Examples:
 def dump(
     names: tuple[str, ...], service: str | None, bpffs_root: str | None, output: Output
 ) -> None:
-    """Print the frontends in force, or maps entry by entry."""
+    """Print the frontends, or the entries of maps."""
     if names and service:
         raise click.UsageError("--service selects frontends, and cannot be used with NAME")
     _, opened = open_pins(pin_root(bpffs_root))
@@ -108,9 +108,9 @@ def _raw_lines(raw: Mapping[str, "list[Element]"]) -> Iterator[str | TextTable]:
 
 @click.command(
     epilog="""\b
-Like `ipvsadm -Lnc`: a line for each flow that is translated packet by packet, with how long ago it
-began and since when it is silent, in seconds. Connections that were translated at a socket have
-no entry there: they are counted by frontend and backend.
+Like `ipvsadm -Lnc`: one line per flow. BEGAN and SILENT: seconds since its first and since its
+last packet. Connections that socket LB handles have no conntrack entry; for these, it shows the
+number of sockets per frontend and backend.
 
 \b
 Examples:
@@ -121,7 +121,7 @@ Examples:
 @bpffs_option
 @output_option
 def conntrack(bpffs_root: str | None, output: Output) -> None:
-    """Print the flows of this node: client, frontend, backend and state."""
+    """List the conntrack entries of this node."""
     from ebpflb.dataplane.explain.known_flow import socket_counts, tracked_flows
 
     opened = open_pins(pin_root(bpffs_root))[1]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 bpffs_option: Callable[[Any], Any] = click.option(
     "--bpffs-root",
     metavar="DIR",
-    help=f"Where the pins are, as given to `ebpflb run`.  [{BPFFS_ROOT}]",
+    help=f"Directory of the pins, as given to `ebpflb run`.  [{BPFFS_ROOT}]",
 )
 
 

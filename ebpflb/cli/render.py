@@ -27,30 +27,30 @@ output_option: Callable[[Any], Any] = click.option(
     type=click.Choice(["table", "wide", "json", "jsonl", "yaml"]),
     default="table",
     show_default=True,
-    help="A table that fits the terminal, one with everything, or a format for programs.",
+    help="Output format: `table` fits the terminal, `wide` shows everything.",
 )
 namespace_option: Callable[[Any], Any] = click.option(
     "-n",
     "--namespace",
     metavar="NS",
-    help="Only what belongs to this namespace; it is also that of names without one.",
+    help="Only show this namespace; also the default for names without one.",
 )
 name_namespace_option: Callable[[Any], Any] = click.option(
-    "-n", "--namespace", metavar="NS", help="The namespace of names without one.  [default]"
+    "-n", "--namespace", metavar="NS", help="Namespace for names without one."
 )
 all_namespaces_option: Callable[[Any], Any] = click.option(
     "-A", "--all-namespaces", is_flag=True, help="Show all namespaces."
 )
 
 watch_option: Callable[[Any], Any] = click.option(
-    "-w", "--watch", is_flag=True, help="Again and again, until Ctrl-C."
+    "-w", "--watch", is_flag=True, help="Keep refreshing until Ctrl-C."
 )
 
 
 def one_namespace(given: str | None, *, every: bool) -> str | None:
     """The namespace of -n, or None for all. UsageError for -n and -A together."""
     if given and every:
-        raise click.UsageError("-n and -A exclude each other")
+        raise click.UsageError("-n and -A cannot be used together")
     return given
 
 

@@ -82,11 +82,11 @@ def _action(name: str, text: str) -> Decorator:
     # As in kube-proxy: --node_name is --node-name.
     context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
     epilog="""\b
-Each option may also come from the environment (--node-name: EBPFLB_NODE_NAME) or from a YAML
-file (node-name: ...). The command line overrides the environment, the environment overrides the
-file. A KubeProxyConfiguration overrides both.
+Each option can also be set in the environment (--node-name: EBPFLB_NODE_NAME) or in a YAML file
+(node-name: ...). The command line overrides the environment, which overrides the file. A
+KubeProxyConfiguration overrides both.
 
-kube-proxy's other flags are accepted; a warning says why each of them has no effect.
+kube-proxy's other flags are accepted; a warning says why each has no effect.
 
 \b
 Examples:
@@ -97,7 +97,7 @@ Examples:
 """,
 )
 @click.option(
-    "--config", metavar="FILE", help="YAML with any of the options below, or kube-proxy's file."
+    "--config", metavar="FILE", help="YAML file with any of the options below, or kube-proxy's."
 )
 @_all_options
 @click.option(
@@ -122,11 +122,11 @@ Examples:
 def run(
     ctx: click.Context, /, write_config_to: str | None, cleanup: bool, init_only: bool, **given: Any
 ) -> None:
-    """Serve this node's Services until SIGTERM or SIGINT.
+    """Run the agent, which serves this node's Services.
 
-    Stopping it breaks no connection: the loaded programs keep serving, and the next run takes over.
-    `ebpflb cleanup` removes them. The agent also exits, to be restarted, when the file given by
-    --config changes.
+    It runs until SIGTERM or SIGINT. Stopping it breaks no connections: the loaded programs keep
+    serving, and the next run takes over. `ebpflb cleanup` removes them. The agent also exits when
+    the --config file changes, so that it is restarted.
     """
     settings = _load(ctx, given)
     if write_config_to:

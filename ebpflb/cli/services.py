@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from ebpflb.model.plan import Backend, Choice, Frontend
 
 service_option: Callable[[Any], Any] = click.option(
-    "--service", metavar="[NS/]NAME", help="Only this Service."
+    "--service", metavar="[NS/]NAME", help="Only show this Service."
 )
 
 
 @click.command(
     epilog="""\b
-Like `ipvsadm -Ln`: each frontend with its Service, type and traffic policy, and below it the
+Like `ipvsadm -Ln`: each frontend with its Service, type and traffic policy, followed by its
 backends.
   ACTIVE       connected sockets and flows that use a backend now
-  CONNECTIONS  new ones since the frontend or backend was made
+  CONNECTIONS  new ones since the frontend or backend was created
   FROM         which clients a backend serves: `this node` (its pods and processes),
                `elsewhere`, or `all`
-  <-           source ranges, if only clients in these may connect
-  DSR          direct server return: packets of clients outside go to a pod on another node in
-               a `tunnel to` that node; a pod without one sees an address of this node
-All namespaces are shown, unless -n names one.
+  <-           source ranges: only clients in these may connect
+  DSR          direct server return: packets from outside the cluster reach a pod on another
+               node through a `tunnel to` that node; a pod without one gets SNAT
+It shows all namespaces unless -n is given.
 
 \b
 Examples:
@@ -60,8 +60,8 @@ Examples:
     "--short",
     "is_short",
     is_flag=True,
-    help="Print JSON on one line: a digest of each frontend, the same on all nodes that have it "
-    "alike, and what it carried, or 0.",
+    help="Print one line of JSON: for each frontend a digest, the same on all nodes that agree, "
+    "and its counters, or 0.",
 )
 @digest_option
 @namespace_option
@@ -77,7 +77,7 @@ def services(
     output: Output,
     **given: Any,
 ) -> None:
-    """Print the frontends of this node with their backends, and what each carries."""
+    """List the frontends of this node, with backends and counters."""
     chosen = one_namespace(given["namespace"], every=given["all_namespaces"])
 
     def look() -> "list[FrontendInForce]":

@@ -58,8 +58,8 @@ class Status:
 
 @click.command(
     epilog="""\b
-Exit status 1 when something is wrong: no agent, nothing loaded, a hook missing, or changes that
-do not reach the kernel. Manifests that cannot be read are listed; their last readable content is
+Exit status 1 if something is wrong: no agent, nothing loaded, a hook missing, or changes that do
+not reach the kernel. Manifests that cannot be read are listed; their last readable version is
 still served.
 
 \b
@@ -77,7 +77,7 @@ Examples:
 def status(
     watch: bool, bpffs_root: str | None, metrics_bind_address: str | None, output: Output
 ) -> None:
-    """Show the agent, what is attached, how full the maps are, and why packets were dropped."""
+    """Show the agent, attached programs, map usage and drops."""
     address = setting("metrics-bind-address", metrics_bind_address, os.environ)
     look_here = partial(look, pin_root(bpffs_root), address)
     if watch:

@@ -37,8 +37,8 @@ class Takeover:
 
 @click.command(
     epilog="""\b
-Connections established through kube-proxy's iptables and nftables rules survive, those through
-IPVS break. docs/moving-from-kube-proxy.md describes the way there and back.
+Connections established through kube-proxy's iptables and nftables rules survive; those through
+IPVS break. docs/moving-from-kube-proxy.md describes the move, and the way back.
 
 \b
 Examples:
@@ -58,7 +58,7 @@ Examples:
 @click.option(
     "--force",
     is_flag=True,
-    help="Remove it even if the agent is not ready or kube-proxy runs.",
+    help="Go ahead even if the agent is not ready or kube-proxy is running.",
 )
 @metrics_address_option
 @output_option
@@ -67,8 +67,8 @@ def takeover(
 ) -> None:
     """Remove kube-proxy's iptables, nftables and IPVS state. Stop kube-proxy first.
 
-    It is refused unless the agent is in sync and serves every Service. Rules of other programs,
-    also the kubelet's, are left alone. It is safe to run twice.
+    It refuses unless the agent is in sync and serves every Service. It leaves the rules of other
+    programs alone, including the kubelet's. Running it twice is safe.
     """
     from ebpflb.dataplane.kube_proxy.removal import remove_kube_proxy
 

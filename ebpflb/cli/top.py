@@ -63,18 +63,18 @@ class Sample:
   CONN/S    new connections and flows, per second
   ACTIVE    connected sockets and flows that exist now
   FAIL/S    refused, dropped, or failed at the backend, per second
-  B/S TO/FROM  bytes to the backends and from them, per second
-  SPREAD    share of the busiest backend, and how many times its even share that is
+  B/S TO/FROM  bytes to and from the backends, per second
+  SPREAD    share of the busiest backend, and how many times the even share that is
   FAR       share of the connections that go to other nodes
-  TROUBLE   also marked with a ! before the Service:
-    answers nobody  gets requests, but sends no byte back
+  TROUBLE   such a Service is also marked with a !:
+    answers nobody       gets requests, but sends nothing back
     refuses connections  accepts none
-    gets nothing    gets no new connection, and not by chance
-    starved         has far fewer active connections than the others
+    gets nothing         gets no new connections, which is not by chance
+    starved              has far fewer active connections than the others
     no endpoint, no local endpoint
 
 \b
-Keys: q quits; c a b f s t n sort. Without a terminal it prints one table.
+Keys: q quits; c a b f s t n sort. Without a terminal, it prints one table and exits.
 
 \b
 Examples:
@@ -88,8 +88,8 @@ Examples:
     "--short",
     "is_short",
     is_flag=True,
-    help="Print one sample as JSON on one line: what carries something or is in trouble, and a "
-    "digest of all else, the same on all nodes that have it alike.",
+    help="Print one sample as one line of JSON: what has traffic or is in trouble, and digests of "
+    "the rest, which are the same on all nodes that agree.",
 )
 @digest_option
 @sample_options
@@ -100,7 +100,7 @@ Examples:
 def top(
     once: bool, sort: str, backends: bool, bpffs_root: str | None, output: Output, **given: Any
 ) -> None:
-    """Show what each Service carries, live. It reads the pinned maps and needs no agent."""
+    """Show live traffic per Service. It reads the pinned maps and needs no agent."""
     namespace = one_namespace(given["namespace"], every=given["all_namespaces"])
     is_chosen = partial(_is_chosen, namespace, given["digests"])
     meter = _Meter(open_pins(pin_root(bpffs_root))[1], given["interval"], is_chosen)

@@ -121,14 +121,14 @@ def sample_options(command: Callable[..., Any]) -> Any:
             default=2.0,
             show_default=True,
             metavar="SECONDS",
-            help="How long to count.",
+            help="Length of a sample.",
         ),
         click.option(
             "--sort",
             type=click.Choice(SORT_NAMES),
             default="connections",
             show_default=True,
-            help="Sort by the largest, or by name.",
+            help="Sort by this, largest first, or by name.",
         ),
         click.option("--backends", is_flag=True, help="Also show each backend."),
     )

@@ -29,8 +29,8 @@ NAME = "kubectl ebpflb"
     ),
     context_settings=CONTEXT,
     epilog="""\b
-Nodes whose agent does not answer are named on standard error, and the exit status is 1.
-It takes the rights to list pods, and to get and create pods/exec where the agents are.
+Nodes whose agent does not answer are listed on standard error, and the exit status is 1.
+You need permission to list pods, and to get and create pods/exec in the agents' namespace.
 
 \b
 Examples:
@@ -43,7 +43,7 @@ Examples:
 @click.version_option(__version__, prog_name=NAME)
 @verbose_option("Show where an unexpected error comes from.")
 def program() -> None:
-    """Kubernetes Services in the kernel, on all nodes: what they carry, and what is wrong."""
+    """Show what ebpflb does on all nodes: traffic, state and problems."""
 
 
 def main() -> None:

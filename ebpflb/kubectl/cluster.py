@@ -178,13 +178,13 @@ def cluster_command(command: Callable[..., None]) -> Any:
         cluster.finish()
 
     options = (
-        click.option("--kubeconfig", metavar="PATH", default="", help="As for kubectl."),
-        click.option("--context", metavar="NAME", default="", help="As for kubectl."),
+        click.option("--kubeconfig", metavar="PATH", default="", help="Same as in kubectl."),
+        click.option("--context", metavar="NAME", default="", help="Same as in kubectl."),
         click.option(
             "--agent-namespace",
             metavar="NS",
             default="",
-            help="Where the agents are; it takes no right to list pods elsewhere.",
+            help="The agents' namespace; needed if you cannot list pods in all namespaces.",
         ),
         click.option(
             "--parallel",
@@ -192,7 +192,7 @@ def cluster_command(command: Callable[..., None]) -> Any:
             default=LIMIT,
             show_default=True,
             metavar="N",
-            help="Ask at most so many nodes at the same time.",
+            help="Ask at most this many nodes at a time.",
         ),
         click.option(
             "--timeout",
@@ -200,7 +200,7 @@ def cluster_command(command: Callable[..., None]) -> Any:
             default=_SECONDS,
             show_default=True,
             metavar="SECONDS",
-            help="How long a node may take.",
+            help="How long to wait for a node.",
         ),
     )
     return reduce(lambda made, option: option(made), reversed(options), with_cluster)

@@ -39,11 +39,11 @@ class Problem:
 
 @click.command(
     epilog="""\b
-Findings that differ only in numbers, addresses and devices count as one; the words are those of
-the first node.
+Findings that differ only in numbers, addresses and devices are shown as one, in the words of the
+first node.
 
 \b
-Exit status 1 if there is an error or a warning, or a node does not answer.
+Exit status 1 if there is an error or a warning, or if a node does not answer.
 
 \b
 Examples:
@@ -52,12 +52,15 @@ Examples:
 """
 )
 @click.option(
-    "-A", "--all-namespaces", is_flag=True, expose_value=False, help="For habit: it always does."
+    "-A", "--all-namespaces", is_flag=True, expose_value=False, help="No effect: it is always on."
 )
 @output_option
 @cluster_command
 def doctor(cluster: Cluster, output: Output) -> None:
-    """Look on every node for what keeps Services from working: each problem once, and its nodes."""
+    """Find what keeps Services from working on any node.
+
+    It shows each problem once, with the nodes that have it.
+    """
     answers = sorted(cluster.ask_json(_COMMAND, _findings), key=lambda each: each[0].node)
     problems = _grouped(answers)
     emit(problems, output, lambda: _lines(problems, len(answers), wide=output == "wide"))

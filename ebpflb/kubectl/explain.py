@@ -44,21 +44,21 @@ class Outcome:
 @click.command(
     cls=ExplainCommand,
     epilog="""\b
-SRC  default/web-0   a pod, by name: its node is asked
-     10.1.0.5        an address: the node of that pod, or the node that has it, is asked; for a
-                     client outside of the cluster every node, because any may get its packets
-     host            a process of the node itself, on every node
+SRC  default/web-0   a pod, by name: asks its node
+     10.1.0.5        an address of a pod or node: asks that node; for a client outside the
+                     cluster, asks every node, because any may get its packets
+     host            a process on the node itself: asks every node
 DST  default/web, web:http, web.default.svc:80, 10.96.0.10:80; TCP unless /udp or /sctp follows
      For a client outside, a Service's name means its load-balancer and external IPs, or its
-     NodePort at each node.
-Names without a namespace are in that of -n, else of the kubeconfig.
+     NodePort on each node.
+Names without a namespace are looked up in that of -n, or of the kubeconfig.
 
 \b
 Exit status:
-  0  it works on all nodes that were asked
-  1  it fails on one: refused, dropped, or translated nowhere
-  2  a usage error
-  3  it could not be told: an error, or a node's kernel and its agent's model differ
+  0  works on all nodes that were asked
+  1  fails or likely fails on a node, as in `ebpflb explain`
+  2  usage error
+  3  unknown: an error, or a node's kernel and its agent's model differ
   4  not a Service address: passes unchanged
 
 \b
@@ -76,7 +76,7 @@ Examples:
 def explain(
     cluster: Cluster, source: str, target: str, namespace: str | None, output: Output
 ) -> None:
-    """Say what would happen to a connection from SRC to DST, and why. It sends nothing."""
+    """Explain what happens to a connection from SRC to DST. It sends no packets."""
     chosen = namespace or cluster.namespace
     try:
         asked = questions(cluster.access, cluster.agents, source, target, chosen)

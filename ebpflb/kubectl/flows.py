@@ -34,9 +34,9 @@ _PATIENCE_SECONDS = 300.0
 
 @click.command(
     epilog="""\b
-Without --last or --since it shows the last 20 flows, and with --follow only new ones.
-They are those to Services of a namespace, and from and to its pods: the namespace of -n, else of
-the kubeconfig; -A shows all. Times are those of the nodes' clocks.
+Without --last or --since, it shows the last 20 flows, or only new ones with --follow.
+It shows flows to the Services of one namespace, and from or to its pods: that of -n, or of the
+kubeconfig; -A shows all. Times are those of the nodes' clocks.
 
 \b
 Examples:
@@ -49,7 +49,7 @@ Examples:
 @filter_options
 @cluster_command
 def flows(cluster: Cluster, **given: Any) -> None:
-    """Show the flows that the agents of all nodes keep, oldest first."""
+    """Show recent flows on all nodes, oldest first."""
     check_output(given)
     namespace = listed_namespace(cluster, given["namespace"], every=given["all_namespaces"])
     names = {**given, "namespace": namespace or cluster.namespace, "all_namespaces": False}

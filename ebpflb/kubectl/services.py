@@ -73,13 +73,13 @@ class _Found:
 
 @click.command(
     epilog="""\b
-One line for each frontend: its backends on all nodes together, and sums of what it carried. Below
-it stand the nodes that do not have it, and those that have it otherwise than most do. While a
-change is under way, nodes differ for a moment: look again. With topology hints they always do.
+One line for each frontend, with its number of backends and the sums of its counters over all
+nodes. Lines with !! show the nodes where it is missing, or differs from most nodes. Nodes differ
+for a moment while a change is under way: try again. With topology hints they always differ.
 Backends under internal traffic policy Local are not compared.
 
 \b
-Exit status 1 if nodes disagree, or one does not answer.
+Exit status 1 if nodes disagree, or if one does not answer.
 
 \b
 Examples:
@@ -89,7 +89,7 @@ Examples:
   kubectl ebpflb services -A -o jsonl | jq 'select(.missing_on != [])'
 """
 )
-@click.option("--service", metavar="[NS/]NAME", help="Only this Service.")
+@click.option("--service", metavar="[NS/]NAME", help="Only show this Service.")
 @namespace_option
 @all_namespaces_option
 @watch_option
@@ -98,7 +98,7 @@ Examples:
 def services(
     cluster: Cluster, service: str | None, watch: bool, output: Output, **given: Any
 ) -> None:
-    """Show the frontends of the cluster, and where nodes disagree about them."""
+    """List the frontends, and where nodes disagree about them."""
     chosen = listed_namespace(cluster, given["namespace"], every=given["all_namespaces"])
     name = full_name(service, chosen or cluster.namespace) if service else ""
     asking = ShortAnswers[_Answer, _Form](cluster)

@@ -44,9 +44,9 @@ class NodeStatus:
     epilog="""\b
   STATE        in sync; not in sync (a change is under way); not served (the lines below say
                why); no answer; no agent
-  LAST CHANGE  when the agent last wrote Services into the kernel
-  DROPS        packets refused or dropped since the maps were made, and the most frequent reason
-  MAP ROOM     what is left in the fullest map, of those that evict nothing
+  LAST CHANGE  when the agent last wrote Services to the kernel
+  DROPS        packets refused or dropped since the maps were created, and the main reason
+  MAP ROOM     free share of the fullest map, among those that do not evict entries
 
 \b
 Exit status 1 if a node is not served as it should be, or does not answer.
@@ -63,7 +63,7 @@ Examples:
 @output_option
 @cluster_command
 def status(cluster: Cluster, watch: bool, output: Output) -> None:
-    """Show every node: version, whether it is in sync, drops, and room in the maps."""
+    """Show each node: version, sync state, drops and map room."""
     look, show = partial(_look, cluster), partial(_show, output)
     if watch:
         cluster.watch(look, show, output)

@@ -52,13 +52,14 @@ _KEPT_ANNOTATIONS = ("ebpflb.io/", "service.kubernetes.io/", "service.beta.kuber
 
 @click.command(
     epilog="""\b
-The archive has, of each node: version, status, doctor, maps and frontends, the last 1000 flows
-(with addresses and names of pods) and the agent's log; of the cluster: its version, its nodes,
-the agents' pods, and the metadata of Services and EndpointSlices. It has no Secrets, no values of
-environment variables and no tokens. Look into it before you send it.
+The archive contains, for each node: version, status, doctor, maps and frontends, the last 1000
+flows (with addresses and names of pods) and the agent's log; for the cluster: its version, nodes,
+agents' pods, and the metadata of Services and EndpointSlices. It contains no Secrets, tokens or
+values of environment variables. Review it before you send it.
 
 \b
-What is not to be had is named on standard error and in errors.txt, and the exit status is 1.
+What could not be collected is listed on standard error and in errors.txt; the exit status is
+then 1.
 
 \b
 Examples:
@@ -71,11 +72,11 @@ Examples:
     "path",
     metavar="PATH",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to write it.  [ebpflb-sysdump-TIME.tar.gz here]",
+    help="The archive's path.  [./ebpflb-sysdump-TIME.tar.gz]",
 )
 @cluster_command
 def sysdump(cluster: Cluster, path: Path | None) -> None:
-    """Put all that a bug report needs into one archive, without secrets."""
+    """Collect what a bug report needs in an archive, without secrets."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     path = path or Path(f"ebpflb-sysdump-{stamp}.tar.gz")
     # Readable by the user only, and never overwrites a file.

@@ -33,8 +33,8 @@ _backend_fields = itemgetter(*(each.name for each in fields(BackendRate)))
 
 @click.command(
     epilog="""\b
-The columns are those of `ebpflb top --help`; numbers are sums over all nodes. A trouble that only
-some nodes see is followed by how many do.
+`ebpflb top --help` describes the columns; numbers are sums over all nodes. A trouble that only
+some nodes see is followed by their number.
 
 \b
 Examples:
@@ -51,7 +51,7 @@ Examples:
 @output_option
 @cluster_command
 def top(cluster: Cluster, watch: bool, namespace: str | None, **given: Any) -> None:
-    """Show what each Service carries on all nodes together, and which one is in trouble."""
+    """Show traffic per Service on all nodes, and what is in trouble."""
     chosen = listed_namespace(cluster, namespace, every=given["all_namespaces"])
     if given["interval"] >= cluster.access.seconds:
         raise click.UsageError("--timeout must be longer than --interval")

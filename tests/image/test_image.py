@@ -26,7 +26,7 @@ def test_it_runs_the_program_without_any_right(root: Path, tmp_path: Path) -> No
 def test_it_comes_without_the_lab(root: Path, tmp_path: Path) -> None:
     done = run(Container(root, tmp_path / "bundle").command("lab", "status"))
     assert done.returncode == 1
-    assert "the image comes without the lab" in done.stderr
+    assert "the image does not include the lab" in done.stderr
 
 
 @pytest.mark.parametrize("tool", ["iptables", "iptables-legacy", "nft", "ipset", "ipvsadm", "ip"])

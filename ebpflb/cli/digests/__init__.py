@@ -16,7 +16,7 @@ digest_option: Callable[[Any], Any] = click.option(
     "digests",
     metavar="DIGEST",
     multiple=True,
-    help="Only what has this digest, as --short prints it; may be given again.",
+    help="Only show what has this digest, as printed by --short; repeatable.",
 )
 
 

@@ -22,13 +22,13 @@ _ASK = ("env", "COLUMNS=52", "ebpflb")
 
 @click.command(
     epilog="""\b
-The page is for this machine only, and its address contains a token: it is a secret. Flows are
-counted from now on, and kept for five minutes while the command runs.
+The page is only served to this machine. Keep its address secret: it contains a token. The page
+shows flows from now on, for up to five minutes, while the command runs.
 
 \b
 Examples:
   kubectl ebpflb ui
-  kubectl ebpflb ui --port 8001     # ssh -L 8001:127.0.0.1:8001 HOST leads here
+  kubectl ebpflb ui --port 8001     # reach it by ssh -L 8001:127.0.0.1:8001 HOST
 """
 )
 @click.option(
@@ -36,11 +36,11 @@ Examples:
     type=click.IntRange(0, 65535),
     default=0,
     metavar="PORT",
-    help="Listen at this port of 127.0.0.1.  [one that is free]",
+    help="Port on 127.0.0.1 to listen on.  [a free one]",
 )
 @cluster_command
 def ui(cluster: Cluster, port: int) -> None:
-    """Show in a browser who talks to which Service and which pod, and what fails, as it happens."""
+    """Show live in a browser who talks to whom, and what fails."""
     nodes = _Nodes(cluster)
     traffic = LiveTraffic()
     following = Following(traffic, nodes.find)

@@ -52,7 +52,7 @@ def test_the_view_is_that_of_maps_dump(maps):
 def test_all_namespaces_are_shown_or_one(maps):
     assert names() == names("-A") == ["default/web", "shop/web"]
     assert names("-n", "shop") == ["shop/web"]
-    assert "exclude each other" in run("-n", "shop", "-A", status=2)
+    assert "cannot be used together" in run("-n", "shop", "-A", status=2)
 
 
 def test_a_service_without_a_namespace_is_in_that_of_n_or_in_default(maps):

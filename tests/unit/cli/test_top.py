@@ -143,7 +143,7 @@ def test_one_namespace_is_shown_alone(maps):
     every = json.loads(run("-o", "json", "--once"))["services"]
     assert {each["namespace"] for each in every} == {"default"}
     assert json.loads(run("-o", "json", "-n", "shop"))["services"] == []
-    assert "exclude each other" in output_of("top", "-n", "shop", "-A", status=2)
+    assert "cannot be used together" in output_of("top", "-n", "shop", "-A", status=2)
 
 
 def test_the_short_answer_has_digests_of_what_carries_nothing(maps):

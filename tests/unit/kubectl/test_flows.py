@@ -191,7 +191,7 @@ def test_formats_that_need_an_end_are_not_for_following(two):
 
 
 def test_one_namespace_and_all_exclude_each_other(two):
-    assert "exclude each other" in two.run("flows", "-A", "-n", "x", status=2).stderr
+    assert "cannot be used together" in two.run("flows", "-A", "-n", "x", status=2).stderr
 
 
 def test_an_older_agent_that_gives_up_in_silence_is_followed_on(follow, two):
