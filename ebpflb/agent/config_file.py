@@ -58,7 +58,7 @@ def _follow(
                 return
             is_changed = _is_changed(file)
     shown = fields(path=file.path)
-    _log.info("the settings file has changed: exiting to be restarted with it", extra=shown)
+    _log.info("settings file changed: exiting to restart with it", extra=shown)
     changed()
 
 
@@ -79,7 +79,7 @@ def _look(watch: Watch) -> None:
     try:
         watch.follow()
     except OSError as error:
-        _log.debug("the settings file is not there", extra=fields(error=error.strerror))
+        _log.debug("settings file is missing", extra=fields(error=error.strerror))
 
 
 def _is_changed(file: FileVersion) -> bool:

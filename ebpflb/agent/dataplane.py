@@ -159,7 +159,7 @@ class NodeDataplane:
         if sizes == sizes.at_least(needed.grown().grown()):
             raise LoadError(f"the maps are large enough already: {sizes}")
         sizes = sizes.grown().at_least(needed)
-        _log.info("making room", extra=fields(frontends=sizes.frontends, slots=sizes.slots))
+        _log.info("enlarging maps", extra=fields(frontends=sizes.frontends, slots=sizes.slots))
         return self._move(self._loader.load(sizes), desired, keep_others=keep_others)
 
     def lacks_room_for_flows(self) -> bool:
@@ -169,7 +169,7 @@ class NodeDataplane:
         larger = crowded_tables(self._active.maps, self._room.evicting)
         sizes = pinned_sizes(self._active.generation).with_larger(larger, self._room.evicting)
         self._upkeep.leave_flows()
-        _log.info("making room", extra=fields(ct_short=sizes.ct_short, ct_udp=sizes.ct_udp))
+        _log.info("enlarging maps", extra=fields(ct_short=sizes.ct_short, ct_udp=sizes.ct_udp))
         return self._move(self._loader.load(sizes, larger), desired, keep_others=keep_others)
 
     def apply(self, changed: Desired) -> Refused:
@@ -214,7 +214,7 @@ class NodeDataplane:
         self._service_ranges = ranges
         left_out = write_service_nets(self._active.maps["lb_service_nets"], ranges)
         if left_out:
-            _log.warning("too many ServiceCIDRs, left out: %s", ", ".join(left_out))
+            _log.warning("too many ServiceCIDRs, ignored: %s", ", ".join(left_out))
 
     def prepare_collect(self, ready: Callable[[], None]) -> None:
         def wait() -> None:
@@ -379,7 +379,7 @@ class _ActiveGeneration:
         count = forget_masqueraded(self.maps, addresses) if addresses else 0
         if count:
             lost = [*map(format_address, addresses)]
-            text = "UDP flows that were masqueraded with lost addresses start anew"
+            text = "removed UDP flows masqueraded with addresses that are gone"
             _log.info(text, extra=fields(count=count, addresses=lost))
 
     def end_way_of_flows(self) -> SettingFlag:

@@ -83,9 +83,9 @@ class DsrProbing:
         news = dict(known.items() - self._told.items())
         self._told = known
         if yes := [peer for peer, each in news.items() if each is Reachability.REACHABLE]:
-            _log.info("nodes take packets out of the tunnels of DSR", extra=self._fields(yes))
+            _log.info("nodes accept DSR packets", extra=self._fields(yes))
         if no := [peer for peer, each in news.items() if each is Reachability.UNREACHABLE]:
-            text = "nodes do not answer at the port of DSR: packets for their pods are masqueraded"
+            text = "nodes do not answer on the DSR port: packets for their pods are masqueraded"
             whys = sorted({self._probes.unreachable[peer] for peer in no})
             _log.warning(text, extra=self._fields(no, why=", ".join(whys)))
 

@@ -58,7 +58,9 @@ class Ejecting:
     def _tell(self, change: EjectionChange) -> None:
         endpoint = socket_address(format_address(change.place.address), change.place.port)
         if not change.seconds:
-            _log.info("endpoint is back", extra=fields(service=change.port, endpoint=endpoint))
+            _log.info(
+                "endpoint no longer ejected", extra=fields(service=change.port, endpoint=endpoint)
+            )
             return
         self._metrics.ejected()
         shown = fields(

@@ -305,7 +305,7 @@ class Agent:
         self._writer.compare_everything()
         self._timers.start(Task.RETRY, wait)
         self._metrics.failed()
-        _log.error("a write failed: %s", error, extra=fields(again_in_seconds=wait))
+        _log.error("sync failed: %s", error, extra=fields(again_in_seconds=wait))
 
     def _retry(self) -> None:
         self._blocked = False

@@ -97,7 +97,7 @@ def set_oom_score(oom_score_adj: int) -> None:
         _OOM_SCORE_ADJ.write_text(str(oom_score_adj))
     except OSError as error:
         shown = fields(oom_score_adj=oom_score_adj, needs="CAP_SYS_RESOURCE")
-        _log.debug("cannot lower the own OOM score: %s", error.strerror, extra=shown)
+        _log.debug("cannot set oom_score_adj: %s", error.strerror, extra=shown)
 
 
 def raise_file_limit() -> None:
@@ -127,7 +127,7 @@ def run(settings: Settings) -> None:
     switch_threads_often()
     with ExitStack() as parts:
         _run(settings, parts)
-    _log.info("stopped; what is loaded keeps running")
+    _log.info("stopped; loaded programs keep running")
 
 
 def _defaults(settings: Settings) -> Defaults:

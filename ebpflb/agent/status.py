@@ -57,7 +57,9 @@ class AgentStatus:
         """The features that the kernel lacks -> what is done without them."""
         self._lacks = dict(lacks)
         for feature, instead in lacks.items():
-            _log.info("the kernel lacks something: %s", instead, extra=fields(feature=feature))
+            _log.info(
+                "missing kernel feature, workaround: %s", instead, extra=fields(feature=feature)
+            )
 
     def set_source_errors(self, errors: Mapping[str, str]) -> None:
         """What cannot be read -> why."""
@@ -66,7 +68,7 @@ class AgentStatus:
             if old.get(file) != text:
                 _log.warning("cannot read: %s", text)
         for file in sorted(old.keys() - errors.keys()):
-            _log.info("can be read again", extra=fields(file=file))
+            _log.info("readable again or removed", extra=fields(file=file))
 
     def set_attach_errors(self, errors: Mapping[str, Exception]) -> None:
         """The devices, hooks and maps that are not served -> why."""
@@ -75,7 +77,7 @@ class AgentStatus:
             if old.get(place) != text:
                 _log.error("not served: %s", text, extra=fields(at=place))
         for place in sorted(old.keys() - errors.keys()):
-            _log.info("served again, or gone", extra=fields(at=place))
+            _log.info("served again or removed", extra=fields(at=place))
 
     def set_health_check_errors(self, errors: Mapping[ServiceName, str]) -> None:
         """The Services whose health check node port could not be opened -> why."""
@@ -87,7 +89,7 @@ class AgentStatus:
                 _log.warning(note)
                 self._announce_service(name, "FailedToStartServiceHealthcheck", note)
         for service in sorted(old.keys() - self._health_check_errors.keys()):
-            _log.info("its health check is answered, or gone", extra=fields(service=service))
+            _log.info("health check answered again or removed", extra=fields(service=service))
 
     def set_selection(self, selection: Selection, left_out: int) -> None:
         """The selectors of the Services to serve, and how many Services they exclude."""
@@ -95,7 +97,9 @@ class AgentStatus:
             shown = fields(
                 **{key.replace("-", "_"): text for key, text in selection.options.items()}
             )
-            _log.info("another proxy must serve the Services that are not selected", extra=shown)
+            _log.info(
+                "serving selected Services only; another proxy must serve the rest", extra=shown
+            )
         self._selectors, self._left_out = selection.options, left_out
 
     def set_dsr_peers(self, probes: Probes) -> None:
@@ -148,7 +152,7 @@ class AgentStatus:
         for name, error in refused.items():
             if str(name) not in old:
                 self._announce_service(
-                    name, "DoesNotFit", f"it keeps what it had on {self._node}: {error}"
+                    name, "DoesNotFit", f"{self._node} keeps serving its old state: {error}"
                 )
 
     def _announce_service(self, service: ServiceName, reason: str, note: str) -> None:

@@ -131,10 +131,10 @@ class StaleSocketPasses:
         self._last = self._clock()
         self._metrics.reconciled(self._last - began, ended.sockets)
         if self._failing:
-            _log.info("UDP sockets of backends that are gone can be ended again")
+            _log.info("closing stale UDP sockets again")
         self._failing = False
         self._backoff.reset()
         if ended.sockets:
-            _log.debug("UDP sockets ended", extra=fields(count=sum(ended.sockets.values())))
+            _log.debug("closed stale UDP sockets", extra=fields(count=sum(ended.sockets.values())))
         if ended.pending:
             self._timers.ensure(Task.SOCKETS, GRACE_SECONDS)

@@ -63,8 +63,8 @@ class NodeTunnels:
     def _why_without(self, family: Family) -> str:
         named = (format_address(each) for each in self._maps.own if family_of(each) is family)
         return (
-            f"this machine has none of the addresses that its Node has ({', '.join(named)}), and "
-            "other nodes take packets from no other"
+            f"this machine has none of the addresses of its Node ({', '.join(named)}), and other "
+            "nodes accept DSR packets only from those"
         )
 
     def report(self) -> Mapping[str, object] | None:

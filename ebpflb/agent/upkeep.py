@@ -62,4 +62,4 @@ def _attempt(step: Callable[[], object]) -> None:
     try:
         step()
     except EbpflbError as error:
-        _log.warning("upkeep of maps: %s", error)
+        _log.warning("map maintenance failed: %s", error)

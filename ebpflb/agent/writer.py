@@ -178,7 +178,7 @@ class ServiceWriter:
         except MapError:
             raise
         except EbpflbError as error:
-            _log.error("cannot make room: %s", error)
+            _log.error("cannot enlarge the maps: %s", error)
             return False
         self._note(desired, refused, full=True)
         return True
@@ -224,6 +224,10 @@ def lacks_room(errors: Iterable[EbpflbError]) -> bool:
 
 def _log_refused(before: Refused, now: Refused) -> None:
     for name in sorted(now.keys() - before.keys()):
-        _log.error("does not fit and keeps what it had: %s", now[name], extra=fields(service=name))
+        _log.error(
+            "Service does not fit into the maps, keeping its old state: %s",
+            now[name],
+            extra=fields(service=name),
+        )
     for name in sorted(before.keys() - now.keys()):
-        _log.info("fits now", extra=fields(service=name))
+        _log.info("Service fits now or was removed", extra=fields(service=name))

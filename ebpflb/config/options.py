@@ -56,42 +56,45 @@ OPTIONS: tuple[Option, ...] = (
         values.path,
         None,
         "PATH",
-        "watched file or directory with Service, EndpointSlice, Node and ServiceCIDR objects "
-        "(YAML, JSON), used instead of the Kubernetes API",
+        "file or directory to watch for Service, EndpointSlice, Node and ServiceCIDR objects "
+        "(YAML, JSON) instead of the Kubernetes API",
     ),
     Option(
         "kubeconfig",
         values.optional_path,
         "",
         "FILE",
-        "how to reach the Kubernetes API  [the pod's ServiceAccount]",
+        "kubeconfig file for the Kubernetes API  [the pod's ServiceAccount]",
     ),
     Option(
-        "master", values.url, "", "URL", "address of the API server; overrides the kubeconfig's"
+        "master",
+        values.url,
+        "",
+        "URL",
+        "address of the API server; overrides the one in the kubeconfig",
     ),
     Option(
         "api-servers",
         values.urls,
         "",
         "URL,...",
-        "further addresses of the API server, tried when one fails; so are those that it lists "
-        "as endpoints of the Service default/kubernetes",
+        "more API servers to fail over to, besides the endpoints of the Service default/kubernetes",
     ),
     Option(
         "service-selector",
         values.label_selector,
         "",
         "SELECTOR",
-        "serve only Services whose labels match, beside a kube-proxy that serves the others, as in "
-        "canary=yes or tier in (web,api),!legacy  [all]",
+        "serve only Services with matching labels, such as canary=yes or tier in "
+        "(web,api),!legacy, and leave the rest to kube-proxy  [all]",
     ),
     Option(
         "namespace-selector",
         values.label_selector,
         "",
         "SELECTOR",
-        "serve only Services of Namespaces whose labels match; with --service-selector, both must "
-        "match  [all]",
+        "serve only Services in Namespaces with matching labels; with --service-selector, both "
+        "must match  [all]",
     ),
     Option(
         "node-name",
@@ -113,62 +116,61 @@ OPTIONS: tuple[Option, ...] = (
         values.path,
         BPFFS_ROOT,
         "DIR",
-        f"directory of the pinned maps, programs and links  [{BPFFS_ROOT}]",
+        f"directory for pinned maps, programs and links  [{BPFFS_ROOT}]",
     ),
     Option(
         "host-devices",
         values.words,
         "",
         "PATTERN,...",
-        "names of uplinks and tunnels of the node; +PATTERN adds to what is found  [found by what "
-        "a device is]",
+        "names of the node's uplinks and tunnels; +PATTERN adds to the detected ones  [detected]",
     ),
     Option(
         "workload-devices",
         values.words,
         "",
         "PATTERN,...",
-        "names of the host side of the pods' devices, matched before --host-devices; +PATTERN adds "
-        "to what is found  [found by what a device is]",
+        "names of the host ends of pods' devices, matched before --host-devices; +PATTERN adds to "
+        "the detected ones  [detected]",
     ),
     Option(
         "socket-lb",
         values.choice("all", "host"),
         "all",
         "all|host",
-        "which processes the socket LB serves: all, or (host) all except pods that tc "
-        "serves  [all]",
+        "which processes use the socket LB: all, or (host) all except pods that tc serves  [all]",
     ),
     Option(
         "forwarding",
         values.choice("auto", "redirect", "stack"),
         "auto",
         "auto|redirect|stack",
-        "who routes masqueraded packets: the programs (redirect), past netfilter's FORWARD and "
-        "the CNI's policies there, or the kernel  [auto: stack where a device or a rule shows "
-        "who enforces policies]",
+        "what routes masqueraded packets: the BPF programs (redirect), bypassing netfilter's "
+        "FORWARD chain and any CNI policies in it, or the kernel (stack)  [auto: stack if a "
+        "policy engine is detected]",
     ),
     Option(
         "attach",
         values.choice("auto", "tcx", "clsact"),
         "auto",
         "auto|tcx|clsact",
-        "how to attach programs to devices  [auto: tcx where the kernel has it]",
+        "how to attach programs to devices  [auto: tcx if the kernel supports it]",
     ),
     Option(
         "xdp",
         values.choice("off", "auto", "native", "generic"),
         "off",
         "off|auto|native|generic",
-        "send on at XDP, before the network stack, what leaves the node again: in the driver where "
-        "that gains (auto) or wherever it can (native), or without it (generic, for tests)  [off]",
+        "at XDP, before the network stack, forward packets that leave the node again: in the "
+        "driver where that is faster (auto) or wherever it is supported (native), or without "
+        "driver support (generic, for tests)  [off]",
     ),
     Option(
         "xdp-devices",
         values.words,
         "",
         "PATTERN,...",
-        "names of the uplinks that --xdp is for  [all]",
+        "names of the uplinks that --xdp applies to  [all]",
     ),
     # Servers, logs and the process.
     Option(
@@ -176,42 +178,43 @@ OPTIONS: tuple[Option, ...] = (
         values.bind_address(METRICS_PORT),
         METRICS_BIND_ADDRESS,
         "IP:PORT",
-        f"/metrics, /proxyMode, /status; empty = off  [{METRICS_BIND_ADDRESS}]",
+        f"address for /metrics, /proxyMode and /status; empty = off  [{METRICS_BIND_ADDRESS}]",
     ),
     Option(
         "metrics-services",
         values.boolean,
         "true",
         "BOOL",
-        "export metrics of each Service that this node has traffic for  [true]",
+        "export metrics of each Service with traffic on this node  [true]",
     ),
     Option(
         "metrics-backends",
         values.boolean,
         "false",
         "BOOL",
-        "also export metrics of each backend, four series each  [false]",
+        "also export metrics of each backend: four series each  [false]",
     ),
     Option(
         "metrics-clients",
         values.number(0, 100000),
         "0",
         "NUMBER",
-        "export flow records by client's workload and Service, for so many pairs; 0 = none  [0]",
+        "count flow records by client workload and Service, for at most this many pairs; 0 = none  "
+        "[0]",
     ),
     Option(
         "healthz-bind-address",
         values.bind_address(HEALTHZ_PORT),
         HEALTHZ_BIND_ADDRESS,
         "IP:PORT",
-        f"/healthz, /livez; empty = off  [{HEALTHZ_BIND_ADDRESS}]",
+        f"address for /healthz and /livez; empty = off  [{HEALTHZ_BIND_ADDRESS}]",
     ),
     Option(
         "bind-address-hard-fail",
         values.boolean,
         "false",
         "BOOL",
-        "exit when a server cannot listen  [false]",
+        "exit if a server cannot listen on its address  [false]",
     ),
     Option(
         "log-format",
@@ -249,8 +252,8 @@ OPTIONS: tuple[Option, ...] = (
         values.boolean,
         "true",
         "BOOL",
-        "serve NodePorts on 127.0.0.1 for processes of the node, if --nodeport-addresses "
-        "admits that address  [true]",
+        "serve NodePorts on 127.0.0.1 to processes of the node, if --nodeport-addresses allows it  "
+        "[true]",
         ("iptables-localhost-nodeports",),
     ),
     Option(
@@ -258,46 +261,46 @@ OPTIONS: tuple[Option, ...] = (
         values.boolean,
         "false",
         "BOOL",
-        "backends see a node's address as the source, except under externalTrafficPolicy "
-        "Local  [false]",
+        "masquerade connections of every client, except under externalTrafficPolicy Local  [false]",
     ),
     Option(
         "scheduler",
         values.choice(*SCHEDULERS),
         "random",
         "|".join(SCHEDULERS),
-        "how a backend is chosen where a Service has no annotation ebpflb.io/scheduler  [random]",
+        "how to choose backends of Services without the annotation ebpflb.io/scheduler  [random]",
     ),
     Option(
         "maglev-table-size",
         values.prime(2, 65521),
         "10007",
         "PRIME",
-        "slots of a lookup table of the schedulers maglev and source-hash  [10007]",
+        "size of each lookup table of the schedulers maglev and source-hash  [10007]",
     ),
     Option(
         "dsr",
         values.choice("off", "annotated", "all"),
         "off",
         "off|annotated|all",
-        "direct server return: a pod on another node sees the client, which gets its answers from "
-        'that node; for Services with the annotation ebpflb.io/dsr: "true" (annotated), or for all '
-        'but those with "false" (all); the same on all nodes  [off]',
+        "direct server return: pods on other nodes see the client's address, and their nodes reply "
+        "directly to the client; for Services annotated "
+        'ebpflb.io/dsr: "true" (annotated), or all but those annotated "false" (all); '
+        "must be the same on all nodes  [off]",
     ),
     Option(
         "dsr-port",
         values.number(1, 65535),
         str(DSR_PORT),
         "PORT",
-        "UDP port at which nodes take packets with direct server return from each other, in "
-        f"Geneve; the same on all nodes  [{DSR_PORT}]",
+        "UDP port for the Geneve packets of direct server return between nodes; must be the same "
+        f"on all nodes  [{DSR_PORT}]",
     ),
     Option(
         "detect-local-mode",
         values.choice("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"),
         "ClusterCIDR",
         "MODE",
-        "how kube-proxy recognises traffic of this node's pods: ClusterCIDR, NodeCIDR, "
+        "how kube-proxy recognises traffic from this node's pods: ClusterCIDR, NodeCIDR, "
         "BridgeInterface or InterfaceNamePrefix  [ClusterCIDR]",
     ),
     Option(
@@ -305,37 +308,37 @@ OPTIONS: tuple[Option, ...] = (
         values.cidrs,
         "",
         "CIDR,...",
-        "addresses of the cluster's pods  [none]",
+        "pod CIDRs of the cluster  [none]",
     ),
     Option(
         "pod-bridge-interface",
         values.text,
         "",
         "NAME",
-        "name of the bridge in mode BridgeInterface",
+        "name of the bridge, for mode BridgeInterface",
     ),
     Option(
         "pod-interface-name-prefix",
         values.text,
         "",
         "TEXT",
-        "prefix of device names in mode InterfaceNamePrefix",
+        "prefix of device names, for mode InterfaceNamePrefix",
     ),
     Option(
         "ejection",
         values.ejection,
         "off",
         "off|on|N",
-        "after N failed TCP or SCTP connections in a row (on: 5) this node leaves an endpoint out "
-        "for a time, but never more than half of them; Services may differ by the annotation "
-        "ebpflb.io/ejection  [off]",
+        "eject an endpoint for a while after N failed TCP or SCTP connections in a row (on: 5), "
+        "but never more than half of a Service's endpoints; the annotation ebpflb.io/ejection "
+        "overrides this for a Service  [off]",
     ),
     Option(
         "ejection-time",
         values.positive_duration,
         "10s",
         "TIME",
-        "for how long an endpoint is left out the first time; it doubles with each ejection in a "
+        "how long the first ejection of an endpoint lasts; doubles with each further one in a "
         "row, up to 5m  [10s]",
     ),
     # Periods and timeouts.
@@ -344,8 +347,8 @@ OPTIONS: tuple[Option, ...] = (
         values.positive_duration,
         "30s",
         "TIME",
-        "how soon a failed sync or lost state is repaired; the agent is unhealthy after twice "
-        "this time  [30s]",
+        "longest wait until a failed sync is retried or lost state restored; the agent is "
+        "unhealthy once a change has waited twice as long  [30s]",
         ("iptables-sync-period", "ipvs-sync-period"),
     ),
     Option(
@@ -353,7 +356,7 @@ OPTIONS: tuple[Option, ...] = (
         values.duration,
         "0s",
         "TIME",
-        "shortest time between two syncs  [0s: at once]",
+        "minimum time between syncs  [0s: sync at once]",
         ("iptables-min-sync-period", "ipvs-min-sync-period"),
     ),
     Option(
@@ -361,28 +364,28 @@ OPTIONS: tuple[Option, ...] = (
         values.duration,
         "24h",
         "TIME",
-        "timeout of idle established TCP flows; 0 = the built-in 24h  [24h]",
+        "idle timeout of established TCP flows; 0 = the built-in 24h  [24h]",
     ),
     Option(
         "conntrack-tcp-timeout-close-wait",
         values.duration,
         "1h",
         "TIME",
-        "timeout of idle TCP flows that one side has closed; 0 = as for established flows  [1h]",
+        "idle timeout of TCP flows that one side has closed; 0 = as for established flows  [1h]",
     ),
     Option(
         "conntrack-udp-timeout",
         values.duration,
         "0s",
         "TIME",
-        "timeout of idle UDP flows that are no streams; 0 = the built-in 30s  [0s]",
+        "idle timeout of UDP flows that are not streams; 0 = the built-in 30s  [0s]",
     ),
     Option(
         "conntrack-udp-timeout-stream",
         values.duration,
         "0s",
         "TIME",
-        "timeout of idle UDP streams; 0 = the built-in 2m  [0s]",
+        "idle timeout of UDP streams; 0 = the built-in 2m  [0s]",
     ),
     # Sizes.
     Option(
@@ -390,14 +393,14 @@ OPTIONS: tuple[Option, ...] = (
         values.number(0, _MOST_FLOWS),
         "32768",
         "N",
-        "room for this many established flows per CPU, as far as memory allows  [32768]",
+        "room for this many established flows per CPU, memory permitting  [32768]",
     ),
     Option(
         "conntrack-min",
         values.number(0, _MOST_FLOWS),
         "131072",
         "N",
-        "room for this many established flows, whatever the number of CPUs  [131072]",
+        "room for at least this many established flows, however few CPUs there are  [131072]",
     ),
     # Flow records: which are made, and where they go.
     Option(
@@ -405,29 +408,29 @@ OPTIONS: tuple[Option, ...] = (
         values.flow_events,
         "end,refused,dropped",
         "EVENT,...",
-        "events that create a flow record: start, end, refused, dropped, or the word "
-        "none  [end,refused,dropped]",
+        "flow events to record: start, end, refused, dropped, or the word none  "
+        "[end,refused,dropped]",
     ),
     Option(
         "flow-sample",
         values.number(0, _MOST),
         "1",
         "N",
-        "one flow in N gets records of its start and end; 0 = none  [1: each]",
+        "record the start and end of one flow in N; 0 = none  [1: every flow]",
     ),
     Option(
         "flow-rate",
         values.number(0, _MOST),
         "1000",
         "N",
-        "flow records per second and CPU; 0 = no limit  [1000]",
+        "maximum flow records per second and CPU; 0 = no limit  [1000]",
     ),
     Option(
         "flow-history",
         values.number(1, 1048576),
         "4096",
         "N",
-        "number of recent flow records that the agent keeps for queries  [4096]",
+        "number of recent flow records to keep for queries  [4096]",
     ),
     Option(
         "flow-export",
@@ -441,7 +444,7 @@ OPTIONS: tuple[Option, ...] = (
         values.number(1024, _MOST),
         "10485760",
         "N",
-        "an export file that grows larger is renamed to FILE.1, and FILE.1 to FILE.2  [10485760]",
+        "size above which the export file is renamed to FILE.1, and FILE.1 to FILE.2  [10485760]",
     ),
     Option(
         "flow-export-files",
@@ -455,6 +458,6 @@ OPTIONS: tuple[Option, ...] = (
         values.socket_path,
         QUERY_SOCKET,
         "PATH",
-        f"UNIX socket at which the agent answers `ebpflb flows`; empty = off  [{QUERY_SOCKET}]",
+        f"UNIX socket that `ebpflb flows` queries; empty = off  [{QUERY_SOCKET}]",
     ),
 )

@@ -65,7 +65,7 @@ class ApiServers:
                 return
             self._current = (self._current + 1) % len(self)
             chosen = self.current.url
-        _log.info("another API server is tried", extra=fields(failed=failed.url, next=chosen))
+        _log.info("switching to another API server", extra=fields(failed=failed.url, next=chosen))
 
     def learn(self, urls: Sequence[str]) -> None:
         """Replace the learned servers by these; an empty list changes nothing."""

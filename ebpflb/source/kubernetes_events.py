@@ -60,14 +60,14 @@ class Announcer:
         try:
             self._queue.put_nowait(announcement)
         except Full:
-            _log.debug("too many events at once")
+            _log.debug("too many events queued, dropped one")
 
     def _run(self) -> None:
         while announcement := self._queue.get():
             try:
                 self._api.post(self._request(announcement))
             except SourceError as error:
-                _log.debug("an event is lost: %s", error)
+                _log.debug("cannot send an event: %s", error)
 
     def _request(self, announcement: Announcement) -> ApiRequest:
         namespace = announcement.about.namespace or "default"

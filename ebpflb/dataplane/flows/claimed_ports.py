@@ -87,7 +87,7 @@ class ClaimedPorts:
             failure = error.strerror or str(error)
         if failure and failure != self._failure:
             _log.warning(
-                "netfilter cannot be told of source ports in use, it may use some twice: %s",
+                "cannot register source ports with netfilter, which may reuse some: %s",
                 failure,
             )
         if flows:

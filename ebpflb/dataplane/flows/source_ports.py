@@ -177,7 +177,7 @@ class Reservations:
     def _note_failure(self, failure: str) -> None:
         if failure and failure != self._failure:
             _log.warning(
-                "cannot see which source ports other NAT uses, some may be used twice: %s", failure
+                "cannot list the source ports of other NAT, some may be used twice: %s", failure
             )
         self._failure = failure
 

@@ -68,9 +68,7 @@ class StaleSockets:
         try:
             self._end_in_all(wanted, ended)
         except OSError as error:
-            raise ProbeError(
-                f"cannot end UDP sockets of backends that are gone: {error}"
-            ) from error
+            raise ProbeError(f"cannot close stale UDP sockets: {error}") from error
         self._settled = (self._settled | self._seen) & stale.keys()
         self._seen = set(stale)
         return Ended(ended, bool(stale.keys() - self._settled))

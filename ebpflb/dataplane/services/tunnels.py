@@ -125,5 +125,5 @@ def _bring_in_line(target: BpfMap, wanted: Mapping[Address, bytes | None]) -> No
                 raise
             left_out += 1
     if left_out:
-        text = "no room: packets for these pods are masqueraded, or not taken from these nodes"
+        text = "map full: packets for these pods are masqueraded, or not accepted from these nodes"
         _log.warning(text, extra=fields(map=target.name, count=left_out))

@@ -190,9 +190,9 @@ class FlowExport(Generic[Record]):
             self.lost += len(batch.records)
             if not self._failing:
                 text, shown = error.strerror, fields(to=self._target)
-                _log.error("flows cannot be exported: %s; trying again", text, extra=shown)
+                _log.error("cannot export flow records: %s; retrying", text, extra=shown)
             self._failing = True
             return
         if self._failing and lines:
             self._failing = False
-            _log.info("flows are exported again", extra=fields(to=self._target, lost=self.lost))
+            _log.info("exporting flow records again", extra=fields(to=self._target, lost=self.lost))

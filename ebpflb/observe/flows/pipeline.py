@@ -128,7 +128,7 @@ class RingReader:
         except MapError as error:
             text = str(error)
             if text != self._failed:
-                _log.error("flow records cannot be read: %s; trying again", text)
+                _log.error("cannot read flow records: %s; retrying", text)
             self._failed = text
         else:
             self._failed = ""

@@ -125,7 +125,7 @@ class ListenerThread:
         """Listen before returning, if possible. `hard_fail`: ConfigError if it is not."""
         if error := self._try_to_listen():
             shown = fields(address=self._address)
-            _log.warning("%s: %s; trying again", self.failed, error, extra=shown)
+            _log.warning("%s: %s; retrying", self.failed, error, extra=shown)
             self._on_failure(f"{self._address}: {error}")
             if hard_fail:
                 raise ConfigError(f"{self.failed} at {self._address}")

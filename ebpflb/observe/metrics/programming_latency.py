@@ -148,7 +148,7 @@ class FirstConnectionsThread:
         try:
             return self._first.check(maps, written)
         except EbpflbError as error:
-            _log.warning("cannot see whether endpoints get connections: %s", error)
+            _log.warning("cannot measure the time to the first connection: %s", error)
             return False
 
 

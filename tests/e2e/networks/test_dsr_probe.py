@@ -175,7 +175,7 @@ def test_no_pod_sees_the_node_while_the_agent_there_starts_again(edge: Edge, tmp
         agent.kill()
         agent.start()
         seen: set[str] = set()
-        while "nodes take packets out of the tunnels of DSR" not in agent.said():
+        while "nodes accept DSR packets" not in agent.said():
             seen |= edge.clients(4) | edge.clients(6)
             assert agent.is_running()
         assert seen <= {edge.lab.client.ipv4, edge.lab.client.ipv6}
@@ -187,5 +187,5 @@ def test_the_log_has_one_line_for_both_families(edge: Edge, tmp_path: Path):
     with other(edge.lab, tmp_path, *DSR), edge.firewall():
         wait_until_equal(edge.tunneled, set(), NOTICE_SECONDS)
         edge.assert_told("IPv4", "IPv6")
-    lines = [each for each in agent.said().splitlines() if "do not answer at the port" in each]
+    lines = [each for each in agent.said().splitlines() if "do not answer on the DSR port" in each]
     assert "node2 (IPv4), node2 (IPv6)" in lines[-1]

@@ -125,7 +125,7 @@ def test_a_start_with_unreadable_manifests_removes_nothing(cluster, lab, agent):
 
 def test_sigterm_ends_an_agent_in_order(cluster, agent):
     assert agent.stop() == 0
-    assert "stopped; what is loaded keeps running" in agent.said().splitlines()[-1]
+    assert "stopped; loaded programs keep running" in agent.said().splitlines()[-1]
 
 
 def test_nothing_is_done_again_where_all_is_as_it_should_be(cluster, lab, agent):

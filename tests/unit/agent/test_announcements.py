@@ -57,7 +57,7 @@ def test_a_service_that_does_not_fit_is_told_once(make_bench):
     assert announced.about == key("web")
     assert announced.reason == "DoesNotFit"
     assert announced.note == (
-        f"it keeps what it had on {NODE}: map lb_slots: update failed: Argument list too long"
+        f"{NODE} keeps serving its old state: map lb_slots: update failed: Argument list too long"
     )
     bench.say(LATE)
     bench.turn()

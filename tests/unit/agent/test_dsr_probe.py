@@ -25,8 +25,8 @@ NODES = (
     node(OTHER_NODE, addresses=("192.0.2.2",)),
     node("node-c", addresses=("192.0.2.3",)),
 )
-SILENT = "nodes do not answer at the port of DSR: packets for their pods are masqueraded"
-ANSWERING = "nodes take packets out of the tunnels of DSR"
+SILENT = "nodes do not answer on the DSR port: packets for their pods are masqueraded"
+ANSWERING = "nodes accept DSR packets"
 
 
 @pytest.fixture

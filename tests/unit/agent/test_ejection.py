@@ -65,7 +65,7 @@ def test_an_endpoint_that_fails_is_left_out_within_a_second(watching: Bench, cap
     assert len(offered(watching)) == 4
     fail(watching, 1, 0)
     watching.turn(1)
-    assert "endpoint is back" in caplog.messages
+    assert "endpoint no longer ejected" in caplog.messages
     assert watching.report()["ejected_endpoints"] == 0
     assert watching.samples()["ebpflb_ejected_endpoints"] == 0
 

@@ -186,5 +186,5 @@ def test_a_step_that_fails_does_not_keep_others(
     upkeep.bring_flows_back(maps)
     with caplog.at_level(logging.WARNING):
         run(upkeep, maps)
-    assert "upkeep of maps: no sockets" in caplog.text
+    assert "map maintenance failed: no sockets" in caplog.text
     assert ports(maps, "lb_ct_short") == [1]

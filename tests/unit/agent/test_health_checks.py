@@ -111,7 +111,7 @@ def test_a_port_in_use_is_tried_again_without_any_change(clashing, caplog):
     clashing.turn(0.1)
     assert clashing.report()["health_check_errors"] == {}
     assert clashing.samples()["ebpflb_health_check_errors"] == 0
-    assert caplog.messages == ["its health check is answered, or gone"]
+    assert caplog.messages == ["health check answered again or removed"]
 
 
 def test_a_change_of_the_network_is_a_reason_to_try_again(clashing):

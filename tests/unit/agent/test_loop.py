@@ -126,7 +126,7 @@ def test_a_failed_write_is_repeated_as_a_comparison_with_growing_waits(served, c
     assert served.samples()["ebpflb_sync_failures_total"] == 2
     # start, apply, and two comparisons, of which one failed.
     assert served.samples()["kubeproxy_sync_proxy_rules_duration_seconds_count"] == 4
-    assert caplog.text.count("a write failed") == 2
+    assert caplog.text.count("sync failed") == 2
 
 
 def test_after_a_success_the_waits_begin_anew(served):
@@ -377,6 +377,6 @@ def test_room_for_flows_that_cannot_be_made_is_tried_again_later(served, caplog)
     served.node.is_crowded = True
     served.node.failures["grow flows"] = [LoadError("no memory")]
     assert "grow flows" in served.turn(ROOM_SECONDS)
-    assert "cannot make room: no memory" in caplog.text
+    assert "cannot enlarge the maps: no memory" in caplog.text
     assert "grow flows" not in served.turn(NO_ROOM_SECONDS / 2)
     assert "grow flows" in served.turn(NO_ROOM_SECONDS / 2)

@@ -141,9 +141,9 @@ def test_from_a_manifest_to_the_maps_and_to_the_outside(node, settings, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("msg=")[1].split(" services")[0] for line in lines] == [
         f"started version=0.1.0 node=node-a source={settings.manifests}",
-        '"the kernel lacks something: not there: IPv4 only" feature=IPv6',
+        '"missing kernel feature, workaround: not there: IPv4 only" feature=IPv6',
         '"in sync"',
-        '"stopped; what is loaded keeps running"',
+        '"stopped; loaded programs keep running"',
     ]
 
 

@@ -55,7 +55,7 @@ def test_source_errors_are_said_once_and_taken_back(bench, caplog):
     bench.say(errors={})
     bench.turn()
     assert bench.report()["source_errors"] == {}
-    assert caplog.text.count("can be read again") == 1
+    assert caplog.text.count("readable again or removed") == 1
 
 
 def test_source_errors_are_metrics(bench):

@@ -176,7 +176,7 @@ def test_where_others_would_take_nothing_from_this_machine_it_sends_nothing(
         tunnels.write(maps, here)
     assert [key for key, _ in maps["lb_pod_nodes"].items()] == [address("fd00:1::2")]
     assert tunnels.sources(here) == {Family.IPV6: address("2001:db8::1")}
-    text = "this machine has none of the addresses that its Node has (192.0.2.1), and"
+    text = "this machine has none of the addresses of its Node (192.0.2.1), and"
     report = tunnels.report()
     assert report
     assert str(report["without"]).startswith(f"{{'IPv4': '{text}")

@@ -117,7 +117,7 @@ def test_a_kernel_that_refuses_is_told_about_once(kernel, caplog):
     with caplog.at_level(logging.WARNING):
         kernel.claims.claim({GONE}.__contains__)
     (line,) = caplog.messages
-    assert line.endswith("it may use some twice: Operation not permitted")
+    assert line.endswith("which may reuse some: Operation not permitted")
     kernel.failure = None
     kernel.claims.claim({GONE}.__contains__)
     assert len(kernel.told) == 2

@@ -166,8 +166,7 @@ def test_when_the_kernel_does_not_tell_it_is_said_once_and_nothing_is_lost(caplo
         kernel.reservations.renew(ADDRESSES)
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert warnings == [
-        "cannot see which source ports other NAT uses, some may be used twice: "
-        "Operation not permitted"
+        "cannot list the source ports of other NAT, some may be used twice: Operation not permitted"
     ]
     assert len(kernel.reserved()) == 2
 

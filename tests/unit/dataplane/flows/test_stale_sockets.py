@@ -168,7 +168,7 @@ def test_a_namespace_that_cannot_be_looked_into_is_an_error_and_everything_is_re
     machine.backend(0)
     machine.own.sockets.append(UdpSocket(1, POD, PORT, 2, b""))
     machine.own.destroy = refuse  # type: ignore[assignment]
-    with pytest.raises(ProbeError, match="cannot end UDP sockets"):
+    with pytest.raises(ProbeError, match="cannot close stale UDP sockets"):
         machine.end()
     del machine.own.destroy
     assert machine.end().sockets == {Family.IPV4: 1}

@@ -99,7 +99,7 @@ def test_a_symbolic_link_is_not_followed_and_that_is_one_line(tmp_path, caplog):
     assert (target.read_text(), export.lost) == ("mine\n", 2)
     (told,) = caplog.records
     assert told.message == (
-        "flows cannot be exported: the file is a symbolic link, which is not followed; trying again"
+        "cannot export flow records: the file is a symbolic link, which is not followed; retrying"
     )
 
 
@@ -130,13 +130,13 @@ def test_a_full_disk_is_one_line_and_what_it_cost_is_counted(caplog):
         export.export(0)
     export.export(0)
     assert [each.message for each in caplog.records] == [
-        "flows cannot be exported: No space left on device; trying again"
+        "cannot export flow records: No space left on device; retrying"
     ]
     sink.room = True
     history.add(["d"])
     export.export(0)
     assert (export.lost, sink.lines) == (3, [b"3 d\n"])
-    assert caplog.records[-1].message == "flows are exported again"
+    assert caplog.records[-1].message == "exporting flow records again"
 
 
 def test_what_was_overwritten_before_is_told_and_counted():

@@ -103,7 +103,7 @@ def test_a_ring_that_cannot_be_read_is_told_once(caplog):
         reader.poll()
     assert taken == [b"a"]
     (told,) = caplog.records
-    assert told.message.startswith("flow records cannot be read: map lb_flows: reading failed: ")
+    assert told.message.startswith("cannot read flow records: map lb_flows: reading failed: ")
 
 
 def test_the_thread_ends_when_it_is_told():

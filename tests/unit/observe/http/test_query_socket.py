@@ -237,7 +237,7 @@ def test_what_is_no_socket_is_left_alone_and_told_once(serve, path, caplog):
     time.sleep(0.1)
     assert path.read_text() == "precious"
     assert [each.message for each in caplog.records] == [
-        "cannot answer queries: the path exists and is not a socket: remove it; trying again"
+        "cannot answer queries: the path exists and is not a socket: remove it; retrying"
     ]
     caplog.set_level(logging.INFO)
     path.unlink()
