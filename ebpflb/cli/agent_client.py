@@ -43,7 +43,7 @@ def query_socket(flag: str | None) -> Path:
     """The path by flag or environment. QueryError when it is set to none."""
     path: Path | None = setting("query-socket", flag, os.environ)
     if path is None:
-        raise QueryError("no query socket: give --query-socket here and to `ebpflb run`")
+        raise QueryError("no query socket: set --query-socket here and for `ebpflb run`")
     return path
 
 
@@ -94,7 +94,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise QueryError(
-            f"no agent answers at {path}: start `ebpflb run`, or name its --query-socket"
+            f"no agent answers at {path}: start `ebpflb run`, or give its --query-socket"
         ) from error
     except PermissionError as error:
         raise QueryError(f"{path}: only root may query the agent: use sudo") from error
@@ -102,11 +102,11 @@ def _explained(path: Path) -> Iterator[None]:
         seconds = f"{_ANSWER_SECONDS:g}"
         raise QueryError(f"{path}: the agent has not answered for {seconds} s") from error
     except http.client.RemoteDisconnected as error:
-        raise QueryError(f"{path}: the agent did not answer: its log says why") from error
+        raise QueryError(f"{path}: the agent did not answer: see its log") from error
     except http.client.IncompleteRead as error:
         raise QueryError(f"{path}: the agent has stopped") from error
     except (OSError, http.client.HTTPException) as error:
-        text = getattr(error, "strerror", None) or f"what answers is no agent ({error})"
+        text = getattr(error, "strerror", None) or f"what answers is not an agent ({error})"
         raise QueryError(f"{path}: {text}") from error
 
 
@@ -115,7 +115,7 @@ def _reason(answer: http.client.HTTPResponse) -> str:
     try:
         return str(visible(json.loads(content)["error"]))
     except (ValueError, KeyError, TypeError):
-        return f"the agent answers {answer.status} {answer.reason}"
+        return f"the agent answered {answer.status} {answer.reason}"
 
 
 _PAGE_SECONDS = 2.0

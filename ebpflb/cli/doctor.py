@@ -30,17 +30,21 @@ from ebpflb.errors import ProbeError
 CHECK = "agent"
 
 _ANSWER_SECONDS = 2.0
-_START = "start it; meanwhile the loaded programs serve what they have"
+_START = "start it; until then the loaded programs serve their last state"
 _LATENCY = "kubeproxy_network_programming_duration_seconds_sum"
 _SUM = re.compile(rf"^{_LATENCY}\{{.*\}} (\S+)$", re.MULTILINE)
 # Fields of /status that list what is not served: severity, wording, what to do.
 _TROUBLES = {
-    "attach_errors": (Severity.ERROR, "is not served", "see the text; the agent retries"),
-    "refused": (Severity.ERROR, "keeps its old state", "it does not fit: `ebpflb maps list`"),
+    "attach_errors": (Severity.ERROR, "is not served", "see the error; the agent retries"),
+    "refused": (
+        Severity.ERROR,
+        "keeps its old state",
+        "it does not fit into the maps: see `ebpflb maps list`",
+    ),
     "source_errors": (
         Severity.WARNING,
         "cannot be read",
-        "correct it; the last version that could be read is served",
+        "correct it; its last readable version is still served",
     ),
     "health_check_errors": (
         Severity.WARNING,
@@ -49,12 +53,12 @@ _TROUBLES = {
     ),
 }
 _TAKE_PART = (
-    "does an agent with `dsr` and the same `dsr-port` run there, does it know this node's address, "
-    "and do firewalls let that port through?"
+    "check that an agent with `dsr` and the same `dsr-port` runs there, that it knows this node's "
+    "address, and that firewalls allow that port"
 )
 _SELECTORS = ("service-selector", "namespace-selector")
 _DSR = "dsr"
-_NODE_IP = "have the kubelet's --node-ip name an address of this machine, or set `dsr: off` here"
+_NODE_IP = "set the kubelet's --node-ip to an address of this machine, or set `dsr: off` here"
 _REACH = "check the connection to the API server; its last known state is served"
 
 
@@ -167,7 +171,7 @@ def _silent(status: Mapping[str, Any], port: int) -> Iterator[Finding]:
         count = f"{len(nodes)} node{'s do' if len(nodes) > 1 else ' does'}"
         reason = "" if why == "no answer" else f" ({why})"
         what = (
-            f"{count} not answer at UDP port {port}{reason}: {examples(nodes)}; "
+            f"{count} not answer on UDP port {port}{reason}: {examples(nodes)}; "
             "their pods get SNAT instead of DSR"
         )
         yield Finding(Severity.WARNING, _DSR, "", what, _TAKE_PART)
@@ -178,11 +182,13 @@ def check_health_port(page: Page | None, address: str) -> Iterator[Finding]:
     if not address:
         return
     if page is None:
-        what = "the health port is not answered: load balancers and probes take the node for dead"
-        yield Finding(Severity.WARNING, CHECK, address, what, "see the agent's log: is it taken?")
+        what = "the health port does not answer: load balancers and probes consider the node dead"
+        yield Finding(
+            Severity.WARNING, CHECK, address, what, "see the agent's log: is the port taken?"
+        )
     elif page.status != http.HTTPStatus.OK:
-        what = "/healthz is not 200: load balancers are to leave this node out"
-        advice = "unless the Node is about to go, see above"
+        what = "/healthz does not return 200, so load balancers skip this node"
+        advice = "see the findings above, unless the Node is being removed"
         yield Finding(Severity.NOTE, CHECK, address, what, advice)
 
 
@@ -195,10 +201,10 @@ def check_query_socket(path: str) -> Iterator[Finding]:
         try:
             asking.connect(path)
         except FileNotFoundError:
-            what = "the query socket is not there: `ebpflb flows` cannot ask the agent from here"
+            what = "there is no query socket here: `ebpflb flows` cannot ask the agent"
             yield Finding(Severity.NOTE, CHECK, path, what, "run it where the agent runs")
         except OSError as error:
-            what = f"the query socket is not answered: {error.strerror or error}"
+            what = f"the query socket does not answer: {error.strerror or error}"
             yield Finding(Severity.WARNING, CHECK, path, what, "see the agent's log")
 
 
@@ -211,13 +217,15 @@ def check_triggers(metrics: str) -> Iterator[Finding]:
 
 def _state(status: Mapping[str, Any]) -> Iterator[Finding]:
     if not status["healthy"]:
-        what = "changes have waited for a minute to get into the kernel"
+        what = "changes have not reached the kernel for a minute"
         yield Finding(Severity.ERROR, CHECK, "", what, "see the agent's log")
     elif not status["in_sync"]:
-        what = "not in sync: it starts, or a change is under way"
-        yield Finding(Severity.WARNING, CHECK, "", what, "look again; then see the agent's log")
+        what = "not in sync: the agent is starting, or a change is under way"
+        yield Finding(
+            Severity.WARNING, CHECK, "", what, "try again; if it stays, see the agent's log"
+        )
     if status["version"] != __version__:
-        what = f"is of version {status['version']}, this program of {__version__}"
+        what = f"has version {status['version']}, this program has {__version__}"
         yield Finding(Severity.NOTE, CHECK, "", what)
 
 

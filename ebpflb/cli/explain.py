@@ -117,7 +117,7 @@ def _note(
     from ebpflb.dataplane.flows.conntrack import is_full
 
     if source.name and client.kind is ClientKind.OUTSIDE:
-        return "a pod of another node, which decides first: ask there too"
+        return "a pod on another node, which decides first: run explain there too"
     is_tracked = found["target"]["protocol"] != "UDP" and found["kernel"]["place"].startswith("tc ")
     if found["verdict"] == "translated" and is_tracked and is_full(lookups.maps):
         return _TABLE_IS_FULL
@@ -162,4 +162,4 @@ def _client(
     for address in addresses:
         if family_of(address) is family:
             return client_at(lookups, address, family, port, route_to)
-    raise ConfigError(f"SRC has no IPv{int(family)} address, and DST is one")
+    raise ConfigError(f"SRC has no IPv{int(family)} address, but DST is one")

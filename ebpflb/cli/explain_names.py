@@ -148,7 +148,7 @@ def _of_port(name: ServiceName, found: Sequence[ClusterIp], port: str) -> list[C
         return chosen
     ports = sorted({each.port_name or str(each.key.port) for each in found})
     problem = f"has no port {port!r}" if port else "has several ports"
-    raise ConfigError(f"Service {name} {problem}: say {name}:PORT, one of {', '.join(ports)}")
+    raise ConfigError(f"Service {name} {problem}: use {name}:PORT, one of {', '.join(ports)}")
 
 
 def _of_protocol(
@@ -177,7 +177,7 @@ def _ask_api_server(name: ServiceName, known: Iterable[str]) -> list[str]:
     except MissingError as error:
         raise ConfigError(f"no pod {name}{hint}") from error
     except (ConfigError, SourceError) as error:
-        raise ConfigError(f"{problem}; say its address (API server: {error})") from error
+        raise ConfigError(f"{problem}; give its address (API server: {error})") from error
     addresses = [str(each["ip"]) for each in pod.get("status", {}).get("podIPs", ())]
     if not addresses:
         raise ConfigError(f"pod {name} has no address yet")

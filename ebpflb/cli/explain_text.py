@@ -24,7 +24,7 @@ _HEADLINES = {
     "translated": ("works: translated", "bold green"),
     "refused": ("fails: refused", "bold red"),
     "dropped": ("fails: dropped", "bold red"),
-    "passes": ("passes untranslated", "bold yellow"),
+    "passes": ("passes unchanged", "bold yellow"),
 }
 
 Answer = Mapping[str, Any]
@@ -97,7 +97,7 @@ def _headline(found: Answer) -> str:
         return "" if kernel["frontend"] else f"- {kernel['steps'][0]['why']}"
     if found["verdict"] == "translated":
         count = sum(each["chance"] > 0 for each in kernel["backends"])
-        to = f"one of {count} backends" if count > 1 else "the only backend it may get"
+        to = f"one of {count} backends" if count > 1 else "the only possible backend"
         return f"at the {kernel['place']}, to {to}"
     return f"at the {kernel['place']}: {kernel['why']}"
 
@@ -140,11 +140,12 @@ def _policy(kernel: Answer) -> Iterator[Row]:
     is_inside = frontend["type"] == "ClusterIP"
     policy = frontend["internal_policy" if is_inside else "external_policy"]
     source = kernel["from"] or "this node"
+    clients = "clients elsewhere" if source == "elsewhere" else source
     note = ""
     if not is_inside and policy == "Local" and source == "this node":
         note = ", which does not apply to clients of this node"
     which = "internal" if is_inside else "external"
-    yield "POLICY", f"{which} traffic policy {policy}{note}; the endpoints for {source}"
+    yield "POLICY", f"{which} traffic policy {policy}{note}; the endpoints for {clients}"
     if frontend["affinity_timeout"]:
         said = f": {kernel['affinity']}" if kernel["affinity"] else ""
         yield "AFFINITY", f"by client, {frontend['affinity_timeout']} s{said}"
@@ -168,7 +169,7 @@ def _flows(kernel: Answer) -> Iterator[Row]:
     if sockets:
         each = [f"{one['sockets']} to {socket_address(*list(one.values())[:2])}" for one in sockets]
         more = ", ..." if len(each) > _MOST else ""
-        yield "SOCKETS", f"of this node, translated here: {', '.join(each[:_MOST])}{more}"
+        yield "SOCKETS", f"on this node, by backend: {', '.join(each[:_MOST])}{more}"
 
 
 def _endpoint_rows(found: Answer) -> Iterator[tuple[str, str, str]]:
@@ -205,7 +206,7 @@ def _source_seen(backend: Answer) -> str:
     if backend["reason"]:
         return f"; dropped: {backend['reason']}"
     if backend["hairpin"]:
-        return f"; the pod itself, sees {backend['masquerade']} as the source"
+        return f"; the client itself, sees {backend['masquerade']} as the source"
     if backend.get("tunnel"):
         return f"; sees the client, through a tunnel to its node {backend['tunnel']} (DSR)"
     if not backend["masquerade"]:

@@ -68,7 +68,7 @@ def parse_target(text: str, namespace: str | None = None) -> Destination:
     )
     if end is None:
         want = "want ADDRESS:PORT, [IPv6]:PORT, [NAMESPACE/]SERVICE[:PORT] or NAME.NAMESPACE.svc"
-        raise ConfigError(f"{text!r}: {want}, and /udp or /sctp behind it if it is not TCP")
+        raise ConfigError(f"{text!r}: {want}, followed by /udp or /sctp unless it is TCP")
     if end.address:
         port_number(port, text)
     return Destination(end, protocol)

@@ -70,9 +70,9 @@ class FlowTable:
             yield self._line(self._header())
         self._begun = True
         if "lost" in flow:
-            where = f" of {flow['node']}" if self._nodes else ""
+            where = f" on {flow['node']}" if self._nodes else ""
             what = f"{flow['lost']} flows{where} are missing"
-            yield f"({what}: they came faster than they could be shown)"
+            yield f"({what}: they arrived faster than they could be shown)"
         elif self._is_narrow:
             yield from self._block(flow)
         else:

@@ -144,7 +144,7 @@ def _flow_rows(
         frontend = socket_address(each.frontend, each.frontend_port)
         backend = socket_address(each.backend, each.backend_port)
         count = f"{each.sockets} socket{'s' * (each.sockets != 1)}"
-        yield each.protocol, "translated at the socket", count, frontend, backend, "-", "-"
+        yield each.protocol, "socket LB", count, frontend, backend, "-", "-"
 
 
 def _words(value: Any, prefix: str = "") -> str:

@@ -202,7 +202,7 @@ def _choice_rows(found: "FrontendInForce") -> Iterator[tuple[object, ...]]:
         yield from _backend_rows(found, local, "this node", but=both)
         yield from _backend_rows(found, others, "elsewhere", but=both)
     for each in found.draining:
-        yield _backend_row(found, each, "nobody new")
+        yield _backend_row(found, each, "no new clients")
 
 
 def _backend_rows(

@@ -156,7 +156,7 @@ def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
     if agent.get("services_left_out"):
         yield f"  {agent['services_left_out']} other Services are left to kube-proxy"
     if ejected := agent.get("ejected_endpoints"):
-        yield f"  endpoints left out because connections to them fail: {ejected}"
+        yield f"  ejected endpoints (connections to them fail): {ejected}"
     for feature, text in agent.get("kernel_lacks", {}).items():
         yield f"  the kernel lacks {feature}: {text}"
     yield from _trouble_lines(agent)
@@ -173,7 +173,7 @@ def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
     for text in agent["conflicts"]:
         yield f"  conflict: {text}"
     for text in agent.get("misconfigured", ()):
-        yield f"  wrong, and does not count: {text}"
+        yield f"  misconfigured and ignored: {text}"
 
 
 def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
@@ -192,7 +192,7 @@ def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
 
 def _dsr_lines(agent: Mapping[str, Any], tunnels: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"  direct server return for {tunnels['services']} Services at UDP port {tunnels['port']}: "
+        f"  direct server return for {tunnels['services']} Services on UDP port {tunnels['port']}: "
         f"tunnels to {tunnels['pods']} pods, from {tunnels['peers']} addresses of other nodes"
     )
     for family, why in tunnels["without"].items():

@@ -88,7 +88,9 @@ def find_obstacles(metrics_address: str) -> list[str]:
     obstacles = [*_of_agent(metrics_address)]
     if pids := running_kube_proxies():
         which = ", ".join(map(str, pids))
-        obstacles.append(f"kube-proxy runs here (pid {which}) and would write its rules again")
+        obstacles.append(
+            f"kube-proxy is running here (pid {which}) and would write its rules again"
+        )
     return obstacles
 
 

@@ -58,7 +58,7 @@ class Access:
             _load(path, context or None, configuration)
         except WRONG_KUBECONFIG as error:
             raise ConfigError(
-                f"kubeconfig {path}: {_what_is_wrong(error)} (name another by --kubeconfig)"
+                f"kubeconfig {path}: {_what_is_wrong(error)} (--kubeconfig selects another)"
             ) from error
         if not configuration.verify_ssl:
             # The kubeconfig asks for it: a warning at every request would be noise.
@@ -171,7 +171,7 @@ class Access:
         if status == HTTPStatus.UNAUTHORIZED:
             return ClusterError(
                 f"the API server at {self._host} does not accept the kubeconfig's credentials: "
-                "log in again, or name another --kubeconfig or --context"
+                "log in again, or use another --kubeconfig or --context"
             )
         if status == HTTPStatus.FORBIDDEN:
             # Without the pod's name, which differs from node to node.
@@ -184,7 +184,7 @@ class Access:
 def _what_is_wrong(error: Exception) -> str:
     """An error in one line. The client's own exceptions often have no useful text."""
     if not isinstance(error, ConfigException | OSError | yaml.YAMLError):
-        return "it has not the form of one"
+        return "not a valid kubeconfig"
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -194,7 +194,7 @@ def _namespace(path: str, context: str) -> str:
     chosen = next((each for each in contexts if each["name"] == context), None)
     if context and not chosen:
         known = ", ".join(sorted(str(each["name"]) for each in contexts))
-        raise ConfigException(f"no context {context!r}, but {known}")
+        raise ConfigException(f"no context {context!r}, only {known}")
     return str((chosen or active)["context"].get("namespace") or "default")
 
 

@@ -56,7 +56,11 @@ def _pods(access: Access, namespace: str) -> Iterator[Object]:
             if any(each["name"] == CONTAINER for each in pod["spec"]["containers"]):
                 yield pod
     except ForbiddenError as error:
-        hint = "" if namespace else ": with rights in one namespace, name it by --agent-namespace"
+        hint = (
+            ""
+            if namespace
+            else "; if you may list pods in one namespace only, give --agent-namespace"
+        )
         raise ForbiddenError(f"cannot look for agents: {error}{hint}") from error
 
 

@@ -157,7 +157,7 @@ class _Execution:
         try:
             self._socket = access.websocket(f"{pod}/exec", [*flags, *command])
         except ForbiddenError as error:
-            raise ForbiddenError(f"{error} (it takes get and create of pods/exec)") from error
+            raise ForbiddenError(f"{error} (needs get and create of pods/exec)") from error
         self._seconds = access.seconds
 
     def __enter__(self) -> "_Execution":

@@ -157,4 +157,4 @@ def _port(service: Object, name: ServiceName, destination: Destination) -> Mappi
     if len({each["port"] for each in ports}) == 1:
         return ports[0]
     known = ", ".join(each.get("name") or str(each["port"]) for each in service["spec"]["ports"])
-    raise ClusterError(f"which port of Service {name}? Say {name}:PORT, one of {known}")
+    raise ClusterError(f"which port of Service {name}? Use {name}:PORT, one of {known}")

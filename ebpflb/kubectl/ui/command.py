@@ -47,7 +47,9 @@ def ui(cluster: Cluster, port: int) -> None:
     with PageServer(pages_of(traffic, following, nodes.run), port) as server:
         following.start()
         click.echo(server.url)
-        click.echo("Open this address in a browser on this machine. Ctrl-C ends it.", err=True)
+        click.echo(
+            "Open this address in a browser on this machine. Press Ctrl-C to stop.", err=True
+        )
         try:
             server.serve_forever()
         except KeyboardInterrupt:

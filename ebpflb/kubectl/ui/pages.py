@@ -59,5 +59,5 @@ def explain_arguments(flow: KeptFlow) -> tuple[str, list[str]]:
     target = flow.values["frontend"].lower()
     for each in (client, target):
         if not _ARGUMENT.fullmatch(each):
-            raise ConfigError(f"explain: {each[:60]!r} is no address and no name")
+            raise ConfigError(f"explain: {each[:60]!r} is neither an address nor a name")
     return flow.values["node"], ["explain", client, target]

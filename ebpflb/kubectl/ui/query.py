@@ -72,14 +72,14 @@ def parse_query(given: Mapping[str, str]) -> ViewQuery:
 def _one_of(given: Mapping[str, str], name: str, allowed: Collection[str]) -> None:
     if name in given and given[name] not in allowed:
         raise ConfigError(
-            f"{name}: {given[name][:40]!r} is none of {', '.join(filter(None, allowed))}"
+            f"{name}: {given[name][:40]!r} is not one of {', '.join(filter(None, allowed))}"
         )
 
 
 def _number(given: Mapping[str, str], name: str) -> int:
     text = given[name]
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _MOST_ROWS):
-        raise ConfigError(f"{name}: {text[:40]!r} is no number from 1 to {_MOST_ROWS}")
+        raise ConfigError(f"{name}: {text[:40]!r} is not a number from 1 to {_MOST_ROWS}")
     return int(text)
 
 

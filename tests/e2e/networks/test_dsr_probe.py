@@ -132,7 +132,7 @@ def test_a_node_without_dsr_gets_none(edge: Edge, tmp_path: Path):
         edge.assert_told("IPv4", "IPv6")
         edge.await_tunnels()
         (trouble,) = edge.troubles()
-        assert trouble["what"].startswith("1 node does not answer at UDP port 6089: node2 ")
+        assert trouble["what"].startswith("1 node does not answer on UDP port 6089: node2 ")
         said = ebpflb(edge.node, "status").stdout
         assert "  0 of 2 nodes answer there (a node counts once for each family)\n" in said
         place = f"{edge.node.ipv4}:{edge.spec.node_port}"

@@ -155,10 +155,10 @@ def test_it_is_refused_until_all_is_ready(own_lab, place, agent, tmp_path):
     assert "no agent answers at" in error_line(ebpflb(node, "takeover"))
     cluster = agent()
     with kube_proxy_running(node, tmp_path) as pid:
-        assert f"kube-proxy runs here (pid {pid})" in error_line(ebpflb(node, "takeover"))
+        assert f"kube-proxy is running here (pid {pid})" in error_line(ebpflb(node, "takeover"))
         shown = ebpflb(node, "takeover", "--dry-run").stdout
         assert f"would remove {first}\n" in shown
-        assert f"would be refused: kube-proxy runs here (pid {pid})" in shown
+        assert f"would be refused: kube-proxy is running here (pid {pid})" in shown
     assert f"removed {first}\n" in ebpflb(node, "takeover").stdout
     cluster.agents["node1"].kill()
     assert "no agent answers at" in error_line(ebpflb(node, "takeover"))

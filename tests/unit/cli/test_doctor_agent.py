@@ -137,19 +137,19 @@ def test_nodes_that_do_not_answer_are_named_once_for_each_reason():
     assert dsr(silent("a"), silent("a", "IPv6"), silent("z", "IPv6", "Network is unreachable")) == [
         (
             "warning",
-            "1 node does not answer at UDP port 6089: a (IPv4, IPv6); "
+            "1 node does not answer on UDP port 6089: a (IPv4, IPv6); "
             "their pods get SNAT instead of DSR",
         ),
         (
             "warning",
-            "1 node does not answer at UDP port 6089 (Network is unreachable): z (IPv6); "
+            "1 node does not answer on UDP port 6089 (Network is unreachable): z (IPv6); "
             "their pods get SNAT instead of DSR",
         ),
     ]
     assert dsr(*map(silent, "bcde")) == [
         (
             "warning",
-            "4 nodes do not answer at UDP port 6089: b (IPv4), c (IPv4), d (IPv4) and 1 more; "
+            "4 nodes do not answer on UDP port 6089: b (IPv4), c (IPv4), d (IPv4) and 1 more; "
             "their pods get SNAT instead of DSR",
         ),
     ]
@@ -159,5 +159,5 @@ def test_a_family_without_tunnels_is_told_of_once():
     found = dsr(silent("a"), silent("b", "IPv6"), without={"IPv4": "no address"})
     assert [what.partition(":")[0] for _, what in found] == [
         "is masqueraded",
-        "1 node does not answer at UDP port 6089",
+        "1 node does not answer on UDP port 6089",
     ]

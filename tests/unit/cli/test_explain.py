@@ -88,7 +88,7 @@ def world(alone):
 
 def test_a_connection_that_works(world):
     text = world.explain("host", "default/web", status=0)
-    assert text.startswith("works: translated at the socket hook, to the only backend")
+    assert text.startswith("works: translated at the socket hook, to the only possible backend")
     assert "10.1.0.5:8080    100%  ready (default/web-0 on node-a)" in text
     assert "10.1.0.6:8080       -  not ready (default/web-1 on node-b)" in text
     assert text.endswith("Kernel and model agree\n")
@@ -112,7 +112,9 @@ def test_a_backend_that_did_not_answer_lately_is_told(world):
     }
     world.flows.accept([record(end=FlowEnd.LB_END_NO_ANSWER, **to_it)])
     text = world.explain("host", "default/web", status=1)
-    assert text.startswith("likely fails: translated at the socket hook, to the only backend")
+    assert text.startswith(
+        "likely fails: translated at the socket hook, to the only possible backend"
+    )
     assert "its last connection failed: no answer" in text
     world.flows.accept([record(**to_it)])
     assert world.explain("host", "default/web", status=0).startswith("works: ")
@@ -177,7 +179,7 @@ def test_without_an_agent_the_maps_alone_are_explained(alone):
     ("arguments", "status", "said"),
     [
         (("host", "default/wep"), 3, "no Service default/wep (did you mean default/web?)"),
-        (("host", "default/web:81"), 3, "has no port '81': say default/web:PORT, one of 80"),
+        (("host", "default/web:81"), 3, "has no port '81': use default/web:PORT, one of 80"),
         (("host", "default/web/udp"), 3, "has that port for TCP, not for UDP"),
         (("default/web-2", "default/web"), 3, "(did you mean default/web-"),
         (("fd00::1", "default/web"), 3, "SRC has no IPv4 address"),
@@ -228,7 +230,7 @@ def api():
         (answer({"message": "not found"}, 404), "no pod default/shell"),
         (
             answer({"message": "no"}, 403),
-            "; say its address (API server: may not get pods: the ClusterRole lacks the verb get "
+            "; give its address (API server: may not get pods: the ClusterRole lacks the verb get "
             "on pods (no))",
         ),
     ],
@@ -247,7 +249,7 @@ def test_a_port_among_several_has_to_be_said(world):
         service_port(port=443, name=port_name("https")),
     )
     world.set(service("web", *ports))
-    assert "has several ports: say default/web:PORT, one of http, https" in world.explain(
+    assert "has several ports: use default/web:PORT, one of http, https" in world.explain(
         "host", "default/web", status=3
     )
     assert world.told("host", "default/web:https", status=1)["target"]["port"] == 443

@@ -75,7 +75,7 @@ def shown(capsys, monkeypatch, found):
 def test_everything_that_decides_has_a_line(capsys, monkeypatch):
     lines = shown(capsys, monkeypatch, answered(backends=[backend()]))
     assert lines == [
-        "works: translated at the socket hook, to the only backend it may get",
+        "works: translated at the socket hook, to the only possible backend",
         "",
         "FROM       [fd00::5]:40, a pod of this node, by veth1, without tc cover",
         "TO         192.0.2.9:80/TCP, LoadBalancer of default/web:http",
@@ -125,7 +125,7 @@ def test_what_a_backend_sees_of_its_client(capsys, monkeypatch):
         backend("10.1.0.4", masquerade="192.0.2.1", local=False, lacks_tunnel=True),
     ]
     text = "\n".join(shown(capsys, monkeypatch, answered(backends=some)))
-    assert "on this node; the pod itself, sees 192.0.2.1 as the source" in text
+    assert "on this node; the client itself, sees 192.0.2.1 as the source" in text
     assert "not on this node; sees 192.0.2.1 as the source, redirected past FORWARD" in text
     assert "on this node; dropped: no_route" in text
     assert text.count("FORWARD: no tunnel leads to its node (DSR; see `ebpflb doctor`)") == 1
@@ -133,7 +133,7 @@ def test_what_a_backend_sees_of_its_client(capsys, monkeypatch):
 
 def test_what_was_meant_for_a_frontend_and_passes(capsys, monkeypatch):
     lines = shown(capsys, monkeypatch, answered("passes"))
-    assert lines[0] == "passes untranslated"
+    assert lines[0] == "passes unchanged"
 
 
 def test_a_name_does_not_reach_the_terminal_as_a_command(capsys):

@@ -173,7 +173,7 @@ def test_an_array_has_an_end(run):
 
 
 def test_without_an_agent_it_says_what_to_do(run, path):
-    wanted = f"Error: no agent answers at {path}: start `ebpflb run`, or name its --query-socket\n"
+    wanted = f"Error: no agent answers at {path}: start `ebpflb run`, or give its --query-socket\n"
     assert run(status=1) == wanted
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
@@ -191,7 +191,7 @@ def test_what_answers_and_is_no_agent_is_one_line(run, path):
                 client.sendall(b"SSH-2.0-OpenSSH\r\n")
 
         threading.Thread(target=talk, daemon=True).start()
-        assert "what answers is no agent" in run(status=1)
+        assert "what answers is not an agent" in run(status=1)
 
 
 def test_a_path_that_is_too_long_is_one_line(path):
@@ -199,7 +199,7 @@ def test_a_path_that_is_too_long_is_one_line(path):
     assert (done.exit_code, done.output.count("\n")) == (1, 1)
     assert "the path has 201 bytes" in done.output
     off = CliRunner().invoke(main, ["flows", "--query-socket", ""])
-    assert off.output.startswith("Error: no query socket: give")
+    assert off.output.startswith("Error: no query socket: set")
 
 
 def flow_of(log, raw):
@@ -243,7 +243,7 @@ def test_verdicts_have_colours_where_they_are_wanted(log):
 
 def test_flows_that_are_missing_are_told():
     rows = list(FlowTable(40, colour=False).rows({"lost": 12}))
-    assert rows == ["(12 flows are missing: they came faster than they could be shown)"]
+    assert rows == ["(12 flows are missing: they arrived faster than they could be shown)"]
     assert len(list(FlowTable(None, colour=False).rows({"lost": 12}))) == 2
 
 

@@ -174,7 +174,7 @@ def test_direct_server_return_is_shown_where_it_is_on(node):
     tunnels = {"services": "annotated", "port": 6089, "peers": 4, "pods": 7, "without": {}}
     node(tunnels=tunnels)
     line = (
-        "  direct server return for annotated Services at UDP port 6089: tunnels to 7 pods, from 4 "
+        "  direct server return for annotated Services on UDP port 6089: tunnels to 7 pods, from 4 "
         "addresses of other nodes\n"
     )
     assert line in run()

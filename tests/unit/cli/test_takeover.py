@@ -118,7 +118,7 @@ def test_it_is_refused_without_an_agent(machine):
 
 def test_it_is_refused_while_kube_proxy_runs_and_its_ids_are_named(machine):
     machine.pids = [30, 200]
-    assert "kube-proxy runs here (pid 30, 200) and would write" in run(status=1)
+    assert "kube-proxy is running here (pid 30, 200) and would write" in run(status=1)
     assert machine.calls == []
     run("--force")
     assert machine.calls == [False]
@@ -130,7 +130,7 @@ def test_a_dry_run_is_never_refused_and_says_what_stands_in_the_way(machine):
     output = run("--dry-run")
     assert output.startswith("would remove iptables-nft table nat: 1 chains")
     assert "would be refused: the agent is not in sync\n" in output
-    assert "would be refused: kube-proxy runs here (pid 30)" in output
+    assert "would be refused: kube-proxy is running here (pid 30)" in output
     assert machine.calls == [True]
 
 

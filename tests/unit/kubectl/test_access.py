@@ -27,8 +27,8 @@ def test_the_namespace_is_that_of_the_context(tmp_path):
     [
         (None, "No configuration found"),
         ("}{", "while parsing"),
-        ("[]", "it has not the form of one"),
-        ("text", "it has not the form of one"),
+        ("[]", "not a valid kubeconfig"),
+        ("text", "not a valid kubeconfig"),
         ('{"contexts": []}', "kubeconfig"),
     ],
 )
@@ -44,7 +44,7 @@ def test_a_kubeconfig_that_is_wrong_is_one_line(tmp_path, content, said):
 
 def test_an_unknown_context_is_named_with_those_that_exist(tmp_path):
     path = write_kubeconfig(tmp_path / "kubeconfig", NOBODY)
-    with pytest.raises(ConfigError, match="no context 'prod', but main"):
+    with pytest.raises(ConfigError, match="no context 'prod', only main"):
         Access(str(path), "prod")
 
 

@@ -99,7 +99,7 @@ def test_what_rbac_forbids_is_one_line_that_is_the_same_on_all_nodes(executor, o
     objects.forbidden[EXEC] = 'pods "ebpflb-a" is forbidden: User "me" cannot get "pods/exec"'
     error = executor.run(AGENT, ["x"]).error
     assert error == (
-        'RBAC forbids it: User "me" cannot get "pods/exec" (it takes get and create of pods/exec)'
+        'RBAC forbids it: User "me" cannot get "pods/exec" (needs get and create of pods/exec)'
     )
 
 

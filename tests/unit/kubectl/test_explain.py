@@ -85,7 +85,7 @@ def test_a_port_among_several_has_to_be_said(three):
     ports = [{"port": 80, "name": "http"}, {"port": 443, "name": "https", "nodePort": 30443}]
     three.objects.texts[SERVICE] = json.dumps({"spec": {"ports": ports}})
     done = three.run("explain", "198.51.100.7", "web", status=3)
-    assert "Say default/web:PORT, one of http, https" in done.output
+    assert "Use default/web:PORT, one of http, https" in done.output
     three.run("explain", "198.51.100.7", "web:https")
     assert asked(three)[0][1] == "192.0.2.1:30443/tcp"
 

@@ -57,7 +57,7 @@ def test_rights_that_are_missing_everywhere_are_one_line(nodes):
     done = nodes.run("doctor", status=1)
     assert done.stderr == (
         'a, b: RBAC forbids it: User "me" cannot create "pods/exec" '
-        "(it takes get and create of pods/exec)\n"
+        "(needs get and create of pods/exec)\n"
     )
 
 

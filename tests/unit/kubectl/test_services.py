@@ -176,7 +176,7 @@ def test_what_a_node_never_explains_is_told_and_not_called_missing(three):
     unknown = {"0123456789abcdef": 0, **short_services(frontend("10.1.0.1", "10.1.0.2"))}
     three.say("b", "services --short", unknown)
     done = three.run("services", "--parallel=1", status=1)
-    assert done.stderr.startswith("b: changes faster than it is read")
+    assert done.stderr.startswith("b: changes faster than it can be read")
     assert len(rows(done)) == 2
 
 

@@ -46,7 +46,7 @@ async function refresh(isAsked = false) {
     latest = { view, line };
     draw();
     if (isAsked) setText(at("said"), at("shown").textContent);
-    complain(view.trouble && `New nodes are not found: ${view.trouble}`);
+    complain(view.trouble && `Cannot look for new nodes: ${view.trouble}`);
   } catch (error) {
     if (mine !== question) return;
     complain(error.message);
@@ -89,13 +89,13 @@ function drawEmpty(view, state) {
 }
 
 function emptyText(view, state) {
-  if (view.seen && isFiltered(state)) return "No flow passes the filters.";
+  if (view.seen && isFiltered(state)) return "No flows match the filters.";
   if (view.nodes.length && view.nodes.every((node) => node.state === "silent")) {
     return `No node answers. ${view.nodes[0].node}: ${view.nodes[0].why}`;
   }
   return (
-    "No flows yet. Agents tell of a connection when it ends, and of refusals and drops at once: " +
-    "what reaches a Service from now on appears here."
+    "No flows yet. Agents report a connection when it ends, and refusals and drops at once: " +
+    "new traffic to Services will appear here."
   );
 }
 

@@ -33,7 +33,7 @@ export function drawPanel(box, line, state, ask) {
     (target, [, text]) => setText(target.lastElementChild, text),
   );
   drawBars(figure.firstElementChild, line.history);
-  setText(title, line.flows.length ? "Latest flows" : "No flows are kept of this line");
+  setText(title, line.flows.length ? "Latest flows" : "No flows kept for this line");
   keepChildren(list, line.flows, (flow) => `flow ${flow.number}`, (flow) => makeFlow(flow, ask), () => {});
 }
 
@@ -54,7 +54,7 @@ function factsOf({ total, seconds }) {
 }
 
 function makeFlow(flow, ask) {
-  const answer = element("pre", { hidden: "", tabindex: 0, "aria-label": "What explain says" });
+  const answer = element("pre", { hidden: "", tabindex: 0, "aria-label": "Output of explain" });
   const button = element("button", { type: "button", "aria-expanded": "false" }, "Explain");
   button.onclick = () => explain(flow, button, answer, ask);
   const isBad = flow.outcome !== "forwarded";

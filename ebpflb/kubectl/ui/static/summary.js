@@ -71,8 +71,8 @@ function updateNode(item, node) {
   const parts = [
     node.state === "silent" ? `does not answer: ${node.why}` : node.state,
     counted(node.flows, "flow"),
-    node.lost ? `${count(node.lost)} lost: they came too fast` : "",
-    node.unreadable ? `${count(node.unreadable)} lines that are no flows` : "",
+    node.lost ? `${count(node.lost)} lost: they arrived too fast` : "",
+    node.unreadable ? `${count(node.unreadable)} lines that are not flows` : "",
   ];
   setText(item.firstElementChild, node.node);
   setText(item.lastElementChild, parts.filter(Boolean).join(", "));
