@@ -10,7 +10,7 @@ from ebpflb.model.pod import NamedPod
 from ebpflb.model.service import ServiceName, ServicePortName
 
 _NAME = "ebpflb_client_flow_records"
-_TEXT = "Flow records by client and Service. source_workload: KIND/NAME, empty if not known."
+_TEXT = "Flow records by client and Service. source_workload: KIND/NAME, empty if unknown."
 _LABELS = ("source_namespace", "source_workload", "namespace", "service")
 # No real workload has this name: it would have a kind.
 _OTHERS = ("", "other", "", "")

@@ -16,15 +16,17 @@ from ebpflb.observe.metrics.service_readings import Distribution, Reading
 
 # Contents of lb_histograms: metric -> help text.
 FLOW_METRICS: Mapping[str, str] = {
-    "ebpflb_flow_duration_seconds": "How long flows lasted that have ended.",
-    "ebpflb_flow_rtt_seconds": "Smoothed round trip time of TCP connections that have ended.",
-    "ebpflb_flow_bytes": "Bytes of payload, both directions together, of flows that have ended.",
+    "ebpflb_flow_duration_seconds": "Duration of flows that ended.",
+    "ebpflb_flow_rtt_seconds": "Smoothed round trip time of TCP connections that ended.",
+    "ebpflb_flow_bytes": "Payload bytes of flows that ended, both directions together.",
 }
 
 FLOW_EVENTS = ("start", "end", "refused", "dropped")
-_DROPPED = "Packets and connections not let through. interface: a host device, pods or sockets."
-_XDP_PACKETS = "Packets that XDP took for those of a Service: sent, or why they passed to tc."
-_RECORDS_LOST = "Flow records that were not written: ring_full, nobody read them; rate_limit."
+_DROPPED = "Packets and connections dropped or refused. interface: a host device, pods or sockets."
+_XDP_PACKETS = "Packets at XDP that may have been for a Service: sent, or why tc got them."
+_RECORDS_LOST = (
+    "Flow records that the kernel could not write: ring_full (not read in time), rate_limit."
+)
 
 
 def kernel_families(reading: Reading) -> Iterator[Metric]:
@@ -33,7 +35,7 @@ def kernel_families(reading: Reading) -> Iterator[Metric]:
     for reason_and_interface, count in reading.dropped.items():
         dropped.add_metric(reason_and_interface, count)
     yield dropped
-    records = _counter("flow_records", "Flow records that came from the kernel.", "event")
+    records = _counter("flow_records", "Flow records read from the kernel.", "event")
     for event in FLOW_EVENTS:
         records.add_metric([event], reading.records.get(event, 0))
     yield records
@@ -53,11 +55,9 @@ def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
 
 
 def _maps(reading: Reading) -> Iterator[Metric]:
-    used = GaugeMetricFamily(
-        "ebpflb_map_entries", "Entries of a BPF map that are in use.", labels=["map"]
-    )
+    used = GaugeMetricFamily("ebpflb_map_entries", "Entries in use in a BPF map.", labels=["map"])
     room = GaugeMetricFamily(
-        "ebpflb_map_max_entries", "Entries that a BPF map has room for.", labels=["map"]
+        "ebpflb_map_max_entries", "Maximum number of entries of a BPF map.", labels=["map"]
     )
     for name, (entries, most) in reading.entries.items():
         used.add_metric([name], entries)
@@ -95,7 +95,7 @@ class FlowCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
             "ebpflb_flow_records_unreadable",
-            "Flow records of another version of the programs, which were skipped.",
+            "Flow records written by another version of the programs, which are skipped.",
             self._unreadable(),
         )
         yield CounterMetricFamily(

@@ -91,7 +91,7 @@ class Metrics:
         self._gauges = _AgentGauges(registry)
         self._answers = {
             f"/{path}": registry.counter(
-                f"kubeproxy_proxy_{path}_total", f"Answers of /{path}.", "code"
+                f"kubeproxy_proxy_{path}_total", f"Responses of /{path} by status.", "code"
             )
             for path in ("healthz", "livez")
         }
@@ -100,28 +100,29 @@ class Metrics:
         )
         self._ejections = registry.counter(
             "ebpflb_endpoint_ejections_total",
-            "Times that an endpoint was ejected because connections to it failed.",
+            "Ejections of endpoints because connections to them failed.",
         )
         self._first_connection = registry.histogram(
             "ebpflb_endpoint_first_connection_seconds",
-            "From an endpoint being in force on this node to its first connection from or through "
-            "it, seen at most a second late; nothing for those that wait longer than 5 minutes.",
+            "Time from an endpoint being in force on this node to its first connection from or "
+            "through it, seen at most a second late; endpoints that wait longer than 5 minutes "
+            "are not observed.",
             buckets=_FIRST_CONNECTION_BUCKETS,
         )
         # kube-proxy deletes entries of the kernel's conntrack; ebpflb closes sockets instead.
         self._reconciler_duration = registry.histogram(
             "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-            "Time of each look for UDP sockets whose backend is gone.",
+            "Duration of each search for UDP sockets whose backend is gone.",
             _FAMILY,
         )
         self._sockets_closed = registry.counter(
             "kubeproxy_conntrack_reconciler_deleted_entries_total",
-            "UDP sockets ended because their backend is gone.",
+            "UDP sockets closed because their backend is gone.",
             _FAMILY,
         )
         self._latency = registry.histogram(
             "kubeproxy_network_programming_duration_seconds",
-            "From what changed endpoints to the change being in force.",
+            "Time from a change of endpoints until it is in force.",
             _FAMILY,
             buckets=_LATENCY_BUCKETS,
         )
@@ -228,30 +229,30 @@ class _Syncs:
     def __init__(self, registry: _Registry) -> None:
         prefix = "kubeproxy_sync_proxy_rules"
         self.duration = registry.histogram(
-            f"{prefix}_duration_seconds", "Time of each sync.", _FAMILY
+            f"{prefix}_duration_seconds", "Duration of each sync.", _FAMILY
         )
         self.full_duration = registry.histogram(
             "kubeproxy_sync_full_proxy_rules_duration_seconds",
-            "Time of each sync of all Services.",
+            "Duration of each sync of all Services.",
             _FAMILY,
         )
         self.partial_duration = registry.histogram(
             "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-            "Time of each sync of what changed.",
+            "Duration of each sync of changes only.",
             _FAMILY,
         )
         self.last = registry.gauge(
             f"{prefix}_last_timestamp_seconds",
-            "When a sync last succeeded, in seconds since 1970.",
+            "Unix time of the last successful sync.",
             _FAMILY,
         )
         self.last_queued = registry.gauge(
             f"{prefix}_last_queued_timestamp_seconds",
-            "When a sync was last wanted, in seconds since 1970.",
+            "Unix time of the last sync request.",
             _FAMILY,
         )
         self.failures = registry.counter(
-            "ebpflb_sync_failures_total", "Syncs that left something undone."
+            "ebpflb_sync_failures_total", "Syncs that failed and are retried."
         )
 
 
@@ -260,12 +261,12 @@ class _PendingChanges:
         prefix = "kubeproxy_sync_proxy_rules"
         kinds = {"service": "Services", "endpoint": "EndpointSlices"}
         self._totals = {
-            kind: registry.counter(f"{prefix}_{kind}_changes_total", f"Changes of {what}.")
+            kind: registry.counter(f"{prefix}_{kind}_changes_total", f"Changes to {what}.")
             for kind, what in kinds.items()
         }
         self._pending = {
             kind: registry.gauge(
-                f"{prefix}_{kind}_changes_pending", f"Changes of {what} that no sync has taken yet."
+                f"{prefix}_{kind}_changes_pending", f"Changes to {what} not synced yet."
             )
             for kind, what in kinds.items()
         }
@@ -282,39 +283,39 @@ class _PendingChanges:
 class _AgentGauges:
     def __init__(self, registry: _Registry) -> None:
         plain = {
-            "services": "Services that are known.",
-            "frontends": "Frontends that the Services want.",
-            "services_refused": "Services that do not fit and keep what they had.",
+            "services": "Services in the desired state.",
+            "frontends": "Frontends in the desired state.",
+            "services_refused": "Services that do not fit into the maps and keep their old state.",
             "services_left_out": "Services that the selectors leave to another proxy.",
-            "services_misconfigured": "Services with a wrong annotation, which does not count.",
-            "conflicts": "Frontends that a second Service wants in vain.",
-            "attach_errors": "Devices, hooks and addresses that could not be served.",
+            "services_misconfigured": "Services with an invalid annotation, which is ignored.",
+            "conflicts": "Frontends that a second Service claims but does not get.",
+            "attach_errors": "Devices, hooks and addresses that are not served.",
             "health_check_errors": "Services whose health check node port is not answered here.",
-            "ejected_endpoints": "Endpoints that get no new connections because these failed.",
+            "ejected_endpoints": "Endpoints ejected because connections to them failed.",
         }
         self._plain = {name: registry.gauge(f"ebpflb_{name}", text) for name, text in plain.items()}
         self._source_errors = registry.gauge(
             "ebpflb_source_errors",
-            "1 for a manifest that cannot be read; what it held before stays in force.",
+            "1 for each source that cannot be read; its last readable version stays in force.",
             "file",
         )
         self._no_local = registry.gauge(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-            "Service ports with the policy Local whose endpoints are all on other nodes.",
+            "Service ports with traffic policy Local whose endpoints are all on other nodes.",
             *("traffic_policy", _FAMILY),
         )
         self._dsr_peers = registry.gauge(
             "ebpflb_dsr_peers",
-            "Other nodes with pods behind Services with DSR, once for each family: those that take "
-            "packets out of tunnels, and those that do not answer.",
+            "Other nodes with pods behind Services with DSR, counted once per family: those that "
+            "accept DSR packets, and those that do not answer.",
             "state",
         )
         self.lacks = registry.gauge(
             "ebpflb_kernel_lacks",
-            "1 for what the kernel does not have and that something else is done for.",
+            "1 for each missing kernel feature that has a workaround.",
             "feature",
         )
-        version = registry.gauge("ebpflb_build_info", "The version, always 1.", "version")
+        version = registry.gauge("ebpflb_build_info", "Version as a label; always 1.", "version")
         version.labels(__version__).set(1)
 
     def show(self, totals: Totals, families: Iterable[str]) -> None:

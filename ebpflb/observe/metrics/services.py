@@ -16,15 +16,15 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _Samples = Iterator[tuple[str, float]]
 _Typed = Sequence[tuple[str, Counts]]
 _BY_TYPE = (
-    ("connections", "New connections and flows, by the type of the frontend."),
-    ("refused", "Connections that were refused because there is no endpoint."),
-    ("dropped", "Connections and first packets that were dropped."),
+    ("connections", "New connections and flows, by frontend type."),
+    ("refused", "Connections refused because there is no endpoint."),
+    ("dropped", "Dropped connections and first packets."),
     ("failed", "Connections that the backend refused or did not answer."),
-    ("retransmits", "TCP segments sent again by connections translated at the socket."),
+    ("retransmits", "Retransmitted TCP segments of connections translated at the socket."),
 )
 _BOTH_WAYS = (
-    ("bytes", "Bytes of payload, from clients (original) and to clients (reply)."),
-    ("packets", "Packets, from clients (original) and to clients (reply)."),
+    ("bytes", "Payload bytes from clients (original) and to clients (reply)."),
+    ("packets", "Packets from clients (original) and to clients (reply)."),
 )
 _CROSSINGS: tuple[tuple[str, str, Callable[[PortReading], int]], ...] = (
     (
@@ -34,15 +34,15 @@ _CROSSINGS: tuple[tuple[str, str, Callable[[PortReading], int]], ...] = (
     ),
     (
         "cross_zone",
-        "Connections to a backend in another zone, where both zones are known, since the agent "
+        "Connections to a backend in another zone, if both zones are known, since the agent "
         "started.",
         lambda port: port.cross_zone,
     ),
 )
 _IMBALANCE = (
-    "Largest share of a backend in the new connections over its even share; 1 is even. Of the last "
-    "5 to 10 minutes, but not of those before the backends last changed; nothing below 10 "
-    "connections for each backend."
+    "Largest share of new connections that one backend got, divided by its even share; 1 is even. "
+    "Covers the last 5 to 10 minutes, or less after a change of backends; absent below 10 "
+    "connections per backend."
 )
 _PER_BACKEND: tuple[tuple[str, str, str, Callable[[BackendReading], int]], ...] = (
     (
@@ -60,13 +60,13 @@ _PER_BACKEND: tuple[tuple[str, str, str, Callable[[BackendReading], int]], ...] 
     (
         "bytes_total",
         "counter",
-        "Bytes of payload from and to a backend.",
+        "Payload bytes from and to a backend.",
         lambda each: each.traffic.original_bytes + each.traffic.reply_bytes,
     ),
     (
         "active_connections",
         "gauge",
-        "Connections and flows that use a backend now.",
+        "Current connections and flows of a backend.",
         lambda each: each.active,
     ),
 )
@@ -118,13 +118,13 @@ def service_families(ports: Sequence[PortReading]) -> Iterator[MetricFamily]:
     yield MetricFamily(
         "ebpflb_service_active_connections",
         "gauge",
-        "Connections and flows that are there now.",
+        "Current connections and flows.",
         [(labels, port.active) for labels, port in used],
     )
     yield MetricFamily(
         "ebpflb_service_endpoints",
         "gauge",
-        "Endpoints that this node may use; those that terminate are in that state alone.",
+        "Endpoints that this node may use; terminating ones count in that state only.",
         _endpoints(labelled),
     )
     yield from _age_and_balance(used)
@@ -155,7 +155,7 @@ def _age_and_balance(used: Sequence[tuple[str, PortReading]]) -> Iterator[Metric
     yield MetricFamily(
         "ebpflb_service_oldest_connection_seconds",
         "gauge",
-        "Age of the oldest connection or flow that is there now.",
+        "Age of the oldest current connection or flow.",
         [(text, age) for text, port in used if (age := port.oldest_seconds) is not None],
     )
     yield MetricFamily(
