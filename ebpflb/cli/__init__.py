@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line. One file per command; a command's file is imported when it is used.
 
-Every error is one line on stderr: exit status 1 for what went wrong, 2 for a wrong command line.
+Every error is one line on stderr: exit status 1 for a failure, 2 for a usage error.
 """
 
 import errno
@@ -49,7 +49,7 @@ class CommandGroup(click.Group):
             raise _WrongCommandLine(error) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; whatever goes wrong becomes one line."""
+        """Run a command; any error becomes one line."""
         try:
             return super().invoke(ctx)
         except click.exceptions.NoArgsIsHelpError:

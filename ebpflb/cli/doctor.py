@@ -222,7 +222,7 @@ def _state(status: Mapping[str, Any]) -> Iterator[Finding]:
     elif not status["in_sync"]:
         what = "not in sync: the agent is starting, or a change is under way"
         yield Finding(
-            Severity.WARNING, CHECK, "", what, "try again; if it stays, see the agent's log"
+            Severity.WARNING, CHECK, "", what, "try again; if it persists, see the agent's log"
         )
     if status["version"] != __version__:
         what = f"has version {status['version']}, this program has {__version__}"

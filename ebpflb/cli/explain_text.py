@@ -32,10 +32,10 @@ Row = tuple[str, str]
 
 
 class ExplainCommand(click.Command):
-    """Has an exit status of its own for answers that could not be found."""
+    """Exits with a status of its own if there is no answer."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; errors exit with that status."""
+        """Run the command; an error exits with CANNOT_TELL."""
         try:
             return super().invoke(ctx)
         except EbpflbError as error:
@@ -63,7 +63,7 @@ def rendered(found: Answer, *, is_wide: bool = False) -> str:
 
 
 def exit_status(found: Answer) -> int:
-    """As --help says."""
+    """The exit status that --help describes."""
     if found["agree"] is False:
         return CANNOT_TELL
     if found["verdict"] == "translated":
@@ -86,7 +86,7 @@ def _print(console: Console, found: Answer) -> None:
 
 
 def _is_without_hope(found: Answer) -> bool:
-    """Whether every backend it may be sent to is in trouble."""
+    """Whether every possible backend is in trouble."""
     chosen = [each for each in found["kernel"]["backends"] if each["chance"] > 0]
     return bool(chosen) and all(each.get("trouble") for each in chosen)
 
@@ -121,7 +121,7 @@ def _facts(found: Answer) -> Iterator[Row]:
 def _shown_client(client: Answer) -> str:
     end = socket_address(client["address"], client["port"]) if client["port"] else client["address"]
     cover = "" if client["tc_cover"] or "pod" not in client["kind"] else ", without tc cover"
-    device = f", by {client['device']}" if client["device"] else ""
+    device = f", via {client['device']}" if client["device"] else ""
     return f"{end}, {client['kind']}{device}{cover}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ebpflb lab`: a small cluster on this machine out of network namespaces, to try things in."""
+"""ebpflb lab: a small test cluster of network namespaces on this machine."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -177,7 +177,7 @@ def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
-    """Nothing if the agent does not report it: it has not started, or is an older one."""
+    """Nothing if the agent does not report it, because it is starting or older."""
     if chosen := agent.get("forwarding"):
         way = _WAYS.get(chosen["way"], chosen["way"])
         yield f"  masqueraded packets are {way}; {chosen['why']}"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb: the agents of all nodes in one command, through the API server.
 
-It needs nothing but Python and a kubeconfig. Its commands are those of `ebpflb` on the nodes,
-executed in the agents' pods.
+It needs only Python and a kubeconfig, and runs `ebpflb` in the agents' pods.
 """
 
 import click

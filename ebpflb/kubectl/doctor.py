@@ -25,7 +25,7 @@ Key = tuple[str, ...]
 class Problem:
     """A finding that one or more nodes report.
 
-    example: the node that worded it so; on others numbers, addresses and devices may differ.
+    example: the node with these words; on others, numbers, addresses and devices may differ.
     """
 
     severity: str
@@ -113,5 +113,5 @@ def _lines(problems: Iterable[Problem], asked: int, *, wide: bool) -> Iterator[s
         advice = f" -> {each.advice}" if each.advice else ""
         yield f"{each.severity:7}  {each.check:10}  {names}: {where}{each.what}{advice}"
     yield ""
-    told = ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
-    yield f"{told} on {asked} node{'' if asked == 1 else 's'}"
+    totals = ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
+    yield f"{totals} on {asked} node{'' if asked == 1 else 's'}"

@@ -129,7 +129,7 @@ def exit_status(result: bytes) -> int:
             return int(found["details"]["causes"][0]["message"])
         text = " ".join(str(found["message"]).split())
     except (ValueError, LookupError, TypeError) as error:
-        raise ClusterError("the connection to the agent's pod broke off") from error
+        raise ClusterError("the connection to the agent's pod was lost") from error
     raise ClusterError(text)
 
 
@@ -177,7 +177,7 @@ class _Execution:
         while True:
             now = time.monotonic()
             if now > deadline if deadline else now - heard > 2 * _PING_SECONDS:
-                raise ClusterError(f"does not answer within {self._seconds:g} s")
+                raise ClusterError(f"did not answer within {self._seconds:g} s")
             if now - max(heard, asked) > _PING_SECONDS:
                 asked = now
                 self._socket.ping()

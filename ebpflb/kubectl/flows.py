@@ -76,7 +76,7 @@ def _time(flow: Flow) -> str:
 
 
 def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
-    """Older agents, which have no such filter, are asked for everything, filtered here."""
+    """Older agents cannot filter by namespace: they send everything, which is filtered here."""
     namespace = wanted["namespace"]
     older = []
     for answer in cluster.ask(_argv(wanted)):
@@ -90,7 +90,7 @@ def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
 
 
 def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
-    """If one agent is older, all agents send all namespaces, filtered here."""
+    """If one agent is older, all agents send all namespaces, which are filtered here."""
     namespace, wanted = wanted["namespace"], dict(wanted)
     if namespace:
         nothing = _argv({"namespace": namespace, "limit": "0"})
@@ -147,16 +147,16 @@ class _Watch:
             self._running.add(node)
             if node in self._silent:
                 self._silent.remove(node)
-                self._cluster.tell(agent, "followed again")
+                self._cluster.tell(agent, "following again")
             return
         if node in self._running:
             self._running.remove(node)
             self._ran = time.monotonic()
         if node not in self._silent:
             self._silent.add(node)
-            self._cluster.tell(agent, f"not followed for now: {state.why}")
+            self._cluster.tell(agent, f"not following for now: {state.why}")
         if self._silent >= self.agents.keys() and time.monotonic() - self._ran > _PATIENCE_SECONDS:
-            raise ClusterError("no node's agent can be followed")
+            raise ClusterError("cannot follow any agent")
 
 
 def _argv(wanted: Mapping[str, str]) -> list[str]:

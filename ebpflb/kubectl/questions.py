@@ -72,7 +72,7 @@ def _node_of(access: Access, name: ServiceName) -> str:
     pod = access.get(f"/api/v1/namespaces/{quote(name.namespace)}/pods/{quote(name.name)}")
     node = str(pod.get("spec", {}).get("nodeName", ""))
     if not node:
-        raise ClusterError(f"pod {name} is on no node yet")
+        raise ClusterError(f"pod {name} is not scheduled yet")
     return node
 
 

@@ -23,8 +23,8 @@ _TRIES = 2
 # Digests go into a URL. With more than these, the node is asked for everything.
 _MOST_DIGESTS = 100
 _NOT_UNDERSTOOD = (
-    "changes faster than it can be read, or has what this version cannot read: its part may be "
-    "incomplete here"
+    "changes faster than it can be read, or sends what this version cannot read: the output may be "
+    "incomplete"
 )
 
 

@@ -37,7 +37,7 @@ def explained(node: str, arguments: Sequence[str]) -> str:
 fails: refused at the socket hook: no endpoint may
 be chosen
 
-FROM      10.1.3.7, a pod of this node, by veth1f
+FROM      10.1.3.7, a pod of this node, via veth1f
 TO        {arguments[2].upper()}, ClusterIP of
           shop/invoices:http
 WAY       socket hook: refused - no endpoint may be

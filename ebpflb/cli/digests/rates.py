@@ -97,16 +97,16 @@ def short(seconds: float, services: Iterable[ServiceRate]) -> dict[str, Any]:
     """Counts cover the whole interval: as integers they are shorter than rates."""
     digests, rows = [], []
     for service in services:
-        told = [each for each in service.backends if not _is_told_elsewhere(each)]
-        has_more = len(told) < len(service.backends)
+        reported = [each for each in service.backends if not _is_reported_elsewhere(each)]
+        has_more = len(reported) < len(service.backends)
         if has_more:
             digests.append(PortForm.of(service).digest)
-        if told or service.troubles or not has_more or any(_numbers(service, SUMS)):
-            rows.append(_row(service, told, seconds))
+        if reported or service.troubles or not has_more or any(_numbers(service, SUMS)):
+            rows.append(_row(service, reported, seconds))
     return {"seconds": seconds, "digests": digests, "services": rows}
 
 
-def _is_told_elsewhere(backend: BackendRate) -> bool:
+def _is_reported_elsewhere(backend: BackendRate) -> bool:
     """Whether another node reports it, and it carries nothing here."""
     is_usual = _is_ordinary(backend) and not (backend.local or backend.trouble)
     return is_usual and not any(_numbers(backend, BACKEND_SUMS))

@@ -54,7 +54,7 @@ class Tally:
             self.ended += 1
             self.failed += outcome == FAILED
         if outcome != FORWARDED:
-            self._tell(outcome, flow["why"].replace("_", " "), 1)
+            self._count_reason(outcome, flow["why"].replace("_", " "), 1)
         self.sent += flow["sent"]
         self.received += flow["received"]
         self.retransmits += flow["retransmits"]
@@ -77,9 +77,9 @@ class Tally:
         for bucket, number in other.seconds.items():
             self.seconds[bucket] += number
         for (outcome, why), number in other.reasons.items():
-            self._tell(outcome, why, number)
+            self._count_reason(outcome, why, number)
 
-    def _tell(self, outcome: str, why: str, number: int) -> None:
+    def _count_reason(self, outcome: str, why: str, number: int) -> None:
         """Reasons are few; beyond a limit, which a bad agent could reach, they count together."""
         key = (outcome, why)
         is_known = key in self.reasons or len(self.reasons) < _MOST_REASONS

@@ -77,7 +77,7 @@ def test_everything_that_decides_has_a_line(capsys, monkeypatch):
     assert lines == [
         "works: translated at the socket hook, to the only possible backend",
         "",
-        "FROM       [fd00::5]:40, a pod of this node, by veth1, without tc cover",
+        "FROM       [fd00::5]:40, a pod of this node, via veth1, without tc cover",
         "TO         192.0.2.9:80/TCP, LoadBalancer of default/web:http",
         "WAY        socket hook: translated",
         "POLICY     external traffic policy Local, which does not apply to clients of this node; "

@@ -42,7 +42,7 @@ def test_an_answer_that_does_not_come_in_time_is_none(kubeconfig):
     executor = PodExecutor(Access(str(kubeconfig), seconds=1.5))
     begun = time.monotonic()
     said = executor.run(AGENT, ["sleep", "60.25"])
-    assert said == AgentAnswer(AGENT, None, error="does not answer within 1.5 s")
+    assert said == AgentAnswer(AGENT, None, error="did not answer within 1.5 s")
     assert time.monotonic() - begun < 5
     assert ended("60.25")
 
@@ -92,7 +92,7 @@ def test_a_connection_that_breaks_off_is_one_line(executor, objects):
         raise OSError
 
     objects.command = break_off
-    assert executor.run(AGENT, ["x"]).error == "the connection to the agent's pod broke off"
+    assert executor.run(AGENT, ["x"]).error == "the connection to the agent's pod was lost"
 
 
 def test_what_rbac_forbids_is_one_line_that_is_the_same_on_all_nodes(executor, objects):

@@ -135,7 +135,7 @@ def test_the_exit_status_is_the_gravest(three, said, status):
 def test_a_pod_that_is_not_there_or_has_no_node_could_not_be_told(three):
     assert "not found" in three.run("explain", "nobody", "web", status=3).output
     three.objects.texts[POD] = json.dumps({"spec": {}})
-    assert "is on no node yet" in three.run("explain", "curl", "web", status=3).output
+    assert "is not scheduled yet" in three.run("explain", "curl", "web", status=3).output
     three.objects.texts[POD] = json.dumps({"spec": {"nodeName": "z"}})
     done = three.run("explain", "curl", "web", status=3)
     assert "default/curl is on node z, where no agent runs" in done.output

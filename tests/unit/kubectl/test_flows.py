@@ -125,10 +125,10 @@ def test_new_flows_are_shown_as_they_come_and_a_node_that_ends_is_named_once(fol
     assert seqs(done) == [1, 2, 3, 4]
     *told, last = done.stderr.splitlines()
     assert sorted(told) == [
-        "a: not followed for now: the agent has stopped",
-        "b: not followed for now: the agent has stopped",
+        "a: not following for now: the agent has stopped",
+        "b: not following for now: the agent has stopped",
     ]
-    assert last == "Error: no node's agent can be followed"
+    assert last == "Error: cannot follow any agent"
     assert len(two.objects.executed) > 4
 
 
@@ -146,8 +146,8 @@ def test_an_agent_in_a_new_pod_is_followed_with_what_was_missed(follow, two):
     done = follow("-A", "--last", "9")
     assert seqs(done) == [1, 2, 3, 4, 7]
     told = [line for line in done.stderr.splitlines() if line.startswith("a: ")]
-    stopped = "a: not followed for now: the agent has stopped"
-    assert told == [stopped, "a: followed again", stopped]
+    stopped = "a: not following for now: the agent has stopped"
+    assert told == [stopped, "a: following again", stopped]
     assert sum("--last=9" in argv for argv in two.objects.executed) == 2
 
 
@@ -170,9 +170,9 @@ def test_if_no_node_can_be_followed_it_ends_at_once(two):
     done = two.run("flows", "-A", "--follow", status=1)
     assert time.monotonic() - begin < 4
     assert sorted(done.stderr.splitlines()) == [
-        "Error: no node's agent can be followed",
-        "a: not followed for now: no agent answers at /run/x",
-        "b: not followed for now: no agent answers at /run/x",
+        "Error: cannot follow any agent",
+        "a: not following for now: no agent answers at /run/x",
+        "b: not following for now: no agent answers at /run/x",
     ]
 
 

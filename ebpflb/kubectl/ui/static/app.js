@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks for the traffic every two seconds, and draws it as the page's address says.
+// Requests the traffic every two seconds, and draws what the page's address selects.
 
 import { element, keepChildren, setAttributes, setText } from "./dom.js";
 import { count, counted } from "./format.js";
@@ -20,7 +20,7 @@ let isPaused = false;
 let latest = null;
 // What had the focus when the panel was opened.
 let opener = null;
-// Answers to earlier questions come too late.
+// Answers to earlier requests are ignored.
 let question = 0;
 
 async function ask(name, parameters) {
@@ -32,7 +32,7 @@ async function ask(name, parameters) {
   return content;
 }
 
-// `isAsked`: by the user, who wants to hear what came of it; not every two seconds.
+// `isAsked`: by the user; then a screen reader announces the result, but not every two seconds.
 async function refresh(isAsked = false) {
   clearTimeout(timer);
   const mine = ++question;
@@ -139,7 +139,7 @@ function fillForm() {
 let typing = null;
 const filterBy = (field) => go({ [field.name]: field.value.trim() });
 form.addEventListener("input", ({ target }) => {
-  // Half a name passes nothing.
+  // Half a name matches nothing.
   if (target.list) return;
   clearTimeout(typing);
   typing = setTimeout(() => filterBy(target), TYPING_MS);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements out of text. What flows say is untrusted: it only becomes text and attributes that are
-// not code, never markup.
+// Elements made from text. Values of flows are untrusted: they only become text, and attributes
+// that are not code, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -18,7 +18,7 @@ function filled(made, attributes, children) {
   return made;
 }
 
-// null and false take an attribute away; a function listens to the event of that name.
+// null and false remove an attribute; a function handles the event of that name.
 export function setAttributes(target, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") target[`on${name}`] = value;
@@ -31,8 +31,8 @@ export function setText(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
-// Makes the children of `parent` those of `items`, in their order. The elements of items that stay are
-// kept, and so are the focus and what a screen reader is reading.
+// Makes the children of `parent` match `items`, in order. Elements of items that stay are kept, so
+// that neither the focus nor a screen reader loses its place.
 export function keepChildren(parent, items, key, make, update) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const focused = document.activeElement;

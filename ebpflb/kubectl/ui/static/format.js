@@ -12,7 +12,7 @@ function short(number) {
   return number.toFixed(number >= 10 || Number.isInteger(number) ? 0 : 1);
 }
 
-// Rare things by the minute: 0.05/s says nothing.
+// Low rates are per minute: 0.05/s says little.
 export function rate(number, seconds) {
   if (!number) return "0/s";
   const each = number / seconds;
@@ -40,7 +40,7 @@ export function duration(seconds) {
 
 export const quantiles = (found) => (found ? `${duration(found.p50)} / ${duration(found.p95)}` : "–");
 
-// In the time zone of the browser; the flow's own text if it is none.
+// In the time zone of the browser; the text itself if it is not a time.
 export function clock(text) {
   const moment = new Date(text);
   if (Number.isNaN(moment.getTime())) return text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The map: clients, Services and pods in three columns of cards, and lines between them. The width of
-// a line is its number of connections, the red part of it those that went wrong.
+// a line shows its number of connections, and the red part how many of them went wrong.
 
 import { element, keepChildren, setAttributes, setText, svg } from "./dom.js";
 import { count, counted, problemCount, problems, rate } from "./format.js";
@@ -63,8 +63,8 @@ function layOut(view, width) {
   return { cards, height, lines: stackLines(view.links, columns, scale) };
 }
 
-// Clients and pods follow the Services that they are linked to, which makes lines cross less. It does
-// not depend on numbers: nothing moves while the same talk to the same. The last of a column stay last.
+// Clients and pods follow the order of the Services that they are linked to, so that fewer lines cross.
+// It does not depend on numbers, so nothing moves unless links come or go. LAST stay last.
 function ordered({ columns, links }) {
   const places = new Map(columns[1].map((group, at) => [group.id, at]));
   return columns.map((groups, at) => {
@@ -80,8 +80,8 @@ function ordered({ columns, links }) {
   });
 }
 
-// As many as fit for a connection, with room for what is too small to be shown as it is. What others
-// have together would make the rest thin: they are not to scale.
+// As many as fit for each connection, with room for cards that are too small to be to scale. The card
+// of the others is not to scale, because its sum would make the rest thin.
 function pixelsEach(view) {
   const shown = view.columns.map((groups) => groups.filter((group) => group.kind !== "others"));
   const largest = Math.max(1, ...shown.flat().map((group) => group.connections));
@@ -110,7 +110,7 @@ function stackLines(links, columns, scale) {
 
 const thickness = (lines) => lines.reduce((all, line) => all + line.wide, 0);
 
-// Where lines leave their cards: in the order of the cards at their other end, around the middle.
+// Where lines leave their cards: around the middle, in the order of the cards at their other ends.
 function stack(lines, here, there) {
   for (const [card, its] of Map.groupBy(lines, (line) => line[here])) {
     its.sort((one, other) => one[there].top - other[there].top);
@@ -144,7 +144,7 @@ function makeLine(line, open) {
   );
 }
 
-// The other end of a line is any.
+// A line has two ends: the third column matches anything.
 function wantedBy(line) {
   const wanted = { client: "", via: "", target: "" };
   wanted[LINE[line.from.at]] = line.from.group.id;
@@ -193,7 +193,7 @@ function updateCard(target, card, view, state) {
     title: `${group.name}: ${spoken(group, view)}`,
     "aria-expanded": String(isOpen(wantedOf(card), state)),
   });
-  // Not by an attribute, which the page's own security policy forbids.
+  // Not as an attribute, which the page's own security policy forbids.
   for (const side of ["left", "top", "width", "height"]) target.style[side] = `${card[side]}px`;
 }
 

@@ -37,7 +37,7 @@ export function drawPanel(box, line, state, ask) {
   keepChildren(list, line.flows, (flow) => `flow ${flow.number}`, (flow) => makeFlow(flow, ask), () => {});
 }
 
-// Of an id, which is KIND:NAME.
+// The name in an id, which is KIND:NAME.
 const nameOf = (id) => id.slice(id.indexOf(":") + 1);
 
 function factsOf({ total, seconds }) {

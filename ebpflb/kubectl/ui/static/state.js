@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page shows stands in its address: a reload, a bookmark and the back button keep it.
+// What the page shows is part of its address, so that reload, bookmarks and the back button work.
 
 const DEFAULTS = {
   view: "map",
@@ -38,7 +38,7 @@ function search(state) {
   return new URLSearchParams(Object.entries(state).filter(differs));
 }
 
-// For the server, which does not care how it is shown.
+// For the server: without the view, which only the page needs.
 export function query(state) {
   const { view, ...rest } = state;
   return search(rest);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same as the map, in rows: client, Service and pod, and every number.
+// The same data as the map, in rows: client, Service and pod, and every number.
 
 import { element, keepChildren, setAttributes, setText } from "./dom.js";
 import { byteRate, bytes, count, counted, problemCount, quantiles, rate } from "./format.js";
 import { showName } from "./map.js";
 
-// Those with a second text can be sorted by it.
+// Title, and what to sort by; empty if the table cannot be sorted by it.
 const COLUMNS = [
   ["Client", "client"],
   ["Service", "service"],
