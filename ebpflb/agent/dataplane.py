@@ -475,7 +475,7 @@ def _require_cgroup2(path: Path) -> None:
     except OSError as error:
         problem = str(error.strerror)
     raise ConfigError(
-        f"--cgroup-root {path}: {problem} (`grep cgroup2 /proc/mounts` shows where they are)"
+        f"--cgroup-root {path}: {problem} (`grep cgroup2 /proc/mounts` lists the mounts)"
     )
 
 

@@ -26,7 +26,7 @@ NOT_IPVS = "the proxy mode is not ipvs"
 NO_MARKS = "packets are not marked"
 NO_GATES = "kube-proxy's feature gates do not exist here"
 NO_PROFILING = "there is no /debug/pprof"
-NO_HIDDEN = "no metric is hidden"
+NO_HIDDEN = "no metrics are hidden"
 ALWAYS_LIBERAL = "TCP packets outside the window are always translated"
 ONE_MODE = "the only mode is eBPF"
 ONE_STREAM = "log lines go to stderr unbuffered"
@@ -149,7 +149,7 @@ def scheduler_of_ipvs(name: str, where: str, warn: Warn) -> str:
     if name in _SCHEDULERS:
         return _SCHEDULERS[name]
     instead = _NEAREST.get(name, _DEFAULT_SCHEDULER)
-    warn(f"{where}: {name!r} is not available: {instead} is used")
+    warn(f"{where}: {name!r} is not available, using {instead}")
     return instead
 
 

@@ -33,7 +33,9 @@ def by_option(given: Mapping[str, Given]) -> dict[str, Given]:
     for name, one in given.items():
         option = names[name]
         if option in found:
-            raise ConfigError(f"{one.where}: the same setting as {found[option].where}: give one")
+            raise ConfigError(
+                f"{one.where}: the same setting as {found[option].where}: give only one"
+            )
         found[option] = one
     return found
 

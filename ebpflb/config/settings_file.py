@@ -54,7 +54,7 @@ def read_settings_file(path: Path, warn: Warn) -> SettingsFile:
         given = read_kube_proxy_config(str(path), document, warn)
         return SettingsFile(version, given, DECIDED - _NEVER_DECIDED)
     if len(documents) > 1:
-        raise ConfigError(f"settings file {path}: want one document, there are {len(documents)}")
+        raise ConfigError(f"settings file {path}: want one document, found {len(documents)}")
     return SettingsFile(version, _own(path, documents[0] if documents else {}), frozenset())
 
 
@@ -84,7 +84,7 @@ def _kube_proxy_document(
     if not found and kinds == ["ConfigMap"]:
         raise ConfigError(f"{path}: kind: 'ConfigMap': want the text of its key config.conf alone")
     if len(found) != 1:
-        raise ConfigError(f"{path}: want one {KIND}, there are {len(found)} (kinds: {kinds})")
+        raise ConfigError(f"{path}: want one {KIND}, found {len(found)} (kinds: {kinds})")
     for kind in kinds:
         warn(f"{path}: a document of kind {kind} is ignored: it is not a {KIND}")
     return found[0]

@@ -68,8 +68,8 @@ def reserve(config: LabConfig, held: contextlib.ExitStack) -> LabState:
         directory = state.directory_of(config.name)
         if (directory / state.FILE).exists():
             raise ConfigError(
-                f"lab {config.name!r} exists: choose another name, or first: "
-                f"ebpflb lab down --name {config.name}"
+                f"lab {config.name!r} exists: choose another name, or run `ebpflb lab down --name "
+                f"{config.name}` first"
             )
         state.drop_unmade(config.name)
         directory.mkdir()
@@ -167,7 +167,7 @@ def _start_pod(pod: Member, made: LabState) -> processes.StartedProcess:
     for pid in processes.in_cgroup(pod.cgroup):
         if found := processes.identity(pid):
             return found
-    raise ProbeError(f"{pod.name} ended at once: see {path}")
+    raise ProbeError(f"{pod.name} exited at once: see {path}")
 
 
 def _as_grandchild(entry: Callable[[], None]) -> Callable[[], None]:
@@ -262,8 +262,8 @@ def remove(made: LabState) -> None:
     namespaces.detach(Path(made.bpffs))
     if left:
         raise EbpflbError(
-            f"lab {name!r}: {', '.join(left)} in {cgroup} did not come from the lab "
-            "or does not end: move or end it, then take the lab down again"
+            f"lab {name!r}: {', '.join(left)} in {cgroup} is not part of the lab or does not exit: "
+            "move or stop it, then take the lab down again"
         )
     processes.remove_cgroup(cgroup)
     made.discard()

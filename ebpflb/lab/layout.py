@@ -77,7 +77,7 @@ class LabConfig:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigError(
-                f"name: {self.name!r} is not 1 to 40 small letters, digits and inner hyphens"
+                f"name: {self.name!r} is not 1 to 40 lower-case letters, digits and inner hyphens"
             )
         for name, (first, last) in _RANGES.items():
             value = getattr(self, name)

@@ -77,7 +77,7 @@ def judge(
     chosen = sets.local if is_local else sets.cluster
     explain = _why_local if is_local else _why_cluster
     is_used = port.uses_local_endpoints if is_local else port.uses_cluster_endpoints
-    unused = f"no frontend of this port follows the policy {policy}"
+    unused = f"no frontend of this port uses the policy {policy}"
     verdicts = (
         EndpointVerdict(each, each in chosen, explain(each, endpoints, node) if is_used else unused)
         for each in endpoints
@@ -92,7 +92,7 @@ def _judge_again(verdict: EndpointVerdict, standing: Standing | None) -> Endpoin
     if standing is Standing.EJECTED:
         why = f"{verdict.why}, but ejected: connections to it from this node have failed"
         return EndpointVerdict(verdict.endpoint, is_candidate=False, why=why)
-    why = f"{verdict.why}, but on trial: it gets one connection, on which depends whether more"
+    why = f"{verdict.why}, but on trial: it gets a single connection, whose result decides"
     return verdict._replace(why=why)
 
 
@@ -130,7 +130,7 @@ def _why_no_hints(each: PortEndpoint, endpoints: Iterable[PortEndpoint], node: N
         why = f"none name this zone, {node.zone}"
     else:
         why = "some endpoints have none"
-    return f"; its hints name zone {hinted}, and hints do not count: {why}"
+    return f"; its hints for zone {hinted} are ignored: {why}"
 
 
 def _why_condition(each: PortEndpoint, others: Iterable[PortEndpoint], where: str) -> str:
@@ -141,10 +141,10 @@ def _why_condition(each: PortEndpoint, others: Iterable[PortEndpoint], where: st
     if not target.terminating:
         return "not ready"
     if not target.serving:
-        return "terminating, does not serve any more"
+        return "terminating, no longer serving"
     if any(other.endpoint.ready for other in others):
-        return f"terminating, and others are ready{where}"
-    return f"terminating, but serves, and none is ready{where}"
+        return f"terminating, while others are ready{where}"
+    return f"terminating but still serving, and none is ready{where}"
 
 
 def describe(changes: Changes, name: ServiceName) -> Plain | None:

@@ -22,7 +22,7 @@ _DEEPEST = 100
 _SURELY_SAFE = 2000
 
 _NOTHING_TO_DO = {
-    Kind.SERVICE: "nothing is served: it has no ClusterIP or is for another proxy",
+    Kind.SERVICE: "not served: it has no ClusterIP or is for another proxy",
     Kind.ENDPOINT_SLICE: "ignored: it is headless, names no Service or has no IP addresses",
 }
 
@@ -155,7 +155,7 @@ class Inventory:
                 held[file] = objects[key]
             if has_others and is_new:
                 files = sorted(held)
-                remarks.append(f"{key} is in {', '.join(files)}: {files[-1]} counts")
+                remarks.append(f"{key} is in {', '.join(files)}: using {files[-1]}")
             self._hold(key, held)
         return remarks
 

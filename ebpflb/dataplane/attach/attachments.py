@@ -65,7 +65,7 @@ def attachments(links: Path, generation: Generation | None) -> list[Attachment]:
         with Rtnetlink() as netlink:
             return [*found, *_filters(Clsact(netlink, links), pinned)]
     except OSError as error:
-        raise PinError(f"{links}: cannot read what is attached: {error.strerror}") from error
+        raise PinError(f"{links}: cannot list attached programs: {error.strerror}") from error
 
 
 def missing_hooks(found: list[Attachment]) -> list[str]:

@@ -54,7 +54,7 @@ _TUNNELS = (
     *("sit", "ip6tnl", "vti", "vti6", "xfrm", "wireguard", "bareudp", "gtp", "ppp", "wwan"),
 )
 _LEFT_OUT = {
-    "dummy": "a dummy device sends nowhere",
+    "dummy": "a dummy device, which sends nothing",
     "ifb": "an intermediate device for queueing",
     "vrf": "a VRF: its ports have the addresses",
     "nlmon": "a monitor",
@@ -196,7 +196,7 @@ class _Judge:
         if _has_host_name(device):
             return Judgement(HOST, "by its name")
         if device.kind == "bridge":
-            return Judgement(None, "a bridge of pods, containers or machines alone")
+            return Judgement(None, "a bridge of only pods, containers or machines")
         return Judgement(None, _LEFT_OUT.get(device.kind, "without an address of the node"))
 
     def _carried(self, device: Interface) -> Judgement | None:

@@ -129,5 +129,5 @@ def forwarding(option: str, engine: PolicyEngine | None) -> Forwarding:
     if option != "auto":
         return Forwarding(option, "the option forwarding")
     if engine is None:
-        return Forwarding("redirect", "auto: nothing was found here that enforces policies")
+        return Forwarding("redirect", "auto: no policy engine found")
     return Forwarding("stack", f"auto: {engine.name} enforces {engine.what} here ({engine.sign})")

@@ -89,7 +89,7 @@ class Hooks:
         }
         if mode == "tcx" and not self._has_tcx:
             reason = probe.find(Feature.TCX_LINK).reason
-            raise ProbeError(f"tcx was asked for, but: {reason}; say `auto` or `clsact`")
+            raise ProbeError(f"tcx is not available: {reason}; use `auto` or `clsact`")
         self._places = places
         self._devices, self._netns = maps["lb_devices"], maps["lb_netns"]
         self._uplinks, self._subnets = maps["lb_uplinks"], maps["lb_subnets"]

@@ -109,8 +109,8 @@ def attach_cgroup(
     with _explained(place), owned(os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)) as target:
         if libc.filesystem_type(cgroup) != libc.CGROUP2_SUPER_MAGIC:
             raise AttachError(
-                f"{cgroup}: not a cgroup v2 directory: name one with --cgroup-root "
-                "(`grep cgroup2 /proc/mounts` shows where they are)"
+                f"{cgroup}: not a cgroup v2 directory: set --cgroup-root to one (`grep cgroup2 "
+                "/proc/mounts` lists them)"
             )
         identity = os.fstat(target).st_ino
         return _attach(pin, program, _Hook(place, LinkType.CGROUP, attach_type, target, identity))

@@ -34,9 +34,9 @@ _FLAGS = {"native": XdpFlag.NATIVE, "generic": XdpFlag.GENERIC}
 _STACKED = frozenset({"bond", "team", "bridge", "vlan", "macvlan", "ipvlan", "vxlan", "geneve"})
 _REFUSED = {
     errno.EBUSY: "another XDP program is attached",
-    errno.EOPNOTSUPP: "its driver has no XDP",
-    errno.EINVAL: "its driver refuses XDP with this MTU or these offloads",
-    errno.ERANGE: "its driver refuses XDP with this MTU",
+    errno.EOPNOTSUPP: "its driver does not support XDP",
+    errno.EINVAL: "its driver rejects XDP with this MTU or these offloads",
+    errno.ERANGE: "its driver rejects XDP with this MTU",
 }
 
 
@@ -96,9 +96,9 @@ def _why_not_native(device: Device, settings: XdpSettings, found: XdpFeature | N
     lacks = XdpFeature(0) if found is None else ~found
     reasons = {
         f"a {device.link} has no rings of its own": device.link in _STACKED,
-        "a veth, which XDP makes slower": is_veth and settings.mode == "auto",
-        "its driver has no XDP": XdpFeature.BASIC in lacks,
-        "its peer takes no frames from XDP: `ethtool -K PEER gro on` there": is_veth
+        "a veth, which XDP would slow down": is_veth and settings.mode == "auto",
+        "its driver does not support XDP": XdpFeature.BASIC in lacks,
+        "its peer does not accept frames from XDP: run `ethtool -K PEER gro on` there": is_veth
         and XdpFeature.NDO_XMIT in lacks,
     }
     return next((why for why, applies in reasons.items() if applies), "")

@@ -49,8 +49,7 @@ COVERAGE = "coverage"
 
 _PROC = Path("/proc")
 _MOVE = (
-    "their connections to Services from this node are not translated: give --cgroup-root a cgroup "
-    "above them"
+    "their connections to Services are not load-balanced: set --cgroup-root to a cgroup above them"
 )
 _UNKNOWN_POD = "its UDP is translated at the socket instead; let the agent see /run/netns"
 

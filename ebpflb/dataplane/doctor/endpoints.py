@@ -20,10 +20,10 @@ _MOST = 1000
 _VIP = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL
 _A_VIP = "a Service's own address is an endpoint"
 _ADVICE = {
-    _A_VIP: "endpoints are pods or machines: kube-proxy does not get there either",
+    _A_VIP: "endpoints must be pods or machines: kube-proxy cannot reach it either",
     NO_ROUTE: "`ip route get ADDRESS`: clients are told that it is unreachable",
 }
-_LOOK = "`ip neigh`: that machine is down, or on another network; clients hear nothing"
+_LOOK = "`ip neigh`: that machine is down or on another network; clients get no answer"
 
 
 def check_endpoints(maps: MapSet, route: RouteTo, silent: Silent) -> list[Finding]:
@@ -32,7 +32,7 @@ def check_endpoints(maps: MapSet, route: RouteTo, silent: Silent) -> list[Findin
     asked = addresses[:_MOST]
     found = list(judge_endpoints(Lookups(maps), asked, route, silent))
     more = f", of {len(addresses)}" if len(addresses) > _MOST else ""
-    return all_well(ENDPOINTS, f"{len(asked)} addresses have a way{more}", found)
+    return all_well(ENDPOINTS, f"{len(asked)} addresses have a route{more}", found)
 
 
 def judge_endpoints(

@@ -26,10 +26,7 @@ FORWARD = "forward"
 _CHAIN = "FORWARD"
 # kube-proxy's mark, which packets to pods of this node do not have.
 _MARK = "0x4000/0x4000"
-_ADVICE = (
-    "have the CNI accept what goes to the pods' addresses and what comes from them, or accept it "
-    "by rules of your own"
-)
+_ADVICE = "have the CNI accept traffic to and from pod addresses, or add rules that do"
 _FAMILIES = {"ip": (Family.IPV4,), "ip6": (Family.IPV6,), "inet": tuple(Family)}
 
 
@@ -49,7 +46,7 @@ def check_forward_chain(network: NetworkState) -> list[Finding]:
     with Rtnetlink() as netlink:
         way = way_to_pods(network, read_interfaces(netlink))
     found = [*_of_iptables(network, way), *_of_nft(network, way)]
-    return all_well(FORWARD, "no policy of FORWARD drops what goes to pods", found)
+    return all_well(FORWARD, "no FORWARD policy drops traffic to pods", found)
 
 
 def way_to_pods(network: NetworkState, interfaces: Collection[Interface]) -> Way:
@@ -83,8 +80,8 @@ def _of_iptables(network: NetworkState, way: Way) -> Iterator[Finding]:
 def _finding(where: str, way: Way) -> Finding:
     into = examples(way.into) if way.into else "outside"
     what = (
-        f"the policy is to drop, and no rule accepts new connections from {into} to pods: "
-        "NodePorts of pods here, and pods for others, time out"
+        f"the policy is DROP and no rule accepts new connections from {into} to pods: connections "
+        "to pods here from outside or other nodes time out"
     )
     return Finding(Severity.WARNING, FORWARD, where, what, _ADVICE)
 

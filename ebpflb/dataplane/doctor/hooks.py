@@ -32,8 +32,8 @@ from ebpflb.model.address import Address
 
 SOCKETS = "sockets"
 
-_ATTACH_HOOK = "the agent attaches it at its start: `ebpflb status`, then its log"
-_SWITCH_OFF = "switch its Service balancing off: two that translate do not agree on endpoints"
+_ATTACH_HOOK = "the agent attaches it when it starts: see `ebpflb status`, then its log"
+_SWITCH_OFF = "turn off its Service load balancing: it and ebpflb choose endpoints independently"
 
 
 def check_sockets(cgroup: Path, pinned: Collection[int]) -> list[Finding]:
@@ -73,7 +73,7 @@ def _others_at_hooks(place: str, orders: Mapping[str, ProgramOrder]) -> Iterator
 
 DEVICES = "devices"
 
-_ATTACH_DEVICE = "start the agent, which attaches it; while it runs its log says why not"
+_ATTACH_DEVICE = "start the agent, which attaches it; if it already runs, its log says why not"
 _NAME_IT = "name it with --host-devices"
 _RAISE_MTU = "for IPv6, set 1280 or more and add the addresses again"
 _IPV6_LEAST_MTU = 1280  # RFC 8200 5
@@ -81,8 +81,8 @@ _NO_UPLINK = ("dummy", "bridge", "vrf")
 # Where programs of others are on the wrong side of ours, by direction.
 _MISPLACED = {TcDirection.INGRESS: "before", TcDirection.EGRESS: "after"}
 _ADVICE = {
-    TcDirection.INGRESS: "what it drops or redirects does not get to ours: attach it after ours",
-    TcDirection.EGRESS: "it sees replies that ours has changed: attach it before ours",
+    TcDirection.INGRESS: "what it drops or redirects never reaches ours: attach it after ours",
+    TcDirection.EGRESS: "it sees replies already rewritten by ours: attach it before ours",
 }
 
 
@@ -119,7 +119,7 @@ def judge_devices(hooked: Collection[Hooked]) -> list[Finding]:
     ]
     found = [*missing, *_others_at_devices(hooked)]
     count = len({each.device for each in hooked})
-    return all_well(DEVICES, f"{count} devices have our programs, both ways", found)
+    return all_well(DEVICES, f"{count} devices have our programs in both directions", found)
 
 
 def uplinks_without_name(
@@ -134,7 +134,7 @@ def uplinks_without_name(
         known = each.loopback or each.kind in _NO_UPLINK or each.ifindex in network.devices
         if each.ifindex in sources and not (known or each.upper):
             why = network.left_out.get(each.name, "it is new")
-            what = f"the default route leaves by it, but it is left out: {why}"
+            what = f"the default route uses it, but it is left out: {why}"
             yield Finding(Severity.WARNING, DEVICES, each.name, what, _NAME_IT)
 
 

@@ -21,7 +21,7 @@ SYSCTLS = "sysctls"
 
 _NET = Path("/proc/sys/net")
 _STRICT = 1
-_NOTHING = "is 0: nothing gets from outside to pods, or from pods to outside"
+_NOTHING = "is 0: the node forwards nothing between pods and the outside"
 
 
 def check_sysctls(network: NetworkState, snat: Iterable[Ports], net: Path = _NET) -> list[Finding]:
@@ -50,7 +50,7 @@ def _forwarding(network: NetworkState, devices: list[Device], net: Path) -> Iter
             name = "net.ipv4.ip_forward"
             yield Finding(Severity.ERROR, SYSCTLS, name, _NOTHING, f"sysctl -w {name}=1")
         elif off:
-            what = "is 0: the node forwards nothing that comes in there"
+            what = "is 0: the node forwards nothing that arrives there"
             where = f"{place}.*.forwarding of {examples(off)}"
             advice = f"sysctl -w {place}.{off[0]}.forwarding=1"
             yield Finding(Severity.WARNING, SYSCTLS, where, what, advice)
@@ -67,7 +67,7 @@ def _reverse_path(devices: Iterable[Device], net: Path) -> Iterator[Finding]:
         == _STRICT
     ]
     if strict and len(hosts) > 1:
-        what = "is 1 (strict): what comes in by one device and would leave by another is dropped"
+        what = "is 1 (strict): packets whose replies would leave by another device are dropped"
         where = f"net.ipv4.conf.*.rp_filter of {examples(strict)}"
         yield Finding(Severity.WARNING, SYSCTLS, where, what, "set it to 2 (loose) there")
 
@@ -75,7 +75,7 @@ def _reverse_path(devices: Iterable[Device], net: Path) -> Iterator[Finding]:
 def _route_localnet(net: Path) -> Iterator[Finding]:
     name = "net.ipv4.conf.all.route_localnet"
     if _read(net, name) != "0":
-        what = "is 1, as kube-proxy sets it: neighbours may reach what listens on 127.0.0.1"
+        what = "is 1, as kube-proxy sets it: neighbours can reach what listens on 127.0.0.1"
         advice = f"nothing here needs it: sysctl -w {name}=0"
         yield Finding(Severity.NOTE, SYSCTLS, name, what, advice)
 
@@ -92,7 +92,7 @@ def _ports(snat: list[Ports], net: Path) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, SYSCTLS, name, what, advice)
     if shared := [ports for ports in snat if _overlap(local, ports)]:
         what = f"{text}: sockets and masquerading share {examples(map(_text, shared))}"
-        advice = "masquerading avoids what is taken; a smaller range leaves it ports of its own"
+        advice = "masquerading avoids ports in use; a smaller range leaves it ports of its own"
         yield Finding(Severity.NOTE, SYSCTLS, name, what, advice)
 
 
@@ -129,7 +129,7 @@ def _read_device(net: Path, place: str, device: str, name: str) -> str:
 CLOCK = "clock"
 
 _STA_UNSYNC = 0x0040
-_SYNCHRONISE = "run chrony, ntpd or systemd-timesyncd; latencies that are measured are wrong"
+_SYNCHRONISE = "run chrony, ntpd or systemd-timesyncd; measured latencies are wrong"
 
 
 class _Timex(ctypes.Structure):
@@ -157,9 +157,9 @@ def kernel_status() -> int:
 def check_clock(status: Callable[[], int] = kernel_status) -> list[Finding]:
     """At most a note, because Services do not depend on the clock. OSError."""
     if status() & _STA_UNSYNC:
-        what = "nothing synchronises it (adjtimex: STA_UNSYNC)"
+        what = "not synchronised (adjtimex: STA_UNSYNC)"
         return [Finding(Severity.NOTE, CLOCK, "", what, _SYNCHRONISE)]
-    return [Finding(Severity.OK, CLOCK, "", "it is synchronised")]
+    return [Finding(Severity.OK, CLOCK, "", "synchronised")]
 
 
 KERNEL = "kernel"
@@ -174,13 +174,13 @@ def check_kernel(probe: Probe) -> list[Finding]:
             continue
         what = f"{support.value}: {reason}"
         if row.instead:
-            severity, advice = Severity.NOTE, f"done instead: {row.instead}"
+            severity, advice = Severity.NOTE, f"workaround: {row.instead}"
         else:
             severity = Severity.ERROR if support is Support.MISSING else Severity.WARNING
-            advice = "nothing is served without it"
+            advice = "ebpflb cannot run without it"
         found.append(Finding(severity, KERNEL, feature, what, advice))
     there = len(FEATURES) - len(found)
-    return all_well(KERNEL, f"{there} of {len(FEATURES)} features are there", found)
+    return all_well(KERNEL, f"{there} of {len(FEATURES)} features are available", found)
 
 
 POLICY = "policy"
@@ -192,7 +192,7 @@ def check_policy(network: NetworkState, settings: LbSettings | None) -> list[Fin
     engine = network.policy_engine
     name = engine.name if engine else "who enforces policies"
     if via_stack and CILIUM in _names(network):
-        what = "the kernel routes masqueraded packets, and Cilium masquerades them once more"
+        what = "the kernel routes masqueraded packets, and Cilium masquerades them again"
         return [
             Finding(Severity.WARNING, POLICY, CILIUM, what, "set forwarding to redirect or auto")
         ]
@@ -200,7 +200,7 @@ def check_policy(network: NetworkState, settings: LbSettings | None) -> list[Fin
         what = f"the kernel routes masqueraded packets, and {name} sees them"
         return [Finding(Severity.OK, POLICY, "", what)]
     if engine is None:
-        what = "masqueraded packets are redirected, and nothing that enforces policies was found"
+        what = "masqueraded packets are redirected; no policy engine found"
         return [Finding(Severity.OK, POLICY, "", what)]
     what = f"masqueraded packets are redirected, past {name} and its policies ({engine.sign})"
     return [Finding(Severity.WARNING, POLICY, "", what, "set forwarding to stack or auto")]
@@ -236,17 +236,19 @@ def judge_kube_proxy_beside(running: Sequence[int], rules: Removed, selector: st
     if found:
         what = f"{found[0]} serves what {selector} leaves out"
         return [Finding(Severity.OK, KUBE_PROXY, "", what)]
-    what = f"neither it nor its rules are here, and {selector} leaves Services out"
+    what = f"neither it nor its rules were found, but {selector} leaves Services to it"
     return [Finding(Severity.WARNING, KUBE_PROXY, "", what, _START_IT)]
 
 
 def judge_kube_proxy(running: Sequence[int], left: Removed) -> list[Finding]:
     """`left`: what would be removed now."""
-    rows = [(Severity.WARNING, line, "is left of kube-proxy", _REMOVE) for line in left.lines()]
-    rows += [(Severity.NOTE, line, "is kube-proxy's, and others need it", "") for line in left.kept]
+    rows = [
+        (Severity.WARNING, line, "is left over from kube-proxy", _REMOVE) for line in left.lines()
+    ]
+    rows += [(Severity.NOTE, line, "is kube-proxy's, but others use it", "") for line in left.kept]
     rows += [(Severity.NOTE, "", f"not looked at: {line}", "") for line in left.unseen]
     if running:
         where = f"process {examples(running)}"
         rows.insert(0, (Severity.WARNING, where, "kube-proxy runs here", _STOP))
     found = [Finding(severity, KUBE_PROXY, *rest) for severity, *rest in rows]
-    return all_well(KUBE_PROXY, "none runs, nothing is left of it", found)
+    return all_well(KUBE_PROXY, "not running, nothing left of it", found)

@@ -19,10 +19,10 @@ from ebpflb.dataplane.view.dump import used_entries
 CHECK = "pins"
 FILL = "maps"
 
-_START = "start the agent (`ebpflb run`), or name its --bpffs-root"
+_START = "start the agent (`ebpflb run`), or set --bpffs-root to its directory"
 _REMOVED = "the agent removes it at its next start"
 _MUCH = 0.8
-_GROWS = "the agent makes a larger one when this one is full, as does its next start"
+_GROWS = "the agent enlarges it when it is full, or when it next starts"
 _MORE_FLOWS = (
     "when it is full, new flows stay in lb_ct_short and are forgotten after 4 idle minutes: give "
     "the agent a larger --conntrack-min or --conntrack-max-per-core, and restart it"
@@ -34,12 +34,12 @@ _MORE_STREAMS = (
 # Full of ended flows, which a busy node has many of, and of half-open ones during a flood.
 _EVICTING = ("lb_ct_short", "lb_ct_udp", "lb_fragments")
 _OLDEST = (
-    "that is usual where many connections end; the entry that was used least goes first; "
-    "`ebpflb maps dump NAME` shows who has them"
+    "usual where many connections end; the least recently used entry is evicted; `ebpflb maps "
+    "dump NAME` shows who uses it"
 )
 _NOT_KEPT = (
-    "when it is full, new sockets are translated but not followed, and new clients have no session "
-    "affinity; `ebpflb maps dump NAME` shows who has them"
+    "when it is full, new sockets are translated but not tracked, and new clients have no session "
+    "affinity; `ebpflb maps dump NAME` shows who uses it"
 )
 _ADVICE = {
     **dict.fromkeys(("lb_frontends", "lb_descs", "lb_slots", "lb_backends", "lb_names"), _GROWS),
@@ -58,7 +58,7 @@ def check_pins(root: Path) -> list[Finding]:
     if not root.is_dir():
         return [Finding(Severity.ERROR, CHECK, str(root), "nothing is loaded", _START)]
     if filesystem_type(root) != BPF_FS_MAGIC:
-        return [Finding(Severity.ERROR, CHECK, str(root), "is on no bpffs", _START)]
+        return [Finding(Severity.ERROR, CHECK, str(root), "is not on a bpffs", _START)]
     newest = newest_generation(root)
     if newest is None:
         missing = Finding(Severity.ERROR, CHECK, str(root), "nothing is loaded", _START)
@@ -82,7 +82,7 @@ def _newest(newest: Generation) -> Iterator[Finding]:
 def _others(root: Path, newest: Generation | None) -> Iterator[Finding]:
     for each in generations(root):
         if not each.is_complete:
-            what = "left by a start that was interrupted, or made right now"
+            what = "left by an interrupted start, or being created"
             yield Finding(Severity.NOTE, CHECK, str(each.directory), what, _REMOVED)
         elif newest and each.directory != newest.directory:
             what = "a generation that is no longer in force"
@@ -92,11 +92,11 @@ def _others(root: Path, newest: Generation | None) -> Iterator[Finding]:
 def _strangers(root: Path) -> Iterator[Finding]:
     own = {LINKS, *(each.directory.name for each in generations(root))}
     if names := sorted(set(os.listdir(root)) - own):
-        what = f"has files of others: {examples(names)}"
+        what = f"has foreign files: {examples(names)}"
         yield Finding(Severity.NOTE, CHECK, str(root), what, "`ebpflb cleanup` leaves them there")
     if names := sorted(name for name in os.listdir(root / LINKS) if not _is_link(name)):
         what = f"has links of another version: {examples(names)}"
-        yield Finding(Severity.WARNING, CHECK, str(root / LINKS), what, "start the agent anew")
+        yield Finding(Severity.WARNING, CHECK, str(root / LINKS), what, "restart the agent")
 
 
 def _is_link(name: str) -> bool:

@@ -124,15 +124,15 @@ def _scheduled(
     """lb_scheduler_stateless_slot(), if its input is known."""
     scheduler = SCHEDULERS[desc.scheduler]
     if scheduler is Scheduler.LEAST_CONNECTIONS:
-        return None, "the one of two at random that has fewer connections of this node"
+        return None, "of two at random, the one with fewer connections from this node"
     if not scheduler.has_table:
         return None, ""
     if hashed.client is None:
-        return None, "the client's network namespace decides, which is not known"
+        return None, "depends on the client's network namespace, which is unknown"
     if scheduler is Scheduler.SOURCE_HASH:
         number = client_hash(hashed.client)
     elif hashed.port is None:
-        return None, "the client's port decides, or at the socket hook the socket"
+        return None, "depends on the client's port, or on the socket at the socket hook"
     else:
         number = flow_hash(hashed.client, hashed.port, SocketAddress.unpack(desc.frontend))
     first = slots.base + slots.length if slots.table else slots.base
@@ -152,14 +152,14 @@ def _affinity(
         return None, ""
     entry = lookups.affinity_of(desc, client)
     if entry is None:
-        return None, "the client has no entry and keeps the endpoint that it gets now"
+        return None, "the client has no entry and will stay with the endpoint it gets now"
     age = seconds_since(entry.last_used)
     recalled = lookups.affinity_recall(entry, desc.affinity_timeout, slots)
     if recalled:
         return recalled, f"stays with {_end(recalled)}, last used {age:.0f} s ago"
     if age >= desc.affinity_timeout:
         return None, f"the client's entry has expired, last used {age:.0f} s ago"
-    return None, "the client's last endpoint can no longer be chosen"
+    return None, "the client's last endpoint is no longer usable"
 
 
 def rewrite(

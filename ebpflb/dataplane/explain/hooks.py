@@ -131,7 +131,7 @@ def at_socket(lookups: Lookups, client: Client, target: FrontendKey) -> Step:
     if desc is None and not is_refused:
         return Step(place, Fate.PASSES, why_no_frontend(lookups, target))
     if not _is_for_socket(lookups, client, target):
-        return Step(place, Fate.PASSES, "pods under tc cover are translated there", desc)
+        return Step(place, Fate.PASSES, "left to tc, which serves this pod", desc)
     if desc is None:
         return _socket_refuse(lookups, client, target, None, DropReason.LB_DROP_UNKNOWN_PORT)
     return _socket_client(lookups, client, desc, place) or _socket_choose(
@@ -161,7 +161,7 @@ def _left_to_listener(lookups: Lookups, client: Client, target: FrontendKey) -> 
     if not lookups.is_cluster_ip_of_node(target.address):
         return ""
     if client.netns_flags & NetnsFlag.LB_NETNS_COVERED:
-        return "a ClusterIP that the node has itself: left to tc, which sees if a process listens"
+        return "also an address of the node: left to tc, which checks for a listening process"
     is_host = client.netns_flags & NetnsFlag.LB_NETNS_HOST
     return LISTENER if is_host and lookups.has_listener(target) else ""
 
@@ -212,7 +212,7 @@ def _socket_client(lookups: Lookups, client: Client, desc: DescRecord, place: st
         return None
     reason = DropReason.LB_DROP_SOURCE_RANGE
     if not client.netns_flags & NetnsFlag.LB_NETNS_HOST:
-        why = "the address of a pod without tc cover is not known, and so in no source range"
+        why = "the address of a pod not served by tc is unknown, and so outside all source ranges"
         return Step(place, Fate.REFUSED, why, desc, ClientSide.THIS_NODE, reason)
     if in_source_ranges(lookups, desc, lookups.node_address(family_of(desc.address))):
         return None

@@ -103,13 +103,15 @@ def known_flow(lookups: Lookups, client: Client, target: FrontendKey) -> KnownFl
     if entry is None:
         return None
     if entry.hook == Hook.LB_HOOK_RESERVED:
-        return KnownFlow(Fate.PASSES, "of another NAT or a process of this node: not translated")
+        return KnownFlow(
+            Fate.PASSES, "belongs to another NAT or a process of this node: not translated"
+        )
     record = _current_backend(lookups, key, entry)
     is_here = entry.hook == _HOOKS[client.kind] and entry.direction == Direction.LB_DIR_ORIGINAL
     if not is_here or record is None:
         return None
     candidate = Candidate(IndexedBackend(entry.backend, record), 1.0, _rewrite(entry))
-    return KnownFlow(Fate.TRANSLATED, "belongs to a flow that exists already", (candidate,))
+    return KnownFlow(Fate.TRANSLATED, "belongs to an existing flow", (candidate,))
 
 
 def _key(client: Client, target: FrontendKey) -> bytes:

@@ -67,7 +67,7 @@ def last_failures(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int]
 def unanswered(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int], str]:
     """The backends, by address and port, that do not answer a client; `flows`: its own at tc."""
     return {
-        (flow["backend"], flow["backend_port"]): "has not accepted a connection of this client for "
+        (flow["backend"], flow["backend_port"]): "has not accepted this client's connection for "
         f"{flow['age']:.0f} s"
         for flow in flows
         if flow["state"] == "opening" and flow["age"] >= _PATIENCE_SECONDS

@@ -15,16 +15,16 @@ from ebpflb.model.plan import FrontendKey
 
 RouteTo = Callable[[Address], Route | None]
 REASONS = {
-    DropReason.LB_DROP_NO_ENDPOINT: "no endpoint may be chosen",
+    DropReason.LB_DROP_NO_ENDPOINT: "no usable endpoint",
     DropReason.LB_DROP_NO_LOCAL_ENDPOINT: (
-        "this node has no endpoint that may be chosen, others have: traffic policy Local"
+        "only other nodes have a usable endpoint: traffic policy Local"
     ),
     DropReason.LB_DROP_UNKNOWN_PORT: "a ClusterIP without this port",
-    DropReason.LB_DROP_SOURCE_RANGE: "the client is in none of the source ranges",
+    DropReason.LB_DROP_SOURCE_RANGE: "the client is outside the source ranges",
     DropReason.LB_DROP_NO_ROUTE: "this node has no route to any of the backends",
     DropReason.LB_DROP_NO_SNAT_ADDRESS: "this node has no address to masquerade with",
-    DropReason.LB_DROP_TUNNEL: "it came to the port of DSR, but not from a node of the cluster, or "
-    "for a Service or pod that is not here",
+    DropReason.LB_DROP_TUNNEL: "it came to the DSR port, but not from a node of the cluster, or "
+    "not for a Service or pod of this node",
     DropReason.LB_DROP_LOOP: "the endpoint is a Service's address, which leads back here",
     DropReason.LB_DROP_UNUSED_ADDRESS: "inside a ServiceCIDR, but not the address of a Service",
 }
@@ -125,22 +125,22 @@ def ended(
 def why_no_frontend(lookups: Lookups, key: FrontendKey) -> str:
     """Why there is no frontend for this destination."""
     if is_own_host(key.address):
-        return "a loopback address has NodePorts only for IPv4 and with --localhost-nodeports"
+        return "loopback addresses accept NodePorts only over IPv4 and with --localhost-nodeports"
     flags = lookups.addr_flags_of(key.address)
     if lookups.frontend_lookup(key):
-        return "the address is missing in lb_dest_filter: the programs ignore such packets"
+        return "the address is missing from lb_dest_filter: the programs ignore such packets"
     if flags & AddrFlag.LB_ADDR_NODE:
         return _why_not_node(lookups, key, flags)
     if flags & AddrFlag.LB_ADDR_EXTERNAL:
         return "an external or load-balancer IP without this port: not translated"
     if lookups.is_known(key.address):
-        return "the address of a Service that was removed; only existing flows are translated"
-    return "not a Service address, nor an address of this node"
+        return "the address of a removed Service; only existing flows are translated"
+    return "neither a Service address nor an address of this node"
 
 
 def _why_not_node(lookups: Lookups, key: FrontendKey, flags: AddrFlag) -> str:
     if lookups.node_port_lookup(key) is None:
         return "an address of this node, but not a NodePort: delivered to the local socket"
     if flags & AddrFlag.LB_ADDR_NODE_PORT:
-        return "the NodePort is missing in lb_dest_filter: the programs ignore such packets"
+        return "the NodePort is missing from lb_dest_filter: the programs ignore such packets"
     return "a NodePort, but not accepted at this address (--nodeport-addresses)"

@@ -92,7 +92,7 @@ class Netlink:
         for _ in range(_DUMP_TRIES):
             with contextlib.suppress(InterruptedError):
                 return [each for some in self.stream(kind, body) for each in some]
-        raise OSError(errno.EINTR, f"{kind.name} dump kept changing in {_DUMP_TRIES} tries")
+        raise OSError(errno.EINTR, f"{kind.name} dump kept changing in {_DUMP_TRIES} attempts")
 
     def _send(self, kind: int, flags: int, body: bytes) -> int:
         sequence = next(self._sequence)

@@ -273,7 +273,7 @@ FEATURES: Mapping[Feature, Row] = {
     Feature.XDP_FRAGS: Row(
         "Linux 5.18",
         lambda: os.close(_load_xdp(ProgFlag.XDP_HAS_FRAGS)),
-        instead="devices with frames of several buffers have no XDP",
+        instead="no XDP on devices with multi-buffer frames",
     ),
     Feature.REDIRECT_NEIGH: Row(
         "Linux 5.10", lambda: os.close(_load_tc(_call(_REDIRECT_NEIGH, 1, 2, 3, 4)))
@@ -296,6 +296,6 @@ FEATURES: Mapping[Feature, Row] = {
         "CONFIG_INET_DIAG_DESTROY",
         try_to_destroy,
         disproves=(EOPNOTSUPP,),
-        instead="a connected UDP socket of the host stays with a backend that is gone",
+        instead="connected UDP sockets of the host stay with backends that are gone",
     ),
 }

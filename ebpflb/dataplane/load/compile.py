@@ -117,7 +117,7 @@ def compile_only(text: str, cflags: Sequence[str]) -> Bytecode:
         try:
             module = BPF(text=text, cflags=[*cflags, f'-D{_PINS}="{pins}"'])
         except Exception as error:  # bcc raises nothing narrower
-            raise CompileError("the C programs do not compile: see clang's lines above") from error
+            raise CompileError("the C programs do not compile: see clang's output above") from error
         return taken_apart(module, lib, lambda _, name: Path(pins, name).exists())
 
 
@@ -130,8 +130,8 @@ def _raise(code: int, output: str) -> None:
     lines = [line for line in output.splitlines() if line.strip()]
     if code == _NO_BCC and compile_cache.OF_IMAGE.is_dir():
         raise ProbeError(
-            "this image has no compiler, and nothing compiled for this kernel with these settings: "
-            "use the image that is not slim"
+            "this image has no compiler, and no programs compiled for this kernel with these "
+            "settings: use the image that is not slim"
         )
     if code == _NO_BCC:
         raise ProbeError(

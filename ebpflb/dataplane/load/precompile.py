@@ -37,7 +37,7 @@ def builds(kernels: Sequence[str]) -> Iterator[Build]:
     """For each of these kernels, with and without XDP and direct server return. ConfigError."""
     for kernel in kernels:
         if kernel not in KERNELS:
-            raise ConfigError(f"nothing is known of Linux {kernel}: only of {', '.join(KERNELS)}")
+            raise ConfigError(f"unknown kernel Linux {kernel}: known are {', '.join(KERNELS)}")
         for has_xdp in (False, True):
             for has_dsr in (False, True):
                 yield replace(KERNELS[kernel], has_xdp=has_xdp, has_dsr=has_dsr)
@@ -51,7 +51,7 @@ def precompile(directory: Path, build: Build) -> None:
         raise ProbeError("bcc for Python is missing")
     compile_cache.keep(directory, key, compile_only(source_text(), cflags))
     if compile_cache.find(directory, key) is None:
-        raise CompileError(f"what was compiled is not kept in {directory}")
+        raise CompileError(f"compiled programs are not kept in {directory}")
 
 
 def main(directory: Path, kernels: Sequence[str]) -> None:

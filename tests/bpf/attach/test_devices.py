@@ -71,7 +71,7 @@ addr add 198.51.100.3/24 dev shim""")
     assert kinds() == {**dict.fromkeys(("up0", "up1", "overlay", "shim"), HOST), **pods}
     left_out = snapshot(Settings()).left_out
     assert left_out.keys() == {"lo", "br-int", "here", "there"}
-    assert left_out["br-int"] == "a bridge of pods, containers or machines alone"
+    assert left_out["br-int"] == "a bridge of only pods, containers or machines"
 
 
 def test_a_bridge_by_which_the_default_route_leaves_is_a_host_device(network):

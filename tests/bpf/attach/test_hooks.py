@@ -297,7 +297,7 @@ def test_a_missing_program_is_named(node):
 
 def test_tcx_that_was_asked_for_and_is_missing_is_refused(node):
     probe = Probe(without={Feature.TCX_LINK})
-    with pytest.raises(ProbeError, match="tcx was asked for, but: switched off"):
+    with pytest.raises(ProbeError, match="tcx is not available: switched off"):
         Hooks(node.places, node.maps, probe, "tcx")
 
 

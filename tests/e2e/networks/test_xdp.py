@@ -137,7 +137,7 @@ def test_status_and_explain_name_it(edge: Cluster):
 SWITCHES = {
     "off": {},
     "generic": {"eth0": "generic"},
-    "auto": {"eth0": "a veth, which XDP makes slower"},
+    "auto": {"eth0": "a veth, which XDP would slow down"},
 }
 
 

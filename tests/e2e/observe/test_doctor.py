@@ -122,7 +122,7 @@ def test_a_healthy_node_has_notes_at_most(node):
 def test_a_healthy_node_takes_one_line_for_each_check(node):
     done = ebpflb(node, "doctor")
     assert done.stdout.endswith("\n\n0 errors, 0 warnings\n")
-    assert "ok       devices     3 devices have our programs, both ways\n" in done.stdout
+    assert "ok       devices     3 devices have our programs in both directions\n" in done.stdout
 
 
 def test_a_device_without_our_program_is_found(own_lab, served, node):
@@ -210,7 +210,7 @@ def test_what_kube_proxy_has_left_is_found(node):
         text = only_trouble(node, "warning", "kube-proxy")
     finally:
         node.exec(["nft", "flush", "ruleset"])
-    assert "table nat: 1 chains, 1 jumps to them: is left of kube-proxy" in text
+    assert "table nat: 1 chains, 1 jumps to them: is left over from kube-proxy" in text
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_auto_follows_who_enforces_policies_and_who_does_no_more(routed, places,
 
     with forwarding(routed, "auto", tmp_path), policy(routed.lab, "drop", client):
         for engine, (write, remove) in WRITERS.items():
-            assert is_said("nothing was found")
+            assert is_said("no policy engine found")
             assert heard(client, places) == {POD}
             node.exec(["sh", "-ec", write])
             try:
@@ -214,7 +214,7 @@ def test_auto_follows_who_enforces_policies_and_who_does_no_more(routed, places,
                 assert hears_nothing(client, places)
             finally:
                 node.exec(["sh", "-ec", remove])
-            wait_until(partial(is_said, "nothing was found"), "nobody is found any more")
+            wait_until(partial(is_said, "no policy engine found"), "nobody is found any more")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -105,10 +105,12 @@ def test_a_family_without_direct_server_return_is_a_warning():
 
 def test_xdp_is_told_for_each_uplink():
     native = {"name": "eth0", "mode": "native", "why": ""}
-    none = {"name": "eth1", "mode": "", "why": "its driver has no XDP"}
+    none = {"name": "eth1", "mode": "", "why": "its driver does not support XDP"}
     assert list(check_xdp({"xdp": [native, none]})) == [
         Finding(Severity.NOTE, "xdp", "eth0", "lb_xdp is attached (native)"),
-        Finding(Severity.NOTE, "xdp", "eth1", "no XDP, tc serves it: its driver has no XDP"),
+        Finding(
+            Severity.NOTE, "xdp", "eth1", "no XDP, tc serves it: its driver does not support XDP"
+        ),
     ]
     # Off, or an older agent.
     assert list(check_xdp({})) == []

@@ -203,8 +203,8 @@ def test_a_wrong_type_or_value_is_one_line_with_file_and_field(load, line, words
     [
         (HEAD.replace("v1alpha1", "v1"), "want kubeproxy.config.k8s.io/v1alpha1"),
         ("apiVersion: v1\nkind: ConfigMap\ndata: {}\n", "want the text of its key config.conf"),
-        ("kind: KubeletConfiguration\n", "want one KubeProxyConfiguration, there are 0"),
-        (f"{HEAD}---\n{HEAD}", "want one KubeProxyConfiguration, there are 2"),
+        ("kind: KubeletConfiguration\n", "want one KubeProxyConfiguration, found 0"),
+        (f"{HEAD}---\n{HEAD}", "want one KubeProxyConfiguration, found 2"),
         (f"{HEAD}---\n[]\n", "want a mapping"),
     ],
 )
@@ -237,11 +237,11 @@ def test_an_empty_section_says_nothing(load):
         (
             "sed",
             "least-connections",
-            ["ipvs.scheduler: 'sed' is not available: least-connections is used"],
+            ["ipvs.scheduler: 'sed' is not available, using least-connections"],
         ),
         ("sh", "source-hash", []),
         ("mh", "maglev", []),
-        ("dh", "random", ["ipvs.scheduler: 'dh' is not available: random is used"]),
+        ("dh", "random", ["ipvs.scheduler: 'dh' is not available, using random"]),
         ("''", "random", []),
     ],
 )

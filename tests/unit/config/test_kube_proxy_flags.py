@@ -121,7 +121,7 @@ def test_the_scheduler_of_ipvs_is_understood_in_that_mode_alone():
     assert not [line for line in warnings if "scheduler" in line]
     settings, warnings = settings_and_warnings(proxy_mode="ipvs", ipvs_scheduler="dh")
     assert settings.scheduler == "random"
-    assert "--ipvs-scheduler: 'dh' is not available: random is used" in warnings
+    assert "--ipvs-scheduler: 'dh' is not available, using random" in warnings
     settings, warnings = settings_and_warnings(ipvs_scheduler="rr")
     assert settings.scheduler == "random"
     assert "--ipvs-scheduler is ignored: the proxy mode is not ipvs" in warnings

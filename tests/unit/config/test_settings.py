@@ -212,8 +212,8 @@ def test_what_kubernetes_puts_there_for_a_service_called_ebpflb_is_none(name):
         ("7: a", "unknown key 7 "),
         ("[a]", "want a mapping"),
         ("a: [", "while parsing"),
-        ("node-name: a\n---\nattach: tcx", "want one document, there are 2"),
-        ("v: 1\nverbosity: 2", "verbosity: the same setting as .*: v: give one"),
+        ("node-name: a\n---\nattach: tcx", "want one document, found 2"),
+        ("v: 1\nverbosity: 2", "verbosity: the same setting as .*: v: give only one"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, text, words):

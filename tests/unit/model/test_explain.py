@@ -62,11 +62,11 @@ def pair(**second):
         ({"ready": False}, "not ready"),
         (
             {"ready": False, "terminating": True},
-            "terminating, and others are ready",
+            "terminating, while others are ready",
         ),
         (
             {"ready": False, "serving": False, "terminating": True},
-            "terminating, does not serve any more",
+            "terminating, no longer serving",
         ),
         ({"node": OTHER}, "+ready"),
     ],
@@ -78,7 +78,7 @@ def test_an_endpoint_that_others_are_preferred_to(second, why):
 def test_one_that_terminates_is_the_last_resort():
     assert whys(endpoint(ready=False), terminating("10.1.0.2")) == [
         "not ready",
-        "+terminating, but serves, and none is ready",
+        "+terminating but still serving, and none is ready",
     ]
 
 
@@ -92,7 +92,7 @@ def test_one_elsewhere_is_no_candidate_under_local():
 
 def test_local_judges_the_last_resort_by_this_node_alone():
     assert whys(terminating("10.1.0.1"), endpoint("10.1.0.2", OTHER), policy=LOCAL) == [
-        "+terminating, but serves, and none is ready on this node",
+        "+terminating but still serving, and none is ready on this node",
         f"on node {OTHER}, and the policy is Local",
     ]
 
@@ -121,13 +121,13 @@ def test_one_of_another_zone_or_node_by_hints():
 def test_hints_that_do_not_count_are_told_with_the_reason(hints, zone, why):
     pair_of = endpoint("10.1.0.1", zone_hints=hints), endpoint("10.1.0.2", zone_hints=("a",))
     first, second = whys(*pair_of, zone=zone)
-    told = f"+ready; its hints name zone a, and hints do not count: {why}"
+    told = f"+ready; its hints for zone a are ignored: {why}"
     assert (first, second) == (told if hints else "+ready", told)
 
 
 def test_a_policy_that_no_frontend_follows_has_no_candidates():
     (found,) = judge(service_port(), [port_endpoint(endpoint())], node(), LOCAL)
-    assert found[1:] == (False, "no frontend of this port follows the policy Local")
+    assert found[1:] == (False, "no frontend of this port uses the policy Local")
 
 
 @given(st.integers(0, 1 << 32))

@@ -290,7 +290,7 @@ def test_the_last_file_counts_where_two_have_an_object(
     write_manifests(tmp_path / "b.yaml", service_manifest(cluster_ip="10.96.0.4"))
     assert cluster_ips(events.next()) == ["10.96.0.4"]
     said = [record.message for record in caplog.records if record.name == "ebpflb.source"]
-    assert said == ["Service default/web is in a.yaml, b.yaml: b.yaml counts"]
+    assert said == ["Service default/web is in a.yaml, b.yaml: using b.yaml"]
 
 
 def test_other_kinds_are_named_once_each(start, tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -53,7 +53,7 @@ def test_the_last_file_counts_and_it_is_said_once():
     inventory = Inventory()
     assert inventory.put("b.yaml", holding(NEW)) == []
     told = inventory.put("a.yaml", holding(OLD))
-    assert told == ["Service default/web is in a.yaml, b.yaml: b.yaml counts"]
+    assert told == ["Service default/web is in a.yaml, b.yaml: using b.yaml"]
     assert inventory.take() == ((NEW,), ())
     assert inventory.put("a.yaml", holding(service("web", service_port("10.96.0.7")))) == []
     assert inventory.take() == ((), ())

@@ -87,7 +87,7 @@ def test_remarks_tell_what_does_not_count():
     assert [key.name for key in content.objects] == ["db", "web"]
     assert content.remarks == [
         "objects of kind Deployment are ignored",
-        "Service default/db: nothing is served: it has no ClusterIP or is for another proxy",
+        "Service default/db: not served: it has no ClusterIP or is for another proxy",
         "EndpointSlice default/web-1: ignored: it is headless, names no Service or has no IP "
         "addresses",
     ]

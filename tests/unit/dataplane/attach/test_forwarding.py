@@ -102,7 +102,7 @@ def test_a_kernel_that_does_not_tell_is_asked_again(monkeypatch):
     [
         ("redirect", CALICO, "redirect", "the option"),
         ("stack", None, "stack", "the option"),
-        ("auto", None, "redirect", "auto: nothing was found"),
+        ("auto", None, "redirect", "auto: no policy engine found"),
         ("auto", IPSEC, "stack", "auto: IPsec enforces policies here (ip xfrm policy"),
         ("auto", CALICO, "stack", "auto: Calico enforces NetworkPolicy here (device cali*)"),
     ],

@@ -44,10 +44,10 @@ def test_a_device_has_it(device, settings, features, way):
         ({"has_vlans": True}, GENERIC, None, "VLANs"),
         ({"link": "bond"}, NATIVE, {2: ALL}, "a bond"),
         ({"link": "vlan"}, AUTO, {2: ALL}, "a vlan"),
-        ({"link": "veth"}, AUTO, {2: ALL}, "slower"),
+        ({"link": "veth"}, AUTO, {2: ALL}, "slow down"),
         ({"link": "veth"}, NATIVE, {2: XdpFeature.BASIC}, "gro on"),
-        ({}, AUTO, {2: XdpFeature(0)}, "driver has no XDP"),
-        ({}, NATIVE, {}, "driver has no XDP"),
+        ({}, AUTO, {2: XdpFeature(0)}, "driver does not support XDP"),
+        ({}, NATIVE, {}, "driver does not support XDP"),
     ],
 )
 def test_a_device_is_without_for_a_reason(change, settings, features, why):

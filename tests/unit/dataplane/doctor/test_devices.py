@@ -27,7 +27,7 @@ def found(*hooked):
 
 def test_ours_both_ways_is_well():
     every = [("eth0", IN, [OURS]), ("eth0", OUT, [OURS])]
-    assert found(*every) == [("ok", "", "1 devices have our programs, both ways")]
+    assert found(*every) == [("ok", "", "1 devices have our programs in both directions")]
 
 
 def test_a_direction_without_ours_is_an_error():
@@ -67,7 +67,7 @@ def test_an_uplink_that_is_left_out_is_told(interface, is_told):
     served = {4: Device(4, "eth0", DeviceKind.LB_DEVICE_HOST, True, True)}
     network = NetworkState(served, {}, {}, {"up0": "a port"})
     seen = list(uplinks_without_name([interface], addresses, [NODE, None], network))
-    what = "the default route leaves by it, but it is left out: a port"
+    what = "the default route uses it, but it is left out: a port"
     assert [(str(e.severity), e.where, e.what) for e in seen] == [
         ("warning", "up0", what)
     ] * is_told

@@ -27,7 +27,7 @@ def found(probe):
 
 def test_a_kernel_with_everything_is_well(probe):
     assert found(probe()) == [
-        ("ok", "", f"{len(FEATURES)} of {len(FEATURES)} features are there", "")
+        ("ok", "", f"{len(FEATURES)} of {len(FEATURES)} features are available", "")
     ]
 
 
@@ -38,7 +38,7 @@ def test_what_something_helps_against_is_a_note(probe):
         "note",
         "tcx links",
         "missing: needs Linux 6.6",
-        "done instead: clsact filters",
+        "workaround: clsact filters",
     )
 
 

@@ -11,15 +11,15 @@ def found(running=(), **left):
 
 def test_nothing_left_is_well_also_where_a_tool_is_missing():
     good, note = found(unseen=("nft is not installed",))
-    assert good == ("ok", "", "none runs, nothing is left of it")
+    assert good == ("ok", "", "not running, nothing left of it")
     assert note == ("note", "", "not looked at: nft is not installed")
 
 
 def test_one_that_runs_and_what_is_left_are_warnings():
     assert found([7, 8], nftables=("ip kube-proxy",), kept=("chain X",)) == [
         ("warning", "process 7, 8", "kube-proxy runs here"),
-        ("warning", "nftables table ip kube-proxy", "is left of kube-proxy"),
-        ("note", "chain X", "is kube-proxy's, and others need it"),
+        ("warning", "nftables table ip kube-proxy", "is left over from kube-proxy"),
+        ("note", "chain X", "is kube-proxy's, but others use it"),
     ]
 
 
@@ -37,7 +37,8 @@ def test_one_that_runs_and_what_is_left_are_warnings():
             Removed(),
             (
                 "warning",
-                "neither it nor its rules are here, and --service-selector 'a' leaves Services out",
+                "neither it nor its rules were found, but --service-selector 'a' leaves Services "
+                "to it",
             ),
         ),
     ],

@@ -46,7 +46,7 @@ def test_no_directory_no_bpffs_and_no_generation_mean_that_nothing_is_loaded(roo
     assert error == ("error", str(root), "nothing is loaded")
     assert note[:2] == ("note", str(root / IN_FORCE))
     monkeypatch.setattr(pins, "filesystem_type", lambda _: 0)
-    assert found(root) == [("error", str(root), "is on no bpffs")]
+    assert found(root) == [("error", str(root), "is not on a bpffs")]
 
 
 def test_another_layout_and_missing_maps_are_errors(root):
@@ -69,6 +69,6 @@ def test_what_else_lies_there_is_told(root):
         *("note", str(root / f"{LAYOUT_VERSION}-5")),
         "a generation that is no longer in force",
     )
-    assert unfinished[2] == "left by a start that was interrupted, or made right now"
-    assert foreign == ("note", str(root), "has files of others: theirs")
+    assert unfinished[2] == "left by an interrupted start, or being created"
+    assert foreign == ("note", str(root), "has foreign files: theirs")
     assert link == ("warning", str(root / "links"), "has links of another version: lb_bind4")

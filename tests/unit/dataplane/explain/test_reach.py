@@ -51,7 +51,7 @@ def test_a_failure_counts_until_a_connection_succeeds():
 
 def test_a_connection_that_stays_unanswered_is_told():
     opening = {"backend": "10.1.0.1", "backend_port": 8080, "state": "opening"}
-    place, said = "10.1.0.1", "has not accepted a connection of this client for 9 s"
+    place, said = "10.1.0.1", "has not accepted this client's connection for 9 s"
     assert unanswered([{**opening, "age": 9.2}]) == {(place, 8080): said}
     assert not unanswered([{**opening, "age": 1.0}])
     assert not unanswered([{**opening, "age": 9.2, "state": "established"}])

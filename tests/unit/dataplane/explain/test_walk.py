@@ -232,7 +232,7 @@ def test_what_is_masqueraded_whoever_asks(node):
     ("target", "fate", "why"),
     [
         (key(VIP, 81), Fate.REFUSED, "a ClusterIP without this port"),
-        (key("10.1.0.9"), Fate.PASSES, "not a Service address, nor an address of this node"),
+        (key("10.1.0.9"), Fate.PASSES, "neither a Service address nor an address of this node"),
         (key("192.0.2.7", 81), Fate.PASSES, "without this port"),
         (key(NODE, 22), Fate.PASSES, "not a NodePort"),
         (key(OTHER_NODE, 30000), Fate.PASSES, "not accepted at this address"),
@@ -308,14 +308,14 @@ def test_a_client_stays_with_the_backend_of_its_affinity(node):
         node.maps["lb_affinity"].update(bytes(entry), bytes(value))
         return node.ask(outside(), key(VIP))
 
-    assert "keeps the endpoint that it gets now" in node.ask(outside(), key(VIP)).affinity
+    assert "will stay with the endpoint it gets now" in node.ask(outside(), key(VIP)).affinity
     step = remember()
     assert (chances(step)[NEAR], chances(step)[FAR]) == (1, 0)
     assert f"stays with {NEAR}:8080" in step.affinity
     assert "has expired" in remember(seconds_ago=61).affinity
     step = remember(generation=record.generation + 1)
     assert chances(step)[NEAR] == 1 / 3
-    assert "can no longer be chosen" in step.affinity
+    assert "is no longer usable" in step.affinity
 
 
 def test_a_flow_that_is_there_goes_on(node):
@@ -337,7 +337,7 @@ def test_a_flow_that_is_there_goes_on(node):
     node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
     node.settings(SettingFlag.LB_SETTING_SOCKET_HOST)
     step = node.ask(client, target)
-    assert (step.fate, step.why) == (Fate.TRANSLATED, "belongs to a flow that exists already")
+    assert (step.fate, step.why) == (Fate.TRANSLATED, "belongs to an existing flow")
     assert chances(step) == {NEAR: 1}
     (flow,) = flows_of(node.maps, pod(), target)
     assert (flow.client_port, flow.backend, flow.state) == (4000, NEAR, "established")
@@ -347,7 +347,9 @@ def test_a_flow_that_is_there_goes_on(node):
     assert len(node.ask(client, target).candidates) == 3
     entry.hook = Hook.LB_HOOK_RESERVED
     node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
-    assert walk(Lookups(node.maps), client, target, route)[1].why.startswith("of another NAT")
+    assert walk(Lookups(node.maps), client, target, route)[1].why.startswith(
+        "belongs to another NAT"
+    )
 
 
 def tuple_of(saddr, sport, daddr, dport):
@@ -410,14 +412,14 @@ def test_without_the_clients_port_maglev_leads_anywhere(node):
     for client in (outside(), host()):
         step = node.ask(client, key(VIP))
         assert list(chances(step).values()) == [1 / 3] * 3
-        assert step.scheduler == "the client's port decides, or at the socket hook the socket"
+        assert step.scheduler == "depends on the client's port, or on the socket at the socket hook"
 
 
 def test_source_hash_knows_processes_of_the_node_and_not_every_pod(node):
     node.serve(frontend(VIP, BOTH, scheduler=Scheduler.SOURCE_HASH, table_size=31))
     assert node.ask(host(), key(VIP)).scheduler.startswith("the hash leads to ")
     pod = Client(ClientKind.POD, parse_address("10.1.0.77"))
-    unknown = "the client's network namespace decides, which is not known"
+    unknown = "depends on the client's network namespace, which is unknown"
     assert node.ask(pod, key(VIP)).scheduler == unknown
     assert node.ask(pod._replace(cookie=5), key(VIP)).scheduler.startswith("the hash leads to ")
 

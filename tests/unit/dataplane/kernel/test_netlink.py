@@ -94,7 +94,7 @@ def test_a_dump_that_changed_while_it_ran_is_taken_again(netlink_of):
 
 def test_a_dump_that_keeps_changing_is_given_up(netlink_of):
     restless = [message(3, sequence, bytes(4), flags=0x10) for sequence in range(1, 11)]
-    with pytest.raises(OSError, match="GETLINK dump kept changing in 10 tries"):
+    with pytest.raises(OSError, match="GETLINK dump kept changing in 10 attempts"):
         netlink_of(*restless).dump(Kind.GETLINK, b"")
 
 

@@ -53,7 +53,7 @@ def test_a_version_of_bcc_that_is_not_known_gives_no_key(tmp_path):
 
 
 def test_a_kernel_that_is_not_known_is_named():
-    with pytest.raises(ConfigError, match=r"Linux 4\.4: only of 6\.1, 5\.15, 5\.10"):
+    with pytest.raises(ConfigError, match=r"Linux 4\.4: known are 6\.1, 5\.15, 5\.10"):
         list(precompile.builds(["4.4"]))
 
 
