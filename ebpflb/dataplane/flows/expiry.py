@@ -3,10 +3,13 @@
 
 Both directions of a flow are deleted together, once neither has had a packet for the timeout in
 lb_settings for its state. The kernel would also evict from lb_ct_short and lb_ct_udp, but late.
+
+A connection that a backend leaves unanswered is recorded as such long before it expires.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
+from ctypes import sizeof
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,6 +46,10 @@ _BYTE = 256
 _SECOND = 1_000_000_000
 _FOREVER = 1 << 64
 _BUDGET = 8192
+# TCP repeats a SYN after 1, 3, 7 and 15 seconds (RFC 6298).
+_PATIENCE = 16 * _SECOND
+_SYN = int(CtState.LB_CT_SYN)
+_VALUE_SIZE = sizeof(LbConntrack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,8 @@ class Expiry:
         """`budget`: about how many entries one step looks at. `clock`: CLOCK_MONOTONIC in ns.
 
         `tell` receives END records of sampled flows, in the kernel's format, while lb_settings asks
-        for them. They are few, so flow_rate does not limit them.
+        for them. They are few, so flow_rate does not limit them. A connection without an answer is
+        told once, after 16 s; if an answer comes after all, the programs record another END.
         """
         # In this order: a flow that becomes established meanwhile moves to a later one.
         names = ("lb_ct_short", "lb_conntrack", "lb_ct_udp", "lb_ct_stream")
@@ -91,6 +99,9 @@ class Expiry:
         self._ended: list[bytes] | None = None
         self._pass: Iterator[tuple[int, int]] | None = None
         self._candidates: set[Address] = set()
+        # Unanswered connections that began in this period have been told; in the next one, the
+        # current pass tells them.
+        self._told_from = self._told_to = self._tell_to = clock() - _PATIENCE
         self._limits: Sequence[Sequence[int]] = ()
         # The bound for one entry, whatever the other one's state.
         self._earliest: Sequence[Sequence[int]] = ()
@@ -126,9 +137,11 @@ class Expiry:
         wants_ends = self._tell and settings.flow_events & 1 << FlowEvent.LB_FLOW_END
         self._ended = [] if wants_ends else None
         self._candidates = set(idle)
+        self._tell_to = self._clock() - _PATIENCE
         for table in self._tables:
             for chunk in table.chunks(self._budget):
                 yield chunk.size, self._look_at(table, chunk)
+        self._told_to = self._tell_to
 
     def _look_at(self, table: BpfMap, chunk: Chunk) -> int:
         now = self._clock()
@@ -141,6 +154,8 @@ class Expiry:
             gone = None
             if now - last_seen > self._earliest[key[PROTOCOL_AT]][state | peer_state]:
                 gone = self._expire(table, key, now)
+            elif state | peer_state == _SYN:
+                self._tell_if_unanswered(key, _value_at(chunk, start), now)
             if gone is not None:
                 deleted += gone
             elif self._candidates:
@@ -163,9 +178,22 @@ class Expiry:
             return 0
         if self._ended is not None:
             record = record_of_expired(key, entry.value, other.value if other else None, now)
-            if record:
+            if record and not (state == _SYN and self._was_told(record)):
                 self._ended.append(bytes(record))
         return 1 + (other_table.delete(other_key) if other_table else 0)
+
+    def _tell_if_unanswered(self, key: bytes, value: bytes, now: int) -> None:
+        """For an entry that has only seen a SYN, in the pass in which its flow gets old enough."""
+        entry = LbConntrack.from_buffer_copy(value)
+        if self._ended is None or not self._told_to < entry.created <= self._tell_to:
+            return
+        _, other = self._find(reverse(bytes(entry.to)), key)
+        record = record_of_expired(key, value, other.value if other else None, now)
+        if record and _is_unanswered(record):
+            self._ended.append(bytes(record))
+
+    def _was_told(self, record: LbFlowRecord) -> bool:
+        return _is_unanswered(record) and self._told_from < record.started <= self._told_to
 
     def _find(self, key: bytes, other_key: bytes) -> tuple[BpfMap | None, _FlowEntry | None]:
         """The entry for `key`, unless it belongs to a later flow, with another reverse."""
@@ -174,6 +202,15 @@ class Expiry:
             if entry and reverse(entry.to) == other_key:
                 return table, entry
         return None, None
+
+
+def _value_at(chunk: Chunk, key_start: int) -> bytes:
+    start = key_start // KEY_SIZE * _VALUE_SIZE
+    return chunk.values[start : start + _VALUE_SIZE]
+
+
+def _is_unanswered(record: LbFlowRecord) -> bool:
+    return bool(record.end == FlowEnd.LB_END_NO_ANSWER and record.proto != Protocol.UDP)
 
 
 def _read(table: BpfMap, key: bytes) -> _FlowEntry | None:

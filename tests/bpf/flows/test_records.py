@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lb_flows tells of the flows at tc, and of what was refused."""
 
+import time
 from sys import byteorder
 
 import pytest
 
+from ebpflb.dataplane.flows.expiry import Expiry
 from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.layout.enums import (
     DropReason,
@@ -15,7 +17,7 @@ from ebpflb.dataplane.layout.enums import (
     FlowSource,
     NetnsFlag,
 )
-from ebpflb.dataplane.layout.structs import LbAddr
+from ebpflb.dataplane.layout.structs import LbAddr, LbFlowRecord
 from ebpflb.dataplane.view.counts import sums
 from tests.bpf.harness.asker import Asker, say_who_asks
 from tests.bpf.harness.datapath import SERVICE, Datapath, addr
@@ -26,6 +28,7 @@ from tests.bpf.harness.ring import ALL_EVENTS, Ring
 from tests.bpf.harness.services import cluster_ip, local_backend, pod, remote_backend
 
 ACKED = SEQUENCE + 1
+SECOND = 1_000_000_000
 
 
 def exchange(datapath: Datapath, tcp: Kind, frontend: End, backend: End, ways: str) -> None:
@@ -90,6 +93,32 @@ def test_a_flow_ends_when_its_client_begins_another_in_its_place(
     assert (end.original.packets, end.reply.packets) == (ways.count(">"), ways.count("<"))
     assert (end.client, end.client_port) == (addr(pod(kind).address), pod(kind).port)
     assert list(sums(datapath.maps["lb_histograms"])) == histograms
+
+
+@pytest.mark.parametrize(
+    ("ways", "is_told"),
+    [(">S", True), (">S >S", True), (">S <SA", False), (">S <SA >A", False), (">S <RA", False)],
+)
+def test_the_agent_tells_of_a_connection_without_an_answer(
+    datapath: Datapath, ring: Ring, tcp: Kind, ways: str, *, is_told: bool
+):
+    ahead, told = 0, list[bytes]()
+    expiry = Expiry(
+        datapath.maps, clock=lambda: time.monotonic_ns() + ahead * SECOND, tell=told.extend
+    )
+    backend, index = remote_backend(datapath, tcp)
+    exchange(datapath, tcp, cluster_ip(datapath, tcp, [index]), backend, ways)
+    (start, *_) = ring.take()
+    for seconds, expected in ((10, 0), (20, is_told), (30, 0)):
+        ahead = seconds
+        expiry.step()
+        records = [LbFlowRecord.from_buffer_copy(each) for each in told]
+        told.clear()
+        assert [each.end for each in records] == [FlowEnd.LB_END_NO_ANSWER] * expected
+        for each in records:
+            assert (each.event, each.path) == (FlowEvent.LB_FLOW_END, FlowPath.LB_PATH_TC)
+            assert (each.started, each.client) == (start.time, start.client)
+            assert (each.service, each.backend) == (SERVICE, index)
 
 
 def test_what_is_refused_is_told_of_with_its_reason(datapath: Datapath, ring: Ring, kind: Kind):

@@ -197,12 +197,8 @@ def test_the_page_shows_it(cluster: Cluster, browser: Browser, service: str):
         rows = [row for row in table(browser) if row[1] == f"{SPACE}/{service}"]
         return {row[0] for row in rows if FAULTS[service].shown in row[5]}
 
-    inside = {f"{SPACE}/{client}" for client in INSIDE}
-    wanted = {*inside, cluster.client.ip}
-    if service == "gone":
-        # The node waits four minutes for an answer to a client outside.
-        wanted = inside
-    wait_until_equal(clients, wanted)
+    pods = {f"{SPACE}/{client}" for client in INSIDE}
+    wait_until_equal(clients, pods | {cluster.client.ip}, timeout=30)
 
 
 @pytest.mark.usefixtures("carried")

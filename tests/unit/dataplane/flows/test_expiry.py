@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import ctypes
 from errno import EIO
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ CLIENT, VIP, NODE, POD = map(parse_address, ("192.0.2.9", "10.96.0.1", "192.0.2.
 SYN, ESTABLISHED, CLOSED = CtState.LB_CT_SYN, CtState.LB_CT_ESTABLISHED, CtState.LB_CT_CLOSED
 OPENING_TIME, ESTABLISHED_TIME, CLOSED_TIME, CLOSE_WAIT_TIME = 60, 8000, 10, 900
 UDP_TIME, UDP_STREAM_TIME = 30, 300
+SAMPLED = int(CtFlag.LB_CT_SAMPLED)
 ACK, PEER_FIN = CtState.LB_CT_ACK, CtState.LB_CT_PEER_FIN
 OTHER_VIP = parse_address("10.96.0.2")
 
@@ -25,10 +27,13 @@ OTHER_VIP = parse_address("10.96.0.2")
 class Flows:
     """Flows of clients on ports of their own to VIP:80, with SNAT to NODE; `now` in seconds."""
 
-    def __init__(self, budget: int = 100) -> None:
+    def __init__(self, budget: int = 100, now: int = 0) -> None:
         self.maps = memory_maps(dict.fromkeys(FLOW_TABLES, 64))
-        self.now = 0
-        self.expiry = Expiry(self.maps, clock=lambda: self.now * SECOND, budget=budget)
+        self.now = now
+        self.heard: list[bytes] = []
+        self.expiry = Expiry(
+            self.maps, clock=lambda: self.now * SECOND, budget=budget, tell=self.heard.extend
+        )
         timeouts = LbSettings(
             tcp_opening_timeout=OPENING_TIME,
             tcp_established_timeout=ESTABLISHED_TIME,
@@ -36,6 +41,7 @@ class Flows:
             tcp_close_wait_timeout=CLOSE_WAIT_TIME,
             udp_timeout=UDP_TIME,
             udp_stream_timeout=UDP_STREAM_TIME,
+            flow_events=1 << FlowEvent.LB_FLOW_END,
         )
         self.maps["lb_settings"].update(bytes(4), bytes(timeouts))
 
@@ -49,18 +55,30 @@ class Flows:
         tables: tuple[str, str] = ("lb_conntrack", "lb_conntrack"),
         flags: int = 0,
     ) -> None:
-        """`seen` and `tables`: of the original direction and of the reply."""
+        """`seen` and `tables`: of the original direction and of the reply, if that was seen."""
         original = flow_tuple(CLIENT, port, VIP, 80, protocol)
         translated = flow_tuple(NODE, port + 1000, POD, 8080, protocol)
         reply = flow_tuple(POD, 8080, NODE, port + 1000, protocol)
         untranslated = flow_tuple(VIP, 80, CLIENT, port, protocol)
-        self._put(tables[0], original, _entry(translated, seen[0], state, flags))
+        entry = _entry(translated, seen[0], state, flags)
+        self._put(tables[0], original, entry)
         entry = _entry(untranslated, seen[1], state, flags)
         entry.direction = Direction.LB_DIR_REPLY
+        entry.packets = seen[1]
         self._put(tables[1], reply, entry)
 
     def _put(self, table: str, key: LbTuple, entry: LbConntrack) -> None:
         self.maps[table].update(bytes(key), bytes(entry))
+
+    def told_at(self, now: int) -> list[tuple[int, FlowEnd]]:
+        """The clients' ports of the ends that a whole pass tells at this time."""
+        self.now = now
+        self.heard.clear()
+        while self.expiry.step().unused is None:
+            pass
+        records = [LbFlowRecord.from_buffer_copy(each) for each in self.heard]
+        assert all(each.time == now * SECOND for each in records)
+        return sorted((each.client_port, FlowEnd(each.end)) for each in records)
 
     @property
     def count(self) -> int:
@@ -72,6 +90,7 @@ class Flows:
 def _entry(to: LbTuple, seen: int, state: CtState, flags: int = 0) -> LbConntrack:
     return LbConntrack(
         to=to,
+        created=seen * SECOND,
         last_seen=seen * SECOND,
         direction=Direction.LB_DIR_ORIGINAL,
         hook=Hook.LB_HOOK_HOST_INGRESS,
@@ -257,15 +276,69 @@ def test_no_maps_but_those_of_flows_are_written():
     ids=["as asked", "nobody wants ends", "not sampled"],
 )
 def test_the_end_of_what_expired_is_told_once(events: int, flags: int, told: list[FlowEnd]):
-    flows, heard = Flows(), list[bytes]()
+    flows = Flows()
     settings = LbSettings(tcp_established_timeout=ESTABLISHED_TIME, flow_events=events)
     flows.maps["lb_settings"].update(bytes(4), bytes(settings))
-    flows.expiry = Expiry(flows.maps, clock=lambda: flows.now * SECOND, tell=heard.extend)
     flows.add(1, flags=flags)
     flows.add(2, flags=flags)
-    assert (flows.expiry.step().deleted, heard) == (0, [])
-    flows.now = ESTABLISHED_TIME + 1
-    assert [flows.expiry.step().deleted for _ in range(2)] == [4, 0]
-    records = [LbFlowRecord.from_buffer_copy(each) for each in heard]
-    assert [each.end for each in records] == told
-    assert all(each.time == flows.now * SECOND for each in records)
+    assert flows.told_at(0) == []
+    assert flows.told_at(ESTABLISHED_TIME + 1) == list(enumerate(told, 1))
+    assert flows.count == 0
+    assert flows.told_at(ESTABLISHED_TIME + 2) == []
+
+
+def test_a_connection_without_an_answer_is_told_long_before_it_expires():
+    flows = Flows(now=100, budget=2)
+    short = ("lb_ct_short", "lb_ct_short")
+    for port, began in ((1, 101), (2, 110)):
+        flows.add(port, state=SYN, tables=short, seen=(began, 0), flags=SAMPLED)
+    assert flows.told_at(116) == []
+    assert flows.told_at(117) == [(1, FlowEnd.LB_END_NO_ANSWER)]
+    assert flows.told_at(125) == []
+    assert flows.told_at(130) == [(2, FlowEnd.LB_END_NO_ANSWER)]
+    assert flows.told_at(101 + OPENING_TIME) == []
+    assert flows.count == 4
+    assert flows.told_at(111 + OPENING_TIME) == []
+    assert flows.count == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seen": (101, 102)},
+        {"state": SYN | ACK},
+        {"state": ESTABLISHED | SYN},
+        {"protocol": Protocol.UDP},
+        {"flags": 0},
+    ],
+    ids=["a SYN ACK", "an ACK", "established", "UDP", "not sampled"],
+)
+def test_nothing_is_told_early_of_other_flows(changes: dict[str, Any]):
+    flows = Flows(now=100)
+    flow: dict[str, Any] = {"state": SYN, "seen": (101, 0), "flags": SAMPLED}
+    flows.add(1, **flow | changes)
+    assert flows.told_at(118) == []
+
+
+def test_an_agent_tells_late_of_connections_that_are_older_than_itself():
+    flows = Flows(now=100)
+    flows.add(1, state=SYN, seen=(84, 0), flags=SAMPLED)
+    assert flows.told_at(105) == []
+    assert flows.told_at(85 + OPENING_TIME) == [(1, FlowEnd.LB_END_NO_ANSWER)]
+
+
+def test_an_error_keeps_no_connection_without_an_answer_from_being_told(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    flows = Flows(now=100)
+    flows.add(1, state=SYN, seen=(101, 0), flags=SAMPLED)
+
+    def fail(_: bytes) -> None:
+        raise MapError("lb_conntrack", "lookup", EIO)
+
+    flows.now = 117
+    with monkeypatch.context() as patch:
+        patch.setattr(flows.maps["lb_conntrack"], "lookup", fail)
+        with pytest.raises(MapError):
+            flows.expiry.step()
+    assert flows.told_at(118) == [(1, FlowEnd.LB_END_NO_ANSWER)]
