@@ -109,7 +109,7 @@ def doctor(
 ) -> None:
     """Find what keeps Services from working on this node.
 
-    Each finding is one line, and says what to do.
+    It prints one line per finding, with what to do about it.
     """
     if os.geteuid() != 0:
         raise ProbeError("`ebpflb doctor` needs root: run it as root or with sudo")

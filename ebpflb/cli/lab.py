@@ -77,7 +77,7 @@ def down(name: str) -> None:
 
 
 @lab.command()
-@click.option("--name", default=None, help="Only this lab.")
+@click.option("--name", default=None, help="Only show this lab.")
 @_OUTPUT
 def status(name: str | None, output: str) -> None:
     """Show the labs and their members. Exit status 1 if anything in them is down."""

@@ -69,7 +69,7 @@ class Sample:
   TROUBLE   such a Service is also marked with a !:
     answers nobody       gets requests, but sends nothing back
     refuses connections  accepts none
-    gets nothing         gets no new connections, which is not by chance
+    gets nothing         gets no new connections, and not by chance
     starved              has far fewer active connections than the others
     no endpoint, no local endpoint
 

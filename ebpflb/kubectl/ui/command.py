@@ -22,8 +22,8 @@ _ASK = ("env", "COLUMNS=52", "ebpflb")
 
 @click.command(
     epilog="""\b
-The page is only served to this machine. Keep its address secret: it contains a token. The page
-shows flows from now on, for up to five minutes, while the command runs.
+The page is only served to this machine. Keep its address secret: it contains a token. It counts
+flows from the start of the command, and keeps them for five minutes.
 
 \b
 Examples:
