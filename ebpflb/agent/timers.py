@@ -21,16 +21,16 @@ class Task(StrEnum):
     COLLECT = "wait until the kernel no longer uses what was replaced"
     COLLECT_NOW = "free what was replaced"
     EXPIRE = "expire flows"
-    RETRY = "repeat what failed"
+    RETRY = "retry what failed"
     RESYNC = "compare everything"
     REPAIR = "check all hooks"
     LISTEN = "open health check node ports"
     WRITE = "write the changes gathered so far"
-    ROOM = "see whether flows need more room"
-    RULES = "look at what others have written into netfilter"
-    EJECT = "look at failed connections"
-    PROBE = "ask other nodes whether they take part in DSR"
-    SOCKETS = "end UDP sockets of backends that are gone"
+    ROOM = "check whether flows need more room"
+    RULES = "check the netfilter rules of others"
+    EJECT = "check failed connections"
+    PROBE = "probe other nodes for DSR"
+    SOCKETS = "close UDP sockets of backends that are gone"
 
 
 class Timers:

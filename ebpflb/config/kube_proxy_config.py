@@ -19,7 +19,7 @@ from ebpflb.errors import ConfigError
 
 
 class Field(NamedTuple):
-    """A field. option: the setting it gives, empty for one that is ignored for a reason.
+    """A field. option: the setting it maps to, empty if the field is ignored, for `reason`.
 
     check raises ValueError for a wrong type and returns what is compared with `usual`, kube-proxy's
     default. zero_counts: 0 is a value, not its absence.
@@ -147,9 +147,9 @@ FIELDS: Mapping[str, Field] = {
     "windowsRunAsService": Field(_boolean, reason=_NO_WINDOWS),
 }
 
-# The settings that such a file decides.
+# The settings that such a file controls.
 DECIDED = frozenset(field.option for field in FIELDS.values() if field.option)
-# The mappings that fields are in: logging, logging.options, ...
+# The mappings that contain fields: logging, logging.options, ...
 SECTIONS = frozenset(
     path.rsplit(".", depth)[0] for path in FIELDS for depth in range(1, path.count(".") + 1)
 )
@@ -188,7 +188,7 @@ def read_kube_proxy_config(
 def _leaves(
     file: str, content: Mapping[object, object], prefix: str, warn: Warn
 ) -> Iterator[tuple[str, object]]:
-    """The fields that are there, with their paths, of the right type."""
+    """The fields that are present, with their paths, checked for their type."""
     for key, value in content.items():
         path = f"{prefix}{key}"
         if path in SECTIONS:
@@ -235,7 +235,7 @@ def _other_mode(path: str, mode: str) -> str:
 
 
 def _servers(file: str, found: Mapping[str, Given]) -> dict[str, Given]:
-    """Where servers listen by default if bindAddress is IPv6: at IPv6 addresses, too."""
+    """The servers' default addresses if bindAddress is IPv6: IPv6, too."""
     given = found.get("bind-address")
     try:
         is_ipv6 = given is not None and isinstance(ip_address(str(given.value)), IPv6Address)

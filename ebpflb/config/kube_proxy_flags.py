@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags of kube-proxy that are not settings here: ignored with a reason, or another name for one.
 
-Also the settings that are checked because kube-proxy has them, and change nothing here.
+Also the settings that are checked because kube-proxy has them, but do nothing here.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -74,7 +74,7 @@ SWITCHES = frozenset(
 
 
 class _PortFlag(NamedTuple):
-    """A deprecated flag for the port alone of an option, whose default is `address`."""
+    """A deprecated flag that sets only the port of an option, whose default is `address`."""
 
     option: str
     address: str
@@ -145,7 +145,7 @@ _DEFAULT_SCHEDULER = "random"
 
 
 def scheduler_of_ipvs(name: str, where: str, warn: Warn) -> str:
-    """The scheduler that does what one of IPVS does; warn() gets a line if none does."""
+    """The counterpart of an IPVS scheduler; warn() gets a line if there is none."""
     if name in _SCHEDULERS:
         return _SCHEDULERS[name]
     instead = _NEAREST.get(name, _DEFAULT_SCHEDULER)
@@ -175,7 +175,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 
 def warn_without_effect(given: Collection[str], found: Mapping[str, Any], warn: Warn) -> None:
-    """Warn of each such option that is given a value other than its default.
+    """Warn about each such option that is set to anything but its default.
 
     given: names of options; found: all values, by field.
     """

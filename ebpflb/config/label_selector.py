@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Label selectors as `kubectl --selector` takes them: `a=b,c!=d,e in (x,y),f notin (z),g,!h`.
 
-The grammar, and what is accepted beyond the documented one, is that of labels.Parse in
-k8s.io/apimachinery, without its operators > and <.
+The grammar is that of labels.Parse in k8s.io/apimachinery, including what is undocumented there,
+without the operators > and <.
 """
 
 import re
@@ -33,7 +33,7 @@ class Requirement(NamedTuple):
 
 
 class LabelSelector(NamedTuple):
-    """Requirements that all must hold; none: every object matches."""
+    """Requirements that must all hold; without any, every object matches."""
 
     text: str
     requirements: tuple[Requirement, ...]
@@ -43,7 +43,7 @@ class LabelSelector(NamedTuple):
 
     @property
     def keys(self) -> frozenset[str]:
-        """The labels that decide."""
+        """The labels that it tests."""
         return frozenset(each.key for each in self.requirements)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -51,7 +51,7 @@ class LabelSelector(NamedTuple):
 
 
 def parse_label_selector(text: str) -> LabelSelector:
-    """Raises ValueError, which says what is wanted instead."""
+    """Raises ValueError, which says what was expected."""
     tokens = _Tokens(text)
     requirements = []
     if tokens.next != _END:
@@ -78,7 +78,7 @@ class _Tokens:
         self.take()
 
     def word(self, what: str) -> str:
-        """The next token, which must be no symbol."""
+        """The next token, which must not be a symbol."""
         if self.next == _END or not _is_word(self.next):
             raise ValueError(f"want {what}, found {self.found}")
         return self.take()
@@ -124,7 +124,7 @@ def _set(tokens: _Tokens) -> frozenset[str]:
 
 
 def _value(tokens: _Tokens) -> str:
-    """Empty where none stands."""
+    """Empty if there is none."""
     if tokens.next in (",", ")", _END):
         return ""
     return _checked_value(tokens.word("a value"))

@@ -59,7 +59,7 @@ class Option(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A value from a flag, a variable or a file, and what errors call that place."""
+    """A value from a flag, a variable or a file, and how errors name that place."""
 
     value: object
     where: str

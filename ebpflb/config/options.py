@@ -19,7 +19,7 @@ METRICS_BIND_ADDRESS = f"127.0.0.1:{METRICS_PORT}"
 HEALTHZ_BIND_ADDRESS = f"0.0.0.0:{HEALTHZ_PORT}"
 QUERY_SOCKET = "/run/ebpflb/agent.sock"
 OOM_SCORE_ADJ = -999
-# kube-proxy's own bound of nf_conntrack_max.
+# kube-proxy's own limit of nf_conntrack_max.
 _MOST_FLOWS = 1048576
 _MOST = 999_999_999
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's settings from all places that may set them, merged and checked once.
+"""The agent's settings from all sources, merged and checked once.
 
 A setting comes from the command line, else from the environment (EBPFLB_NODE_NAME), else from the
 file named by --config (node-name: ...), else it has its default. The fields of a
@@ -104,7 +104,7 @@ def load_settings(
     """Merge and check; flags holds what was given on the command line, by flag name.
 
     warn() gets a line for each flag, variable or field that has no effect. Raises ConfigError
-    naming the option and where the value stands, ProbeError without cgroup v2.
+    naming the option and where the value comes from, ProbeError without cgroup v2.
     """
     others = dict(flags)
     path = others.pop("config", None) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
@@ -122,7 +122,7 @@ def load_settings(
 
 
 def setting(name: str, flag: object, environ: Mapping[str, str]) -> Any:
-    """One checked setting for a command that needs no more than that. Raises as load_settings."""
+    """One checked setting, for a command that needs nothing else. Raises as load_settings."""
     option = next(option for option in OPTIONS if option.name == name)
     flags = {} if flag is None else {name: flag}
     names = {variable(each) for each in option.names}

@@ -59,7 +59,7 @@ def read_settings_file(path: Path, warn: Warn) -> SettingsFile:
 
 
 def _parse(path: Path, content: bytes) -> list[Mapping[object, object]]:
-    """The documents that are not empty."""
+    """The non-empty documents."""
     import yaml
 
     try:

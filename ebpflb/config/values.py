@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parsers of settings: a string or a YAML value in, a checked value out.
 
-Each parser raises ValueError, whose text says what is wanted. Beside them, addresses as text.
+Each parser raises ValueError, whose text says what it wants. Also, addresses as text.
 """
 
 import difflib
@@ -42,7 +42,7 @@ FLOW_EVENTS = ("start", "end", "refused", "dropped")
 NO_EVENTS = "none"
 # What the maps can hold.
 _LONGEST = 2**32 - 1
-# sun_path without the zero byte at its end.
+# sun_path without its terminating zero byte.
 _LONGEST_SOCKET_PATH = 107
 
 
@@ -73,7 +73,7 @@ def parse_bind_address(text: str) -> BindAddress | None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt word: " (did you mean X?)", or every choice where nothing is near."""
+    """A hint for a misspelt word: " (did you mean X?)", or all choices if none is close."""
     choices = sorted(known)
     return near(word, choices) or f" (known: {', '.join(choices)})"
 
@@ -92,7 +92,7 @@ def near(word: str, known: Iterable[str]) -> str:
 
 
 def text(value: object) -> str:
-    """A string without blanks around it."""
+    """A string, stripped of surrounding blanks."""
     if not isinstance(value, str):
         raise ValueError("want a string")  # noqa: TRY004  one kind of error for a wrong value
     return value.strip()
@@ -131,7 +131,7 @@ def urls(value: object) -> tuple[str, ...]:
 
 def choice(*choices: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
-        # YAML takes off for a boolean.
+        # YAML reads off as a boolean.
         word = "off" if value is False else value
         if word not in choices:
             raise ValueError(f"unknown value{nearest(str(value), choices)}")
@@ -149,7 +149,7 @@ def boolean(value: object) -> bool:
 
 
 def prime(first: int, last: int) -> Callable[[object], int]:
-    """A prime from first to last, both included."""
+    """A prime from first to last, inclusive."""
 
     def parse(value: object) -> int:
         found = number(first, last)(value)
@@ -166,7 +166,7 @@ def _is_prime(number: int) -> bool:
 
 
 def number(first: int, last: int) -> Callable[[object], int]:
-    """A whole number from first to last, both included."""
+    """A whole number from first to last, inclusive."""
 
     def parse(value: object) -> int:
         if not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,9}", str(value)):
@@ -184,8 +184,8 @@ _MOST_FAILURES = 1000
 
 
 def ejection(value: object) -> int:
-    """After how many failed connections in a row an endpoint is left out; 0 for never."""
-    # YAML takes on and off for booleans.
+    """After how many failed connections in a row an endpoint is ejected; 0: never."""
+    # YAML reads on and off as booleans.
     words = {"off": 0, "on": _FAILURES, "False": 0, "True": _FAILURES}
     if str(value) in words:
         return words[str(value)]
@@ -202,7 +202,7 @@ def verbosity(value: object) -> int:
 
 
 def duration(value: object) -> float:
-    """Seconds: a number, or Go's way to write them: 30s, 1m0s, 500ms."""
+    """Seconds: a number, or in Go's notation: 30s, 1m0s, 500ms."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("want a duration, as in 30s")  # noqa: TRY004  as above
     word = str(value).strip()
@@ -298,7 +298,7 @@ def bind_address(default_port: int) -> Callable[[object], str]:
 
 
 def with_port(address: str, port: int) -> str:
-    """Add a port to an IP address that has none; anything else stays as it is."""
+    """Add a port to an IP address that has none; anything else is left as it is."""
     host, _, last = address.rpartition(":")
     is_ambiguous = last.isdecimal() and is_ip(host)
     if not is_ip(address) or is_ambiguous:

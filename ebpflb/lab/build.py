@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what a lab consists of, and removes it.
+"""Builds the parts of a lab, and removes them.
 
-Whatever is about to be made is written into the lab's state first, so removing works wherever
-building or an earlier removal stopped.
+Everything is recorded in the lab's state before it is made, so removing works wherever building or
+an earlier removal stopped.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Source(Protocol):
     def name(self) -> str: ...
 
     def entered(self) -> AbstractContextManager[None]:
-        """Sockets made meanwhile belong to the source's namespace."""
+        """Sockets made in the block belong to the source's namespace."""
         ...
 
 
@@ -59,7 +59,7 @@ class Attempt:
 
 
 def reserve(config: LabConfig, held: contextlib.ExitStack) -> LabState:
-    """Take a name and a number, and write down what will be made.
+    """Take a name and a number, and record what will be made.
 
     `held` gets the lock that keeps others from building or taking down the same lab. ConfigError
     when a lab, a namespace or a cgroup of that name exists.
@@ -104,7 +104,7 @@ def make_namespaces(made: LabState, layout: Layout) -> None:
 
 
 def make_network(layout: Layout) -> None:
-    """Devices, addresses and routes. ProbeError names the command that was refused."""
+    """Devices, addresses and routes. ProbeError names the command that failed."""
     for seat in layout.seats():
         name = layout.namespace(seat)
         with namespaces.entered(namespaces.path_of(name)):
@@ -171,7 +171,7 @@ def _start_pod(pod: Member, made: LabState) -> processes.StartedProcess:
 
 
 def _as_grandchild(entry: Callable[[], None]) -> Callable[[], None]:
-    """Let the launched process be one that nobody has to wait for."""
+    """Make the launched process one that nobody has to wait for."""
 
     def leave() -> None:
         if os.fork():
@@ -236,7 +236,7 @@ def _converse(sock: socket.socket, attempt: Attempt) -> str:
 
 
 def take_down(name: str) -> bool:
-    """Remove a lab; False when there is none. EbpflbError when something of it cannot go."""
+    """Remove a lab; False when there is none. EbpflbError if something cannot be removed."""
     with state.locked(name):
         if (state.directory_of(name) / state.FILE).exists():
             remove(state.load(name))
@@ -247,7 +247,7 @@ def take_down(name: str) -> bool:
 
 
 def remove(made: LabState) -> None:
-    """Remove all that can be removed; the state stays, for another try, if something cannot.
+    """Remove all that can be removed; if something cannot, the state is kept for another try.
 
     Devices go with their namespaces, pins with their file system.
     """

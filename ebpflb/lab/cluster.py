@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lab as its users see it: members, manifests, up and down.
 
-What is about to be made is written down first (state.py), and nothing that exists is ever taken
-over, so taking down may remove what is written down, however far the building came.
+Everything is recorded before it is made (state.py), and nothing that already exists is reused. So
+taking a lab down may remove all that is recorded, however far building it got.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from ebpflb.lab.state import LabState
 
 # Seconds; the servers of all pods start at the same time.
 _REACH_TIMEOUT, _REACH_TIMEOUT_PER_POD = 20.0, 0.2
-# Nothing listens there; a refusal shows that the node is reached.
+# Nothing listens there; a refusal shows that the node is reachable.
 _UNUSED_PORT = 9
 
 
@@ -83,7 +83,7 @@ class Lab:
         return cls(state.load(name))
 
     def down(self) -> None:
-        """Remove the lab and all that runs in it; nothing happens if that was done already."""
+        """Remove the lab and all that runs in it; nothing happens if it is already gone."""
         build.take_down(self.name)
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class Lab:
 
     @property
     def complete(self) -> bool:
-        """False while it is being built, and for ever if that was interrupted."""
+        """False while it is being built, or if that was interrupted."""
         return self._made.complete
 
     @property
@@ -116,7 +116,7 @@ class Lab:
         return self.member(UNDERLAY)
 
     def member(self, name: str) -> Member:
-        """ConfigError lists the names there are."""
+        """ConfigError lists the existing names."""
         for member in self.members:
             if member.name == name:
                 return member

@@ -30,7 +30,7 @@ from ebpflb.lab.offloads import wire
 
 
 class DemoRow(NamedTuple):
-    """Right when what was seen is, word for word, what was expected."""
+    """Right if what was seen is exactly what was expected."""
 
     what: str
     expected: str
@@ -41,7 +41,7 @@ class DemoRow(NamedTuple):
         return self.expected == self.seen
 
 
-# Enough that with random choice each of six pods is missed once in 100 million runs.
+# Enough that random choice misses one of six pods only once in 100 million runs.
 _QUESTIONS = 120
 
 CLUSTER = ServiceSpec("web", 21, "NodePort", node_port=30100)
@@ -177,7 +177,7 @@ def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[DemoRow]:
 
 
 def xdp_rows(lab: Lab, logs: Path) -> Iterator[DemoRow]:
-    """The first node sends on at XDP what is for pods elsewhere, and their replies."""
+    """The first node forwards packets for pods elsewhere, and their replies, at XDP."""
     wire(lab)
     node, other = lab.nodes
     lab.write_manifests(lab.service(ELSEWHERE, lab.pods_on(other.name)), "xdp.yaml")
@@ -199,14 +199,14 @@ def _xdp_row(lab: Lab, node: LabNode, version: int, protocol: str) -> DemoRow:
     before = _sent_from_xdp(node)
     question = Question(node.address(version), ELSEWHERE.node_port, protocol, _QUESTIONS)
     answers = ask(lab.client, question)
-    # A request and its reply at least; some go by way of the stack, to ask the neighbours.
+    # At least a request and its reply; some go through the stack, which resolves neighbours.
     is_sent = _sent_from_xdp(node) - before >= _QUESTIONS
     expected = f"3 pods answer; they see {node.name}; sent from XDP"
     return DemoRow(what, expected, _pods_answer(lab, answers) + "; sent from XDP" * is_sent)
 
 
 def dsr_rows(lab: Lab, logs: Path) -> Iterator[DemoRow]:
-    """The first node sends on in tunnels what is for pods elsewhere; they answer the client."""
+    """The first node tunnels packets for pods elsewhere; these answer the client directly."""
     first, other = lab.nodes
     lab.write_manifests(lab.service(DIRECT, lab.pods_on(other.name)), "dsr.yaml")
     logs.mkdir()

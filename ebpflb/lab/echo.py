@@ -3,8 +3,8 @@
 
 Standard library only and started by path, so that a pod is one small process.
 TCP and UDP on one port number, IPv4 and IPv6. A TCP connection stays open until the client closes.
-A datagram that is none of these is not answered: it may be the answer of another such server, and
-the two would go on for ever.
+Any other datagram is not answered: it may be the answer of another such server, and the two would
+go on forever.
 
     line or datagram     answer
     (empty)              the pod's name; for load: one byte there, one packet back

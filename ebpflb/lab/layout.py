@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is in a lab: names, namespaces and addresses, worked out from its settings. No I/O.
+"""Who is in a lab: names, namespaces and addresses, derived from its settings. No I/O.
 
 Lab number i has the ranges 10.(100+i).0.0/16 and fdeb:f1b:i::/48, so that no two labs overlap:
 
@@ -163,7 +163,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Everybody in a lab, in the order in which they are built. index: 0 to LABS_AT_ONCE - 1."""
+    """All members of a lab, in the order in which they are built. index: 0 to LABS_AT_ONCE - 1."""
 
     config: LabConfig
     index: int

@@ -3,10 +3,10 @@
 
 Standard library only and started by path inside a namespace. It prints "started",
 then one JSON line per connection as it ends (the fields of LoadConnection) and a last one with the
-summary. Exit status 1 when any connection failed. SIGTERM or SIGINT: no new connections, those
-under way end in order.
+summary. Exit status 1 when any connection failed. On SIGTERM or SIGINT no new connections are made,
+and open ones end cleanly.
 
-An exchange is an empty line there and a line with the pod's name back (echo.py). A connection is
+An exchange is an empty line sent and a line with the pod's name received (echo.py). A connection is
 good when each of its exchanges was answered in time and always by the same pod.
 """
 
@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-# The first line of output: from now on a signal ends the run in order.
+# The first line of output: from now on a signal ends the run cleanly.
 STARTED = "started"
 
 _MOST_BYTES = 65536
@@ -42,11 +42,11 @@ _ERRORS: dict[int | None, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What to send. Times in seconds; rate in connections per second, 0 is as fast as possible.
+    """What to send. Times in seconds; rate in connections per second, 0: as fast as possible.
 
-    count, duration: the load ends with whichever comes first; 0 is without limit.
+    count, duration: the load ends with whichever comes first; 0: no limit.
     workers: the most connections at once.
-    exchanges: per connection, 0 is until the load ends; interval: between them.
+    exchanges: per connection, 0: until the load ends; interval: between them.
     unconnected: UDP without connect(2), each datagram with its destination.
     """
 
@@ -75,7 +75,7 @@ class LoadOptions:
 class LoadConnection:
     """How one connection went. started: time.monotonic() of the machine; ms: until its end.
 
-    client: the own address and port. pod: who answered, "" when nobody did. error: "" or refused,
+    client: its own address and port. pod: who answered, "" when nobody did. error: "" or refused,
     reset, closed, timeout, unreachable, moved (another pod answered), stranger (the answer came
     from another address than the target), or the name of an errno.
     """
@@ -140,7 +140,7 @@ class Load:
         self._stopped.set()
 
     def run(self) -> None:
-        """Return when all connections have ended; what a thread raises is raised here."""
+        """Return when all connections have ended; errors in threads are raised here."""
         self._started = time.monotonic()
         with ThreadPoolExecutor(self._options.workers) as executor:
             running = [executor.submit(self._work) for _ in range(self._options.workers)]

@@ -98,7 +98,7 @@ def dump(objects: Iterable[Mapping[str, Any]]) -> str:
 def files_of(path: Path) -> dict[str, bytes]:
     """The manifests at a path, a file or a directory, by file name. ConfigError if there are none.
 
-    Hidden files and other suffixes in a directory do not count.
+    Hidden files and other suffixes in a directory are ignored.
     """
     try:
         candidates = sorted(path.iterdir()) if path.is_dir() else [path]

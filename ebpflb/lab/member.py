@@ -75,7 +75,7 @@ class Member:
             raise
 
     def become(self, argv: Sequence[str]) -> NoReturn:
-        """Turn the calling process into the command. OSError when that cannot be run."""
+        """Replace the calling process with the command. OSError when that cannot be run."""
         self._check_up()
         namespaces.entry_in_child(self.namespace, self.cgroup)()
         os.execvpe(argv[0], list(argv), os.environ | self.environment())  # noqa: S606 - no shell
@@ -162,7 +162,7 @@ class LoadRun:
         self.kill()
 
     def wait_started(self) -> None:
-        """Return when connections are being made. EbpflbError if that does not come."""
+        """Return when connections are being made. EbpflbError if none are."""
         deadline = time.monotonic() + _TIMEOUT
         while not self._text().startswith(load.STARTED):
             if self._process.poll() is not None or time.monotonic() > deadline:

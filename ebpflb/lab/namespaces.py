@@ -81,7 +81,7 @@ def entry_in_child(namespace: Path, cgroup: Path) -> Callable[[], None]:
 
 
 def detach(path: Path) -> None:
-    """Take the topmost mount off `path`, also while it is in use; nothing if there is none."""
+    """Detach the topmost mount from `path`, even while it is in use; nothing if there is none."""
     result = _libc.umount2(os.fsencode(path), _MNT_DETACH)
     code = ctypes.get_errno()
     if result and code not in {errno.EINVAL, errno.ENOENT}:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Veths that behave as wires do, and as XDP at the other end needs it.
+"""Veths that behave like wires, and as XDP at the other end requires.
 
-By the ioctls of ethtool(8), which know one switch each (linux/ethtool.h).
+With the ioctls of ethtool(8), one for each switch (linux/ethtool.h).
 """
 
 import array
@@ -18,7 +18,7 @@ _ETHTOOL_STXCSUM, _ETHTOOL_SGRO = 0x17, 0x2C
 
 
 def wire(lab: Lab) -> None:
-    """Have the nodes' uplinks, and whoever sends to them, behave as on wires."""
+    """Make the nodes' uplinks, and whoever sends to them, behave like wires."""
     for node in lab.nodes:
         take_xdp_frames(lab.underlay, node.name)
     for member in (*lab.nodes, lab.client, *lab.pods):
@@ -26,7 +26,7 @@ def wire(lab: Lab) -> None:
 
 
 def fill_checksums(member: Member, device: str) -> None:
-    """Packets leave with their checksums, not as those that a device completes."""
+    """Packets leave with complete checksums, which no device has to fill in."""
     _switch(member, device, _ETHTOOL_STXCSUM, is_on=False)
 
 

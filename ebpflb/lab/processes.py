@@ -61,7 +61,7 @@ _WAIT, _WAIT_FOR_ALL = 2.0, 10.0
 
 
 class StartedProcess(NamedTuple):
-    """A process: ids are used again, but not with the same start time (in clock ticks)."""
+    """A process: ids are reused, but not with the same start time (in clock ticks)."""
 
     pid: int
     start_time: int

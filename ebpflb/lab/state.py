@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a lab has made, written down before it is made: /run/ebpflb-lab/<name>/state.json.
+"""What a lab has made, recorded before it is made: /run/ebpflb-lab/<name>/state.json.
 
 `down` works from this file alone, so it also works for a lab that was interrupted half-way.
 """
@@ -82,7 +82,7 @@ def load(name: str) -> LabState:
 
 
 def drop_unmade(name: str) -> None:
-    """Remove the directory of a lab that was interrupted before its state was written.
+    """Remove the directory of a lab whose making was interrupted before its state was written.
 
     Nothing else had been made by then. Call it under locked_root().
     """

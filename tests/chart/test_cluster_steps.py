@@ -121,8 +121,8 @@ def test_it_waits_until_they_are(api: FakeApi) -> None:
     done = wait(api, 20)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
-    assert first.startswith("not clean yet: (no pod yet);")
-    assert second.startswith("not clean yet: node2;")
+    assert first.startswith("not cleaned up: (no pod yet);")
+    assert second.startswith("not cleaned up: node2;")
 
 
 def test_a_new_daemonset_without_a_status_is_waited_for(api: FakeApi) -> None:
@@ -139,7 +139,7 @@ def test_it_names_the_nodes_that_are_not_clean_in_time(api: FakeApi) -> None:
     api.answers = {DAEMONSET: [daemonset(1, 4)], PODS: [{"items": [*items, *others]}]}
     done = wait(api, 1.5)
     assert done.returncode == 1
-    assert done.stderr.startswith("not clean yet: (not scheduled), node2, node3; the DaemonSet")
+    assert done.stderr.startswith("not cleaned up: (not scheduled), node2, node3; the DaemonSet")
     assert api.deleted == []
 
 
@@ -161,7 +161,7 @@ def test_nothing_is_removed_while_the_agents_are_there(api: FakeApi) -> None:
     api.answers = {AGENTS: [daemonset(2, 2)]}
     done = wait(api, 1.5, "gone")
     assert done.returncode == 1
-    assert done.stderr.startswith("the DaemonSet ebpflb is still there")
+    assert done.stderr.startswith("the DaemonSet ebpflb still exists")
 
 
 def test_an_api_that_refuses_is_no_sign_that_the_agents_are_gone(api: FakeApi) -> None:

@@ -30,13 +30,13 @@ class Api:
     """The API server, asked as the account of the pod."""
 
     def __init__(self) -> None:
-        """Read the certificate. OSError if it cannot be."""
+        """Read the certificate. OSError if that fails."""
         host, port = (os.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
         self._url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         self._trust = ssl.create_default_context(cafile=f"{_ACCOUNT}/ca.crt")
 
     def get(self, path: str) -> dict:
-        """What it answers. OSError if it does not, or refuses."""
+        """The answer. OSError if there is none, or the request is refused."""
         return self._ask("GET", path)
 
     def delete(self, path: str) -> None:
@@ -70,15 +70,15 @@ class _NotFoundError(OSError):
 
 
 def gone(api: Api, namespace: str, name: str) -> str:
-    """Nothing if the API knows no such DaemonSet; else what is to be said."""
+    """Empty if there is no such DaemonSet; else a line to print."""
     with suppress(_NotFoundError):
         api.get(daemonset_path(namespace, name))
-        return f"the DaemonSet {name} is still there: nothing is removed beside agents"
+        return f"the DaemonSet {name} still exists: nothing is removed while agents may run"
     return ""
 
 
 def clean(api: Api, namespace: str, name: str) -> str:
-    """Nothing if it is done on every node, and removed; else what is to be said.
+    """Empty if every node is clean and the DaemonSet removed; else a line to print.
 
     The DaemonSet goes last. Without one nothing is removed: the account may be that of the next
     uninstallation, which has not made its DaemonSet yet.
@@ -89,7 +89,7 @@ def clean(api: Api, namespace: str, name: str) -> str:
         return ""
     if waiting:
         nodes = ", ".join(waiting)
-        return f"not clean yet: {nodes}; the DaemonSet {name} goes on, delete it once it is ready"
+        return f"not cleaned up: {nodes}; the DaemonSet {name} keeps trying, delete it when ready"
     api.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}")
     api.delete(f"{_RIGHTS}/namespaces/{namespace}/rolebindings/{name}")
     api.delete(f"{_RIGHTS}/namespaces/{namespace}/roles/{name}")
@@ -98,13 +98,13 @@ def clean(api: Api, namespace: str, name: str) -> str:
 
 
 def reached(api: Api, namespace: str, name: str) -> str:
-    """Nothing if every pod has reached a Service; else where they have not, and why."""
+    """Empty if every pod has reached a Service; else the nodes where not, and why."""
     waiting = unfinished(api, namespace, name, "test")
     return f"no Service answers from: {', '.join(waiting)}" if waiting else ""
 
 
 def served(api: Api, node: str, taint: str, url: str) -> str:
-    """Nothing if the node has no such taint any more; else what is to be said."""
+    """Empty if the node no longer has the taint; else a line to print."""
     try:
         urllib.request.urlopen(url, timeout=_ANSWER_SECONDS).close()  # noqa: S310  of the node
     except OSError as error:
@@ -128,7 +128,7 @@ def daemonset_path(namespace: str, name: str) -> str:
 
 
 def unfinished(api: Api, namespace: str, name: str, component: str) -> list[str]:
-    """The nodes whose pod of this DaemonSet is not ready; its pods have this component."""
+    """The nodes on which this DaemonSet's pod is not ready; its pods have this component."""
     found = api.get(daemonset_path(namespace, name))
     status = found["status"]
     is_new = status.get("observedGeneration", 0) < found["metadata"]["generation"]
@@ -161,7 +161,7 @@ def place_of(pod: dict) -> str:
 
 
 def main(what: str, seconds: str, *arguments: str) -> None:
-    """Return when it is so; exit with a line that says why it is not."""
+    """Return once the step is done; exit with a line that says why it is not."""
     deadline = time.monotonic() + float(seconds)
     look = {"gone": gone, "clean": clean, "reached": reached, "served": served}[what]
     problem = told = "no time to ask"
