@@ -34,14 +34,13 @@ def serving(server: PageServer) -> Iterator[PageServer]:
 def explained(node: str, arguments: Sequence[str]) -> str:
     """What `ebpflb explain` says where a Service has no endpoint."""
     return f"""\
-fails: refused at the socket hook: no endpoint may
-be chosen
+fails: refused at the socket hook: no usable
+endpoint
 
 FROM      10.1.3.7, a pod of this node, via veth1f
 TO        {arguments[2].upper()}, ClusterIP of
           shop/invoices:http
-WAY       socket hook: refused - no endpoint may be
-          chosen
+WAY       socket hook: refused - no usable endpoint
 POLICY    internal traffic policy Cluster; the
           endpoints for this node
 ENDPOINT  the Service port has none in this family
