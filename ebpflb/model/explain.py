@@ -116,7 +116,7 @@ def _why_cluster(each: PortEndpoint, endpoints: Sequence[PortEndpoint], node: No
         return f"ready, its hints name this {hints}, {place}"
     target = each.endpoint
     hinted = target.node_hints if hints is Hints.NODE else target.zone_hints
-    return f"its hints name {hints} {', '.join(hinted)}, those of others this {hints}, {place}"
+    return f"its hints name {hints} {', '.join(hinted)}, not this {hints}, {place}"
 
 
 def _why_no_hints(each: PortEndpoint, endpoints: Iterable[PortEndpoint], node: Node) -> str:

@@ -129,7 +129,7 @@ class DirectorySource:
         try:
             names = watch.follow()
         except OSError as error:
-            line = f"{self._path}: {error.strerror}; what was read there before stays in force"
+            line = f"{self._path}: {error.strerror}; its last readable content stays in force"
             self._errors[""] = (self._path, line)
             return
         self._errors.pop("", None)

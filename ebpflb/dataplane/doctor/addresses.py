@@ -65,7 +65,7 @@ def _judge(place: str, word: int, own: OwnAddress) -> Iterator[Finding]:
     if word & AddrFlag.LB_ADDR_CLUSTER_IP:
         yield _judge_cluster_ip(place, own)
     if word & AddrFlag.LB_ADDR_EXTERNAL:
-        what = "is an external address of a Service and one of this node: ports of both are served"
+        what = "is an external address of a Service and one of this node: both serve their ports"
         yield Finding(Severity.NOTE, ADDRESSES, place, what)
 
 
@@ -75,7 +75,7 @@ def _judge_cluster_ip(place: str, own: OwnAddress) -> Finding:
     if own.device == IPVS_DEVICE:
         return Finding(Severity.WARNING, ADDRESSES, place, what, _TAKE_AWAY)
     if own.listens:
-        what = f"{what}, where processes of the node get {examples(own.listens)}"
+        what = f"{what}, where processes listen on {examples(own.listens)}"
     else:
-        what = f"{what}, where no process of the node listens: the Service gets its ports"
+        what = f"{what}, where no process listens: the Service serves its ports"
     return Finding(Severity.NOTE, ADDRESSES, place, what)

@@ -202,7 +202,7 @@ def check_policy(network: NetworkState, settings: LbSettings | None) -> list[Fin
     if engine is None:
         what = "masqueraded packets are redirected; no policy engine found"
         return [Finding(Severity.OK, POLICY, "", what)]
-    what = f"masqueraded packets are redirected, past {name} and its policies ({engine.sign})"
+    what = f"masqueraded packets are redirected, bypassing {name} and its policies ({engine.sign})"
     return [Finding(Severity.WARNING, POLICY, "", what, "set forwarding to stack or auto")]
 
 

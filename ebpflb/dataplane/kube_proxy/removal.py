@@ -106,7 +106,7 @@ def _kept(found: FoundRules) -> list[str]:
 def _warnings(found: FoundRules) -> list[str]:
     return [
         f"{found.tool.name}: the policy of FORWARD is DROP, and kube-proxy's KUBE-FORWARD accepted "
-        "Service traffic: a rule of another (the CNI) must accept what is forwarded to pods"
+        "Service traffic: another rule (such as the CNI's) must accept traffic to pods"
         for what in found.removals
         if what.drops_forwarded
     ]

@@ -274,7 +274,7 @@ def test_a_cluster_ip_where_a_process_of_the_node_listens_is_no_trouble(served, 
     finally:
         node.exec(["ip", "address", "del", f"{address}/32", "dev", "lo"])
         served.remove(spec)
-    what = "is a ClusterIP and an address of lo, where processes of the node get 53/TCP, 53/UDP"
+    what = "is a ClusterIP and an address of lo, where processes listen on 53/TCP, 53/UDP"
     assert note == f"{address}: {what}"
 
 

@@ -101,12 +101,12 @@ def test_one_of_another_zone_or_node_by_hints():
     hinted = endpoint("10.1.0.1", zone_hints=("a",)), endpoint("10.1.0.2", zone_hints=("b", "c"))
     assert whys(*hinted, zone="a") == [
         "+ready, its hints name this zone, a",
-        "its hints name zone b, c, those of others this zone, a",
+        "its hints name zone b, c, not this zone, a",
     ]
     hinted = endpoint("10.1.0.1", node_hints=(NODE,)), endpoint("10.1.0.2", node_hints=(OTHER,))
     assert whys(*hinted) == [
         f"+ready, its hints name this node, {NODE}",
-        f"its hints name node {OTHER}, those of others this node, {NODE}",
+        f"its hints name node {OTHER}, not this node, {NODE}",
     ]
 
 

@@ -45,14 +45,14 @@ def test_a_cluster_ip_that_kube_proxy_left_is_a_warning(found):
 def test_a_cluster_ip_where_a_process_listens_is_a_note_without_advice(found):
     _, note = found("10.96.0.1", own=OwnAddress("nodelocaldns", ("53/TCP", "53/UDP")))
     assert seen([note]) == [("note", "10.96.0.1")]
-    assert "nodelocaldns, where processes of the node get 53/TCP, 53/UDP" in note.what
+    assert "nodelocaldns, where processes listen on 53/TCP, 53/UDP" in note.what
     assert not note.advice
 
 
 def test_a_cluster_ip_where_nobody_listens_is_a_note(found):
     _, note = found("10.96.0.1")
     assert seen([note]) == [("note", "10.96.0.1")]
-    assert "the Service gets its ports" in note.what
+    assert "the Service serves its ports" in note.what
 
 
 def test_an_external_address_on_the_node_is_a_note(found):

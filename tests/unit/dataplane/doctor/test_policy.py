@@ -18,7 +18,7 @@ VIA_STACK = LbSettings(flags=SettingFlag.LB_SETTING_VIA_STACK)
         (None, LbSettings(), Severity.OK, "redirected"),
         (None, VIA_STACK, Severity.OK, "who enforces policies sees"),
         (CALICO, VIA_STACK, Severity.OK, "Calico sees"),
-        (CALICO, LbSettings(), Severity.WARNING, "redirected, past Calico"),
+        (CALICO, LbSettings(), Severity.WARNING, "redirected, bypassing Calico"),
         (CALICO, None, Severity.WARNING, "device cali*"),
     ],
 )
