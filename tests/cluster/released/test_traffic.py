@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 OUTAGE_SECONDS = 60
 CONVERGED_SECONDS = 2
-ENOUGH = 5_000
+# Some hundred a second on a machine that does nothing else.
+ENOUGH = 1_000
 
 
 def pods_of(answers: list[dict[str, Any]]) -> set[str]:
