@@ -353,6 +353,7 @@ def test_streams_keep_their_ports(few_ports: FewPorts):
         assert outside.reply_goes_to(source) == port
         few_ports.silent(port, 20)
     assert len(outside.datapath.established()) == 8
+    outside.datapath.clear("lb_count_drop")
     assert outside.send(20000).verdict is Verdict.DROP
     assert outside.datapath.drops() == {DropReason.LB_DROP_SNAT_PORTS: 1}
 
