@@ -106,4 +106,4 @@ def test_a_flow_is_explained_on_its_node(cluster, lab, pages):
     flow = wait_until(lambda: pages["line"](query)["flows"], "the refusal")[0]
     found = pages["explain"]({"flow": str(flow["number"])})
     assert found["node"] == "node2"
-    assert found["text"].startswith("fails: refused at the socket hook: no endpoint")
+    assert found["text"].startswith("fails: refused at the socket hook: no usable endpoint")
