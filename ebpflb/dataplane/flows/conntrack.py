@@ -30,7 +30,7 @@ _ENDS = packed_format(LbTuple, "saddr", "daddr", ("sport",), ("dport",), ("proto
 _USE = packed_format(
     LbConntrack, "created", ("backend", "generation"), "direction", "state", "peer_state"
 )
-_LIFE = packed_format(LbConntrack, "to", "last_seen", "state", "peer_state")
+_LIFE = packed_format(LbConntrack, "to", "created", "last_seen", "state", "peer_state")
 _LOOK_SECONDS = 0.2
 # Each CPU counts elements separately: the last ones may not fit.
 _FULL = 0.99
@@ -81,8 +81,8 @@ def is_full(maps: MapSet) -> bool:
     return sum(chunk.size for chunk in table.chunks()) >= _FULL * table.max_entries
 
 
-def lives(values: bytes) -> Iterator[tuple[bytes, int, int, int]]:
-    """For many concatenated entries: to, last_seen, state, peer_state."""
+def lives(values: bytes) -> Iterator[tuple[bytes, int, int, int, int]]:
+    """For many concatenated entries: to, created, last_seen, state, peer_state."""
     return _LIFE.iter_unpack(values)
 
 

@@ -9,7 +9,6 @@ A connection that a backend leaves unanswered is recorded as such long before it
 
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
-from ctypes import sizeof
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,7 +48,6 @@ _BUDGET = 8192
 # TCP repeats a SYN after 1, 3, 7 and 15 seconds (RFC 6298).
 _PATIENCE = 16 * _SECOND
 _SYN = int(CtState.LB_CT_SYN)
-_VALUE_SIZE = sizeof(LbConntrack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +145,15 @@ class Expiry:
         now = self._clock()
         deleted = 0
         starts = range(0, len(chunk.keys), KEY_SIZE)
-        for start, (to, last_seen, state, peer_state) in zip(
+        for start, (to, created, last_seen, state, peer_state) in zip(
             starts, lives(chunk.values), strict=True
         ):
             key = chunk.keys[start : start + KEY_SIZE]
             gone = None
             if now - last_seen > self._earliest[key[PROTOCOL_AT]][state | peer_state]:
                 gone = self._expire(table, key, now)
-            elif state | peer_state == _SYN:
-                self._tell_if_unanswered(key, _value_at(chunk, start), now)
+            elif state | peer_state == _SYN and self._told_to < created <= self._tell_to:
+                self._tell_if_unanswered(table, key, now)
             if gone is not None:
                 deleted += gone
             elif self._candidates:
@@ -177,18 +175,18 @@ class Expiry:
         if not table.delete(key):
             return 0
         if self._ended is not None:
-            record = record_of_expired(key, entry.value, other.value if other else None, now)
+            record = end_record(key, entry.value, other.value if other else None, now)
             if record and not (state == _SYN and self._was_told(record)):
                 self._ended.append(bytes(record))
         return 1 + (other_table.delete(other_key) if other_table else 0)
 
-    def _tell_if_unanswered(self, key: bytes, value: bytes, now: int) -> None:
+    def _tell_if_unanswered(self, table: BpfMap, key: bytes, now: int) -> None:
         """For an entry that has only seen a SYN, in the pass in which its flow gets old enough."""
-        entry = LbConntrack.from_buffer_copy(value)
-        if self._ended is None or not self._told_to < entry.created <= self._tell_to:
+        entry = _read(table, key)
+        if entry is None or self._ended is None:
             return
-        _, other = self._find(reverse(bytes(entry.to)), key)
-        record = record_of_expired(key, value, other.value if other else None, now)
+        _, other = self._find(reverse(entry.to), key)
+        record = end_record(key, entry.value, other.value if other else None, now)
         if record and _is_unanswered(record):
             self._ended.append(bytes(record))
 
@@ -204,11 +202,6 @@ class Expiry:
         return None, None
 
 
-def _value_at(chunk: Chunk, key_start: int) -> bytes:
-    start = key_start // KEY_SIZE * _VALUE_SIZE
-    return chunk.values[start : start + _VALUE_SIZE]
-
-
 def _is_unanswered(record: LbFlowRecord) -> bool:
     return bool(record.end == FlowEnd.LB_END_NO_ANSWER and record.proto != Protocol.UDP)
 
@@ -217,7 +210,7 @@ def _read(table: BpfMap, key: bytes) -> _FlowEntry | None:
     value = table.lookup(key)
     if not value:
         return None
-    ((to, last_seen, state, peer_state),) = lives(value)
+    ((to, _, last_seen, state, peer_state),) = lives(value)
     return _FlowEntry(to, last_seen, state | peer_state, value)
 
 
@@ -248,9 +241,7 @@ def _nanoseconds(seconds: int) -> int:
     return seconds * _SECOND or _FOREVER
 
 
-def record_of_expired(
-    key: bytes, entry: bytes, other: bytes | None, now: int
-) -> LbFlowRecord | None:
+def end_record(key: bytes, entry: bytes, other: bytes | None, now: int) -> LbFlowRecord | None:
     """The END record that the programs would have written; `now` is CLOCK_MONOTONIC in ns.
 
     `entry` and `other` are the two directions, `key` is that of `entry`. None if this is not a

@@ -39,4 +39,4 @@ def test_a_flow_is_open_in_its_original_direction_until_either_side_has_closed_i
 
 
 def test_of_a_life_there_is_what_ends_it():
-    assert list(lives(entry(state=1, peer_state=2) * 2)) == [(bytes(TO), 6, 1, 2)] * 2
+    assert list(lives(entry(state=1, peer_state=2) * 2)) == [(bytes(TO), 5, 6, 1, 2)] * 2

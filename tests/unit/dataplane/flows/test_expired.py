@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.dataplane.flows.expiry import record_of_expired
+from ebpflb.dataplane.flows.expiry import end_record
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, FlowEnd, FlowSource, Hook
 from ebpflb.dataplane.layout.structs import LbAddr, LbConntrack, LbTraffic, LbTuple
 
@@ -33,8 +33,8 @@ def reply(packets: int) -> LbConntrack:
 )
 def test_both_directions_tell_the_same_of_their_flow(answers, end):
     one, other = bytes(original()), bytes(reply(answers))
-    record = record_of_expired(bytes(KEY), one, other, 9)
-    assert record == record_of_expired(bytes(ANSWER), other, one, 9)
+    record = end_record(bytes(KEY), one, other, 9)
+    assert record == end_record(bytes(ANSWER), other, one, 9)
     assert record is not None
     assert (record.end, record.started, record.time) == (end, 5, 9)
     assert (record.client, record.client_port) == (CLIENT, 1000)
@@ -50,8 +50,8 @@ def test_both_directions_tell_the_same_of_their_flow(answers, end):
     ids=["told of before", "not sampled", "no flow"],
 )
 def test_nothing_is_told_of_others(changes):
-    assert record_of_expired(bytes(KEY), bytes(original(**changes)), None, 9) is None
+    assert end_record(bytes(KEY), bytes(original(**changes)), None, 9) is None
 
 
 def test_replies_alone_do_not_say_what_their_flow_was():
-    assert record_of_expired(bytes(ANSWER), bytes(reply(1)), None, 9) is None
+    assert end_record(bytes(ANSWER), bytes(reply(1)), None, 9) is None

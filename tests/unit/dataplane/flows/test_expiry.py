@@ -60,8 +60,7 @@ class Flows:
         translated = flow_tuple(NODE, port + 1000, POD, 8080, protocol)
         reply = flow_tuple(POD, 8080, NODE, port + 1000, protocol)
         untranslated = flow_tuple(VIP, 80, CLIENT, port, protocol)
-        entry = _entry(translated, seen[0], state, flags)
-        self._put(tables[0], original, entry)
+        self._put(tables[0], original, _entry(translated, seen[0], state, flags))
         entry = _entry(untranslated, seen[1], state, flags)
         entry.direction = Direction.LB_DIR_REPLY
         entry.packets = seen[1]
