@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo check test test-cluster test-cni test-kernels conformance lint bench image release cluster pictures coverage format clean
+.PHONY: help demo check test fuzz test-cluster test-cni test-kernels conformance lint bench image release cluster pictures coverage format clean
 SHELL := /bin/bash
 unexport PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTEST_ADDOPTS
+# What depends on the order of hashes is the same each time; make fuzz plays with other orders, too.
+export PYTHONHASHSEED ?= 0
 
 PYTHON := .venv/bin/python
 C_FILES = $(shell find bpf tests -name '*.[ch]' -not -path 'bpf/uapi/*')
@@ -22,6 +24,10 @@ check: lint coverage ## Run what needs no root: lint, types, unit tests, the mod
 test: ## Run unit tests, the programs in this kernel, agents in a lab, a browser; ARGS='-k name' (root)
 	@.ci/setup test
 	@.ci/test host $(ARGS)
+
+fuzz: ## Look for faults with fresh seeds, ten minutes; ARGS='packets --seconds 60' (root)
+	@.ci/setup fuzz
+	@$(PYTHON) -m tests.fuzz $(ARGS)
 
 test-cluster: ## Test image and chart in a real Kubernetes, which is built first (root)
 	@.ci/setup test-cluster

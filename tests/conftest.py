@@ -17,9 +17,13 @@ MARKERS = {"bpf": ("bpf",), "e2e": ("bpf", "e2e")}
 
 pytest_plugins = ["tests.conformance.plugin"]
 
-# The same examples in each run, without a database: a leftover cannot change a result. No deadline
-# per example, because the machine may be busy.
-hypothesis.settings.register_profile("ebpflb", deadline=None, derandomize=True, database=None)
+# Without a database: a leftover cannot change a result. Without deadlines: the machine may be busy.
+ANYWHERE = hypothesis.settings(
+    deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+# The same examples in each run, and those of a seed.
+hypothesis.settings.register_profile("ebpflb", ANYWHERE, derandomize=True)
+hypothesis.settings.register_profile("fuzz", ANYWHERE, print_blob=True)
 hypothesis.settings.load_profile("ebpflb")
 
 

@@ -6,9 +6,10 @@ test-run takes these bytes of it for the protocol, see `seen_by()` of test_malfo
 """
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_network
+from random import Random
 
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet
@@ -21,12 +22,13 @@ from ebpflb.dataplane.layout.enums import (
     DescFlag,
     FrontendTypeCode,
     IfEmptyCode,
+    SchedulerCode,
 )
 from ebpflb.dataplane.layout.structs import LbDesc, LbPodKey, LbSourceRange
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.fuzz.judge import HOOKS, Judge, Offers, Shot
 from tests.bpf.fuzz.tunnels import ADDRESSES, PORT, wrap
-from tests.bpf.harness.datapath import SERVICE, Datapath, addr
+from tests.bpf.harness.datapath import SERVICE, SNAT_PORTS, Datapath, addr
 from tests.bpf.harness.errors import QUOTES, TIME_EXCEEDED, TOO_BIG, UNREACHABLE, error
 from tests.bpf.harness.fragments import HEADERS, fragments, with_headers
 from tests.bpf.harness.node import Node
@@ -85,6 +87,8 @@ _WILDCARD = {V4: "0.0.0.0", V6: "::"}
 _REQUESTS = ("lb_pod_ingress", "lb_host_ingress", "lb_l3_ingress", "lb_host_egress", "lb_l3_egress")
 _FLOWS = (*FLOW_TABLES, "lb_fragments", "lb_affinity")
 _LINK = 14
+# So much lower than its client's is the source port that a flow may get.
+_SNAT_BELOW = 20000
 
 
 @contextmanager
@@ -105,7 +109,11 @@ def _routes(verb: str) -> None:
 
 
 class Corpus:
-    """Services, flows and seeds; `restore()` makes the flows what they were."""
+    """Services, flows and seeds; `restore()` makes the flows what they were.
+
+    All is the same in each process: backends are chosen in turn, and while the flows begin there is
+    one source port at a time.
+    """
 
     def __init__(self, datapath: Datapath, node: Node) -> None:
         self._datapath, self._node = datapath, node
@@ -123,6 +131,7 @@ class Corpus:
         )
         self._judge = Judge(datapath, self.offers)
         self._begin_flows()
+        self._set()
         self.seeds += [
             each._replace(frame=self.wrapped(each)) for each in self.seeds[::7] if each.may_arrive
         ]
@@ -138,16 +147,27 @@ class Corpus:
         net = V6 if shot.frame[shot.network] >> 4 == 6 else V4
         return wrap(shot.frame, shot.network, mapped(net.local), BACKEND_PORT)
 
-    def restore(self) -> None:
-        """Only the flows of the beginning are there, as they were."""
+    def restore(self, number: int = 0) -> None:
+        """Only the flows of the beginning are there, as they were. number: of turns that begin."""
         for name, entries in self.flows.items():
             each = self._datapath.maps[name]
             each.delete_batch([key for key, _ in each.items()])
             each.update_batch(list(entries.items()))
+        self._begin_turns(number)
+
+    def _set(self, snat_ports: Sequence[tuple[int, int]] = SNAT_PORTS) -> None:
+        self._datapath.settings(snat_ports, node4=addr(V4.node), node6=addr(V6.node), dsr_port=PORT)
+
+    def _begin_turns(self, number: int) -> None:
+        """As a node does when it finds zero, but the same for the same number."""
+        turns, random = self._datapath.maps["lb_turns"], Random(number)
+        words = [random.randrange(1, 1 << 31) for _ in range(turns.max_entries)]
+        turns.update_batch([(u32(index), u32(word)) for index, word in enumerate(words)])
 
     def _write_node(self) -> None:
         datapath, node = self._datapath, self._node
-        datapath.settings(node4=addr(V4.node), node6=addr(V6.node), dsr_port=PORT)
+        self._set()
+        self._begin_turns(0)
         for net, (_, there) in zip((V4, V6), ADDRESSES.values(), strict=True):
             datapath.maps["lb_peers"].update(mapped(there), b"\1")
             datapath.maps["lb_pod_nodes"].update(mapped(net.remote), mapped(there))
@@ -219,6 +239,7 @@ class Corpus:
             DSR: DescFlag.LB_DESC_DSR,
         }.get(port, 0)
         desc.source_ranges = 1
+        desc.scheduler = SchedulerCode.LB_SCHEDULER_ROUND_ROBIN
         desc.affinity_timeout = 100 if port == AFFINITY else 0
         place.update(u32(index), bytes(desc))
 
@@ -230,6 +251,7 @@ class Corpus:
             for port in _PORTS:
                 for program in _REQUESTS:
                     source_port += 1
+                    self._set([(source_port - _SNAT_BELOW,) * 2] * 2)
                     target = self._targets(kind, port)[(number + source_port) % 3]
                     self._begin(
                         kind, program, End(self._client(kind, program), source_port), target

@@ -1,53 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hundred thousand hostile packets: each passes as it is, is dropped for a reason, or is right.
+"""Hostile packets with seeds that meet each outcome often; `make fuzz` goes on with others."""
 
-A failure names the seed and the packet; EBPFLB_FUZZ_SEED repeats the run with the fresh seed.
-"""
-
-import os
-from collections import Counter
 from collections.abc import Iterator
-from random import Random, SystemRandom
 
 import pytest
 
 from tests.bpf.fuzz.corpus import Corpus, routed
-from tests.bpf.fuzz.judge import HOOKS, Judge, Shot
-from tests.bpf.fuzz.mutation import mutate
+from tests.bpf.fuzz.hostile import OUTCOMES, PACKETS, play
+from tests.bpf.fuzz.judge import HOOKS, Judge
 from tests.bpf.harness.datapath import Datapath
-from tests.bpf.harness.loading import SIZES
 from tests.bpf.harness.node import Node
-
-SEED = "EBPFLB_FUZZ_SEED"
-FRESH = int(os.environ.get(SEED, 0)) or SystemRandom().randrange(1, 10**9)
-SEEDS = (1, 2, 3, 4)
-ROUNDS, PACKETS = 100, 200
-LIVING = {
-    "lb_affinity",
-    "lb_conntrack",
-    "lb_ct_short",
-    "lb_ct_stream",
-    "lb_ct_udp",
-    "lb_fragments",
-    "lb_stack_nat",
-    "lb_count_back",
-    "lb_count_drop",
-    "lb_count_front",
-    "lb_count_xdp",
-    "lb_histograms",
-    "lb_flow_filter",
-    "lb_reply_filter",
-    "lb_turns",
-}
-BOUNDS = {
-    "lb_affinity": SIZES.affinity,
-    "lb_conntrack": SIZES.conntrack,
-    "lb_ct_short": SIZES.ct_short,
-    "lb_ct_stream": SIZES.ct_stream,
-    "lb_ct_udp": SIZES.ct_udp,
-    "lb_fragments": 8192,
-}
-OUTCOMES = {"passed", "dropped", "answered", "translated", "error translated", "tunneled"}
 
 
 @pytest.fixture
@@ -56,64 +18,10 @@ def corpus(datapath: Datapath, node: Node) -> Iterator[Corpus]:
         yield Corpus(datapath, node)
 
 
-def hostile(random: Random, corpus: Corpus) -> Shot:
-    """A mutated seed, mostly where it belongs."""
-    seed, other = random.choices(corpus.seeds, k=2)
-    if random.random() < 0.1:
-        programs = [name for name in HOOKS if ("l3" in name) == ("l3" in seed.program)]
-        seed = seed._replace(program=random.choice(programs))
-    frame = mutate(random, seed.frame, other.frame, seed.network)
-    if seed.may_arrive and random.random() < 0.1:
-        frame = corpus.wrapped(seed._replace(frame=frame))
-    has_gso = seed.program != "lb_xdp" and random.random() < 0.05
-    gso_size = random.choice((1, 536, 1448, 65535)) if has_gso else 0
-    return seed._replace(frame=frame, gso_size=gso_size)
-
-
-def still_maps(datapath: Datapath) -> dict[str, bytes]:
-    """What no packet changes."""
-    return {
-        name: b"".join(chunk.keys + chunk.values for chunk in each.chunks())
-        for name, each in datapath.maps.items()
-        if name not in LIVING
-    }
-
-
-def check_maps(datapath: Datapath, corpus: Corpus, judge: Judge) -> None:
-    """Nothing is over its bounds, and flows without packets are what they were."""
-    for name, bound in BOUNDS.items():
-        assert sum(chunk.size for chunk in datapath.maps[name].chunks()) <= bound
-    for table in ("lb_ct_short", "lb_ct_udp"):
-        now = dict(datapath.maps[table].items())
-        for key, value in corpus.flows[table].items():
-            if key not in judge.touched:
-                assert now.get(key) in (value, None), "a packet changed a flow that is not its own"
-
-
-def play(datapath: Datapath, corpus: Corpus, seed: int) -> Counter[str]:
-    """What became of the packets of one seed."""
-    random, judge, outcomes = Random(seed), Judge(datapath, corpus.offers), Counter[str]()
-    for _ in range(ROUNDS):
-        corpus.restore()
-        judge.begin()
-        for _ in range(PACKETS):
-            shot = hostile(random, corpus)
-            try:
-                outcomes[judge.run(shot)] += 1
-            except (AssertionError, OSError) as error:
-                place = f"{SEED}={seed}\n{shot}\n-> {judge.out.hex()}"
-                raise AssertionError(f"{error}\n{place}") from error
-        check_maps(datapath, corpus, judge)
-    return outcomes
-
-
 def test_hostile_packets_pass_or_are_dropped_or_are_right(datapath: Datapath, corpus: Corpus):
-    before = still_maps(datapath)
-    for seed in (*SEEDS, FRESH):
+    for seed in range(1, 5):
         outcomes = play(datapath, corpus, seed)
-        assert still_maps(datapath) == before, f"{SEED}={seed}"
-        assert outcomes.keys() == OUTCOMES
-        assert min(outcomes.values()) > PACKETS
+        assert min(outcomes[each] for each in OUTCOMES) > PACKETS, (seed, outcomes)
 
 
 def test_packets_are_right_at_hooks_where_their_flows_are_not(datapath: Datapath, corpus: Corpus):

@@ -17,13 +17,14 @@ from ebpflb.kubectl import program as of_the_cluster
 from tests.bench.__main__ import main as bench
 from tests.cluster.__main__ import main as cluster
 from tests.cni.row import rows
+from tests.fuzz.__main__ import main as fuzz
 from tests.kernels.__main__ import main as kernels
 from tests.unit.docs.documents import ROOT, Command, commands
 from tests.unit.docs.parsing import NotUnderstoodError, understand
 
 CHART = ROOT / "charts" / "ebpflb"
 # What the arguments of a target are for.
-TARGETS_COMMANDS = {"bench": bench, "test-kernels": kernels}
+TARGETS_COMMANDS = {"bench": bench, "fuzz": fuzz, "test-kernels": kernels}
 
 
 @cache
@@ -130,6 +131,7 @@ def test_commands_are_understood(document: str) -> None:
         "helm install ebpflb charts/ebpflb --set metrics.port=1,healths.port=2",
         "make everything",
         "make bench ARGS=nothing",
+        "make fuzz ARGS='packets --speed 7'",
         "make test-cni CNI=canal",
         "python -m tests.cluster up --knots 3",
     ],
