@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ring of flow records, read while a program writes it."""
 
-import os
 import struct
 import threading
 import time
@@ -17,6 +16,7 @@ from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbFlowRecord
 from ebpflb.errors import MapError
 from tests.bpf.harness.loading import Loaded, load_wrapper
 from tests.bpf.harness.programs import prog_test_run
+from tests.descriptors import descriptors
 
 # struct __sk_buff: mark at 8, priority at 32.
 _CONTEXT = struct.Struct("=8xI20xI156x")
@@ -114,7 +114,8 @@ def test_a_map_that_is_no_ring_is_an_error():
 
 def test_closing_gives_everything_back(ring_map):
     source, _ = ring_map
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        FlowRing(source).close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    before = descriptors()
+    ring = FlowRing(source)
+    assert descriptors() - before
+    ring.close()
+    assert not descriptors() - before

@@ -32,6 +32,7 @@ from tests.builders import (
     slice_manifest,
     write_manifests,
 )
+from tests.descriptors import descriptors
 
 WEB, SLICE = service(), endpoint_slice("web-1", endpoint())
 BROKEN = service_manifest(ports=[{"port": "abc"}])
@@ -317,13 +318,14 @@ def test_stop_ends_the_thread_and_gives_everything_back(tmp_path: Path):
     events: queue.Queue[SourceEvent] = queue.Queue()
     source = DirectorySource(tmp_path, events.put)
     source.stop()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     source.start()
     events.get(timeout=10)
+    assert descriptors() - before
     assert "ebpflb-source" in {thread.name for thread in threading.enumerate()}
     source.stop()
     assert "ebpflb-source" not in {thread.name for thread in threading.enumerate()}
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not descriptors() - before
     source.stop()
     write_manifests(tmp_path / "web.yaml", service_manifest())
     assert events.empty()

@@ -126,14 +126,14 @@ def test_stopping_while_the_address_is_taken(serve):
 
 @pytest.fixture
 def no_descriptors():
-    """Take all that a process may have; what is called gives them back."""
+    """Take all that the process may have, which may have more; what is called gives them back."""
     with ExitStack() as stack:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
 
         def take():
             resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
             taken = stack.enter_context(ExitStack())
+            taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
             with suppress(OSError):
                 while True:
                     taken.callback(os.close, os.dup(0))
