@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tunnels on devices: the other node's MAC address, checksums and segments left to a device."""
 
-import os
+from random import Random
 
 import pytest
 from scapy.layers.inet import TCP
@@ -40,7 +40,7 @@ def test_segments_of_a_long_packet_have_room_for_the_tunnel(dsr: Datapath, node:
     frontend = served(dsr, tcp, index)
     node.uplink.send(tcp.frame(client(tcp), frontend))
     node.uplink.receive()
-    long = tcp.frame(client(tcp), frontend, "PA", payload=os.urandom(4200))
+    long = tcp.frame(client(tcp), frontend, "PA", payload=Random(1).randbytes(4200))
     most = MTU - OVERHEAD[tcp.net] - HEADERS[str(tcp.net)]
     node.uplink.send(*segmented(long, most))
     got, sequence = b"", long[TCP].seq

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """fragment.h: later fragments are translated like the first one of their datagram."""
 
-import os
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -35,7 +35,7 @@ from tests.bpf.harness.services import (
     remote_backend,
 )
 
-LARGE = os.urandom(2000)
+LARGE = Random(1).randbytes(2000)
 ETHERNET = sorted(name for name in TC_PROGRAMS if "l3" not in name)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fragments, and headers outside the linear part, through attached programs and the stack."""
 
-import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from scapy.layers.inet import IP
@@ -42,7 +42,7 @@ from tests.bpf.harness.services import (
     remote_backend,
 )
 
-LARGE = os.urandom(2000)
+LARGE = Random(1).randbytes(2000)
 _TABLE = "defragment"
 _RULES = f"""
 table inet {_TABLE} {{
@@ -196,7 +196,7 @@ def test_headers_outside_the_linear_part_do_not_hide_a_packet(
     itself, index = local_backend(datapath, kind, kind.net.pod)
     frontend = cluster_ip(datapath, kind, [index])
     for name in HEADERS[kind.net.family]:
-        request = kind.frame(pod(kind), frontend, payload=os.urandom(5000))
+        request = kind.frame(pod(kind), frontend, payload=Random(1).randbytes(5000))
         node.pod.send(with_headers(request, name), Offload(header_length=14))
         seen = node.pod.await_frame(lambda packet: len(packet) > 1000)
         (entry,) = (e for e in datapath.short().values() if e.direction == 1)

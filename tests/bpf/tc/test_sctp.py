@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SCTP at tc: its checksum covers the whole packet, its associations begin with INIT."""
 
-import os
 import struct
+from random import Random
 
 import pytest
 from scapy.layers.sctp import (
@@ -60,7 +60,7 @@ def chunk(kind: Kind, source: End, target: End, content: Packet) -> Packet:
 
 def filler(length: int) -> bytes:
     """Random bytes that scapy takes for no chunk it knows, and so writes as it read them."""
-    return (b"\xfe" + os.urandom(length))[:length]
+    return (b"\xfe" + Random(1).randbytes(length))[:length]
 
 
 def opened(datapath: Datapath, kind: Kind) -> tuple[End, End]:
@@ -90,7 +90,7 @@ def test_the_checksum_is_right_behind_other_ports(datapath: Datapath, sctp: Kind
 @pytest.mark.parametrize("length", [*range(16, 90), 1399, 1400])
 def test_a_packet_of_any_length_is_right(datapath: Datapath, sctp: Kind, length: int):
     frontend, backend = opened(datapath, sctp)
-    packet = chunk(sctp, pod(sctp), frontend, Raw(b"\x03" + os.urandom(length - 13)))
+    packet = chunk(sctp, pod(sctp), frontend, Raw(b"\x03" + Random(1).randbytes(length - 13)))
     sent = bytes(datapath.run("lb_pod_ingress", packet).packet)[-length:]
     assert sent[:4] == struct.pack("!HH", pod(sctp).port, backend.port)
     assert sent[8:12] == struct.pack("!I", crc32c(sent[:8] + bytes(4) + sent[12:]))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ICMP errors find their way through a Service, for pods under tc cover and for clients outside."""
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from random import Random
 from typing import NamedTuple
 
 import pytest
@@ -16,7 +16,7 @@ from tests.e2e.harness.sockets import connected, echo, path_mtu
 
 CLOSED = 9
 NARROW_MTU = 1300
-BODY = os.urandom(200_000)
+BODY = Random(1).randbytes(200_000)
 FORWARDING = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
 
 

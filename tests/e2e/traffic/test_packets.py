@@ -3,10 +3,10 @@
 
 import errno
 import hashlib
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from random import Random
 from typing import NamedTuple
 
 import pytest
@@ -128,7 +128,7 @@ def test_large_datagrams_pass(network, ways):
 
 
 def test_bulk_arrives_as_it_was_sent(network, ways):
-    body = os.urandom(BULK)
+    body = Random(1).randbytes(BULK)
     for way in ways:
         with connected(network.lab.client, way.address, way.port) as bulk:
             received = echo(bulk, body)
@@ -155,7 +155,7 @@ def test_the_node_is_a_hop_on_the_way_to_another_one(network, ways, protocol):
 
 
 def test_a_client_learns_how_large_packets_may_be(network, ways):
-    body = os.urandom(MEGABYTE)
+    body = Random(1).randbytes(MEGABYTE)
     with narrow(network, "pods"):
         for way in ways:
             with connected(network.lab.client, way.address, way.port) as bulk:
@@ -165,7 +165,7 @@ def test_a_client_learns_how_large_packets_may_be(network, ways):
 
 
 def test_a_pod_learns_how_large_packets_may_be(network, ways):
-    body = os.urandom(MEGABYTE)
+    body = Random(1).randbytes(MEGABYTE)
     with narrow(network, "client"):
         for way in ways:
             with connected(network.lab.client, way.address, way.port) as bulk:
@@ -179,7 +179,7 @@ def test_a_pod_learns_how_large_packets_may_be(network, ways):
 @pytest.mark.parametrize("to", ["pods", "client"])
 @pytest.mark.parametrize("network", WITH_IPV4, indirect=True, ids=network_id)
 def test_ipv4_that_may_be_fragmented_is(network, ways, to):
-    body = os.urandom(MEGABYTE)
+    body = Random(1).randbytes(MEGABYTE)
     with narrow(network, to), without_df(ends(network)):
         for way in ways:
             if version_of(way.address) == 6:

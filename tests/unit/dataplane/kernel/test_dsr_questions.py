@@ -78,7 +78,7 @@ def test_a_question_is_the_header_of_a_tunnel_with_a_nonce(asked: Asked):
 
 
 def test_an_answer_says_who_sent_it_and_which_nonce_it_has(asked: Asked):
-    nonces = [os.urandom(16) for _ in range(3)]
+    nonces = [bytes([number]) * 16 for number in range(3)]
     assert asked.answers() == []
     for nonce in nonces:
         asked.ask(nonce=nonce)
