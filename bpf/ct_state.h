@@ -6,6 +6,7 @@
 #include "clock.h"
 #include "conntrack.h"
 #include "counters.h"
+#include "ct_establish.h"
 #include "ejection.h"
 #include "filter.h"
 #include "flow_record.h"
@@ -17,56 +18,6 @@
 
 /* A packet at most this far back may be a retransmission. */
 #define LB_RETRANSMITTED (1 << 24)
-
-/* A UDP flow with answers that lasts longer than this is a stream, as in netfilter. */
-#define LB_UDP_EXCHANGE (2 * LB_SECOND)
-
-/*
- * Moves a flow to the table of established flows or streams. Without room there it stays where it
- * is, and every packet tries again.
- */
-static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry,
-						 struct lb_conntrack *other, int is_udp)
-{
-	entry->state |= LB_CT_ESTABLISHED;
-	other->peer_state |= LB_CT_ESTABLISHED;
-	if (!lb_conntrack_settle(&pkt->peer, other, is_udp)) {
-		if (!lb_conntrack_settle(&pkt->tuple, entry, is_udp)) {
-			lb_conntrack_delete_opening(&pkt->peer, is_udp);
-			lb_conntrack_delete_opening(&pkt->tuple, is_udp);
-			return;
-		}
-		lb_conntrack_delete_settled(&pkt->peer, is_udp);
-	}
-	entry->state &= ~LB_CT_ESTABLISHED;
-	other->peer_state &= ~LB_CT_ESTABLISHED;
-}
-
-/* The client acknowledges the answer to its SYN. Waits while lb_conntrack is being replaced. */
-static __always_inline void lb_conntrack_establish(struct lb_packet *pkt,
-						   struct lb_conntrack *entry)
-{
-	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
-
-	if (reply && reply->state & LB_CT_SYN && !lb_has_setting(LB_SETTING_HOLD))
-		lb_conntrack_promote(pkt, entry, reply, 0);
-}
-
-/* UDP, as in netfilter: a flow with answers that lasts longer than an exchange is a stream. */
-static __always_inline void lb_conntrack_track_udp(struct lb_packet *pkt,
-						   struct lb_conntrack *entry)
-{
-	struct lb_conntrack *other;
-
-	if (entry->direction == LB_DIR_REPLY)
-		entry->state |= LB_CT_ACK;
-	if (lb_ct_state(entry) & LB_CT_ESTABLISHED ||
-	    (__s64)(entry->last_seen - entry->created) <= (__s64)LB_UDP_EXCHANGE)
-		return;
-	other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 1);
-	if (other && (entry->state | other->state) & LB_CT_ACK)
-		lb_conntrack_promote(pkt, entry, other, 1);
-}
 
 /* Moves an entry back to lb_conntrack, not closed. It is marked, because the agent may miss it. */
 static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
@@ -266,15 +217,18 @@ static __always_inline void lb_conntrack_track_ack(struct lb_packet *pkt,
 {
 	__u8 state = lb_ct_state(entry);
 
-	entry->state |= LB_CT_ACK;
-	if ((state & (LB_CT_PEER_FIN | LB_CT_FIN_ACKED)) == LB_CT_PEER_FIN)
-		lb_conntrack_fin_acked(pkt, entry);
-	else if (entry->direction != LB_DIR_ORIGINAL || state & LB_CT_ESTABLISHED)
-		return;
-	else if (state & LB_CT_CLOSED)
-		lb_conntrack_take_back(pkt, entry);
-	else
+	int is_fin_pending = (state & (LB_CT_PEER_FIN | LB_CT_FIN_ACKED)) == LB_CT_PEER_FIN;
+	int is_original = entry->direction == LB_DIR_ORIGINAL;
+
+	if (is_original && !is_fin_pending && !(state & (LB_CT_ESTABLISHED | LB_CT_CLOSED))) {
 		lb_conntrack_establish(pkt, entry);
+		return;
+	}
+	entry->state |= LB_CT_ACK;
+	if (is_fin_pending)
+		lb_conntrack_fin_acked(pkt, entry);
+	else if (is_original && !(state & LB_CT_ESTABLISHED))
+		lb_conntrack_take_back(pkt, entry);
 }
 
 /*
@@ -288,6 +242,8 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 
 	entry->state |= LB_CT_SYN;
 	if (entry->direction == LB_DIR_REPLY) {
+		if (pkt->tuple.proto != IPPROTO_TCP)
+			entry->sent_end = pkt->ack;
 		lb_ejection_note_success(entry->backend, entry->generation);
 		return;
 	}

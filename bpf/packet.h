@@ -27,11 +27,13 @@ struct lb_cursor {
 
 /*
  * l3 and l4 are offsets from skb->data; l2 is the length of the link header, len that of the IP
- * packet. check: of the IPv4 header. seq and ack: of TCP, host byte order. crc: of SCTP, in its own
- * byte order. tcp_flags: for SCTP, those equivalent to the first chunk. peer: the key of the other
- * direction, once needed; a field because the stack is small. segs: packets on the wire. fragment:
- * enum lb_fragment_place, 0 for a whole packet; id: the identification of its datagram. routing:
- * enum lb_packet_routing. ifindex: the device of the hook. gso_size: as in the skb.
+ * packet. check: of the IPv4 header. seq: of TCP; ack: of TCP, or the tag of SCTP, which proves that
+ * the sender has seen the other side's first packet; of an INIT ACK the tag that it asks for. Both in
+ * host byte order. crc: of SCTP, in its own byte order. tcp_flags: for SCTP, those equivalent to the
+ * first chunk. peer: the key of the other direction, once needed; a field because the stack is
+ * small. segs: packets on the wire. fragment: enum lb_fragment_place, 0 for a whole packet; id: the
+ * identification of its datagram. routing: enum lb_packet_routing. ifindex: the device of the hook.
+ * gso_size: as in the skb.
  */
 struct lb_packet {
 	struct lb_tuple tuple;

@@ -70,6 +70,21 @@ static __always_inline __u8 lb_sctp_flags(__u8 chunk)
 	return LB_TCP_ACK;
 }
 
+/* The tag of the packet's receiver, or the one that an INIT ACK asks its receiver to use. */
+static __always_inline int lb_parse_sctp_tag(struct lb_cursor *cur, struct lb_packet *pkt)
+{
+	struct lb_sctp *sctp = cur->pos;
+	__be32 *initiate_tag = (void *)(sctp + 1);
+
+	pkt->ack = bpf_ntohl(sctp->tag);
+	if (sctp->chunk != LB_SCTP_INIT_ACK)
+		return LB_NEXT;
+	if ((void *)(initiate_tag + 1) > cur->end)
+		return LB_PASS;
+	pkt->ack = bpf_ntohl(*initiate_tag);
+	return LB_NEXT;
+}
+
 static __always_inline int lb_parse_sctp(struct lb_cursor *cur, struct lb_packet *pkt)
 {
 	struct lb_sctp *sctp = cur->pos;
@@ -81,7 +96,7 @@ static __always_inline int lb_parse_sctp(struct lb_cursor *cur, struct lb_packet
 	pkt->tcp_flags = lb_sctp_flags(sctp->chunk);
 	pkt->crc = sctp->crc;
 	pkt->header_len = sizeof(*sctp);
-	return LB_NEXT;
+	return lb_parse_sctp_tag(cur, pkt);
 }
 
 /*

@@ -13,8 +13,9 @@ from tests.bpf.harness.services import CLIENT_PORT, cluster_ip, remote_backend
 
 SYN, ACK = CtState.LB_CT_SYN, CtState.LB_CT_ACK
 CLOSED, ESTABLISHED = CtState.LB_CT_CLOSED, CtState.LB_CT_ESTABLISHED
-# What acknowledges a FIN of these tests.
-FIN_END = SEQUENCE + len(PAYLOAD) + 1
+# What acknowledges all of a SYN of these tests, and a FIN.
+ANSWER_END = SEQUENCE + len(PAYLOAD) + 1
+FIN_END = ANSWER_END
 
 
 class Flow:
@@ -25,7 +26,7 @@ class Flow:
         self.pod = End(kind.net.pod, port)
         self.backend = End("", 0)
 
-    def request(self, flags: str, ack: int = 0) -> End:
+    def request(self, flags: str, ack: int = SEQUENCE + 1) -> End:
         """The pod sends; returns where the packet goes."""
         packet = self.kind.frame(self.pod, self.frontend, flags, ack=ack)
         result = self.datapath.run("lb_pod_ingress", packet)
@@ -35,7 +36,7 @@ class Flow:
             self.backend = target
         return target
 
-    def reply(self, flags: str, ack: int = 0) -> None:
+    def reply(self, flags: str, ack: int = SEQUENCE + 1) -> None:
         """The backend of the last SYN sends."""
         packet = self.kind.frame(self.backend, self.pod, flags, ack=ack)
         result = self.datapath.run("lb_pod_egress", packet)
@@ -118,6 +119,24 @@ def test_an_acknowledgement_without_an_answer_moves_nothing(flow: Flow):
     flow.request("S")
     flow.request("A")
     assert flow.is_short()
+
+
+@pytest.mark.parametrize("ack", [12345, ANSWER_END + 1, ANSWER_END - 2**16 - 1, 2**31])
+def test_an_acknowledgement_of_what_was_not_sent_moves_nothing(flow: Flow, ack: int):
+    """Whoever made up the client's address has not seen the backend's number."""
+    flow.request("S")
+    flow.reply("SA")
+    flow.request("A", ack=ack % 2**32)
+    assert flow.states() == (SYN, SYN)
+    assert flow.is_short()
+
+
+@pytest.mark.parametrize("ack", [ANSWER_END, ANSWER_END - 2**16])
+def test_an_acknowledgement_within_a_window_establishes(flow: Flow, ack: int):
+    flow.request("S")
+    flow.reply("SA")
+    flow.request("A", ack=ack % 2**32)
+    assert flow.is_established()
 
 
 def test_an_established_flow_goes_on_in_both_directions(flow: Flow):

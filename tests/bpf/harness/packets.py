@@ -101,7 +101,7 @@ class Kind(NamedTuple):
         *,
         payload: bytes = PAYLOAD,
         ttl: int = 64,
-        ack: int = 0,
+        ack: int = SEQUENCE + 1,
     ) -> Packet:
         """A frame from `source` to `target` with all checksums; flags and ack concern TCP only.
 

@@ -49,12 +49,13 @@ from tests.bpf.harness.services import (
 LENGTHS = (0, 4, 5, 7, 8, 63, 64, 65, 255, 256, 1023, 1024, 1367, 1368)
 BY_FRAGMENTS = 0xFFFF
 SCTP4 = SCTP_KINDS[0]
+TAG = 7
 COOKIE = SCTPChunkCookieEcho(cookie=b"four")
 
 
 def chunk(kind: Kind, source: End, target: End, content: Packet) -> Packet:
     """A packet with one chunk."""
-    header = SCTP(sport=source.port, dport=target.port, tag=7)
+    header = SCTP(sport=source.port, dport=target.port, tag=TAG)
     return built(kind.packet(source.address, target.address) / header / content)
 
 
@@ -68,7 +69,7 @@ def opened(datapath: Datapath, kind: Kind) -> tuple[End, End]:
     backend, index = remote_backend(datapath, kind)
     frontend = cluster_ip(datapath, kind, [index])
     datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend))
-    reply = chunk(kind, backend, pod(kind), SCTPChunkInitAck())
+    reply = chunk(kind, backend, pod(kind), SCTPChunkInitAck(init_tag=TAG))
     assert_same(datapath.run("lb_pod_egress", reply).packet, changed(reply, source=frontend))
     datapath.run("lb_pod_ingress", chunk(kind, pod(kind), frontend, COOKIE))
     return frontend, backend
@@ -83,7 +84,7 @@ def test_the_checksum_is_right_behind_other_ports(datapath: Datapath, sctp: Kind
     assert result.verdict is Verdict.PASS
     assert_same(result.packet, changed(request, target=backend))
 
-    reply = chunk(sctp, backend, pod(sctp), SCTPChunkInitAck() / Raw(filler(length)))
+    reply = chunk(sctp, backend, pod(sctp), SCTPChunkInitAck(init_tag=TAG) / Raw(filler(length)))
     assert_same(datapath.run("lb_pod_egress", reply).packet, changed(reply, source=frontend))
 
 
@@ -126,7 +127,7 @@ def test_a_masqueraded_association_goes_both_ways(datapath: Datapath, node: Node
     expected = changed(request, source=source, target=backend, hops=1)
     assert fields(sent.packet[SCTP]) == fields(expected[SCTP])
 
-    reply = chunk(sctp, backend, source, SCTPChunkInitAck())
+    reply = chunk(sctp, backend, source, SCTPChunkInitAck(init_tag=TAG))
     back = datapath.run("lb_host_ingress", reply, ifindex=node.overlay.ifindex)
     expected = changed(reply, source=frontend, target=client(sctp), hops=1)
     assert fields(back.packet[SCTP]) == fields(expected[SCTP])
@@ -154,7 +155,7 @@ def test_an_association_passes_the_node_on_the_wire(datapath: Datapath, node: No
     macs = (NODE_MAC, OVERLAY_MAC)
     assert_same(sent, changed(request, source=source, target=backend, hops=1, macs=macs))
 
-    reply = chunk(sctp, backend, source, SCTPChunkInitAck())
+    reply = chunk(sctp, backend, source, SCTPChunkInitAck(init_tag=TAG))
     node.overlay.send(reply)
     macs = (NODE_MAC, ROUTER_MAC)
     expected = changed(reply, source=frontend, target=client(sctp), hops=1, macs=macs)
@@ -188,7 +189,7 @@ def test_a_pod_reaches_itself(datapath: Datapath, node: Node, sctp: Kind):
 
 @pytest.mark.parametrize(
     "content",
-    [COOKIE, SCTPChunkInitAck(), SCTPChunkSACK(), SCTPChunkHeartbeatReq(), SCTPChunkAbort()],
+    [COOKIE, SCTPChunkInitAck(init_tag=TAG), SCTPChunkSACK(), SCTPChunkHeartbeatReq(), SCTPChunkAbort()],
     ids=lambda content: content.name,
 )
 def test_only_an_init_opens_an_association(datapath: Datapath, sctp: Kind, content: Packet):
@@ -209,6 +210,17 @@ def test_a_handshake_establishes_an_association(datapath: Datapath, sctp: Kind):
     opened(datapath, sctp)
     assert len(datapath.established()) == 2
     assert not datapath.short()
+
+
+def test_a_cookie_with_a_made_up_tag_establishes_nothing(datapath: Datapath, sctp: Kind):
+    backend, index = remote_backend(datapath, sctp)
+    frontend = cluster_ip(datapath, sctp, [index])
+    datapath.run("lb_pod_ingress", sctp.frame(pod(sctp), frontend))
+    answer = chunk(sctp, backend, pod(sctp), SCTPChunkInitAck(init_tag=TAG + 1))
+    datapath.run("lb_pod_egress", answer)
+    datapath.run("lb_pod_ingress", chunk(sctp, pod(sctp), frontend, COOKIE))
+    assert not datapath.established()
+    assert len(datapath.short()) == 2
 
 
 def test_an_established_association_outlives_its_endpoint(datapath: Datapath, sctp: Kind):

@@ -13,9 +13,12 @@ from typing import NamedTuple
 IPPROTO_SCTP = 132
 INIT, INIT_ACK, COOKIE_ECHO, COOKIE_ACK = 1, 2, 10, 11
 SECONDS = 3.0
-_HEADER = struct.Struct("!HHI4s")
+_HEADER = struct.Struct("!HH4s4s")
 _CHUNK = struct.Struct("!BBH")
 _POLYNOMIAL = 0x82F63B78
+# Each side asks the other to use the same tag: behind the header of these chunks.
+_TAG = bytes.fromhex("00000007")
+_WITH_TAG = (INIT, INIT_ACK)
 
 
 class Packet(NamedTuple):
@@ -39,8 +42,10 @@ def crc32c(covered: bytes) -> bytes:
 
 def packed(packet: Packet) -> bytes:
     """With its checksum."""
-    chunk = _CHUNK.pack(packet.chunk, 0, _CHUNK.size + len(packet.text)) + packet.text
-    plain = _HEADER.pack(packet.source, packet.target, 0, bytes(4)) + chunk
+    text = (_TAG if packet.chunk in _WITH_TAG else b"") + packet.text
+    chunk = _CHUNK.pack(packet.chunk, 0, _CHUNK.size + len(text)) + text
+    tag = bytes(4) if packet.chunk == INIT else _TAG
+    plain = _HEADER.pack(packet.source, packet.target, tag, bytes(4)) + chunk
     return plain[:8] + crc32c(plain) + plain[12:]
 
 
@@ -50,7 +55,8 @@ def unpacked(content: bytes) -> Packet | None:
     if checksum != crc32c(content[:8] + bytes(4) + content[12:]):
         return None
     kind, _, _ = _CHUNK.unpack_from(content, _HEADER.size)
-    return Packet(source, target, kind, content[_HEADER.size + _CHUNK.size :])
+    text = content[_HEADER.size + _CHUNK.size :]
+    return Packet(source, target, kind, text[len(_TAG) :] if kind in _WITH_TAG else text)
 
 
 def opened(version: int) -> socket.socket:

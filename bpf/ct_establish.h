@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Established flows: what shows that both sides take part, and the move to the tables from which
+ * nothing is evicted.
+ */
+#ifndef LB_CT_ESTABLISH_H
+#define LB_CT_ESTABLISH_H
+
+#include "clock.h"
+#include "conntrack.h"
+#include "maps.h"
+#include "packet.h"
+
+/* How much of what a backend sends with its first packets may be unacknowledged. */
+#define LB_ACK_WINDOW 65536
+
+/* A UDP flow with answers that lasts longer than this is a stream, as in netfilter. */
+#define LB_UDP_EXCHANGE (2 * LB_SECOND)
+
+/*
+ * Moves a flow to the table of established flows or streams. Without room there it stays where it
+ * is, and every packet tries again.
+ */
+static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry,
+						 struct lb_conntrack *other, int is_udp)
+{
+	entry->state |= LB_CT_ESTABLISHED;
+	other->peer_state |= LB_CT_ESTABLISHED;
+	if (!lb_conntrack_settle(&pkt->peer, other, is_udp)) {
+		if (!lb_conntrack_settle(&pkt->tuple, entry, is_udp)) {
+			lb_conntrack_delete_opening(&pkt->peer, is_udp);
+			lb_conntrack_delete_opening(&pkt->tuple, is_udp);
+			return;
+		}
+		lb_conntrack_delete_settled(&pkt->peer, is_udp);
+	}
+	entry->state &= ~LB_CT_ESTABLISHED;
+	other->peer_state &= ~LB_CT_ESTABLISHED;
+}
+
+/*
+ * Whether a client that opens a flow has seen the answer to its SYN: it acknowledges what the backend
+ * has sent, or has the tag that its INIT ACK asks for. One with a made-up address cannot know either.
+ */
+static __always_inline int lb_conntrack_has_seen(const struct lb_packet *pkt,
+						 const struct lb_conntrack *reply)
+{
+	__u32 unacknowledged = reply->sent_end - pkt->ack;
+
+	if (!(reply->state & LB_CT_SYN))
+		return 0;
+	return unacknowledged <= (pkt->tuple.proto == IPPROTO_TCP ? LB_ACK_WINDOW : 0);
+}
+
+/* The client acknowledges the answer to its SYN. Waits while lb_conntrack is being replaced. */
+static __always_inline void lb_conntrack_establish(struct lb_packet *pkt,
+						   struct lb_conntrack *entry)
+{
+	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+
+	if (!reply || !lb_conntrack_has_seen(pkt, reply))
+		return;
+	entry->state |= LB_CT_ACK;
+	if (!lb_has_setting(LB_SETTING_HOLD))
+		lb_conntrack_promote(pkt, entry, reply, 0);
+}
+
+/* UDP, as in netfilter: a flow with answers that lasts longer than an exchange is a stream. */
+static __always_inline void lb_conntrack_track_udp(struct lb_packet *pkt,
+						   struct lb_conntrack *entry)
+{
+	struct lb_conntrack *other;
+
+	if (entry->direction == LB_DIR_REPLY)
+		entry->state |= LB_CT_ACK;
+	if (lb_ct_state(entry) & LB_CT_ESTABLISHED ||
+	    (__s64)(entry->last_seen - entry->created) <= (__s64)LB_UDP_EXCHANGE)
+		return;
+	other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 1);
+	if (other && (entry->state | other->state) & LB_CT_ACK)
+		lb_conntrack_promote(pkt, entry, other, 1);
+}
+
+#endif
