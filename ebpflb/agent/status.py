@@ -61,13 +61,17 @@ class AgentStatus:
                 "missing kernel feature, workaround: %s", instead, extra=fields(feature=feature)
             )
 
-    def set_source_errors(self, errors: Mapping[str, str]) -> None:
+    def set_source_errors(self, errors: Mapping[str | ObjectKey, str]) -> None:
         """What cannot be read -> why."""
-        old, self._source_errors = self._source_errors, dict(errors)
-        for file, text in errors.items():
-            if old.get(file) != text:
+        old = self._source_errors
+        self._source_errors = {str(place): text for place, text in errors.items()}
+        for place, text in errors.items():
+            if old.get(str(place)) != text:
                 _log.warning("cannot read: %s", text)
-        for file in sorted(old.keys() - errors.keys()):
+                if isinstance(place, ObjectKey) and place.name:
+                    note = f"node {self._node} keeps its last readable version in force: {text}"
+                    self._announce(Announcement(place, "Unreadable", note))
+        for file in sorted(old.keys() - self._source_errors.keys()):
             _log.info("readable again or removed", extra=fields(file=file))
 
     def set_attach_errors(self, errors: Mapping[str, Exception]) -> None:

@@ -3,7 +3,6 @@
 
 import contextlib
 import http.client
-import json
 import os
 import socket
 from collections import defaultdict
@@ -20,6 +19,7 @@ from ebpflb.config.options import METRICS_BIND_ADDRESS, QUERY_SOCKET
 from ebpflb.config.settings import setting
 from ebpflb.config.values import parse_bind_address
 from ebpflb.errors import QueryError
+from ebpflb.from_json import from_json
 
 _ANSWER_SECONDS = 10.0
 
@@ -49,7 +49,7 @@ def query_socket(flag: str | None) -> Path:
 
 def ask(path: Path, *where: str, **parameters: str) -> Any:
     """The agent's answer to one query, decoded from JSON. QueryError."""
-    return json.loads(b"".join(stream(path, where, parameters)))
+    return from_json(b"".join(stream(path, where, parameters)))
 
 
 def stream(path: Path, where: tuple[str, ...], parameters: Mapping[str, str]) -> Iterator[bytes]:
@@ -113,7 +113,7 @@ def _explained(path: Path) -> Iterator[None]:
 def _reason(answer: http.client.HTTPResponse) -> str:
     content = answer.read()
     try:
-        return str(visible(json.loads(content)["error"]))
+        return str(visible(from_json(content)["error"]))
     except (ValueError, KeyError, TypeError):
         return f"the agent answered {answer.status} {answer.reason}"
 
@@ -147,7 +147,7 @@ def fetch_json(bind_address: str, path: str) -> dict[str, Any] | None:
     if page is None or page.status != HTTPStatus.OK:
         return None
     try:
-        content = json.loads(page.body)
+        content = from_json(page.body)
     except ValueError:
         return None
     return content if isinstance(content, dict) else None

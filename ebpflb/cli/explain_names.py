@@ -4,7 +4,6 @@
 The agent, the maps and the API server resolve names of pods and Services.
 """
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.records import frontend_key_of
 from ebpflb.dataplane.view.snapshot import Snapshot, read_snapshot
 from ebpflb.errors import ConfigError, QueryError, SourceError
+from ebpflb.from_json import from_json
 from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address
 from ebpflb.model.explain import decode_key
 from ebpflb.model.plan import FrontendKey, FrontendType
@@ -48,7 +48,7 @@ class AgentModel:
         """The flow records that /v1/flows returns for these parameters. QueryError."""
         if self._path is None:
             return []
-        return [json.loads(line) for line in stream(self._path, ("flows",), wanted)]
+        return [from_json(line) for line in stream(self._path, ("flows",), wanted)]
 
 
 class ClusterIp(NamedTuple):

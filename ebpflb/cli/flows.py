@@ -27,6 +27,7 @@ from ebpflb.cli.render import (
     visible,
 )
 from ebpflb.config.values import is_ip, socket_address
+from ebpflb.from_json import from_json
 
 _COLOURS = {"forwarded": "green", "refused": "yellow", "dropped": "red"}
 _HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "TOOK", "RTT", "WHY")
@@ -237,7 +238,7 @@ def flows(query_socket: str | None, **given: Any) -> None:
     check_output(given)
     lines = stream(socket_path(query_socket), ("flows",), parameters(given))
     try:
-        show(map(json.loads, lines), given["output"], follow=given["follow"])
+        show(map(from_json, lines), given["output"], follow=given["follow"])
     except KeyboardInterrupt:
         # --follow normally ends this way.
         raise click.exceptions.Exit(0) from None

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API server that a kubeconfig names: lists of objects, and websockets to pods."""
 
-import json
 import os
 import ssl
 import threading
@@ -20,7 +19,9 @@ from kubernetes.config import ConfigException, list_kube_config_contexts, load_k
 
 from ebpflb import __version__
 from ebpflb.errors import ClusterError, ConfigError
+from ebpflb.from_json import JsonError, from_json
 from ebpflb.source.api import WRONG_KUBECONFIG, message_of, reason_of
+from ebpflb.source.api_objects import object_of, readable_items_of
 
 # The client has no types for it.
 _load: Callable[..., None] = load_kube_config
@@ -74,8 +75,11 @@ class Access:
         """The objects of a list, page by page. ClusterError."""
         more = ""
         while True:
-            page = self.get(path, [*query, ("limit", str(_PAGE)), ("continue", more)], accept)
-            yield from page.get("items") or ()
+            raw = self.read(path, [*query, ("limit", str(_PAGE)), ("continue", more)], accept)
+            try:
+                page = yield from readable_items_of(raw)
+            except JsonError as error:
+                raise ClusterError(f"{self._host}: what answers is no API server") from error
             more = page.get("metadata", {}).get("continue", "")
             if not more:
                 return
@@ -83,12 +87,9 @@ class Access:
     def get(self, path: str, query: Query = (), accept: str = JSON) -> Object:
         """An object or a list. ClusterError."""
         try:
-            found = json.loads(self.read(path, query, accept))
-        except ValueError as error:
+            return object_of(self.read(path, query, accept))
+        except JsonError as error:
             raise ClusterError(f"{self._host}: what answers is no API server") from error
-        if not isinstance(found, dict):
-            raise ClusterError(f"{self._host}: what answers is no API server")
-        return found
 
     def read(self, path: str, query: Query = (), accept: str = "*/*") -> bytes:
         """The API server's raw answer. ClusterError."""
@@ -200,7 +201,7 @@ def _namespace(path: str, context: str) -> str:
 
 def _refused(error: websocket.WebSocketBadStatusException) -> str:
     try:
-        text = json.loads(error.resp_body or b"")["message"]
+        text = from_json(error.resp_body or b"")["message"]
     except (ValueError, LookupError, TypeError):
         text = error.status_message or error.resp_body or "no reason given"
     return " ".join(str(text).split())

@@ -4,7 +4,6 @@
 Nodes that do not answer are listed on standard error at the end, and the exit status is 1.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Output, one_namespace, repeat, visible
+from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
 from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer, Executor, PodExecutor, Runner, last_line
@@ -95,7 +95,7 @@ class Cluster:
             self.note(answer.agent, complaint)
             return
         try:
-            found = read(answer.agent, json.loads(answer.stdout))
+            found = read(answer.agent, from_json(answer.stdout))
         except NONSENSE as error:
             what = f"{type(error).__name__}: {error}"
             self.note(answer.agent, f"an answer that this version cannot read ({what})")

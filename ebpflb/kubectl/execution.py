@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands in the agents' pods, through pods/exec of the API server."""
 
-import json
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from urllib.parse import quote
 import websocket
 
 from ebpflb.errors import ClusterError
+from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import Access, ForbiddenError
 from ebpflb.kubectl.agents import CONTAINER, RemoteAgent
 
@@ -122,7 +122,7 @@ def last_line(text: str) -> str:
 def exit_status(result: bytes) -> int:
     """From the Status object that ends an execution. ClusterError if the command did not run."""
     try:
-        found = json.loads(result)
+        found = from_json(result)
         if found["status"] == "Success":
             return 0
         if found.get("reason") == "NonZeroExitCode":

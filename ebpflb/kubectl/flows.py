@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb flows: who connects to what through any node, and how it went."""
 
-import json
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ import click
 
 from ebpflb.cli.flows import Flow, cells, check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
+from ebpflb.from_json import from_json
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import (
     NONSENSE,
@@ -177,7 +177,7 @@ def _decoded(
     """The flows of a namespace, with the node added."""
     for line in lines:
         try:
-            flow = {**json.loads(line), "node": agent.node}
+            flow = {**from_json(line), "node": agent.node}
             is_wanted = "lost" in flow or (bool(cells(flow)) and _concerns(flow, namespace))
         except NONSENSE as error:
             cluster.note(agent, f"a flow that this version cannot read ({error!r:.60})")

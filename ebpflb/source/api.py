@@ -5,9 +5,8 @@ The client's own models are not used: they take many times the memory and time o
 needed here.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,8 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 
 from ebpflb import __version__
 from ebpflb.errors import ConfigError, SourceError
+from ebpflb.from_json import JsonError, from_json
+from ebpflb.source.api_objects import Item, WatchEvent, event_of, items_of, object_of
 from ebpflb.source.api_servers import ApiServer, ApiServers
 from ebpflb.source.fields import Fields
 
@@ -52,6 +53,10 @@ class RefusedError(SourceError):
 
 class MissingError(RefusedError):
     """The API server does not have that resource."""
+
+
+class UnreadableError(SourceError):
+    """The API server's answer is not what was asked for."""
 
 
 class ApiRequest(NamedTuple):
@@ -99,15 +104,26 @@ class Api:
         self._servers.learn(urls)
 
     def get(self, request: ApiRequest) -> Fields:
-        """The object or list. Raises SourceError."""
+        """One object. Raises SourceError."""
         response = self._send("GET", request, (_CONNECT_SECONDS, _READ_SECONDS))
-        return _parsed(self._read(response, request))
+        try:
+            return object_of(self._read(response, request))
+        except JsonError as error:
+            raise UnreadableError(f"cannot read {request.resource}: {error}") from error
+
+    def items(self, request: ApiRequest) -> Generator[Item, None, Fields]:
+        """The objects of a list; returns its other fields. The iterator raises SourceError."""
+        response = self._send("GET", request, (_CONNECT_SECONDS, _READ_SECONDS))
+        try:
+            return (yield from items_of(self._read(response, request)))
+        except JsonError as error:
+            raise UnreadableError(f"cannot read {request.resource}: {error}") from error
 
     def post(self, request: ApiRequest) -> None:
         """Create an object. Raises SourceError."""
         self._read(self._send("POST", request, (_CONNECT_SECONDS, _READ_SECONDS)), request)
 
-    def watch(self, request: ApiRequest, silence: float) -> Iterator[Fields]:
+    def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]:
         """Events until the server ends the response, which has begun when this returns.
 
         `silence`: seconds without any data until the connection counts as dead. Raises
@@ -115,10 +131,12 @@ class Api:
         """
         return self._events(self._send("WATCH", request, (_CONNECT_SECONDS, silence)), request)
 
-    def _events(self, response: Any, request: ApiRequest) -> Iterator[Fields]:
+    def _events(self, response: Any, request: ApiRequest) -> Iterator[WatchEvent]:
         try:
             for line in _lines(response):
-                yield _parsed(line)
+                yield event_of(line)
+        except JsonError as error:
+            raise UnreadableError(f"cannot read {request.resource}: {error}") from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             self._session = None
             raise BrokenError(f"cannot watch {request.resource}: {reason_of(error)}") from error
@@ -269,20 +287,10 @@ def _lines(response: Any) -> Iterator[bytes]:
         yield from (line for line in whole if line.strip())
 
 
-def _parsed(raw: bytes) -> Fields:
-    try:
-        found = json.loads(raw)
-    except ValueError as error:
-        raise SourceError(f"the API server's answer is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise SourceError("the API server's answer is not an object")
-    return found
-
-
 def message_of(response: Any) -> str:
     """The API server's message in a refusal; closes the response."""
     try:
-        text = json.loads(response.read())["message"]
+        text = from_json(response.read())["message"]
     except (urllib3.exceptions.HTTPError, OSError, ValueError, LookupError, TypeError):
         text = response.reason
     finally:

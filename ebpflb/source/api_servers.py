@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ebpflb.config.values import socket_address
+from ebpflb.from_json import JsonError, from_json
 from ebpflb.log import fields
 from ebpflb.model.address import format_address
 from ebpflb.model.endpoint import EndpointSlice
@@ -109,8 +110,8 @@ def _remembered(file: Path | None) -> list[str]:
     if not file:
         return []
     try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
+        found = from_json(file.read_bytes())
+    except (OSError, JsonError):
         return []
     urls = found if isinstance(found, list) else []
     return [url for url in urls if isinstance(url, str) and url.startswith("https://")][:_MOST]

@@ -14,6 +14,7 @@ from pathlib import Path
 from struct import Struct
 
 from ebpflb.errors import SourceError
+from ebpflb.model.changes import ObjectKey
 from ebpflb.source.interface import SourceEvent
 from ebpflb.source.manifest import Inventory, parse_manifest
 from ebpflb.source.watch import COMPARE_SECONDS, Watch
@@ -48,7 +49,7 @@ class DirectorySource:
         self._signatures: dict[str, bytes] = {}
         # File name -> its path and the error; "" stands for the path as a whole.
         self._errors: dict[str, tuple[str, str]] = {}
-        self._sent_errors: dict[str, str] = {}
+        self._sent_errors: dict[str | ObjectKey, str] = {}
         self._logged: set[str] = set()
         # Deleted files, and when they will count as gone.
         self._missing: dict[str, float] = {}
@@ -173,7 +174,7 @@ class DirectorySource:
                 _log.log(level, remark)
 
     def _send(self, initial: bool) -> None:
-        errors = dict(self._errors.values())
+        errors: dict[str | ObjectKey, str] = dict(self._errors.values())
         upserts, removals = self._inventory.take()
         if initial or upserts or removals or errors != self._sent_errors:
             self._sent_errors = errors

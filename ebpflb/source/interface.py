@@ -9,6 +9,9 @@ from ebpflb.model.address import Family
 from ebpflb.model.changes import ApiObject, ObjectKey
 from ebpflb.model.service import ServiceName
 
+# In errors: what the API server has cannot be listed or watched.
+API = "api"
+
 
 class Trigger(NamedTuple):
     """When a Service's endpoints were changed, in seconds since 1970.
@@ -25,14 +28,14 @@ class Trigger(NamedTuple):
 class SourceEvent:
     """What changed since the previous event; the initial one has all objects.
 
-    errors is always the complete list: a path, a resource or an object -> one line. Whatever has an
-    error stays as it was last read. complete: every object has been read at least once, so other
+    errors is always the complete list: a path, API or an object -> one line. Whatever has an error
+    stays as it was last read. complete: every object has been read at least once, so other
     Services, left in the maps by an earlier run, can be removed.
     """
 
     upserts: tuple[ApiObject, ...]
     removals: tuple[ObjectKey, ...]
-    errors: Mapping[str, str]
+    errors: Mapping[str | ObjectKey, str]
     initial: bool
     complete: bool = True
     triggers: tuple[Trigger, ...] = ()

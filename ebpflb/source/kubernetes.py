@@ -12,9 +12,10 @@ from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, Tracked
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import ServiceName
+from ebpflb.source.api_objects import Item, Unreadable, known_of
 from ebpflb.source.decode import API_VERSIONS, decode
-from ebpflb.source.fields import Fields, metadata_of
-from ebpflb.source.interface import SourceEvent, Trigger
+from ebpflb.source.fields import Fields, identity, is_name, metadata_of
+from ebpflb.source.interface import API, SourceEvent, Trigger
 from ebpflb.source.reflector import Reader, Reflector, Resource
 
 _TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
@@ -37,7 +38,12 @@ class Listed(NamedTuple):
 
     objects: dict[ObjectKey, ApiObject]
     uids: dict[ObjectKey, str]
-    errors: dict[str, str]
+    errors: dict[str | ObjectKey, str]
+
+    @property
+    def names_all(self) -> bool:
+        """Whether at least the names of all objects are readable."""
+        return all(key.name for key in self.uids)
 
 
 class Cache:
@@ -48,7 +54,7 @@ class Cache:
 
     def __init__(self, kind: Kind, label_keys: Collection[str] = ()) -> None:
         """`label_keys`: see decode()."""
-        self.errors: dict[str, str] = {}
+        self.errors: dict[str | ObjectKey, str] = {}
         self._kind = kind
         self._label_keys = label_keys
         self._type = {"kind": str(kind), "apiVersion": API_VERSIONS[kind]}
@@ -65,16 +71,16 @@ class Cache:
         """Empty if the object does not exist."""
         return self._uids.get(key, "")
 
-    def read(self, items: Iterable[Fields]) -> Listed:
+    def read(self, items: Iterable[Item]) -> Listed:
         """Decode the objects; changes nothing here."""
         found = Listed({}, {}, {})
         for item in items:
             key = self._key(item)
-            found.uids[key] = metadata_of(item).uid
+            found.uids[key] = metadata_of(known_of(item)).uid
             try:
-                decoded = decode({**item, **self._type}, self._label_keys)
+                decoded = self._decoded(item)
             except SourceError as error:
-                found.errors[str(key)] = str(error)
+                found.errors[key] = str(error)
                 decoded = self._objects.get(key)
             if decoded is not None:
                 found.objects[key] = decoded
@@ -83,30 +89,38 @@ class Cache:
     def replace(self, listed: Listed) -> list[Trigger]:
         """Set the complete list of objects."""
         self._uids, self.errors = listed.uids, listed.errors
-        gone = self._objects.keys() - listed.objects.keys()
+        # One without a readable name may be any that is missing.
+        gone = self._objects.keys() - listed.objects.keys() if listed.names_all else ()
         triggers: list[Trigger] = []
         for key in (*gone, *listed.objects):
             triggers += self._set(key, listed.objects.get(key), None)
         return triggers
 
-    def change(self, item: Fields, *, deleted: bool) -> list[Trigger]:
+    def change(self, item: Item, *, deleted: bool) -> list[Trigger]:
         """One object was added, modified or deleted."""
         key = self._key(item)
         listed = self.read([] if deleted else [item])
-        self.errors.pop(str(key), None)
+        self.errors.pop(key, None)
         self._uids.pop(key, None)
         self.errors.update(listed.errors)
         self._uids.update(listed.uids)
-        return self._set(key, listed.objects.get(key), trigger_time(item))
+        return self._set(key, listed.objects.get(key), trigger_time(known_of(item)))
 
     def take(self) -> Difference:
         """What changed since the last call."""
         return self._objects.take_difference()
 
-    def _key(self, item: Fields) -> ObjectKey:
-        metadata = metadata_of(item)
+    def _decoded(self, item: Item) -> ApiObject | None:
+        if isinstance(item, Unreadable):
+            raise SourceError(f"{identity(self._kind, item.known)}: {item.problem}")
+        return decode({**item, **self._type}, self._label_keys)
+
+    def _key(self, item: Item) -> ObjectKey:
+        """Without a name if the API server would not accept what is there."""
+        metadata = metadata_of(known_of(item))
         namespace = metadata.namespace if self._kind.is_namespaced else ""
-        return ObjectKey(self._kind, namespace, metadata.name)
+        namespace, name = (each if is_name(each) else "" for each in (namespace, metadata.name))
+        return ObjectKey(self._kind, namespace, name)
 
     def _set(self, key: ObjectKey, new: ApiObject | None, triggered: float | None) -> list[Trigger]:
         piece = new or self._objects.get(key)
@@ -172,7 +186,7 @@ class KubernetesSource:
             self._missing.add(Kind.NAMESPACE)
         self._triggers: list[Trigger] = []
         # The errors in the last event.
-        self._told: Mapping[str, str] = {}
+        self._told: Mapping[str | ObjectKey, str] = {}
         self._stopped = False
         own_node = {"fieldSelector": f"metadata.name={node_name}"}
         resources = {
@@ -202,17 +216,17 @@ class KubernetesSource:
         """Empty if the object is not known."""
         return self._caches[key.kind].uid(key)
 
-    def replace(self, kind: Kind, pages: Iterator[list[Fields]]) -> None:
+    def replace(self, kind: Kind, items: Iterator[Item]) -> None:
         """All objects of a kind were listed."""
-        # Without the lock: reading pages waits for the server. No other thread changes this kind.
-        listed = self._caches[kind].read(item for page in pages for item in page)
+        # Without the lock: reading them waits for the server. No other thread changes this kind.
+        listed = self._caches[kind].read(items)
         with self._lock:
             is_first = kind in self._missing
             self._missing.discard(kind)
             self._triggers += self._caches[kind].replace(listed)
             self._send(initial=is_first and not self._missing)
 
-    def change(self, kind: Kind, item: Fields, *, deleted: bool) -> None:
+    def change(self, kind: Kind, item: Item, *, deleted: bool) -> None:
         """One object of a kind has changed."""
         with self._lock:
             self._triggers += self._caches[kind].change(item, deleted=deleted)
@@ -254,17 +268,19 @@ class KubernetesSource:
             return True
         return bool(event.upserts or event.removals or event.triggers) or event.errors != told
 
-    def _errors(self) -> dict[str, str]:
-        errors: dict[str, str] = {}
+    def _errors(self) -> dict[str | ObjectKey, str]:
+        errors: dict[str | ObjectKey, str] = {}
         if lines := sorted({line for line in self._unreachable.values() if line}):
-            errors["api"] = "; ".join(lines)
+            errors[API] = "; ".join(lines)
         for cache in self._caches.values():
-            errors |= cache.errors
-        if Kind.NODE not in self._missing and self._node_key not in self._caches[Kind.NODE]:
+            errors.update(cache.errors)
+        if self._node_key not in errors and self._lacks_node():
             name = self._node_key.name
-            line = f"Node {name} does not exist: --node-name must name one"
-            errors.setdefault(str(self._node_key), line)
+            errors[str(self._node_key)] = f"Node {name} does not exist: --node-name must name one"
         return errors
+
+    def _lacks_node(self) -> bool:
+        return Kind.NODE not in self._missing and self._node_key not in self._caches[Kind.NODE]
 
 
 class _Follower:
@@ -272,10 +288,10 @@ class _Follower:
         self._source = source
         self._kind = kind
 
-    def replace(self, pages: Iterator[list[Fields]]) -> None:
-        self._source.replace(self._kind, pages)
+    def replace(self, items: Iterator[Item]) -> None:
+        self._source.replace(self._kind, items)
 
-    def change(self, item: Fields, *, deleted: bool) -> None:
+    def change(self, item: Item, *, deleted: bool) -> None:
         self._source.change(self._kind, item, deleted=deleted)
 
     def report(self, error: str) -> None:

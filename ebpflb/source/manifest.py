@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifest files: the objects in each, as YAML or JSON, and the merged result. No I/O."""
 
-import json
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from typing import NamedTuple
 import yaml
 
 from ebpflb.errors import SourceError
+from ebpflb.from_json import JsonError, from_json
 from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, TrackedObjects, key_of
 from ebpflb.model.service import Service
 from ebpflb.source.decode import decode, kind_of
@@ -55,11 +55,9 @@ def _json(raw: bytes) -> Iterator[object]:
     if not raw.strip():
         return
     try:
-        yield json.loads(raw)
-    except json.JSONDecodeError as error:
-        raise SourceError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"cannot be read as JSON: {error}") from error
+        yield from_json(raw)
+    except JsonError as error:
+        raise SourceError(str(error)) from error
 
 
 def _yaml(raw: bytes) -> Iterator[object]:

@@ -7,7 +7,7 @@ The official client's informer is not enough: see tests/unit/source/test_informe
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple, Protocol
 
 from ebpflb.errors import SourceError
@@ -18,8 +18,10 @@ from ebpflb.source.api import (
     MissingError,
     Query,
     RefusedError,
+    UnreadableError,
 )
-from ebpflb.source.fields import FieldError, Fields, as_fields, list_at, object_at, text_at
+from ebpflb.source.api_objects import Item, Unreadable, WatchEvent, known_of
+from ebpflb.source.fields import FieldError, Fields, is_name, metadata_of, object_at, text_at
 
 _PAGE = 500
 # The server ends a watch after a random time in this range, as client-go asks for.
@@ -31,6 +33,8 @@ _UNREACHABLE_SECONDS = (0.1, 1.5)
 _REFUSED_SECONDS = (0.5, 30.0)
 # The minimum time between two watches if the server ends them at once.
 _SHORT_WATCH_SECONDS = 1.0
+# After so many unreadable events at one version, everything is listed again.
+_PATIENCE = 3
 
 
 class Resource(NamedTuple):
@@ -48,20 +52,20 @@ class Resource(NamedTuple):
 class Reader(Protocol):
     """What a reflector needs of `Api`."""
 
-    def get(self, request: ApiRequest) -> Fields: ...
+    def items(self, request: ApiRequest) -> Generator[Item, None, Fields]: ...
 
-    def watch(self, request: ApiRequest, silence: float) -> Iterator[Fields]: ...
+    def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]: ...
 
 
 class Follower(Protocol):
     """Receives what the API server sends, in the reflector's thread."""
 
-    def replace(self, pages: Iterator[list[Fields]]) -> None:
+    def replace(self, items: Iterator[Item]) -> None:
         """The complete list of objects. If the iterator raises SourceError, nothing changes."""
         ...
 
-    def change(self, item: Fields, *, deleted: bool) -> None:
-        """One object was added, modified or deleted."""
+    def change(self, item: Item, *, deleted: bool) -> None:
+        """One object, of which at least the name is readable, was added, modified or deleted."""
         ...
 
     def report(self, error: str) -> None:
@@ -73,7 +77,8 @@ class Reflector:
     """Lists and watches in its own thread, until stopped.
 
     While the server cannot be reached, the objects stay as they are. A watch resumes from the last
-    version it saw; everything is listed again only if the server no longer has that version.
+    version it saw; everything is listed again only if the server no longer has that version, or
+    sends what cannot be read time and again.
     """
 
     def __init__(self, api: Reader, resource: Resource, follower: Follower) -> None:
@@ -85,6 +90,10 @@ class Reflector:
         self._failures = 0
         self._is_refused = False
         self._is_reported = False
+        # How many events could not be read since something could; and whether the last watch ended
+        # with an error of the server's.
+        self._unreadable = 0
+        self._in_doubt = False
         name = f"ebpflb-{resource.name.partition('.')[0]}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -99,7 +108,7 @@ class Reflector:
         while not self._stopped.is_set():
             try:
                 if not self._version:
-                    self._follower.replace(self._pages())
+                    self._follower.replace(self._items())
                 self._watch()
             except SourceError as error:
                 self._note(error)
@@ -111,14 +120,18 @@ class Reflector:
         elif isinstance(error, MissingError) and self._resource.is_optional:
             self._version = ""
             self._follower.replace(iter(()))
-            self._reached()
+            self._has_read()
         elif not isinstance(error, BrokenError):
             self._is_reported = True
             self._follower.report(str(error))
+        if isinstance(error, UnreadableError):
+            self._unreadable += 1
+            if self._unreadable % _PATIENCE == 0:
+                self._version = ""
 
     def _wait_seconds(self, error: SourceError) -> float:
         """Seconds to wait: doubling, with jitter so that nodes do not all return at once."""
-        is_refused = isinstance(error, RefusedError)
+        is_refused = isinstance(error, RefusedError | UnreadableError)
         first, last = _REFUSED_SECONDS if is_refused else _UNREACHABLE_SECONDS
         # Start over with a short wait if a server, back after an outage, refuses while it starts.
         self._failures = min(self._failures + 1, 10) if is_refused == self._is_refused else 1
@@ -126,16 +139,15 @@ class Reflector:
         seconds = min(first * 2.0 ** (self._failures - 1), last)
         return seconds * random.uniform(0.5, 1)  # noqa: S311  no key
 
-    def _pages(self) -> Iterator[list[Fields]]:
+    def _items(self) -> Iterator[Item]:
         query = {**self._resource.query, "limit": str(_PAGE)}
         version, rest = "", "first"
         while rest:
-            page = self._api.get(ApiRequest(self._resource.path, self._resource.name, query))
-            yield _items(page)
-            version, rest = _list_metadata(page)
+            request = ApiRequest(self._resource.path, self._resource.name, query)
+            version, rest = _list_metadata(request.resource, (yield from self._api.items(request)))
             query["continue"] = rest
         self._version = version
-        self._reached()
+        self._has_read()
 
     def _watch(self) -> None:
         query = {
@@ -148,51 +160,52 @@ class Reflector:
         request = ApiRequest(self._resource.path, self._resource.name, query)
         began = time.monotonic()
         events = self._api.watch(request, SILENCE_SECONDS)
-        self._reached()
-        for event in events:
-            if self._stopped.is_set():
-                return
-            self._take(event)
-            self._failures = 0
+        if not self._in_doubt:
+            self._recovered()
+        try:
+            for event in events:
+                if self._stopped.is_set():
+                    return
+                self._take(event)
+                self._failures = 0
+                self._has_read()
+        except SourceError as error:
+            self._in_doubt |= not isinstance(error, BrokenError)
+            raise
+        self._has_read()
         if time.monotonic() - began < _SHORT_WATCH_SECONDS:
             self._stopped.wait(_SHORT_WATCH_SECONDS)
 
-    def _take(self, event: Fields) -> None:
-        kind, item = _event(event)
-        if kind == "ERROR":
-            raise _error(self._resource.name, item)
-        if kind != "BOOKMARK":
-            self._follower.change(item, deleted=kind == "DELETED")
-        self._version = _version(item) or self._version
+    def _take(self, event: WatchEvent) -> None:
+        known = known_of(event.item)
+        if event.kind == "ERROR":
+            raise _error(self._resource.name, known)
+        if event.kind != "BOOKMARK":
+            if isinstance(event.item, Unreadable) and not is_name(metadata_of(known).name):
+                problem = f"{self._resource.name}, an object without a name: {event.item.problem}"
+                raise UnreadableError(f"cannot read {problem}")
+            self._follower.change(event.item, deleted=event.kind == "DELETED")
+        self._version = _version(known) or self._version
 
-    def _reached(self) -> None:
+    def _has_read(self) -> None:
+        self._unreadable = 0
+        self._in_doubt = False
+        self._recovered()
+
+    def _recovered(self) -> None:
         if self._is_reported:
             self._is_reported = False
             self._follower.report("")
 
 
-def _items(page: Fields) -> list[Fields]:
-    try:
-        return list_at(page, "items", as_fields)
-    except FieldError as error:
-        raise SourceError(f"the API server's list: {error}") from error
-
-
-def _list_metadata(page: Fields) -> tuple[str, str]:
+def _list_metadata(resource: str, page: Fields) -> tuple[str, str]:
     def texts(metadata: Fields) -> tuple[str, str]:
         return text_at(metadata, "resourceVersion"), text_at(metadata, "continue")
 
     try:
         return object_at(page, "metadata", texts)
     except FieldError as error:
-        raise SourceError(f"the API server's list: {error}") from error
-
-
-def _event(event: Fields) -> tuple[str, Fields]:
-    try:
-        return text_at(event, "type"), object_at(event, "object", as_fields)
-    except FieldError as error:
-        raise SourceError(f"the API server's event: {error}") from error
+        raise UnreadableError(f"cannot read {resource}: {error}") from error
 
 
 def _version(item: Fields) -> str:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the flows of every node, and tracks which nodes do not answer, and why."""
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ebpflb.errors import EbpflbError
+from ebpflb.from_json import from_json
 from ebpflb.kubectl.streams import Lines, Streams
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 
@@ -84,7 +84,7 @@ class Following:
 
     def _read(self, feed: NodeFeed, line: str) -> None:
         try:
-            flow = json.loads(line)
+            flow = from_json(line)
             if isinstance(flow, dict) and isinstance(flow.get("lost"), int):
                 feed.lost += max(flow["lost"], 0)
                 return

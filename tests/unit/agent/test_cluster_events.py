@@ -10,7 +10,8 @@ from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.source.interface import SourceEvent
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, node, service
 
-AWAY = {"api": "cannot reach the API server at https://192.0.2.1:6443: Connection refused"}
+REASON = "cannot reach the API server at https://192.0.2.1:6443: Connection refused"
+AWAY: dict[str | ObjectKey, str] = {"api": REASON}
 GOING = replace(node(), eligible=False)
 
 
@@ -41,7 +42,7 @@ def test_errors_are_shown_before_the_source_has_told_everything(bench, caplog):
     assert bench.report()["source_errors"] == AWAY
     assert bench.report()["healthy"] is True
     assert 'ebpflb_source_errors{file="api"} 1.0' in bench.metrics.page().body.decode()
-    assert caplog.text.count(AWAY["api"]) == 1
+    assert caplog.text.count(REASON) == 1
 
 
 def test_errors_do_not_take_away_what_is_in_force(bench):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where objects come from: manifests, or an API server whose users are told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
@@ -15,6 +15,8 @@ from ebpflb.config.settings import Settings, load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.source.api import Api, ApiRequest
+from ebpflb.source.api_objects import Item, items_of
+from ebpflb.source.fields import Fields
 from ebpflb.source.interface import Announcement, SourceEvent
 from tests.builders import NODE, service, service_manifest, write_manifests
 
@@ -67,12 +69,12 @@ def test_all_nodes_are_read_where_packets_may_go_to_them(
     asked: Queue[ApiRequest] = Queue()
     url = f"http://127.0.0.{3 + is_for_all}:1"
 
-    def get(api: Api, request: ApiRequest) -> Any:
+    def items(api: Api, request: ApiRequest) -> Generator[Item, None, Fields]:
         if api.address == url and request.resource == "nodes":
             asked.put(request)
-        return {"metadata": {}, "items": []}
+        return (yield from items_of(b'{"items": []}'))
 
-    monkeypatch.setattr(Api, "get", get)
+    monkeypatch.setattr(Api, "items", items)
     origin = source_of(settings(master=url, dsr=dsr))
     origin.start(lambda _: None)
     query = asked.get(timeout=SECONDS).query

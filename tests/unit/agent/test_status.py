@@ -4,6 +4,7 @@
 import os
 
 from ebpflb import __version__
+from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.service import TrafficPolicy
 from tests.builders import NODE, endpoint, endpoint_slice, service, service_port
 
@@ -56,6 +57,21 @@ def test_source_errors_are_said_once_and_taken_back(bench, caplog):
     bench.turn()
     assert bench.report()["source_errors"] == {}
     assert caplog.text.count("readable again or removed") == 1
+
+
+def test_an_object_that_cannot_be_read_has_an_event(bench):
+    key = ObjectKey(Kind.SERVICE, "default", "web")
+    errors = {key: "Service default/web: broken", ObjectKey(Kind.POD, "", ""): "Pod: broken"}
+    for _ in range(2):
+        bench.say(errors=errors)
+        bench.turn()
+    (told,) = bench.announced
+    assert (told.about, told.reason) == (key, "Unreadable")
+    assert told.note == (
+        "node node-a keeps its last readable version in force: Service default/web: broken"
+    )
+    assert bench.report()["source_errors"]["Service default/web"] == "Service default/web: broken"
+    assert 'ebpflb_source_errors{file="Service default/web"}' in bench.metrics.page().body.decode()
 
 
 def test_source_errors_are_metrics(bench):

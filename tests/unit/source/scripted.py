@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """An API server that gives the answers a test has written down, one by one."""
 
+import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from ebpflb.errors import SourceError
-from ebpflb.source.api import ApiRequest
+from ebpflb.from_json import JsonError
+from ebpflb.source.api import ApiRequest, UnreadableError
+from ebpflb.source.api_objects import Item, WatchEvent, event_of, items_of
 from ebpflb.source.fields import Fields
 
 SECONDS = 10
 
 
 class Script:
-    """A Reader. What is an exception is raised, also from the middle of a watch.
+    """A Reader of pages and of lists of events: values, or bytes if no value will do.
+
+    What is an exception is raised, also from the middle of a watch.
 
     With the last answer given `over` is set and `stop` is called: nothing that is asked later
     counts.
@@ -28,16 +33,19 @@ class Script:
         self.stop: Callable[[], None] = lambda: None
         self._answers = deque(answers)
 
-    def get(self, request: ApiRequest) -> Fields:
+    def items(self, request: ApiRequest) -> Generator[Item, None, Fields]:
         answer = self._answer(request)
-        assert isinstance(answer, dict), f"asked for a list, want {answer}"
-        return answer
+        assert isinstance(answer, dict | bytes), f"asked for a list, want {answer}"
+        try:
+            return (yield from items_of(_as_bytes(answer)))
+        except JsonError as error:
+            raise UnreadableError(f"cannot read {request.resource}: {error}") from error
 
-    def watch(self, request: ApiRequest, silence: float) -> Iterator[Fields]:
+    def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]:
         answer = self._answer(request)
         assert isinstance(answer, list), f"asked to watch, want {answer}"
         self.silences.append(silence)
-        return map(_raised, answer)
+        return map(_event, answer)
 
     def _answer(self, request: ApiRequest) -> Any:
         if not self._answers:
@@ -47,6 +55,17 @@ class Script:
         self.queries.append(dict(request.query))
         self.paths.append(request.path)
         return _raised(self._answers.popleft())
+
+
+def _event(answer: Any) -> WatchEvent:
+    try:
+        return event_of(_as_bytes(_raised(answer)))
+    except JsonError as error:
+        raise UnreadableError(f"cannot read an event: {error}") from error
+
+
+def _as_bytes(answer: Any) -> bytes:
+    return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
 
 
 def _raised(answer: Any) -> Any:

@@ -17,7 +17,7 @@ from urllib3.exceptions import InsecureRequestWarning
 from ebpflb import __version__
 from ebpflb.errors import ConfigError, SourceError
 from ebpflb.source.api import Api, ApiRequest, BrokenError, ExpiredError, MissingError, RefusedError
-from ebpflb.source.fields import Fields
+from ebpflb.source.api_objects import WatchEvent
 from tests.unit.source.api_server import Answer, ApiServer, answer
 
 THINGS = ApiRequest("/api/v1/things", "things", {"labelSelector": "!hidden", "limit": "500"})
@@ -58,11 +58,17 @@ def kubeconfig(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def lines(*events: Fields) -> bytes:
-    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+def added(*numbers: int) -> bytes:
+    """Lines of a watch."""
+    objects = [{"type": "ADDED", "object": {"n": number}} for number in numbers]
+    return b"".join(json.dumps(each).encode() + b"\n" for each in objects)
 
 
-def watched(api: Api, silence: float = 10.0) -> list[Fields]:
+def event(number: int) -> WatchEvent:
+    return WatchEvent("ADDED", {"n": number})
+
+
+def watched(api: Api, silence: float = 10.0) -> list[WatchEvent]:
     return list(api.watch(THINGS, silence))
 
 
@@ -95,44 +101,43 @@ def test_the_address_may_have_a_path(server: ApiServer):
 
 
 def test_events_are_lines_however_they_are_cut(api: Api, server: ApiServer):
-    events: list[Fields] = [{"type": "ADDED", "object": {"n": n}} for n in range(3)]
-    whole = lines(*events)
+    whole = added(0, 1, 2)
     pieces = tuple(whole[at : at + 7] for at in range(0, len(whole), 7))
     server.answers.append(Answer(pieces=pieces))
-    assert watched(api) == events
+    assert watched(api) == [event(0), event(1), event(2)]
 
 
 def test_an_event_is_there_before_the_watch_ends(api: Api, server: ApiServer):
-    server.answers.append(Answer(pieces=(lines({"n": 1}) + b'{"n"',), end="silent"))
+    server.answers.append(Answer(pieces=(added(1) + b'{"n"',), end="silent"))
     events = api.watch(THINGS, 10)
-    assert next(events) == {"n": 1}
+    assert next(events) == event(1)
     server.released.set()
     with pytest.raises(BrokenError):
         next(events)
 
 
 def test_several_events_may_come_at_once_and_empty_lines_are_none(api: Api, server: ApiServer):
-    server.answers.append(Answer(pieces=(b"\n" + lines({"n": 1}, {"n": 2}) + b"\r\n\n",)))
-    assert watched(api) == [{"n": 1}, {"n": 2}]
+    server.answers.append(Answer(pieces=(b"\n" + added(1, 2) + b"\r\n\n",)))
+    assert watched(api) == [event(1), event(2)]
 
 
 def test_half_a_line_at_the_end_is_not_an_event(api: Api, server: ApiServer):
-    server.answers.append(Answer(pieces=(lines({"n": 1}) + b'{"n": 2}',)))
-    assert watched(api) == [{"n": 1}]
+    server.answers.append(Answer(pieces=(added(1) + b'{"n": 2}',)))
+    assert watched(api) == [event(1)]
 
 
 def test_a_watch_that_is_cut_is_broken_after_what_had_come(api: Api, server: ApiServer):
-    server.answers.append(Answer(pieces=(lines({"n": 1}),), end="cut"))
+    server.answers.append(Answer(pieces=(added(1),), end="cut"))
     events = api.watch(THINGS, 10)
-    assert next(events) == {"n": 1}
+    assert next(events) == event(1)
     with pytest.raises(BrokenError, match=r"\Acannot watch things: [^\n]+\Z"):
         next(events)
 
 
 def test_a_watch_that_falls_silent_is_broken(api: Api, server: ApiServer):
-    server.answers.append(Answer(pieces=(lines({"n": 1}),), end="silent"))
+    server.answers.append(Answer(pieces=(added(1),), end="silent"))
     events = api.watch(THINGS, silence=0.05)
-    assert next(events) == {"n": 1}
+    assert next(events) == event(1)
     began = time.monotonic()
     with pytest.raises(BrokenError, match=r"\Acannot watch things: Read timed out\.\Z"):
         next(events)
@@ -141,17 +146,18 @@ def test_a_watch_that_falls_silent_is_broken(api: Api, server: ApiServer):
 
 def test_an_event_that_is_no_json_is_an_error(api: Api, server: ApiServer):
     server.answers.append(Answer(pieces=(b"<html>\n",)))
-    with pytest.raises(SourceError, match=r"\Athe API server's answer is not JSON: Expecting"):
+    with pytest.raises(SourceError, match=r"\Acannot read things: line 1, column 1: Expecting"):
         watched(api)
 
 
 @pytest.mark.parametrize(
     ("raw", "text"),
     [
-        (b"<html>", "the API server's answer is not JSON: Expecting value: line 1 column 1"),
-        (b"\xff", "the API server's answer is not JSON: 'utf-8' codec can't decode"),
-        (b"", "the API server's answer is not JSON: Expecting value"),
-        (b"[]", "the API server's answer is not an object"),
+        (b"<html>", "cannot read things: line 1, column 1: Expecting value"),
+        (b"", "cannot read things: line 1, column 1: Expecting value"),
+        (b'{"a": 1', "cannot read things: line 1, column 8: Expecting an end"),
+        (b"{} {}", "cannot read things: line 1, column 4: Extra data"),
+        (b"[]", "cannot read things: must be an object"),
     ],
 )
 def test_an_answer_that_is_no_object_is_an_error(

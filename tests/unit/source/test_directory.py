@@ -273,8 +273,9 @@ def test_a_file_that_turns_into_something_else_keeps_its_objects(
     else:
         (tmp_path / "odd").symlink_to("missing")
     (tmp_path / "odd").rename(path)
-    errors = {str(path): f"{path}: cannot be read: {problem}"}
-    assert events.next() == SourceEvent((), (), errors, initial=False, complete=False)
+    event = events.next()
+    assert event.errors == {str(path): f"{path}: cannot be read: {problem}"}
+    assert event == SourceEvent((), (), event.errors, initial=False, complete=False)
 
 
 def test_the_last_file_counts_where_two_have_an_object(

@@ -2,7 +2,7 @@
 """What the agent hears of four resources that come and fail each for itself."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from ebpflb.model.pod import PodNamespace
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import ServiceCidr, ServiceName
 from ebpflb.source.api import ApiRequest, MissingError
+from ebpflb.source.api_objects import Item, WatchEvent
 from ebpflb.source.fields import Fields
 from ebpflb.source.interface import SourceEvent, Trigger
 from ebpflb.source.kubernetes import KubernetesSource
@@ -58,7 +59,7 @@ class ManualSource:
         )
 
     def listed(self, kind: Kind, *items: Fields) -> None:
-        self.source.replace(kind, iter([list(items)]))
+        self.source.replace(kind, iter(items))
 
     def list_all(self, **other: list[Fields]) -> SourceEvent:
         """List everything, and forget the events until then; other: kind -> items."""
@@ -174,13 +175,13 @@ def test_a_heartbeat_of_a_node_is_nothing_to_tell(manual: ManualSource):
     broken = {**beat, "status": 3}
     manual.source.change(Kind.NODE, broken, deleted=False)
     manual.source.change(Kind.NODE, broken, deleted=False)
-    assert [list(each.errors) for each in manual.events] == [["Node node-a"]]
+    assert [list(each.errors) for each in manual.events] == [[NODE_KEY]]
 
 
 def test_a_node_that_cannot_be_read_is_not_said_to_be_missing(manual: ManualSource):
     broken = {**node_manifest(), "status": 3}
     text = "Node node-a: status: must be an object, not 3"
-    assert manual.list_all(node=[broken]).errors == {"Node node-a": text}
+    assert manual.list_all(node=[broken]).errors == {NODE_KEY: text}
 
 
 def test_a_node_that_was_not_listed_yet_is_not_missing(manual: ManualSource):
@@ -232,12 +233,12 @@ def test_a_list_that_breaks_off_leaves_the_first_event_to_come(manual: ManualSou
     manual.listed(Kind.ENDPOINT_SLICE)
     manual.last()
 
-    def pages() -> Iterator[list[Fields]]:
-        yield [node_manifest()]
+    def items() -> Iterator[Item]:
+        yield node_manifest()
         raise SourceError("away")
 
     with pytest.raises(SourceError):
-        manual.source.replace(Kind.NODE, pages())
+        manual.source.replace(Kind.NODE, items())
     assert manual.events == []
     manual.listed(Kind.NODE, node_manifest())
     assert manual.last().initial
@@ -246,7 +247,7 @@ def test_a_list_that_breaks_off_leaves_the_first_event_to_come(manual: ManualSou
 def test_an_unreadable_object_is_an_error_that_others_leave_alone(manual: ManualSource):
     manual.list_all()
     broken = service_manifest("web", ports=[port_manifest(0)])
-    errors = {"Service default/web": "Service default/web: spec.ports[0].port: is missing"}
+    errors = {WEB_KEY: "Service default/web: spec.ports[0].port: is missing"}
     during = manual.change(Kind.SERVICE, broken)
     assert (during.upserts, during.removals, during.errors) == ((), (), errors)
     assert manual.change(Kind.SERVICE, service_manifest("shop")).errors == errors
@@ -291,10 +292,10 @@ class Server:
         empty = {name: Script(page(version="1")) for name in RESOURCES}
         self.scripts = {**empty, **scripts}
 
-    def get(self, request: ApiRequest) -> Fields:
-        return self._script(request).get(request)
+    def items(self, request: ApiRequest) -> Generator[Item, None, Fields]:
+        return self._script(request).items(request)
 
-    def watch(self, request: ApiRequest, silence: float) -> Iterator[Fields]:
+    def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]:
         return self._script(request).watch(request, silence)
 
     def _script(self, request: ApiRequest) -> Script:

@@ -133,8 +133,8 @@ def test_a_list_in_a_list_is_of_no_known_kind():
     ("name", "raw", "message"),
     [
         ("a.json", b'{\n  "kind": }', "document 1: line 2, column 11: Expecting value"),
-        ("a.json", b"\xff\xfe{", "document 1: cannot be read as JSON: "),
-        ("a.json", b"[" * 100000, "document 1: cannot be read as JSON: "),
+        ("a.json", b"\xff\xfe{", "document 1: line 1, column 1: Expecting value"),
+        ("a.json", b"[" * 100000, "document 1: line 1, column 100001: Expecting an end"),
         ("a.yaml", b"kind: Job\n---\nkind: [\n", "document 2: line 4, column 1: did not find"),
         ("a.yaml", b"kind: \xff", "document 1: cannot be read as YAML: "),
         ("a.yaml", b"a: !!timestamp noon", "document 1: cannot be read as YAML: "),

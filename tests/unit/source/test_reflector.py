@@ -10,7 +10,13 @@ import pytest
 
 from ebpflb.errors import SourceError
 from ebpflb.source import reflector as module
-from ebpflb.source.api import BrokenError, ExpiredError, MissingError, RefusedError
+from ebpflb.source.api import (
+    BrokenError,
+    ExpiredError,
+    MissingError,
+    RefusedError,
+)
+from ebpflb.source.api_objects import Item, WatchEvent, known_of
 from ebpflb.source.fields import Fields
 from ebpflb.source.reflector import SILENCE_SECONDS, Reflector, Resource
 from tests.unit.source.scripted import SECONDS, Script, event, page
@@ -27,11 +33,10 @@ class Notes:
         self.threads: set[str] = set()
         self.over = threading.Event()
 
-    def replace(self, pages: Iterator[list[Fields]]) -> None:
-        names = [_name(item) for items in pages for item in items]
-        self._say(f"all: {' '.join(names)}")
+    def replace(self, items: Iterator[Item]) -> None:
+        self._say(f"all: {' '.join(map(_name, items))}")
 
-    def change(self, item: Fields, *, deleted: bool) -> None:
+    def change(self, item: Item, *, deleted: bool) -> None:
         self._say(f"{'gone' if deleted else 'is'} {_name(item)}")
 
     def report(self, error: str) -> None:
@@ -103,8 +108,8 @@ def thing(name: str, version: str = "") -> Fields:
     return {"metadata": {"name": name, "resourceVersion": version}}
 
 
-def _name(item: Fields) -> str:
-    return str(item["metadata"]["name"])
+def _name(item: Item) -> str:
+    return str(known_of(item).get("metadata", {}).get("name"))
 
 
 def test_everything_is_listed_by_pages_and_told_at_once(play: Play):
@@ -244,22 +249,59 @@ def test_a_watch_that_cannot_begin_is_told_until_it_does(play: Play):
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        ({"items": 3}, "the API server's list: items: must be a list, not 3"),
-        ({"items": [3]}, "the API server's list: items[0]: must be an object, not 3"),
+        ({"items": 3}, "cannot read things.example.com: items: must be a list"),
+        (b'{"items": [}', "cannot read things.example.com: line 1, column 12: Expecting value"),
         (
             {"metadata": {"resourceVersion": 3}},
-            "the API server's list: metadata.resourceVersion: must be text, not 3",
+            "cannot read things.example.com: metadata.resourceVersion: must be text, not 3",
         ),
     ],
 )
-def test_an_odd_list_is_an_error_in_one_line(play: Play, answer: Fields, text: str):
-    assert play(answer, page(version="7")).said[0] == f"error: {text}"
+def test_an_odd_list_is_an_error_in_one_line(play: Play, answer: Any, text: str):
+    assert play(answer, page(version="7")).said == [f"error: {text}", "recovered", "all: "]
 
 
-def test_an_odd_event_is_an_error_in_one_line(play: Play):
-    odd = {"type": "ADDED", "object": 3}
-    text = "error: the API server's event: object: must be an object, not 3"
-    assert play(page(version="7"), [odd]).said[1] == text
+BROKEN = b'{"type": "ADDED", "object": {"metadata": {"name": "b", "resourceVersion": "9"}, "a": ,}}'
+LIST_WITH_BROKEN = (
+    b'{"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}, "x": NaN}]}'
+)
+NAMELESS = b'{"type": "DELETED", "object": {"metadata": {"a": ,}}}'
+NO_JSON = b"<html>"
+
+
+def test_an_object_that_is_no_json_is_told_by_its_name_and_the_version_goes_on(play: Play):
+    played = play(LIST_WITH_BROKEN, [BROKEN, event("ADDED", thing("c", "10"))], [])
+    assert played.said == ["all: a", "is b", "is c"]
+    assert played.versions == [None, "7", "10"]
+
+
+@pytest.mark.parametrize("odd", [NAMELESS, NO_JSON, event("ADDED", {})["object"]])
+def test_after_some_unreadable_events_at_one_version_everything_is_listed_again(
+    play: Play, odd: Any
+):
+    played = play(
+        page(thing("a"), version="7"), [odd], [odd], [odd], page(thing("b"), version="9"), []
+    )
+    assert played.versions == [None, "7", "7", "7", None, "9"]
+    assert [each.partition(":")[0] for each in played.said] == ["all", *["error"] * 3, *LISTED]
+    assert played.waits[:3] >= [0.25, 0.5, 1]
+
+
+LISTED = ["recovered", "all"]
+
+
+def test_readable_again_is_only_said_when_something_was_read(play: Play):
+    lively = [event("ADDED", thing("a", "8")), NO_JSON]
+    played = play(page(version="7"), [NO_JSON], [NO_JSON], lively, [])
+    error = "error: cannot read an event: line 1, column 1: Expecting '{'"
+    assert played.said == ["all: ", error, error, "is a", "recovered", error, "recovered"]
+    assert played.versions == [None, "7", "7", "7", "8"]
+
+
+def test_an_endless_row_of_unreadable_events_does_not_end_in_endless_lists(play: Play):
+    played = play(page(version="7"), *[[NO_JSON], [NO_JSON], [NO_JSON], page(version="7")] * 5)
+    assert played.versions == [None, *["7", "7", "7", None] * 5]
+    assert played.waits[-1] >= 15
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0])
@@ -307,11 +349,11 @@ def test_an_event_makes_the_waits_short_again(play: Play):
 class Stopping(Script):
     """Stops the reflector between two events."""
 
-    def watch(self, *_: Any) -> Iterator[Fields]:
+    def watch(self, *_: Any) -> Iterator[WatchEvent]:
         try:
-            yield event("ADDED", thing("a", "8"))
+            yield WatchEvent("ADDED", thing("a", "8"))
             self.stop()
-            yield event("ADDED", thing("b", "9"))
+            yield WatchEvent("ADDED", thing("b", "9"))
         finally:
             self.over.set()
 
