@@ -31,7 +31,7 @@ from ebpflb.observe.flows.queries import ModelQuery
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.observe.metrics.programming_latency import ProgrammingLatency
-from ebpflb.source.interface import Announcement, SourceEvent
+from ebpflb.source.interface import API, Announcement, SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -204,6 +204,7 @@ class Agent:
             self._health.queued()
             self._metrics.changed(kinds.count(Kind.SERVICE), kinds.count(Kind.ENDPOINT_SLICE))
         self.status.set_source_errors(event.errors)
+        self._health.set_readable(API not in event.errors)
         # Until every object has been read once, what an earlier run programmed may still be wanted.
         if self._informed and event.complete:
             self._writer.forget_others()

@@ -167,6 +167,7 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     _log.info("started", extra=shown)
     agent.status.set_lacks(dataplane.lacks)
     metrics.lacks(dataplane.lacks)
+    metrics.unread(health.unread_seconds)
     _serve_health(parts, settings, health_routes(health, metrics.answered), source)
     _serve_metrics(
         parts, settings, metrics, lambda: agent.status.report(health) | dataplane.report()

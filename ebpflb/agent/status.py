@@ -191,6 +191,7 @@ class AgentStatus:
             "dsr_peers": self._dsr_peers,
             "kernel_lacks": self._lacks,
             "source_errors": self._source_errors,
+            "unread_seconds": round(health.unread_seconds()),
             "attach_errors": self._attach_errors,
             "health_check_errors": self._health_check_errors,
             "refused": self._refused,

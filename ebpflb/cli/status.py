@@ -147,6 +147,8 @@ def _lines(found: Status) -> Iterator[str | TextTable]:
 
 def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
     state = "in sync" if agent["in_sync"] else "not in sync"
+    if seconds := agent.get("unread_seconds"):
+        state += f" with what it could read {seconds} s ago"
     yield ""
     yield f"Agent {agent['version']}, node {agent['node']}, pid {agent['pid']}: {state}"
     yield f"  started {agent['started']}, last sync {agent['last_sync'] or 'never'}"

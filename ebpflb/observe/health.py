@@ -2,7 +2,8 @@
 """Whether this node serves its Services, by kube-proxy's rules for /healthz and /livez.
 
 Unhealthy means that a change has waited for a minute without a successful sync. A new change does
-not restart that minute. An idle or starting agent is healthy.
+not restart that minute. An idle or starting agent is healthy, and so is one that cannot read the
+API server: what it last read is in force. But it is not ready.
 """
 
 import json
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 # Twice kube-proxy's default syncPeriod.
 PATIENCE_SECONDS = 60.0
+# How long something may be unreadable before the agent is not ready.
+READ_PATIENCE_SECONDS = 60.0
 # Go's zero time.Time, which kube-proxy shows before the first sync.
 _NEVER = "0001-01-01T00:00:00Z"
 
@@ -20,6 +23,7 @@ class _SyncTimes(NamedTuple):
     """Replaced as a whole, so that other threads never see it half updated."""
 
     waiting_since: float | None = None
+    unread_since: float | None = None
     last_sync: float | None = None
     eligible: bool = True
 
@@ -58,6 +62,13 @@ class Health:
         """The kernel has the desired state."""
         self._times = self._times._replace(waiting_since=None, last_sync=self._wall())
 
+    def set_readable(self, readable: bool) -> None:
+        """Whether all that the API server has can be listed and watched."""
+        if readable:
+            self._times = self._times._replace(unread_since=None)
+        elif self._times.unread_since is None:
+            self._times = self._times._replace(unread_since=self._monotonic())
+
     def set_eligible(self, eligible: bool) -> None:
         self._times = self._times._replace(eligible=eligible)
 
@@ -73,9 +84,18 @@ class Health:
     def is_alive(self) -> bool:
         return self._is_alive(self._times)
 
-    def is_started(self) -> bool:
-        """/readyz: whether the first sync has succeeded."""
-        return self._times.last_sync is not None
+    def unread_seconds(self) -> float:
+        """For how long something could not be read, 0 if all can."""
+        since = self._times.unread_since
+        return 0.0 if since is None else self._monotonic() - since
+
+    def unready(self) -> str:
+        """/readyz: empty if the first sync has succeeded and changes can be read."""
+        if self._times.last_sync is None:
+            return "not in sync yet"
+        if self.unread_seconds() >= READ_PATIENCE_SECONDS:
+            return "changes cannot be read: see `ebpflb status`"
+        return ""
 
     def liveness(self) -> tuple[bool, str]:
         """The verdict of /livez and its body."""

@@ -196,7 +196,8 @@ def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -
 def health_routes(health: Health, count: Callable[[str, int], None]) -> Routes:
     """/healthz and /livez, whose path and status are reported to `count`, and /readyz.
 
-    A rollout waits for /readyz: 200 once the node's Services are programmed.
+    A rollout waits for /readyz: 200 once the node's Services are programmed, and not while changes
+    cannot be read.
     """
 
     def answer(path: str, verdict: tuple[bool, str]) -> Answer:
@@ -205,13 +206,13 @@ def health_routes(health: Health, count: Callable[[str, int], None]) -> Routes:
         count(path, status)
         return Answer(body.encode(), JSON, status)
 
-    def started() -> Answer:
-        if health.is_started():
-            return Answer(b"ok")
-        return Answer(b"not in sync yet\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+    def ready() -> Answer:
+        if why := health.unready():
+            return Answer(f"{why}\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Answer(b"ok")
 
     return {
-        "/readyz": started,
+        "/readyz": ready,
         "/healthz": lambda: answer("/healthz", health.readiness()),
         "/livez": lambda: answer("/livez", health.liveness()),
     }

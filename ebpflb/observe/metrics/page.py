@@ -186,6 +186,10 @@ class Metrics:
         for feature in features:
             self._gauges.lacks.labels(feature).set(1)
 
+    def unread(self, seconds: Callable[[], float]) -> None:
+        """`seconds` says at every scrape for how long something could not be read."""
+        self._gauges.unread.set_function(seconds)
+
     def answered(self, path: str, status: int) -> None:
         self._answers[path].labels(str(int(status))).inc()
 
@@ -298,6 +302,10 @@ class _AgentGauges:
             "ebpflb_source_errors",
             "1 for each source that cannot be read; its last readable version stays in force.",
             "file",
+        )
+        self.unread = registry.gauge(
+            "ebpflb_source_unread_seconds",
+            "How long something of the API server's could not be listed or watched; 0 if all can.",
         )
         self._no_local = registry.gauge(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",

@@ -29,6 +29,7 @@ def test_the_report_of_a_node_that_is_served(bench):
         "dsr_peers": None,
         "kernel_lacks": {},
         "source_errors": {},
+        "unread_seconds": 0,
         "attach_errors": {},
         "health_check_errors": {},
         "refused": {},
@@ -72,6 +73,20 @@ def test_an_object_that_cannot_be_read_has_an_event(bench):
     )
     assert bench.report()["source_errors"]["Service default/web"] == "Service default/web: broken"
     assert 'ebpflb_source_errors{file="Service default/web"}' in bench.metrics.page().body.decode()
+
+
+def test_the_time_without_reading_begins_with_the_first_failure_and_ends_with_the_last(bench):
+    bench.metrics.unread(bench.health.unread_seconds)
+    bench.say(errors={"api": "cannot read services"})
+    bench.turn()
+    bench.say(errors={"api": "cannot read services; cannot read nodes"})
+    bench.turn(59.0)
+    assert bench.report()["unread_seconds"] == 59
+    assert bench.samples()["ebpflb_source_unread_seconds"] == 59
+    assert bench.report()["in_sync"] is True
+    bench.say(errors={"a.yaml": "broken"})
+    bench.turn(1.0)
+    assert bench.report()["unread_seconds"] == 0
 
 
 def test_source_errors_are_metrics(bench):

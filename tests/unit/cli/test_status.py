@@ -106,6 +106,11 @@ def test_what_cannot_be_read_or_does_not_fit_is_shown(node):
     assert "pid 7: not in sync" in output
 
 
+def test_an_agent_in_sync_with_what_is_old_says_so(node):
+    node(source_errors={"api": "cannot read services"}, unread_seconds=61)
+    assert "pid 7: in sync with what it could read 61 s ago" in run()
+
+
 @pytest.mark.parametrize(
     ("report", "problem"),
     [

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from ebpflb.observe.health import PATIENCE_SECONDS, Health
+from ebpflb.observe.health import PATIENCE_SECONDS, READ_PATIENCE_SECONDS, Health
 
 NOW = "2026-11-21T10:00:00.500000Z"
 WALL = 1795255200.5
@@ -52,6 +52,21 @@ def test_the_oldest_change_counts(health, clock):
     health.queued()
     clock.pass_by(1)
     assert not health.is_alive()
+
+
+def test_who_has_read_nothing_for_a_minute_is_alive_and_not_ready(health, clock):
+    health.set_readable(False)
+    assert health.unready() == "not in sync yet"
+    health.synced()
+    clock.pass_by(READ_PATIENCE_SECONDS - 1)
+    health.set_readable(False)
+    assert health.unready() == ""
+    clock.pass_by(1)
+    assert "cannot be read" in health.unready()
+    assert health.readiness()[0]
+    assert health.liveness()[0]
+    health.set_readable(True)
+    assert (health.unready(), health.unread_seconds()) == ("", 0)
 
 
 def test_a_change_after_a_success_has_its_own_time(health, clock):

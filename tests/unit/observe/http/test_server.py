@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 import pytest
 
-from ebpflb.observe.health import Health
+from ebpflb.observe.health import READ_PATIENCE_SECONDS, Health
 from ebpflb.observe.http.server import Answer, Server, health_routes, metrics_routes
 
 
@@ -52,13 +52,19 @@ def test_health_paths_have_kube_proxys_headers_and_are_counted(serve):
 
 
 def test_a_node_is_ready_once_it_was_in_sync(serve):
-    health = Health(("IPv4",))
+    now = [0.0]
+    health = Health(("IPv4",), monotonic=lambda: now[0])
     server = serve(health_routes(health, lambda *_: None))
     assert get(server, "/readyz")[0] == HTTPStatus.SERVICE_UNAVAILABLE
     health.synced()
     assert get(server, "/readyz")[0] == HTTPStatus.OK
     health.queued()
     assert get(server, "/readyz")[0] == HTTPStatus.OK
+    health.set_readable(False)
+    assert get(server, "/readyz")[0] == HTTPStatus.OK
+    now[0] += READ_PATIENCE_SECONDS
+    status, _, body = get(server, "/readyz")
+    assert (status, body) == (503, b"changes cannot be read: see `ebpflb status`\n")
 
 
 def test_the_metrics_port_has_kube_proxys_paths_and_a_status(serve):
