@@ -144,8 +144,10 @@ class Api:
             response.close()
 
     def _connect(self) -> "_Session":
+        configuration = self._configure()
+        self._servers.trust_learned(bool(configuration.verify_ssl))
         server = self._servers.current
-        return _Session(server, _client(self._configure(), server))
+        return _Session(server, _client(configuration, server))
 
     def _current(self) -> "_Session":
         session = self._session

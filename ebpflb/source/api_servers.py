@@ -2,7 +2,9 @@
 """The addresses of the API server, tried in turn: first the configured ones, then learned ones.
 
 An API server lists itself and its peers as endpoints of the Service default/kubernetes. They are
-kept in a file, so that an agent can start even while the configured addresses are down.
+kept in a file, so that an agent can start even while the configured addresses are down. Whoever may
+write EndpointSlices can name others, so learned servers are used only if their certificates are
+verified.
 """
 
 import hashlib
@@ -49,6 +51,7 @@ class ApiServers:
         name = hashlib.sha256(self._configured[0].encode()).hexdigest()[:16]
         self._file = memory / f"api-servers-{name}.json" if memory else None
         self._lock = threading.Lock()
+        self._trusts_learned = True
         self._servers = self._all(_remembered(self._file))
         self._current = 0
 
@@ -68,9 +71,18 @@ class ApiServers:
             chosen = self.current.url
         _log.info("switching to another API server", extra=fields(failed=failed.url, next=chosen))
 
+    def trust_learned(self, trusted: bool) -> None:
+        """Whether certificates are verified; forget what was learned if they are not."""
+        with self._lock:
+            self._trusts_learned = trusted
+            if not trusted:
+                current = self.current
+                self._servers = found = self._all(())
+                self._current = found.index(current) if current in found else 0
+
     def learn(self, urls: Sequence[str]) -> None:
         """Replace the learned servers by these; an empty list changes nothing."""
-        if not self._file or not urls:
+        if not (self._file and urls and self._trusts_learned):
             return
         learnt = list(urls[:_MOST])
         # So that not all nodes turn to the same one.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which API server is asked: the configured ones, those learnt, and what is remembered."""
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -105,6 +106,55 @@ def test_what_was_learnt_is_remembered_for_the_same_configuration(tmp_path: Path
     ApiServers([FIRST], memory).learn([FIRST, SECOND])
     assert urls(ApiServers([FIRST], memory)) == [FIRST, SECOND]
     assert urls(ApiServers([THIRD], memory)) == [THIRD]
+
+
+def insecure(url: str, folder: Path, *, skips: bool) -> Path:
+    """A kubeconfig that wants certificates checked or not."""
+    cluster = {"server": url, "insecure-skip-tls-verify": skips}
+    content = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_without_verified_certificates_no_learnt_server_gets_the_token(
+    tmp_path: Path, server: ApiServer, nobody: str
+):
+    memory = tmp_path / "memory"
+    ApiServers([nobody], memory).learn([server.url.replace("http", "https")])
+    (file,) = memory.iterdir()
+    before = file.read_bytes()
+    api = Api(insecure(nobody, tmp_path, skips=True), "", memory=memory)
+    api.learn([SECOND])
+    with pytest.raises(SourceError, match=r"\Acannot reach the API server at \S+: Connection"):
+        api.get(THINGS)
+    assert file.read_bytes() == before
+    assert server.requests == []
+
+
+def test_a_kubeconfig_that_no_longer_verifies_certificates_forgets_learnt_servers(
+    tmp_path: Path, nobody: str
+):
+    api = Api(insecure(nobody, tmp_path, skips=False), "", memory=tmp_path)
+    api.learn([FIRST, SECOND])
+    assert len(ApiServers([nobody], tmp_path)) == 3
+    insecure(nobody, tmp_path, skips=True)
+    failures = []
+    for _ in range(2):
+        with pytest.raises(SourceError) as caught:
+            api.get(THINGS)
+        failures.append(str(caught.value))
+    assert failures[-1] == f"cannot reach the API server at {nobody}: Connection refused"
+    insecure(nobody, tmp_path, skips=False)
+    with pytest.raises(SourceError):
+        api.get(THINGS)
+    api.learn([FIRST])
+    assert len(ApiServers([nobody], tmp_path)) == 2
 
 
 def test_an_empty_list_and_one_that_is_the_same_change_nothing(tmp_path: Path):
