@@ -18,7 +18,7 @@ from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
-from ebpflb.agent.sources import ObjectSource, selection_of, source_of
+from ebpflb.agent.sources import ObjectSource, require_manifests, selection_of, source_of
 from ebpflb.config.settings import Settings, plain_settings
 from ebpflb.config.values import parse_bind_address
 from ebpflb.dataplane.attach.devices import NetworkWatch, listen_addresses
@@ -137,6 +137,7 @@ def _defaults(settings: Settings) -> Defaults:
 
 
 def _run(settings: Settings, parts: ExitStack) -> None:
+    require_manifests(settings)
     dataplane = NodeDataplane(settings)
     parts.callback(dataplane.close)
     health = Health(dataplane.families, patience=2 * settings.sync_period)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.load import compile_cache
+from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.selection import Selection
 from ebpflb.source.directory import DirectorySource
@@ -38,6 +39,15 @@ def selection_of(settings: Settings) -> Selection:
     """The Services to serve."""
     given = {"services": settings.service_selector, "namespaces": settings.namespace_selector}
     return Selection(**{name: each for name, each in given.items() if each})
+
+
+def require_manifests(settings: Settings) -> None:
+    """ConfigError if the manifests are not there at the start; later they may come and go."""
+    if settings.manifests and not settings.manifests.exists():
+        raise ConfigError(
+            f"--manifests {settings.manifests}: No such file or directory: create it, or correct "
+            "the path"
+        )
 
 
 def source_of(settings: Settings) -> ObjectSource:

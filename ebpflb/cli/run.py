@@ -138,8 +138,10 @@ def run(
 
         ctx.invoke(remove, bpffs_root=str(settings.bpffs_root))
     elif init_only:
+        from ebpflb.agent.sources import require_manifests
         from ebpflb.dataplane.kernel.probe import Probe
 
+        require_manifests(settings)
         Probe().require()
         _log.info("this machine has what the agent needs; nothing was changed")
     else:

@@ -27,6 +27,11 @@ WRONG = {
     "address": (["--metrics-bind-address", "1"], "--metrics-bind-address: '1': want IP:PORT"),
     "name": (["--node-name", "Node_1"], "--node-name: 'Node_1': want"),
     "no settings file": (["--config", "/nonexistent.yaml"], "/nonexistent.yaml: No such file"),
+    "no manifests": (
+        ["--manifests", "/nonexistent", "--init-only"],
+        "--manifests /nonexistent: No such file or directory: create it",
+    ),
+    "an option as the path": (["--manifests", "--help"], "--manifests --help: No such file"),
     "no cgroup": (["--cgroup-root", "/nonexistent"], "--cgroup-root /nonexistent: No such file"),
     "cgroup v1": (["--cgroup-root", "/proc"], "--cgroup-root /proc: not a cgroup v2"),
     "no place for pins": (["--bpffs-root", "/dev/null/pins"], "/dev/null/pins: Not a directory"),
@@ -126,15 +131,18 @@ def test_what_is_broken_does_not_keep_other_manifests_from_being_read(cluster, l
         (node.manifests / "broken.yaml").unlink()
 
 
-def test_manifests_may_come_later(node, tmp_path):
-    place = tmp_path / "not" / "yet"
+def test_manifests_may_be_away_while_the_agent_runs(node, tmp_path):
+    place = tmp_path / "manifests"
+    place.mkdir()
     agent = NodeAgent(node, tmp_path / "log", ["--manifests", str(place)])
     try:
         agent.start()
         agent.wait_in_sync()
+        place.rmdir()
+        wait_until(lambda: status(node)["agent"]["source_errors"], "the error is shown")
         (text,) = status(node)["agent"]["source_errors"].values()
         assert f"{place}: No such file or directory" in text
-        place.mkdir(parents=True)
+        place.mkdir()
         for file in node.manifests.iterdir():
             write_atomically(place, file.name, file.read_bytes())
         wait_in_force([node])

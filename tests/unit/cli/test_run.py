@@ -195,11 +195,14 @@ def test_cleanup_removes_below_the_pins_of_the_settings(run, given, tmp_path):
     assert run(*BASICS, "--cleanup=false")[1] is not None
 
 
-def test_init_only_checks_the_machine_and_changes_nothing(run, given, monkeypatch):
+def test_init_only_checks_the_machine_and_changes_nothing(run, given, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(
         "ebpflb.dataplane.kernel.probe.Probe.require", lambda probe: asked.append(probe)
     )
-    done, _ = run(*BASICS, "--init-only")
+    done, _ = run("--manifests", str(tmp_path), *BASICS[2:], "--init-only")
     assert (done.exit_code, given, len(asked)) == (0, [], 1)
     assert "this machine has what the agent needs" in done.output
+    done, _ = run(*BASICS, "--init-only")
+    assert (done.exit_code, given, len(asked)) == (1, [], 1)
+    assert "--manifests /m: No such file or directory" in done.output
