@@ -21,6 +21,8 @@ from ebpflb.model.service import ServiceName
 _log = logging.getLogger("ebpflb.agent")
 
 _FAMILY_NAMES = {4: "IPv4", 6: "IPv6"}
+# How many Services a log line names.
+_NAMED = 3
 _PolicyAndFamily = tuple[str, str]
 
 
@@ -112,6 +114,8 @@ class ServiceWriter:
         self.refused: dict[ServiceName, MapError] = {}
         # Replaced as a whole, because the health check thread reads it.
         self.health_checks: Mapping[ServiceName, HealthCheck] = {}
+        # As last logged.
+        self._told_refused: Refused = {}
         self._changes = changes
         self._dataplane = dataplane
         self._started = False
@@ -161,6 +165,7 @@ class ServiceWriter:
         self._note(desired, refused, full=full)
         if may_grow and lacks_room(refused.values()):
             self.grow()
+        self._tell_refused()
         return WriteDone(len(desired), full)
 
     def grow(self) -> None:
@@ -181,6 +186,7 @@ class ServiceWriter:
             _log.error("cannot enlarge the maps: %s", error)
             return False
         self._note(desired, refused, full=True)
+        self._tell_refused()
         return True
 
     def _plan(self, names: Iterable[ServiceName], *, full: bool) -> Desired:
@@ -201,7 +207,7 @@ class ServiceWriter:
             self._dataplane.follow_tunnels(change, keep_others=keep_others, compare=compare)
 
     def _note(self, desired: Desired, refused: Refused, *, full: bool) -> None:
-        refused_before, checks = dict(self.refused), dict(self.health_checks)
+        checks = dict(self.health_checks)
         if full:
             self.refused.clear()
             self.totals = PlanTotals()
@@ -214,7 +220,19 @@ class ServiceWriter:
                 checks[name] = check
         self.refused.update(refused)
         self.health_checks = checks
-        _log_refused(refused_before, self.refused)
+
+    def _tell_refused(self) -> None:
+        """Log what has changed, in one line however many Services there are."""
+        before, self._told_refused = self._told_refused, dict(self.refused)
+        if new := sorted(self.refused.keys() - before.keys()):
+            _log.error(
+                "Services do not fit into the maps, keeping their old state: %s",
+                self.refused[new[0]],
+                extra=fields(count=len(new), services=_first(new)),
+            )
+        if gone := sorted(before.keys() - self.refused.keys()):
+            text = "Services fit now or were removed"
+            _log.info(text, extra=fields(count=len(gone), services=_first(gone)))
 
 
 def lacks_room(errors: Iterable[EbpflbError]) -> bool:
@@ -222,12 +240,5 @@ def lacks_room(errors: Iterable[EbpflbError]) -> bool:
     return any(isinstance(error, MapError) and error.errno == E2BIG for error in errors)
 
 
-def _log_refused(before: Refused, now: Refused) -> None:
-    for name in sorted(now.keys() - before.keys()):
-        _log.error(
-            "Service does not fit into the maps, keeping its old state: %s",
-            now[name],
-            extra=fields(service=name),
-        )
-    for name in sorted(before.keys() - now.keys()):
-        _log.info("Service fits now or was removed", extra=fields(service=name))
+def _first(names: Sequence[ServiceName]) -> str:
+    return ", ".join(map(str, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")

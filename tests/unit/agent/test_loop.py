@@ -17,6 +17,7 @@ from ebpflb.agent.loop import (
     Wakeup,
 )
 from ebpflb.errors import AttachError, LoadError, ProbeError
+from ebpflb.model.changes import ApiObject
 from ebpflb.model.service import ServiceCidr
 from ebpflb.observe.health import PATIENCE_SECONDS
 from tests.builders import endpoint, endpoint_slice, node, service, service_port
@@ -180,6 +181,38 @@ def test_a_service_that_does_not_fit_makes_room(make_bench):
     assert bench.report()["refused"] == {}
     assert bench.report()["in_sync"] is True
     assert len(bench.node.served()["web"]) == 4
+
+
+def many_services() -> list[ApiObject]:
+    return [
+        each
+        for n in range(20)
+        for each in (
+            service(f"web-{n}", service_port(f"10.96.1.{n}")),
+            endpoint_slice(f"web-{n}-1", endpoint(), service=f"web-{n}"),
+        )
+    ]
+
+
+def test_services_that_do_not_fit_are_logged_in_one_line_after_room_was_sought(make_bench, caplog):
+    bench = make_bench(SMALL)
+    bench.node.failures["grow"] = [LoadError("no memory")]
+    bench.say(*many_services())
+    assert bench.turn() == ["start", "grow", "follow"]
+    (line,) = (each for each in caplog.records if "not fit" in each.getMessage())
+    refused = sorted(bench.report()["refused"])
+    assert line.ebpflb_fields == {
+        "count": len(refused),
+        "services": f"{', '.join(refused[:3])}, ...",
+    }
+
+
+def test_services_that_fit_once_there_is_room_are_not_logged(make_bench, caplog):
+    bench = make_bench({"lb_slots": 10})
+    bench.say(*many_services())
+    assert bench.turn() == ["start", "grow", "follow"]
+    assert bench.report()["refused"] == {}
+    assert "fit" not in caplog.text
 
 
 def test_a_service_that_never_fits_does_not_hold_up_the_others(make_bench):
