@@ -249,7 +249,7 @@ def take_down(name: str) -> bool:
 def remove(made: LabState) -> None:
     """Remove all that can be removed; if something cannot, the state is kept for another try.
 
-    Devices go with their namespaces, pins with their file system.
+    Devices go with their namespaces, pins with their file systems: an agent may have mounted more.
     """
     name, cgroup = made.config.name, Path(made.cgroup)
     inside = f"/{processes.TOP}/{name}/"
@@ -259,7 +259,7 @@ def remove(made: LabState) -> None:
     left = processes.end(Ownership(name, cgroup, frozenset(made.processes.values())))
     for namespace, inode in made.namespaces.items():
         namespaces.delete(namespace, inode)
-    namespaces.detach(Path(made.bpffs))
+    namespaces.detach_all(made.directory)
     if left:
         raise EbpflbError(
             f"lab {name!r}: {', '.join(left)} in {cgroup} is not part of the lab or does not exit: "

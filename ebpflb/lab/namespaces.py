@@ -80,6 +80,15 @@ def entry_in_child(namespace: Path, cgroup: Path) -> Callable[[], None]:
     return enter
 
 
+def detach_all(directory: Path) -> None:
+    """Detach every mount at a directory and below it, the latest first."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    places = [Path(line.split()[1].encode().decode("unicode_escape")) for line in lines]
+    for place in reversed(places):
+        if place.is_relative_to(directory):
+            detach(place)
+
+
 def detach(path: Path) -> None:
     """Detach the topmost mount from `path`, even while it is in use; nothing if there is none."""
     result = _libc.umount2(os.fsencode(path), _MNT_DETACH)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.config.options import cgroup_root
+from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
 from ebpflb.lab import Lab, LabConfig, Stack, build, namespaces, processes, state
 from ebpflb.lab.build import take_down
@@ -56,6 +57,16 @@ def test_down_can_be_repeated(name):
     assert lab_command("down", "--name", name).stdout == f"lab '{name}' was not up\n"
     with pytest.raises(ConfigError, match=r"node1: lab .* is down"):
         lab.node("node1").exec(["true"])
+
+
+def test_down_unmounts_what_agents_have_mounted_in_its_directory(name):
+    lab = Lab.up(LabConfig(name, nodes=1, pods=0))
+    for place in ("of another agent", "bpf/node1"):
+        (lab.directory / place).mkdir(exist_ok=True)
+        libc.mount_bpffs(lab.directory / place, "ebpflb")
+    lab.down()
+    assert not lab.directory.exists()
+    assert str(lab.directory) not in Path("/proc/self/mounts").read_text()
 
 
 def test_down_ends_all_that_was_started_inside(name):
