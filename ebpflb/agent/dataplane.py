@@ -18,6 +18,7 @@ from ebpflb.agent.interface import (
     ExpiryStep,
     Refused,
 )
+from ebpflb.agent.second_set import SecondSet
 from ebpflb.agent.setting_flags import flags_of, is_beside
 from ebpflb.agent.tunnels import NodeTunnels
 from ebpflb.agent.upkeep import Upkeep
@@ -36,7 +37,6 @@ from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.flows.stale_sockets import StaleSockets
 from ebpflb.dataplane.flows.timeouts import timeouts
 from ebpflb.dataplane.flows.udp_tables import move_udp_flows
-from ebpflb.dataplane.kernel import libc
 from ebpflb.dataplane.kernel.dsr_questions import DsrAnswer
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
@@ -46,7 +46,7 @@ from ebpflb.dataplane.layout.enums import SettingFlag, word
 from ebpflb.dataplane.load.loader import Build, Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.errors import ConfigError, EbpflbError, LoadError, MapError
+from ebpflb.errors import EbpflbError, LoadError, MapError
 from ebpflb.log import fields
 from ebpflb.model.address import Address, Family, format_address
 from ebpflb.model.dsr import TunnelChange
@@ -72,14 +72,20 @@ class NodeDataplane:
     def __init__(self, settings: Settings) -> None:
         """Lock the pins. ProbeError for what the machine lacks, PinError if another agent has them.
 
-        ConfigError if the cgroup root is not a cgroup v2 directory.
+        AttachError if another one has its programs here, with pins of its own. ConfigError if the
+        cgroup root is not a cgroup v2 directory.
         """
         self._settings = settings
         self._room = room_for_flows(settings)
         self._probe = Probe()
         self._probe.require()
-        _require_cgroup2(settings.cgroup_root)
-        self._pins = Pins(settings.bpffs_root)
+        self._second_set = SecondSet(settings.bpffs_root, settings.cgroup_root)
+        try:
+            self._second_set.refuse_other_agent()
+            self._pins = Pins(settings.bpffs_root)
+        except EbpflbError:
+            self._second_set.close()
+            raise
         build = Build(
             has_set_retval=self._probe.supports(Feature.SET_RETVAL),
             has_coarse_clock=self._probe.supports(Feature.COARSE_CLOCK),
@@ -142,6 +148,7 @@ class NodeDataplane:
             self._in_use.hooks.close()
         self._tunnels.close()
         self._pins.close()
+        self._second_set.close()
 
     def start(self, desired: Desired, *, keep_others: bool) -> Refused:
         generation = self._loader.load(self._sizes_for(desired))
@@ -180,9 +187,10 @@ class NodeDataplane:
         return self._wrote(self._active.write(desired, keep_others=keep_others))
 
     def follow_network(self, *, repair: bool) -> Errors:
+        self._second_set.refuse_other_agent()
         network = snapshot(self._settings, self._node_ips, self._policy_rules)
         if network != self._active.network or self._active.errors or repair:
-            self._serve(network)
+            self._serve(network, look_around=repair)
         else:
             self._active.network = network
         return self._active.errors
@@ -269,10 +277,20 @@ class NodeDataplane:
         if self._in_use:
             self._in_use.hooks.close()
         self._in_use = active
-        self._serve(network)
+        self._serve(network, look_around=True)
         return self._wrote(refused)
 
-    def _serve(self, network: NetworkState) -> None:
+    def _serve(self, network: NetworkState, *, look_around: bool = False) -> None:
+        """`look_around`: also take off what of another set is at our hooks."""
+        self._serve_network(network)
+        if look_around:
+            taken, errors = self._second_set.take_off(self._active.hooks.programs)
+            if taken:
+                # XDP has room for one program.
+                self._serve_network(network)
+            self._active.errors = {**self._active.errors, **errors}
+
+    def _serve_network(self, network: NetworkState) -> None:
         if self._active.serve(network, self._service_ranges):
             self._loader.finish(self._active.generation)
             if self._active.end_way_of_flows() & SettingFlag.LB_SETTING_DIVERT:
@@ -465,18 +483,6 @@ class _ActiveGeneration:
 def _epoch(generation: Generation) -> int:
     """First generation number of backends: those in flows of older maps must not be reused."""
     return generation.number % _EPOCHS * _GENERATIONS_PER_EPOCH
-
-
-def _require_cgroup2(path: Path) -> None:
-    try:
-        if libc.filesystem_type(path) == libc.CGROUP2_SUPER_MAGIC:
-            return
-        problem = "not a cgroup v2 directory"
-    except OSError as error:
-        problem = str(error.strerror)
-    raise ConfigError(
-        f"--cgroup-root {path}: {problem} (`grep cgroup2 /proc/mounts` lists the mounts)"
-    )
 
 
 def _log_changes(changes: Mapping[str, Change]) -> None:

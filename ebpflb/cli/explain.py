@@ -105,9 +105,23 @@ def _found(
     key = names.frontend(target, dict.fromkeys(map(family_of, addresses)))
     client = _client(lookups, source, addresses, key.address)
     found = answer(lookups, agent, client, key, route_to)
-    found = {"note": _note(source, client, lookups, found), **found}
+    note = _second_set(root, client) or _note(source, client, lookups, found)
+    found = {"note": note, **found}
     _add_trouble(found, _last_flows(agent, found["target"]))
     return found
+
+
+def _second_set(root: Path, client: "Client") -> str:
+    """Which other programs of ebpflb a connection of this client passes, and who decides."""
+    from ebpflb.dataplane.attach.strays import find_strays, served_cgroups, summary
+    from ebpflb.dataplane.explain.steps import ClientKind
+    from ebpflb.dataplane.kernel.rtnetlink import device_name
+
+    device = device_name(client.ifindex) if client.ifindex else ""
+    passed = {device} if client.kind is ClientKind.OUTSIDE else {device, ""}
+    strays = find_strays(root, served_cgroups(root))
+    met = [each for each in strays if each.device in passed]
+    return f"{summary(met)}: see `ebpflb doctor`" if met else ""
 
 
 def _note(

@@ -102,6 +102,7 @@ def look(root: Path, metrics_address: str) -> Status:
         problems.append("changes do not reach the kernel; see the agent's log")
     try:
         loaded = _loaded(root)
+        problems += _second_set(root)
     except PinError as error:
         return Status(False, [*problems, str(error)], agent)
     if loaded.missing_hooks:
@@ -110,6 +111,13 @@ def look(root: Path, metrics_address: str) -> Status:
     problems += [f"outdated program at {each.hook} {each.place}" for each in outdated]
     problems += [f"{at}: {text}" for at, text in (agent or {}).get("attach_errors", {}).items()]
     return Status(not problems, problems, agent, loaded)
+
+
+def _second_set(root: Path) -> list[str]:
+    from ebpflb.dataplane.attach.strays import find_strays, served_cgroups, summary
+
+    strays = find_strays(root, served_cgroups(root))
+    return [f"{summary(strays)}: see `ebpflb doctor`"] if strays else []
 
 
 def _loaded(root: Path) -> Loaded:

@@ -19,6 +19,7 @@ from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
 from ebpflb.dataplane.kernel.uapi import AttachType, LinkType
+from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.errors import AttachError, PinError
 
@@ -145,6 +146,11 @@ class HookProgram(NamedTuple):
         return f"{name} of {owner}" if owner else name
 
     @property
+    def is_ebpflb(self) -> bool:
+        """Whether its name is that of one of our programs, whoever attached it."""
+        return self.name in PROGRAMS
+
+    @property
     def translates(self) -> bool:
         """Whether it is known to load-balance Services."""
         return self.name.startswith(_TRANSLATING)
@@ -185,10 +191,11 @@ def at_device(
         HookProgram(program_name(each.program) or each.name or each.kind, each.program in pinned)
         for each in sorted(filters, key=lambda each: each.priority)
     )
-    return [*_named(_at_tcx(ifindex, direction), pinned), *of_clsact]
+    return [*_named(at_tcx(ifindex, direction), pinned), *of_clsact]
 
 
-def _at_tcx(ifindex: int, direction: TcDirection) -> list[int]:
+def at_tcx(ifindex: int, direction: TcDirection) -> list[int]:
+    """The kernel's ids of the programs at tcx, in their order; none without tcx. OSError."""
     try:
         return libbpf.prog_query(ifindex, _TCX[direction])
     except OSError as error:

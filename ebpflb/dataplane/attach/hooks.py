@@ -111,6 +111,11 @@ class Hooks:
         while self._programs:
             self._programs.popitem()[1].close()
 
+    @property
+    def programs(self) -> frozenset[int]:
+        """The kernel's ids of the programs that it attaches."""
+        return frozenset(each.identity for each in self._programs.values())
+
     def apply(self, state: NetworkState, xdp: XdpSettings = NO_XDP) -> Applied:
         """Bring hooks and maps in line with the network namespace of the calling thread."""
         done = Applied()

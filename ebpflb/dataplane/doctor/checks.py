@@ -19,7 +19,13 @@ from ebpflb.dataplane.doctor.addresses import ADDRESSES, check_addresses, own_ad
 from ebpflb.dataplane.doctor.endpoints import ENDPOINTS, check_endpoints
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.dataplane.doctor.forward_chain import FORWARD, check_forward_chain
-from ebpflb.dataplane.doctor.hooks import DEVICES, SOCKETS, check_devices, check_sockets
+from ebpflb.dataplane.doctor.hooks import (
+    DEVICES,
+    SOCKETS,
+    check_devices,
+    check_sockets,
+    check_strays,
+)
 from ebpflb.dataplane.doctor.node import (
     CLOCK,
     KERNEL,
@@ -139,6 +145,7 @@ def examine(node: NodePaths) -> list[Finding]:
         *_checked(KERNEL, lambda: check_kernel(Probe())),
         *_checked(pins.CHECK, lambda: pins.check_pins(node.pins)),
         *_check_hooks(node),
+        *_checked(SOCKETS, lambda: check_strays(node.pins, node.cgroup)),
         *_checked(KUBE_PROXY, lambda: check_kube_proxy(node.selector)),
         *_checked(CLOCK, check_clock),
     ]

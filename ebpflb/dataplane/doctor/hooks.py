@@ -16,6 +16,7 @@ from ebpflb.dataplane.attach.attachments import (
 )
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, TcDirection
+from ebpflb.dataplane.attach.strays import Stray, find_strays, summary
 from ebpflb.dataplane.attach.tc import Clsact
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.dataplane.kernel.libc import owned
@@ -61,7 +62,7 @@ def _others_at_hooks(place: str, orders: Mapping[str, ProgramOrder]) -> Iterator
         hooks = defaultdict[HookProgram, list[str]](list)
         for name, order in orders.items():
             others: Sequence[HookProgram] = getattr(order, way)
-            for each in others:
+            for each in (one for one in others if not one.is_ebpflb):
                 hooks[each].append(name.removeprefix("lb_"))
         for each, names in hooks.items():
             what = f"{each.title} runs {way} ours at {examples(names)}"
@@ -71,8 +72,26 @@ def _others_at_hooks(place: str, orders: Mapping[str, ProgramOrder]) -> Iterator
                 yield Finding(Severity.NOTE, SOCKETS, place, what)
 
 
+def check_strays(root: Path, cgroup: Path) -> list[Finding]:
+    """Checks for a second set of our programs; `root`: of the pins. OSError, AttachError."""
+    return list(judge_strays(find_strays(root, {os.stat(cgroup).st_ino})))
+
+
+def judge_strays(strays: Sequence[Stray]) -> Iterator[Finding]:
+    """Programs of ebpflb that belong to other pins: an error wherever they are."""
+    for check in (SOCKETS, DEVICES):
+        there = [each for each in strays if bool(each.device) == (check == DEVICES)]
+        if there:
+            places = dict.fromkeys(f"{each.hook} {each.device}".strip() for each in there)
+            yield Finding(Severity.ERROR, check, examples(places), summary(there), _ONE_AGENT)
+
+
 DEVICES = "devices"
 
+_ONE_AGENT = (
+    "stop the other agent, if one runs; this node's agent then takes its programs off within a "
+    "minute"
+)
 _ATTACH_DEVICE = "start the agent, which attaches it; if it already runs, its log says why not"
 _NAME_IT = "name it with --host-devices"
 _RAISE_MTU = "for IPv6, set 1280 or more and add the addresses again"
@@ -175,7 +194,7 @@ def _others_at_devices(hooked: Iterable[Hooked]) -> Iterator[Finding]:
     for each in hooked:
         if each.order.ours:
             for way, others in (("before", each.order.before), ("after", each.order.after)):
-                for other in others:
+                for other in (one for one in others if not one.is_ebpflb):
                     devices[other, way, each.direction].append(each.device)
     for (other, way, direction), names in devices.items():
         what = f"{other.title} runs {way} ours at {direction}"

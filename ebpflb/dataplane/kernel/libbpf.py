@@ -8,7 +8,7 @@ one. ProbeError if the library is missing.
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from errno import EINTR, ENOENT, ENOSPC
 from functools import cache
 from pathlib import Path
@@ -228,6 +228,21 @@ def prog_by_id(identity: int) -> int:
     return call("bpf_prog_get_fd_by_id", identity)
 
 
+def prog_maps(fd: int) -> list[str]:
+    """The names of the maps that a program uses."""
+    count = prog_info(fd).nr_map_ids
+    identities = (ctypes.c_uint32 * count)()
+    _info(fd, ProgInfo(nr_map_ids=count, map_ids=ctypes.addressof(identities)))
+    names = []
+    for identity in identities:
+        map_fd = call("bpf_map_get_fd_by_id", identity)
+        try:
+            names.append(map_info(map_fd).name.decode())
+        finally:
+            os.close(map_fd)
+    return names
+
+
 def prog_load(
     kind: ProgType,
     name: str,
@@ -277,6 +292,29 @@ def link_update(link: int, prog: int, expected: int | None = None) -> None:
     else:
         options = _options(_UpdateLink, flags=AttachFlag.REPLACE, old_prog_fd=expected)
     call("bpf_link_update", link, prog, options)
+
+
+def links() -> Iterator[LinkInfo]:
+    """All links of the machine that are still there, by id."""
+    identity = ctypes.c_uint32(0)
+    while True:
+        try:
+            call("bpf_link_get_next_id", identity, ctypes.byref(identity))
+        except FileNotFoundError:
+            return
+        try:
+            fd = link_by_id(identity.value)
+        except FileNotFoundError:
+            continue
+        try:
+            yield link_info(fd)
+        finally:
+            os.close(fd)
+
+
+def link_by_id(identity: int) -> int:
+    """A descriptor of the link with this id; ENOENT if it is gone."""
+    return call("bpf_link_get_fd_by_id", identity)
 
 
 def link_detach(link: int) -> None:

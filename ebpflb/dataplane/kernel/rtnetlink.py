@@ -29,6 +29,7 @@ _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINK_NETNSID = 3, 4, 5, 37
 # IFLA_MASTER; IFLA_LINKINFO and in it IFLA_INFO_KIND and IFLA_INFO_SLAVE_KIND.
 _IFLA_UPPER = 10
 _IFLA_DETAILS, _DETAIL_KIND, _DETAIL_UPPER_KIND = 18, 1, 4
+_IFLA_XDP, _XDP_PROG_ID = 43, 4
 # IFLA_EXT_MASK with RTEXT_FILTER_SKIP_STATS.
 _SKIP_STATISTICS = struct.pack("=HHI", 8, 29, 1 << 3)
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
@@ -62,7 +63,7 @@ class Interface(NamedTuple):
     """A network device. `upper`: the device it is a port of, 0 = none, and that one's kind.
 
     `netnsid`: our number for the namespace of a veth's peer, None if the peer is in our own.
-    `lower`: the device below a VLAN or tunnel, 0 = none.
+    `lower`: the device below a VLAN or tunnel, 0 = none. `xdp`: the id of its XDP program.
     """
 
     ifindex: int
@@ -76,6 +77,7 @@ class Interface(NamedTuple):
     netnsid: int | None = None
     mtu: int = 0
     lower: int = 0
+    xdp: int = 0
 
 
 class AddressFlag(IntFlag):
@@ -299,6 +301,7 @@ def _interface(body: bytes) -> Interface:
         netnsid=_S32.unpack(netnsid)[0] if netnsid else None,
         mtu=number(found.get(_IFLA_MTU, b"")),
         lower=number(found.get(_IFLA_LINK, b"")),
+        xdp=number(attributes(found.get(_IFLA_XDP, b"")).get(_XDP_PROG_ID, b"")),
     )
 
 

@@ -215,7 +215,7 @@ def _lock(root: Path) -> int:
     except BlockingIOError as error:
         os.close(fd)
         raise PinError(
-            f"{root}: another agent uses these pins: stop it, or give this one another --bpffs-root"
+            f"{root}: another agent uses these pins: stop it first, one node has one agent"
         ) from error
     except OSError:
         os.close(fd)

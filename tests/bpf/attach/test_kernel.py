@@ -16,10 +16,13 @@ from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.cli import main
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.attach.devices import NetworkWatch
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS
+from ebpflb.dataplane.attach.strays import find_strays
 from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.errors import ConfigError, LoadError, PinError
 from ebpflb.model.address import Family, parse_address
 from tests.bpf.attach.network import Network, ip
+from tests.bpf.attach.sets import attach_set
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
 WEB = by_service(frontend(choice=backends("10.1.0.1"), service=named("web")))
@@ -215,3 +218,38 @@ def accepting(settings: Settings) -> list[str]:
     flags = {each["key"]: each["value"] for each in dump["lb_addr_flags"]}
     index = {each["key"]: each["value"] for each in dump["lb_addrs"]}
     return [address for address, at in index.items() if "node_port" in str(flags[at])]
+
+
+def strays(root: Path, settings: Settings) -> set[tuple[str, str]]:
+    found = find_strays(root, {settings.cgroup_root.stat().st_ino})
+    return {(each.hook, each.device) for each in found}
+
+
+def test_every_program_is_told_to_be_of_ebpflb(settings, make, bpffs):
+    make().start(WEB, keep_others=False)
+    at_devices = {(hook, name) for hook, name in places(settings) if name in ("eth0", "veth0")}
+    at_sockets = {(name.removeprefix("lb_"), "") for name in CGROUP_HOOKS}
+    assert strays(bpffs / "none", settings) == at_devices | at_sockets
+
+
+def test_a_second_set_is_told_by_all_tools_and_taken_off(settings, make, bpffs):
+    kernel, cgroup = make(), settings.cgroup_root
+    kernel.start(WEB, keep_others=False)
+    attach_set(bpffs / "theirs", cgroup, xdp="generic")
+    (problem,) = (each for each in report(settings, "status")["problems"] if "another" in each)
+    assert problem.startswith("another set of ebpflb's programs is at 10 socket hooks and 2 devi")
+    findings = report(settings, "doctor", "--cgroup-root", str(cgroup))["findings"]
+    errors = [each["check"] for each in findings if each["what"].startswith("another set of ")]
+    assert errors == ["sockets", "devices"]
+    assert not [each for each in findings if "lb_" in each["what"] and "ours at" in each["what"]]
+    note = shown(settings, "explain", "host", "10.96.0.1:80")["note"]
+    assert "10 socket hooks, after ours, and decides about what ours leaves: see" in note
+    assert kernel.follow_network(repair=False) == {}
+    assert strays(settings.bpffs_root, settings) != set()
+    assert kernel.follow_network(repair=True) == {}
+    assert strays(settings.bpffs_root, settings) == set()
+
+
+def report(settings: Settings, command: str, *options: str) -> Any:
+    """What a command that asks the agent says without one."""
+    return shown(settings, command, "--metrics-bind-address", "", *options)

@@ -17,6 +17,7 @@ from ebpflb.dataplane.layout.programs import PROGRAMS
 
 REFUSE, ALLOW = 0, 1
 NEXT, PASS, DROP = -1, 0, 2
+XDP_PASS = 2
 
 _CONNECT = """
 import socket, sys
@@ -35,9 +36,14 @@ def load(
     kind: ProgType = ProgType.SCHED_CLS,
     attach_type: AttachType | None = None,
     name: str = "lb_tiny",
+    used_map: int | None = None,
 ) -> LoadedProgram:
-    """A program that returns `returns`; the caller closes it."""
-    text = struct.pack("=BBhi", 0xB7, 0, 0, returns) + struct.pack("=BBhi", 0x95, 0, 0, 0)
+    """A program that returns `returns`, and refers to a map (its descriptor) if there is one.
+
+    The caller closes it.
+    """
+    text = b"" if used_map is None else struct.pack("=BBhiQ", 0x18, 0x11, 0, used_map, 0)
+    text += struct.pack("=BBhi", 0xB7, 0, 0, returns) + struct.pack("=BBhi", 0x95, 0, 0, 0)
     fd = libbpf.prog_load(kind, name, text, attach_type or 0)
     return LoadedProgram(name, fd, libbpf.prog_info(fd).id)
 
@@ -47,12 +53,14 @@ def load_connect4(returns: int) -> LoadedProgram:
     return load(returns, ProgType.CGROUP_SOCK_ADDR, AttachType.CGROUP_INET4_CONNECT)
 
 
-def pin_programs(directory: Path) -> None:
-    """Pin one of each program there is; all let everything pass."""
+def pin_programs(directory: Path, used_map: int | None = None) -> None:
+    """Pin one of each program there is; all let everything pass. `used_map`: as for load()."""
     directory.mkdir(parents=True)
     for name, spec in PROGRAMS.items():
         returns = NEXT if spec.type == ProgType.SCHED_CLS else ALLOW
-        program = load(returns, spec.type, spec.attach_type, name)
+        if spec.type == ProgType.XDP:
+            returns = XDP_PASS
+        program = load(returns, spec.type, spec.attach_type, name, used_map)
         libbpf.obj_pin(program.fd, directory / name)
         program.close()
 

@@ -22,9 +22,9 @@ def ebpflb(node: LabNode, *arguments: str, **variables: str) -> "subprocess.Comp
     return node.exec([*PROGRAM, *arguments], check=False, timeout=60, env=environment)
 
 
-def status(node: LabNode) -> dict[str, Any]:
+def status(node: LabNode, *options: str) -> dict[str, Any]:
     """What `ebpflb status` says."""
-    found: dict[str, Any] = json.loads(ebpflb(node, "status", "-o", "json").stdout)
+    found: dict[str, Any] = json.loads(ebpflb(node, "status", "-o", "json", *options).stdout)
     return found
 
 
