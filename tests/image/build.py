@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the image with buildah, without a registry: its base is made by debootstrap.
 
-Everything lies in a cache outside the tree: buildah's own storage, and the last archive. Packages
-of Python come from where pip on this machine takes them.
+Everything lies in a cache outside the tree: buildah's own storage, and an archive for each source
+tree that was tested lately, so that checkouts can be tested side by side. Packages of Python come
+from where pip on this machine takes them.
 """
 
 import ast
@@ -12,15 +13,16 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 
 from tests.cluster.harness.binaries import locked
 
-IMAGE = "docker.io/library/ebpflb:test"
-
+_REPOSITORY = "docker.io/library/ebpflb"
 _BASE = "localhost/debian:bookworm-minbase"
 # Stages of the Dockerfile that change seldom.
 _STAGES = ("base", "dependencies")
@@ -31,6 +33,8 @@ _INGREDIENTS = (
 )
 # Of what the image has compiled objects for, those that tests can load.
 _KERNELS = "6.1"
+# How long an archive and its image stay after they were last asked for.
+_KEPT_SECONDS = 24 * 3600
 # Of the working containers of tests, before the process id. All others are of builds.
 _OF_TEST = "test"
 _numbers = count(1)
@@ -47,25 +51,31 @@ _PIP_SETTINGS = {
 }
 
 
+def image_name() -> str:
+    """That of the image of this checkout, with a tag of its own."""
+    return f"{_REPOSITORY}:{_digest()}"
+
+
 def image_archive() -> Path:
-    """An OCI archive with IMAGE, for `ctr -n k8s.io images import`; built if it is not there yet.
+    """An OCI archive of the image, for `ctr -n k8s.io images import`; built if it is not there yet.
 
     The first time takes minutes, later ones seconds. CalledProcessError if buildah fails, whose
     output has been shown.
     """
-    archive = _cache() / f"ebpflb-{_digest()}.tar"
+    archive = _archives() / f"{_digest()}.tar"
     if not archive.exists():
         with locked(_cache() / "lock"):
             if not archive.exists():
                 _build(archive)
+    os.utime(archive)
     return archive
 
 
 @contextmanager
 def working_container() -> Iterator[tuple[str, Path]]:
-    """A container of IMAGE with its files, mounted, for as long as this process lives at most."""
+    """A container of the image with its files, mounted, as long as this process lives at most."""
     name = f"{_OF_TEST}-{os.getpid()}-{next(_numbers)}"
-    container = buildah("from", "--pull-never", f"--name={name}", IMAGE)
+    container = buildah("from", "--pull-never", f"--name={name}", image_name())
     try:
         yield container, Path(buildah("mount", container))
     finally:
@@ -89,6 +99,11 @@ def _cache() -> Path:
     return Path(home) / "ebpflb" / "image"
 
 
+def _archives() -> Path:
+    return _cache() / "archives"
+
+
+@cache
 def _digest() -> str:
     digest = hashlib.sha256()
     for name in _INGREDIENTS:
@@ -107,17 +122,38 @@ def _build(archive: Path) -> None:
     options += [f"--build-arg=KERNELS={_KERNELS}"]
     # Stages have names too, or what they fetch would be fetched again each time.
     stages = [[f"--target={each}", f"--tag=localhost/ebpflb:{each}"] for each in _STAGES]
-    for stage in (*stages, [f"--tag={IMAGE}"]):
+    for stage in (*stages, [f"--tag={image_name()}"]):
         command = _command("build", *options, *_pip_volumes(), *stage, str(_CHECKOUT))
         subprocess.run(command, check=True, stdout=sys.stderr)
+    write_archive(image_name(), archive)
+    _remove_old()
+
+
+def write_archive(image: str, archive: Path) -> None:
+    """Write an image to an archive, as a whole."""
+    archive.parent.mkdir(exist_ok=True)
     unfinished = archive.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
-    buildah("push", "--disable-compression", IMAGE, f"oci-archive:{unfinished}:{IMAGE}")
-    # What a container still uses stays until the next time.
-    subprocess.run(_command("rmi", "--prune"), check=False, capture_output=True)
-    for old in archive.parent.glob("ebpflb-*.tar"):
-        old.unlink()
+    buildah("push", "--disable-compression", image, f"oci-archive:{unfinished}:{image}")
     unfinished.rename(archive)
+
+
+def _remove_old() -> None:
+    """Remove archives that nobody has asked for lately, and images without an archive."""
+    long_ago = time.time() - _KEPT_SECONDS
+    for each in _archives().glob("*.tar"):
+        if each.stat().st_mtime < long_ago:
+            each.unlink()
+    kept = {each.stem for each in _archives().glob("*.tar")}
+    ours = [each for each in _images() if each.startswith(f"{_REPOSITORY}:")]
+    old = [each for each in ours if each.rpartition(":")[2].partition("-")[0] not in kept]
+    # What a container still uses stays until the next time.
+    for what in (*old, "--prune"):
+        subprocess.run(_command("rmi", what), check=False, capture_output=True)
+
+
+def _images() -> list[str]:
+    return buildah("images", "--format={{.Name}}:{{.Tag}}").splitlines()
 
 
 def _remove_leftovers() -> None:
@@ -133,7 +169,7 @@ def _remove_leftovers() -> None:
 
 def _ensure_base() -> None:
     """What debian:bookworm-slim is, from Debian's archive instead of a registry."""
-    if _BASE in buildah("images", "--format={{.Name}}:{{.Tag}}").splitlines():
+    if _BASE in _images():
         return
     container = buildah("from", "scratch")
     try:

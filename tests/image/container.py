@@ -14,7 +14,7 @@ from typing import Any
 from ebpflb.lab import LabNode
 from ebpflb.lab.processes import remove_cgroup_if_empty
 from tests.e2e.harness.waiting import wait_until
-from tests.image.build import IMAGE, buildah, image_archive, working_container
+from tests.image.build import buildah, image_archive, image_name, working_container
 
 # Seconds that a container may take on a busy machine.
 PATIENCE = 300
@@ -158,5 +158,5 @@ def _entry_point() -> list[str]:
 
 
 def _configuration() -> dict[str, Any]:
-    found = json.loads(buildah("inspect", "--type=image", IMAGE))
+    found = json.loads(buildah("inspect", "--type=image", image_name()))
     return dict(found["OCIv1"]["config"])

@@ -2,6 +2,7 @@
 """What a build that was killed leaves in the cache, and the next one removes."""
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.image import build
-from tests.image.build import buildah, image_archive, working_container
+from tests.image.build import buildah, image_archive, image_name, working_container
 
 pytestmark = [pytest.mark.bpf, pytest.mark.cluster]
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.cluster]
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cache of its own, and an image with nothing in it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    buildah("commit", buildah("from", "scratch"), build.IMAGE)
+    buildah("commit", buildah("from", "scratch"), image_name())
     yield
     buildah("rm", "--all")
     shutil.rmtree(tmp_path / "ebpflb")
@@ -37,9 +38,9 @@ def ended_process() -> int:
 def test_a_build_removes_what_killed_ones_left_and_spares_tests(
     storage: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mounted = buildah("from", build.IMAGE)
+    mounted = buildah("from", image_name())
     (Path(buildah("mount", mounted)) / "unfinished").touch()
-    buildah("from", f"--name=test-{ended_process()}-1", build.IMAGE)
+    buildah("from", f"--name=test-{ended_process()}-1", image_name())
     assert len(containers()) == 3
 
     def stop() -> None:
@@ -53,3 +54,18 @@ def test_a_build_removes_what_killed_ones_left_and_spares_tests(
         assert name.startswith("test-")
         assert root.is_dir()
     assert not containers()
+
+
+def test_images_of_other_checkouts_stay_as_long_as_they_are_used(
+    storage: None, tmp_path: Path
+) -> None:
+    archives = tmp_path / "ebpflb/image/archives"
+    archives.mkdir()
+    repository = image_name().rpartition(":")[0]
+    for tag in ("used", "unused"):
+        (archives / f"{tag}.tar").touch()
+        buildah("tag", image_name(), f"{repository}:{tag}")
+    os.utime(archives / "unused.tar", (0, 0))
+    build._remove_old()
+    assert [each.name for each in archives.iterdir()] == ["used.tar"]
+    assert build._images() == [f"{repository}:used"]

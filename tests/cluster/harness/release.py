@@ -15,7 +15,7 @@ from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.layout import API_PORT, API_SERVICE
 from tests.cluster.harness.place import Place
 from tests.e2e.harness.waiting import wait_until
-from tests.image.build import IMAGE
+from tests.image.build import image_name
 from tests.image.container import own_capabilities
 
 _CAPABILITIES = ("NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_RESOURCE")
@@ -25,7 +25,7 @@ _CONNECT = f"import socket; socket.create_connection(('{API_SERVICE}', 443), 2)"
 def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
     """What this machine needs: its cgroups, the rights that it can give, where the API is."""
     return {
-        "image": {"tag": IMAGE.rpartition(":")[2]},
+        "image": {"tag": image_name().rpartition(":")[2]},
         "k8sServiceHost": cluster.control_plane.place.ip,
         "k8sServicePort": API_PORT,
         "cgroup": {"hostRoot": cgroup_root()},

@@ -17,7 +17,7 @@ from tests.cluster.harness.workloads import Load
 from tests.cluster.released.shop import SPACE, by_hand, cluster_ip, node_port
 from tests.e2e.harness.newer_layout import change_layout
 from tests.e2e.harness.waiting import wait_until
-from tests.image.build import IMAGE, buildah, working_container
+from tests.image.build import buildah, image_name, working_container, write_archive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -116,26 +116,28 @@ def test_an_upgrade_with_another_value_loses_no_connection(cluster: Cluster):
 
 
 def test_an_upgrade_with_another_map_layout_loses_no_connection(cluster: Cluster, tmp_path: Path):
-    cluster.load_image(other_layout(tmp_path / "newer.tar"))
+    newer = other_layout(tmp_path / "newer.tar")
+    cluster.load_image(tmp_path / "newer.tar")
     before = generations(cluster)
     running = loads(cluster, "web", 180)
-    wanted = release.values(cluster, image={"tag": "newer"})
+    wanted = release.values(cluster, image={"tag": newer})
     release.deploy(cluster, "upgrade", wanted)
     wait_until(lambda: not before & generations(cluster), "another generation everywhere", 90)
     assert all(load.process.poll() is None for load in running)
     finish(cluster, running)
 
 
-def other_layout(archive: Path) -> Path:
-    """The image with another version of the map layout in it."""
+def other_layout(archive: Path) -> str:
+    """Write the image with another version of the map layout in it, and return its tag."""
+    name = f"{image_name()}-newer"
     with working_container() as (container, root):
         (package,) = root.glob("opt/ebpflb/lib/python3*/site-packages/ebpflb")
         change_layout(package, package / "_bpf")
         shutil.rmtree(package / "dataplane/__pycache__")
-        name = f"{IMAGE.rpartition(':')[0]}:newer"
         buildah("commit", container, name)
-        buildah("push", name, f"oci-archive:{archive}:{name}")
-    return archive
+    write_archive(name, archive)
+    buildah("rmi", name)
+    return name.rpartition(":")[2]
 
 
 def generations(cluster: Cluster) -> set[str]:
