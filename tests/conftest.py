@@ -15,7 +15,7 @@ from tests.skips import KernelLacks
 TESTS = Path(__file__).parent
 MARKERS = {"bpf": ("bpf",), "e2e": ("bpf", "e2e")}
 
-pytest_plugins = ["tests.conformance.plugin"]
+pytest_plugins = ["tests.again", "tests.conformance.plugin"]
 
 # Without a database: a leftover cannot change a result. Without deadlines: the machine may be busy.
 ANYWHERE = hypothesis.settings(

@@ -27,6 +27,8 @@ except KeyboardInterrupt:
     print(name, "is interrupted", flush=True)
     sys.exit(2)
 print(name, "ends", flush=True)
+if name == "second":
+    print("again: second", flush=True)
 sys.exit(0 if name == "first" else 1)
 """
 
@@ -85,7 +87,14 @@ def test_lines_are_shown_as_they_come_with_the_number_of_their_process(run):
     assert begun == ["1: first begins\n", "2: second begins\n", "2: units\n"]
     run.end()
     status, lines = run.wait()
-    assert (status, sorted(lines)) == (1, ["1: first ends", "2: second ends"])
+    assert status == 1
+    assert sorted(lines[:-2]) == ["1: first ends", "2: again: second", "2: second ends"]
+
+
+def test_the_last_lines_say_what_failed_and_how_to_run_it_again(run):
+    run.end()
+    _, lines = run.wait()
+    assert lines[-2:] == ["process 2: pytest ended with status 1", "again: second"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
