@@ -189,7 +189,13 @@ def test_a_pod_reaches_itself(datapath: Datapath, node: Node, sctp: Kind):
 
 @pytest.mark.parametrize(
     "content",
-    [COOKIE, SCTPChunkInitAck(init_tag=TAG), SCTPChunkSACK(), SCTPChunkHeartbeatReq(), SCTPChunkAbort()],
+    [
+        COOKIE,
+        SCTPChunkInitAck(init_tag=TAG),
+        SCTPChunkSACK(),
+        SCTPChunkHeartbeatReq(),
+        SCTPChunkAbort(),
+    ],
     ids=lambda content: content.name,
 )
 def test_only_an_init_opens_an_association(datapath: Datapath, sctp: Kind, content: Packet):
