@@ -20,21 +20,24 @@ ARG PIP_INDEX_URL
 RUN apt-get -q update \
  && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install python3-pip tcc
 WORKDIR /src
-RUN python3 -m venv --system-site-packages --without-pip /opt/ebpflb
-COPY pyproject.toml ./
+RUN python3 -m venv --system-site-packages --without-pip /opt/ebpflb \
+ && python3 -m venv --without-pip /opt/build
+# `make lock` writes the locks: each package in one version, each file of it by its hash.
+COPY .ci/locks locks
 # The Kubernetes client contains a second copy for asyncio, which ebpflb does not use.
-RUN python3 -c "import tomllib; \
-    print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt \
- && python3 -m pip --python /opt/ebpflb/bin/python install --no-cache-dir --no-compile -r requirements.txt \
+RUN python3 -m pip --python /opt/ebpflb/bin/python install --no-cache-dir --no-compile --require-hashes \
+    -r locks/image.txt \
+ && python3 -m pip --python /opt/build/bin/python install --no-cache-dir --require-hashes -r locks/build.txt \
  && rm -r /opt/ebpflb/lib/python3*/site-packages/kubernetes/aio
 
 FROM dependencies AS build
-COPY LICENSE README.md ./
+COPY LICENSE README.md pyproject.toml ./
 COPY bpf bpf
 COPY ebpflb ebpflb
 # Importing every module writes the bytecode now, because the root file system may be read-only at
 # run time.
-RUN python3 -m pip --python /opt/ebpflb/bin/python install --no-cache-dir --no-compile . \
+RUN python3 -m pip --python /opt/build/bin/python wheel --no-deps --no-build-isolation --wheel-dir dist . \
+ && python3 -m pip --python /opt/ebpflb/bin/python install --no-cache-dir --no-compile --no-deps dist/*.whl \
  && cd / && /opt/ebpflb/bin/python -c "import ebpflb, importlib, pkgutil; \
     [importlib.import_module(found.name) for found in \
     pkgutil.walk_packages(ebpflb.__path__, 'ebpflb.') if found.name != 'ebpflb.__main__']"

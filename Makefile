@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo check test fuzz test-cluster test-cni test-kernels conformance lint bench image release cluster pictures coverage format clean
+.PHONY: lock help demo check test fuzz test-cluster test-cni test-kernels conformance lint bench image release cluster pictures coverage format clean
 SHELL := /bin/bash
 unexport PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTEST_ADDOPTS
 # What depends on the order of hashes is the same each time; make fuzz plays with other orders, too.
@@ -66,6 +66,10 @@ bench: ## Measure speed and size; prints tables, takes minutes (root)
 
 image: ## Build the container image with buildah or docker; IMAGE=name:tag
 	@.ci/image $(IMAGE)
+
+lock: ## Lock what the image installs from PyPI to the newest versions, each file by its hash
+	@.ci/setup lint
+	@.ci/lock
 
 release: ## Build sdist, wheel, chart and checksums in dist/; publish nothing; URL=, IMAGE=: of a real release
 	@.ci/setup lint

@@ -28,7 +28,7 @@ _BASE = "localhost/debian:bookworm-minbase"
 _STAGES = ("base", "dependencies")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _INGREDIENTS = (
-    *("Dockerfile", ".dockerignore", ".ci/image_packages", ".ci/no_maps.c"),
+    *("Dockerfile", ".dockerignore", ".ci/image_packages", ".ci/locks", ".ci/no_maps.c"),
     *("pyproject.toml", "ebpflb", "bpf"),
 )
 # Of what the image has compiled objects for, those that tests can load.

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is taken from others is fixed: packages by their hashes, actions by their commits."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = {
+    "image.txt": PROJECT["project"]["dependencies"],
+    "build.txt": PROJECT["build-system"]["requires"],
+}
+_ENTRY = re.compile(r"^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
+
+
+def locked(name: str) -> dict[str, str]:
+    """Versions by package."""
+    content = (ROOT / ".ci/locks" / name).read_text()
+    assert _ENTRY.sub("", content).strip() == "", "an entry without hashes"
+    return {canonicalize_name(package): version for package, version, _ in _ENTRY.findall(content)}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_what_is_asked_for(name: str):
+    found = locked(name)
+    for line in LOCKS[name]:
+        wanted = Requirement(line)
+        version = found[canonicalize_name(wanted.name)]
+        assert wanted.specifier.contains(version), f"{line}, but {version}: make lock"
+
+
+def steps(workflow: Path) -> list[dict[str, Any]]:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    return [step for job in jobs.values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_fixed_and_get_no_credentials_to_keep(workflow: Path):
+    used = [step for step in steps(workflow) if "uses" in step]
+    assert used
+    for step in used:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]), step["uses"]
+        if step["uses"].startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_what_strangers_wrote_runs_without_privileges(workflow: Path):
+    content = yaml.safe_load(workflow.read_text())
+    # YAML takes the key `on` for a boolean.
+    events = content.get("on", content.get(True))
+    assert "pull_request_target" not in events
+    for job in content["jobs"].values():
+        is_privileged = "--privileged" in str(job.get("container", ""))
+        is_for_all = job.get("if") != "github.event_name != 'pull_request'"
+        assert not ("pull_request" in events and is_privileged and is_for_all)
