@@ -18,7 +18,7 @@ from ebpflb.dataplane.attach.tc import Clsact, is_ours
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
-from ebpflb.dataplane.kernel.uapi import AttachType, LinkType
+from ebpflb.dataplane.kernel.uapi import AttachType, BpfObject, LinkType
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.errors import AttachError, PinError
@@ -81,9 +81,9 @@ def _links(links: Path, pinned: Collection[int]) -> Iterator[Attachment]:
         if not match and path.name not in CGROUP_HOOKS:
             continue
         try:
-            fd = libbpf.obj_get(path)
-        except FileNotFoundError:
-            # The device has gone since the directory was read.
+            fd = libbpf.obj_get(path, BpfObject.LINK)
+        except (FileNotFoundError, libbpf.NotPinnedError):
+            # The device has gone since the directory was read, or it is somebody else's.
             continue
         with owned(fd):
             link = libbpf.link_info(fd)
@@ -118,7 +118,10 @@ def pinned_programs(generation: Generation) -> frozenset[int]:
     """The kernel's ids of a generation's programs. OSError."""
     ids = set()
     for path in generation.progs.iterdir():
-        with owned(libbpf.obj_get(path)) as fd:
+        with (
+            contextlib.suppress(libbpf.NotPinnedError),
+            owned(libbpf.obj_get(path, BpfObject.PROGRAM)) as fd,
+        ):
             ids.add(int(libbpf.prog_info(fd).id))
     return frozenset(ids)
 

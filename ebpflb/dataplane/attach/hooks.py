@@ -250,11 +250,13 @@ def _detached(detach: Callable[[_Target], bool], target: _Target) -> Change:
 
 def _unknown(pins: Path) -> list[Path]:
     """Links left by another release of this program."""
-    return [path for path in pins.iterdir() if path.is_file() and not _is_known(path.name)]
+    return [path for path in pins.iterdir() if path.is_file() and not is_link_of_ours(path.name)]
 
 
-def _is_known(pin: str) -> bool:
-    return bool(pin in CGROUP_HOOKS or TCX_PIN.match(pin) or XDP_PIN.match(pin))
+def is_link_of_ours(pin: str) -> bool:
+    """Whether this version has links of that name, finished or not."""
+    pin = pin.removesuffix("_new")
+    return bool(pin in CGROUP_HOOKS or TCX_PIN.fullmatch(pin) or XDP_PIN.fullmatch(pin))
 
 
 def _is_gone(error: EbpflbError) -> bool:

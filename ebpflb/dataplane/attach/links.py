@@ -24,8 +24,16 @@ from typing import NamedTuple, Self
 
 from ebpflb.dataplane.kernel import libbpf, libc
 from ebpflb.dataplane.kernel.libc import owned
-from ebpflb.dataplane.kernel.uapi import AttachFlag, AttachType, LinkInfo, LinkType, XdpFlag
+from ebpflb.dataplane.kernel.uapi import (
+    AttachFlag,
+    AttachType,
+    BpfObject,
+    LinkInfo,
+    LinkType,
+    XdpFlag,
+)
 from ebpflb.dataplane.layout.programs import CGROUP_PROGRAMS
+from ebpflb.dataplane.load.pins import remove_pin
 from ebpflb.errors import AttachError
 
 # Hooks that reverse come before those that translate: nothing is translated that could not be
@@ -68,7 +76,7 @@ class LoadedProgram(NamedTuple):
     @classmethod
     def open(cls, path: Path) -> Self:
         """The program pinned at `path`; `close()` it after use. OSError if there is none."""
-        fd = libbpf.obj_get(path)
+        fd = libbpf.obj_get(path, BpfObject.PROGRAM)
         return cls(path.name, fd, libbpf.prog_info(fd).id)
 
     def close(self) -> None:
@@ -153,10 +161,9 @@ def detach(pin: Path) -> bool:
     Merely unlinking the pin would detach a moment later, from a kernel worker.
     """
     with _explained(f"pin {pin}"):
-        _unfinished(pin).unlink(missing_ok=True)
-        try:
-            link = libbpf.obj_get(pin)
-        except FileNotFoundError:
+        remove_pin(_unfinished(pin))
+        link = _open(pin)
+        if link is None:
             return False
         with owned(link):
             libbpf.link_detach(link)
@@ -165,10 +172,9 @@ def detach(pin: Path) -> bool:
 
 
 def _attach(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
-    _unfinished(pin).unlink(missing_ok=True)
-    try:
-        link = libbpf.obj_get(pin)
-    except FileNotFoundError:
+    remove_pin(_unfinished(pin))
+    link = _open(pin)
+    if link is None:
         _create(pin, program, hook)
         return Change.ATTACHED
     with owned(link):
@@ -181,6 +187,17 @@ def _attach(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
             return Change.KEPT
         libbpf.link_update(link, program.fd)
         return Change.REPLACED
+
+
+def _open(pin: Path) -> int | None:
+    """The link pinned there; None if there is none. Something else is removed."""
+    try:
+        return libbpf.obj_get(pin, BpfObject.LINK)
+    except FileNotFoundError:
+        return None
+    except libbpf.NotPinnedError:
+        remove_pin(pin)
+        return None
 
 
 def _create(pin: Path, program: LoadedProgram, hook: _Hook) -> None:

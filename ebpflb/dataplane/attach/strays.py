@@ -21,7 +21,7 @@ from ebpflb.dataplane.attach.tc import Clsact, is_ours
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink, device_name, read_interfaces
-from ebpflb.dataplane.kernel.uapi import AttachType, LinkInfo, LinkType
+from ebpflb.dataplane.kernel.uapi import AttachType, BpfObject, LinkInfo, LinkType
 from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.pins import LINKS, generations
@@ -99,7 +99,7 @@ def summary(strays: Sequence[Stray]) -> str:
 
 def _pinned_links(directory: Path) -> Iterator[LinkInfo]:
     for path in directory.iterdir() if directory.is_dir() else ():
-        with suppress(OSError), owned(libbpf.obj_get(path)) as link:
+        with suppress(OSError), owned(libbpf.obj_get(path, BpfObject.LINK)) as link:
             yield libbpf.link_info(link)
 
 
@@ -125,8 +125,13 @@ def _is_of_ebpflb(identity: int) -> bool:
         found = libbpf.prog_info(program)
         known = PROGRAMS.get(found.name.decode())
         if known and known.type == found.type:
-            return not MAPS.keys().isdisjoint(libbpf.prog_maps(program))
+            return any(_map_name(each) in MAPS for each in libbpf.prog_maps(program))
     return False
+
+
+def _map_name(identity: int) -> str:
+    with owned(libbpf.map_by_id(identity)) as found:
+        return str(libbpf.map_info(found).name.decode())
 
 
 def _at_sockets(

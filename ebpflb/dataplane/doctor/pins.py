@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebpflb.dataplane.attach.links import CGROUP_HOOKS
-from ebpflb.dataplane.attach.tc import TCX_PIN
+from ebpflb.dataplane.attach.hooks import is_link_of_ours
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.dataplane.kernel.libc import BPF_FS_MAGIC, filesystem_type
 from ebpflb.dataplane.kernel.maps import MapSet
@@ -94,14 +93,13 @@ def _strangers(root: Path) -> Iterator[Finding]:
     if names := sorted(set(os.listdir(root)) - own):
         what = f"has foreign files: {examples(names)}"
         yield Finding(Severity.NOTE, CHECK, str(root), what, "`ebpflb cleanup` leaves them there")
-    if names := sorted(name for name in os.listdir(root / LINKS) if not _is_link(name)):
+    if names := sorted(name for name in os.listdir(root / LINKS) if not _is_ours(name)):
         what = f"has links of another version: {examples(names)}"
         yield Finding(Severity.WARNING, CHECK, str(root / LINKS), what, "restart the agent")
 
 
-def _is_link(name: str) -> bool:
-    name = name.removesuffix("_new")
-    return name in CGROUP_HOOKS or bool(TCX_PIN.fullmatch(name)) or name.startswith("clsact_")
+def _is_ours(name: str) -> bool:
+    return is_link_of_ours(name) or name.startswith("clsact_")
 
 
 def check_maps(maps: MapSet) -> list[Finding]:

@@ -9,7 +9,7 @@ one. ProbeError if the library is missing.
 import ctypes
 import os
 from collections.abc import Callable, Iterator
-from errno import EINTR, ENOENT, ENOSPC
+from errno import EINTR, EINVAL, ENOENT, ENOSPC
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from ebpflb.dataplane.kernel.uapi import (
     AttachFlag,
     AttachType,
+    BpfObject,
     Exist,
     LinkInfo,
     MapInfo,
@@ -68,6 +69,10 @@ class _LoadProg(ctypes.Structure):
     ]
 
 
+class NotPinnedError(OSError):
+    """Another kind of object is pinned at a path, or a directory is there."""
+
+
 @cache
 def _library() -> ctypes.CDLL:
     try:
@@ -102,9 +107,22 @@ def possible_cpus() -> int:
     return call("libbpf_num_possible_cpus")
 
 
-def obj_get(path: Path) -> int:
-    """A descriptor of the map, program or link pinned at `path`."""
-    return call("bpf_obj_get", os.fsencode(path), path=path)
+def obj_get(path: Path, kind: BpfObject | None = None) -> int:
+    """A descriptor of the map, program or link pinned at `path`.
+
+    NotPinnedError if something else than `kind` is there.
+    """
+    try:
+        fd = call("bpf_obj_get", os.fsencode(path), path=path)
+    except PermissionError as error:
+        # A directory.
+        if kind and path.is_dir():
+            raise NotPinnedError(error.errno, f"is no {kind}", str(path)) from error
+        raise
+    if kind and not os.readlink(f"/proc/self/fd/{fd}").endswith(kind):
+        os.close(fd)
+        raise NotPinnedError(EINVAL, f"is no {kind}", str(path))
+    return fd
 
 
 def obj_pin(fd: int, path: Path) -> None:
@@ -228,19 +246,17 @@ def prog_by_id(identity: int) -> int:
     return call("bpf_prog_get_fd_by_id", identity)
 
 
-def prog_maps(fd: int) -> list[str]:
-    """The names of the maps that a program uses."""
+def prog_maps(fd: int) -> list[int]:
+    """The ids of the maps that a program uses."""
     count = prog_info(fd).nr_map_ids
     identities = (ctypes.c_uint32 * count)()
     _info(fd, ProgInfo(nr_map_ids=count, map_ids=ctypes.addressof(identities)))
-    names = []
-    for identity in identities:
-        map_fd = call("bpf_map_get_fd_by_id", identity)
-        try:
-            names.append(map_info(map_fd).name.decode())
-        finally:
-            os.close(map_fd)
-    return names
+    return list(identities)
+
+
+def map_by_id(identity: int) -> int:
+    """A descriptor of the map with this id; ENOENT if it is gone."""
+    return call("bpf_map_get_fd_by_id", identity)
 
 
 def prog_load(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.kernel.uapi import Exist, MapType
+from ebpflb.dataplane.kernel.uapi import BpfObject, Exist, MapType
 from ebpflb.errors import MapError, PinError
 
 _CHUNK_BYTES = 1 << 20
@@ -216,6 +216,8 @@ def open_maps(directory: Path) -> MapSet:
     """The maps pinned in `directory` by name. PinError if it cannot be read."""
     try:
         paths = sorted(directory.iterdir())
-        return {path.name: KernelMap(libbpf.obj_get(path), path.name) for path in paths}
+        fds = ((path.name, libbpf.obj_get(path, BpfObject.MAP)) for path in paths)
+        return {name: KernelMap(fd, name) for name, fd in fds}
     except OSError as error:
-        raise PinError(f"{directory}: cannot open the pinned maps: {error.strerror}") from error
+        place = error.filename or directory
+        raise PinError(f"{place}: cannot open the pinned map: {error.strerror}") from error

@@ -2,7 +2,7 @@
 """The numbers and structs of <linux/bpf.h> that this program uses."""
 
 import ctypes
-from enum import IntEnum, IntFlag
+from enum import IntEnum, IntFlag, StrEnum
 
 NAME_LENGTH = 16
 
@@ -60,6 +60,14 @@ class LinkType(IntEnum):
     CGROUP = 3
     XDP = 6
     TCX = 11
+
+
+class BpfObject(StrEnum):
+    """What can be pinned, as the link in /proc/PID/fd ends."""
+
+    MAP = "map"
+    PROGRAM = "prog"
+    LINK = "link"
 
 
 class Exist(IntEnum):

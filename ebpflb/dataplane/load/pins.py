@@ -169,14 +169,22 @@ def generations(root: Path) -> Iterator[Generation]:
     with _explained(root):
         names = sorted(os.listdir(root)) if root.is_dir() else []
     for name in names:
-        if match := _GENERATION.fullmatch(name):
+        match = _GENERATION.fullmatch(name)
+        if match and (root / name).is_dir():
             layout, number = map(int, match.groups())
             yield Generation(number, layout, root / name)
 
 
+def remove_pin(path: Path) -> None:
+    """Remove a pin, or the directory that somebody has made in its place. OSError."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _remove_generation(generation: Generation) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        (generation.directory / _COMPLETE).rmdir()
+    remove_pin(generation.directory / _COMPLETE)
     shutil.rmtree(generation.directory)
 
 

@@ -6,12 +6,16 @@ from typing import NamedTuple
 import pytest
 
 from ebpflb.dataplane.attach import links
+from ebpflb.dataplane.attach.attachments import attachments
 from ebpflb.dataplane.attach.devices import snapshot
 from ebpflb.dataplane.attach.hooks import Applied, HookPlaces, Hooks, detach_all
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change, LoadedProgram
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.kernel.probe import Feature, Probe
+from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
 from ebpflb.dataplane.layout.structs import LbAddr
@@ -234,6 +238,34 @@ def test_links_of_another_version_are_removed(node):
     (node.places.links / "lb_connect4").rename(node.places.links / "lb_older")
     done = node.apply()
     assert done.changes == {"lb_connect4": Change.ATTACHED, "lb_older": Change.DETACHED}
+
+
+def put_foreign_objects(node: Node) -> None:
+    """In the place of links of each kind, and beside them."""
+    for name in ("lb_connect4", f"tcx_ingress_{index('veth1')}", "lb_older"):
+        (node.places.links / name).unlink(missing_ok=True)
+        with owned(libbpf.map_create(MapType.ARRAY, "theirs", 4, 4, 1)) as fd:
+            libbpf.obj_pin(fd, node.places.links / name)
+    for name in ("lb_connect6", f"tcx_egress_{index('veth1')}"):
+        (node.places.links / name).unlink()
+        (node.places.links / name).mkdir()
+
+
+def test_what_is_no_link_is_replaced_by_one(node):
+    node.apply()
+    put_foreign_objects(node)
+    assert attachments(node.places.links, None)
+    done = node.apply()
+    assert done.errors == {}
+    assert {"lb_connect4", "lb_connect6", "veth1"} <= done.changes.keys()
+    assert node.apply().changes == {}
+
+
+def test_what_is_no_link_does_not_keep_the_others_from_being_detached(node):
+    node.apply()
+    put_foreign_objects(node)
+    assert detach_all(node.places.links).errors == {}
+    assert node.pins() == set()
 
 
 def test_a_broken_device_is_reported_and_keeps_no_other_from_its_programs(node):

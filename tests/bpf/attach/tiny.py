@@ -55,7 +55,7 @@ def load_connect4(returns: int) -> LoadedProgram:
 
 def pin_programs(directory: Path, used_map: int | None = None) -> None:
     """Pin one of each program there is; all let everything pass. `used_map`: as for load()."""
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for name, spec in PROGRAMS.items():
         returns = NEXT if spec.type == ProgType.SCHED_CLS else ALLOW
         if spec.type == ProgType.XDP:

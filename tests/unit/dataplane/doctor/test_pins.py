@@ -16,7 +16,7 @@ def root(tmp_path, monkeypatch):
     monkeypatch.setattr(pins, "filesystem_type", lambda _: BPF_FS_MAGIC)
     make(tmp_path, IN_FORCE)
     (tmp_path / "links").mkdir()
-    for name in ("lb_connect4", "tcx_ingress_3", "tcx_egress_3_new"):
+    for name in ("lb_connect4", "tcx_ingress_3", "tcx_egress_3_new", "xdp_native_3"):
         (tmp_path / "links" / name).touch()
     (tmp_path / "links/clsact_4").mkdir()
     return tmp_path
