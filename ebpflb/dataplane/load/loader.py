@@ -36,6 +36,7 @@ from ebpflb.dataplane.kernel.uapi import Exist, MapInfo
 from ebpflb.dataplane.layout.capacity import (
     COUNT_MAPS,
     FLOW_MAPS,
+    MAPS,
     SERVICE_MAPS,
     SIZED_MAPS,
     MapSpec,
@@ -53,6 +54,7 @@ from ebpflb.dataplane.layout.structs import (
     u32,
 )
 from ebpflb.dataplane.load.compile import compile_and_pin
+from ebpflb.dataplane.load.mending import mend
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.dataplane.load.source_text import source_hash, source_text
 from ebpflb.errors import MapError
@@ -104,7 +106,8 @@ class Loader:
         self._build = build
         left_out = {"lb_sock_ops"} if not build.has_sock_ops else set()
         left_out |= {XDP_PROGRAM} if not build.has_xdp else set()
-        names = [name for name in PROGRAMS if name not in left_out]
+        self._programs = PROGRAMS.keys() - left_out
+        names = [name for name in PROGRAMS if name in self._programs]
         self._compile = compiler or functools.partial(compile_and_pin, names=names)
         # When new flows began to be diverted, by CLOCK_MONOTONIC in ns.
         self._diverted_at = 0
@@ -119,9 +122,11 @@ class Loader:
         current = self._pins.current()
         if current is None:
             return self._make(None, sizes)
+        mend(current)
         sizes = sizes.at_least(pinned_sizes(current)).with_flow_tables(_flow_sizes(current, larger))
         meta = read_meta(current)
-        if meta and bytes(meta.source) == self._digest(source_text(), sizes):
+        is_whole = _is_whole(current, self._programs)
+        if is_whole and meta and bytes(meta.source) == self._digest(source_text(), sizes):
             return current
         return self._make(current, sizes)
 
@@ -190,6 +195,13 @@ def pinned_sizes(generation: Generation) -> Sizes:
     return Sizes(**found)
 
 
+def _is_whole(generation: Generation, programs: Set[str]) -> bool:
+    """Whether all that belongs to a generation of this version is pinned, in its shape."""
+    pinned = {path.name for path in generation.progs.iterdir()}
+    sizes = pinned_sizes(generation)
+    return programs <= pinned and _unchanged(generation, MAPS, sizes) == set(MAPS)
+
+
 def _share_maps(old: Generation, new: Generation, sizes: Sizes) -> frozenset[str]:
     """Pin the unchanged maps of `old` in `new`, before its programs are compiled."""
     meta = read_meta(old)
@@ -256,7 +268,9 @@ def _has_setting(generation: Generation, flag: SettingFlag) -> bool:
 
 def _forget_ended(old: Generation, new: Generation) -> None:
     """Delete the flows that have ended in `old` since they were copied."""
-    before, after = open_maps(old.maps)[_ESTABLISHED], open_maps(new.maps)[_ESTABLISHED]
+    before, after = open_maps(old.maps).get(_ESTABLISHED), open_maps(new.maps)[_ESTABLISHED]
+    if before is None:
+        return
     for chunk in after.chunks():
         after.delete_batch(
             [
@@ -273,7 +287,7 @@ def _catch_up(old: Generation, new: Generation, names: Set[str], since: int) -> 
 
     Flows that have had a packet from the new programs `since` then belong to those.
     """
-    for name in names:
+    for name in names & open_maps(old.maps).keys():
         before, after = dict(open_maps(old.maps)[name].items()), open_maps(new.maps)[name]
         for key, value in list(after.items()):
             entry, earlier = LbConntrack.from_buffer_copy(value), before.get(key)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.capacity import (
@@ -28,6 +29,7 @@ from ebpflb.dataplane.load.loader import Build, Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.errors import CompileError
 from ebpflb.model.address import Protocol
+from tests.bpf.attach import tiny
 from tests.bpf.harness.datapath import RING, Datapath, Verdict
 from tests.bpf.harness.loading import SIZES, Loaded
 from tests.bpf.harness.node import Node
@@ -35,10 +37,12 @@ from tests.bpf.harness.packets import IPV4, End, Kind
 
 TAKEN_OVER = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS}
 GROWN = SIZES.grown()
+# The map that all programs use.
+USED = "lb_slots"
 
 
 def make_maps(text: str, defines: Mapping[str, str], programs: Path) -> None:
-    """A compiler that makes the maps that are not pinned yet, and no programs."""
+    """A compiler that makes the maps that are not pinned yet, and tiny programs."""
     directory = Path(defines["LB_PIN_MAPS"].strip('"'))
     sizes = Sizes(**{name: int(defines[f"LB_MAX_{name.upper()}"]) for name in Sizes.__slots__})
     for name, spec in MAPS.items():
@@ -46,6 +50,8 @@ def make_maps(text: str, defines: Mapping[str, str], programs: Path) -> None:
             fd = libbpf.map_create(spec.kind, name, *spec.shape(sizes), spec.flags)
             libbpf.obj_pin(fd, directory / name)
             os.close(fd)
+    with owned(libbpf.obj_get(directory / USED)) as used:
+        tiny.pin_programs(programs, used)
 
 
 def refuse(text: str, defines: Mapping[str, str], programs: Path) -> None:
