@@ -65,7 +65,7 @@ def remove(root: Path, drain_seconds: float = 0) -> CleanedUp:
 def _remove_pins(root: Path, drain_seconds: float) -> CleanedUp:
     from ebpflb.dataplane.attach.attachments import attachments
     from ebpflb.dataplane.attach.hooks import detach_all
-    from ebpflb.dataplane.flows.conntrack import drain
+    from ebpflb.dataplane.flows.drain import drain
     from ebpflb.dataplane.kernel.libc import BPF_FS_MAGIC, filesystem_type
     from ebpflb.dataplane.kernel.maps import open_maps
     from ebpflb.dataplane.load.pins import Pins, newest_generation

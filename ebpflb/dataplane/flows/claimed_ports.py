@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps netfilter from using source ports of our masqueraded flows: the reverse of Reservations.
 
-When a Service moves back to kube-proxy while some of our flows continue, kube-proxy masquerades new
-ones to the same pods. It may pick any port that connection tracking does not know, and our flows
-bypass that. So flows of Services that we no longer serve are registered with netfilter as long as
-they last.
+When a Service moves back to kube-proxy while some of our flows continue, or all do in a drain,
+kube-proxy masquerades new ones to the same pods. It may pick any port that connection tracking does
+not know, and our flows bypass that. So flows of Services that we no longer serve are registered
+with netfilter as long as they last.
 """
 
 import logging

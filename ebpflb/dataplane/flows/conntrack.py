@@ -4,13 +4,11 @@
 Each flow has one entry per direction. structs.Conntrack has all fields of an entry.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ctypes import sizeof
 
-from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, split_chunks
+from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import CtState, Direction
-from ebpflb.dataplane.layout.records import AddrRecord
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple, packed_format
 from ebpflb.model.address import Address, Protocol
 
@@ -31,11 +29,8 @@ _USE = packed_format(
     LbConntrack, "created", ("backend", "generation"), "direction", "state", "peer_state"
 )
 _LIFE = packed_format(LbConntrack, "to", "created", "last_seen", "state", "peer_state")
-_LOOK_SECONDS = 0.2
 # Each CPU counts elements separately: the last ones may not fit.
 _FULL = 0.99
-# A handshake in progress is not in a table of established flows yet.
-_SHORTEST_SECONDS = 1.0
 # Plain ints: enum members are slower to compare.
 _ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
 
@@ -84,46 +79,3 @@ def is_full(maps: MapSet) -> bool:
 def lives(values: bytes) -> Iterator[tuple[bytes, int, int, int, int]]:
     """For many concatenated entries: to, created, last_seen, state, peer_state."""
     return _LIFE.iter_unpack(values)
-
-
-def drain(
-    maps: MapSet,
-    seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> int:
-    """Remove all frontends, and wait until the TCP flows at tc have ended.
-
-    New connections go to whatever else serves them, with source ports that may equal those of
-    flows ended here. So ended flows are deleted: otherwise replies would go to the wrong client.
-    Returns how many flows are left after this many seconds. MapError.
-    """
-    _take_frontends_away(maps)
-    began = clock()
-    while True:
-        _forget_ended(maps["lb_ct_short"])
-        sleep(_LOOK_SECONDS)
-        passed, left = clock() - began, _open_flows(maps)
-        if passed >= seconds or (not left and passed >= _SHORTEST_SECONDS):
-            return left
-
-
-def _take_frontends_away(maps: MapSet) -> None:
-    """Flags first: without them no packet is refused because its port is unknown."""
-    states, frontends = maps["lb_addr_flags"], maps["lb_frontends"]
-    known = ((key, AddrRecord.unpack(value)) for key, value in states.items())
-    states.update_batch([(key, each._replace(flags=0).pack()) for key, each in known if each.flags])
-    frontends.delete_batch([key for key, _ in frontends.items()])
-
-
-def _forget_ended(table: BpfMap) -> None:
-    table.delete_batch([key for key, value in split_chunks(table) if _has_ended(value)])
-
-
-def _has_ended(value: bytes) -> bool:
-    *_, state, peer_state = _LIFE.unpack(value)
-    return bool((state | peer_state) & _CLOSED)
-
-
-def _open_flows(maps: MapSet) -> int:
-    return sum(len(open_flows(chunk.values)) for chunk in maps["lb_conntrack"].chunks())

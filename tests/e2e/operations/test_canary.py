@@ -14,7 +14,7 @@ from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.lab import Lab, Member
 from ebpflb.lab.member import LoadRun
 from tests.e2e.harness.cluster import Cluster, address_of, started
-from tests.e2e.harness.command import ebpflb, error_line
+from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
 from tests.e2e.harness.in_force import offered, pinned_maps
 from tests.e2e.harness.questions import answers
 from tests.e2e.harness.sockets import connected, exchange
@@ -115,6 +115,22 @@ def test_connections_go_on_and_the_ports_of_one_are_not_taken_by_the_other(canar
             assert {exchange(each) for each in flows} == {POD}
         assert new == {POD}
         assert [each.stop().errors for each in held] == [{}] * len(held)
+
+
+def test_kube_proxy_does_not_take_the_ports_of_what_a_drain_waits_for(canary: Cluster):
+    lab, node = canary.lab, canary.lab.node("node1")
+    label(canary, "yes")
+    with ExitStack() as stack:
+        held = hold(stack, lab)
+        assert canary.agents["node1"].stop() == 0
+        with node.popen([*PROGRAM, "cleanup", "--drain=60"]) as cleanup:
+            wait_until(lambda: not offered(node), "left to kube-proxy")
+            outside = [way for way in clients(lab) if way[0] is lab.client]
+            found = [each for way in outside for each in answers(*way, times=40)]
+            assert {each.get("pod") or each["error"] for each in found} == {POD}
+            assert cleanup.poll() is None
+            assert [each.stop().errors for each in held] == [{}] * len(held)
+            assert cleanup.wait(30) == 0
 
 
 def test_udp_flows_keep_their_pod_when_their_service_moves_back(canary: Cluster):

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a drain takes away, and how long it waits."""
 
+from collections.abc import Iterable
+
 import pytest
 
-from ebpflb.dataplane.flows.conntrack import drain
+from ebpflb.dataplane.flows.claimed_ports import PERIOD_SECONDS, ClaimedPorts
+from ebpflb.dataplane.flows.drain import drain
 from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
-from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
+from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, Hook
 from ebpflb.dataplane.layout.records import AddrRecord
 from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.dataplane.services.sync import Sync
@@ -40,10 +43,13 @@ def maps():
     return made
 
 
-def add_flow(maps, number: int, state: int = 0, table: str = "lb_conntrack") -> None:
+def add_flow(
+    maps, number: int, state: int = 0, table: str = "lb_conntrack", flags: int = 0
+) -> None:
     for direction in Direction:
         key = bytes([number, direction]) + bytes(38)
-        entry = LbConntrack(state=state, direction=direction, hook=Hook.LB_HOOK_HOST_INGRESS)
+        hook = Hook.LB_HOOK_HOST_INGRESS
+        entry = LbConntrack(state=state, direction=direction, hook=hook, flags=flags)
         maps[table].update(key, bytes(entry))
 
 
@@ -94,3 +100,18 @@ def test_connections_of_another_nat_are_not_waited_for(maps):
     clock = Clock(maps, ends=1000)
     assert drain(maps, 30, clock, clock.sleep) == 0
     assert clock.now == pytest.approx(1)
+
+
+def test_ports_of_open_flows_are_claimed_before_others_may_take_them_and_until_the_end(maps):
+    add_flow(maps, 1, flags=CtFlag.LB_CT_SNAT)
+    served = []
+
+    def add(flows: Iterable[Reply], _: int) -> int:
+        served.append(len(list(maps["lb_frontends"].items())))
+        return len(list(flows))
+
+    clock = Clock(maps, ends=PERIOD_SECONDS + 10)
+    claims = ClaimedPorts(maps, add=add, clock=clock)
+    drain(maps, 2 * PERIOD_SECONDS, clock, clock.sleep, claims)
+    assert served[0]
+    assert served[1:] == [0, 0]
