@@ -4,6 +4,8 @@
 It is the gateway of the underlay, where the default routes of all members lead.
 """
 
+from pathlib import Path
+
 from ebpflb.lab import namespaces
 from tests.cluster.harness.cluster import Cluster
 from tests.cni.debian_folder import debian_folder
@@ -40,9 +42,14 @@ _SYSCTLS = {
 }
 
 
+def folder() -> Path:
+    """Where its programs are; the first time takes minutes."""
+    return debian_folder("bookworm", "frr")
+
+
 def start(cluster: Cluster) -> str:
     """Start it, to be peered with by the nodes, and return its address."""
-    root = debian_folder("bookworm", "frr")
+    root = folder()
     layout = cluster.control_plane.layout
     netns = namespaces.path_of(layout.namespace("underlay"))
     with namespaces.entered(netns):

@@ -44,6 +44,7 @@ class Cluster:
         """
         for program in binaries.RECIPES:
             binaries.binary(program)
+        cni.build()
         control = ControlPlane.up(name, nodes, owned=owned)
         cluster = cls(control, [], Place.of(control.layout, "client", owned=owned))
         try:

@@ -23,10 +23,13 @@ class Image:
     command: tuple[str, ...] = ()
     recipe: Recipe | None = None
 
+    def build(self) -> Path:
+        """The program, built now if it is not there yet, which can take minutes."""
+        return built(self.program, self.recipe) if self.recipe else binary(self.program)
+
     def write(self, folder: Path) -> Path:
         """Write the archive, in the format of `docker save`."""
-        path = built(self.program, self.recipe) if self.recipe else binary(self.program)
-        layer = _tar({self.program: path.read_bytes()}, mode=0o755)
+        layer = _tar({self.program: self.build().read_bytes()}, mode=0o755)
         config = json.dumps(
             {
                 "architecture": "amd64",

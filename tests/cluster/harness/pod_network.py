@@ -16,7 +16,7 @@ Object = dict[str, Any]
 PLUGINS = "/usr/lib/cni"
 
 
-def _nothing(cluster: "Cluster") -> None:
+def _nothing(*_: "Cluster") -> None:
     """The network is complete with its configuration."""
 
 
@@ -26,6 +26,8 @@ class PodNetwork:
 
     conflist: the network configuration of a node, written before containerd starts; None where
     `start` or what it started writes it to ClusterNode.cni_folder.
+    build: called before anything of a cluster runs, which must not wait for minutes: makes what
+    `start` needs.
     start: called once every kubelet runs, before any node is Ready. It may load images, apply
     objects, start daemons on the nodes and put plugins into ClusterNode.plugin_folder, but must not
     wait for pods that need the network. Daemons and pods end together with the cluster.
@@ -34,6 +36,7 @@ class PodNetwork:
 
     name: str
     conflist: Callable[[Layout, str], Object] | None = None
+    build: Callable[[], None] = _nothing
     start: Callable[["Cluster"], None] = _nothing
     routed: bool = False
 

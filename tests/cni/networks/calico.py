@@ -29,6 +29,11 @@ PLUGIN = Recipe(f"{_SOURCE}/cni-plugin/cmd/calico", "calico", _FLAGS)
 Dataplane = Literal["iptables", "nftables"]
 
 
+def _build() -> None:
+    built("calico-node", NODE)
+    built("calico", PLUGIN)
+
+
 def _start(dataplane: Dataplane, vxlan: bool, cluster: Cluster) -> None:
     program = built("calico-node", NODE)
     plugin = built("calico", PLUGIN)
@@ -112,7 +117,7 @@ def _row(dataplane: Dataplane, *, vxlan: bool) -> Cni:
     tunnels = ("vxlan.calico", "vxlan-v6.calico") if vxlan else ()
     name = f"calico-{dataplane}-{'vxlan' if vxlan else 'routed'}"
     return Cni(
-        PodNetwork(name, start=partial(_start, dataplane, vxlan)),
+        PodNetwork(name, build=_build, start=partial(_start, dataplane, vxlan)),
         f"Calico, {dataplane}, {'VXLAN' if vxlan else 'no encapsulation'}",
         f"calico {VERSION} (Go module)",
         pods=("cali*",),

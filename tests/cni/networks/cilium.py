@@ -40,6 +40,12 @@ KEEP_MACHINE = (
 )
 
 
+def _build() -> None:
+    agent()
+    built("cilium-cni", PLUGIN)
+    clang_folder()
+
+
 def _start(cluster: Cluster) -> None:
     plugin, source, clang = built("cilium-cni", PLUGIN), sources(), clang_folder()
     cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(resources()))
@@ -116,7 +122,7 @@ def clang_folder() -> Path:
 
 ROWS = (
     Cni(
-        PodNetwork("cilium", start=_start),
+        PodNetwork("cilium", build=_build, start=_start),
         "Cilium, kubeProxyReplacement=false, VXLAN",
         f"cilium {VERSION} (Go module), clang 19 (Debian 13)",
         pods=("lxc*",),

@@ -29,6 +29,10 @@ _SUBNET = "/run/flannel/subnet.env"
 _NODE_NAME = "NODE_NAME"
 
 
+def _build() -> None:
+    built("flannel", FLANNEL)
+
+
 def _start(backend: Object, cluster: Cluster) -> None:
     program = built("flannel", FLANNEL)
     settings = {
@@ -90,7 +94,7 @@ def _network(lease: str) -> str:
 
 def _row(name: str, title: str, backend: Object, hosts: tuple[str, ...]) -> Cni:
     return Cni(
-        PodNetwork(f"flannel-{name}", start=partial(_start, backend)),
+        PodNetwork(f"flannel-{name}", build=_build, start=partial(_start, backend)),
         f"flannel, {title}; bridge as flannel's own plugin would call it",
         f"flannel {VERSION} (Go module), bridge of containernetworking-plugins 1.1.1 (Debian 12)",
         pods=("veth*",),

@@ -36,6 +36,19 @@ def _image(program: str) -> Image:
     return Image(f"quay.io/metallb/{program}:v{VERSION}", program, recipe=recipe)
 
 
+_IMAGES = (_image("controller"), _image("speaker"))
+
+
+def _build() -> None:
+    for image in _IMAGES:
+        image.build()
+
+
+def _build_with_router() -> None:
+    _build()
+    router.folder()
+
+
 def _add_layer2(cluster: Cluster) -> None:
     _install(cluster)
     workloads.apply(
@@ -57,7 +70,7 @@ def _add_bgp(cluster: Cluster) -> None:
 
 def _install(cluster: Cluster) -> None:
     folder = cluster.control_plane.layout.folder / "images"
-    for image in (_image("controller"), _image("speaker")):
+    for image in _IMAGES:
         cluster.load_image(image.write(folder))
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(_objects()))
     for target in ("deployment/controller", "daemonset/speaker"):
@@ -97,9 +110,16 @@ def _object(version: str, kind: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": f"metallb.io/{version}", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def _row(name: str, title: str, version: str, add: Callable[[Cluster], None], **others: Any) -> Cni:
+def _row(
+    name: str,
+    title: str,
+    version: str,
+    build: Callable[[], None],
+    add: Callable[[Cluster], None],
+    **others: Any,
+) -> Cni:
     return Cni(
-        PodNetwork(f"metallb-{name}", BRIDGE.conflist, routed=True),
+        PodNetwork(f"metallb-{name}", BRIDGE.conflist, build=build, routed=True),
         f"bridge, with MetalLB in {title}",
         f"MetalLB {VERSION} (Go module), {version}containernetworking-plugins 1.1.1 (Debian 12)",
         pods=("veth*",),
@@ -110,11 +130,12 @@ def _row(name: str, title: str, version: str, add: Callable[[Cluster], None], **
 
 
 ROWS = (
-    _row("l2", "layer 2 mode", "", _add_layer2),
+    _row("l2", "layer 2 mode", "", _build, _add_layer2),
     _row(
         "bgp",
         "BGP mode; the router outside is FRR",
         f"FRR {router.VERSION} (Debian 12), ",
+        _build_with_router,
         _add_bgp,
         ipv6=False,
     ),
