@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A terminal as standard output."""
+"""Threads end with their test; a terminal as standard output."""
 
 import fcntl
 import os
@@ -11,6 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+
+
+# A thread that goes on would meet the next test: its patches, its log, its environment.
+SECONDS = 60
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_outlives_its_test() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(SECONDS)
+        assert not thread.is_alive(), f"{thread.name} goes on"
 
 
 class Screen:

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import os
+import socket
 import struct
 import subprocess
 import threading
@@ -70,7 +71,7 @@ def node(name: str, **labels: str) -> dict[str, Any]:
 @contextmanager
 def served(objects: Objects) -> Iterator[str]:
     """The address of a server with these objects."""
-    server = _Server(("127.0.0.1", 0), _Conversation)
+    server = _Server()
     server.objects = objects
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -98,10 +99,30 @@ def write_kubeconfig(path: Path, url: str, namespace: str = "") -> Path:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+    # Closing waits for all conversations.
+    daemon_threads = False
     # All nodes are asked at the same time.
     request_queue_size = 1024
     objects: Objects
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Conversation)
+        self._connections: set[socket.socket] = set()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().finish_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """End conversations, too: clients keep their connections for more requests."""
+        for each in list(self._connections):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        super().server_close()
 
 
 class _Conversation(BaseHTTPRequestHandler):
