@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports for servers that a test starts later.
+"""Ports for servers that a test starts later, and for clients that shall be refused.
 
-Not those that the kernel gives to clients: one of them may have the port by then.
+Each test process has a block of its own, so that no other one takes a port in between. None is a
+port that the kernel gives to clients.
 """
 
-import random
+import itertools
 import socket
+from collections.abc import Iterator
+from functools import cache
 
 # Below net.ipv4.ip_local_port_range.
-_PORTS = range(20_000, 32_000)
+_FIRST, _SIZE, _BLOCKS = 20_000, 400, 30
 
 
 def free_port() -> int:
@@ -17,21 +20,43 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many."""
-    found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        if _is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise OSError(f"there are not {count} free ports")
+    """So many; each comes again as late as possible."""
+    block = itertools.islice(_block(), _SIZE - 1)
+    found = list(itertools.islice(filter(_is_free, block), count))
+    assert len(found) == count, f"there are not {count} free ports"
+    return found
+
+
+@cache
+def _block() -> Iterator[int]:
+    """The ports of a block, round and round. The first one keeps it until the process ends."""
+    for first in range(_FIRST, _FIRST + _SIZE * _BLOCKS, _SIZE):
+        with _socket() as taken:
+            try:
+                taken.bind(("", first))
+            except OSError:
+                continue
+            taken.detach()
+            return itertools.cycle(range(first + 1, first + _SIZE))
+    raise OSError("other test runs have all ports")
 
 
 def _is_free(port: int) -> bool:
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    try:
-        with socket.create_server(("", port), family=family, dualstack_ipv6=both):
-            return True
-    except OSError:
-        return False
+    with _socket() as probe:
+        # What is left of closed connections is in nobody's way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
+def _socket() -> socket.socket:
+    """Of both families, if the machine has both."""
+    if not socket.has_dualstack_ipv6():
+        return socket.socket()
+    made = socket.socket(socket.AF_INET6)
+    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return made
