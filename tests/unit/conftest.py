@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-
 # A thread that goes on would meet the next test: its patches, its log, its environment.
 SECONDS = 60
 

@@ -8,7 +8,7 @@ from ebpflb.agent.config_file import config_watched
 from ebpflb.config.settings_file import FileVersion, digest
 from ebpflb.errors import ConfigError
 
-SECONDS = 10
+SECONDS = 60
 # Long enough for a thread that wakes up for what it should not wake up for.
 MOMENT = 0.2
 

@@ -138,9 +138,9 @@ _SECOND = 1_000_000_000
 
 @pytest.fixture
 def maps() -> MapSet:
-    """With two flows that were diverted, one of them a moment ago."""
+    """With two flows that were diverted, one of them a moment ago however long the test takes."""
     made = memory_maps()
-    for port, ago in ((1, 10), (2, 0)):
+    for port, ago in ((1, 10), (2, -1000)):
         created = time.monotonic_ns() - ago * _SECOND
         entry = LbConntrack(created=created, hook=Hook.LB_HOOK_HOST_INGRESS)
         made["lb_conntrack"].update(bytes(LbTuple(sport=port)), bytes(entry))
@@ -151,7 +151,8 @@ def run(upkeep: Upkeep, maps: MapSet) -> None:
     upkeep.begin(maps)
     thread = upkeep._thread
     assert thread
-    thread.join(10)
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def ports(maps: MapSet, name: str) -> list[int]:

@@ -31,7 +31,7 @@ from tests.unit.agent.flows import record
 from tests.unit.agent.node import MemoryNode
 from tests.unit.observe.flows.test_pipeline import Ring
 
-SECONDS = 10
+SECONDS = 60
 
 
 class Node(MemoryNode):

@@ -28,7 +28,7 @@ def kubeconfig(objects, tmp_path):
 
 @pytest.fixture
 def access(kubeconfig):
-    return Access(str(kubeconfig), seconds=3)
+    return Access(str(kubeconfig), seconds=60)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
-import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -11,14 +11,15 @@ from ebpflb.kubectl.execution import AgentAnswer
 from ebpflb.kubectl.fan_out import ask_all
 
 AGENTS = [
-    RemoteAgent(f"node{number}", "kube-system", f"p{number}", True, "") for number in range(50)
+    RemoteAgent(f"node{number}", "kube-system", f"p{number}", True, "") for number in range(48)
 ]
 
 
 @dataclass
 class Slow:
-    """Each command takes a moment; how many ran at the same time."""
+    """Each command waits; how many have been started, and ran at the same time."""
 
+    wait: Callable[[], object]
     most: int = 0
     started: int = 0
     running: int = 0
@@ -29,32 +30,34 @@ class Slow:
             self.started += 1
             self.running += 1
             self.most = max(self.most, self.running)
-        time.sleep(0.01)
+        self.wait()
         with self.lock:
             self.running -= 1
         return AgentAnswer(agent, 0, stdout=" ".join(argv))
 
 
 def test_all_are_asked_but_not_more_at_a_time_than_the_limit():
-    executor = Slow()
+    executor = Slow(threading.Barrier(8).wait)
     answers = list(ask_all(executor, AGENTS, ["a", "b"], limit=8))
     assert {each.agent for each in answers} == set(AGENTS)
     assert {each.stdout for each in answers} == {"a b"}
-    assert 1 < executor.most <= 8
+    assert executor.most == 8
 
 
 def test_who_stops_reading_asks_no_others():
-    executor = Slow()
+    may_go, others = threading.Semaphore(1), set(threading.enumerate())
+    executor = Slow(may_go.acquire)
     with closing(ask_all(executor, AGENTS, [], limit=4)) as answers:
         next(answers)
-    time.sleep(0.1)
-    assert executor.started <= 6
+    may_go.release(4)
+    for thread in set(threading.enumerate()) - others:
+        thread.join()
+    assert executor.started == 5
 
 
 def test_a_bug_does_not_hang_the_reader():
-    class Broken(Slow):
-        def run(self, agent, argv):
-            raise ValueError("bug")
+    def fail():
+        raise ValueError("bug")
 
     with pytest.raises(ValueError, match="bug"):
-        list(ask_all(Broken(), AGENTS, []))
+        list(ask_all(Slow(fail), AGENTS, []))

@@ -8,6 +8,7 @@ import pytest
 
 from ebpflb.errors import ProbeError
 from ebpflb.lab.build import Attempt, wait_reachable
+from tests.ports import free_port
 from tests.unit.lab.serving import serving
 
 
@@ -31,10 +32,11 @@ def a_pod(answer=b"pod-1-1\n"):
 
 def test_paths_that_work_end_the_wait():
     with a_pod() as port:
-        wait_reachable([Attempt(Here(), "127.0.0.1", port, "pod-1-1")] * 3, 1)
+        wait_reachable([Attempt(Here(), "127.0.0.1", port, "pod-1-1")] * 3, 60)
 
 
-def test_an_answer_from_somebody_else_is_a_failure():
+def test_an_answer_from_somebody_else_is_a_failure(monkeypatch):
+    monkeypatch.setattr("ebpflb.lab.build._ATTEMPT_SECONDS", 60)
     with a_pod(b"pod-9-9\n") as port:
         path = Attempt(Here(), "127.0.0.1", port, "pod-1-1")
         with pytest.raises(ProbeError, match=r"here to pod-1-1 .*: answered by 'pod-9-9'"):
@@ -42,8 +44,7 @@ def test_an_answer_from_somebody_else_is_a_failure():
 
 
 def test_a_refusal_is_a_failure_where_a_pod_must_answer_and_enough_elsewhere():
-    with a_pod() as port:
-        pass
+    port = free_port()
     wait_reachable([Attempt(Here(), "127.0.0.1", port)], 0.05)
     with pytest.raises(ProbeError, match=r"1 of 1 paths fail; .*: refused"):
         wait_reachable([Attempt(Here(), "127.0.0.1", port, "pod-1-1")], 0.05)
@@ -62,7 +63,7 @@ def test_a_server_that_comes_late_is_waited_for():
 
         timer = threading.Timer(0.2, serve)
         timer.start()
-        wait_reachable([Attempt(Here(), "127.0.0.1", port, "p")], 5)
+        wait_reachable([Attempt(Here(), "127.0.0.1", port, "p")], 60)
         timer.join()
 
 

@@ -15,6 +15,7 @@ import pytest
 from ebpflb.lab import echo
 from tests.ports import free_port
 
+SECONDS = 60
 LOOPBACK = pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 
 
@@ -25,16 +26,16 @@ def port():
     identity = ["--pod", "pod-1-1", "--node", "node1", "--port", str(number)]
     process = subprocess.Popen([*command, *identity])
     try:
-        for _ in range(500):
+        while True:
             assert process.poll() is None
             try:
-                socket.create_connection(("::1", number), 0.02).close()
+                socket.create_connection(("::1", number)).close()
                 break
-            except OSError:
+            except ConnectionRefusedError:
                 time.sleep(0.02)
         yield number
         process.terminate()
-        assert process.wait(5) == 0
+        assert process.wait(SECONDS) == 0
     finally:
         process.kill()
         process.wait()
@@ -48,7 +49,7 @@ def connect(port):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, kind)
         opened.append(sock)
-        sock.settimeout(5)
+        sock.settimeout(SECONDS)
         sock.connect((host, port))
         return sock
 
@@ -62,7 +63,7 @@ def browse(port):
     opened = []
 
     def connection(host="127.0.0.1"):
-        opened.append(http.client.HTTPConnection(host, port, timeout=5))
+        opened.append(http.client.HTTPConnection(host, port, timeout=SECONDS))
         return opened[-1]
 
     yield connection
@@ -107,7 +108,7 @@ def test_a_large_datagram_comes_back_whole(connect):
 
 def test_a_datagram_is_answered_from_the_address_that_was_asked(port):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(5)
+        sock.settimeout(SECONDS)
         sock.bind(("127.0.0.1", 0))
         sock.sendto(b"who", ("127.0.0.7", port))
         answer, peer = sock.recvfrom(4096)

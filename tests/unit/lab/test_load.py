@@ -16,7 +16,10 @@ from ebpflb.errors import EbpflbError
 from ebpflb.lab import load
 from ebpflb.lab.load import Load, LoadConnection, LoadOptions, parse_output, summarize
 from ebpflb.lab.member import LoadRun
+from tests.ports import free_port
 from tests.unit.lab.serving import serving
+
+SECONDS = 60
 
 
 def answer(sock):
@@ -30,8 +33,8 @@ def close_at_once(sock):
 
 
 def stay_silent(sock):
-    sock.recv(64)
-    time.sleep(0.5)
+    while sock.recv(64):
+        pass
 
 
 def break_off(sock):
@@ -44,9 +47,9 @@ def reset(sock):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
 
 
-def run(port, **options):
+def run(port, timeout=SECONDS, **options):
     done: list[LoadConnection] = []
-    Load("127.0.0.1", port, LoadOptions(timeout=0.2, **options), done.append).run()
+    Load("127.0.0.1", port, LoadOptions(timeout=timeout, **options), done.append).run()
     return done
 
 
@@ -69,15 +72,13 @@ def test_every_connection_is_reported_once():
 )
 def test_every_failure_is_noticed_and_named(serve, error):
     with serving(serve) as port:
-        done = run(port, count=4)
+        done = run(port, timeout=0.2 if error == "timeout" else SECONDS, count=4)
     assert [each.error for each in done] == [error] * 4
     assert {each.pod for each in done} == {""}
 
 
 def test_a_refused_connection_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    assert [each.error for each in run(port, count=2)] == ["refused"] * 2
+    assert [each.error for each in run(free_port(), count=2)] == ["refused"] * 2
 
 
 def test_one_failure_among_many_is_not_lost():
@@ -110,7 +111,7 @@ def test_a_held_connection_that_breaks_between_exchanges_is_noticed():
             sock.sendall(b"a\n")
 
     with serving(twice) as port:
-        (done,) = run(port, count=1, exchanges=0, duration=1, interval=0.05)
+        (done,) = run(port, count=1, exchanges=0, duration=SECONDS, interval=0.05)
     assert done.error in {"closed", "reset"}
     assert done.exchanges == 2
 
@@ -130,11 +131,20 @@ def test_the_duration_ends_the_load():
 
 
 def test_stopping_lets_those_under_way_end_in_order():
-    with serving(answer) as port:
+    second = threading.Barrier(3, lambda: held.stop())
+
+    def stop_at_the_second_exchange(sock):
+        sock.recv(64)
+        sock.sendall(b"a\n")
+        sock.recv(64)
+        second.wait()
+        sock.sendall(b"a\n")
+        answer(sock)
+
+    with serving(stop_at_the_second_exchange) as port:
         done: list[LoadConnection] = []
-        options = LoadOptions(exchanges=0, workers=3, count=3, interval=0.02)
+        options = LoadOptions(exchanges=0, workers=3, count=3, interval=0.02, timeout=SECONDS)
         held = Load("127.0.0.1", port, options, done.append)
-        threading.Timer(0.2, held.stop).start()
         held.run()
     assert [each.error for each in done] == ["", "", ""]
     assert all(each.exchanges > 1 for each in done)
@@ -160,7 +170,8 @@ def test_udp(unconnected):
         thread = threading.Thread(target=serve)
         thread.start()
         port = server.getsockname()[1]
-        done = run(port, protocol="udp", count=4, workers=1, unconnected=unconnected)
+        options = {"protocol": "udp", "workers": 1, "unconnected": unconnected}
+        done = run(port, count=3, **options) + run(port, timeout=0.2, count=1, **options)
         thread.join()
     assert [each.error for each in done] == ["", "", "", "timeout"]
 
@@ -215,9 +226,18 @@ def test_output_that_does_not_add_up_is_refused(text):
 
 
 def test_a_run_reports_from_a_process_of_its_own():
-    with serving(answer) as port, LoadRun(subprocess.Popen, "127.0.0.1", port, LoadOptions()) as it:
-        it.wait_started()
-        time.sleep(0.1)
+    answered = threading.Event()
+
+    def answer_and_tell(sock):
+        answer(sock)
+        answered.set()
+
+    options = LoadOptions(timeout=SECONDS)
+    with (
+        serving(answer_and_tell) as port,
+        LoadRun(subprocess.Popen, "127.0.0.1", port, options) as it,
+    ):
+        assert answered.wait(SECONDS)
         result = it.stop()
     assert result.failed == 0
     assert result.ok == result.attempted == len(result.connections) > 0
@@ -225,10 +245,21 @@ def test_a_run_reports_from_a_process_of_its_own():
 
 
 def test_the_exit_status_tells_of_failures():
-    command = [sys.executable, "-I", "-S", str(Path(load.__file__)), "--count", "2", "--"]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(Path(load.__file__)),
+        "--count",
+        "2",
+        "--timeout",
+        str(SECONDS),
+        "--",
+    ]
     with serving(answer) as port:
         good = subprocess.run([*command, "127.0.0.1", str(port)], capture_output=True, check=False)
-    bad = subprocess.run([*command, "127.0.0.1", str(port)], capture_output=True, check=False)
+    nobody = str(free_port())
+    bad = subprocess.run([*command, "127.0.0.1", nobody], capture_output=True, check=False)
     assert (good.returncode, bad.returncode) == (0, 1)
     assert parse_output(bad.stdout.decode()).errors == {"refused": 2}
 
@@ -239,7 +270,7 @@ def test_a_run_that_is_killed_has_no_result():
         it.wait_started()
         it._process.send_signal(signal.SIGKILL)
         with pytest.raises(EbpflbError, match="without a summary"):
-            it.result(5)
+            it.result(SECONDS)
 
 
 def test_a_run_that_cannot_start_says_why():

@@ -111,7 +111,7 @@ def test_the_labs_processes_are_ended_also_when_strangers_are_there(start, cgrou
         lambda each: {pid for pid in listed(each) if processes.identity(pid)},
     )
     left = processes.end(Ownership("demo", path, frozenset()))
-    assert ours.wait(1) == -9
+    assert ours.wait(60) == -9
     assert len(left) == 1
     assert stranger.poll() is None
 

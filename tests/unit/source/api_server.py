@@ -100,6 +100,6 @@ class _Conversation(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
             self.wfile.flush()
         if answer.end == "silent":
-            api.released.wait(10)
+            api.released.wait()
         if answer.end == "whole":
             self.wfile.write(b"0\r\n\r\n")

@@ -20,7 +20,7 @@ class Events:
         self.queue: queue.Queue[SourceEvent] = queue.Queue()
 
     def next(self) -> SourceEvent:
-        return self.queue.get(timeout=10)
+        return self.queue.get(timeout=60)
 
 
 Start = Callable[[Path], Events]

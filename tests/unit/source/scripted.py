@@ -13,7 +13,7 @@ from ebpflb.source.api import ApiRequest, UnreadableError
 from ebpflb.source.api_objects import Item, WatchEvent, event_of, items_of
 from ebpflb.source.fields import Fields
 
-SECONDS = 10
+SECONDS = 60
 
 
 class Script:

@@ -146,7 +146,7 @@ def test_a_comparison_without_a_change_is_no_event(start, tmp_path: Path, monkey
     events = start(tmp_path)
     events.next()
     for _ in range(3):
-        assert looks.acquire(timeout=10)
+        assert looks.acquire(timeout=60)
     assert events.queue.empty()
 
 

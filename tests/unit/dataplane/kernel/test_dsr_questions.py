@@ -27,7 +27,7 @@ class Asked:
         kind = socket.AF_INET if family is Family.IPV4 else socket.AF_INET6
         self.node = socket.socket(kind, socket.SOCK_DGRAM)
         self.node.bind((PEER[family], 0))
-        self.node.settimeout(1)
+        self.node.settimeout(60)
         self.address = parse_address(PEER[family])
         self.asking = DsrSockets(self.node.getsockname()[1])
 

@@ -12,7 +12,7 @@ from tests.ui.flows import FakeAgents, flow
 
 
 def wait(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -137,7 +137,10 @@ def test_a_pod_behind_no_service_can_be_asked_for_also_when_it_is_gone(queries, 
     assert ask(queries, source="10.1.0.7") == [1, 3]
 
 
-def test_following_shows_flows_as_they_come_and_counts_those_that_were_missed(queries, log):
+def test_following_shows_flows_as_they_come_and_counts_those_that_were_missed(
+    queries, log, monkeypatch
+):
+    monkeypatch.setattr("ebpflb.observe.flows.queries._LOOK_SECONDS", 60)
     log.accept([record(), refused()])
     question = Query((), {"follow": "1", "limit": "1", "verdict": "refused"})
     pieces = iter(queries.answer(question).pieces)

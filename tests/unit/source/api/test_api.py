@@ -2,7 +2,6 @@
 """Requests to a web server that may refuse, break off or fall silent."""
 
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -138,10 +137,8 @@ def test_a_watch_that_falls_silent_is_broken(api: Api, server: ApiServer):
     server.answers.append(Answer(pieces=(added(1),), end="silent"))
     events = api.watch(THINGS, silence=0.05)
     assert next(events) == event(1)
-    began = time.monotonic()
     with pytest.raises(BrokenError, match=r"\Acannot watch things: Read timed out\.\Z"):
         next(events)
-    assert time.monotonic() - began < 1
 
 
 def test_an_event_that_is_no_json_is_an_error(api: Api, server: ApiServer):

@@ -31,9 +31,9 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """The URL of a port at which nobody listens."""
+    """The URL of a port at which nobody listens, at any address of the loopback."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
