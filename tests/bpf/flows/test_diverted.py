@@ -96,7 +96,7 @@ def test_masqueraded_connections_keep_their_ports(
 ):
     node_addresses(datapath, node)
     held = Held(datapath, node, tcp)
-    datapath.settings(flags=USUAL, snat_ports=((2000, 2049), (3000, 3049)))
+    datapath.settings(flags=USUAL, snat_ports=((2000, 2099), (3000, 3099)))
     for port in range(50_000, 50_010):
         held.establish(port, meanwhile=lambda: divert(datapath, on=on))
     for port in range(50_010, 50_030):
