@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tunnels on devices: the other node's MAC address, checksums and segments left to a device."""
 
-from random import Random
-
 import pytest
 from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
@@ -11,7 +9,7 @@ from scapy.packet import Packet
 from tests.bpf.dsr.tunnel import OVERHEAD, pod_elsewhere, pod_here, served, unwrapped, wrapped
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.node import PEER_MAC, POD_MAC, ROUTER_MAC, TUNNEL_CLIENT, Node
-from tests.bpf.harness.packets import NODE_MAC, SENDER_MAC, Kind, assert_same, changed
+from tests.bpf.harness.packets import NODE_MAC, SENDER_MAC, Kind, assert_same, changed, filler
 from tests.bpf.harness.services import client
 from tests.bpf.tc.offloads import partial, segmented
 
@@ -40,7 +38,7 @@ def test_segments_of_a_long_packet_have_room_for_the_tunnel(dsr: Datapath, node:
     frontend = served(dsr, tcp, index)
     node.uplink.send(tcp.frame(client(tcp), frontend))
     node.uplink.receive()
-    long = tcp.frame(client(tcp), frontend, "PA", payload=Random(1).randbytes(4200))
+    long = tcp.frame(client(tcp), frontend, "PA", payload=filler(4200))
     most = MTU - OVERHEAD[tcp.net] - HEADERS[str(tcp.net)]
     node.uplink.send(*segmented(long, most))
     got, sequence = b"", long[TCP].seq

@@ -4,6 +4,7 @@ comparison of frames field by field.
 """
 
 from collections.abc import Callable
+from random import Random
 from typing import Any, NamedTuple
 
 from scapy.layers.inet import IP, TCP, UDP
@@ -125,6 +126,11 @@ KINDS = [Kind(net, proto) for net in (IPV4, IPV6) for proto in (Protocol.TCP, Pr
 TCP_KINDS = [kind for kind in KINDS if kind.proto is Protocol.TCP]
 SCTP_KINDS = [Kind(net, Protocol.SCTP) for net in (IPV4, IPV6)]
 UDP_KINDS = [kind for kind in KINDS if kind.proto is Protocol.UDP]
+
+
+def filler(length: int) -> bytes:
+    """Bytes without a pattern, the same in each run."""
+    return Random(length).randbytes(length)
 
 
 def ip_layer(net: Net) -> Layer:

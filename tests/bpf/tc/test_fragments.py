@@ -2,7 +2,6 @@
 """fragment.h: later fragments are translated like the first one of their datagram."""
 
 from collections.abc import Sequence
-from random import Random
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -23,6 +22,7 @@ from tests.bpf.harness.packets import (
     Kind,
     assert_same,
     changed,
+    filler,
     source_of,
 )
 from tests.bpf.harness.services import (
@@ -35,7 +35,7 @@ from tests.bpf.harness.services import (
     remote_backend,
 )
 
-LARGE = Random(1).randbytes(2000)
+LARGE = filler(2000)
 ETHERNET = sorted(name for name in TC_PROGRAMS if "l3" not in name)
 
 

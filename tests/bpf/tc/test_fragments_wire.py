@@ -4,7 +4,6 @@
 import socket
 import subprocess
 from collections.abc import Iterator
-from random import Random
 
 import pytest
 from scapy.layers.inet import IP
@@ -30,6 +29,7 @@ from tests.bpf.harness.packets import (
     Kind,
     assert_same,
     changed,
+    filler,
     source_of,
     target_of,
 )
@@ -42,7 +42,7 @@ from tests.bpf.harness.services import (
     remote_backend,
 )
 
-LARGE = Random(1).randbytes(2000)
+LARGE = filler(2000)
 _TABLE = "defragment"
 _RULES = f"""
 table inet {_TABLE} {{
@@ -164,7 +164,7 @@ def test_the_host_sends_and_gets_fragments(datapath: Datapath, node: Node, udp: 
     family = socket.AF_INET if udp.net.family is Family.IPV4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as made:
         made.bind((udp.net.node, 0))
-        made.settimeout(2)
+        made.settimeout(60)
         # Too big for the overlay: the first time the host only learns its MTU.
         for _ in range(2):
             made.sendto(LARGE, frontend)
@@ -196,7 +196,7 @@ def test_headers_outside_the_linear_part_do_not_hide_a_packet(
     itself, index = local_backend(datapath, kind, kind.net.pod)
     frontend = cluster_ip(datapath, kind, [index])
     for name in HEADERS[kind.net.family]:
-        request = kind.frame(pod(kind), frontend, payload=Random(1).randbytes(5000))
+        request = kind.frame(pod(kind), frontend, payload=filler(5000))
         node.pod.send(with_headers(request, name), Offload(header_length=14))
         seen = node.pod.await_frame(lambda packet: len(packet) > 1000)
         (entry,) = (e for e in datapath.short().values() if e.direction == 1)

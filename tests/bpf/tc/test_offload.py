@@ -3,8 +3,6 @@
 headers outside the linear part.
 """
 
-from random import Random
-
 import pytest
 from scapy.layers.inet import TCP
 
@@ -16,6 +14,7 @@ from tests.bpf.harness.packets import (
     Kind,
     assert_same,
     changed,
+    filler,
     source_of,
     target_of,
 )
@@ -71,7 +70,7 @@ def test_segments_of_a_long_packet_are_translated(datapath: Datapath, node: Node
     frontend = node_port(datapath, tcp, [index])
     node.uplink.send(tcp.frame(client(tcp), frontend))
     source = source_of(node.overlay.receive())
-    long = tcp.frame(client(tcp), frontend, "PA", payload=Random(1).randbytes(3000))
+    long = tcp.frame(client(tcp), frontend, "PA", payload=filler(3000))
     node.uplink.send(*segmented(long, 1000))
 
     sent = [node.overlay.receive() for _ in range(3)]
@@ -84,7 +83,7 @@ def test_segments_of_a_long_packet_are_translated(datapath: Datapath, node: Node
 def test_headers_outside_the_linear_part_are_translated(datapath: Datapath, node: Node, kind: Kind):
     itself, index = local_backend(datapath, kind, kind.net.pod)
     frontend = cluster_ip(datapath, kind, [index])
-    request = kind.frame(pod(kind), frontend, payload=Random(1).randbytes(5000))
+    request = kind.frame(pod(kind), frontend, payload=filler(5000))
     node.pod.send(request, Offload(header_length=14))
     seen = node.pod.receive()
     turned = (NODE_MAC, SENDER_MAC)

@@ -2,7 +2,6 @@
 """SCTP at tc: its checksum covers the whole packet, its associations begin with INIT."""
 
 import struct
-from random import Random
 
 import pytest
 from scapy.layers.sctp import (
@@ -32,6 +31,7 @@ from tests.bpf.harness.packets import (
     built,
     changed,
     fields,
+    filler,
     source_of,
     target_of,
 )
@@ -59,9 +59,9 @@ def chunk(kind: Kind, source: End, target: End, content: Packet) -> Packet:
     return built(kind.packet(source.address, target.address) / header / content)
 
 
-def filler(length: int) -> bytes:
-    """Random bytes that scapy takes for no chunk it knows, and so writes as it read them."""
-    return (b"\xfe" + Random(1).randbytes(length))[:length]
+def unknown(length: int) -> bytes:
+    """What scapy takes for no chunk it knows, and so writes as it read it."""
+    return (b"\xfe" + filler(length))[:length]
 
 
 def opened(datapath: Datapath, kind: Kind) -> tuple[End, End]:
@@ -79,19 +79,19 @@ def opened(datapath: Datapath, kind: Kind) -> tuple[End, End]:
 def test_the_checksum_is_right_behind_other_ports(datapath: Datapath, sctp: Kind, length: int):
     backend, index = remote_backend(datapath, sctp)
     frontend = cluster_ip(datapath, sctp, [index])
-    request = sctp.frame(pod(sctp), frontend, payload=filler(length))
+    request = sctp.frame(pod(sctp), frontend, payload=unknown(length))
     result = datapath.run("lb_pod_ingress", request)
     assert result.verdict is Verdict.PASS
     assert_same(result.packet, changed(request, target=backend))
 
-    reply = chunk(sctp, backend, pod(sctp), SCTPChunkInitAck(init_tag=TAG) / Raw(filler(length)))
+    reply = chunk(sctp, backend, pod(sctp), SCTPChunkInitAck() / Raw(unknown(length)))
     assert_same(datapath.run("lb_pod_egress", reply).packet, changed(reply, source=frontend))
 
 
 @pytest.mark.parametrize("length", [*range(16, 90), 1399, 1400])
 def test_a_packet_of_any_length_is_right(datapath: Datapath, sctp: Kind, length: int):
     frontend, backend = opened(datapath, sctp)
-    packet = chunk(sctp, pod(sctp), frontend, Raw(b"\x03" + Random(1).randbytes(length - 13)))
+    packet = chunk(sctp, pod(sctp), frontend, Raw(b"\x03" + filler(length - 13)))
     sent = bytes(datapath.run("lb_pod_ingress", packet).packet)[-length:]
     assert sent[:4] == struct.pack("!HH", pod(sctp).port, backend.port)
     assert sent[8:12] == struct.pack("!I", crc32c(sent[:8] + bytes(4) + sent[12:]))
@@ -148,7 +148,7 @@ def test_a_chain_of_packets_is_not_too_big(datapath: Datapath, node: Node, sctp:
 def test_an_association_passes_the_node_on_the_wire(datapath: Datapath, node: Node, sctp: Kind):
     backend, index = remote_backend(datapath, sctp)
     frontend = node_port(datapath, sctp, [index])
-    request = sctp.frame(client(sctp), frontend, payload=filler(1001))
+    request = sctp.frame(client(sctp), frontend, payload=unknown(1001))
     node.uplink.send(request)
     sent = node.overlay.receive()
     source = source_of(sent)
