@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ebpflb.dataplane.kernel import libc
 
 NAMESPACES = Path("/run/netns")
 PEER, OWN, PORT = "192.0.2.1", "192.0.2.2", 5000
+_PATIENCE, _SOON = 60.0, 0.1
 
 
 class Network:
@@ -21,15 +23,13 @@ class Network:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         """`stack` undoes everything."""
         self._stack = stack
-        self._count = 0
         self.path = self.add()
         stack.enter_context(entered(self.path))
         ip("link set lo up")
 
     def add(self) -> Path:
         """Make one more namespace."""
-        self._count += 1
-        name = f"ebpflb-test-{os.getpid()}-{self._count}"
+        name = f"ebpflb-test-{os.getpid()}-{time.monotonic_ns()}"
         run("ip", "netns", "add", name)
         self._stack.callback(run, "ip", "netns", "del", name)
         return NAMESPACES / name
@@ -63,15 +63,29 @@ class Wire:
         self._there.close()
 
     def comes_in(self) -> bool:
-        """Whether a packet from the peer arrives."""
+        """Whether a packet from the peer arrives, however long it takes."""
         self.send_in()
-        return _arrives(self._here)
+        return _arrives(self._here, _PATIENCE)
 
     def goes_out(self) -> bool:
-        """Whether a packet arrives at the peer; to the sender a drop at egress is ENOBUFS."""
+        """Whether a packet arrives at the peer, however long it takes."""
+        self._send_out()
+        return _arrives(self._there, _PATIENCE)
+
+    def is_closed_in(self) -> bool:
+        """Whether no packet from the peer arrives soon."""
+        self.send_in()
+        return not _arrives(self._here, _SOON)
+
+    def is_closed_out(self) -> bool:
+        """Whether no packet arrives at the peer soon."""
+        self._send_out()
+        return not _arrives(self._there, _SOON)
+
+    def _send_out(self) -> None:
+        # A drop at egress is ENOBUFS.
         with contextlib.suppress(OSError):
             self._here.sendto(b"out", (PEER, PORT))
-        return _arrives(self._there)
 
     def send_in(self) -> None:
         """Let the peer send a packet."""
@@ -98,7 +112,7 @@ class Wire:
 
     def has_come_in(self) -> bool:
         """Whether any packet from the peer has arrived."""
-        return _arrives(self._here)
+        return _arrives(self._here, _SOON)
 
 
 def ip(commands: str) -> None:
@@ -132,11 +146,11 @@ def entered(namespace: Path) -> Iterator[None]:
 def _receiver(address: str) -> socket.socket:
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiver.bind((address, PORT))
-    receiver.settimeout(0.1)
     return receiver
 
 
-def _arrives(receiver: socket.socket) -> bool:
+def _arrives(receiver: socket.socket, seconds: float) -> bool:
+    receiver.settimeout(seconds)
     try:
         return bool(receiver.recv(16))
     except TimeoutError:

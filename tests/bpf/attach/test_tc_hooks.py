@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Iterator, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +47,7 @@ class Bench(NamedTuple):
         return sorted(path.name for path in self.pins.iterdir())
 
     def is_closed(self) -> bool:
-        return not self.wire.comes_in() and not self.wire.goes_out()
+        return self.wire.is_closed_in() and self.wire.is_closed_out()
 
     def is_open(self) -> bool:
         return self.wire.comes_in() and self.wire.goes_out()
@@ -119,9 +120,10 @@ def test_a_device_moves_to_clsact_when_others_come_and_back_when_they_go(bench, 
 def test_a_device_that_moves_is_never_without_programs(bench, ways):
     bench.attach(ways[0])
     with bench.wire.flood() as sent:
-        for way in reversed(ways * 10):
+        for number, way in enumerate(cycle(reversed(ways))):
             assert bench.attach(way) is Change.ATTACHED
-    assert len(sent) > 500
+            if number > 20 and len(sent) > 500:
+                break
     assert not bench.wire.has_come_in()
 
 

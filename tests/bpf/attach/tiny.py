@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,8 +86,7 @@ def may_connect(cgroup: Path) -> bool:
 @contextlib.contextmanager
 def own_cgroup(name: str) -> Iterator[Path]:
     """A cgroup v2 directory; whatever ran in it must have ended by the end."""
-    path = Path(cgroup_root()) / f"ebpflb-test-{os.getpid()}-{name}"
-    path.mkdir()
+    path = Path(tempfile.mkdtemp(prefix=f"ebpflb-test-{name}-", dir=cgroup_root()))
     try:
         yield path
     finally:

@@ -84,8 +84,10 @@ class Moved:
         reader = _fork.Process(target=self.look)
         reader.start()
         try:
-            for _ in range(MOVES):
+            moves = 0
+            while moves < MOVES or not self._found.value:
                 self.move()
+                moves += 1
         finally:
             self._is_over.value = True
             reader.join()

@@ -34,7 +34,7 @@ class Asked:
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
 
 def answer(find: Callable[..., object]) -> None:

@@ -126,7 +126,9 @@ def _stay(frontend: _End, backend: _End, seconds: float) -> int:
     """Leaves a connection open over which there were questions and answers for so long."""
     client, server = _connected(frontend, backend)
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    is_over = False
+    while not is_over:
+        is_over = time.monotonic() > deadline
         _talk(client, server, (10, 10))
         time.sleep(0.001)
     _OPEN.extend((client, server))

@@ -102,7 +102,7 @@ _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x2, 0x1000, 0x4000
 _VNET = struct.Struct("=BBHHHH")
 _LINK_HEADER = 14
-_SECONDS = 2.0
+_SECONDS = 60.0
 
 
 class Offload(NamedTuple):

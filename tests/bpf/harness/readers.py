@@ -12,7 +12,7 @@ from ebpflb.dataplane.kernel.maps import BpfMap
 from tests.bpf.harness.numbers import number
 from tests.bpf.harness.programs import prog_test_run
 
-SECONDS = 40.0
+SECONDS = 240.0
 AT_ONCE = 20_000
 FRAME = bytes(64)
 

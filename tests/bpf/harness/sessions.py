@@ -15,7 +15,7 @@ from tests.bpf.harness.numbers import number, u32
 from tests.bpf.harness.packets import End, Kind, target_of
 from tests.bpf.harness.services import cluster_ip
 
-TIMEOUT = 100
+TIMEOUT = 1000
 BACKENDS = 50
 _SECOND = 10**9
 _FIRST_PORT = 8000

@@ -9,6 +9,8 @@ from ebpflb.lab.namespaces import write_sysctls
 from tests.bpf.attach.network import Network, entered, ip, run
 from tests.bpf.kube_proxy.rules import FAMILIES, rules
 
+# For what shall arrive, and for what shall not.
+PATIENCE, SOON = 60.0, 0.5
 VIP_PORT, NODE_PORT, POD_PORT = 80, 30080, 8080
 BACKENDS = ("legacy", "nft")
 
@@ -40,10 +42,10 @@ class Gateway:
                     f"route add default via {names[router]}"
                 )
 
-    def connect(self, address: str, port: int) -> socket.socket:
-        """A new connection from the client; OSError when there is none."""
+    def connect(self, address: str, port: int, seconds: float = PATIENCE) -> socket.socket:
+        """A new connection from the client; OSError when there is none in time."""
         with entered(self.client):
-            return socket.create_connection((address, port), timeout=0.5)
+            return socket.create_connection((address, port), timeout=seconds)
 
     def listen(self, version: int) -> socket.socket:
         """A socket of the pod that accepts connections."""
@@ -60,16 +62,16 @@ class Connection:
             self._there = gateway.connect(address, port)
             self._here, peer = server.accept()
         self.client_as_seen: str = peer[0]
-        for end in (self._there, self._here):
-            end.settimeout(1.0)
 
     def close(self) -> None:
         """Close both ends."""
         self._there.close()
         self._here.close()
 
-    def is_alive(self) -> bool:
-        """Whether data arrive in both directions."""
+    def is_alive(self, seconds: float = PATIENCE) -> bool:
+        """Whether data arrive in both directions in time."""
+        for end in (self._there, self._here):
+            end.settimeout(seconds)
         try:
             self._there.sendall(b"ping")
             there = self._here.recv(16)

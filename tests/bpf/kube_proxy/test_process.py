@@ -20,7 +20,7 @@ def start(tmp_path):
 
     def start(name: str) -> int:
         program = shutil.copy(str(shutil.which("sleep")), tmp_path / name)
-        started.append(subprocess.Popen([program, "60"]))
+        started.append(subprocess.Popen([program, "600"]))
         return started[-1].pid
 
     yield start

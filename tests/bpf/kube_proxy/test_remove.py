@@ -17,6 +17,7 @@ from tests.bpf.kube_proxy.gateway import (
     BACKENDS,
     LOADERS,
     NODE_PORT,
+    SOON,
     VIP_PORT,
     Connection,
     Gateway,
@@ -46,7 +47,7 @@ def without_keepers(text: str) -> str:
 
 def is_reached(gateway: Gateway, version: int, address: str, port: int) -> bool:
     with contextlib.suppress(OSError), gateway.listen(version):
-        gateway.connect(address, port).close()
+        gateway.connect(address, port, SOON).close()
         return True
     return False
 
@@ -80,7 +81,7 @@ def test_without_a_keeper_the_connection_would_break(gateway, place):
         else:
             for command in ("-F", "-X"):
                 run(f"iptables-{place}", "-t", "nat", command, KEEPER)
-        assert not connection.is_alive()
+        assert not connection.is_alive(SOON)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -4,6 +4,7 @@
 What is kept of them loads without it.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -35,15 +36,21 @@ print(bcc.__version__, *sorted(path.name for path in (pins / "p").iterdir()))
 @pytest.fixture(scope="module")
 def debian13() -> Path:
     """A root with bcc in it, built once into a cache (half a minute)."""
-    if not (_CACHE / "usr/bin/python3").exists():
-        building = _CACHE.with_suffix(".new")
-        shutil.rmtree(building, ignore_errors=True)
-        building.parent.mkdir(parents=True, exist_ok=True)
-        include = "--include=python3-bpfcc"
-        command = ["debootstrap", "--variant=minbase", include, "trixie", str(building)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        building.rename(_CACHE)
+    _CACHE.parent.mkdir(parents=True, exist_ok=True)
+    with _CACHE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (_CACHE / "usr/bin/python3").exists():
+            _build()
     return _CACHE
+
+
+def _build() -> None:
+    building = _CACHE.with_suffix(".new")
+    shutil.rmtree(building, ignore_errors=True)
+    include = "--include=python3-bpfcc"
+    command = ["debootstrap", "--variant=minbase", include, "trixie", str(building)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    building.rename(_CACHE)
 
 
 @pytest.fixture

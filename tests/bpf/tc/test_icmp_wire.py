@@ -139,7 +139,7 @@ def asking(node: Node, udp: Kind) -> Iterator[socket.socket]:
     family = socket.AF_INET if udp.net.family is Family.IPV4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as made:
         made.bind((udp.net.node, 0))
-        made.settimeout(2)
+        made.settimeout(60)
         yield made
 
 

@@ -230,7 +230,7 @@ def host_socket(kind: Kind) -> socket.socket:
     # Closing resets: what is sent again later would be in the way of other tests.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     made.bind((kind.net.node, 0))
-    made.settimeout(2)
+    made.settimeout(60)
     return made
 
 
