@@ -80,6 +80,7 @@ RING = "lb_flows"
 SNAT_PORTS = ((1024, 29999), (61000, 65535))
 SERVICE = 7
 
+_XDP_RUNS = 5
 _Struct = TypeVar("_Struct", bound=Struct)
 _CONTEXT_BYTES = 192
 _IFINDEX_AT, _GSO_SIZE_AT = 40, 176
@@ -296,11 +297,13 @@ class Datapath:
     def run_xdp(self, frame: bytes, *, ifindex: int) -> tuple[XdpAction, bytes]:
         """Run lb_xdp over a frame that came by the device; again if only a neighbour was asked."""
         context = bytes(4) + u32(len(frame)) + bytes(4) + u32(ifindex) + bytes(8)
-        before = self.xdp_results()
-        run = prog_test_run(self._programs["lb_xdp"], frame, ctx=context)
-        if XdpResult.LB_XDP_NEIGHBOUR in self.xdp_results() - before:
-            assert (run.retval, run.packet) == (XdpAction.PASS, frame)
+        # Once a second; between two runs the next one may begin.
+        for _ in range(_XDP_RUNS):
+            before = self.xdp_results()
             run = prog_test_run(self._programs["lb_xdp"], frame, ctx=context)
+            if XdpResult.LB_XDP_NEIGHBOUR not in self.xdp_results() - before:
+                break
+            assert (run.retval, run.packet) == (XdpAction.PASS, frame)
         return XdpAction(run.retval), run.packet
 
     # What is read
