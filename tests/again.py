@@ -17,6 +17,7 @@ _OPTIONS = ("--cni", "--hypothesis-profile", "--hypothesis-seed")
 _VARIABLES = ("PYTHONHASHSEED",)
 # If more fail, it is for one reason.
 _MOST = 20
+_LONGEST_REASON = 120
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -46,7 +47,7 @@ def command(nodeid: str, config: pytest.Config) -> str:
 def _lines(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[str]:
     for kind in ("error", "failed"):
         for report in terminalreporter.stats.get(kind, ()):
-            yield f"{command(report.nodeid, config)}  # {_reason(report)}"
+            yield f"{command(report.nodeid, config)}  # {_reason(report)[:_LONGEST_REASON]}"
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:

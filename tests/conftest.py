@@ -45,10 +45,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Say once, before anything runs, that the chosen tests need root."""
+    """Before anything runs: those that need root have it, and find nothing of a killed run."""
     needing_root = [item for item in session.items if item.get_closest_marker("bpf")]
-    if needing_root and os.geteuid() != 0 and not session.config.option.collectonly:
+    if not needing_root or session.config.option.collectonly:
+        return
+    if os.geteuid() != 0:
         raise pytest.UsageError(f"{len(needing_root)} tests need root; without it: -m 'not bpf'")
+    from tests.leftovers import begin_run
+
+    begin_run(session.config.get_terminal_writer().line)
 
 
 @pytest.hookimpl(wrapper=True)

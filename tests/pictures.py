@@ -20,8 +20,8 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 from ebpflb.lab import Lab, LabConfig
-from ebpflb.lab.build import take_down
 from ebpflb.lab.member import running_agents
+from tests.leftovers import begin_run
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 NAME = "pictures"
@@ -56,7 +56,7 @@ def pictures(lab: Lab) -> tuple[Picture, ...]:
 
 def main() -> None:
     """Make them all anew."""
-    take_down(NAME)
+    begin_run(print)
     FOLDER.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as logs,

@@ -63,7 +63,7 @@ def up(output: str, cni: str, family: str, **options: int) -> None:
     from ebpflb.lab import Cni, Lab, LabConfig, Stack
 
     config = LabConfig(cni=Cni(cni), family=Stack(family), **options)  # type: ignore[arg-type]
-    _show([Lab.up(config)], output)
+    _show([Lab.up(config, owned=False)], output)
 
 
 @lab.command()
@@ -132,10 +132,14 @@ def _show(labs: Sequence["Lab"], output: str) -> None:
 
 
 def _lines(labs: Sequence["Lab"]) -> Iterator[str | TextTable]:
+    from ebpflb.lab import state
+
     for each in labs:
         settings = each.config
         unfinished = "" if each.complete else ", not complete"
-        yield f"lab {each.name}: {settings.cni}, {settings.family}, {each.directory}{unfinished}"
+        orphan = ", left by a process that was killed" if state.is_orphan(each.name) else ""
+        place = f"{each.directory}{unfinished}{orphan}"
+        yield f"lab {each.name}: {settings.cni}, {settings.family}, {place}"
         table = [("  NAME", "KIND", "NODE", "ADDRESSES", "PID", "STATE")]
         for row in each.status():
             name, addresses = f"  {row.name}", " ".join(row.addresses)

@@ -58,8 +58,8 @@ class Attempt:
         return f"{self.source.name} to {self.pod or 'a node'} ({self.address} port {self.port})"
 
 
-def reserve(config: LabConfig, held: contextlib.ExitStack) -> LabState:
-    """Take a name and a number, and record what will be made.
+def reserve(config: LabConfig, held: contextlib.ExitStack, *, owned: bool) -> LabState:
+    """Take a name and a number, and record what will be made. `owned`: by this process.
 
     `held` gets the lock that keeps others from building or taking down the same lab. ConfigError
     when a lab, a namespace or a cgroup of that name exists.
@@ -88,6 +88,8 @@ def reserve(config: LabConfig, held: contextlib.ExitStack) -> LabState:
                 raise ConfigError(
                     f"{path} exists and belongs to no lab: remove it or choose another name"
                 )
+        if owned:
+            state.own(config.name)
         made.save()
         Path(made.cgroup).mkdir(parents=True)
     return made
@@ -244,6 +246,16 @@ def take_down(name: str) -> bool:
     with state.locked_root():
         state.drop_unmade(name)
     return False
+
+
+def remove_orphans() -> Iterator[str]:
+    """Take down the labs whose owner has ended; for each a line, also if it cannot be removed."""
+    for name in filter(state.is_orphan, state.names()):
+        try:
+            if take_down(name):
+                yield f"lab {name!r}: removed"
+        except EbpflbError as error:
+            yield str(error)
 
 
 def remove(made: LabState) -> None:

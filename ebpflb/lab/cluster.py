@@ -53,9 +53,10 @@ class Lab:
         self.members = tuple(self._member(seat) for seat in self.layout.seats())
 
     @classmethod
-    def up(cls, config: LabConfig | None = None) -> Self:
+    def up(cls, config: LabConfig | None = None, *, owned: bool = True) -> Self:
         """Build a lab and return when all its members reach each other.
 
+        owned: the lab is removed by whoever looks for orphans after this process has ended.
         ConfigError when the name is in use, ProbeError when the machine lacks something; what was
         made is removed again.
         """
@@ -64,7 +65,7 @@ class Lab:
             raise ProbeError("the lab needs root: it makes network namespaces, mounts and cgroups")
         try:
             with contextlib.ExitStack() as held:
-                made = build.reserve(config, held)
+                made = build.reserve(config, held, owned=owned)
                 try:
                     lab = cls(made)
                     lab._build()

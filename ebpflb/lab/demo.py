@@ -21,7 +21,7 @@ from rich.table import Table
 from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.errors import EbpflbError
 from ebpflb.lab.ask import Question, ask
-from ebpflb.lab.build import take_down
+from ebpflb.lab.build import remove_orphans
 from ebpflb.lab.cluster import Lab
 from ebpflb.lab.layout import LabConfig
 from ebpflb.lab.manifests import ServiceSpec
@@ -288,7 +288,8 @@ def _stop_loads(what: str, running: Mapping[str, LoadRun], expected: str) -> Ite
 def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     try:
-        take_down("demo")
+        for line in remove_orphans():
+            console.print(line)
         return _run(console)
     except EbpflbError as error:
         print(f"demo: {error}", file=sys.stderr)

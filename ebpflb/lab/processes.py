@@ -111,7 +111,7 @@ def end(ownership: Ownership) -> list[str]:
         now = time.monotonic()
         if own := ownership.own(pids):
             own_seen = now
-            _kill(ownership.cgroup, own)
+            kill(ownership.cgroup, own)
         if now - own_seen > _PATIENCE or now - started > _WAIT_FOR_ALL:
             return [_describe(pid) for pid in sorted(pids)]
         if not own:
@@ -119,8 +119,10 @@ def end(ownership: Ownership) -> list[str]:
     return []
 
 
-def _kill(cgroup: Path, pids: Iterable[int]) -> None:
-    """Send SIGKILL through pidfds, which still mean the same process after the second look."""
+def kill(cgroup: Path, pids: Iterable[int]) -> None:
+    """End those of the processes that are in the cgroup, and wait for them.
+
+    SIGKILL is sent through pidfds, which still mean the same process after the second look."""
     with contextlib.ExitStack() as opened:
         pidfds = {}
         for pid in pids:

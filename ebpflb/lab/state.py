@@ -23,6 +23,8 @@ from ebpflb.lab.processes import StartedProcess
 ROOT = Path("/run/ebpflb-lab")
 
 FILE = "state.json"
+# Not in the state, which says what there is to remove, not when.
+_OWNER = "owner.json"
 
 
 @dataclass(slots=True)
@@ -89,6 +91,20 @@ def drop_unmade(name: str) -> None:
     directory = directory_of(name)
     if directory.exists() and not (directory / FILE).exists():
         shutil.rmtree(directory)
+
+
+def own(name: str) -> None:
+    """Record that the lab must not outlive this process."""
+    (directory_of(name) / _OWNER).write_text(json.dumps(processes.identity(os.getpid())))
+
+
+def is_orphan(name: str) -> bool:
+    """Whether the lab must not outlive a process that has ended."""
+    try:
+        owner = StartedProcess(*json.loads((directory_of(name) / _OWNER).read_text()))
+    except FileNotFoundError:
+        return False
+    return processes.identity(owner.pid) != owner
 
 
 def names() -> list[str]:

@@ -38,6 +38,7 @@ from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, keep, machine_line, show
 from tests.bench.kubectl import many_nodes
 from tests.bench.xdp import hooks, live, peers, services
+from tests.leftovers import begin_run
 
 Bench = Callable[[Options], Iterable[Row]]
 
@@ -95,6 +96,7 @@ def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")
     console = Console(width=None if sys.stdout.isatty() else 140)
+    begin_run(console.print)
     console.print(machine_line())
     rows: list[Row] = []
     failed = []

@@ -25,6 +25,7 @@ from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import KINDS, SCTP_KINDS, TCP_KINDS, UDP_KINDS, Kind
 from tests.bpf.harness.ring import ALL_EVENTS, Ring
 from tests.bpf.harness.services import node_addresses
+from tests.own import own_name
 
 # The programs' clock lags behind by up to as much.
 CLOCK_TICK = 0.01
@@ -49,7 +50,7 @@ def bpffs(tmp_path: Path) -> Iterator[Path]:
     """A bpffs of the test's own, gone afterwards though something still uses it."""
     directory = tmp_path / "bpffs"
     directory.mkdir()
-    libc.mount_bpffs(directory, "ebpflb-test")
+    libc.mount_bpffs(directory, own_name("bpffs"))
     yield directory
     detach(directory)
 

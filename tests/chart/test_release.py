@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.chart.harness.rendering import EVERYTHING, NAMESPACE, Object, hook_of, render
-from tests.cluster.harness import release, teardown
+from tests.cluster.harness import release
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.nodes import ClusterNode
 from tests.e2e.harness.waiting import wait_until
@@ -26,7 +26,6 @@ _FOREIGN = "monitoring.coreos.com/"
 def cluster() -> Iterator[Cluster]:
     """Two nodes with the image, and nobody that serves Services."""
     archive = image_archive()
-    teardown.remove_orphans()
     cluster = Cluster.up(f"chart-{os.getpid()}")
     try:
         cluster.load_image(archive)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters for tests; made once for all that need them, and leftovers of crashed runs removed."""
+"""Clusters for tests; made once for all that need them."""
 
 import os
 from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.harness import teardown
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.control_plane import ControlPlane
 
@@ -22,13 +21,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def no_leftovers() -> None:
-    """Clusters of runs that ended without removing them."""
-    teardown.remove_orphans()
-
-
-@pytest.fixture(scope="session")
-def control_plane(no_leftovers: None) -> Iterator[ControlPlane]:
+def control_plane() -> Iterator[ControlPlane]:
     """An API without nodes, shared by all tests: use a namespace of your own."""
     control = ControlPlane.up(f"api-{os.getpid()}")
     yield control
@@ -36,7 +29,7 @@ def control_plane(no_leftovers: None) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="session")
-def cluster(no_leftovers: None) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """Two nodes and nobody that serves Services, shared by all tests."""
     made = Cluster.up(f"test-{os.getpid()}")
     yield made

@@ -20,7 +20,7 @@ SOON = 10.0
 
 
 @pytest.fixture
-def control(no_leftovers: None) -> Iterator[ControlPlane]:
+def control() -> Iterator[ControlPlane]:
     made = ControlPlane.up(f"peers-{os.getpid()}", nodes=1)
     try:
         apply(made, made.url, {"kind": "Node", "apiVersion": "v1", "metadata": {"name": NODE}})

@@ -21,7 +21,7 @@ CONVERGED_SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")
-def control(no_leftovers: None) -> Iterator[ControlPlane]:
+def control() -> Iterator[ControlPlane]:
     """A control plane with a node that has no kubelet."""
     made = ControlPlane.up(f"agent-{os.getpid()}", nodes=1)
     try:

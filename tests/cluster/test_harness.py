@@ -2,7 +2,6 @@
 """The cluster itself: what later fails on it is then the fault of what is tested."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from tests.cluster.harness.control_plane import ControlPlane
 from tests.cluster.harness.layout import Layout, v1_hierarchies
 from tests.cluster.harness.pod_network import BRIDGE, PTP
 from tests.e2e.harness.waiting import wait_until
+from tests.leftovers import one_at_a_time
 
 SPACE = "harness"
 BPFFS_OWN = {"maps.debug", "progs.debug"}
@@ -38,7 +38,7 @@ def traces(layout: Layout) -> list[str]:
     params=[("nftables", PTP), ("iptables", BRIDGE)],
     ids=["nftables-ptp", "iptables-bridge"],
 )
-def proxied(request, no_leftovers):
+def proxied(request):
     """A cluster with kube-proxy, two echo servers behind a Service, and a pod to ask from."""
     cluster = Cluster.up(f"proxy-{os.getpid()}", cni=request.param[1], kube_proxy=request.param[0])
     try:
@@ -197,7 +197,7 @@ def test_a_name_is_taken_only_once(control_plane):
         ControlPlane.up(control_plane.state.name)
 
 
-def test_nothing_is_left_of_a_cluster(no_leftovers):
+def test_nothing_is_left_of_a_cluster():
     made = Cluster.up(f"gone-{os.getpid()}", nodes=1, cni=BRIDGE)
     layout = made.control_plane.layout
     processes = [
@@ -209,7 +209,7 @@ def test_nothing_is_left_of_a_cluster(no_leftovers):
     assert all(process.returncode is not None for process in processes)
 
 
-def test_nothing_is_left_of_a_cluster_whose_process_was_killed(no_leftovers):
+def test_nothing_is_left_of_a_cluster_whose_process_was_killed():
     name = f"killed-{os.getpid()}"
     program = (
         f"from tests.cluster.harness.cluster import Cluster; Cluster.up({name!r}, nodes=1); input()"
@@ -220,8 +220,10 @@ def test_nothing_is_left_of_a_cluster_whose_process_was_killed(no_leftovers):
             assert child.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        child.send_signal(signal.SIGKILL)
-    layout = state.load(name).layout
-    assert traces(layout)
-    assert name in teardown.remove_orphans()
+        with one_at_a_time():
+            child.kill()
+            child.wait()
+            layout = state.load(name).layout
+            assert traces(layout)
+            assert f"cluster {name!r}: removed" in list(teardown.remove_orphans())
     assert not traces(layout)

@@ -34,7 +34,7 @@ def mode(request) -> KubeProxy:
 
 
 @pytest.fixture
-def cluster(mode: KubeProxy, no_leftovers: None) -> Iterator[Cluster]:
+def cluster(mode: KubeProxy) -> Iterator[Cluster]:
     """Two nodes with kube-proxy, echo servers behind a Service."""
     archive = image_archive()
     made = Cluster.up(f"move-{os.getpid()}", kube_proxy=mode)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.harness import release, teardown
+from tests.cluster.harness import release
 from tests.cluster.harness.cluster import Cluster
 from tests.cni.recorder import Recorder
 from tests.cni.row import Cni, rows
@@ -55,7 +55,6 @@ def cni(request: pytest.FixtureRequest) -> Cni:
 @pytest.fixture(scope="session")
 def cluster(cni: Cni) -> Iterator[Cluster]:
     """Two nodes with the CNI and the chart."""
-    teardown.remove_orphans()
     archive = image_archive()
     made = Cluster.up(f"cni-{os.getpid()}", cni=cni.network)
     try:

@@ -17,6 +17,7 @@ from tests.fuzz.answers import answers
 from tests.fuzz.fuzzer import Fuzzer
 from tests.fuzz.packets import packets
 from tests.fuzz.properties import properties
+from tests.leftovers import begin_run
 
 FUZZERS: dict[str, Fuzzer] = {
     "packets": packets,
@@ -50,6 +51,7 @@ def main(names: Sequence[str], seconds: float | None, seed: int | None) -> None:
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    begin_run(click.echo)
     if seconds is None:
         seconds = _SECONDS if seed is None else 0
     first = SystemRandom().randrange(_SEEDS) if seed is None else seed

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -116,7 +117,8 @@ def _digest() -> str:
 
 
 def _build(archive: Path) -> None:
-    _remove_leftovers()
+    for line in remove_working_containers(of_builds=True):
+        print(line, file=sys.stderr)
     _ensure_base()
     options = ["--isolation=chroot", "--layers", f"--build-arg=BASE_IMAGE={_BASE}"]
     options += [f"--build-arg=KERNELS={_KERNELS}"]
@@ -156,15 +158,20 @@ def _images() -> list[str]:
     return buildah("images", "--format={{.Name}}:{{.Tag}}").splitlines()
 
 
-def _remove_leftovers() -> None:
-    """Remove working containers of builds and tests that were killed: this storage has no others.
+def remove_working_containers(*, of_builds: bool = False) -> Iterator[str]:
+    """Remove those of tests that were killed, with a line for each.
 
-    No other build runs, because of the lock.
+    of_builds: those of builds, too: the lock says that there is none.
     """
+    if not (_cache() / "storage").exists() or not shutil.which("buildah"):
+        return
     for each in json.loads(buildah("containers", "--json")) or ():
-        of, _, rest = each["containername"].partition("-")
-        if of != _OF_TEST or not Path("/proc", rest.partition("-")[0]).exists():
+        name = each["containername"]
+        of, _, rest = name.partition("-")
+        is_alive = Path("/proc", rest.partition("-")[0]).exists()
+        if not is_alive if of == _OF_TEST else of_builds:
             buildah("rm", each["id"])
+            yield f"working container {name} of buildah: removed"
 
 
 def _ensure_base() -> None:

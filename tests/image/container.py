@@ -2,7 +2,6 @@
 """Runs the image by runc on a node of the lab, with the rights and mounts that a pod would have."""
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,11 +14,11 @@ from ebpflb.lab import LabNode
 from ebpflb.lab.processes import remove_cgroup_if_empty
 from tests.e2e.harness.waiting import wait_until
 from tests.image.build import buildah, image_archive, image_name, working_container
+from tests.own import cgroups_named, own_name
 
 # Seconds that a container may take on a busy machine.
 PATIENCE = 300
 
-_CGROUPS = Path("/sys/fs/cgroup")
 # Their numbers in linux/capability.h.
 _CAPABILITIES = {
     "NET_ADMIN": 12,
@@ -65,7 +64,7 @@ class Container:
 
     def cgroups(self) -> list[Path]:
         """The cgroups that runc has made for it."""
-        return list(_CGROUPS.rglob(self._name))
+        return list(cgroups_named(self._name))
 
     @property
     def _state(self) -> Path:
@@ -73,7 +72,7 @@ class Container:
 
     @property
     def _name(self) -> str:
-        return f"ebpflb-test-{os.getpid()}-{self.bundle.name}"
+        return own_name(self.bundle.name)
 
     def _removed_cgroups(self) -> bool:
         for cgroup in self.cgroups():

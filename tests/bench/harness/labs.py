@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 from ebpflb.lab import Lab, LabConfig, LabNode, Member, Stack
 from ebpflb.lab import manifests as lab_manifests
-from ebpflb.lab.build import take_down
 from tests.bench.harness import agent, load, manifests
 from tests.bench.harness.load import Goal
 
@@ -90,7 +89,7 @@ def agents(lab: Lab, directory: Path, options: Sequence[str] = ()) -> Iterator[N
 def one_node(services: int, endpoints: int) -> Iterator[tuple[LabNode, Path]]:
     """The node of a lab without pods, and a directory with made-up Services; no agent yet."""
     config = LabConfig("bench-agent", nodes=1, pods=0, family=Stack.IPV4)
-    with _up(config) as lab, TemporaryDirectory(prefix="ebpflb-bench-") as directory:
+    with Lab.up(config) as lab, TemporaryDirectory(prefix="ebpflb-bench-") as directory:
         manifests.fill(Path(directory), services, endpoints, NODES)
         yield lab.node(NODES[0]), Path(directory)
 
@@ -126,16 +125,10 @@ def straight(number: int) -> Callable[[Lab], Goal]:
 @contextmanager
 def lab(name: str) -> Iterator[Lab]:
     """One of them, without any agent."""
-    with _up(LabConfig(name, nodes=len(NODES), pods=1, family=Stack.IPV4)) as made:
+    with Lab.up(LabConfig(name, nodes=len(NODES), pods=1, family=Stack.IPV4)) as made:
         pods = [pod(made, number) for number in range(len(NODES))]
         load.prepare(made.client, *(made.node(node) for node in NODES), *pods)
         for node, target in zip(NODES, pods, strict=True):
             route = ["ip", "route", "add", target.ipv4, "via", made.node(node).ipv4]
             made.client.exec(route)
         yield made
-
-
-def _up(config: LabConfig) -> Lab:
-    """Build a lab; first remove what a bench that was killed has left behind."""
-    take_down(config.name)
-    return Lab.up(config)

@@ -2,7 +2,6 @@
 """Network namespaces and veths for one test."""
 
 import contextlib
-import os
 import socket
 import subprocess
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ebpflb.dataplane.kernel import libc
+from tests.own import own_name
 
 NAMESPACES = Path("/run/netns")
 PEER, OWN, PORT = "192.0.2.1", "192.0.2.2", 5000
@@ -29,7 +29,7 @@ class Network:
 
     def add(self) -> Path:
         """Make one more namespace."""
-        name = f"ebpflb-test-{os.getpid()}-{time.monotonic_ns()}"
+        name = own_name(str(time.monotonic_ns()))
         run("ip", "netns", "add", name)
         self._stack.callback(run, "ip", "netns", "del", name)
         return NAMESPACES / name

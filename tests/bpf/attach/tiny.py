@@ -15,6 +15,7 @@ from ebpflb.dataplane.attach.links import LoadedProgram
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.uapi import AttachType, ProgType
 from ebpflb.dataplane.layout.programs import PROGRAMS
+from tests.own import own_name
 
 REFUSE, ALLOW = 0, 1
 NEXT, PASS, DROP = -1, 0, 2
@@ -86,7 +87,7 @@ def may_connect(cgroup: Path) -> bool:
 @contextlib.contextmanager
 def own_cgroup(name: str) -> Iterator[Path]:
     """A cgroup v2 directory; whatever ran in it must have ended by the end."""
-    path = Path(tempfile.mkdtemp(prefix=f"ebpflb-test-{name}-", dir=cgroup_root()))
+    path = Path(tempfile.mkdtemp(prefix=own_name(f"{name}-"), dir=cgroup_root()))
     try:
         yield path
     finally:

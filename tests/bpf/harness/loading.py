@@ -14,6 +14,7 @@ from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.compile import STRICT, compile_and_pin
 from ebpflb.dataplane.load.source_text import source_text
+from tests.own import own_name
 
 SIZES = Sizes(
     frontends=512,
@@ -58,7 +59,7 @@ def load(
     `defines`: -D settings instead of those of the tests.
     """
     maps, programs = directory / "maps", directory / "progs"
-    libc.mount_bpffs(directory, "ebpflb-tests")
+    libc.mount_bpffs(directory, own_name("bpffs"))
     try:
         maps.mkdir()
         programs.mkdir()

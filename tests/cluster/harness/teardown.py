@@ -9,6 +9,7 @@ such a node mounts its bpffs in the cluster's folder.
 import contextlib
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from ebpflb.config.options import cgroup_root
@@ -43,7 +44,7 @@ def remove(known: state.State) -> None:
     layout = known.layout
     _end_processes(layout.cgroup())
     for top in (layout.cgroup(), *(Path(f"{h}{layout.cgroup_path()}") for h in v1_hierarchies())):
-        _remove_cgroup(top)
+        remove_cgroup(top)
         with state.locked():
             processes.remove_cgroup_if_empty(top.parent)
     network.remove(layout)
@@ -54,13 +55,17 @@ def remove(known: state.State) -> None:
     state.forget_root()
 
 
-def remove_orphans() -> list[str]:
-    """Remove the clusters whose owner has ended, and name them."""
+def remove_orphans() -> Iterator[str]:
+    """Remove the clusters whose owner has ended; for each a line, also if it cannot be removed."""
     with binaries.locked(binaries.cache() / "orphans.lock"):
-        orphans = [known for known in state.every() if known.is_orphan]
-        for known in orphans:
-            remove(known)
-        return [known.name for known in orphans]
+        for known in state.every():
+            if not known.is_orphan:
+                continue
+            try:
+                remove(known)
+                yield f"cluster {known.name!r}: removed"
+            except EbpflbError as error:
+                yield f"cluster {known.name!r}: {error}"
 
 
 def _make_v1(hierarchy: Path, path: str) -> None:
@@ -103,7 +108,7 @@ def _unmount_below(folder: Path) -> None:
         libc.unmount(Path(place))
 
 
-def _remove_cgroup(cgroup: Path) -> None:
+def remove_cgroup(cgroup: Path) -> None:
     """Remove a cgroup; the kernel may need a moment after the last process."""
     deadline = time.monotonic() + _PATIENCE
     while cgroup.exists():

@@ -14,7 +14,7 @@ from tests.image.build import image_archive
 
 
 @pytest.fixture(scope="package")
-def cluster(no_leftovers: None) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """Two nodes with the chart as it is built, and the shop."""
     archive = image_archive()
     made = Cluster.up(f"released-{os.getpid()}")

@@ -11,7 +11,6 @@ from typing import Any
 
 from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.lab import Lab, LabConfig, LabNode, Member
-from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.member import NodeAgent
 from ebpflb.model.address import Protocol, format_address
@@ -111,8 +110,7 @@ class Cluster:
 
 @contextmanager
 def built(config: LabConfig) -> Iterator[Lab]:
-    """A lab; of one that was left by a killed run nothing stays."""
-    take_down(config.name)
+    """A lab, taken down at the end."""
     with Lab.up(config) as lab:
         yield lab
 

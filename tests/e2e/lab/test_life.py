@@ -115,7 +115,7 @@ def last(*arguments):
         step(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 build.{step} = last
-Lab.up(LabConfig({name!r}))
+Lab.up(LabConfig({name!r}), owned=False)
 """
     killed = subprocess.run([sys.executable, "-c", code], timeout=30, check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -176,6 +176,7 @@ def test_a_refused_command_is_named(name, monkeypatch):
 def test_the_command_line_from_up_to_down(name, tmp_path):
     up = lab_command("up", "--name", name, "--nodes", "1", "--pods", "1", "-o", "json")
     (shown,) = json.loads(up.stdout)
+    state.own(name)
     assert (shown["name"], shown["complete"]) == (name, True)
     assert [row["name"] for row in shown["members"]] == ["underlay", "node1", "pod-1-1", "client"]
     again = lab_command("up", "--name", name)

@@ -27,6 +27,7 @@ from tests.e2e.harness.questions import (
 )
 from tests.e2e.harness.tunnel import DEVICE, tunnel
 from tests.e2e.harness.waiting import wait_until
+from tests.own import own_name
 
 PORT = 80
 WAYS = ("tcx", "clsact")
@@ -58,7 +59,7 @@ def new_pod(lab: Lab) -> Iterator[Member]:
     """One more pod on the first node, connected as the CNI plugin ptp does it; nothing in it."""
     node = lab.node("node1")
     addresses = lab.layout.addresses(NEW_POD)
-    name = lab.layout.namespace(NEW_POD)
+    name = own_name(NEW_POD.name)
     made = namespaces.create(name)
     cgroup = node.cgroup / NEW_POD.name
     try:

@@ -118,7 +118,7 @@ def test_the_labs_processes_are_ended_also_when_strangers_are_there(start, cgrou
 
 def test_a_process_that_left_the_cgroup_before_the_second_look_is_spared(start, cgroup):
     process = start()
-    processes._kill(cgroup(), [process.pid])
+    processes.kill(cgroup(), [process.pid])
     assert process.poll() is None
 
 

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import subprocess
+import sys
+
 import pytest
 
 from ebpflb.errors import ConfigError, EbpflbError
@@ -27,6 +30,17 @@ def test_a_state_reads_back_the_same(root):
     made = a_state(root)
     made.save()
     assert state.load("a") == made
+
+
+def test_a_lab_is_an_orphan_when_its_owner_has_ended_and_only_if_it_has_one(root):
+    made = a_state(root)
+    made.save()
+    assert not state.is_orphan("a")
+    state.own("a")
+    assert not state.is_orphan("a")
+    command = "import sys; from ebpflb.lab import state; state.own(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", command, str(made.directory)], check=True)
+    assert state.is_orphan("a")
 
 
 def test_an_unknown_lab_is_one_clear_error():

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that say which process made something and must not leave it behind.
+
+What has such a name is a leftover once that process has ended: `tests.leftovers` removes it.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ebpflb.lab.processes import StartedProcess, identity
+
+VARIABLE = "EBPFLBTEST_OWNER"
+"""Inherited by all processes that a run of tests starts."""
+
+_NAME = re.compile(r"ebpflb-test-(\d+)-(\d+)-(\d+)-")
+# Processes of another one are not seen, though cgroups may be.
+_PID_NAMESPACE = os.stat("/proc/self/ns/pid").st_ino
+
+
+def own_name(rest: str) -> str:
+    """A name that other processes do not use, e.g. of a cgroup."""
+    owner = identity(os.getpid())
+    assert owner
+    return f"ebpflb-test-{_PID_NAMESPACE}-{owner.pid}-{owner.start_time}-{rest}"
+
+
+def cgroups_named(start: str) -> Iterator[Path]:
+    """Whose names begin so, in every hierarchy; others may come and go meanwhile."""
+    for place, names, _ in os.walk("/sys/fs/cgroup"):
+        yield from (Path(place, name) for name in names if name.startswith(start))
+
+
+def mark_processes() -> None:
+    """Let all processes that this one starts say whose they are."""
+    os.environ[VARIABLE] = own_name("run")
+
+
+def is_leftover(name: str) -> bool:
+    """Whether something with this name should be gone, because its process is."""
+    if not (found := _NAME.match(name)):
+        return False
+    namespace, pid, start_time = map(int, found.groups())
+    return namespace == _PID_NAMESPACE and identity(pid) != StartedProcess(pid, start_time)
