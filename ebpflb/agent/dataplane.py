@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from errno import E2BIG
 from itertools import chain
-from pathlib import Path
 
 from ebpflb.agent.flow_room import crowded_tables, room_for_flows
 from ebpflb.agent.interface import (
@@ -18,15 +17,17 @@ from ebpflb.agent.interface import (
     ExpiryStep,
     Refused,
 )
+from ebpflb.agent.lost_pins import LostPins
 from ebpflb.agent.second_set import SecondSet
 from ebpflb.agent.setting_flags import flags_of, is_beside
+from ebpflb.agent.status import log_changes
 from ebpflb.agent.tunnels import NodeTunnels
 from ebpflb.agent.upkeep import Upkeep
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.attach.devices import NetworkState, snapshot, with_present_policy
 from ebpflb.dataplane.attach.forwarding import Forwarding, PolicyRules, forwarding
 from ebpflb.dataplane.attach.hooks import HookPlaces, Hooks
-from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.attach.xdp import XdpSettings, XdpWay
 from ebpflb.dataplane.flows.claimed_ports import ClaimedPorts
 from ebpflb.dataplane.flows.expiry import Expiry
@@ -41,7 +42,7 @@ from ebpflb.dataplane.kernel.dsr_questions import DsrAnswer
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
-from ebpflb.dataplane.layout.capacity import MAPS, Sizes, sizes_for
+from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.enums import SettingFlag, word
 from ebpflb.dataplane.load.loader import Build, Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
@@ -187,6 +188,8 @@ class NodeDataplane:
         return self._wrote(self._active.write(desired, keep_others=keep_others))
 
     def follow_network(self, *, repair: bool) -> Errors:
+        if repair or not self._pins.links.is_dir():
+            self._active.lost_pins.restore(is_complete=self._active.is_serving)
         self._second_set.refuse_other_agent()
         network = snapshot(self._settings, self._node_ips, self._policy_rules)
         if network != self._active.network or self._active.errors or repair:
@@ -194,6 +197,9 @@ class NodeDataplane:
         else:
             self._active.network = network
         return self._active.errors
+
+    def has_lost_pins(self) -> bool:
+        return self._active.lost_pins.are_there(is_complete=self._active.is_serving)
 
     def set_tc_only_pods(self, addresses: Set[Address]) -> None:
         self._tc_only_pods = addresses
@@ -210,6 +216,9 @@ class NodeDataplane:
         return self._tunnels.answers()
 
     def follow_rules(self) -> None:
+        if not self._pins.links.is_dir():
+            # A repair makes it again first.
+            return
         pods_differ = self._active.hooks.look_into_pods(self._tc_only_pods)
         network = with_present_policy(self._active.network, self._policy_rules)
         if pods_differ or network != self._active.network:
@@ -265,7 +274,7 @@ class NodeDataplane:
             generation,
             self._settings,
             self._probe,
-            self._pins.links,
+            self._pins,
             self.on_expired,
             self._tunnels,
         )
@@ -284,7 +293,8 @@ class NodeDataplane:
         """`look_around`: also take off what of another set is at our hooks."""
         self._serve_network(network)
         if look_around:
-            taken, errors = self._second_set.take_off(self._active.hooks.programs)
+            programs = self._active.hooks.programs.values()
+            taken, errors = self._second_set.take_off({each.identity for each in programs})
             if taken:
                 # XDP has room for one program.
                 self._serve_network(network)
@@ -311,15 +321,16 @@ class _ActiveGeneration:
         generation: Generation,
         settings: Settings,
         probe: Probe,
-        links: Path,
+        pins: Pins,
         on_expired: Callable[[Sequence[bytes]], None] | None,
         tunnels: NodeTunnels,
     ) -> None:
         self.generation = generation
         self.maps = open_maps(generation.maps)
         self.sync = Sync(self.maps, grace=GRACE_SECONDS, epoch=_epoch(generation))
-        places = HookPlaces(generation.progs, links, settings.cgroup_root)
+        places = HookPlaces(generation.progs, pins.links, settings.cgroup_root)
         self.hooks = Hooks(places, self.maps, probe, settings.attach)
+        self.lost_pins = LostPins(pins, generation, self.maps, self.hooks)
         self.stale_sockets = StaleSockets(self.maps)
         # The network as last served, and the errors from that.
         self.network = NetworkState({}, {}, {})
@@ -335,7 +346,8 @@ class _ActiveGeneration:
         self._is_beside = is_beside(settings)
         self._forwarding: Forwarding | None = None
         self._xdp_told: Mapping[int, XdpWay] = {}
-        self._is_serving = False
+        # Whether its programs have been attached to all cgroup hooks.
+        self.is_serving = False
         self._is_expiring = False
         # Whether addresses may have become unused since the last expiry pass began.
         self._may_forget = True
@@ -346,7 +358,7 @@ class _ActiveGeneration:
         if not self._is_beside:
             return write(desired)
         moving = self.sync.moving(desired)
-        if moving.comes and self._is_serving:
+        if moving.comes and self.is_serving:
             self._reservations.renew(self.network.node_addresses)
         if moving.leaving:
             self._claims.claim(moving.leaving.__contains__)
@@ -380,12 +392,12 @@ class _ActiveGeneration:
         # The hooks may have found pods whose sockets must be left alone.
         self._write_settings(network)
         self._forget_lost(self.network.node_addresses.keys() - network.node_addresses.keys())
-        _log_changes(applied.changes)
+        log_changes(applied.changes)
         self.errors = {**errors, **applied.errors}
         self.network = network
-        if self._is_serving or CGROUP_HOOKS.keys() & applied.errors:
+        if self.is_serving or CGROUP_HOOKS.keys() & applied.errors:
             return False
-        self._is_serving = True
+        self.is_serving = True
         return True
 
     def write_tunnels(self, network: NetworkState) -> None:
@@ -468,7 +480,7 @@ class _ActiveGeneration:
         if (
             self._reservations.step(self.network.node_addresses)
             or (self._is_beside and self._claims.step(self.sync.is_left))
-            or (self._is_serving and not self.errors and self._flow_filter.step())
+            or (self.is_serving and not self.errors and self._flow_filter.step())
         ):
             return ExpiryStep(0, finished=False)
         idle: Set[Address] = frozenset()
@@ -483,14 +495,3 @@ class _ActiveGeneration:
 def _epoch(generation: Generation) -> int:
     """First generation number of backends: those in flows of older maps must not be reused."""
     return generation.number % _EPOCHS * _GENERATIONS_PER_EPOCH
-
-
-def _log_changes(changes: Mapping[str, Change]) -> None:
-    """Log changed cgroup hooks and devices in one line; changed maps are not logged."""
-    kinds: dict[Change, list[str]] = {kind: [] for kind in Change}
-    for name, change in changes.items():
-        if name not in MAPS:
-            kinds[change].append(name)
-    shown = {kind.name.lower(): ",".join(names) for kind, names in kinds.items() if names}
-    if shown:
-        _log.info("hooks changed", extra=fields(**shown))

@@ -75,6 +75,10 @@ class Dataplane(Protocol):
         """
         ...
 
+    def has_lost_pins(self) -> bool:
+        """Whether somebody has removed pins; a repair pins everything again."""
+        ...
+
     def set_tc_only_pods(self, addresses: Set[Address]) -> None:
         """Set the pods that have opted out of socket LB, for the next `follow_rules()`."""
         ...

@@ -41,6 +41,7 @@ EXPIRE_SECONDS = 5.0
 STEP_SECONDS = 0.02
 RESYNC_SECONDS = 3600.0
 REPAIR_SECONDS = 60.0
+PINS_SECONDS = 5.0
 RULES_SECONDS = 1.0
 # How soon to replace tables that evict once they are half full, and to retry after a failure.
 ROOM_SECONDS = 1.0
@@ -130,6 +131,7 @@ class Agent:
             Task.RETRY: self._retry,
             Task.RESYNC: self._writer.compare_everything,
             Task.REPAIR: self._repair,
+            Task.PINS: self._check_pins,
             Task.ROOM: self._make_room_for_flows,
             Task.RULES: self._follow_rules,
             Task.LISTEN: self._serve_health_checks,
@@ -260,6 +262,7 @@ class Agent:
         self._timers.ensure(Task.ROOM, ROOM_SECONDS)
         self._timers.ensure(Task.RESYNC, RESYNC_SECONDS)
         self._timers.ensure(Task.REPAIR, REPAIR_SECONDS)
+        self._timers.ensure(Task.PINS, PINS_SECONDS)
         self._note_write(seconds, written)
         self._serve_health_checks()
         self._stale_sockets.synced()
@@ -314,6 +317,11 @@ class Agent:
 
     def _repair(self) -> None:
         self._network_changed = self._must_repair = True
+
+    def _check_pins(self) -> None:
+        if self._dataplane.has_lost_pins():
+            self._repair()
+        self._timers.start(Task.PINS, PINS_SECONDS)
 
     def _note_node_ips(self) -> None:
         node_ips = self._changes.node.primary

@@ -13,6 +13,8 @@ from dataclasses import replace
 
 from ebpflb import __version__
 from ebpflb.agent.writer import ServiceWriter
+from ebpflb.dataplane.attach.links import Change
+from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.errors import MapError
 from ebpflb.log import fields
 from ebpflb.model.address import format_address
@@ -206,3 +208,14 @@ def _describe(conflict: Conflict) -> str:
         f"{conflict.loser} does not get {protocol.name} {format_address(address)} port {port}: "
         f"{conflict.winner} has it"
     )
+
+
+def log_changes(changes: Mapping[str, Change]) -> None:
+    """Log changed cgroup hooks and devices in one line; changed maps are not logged."""
+    kinds: dict[Change, list[str]] = {kind: [] for kind in Change}
+    for name, change in changes.items():
+        if name not in MAPS:
+            kinds[change].append(name)
+    shown = {kind.name.lower(): ",".join(names) for kind, names in kinds.items() if names}
+    if shown:
+        _log.info("hooks changed", extra=fields(**shown))

@@ -24,6 +24,7 @@ class Task(StrEnum):
     RETRY = "retry what failed"
     RESYNC = "compare everything"
     REPAIR = "check all hooks"
+    PINS = "check that no pin has been removed"
     LISTEN = "open health check node ports"
     WRITE = "write the changes gathered so far"
     ROOM = "check whether flows need more room"

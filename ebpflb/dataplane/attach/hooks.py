@@ -29,7 +29,7 @@ from ebpflb.dataplane.attach.device_maps import (
     write_uplinks,
 )
 from ebpflb.dataplane.attach.devices import Device, NetworkState
-from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change, LoadedProgram
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change, HeldLinks, LoadedProgram
 from ebpflb.dataplane.attach.tc import TCX_PIN, AttachMode, TcHooks
 from ebpflb.dataplane.attach.xdp import NO_XDP, XDP_PIN, XdpHooks, XdpSettings, XdpWay, attached
 from ebpflb.dataplane.kernel.maps import MapSet
@@ -76,7 +76,10 @@ class Applied:
 
 
 class Hooks:
-    """The hooks of one node, for the programs of one generation. `close()` leaves them attached."""
+    """The hooks of one node, for the programs of one generation. `close()` leaves them attached.
+
+    Until then its links stay attached even if somebody removes their pins.
+    """
 
     def __init__(
         self, places: HookPlaces, maps: MapSet, probe: Probe, mode: AttachMode = "auto"
@@ -97,6 +100,7 @@ class Hooks:
         self._namespaces = Namespaces()
         self._tc_only: Set[Address] = frozenset()
         self._programs: dict[str, LoadedProgram] = {}
+        self.links = HeldLinks()
         # How XDP is attached to each host device.
         self.xdp: Mapping[int, XdpWay] = {}
         self._open_programs()
@@ -108,24 +112,26 @@ class Hooks:
         self.close()
 
     def close(self) -> None:
+        self.links.close()
         while self._programs:
             self._programs.popitem()[1].close()
 
     @property
-    def programs(self) -> frozenset[int]:
-        """The kernel's ids of the programs that it attaches."""
-        return frozenset(each.identity for each in self._programs.values())
+    def programs(self) -> Mapping[Path, LoadedProgram]:
+        """The programs that it attaches, by their pins."""
+        return {self._places.progs / name: each for name, each in self._programs.items()}
 
     def apply(self, state: NetworkState, xdp: XdpSettings = NO_XDP) -> Applied:
         """Bring hooks and maps in line with the network namespace of the calling thread."""
         done = Applied()
         devices = state.devices.values()
         with Rtnetlink() as netlink:
-            tc = TcHooks(netlink, self._places.links, self._mode, has_tcx=self._has_tcx)
+            pins, held = self._places.links, self.links
+            tc = TcHooks(netlink, pins, self._mode, has_tcx=self._has_tcx, held=held)
             done.attempt("lb_netns", lambda: mark_host(self._netns))
             self._attach_cgroup(done)
             done.attempt("lb_subnets", lambda: write_subnets(self._subnets, devices))
-            xdp_hooks = XdpHooks(self._places.links, self._programs.get(XDP_PROGRAM))
+            xdp_hooks = XdpHooks(pins, self._programs.get(XDP_PROGRAM), held=held)
             ways = xdp_hooks.plan(devices, xdp)
             kept = {each: way for each, way in ways.items() if self.xdp.get(each) == way}
             self._write_hosts(devices, kept, done)
@@ -140,6 +146,7 @@ class Hooks:
                 self._write_hosts(devices, self.xdp, done)
             _detach_devices(tc, tc.present() - state.devices.keys(), done)
         _detach_pins(_unknown(self._places.links), done)
+        self.links.release_unpinned()
         done.attempt("lb_devices", lambda: remove_other_devices(self._devices, devices))
         done.attempt("lb_subnets", lambda: remove_other_subnets(self._subnets, devices))
         return done
@@ -177,7 +184,8 @@ class Hooks:
         cgroup = self._places.cgroup
         for name, attach_type in self._cgroup_hooks.items():
             pin, program = self._places.links / name, self._programs[name]
-            done.attempt(name, partial(links.attach_cgroup, pin, cgroup, attach_type, program))
+            attach = partial(links.attach_cgroup, pin, cgroup, attach_type, program, self.links)
+            done.attempt(name, attach)
 
     def look_into_pods(self, tc_only: Set[Address]) -> bool:
         """Whether the set of pods whose sockets are left alone has changed: then call `apply()`.

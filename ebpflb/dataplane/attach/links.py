@@ -17,7 +17,7 @@ link support"); clsact serves older kernels.
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -83,6 +83,42 @@ class LoadedProgram(NamedTuple):
         os.close(self.fd)
 
 
+class HeldLinks:
+    """Descriptors of links: one whose pin somebody removes stays attached, and is pinned again."""
+
+    def __init__(self) -> None:
+        self._links: dict[Path, int] = {}
+
+    def close(self) -> None:
+        """Close the descriptors; what is pinned stays attached."""
+        self._release(list(self._links))
+
+    def unpinned(self) -> list[Path]:
+        """Where links were pinned, and nothing is now."""
+        return [pin for pin in self._links if not pin.exists()]
+
+    def pin_again(self, pin: Path) -> None:
+        """Pin the link that was pinned there last, if nothing is there. OSError."""
+        if pin in self._links and not pin.exists():
+            libbpf.obj_pin(self._links[pin], pin)
+
+    def keep(self, pin: Path, change: Change) -> None:
+        """Hold the link that is pinned there now. OSError."""
+        if change is not Change.KEPT or pin not in self._links:
+            link = libbpf.obj_get(pin, BpfObject.LINK)
+            self._release([pin])
+            self._links[pin] = link
+
+    def release_unpinned(self) -> None:
+        """Let go of links that were detached on purpose."""
+        self._release(self.unpinned())
+
+    def _release(self, pins: Iterable[Path]) -> None:
+        for pin in pins:
+            if pin in self._links:
+                os.close(self._links.pop(pin))
+
+
 class _Hook(NamedTuple):
     """Where a link attaches. `target` is what the kernel is given, `identity` what it reports."""
 
@@ -107,7 +143,11 @@ class _Hook(NamedTuple):
 
 
 def attach_cgroup(
-    pin: Path, cgroup: Path, attach_type: AttachType, program: LoadedProgram
+    pin: Path,
+    cgroup: Path,
+    attach_type: AttachType,
+    program: LoadedProgram,
+    held: HeldLinks | None = None,
 ) -> Change:
     """Make `program` run at a hook of a cgroup v2 directory and those below, by the link at `pin`.
 
@@ -121,10 +161,17 @@ def attach_cgroup(
                 "/proc/mounts` lists them)"
             )
         identity = os.fstat(target).st_ino
-        return _attach(pin, program, _Hook(place, LinkType.CGROUP, attach_type, target, identity))
+        hook = _Hook(place, LinkType.CGROUP, attach_type, target, identity)
+        return _attach(pin, program, hook, held)
 
 
-def attach_tcx(pin: Path, ifindex: int, direction: TcDirection, program: LoadedProgram) -> Change:
+def attach_tcx(
+    pin: Path,
+    ifindex: int,
+    direction: TcDirection,
+    program: LoadedProgram,
+    held: HeldLinks | None = None,
+) -> Change:
     """Make `program` run at tcx of a device in the current network namespace.
 
     AttachError names the device; its cause is an OSError, with ENODEV if the device is gone.
@@ -136,10 +183,16 @@ def attach_tcx(pin: Path, ifindex: int, direction: TcDirection, program: LoadedP
         attach_type, order = AttachType.TCX_EGRESS, AttachFlag.AFTER
     hook = _Hook(place, LinkType.TCX, attach_type, ifindex, ifindex, order)
     with _explained(place):
-        return _attach(pin, program, hook)
+        return _attach(pin, program, hook, held)
 
 
-def attach_xdp(pin: Path, ifindex: int, flags: XdpFlag, program: LoadedProgram) -> Change:
+def attach_xdp(
+    pin: Path,
+    ifindex: int,
+    flags: XdpFlag,
+    program: LoadedProgram,
+    held: HeldLinks | None = None,
+) -> Change:
     """Make `program` run at XDP of a device in the current network namespace.
 
     AttachError names the device; its cause is an OSError, with EBUSY if it has another program.
@@ -147,7 +200,7 @@ def attach_xdp(pin: Path, ifindex: int, flags: XdpFlag, program: LoadedProgram) 
     place = f"device {ifindex}, XDP"
     hook = _Hook(place, LinkType.XDP, AttachType.XDP, ifindex, ifindex, flags)
     with _explained(place):
-        return _attach(pin, program, hook)
+        return _attach(pin, program, hook, held)
 
 
 def is_pinned(pin: Path) -> bool:
@@ -171,7 +224,16 @@ def detach(pin: Path) -> bool:
     return True
 
 
-def _attach(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
+def _attach(pin: Path, program: LoadedProgram, hook: _Hook, held: HeldLinks | None) -> Change:
+    if held is None:
+        return _attach_at(pin, program, hook)
+    held.pin_again(pin)
+    change = _attach_at(pin, program, hook)
+    held.keep(pin, change)
+    return change
+
+
+def _attach_at(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
     remove_pin(_unfinished(pin))
     link = _open(pin)
     if link is None:

@@ -27,7 +27,7 @@ from typing import Literal
 
 from ebpflb.dataplane.attach import links
 from ebpflb.dataplane.attach.devices import Device
-from ebpflb.dataplane.attach.links import Change, LoadedProgram, TcDirection, explained
+from ebpflb.dataplane.attach.links import Change, HeldLinks, LoadedProgram, TcDirection, explained
 from ebpflb.dataplane.kernel.rtnetlink import Filter, Rtnetlink, read_filters, read_qdiscs
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.errors import AttachError
@@ -64,13 +64,22 @@ def choose(mode: AttachMode, *, has_tcx: bool, is_foreign: bool) -> AttachMode:
 class TcHooks:
     """The devices of one network namespace, for one pass: it holds a socket open."""
 
-    def __init__(self, netlink: Rtnetlink, pins: Path, mode: AttachMode, *, has_tcx: bool) -> None:
+    def __init__(
+        self,
+        netlink: Rtnetlink,
+        pins: Path,
+        mode: AttachMode,
+        *,
+        has_tcx: bool,
+        held: HeldLinks | None = None,
+    ) -> None:
         """`pins` is the directory of pinned links."""
         self._clsact = Clsact(netlink, pins)
         self._qdiscs = set(self._clsact.qdiscs())
         self._pins = pins
         self._mode = mode
         self._has_tcx = has_tcx
+        self._held = held
 
     def attach(self, device: Device, programs: Mapping[str, LoadedProgram]) -> Change:
         """Attach both programs to a device; KEPT if there was nothing to do.
@@ -113,7 +122,8 @@ class TcHooks:
             change = self._clsact.attach(ifindex, direction, program)
             self._qdiscs.add(ifindex)
             return change
-        return links.attach_tcx(self._pin(ifindex, direction), ifindex, direction, program)
+        pin = self._pin(ifindex, direction)
+        return links.attach_tcx(pin, ifindex, direction, program, self._held)
 
     def _take_back(self, way: AttachMode, ifindex: int, done: Mapping[TcDirection, Change]) -> None:
         if Change.ATTACHED in done.values():

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from ebpflb.dataplane.attach import links
 from ebpflb.dataplane.attach.devices import Device
-from ebpflb.dataplane.attach.links import Change, LoadedProgram
+from ebpflb.dataplane.attach.links import Change, HeldLinks, LoadedProgram
 from ebpflb.dataplane.kernel.netdev import XdpFeature, xdp_features
 from ebpflb.dataplane.kernel.uapi import XdpFlag
 from ebpflb.dataplane.layout.enums import DeviceKind
@@ -112,9 +112,11 @@ class XdpHooks:
         pins: Path,
         program: LoadedProgram | None,
         features: Callable[[list[int]], Mapping[int, XdpFeature] | None] = xdp_features,
+        held: HeldLinks | None = None,
     ) -> None:
         """`program`: None if it is not loaded."""
         self._pins, self._program, self._features = pins, program, features
+        self._held = held
 
     def plan(self, devices: Iterable[Device], settings: XdpSettings) -> Mapping[int, XdpWay]:
         """How to attach it to each host device, by ifindex."""
@@ -156,7 +158,8 @@ class XdpHooks:
             return XdpWay("", way.why), gone
         pin = self._pin(way.mode, ifindex)
         try:
-            return way, links.attach_xdp(pin, ifindex, _FLAGS[way.mode], self._program)
+            flags = _FLAGS[way.mode]
+            return way, links.attach_xdp(pin, ifindex, flags, self._program, self._held)
         except AttachError as error:
             links.detach(pin)
             return XdpWay("", _reason(error)), gone

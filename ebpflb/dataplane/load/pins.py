@@ -18,18 +18,17 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from ebpflb.dataplane.kernel import libc
+from ebpflb.dataplane.kernel import libbpf, libc
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.errors import PinError
 
 BPFFS = Path("/sys/fs/bpf")
 LINKS = "links"
 
-_COMPLETE = "complete"
 _GENERATION = re.compile(r"([0-9]+)-([0-9]+)")
 _MOUNT_SOURCE = "ebpflb"
 
@@ -52,9 +51,14 @@ class Generation(NamedTuple):
         return self.directory / "progs"
 
     @property
+    def complete(self) -> Path:
+        """A directory that is there once everything else is."""
+        return self.directory / "complete"
+
+    @property
     def is_complete(self) -> bool:
         """False for the remains of an interrupted start."""
-        return (self.directory / _COMPLETE).is_dir()
+        return self.complete.is_dir()
 
 
 class Pins:
@@ -114,7 +118,28 @@ class Pins:
     def commit(self, generation: Generation) -> None:
         """From now on a restart uses this generation."""
         with _explained(generation.directory):
-            (generation.directory / _COMPLETE).mkdir(exist_ok=True)
+            generation.complete.mkdir(exist_ok=True)
+
+    def are_intact(self, objects: Iterable[Path]) -> bool:
+        """Whether the directory is the locked one, and something is pinned at each of these."""
+        return self._is_locked() and all(path.exists() for path in objects)
+
+    def restore(self, objects: Mapping[Path, int]) -> None:
+        """Pin these descriptors again where nothing is, on a new bpffs if there is none."""
+        with _explained(self.root):
+            _ensure_bpffs(self.root)
+            self.links.mkdir(parents=True, exist_ok=True)
+            if not self._is_locked():
+                self.close()
+                self._lock = _lock(self.root)
+            for path, descriptor in objects.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if not path.exists():
+                    libbpf.obj_pin(descriptor, path)
+
+    def _is_locked(self) -> bool:
+        """False if the directory was removed, or its file system unmounted."""
+        return self.root.exists() and os.path.samestat(os.stat(self.root), os.fstat(self._lock))
 
     def remove_others(self, keep: Generation) -> None:
         """Remove every other generation, complete or not. Attached programs keep running."""
@@ -184,7 +209,7 @@ def remove_pin(path: Path) -> None:
 
 
 def _remove_generation(generation: Generation) -> None:
-    remove_pin(generation.directory / _COMPLETE)
+    remove_pin(generation.complete)
     shutil.rmtree(generation.directory)
 
 

@@ -18,8 +18,12 @@ from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.attach.devices import NetworkWatch
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.attach.strays import find_strays
+from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.libc import owned
+from ebpflb.dataplane.load.pins import Pins, remove_pin, remove_pins
 from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.errors import ConfigError, LoadError, PinError
+from ebpflb.lab.namespaces import detach
 from ebpflb.model.address import Family, parse_address
 from tests.bpf.attach.network import Network, ip
 from tests.bpf.attach.sets import attach_set
@@ -218,6 +222,49 @@ def accepting(settings: Settings) -> list[str]:
     flags = {each["key"]: each["value"] for each in dump["lb_addr_flags"]}
     index = {each["key"]: each["value"] for each in dump["lb_addrs"]}
     return [address for address, at in index.items() if "node_port" in str(flags[at])]
+
+
+@pytest.fixture
+def own_mount(settings: Settings) -> Iterator[None]:
+    """The directory of pins may become a mount of its own."""
+    yield
+    detach(settings.bpffs_root)
+
+
+@pytest.mark.usefixtures("own_mount")
+def test_pins_that_somebody_removes_are_pinned_again(settings, make, bpffs):
+    kernel = make()
+    kernel.start(WEB, keep_others=False)
+    before = pinned(settings.bpffs_root)
+    for removed in ("links/*", "links", "1-1/maps/*", "1-1/progs", "1-1/complete", "1-1", "", None):
+        assert not kernel.has_lost_pins()
+        if removed is None:
+            detach(bpffs)
+        for path in [*bpffs.glob(f"pins/{removed}")]:
+            remove_pin(path)
+        assert kernel.has_lost_pins(), removed
+        assert kernel.follow_network(repair=True) == {}, removed
+        assert pinned(settings.bpffs_root) == before, removed
+        with pytest.raises(PinError, match="another agent uses these pins"):
+            Pins(settings.bpffs_root)
+    kernel.close()
+    assert remove_pins(settings.bpffs_root)
+
+
+def pinned(root: Path) -> dict[str, int]:
+    """The ids of all that is pinned; of a link and of a map the same number may be."""
+    found = {}
+    for path in root.rglob("*"):
+        if path.suffix == ".debug":
+            # Of the file system.
+            continue
+        if path.is_dir():
+            found[str(path.relative_to(root))] = 0
+            continue
+        with owned(libbpf.obj_get(path)) as fd:
+            kinds = {"links": libbpf.link_info, "maps": libbpf.map_info, "progs": libbpf.prog_info}
+            found[str(path.relative_to(root))] = int(kinds[path.parent.name](fd).id)
+    return found
 
 
 def strays(root: Path, settings: Settings) -> set[tuple[str, str]]:

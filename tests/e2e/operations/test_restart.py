@@ -2,6 +2,7 @@
 """An agent ends, in order or not, and comes back: traffic goes on, and nothing is done twice."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.capacity import NODE_MAPS, SERVICE_MAPS
-from ebpflb.dataplane.load.pins import LINKS
+from ebpflb.dataplane.load.pins import LINKS, newest_generation
 from ebpflb.lab import LabNode
 from ebpflb.lab.manifests import write_atomically
 from tests.e2e.harness.cluster import Cluster, started, stopped
@@ -24,6 +25,7 @@ from tests.e2e.harness.waiting import wait_until
 # Everything but what traffic changes.
 CONFIGURED = {name for name in [*SERVICE_MAPS, *NODE_MAPS] if not name.startswith("lb_count_")}
 SOME = 20
+OBJECTS = ("links", "programs", "maps")
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +61,7 @@ def wait_for_connections(cluster, spec) -> None:
 def loaded(node: LabNode) -> dict[str, Any]:
     """Everything that an agent puts into the kernel, to be compared."""
     generation, maps = generation_of(node), pinned_maps(node)
-    pins = sorted((node.bpffs / LINKS).iterdir())
-    links = [(path.name, of_pin(path, libbpf.link_info)) for path in pins]
+    links = [(path.name, of_pin(path, libbpf.link_info)) for path in pins_of(node)]
     return {
         "links": [(name, link.id, link.prog_id) for name, link in links],
         "programs": {
@@ -69,6 +70,11 @@ def loaded(node: LabNode) -> dict[str, Any]:
         "maps": {path: of_pin(path, libbpf.map_info).id for path in generation.maps.iterdir()},
         "contents": {name: dict(maps[name].items()) for name in CONFIGURED},
     }
+
+
+def pins_of(node: LabNode) -> list[Path]:
+    """Of the links."""
+    return sorted((node.bpffs / LINKS).iterdir())
 
 
 def of_pin(path: Path, look: Callable[[int], Any]) -> Any:
@@ -137,6 +143,23 @@ def test_nothing_is_done_again_where_all_is_as_it_should_be(cluster, lab, agent)
     agent.start()
     agent.wait_in_sync()
     assert loaded(agent.node) == before
+    assert "hooks changed" not in agent.said()
+
+
+def test_pins_that_somebody_removes_cost_no_connection_and_come_back(cluster, lab, agent):
+    spec = cluster.serve(cluster.new(), lab.pods)
+    before = loaded(agent.node)
+    with none_fails(cluster, spec, held=True):
+        wait_for_connections(cluster, spec)
+        shutil.rmtree(agent.node.bpffs)
+        wait_until(lambda: newest_generation(agent.node.bpffs), "maps and programs are pinned")
+        wait_until(lambda: len(pins_of(agent.node)) == len(before["links"]), "links are pinned")
+        wait_for_connections(cluster, spec)
+        agent.kill()
+        agent.start()
+        agent.wait_in_sync()
+    after = loaded(agent.node)
+    assert [after[what] for what in OBJECTS] == [before[what] for what in OBJECTS]
     assert "hooks changed" not in agent.said()
 
 

@@ -42,6 +42,7 @@ class MemoryNode:
         self.expired: list[ExpiryStep] = []
         self.ended_udp = False
         self.is_crowded = False
+        self.pins_are_lost = False
         self.looks = 0
         self.ended: list[EndedSockets] = []
         self.tunnels = TunnelMaps()
@@ -92,6 +93,9 @@ class MemoryNode:
     def follow_network(self, *, repair: bool) -> Errors:
         self._called("repair" if repair else "follow")
         return self.attach_errors
+
+    def has_lost_pins(self) -> bool:
+        return self.pins_are_lost
 
     def read_failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
         self._called("failures")

@@ -9,6 +9,7 @@ from ebpflb.agent.loop import (
     COLLECT_SECONDS,
     EXPIRE_SECONDS,
     NO_ROOM_SECONDS,
+    PINS_SECONDS,
     REPAIR_SECONDS,
     RESYNC_SECONDS,
     ROOM_SECONDS,
@@ -339,6 +340,15 @@ def test_addresses_that_do_not_fit_make_room(make_bench):
     bench.node.attach_errors = {"lb_addrs": type(MAP_ERROR)("lb_addrs", "update", 7)}
     bench.say()
     assert bench.turn() == ["start", "follow", "grow"]
+
+
+def test_pins_that_somebody_has_removed_are_noticed_within_seconds(served):
+    assert "repair" not in served.turn(PINS_SECONDS)
+    served.node.pins_are_lost = True
+    assert "repair" not in served.turn(PINS_SECONDS / 2)
+    assert "repair" in served.turn(PINS_SECONDS / 2)
+    served.node.pins_are_lost = False
+    assert "repair" not in served.turn(PINS_SECONDS)
 
 
 def test_a_thread_that_fails_ends_the_loop(served):
