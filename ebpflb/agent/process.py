@@ -23,6 +23,7 @@ from ebpflb.config.settings import Settings, plain_settings
 from ebpflb.config.values import parse_bind_address
 from ebpflb.dataplane.attach.devices import NetworkWatch, listen_addresses
 from ebpflb.dataplane.attach.node_addresses import bound_address
+from ebpflb.dataplane.load import compile_cache
 from ebpflb.log import fields, set_up
 from ebpflb.model.changes import Changes, Kind, ObjectKey
 from ebpflb.model.ejection import Ejections, Times
@@ -125,7 +126,9 @@ def run(settings: Settings) -> None:
     collect_seldom()
     return_large_buffers()
     switch_threads_often()
+    require_manifests(settings)
     with ExitStack() as parts:
+        parts.enter_context(compile_cache.held(compile_cache.DIRECTORY))
         _run(settings, parts)
     _log.info("stopped; loaded programs keep running")
 
@@ -137,7 +140,6 @@ def _defaults(settings: Settings) -> Defaults:
 
 
 def _run(settings: Settings, parts: ExitStack) -> None:
-    require_manifests(settings)
     dataplane = NodeDataplane(settings)
     parts.callback(dataplane.close)
     health = Health(dataplane.families, patience=2 * settings.sync_period)

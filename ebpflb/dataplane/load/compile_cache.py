@@ -6,9 +6,11 @@ image was built are found under the same key on a node.
 
 A file's name is a hash of everything that could change the result of a compile. Files that other
 users may have written are never loaded: directory and file are checked by descriptor and belong to
-this user alone. There are no locks: files appear atomically, by rename.
+this user alone. Files appear atomically, by rename. A lock only keeps `ebpflb cleanup` from
+removing the directory while other agents of the machine run.
 """
 
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -17,7 +19,7 @@ import platform
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from errno import EPERM
 from pathlib import Path
 
@@ -76,10 +78,25 @@ def keep(directory: Path, name: str, bytecode: Bytecode) -> None:
             _remove_oldest(folder)
 
 
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Nobody removes the directory meanwhile. It is made if it is not there and can be."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            with suppress(FileExistsError):
+                directory.mkdir(mode=0o700)
+            fcntl.flock(stack.enter_context(_opened(directory)), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+
+
 def remove(directory: Path) -> bool:
-    """Remove the directory with everything in it; False if it does not exist, or is not ours."""
+    """Remove the directory with everything in it.
+
+    False if it does not exist, is not ours, or is held by a running agent.
+    """
     try:
         with _opened(directory) as folder:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in os.listdir(folder):
                 os.unlink(name, dir_fd=folder)
         directory.rmdir()

@@ -12,6 +12,7 @@ import pytest
 
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.capacity import NODE_MAPS, SERVICE_MAPS
+from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.pins import LINKS, newest_generation
 from ebpflb.lab import LabNode
 from ebpflb.lab.manifests import write_atomically
@@ -127,6 +128,11 @@ def test_a_start_with_unreadable_manifests_removes_nothing(cluster, lab, agent):
     assert spec.name in str(status(agent.node)["agent"]["source_errors"])
     cluster.serve(spec, [second])
     assert differing(everywhere(cluster, spec), [second]) == {}
+
+
+def test_an_agent_keeps_others_from_removing_what_is_compiled(agent):
+    descriptors = Path(f"/proc/{status(agent.node)['agent']['pid']}/fd").iterdir()
+    assert compile_cache.DIRECTORY in {path.resolve() for path in descriptors}
 
 
 def test_sigterm_ends_an_agent_in_order(cluster, agent):

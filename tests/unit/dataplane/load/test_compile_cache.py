@@ -8,7 +8,7 @@ import pytest
 
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.bytecode import Bytecode, Map
-from ebpflb.dataplane.load.compile_cache import DIRECTORY, FILES, find, keep, key, remove
+from ebpflb.dataplane.load.compile_cache import DIRECTORY, FILES, find, held, keep, key, remove
 
 NAME, OTHER = "a" * 64, "b" * 64
 KEPT = Bytecode([Map("lb_a", True, 1, 4, 4, 8, 0)], {"lb_connect4": b"8 bytes." * 99})
@@ -201,3 +201,14 @@ def test_it_is_removed_once(directory):
     assert remove(directory)
     assert not directory.exists()
     assert not remove(directory)
+
+
+def test_it_stays_while_an_agent_runs(directory, tmp_path):
+    with held(directory), held(directory):
+        assert not remove(directory)
+        assert find(directory, NAME) == KEPT
+    assert remove(directory)
+    with held(directory):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    with held(tmp_path / "no" / "directory"):
+        assert not (tmp_path / "no").exists()
