@@ -31,6 +31,7 @@ def test_pins_elsewhere_do_not_keep_an_earlier_set_in_force(own_lab, tmp_path, w
             assert error_line(ebpflb(node, "run", *options)).startswith("another agent serves")
             found = status(node, "--bpffs-root", elsewhere)
             assert (found["healthy"], found["problems"]) == (True, [])
+            assert {each["mode"] for each in found["agent"]["xdp"]} == {"generic"}
     finally:
         second.kill()
         assert ebpflb(node, "cleanup", "--bpffs-root", elsewhere).returncode == 0
