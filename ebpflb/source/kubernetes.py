@@ -118,9 +118,9 @@ class Cache:
     def _key(self, item: Item) -> ObjectKey:
         """Without a name if the API server would not accept what is there."""
         metadata = metadata_of(known_of(item))
-        namespace = metadata.namespace if self._kind.is_namespaced else ""
-        namespace, name = (each if is_name(each) else "" for each in (namespace, metadata.name))
-        return ObjectKey(self._kind, namespace, name)
+        name = metadata.name if is_name(metadata.name) else ""
+        namespace = metadata.namespace or "default" if self._kind.is_namespaced else ""
+        return ObjectKey(self._kind, namespace if is_name(namespace) else "", name)
 
     def _set(self, key: ObjectKey, new: ApiObject | None, triggered: float | None) -> list[Trigger]:
         piece = new or self._objects.get(key)

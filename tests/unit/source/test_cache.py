@@ -218,6 +218,12 @@ def test_a_node_is_known_by_its_name_alone():
     assert change(nodes, namespaced, deleted=True) == Difference(removals=[key])
 
 
+def test_an_object_without_a_namespace_is_removed_from_where_it_was_put(services: Cache):
+    homeless = {**WEB, "metadata": {"name": "web"}}
+    assert replace(services, homeless) == Difference(upserts=[service("web")])
+    assert change(services, homeless, deleted=True) == Difference(removals=[WEB_KEY])
+
+
 def test_a_slice_that_becomes_headless_is_removed(slices: Cache):
     replace(slices, slice_manifest())
     headless = slice_manifest()
