@@ -15,6 +15,7 @@ import click
 
 from tests.fuzz.answers import answers
 from tests.fuzz.fuzzer import Fuzzer
+from tests.fuzz.objects import objects
 from tests.fuzz.packets import packets
 from tests.fuzz.properties import properties
 from tests.leftovers import begin_run
@@ -22,6 +23,7 @@ from tests.leftovers import begin_run
 FUZZERS: dict[str, Fuzzer] = {
     "packets": packets,
     "answers": answers,
+    "objects": objects,
     "properties": properties,
 }
 
@@ -45,8 +47,8 @@ _SECONDS = 600.0
 def main(names: Sequence[str], seconds: float | None, seed: int | None) -> None:
     """Look for what does not hold for every seed, in rounds that take turns.
 
-    NAME is packets, answers or properties; none means all. The seed of each round is printed, and
-    after a failure the command that repeats just that round.
+    NAME is packets, answers, objects or properties; none means all. The seed of each round is
+    printed, and after a failure the command that repeats just that round.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

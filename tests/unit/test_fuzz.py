@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make fuzz`: rounds take turns, and for one that fails there is a command that repeats it."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -9,6 +10,7 @@ import hypothesis
 
 from tests.fuzz.__main__ import fuzz
 from tests.fuzz.fuzzer import Fuzzer, Round
+from tests.fuzz.objects import play_objects
 from tests.fuzz.properties import play_properties
 
 LAST = (1 << 32) - 1
@@ -48,6 +50,10 @@ def test_a_round_that_fails_ends_its_fuzzer_and_is_repeated_by_its_command(capsy
         "coins --seed 1: failed",
         "AssertionError: that one",
     ]
+
+
+def test_objects_are_made_by_what_they_reach():
+    assert re.fullmatch(r"100 objects, \d{3,} branches", play_objects(7, runs=100))
 
 
 def test_property_tests_are_played_with_fresh_examples():
