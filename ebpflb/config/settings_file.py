@@ -64,7 +64,7 @@ def _parse(path: Path, content: bytes) -> list[Mapping[object, object]]:
 
     try:
         documents = [each for each in yaml.safe_load_all(content.decode()) if each is not None]
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"settings file {path}: {' '.join(str(error).split())}") from error
     if not all(isinstance(document, dict) for document in documents):
         raise ConfigError(f"settings file {path}: want a mapping of option names to values")

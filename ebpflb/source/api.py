@@ -29,7 +29,7 @@ _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 # Raised for an invalid kubeconfig, which the client does not validate.
 WRONG_KUBECONFIG = (
     *(ConfigException, yaml.YAMLError, OSError),
-    *(ValueError, TypeError, LookupError, AttributeError),
+    *(ValueError, TypeError, LookupError, AttributeError, RecursionError),
 )
 # The client has no types for it.
 _load_kubeconfig: Callable[..., None] = load_kube_config

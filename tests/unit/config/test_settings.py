@@ -233,6 +233,9 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"settings file .*/binary: 'utf-8' codec"):
         load_settings({"config": tmp_path / "binary"}, {})
+    (tmp_path / "deep").write_text("a: " + "[" * 2000)
+    with pytest.raises(ConfigError, match=r"\Asettings file .*/deep: maximum recursion [^\n]+\Z"):
+        load_settings({"config": tmp_path / "deep"}, {})
 
 
 @pytest.mark.parametrize(

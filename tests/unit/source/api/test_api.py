@@ -330,6 +330,7 @@ def test_a_kubeconfig_that_goes_away_later_is_no_end(
         ("current-context: a\ncontexts: 3", "'int' object is not iterable"),
         ("current-context: a\ncontexts: [{name: a, context: 3}]", "'int' object has no"),
         ("\x00", "unacceptable character"),
+        ("a: " + "[" * 2000, "recursion"),
     ],
 )
 def test_a_wrong_kubeconfig_is_named(tmp_path: Path, text: str | None, reason: str):
