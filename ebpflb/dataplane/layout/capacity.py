@@ -259,7 +259,7 @@ COUNT_MAPS: Mapping[str, MapSpec] = {
         MapType.PERCPU_ARRAY, u32, structs.LbHistogram, _HISTOGRAMS, WhenFull.NEVER
     ),
 }
-# Rewritten for every generation.
+# Rewritten for every generation; until then it knows the pods that the one before knew.
 NODE_MAPS: Mapping[str, MapSpec] = {
     "lb_devices": MapSpec(
         MapType.HASH, u32, structs.LbDevice, _FIXED, WhenFull.LEFT_OUT, MapFlag.NO_PREALLOC

@@ -323,10 +323,15 @@ def _make_sized_maps(generation: Generation, sizes: Sizes, shared: frozenset[str
 
 
 def _copy_maps(old: Generation, new: Generation, shared: frozenset[str]) -> None:
-    """Copy the maps that grew. MapError if something does not fit."""
+    """Copy the maps that grew, and which pods have tc cover. MapError if something does not fit.
+
+    The socket hooks move before the devices do; to them a pod that is not known would be one
+    without tc cover, and its UDP sockets would get a backend for ever.
+    """
     meta = read_meta(old)
     if meta is not None and meta.layout == LAYOUT_VERSION:
-        _copy(open_maps(old.maps), open_maps(new.maps), set(SERVICE_MAPS) - shared)
+        copied = (set(SERVICE_MAPS) - shared) | {"lb_netns"}
+        _copy(open_maps(old.maps), open_maps(new.maps), copied)
     _copy_flows(old, new, shared)
 
 
