@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from ebpflb.lab.load import LoadOptions, LoadResult
 # An agent compiles its programs: 20 s of a slow core, and many labs may be made at once.
 _START_TIMEOUT = 150.0
 # For a load to start, and for a process to end after SIGTERM.
-_TIMEOUT = 10.0
+_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Member:
         return subprocess.Popen(list(argv), **self._options(options))
 
     def exec(
-        self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
+        self, argv: Sequence[str], *, check: bool = True, timeout: float = 120, **options: Any
     ) -> "subprocess.CompletedProcess[Any]":
         """Run a command to its end and capture its output, as subprocess.run.
 
@@ -92,7 +93,7 @@ class Member:
         return self.start_load(address, port, **options).result()
 
     def start_load(self, address: str, port: int, **options: Any) -> "LoadRun":
-        """Send connections from here; returns when the first ones are being made."""
+        """Send connections from here; returns when the first ones have been made."""
         run = LoadRun(self.popen, address, port, LoadOptions(**options))
         run.wait_started()
         return run
@@ -149,7 +150,10 @@ class LoadRun:
         options: LoadOptions,
     ) -> None:
         self._options = options
-        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the run
+        self._pods = Counter[str]()
+        # So many bytes of the output.
+        self._counted = 0
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the run
         script = [sys.executable, "-I", "-S", load.__file__, *options.arguments()]
         self._process = popen(
             [*script, "--", address, str(port)], stdout=self._output, stderr=subprocess.STDOUT
@@ -162,14 +166,26 @@ class LoadRun:
         self.kill()
 
     def wait_started(self) -> None:
-        """Return when connections are being made. EbpflbError if none are."""
+        """Return when the load says that it has started. EbpflbError if it does not."""
         deadline = time.monotonic() + _TIMEOUT
-        while not self._text().startswith(load.STARTED):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                text = self._text().strip()[-500:]
+        while True:
+            has_ended = self._process.poll() is not None
+            text = self._text()
+            if load.STARTED in text.splitlines():
+                return
+            if has_ended or time.monotonic() > deadline:
                 self.kill()
-                raise EbpflbError(f"the load did not start: {text}")
+                raise EbpflbError(f"the load did not start: {text.strip()[-500:]}")
             time.sleep(0.005)
+
+    def pods(self) -> Counter[str]:
+        """Which pods have answered connections that have ended by now."""
+        file = self._output.fileno()
+        text = os.pread(file, os.fstat(file).st_size - self._counted, self._counted)
+        lines = text[: text.rfind(b"\n") + 1]
+        self._counted += len(lines)
+        self._pods += load.pods_of(lines.decode())
+        return self._pods
 
     def result(self, timeout: float | None = None) -> LoadResult:
         """Wait for the end and count. EbpflbError when it does not end or broke off."""
@@ -195,8 +211,9 @@ class LoadRun:
         self._output.close()
 
     def _text(self) -> str:
-        self._output.seek(0)
-        return self._output.read()
+        """Leaves the offset where it is, at which the load writes."""
+        file = self._output.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
 
 
 class NodeAgent:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The load against servers that behave and servers that do not."""
 
+import contextlib
 import itertools
 import signal
 import socket
@@ -148,6 +149,70 @@ def test_stopping_lets_those_under_way_end_in_order():
         held.run()
     assert [each.error for each in done] == ["", "", ""]
     assert all(each.exchanges > 1 for each in done)
+
+
+@pytest.mark.parametrize(
+    ("options", "open_ones"),
+    [({"exchanges": 0, "workers": 3, "count": 3}, 3), ({"rate": 100.0, "count": 0}, 1)],
+)
+def test_it_has_begun_when_as_many_as_there_may_be_at_once_had_an_exchange(options, open_ones):
+    served, at_first = itertools.count(1), []
+
+    def count(sock):
+        next(served)
+        answer(sock)
+
+    def begun():
+        at_first.append(next(served))
+        it.stop()
+
+    with serving(count) as port:
+        it = Load("127.0.0.1", port, LoadOptions(**options), lambda _: None, begun)
+        it.run()
+    (at_begin,) = at_first
+    assert at_begin > open_ones
+
+
+def test_one_that_fails_has_begun_too():
+    begun: list[bool] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = LoadOptions(count=3, workers=2)
+    Load("127.0.0.1", port, options, lambda _: None, lambda: begun.append(True)).run()
+    assert begun == [True]
+
+
+class Stalled:
+    """As if this process had been without CPU while it waited for an answer."""
+
+    def __init__(self):
+        self.is_noticed = threading.Event()
+        self._looks = itertools.count(1)
+
+    def watched(self):
+        return contextlib.nullcontext()
+
+    @property
+    def seconds(self):
+        """One look is before the connection, one before the wait, one after it."""
+        if next(self._looks) < 3:
+            return 0.0
+        self.is_noticed.set()
+        return 60.0
+
+
+def test_a_stall_of_the_process_is_no_timeout(monkeypatch):
+    stalled = Stalled()
+    monkeypatch.setattr(load, "Stalls", lambda: stalled)
+
+    def answer_late(sock):
+        sock.recv(64)
+        assert stalled.is_noticed.wait(60)
+        sock.sendall(b"a\n")
+
+    with serving(answer_late) as port:
+        (done,) = run(port, count=1)
+    assert (done.error, done.pod) == ("", "a")
 
 
 def test_what_goes_wrong_inside_is_not_swallowed():
