@@ -6,23 +6,48 @@ the pod's answer each time, or {"error": ...}.
 """
 
 import json
+import math
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from contextlib import suppress
+from itertools import cycle, islice
+from typing import Any, NamedTuple, Self
+
+# More than are asked from while a flow is remembered.
+_PORTS = range(32768, 61000)
+_new_ports = cycle(_PORTS)
 
 
 class Question(NamedTuple):
-    """Where to, and how many times. timeout: seconds for one answer."""
+    """Where to, and how many times. timeout: seconds for one answer.
+
+    A pod answers within milliseconds, or seconds on a busy machine. own_port: by UDP, the first of
+    so many ports to ask from; 0: of those that nobody asked from lately.
+    """
 
     address: str
     port: int
     protocol: str = "tcp"
     times: int = 1
-    timeout: float = 2.0
+    timeout: float = 10.0
+    own_port: int = 0
+
+    def from_new_ports(self) -> Self:
+        """The same from ports of its own: from those of earlier questions it would go on with their
+        flows, and with the pods of these.
+        """
+        if self.protocol == "tcp" or self.own_port:
+            return self
+        first, *_ = islice(_new_ports, self.times)
+        return self._replace(own_port=first)
+
+
+def enough(pods: int) -> int:
+    """With random choice, so many questions leave out one of the pods once in 10^13 times."""
+    return math.ceil(math.log(pods * 1e13) / -math.log1p(-1 / pods)) if pods > 1 else 1
 
 
 def ask(member: Any, question: Question) -> list[dict[str, Any]]:
@@ -33,7 +58,7 @@ def ask(member: Any, question: Question) -> list[dict[str, Any]]:
 def ask_at_once(member: Any, questions: Sequence[Question]) -> list[list[dict[str, Any]]]:
     """Ask all questions at the same time, in one process; the answers to each."""
     script = [sys.executable, "-I", "-S", __file__]
-    words = [str(word) for question in questions for word in question]
+    words = [str(word) for question in questions for word in question.from_new_ports()]
     longest = max(question.times * question.timeout for question in questions)
     done: subprocess.CompletedProcess[str] = member.exec([*script, *words], timeout=30 + longest)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -42,14 +67,19 @@ def ask_at_once(member: Any, questions: Sequence[Question]) -> list[list[dict[st
 def answers(question: Question) -> Iterator[str]:
     family = socket.AF_INET6 if ":" in question.address else socket.AF_INET
     is_tcp = question.protocol == "tcp"
-    with ExitStack() as kept:
-        for _ in range(question.times):
-            made = socket.socket(family, socket.SOCK_STREAM if is_tcp else socket.SOCK_DGRAM)
-            # The port of a UDP socket that is closed may be the next one's: the same flow.
-            kept.enter_context(made)
+    for number in range(question.times):
+        with socket.socket(family, socket.SOCK_STREAM if is_tcp else socket.SOCK_DGRAM) as made:
+            if not is_tcp:
+                _bind(made, question.own_port + number)
             yield _answer(made, question)
-            if is_tcp:
-                made.close()
+
+
+def _bind(made: socket.socket, port: int) -> None:
+    """To this port, or to any if somebody else has it now."""
+    if port > _PORTS[-1]:
+        port -= len(_PORTS)
+    with suppress(OSError):
+        made.bind(("", port))
 
 
 def _answer(made: socket.socket, question: Question) -> str:
@@ -64,7 +94,10 @@ def _answer(made: socket.socket, question: Question) -> str:
 
 def main(arguments: list[str]) -> None:
     fields = zip(*[iter(arguments)] * len(Question._fields), strict=True)
-    questions = [Question(to, int(port), how, int(n), float(s)) for to, port, how, n, s in fields]
+    questions = [
+        Question(to, int(port), how, int(times), float(timeout), int(own))
+        for to, port, how, times, timeout, own in fields
+    ]
     with ThreadPoolExecutor(len(questions)) as executor:
         for line in executor.map(lambda question: ",".join(answers(question)), questions):
             print(f"[{line}]")
