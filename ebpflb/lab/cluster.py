@@ -21,7 +21,7 @@ from ebpflb.lab.member import LabNode, Member
 from ebpflb.lab.state import LabState
 
 # Seconds; the servers of all pods start at the same time.
-_REACH_TIMEOUT, _REACH_TIMEOUT_PER_POD = 20.0, 0.2
+_REACH_TIMEOUT, _REACH_TIMEOUT_PER_POD = 60.0, 0.2
 # Nothing listens there; a refusal shows that the node is reachable.
 _UNUSED_PORT = 9
 

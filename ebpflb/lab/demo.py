@@ -12,21 +12,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+from ebpflb.dataplane.kernel.maps import open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
+from ebpflb.dataplane.load.pins import newest_generation
+from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.errors import EbpflbError
-from ebpflb.lab.ask import Question, ask
+from ebpflb.lab.ask import Question, ask, enough
 from ebpflb.lab.build import remove_orphans
 from ebpflb.lab.cluster import Lab
 from ebpflb.lab.layout import LabConfig
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.member import LabNode, LoadRun, Member, NodeAgent, running_agents
 from ebpflb.lab.offloads import wire
+from ebpflb.model.address import format_address
+from ebpflb.model.service import ServiceName
 
 
 class DemoRow(NamedTuple):
@@ -41,8 +47,8 @@ class DemoRow(NamedTuple):
         return self.expected == self.seen
 
 
-# Enough that random choice misses one of six pods only once in 100 million runs.
-_QUESTIONS = 120
+# No Service here has more pods.
+_QUESTIONS = enough(6)
 
 CLUSTER = ServiceSpec("web", 21, "NodePort", node_port=30100)
 LOCAL = ServiceSpec(
@@ -55,9 +61,10 @@ DIRECT = ServiceSpec("direct", 26, "NodePort", node_port=30104)
 GRACE_SECONDS = 2.0
 
 _RATE = 150.0
+_PATIENCE = 5.0
 _BEFORE_SECONDS = 1.0
 _DUMP_LINES = 24
-_TUNNEL_SECONDS = 10.0
+_WAIT_SECONDS = 60.0
 
 Answers = Sequence[dict[str, Any]]
 
@@ -101,7 +108,7 @@ def _cluster_ip_rows(lab: Lab, version: int, protocol: str) -> Iterator[DemoRow]
 def _node_port_rows(lab: Lab, version: int, protocol: str) -> Iterator[DemoRow]:
     way = f"{protocol.upper()} over IPv{version}"
 
-    def seen(node: Member, port: int, times: int = _QUESTIONS, timeout: float = 2.0) -> Answers:
+    def seen(node: Member, port: int, times: int = _QUESTIONS, timeout: float = 10.0) -> Answers:
         question = Question(node.address(version), port, protocol, times, timeout)
         return ask(lab.client, question)
 
@@ -158,10 +165,10 @@ def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[DemoRow]:
     """A backend is added, another one goes; then an agent is killed and comes back."""
     first, *middle, last = lab.pods
     _write_rolling(lab, [first, *middle])
-    time.sleep(0.5)
+    _await_rolling(lab, [first, *middle])
     running = _start_loads(lab)
     _write_rolling(lab, lab.pods)
-    time.sleep(_BEFORE_SECONDS)
+    _await_rolling(lab, lab.pods)
     _end_gracefully(lab, first)
     time.sleep(_BEFORE_SECONDS)
     what = f"backend {last.name} added, {first.name} terminating for {GRACE_SECONDS:.0f} s and gone"
@@ -225,9 +232,14 @@ def dsr_rows(lab: Lab, logs: Path) -> Iterator[DemoRow]:
 def _await_tunnels(lab: Lab, node: LabNode) -> None:
     """Until the node knows where all pods of the other one are, or gives up."""
     wanted = len(lab.pods_on(lab.nodes[1].name)) * len(lab.config.family.versions)
-    deadline = time.monotonic() + _TUNNEL_SECONDS
-    while len(_dump(node, "lb_pod_nodes")) < wanted and time.monotonic() < deadline:
-        time.sleep(0.2)
+    _wait_until(lambda: len(_dump(node, "lb_pod_nodes")) >= wanted)
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    """Return when it is true, or in the end without; then the table shows what is not so."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _sent_from_xdp(node: LabNode) -> int:
@@ -243,12 +255,29 @@ def _dump(node: LabNode, name: str) -> list[dict[str, Any]]:
 
 def _end_gracefully(lab: Lab, pod: Member) -> None:
     """As Kubernetes does it: terminating, still serving; then the process ends; then it is gone."""
+    others = [other for other in lab.pods if other is not pod]
     _write_rolling(lab, lab.pods, terminating=pod)
+    _await_rolling(lab, others)
     time.sleep(GRACE_SECONDS)
     server = next(row.pid for row in lab.status() if row.name == pod.name)
     with contextlib.suppress(ProcessLookupError):
         os.kill(server, signal.SIGTERM)
-    _write_rolling(lab, [other for other in lab.pods if other is not pod])
+    _write_rolling(lab, others)
+
+
+def _await_rolling(lab: Lab, pods: Sequence[Member]) -> None:
+    """Until new connections get these pods on every node."""
+    wanted = {address for pod in pods for address in pod.addresses}
+    _wait_until(lambda: all(_offered(node) == wanted for node in lab.nodes))
+
+
+def _offered(node: LabNode) -> set[str]:
+    generation = newest_generation(node.bpffs)
+    if generation is None:
+        return set()
+    found = read_frontends(open_maps(generation.maps), ServiceName("default", ROLLING.name))
+    sets = [each.frontend.others for each in found]
+    return {format_address(each.address) for offered in sets for each in offered.backends}
 
 
 def _write_rolling(lab: Lab, pods: Sequence[Member], terminating: Member | None = None) -> None:
@@ -262,7 +291,7 @@ def _write_rolling(lab: Lab, pods: Sequence[Member], terminating: Member | None 
 def _start_loads(lab: Lab) -> dict[str, LoadRun]:
     """Loads that have run for a second."""
     node = lab.node("node1")
-    options: dict[str, Any] = {"rate": _RATE}
+    options: dict[str, Any] = {"rate": _RATE, "timeout": _PATIENCE}
     service = (lab.cluster_ip(ROLLING.number), ROLLING.port)
     running = {
         "pod -> ClusterIP, TCP": lab.pod("pod-1-2").start_load(*service, **options),
@@ -274,8 +303,13 @@ def _start_loads(lab: Lab) -> dict[str, LoadRun]:
     return running
 
 
+def _has_heard(load: LoadRun, pod: str) -> bool:
+    return load.pods()[pod] > 0
+
+
 def _stop_loads(what: str, running: Mapping[str, LoadRun], expected: str) -> Iterator[DemoRow]:
     for name, load in running.items():
+        _wait_until(partial(_has_heard, load, expected))
         result = load.stop()
         failed = f"{result.failed} failed"
         if result.failed or not result.ok:

@@ -19,7 +19,7 @@ from ebpflb.lab.layout import SeatKind
 from ebpflb.lab.load import LoadOptions, LoadResult
 
 # An agent compiles its programs: 20 s of a slow core, and many labs may be made at once.
-_START_TIMEOUT = 150.0
+_START_TIMEOUT = 300.0
 # For a load to start, and for a process to end after SIGTERM.
 _TIMEOUT = 60.0
 

@@ -55,9 +55,9 @@ _PROC = Path("/proc")
 # Fields of /proc/PID/stat, counted after the command's name: state, parent, ..., start time.
 _PARENT, _START_TIME = 1, 19
 # Between fork and exec a child does not carry the marker yet.
-_PATIENCE = 0.3
+_PATIENCE = 1.0
 # How long the killed ones may take to end, and how long all of it may take.
-_WAIT, _WAIT_FOR_ALL = 2.0, 10.0
+_WAIT, _WAIT_FOR_ALL = 10.0, 60.0
 
 
 class StartedProcess(NamedTuple):
