@@ -5,11 +5,11 @@ import fcntl
 import io
 import os
 import re
+import signal
 import struct
 import sys
 import tempfile
 import termios
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from rich.text import Text
 
 from ebpflb.lab import Lab, LabConfig
 from ebpflb.lab.member import running_agents
+from tests.e2e.harness.command import stop_between_looks
 from tests.leftovers import begin_run
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
@@ -98,8 +99,10 @@ def render(lab: Lab, picture: Picture, *, traffic: bool = False) -> None:
     running = lab.node(picture.node).popen(command, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     if traffic:
-        time.sleep(INTERVAL / 2)
+        if not stop_between_looks(running):
+            raise SystemExit(f"{picture.name}: this machine is too slow for {INTERVAL} s")
         send(lab)
+        running.send_signal(signal.SIGCONT)
     printed = everything(ours)
     if running.wait() != picture.status:
         raise SystemExit(f"{' '.join(picture.command)}: exit status {running.returncode}")

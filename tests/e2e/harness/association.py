@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 IPPROTO_SCTP = 132
 INIT, INIT_ACK, COOKIE_ECHO, COOKIE_ACK = 1, 2, 10, 11
-SECONDS = 3.0
+SECONDS = 20.0
 _HEADER = struct.Struct("!HH4s4s")
 _CHUNK = struct.Struct("!BBH")
 _POLYNOMIAL = 0x82F63B78

@@ -2,12 +2,17 @@
 """The program on a node of the lab, as an operator there would call it."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ebpflb.cli.explain_text import CANNOT_TELL
 from ebpflb.lab import LabNode
+from tests.e2e.harness.waiting import wait_until
 
 _METRICS = """
 from urllib.request import urlopen
@@ -19,7 +24,7 @@ PROGRAM = (sys.executable, "-m", "ebpflb")
 def ebpflb(node: LabNode, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end; keywords are further environment variables."""
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **variables}
-    return node.exec([*PROGRAM, *arguments], check=False, timeout=60, env=environment)
+    return node.exec([*PROGRAM, *arguments], check=False, timeout=120, env=environment)
 
 
 def status(node: LabNode, *options: str) -> dict[str, Any]:
@@ -48,3 +53,32 @@ def error_line(done: "subprocess.CompletedProcess[str]") -> str:
     assert done.stdout == ""
     assert line.startswith("Error: ")
     return line.removeprefix("Error: ")
+
+
+def stop_between_looks(top: "subprocess.Popen[Any]") -> bool:
+    """Stop `ebpflb top --once` after its first look. False if the second one may have begun.
+
+    With SIGCONT it looks again, however long what happens meanwhile has taken.
+    """
+    wait_until(lambda: _sleeps_with_maps(top.pid), "the first look is done")
+    process = Path(f"/proc/{top.pid}")
+    before = (process / "syscall").read_text()
+    top.send_signal(signal.SIGSTOP)
+    wait_until(lambda: _state(process) in {"T", "Z"}, "it has stopped or ended")
+    return _state(process) == "T" and (process / "syscall").read_text() == before
+
+
+def _sleeps_with_maps(pid: int) -> bool:
+    """In clock_nanosleep(), with all maps open."""
+    return _open_maps(pid) > 1 and "nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+def _open_maps(pid: int) -> int:
+    with suppress(OSError):
+        links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        return links.count("anon_inode:bpf-map")
+    return 0
+
+
+def _state(process: Path) -> str:
+    return (process / "stat").read_text().rpartition(")")[2].split()[0]

@@ -30,7 +30,7 @@ for _ in range(rounds):
             one.sendto(b".", (address, port))
     time.sleep(0.5)
 """
-_ROUNDS = 400
+_ROUNDS = 1_000_000
 _CHUNK = 8192
 _TCP = 6
 

@@ -10,14 +10,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ebpflb.lab import Member
-from ebpflb.lab.ask import Question, ask_at_once
+from ebpflb.lab.ask import Question, ask_at_once, enough
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of
-from tests.e2e.harness.questions import PROTOCOLS
+from tests.e2e.harness.questions import PATIENCE, PROTOCOLS
 
-# With two pods and random choice, both are among so many answers but once in a billion times.
-_TIMES = 30
-_PATIENCE = 2.0
+# No Service here has more pods.
+_TIMES = enough(2)
 
 # A pod and a process of the node, a pod of another node, a client outside, and another node.
 CLIENTS = ("pod-1-1", "node1", "pod-2-1", "client", "node2")
@@ -81,7 +80,7 @@ class Gateway:
     def seen(self, spec: ServiceSpec, client: str, frontend: str) -> dict[Way, dict[str, set[str]]]:
         """Which pods answer a client at a frontend, and who each of them says has asked."""
         found: dict[Way, dict[str, set[str]]] = {}
-        for way, said in self._said(spec, client, frontend, _TIMES, _PATIENCE):
+        for way, said in self._said(spec, client, frontend, _TIMES, PATIENCE):
             found[way] = {}
             for each in said:
                 pod = each.get("pod") or each["error"]

@@ -15,7 +15,7 @@ from ebpflb.model.address import WILDCARD, Protocol, family_of, format_address
 from ebpflb.model.changes import ApiObject, Changes
 from ebpflb.model.plan import Frontend, FrontendKey
 from ebpflb.source.manifest import parse_manifest
-from tests.e2e.harness.waiting import wait_until
+from tests.e2e.harness.waiting import PATIENCE, wait_until
 
 
 class Offer(NamedTuple):
@@ -36,7 +36,7 @@ class _Backend(NamedTuple):
     terminating: bool
 
 
-def wait_in_force(nodes: Iterable[LabNode], timeout: float = 15.0) -> None:
+def wait_in_force(nodes: Iterable[LabNode], timeout: float = PATIENCE) -> None:
     """Return when the manifests of these nodes are in force there; timeout: seconds for each."""
     for node in nodes:
         wanted = planned(node)

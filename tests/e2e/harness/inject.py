@@ -64,11 +64,12 @@ def heard(raw: socket.socket, version: int, own: int, port: int) -> tuple[int, i
     """Resets and acknowledgements without data from the client's port."""
     resets = acknowledged = 0
     deadline = time.monotonic() + SECONDS
-    while (left := deadline - time.monotonic()) > 0:
-        raw.settimeout(left)
+    while True:
+        # Without time left, what has arrived is taken all the same.
+        raw.settimeout(max(0.0, deadline - time.monotonic()))
         try:
             packet = raw.recv(65536)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             break
         header = packet[(packet[0] & 15) * 4 if version == 4 else 0 :]
         if struct.unpack_from("!HH", header) == (port, own):

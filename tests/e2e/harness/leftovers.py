@@ -15,7 +15,7 @@ COMMAND = [sys.executable, "-m", "ebpflb", "lab"]
 
 def lab_command(*arguments, **options):
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, **options
     )
 
 
@@ -24,7 +24,8 @@ def leftovers(name=NAME):
     found = [str(path) for path in Path("/run/netns").glob(f"{name}-*")]
     found += [str(path) for path in Path(cgroup_root(), processes.TOP).glob(name)]
     found += [str(path) for path in state.ROOT.glob(name)]
-    found += [line for line in Path("/proc/mounts").read_text().splitlines() if name in line]
+    mounts = Path("/proc/mounts").read_text().splitlines()
+    found += [line for line in mounts if f"/{name}/" in line or f"/{name}-" in line]
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"EBPFLBLAB_MEMBER={name}/".encode() in path.read_bytes():

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load on every way to a Service while something happens, without a connection that fails."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from ebpflb.lab import Lab, LoadResult, Member
 from ebpflb.lab.manifests import ServiceSpec
+from ebpflb.lab.member import LoadRun
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.questions import PROTOCOLS
+from tests.e2e.harness.waiting import wait_until
 
 _RATE = 40.0
-# Answers take milliseconds; only what is lost, or a machine at its limits, takes seconds.
+# Answers take milliseconds; only what is lost takes seconds.
 _PATIENCE = 5.0
-# So many connections at once that backends here and elsewhere are among them.
-_MANY = 12
+# So many connections at once miss one of two backends once in 10^10 times.
+_MANY = 36
+_SOME = 10
 
-Results = dict[str, LoadResult]
 Place = tuple[str, int]
 
 
@@ -29,17 +31,49 @@ class Way(NamedTuple):
     options: dict[str, Any]
 
 
+class Loads:
+    """Those that run, and then their results, by way."""
+
+    def __init__(self, running: Mapping[str, LoadRun]) -> None:
+        self._running = running
+        self.results: dict[str, LoadResult] = {}
+
+    def wait_for(self, pod: Member) -> None:
+        """Return when this pod has answered some new connections more on every way."""
+        new = {name: each for name, each in self._running.items() if not _is_held(name)}
+        wanted = {name: each.pods()[pod.name] + _SOME for name, each in new.items()}
+
+        def have_come() -> bool:
+            return all(new[name].pods()[pod.name] >= wanted[name] for name in new)
+
+        wait_until(have_come, f"new connections to {pod.name}")
+
+    def held(self) -> list[LoadResult]:
+        """The results of connections that stayed."""
+        return [each for name, each in self.results.items() if _is_held(name)]
+
+    def stop(self) -> None:
+        """None of them may have failed."""
+        self.results.update({name: load.stop() for name, load in self._running.items()})
+        failed = {name: each.errors for name, each in self.results.items() if each.failed}
+        assert failed == {}
+
+
+def _is_held(name: str) -> bool:
+    return name.startswith("held")
+
+
 @contextmanager
 def none_fails(
     cluster: Cluster, spec: ServiceSpec, *, held: bool = False, only: str = ""
-) -> Iterator[Results]:
+) -> Iterator[Loads]:
     """New connections all the time, from pod, host and outside, TCP and UDP, every family.
 
     held: and TCP connections through the NodePort that stay, with exchanges all the time; their
     backends must stay too. only: one protocol. The results are there when the block has ended.
     """
-    with _running(_of(only, _to_service(cluster, spec, held=held))) as results:
-        yield results
+    with _running(_of(only, _to_service(cluster, spec, held=held))) as loads:
+        yield loads
 
 
 @contextmanager
@@ -54,17 +88,16 @@ def _of(protocol: str, ways: Iterable[Way]) -> list[Way]:
 
 
 @contextmanager
-def _running(ways: Iterable[Way]) -> Iterator[Results]:
-    results: Results = {}
+def _running(ways: Iterable[Way]) -> Iterator[Loads]:
     with ExitStack() as stack:
-        running = {
-            way.name: stack.enter_context(way.source.start_load(*way.place, **way.options))
-            for way in ways
-        }
-        yield results
-        results.update({name: load.stop() for name, load in running.items()})
-    failed = {name: each.errors for name, each in results.items() if each.failed or not each.ok}
-    assert failed == {}
+        loads = Loads(
+            {
+                way.name: stack.enter_context(way.source.start_load(*way.place, **way.options))
+                for way in ways
+            }
+        )
+        yield loads
+        loads.stop()
 
 
 def _to_service(cluster: Cluster, spec: ServiceSpec, *, held: bool) -> Iterator[Way]:
@@ -101,5 +134,5 @@ def _new(source: Member, place: Place, protocol: str) -> Way:
 
 def _held(source: Member, place: Place) -> Way:
     number = {"count": _MANY, "workers": _MANY}
-    options = {"protocol": "tcp", "timeout": _PATIENCE, "exchanges": 0, "interval": 0.05} | number
+    options = {"protocol": "tcp", "timeout": _PATIENCE, "exchanges": 0, "interval": 0.15} | number
     return Way(f"held by {source.name}, to {place[0]}", source, place, options)

@@ -17,7 +17,7 @@ from ebpflb.lab import Member
 from tests.e2e.harness.waiting import wait_until
 
 _PORT = 9090
-_SECONDS = 10
+_SECONDS = 60
 
 Series = list[dict[str, Any]]
 
@@ -91,7 +91,7 @@ def prometheus(member: Member, folder: Path, scrapes: Scrapes) -> Iterator[Prome
         process = member.popen([*_command(folder)], stdout=log, stderr=log)
         try:
             found = Prometheus(member)
-            wait_until(found.is_ready, f"Prometheus is ready ({folder}/log)", 30)
+            wait_until(found.is_ready, f"Prometheus is ready ({folder}/log)")
             yield found
         finally:
             process.terminate()

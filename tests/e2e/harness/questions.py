@@ -5,15 +5,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ebpflb.lab import Member
-from ebpflb.lab.ask import Question, ask, ask_at_once
+from ebpflb.lab.ask import Question, ask, ask_at_once, enough
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of
 
-# Enough that with random choice one of four pods is missed once in 7 million times.
-TIMES = 60
-# An ICMP error that comes while connect() is still under way, as it may between namespaces, is
-# lost on a TCP socket; the next one comes a second later, when TCP tries again.
-REFUSAL_SECONDS = 2.5
+# No Service here has more pods.
+TIMES = enough(4)
+# Seconds for an answer or a refusal. An ICMP error that comes while connect() is still under way,
+# as it may between namespaces, is lost on a TCP socket; the next one comes a second later, when TCP
+# tries again.
+PATIENCE = 10.0
 # Shorter than that second.
 AT_ONCE = 0.9
 SILENCE_SECONDS = 0.4
@@ -37,7 +38,7 @@ def pods_at(member: Member, address: str, port: int, protocol: str = "tcp") -> s
 
 
 def fate(
-    member: Member, address: str, port: int, protocol: str = "tcp", seconds: float = REFUSAL_SECONDS
+    member: Member, address: str, port: int, protocol: str = "tcp", seconds: float = PATIENCE
 ) -> str:
     """What becomes of one attempt: the name of a pod or of an error."""
     (found,) = ask(member, Question(address, port, protocol, 1, seconds))
@@ -61,9 +62,7 @@ class Attempt(NamedTuple):
 Results = dict[tuple[str, str, int, str], set[str]]
 
 
-def results(
-    attempts: Iterable[Attempt], *, times: int = 1, seconds: float = REFUSAL_SECONDS
-) -> Results:
+def results(attempts: Iterable[Attempt], *, times: int = 1, seconds: float = PATIENCE) -> Results:
     """Pods that answer and errors, on many ways. Each member makes its attempts at once."""
     attempts = list(attempts)
     found: Results = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebpflb.lab import Member, echo
+from ebpflb.lab.ask import enough
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.questions import (
@@ -24,10 +25,7 @@ from tests.e2e.harness.questions import (
 )
 from tests.e2e.harness.waiting import wait_until
 
-# Each of two is missed once in a billion times.
-_TIMES = 30
-_PATIENCE = 2.5
-_PAIR = 2
+_SEVERAL = 5
 
 Objects = list[dict[str, Any]]
 Place = tuple[str, int]
@@ -49,12 +47,9 @@ def assert_reached(
     cluster: Cluster, spec: ServiceSpec, *servers: str, protocols: tuple[str, ...] = PROTOCOLS
 ) -> None:
     """Exactly these answer, on every way."""
-    times = _TIMES if len(servers) == _PAIR else 5
+    times = max(_SEVERAL, enough(len(servers)))
     attempts = _attempts(cluster, spec, protocols)
-    wrong = others(results(attempts, times=times, seconds=_PATIENCE), *servers)
-    # A datagram may get lost on a busy machine.
-    again = [each for each in attempts if each.key in wrong and each.protocol == "udp"]
-    assert others(wrong | results(again, times=times, seconds=_PATIENCE), *servers) == {}
+    assert others(results(attempts, times=times), *servers) == {}
 
 
 def assert_refused(

@@ -25,16 +25,17 @@ socket.send_fds(socket.socket(fileno=channel), [b"."], [made.fileno()])
 """
 LISTENER = "listener"
 _ANSWER = json.dumps({"pod": LISTENER}).encode() + b"\n"
+_PATIENCE = 20.0
 _SECONDS = 0.05
 _MOST_BYTES = 65536
-_ATTEMPTS = 4
+_ATTEMPTS = 20
 # linux/in.h and in6.h
 _IP_MTU, _IPV6_MTU = 14, 24
 
 
 @contextmanager
 def opened(member: Member, version: int, protocol: str = "tcp") -> Iterator[socket.socket]:
-    """A socket of IP version 4 or 6 that gives up after 5 seconds."""
+    """A socket of IP version 4 or 6 that gives up after a while."""
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     here, there = socket.socketpair()
@@ -44,7 +45,7 @@ def opened(member: Member, version: int, protocol: str = "tcp") -> Iterator[sock
         member.exec(command, pass_fds=[there.fileno()])
         _, (fd,), _, _ = socket.recv_fds(here, 1, 1)
     with socket.socket(fileno=fd) as made:
-        made.settimeout(5)
+        made.settimeout(_PATIENCE)
         yield made
 
 
@@ -97,6 +98,7 @@ def echoed(udp: socket.socket, text: bytes) -> bytes:
 
     The first one may only learn how large packets may be.
     """
+    udp.settimeout(_PATIENCE / _ATTEMPTS)
     for _ in range(_ATTEMPTS):
         try:
             udp.send(b"echo " + text)

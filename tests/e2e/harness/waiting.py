@@ -10,9 +10,11 @@ import pytest
 T = TypeVar("T")
 
 _PAUSE = 0.02
+# For a busy machine; what works takes a moment.
+PATIENCE = 60.0
 
 
-def wait_until(condition: Callable[[], T], what: str, timeout: float = 15.0) -> T:
+def wait_until(condition: Callable[[], T], what: str, timeout: float = PATIENCE) -> T:
     """The first true value of `condition`; the test fails, naming `what`, after `timeout` s."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
@@ -22,7 +24,9 @@ def wait_until(condition: Callable[[], T], what: str, timeout: float = 15.0) -> 
     return value
 
 
-def wait_until_equal(found: Callable[[], object], expected: object, timeout: float = 15.0) -> None:
+def wait_until_equal(
+    found: Callable[[], object], expected: object, timeout: float = PATIENCE
+) -> None:
     """Return when `found` is as expected; the test fails after `timeout` s, with the difference."""
     deadline = time.monotonic() + timeout
     while (value := found()) != expected and time.monotonic() <= deadline:

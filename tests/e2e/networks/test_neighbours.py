@@ -4,6 +4,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,22 +22,30 @@ POD = "pod-2-1"
 SOON = {"base_reachable_time_ms": "200", "delay_first_probe_time": "0", "retrans_time_ms": "50"}
 
 
-@pytest.fixture
-def next_hop(lab) -> Iterator[Member]:
-    """node2, which node1 soon misses. It gets its own MAC address back."""
-    node, next_hop = lab.node("node1"), lab.node("node2")
-    (link,) = json.loads(next_hop.exec(["ip", "-json", "link", "show", "eth0"]).stdout)
+@contextmanager
+def searched_soon(node: Member) -> Iterator[None]:
+    """The node soon misses a neighbour."""
     wanted = {f"ipv{ip}/neigh/eth0/{name}": SOON[name] for ip in (4, 6) for name in SOON}
     with node.entered():
         before = {name: Path("/proc/sys/net", name).read_text() for name in wanted}
         write_sysctls(wanted)
     # What is known already would be trusted for as long as it was before.
     node.exec(["ip", "neigh", "flush", "all"])
+    try:
+        yield
+    finally:
+        with node.entered():
+            write_sysctls(before)
+
+
+@pytest.fixture
+def next_hop(lab) -> Iterator[Member]:
+    """node2. It gets its own MAC address back."""
+    next_hop = lab.node("node2")
+    (link,) = json.loads(next_hop.exec(["ip", "-json", "link", "show", "eth0"]).stdout)
     yield next_hop
-    with node.entered():
-        write_sysctls(before)
     set_mac(next_hop, link["address"])
-    for member in (node, lab.client, lab.underlay):
+    for member in (lab.node("node1"), lab.client, lab.underlay):
         member.exec(["ip", "neigh", "flush", "all"])
 
 
@@ -51,9 +60,11 @@ def test_a_masqueraded_flow_finds_the_next_hop_again(cluster, lab, next_hop, ver
     node = address_of(lab.node("node1"), version)
     with connected(lab.client, node, spec.node_port, protocol) as flow:
         assert exchange(flow) == POD
-        set_mac(next_hop, NEW_MAC)
         flow.settimeout(0.2)
-        wait_until(lambda: is_answered(flow), "the flow goes on", 30)
+        with searched_soon(lab.node("node1")):
+            wait_until(lambda: is_answered(flow), "the next hop is known again")
+            set_mac(next_hop, NEW_MAC)
+            wait_until(lambda: is_answered(flow), "the flow goes on")
 
 
 def is_answered(flow: socket.socket) -> bool:

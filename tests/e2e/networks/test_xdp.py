@@ -92,7 +92,6 @@ def test_what_leaves_again_is_sent_from_xdp(edge: Cluster, protocol: str):
     for version in edge.versions:
         before = metric(node, SENT)
         with connected(lab.client, address_of(node, version), spec.node_port, protocol) as made:
-            made.settimeout(3)
             assert {exchange(made) for _ in range(20)} == {POD}
         # Some go by way of the stack, to ask the neighbours.
         wait_until(partial(has_sent, node, before + 30), "the agent tells of them")
@@ -112,11 +111,13 @@ def test_bulk_arrives_as_it_was_sent(edge: Cluster):
 
 def test_backends_here_and_elsewhere_are_served_together(edge: Cluster):
     spec = edge.serve(edge.new(), edge.lab.pods)
-    with none_fails(edge, spec, held=True) as results:
+    with none_fails(edge, spec, held=True) as loads:
         node = edge.lab.node("node1")
         before = metric(node, SENT)
         wait_until(partial(has_sent, node, before + 200), "packets are sent from XDP")
-    assert all(len(each.pods) > 1 for each in results.values())
+        for pod in edge.lab.pods:
+            loads.wait_for(pod)
+    assert all(len(each.pods) > 1 for each in loads.held())
 
 
 def test_status_and_explain_name_it(edge: Cluster):

@@ -2,6 +2,7 @@
 """docs/troubleshooting.md keeps its word: causes are provoked, and its lines are in the output."""
 
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,10 +13,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from ebpflb.lab import Lab, LabNode, Member
-from tests.e2e.harness.command import PROGRAM
+from ebpflb.lab.ask import enough
+from tests.e2e.harness.command import PROGRAM, stop_between_looks
 from tests.e2e.harness.in_force import wait_in_force
 from tests.e2e.harness.waiting import wait_until
-from tests.e2e.observe.test_top import sleeps_with_maps
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 # The addresses of a first lab, as they stand in the document.
@@ -78,8 +79,12 @@ def missing(
     command = [*PROGRAM, *promise.arguments]
     running = promise.node.popen(command, stdout=subprocess.PIPE)
     if send:
-        wait_until(lambda: sleeps_with_maps(running.pid), "the first look is done")
+        while not stop_between_looks(running):
+            running.kill()
+            running.communicate()
+            running = promise.node.popen(command, stdout=subprocess.PIPE)
         send()
+        running.send_signal(signal.SIGCONT)
     said, _ = running.communicate(timeout=60)
     assert promise.lines
     return set(map(form, promise.lines)) - set(map(form, said.splitlines()))
@@ -151,7 +156,7 @@ def test_a_dead_backend(cluster, lab):
 
     def send() -> None:
         service = lab.cluster_ip(1, 4)
-        lab.pod("pod-1-1").load(service, PORT, count=60, workers=30, timeout=0.5)
+        lab.pod("pod-1-1").load(service, PORT, count=enough(4), workers=30, timeout=0.5)
 
     with without_way_back(lab.pod("pod-2-2")):
         assert_kept(walk, send, "flows", "explain")

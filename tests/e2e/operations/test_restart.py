@@ -25,7 +25,6 @@ from tests.e2e.harness.waiting import wait_until
 
 # Everything but what traffic changes.
 CONFIGURED = {name for name in [*SERVICE_MAPS, *NODE_MAPS] if not name.startswith("lb_count_")}
-SOME = 20
 OBJECTS = ("links", "programs", "maps")
 
 
@@ -50,13 +49,6 @@ def agent(cluster):
     if not agent.is_running():
         agent.start()
         agent.wait_in_sync()
-
-
-def wait_for_connections(cluster, spec) -> None:
-    """Until the load from outside has reached the first pod some times more."""
-    pod = cluster.lab.pod("pod-1-1")
-    before = cluster.backend(spec, pod).connections
-    wait_until(lambda: cluster.backend(spec, pod).connections >= before + SOME, "connections go on")
 
 
 def loaded(node: LabNode) -> dict[str, Any]:
@@ -90,30 +82,32 @@ def of_pin(path: Path, look: Callable[[int], Any]) -> Any:
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_an_agent_that_ends_and_comes_back_costs_no_connection(cluster, lab, agent, end):
     spec = cluster.serve(cluster.new(), lab.pods)
-    with none_fails(cluster, spec, held=True):
-        wait_for_connections(cluster, spec)
+    first = lab.pod("pod-1-1")
+    with none_fails(cluster, spec, held=True) as loads:
+        loads.wait_for(first)
         getattr(agent, end)()
-        wait_for_connections(cluster, spec)
+        loads.wait_for(first)
         agent.start()
         agent.wait_in_sync()
-        wait_for_connections(cluster, spec)
+        loads.wait_for(first)
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_what_changes_while_the_agent_is_down_is_right_after_its_start(cluster, lab, agent, end):
     first, goes, comes = lab.pod("pod-1-1"), lab.pod("pod-1-2"), lab.pod("pod-2-1")
     spec, gone = cluster.serve(cluster.new(), [first, goes]), cluster.serve(cluster.new(), [first])
-    with none_fails(cluster, spec) as results, ExitStack() as ended:
-        wait_for_connections(cluster, spec)
+    with none_fails(cluster, spec) as loads, ExitStack() as ended:
+        loads.wait_for(goes)
         getattr(agent, end)()
         cluster.serve(spec, [first, comes], wait=False)
         lab.remove_manifests(f"{gone.name}.yaml")
         agent.start()
         agent.wait_in_sync()
         assert offered(agent.node) == planned(agent.node)
+        loads.wait_for(comes)
         ended.enter_context(stopped(lab, goes))
-        wait_for_connections(cluster, spec)
-    assert all(set(each.pods) == names([first, goes, comes]) for each in results.values())
+        loads.wait_for(first)
+    assert all(set(each.pods) == names([first, goes, comes]) for each in loads.results.values())
 
 
 def test_a_start_with_unreadable_manifests_removes_nothing(cluster, lab, agent):
@@ -155,12 +149,13 @@ def test_nothing_is_done_again_where_all_is_as_it_should_be(cluster, lab, agent)
 def test_pins_that_somebody_removes_cost_no_connection_and_come_back(cluster, lab, agent):
     spec = cluster.serve(cluster.new(), lab.pods)
     before = loaded(agent.node)
-    with none_fails(cluster, spec, held=True):
-        wait_for_connections(cluster, spec)
+    first = lab.pod("pod-1-1")
+    with none_fails(cluster, spec, held=True) as loads:
+        loads.wait_for(first)
         shutil.rmtree(agent.node.bpffs)
         wait_until(lambda: newest_generation(agent.node.bpffs), "maps and programs are pinned")
         wait_until(lambda: len(pins_of(agent.node)) == len(before["links"]), "links are pinned")
-        wait_for_connections(cluster, spec)
+        loads.wait_for(first)
         agent.kill()
         agent.start()
         agent.wait_in_sync()

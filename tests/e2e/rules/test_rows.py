@@ -24,8 +24,8 @@ from tests.e2e.harness.gateway import (
 )
 from tests.e2e.harness.in_force import wait_in_force
 from tests.e2e.harness.questions import (
+    PATIENCE,
     PROTOCOLS,
-    REFUSAL_SECONDS,
     REFUSED,
     SILENCE_SECONDS,
     SILENT,
@@ -93,7 +93,7 @@ def wrong(gateway: Gateway, spec, client: str, frontend: str, *pods: str) -> dic
 
 def other_fates(gateway: Gateway, spec, client: str, frontend: str, error: str) -> dict[Way, str]:
     """The ways that end otherwise."""
-    seconds = SILENCE_SECONDS if error == SILENT else REFUSAL_SECONDS
+    seconds = SILENCE_SECONDS if error == SILENT else PATIENCE
     found = gateway.fates(spec, client, frontend, seconds)
     return {way: seen for way, seen in found.items() if seen != error}
 

@@ -5,12 +5,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.e2e.harness.cluster import Cluster, address_of, stopped
+from tests.e2e.harness.cluster import address_of, stopped
 from tests.e2e.harness.loads import none_fails
 from tests.e2e.harness.questions import (
     AT_ONCE,
+    PATIENCE,
     PROTOCOLS,
-    REFUSAL_SECONDS,
     REFUSED,
     fate,
     is_silent,
@@ -19,48 +19,35 @@ from tests.e2e.harness.questions import (
     pods_at,
 )
 from tests.e2e.harness.sockets import connected, exchange, opened, send_and_hear
-from tests.e2e.harness.waiting import wait_until
 
 PORT = 80
-# A connection is made 40 times a second, from outside to one of three pods.
-SOME = 10
-
-
-def wait_for_connections(cluster: Cluster, spec, pod) -> None:
-    """Until the load from outside has reached the pod some times more."""
-    before = cluster.backend(spec, pod).connections
-    wait_until(
-        lambda: cluster.backend(spec, pod).connections >= before + SOME,
-        f"connections to {pod.name}",
-    )
 
 
 def test_a_backend_is_added_and_another_one_ends_under_load(cluster, lab):
     first, second, third = lab.pod("pod-1-1"), lab.pod("pod-1-2"), lab.pod("pod-2-1")
     spec = cluster.serve(cluster.new(), [first, second])
-    with none_fails(cluster, spec) as results, ExitStack() as ended:
-        wait_for_connections(cluster, spec, second)
+    with none_fails(cluster, spec) as loads, ExitStack() as ended:
+        loads.wait_for(second)
         cluster.serve(spec, [first, second, third])
-        wait_for_connections(cluster, spec, third)
+        loads.wait_for(third)
         cluster.serve(spec, [first, third], terminating=[second])
-        wait_for_connections(cluster, spec, third)
+        loads.wait_for(third)
         ended.enter_context(stopped(lab, second))
         cluster.serve(spec, [first, third])
-        wait_for_connections(cluster, spec, third)
-    assert all(set(each.pods) == names([first, second, third]) for each in results.values())
+        loads.wait_for(third)
+    assert all(set(each.pods) == names([first, second, third]) for each in loads.results.values())
 
 
 def test_a_held_connection_outlives_the_end_of_its_backend_as_an_endpoint(cluster, lab):
     first, second = lab.pod("pod-1-1"), lab.pod("pod-2-1")
     spec = cluster.serve(cluster.new(), [first, second])
-    with none_fails(cluster, spec, held=True) as results:
-        wait_for_connections(cluster, spec, second)
+    with none_fails(cluster, spec, held=True) as loads:
+        loads.wait_for(second)
         cluster.serve(spec, [first], terminating=[second])
-        wait_for_connections(cluster, spec, first)
+        loads.wait_for(first)
         cluster.serve(spec, [first])
-        wait_for_connections(cluster, spec, first)
-    held = [each for way, each in results.items() if way.startswith("held")]
-    assert all(set(each.pods) == names([first, second]) for each in held)
+        loads.wait_for(first)
+    assert all(set(each.pods) == names([first, second]) for each in loads.held())
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -71,7 +58,7 @@ def test_without_endpoints_everybody_is_refused_at_once(cluster, lab, client, pr
     for place in places:
         for member in (lab.pod("pod-1-1"), lab.node("node1")):
             assert fate(member, *place, protocol, AT_ONCE) == REFUSED, (member.name, place)
-        assert fate(client, *place, protocol, REFUSAL_SECONDS) == REFUSED, place
+        assert fate(client, *place, protocol, PATIENCE) == REFUSED, place
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
