@@ -24,7 +24,7 @@ _OPTIONS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
-_SECONDS = 10.0
+_SECONDS = 60.0
 # Key -> its code, and the text that it types.
 _KEYS = {
     "Tab": (9, ""),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From up to down, also when it goes wrong: nothing stays behind, nothing foreign is touched."""
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,13 @@ from ebpflb.errors import ConfigError, EbpflbError, ProbeError
 from ebpflb.lab import Lab, LabConfig, Stack, build, namespaces, processes, state
 from ebpflb.lab.build import take_down
 from tests.e2e.harness.leftovers import NAME, lab_command, leftovers
+from tests.e2e.harness.waiting import wait_until_equal
 
 
 @pytest.fixture
 def name():
     """The name of a lab that the test builds; taken down whatever happens."""
+    take_down(NAME)
     yield NAME
     take_down(NAME)
     assert leftovers() == []
@@ -69,6 +71,15 @@ def test_down_unmounts_what_agents_have_mounted_in_its_directory(name):
     assert str(lab.directory) not in Path("/proc/self/mounts").read_text()
 
 
+def sleeping(name: str) -> tuple[int, int]:
+    """How many of the lab's processes are sleep(1), and how many there are."""
+    programs = []
+    for pid in processes.in_cgroup(Path(cgroup_root(), processes.TOP, name)):
+        with contextlib.suppress(OSError):
+            programs.append(Path(f"/proc/{pid}/comm").read_text())
+    return programs.count("sleep\n"), len(programs)
+
+
 def test_down_ends_all_that_was_started_inside(name):
     lab = Lab.up(LabConfig(name, nodes=1, pods=1))
     children = [
@@ -76,12 +87,10 @@ def test_down_ends_all_that_was_started_inside(name):
         lab.pod("pod-1-1").popen(["sh", "-c", "env -i sleep 100 & wait $!"]),
         lab.client.popen(["sh", "-c", "setsid -f sleep 100; sleep 100"]),
     ]
-    time.sleep(0.2)
-    running = processes.in_cgroup(Path(cgroup_root(), processes.TOP, name))
+    wait_until_equal(lambda: sleeping(name), (4, 7))
     lab.down()
     # A shell may have outlived its child just long enough to say so: 128 + 9.
-    assert {child.wait(5) for child in children} <= {-signal.SIGKILL, 128 + signal.SIGKILL}
-    assert len(running) == 7
+    assert {child.wait(60) for child in children} <= {-signal.SIGKILL, 128 + signal.SIGKILL}
     assert leftovers() == []
 
 
@@ -117,7 +126,7 @@ def last(*arguments):
 build.{step} = last
 Lab.up(LabConfig({name!r}), owned=False)
 """
-    killed = subprocess.run([sys.executable, "-c", code], timeout=30, check=False)
+    killed = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert leftovers()
     shown = lab_command("status", "--name", name)
@@ -149,7 +158,7 @@ def test_up_does_not_return_before_pods_are_reached(name, monkeypatch):
     monkeypatch.setattr(build, "make_network", without_a_route)
     monkeypatch.setattr("ebpflb.lab.cluster._REACH_TIMEOUT", 1.0)
     with pytest.raises(ProbeError, match=r"paths fail; \S+ to pod-\d-1"):
-        Lab.up(LabConfig(name, family=Stack.IPV4))
+        Lab.up(LabConfig(name, pods=1, family=Stack.IPV4))
 
 
 def test_up_uses_every_device_and_every_route(name, monkeypatch):

@@ -27,7 +27,7 @@ DSR = ("--dsr", "annotated")
 ANNOTATION = {"ebpflb.io/dsr": "true"}
 PORT = 6089
 # A lost answer is noticed within a period of 10 s, the next two after a second each.
-NOTICE_SECONDS = 20.0
+NOTICE_SECONDS = 120.0
 SILENT = 'ebpflb_dsr_peers{state="unreachable"}'
 ANSWERING = 'ebpflb_dsr_peers{state="reachable"}'
 FIREWALL = """

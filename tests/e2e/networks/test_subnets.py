@@ -36,11 +36,11 @@ def subnets(cluster: Cluster, lab: Lab) -> Iterator[Lab]:
     ]
     for node, address in added:
         node.exec(["ip", "address", "add", address, "dev", "eth0", "nodad"])
-    wait_until(lambda: all(map(has_subnets, lab.nodes)), "the agents know the subnets", 10)
+    wait_until(lambda: all(map(has_subnets, lab.nodes)), "the agents know the subnets")
     yield lab
     for node, address in added:
         node.exec(["ip", "address", "del", address, "dev", "eth0"])
-    wait_until(lambda: not any(map(has_subnets, lab.nodes)), "the agents forget them", 10)
+    wait_until(lambda: not any(map(has_subnets, lab.nodes)), "the agents forget them")
 
 
 def has_subnets(node: LabNode) -> bool:

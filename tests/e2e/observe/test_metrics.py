@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -67,7 +68,7 @@ def wait_for(node: LabNode, service: str, expected: Series) -> None:
         seen = series(node, service)
         return {name: seen.get(name, 0) for name in expected}
 
-    wait_until_equal(found, expected, 5)
+    wait_until_equal(found, expected)
 
 
 def typed(name: str, protocol: str, kind: str) -> tuple[str, ...]:
@@ -168,6 +169,7 @@ def test_what_is_open_now_is_shown_with_its_age_and_its_backend(cluster):
     spec = cluster.serve(cluster.new(), [pod])
     backend = f"{pod.ipv4}:{lab.config.port}"
     where = ("backend_active_connections", "tcp", "TCP", backend, "node2", "zone-b")
+    began = time.monotonic()
     with ExitStack() as stack:
         for member, address, port in (
             (lab.pod("pod-1-1"), lab.cluster_ip(spec.number, 4), PORT),
@@ -176,7 +178,7 @@ def test_what_is_open_now_is_shown_with_its_age_and_its_backend(cluster):
             assert exchange(stack.enter_context(connected(member, address, port))) == pod.name
         wait_for(node, spec.name, {plain("active_connections", "tcp"): 2, where: 2})
         age = plain("oldest_connection_seconds", "tcp")
-        assert 0 < series(node, spec.name)[age] < 60
+        assert 0 < series(node, spec.name)[age] < time.monotonic() - began
         assert series(node, spec.name)["backend_connections_total", *where[1:]] == 2
 
 
@@ -189,7 +191,7 @@ def test_sums_stay_when_a_frontend_or_a_pod_goes_and_the_service_takes_them_alon
     counted = typed("connections", "tcp", "ExternalIP")
     wait_for(node, spec.name, {counted: TIMES})
     cluster.remove(spec)
-    wait_until(lambda: not series(node, spec.name), "no series is left", 5)
+    wait_until(lambda: not series(node, spec.name), "no series is left")
 
 
 def test_a_first_connection_ends_an_endpoints_wait(cluster):
@@ -197,7 +199,7 @@ def test_a_first_connection_ends_an_endpoints_wait(cluster):
     spec = cluster.serve(cluster.new("ClusterIP"), lab.pods[:1])
     before = observed(node)
     fate(lab.pod("pod-1-1"), lab.cluster_ip(spec.number, 4), PORT)
-    wait_until(lambda: observed(node) > before, "it is measured", 10)
+    wait_until(lambda: observed(node) > before, "it is measured")
 
 
 def observed(node: LabNode) -> float:

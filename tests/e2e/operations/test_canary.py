@@ -2,10 +2,10 @@
 """A Service moves beside kube-proxy's rules, there and back, and no flow breaks."""
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from socket import socket
+from typing import Any
 
 import pytest
 
@@ -90,15 +90,12 @@ def opened(stack: ExitStack, lab: Lab, times: int, protocol: str = "tcp") -> Seq
 
 def hold(stack: ExitStack, lab: Lab) -> list[LoadRun]:
     """Connections from outside that talk all the time."""
-    made = [
-        stack.enter_context(
-            way[0].start_load(*way[1:], count=_HELD, workers=_HELD, exchanges=0, timeout=5.0)
-        )
+    talk: dict[str, Any] = {"exchanges": 0, "interval": 1.0, "timeout": 20.0}
+    return [
+        stack.enter_context(way[0].start_load(*way[1:], count=_HELD, workers=_HELD, **talk))
         for way in clients(lab)
         if way[0] is lab.client
     ]
-    time.sleep(1)
-    return made
 
 
 def test_connections_go_on_and_the_ports_of_one_are_not_taken_by_the_other(canary: Cluster):

@@ -92,5 +92,5 @@ def test_a_drain_lets_connections_end(own_lab, served, version: int):
             assert exchange(connection) == pod
             assert cleanup.poll() is None
             connection.close()
-            assert cleanup.wait(10) == 0
+            assert cleanup.wait(60) == 0
     assert traces(node) == []

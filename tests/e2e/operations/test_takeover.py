@@ -62,7 +62,7 @@ def kube_proxy_running(node: LabNode, directory: Path) -> Iterator[int]:
     """A process of that name on the node."""
     program = directory / "kube-proxy"
     shutil.copy(str(shutil.which("sleep")), program)
-    process = node.popen([str(program), "60"])
+    process = node.popen([str(program), "infinity"])
     try:
         wait_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "kube-proxy\n", "exec")
         yield process.pid
@@ -100,7 +100,7 @@ def test_connections_go_on_and_new_ones_are_answered(own_lab, place, agent, pod_
         cluster = agent()
         cluster.serve(SPEC, [pod])
         assert {exchange(connection) for connection in old} == {pod_name}
-        done = ebpflb(node, "takeover", "--wait", "10", "-o", "json")
+        done = ebpflb(node, "takeover", "--wait", "60", "-o", "json")
         removed = json.loads(done.stdout)["removed"]
         assert removed["iptables" if place != "nftables" else "nftables"], done
         assert {exchange(connection) for connection in old} == {pod_name}

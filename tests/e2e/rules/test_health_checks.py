@@ -18,7 +18,7 @@ from tests.e2e.harness.sockets import opened
 from tests.e2e.harness.waiting import wait_until
 
 LOCAL = {"externalTrafficPolicy": "Local"}
-REQUEST_SECONDS = 2
+REQUEST_SECONDS = 20
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
 

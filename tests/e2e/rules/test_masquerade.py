@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from ebpflb.lab import Cni, LabConfig, Member
+from ebpflb.lab.ask import enough
 from tests.e2e.harness.cluster import Cluster, address_of, built, lab_name, started
 from tests.e2e.harness.questions import PROTOCOLS, answers
 from tests.e2e.harness.sockets import connected, echo, exchange
 
 PORT = 80
-# Each of two pods is missed once in 16 million times.
-TIMES = 24
+TIMES = enough(2)
 BULK = bytes(range(256)) * 20_000
 PODS = ("pod-1-2", "pod-2-1")
 

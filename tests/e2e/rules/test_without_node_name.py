@@ -139,7 +139,7 @@ def test_a_device_that_comes_late_serves_new_flows_and_those_that_wait_for_it(
             datagrams.connect(target)
             datagrams.send(b"\n")
             assert is_silent(lab.client, *target)
-        early.settimeout(5)
+        early.settimeout(20)
         assert exchange(datagrams) == pod.name
         assert exchange(early) == pod.name
     for protocol in PROTOCOLS:

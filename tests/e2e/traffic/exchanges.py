@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchanges of one datagram and its answer at a rate, each from another port of the client.
 
-As a script: prints how many had no answer within a second.
+As a script: prints how many had no answer for ten seconds.
 """
 
 import asyncio
@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from ebpflb.lab import Member
 
 _FIRST, _LAST = 1024, 65535
-_PATIENCE = 1.0
+_PATIENCE = 10.0
 _PIECE = 20
-_START = 30
+# After a stall of this process, lost time is not made up for: a port is used again when it has been
+# silent for two seconds.
+_LATE = 0.2
+_START = 60
 
 
 def lost_exchanges(member: "Member", address: str, port: int, *, rate: int, count: int) -> int:
@@ -60,10 +63,14 @@ async def _run(address: str, port: int, rate: int, count: int) -> int:
             )
         )
         if number % _PIECE == 0:
-            await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
-        if len(made) > rate:
+            early = began + number / rate - time.monotonic()
+            began -= early if early < -_LATE else 0.0
+            await asyncio.sleep(max(0.0, early))
+        if len(made) > rate * _PATIENCE:
             made.pop(0)[0].close()
-    await asyncio.sleep(_PATIENCE)
+    end = time.monotonic() + _PATIENCE
+    while _Exchange.waiting and time.monotonic() < end:
+        await asyncio.sleep(_LATE)
     return _Exchange.waiting
 
 

@@ -25,10 +25,12 @@ from tests.e2e.harness.questions import REFUSED, SILENT
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
 
-# Of four endpoints with one broken, fewer than ONE_TRIAL of so many fail once in 10 million runs.
-MANY = 80
+# Of four endpoints with one broken, no more than ONE_TRIAL of so many fail once in 10^12 times.
+MANY = 120
 ONE_TRIAL = 2
 SECONDS = 4
+# Each ejection lasts twice as long as the one before.
+LONGEST = 150.0
 OPTIONS = ("--ejection", "3", "--ejection-time", f"{SECONDS}s")
 BREAK = """
 add table inet broken
@@ -86,7 +88,7 @@ def ask(way: Way, times: int = MANY) -> Counter[str]:
 def ask_on(ways: Sequence[Way], times: int = MANY) -> list[Counter[str]]:
     """The same on several ways of a member at once."""
     at_once = 8
-    questions = [Question(*way[1:], "tcp", times // at_once, 1.5) for way in ways] * at_once
+    questions = [Question(*way[1:], "tcp", times // at_once, 3.0) for way in ways] * at_once
     found = ask_at_once(ways[0].member, questions)
     said = [[each.get("pod") or each["error"] for each in answers] for answers in found]
     return [Counter(chain(*said[number :: len(ways)])) for number in range(len(ways))]
@@ -103,7 +105,7 @@ def wait_ejected(cluster: Cluster, *ways: Way) -> None:
         ask_on(ways, 16)
         return ejected(cluster) >= len(ways)
 
-    wait_until(are_ejected, "an endpoint is ejected", 30)
+    wait_until(are_ejected, "an endpoint is ejected")
 
 
 def standings(node: LabNode, spec: ServiceSpec) -> dict[Address, Standing]:
@@ -124,12 +126,15 @@ def test_an_endpoint_that_fails_is_left_out_and_returns(cluster, spec, source, p
     ways = [way(cluster, spec, source, version) for version in cluster.versions]
     with broken(cluster.lab.pod(pod), how):
         wait_ejected(cluster, *ways)
-        for found in ask_on(ways):
+        began = time.monotonic()
+        said = ask_on(ways)
+        trials = 1 + (time.monotonic() - began) // SECONDS
+        for found in said:
             assert found[pod] == 0
-            assert found[how] < ONE_TRIAL + 1, found
+            assert found[how] <= trials * ONE_TRIAL, found
             assert len(found) >= 3
-    wait_until(lambda: all(each[pod] for each in ask_on(ways, 16)), "the endpoints are back", 60)
-    wait_until(lambda: not ejected(cluster), "nothing is ejected", 60)
+    wait_until(lambda: all(each[pod] for each in ask_on(ways, 16)), "they are back", LONGEST)
+    wait_until(lambda: not ejected(cluster), "nothing is ejected", LONGEST)
     assert all(found[pod] > ONE_TRIAL for found in ask_on(ways))
 
 
@@ -139,9 +144,9 @@ def test_most_endpoints_fail_and_half_of_them_stay(cluster, spec):
         for pod in cluster.lab.pods:
             if pod.name != "pod-1-1":
                 stack.enter_context(broken(pod, REFUSED))
-        wait_until(lambda: ask(here, 16) and ejected(cluster) == 2, "two are ejected", 30)
+        wait_until(lambda: ask(here, 16) and ejected(cluster) == 2, "two are ejected")
         found = ask(here)
-        assert found["pod-1-1"] > MANY // 4
+        assert found["pod-1-1"] > MANY // 8
         assert found[REFUSED] > MANY // 8
 
 
@@ -163,16 +168,17 @@ def test_an_agent_that_is_away_and_comes_back(cluster, spec, standing):
     agent, here = cluster.agents["node1"], way(cluster, spec, "client")
     with broken(cluster.lab.pod("pod-2-1"), REFUSED):
         wait_ejected(cluster, here)
-        wait_until(lambda: standing in standings(agent.node, spec).values(), standing.name, 30)
+        wait_until(lambda: standing in standings(agent.node, spec).values(), standing.name)
         agent.kill()
+        # One that was ejected may be on trial by now.
         before = standings(agent.node, spec)
         refused = sum(ask(here)[REFUSED] for _ in range(3))
-        assert refused == (standing is Standing.TRIAL)
+        assert refused == (Standing.TRIAL in before.values())
         assert standings(agent.node, spec) == before
         agent.start()
         agent.wait_in_sync()
         wait_ejected(cluster, here)
-    wait_until(lambda: ask(here, 16)["pod-2-1"], "the endpoint is back", 60)
+    wait_until(lambda: ask(here, 16)["pod-2-1"], "the endpoint is back", LONGEST)
 
 
 def test_who_looks_sees_it(cluster, spec):
@@ -180,7 +186,7 @@ def test_who_looks_sees_it(cluster, spec):
     pod = cluster.lab.pod("pod-2-1")
     with broken(pod, REFUSED):
         wait_ejected(cluster, here)
-        # Each ejection lasts twice as long: sooner or later all of them look in time.
+        # As each ejection lasts longer, sooner or later all of them look in time.
         failed = "ejected: connections to it from this node have failed"
         views = {
             ("maps", "dump", "--service", f"default/{spec.name}"): (pod.ipv4, "ejected"),
@@ -194,8 +200,8 @@ def test_who_looks_sees_it(cluster, spec):
             return any(all(word in line for word in views[view]) for line in said)
 
         for view in views:
-            wait_until(partial(shows, view), f"{view[0]} shows it", 60)
-        wait_until(partial(counts, node, here), "the metrics count it", 60)
+            wait_until(partial(shows, view), f"{view[0]} shows it", LONGEST)
+        wait_until(partial(counts, node, here), "the metrics count it", LONGEST)
 
 
 def counts(node: LabNode, here: Way) -> bool:

@@ -106,7 +106,6 @@ def test_the_table_grows_with_the_flows_and_a_full_one_takes_new_connections(clu
         wait_until(
             lambda: metric(node, f'ebpflb_map_entries{{map="{TABLE}"}}') >= 0.99 * ENTRIES,
             "full",
-            60,
         )
         assert f"{TABLE}: 100%" in ebpflb(node, "doctor").stdout
         target = f"{node.ipv4}:{spec.node_port}"

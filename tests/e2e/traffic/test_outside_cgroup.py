@@ -31,7 +31,7 @@ def outside(pod: Member, version: int, protocol: str) -> Iterator[socket.socket]
     with pod.entered():
         made = socket.socket(family, kind)
     with made:
-        made.settimeout(5)
+        made.settimeout(20)
         yield made
 
 

@@ -103,6 +103,6 @@ def test_forged_resets_end_nothing_and_a_true_one_does(cluster, lab, client, bac
                 set_again()
                 return not any(is_known(node, flow) for flow in flows)
 
-            wait_until(are_forgotten, "those that were reset are forgotten", 30)
+            wait_until(are_forgotten, "those that were reset are forgotten")
             assert all(is_known(node, flow_of(each)) for each in held)
         assert [exchange(each) for each in held for _ in range(3)] == [backend] * 3 * len(held)

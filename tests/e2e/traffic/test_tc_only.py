@@ -59,7 +59,7 @@ def proxy(pod: Member, version: int) -> Iterator[socket.socket]:
     with pod.entered():
         listener = socket.create_server(("", PROXY), family=family)
     with closing(listener):
-        listener.settimeout(10)
+        listener.settimeout(20)
         yield listener
 
 
@@ -88,7 +88,7 @@ def test_a_sidecar_sees_where_its_pod_wanted_to_go(cluster, sidecar, version):
     with (
         proxy(sidecar, version) as listener,
         sidecar.entered(),
-        socket.create_connection(place, 10),
+        socket.create_connection(place, 20),
         closing(listener.accept()[0]) as accepted,
     ):
         assert original_destination(accepted, version) == place
