@@ -51,7 +51,7 @@ def test_a_wrong_command_line_is_told_in_one_line(node, name):
     arguments, expected = WRONG[name]
     line = error_line(ebpflb(node, "run", *arguments))
     assert re.search(expected, line)
-    assert not any(node.bpffs.iterdir())
+    assert not any(node.bpffs.glob("*"))
 
 
 def test_an_unknown_command_is_told_in_one_line(node):
