@@ -31,7 +31,8 @@ JSON = "application/json"
 # The objects of a list without spec and status.
 METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-_PAGE = 500
+_PAGE, _MOST_PAGES = 500, 2000
+_MOST_BYTES = 256 << 20
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Subprotocol of the kubelet's exec: binary frames whose first byte is the channel.
 _SUBPROTOCOL = "v4.channel.k8s.io"
@@ -74,7 +75,7 @@ class Access:
     def items(self, path: str, query: Query = (), accept: str = JSON) -> Iterator[Object]:
         """The objects of a list, page by page. ClusterError."""
         more = ""
-        while True:
+        for _ in range(_MOST_PAGES):
             raw = self.read(path, [*query, ("limit", str(_PAGE)), ("continue", more)], accept)
             try:
                 page = yield from readable_items_of(raw)
@@ -83,6 +84,7 @@ class Access:
             more = page.get("metadata", {}).get("continue", "")
             if not more:
                 return
+        raise ClusterError(f"{self._host}: the list at {path} does not end")
 
     def get(self, path: str, query: Query = (), accept: str = JSON) -> Object:
         """An object or a list. ClusterError."""
@@ -103,11 +105,14 @@ class Access:
             ).response
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 raise self._refusal(answer.status, message_of(answer), path)
-            return bytes(answer.read())
+            content = bytes(answer.read(_MOST_BYTES + 1))
         except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
             raise ClusterError(
                 f"cannot reach the API server at {self._host}: {reason_of(error)}"
             ) from error
+        if len(content) > _MOST_BYTES:
+            raise ClusterError(f"{self._host}: the answer to {path} does not end")
+        return content
 
     def websocket(self, path: str, query: Query) -> websocket.WebSocket:
         """A connection to a pod's subresource. ClusterError."""

@@ -13,10 +13,17 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Output, one_namespace, repeat, visible
-from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
-from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer, Executor, PodExecutor, Runner, last_line
+from ebpflb.kubectl.execution import (
+    NO_AGENT,
+    AgentAnswer,
+    Executor,
+    PodExecutor,
+    Runner,
+    decoded,
+    last_line,
+)
 from ebpflb.kubectl.fan_out import LIMIT, ask_all
 
 Result = TypeVar("Result")
@@ -95,7 +102,7 @@ class Cluster:
             self.note(answer.agent, complaint)
             return
         try:
-            found = read(answer.agent, from_json(answer.stdout))
+            found = read(answer.agent, decoded(answer.stdout))
         except NONSENSE as error:
             what = f"{type(error).__name__}: {error}"
             self.note(answer.agent, f"an answer that this version cannot read ({what})")

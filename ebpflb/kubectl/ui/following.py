@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ebpflb.errors import EbpflbError
-from ebpflb.from_json import from_json
+from ebpflb.kubectl.execution import decoded
 from ebpflb.kubectl.streams import Lines, Streams
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 
@@ -84,7 +84,7 @@ class Following:
 
     def _read(self, feed: NodeFeed, line: str) -> None:
         try:
-            flow = from_json(line)
+            flow = decoded(line)
             if isinstance(flow, dict) and isinstance(flow.get("lost"), int):
                 feed.lost += max(flow["lost"], 0)
                 return

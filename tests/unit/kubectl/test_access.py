@@ -16,6 +16,22 @@ def test_a_list_is_read_page_by_page(access, objects):
     assert [each["metadata"]["name"] for each in access.items("/api/v1/nodes")] == list("01234")
 
 
+def test_a_list_without_an_end_is_not_read_for_ever(access, objects, monkeypatch):
+    monkeypatch.setattr("ebpflb.kubectl.access._MOST_PAGES", 3)
+    objects.texts["/api/v1/nodes"] = json.dumps({"metadata": {"continue": "x"}, "items": [{}]})
+    with pytest.raises(ClusterError, match="the list at /api/v1/nodes does not end"):
+        list(access.items("/api/v1/nodes"))
+
+
+def test_an_answer_without_an_end_is_not_read_for_ever(access, objects, monkeypatch):
+    monkeypatch.setattr("ebpflb.kubectl.access._MOST_BYTES", 10)
+    objects.texts["/version"] = "0123456789"
+    assert access.read("/version") == b"0123456789"
+    objects.texts["/version"] = "0123456789x"
+    with pytest.raises(ClusterError, match="the answer to /version does not end"):
+        access.read("/version")
+
+
 def test_the_namespace_is_that_of_the_context(tmp_path):
     path = write_kubeconfig(tmp_path / "one", "http://127.0.0.1:1", namespace="shop")
     assert Access(str(path)).namespace == "shop"

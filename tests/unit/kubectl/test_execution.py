@@ -76,7 +76,7 @@ def test_a_stream_that_fails_says_why(executor):
 
 
 def test_a_line_without_an_end_is_not_kept(executor):
-    with pytest.raises(ClusterError, match="a line of more than 1 MiB"):
+    with pytest.raises(ClusterError, match="a line of more than 64 KiB"):
         list(executor.stream(AGENT, ["cat", "/dev/zero"]))
 
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -111,6 +112,14 @@ def test_lost_flows_are_counted(agents, following):
     agents.send("node1", {"lost": 7}, {"lost": 2}, {"lost": -5}, flow())
     wait(lambda: following.nodes()[0]["flows"] == 1)
     assert following.nodes()[0]["lost"] == 9
+
+
+def test_a_number_that_cannot_be_written_is_not_kept(agents, following):
+    nines = "9" * 4300
+    agents.send("node1", *[f'{{"lost": {nines}}}'] * 2, '{"lost": NaN}', {"lost": 3}, flow())
+    wait(lambda: following.nodes()[0]["flows"] == 1)
+    assert following.nodes()[0]["unreadable"] == 3
+    assert '"lost": 3' in json.dumps(following.nodes())
 
 
 def test_trouble_with_the_api_server_leaves_the_nodes_as_they_were(begin, agents):
