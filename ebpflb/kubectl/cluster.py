@@ -40,7 +40,7 @@ _UNKNOWN = ("no such command", "no such option")
 class Cluster:
     """agent_namespace: where to look for agents; empty for all.
 
-    failures: what went wrong -> the nodes.
+    impostors: see FoundAgents. failures: what went wrong -> the nodes.
     """
 
     access: Access
@@ -50,6 +50,7 @@ class Cluster:
     failures: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     exit_status: int = 0
     agent_namespace: str = ""
+    impostors: Sequence[str] = ()
 
     @property
     def namespace(self) -> str:
@@ -58,7 +59,7 @@ class Cluster:
 
     def look_again(self) -> None:
         """Find the current agents. On ClusterError the old ones stay."""
-        self.agents = find_agents(self.access, self.agent_namespace)
+        self.agents, self.impostors = find_agents(self.access, self.agent_namespace)
 
     def ask(
         self, argv: Sequence[str], agents: Sequence[RemoteAgent] | None = None
@@ -139,6 +140,7 @@ class Cluster:
 
         def show_all(found: Found) -> None:
             show(found)
+            self.name_impostors()
             self._name_failures()
 
         repeat(look_anew, show_all, output, pause_seconds)
@@ -148,6 +150,12 @@ class Cluster:
         self._name_failures()
         if self.exit_status or self.has_failures:
             raise click.exceptions.Exit(self.exit_status or 1)
+
+    def name_impostors(self) -> None:
+        """Print which pods are ignored, on standard error."""
+        if self.impostors:
+            what = "ignored, since the agents' DaemonSet has not created them"
+            click.echo(visible(f"{what}: {some(self.impostors)}"), err=True)
 
     def _name_failures(self) -> None:
         for error, nodes in sorted(self.failures.items()):
@@ -178,9 +186,11 @@ def cluster_command(command: Callable[..., None]) -> Any:
         **given: Any,
     ) -> None:
         access = Access(kubeconfig, context, timeout)
-        agents = find_agents(access, agent_namespace)
-        executor = PodExecutor(access)
-        cluster = Cluster(access, agents, executor, parallel, agent_namespace=agent_namespace)
+        cluster = Cluster(
+            access, (), PodExecutor(access), parallel, agent_namespace=agent_namespace
+        )
+        cluster.look_again()
+        cluster.name_impostors()
         command(cluster, **given)
         cluster.finish()
 

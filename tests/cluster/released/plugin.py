@@ -59,12 +59,13 @@ class Plugin:
 
 
 def user_with(cluster: Cluster, name: str, folder: Path, *rules: str) -> Plugin:
-    """A user who may do in the agents' namespace what the rules say: "VERBS of RESOURCES"."""
+    """A user who may do in the agents' namespace what these say: "VERBS of RESOURCE[.GROUP]"."""
     cluster.kubectl("-n", NAMESPACE, "create", "serviceaccount", name)
     items = []
     for rule in rules:
-        verbs, _, resources = rule.partition(" of ")
-        items.append({"apiGroups": [""], "verbs": verbs.split(), "resources": resources.split()})
+        verbs, _, what = rule.partition(" of ")
+        resource, _, group = what.partition(".")
+        items.append({"apiGroups": [group], "verbs": verbs.split(), "resources": [resource]})
     role = {"kind": "Role", "apiVersion": "rbac.authorization.k8s.io/v1", "rules": items}
     metadata = {"name": name, "namespace": NAMESPACE}
     cluster.kubectl("create", "-f", "-", input=json.dumps({**role, "metadata": metadata}))

@@ -76,12 +76,12 @@ def test_the_plugin_asks_the_node_that_decides(cluster: Cluster, plugin: Plugin)
     assert sorted(node for each in outside for node in each["nodes"]) == ["node1", "node2"]
 
 
-def test_the_plugin_needs_pods_and_exec_alone(cluster: Cluster, tmp_path: Path):
+def test_the_plugin_needs_pods_daemonsets_and_exec_alone(cluster: Cluster, tmp_path: Path):
     where = f"--agent-namespace={NAMESPACE}"
-    reads = "get list of pods"
-    user = user_with(cluster, "support", tmp_path, reads, "get create of pods/exec")
+    reads = ("get list of pods", "list of daemonsets.apps")
+    user = user_with(cluster, "support", tmp_path, *reads, "get create of pods/exec")
     assert len(user.json("status", where)) == len(cluster.nodes)
-    reader = user_with(cluster, "reader", tmp_path, reads)
+    reader = user_with(cluster, "reader", tmp_path, *reads)
     told = reader.run("doctor", where, status=1).stderr
     assert told.startswith("node1, node2: RBAC forbids it: ")
     assert told.count("\n") == 1

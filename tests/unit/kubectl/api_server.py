@@ -21,6 +21,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _FRAME = 32 << 10
 _OUTPUTS = (1, 2)
 _ERROR = 3
+DAEMON_SETS = "/apis/apps/v1/daemonsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,9 @@ class Objects:
     command: None executes on this machine. executed: what was. page: most objects of an answer.
     """
 
-    lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    lists: dict[str, list[dict[str, Any]]] = field(
+        default_factory=lambda: {DAEMON_SETS: [daemon_set()]}
+    )
     texts: dict[str, str] = field(default_factory=dict)
     forbidden: dict[str, str] = field(default_factory=dict)
     selected: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -51,12 +54,29 @@ class Objects:
     page: int = 500
 
 
+def daemon_set(namespace: str = "kube-system", uid: str = "uid") -> dict[str, Any]:
+    """That of the agents."""
+    return {
+        "metadata": {"namespace": namespace, "name": "ebpflb", "uid": uid},
+        "spec": {
+            "selector": {"matchLabels": {"app.kubernetes.io/component": "agent"}},
+            "template": {"spec": {"hostNetwork": True, "containers": [{"name": "ebpflb"}]}},
+        },
+    }
+
+
 def pod(node: str, name: str = "", *, ready: bool = True, **more: Any) -> dict[str, Any]:
     """The pod of an agent. more: fields of its metadata."""
     condition = {"type": "Ready", "status": "True" if ready else "False"}
     return {
-        "metadata": {"namespace": "kube-system", "name": name or f"ebpflb-{node}", **more},
+        "metadata": {
+            "namespace": "kube-system",
+            "name": name or f"ebpflb-{node}",
+            "ownerReferences": [{"kind": "DaemonSet", "uid": "uid", "controller": True}],
+            **more,
+        },
         "spec": {
+            "hostNetwork": True,
             "nodeName": node,
             "containers": [{"name": "ebpflb", "image": "example.com/ebpflb:0.1.0"}],
         },
