@@ -25,8 +25,9 @@ from ebpflb.dataplane.attach.devices import NetworkWatch, listen_addresses
 from ebpflb.dataplane.attach.node_addresses import bound_address
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.log import fields, set_up
+from ebpflb.model.admission.addresses import AddressRules
 from ebpflb.model.changes import Changes, Kind, ObjectKey
-from ebpflb.model.ejection import Ejections, Times
+from ebpflb.model.ejection import Ejections, Place, Times
 from ebpflb.model.plan import Defaults
 from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import Dsr
@@ -139,24 +140,39 @@ def _defaults(settings: Settings) -> Defaults:
     return Defaults(settings.masquerade_all, scheduler, settings.maglev_table_size, dsr)
 
 
+def _address_rules(settings: Settings, api_servers: frozenset[Place]) -> AddressRules:
+    """The servers of this agent are protected like others of the node."""
+    servers = (settings.metrics_bind_address, settings.healthz_bind_address)
+    own = {found.port for found in map(parse_bind_address, servers) if found}
+    if settings.dsr != "off":
+        own.add(settings.dsr_port)
+    return AddressRules(
+        settings.external_ips,
+        settings.load_balancer_ips,
+        own.union(settings.protected_ports),
+        api_servers,
+    )
+
+
 def _run(settings: Settings, parts: ExitStack) -> None:
     dataplane = NodeDataplane(settings)
     parts.callback(dataplane.close)
     health = Health(dataplane.families, patience=2 * settings.sync_period)
     bound = tuple(bound_address(settings.bind_address).values())
+    source = source_of(settings)
     changes = Changes(
         settings.node_name,
         bound,
         _defaults(settings),
         selection_of(settings),
         Ejections(settings.ejection, Times(first=settings.ejection_time)),
+        _address_rules(settings, source.api_servers),
     )
     locations = EndpointLocations(settings.node_name)
     pods = PodNames(locations)
     flows = FlowPipeline(settings, changes, lambda: dataplane.maps, pods.at, dataplane.addresses_in)
     dataplane.on_expired = flows.accept
     metrics, begin_to_measure = _make_metrics(settings, dataplane, locations, flows, parts)
-    source = source_of(settings)
     checks = HealthCheckServer(health.is_alive, partial(listen_addresses, settings))
     parts.callback(checks.stop)
     observers = Observers(health, metrics, begin_to_measure, source.announce, checks.serve)

@@ -9,6 +9,7 @@ from ebpflb.config.settings import Settings
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.ejection import Place
 from ebpflb.model.selection import Selection
 from ebpflb.source.directory import DirectorySource
 from ebpflb.source.interface import Announcement, SourceEvent
@@ -22,6 +23,11 @@ Emit = Callable[[SourceEvent], None]
 class ObjectSource(Protocol):
     def __str__(self) -> str:
         """The path or address, for logs."""
+        ...
+
+    @property
+    def api_servers(self) -> frozenset[Place]:
+        """The configured API servers, by their addresses."""
         ...
 
     def start(self, emit: Emit) -> None:
@@ -76,6 +82,10 @@ class ManifestSource:
     def __str__(self) -> str:
         return str(self._path)
 
+    @property
+    def api_servers(self) -> frozenset[Place]:
+        return frozenset()
+
     def start(self, emit: Emit) -> None:
         self._source = DirectorySource(self._path, emit, self._selection.label_keys)
         self._source.start()
@@ -102,6 +112,10 @@ class ApiServerSource:
 
     def __str__(self) -> str:
         return self._api.address
+
+    @property
+    def api_servers(self) -> frozenset[Place]:
+        return self._api.configured
 
     def start(self, emit: Emit) -> None:
         from ebpflb.source.api_servers import listed_servers

@@ -18,7 +18,15 @@ from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.errors import MapError
 from ebpflb.log import fields
 from ebpflb.model.address import format_address
-from ebpflb.model.changes import Changes, Conflict, Kind, ObjectKey
+from ebpflb.model.admission.claims import Conflict
+from ebpflb.model.changes import (
+    ADDRESS_REFUSED,
+    INVALID_ANNOTATION,
+    Changes,
+    Kind,
+    ObjectKey,
+    ServiceProblem,
+)
 from ebpflb.model.dsr import Reachability
 from ebpflb.model.dsr_probe import Probes
 from ebpflb.model.selection import Selection
@@ -46,7 +54,7 @@ class AgentStatus:
         self._health_check_errors: Mapping[str, str] = {}
         self._refused: Mapping[str, str] = {}
         self._conflicts: tuple[str, ...] = ()
-        self._problems: tuple[tuple[ServiceName, str], ...] = ()
+        self._problems: tuple[ServiceProblem, ...] = ()
         self._totals = Totals()
         self._complete = False
         self._selectors: Mapping[str, str] = {}
@@ -133,7 +141,10 @@ class AgentStatus:
             frontends=writer.totals.frontends,
             services_refused=len(self._refused),
             services_left_out=self._left_out,
-            services_misconfigured=len({name for name, _ in self._problems}),
+            services_misconfigured=len(
+                {each.service for each in self._problems if each.event == INVALID_ANNOTATION}
+            ),
+            addresses_refused=changes.admission.count_refused(),
             conflicts=len(conflicts),
             ejected_endpoints=writer.totals.ejected,
             no_local=dict(writer.totals.no_local),
@@ -146,12 +157,12 @@ class AgentStatus:
                 _log.warning(text)
                 self._announce_service(conflict.loser, "FrontendConflict", text)
 
-    def _set_problems(self, problems: tuple[tuple[ServiceName, str], ...]) -> None:
-        old, self._problems = self._problems, problems
-        for name, text in problems:
-            if (name, text) not in old:
-                _log.warning(text, extra=fields(service=name))
-                self._announce_service(name, "InvalidAnnotation", text)
+    def _set_problems(self, problems: tuple[ServiceProblem, ...]) -> None:
+        old, self._problems = set(self._problems), problems
+        for each in problems:
+            if each not in old:
+                _log.warning(each.text, extra=fields(service=each.service))
+                self._announce_service(*each)
 
     def _set_refused(self, refused: Mapping[ServiceName, MapError]) -> None:
         old, self._refused = self._refused, {str(name): str(e) for name, e in refused.items()}
@@ -160,6 +171,9 @@ class AgentStatus:
                 self._announce_service(
                     name, "DoesNotFit", f"{self._node} keeps serving its old state: {error}"
                 )
+
+    def _told(self, event: str) -> list[str]:
+        return [f"{each.service}: {each.text}" for each in self._problems if each.event == event]
 
     def _announce_service(self, service: ServiceName, reason: str, note: str) -> None:
         self._announce(Announcement(ObjectKey(Kind.SERVICE, *service), reason, note))
@@ -198,7 +212,8 @@ class AgentStatus:
             "health_check_errors": self._health_check_errors,
             "refused": self._refused,
             "conflicts": list(self._conflicts),
-            "misconfigured": [f"{name}: {text}" for name, text in self._problems],
+            "misconfigured": self._told(INVALID_ANNOTATION),
+            "addresses_refused": self._told(ADDRESS_REFUSED),
         }
 
 

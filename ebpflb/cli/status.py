@@ -184,6 +184,8 @@ def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
         yield f"  conflict: {text}"
     for text in agent.get("misconfigured", ()):
         yield f"  misconfigured and ignored: {text}"
+    for text in agent.get("addresses_refused", ()):
+        yield f"  address refused: {text}"
 
 
 def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:

@@ -175,7 +175,10 @@ def read_kube_proxy_config(
     found: dict[str, Given] = {}
     for path, value in fields.items():
         reason = FIELDS[path].reason or _other_mode(path, mode)
-        if reason:
+        if path == "featureGates":
+            gates = cast(Mapping[str, object], value or {})
+            found |= why.settings_of_gates(gates, f"{file}: {path}", warn)
+        elif reason:
             _warn_ignored(f"{file}: {path}", FIELDS[path], value, reason, warn)
         elif not _is_empty(FIELDS[path], value):
             where = f"{file}: {path}"

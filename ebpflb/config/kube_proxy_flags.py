@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from ebpflb.config import values
+from ebpflb.config.option import Given
 from ebpflb.config.options import (
     HEALTHZ_BIND_ADDRESS,
     HEALTHZ_PORT,
@@ -24,7 +25,9 @@ MODES = ("iptables", "nftables", "ipvs")
 NO_IPVS = "IPVS is not used"
 NOT_IPVS = "the proxy mode is not ipvs"
 NO_MARKS = "packets are not marked"
-NO_GATES = "kube-proxy's feature gates do not exist here"
+# On by default, to be off from 1.40 on (KEP-5707).
+EXTERNAL_IPS_GATE = "AllowServiceExternalIPs"
+NO_GATES = f"kube-proxy's feature gates do not exist here, except {EXTERNAL_IPS_GATE}"
 NO_PROFILING = "there is no /debug/pprof"
 NO_HIDDEN = "no metrics are hidden"
 ALWAYS_LIBERAL = "TCP packets outside the window are always translated"
@@ -106,10 +109,35 @@ def translate(flags: Mapping[str, object], warn: Warn) -> dict[str, object]:
     for name, port in DEPRECATED_PORTS.items():
         if name in found:
             _apply_port(found, name, port, warn)
+    gates = _gates(str(found.pop("feature-gates", "")))
+    for name, given in settings_of_gates(gates, "--feature-gates", warn).items():
+        found.setdefault(name, given.value)
     for name in sorted(found.keys() & IGNORED.keys()):
         warn(f"--{name} is ignored: {IGNORED[name]}")
         del found[name]
     return found
+
+
+def settings_of_gates(gates: Mapping[str, object], where: str, warn: Warn) -> dict[str, Given]:
+    """The settings that feature gates give; warn() gets a line if there are other gates.
+
+    Raises ConfigError if the value of such a gate is no boolean.
+    """
+    others = [name for name in gates if name != EXTERNAL_IPS_GATE]
+    if others:
+        told = where if len(others) == len(gates) else f"{where}: {', '.join(others)}"
+        warn(f"{told} is ignored: {NO_GATES}")
+    where = f"{where}: {EXTERNAL_IPS_GATE}"
+    try:
+        is_on = values.boolean(gates.get(EXTERNAL_IPS_GATE, True))
+    except ValueError as error:
+        raise ConfigError(f"{where}: {gates[EXTERNAL_IPS_GATE]!r}: {error}") from error
+    return {} if is_on else {"external-ips": Given("ignore", where)}
+
+
+def _gates(text: str) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _of_mode(flags: dict[str, object], mode: str, warn: Warn) -> dict[str, object]:

@@ -9,7 +9,10 @@ from ebpflb.config import values
 
 ENVIRONMENT_PREFIX = "EBPFLB_"
 
-_LISTS = (values.words, values.urls, values.cidrs, values.nodeport_addresses, values.flow_events)
+_LISTS = (
+    *(values.words, values.urls, values.cidrs, values.ports),
+    *(values.nodeport_addresses, values.served_ips, values.flow_events),
+)
 # Kubernetes puts these into a pod's environment when a Service is called ebpflb.
 _SERVICE_LINK = re.compile(r"EBPFLB(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
 

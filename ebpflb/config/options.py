@@ -250,6 +250,29 @@ OPTIONS: tuple[Option, ...] = (
         "node addresses that accept NodePorts, or the word primary  [all]",
     ),
     Option(
+        "external-ips",
+        values.served_ips,
+        "serve",
+        "serve|not-nodes|ignore|CIDR,...",
+        "external IPs of Services to serve: all (serve), those that are no address of a node, none "
+        "(ignore), or those in the CIDRs; never those in ServiceCIDRs and pod CIDRs  [serve]",
+    ),
+    Option(
+        "load-balancer-ips",
+        values.served_ips,
+        "serve",
+        "serve|not-nodes|ignore|CIDR,...",
+        "the same for load-balancer IPs  [serve]",
+    ),
+    Option(
+        "protected-ports",
+        values.ports,
+        "22,10250",
+        "PORT,...",
+        "ports of the node's own servers: at a node's addresses, no external or load-balancer IP "
+        "gets them; nor those of the agent's servers  [22,10250]",
+    ),
+    Option(
         "localhost-nodeports",
         values.boolean,
         "true",

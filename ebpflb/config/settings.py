@@ -34,7 +34,8 @@ class Settings:
     Without manifests the Kubernetes API is the source. No device patterns: those of
     dataplane/attach/devices.py. An empty metrics or healthz address: do not listen. bind_address:
     empty, or the node's primary address; an unspecified one (0.0.0.0, ::) says only which family
-    is first. nodeport_addresses: ("primary",) or CIDRs, none for all addresses. A conntrack timeout
+    is first. nodeport_addresses: ("primary",) or CIDRs, none for all addresses. external_ips and
+    load_balancer_ips: one of values.SERVED_IPS, or else CIDRs. A conntrack timeout
     or size of 0 is the dataplane's own. flow_export: empty, a file, or "-". query_socket: None for
     no such socket. service_selector, namespace_selector: None for all. config: the file that was
     read, if there was one.
@@ -67,6 +68,9 @@ class Settings:
     oom_score_adj: int
     bind_address: str
     nodeport_addresses: tuple[str, ...]
+    external_ips: tuple[str, ...]
+    load_balancer_ips: tuple[str, ...]
+    protected_ports: tuple[int, ...]
     localhost_nodeports: bool
     masquerade_all: bool
     scheduler: str

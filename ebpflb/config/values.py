@@ -252,6 +252,29 @@ def nodeport_addresses(value: object) -> tuple[str, ...]:
     return found
 
 
+# What serves external and load-balancer IPs: all, those of no node, or none.
+SERVED_IPS = ("serve", "not-nodes", "ignore")
+
+
+def served_ips(value: object) -> tuple[str, ...]:
+    """Networks, or one of SERVED_IPS alone."""
+    found = words(value)
+    if len(found) == 1 and found[0] in SERVED_IPS:
+        return found
+    try:
+        return cidrs(found or SERVED_IPS)
+    except ValueError as error:
+        *others, last = SERVED_IPS
+        raise ValueError(f"want {', '.join(others)}, {last} or CIDRs") from error
+
+
+def ports(value: object) -> tuple[int, ...]:
+    """Port numbers, sorted."""
+    items = value if isinstance(value, list | tuple) else [value]
+    found = words([str(item) for item in items])
+    return tuple(sorted(number(1, _LAST_PORT)(word) for word in found))
+
+
 def flow_events(value: object) -> tuple[str, ...]:
     """Flow events in the order of a flow's life; empty for an empty value or the word none."""
     found = words(value)

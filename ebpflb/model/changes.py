@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracks objects as they come and go, and which Services must be planned again."""
 
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from itertools import chain
 from typing import NamedTuple
 
 from ebpflb.model.address import Address
+from ebpflb.model.admission.addresses import NO_RULES, AddressRules, Admission
+from ebpflb.model.admission.claims import Claim, Claims, Conflict, claims_of
 from ebpflb.model.dsr import Tunnels
 from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts, Place
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
@@ -17,7 +20,6 @@ from ebpflb.model.plan import (
     Defaults,
     Frontend,
     FrontendKey,
-    frontend_keys,
     place_of,
     plan_service,
     plan_withdrawn,
@@ -25,6 +27,7 @@ from ebpflb.model.plan import (
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import (
+    API_SERVER,
     Dsr,
     Labels,
     Service,
@@ -37,6 +40,8 @@ from ebpflb.model.traffic_policy import categorize
 
 ApiObject = Service | EndpointSlice | Node | ServiceCidr | Pod | PodNamespace
 ServiceNames = set[ServiceName]
+# Reasons of Events.
+INVALID_ANNOTATION, ADDRESS_REFUSED = "InvalidAnnotation", "AddressRefused"
 _DSR_IS_OFF = "the annotation ebpflb.io/dsr has no effect: the option dsr is off on this node"
 
 
@@ -133,12 +138,12 @@ class TrackedObjects:
         return Difference(upserts, tuple(key for key, item in now.items() if item is None))
 
 
-class Conflict(NamedTuple):
-    """A frontend key that two Services claim; the older one gets it."""
+class ServiceProblem(NamedTuple):
+    """What a Service asks for and does not get. event: the reason of its Event."""
 
-    key: FrontendKey
-    winner: ServiceName
-    loser: ServiceName
+    service: ServiceName
+    event: str
+    text: str
 
 
 class Changes:
@@ -157,6 +162,7 @@ class Changes:
         defaults: Defaults = NO_DEFAULTS,
         selection: Selection = EVERYTHING,
         ejections: Ejections | None = None,
+        rules: AddressRules = NO_RULES,
     ) -> None:
         """`bound`: addresses that come before those of the own Node."""
         self.ejections = ejections or Ejections()
@@ -174,9 +180,8 @@ class Changes:
         self._service_cidrs: dict[str, ServiceCidr] = {}
         self._pods: dict[ObjectKey, Pod] = {}
         self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
-        # All Services that claim a frontend key, oldest first; the oldest gets it.
-        self._claims: dict[FrontendKey, tuple[ServiceName, ...]] = {}
-        self._contested: set[FrontendKey] = set()
+        self.admission = Admission(rules)
+        self._claims = Claims()
         self._watched: ServiceNames = set()
         self._problems: dict[ServiceName, tuple[str, ...]] = {}
         self.tunnels = Tunnels() if defaults.dsr is not Dsr.OFF else None
@@ -216,6 +221,11 @@ class Changes:
         found = self._objects.get(ObjectKey(Kind.SERVICE, *name))
         return found if isinstance(found, Service) else None
 
+    def served(self, name: ServiceName) -> Service | None:
+        """A Service without the addresses that it does not get."""
+        service = self.service(name)
+        return self.admission.served(service) if service else None
+
     def slices(self, name: ServiceName) -> tuple[EndpointSlice, ...]:
         """The slices of a Service, even of one that is not known."""
         return self._slices.get(name, ())
@@ -242,22 +252,23 @@ class Changes:
         Changes that cancelled each other out do not count. A Service that is gone is returned once;
         its plan is empty.
         """
+        self._admit_again()
         names, self._moved = self._moved, set()
         for key, old in self._objects.take().items():
             names |= self._affected(old, self._objects.get(key))
         return names
 
     def plan(self, name: ServiceName) -> tuple[Frontend, ...]:
-        """The frontends that the Service gets; empty if it is not known, or not selected."""
-        service = self.service(name)
+        """The frontends that a Service gets, after take(); none if not known, or not selected."""
+        service = self.served(name)
         if service is None or name in self._left_out:
             return ()
         frontends = plan_service(
             service, self.slices(name), self.node, self._defaults, self.ejections.watch
         )
-        if not self._contested:
+        if not self._claims.has_conflicts:
             return frontends
-        return tuple(each for each in frontends if self._claims[each.key][0] == name)
+        return tuple(each for each in frontends if self.owner(each.key) == name)
 
     def withdrawn(self, name: ServiceName) -> tuple[Frontend, ...]:
         """The frontends left for a Service that is not selected: see plan_withdrawn()."""
@@ -265,9 +276,8 @@ class Changes:
         return plan_withdrawn(service, self.slices(name), self.node) if service else ()
 
     def owner(self, key: FrontendKey) -> ServiceName | None:
-        """The Service that gets a frontend: the oldest of those that claim it."""
-        claims = self._claims.get(key)
-        return claims[0] if claims else None
+        """The Service that gets a frontend, of those that claim it."""
+        return self._claims.owner(key)
 
     @property
     def has_ejection(self) -> bool:
@@ -285,7 +295,7 @@ class Changes:
     def _observe_port(
         self, name: ServicePortName, readings: Mapping[Place, FailureCount], now: float
     ) -> list[EjectionChange]:
-        service = self.service(ServiceName(*name[:2]))
+        service = self.served(ServiceName(*name[:2]))
         ports = [port for port in service.ports if port.name == name] if service else []
         threshold = self.ejections.threshold(ports[0]) if ports else 0
         if not threshold:
@@ -313,32 +323,35 @@ class Changes:
         return health_check(service, self.slices(name), self.node) if service else None
 
     def conflicts(self) -> tuple[Conflict, ...]:
-        """Claims of Services to serve that lose to an older one; at equal age, names decide."""
-        return tuple(
-            Conflict(key, self._claims[key][0], loser)
-            for key in sorted(self._contested)
-            for loser in self._claims[key][1:]
-            if loser not in self._left_out
-        )
+        """Claims of Services to serve that lose to another one."""
+        found = self._claims.conflicts()
+        return tuple(each for each in found if each.loser not in self._left_out)
 
-    def problems(self) -> tuple[tuple[ServiceName, str], ...]:
-        """Fields that are invalid and therefore ignored, by Service."""
+    def problems(self) -> tuple[ServiceProblem, ...]:
+        """What is ignored of the Services to serve, sorted by Service."""
+        refusals = self.admission.refusals
         return tuple(
-            (name, line)
-            for name in sorted(self._problems.keys() - self._left_out)
-            for line in self._problems[name]
+            ServiceProblem(name, event, str(each))
+            for name in sorted((self._problems.keys() | refusals.keys()) - self._left_out)
+            for event, found in (
+                (INVALID_ANNOTATION, self._problems.get(name, ())),
+                (ADDRESS_REFUSED, refusals.get(name, ())),
+            )
+            for each in found
         )
 
     def _replace(self, key: ObjectKey, new: ApiObject | None) -> None:
         if key.kind is Kind.NODE:
             self._tell_tunnels(key, new)
             if key != self._node_key:
+                self.admission.set_node(key.name, new if isinstance(new, Node) else None)
                 return
         old = self._objects.get(key)
         if not self._objects.set(key, new):
             return
         if key == self._node_key:
             self.node = self._node(new)
+            self.admission.set_node(key.name, self.node)
         # Other threads read slices meanwhile, so add the new one before removing the old one.
         if isinstance(new, EndpointSlice):
             self._link_slice(new)
@@ -347,6 +360,24 @@ class Changes:
         self._unlink(old)
         self._link(new)
         self._select(old or new)
+        self._note_owners(key.kind)
+
+    def _note_owners(self, changed: Kind) -> None:
+        """Tell the admission whose addresses a Service may not have."""
+        if changed is Kind.ENDPOINT_SLICE:
+            self.admission.set_api_servers(self.slices(API_SERVER))
+        elif changed is Kind.SERVICE_CIDR:
+            ranges = (each.ranges for each in self._service_cidrs.values())
+            self.admission.set_service_ranges(chain.from_iterable(ranges))
+
+    def _admit_again(self) -> None:
+        for name in self.admission.take_affected():
+            if service := self.service(name):
+                old = self.admission.served(service)
+                self._claims.remove(old)
+                self.admission.admit(service)
+                self._claims.add(new := self.admission.served(service))
+                self._moved |= self._competitors(old, new) | {name}
 
     def _node(self, found: ApiObject | None) -> Node:
         node = found if isinstance(found, Node) else Node(self._node_key.name)
@@ -379,9 +410,8 @@ class Changes:
         if isinstance(old, Service):
             self._watched.discard(old.name)
             self._problems.pop(old.name, None)
-            for key in frontend_keys(old):
-                others = (name for name in self._claims[key] if name != old.name)
-                self._claim(key, tuple(others))
+            self._claims.remove(self.admission.served(old))
+            self.admission.remove(old)
         elif isinstance(old, ServiceCidr):
             del self._service_cidrs[old.name]
         elif isinstance(old, Pod):
@@ -393,9 +423,8 @@ class Changes:
                 self._problems[new.name] = problems
             if any(map(self.ejections.threshold, new.ports)):
                 self._watched.add(new.name)
-            for key in frontend_keys(new):
-                names = (*self._claims.get(key, ()), new.name)
-                self._claim(key, tuple(sorted(names, key=self._age)))
+            self.admission.add(new)
+            self._claims.add(self.admission.served(new))
         elif isinstance(new, ServiceCidr):
             self._service_cidrs[new.name] = new
         elif isinstance(new, Pod):
@@ -436,20 +465,6 @@ class Changes:
         namespace = self._objects.get(ObjectKey(Kind.NAMESPACE, "", pod.namespace))
         return not isinstance(namespace, PodNamespace) or namespace.socket_lb is not False
 
-    def _age(self, name: ServiceName) -> tuple[str, ServiceName]:
-        service = self.service(name)
-        return service.created if service else "", name
-
-    def _claim(self, key: FrontendKey, claims: tuple[ServiceName, ...]) -> None:
-        if claims:
-            self._claims[key] = claims
-        else:
-            del self._claims[key]
-        if len(claims) > 1:
-            self._contested.add(key)
-        else:
-            self._contested.discard(key)
-
     def _affected(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
         if isinstance(old or new, Service):
             return self._affected_by_service(old, new)
@@ -460,16 +475,17 @@ class Changes:
         return self.names() if _planning_fields(old) != _planning_fields(new) else set()
 
     def _affected_by_service(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
-        services = [each for each in (old, new) if isinstance(each, Service)]
-        names = {service.name for service in services}
-        same_age = len({service.created for service in services}) == 1
-        for key in _keys(old) ^ _keys(new) if same_age else _keys(old) | _keys(new):
-            names.update(self._claims.get(key, ()))
-        return names
+        names = {each.name for each in (old, new) if isinstance(each, Service)}
+        return names | self._competitors(old, new)
+
+    def _competitors(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
+        """The Services that ask for what only one of two versions of a Service asks for."""
+        changed = _claims_of(old) ^ _claims_of(new)
+        return {name for key, _ in changed for name in self._claims.claimants(key)}
 
 
-def _keys(item: ApiObject | None) -> frozenset[FrontendKey]:
-    return frontend_keys(item) if isinstance(item, Service) else frozenset()
+def _claims_of(item: ApiObject | None) -> ItemsView[FrontendKey, Claim]:
+    return (claims_of(item) if isinstance(item, Service) else {}).items()
 
 
 def _planning_fields(item: ApiObject | None) -> tuple[object, ...]:

@@ -154,7 +154,7 @@ def describe(changes: Changes, name: ServiceName) -> Plain | None:
     if another proxy serves the Service. Ports come in order, once for each address family.
     family.
     """
-    service = changes.service(name)
+    service = changes.served(name)
     if service is None:
         return None
     node = changes.node

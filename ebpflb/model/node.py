@@ -12,7 +12,7 @@ class Node:
     """A Node; zone may be empty. addresses: internal ones first.
 
     eligible: load balancers may send it traffic, because it is not about to be removed. external:
-    the addresses that are not internal.
+    the addresses that are not internal. pod_ranges: canonical CIDRs.
     """
 
     name: str
@@ -20,6 +20,7 @@ class Node:
     addresses: tuple[Address, ...] = ()
     eligible: bool = True
     external: tuple[Address, ...] = ()
+    pod_ranges: tuple[str, ...] = ()
 
     @property
     def primary(self) -> Mapping[Family, Address]:

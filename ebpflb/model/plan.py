@@ -182,10 +182,10 @@ def _all_serving(port: ServicePort, slices: Iterable[EndpointSlice]) -> Iterator
 
 def frontend_keys(service: Service) -> frozenset[FrontendKey]:
     """The keys of the frontends of plan_service(), whatever the endpoints are."""
-    return frozenset(key for port in service.ports for _, key in _typed_keys(port))
+    return frozenset(key for port in service.ports for _, key in typed_keys(port))
 
 
-def _typed_keys(port: ServicePort) -> Iterator[tuple[FrontendType, FrontendKey]]:
+def typed_keys(port: ServicePort) -> Iterator[tuple[FrontendType, FrontendKey]]:
     protocol = port.name.protocol
     yield FrontendType.CLUSTER_IP, FrontendKey(port.cluster_ip, port.port, protocol)
     if port.node_port:
@@ -217,7 +217,7 @@ def _plan_port(
     preserves_clients = port.external_policy is TrafficPolicy.LOCAL
     has_dsr = defaults.dsr is Dsr.ALL and not (preserves_clients or defaults.masquerade_all)
     here = tuple(sorted(_here(endpoints, node))) if has_dsr else ()
-    for kind, key in _typed_keys(port):
+    for kind, key in typed_keys(port):
         inside = kind is FrontendType.CLUSTER_IP
         yield Frontend(
             key=key,

@@ -41,6 +41,10 @@ class ServiceName(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+API_SERVER = ServiceName("default", "kubernetes")
+"""The API servers of the cluster are the endpoints of this Service."""
+
+
 class ServicePortName(NamedTuple):
     """Names one port of a Service; port is empty if the API object does not set it."""
 

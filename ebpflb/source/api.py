@@ -19,6 +19,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from ebpflb import __version__
 from ebpflb.errors import ConfigError, SourceError
 from ebpflb.from_json import JsonError, from_json
+from ebpflb.model.ejection import Place
 from ebpflb.source.api_objects import Item, WatchEvent, event_of, items_of, object_of
 from ebpflb.source.api_servers import ApiServer, ApiServers
 from ebpflb.source.fields import Fields
@@ -98,6 +99,11 @@ class Api:
     def address(self) -> str:
         """The address of the server in use."""
         return self._servers.current.url
+
+    @property
+    def configured(self) -> frozenset[Place]:
+        """The addresses of the configured servers."""
+        return self._servers.configured
 
     def learn(self, urls: Sequence[str]) -> None:
         """Replace the learned API servers by these."""

@@ -13,22 +13,24 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from http.client import HTTP_PORT, HTTPS_PORT
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from ebpflb.config.values import socket_address
 from ebpflb.from_json import JsonError, from_json
 from ebpflb.log import fields
-from ebpflb.model.address import format_address
+from ebpflb.model.address import format_address, parse_address
+from ebpflb.model.ejection import Place
 from ebpflb.model.endpoint import EndpointSlice
-from ebpflb.model.service import ServiceName
+from ebpflb.model.service import API_SERVER, ServiceName
 from ebpflb.source.interface import SourceEvent
 
 _log = logging.getLogger("ebpflb.source")
 
-_SERVICE = ServiceName("default", "kubernetes")
 _PORT = "https"
 # Every API server's certificate is valid for this name, whatever its address.
 _CERTIFICATE_NAME = "kubernetes.default.svc"
@@ -57,6 +59,11 @@ class ApiServers:
 
     def __len__(self) -> int:
         return len(self._servers)
+
+    @property
+    def configured(self) -> frozenset[Place]:
+        """The configured ones that are given by their address, not by name."""
+        return frozenset(_places(self._configured))
 
     @property
     def current(self) -> ApiServer:
@@ -109,12 +116,20 @@ def listed_servers(event: SourceEvent) -> list[str]:
         f"https://{socket_address(format_address(endpoint.address), port.port)}"
         for piece in event.upserts
         if isinstance(piece, EndpointSlice)
-        and ServiceName(piece.namespace, piece.service) == _SERVICE
+        and ServiceName(piece.namespace, piece.service) == API_SERVER
         for port in piece.ports
         if port.name == _PORT
         for endpoint in piece.endpoints
         if endpoint.ready
     ]
+
+
+def _places(urls: Iterable[str]) -> Iterator[Place]:
+    for url in urls:
+        parts = urlsplit(url)
+        with suppress(ValueError):
+            usual = HTTP_PORT if parts.scheme == "http" else HTTPS_PORT
+            yield Place(parse_address(parts.hostname or ""), parts.port or usual)
 
 
 def _remembered(file: Path | None) -> list[str]:

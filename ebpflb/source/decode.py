@@ -123,8 +123,9 @@ def decode(document: Fields, label_keys: Collection[str] = ()) -> ApiObject | No
 
     That is an object of another kind, or a slice that is headless, has no Service or has host
     names. A Service that is for another proxy or has no ClusterIP has no ports here. IP addresses
-    and CIDRs that cannot be parsed are skipped, as are 0.0.0.0 and ::. label_keys: the labels of
-    Services and Namespaces to keep. Raises SourceError, which names the object and the field.
+    and CIDRs that cannot be parsed are skipped; so are 0.0.0.0 and ::, except where the model
+    refuses them. label_keys: the labels of Services and Namespaces to keep. Raises SourceError,
+    which names the object and the field.
     """
     kind = kind_of(document)
     if kind is None:
@@ -156,6 +157,7 @@ def _node(metadata: Metadata, document: Fields) -> Node:
         internal + external,
         eligible=not metadata.deleted and _LEAVING_TAINT not in taints,
         external=external,
+        pod_ranges=object_at(document, "spec", partial(_cidrs, "podCIDRs")),
     )
 
 
@@ -179,12 +181,12 @@ def _node_addresses(status: Fields) -> tuple[tuple[Address, ...], tuple[Address,
 
 def _service_cidr(metadata: Metadata, document: Fields) -> ServiceCidr:
     """Ignores its conditions, as kube-proxy does."""
-    return ServiceCidr(metadata.name, object_at(document, "spec", _cidrs))
+    return ServiceCidr(metadata.name, object_at(document, "spec", partial(_cidrs, "cidrs")))
 
 
-def _cidrs(spec: Fields) -> tuple[str, ...]:
+def _cidrs(name: str, spec: Fields) -> tuple[str, ...]:
     found = []
-    for text in list_at(spec, "cidrs", as_text):
+    for text in list_at(spec, name, as_text):
         with suppress(ValueError):
             found.append(parse_range(text)[1])
     return tuple(found)
@@ -269,7 +271,7 @@ def _ingress_ips(status: Fields) -> tuple[Address, ...]:
     def ips(balancer: Fields) -> list[str]:
         return list_at(balancer, "ingress", _ingress_ip)
 
-    return _addresses(object_at(status, "loadBalancer", ips))
+    return _asked_for(object_at(status, "loadBalancer", ips))
 
 
 def _ingress_ip(entry: Fields) -> str:
@@ -283,7 +285,7 @@ def _service_ports(
     cluster_ips = _cluster_ips(spec)
     if not cluster_ips:
         return ()
-    external_ips = _addresses(list_at(spec, "externalIPs", as_text))
+    external_ips = _asked_for(list_at(spec, "externalIPs", as_text))
     ranges = _source_ranges(spec)
     external_policy = _external_policy(spec)
     make = partial(
@@ -470,14 +472,15 @@ def _hinted_name(entry: Fields) -> str:
 
 def _addresses(texts: Iterable[str]) -> tuple[Address, ...]:
     """The valid addresses, each once, without the wildcards, which stand for NodePorts."""
+    return tuple(address for address in _asked_for(texts) if address not in _WILDCARDS)
+
+
+def _asked_for(texts: Iterable[str]) -> tuple[Address, ...]:
+    """With the wildcards, which the model refuses."""
     found: dict[Address, None] = {}
     for text in texts:
-        try:
-            address = parse_address(text)
-        except ValueError:
-            continue
-        if address not in _WILDCARDS:
-            found[address] = None
+        with suppress(ValueError):
+            found[parse_address(text)] = None
     return tuple(found)
 
 

@@ -59,7 +59,7 @@ FRESH_SECONDS = 1.0
 class Totals:
     """Totals of the agent. source_errors: number of files. no_local: ports by (policy, family).
 
-    dsr_peers: by state, of PEER_STATES.
+    dsr_peers: by state, of PEER_STATES. addresses_refused: by reason.
     """
 
     services: int = 0
@@ -74,6 +74,7 @@ class Totals:
     source_errors: tuple[str, ...] = ()
     no_local: Mapping[tuple[str, str], int] = field(default_factory=dict)
     dsr_peers: Mapping[str, int] = field(default_factory=dict)
+    addresses_refused: Mapping[str, int] = field(default_factory=dict)
 
 
 class Metrics:
@@ -318,6 +319,11 @@ class _AgentGauges:
             "accept DSR packets, and those that do not answer.",
             "state",
         )
+        self._refused = registry.gauge(
+            "ebpflb_addresses_refused",
+            "External and load-balancer IPs that Services ask for and do not get.",
+            "reason",
+        )
         self.lacks = registry.gauge(
             "ebpflb_kernel_lacks",
             "1 for each missing kernel feature that has a workaround.",
@@ -332,6 +338,8 @@ class _AgentGauges:
         self._source_errors.clear()
         for file in totals.source_errors:
             self._source_errors.labels(file).set(1)
+        for reason, count in totals.addresses_refused.items():
+            self._refused.labels(reason).set(count)
         for state in PEER_STATES:
             self._dsr_peers.labels(state).set(totals.dsr_peers.get(state, 0))
         for family in families:

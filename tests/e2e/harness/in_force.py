@@ -54,6 +54,7 @@ def planned(node: LabNode) -> set[Offer]:
     for path in sorted(node.manifests.glob("[!.]*")):
         for item in _objects(path.name, path.read_bytes()):
             changes.set(item)
+    changes.take()
     return {_offer(each) for name in changes.names() for each in changes.plan(name)}
 
 

@@ -25,7 +25,7 @@ from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.observe.flows import pipeline
 from ebpflb.source.interface import Announcement
-from tests.builders import service_manifest, slice_manifest
+from tests.builders import node_manifest, port_manifest, service_manifest, slice_manifest
 from tests.ports import free_port, free_ports
 from tests.unit.agent.flows import record
 from tests.unit.agent.node import MemoryNode
@@ -257,3 +257,23 @@ def test_without_addresses_there_are_no_servers(node, settings, tmp_path):
         assert "ebpflb-http" not in [thread.name for thread in threading.enumerate()]
 
     run_while(load_settings(silent, {}), act)
+
+
+def test_the_ports_of_its_own_servers_are_protected(node, settings):
+    metrics, health = settings.metrics_bind_address, settings.healthz_bind_address
+    ports = [int(each.rpartition(":")[2]) for each in (metrics, health)]
+    asked = [port_manifest(port, f"port-{port}") for port in (*ports, 80)]
+    there = node_manifest("node-a", addresses=("192.0.2.1",))
+    asking = service_manifest(ports=asked, externalIPs=["192.0.2.1"])
+
+    def told():
+        return json.loads(get(metrics, "/status")[1])["addresses_refused"]
+
+    def act():
+        wait_until(lambda: is_in_sync(metrics))
+        write(settings, there, asking, slice_manifest())
+        wait_until(told)
+        (line,) = told()
+        assert f"192.0.2.1 not served at port {ports[0]}, {ports[1]}: " in line
+
+    run_while(settings, act)

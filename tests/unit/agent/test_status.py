@@ -6,7 +6,7 @@ import os
 from ebpflb import __version__
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.service import TrafficPolicy
-from tests.builders import NODE, endpoint, endpoint_slice, service, service_port
+from tests.builders import NODE, address, endpoint, endpoint_slice, service, service_port
 
 
 def test_the_report_of_a_node_that_is_served(bench):
@@ -35,6 +35,7 @@ def test_the_report_of_a_node_that_is_served(bench):
         "refused": {},
         "conflicts": [],
         "misconfigured": [],
+        "addresses_refused": [],
     }
 
 
@@ -89,11 +90,14 @@ def test_the_time_without_reading_begins_with_the_first_failure_and_ends_with_th
     assert bench.report()["unread_seconds"] == 0
 
 
+def page(bench):
+    return bench.metrics.page().body.decode()
+
+
 def test_source_errors_are_metrics(bench):
     bench.say(errors={"/m/a.yaml": "broken"})
     bench.turn()
-    page = bench.metrics.page().body.decode()
-    assert 'ebpflb_source_errors{file="/m/a.yaml"} 1.0' in page
+    assert 'ebpflb_source_errors{file="/m/a.yaml"} 1.0' in page(bench)
 
 
 def test_two_services_with_one_address_are_a_conflict(bench, caplog):
@@ -108,6 +112,27 @@ def test_two_services_with_one_address_are_a_conflict(bench, caplog):
     bench.say(gone=(service("a"),))
     bench.turn()
     assert bench.report()["conflicts"] == []
+
+
+def test_a_refused_address_is_said_once_and_costs_nothing_else(bench, caplog):
+    asked = service_port(external_ips=(address("127.0.0.1"), address("192.0.2.1")))
+    bench.say(service("web", asked), endpoint_slice("web-1", endpoint()))
+    bench.turn()
+    bench.say(service("x", service_port("10.96.0.99")))
+    bench.turn()
+    text = "externalIPs: 127.0.0.1 not served: a loopback address"
+    assert bench.report()["addresses_refused"] == [f"default/web: {text}"]
+    assert bench.report()["misconfigured"] == []
+    assert bench.report()["frontends"] == 3
+    assert 'ebpflb_addresses_refused{reason="loopback"} 1.0' in page(bench)
+    assert caplog.text.count(text) == 1
+    assert [(each.about.name, each.reason, each.note) for each in bench.announced] == [
+        ("web", "AddressRefused", text)
+    ]
+    bench.say(service("web"))
+    bench.turn()
+    assert bench.report()["addresses_refused"] == []
+    assert 'ebpflb_addresses_refused{reason="loopback"} 0.0' in page(bench)
 
 
 def test_a_wrong_annotation_is_said_once_and_does_no_harm(bench, caplog):

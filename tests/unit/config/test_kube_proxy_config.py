@@ -153,6 +153,15 @@ def test_flags_and_variables_for_what_the_file_decides_are_ignored(load):
     ]
 
 
+def test_kube_proxys_gate_for_external_ips_is_obeyed(load):
+    gates = f"{HEAD}featureGates: {{AllowServiceExternalIPs: false}}\n"
+    settings, warnings = load(gates)
+    assert (settings.external_ips, ignored(warnings)) == (("ignore",), [])
+    assert load(gates, {"external-ips": "not-nodes"})[0].external_ips == ("not-nodes",)
+    settings, warnings = load(f"{HEAD}featureGates:\n")
+    assert (settings.external_ips, ignored(warnings)) == (("serve",), [])
+
+
 def test_unknown_fields_and_those_without_effect_are_told(load):
     _, warnings = load(
         f"{HEAD}new: 1\niptables: {{masqueradeBit: 15, other: {{}}}}\n"
@@ -162,7 +171,8 @@ def test_unknown_fields_and_those_without_effect_are_told(load):
         "unknown field new is ignored",
         "unknown field iptables.other is ignored",
         "iptables.masqueradeBit is ignored: packets are not marked",
-        "featureGates is ignored: kube-proxy's feature gates do not exist here",
+        "featureGates is ignored: kube-proxy's feature gates do not exist here, "
+        "except AllowServiceExternalIPs",
         "logging.vmodule is ignored: all modules have the same verbosity",
     ]
 

@@ -97,6 +97,34 @@ def test_a_port_that_is_none(port):
         settings_and_warnings(metrics_port=port)
 
 
+@pytest.mark.parametrize(
+    ("gates", "served", "told"),
+    [
+        ("AllowServiceExternalIPs=false", "ignore", None),
+        (" AllowServiceExternalIPs = F ,", "ignore", None),
+        ("AllowServiceExternalIPs=true", "serve", None),
+        ("AllAlpha=true", "serve", "--feature-gates"),
+        ("AllAlpha=true,AllowServiceExternalIPs=0,B=x", "ignore", "--feature-gates: AllAlpha, B"),
+    ],
+)
+def test_kube_proxys_gate_for_external_ips_is_obeyed(gates, served, told):
+    settings, warnings = settings_and_warnings(feature_gates=gates)
+    assert settings.external_ips == (served,)
+    ignored = [line.split(" is ignored: ")[0] for line in warnings if "gates" in line]
+    assert ignored == ([told] if told else [])
+
+
+def test_the_option_for_external_ips_comes_before_the_gate():
+    gate = "AllowServiceExternalIPs=false"
+    settings, _ = settings_and_warnings(feature_gates=gate, external_ips="192.0.2.0/24")
+    assert settings.external_ips == ("192.0.2.0/24",)
+
+
+def test_a_gate_that_is_neither_on_nor_off_is_an_error():
+    with pytest.raises(ConfigError, match=r"^--feature-gates: AllowServiceExternalIPs: 'x': want"):
+        settings_and_warnings(feature_gates="AllowServiceExternalIPs=x")
+
+
 def test_the_usual_command_line_of_a_distribution_works():
     settings, warnings = settings_and_warnings(
         hostname_override="Node1",

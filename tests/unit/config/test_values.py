@@ -88,6 +88,39 @@ def test_an_address_that_may_end_with_a_port_needs_brackets():
         values.bind_address(7)("fd00::1:80")
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("serve", ("serve",)),
+        (" not-nodes ", ("not-nodes",)),
+        (["ignore"], ("ignore",)),
+        ("10.0.0.1/8,fd00::/64", ("10.0.0.0/8", "fd00::/64")),
+    ],
+)
+def test_which_ips_of_services_are_served(given, found):
+    assert values.served_ips(given) == found
+
+
+@pytest.mark.parametrize("given", ["", [], "none", "serve,ignore", "serve,10.0.0.0/8", 7, "10/8x"])
+def test_which_ips_of_services_cannot_be_meant(given):
+    with pytest.raises(ValueError, match=r"want serve, not-nodes, ignore or CIDRs|want a string"):
+        values.served_ips(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [("", ()), ("10250,22", (22, 10250)), ([22, "80,22"], (22, 80)), (22, (22,))],
+)
+def test_ports(given, found):
+    assert values.ports(given) == found
+
+
+@pytest.mark.parametrize("given", ["0", "65536", "ssh", [True], "22-25"])
+def test_what_are_no_ports(given):
+    with pytest.raises(ValueError, match="want a number from 1 to 65535"):
+        values.ports(given)
+
+
 @pytest.mark.parametrize("given", ["1.5", "", "0x10", True, None, 1.0, "99999999999"])
 def test_what_is_no_number(given):
     with pytest.raises(ValueError, match="want a number from 0 to 9"):

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from ebpflb.model.changes import Changes, Conflict, key_of
+from ebpflb.model.admission.claims import Conflict
+from ebpflb.model.changes import Changes, key_of
 from ebpflb.model.plan import frontend_keys
 from ebpflb.model.service import Service, ServiceName
-from tests.builders import service, service_port
+from tests.builders import address, service, service_port
 from tests.unit.model.known import known
 
 A, B = ServiceName("default", "a"), ServiceName("default", "b")
@@ -19,6 +20,13 @@ OLD, YOUNG, YOUNGEST = "2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z", "2025-01-
 def aged(name: str, created: str, cluster_ip: str = "10.96.0.10") -> Service:
     """A Service that wants the same frontend as all others here."""
     return replace(service(name, service_port(cluster_ip)), created=created)
+
+
+def asking(name: str, created: str, **ips: str) -> Service:
+    """A Service that asks for that frontend by other fields."""
+    found = {field: (address(ip),) for field, ip in ips.items()}
+    port = service_port(f"10.96.1.{ord(name)}", **found)
+    return replace(service(name, port), created=created)
 
 
 def owner(changes: Changes) -> ServiceName:
@@ -101,3 +109,33 @@ def test_other_changes_of_the_winner_leave_the_loser_alone():
     (port,) = winner.ports
     changes.set(replace(winner, ports=(replace(port, affinity_timeout=60),)))
     assert changes.take() == {B}
+
+
+EXTERNAL = asking("a", OLD, external_ips="10.96.0.10")
+BALANCED = asking("b", YOUNG, load_balancer_ips="10.96.0.10")
+
+
+def test_a_cluster_ip_comes_before_older_claims_to_its_address():
+    changes = known(EXTERNAL, BALANCED, aged("c", YOUNGEST))
+    c = ServiceName("default", "c")
+    assert changes.owner(KEY) == c
+    assert [each.key for each in changes.plan(c)] == [KEY]
+    assert all(each.key != KEY for name in (A, B) for each in changes.plan(name))
+    assert changes.conflicts() == (Conflict(KEY, c, B), Conflict(KEY, c, A))
+
+
+def test_a_load_balancer_ip_comes_before_an_older_external_ip():
+    assert known(EXTERNAL, BALANCED).conflicts() == (Conflict(KEY, winner=B, loser=A),)
+
+
+def test_of_several_claims_of_one_service_the_best_counts():
+    both = asking("b", YOUNG, external_ips="10.96.0.10", load_balancer_ips="10.96.0.10")
+    assert known(EXTERNAL, both).owner(KEY) == B
+
+
+def test_a_better_claim_to_the_same_address_takes_it_at_once():
+    changes = known(EXTERNAL, asking("b", YOUNG, external_ips="10.96.0.10"))
+    assert changes.owner(KEY) == A
+    changes.set(BALANCED)
+    assert changes.take() == {A, B}
+    assert changes.owner(KEY) == B

@@ -171,6 +171,12 @@ def test_node_addresses_are_the_internal_ones_first():
     assert [format_address(each) for each in found.external] == ["203.0.113.1"]
 
 
+def test_the_pod_cidrs_of_a_node_are_read():
+    cidrs = ["10.244.7.9/24", "bogus", "fd00:10:244::/64"]
+    found = decode({**node_manifest(), "spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs}})
+    assert found == replace(node(), pod_ranges=("10.244.7.0/24", "fd00:10:244::/64"))
+
+
 def test_a_node_may_have_no_status():
     assert decode({"kind": "Node", "metadata": {"name": "node-a"}}) == node()
 

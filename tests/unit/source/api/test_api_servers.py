@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ebpflb.errors import SourceError
-from ebpflb.model.address import Family, Protocol, parse_address
+from ebpflb.model.address import Family, Protocol, format_address, parse_address
+from ebpflb.model.ejection import Place
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
 from ebpflb.source.api import Api, ApiRequest, RefusedError
 from ebpflb.source.api_servers import ApiServers, listed_servers
@@ -209,3 +210,12 @@ def test_the_api_servers_are_the_endpoints_of_their_service():
     )
     event = SourceEvent((service(), ours, *others), (), {}, initial=True)
     assert listed_servers(event) == [FIRST, "https://[2001:db8::1]:6443"]
+
+
+def test_configured_servers_are_known_by_their_addresses():
+    given = [FIRST, "http://[fd00::1]", "https://192.0.2.9/base", "https://api.example:6443"]
+    places = {(format_address(each.address), each.port) for each in ApiServers(given).configured}
+    assert places == {("192.0.2.1", 6443), ("fd00::1", 80), ("192.0.2.9", 443)}
+    assert Api(None, FIRST, others=["https://192.0.2.2:70000"]).configured == frozenset(
+        {Place(parse_address("192.0.2.1"), 6443)}
+    )
