@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Sockets of this node that come before a Service: a listener on a ClusterIP that is also an
- * address of the node, such as a DNS cache, and a connected socket at a NodePort.
+ * address of the node, such as a DNS cache, a connected socket at a NodePort, and the agent's to
+ * the API server.
  */
 #ifndef LB_LISTENER_H
 #define LB_LISTENER_H
@@ -9,6 +10,21 @@
 #include "addr.h"
 #include "filter.h"
 #include "frontend.h"
+
+/*
+ * Whether the agent's connections to the API server must not be diverted to this Service, or a
+ * Service with the API server's address would lock the agent out for good, which alone can remove
+ * it. A ClusterIP is the Service's own, and the API server's may be what the agent uses.
+ */
+static __always_inline int lb_is_closed_to_agent(const struct lb_desc *desc)
+{
+	return desc->type != LB_CLUSTER_IP;
+}
+
+static __always_inline int lb_is_of_agent(const struct bpf_sock *sk)
+{
+	return sk && sk->priority == LB_SOCKET_OF_AGENT;
+}
 
 static __always_inline int lb_is_cluster_ip_of_node(const struct lb_addr *addr)
 {

@@ -302,6 +302,13 @@ static __always_inline int lb_is_opening(const struct lb_packet *pkt)
 	return pkt->tuple.proto == IPPROTO_UDP || lb_ct_is_syn(pkt);
 }
 
+static __always_inline int lb_is_packet_of_agent(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+
+	return sk && lb_is_of_agent(bpf_sk_fullsock(sk));
+}
+
 /* Fills match, choice, flow and fib. */
 static __always_inline int lb_service_decide(struct __sk_buff *skb, struct lb_packet *pkt,
 					     const struct lb_tc_hook *at, struct lb_match *match,
@@ -312,6 +319,9 @@ static __always_inline int lb_service_decide(struct __sk_buff *skb, struct lb_pa
 
 	if (verdict)
 		return verdict;
+	if (at->hook == LB_HOOK_HOST_EGRESS && lb_is_closed_to_agent(match->desc) &&
+	    lb_is_packet_of_agent(skb))
+		return LB_PASS;
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS && !lb_is_opening(pkt))
 		return lb_dsr_resume(skb, pkt, match, choice, flow, fib);
 	verdict = lb_service_select(pkt, match, at, flow, choice);

@@ -129,6 +129,15 @@ struct lb_name {
 	char port[64];
 };
 
+/*
+ * SO_PRIORITY of sockets that no Service may divert: see listener.h. Without CAP_NET_ADMIN or
+ * CAP_NET_RAW nobody can set it. Its last bits are those of the default, by which queueing
+ * disciplines choose a band.
+ */
+enum lb_socket_priority {
+	LB_SOCKET_OF_AGENT = 0x65620000,
+};
+
 /* Flags of an address in lb_addrs. One without flags is kept only for its remaining flows. */
 enum lb_addr_flag {
 	LB_ADDR_CLUSTER_IP = 1 << 0,

@@ -199,6 +199,8 @@ static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const str
 	if (!desc)
 		return LB_PASS;
 	match->desc = desc;
+	if (is_connect && lb_is_closed_to_agent(desc) && lb_is_of_agent(ctx->sk))
+		return LB_PASS;
 	verdict = lb_socket_choose(ctx, match, &peer->addr, choice);
 	if (verdict == LB_PASS || verdict == -LB_DROP_NO_LOCAL_ENDPOINT)
 		return LB_PASS;

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The source of the agent's objects, manifests or the API server, and the Events it can create."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ebpflb.config.settings import Settings
+from ebpflb.dataplane.layout.enums import SocketPriority
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
@@ -15,7 +17,7 @@ from ebpflb.source.directory import DirectorySource
 from ebpflb.source.interface import Announcement, SourceEvent
 
 if TYPE_CHECKING:
-    from ebpflb.source.api import Api
+    from ebpflb.source.api import Api, SocketOption
 
 Emit = Callable[[SourceEvent], None]
 
@@ -69,8 +71,20 @@ def source_of(settings: Settings) -> ObjectSource:
         settings.master,
         others=settings.api_servers,
         memory=compile_cache.DIRECTORY,
+        socket_options=_agents_socket(),
     )
     return ApiServerSource(api, settings.node_name, selection, all_nodes=settings.dsr != "off")
+
+
+def _agents_socket() -> "list[SocketOption]":
+    """What makes the programs let a socket pass, whichever Service has the address."""
+    option = (socket.SOL_SOCKET, socket.SO_PRIORITY, int(SocketPriority.LB_SOCKET_OF_AGENT))
+    with socket.socket() as trial:
+        try:
+            trial.setsockopt(*option)
+        except PermissionError:
+            return []
+    return [option]
 
 
 class ManifestSource:

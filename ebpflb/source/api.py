@@ -15,6 +15,7 @@ import urllib3
 import yaml
 from kubernetes.client import ApiClient, ApiException, Configuration
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.utils.keepalive import tcp_keepalive_socket_options
 
 from ebpflb import __version__
 from ebpflb.errors import ConfigError, SourceError
@@ -38,6 +39,7 @@ _load_pod_config: Callable[..., None] = load_incluster_config
 _VERBS = {"GET": "list", "WATCH": "watch", "POST": "create"}
 
 Query = Mapping[str, str]
+SocketOption = tuple[int, int, int]
 
 
 class ExpiredError(SourceError):
@@ -83,15 +85,17 @@ class Api:
         *,
         others: Sequence[str] = (),
         memory: Path | None = None,
+        socket_options: Sequence[SocketOption] = (),
     ) -> None:
         """Raise ConfigError if neither these nor a pod's environment give the address.
 
         `others`: URLs to try if that one fails. `memory`: where to keep the addresses learned from
-        the API server; None to learn none.
+        the API server; None to learn none. `socket_options`: to set before connecting.
         """
         self._configure: Callable[[], Configuration] = lambda: _configuration(kubeconfig, master)
         first = self._configure().host
         self._servers = ApiServers([first, *others], None if master else memory)
+        self._socket_options = socket_options
         self._session: _Session | None = None
         self._session = self._connect()
 
@@ -153,6 +157,7 @@ class Api:
         configuration = self._configure()
         self._servers.trust_learned(bool(configuration.verify_ssl))
         server = self._servers.current
+        configuration.socket_options = [*tcp_keepalive_socket_options(), *self._socket_options]
         return _Session(server, _client(configuration, server))
 
     def _current(self) -> "_Session":
@@ -243,7 +248,6 @@ def _client(configuration: Configuration, server: ApiServer) -> ApiClient:
     if not configuration.verify_ssl:
         # The kubeconfig asks for it: a warning at every request would be noise.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    configuration.keep_alive = True
     configuration.retries = False
     client = ApiClient(configuration)
     client.user_agent = f"ebpflb/{__version__}"

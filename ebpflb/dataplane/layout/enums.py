@@ -48,6 +48,10 @@ class BackendFlag(IntFlag):
     LB_BACKEND_TRIAL = 64
 
 
+class SocketPriority(IntEnum):
+    LB_SOCKET_OF_AGENT = 0x65620000
+
+
 class AddrFlag(IntFlag):
     LB_ADDR_CLUSTER_IP = 1
     LB_ADDR_EXTERNAL = 2
@@ -221,6 +225,7 @@ PREFIXES: Mapping[EnumType, str] = {
     DescFlag: "LB_DESC_",
     SchedulerCode: "LB_SCHEDULER_",
     BackendFlag: "LB_BACKEND_",
+    SocketPriority: "LB_SOCKET_",
     AddrFlag: "LB_ADDR_",
     DeviceKind: "LB_DEVICE_",
     DeviceFlag: "LB_DEVICE_",

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from ebpflb.lab import LabNode
+from ebpflb.lab import LabNode, Member
 
 _KINDS = {
     "/api/v1/services": "Service",
@@ -43,8 +43,8 @@ class NodeWithApi(LabNode):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, node: LabNode) -> None:
-        super().__init__(("127.0.0.1", 0), _Conversation)
+    def __init__(self, node: LabNode, host: str) -> None:
+        super().__init__((host, 0), _Conversation)
         self.node = node
         self.closed = threading.Event()
         self.listed: dict[str, Objects] = {}
@@ -131,15 +131,16 @@ class _Conversation(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def manifest_api(node: LabNode) -> Iterator[tuple[LabNode, list[str]]]:
-    """Serve the API inside the node; the node for an agent, and the agent's options."""
-    with node.entered():
-        server = _Server(node)
+def manifest_api(node: LabNode, at: Member | None = None) -> Iterator[tuple[LabNode, list[str]]]:
+    """Serve the API inside the node or another member; the node for an agent, and its options."""
+    host = at.ipv4 if at else "127.0.0.1"
+    with (at or node).entered():
+        server = _Server(node, host)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
         same = NodeWithApi(**{each.name: getattr(node, each.name) for each in fields(node)})
-        yield same, ["--master", f"http://127.0.0.1:{server.server_port}"]
+        yield same, ["--master", f"http://{host}:{server.server_port}"]
     finally:
         server.closed.set()
         server.shutdown()

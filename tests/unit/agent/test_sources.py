@@ -62,6 +62,21 @@ def test_without_manifests_the_api_server_is_asked(settings: Callable[..., Setti
     origin.stop()
 
 
+def test_who_may_not_mark_its_sockets_reaches_the_api_server_anyway(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+):
+    def forbid(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("socket.socket.setsockopt", forbid)
+    origin = source_of(settings(master=URL))
+    monkeypatch.undo()
+    events: Queue[SourceEvent] = Queue()
+    origin.start(events.put)
+    assert "Connection refused" in events.get(timeout=SECONDS).errors["api"]
+    origin.stop()
+
+
 @pytest.mark.parametrize(("dsr", "is_for_all"), [("off", False), ("annotated", True)])
 def test_all_nodes_are_read_where_packets_may_go_to_them(
     settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, dsr: str, is_for_all: bool

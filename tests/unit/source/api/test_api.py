@@ -2,6 +2,7 @@
 """Requests to a web server that may refuse, break off or fall silent."""
 
 import json
+import socket
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -399,3 +400,12 @@ def test_outside_of_a_pod_something_must_be_given(monkeypatch: pytest.MonkeyPatc
     text = r"\Anot in a pod, and no --kubeconfig: Service host/port is not set\.\Z"
     with pytest.raises(ConfigError, match=text):
         Api(None, "")
+
+
+def test_options_of_sockets_are_set_before_they_connect(server: ApiServer):
+    unknown = (socket.SOL_SOCKET, 9999, 1)
+    with pytest.raises(SourceError, match="Protocol not available"):
+        Api(None, server.url, socket_options=[unknown]).get(THINGS)
+    server.answers.append(answer({"items": []}))
+    keep_alive = (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    assert Api(None, server.url, socket_options=[keep_alive]).get(THINGS) == {"items": []}
