@@ -114,7 +114,8 @@ def follow(two, monkeypatch):
     """
     streams = partial(Streams, pause_seconds=0.05, look_seconds=0.1)
     monkeypatch.setattr(command, "Streams", streams)
-    note, ends = command._Watch.note, Counter()
+    note = command._Watch.note
+    ends: Counter[str] = Counter()
 
     def noted(watch, node, state):
         ends[node] = 0 if state.runs else ends[node] + 1
