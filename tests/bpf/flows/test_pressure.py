@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """More half-open connections than there is room for: what is established goes on."""
 
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import median
@@ -147,10 +148,13 @@ def test_without_ports_a_connection_is_dropped_and_established_ones_keep_theirs(
     datapath: Datapath, held: Held, flood: Flood
 ):
     datapath.settings(snat_ports=((2000, 2009), (3000, 3009)))
+    begin = time.monotonic()
     flood.send(range(1000))
     dropped = datapath.drops()
     assert set(dropped) == {DropReason.LB_DROP_SNAT_PORTS}
-    assert dropped[DropReason.LB_DROP_SNAT_PORTS] >= 1000 - 20
+    # Once in three seconds each port is free again.
+    rounds = 1 + int(time.monotonic() - begin) // 3
+    assert dropped[DropReason.LB_DROP_SNAT_PORTS] >= 1000 - 20 * rounds
     held.assert_all_go_on()
 
 

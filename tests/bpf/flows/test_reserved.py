@@ -60,9 +60,13 @@ class Beside:
 
     def given(self) -> list[int]:
         """What many clients get, of whom some come too late."""
-        results = [self.send(port) for port in range(10000, 10000 + MANY)]
-        sent = [each.packet for each in results if each.verdict is Verdict.REDIRECT]
-        return sorted(source_of(packet).port for packet in sent)
+        found = []
+        for port in range(10000, 10000 + MANY):
+            result = self.send(port)
+            if result.verdict is Verdict.REDIRECT:
+                found.append(source_of(result.packet).port)
+                self.datapath.keep_young()
+        return sorted(found)
 
 
 @pytest.fixture

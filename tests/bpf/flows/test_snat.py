@@ -3,6 +3,7 @@
 
 import time
 from collections import Counter
+from itertools import count
 
 import pytest
 from scapy.packet import Packet
@@ -18,8 +19,6 @@ from tests.bpf.harness.services import node_addresses, node_port, remote_backend
 
 ONE_PORT = ((2000, 2000), (2000, 2000))
 OTHER_PORT = ((3000, 3000), (3000, 3000))
-# However long a test takes, it is not over yet.
-NOT_YET = -1000
 
 
 class Outside:
@@ -125,6 +124,7 @@ def test_the_same_port_serves_two_backends(datapath: Datapath, node: Node, kind:
 def test_without_a_free_port_a_new_flow_is_dropped_and_counted(outside: Outside):
     outside.datapath.settings(snat_ports=ONE_PORT)
     source = outside.source(10000)
+    outside.datapath.keep_young()
     assert outside.send(10001).verdict is Verdict.DROP
     assert outside.datapath.drops() == {DropReason.LB_DROP_SNAT_PORTS: 1}
     assert len(outside.datapath.short()) == 2
@@ -220,10 +220,12 @@ class HalfOpen:
         self.outside = outside
         outside.datapath.settings(snat_ports=((2000, 2003), (3000, 3003)))
         self.open: dict[int, End] = {}
-        for port in range(10000, 10200):
+        ports = count(10000)
+        while len(self.open) < 8:
+            port = next(ports)
             if outside.send(port).verdict is Verdict.REDIRECT:
                 self.open[port] = outside.source(port)
-        assert len(self.open) == 8
+                outside.datapath.keep_young()
         if flags:
             for source in self.open.values():
                 outside.reply(source, flags)
@@ -247,7 +249,7 @@ def half_open(tcp_outside: Outside, request: pytest.FixtureRequest) -> HalfOpen:
 
 def test_a_new_flow_takes_the_port_of_a_handshake_that_nobody_ends(half_open: HalfOpen):
     half_open.age()
-    source, *_ = half_open.newcomers()
+    source = half_open.outside.source(20000)
     assert source in half_open.open.values()
     assert half_open.outside.reply_goes_to(source) == 20000
     (left,) = [port for port, each in half_open.open.items() if each == source]
@@ -284,6 +286,7 @@ def test_an_idle_udp_flow_gives_its_port_away(datapath: Datapath, node: Node, ud
     outside = Outside(datapath, node, udp)
     datapath.settings(snat_ports=ONE_PORT, udp_timeout=10, udp_stream_timeout=10)
     source = outside.source(10000)
+    datapath.keep_young()
     assert outside.send(10001).verdict is Verdict.DROP
     for key in datapath.short():
         datapath.write_entry(key, last_seen=1)
@@ -305,6 +308,7 @@ class FewPorts:
             result = outside.send(port)
             if result.verdict is Verdict.REDIRECT:
                 self.sources[port] = source_of(result.packet)
+                outside.datapath.keep_young()
             port += 1
         self.oldest, *_ = self.sources
 
@@ -348,10 +352,8 @@ def test_where_ports_are_short_the_flow_that_is_silent_for_longest_loses_its_own
 def test_a_udp_flow_with_a_packet_a_moment_ago_keeps_its_port(
     few_ports: FewPorts, reply_only: bool
 ):
-    for port in few_ports.sources:
-        few_ports.silent(port, NOT_YET)
-        if reply_only:
-            few_ports.silent(port, 60, reply_only=True)
+    for port in few_ports.sources if reply_only else ():
+        few_ports.silent(port, 60, reply_only=True)
     assert few_ports.outside.send(20000).verdict is Verdict.DROP
 
 
