@@ -44,7 +44,10 @@ class SecondSet:
         """
         if self._lock.held_by_others():
             return False, {}
-        strays = [each for each in self._find(own) if each.link]
+        try:
+            strays = [each for each in self._find(own) if each.link]
+        except AttachError as error:
+            return False, {"a second set": error}
         errors: dict[str, EbpflbError] = {}
         for each in strays:
             try:
@@ -57,4 +60,10 @@ class SecondSet:
         return bool(strays), errors
 
     def _find(self, own: Collection[int] = ()) -> list[Stray]:
-        return find_strays(self._root, {self._lock.cgroup_id}, own)
+        """None without the right to look at links (CAP_SYS_ADMIN), which Services do not need."""
+        try:
+            return find_strays(self._root, {self._lock.cgroup_id}, own)
+        except AttachError as error:
+            if isinstance(error.__cause__, PermissionError):
+                return []
+            raise

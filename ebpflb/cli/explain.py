@@ -13,7 +13,7 @@ from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, p
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
 from ebpflb.config.settings import setting
-from ebpflb.errors import ConfigError, QueryError
+from ebpflb.errors import AttachError, ConfigError, QueryError
 
 if TYPE_CHECKING:
     from ebpflb.cli.explain_names import AgentModel
@@ -119,7 +119,10 @@ def _second_set(root: Path, client: "Client") -> str:
 
     device = device_name(client.ifindex) if client.ifindex else ""
     passed = {device} if client.kind is ClientKind.OUTSIDE else {device, ""}
-    strays = find_strays(root, served_cgroups(root))
+    try:
+        strays = find_strays(root, served_cgroups(root))
+    except AttachError:
+        return ""
     met = [each for each in strays if each.device in passed]
     return f"{summary(met)}: see `ebpflb doctor`" if met else ""
 

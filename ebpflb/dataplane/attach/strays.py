@@ -11,7 +11,7 @@ They are told by name, type and the names of their maps: the tag differs between
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from errno import EPERM
+from errno import ENODEV, EPERM
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from ebpflb.dataplane.kernel.uapi import AttachType, BpfObject, LinkInfo, LinkTy
 from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load.pins import LINKS, generations
+from ebpflb.errors import AttachError
 
 _SOCKET_HOOKS = {kind: name.removeprefix("lb_") for name, kind in CGROUP_HOOKS.items()}
 _TCX = {AttachType.TCX_INGRESS: TcDirection.INGRESS, AttachType.TCX_EGRESS: TcDirection.EGRESS}
@@ -45,8 +46,12 @@ class Stray(NamedTuple):
 
 def own_programs(root: Path) -> frozenset[int]:
     """The kernel's ids of the programs pinned at `root`, and of those that its links run."""
-    running = {link.prog_id for link in _pinned_links(root / LINKS)}
-    return frozenset(running).union(*map(pinned_programs, generations(root)))
+    found = {link.prog_id for link in _pinned_links(root / LINKS)}
+    for generation in generations(root):
+        # The remains of an interrupted start may lack the directory.
+        with suppress(FileNotFoundError):
+            found |= pinned_programs(generation)
+    return frozenset(found)
 
 
 def served_cgroups(root: Path) -> frozenset[int]:
@@ -166,7 +171,7 @@ def _at_devices(
                 yield Stray("XDP", device.name, each.prog_id, each.id, first=True)
             continue
         direction = _TCX[each.target.device.attach_type]
-        order = at_tcx(device.ifindex, direction)
+        order = _tcx_order(device.ifindex, direction)
         if each.prog_id in order:
             first = programs.is_first(each.prog_id, order)
             yield Stray(f"tcx {direction}", device.name, each.prog_id, each.id, first)
@@ -175,9 +180,28 @@ def _at_devices(
 def _at_clsact(clsact: Clsact, programs: _Programs) -> Iterator[Stray]:
     for ifindex in sorted(clsact.qdiscs()):
         for direction in TcDirection:
-            for each in clsact.filters(ifindex, direction):
-                if is_ours(each, direction) and programs.is_stray(each.program):
-                    order = [*at_tcx(ifindex, direction), each.program]
-                    first = programs.is_first(each.program, order)
+            for program in _own_filters(clsact, ifindex, direction):
+                if programs.is_stray(program):
+                    order = [*_tcx_order(ifindex, direction), program]
+                    first = programs.is_first(program, order)
                     name = device_name(ifindex)
-                    yield Stray(f"clsact {direction}", name, each.program, 0, first)
+                    yield Stray(f"clsact {direction}", name, program, 0, first)
+
+
+def _tcx_order(ifindex: int, direction: TcDirection) -> list[int]:
+    """Nothing if the device has gone meanwhile."""
+    try:
+        return at_tcx(ifindex, direction)
+    except OSError as error:
+        if error.errno != ENODEV:
+            raise
+        return []
+
+
+def _own_filters(clsact: Clsact, ifindex: int, direction: TcDirection) -> list[int]:
+    """Nothing if the device has gone meanwhile."""
+    try:
+        found = clsact.filters(ifindex, direction)
+    except AttachError:
+        return []
+    return [each.program for each in found if is_ours(each, direction)]

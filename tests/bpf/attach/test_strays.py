@@ -148,6 +148,30 @@ def test_nothing_is_taken_off_while_another_agent_runs(attach, alone):
     assert second.take_off(()) == (True, {})
 
 
+def test_without_the_right_to_look_nothing_is_found(attach, cgroup):
+    attach("theirs")
+    script = """
+import sys
+from pathlib import Path
+from ebpflb.agent.second_set import SecondSet
+print(SecondSet(*map(Path, sys.argv[1:])).take_off(()))
+"""
+    without = ["setpriv", "--bounding-set", "-sys_admin"]
+    done = subprocess.run(
+        [*without, sys.executable, "-c", script, str(attach("ours")), str(cgroup)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "(False, {})\n"
+
+
+def test_the_remains_of_an_interrupted_start_are_no_error(attach):
+    ours = attach("ours")
+    (ours / "1-2").mkdir()
+    assert strays(ours) == []
+
+
 def test_a_lock_alone_refuses_nobody(attach, alone):
     ours = attach("ours")
     alone(ours)
