@@ -24,6 +24,7 @@ import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from errno import ENOENT
 from pathlib import Path
@@ -410,7 +411,10 @@ def _fitted(value: bytes, source: BpfMap, target: BpfMap) -> bytes:
 def read_meta(generation: Generation) -> LbMeta | None:
     """What a generation was made from; None if unknown."""
     maps = open_maps(generation.maps)
-    value = maps["lb_meta"].lookup(_ONLY_KEY) if "lb_meta" in maps else None
+    value = None
+    # No program uses it, so it is not put back if somebody replaces it.
+    with suppress(KeyError, MapError):
+        value = maps["lb_meta"].lookup(_ONLY_KEY)
     if value is None or len(value) != ctypes.sizeof(LbMeta):
         return None
     meta = LbMeta.from_buffer_copy(value)

@@ -76,6 +76,19 @@ def test_what_cannot_be_put_back_costs_a_new_generation_and_no_flow(root, place,
     assert load(root, compiler=refuse) == second
 
 
+@pytest.mark.parametrize("kind", [MapType.HASH, MapType.RINGBUF])
+def test_a_map_in_the_place_of_the_note_is_no_note(root, kind):
+    first = start(root)
+    (first.maps / "lb_meta").unlink()
+    sizes = (3, 5, 7) if kind is MapType.HASH else (0, 0, 4096)
+    with owned(libbpf.map_create(kind, "theirs", *sizes)) as fd:
+        libbpf.obj_pin(fd, first.maps / "lb_meta")
+    second = load(root)
+    finish(root, second)
+    assert second != first
+    assert is_usable(second)
+
+
 @pytest.mark.parametrize("place", ["maps", "progs", "maps progs"])
 def test_a_generation_that_lost_everything_is_replaced(root, place):
     first = start(root)
