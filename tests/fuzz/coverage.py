@@ -31,13 +31,13 @@ class Player:
         self._world = World()
         self._others, self._counted = self._world.others(), self._world.counted()
 
-    def play(self, data: bytes) -> None:
+    def play(self, given: bytes) -> None:
         """AssertionError unless all others stay as they are, with the object and after it."""
-        if not data:
+        if not given:
             return
-        kind = _KINDS[data[0] % len(_KINDS)]
+        kind = _KINDS[given[0] % len(_KINDS)]
         try:
-            item = event_of(b'{"type":"ADDED","object":%s}' % data[1:]).item
+            item = event_of(b'{"type":"ADDED","object":%s}' % given[1:]).item
         except JsonError:
             return
         if _concerns_others(item):

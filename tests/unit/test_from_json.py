@@ -84,7 +84,7 @@ def test_depth_that_python_can_read_is_kept():
 @pytest.mark.parametrize(
     ("raw", "value"),
     [
-        (b'"caf\xe9"', "caf\ufffd"),
+        (b'"web\xe9"', "web\ufffd"),
         (b'"\xff\xfe"', "\ufffd\ufffd"),
         (b'{"\xff": 1}', {"\ufffd": 1}),
         (rb'"\ud800 \uDFFF"', "\ufffd \ufffd"),
@@ -132,12 +132,12 @@ def test_an_error_says_where(raw: bytes, message: str):
 )
 def test_a_reader_refuses_what_is_not_an_object(raw: bytes):
     reader = JsonReader(raw)
-    with pytest.raises(JsonError, match=r"\Aline 1, column \d+: "):
+    with pytest.raises(JsonError, match=r"^line 1, column \d+: "):
         [reader.value() for _ in reader.members()]
 
 
 @pytest.mark.parametrize("raw", [b"[1,]", b"[1 2]", b"{}", b"[", b"[,]"])
 def test_a_reader_refuses_what_is_not_a_list(raw: bytes):
     reader = JsonReader(raw)
-    with pytest.raises(JsonError, match=r"\Aline 1, column \d+: "):
+    with pytest.raises(JsonError, match=r"^line 1, column \d+: "):
         [reader.value() for _ in reader.elements()]

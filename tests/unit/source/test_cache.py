@@ -189,7 +189,7 @@ def test_an_object_that_is_no_json_stays_as_it_was_until_it_is_deleted(services:
     assert services.errors == {}
 
 
-@pytest.mark.parametrize("name", ["", "Not a name", "caf\ufffd"])
+@pytest.mark.parametrize("name", ["", "Not a name", "web\ufffd"])
 def test_while_a_list_has_an_object_without_a_name_nothing_is_taken_for_gone(
     services: Cache, name: str
 ):

@@ -60,7 +60,7 @@ def test_an_object_that_is_no_json_is_named_and_spoils_no_other(rest: bytes, pro
     event = event_of(b'{"type":"DELETED","object":' + HEAD + rest + b"}")
     assert isinstance(event.item, Unreadable)
     assert (event.kind, event.item.known) == ("DELETED", KNOWN)
-    with pytest.raises(JsonError, match=r"\Aline 1"):
+    with pytest.raises(JsonError, match=r"^line 1"):
         object_of(HEAD + rest)
 
 
