@@ -32,7 +32,7 @@ def pin_root(flag: str | None) -> Path:
 def open_pins(root: Path) -> "tuple[Generation, MapSet]":
     """The generation in force and its maps. PinError if this version can read none."""
     from ebpflb.dataplane.kernel.maps import open_maps
-    from ebpflb.dataplane.layout.capacity import MAPS
+    from ebpflb.dataplane.layout.capacity import MAPS, misfits
     from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
     from ebpflb.dataplane.load.pins import newest_generation
 
@@ -49,5 +49,10 @@ def open_pins(root: Path) -> "tuple[Generation, MapSet]":
         raise PinError(
             f"{generation.directory}: made by another version, without {', '.join(missing)}: use "
             "the `ebpflb` of that version, or start the agent of this one"
+        )
+    if wrong := misfits(maps):
+        raise PinError(
+            f"{generation.directory}: {', '.join(wrong)}: not made by this version: restart the "
+            "agent, which replaces what somebody else has pinned there"
         )
     return generation, maps

@@ -45,7 +45,7 @@ from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, open_maps
 from ebpflb.dataplane.kernel.namespaces import own_inode, peers
 from ebpflb.dataplane.kernel.probe import Probe
 from ebpflb.dataplane.kernel.rtnetlink import route_to
-from ebpflb.dataplane.layout.capacity import MAPS
+from ebpflb.dataplane.layout.capacity import MAPS, misfits
 from ebpflb.dataplane.layout.enums import DeviceKind, NetnsFlag
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION, LbNetns, LbSettings
 from ebpflb.dataplane.load.pins import LINKS, newest_generation
@@ -185,12 +185,13 @@ def _check_loaded(
 
 
 def _load(root: Path) -> tuple[MapSet, frozenset[int]] | None:
-    """The maps and the ids of the programs; None if there are none: check_pins() says why."""
+    """The maps and the ids of the programs; None if they cannot be read: check_pins() says why."""
     newest = newest_generation(root)
     if newest is None or newest.layout != LAYOUT_VERSION:
         return None
     maps = open_maps(newest.maps)
-    return None if MAPS.keys() - maps.keys() else (maps, pinned_programs(newest))
+    is_readable = maps.keys() >= MAPS.keys() and not misfits(maps)
+    return (maps, pinned_programs(newest)) if is_readable else None
 
 
 def _snat_ports(maps: MapSet | None) -> Iterable[Ports]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from ebpflb.dataplane.attach.hooks import is_link_of_ours
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.dataplane.kernel.libc import BPF_FS_MAGIC, filesystem_type
-from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.capacity import MAPS
+from ebpflb.dataplane.kernel.maps import MapSet, open_maps
+from ebpflb.dataplane.layout.capacity import MAPS, misfits
 from ebpflb.dataplane.layout.programs import PROGRAMS, XDP_PROGRAM
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.dataplane.load.pins import LINKS, Generation, generations, newest_generation
@@ -20,6 +20,7 @@ FILL = "maps"
 
 _START = "start the agent (`ebpflb run`), or set --bpffs-root to its directory"
 _REMOVED = "the agent removes it at its next start"
+_REPLACED = "restart the agent, which replaces what somebody else has pinned there"
 _MUCH = 0.8
 _GROWS = "the agent enlarges it when it is full, or when it next starts"
 _MORE_FLOWS = (
@@ -76,6 +77,9 @@ def _newest(newest: Generation) -> Iterator[Finding]:
     if missing := sorted({*MAPS, *PROGRAMS} - {XDP_PROGRAM} - there):
         what = f"made by another version, without {examples(missing)}"
         yield Finding(Severity.ERROR, CHECK, place, what, "start the agent of this version")
+    elif wrong := misfits(open_maps(newest.maps)):
+        what = f"not made by this version: {examples(wrong)}"
+        yield Finding(Severity.ERROR, CHECK, place, what, _REPLACED)
 
 
 def _others(root: Path, newest: Generation | None) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum, auto
 from typing import NamedTuple, Self
 
+from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.kernel.uapi import MapFlag, MapType
 from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.structs import s64, u8, u32, u64
@@ -150,6 +151,13 @@ class MapSpec(NamedTuple):
     def is_per_cpu(self) -> bool:
         """Whether each CPU has its own value."""
         return self.kind in (MapType.PERCPU_ARRAY, MapType.PERCPU_HASH)
+
+    def fits(self, found: BpfMap) -> bool:
+        """Whether its keys and values can be read as those of this version."""
+        value = ctypes.sizeof(self.value)
+        if self.is_per_cpu:
+            value = (value + -value % 8) * found.cpus
+        return (found.key_size, found.value_size) == (ctypes.sizeof(self.key), value)
 
 
 # Linked by indices: shared by the next generation together, or not at all.
@@ -300,6 +308,11 @@ SIZED_MAPS: Mapping[str, MapSpec] = {
 }
 # The fields of Sizes for flow tables.
 FLOW_SIZES = frozenset(spec.size for spec in FLOW_MAPS.values() if isinstance(spec.size, str))
+
+
+def misfits(maps: MapSet) -> list[str]:
+    """The maps that this version cannot read: another version's, or put there by somebody else."""
+    return sorted(name for name, each in maps.items() if name in MAPS and not MAPS[name].fits(each))
 
 
 class FlowRoom(NamedTuple):

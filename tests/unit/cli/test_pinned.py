@@ -5,11 +5,12 @@ import pytest
 
 from ebpflb.cli.pinned import open_pins
 from ebpflb.dataplane.kernel import maps as opening
+from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.dataplane.load import pins
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.errors import PinError
-from tests.memory_maps import memory_maps
+from tests.memory_maps import MapShape, MemoryHash, memory_maps
 
 ROOT = Path("/pins")
 
@@ -31,6 +32,12 @@ def test_what_this_version_has_pinned_is_opened(pinned):
     maps = memory_maps()
     generation = pinned(maps)
     assert open_pins(ROOT) == (generation, maps)
+
+
+def test_pins_with_a_map_of_another_shape_are_refused_in_one_line(pinned):
+    pinned({**memory_maps(), "lb_slots": MemoryHash("lb_slots", MapShape(MapType.HASH, 3, 5, 7))})
+    with pytest.raises(PinError, match=r"^/pins/1-1: lb_slots: not made by this version: restart"):
+        open_pins(ROOT)
 
 
 def test_pins_without_a_map_that_this_version_reads_are_refused_in_one_line(pinned):

@@ -3,9 +3,11 @@ import pytest
 
 from ebpflb.dataplane.doctor import pins
 from ebpflb.dataplane.kernel.libc import BPF_FS_MAGIC
+from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
+from tests.memory_maps import MapShape, MemoryHash, memory_maps
 
 IN_FORCE = f"{LAYOUT_VERSION}-7"
 
@@ -14,6 +16,7 @@ IN_FORCE = f"{LAYOUT_VERSION}-7"
 def root(tmp_path, monkeypatch):
     """Pins as an agent leaves them, in an ordinary directory."""
     monkeypatch.setattr(pins, "filesystem_type", lambda _: BPF_FS_MAGIC)
+    monkeypatch.setattr(pins, "open_maps", lambda _: memory_maps())
     make(tmp_path, IN_FORCE)
     (tmp_path / "links").mkdir()
     for name in ("lb_connect4", "tcx_ingress_3", "tcx_egress_3_new", "xdp_native_3"):
@@ -47,6 +50,14 @@ def test_no_directory_no_bpffs_and_no_generation_mean_that_nothing_is_loaded(roo
     assert note[:2] == ("note", str(root / IN_FORCE))
     monkeypatch.setattr(pins, "filesystem_type", lambda _: 0)
     assert found(root) == [("error", str(root), "is not on a bpffs")]
+
+
+def test_a_map_of_another_shape_is_an_error(root, monkeypatch):
+    other = MemoryHash("lb_frontends", MapShape(MapType.HASH, 3, 5, 7))
+    maps = {**memory_maps(), "lb_frontends": other}
+    monkeypatch.setattr(pins, "open_maps", lambda _: maps)
+    what = "not made by this version: lb_frontends"
+    assert found(root) == [("error", str(root / IN_FORCE), what)]
 
 
 def test_another_layout_and_missing_maps_are_errors(root):
