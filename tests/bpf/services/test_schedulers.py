@@ -12,12 +12,12 @@ from ebpflb.model.address import parse_address
 from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.maglev import lookup_table
 from tests.bpf.harness.asker import Asker, say_who_asks
-from tests.bpf.harness.chance import is_likely
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import End, Kind
 from tests.bpf.harness.services import WILDCARD, external_ip, node_addresses, node_port
 from tests.bpf.harness.sessions import TIMEOUT, Sessions
+from tests.bpf.services.chance import is_likely
 
 FEW = 7
 TABLE = 251
