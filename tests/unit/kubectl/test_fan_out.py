@@ -49,7 +49,7 @@ def test_who_stops_reading_asks_no_others():
     executor = Slow(may_go.acquire)
     with closing(ask_all(executor, AGENTS, [], limit=4)) as answers:
         next(answers)
-    may_go.release(4)
+    may_go.release(len(AGENTS))
     for thread in set(threading.enumerate()) - others:
         thread.join()
     assert executor.started == 5

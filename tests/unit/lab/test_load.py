@@ -175,10 +175,8 @@ def test_it_has_begun_when_as_many_as_there_may_be_at_once_had_an_exchange(optio
 
 def test_one_that_fails_has_begun_too():
     begun: list[bool] = []
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
     options = LoadOptions(count=3, workers=2)
-    Load("127.0.0.1", port, options, lambda _: None, lambda: begun.append(True)).run()
+    Load("127.0.0.1", free_port(), options, lambda _: None, lambda: begun.append(True)).run()
     assert begun == [True]
 
 

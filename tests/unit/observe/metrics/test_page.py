@@ -2,7 +2,7 @@
 
 import re
 import threading
-import time
+from collections.abc import Callable
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -225,13 +225,13 @@ def test_every_metric_says_what_it_is(metrics):
 class Pages:
     """Makes pages that are all different."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
+    def __init__(self, wait: Callable[[], object] = lambda: None) -> None:
+        self.wait = wait
         self.made = 0
         self.now = 100.0
 
     def __call__(self) -> Answer:
-        time.sleep(self.seconds)
+        self.wait()
         self.made += 1
         return Answer(str(self.made).encode())
 
@@ -247,12 +247,14 @@ def test_a_page_is_shared_for_a_second():
 
 
 def test_a_hundred_who_ask_at_once_cost_one_page():
-    pages = Pages(0.05)
+    all_ask = threading.Event()
+    pages = Pages(all_ask.wait)
     page = SharedPage(pages, lambda: pages.now)
     found: list[bytes] = []
     threads = [threading.Thread(target=lambda: found.append(page().body)) for _ in range(100)]
     for thread in threads:
         thread.start()
+    all_ask.set()
     for thread in threads:
         thread.join(SECONDS)
     assert found == [b"1"] * 100
