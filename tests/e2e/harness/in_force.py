@@ -10,6 +10,7 @@ from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.layout.records import SocketAddress
 from ebpflb.dataplane.load.pins import Generation, newest_generation
+from ebpflb.errors import PinError
 from ebpflb.lab import LabNode
 from ebpflb.model.address import WILDCARD, Protocol, family_of, format_address
 from ebpflb.model.changes import ApiObject, Changes
@@ -93,8 +94,14 @@ def generation_of(node: LabNode) -> Generation:
 
 
 def pinned_maps(node: LabNode) -> MapSet:
-    """The maps that are in force on a node."""
-    return open_maps(generation_of(node).maps)
+    """The maps that are in force on a node. Those of an earlier generation may go meanwhile."""
+    while True:
+        generation = generation_of(node)
+        try:
+            return open_maps(generation.maps)
+        except PinError:
+            if generation_of(node) == generation:
+                raise
 
 
 def _offer(frontend: Frontend) -> Offer:
