@@ -2,9 +2,8 @@
 """JSON that others have written: a value, or a JsonError in one line, whatever the bytes are.
 
 Text in a value can always be encoded again: U+FFFD stands for bytes that are not UTF-8 and for
-half a surrogate pair. Numbers of too many digits are infinite. Of what is nested too deeply for
-Python's decoder, the outer DEEPEST levels are kept, and null stands for the others. The last of
-two members with one name counts.
+half a surrogate pair. Numbers of too many digits are infinite. Nothing is nested deeper than
+DEEPEST levels: null stands for what was. The last of two members with one name counts.
 """
 
 import json
@@ -63,11 +62,15 @@ class JsonReader:
         """Read a value. After a JsonError, pass_over() goes on."""
         self.next()
         try:
-            found, self._at = _DECODER.raw_decode(self._text, self._at)
+            found, end = _DECODER.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:
             self._refuse(error.msg, error.pos)
         except RecursionError:
-            found = self._outer_levels()
+            return self._outer_levels()
+        opened = self._text.count("[", self._at, end) + self._text.count("{", self._at, end)
+        if opened > DEEPEST and _is_too_deep(found):
+            return self._outer_levels()
+        self._at = end
         return found
 
     def pass_over(self) -> str:
@@ -146,6 +149,21 @@ class JsonReader:
         before = self._text[:at]
         column = at - before.rfind("\n")
         raise JsonError(f"line {before.count(chr(10)) + 1}, column {column}: {problem}") from None
+
+
+def _is_too_deep(value: Any) -> bool:
+    """The decoder of a later Python may take ten times as many levels, or as the stack has room."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _whole_pair(escape: re.Match[str]) -> str:

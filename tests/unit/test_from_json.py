@@ -70,15 +70,18 @@ def test_one_error_alone_comes_of_any_bytes_and_it_is_one_line(raw: bytes):
 
 
 @pytest.mark.parametrize("raw", [objects(LEVELS), b"[" * LEVELS + b"]" * LEVELS])
-def test_of_what_is_too_deep_for_python_the_outer_levels_are_kept(raw: bytes):
+def test_of_what_is_too_deep_the_outer_levels_are_kept(raw: bytes):
     assert depth(from_json(raw)) == DEEPEST
     around = from_json(b'{"before": 1, "deep": {"a": ' + raw + b'}, "after": [2, "]}"]}')
     assert (around["before"], around["after"]) == (1, [2, "]}"])
     assert depth(around["deep"]) == DEEPEST - 1
 
 
-def test_depth_that_python_can_read_is_kept():
-    assert depth(from_json(objects(DEEPEST + 100))) == DEEPEST + 100
+@pytest.mark.parametrize("levels", [DEEPEST - 1, DEEPEST, DEEPEST + 1, 500])
+def test_null_stands_for_what_is_deeper_also_where_python_can_read_it(levels: int):
+    assert depth(from_json(objects(levels))) == min(levels, DEEPEST)
+    wide = [[{"a": [1]}]] * DEEPEST
+    assert from_json(json.dumps(wide)) == wide
 
 
 @pytest.mark.parametrize(
