@@ -76,7 +76,7 @@ KINDS = [
 
 
 @pytest.fixture
-def control(no_leftovers: None) -> Iterator[ControlPlane]:
+def control() -> Iterator[ControlPlane]:
     """A control plane with a node that has no kubelet, and odd objects of each kind."""
     made = ControlPlane.up(f"odd-{os.getpid()}", nodes=1)
     try:
