@@ -19,14 +19,13 @@ from ebpflb.errors import MapError
 from ebpflb.log import fields
 from ebpflb.model.address import format_address
 from ebpflb.model.admission.claims import Conflict
-from ebpflb.model.changes import (
+from ebpflb.model.admission.problems import (
     ADDRESS_REFUSED,
     INVALID_ANNOTATION,
-    Changes,
-    Kind,
-    ObjectKey,
+    NO_LOOKUP_TABLE,
     ServiceProblem,
 )
+from ebpflb.model.changes import Changes, Kind, ObjectKey
 from ebpflb.model.dsr import Reachability
 from ebpflb.model.dsr_probe import Probes
 from ebpflb.model.selection import Selection
@@ -141,9 +140,8 @@ class AgentStatus:
             frontends=writer.totals.frontends,
             services_refused=len(self._refused),
             services_left_out=self._left_out,
-            services_misconfigured=len(
-                {each.service for each in self._problems if each.event == INVALID_ANNOTATION}
-            ),
+            services_misconfigured=self._count_services(INVALID_ANNOTATION),
+            services_without_table=self._count_services(NO_LOOKUP_TABLE),
             addresses_refused=changes.admission.count_refused(),
             conflicts=len(conflicts),
             ejected_endpoints=writer.totals.ejected,
@@ -171,6 +169,9 @@ class AgentStatus:
                 self._announce_service(
                     name, "DoesNotFit", f"{self._node} keeps serving its old state: {error}"
                 )
+
+    def _count_services(self, event: str) -> int:
+        return len({each.service for each in self._problems if each.event == event})
 
     def _told(self, event: str) -> list[str]:
         return [f"{each.service}: {each.text}" for each in self._problems if each.event == event]
@@ -214,6 +215,7 @@ class AgentStatus:
             "conflicts": list(self._conflicts),
             "misconfigured": self._told(INVALID_ANNOTATION),
             "addresses_refused": self._told(ADDRESS_REFUSED),
+            "without_table": self._told(NO_LOOKUP_TABLE),
         }
 
 

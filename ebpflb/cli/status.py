@@ -186,6 +186,8 @@ def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
         yield f"  misconfigured and ignored: {text}"
     for text in agent.get("addresses_refused", ()):
         yield f"  address refused: {text}"
+    for text in agent.get("without_table", ()):
+        yield f"  no lookup table: {text}"
 
 
 def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from ebpflb.model.address import Address
 from ebpflb.model.admission.addresses import NO_RULES, AddressRules, Admission
 from ebpflb.model.admission.claims import Claim, Claims, Conflict, claims_of
+from ebpflb.model.admission.problems import ServiceProblem, problems
+from ebpflb.model.admission.tables import TableBudget
 from ebpflb.model.dsr import Tunnels
 from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts, Place
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
@@ -25,6 +27,7 @@ from ebpflb.model.plan import (
     plan_withdrawn,
 )
 from ebpflb.model.pod import Pod, PodNamespace
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import (
     API_SERVER,
@@ -40,8 +43,6 @@ from ebpflb.model.traffic_policy import categorize
 
 ApiObject = Service | EndpointSlice | Node | ServiceCidr | Pod | PodNamespace
 ServiceNames = set[ServiceName]
-# Reasons of Events.
-INVALID_ANNOTATION, ADDRESS_REFUSED = "InvalidAnnotation", "AddressRefused"
 _DSR_IS_OFF = "the annotation ebpflb.io/dsr has no effect: the option dsr is off on this node"
 
 
@@ -138,14 +139,6 @@ class TrackedObjects:
         return Difference(upserts, tuple(key for key, item in now.items() if item is None))
 
 
-class ServiceProblem(NamedTuple):
-    """What a Service asks for and does not get. event: the reason of its Event."""
-
-    service: ServiceName
-    event: str
-    text: str
-
-
 class Changes:
     """All known objects, and what changed between them since the last take().
 
@@ -181,6 +174,7 @@ class Changes:
         self._pods: dict[ObjectKey, Pod] = {}
         self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
         self.admission = Admission(rules)
+        self._tables = TableBudget(defaults.scheduler, defaults.table_size)
         self._claims = Claims()
         self._watched: ServiceNames = set()
         self._problems: dict[ServiceName, tuple[str, ...]] = {}
@@ -222,9 +216,13 @@ class Changes:
         return found if isinstance(found, Service) else None
 
     def served(self, name: ServiceName) -> Service | None:
-        """A Service without the addresses that it does not get."""
+        """A Service without the addresses and the lookup tables that it does not get."""
         service = self.service(name)
-        return self.admission.served(service) if service else None
+        if service is None:
+            return None
+        service = self.admission.served(service)
+        is_without = name in self._tables.refused
+        return replace(service, scheduler=Scheduler.RANDOM) if is_without else service
 
     def slices(self, name: ServiceName) -> tuple[EndpointSlice, ...]:
         """The slices of a Service, even of one that is not known."""
@@ -253,6 +251,7 @@ class Changes:
         its plan is empty.
         """
         self._admit_again()
+        self._moved |= self._tables.take_changed()
         names, self._moved = self._moved, set()
         for key, old in self._objects.take().items():
             names |= self._affected(old, self._objects.get(key))
@@ -328,17 +327,9 @@ class Changes:
         return tuple(each for each in found if each.loser not in self._left_out)
 
     def problems(self) -> tuple[ServiceProblem, ...]:
-        """What is ignored of the Services to serve, sorted by Service."""
-        refusals = self.admission.refusals
-        return tuple(
-            ServiceProblem(name, event, str(each))
-            for name in sorted((self._problems.keys() | refusals.keys()) - self._left_out)
-            for event, found in (
-                (INVALID_ANNOTATION, self._problems.get(name, ())),
-                (ADDRESS_REFUSED, refusals.get(name, ())),
-            )
-            for each in found
-        )
+        """What the Services to serve ask for and do not get, sorted by Service."""
+        found = problems(self._problems, self.admission.refusals, self._tables.refused)
+        return tuple(each for each in found if each.service not in self._left_out)
 
     def _replace(self, key: ObjectKey, new: ApiObject | None) -> None:
         if key.kind is Kind.NODE:
@@ -412,6 +403,7 @@ class Changes:
             self._problems.pop(old.name, None)
             self._claims.remove(self.admission.served(old))
             self.admission.remove(old)
+            self._tables.remove(old.name)
         elif isinstance(old, ServiceCidr):
             del self._service_cidrs[old.name]
         elif isinstance(old, Pod):
@@ -424,6 +416,7 @@ class Changes:
             if any(map(self.ejections.threshold, new.ports)):
                 self._watched.add(new.name)
             self.admission.add(new)
+            self._tables.add(new)
             self._claims.add(self.admission.served(new))
         elif isinstance(new, ServiceCidr):
             self._service_cidrs[new.name] = new

@@ -7,6 +7,7 @@ slots besides its own change hands.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from math import isqrt
@@ -14,24 +15,35 @@ from math import isqrt
 from ebpflb.model.plan import Backend
 
 
-def lookup_table(backends: Sequence[Backend], size: int) -> list[int]:
+def lookup_table(backends: Sequence[Backend], size: int) -> Sequence[int]:
     """For each slot, the index of its backend in `backends`, which are sorted and not empty.
 
-    size: a prime, at least the number of backends, or some get no slot. The result depends only on
-    addresses and ports.
+    size: a prime, at least the number of backends, or some get no slot. The result depends on
+    addresses alone, and on the ports of backends that share one: so a Service with many ports has
+    one table, which takes some milliseconds to build.
     """
-    permutations = [_permutation(each, size) for each in backends]
+    names, before = [], None
+    for each in backends:
+        is_first = each.address != before
+        names.append(each.address if is_first else each.address + each.port.to_bytes(2, "big"))
+        before = each.address
+    return _table(tuple(names), size)
+
+
+@lru_cache(maxsize=8)
+def _table(names: tuple[bytes, ...], size: int) -> Sequence[int]:
+    permutations = [_permutation(each, size) for each in names]
     slots = [-1] * size
     # A turn skips size / free slots on average: too slow near the end, which is filled differently.
     turns = size - isqrt(size)
     _fill_in_turn(slots, permutations, turns)
-    _fill_the_rest(slots, permutations, turns % len(backends))
-    return slots
+    _fill_the_rest(slots, permutations, turns % len(names))
+    return tuple(slots)
 
 
-def _permutation(backend: Backend, size: int) -> tuple[int, int]:
+def _permutation(name: bytes, size: int) -> tuple[int, int]:
     """The backend's first slot, and the step to the next one."""
-    digest = blake2b(backend.address + backend.port.to_bytes(2, "big"), digest_size=16).digest()
+    digest = blake2b(name, digest_size=16).digest()
     offset, skip = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
     return offset % size, skip % (size - 1) + 1
 

@@ -28,8 +28,9 @@ _PEERS = 16384
 _DROPS = 1024
 _CONN_PLACES = 8192
 _FLOW_RING = 1 << 20
-# lb_slots grows to this size for lookup tables (64 MiB), and beyond only for endpoints.
-MOST_SLOTS = 1 << 24
+# lb_slots grows to this size for lookup tables, and beyond only for endpoints: 64 MiB, because each
+# element of an array takes 8 bytes. The tables leave room for a change (model/admission/tables.py).
+MOST_SLOTS = 1 << 23
 _HISTOGRAMS = len(enums.FlowPath) * len(enums.HistogramKind)
 _HEADROOM = 2
 _ENTRIES_PER_FLOW = 2
@@ -106,12 +107,11 @@ class Sizes:
         return type(self)(**{name: max(mine, theirs) for name, mine, theirs in pairs})
 
     def grown(self) -> Self:
-        """Twice the room in the maps that grow; flow tables keep their size."""
+        """Twice the room in the maps that grow, up to MOST_SLOTS; flow tables keep their size."""
         growing = {spec.size for spec in MAPS.values() if spec.when_full is WhenFull.GROWS}
         sizes = asdict(self)
-        return type(self)(
-            **{name: 2 * size if name in growing else size for name, size in sizes.items()}
-        )
+        larger = {name: 2 * size if name in growing else size for name, size in sizes.items()}
+        return type(self)(**larger | {"slots": max(self.slots, min(larger["slots"], MOST_SLOTS))})
 
     def with_larger(self, tables: Iterable[str], most: int) -> Self:
         """More room in these evicting tables, fields of this class; up to `most` entries."""

@@ -387,11 +387,21 @@ def _pin_again(old: Generation, new: Generation, name: str) -> None:
 def _copy(old: MapSet, new: MapSet, names: set[str], *, missing_only: bool = False) -> None:
     for name in old.keys() & names:
         source, target = old[name], new[name]
+        if source.value_size == target.value_size and not missing_only:
+            _copy_packed(source, target, is_blank_at_first=SERVICE_MAPS[name].is_array)
+            continue
         elements = ((key, _fitted(value, source, target)) for key, value in source.items())
         if missing_only:
             _add_missing(target, elements)
         else:
             target.update_batch(list(elements))
+
+
+def _copy_packed(source: BpfMap, target: BpfMap, *, is_blank_at_first: bool) -> None:
+    """In pieces: as single elements, a large map would take gigabytes."""
+    for chunk in source.chunks():
+        if not is_blank_at_first or chunk.values.count(0) < len(chunk.values):
+            target.update_packed(chunk.keys, chunk.values)
 
 
 def _add_missing(target: BpfMap, elements: Iterable[tuple[bytes, bytes]]) -> None:

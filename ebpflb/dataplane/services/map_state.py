@@ -128,10 +128,10 @@ class MapState:
     def refresh(self, port: Port) -> None:
         """Derive what a port uses from its frontends, and from what it keeps."""
         descs = [desc for index in port.frontends if (desc := self.desc(index))]
-        ranges = {place for desc in descs for place in ranges_of(desc)}
-        slots = (array("I", self.slots.span(*place)) for place in ranges)
+        ranges = {place for desc in descs for place in backend_ranges(desc)}
+        slots = (array("I", self.slots.span(each.base, each.length)) for each in ranges)
         named = set[int]().union(*slots)
-        port.ranges = tuple(sorted(ranges))
+        port.ranges = tuple(sorted(each.whole for each in ranges))
         # Share one empty set.
         port.kept = port.kept - named or _NOTHING
         port.spare = (port.kept | port.here) - named or _NOTHING

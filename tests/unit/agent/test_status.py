@@ -4,9 +4,11 @@
 import os
 
 from ebpflb import __version__
+from ebpflb.model.admission.tables import MOST_OF_NAMESPACE
 from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.scheduler import TABLE_SIZE, Scheduler
 from ebpflb.model.service import TrafficPolicy
-from tests.builders import NODE, address, endpoint, endpoint_slice, service, service_port
+from tests.builders import NODE, address, endpoint, endpoint_slice, port_name, service, service_port
 
 
 def test_the_report_of_a_node_that_is_served(bench):
@@ -36,6 +38,7 @@ def test_the_report_of_a_node_that_is_served(bench):
         "conflicts": [],
         "misconfigured": [],
         "addresses_refused": [],
+        "without_table": [],
     }
 
 
@@ -133,6 +136,29 @@ def test_a_refused_address_is_said_once_and_costs_nothing_else(bench, caplog):
     bench.turn()
     assert bench.report()["addresses_refused"] == []
     assert 'ebpflb_addresses_refused{reason="loopback"} 0.0' in page(bench)
+
+
+def test_a_service_without_its_lookup_table_is_said_once(bench, caplog):
+    ports = [
+        service_port(f"10.97.{number // 250}.{number % 250}", name=port_name(f"p{number}"))
+        for number in range(MOST_OF_NAMESPACE // TABLE_SIZE + 1)
+    ]
+    bench.say(service("web", *ports, scheduler=Scheduler.MAGLEV))
+    bench.turn()
+    bench.say(service("x", service_port("10.96.0.99")))
+    bench.turn()
+    (told,) = bench.report()["without_table"]
+    assert told.startswith("default/web: scheduler random instead: ")
+    assert bench.report()["in_sync"] is True
+    assert bench.samples()["ebpflb_services_without_table"] == 1
+    assert caplog.text.count("scheduler random instead") == 1
+    assert [(each.about.name, each.reason) for each in bench.announced] == [
+        ("web", "NoLookupTable")
+    ]
+    bench.say(service("web"))
+    bench.turn()
+    assert bench.report()["without_table"] == []
+    assert bench.samples()["ebpflb_services_without_table"] == 0
 
 
 def test_a_wrong_annotation_is_said_once_and_does_no_harm(bench, caplog):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from ebpflb.dataplane.kernel.uapi import MapType
-from ebpflb.dataplane.layout.capacity import MAPS, Sizes, WhenFull, sizes_for
+from ebpflb.dataplane.layout.capacity import MAPS, MOST_SLOTS, Sizes, WhenFull, sizes_for
 from tests.unit.dataplane.desired import backends, frontend
 
 FLOWS = ("conntrack", "ct_short", "ct_udp", "ct_stream", "stack_nat", "sockets", "affinity")
@@ -22,6 +22,12 @@ def test_what_services_fill_doubles_and_what_flows_fill_stays():
     before, after = asdict(Sizes()), asdict(Sizes().grown())
     assert {name for name, size in after.items() if size == before[name]} == set(FLOWS)
     assert all(after[name] == 2 * before[name] for name in before.keys() - set(FLOWS))
+
+
+def test_slots_stop_doubling_where_tables_have_their_bound():
+    large = replace(Sizes(), slots=MOST_SLOTS // 2)
+    assert large.grown().slots == large.grown().grown().slots == MOST_SLOTS
+    assert replace(Sizes(), slots=4 * MOST_SLOTS).grown().slots == 4 * MOST_SLOTS
 
 
 def test_pods_that_no_frontend_names_need_room_as_well():

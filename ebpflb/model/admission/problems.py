@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users are told about the Services that do not get all that they ask for."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from ebpflb.model.admission.addresses import Refusal
+from ebpflb.model.service import ServiceName
+
+# Reasons of Events.
+INVALID_ANNOTATION, ADDRESS_REFUSED = "InvalidAnnotation", "AddressRefused"
+NO_LOOKUP_TABLE = "NoLookupTable"
+_NO_TABLE = (
+    "scheduler random instead: the lookup tables of this namespace, or of all, have no more room "
+    "(option maglev-table-size)"
+)
+
+
+class ServiceProblem(NamedTuple):
+    """What a Service asks for and does not get. event: the reason of its Event."""
+
+    service: ServiceName
+    event: str
+    text: str
+
+
+def problems(
+    invalid: Mapping[ServiceName, Collection[str]],
+    refusals: Mapping[ServiceName, Collection[Refusal]],
+    without_table: Collection[ServiceName],
+) -> Iterator[ServiceProblem]:
+    """`invalid`: lines about annotations. In the order of the names."""
+    for name in sorted({*invalid, *refusals, *without_table}):
+        for line in invalid.get(name, ()):
+            yield ServiceProblem(name, INVALID_ANNOTATION, line)
+        for refusal in refusals.get(name, ()):
+            yield ServiceProblem(name, ADDRESS_REFUSED, str(refusal))
+        if name in without_table:
+            yield ServiceProblem(name, NO_LOOKUP_TABLE, _NO_TABLE)
