@@ -209,7 +209,7 @@ def test_a_stall_of_the_process_is_no_timeout(monkeypatch):
         sock.sendall(b"a\n")
 
     with serving(answer_late) as port:
-        (done,) = run(port, count=1)
+        (done,) = run(port, timeout=0.2, count=1)
     assert (done.error, done.pod) == ("", "a")
 
 
