@@ -7,6 +7,7 @@ run is removed before all objects could be read. A failed write is retried as a 
 with exponential backoff.
 """
 
+import errno
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
 from ebpflb.agent.status import AgentStatus
 from ebpflb.agent.timers import Backoff, StaleSocketPasses, Task, Timers
 from ebpflb.agent.writer import ServiceWriter, WriteDone, lacks_room
-from ebpflb.errors import EbpflbError, MapError
+from ebpflb.errors import EbpflbError, MapError, ProbeError
 from ebpflb.log import fields
 from ebpflb.model.address import Address, Family
 from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
@@ -49,6 +50,7 @@ NO_ROOM_SECONDS = 60.0
 FIRST_RETRY_SECONDS = 0.1
 # Delay before retrying a port in use, as while taking over from kube-proxy.
 LISTEN_SECONDS = 1.0
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 class Wakeup(Enum):
@@ -161,6 +163,10 @@ class Agent:
             try:
                 self._act()
             except MapError as error:
+                self._repeat_later(error)
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR:
+                    raise
                 self._repeat_later(error)
         if self._must_publish:
             self._must_publish = False
@@ -302,7 +308,7 @@ class Agent:
         )
         _log.info("in sync", extra=shown)
 
-    def _repeat_later(self, error: MapError) -> None:
+    def _repeat_later(self, error: MapError | OSError) -> None:
         wait = self._write_backoff.fail()
         self._blocked = True
         self._latency.forget()
@@ -370,8 +376,14 @@ class Agent:
         self._serve_health_checks()
 
     def _follow_rules(self) -> None:
-        self._dataplane.follow_rules()
         self._timers.start(Task.RULES, RULES_SECONDS)
+        try:
+            self._dataplane.follow_rules()
+        except MapError:
+            raise
+        except (EbpflbError, OSError):
+            # Looks at the rules again, and reports what is wrong.
+            self._network_changed = True
 
     def _serve_health_checks(self) -> None:
         """Also runs after network changes, because the listen addresses may be new."""
@@ -389,6 +401,8 @@ class Agent:
             raise
         except EbpflbError as error:
             return {"network": error}
+        except OSError as error:
+            return {"network": ProbeError(f"cannot follow devices and addresses: {error}")}
 
     def _make_room_for_flows(self) -> None:
         is_enough = not self._dataplane.lacks_room_for_flows() or self._writer.grow_flows()

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -36,12 +37,14 @@ from ebpflb.observe.flows.pipeline import FlowPipeline
 from ebpflb.observe.health import Health
 from ebpflb.observe.http.debug_pages import debug_routes, slis_routes
 from ebpflb.observe.http.health_check_node_port import HealthCheckServer
-from ebpflb.observe.http.server import Routes, Server, health_routes, metrics_routes
+from ebpflb.observe.http.server import TcpPort, health_routes, metrics_routes, quick, slow
 from ebpflb.observe.metrics.page import Metrics, SharedPage
 from ebpflb.observe.metrics.programming_latency import FirstConnections, FirstConnectionsThread
 from ebpflb.observe.metrics.reader import MapReader, OptionalSeries
 from ebpflb.observe.pod_names import PodNames
 from ebpflb.source.interface import Announcement, SourceEvent
+from ebpflb.web.answers import Respond
+from ebpflb.web.server import HttpServer
 
 _log = logging.getLogger("ebpflb.agent")
 # More than enough; some tools loop over all descriptor numbers up to the limit.
@@ -157,6 +160,7 @@ def _address_rules(settings: Settings, api_servers: frozenset[Place]) -> Address
 def _run(settings: Settings, parts: ExitStack) -> None:
     dataplane = NodeDataplane(settings)
     parts.callback(dataplane.close)
+    http = _http_server(parts)
     health = Health(dataplane.families, patience=2 * settings.sync_period)
     bound = tuple(bound_address(settings.bind_address).values())
     source = source_of(settings)
@@ -173,7 +177,7 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     flows = FlowPipeline(settings, changes, lambda: dataplane.maps, pods.at, dataplane.addresses_in)
     dataplane.on_expired = flows.accept
     metrics, begin_to_measure = _make_metrics(settings, dataplane, locations, flows, parts)
-    checks = HealthCheckServer(health.is_alive, partial(listen_addresses, settings))
+    checks = HealthCheckServer(http, health.is_alive, partial(listen_addresses, settings))
     parts.callback(checks.stop)
     observers = Observers(health, metrics, begin_to_measure, source.announce, checks.serve)
     periods = Periods(settings.sync_period, settings.min_sync_period)
@@ -182,18 +186,25 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     _connect(agent, settings, parts)
     source.start(_in_turn(locations.note, pods.note, agent.tell))
     parts.callback(source.stop)
-    shown = fields(version=__version__, node=settings.node_name, source=str(source))
-    _log.info("started", extra=shown)
+    _log.info(
+        "started",
+        extra=fields(version=__version__, node=settings.node_name, source=str(source)),
+    )
     agent.status.set_lacks(dataplane.lacks)
     metrics.lacks(dataplane.lacks)
     metrics.unread(health.unread_seconds)
-    _serve_health(parts, settings, health_routes(health, metrics.answered), source)
-    _serve_metrics(
-        parts, settings, metrics, lambda: agent.status.report(health) | dataplane.report()
-    )
-    flows.start(agent.tell)
+    serve = _Ports(http, settings, parts)
+    serve.health(quick(health_routes(health, metrics.answered)), source)
+    serve.metrics(metrics, lambda: agent.status.report(health) | dataplane.report())
+    flows.start(http, agent.tell)
     parts.callback(flows.stop)
     agent.run()
+
+
+def _http_server(parts: ExitStack) -> HttpServer:
+    server = HttpServer()
+    parts.callback(server.stop)
+    return server
 
 
 def _in_turn(*followers: Callable[[SourceEvent], None]) -> Callable[[SourceEvent], None]:
@@ -237,39 +248,39 @@ def _connect(agent: Agent, settings: Settings, parts: ExitStack) -> None:
     parts.callback(NetworkWatch(lambda: agent.tell(Wakeup.NETWORK)).stop)
 
 
-def _serve_health(
-    parts: ExitStack, settings: Settings, routes: Routes, source: ObjectSource
-) -> None:
-    """Serve the health port for load balancers. If it cannot be opened, the Node gets an Event."""
-    node = ObjectKey(Kind.NODE, "", settings.node_name)
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    """The health and metrics ports, until `parts` are closed."""
 
-    def announce(error: str) -> None:
-        note = f"failed to start proxier healthz on {error}"
-        source.announce(Announcement(node, "FailedToStartProxierHealthcheck", note))
+    http: HttpServer
+    settings: Settings
+    parts: ExitStack
 
-    _serve(parts, settings.healthz_bind_address, settings, routes, announce)
+    def health(self, respond: Respond, source: ObjectSource) -> None:
+        """If it cannot be opened, the Node gets an Event."""
+        node = ObjectKey(Kind.NODE, "", self.settings.node_name)
 
+        def announce(error: str) -> None:
+            note = f"failed to start proxier healthz on {error}"
+            source.announce(Announcement(node, "FailedToStartProxierHealthcheck", note))
 
-def _serve_metrics(
-    parts: ExitStack, settings: Settings, metrics: Metrics, status: Callable[[], object]
-) -> None:
-    routes = {**metrics_routes(SharedPage(metrics.page), status), **slis_routes()}
-    debug = debug_routes(plain_settings(settings), routes)
-    _serve(parts, settings.metrics_bind_address, settings, {**routes, **debug})
+        self._open(self.settings.healthz_bind_address, respond, announce)
 
+    def metrics(self, metrics: Metrics, status: Callable[[], object]) -> None:
+        routes = {**metrics_routes(SharedPage(metrics.page), status), **slis_routes()}
+        debug = debug_routes(plain_settings(self.settings), routes)
+        self._open(self.settings.metrics_bind_address, slow({**routes, **debug}))
 
-def _serve(
-    parts: ExitStack,
-    bind_address: str,
-    settings: Settings,
-    routes: Routes,
-    on_failure: Callable[[str], None] = lambda _: None,
-) -> None:
-    address = parse_bind_address(bind_address)
-    if address:
-        server = Server(address, routes, on_failure=on_failure)
-        server.start(hard_fail=settings.bind_address_hard_fail)
-        parts.callback(server.stop)
+    def _open(
+        self,
+        bind_address: str,
+        respond: Respond,
+        on_failure: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        if address := parse_bind_address(bind_address):
+            port = TcpPort(self.http, address, respond)
+            port.start(hard_fail=self.settings.bind_address_hard_fail, on_failure=on_failure)
+            self.parts.callback(port.stop)
 
 
 @contextmanager

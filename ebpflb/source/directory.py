@@ -111,7 +111,8 @@ class DirectorySource:
             self._compare_all(watch)
         elif is_due:
             self._next_look = now + COMPARE_SECONDS
-            self._compare(watch, watch.links, only_settled=True)
+            unread = [name for name, seen in self._signatures.items() if not seen]
+            self._compare(watch, {*watch.links, *unread}, only_settled=True)
         self._drop_missing(watch, now)
 
     def _drop_missing(self, watch: Watch, now: float) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `kubectl ebpflb ui` serves, over agents that print what a test wants."""
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -17,18 +16,6 @@ from tests.ui.flows import FakeAgents
 class Page(NamedTuple):
     url: str
     agents: FakeAgents
-
-
-@contextmanager
-def serving(server: PageServer) -> Iterator[PageServer]:
-    with server:
-        thread = threading.Thread(target=lambda: server.serve_forever(0.05), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def explained(node: str, arguments: Sequence[str]) -> str:
@@ -59,7 +46,7 @@ def page_over(
     following = Following(traffic, agents.find, pause_seconds=0.05)
     following.start()
     try:
-        with serving(PageServer(pages_of(traffic, following, run))) as server:
+        with PageServer(pages_of(traffic, following, run)) as server:
             yield Page(server.url, agents)
     finally:
         following.stop()

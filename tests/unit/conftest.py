@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from ebpflb.web.server import HttpServer
+
 # A thread that goes on would meet the next test: its patches, its log, its environment.
 SECONDS = 60
 
@@ -67,3 +69,10 @@ def screen(monkeypatch):
         made.close()
 
     return opened
+
+
+@pytest.fixture
+def http_server() -> Iterator[HttpServer]:
+    made = HttpServer()
+    yield made
+    made.stop()

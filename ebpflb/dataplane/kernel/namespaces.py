@@ -126,7 +126,9 @@ class Namespaces:
             if self._is_due(known, now)
         }
         ask = partial(_look_around, now)
-        self._insides |= {due[each]: inside for each, inside in _enter(due, ask).items()}
+        # Without a file descriptor to enter them, the next call does.
+        with contextlib.suppress(OSError):
+            self._insides |= {due[each]: inside for each, inside in _enter(due, ask).items()}
         before = self.tc_only
         self.tc_only = frozenset(
             cookie

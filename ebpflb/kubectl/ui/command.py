@@ -51,7 +51,7 @@ def ui(cluster: Cluster, port: int) -> None:
             "Open this address in a browser on this machine. Press Ctrl-C to stop.", err=True
         )
         try:
-            server.serve_forever()
+            server.wait()
         except KeyboardInterrupt:
             # The usual way to end it.
             raise click.exceptions.Exit(0) from None

@@ -16,6 +16,7 @@ from ebpflb.observe.flows.queries import AskLoop, query_routes
 from ebpflb.observe.flows.socket_clients import AddressesIn, SocketClients
 from ebpflb.observe.http.query_socket import QueryServer
 from ebpflb.observe.metrics.kernel import FlowCollector
+from ebpflb.web.server import HttpServer
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -67,14 +68,14 @@ class FlowPipeline:
             self._log.clients.families,
         )
 
-    def start(self, ask_loop: AskLoop) -> None:
+    def start(self, http: HttpServer, ask_loop: AskLoop) -> None:
         """Start with the next record."""
         if self._export:
             self._export.start()
         self._reader.start()
         if self._socket:
             routes = query_routes(ask_loop, self._changes, self._log)
-            self._server = QueryServer(self._socket, routes)
+            self._server = QueryServer(http, self._socket, routes)
             self._server.start()
 
     def stop(self) -> None:

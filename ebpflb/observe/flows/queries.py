@@ -28,9 +28,9 @@ from ebpflb.observe.http.query_socket import (
     HttpQueryError,
     Query,
     Route,
-    StreamedReply,
     json_reply,
 )
+from ebpflb.web.answers import Answer, StreamedAnswer
 
 PARAMETERS = (
     *("limit", "follow", "since", "namespace"),
@@ -196,7 +196,7 @@ def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping
         ask_loop(asked)
         return asked.wait()
 
-    def service(query: Query) -> StreamedReply:
+    def service(query: Query) -> Answer:
         if len(query.path) != 2:  # noqa: PLR2004  namespace and name
             raise HttpQueryError("want /v1/services/NAMESPACE/NAME")
         name = ServiceName(*query.path)
@@ -206,7 +206,7 @@ def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping
             raise HttpQueryError(f"no Service {name}{like}", HTTPStatus.NOT_FOUND)
         return json_reply(found)
 
-    def frontend(query: Query) -> StreamedReply:
+    def frontend(query: Query) -> Answer:
         key = _frontend_key(query.path)
         owner = ask(lambda known: known.owner(key))
         if owner is None:
@@ -248,7 +248,7 @@ class FlowQueries:
         self._log = log
         self._changes = changes
 
-    def answer(self, query: Query) -> StreamedReply:
+    def answer(self, query: Query) -> StreamedAnswer:
         """The last flows (limit, since), oldest first; with follow=1 also new ones."""
         if query.path:
             raise HttpQueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
@@ -256,7 +256,7 @@ class FlowQueries:
         wanted = parse_filter(given, self._service, self._end, time.time_ns())
         limit = _parsed("limit", given, number(0, _MOST))
         follow = _parsed("follow", given, boolean)
-        return StreamedReply(self._lines(wanted, limit, follow=bool(follow)), JSON_LINES)
+        return StreamedAnswer(self._lines(wanted, limit, follow=bool(follow)), JSON_LINES)
 
     def _lines(self, wanted: FlowFilter, limit: int | None, *, follow: bool) -> Iterator[bytes]:
         batch = self._log.history.since(0)

@@ -20,7 +20,8 @@ from prometheus_client import (
 )
 
 from ebpflb import __version__
-from ebpflb.observe.http.server import JSON, Answer, Routes
+from ebpflb.observe.http.server import Routes
+from ebpflb.web.answers import JSON, Answer
 
 _WARNING = (
     "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility "

@@ -7,7 +7,6 @@ kernel.py and services.py.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,10 +31,10 @@ from ebpflb import __version__
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.model.dsr import Reachability
-from ebpflb.observe.http.server import Answer
 from ebpflb.observe.metrics.kernel import kernel_families
 from ebpflb.observe.metrics.service_readings import Reading
 from ebpflb.observe.metrics.services import backend_families, exposition, service_families
+from ebpflb.web.answers import Answer
 
 _log = logging.getLogger("ebpflb.observe")
 
@@ -366,7 +365,7 @@ def _kernel_page(reading: Reading) -> bytes:
 
 
 class SharedPage:
-    """Makes a new page if the last one is too old. Requests that arrive meanwhile wait for it."""
+    """Makes a new page if the last one is too old. For one thread at a time."""
 
     def __init__(
         self, make: Callable[[], Answer], clock: Callable[[], float] = time.monotonic
@@ -374,15 +373,13 @@ class SharedPage:
         """`clock`: seconds."""
         self._make = make
         self._clock = clock
-        self._lock = threading.Lock()
         self._page: Answer | None = None
         self._made = 0.0
 
     def __call__(self) -> Answer:
         """The page, at most one second old."""
-        with self._lock:
-            began = self._clock()
-            if self._page is None or began - self._made >= FRESH_SECONDS:
-                self._page = None
-                self._page, self._made = self._make(), began
-            return self._page
+        began = self._clock()
+        if self._page is None or began - self._made >= FRESH_SECONDS:
+            self._page = None
+            self._page, self._made = self._make(), began
+        return self._page

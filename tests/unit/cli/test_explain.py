@@ -77,10 +77,10 @@ def alone(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def world(alone):
+def world(http_server, alone):
     flows = alone.flows = FlowLog(1, alone.changes, lambda: alone.maps, pod_of(alone.changes))
     routes = query_routes(lambda asked: asked.answer(alone.changes), alone.changes, flows)
-    server = QueryServer(alone.socket, routes)
+    server = QueryServer(http_server, alone.socket, routes)
     server.start()
     yield alone
     server.stop()

@@ -46,9 +46,9 @@ def log(changes):
 
 
 @pytest.fixture
-def server(path, log, changes):
+def server(http_server, path, log, changes):
     """That of an agent with these flows."""
-    made = QueryServer(path, query_routes(lambda _: None, changes, log))
+    made = QueryServer(http_server, path, query_routes(lambda _: None, changes, log))
     made.start()
     yield made
     made.stop()

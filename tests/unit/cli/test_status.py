@@ -12,7 +12,8 @@ from ebpflb.cli.status import Loaded
 from ebpflb.dataplane.attach.attachments import Attachment
 from ebpflb.dataplane.view.dump import MapFill
 from ebpflb.errors import PinError
-from ebpflb.observe.http.server import Answer, Server, metrics_routes
+from ebpflb.observe.http.server import TcpPort, metrics_routes, quick
+from ebpflb.web.answers import Answer
 from tests.ports import free_port
 from tests.unit.cli.invoked import check_narrow, interrupt_after, output_of
 
@@ -47,7 +48,7 @@ LOADED = Loaded(
 
 
 @pytest.fixture
-def node(monkeypatch):
+def node(http_server, monkeypatch):
     """A node with an agent; what differs is put over it."""
 
     def make(loaded=LOADED, **report):
@@ -58,11 +59,11 @@ def node(monkeypatch):
 
         monkeypatch.setattr(command, "_loaded", look)
         routes = metrics_routes(lambda: Answer(b""), lambda: {**REPORT, **report})
-        servers.append(Server(("127.0.0.1", 0), routes))
+        servers.append(TcpPort(http_server, ("127.0.0.1", 0), quick(routes)))
         servers[-1].start()
-        monkeypatch.setenv("EBPFLB_METRICS_BIND_ADDRESS", f"127.0.0.1:{servers[-1].port}")
+        monkeypatch.setenv("EBPFLB_METRICS_BIND_ADDRESS", f"127.0.0.1:{servers[-1].number}")
 
-    servers: list[Server] = []
+    servers: list[TcpPort] = []
     yield make
     for server in servers:
         server.stop()
@@ -152,13 +153,12 @@ def test_without_an_agent_the_rest_is_shown(node, monkeypatch):
     assert "no agent answers at (no address)" in run("--metrics-bind-address", "", status=1)
 
 
-def test_something_else_on_the_port_is_no_agent(node):
-    server = Server(("127.0.0.1", 0), {"/status": lambda: Answer(b"<html>")})
-    server.start()
-    try:
-        assert agent_client.ask_agent(f"127.0.0.1:{server.port}") is None
-    finally:
-        server.stop()
+def test_something_else_on_the_port_is_no_agent(http_server):
+    routes = {"/status": lambda: Answer(b"<html>")}
+    port = TcpPort(http_server, ("127.0.0.1", 0), quick(routes))
+    port.start()
+    assert agent_client.ask_agent(f"127.0.0.1:{port.number}") is None
+    port.stop()
 
 
 def test_devices_and_the_way_of_masqueraded_packets_are_shown(node):

@@ -8,7 +8,8 @@ import pytest
 
 from ebpflb.dataplane.kube_proxy import removal, tools
 from ebpflb.dataplane.kube_proxy.removal import Removed, RemovedRules
-from ebpflb.observe.http.server import Answer, Server, metrics_routes
+from ebpflb.observe.http.server import TcpPort, metrics_routes, quick
+from ebpflb.web.answers import Answer
 from tests.unit.cli.invoked import output_of
 
 SERVING = {
@@ -44,15 +45,15 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch):
+def machine(http_server, monkeypatch):
     """A node with an agent that serves everything, and no kube-proxy."""
     machine = Machine(monkeypatch)
     routes = metrics_routes(lambda: Answer(b""), lambda: machine.report)
-    server = Server(("127.0.0.1", 0), routes)
-    server.start()
-    monkeypatch.setenv("EBPFLB_METRICS_BIND_ADDRESS", f"127.0.0.1:{server.port}")
+    port = TcpPort(http_server, ("127.0.0.1", 0), quick(routes))
+    port.start()
+    monkeypatch.setenv("EBPFLB_METRICS_BIND_ADDRESS", f"127.0.0.1:{port.number}")
     yield machine
-    server.stop()
+    port.stop()
 
 
 run = partial(output_of, "takeover")

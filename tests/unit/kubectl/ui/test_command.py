@@ -3,7 +3,6 @@
 
 import json
 import socket
-import threading
 import time
 from functools import partial
 from urllib.error import HTTPError
@@ -23,19 +22,11 @@ def visit(monkeypatch):
     """Have `visitor` look at the page that the command serves; then Ctrl-C."""
 
     def prepare(visitor):
-        serve = PageServer.serve_forever
-
         def visited(server: PageServer) -> None:
-            thread = threading.Thread(target=serve, args=(server, 0.05))
-            thread.start()
-            try:
-                visitor(server.url)
-            finally:
-                server.shutdown()
-                thread.join()
+            visitor(server.url)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(PageServer, "serve_forever", visited)
+        monkeypatch.setattr(PageServer, "wait", visited)
 
     return prepare
 

@@ -9,6 +9,7 @@ from ebpflb.observe.flows import queries
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import HttpQueryError, Query
+from ebpflb.web.answers import Answer
 from tests.builders import CLUSTER_IP, NODE, endpoint, endpoint_slice, service
 from tests.unit.agent.flows import pod_of
 
@@ -28,7 +29,8 @@ def routes_of(changes, ask_loop):
 def ask(changes, start, *rest):
     routes = routes_of(changes or Changes(NODE), lambda asked: asked.answer(changes))
     reply = routes[f"/v1/{start}"](Query(rest, {}))
-    return json.loads(b"".join(reply.pieces))
+    assert isinstance(reply, Answer)
+    return json.loads(reply.body)
 
 
 def test_a_service_is_told_by_its_name(changes):

@@ -7,6 +7,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import HttpQueryError, Query
+from ebpflb.web.answers import Answer
 from tests.builders import NODE, endpoint, endpoint_slice, service
 from tests.unit.agent.flows import pod_of
 
@@ -14,7 +15,8 @@ from tests.unit.agent.flows import pod_of
 def ask(changes, start, *path, **parameters):
     log = FlowLog(1, changes, lambda: None, pod_of(changes))
     reply = query_routes(lambda _: None, changes, log)[start](Query(path, parameters))
-    return json.loads(b"".join(reply.pieces))
+    assert isinstance(reply, Answer)
+    return json.loads(reply.body)
 
 
 def test_pods_and_services_are_known_by_name():

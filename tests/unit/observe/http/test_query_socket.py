@@ -17,9 +17,9 @@ from ebpflb.observe.http.query_socket import (
     MOST_QUERIES,
     HttpQueryError,
     QueryServer,
-    StreamedReply,
     json_reply,
 )
+from ebpflb.web.answers import StreamedAnswer
 
 SECONDS = 60
 
@@ -43,11 +43,11 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def serve(path):
+def serve(http_server, path):
     with ExitStack() as stack:
 
         def start(routes=None, **options):
-            server = QueryServer(path, routes or {"/v1/echo": echo}, **options)
+            server = QueryServer(http_server, path, routes or {"/v1/echo": echo}, **options)
             server.start()
             stack.callback(server.stop)
             return server
@@ -131,7 +131,7 @@ def test_a_stream_goes_on_until_its_client_goes(serve, path):
             finally:
                 ended.set()
 
-        return StreamedReply(pieces())
+        return StreamedAnswer(pieces())
 
     serve({"/stream": stream})
     connection = Connection(path)
@@ -150,7 +150,7 @@ def endless(_):
             time.sleep(0.01)
             yield b""
 
-    return StreamedReply(pieces())
+    return StreamedAnswer(pieces())
 
 
 def test_no_more_than_so_many_are_answered_at_once(serve, path):
@@ -167,7 +167,7 @@ def test_no_more_than_so_many_are_answered_at_once(serve, path):
 
 
 def test_a_client_that_reads_nothing_keeps_nobody_else_waiting(serve, path):
-    serve({"/flood": lambda _: StreamedReply(iter(lambda: bytes(65536), None)), "/v1/echo": echo})
+    serve({"/flood": lambda _: StreamedAnswer(iter(lambda: bytes(65536), None)), "/v1/echo": echo})
     with closing(Connection(path)) as connection:
         connection.request("GET", "/flood")
         time.sleep(0.1)
@@ -206,20 +206,18 @@ def test_the_socket_of_a_living_agent_is_left_alone(serve, path, caplog):
     second.stop()
 
 
-def test_the_socket_of_the_next_agent_is_not_removed_by_the_one_before(serve, path, monkeypatch):
+def test_the_socket_of_the_next_agent_is_not_removed_by_the_one_before(
+    http_server, serve, path, monkeypatch
+):
     first = serve()
-    listening = first._listener.socket
-    shutdown = listening.shutdown
+    close = http_server.close
 
-    class Listening:
-        def __getattr__(self, name):
-            return getattr(listening, name)
+    def close_and_serve(listening):
+        close(listening)
+        monkeypatch.undo()
+        serve({"/second": echo})
 
-        def shutdown(self, how):
-            shutdown(how)
-            serve({"/second": echo})
-
-    monkeypatch.setattr(first._listener, "socket", Listening())
+    monkeypatch.setattr(http_server, "close", close_and_serve)
     first.stop()
     assert ask(path, "/second")[0] == 200
 
@@ -245,9 +243,11 @@ def test_what_is_no_socket_is_left_alone_and_told_once(serve, path, caplog):
     wait_until(lambda: "answering queries" in caplog.text)
 
 
-def test_a_directory_that_cannot_be_made_is_told_and_nothing_else_happens(tmp_path, caplog):
+def test_a_directory_that_cannot_be_made_is_told_and_nothing_else_happens(
+    http_server, tmp_path, caplog
+):
     (tmp_path / "file").write_text("")
-    server = QueryServer(tmp_path / "file" / "agent.sock", {})
+    server = QueryServer(http_server, tmp_path / "file" / "agent.sock", {})
     server.start()
     server.stop()
     assert "cannot answer queries: File exists" in caplog.text

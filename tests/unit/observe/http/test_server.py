@@ -2,30 +2,29 @@
 import http.client
 import json
 import logging
-import os
-import resource
 import socket
 import threading
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing
 from http import HTTPStatus
 
 import pytest
 
 from ebpflb.observe.health import READ_PATIENCE_SECONDS, Health
-from ebpflb.observe.http.server import Answer, Server, health_routes, metrics_routes
+from ebpflb.observe.http.server import TcpPort, health_routes, metrics_routes, quick, slow
+from ebpflb.web.answers import Answer
 from tests.ports import free_port
 
 SECONDS = 60
 
 
 @pytest.fixture
-def serve():
+def serve(http_server):
     servers = []
 
-    def start(routes, host="127.0.0.1", port=0, **options):
-        servers.append(Server((host, port), routes, **options))
-        servers[-1].start()
+    def start(routes, host="127.0.0.1", port=0, *, told=lambda _: None, **options):
+        servers.append(TcpPort(http_server, (host, port), quick(routes), **options))
+        servers[-1].start(on_failure=told)
         return servers[-1]
 
     yield start
@@ -34,7 +33,7 @@ def serve():
 
 
 def get(server, path, method="GET", host="127.0.0.1"):
-    with closing(http.client.HTTPConnection(host, server.port, timeout=SECONDS)) as connection:
+    with closing(http.client.HTTPConnection(host, server.number, timeout=SECONDS)) as connection:
         connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
@@ -80,12 +79,14 @@ def test_the_metrics_port_has_kube_proxys_paths_and_a_status(serve):
 def test_other_paths_and_methods(serve):
     server = serve({"/a": lambda: Answer(b"body")})
     assert get(server, "/b")[0] == HTTPStatus.NOT_FOUND
-    with socket.create_connection(("127.0.0.1", server.port)) as client:
+    with socket.create_connection(("127.0.0.1", server.number)) as client:
         client.sendall(b"HEAD /a HTTP/1.0\r\n\r\n")
         raw = b"".join(iter(lambda: client.recv(4096), b""))
-    assert raw.startswith(b"HTTP/1.0 200 ")
-    assert raw.endswith(b"Content-Length: 4\r\n\r\n")
-    assert get(server, "/a", "DELETE")[0] == HTTPStatus.NOT_IMPLEMENTED
+    assert raw.startswith(b"HTTP/1.1 200 ")
+    assert b"\r\nContent-Length: 4\r\n" in raw
+    assert raw.endswith(b"\r\n\r\n")
+    status, headers, _ = get(server, "/a", "DELETE")
+    assert (status, headers["Allow"]) == (HTTPStatus.METHOD_NOT_ALLOWED, "GET, HEAD")
 
 
 def test_an_empty_host_means_both_families(serve):
@@ -99,7 +100,7 @@ def test_an_address_that_is_taken_is_tried_again(serve, caplog):
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
         server = serve({"/": lambda: Answer(b"x")}, port=port, retry=0.01)
-        assert server.port == 0
+        assert server.number == 0
         time.sleep(0.05)
     deadline = time.monotonic() + SECONDS
     while len(caplog.records) < 2:
@@ -113,7 +114,7 @@ def test_an_address_that_is_taken_is_told_once(serve):
     told: list[str] = []
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
-        serve({}, port=port, retry=0.01, on_failure=told.append)
+        serve({}, port=port, retry=0.01, told=told.append)
         time.sleep(0.05)
     assert told == [f"127.0.0.1:{port}: Address already in use"]
 
@@ -131,46 +132,57 @@ def test_stopping_while_the_address_is_taken(serve):
         server.stop()
 
 
+def wait_until(is_so):
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, "nothing happens"
+        time.sleep(0.01)
+
+
+class Gate:
+    """A page that is not made before somebody opens the gate."""
+
+    def __init__(self):
+        self.begun, self.opened = threading.Event(), threading.Event()
+        self.made = 0
+
+    def __call__(self):
+        self.made += 1
+        self.begun.set()
+        assert self.opened.wait(SECONDS)
+        return Answer(b"page")
+
+
 @pytest.fixture
-def no_descriptors():
-    """Take all that the process may have, which may have more; what is called gives them back."""
-    with ExitStack() as stack:
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-        def take():
-            resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
-            taken = stack.enter_context(ExitStack())
-            taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
-            with suppress(OSError):
-                while True:
-                    taken.callback(os.close, os.dup(0))
-            return taken.close
-
-        yield take
+def gate():
+    made = Gate()
+    yield made
+    made.opened.set()
 
 
-def test_without_a_free_descriptor_clients_wait_and_no_cpu_is_used_up(serve, no_descriptors):
-    others = set(threading.enumerate())
-    server = serve({"/": lambda: Answer(b"x")})
-    (thread,) = set(threading.enumerate()) - others
-    clock = time.pthread_getcpuclockid(thread.ident or 0)
-    with socket.socket() as client:
-        client.settimeout(SECONDS)
-        give_back = no_descriptors()
-        client.connect(("127.0.0.1", server.port))
-        began = time.clock_gettime(clock)
-        time.sleep(0.5)
-        used = time.clock_gettime(clock) - began
-        give_back()
-        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        assert client.recv(12) == b"HTTP/1.0 200"
-    assert used < 0.1
+def ask(port, path):
+    """A connection that waits for its answer."""
+    client = socket.create_connection(("127.0.0.1", port), SECONDS)
+    client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return client
 
 
-def test_a_client_that_sends_rubbish_or_nothing_does_no_harm(serve, capfd):
-    server = serve({"/": lambda: Answer(b"x" * 1_000_000)})
-    for raw in (b"\x16\x03\x01\x00\xff", b"GET", b"GET / HTTP/1.1\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", server.port)) as client:
-            client.sendall(raw)
-    assert get(server, "/")[0] == HTTPStatus.OK
-    assert capfd.readouterr().err == ""
+def read(client):
+    with client:
+        return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+def test_who_asks_while_a_page_is_made_gets_it_too_and_other_paths_wait_for_nobody(
+    http_server, gate
+):
+    port = TcpPort(http_server, ("127.0.0.1", 0), slow({"/slow": gate, "/": lambda: Answer(b"x")}))
+    port.start()
+    clients = [ask(port.number, "/slow") for _ in range(20)]
+    assert gate.begun.wait(SECONDS)
+    wait_until(lambda: port.clients.answered == 20)
+    clients.pop(0).close()
+    assert get(port, "/")[0] == HTTPStatus.OK
+    gate.opened.set()
+    assert all(read(each).endswith(b"page") for each in clients)
+    assert gate.made == 1
+    port.stop()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import re
-import threading
-from collections.abc import Callable
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,9 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from ebpflb import __version__
 from ebpflb.errors import MapError
 from ebpflb.model.address import Family
-from ebpflb.observe.http.server import Answer
 from ebpflb.observe.metrics.page import Metrics, SharedPage, Totals
 from ebpflb.observe.metrics.service_readings import Reading
+from ebpflb.web.answers import Answer
 
 PREFIX = "kubeproxy_sync_proxy_rules_"
 FAMILIES = ("IPv4", "IPv6")
@@ -225,13 +223,11 @@ def test_every_metric_says_what_it_is(metrics):
 class Pages:
     """Makes pages that are all different."""
 
-    def __init__(self, wait: Callable[[], object] = lambda: None) -> None:
-        self.wait = wait
+    def __init__(self) -> None:
         self.made = 0
         self.now = 100.0
 
     def __call__(self) -> Answer:
-        self.wait()
         self.made += 1
         return Answer(str(self.made).encode())
 
@@ -244,20 +240,6 @@ def test_a_page_is_shared_for_a_second():
     assert page().body == b"1"
     pages.now += 0.1
     assert page().body == b"2"
-
-
-def test_a_hundred_who_ask_at_once_cost_one_page():
-    all_ask = threading.Event()
-    pages = Pages(all_ask.wait)
-    page = SharedPage(pages, lambda: pages.now)
-    found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(page().body)) for _ in range(100)]
-    for thread in threads:
-        thread.start()
-    all_ask.set()
-    for thread in threads:
-        thread.join(SECONDS)
-    assert found == [b"1"] * 100
 
 
 def test_a_page_that_cannot_be_made_does_not_block_the_next():

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection: one request, one response, each with a deadline."""
+
+import asyncio
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+
+import h11
+
+from ebpflb.web.answers import Answer, Request, Respond, StreamedAnswer, in_thread
+
+_REQUEST_SECONDS = 10.0
+_RESPONSE_SECONDS = 30.0
+_LONGEST_HEADER = 16384
+# How much of a request's body is read, and thrown away.
+_MOST_IGNORED_BYTES = 1 << 20
+PIECE_BYTES = 16384
+
+
+class Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(PIECE_BYTES)
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEADER)
+        self._is_head = False
+
+    async def answer(self, respond: Respond, on_request: Callable[[], None]) -> None:
+        """Answer the request. TimeoutError or another OSError if the client is late, or leaves."""
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                request = await self._request()
+        except h11.RemoteProtocolError as error:
+            status = HTTPStatus(error.error_status_hint)
+            text = f"{status.value} {status.phrase}"
+            answer: Answer | StreamedAnswer = Answer(text.encode(), status=status)
+        else:
+            if request is None:
+                return
+            on_request()
+            answer = await respond(request)
+        if isinstance(answer, Answer):
+            async with asyncio.timeout(_RESPONSE_SECONDS):
+                await self._write_whole(answer)
+        elif not await self._write_pieces(answer):
+            return
+        await self._let_client_close()
+
+    async def _request(self) -> Request | None:
+        """None if the client sent nothing."""
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._reader.read(PIECE_BYTES))
+        if not isinstance(event, h11.Request):
+            return None
+        if not event.http_version.startswith(b"1."):
+            status = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
+            raise h11.RemoteProtocolError("not HTTP/1", status)
+        self._is_head = event.method == b"HEAD"
+        hosts = tuple(value.decode() for name, value in event.headers if name == b"host")
+        return Request(event.method.decode(), event.target.decode(), hosts)
+
+    async def _write_whole(self, answer: Answer) -> None:
+        self._begin(answer, **{"Content-Length": str(len(answer.body))})
+        for begin in range(0, 0 if self._is_head else len(answer.body), PIECE_BYTES):
+            self._send(h11.Data(data=answer.body[begin : begin + PIECE_BYTES]))
+            await self._writer.drain()
+        self._send(h11.EndOfMessage())
+
+    async def _write_pieces(self, answer: StreamedAnswer) -> bool:
+        """Whether the client stayed to the end."""
+        self._begin(answer)
+        while (piece := await in_thread(next, answer.pieces, None)) is not None:
+            if piece:
+                self._send(h11.Data(data=piece))
+                await self._writer.drain()
+            elif self._reader.at_eof():
+                return False
+        self._send(h11.EndOfMessage())
+        return True
+
+    def _begin(self, answer: Answer | StreamedAnswer, **more: str) -> None:
+        headers = {
+            "Date": formatdate(usegmt=True),
+            "Content-Type": answer.content_type,
+            "X-Content-Type-Options": "nosniff",
+            "Connection": "close",
+            **more,
+            **answer.headers,
+        }
+        code, reason = answer.status, answer.status.phrase
+        self._send(h11.Response(status_code=code, headers=[*headers.items()], reason=reason))
+
+    def _send(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
+        self._writer.write(self._http.send(event) or b"")
+
+    async def _let_client_close(self) -> None:
+        """Closing first, while more of the request is on its way, would lose the response."""
+        self._writer.write_eof()
+        ignored = 0
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            while ignored < _MOST_IGNORED_BYTES and (piece := await self._reader.read(PIECE_BYTES)):
+                ignored += len(piece)
