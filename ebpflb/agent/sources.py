@@ -73,7 +73,7 @@ def source_of(settings: Settings) -> ObjectSource:
         memory=compile_cache.DIRECTORY,
         socket_options=_agents_socket(),
     )
-    return ApiServerSource(api, settings.node_name, selection, all_nodes=settings.dsr != "off")
+    return ApiServerSource(api, settings, selection)
 
 
 def _agents_socket() -> "list[SocketOption]":
@@ -113,16 +113,14 @@ class ManifestSource:
 
 
 class ApiServerSource:
-    def __init__(
-        self, api: "Api", node_name: str, selection: Selection, *, all_nodes: bool
-    ) -> None:
+    def __init__(self, api: "Api", settings: Settings, selection: Selection) -> None:
         from ebpflb.source.kubernetes_events import Announcer
 
         self._api = api
         self._selection = selection
-        self._all_nodes = all_nodes
-        self._node = ObjectKey(Kind.NODE, "", node_name)
-        self._announcer = Announcer(api, node_name)
+        self._settings = settings
+        self._node = ObjectKey(Kind.NODE, "", settings.node_name)
+        self._announcer = Announcer(api, settings.node_name)
 
     def __str__(self) -> str:
         return self._api.address
@@ -144,7 +142,8 @@ class ApiServerSource:
             self._node.name,
             learn_and_emit,
             self._selection,
-            all_nodes=self._all_nodes,
+            all_nodes=self._settings.dsr != "off",
+            with_pods=self._settings.watch_pods,
         )
         self._announcer.start(self._source.uid)
         self._source.start()
@@ -155,4 +154,5 @@ class ApiServerSource:
         self._announcer.stop()
 
     def announce(self, announcement: Announcement) -> None:
-        self._announcer.announce(announcement)
+        if self._settings.events:
+            self._announcer.announce(announcement)

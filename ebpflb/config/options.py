@@ -99,6 +99,14 @@ OPTIONS: tuple[Option, ...] = (
         "must match  [all]",
     ),
     Option(
+        "watch-pods",
+        values.boolean,
+        "true",
+        "BOOL",
+        "read the pods of this node: their names, and annotations ebpflb.io/socket-lb  [true]",
+    ),
+    Option("events", values.boolean, "true", "BOOL", "create Events for Services and Node  [true]"),
+    Option(
         "node-name",
         values.node_name,
         lambda: os.uname().nodename.lower(),

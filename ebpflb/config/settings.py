@@ -47,6 +47,8 @@ class Settings:
     api_servers: tuple[str, ...]
     service_selector: LabelSelector | None
     namespace_selector: LabelSelector | None
+    watch_pods: bool
+    events: bool
     node_name: str
     cgroup_root: Path
     bpffs_root: Path

@@ -174,8 +174,9 @@ class KubernetesSource:
         selection: Selection = EVERYTHING,
         *,
         all_nodes: bool = False,
+        with_pods: bool = True,
     ) -> None:
-        """`all_nodes`: watch all Nodes, not only the one with that name."""
+        """`all_nodes`: watch all Nodes, not only the one with that name, or its pods if at all."""
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
         self._emit = emit
         self._lock = threading.Lock()
@@ -198,7 +199,9 @@ class KubernetesSource:
             Kind.NAMESPACE: _NAMESPACES,
         }
         self._reflectors = [
-            Reflector(api, resource, _Follower(self, kind)) for kind, resource in resources.items()
+            Reflector(api, resource, _Follower(self, kind))
+            for kind, resource in resources.items()
+            if with_pods or kind is not Kind.POD
         ]
 
     def start(self) -> None:

@@ -24,6 +24,7 @@ EVERY_OPTION: Object = {
     "detect-local-mode": "BridgeInterface",
     "dsr": "annotated",
     "dsr-port": 6090,
+    "events": False,
     "external-ips": ["192.0.2.0/24"],
     "flow-events": ["start", "end"],
     "flow-export": "-",
@@ -46,6 +47,7 @@ EVERY_OPTION: Object = {
     "socket-lb": "host",
     "sync-period": 60,
     "verbosity": 2,
+    "watch-pods": False,
     "workload-devices": ["veth*"],
 }
 
@@ -77,6 +79,7 @@ def test_every_option_arrives_with_its_value(tmp_path: Path) -> None:
     assert settings.localhost_nodeports is False
     assert settings.verbosity == 2
     assert (settings.dsr, settings.dsr_port) == ("annotated", 6090)
+    assert (settings.watch_pods, settings.events) == (False, False)
 
 
 @pytest.mark.parametrize(

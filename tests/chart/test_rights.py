@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the accounts of the chart may do in the API: exactly this."""
 
+import pytest
+
 from tests.chart.harness.rendering import (
     EVERYTHING,
     Object,
@@ -11,6 +13,7 @@ from tests.chart.harness.rendering import (
     of_kind,
     pod_of,
     render,
+    template,
 )
 
 READ = frozenset({"list", "watch"})
@@ -39,6 +42,15 @@ def test_the_agent_reads_what_it_serves_and_writes_nothing_but_events() -> None:
         }
 
 
+@pytest.mark.parametrize(
+    ("option", "right"), [("watch-pods", ("", "pods")), ("events", ("events.k8s.io", "events"))]
+)
+def test_a_right_goes_with_the_option_that_needs_it(option: str, right: tuple[str, str]) -> None:
+    with_it = rights(installed(render({"config": {option: True}}), "ClusterRole"))
+    without = rights(installed(render({"config": {option: False}}), "ClusterRole"))
+    assert with_it.keys() - without.keys() == {right}
+
+
 def test_nodes_may_be_patched_only_for_the_startup_taint() -> None:
     assert not of_kind(render(), "ValidatingAdmissionPolicy")
     role = installed(render({"startupTaint": {"enabled": True}}), "ClusterRole")
@@ -55,7 +67,17 @@ def test_a_policy_leaves_of_that_right_the_own_node_and_its_taint() -> None:
     (condition,) = policy["spec"]["matchConditions"]
     assert '"system:serviceaccount:network:proxy"' in condition["expression"]
     assert any('taint.key != "a/b"' in each["expression"] for each in policy["spec"]["validations"])
-    assert not of_kind(render(values, kubernetes="1.31.0"), "ValidatingAdmissionPolicy")
+
+
+def test_without_that_policy_the_right_has_to_be_asked_for() -> None:
+    asked: Object = {"startupTaint": {"enabled": True}}
+    refused = template(asked, kubernetes="1.31.0")
+    assert refused.returncode
+    assert "set startupTaint.withoutPolicy=true if you accept that" in refused.stderr
+    asked["startupTaint"]["withoutPolicy"] = True
+    objects = render(asked, kubernetes="1.31.0")
+    assert not of_kind(objects, "ValidatingAdmissionPolicy")
+    assert "patch" in rights(installed(objects, "ClusterRole"))["", "nodes"]
 
 
 def test_the_agent_has_no_other_role() -> None:

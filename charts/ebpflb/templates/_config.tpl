@@ -21,3 +21,8 @@
 {{- end -}}
 {{- merge $config .Values.config | toYaml -}}
 {{- end -}}
+
+{{- /* Whether an option of .Values.config that is on by default has not been switched off: (list ROOT NAME). */ -}}
+{{- define "ebpflb.isOn" -}}
+{{- ternary "yes" "" (ne (toString (index (index . 0).Values.config (index . 1))) "false") -}}
+{{- end -}}

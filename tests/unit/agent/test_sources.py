@@ -18,6 +18,8 @@ from ebpflb.source.api import Api, ApiRequest
 from ebpflb.source.api_objects import Item, items_of
 from ebpflb.source.fields import Fields
 from ebpflb.source.interface import Announcement, SourceEvent
+from ebpflb.source.kubernetes_events import Announcer
+from ebpflb.source.reflector import Reflector
 from tests.builders import NODE, service, service_manifest, write_manifests
 
 SECONDS = 60
@@ -111,6 +113,26 @@ def test_an_agent_that_starts_says_so_at_its_node(
         "Normal",
     )
     assert body["regarding"]["name"] == NODE
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_pods_are_read_and_events_created_only_where_they_are_wanted(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, wanted: bool
+):
+    listed, announced = [], []
+
+    class Noted(Reflector):
+        def start(self) -> None:
+            listed.append(self._resource.name)
+
+    monkeypatch.setattr("ebpflb.source.kubernetes.Reflector", Noted)
+    monkeypatch.setattr(Announcer, "announce", lambda _, what: announced.append(what.reason))
+    origin = source_of(settings(master=URL, **{"watch-pods": wanted, "events": wanted}))
+    origin.start(lambda _: None)
+    origin.stop()
+    assert len(listed) == 5 + wanted
+    assert ("pods" in listed) is wanted
+    assert announced == (["Starting"] if wanted else [])
 
 
 def test_the_kubeconfig_says_where_the_api_server_is(

@@ -39,6 +39,8 @@ def test_defaults(monkeypatch):
         api_servers=(),
         service_selector=None,
         namespace_selector=None,
+        watch_pods=True,
+        events=True,
         node_name="node-a.example",
         cgroup_root=Path("/cg"),
         bpffs_root=Path("/sys/fs/bpf/ebpflb"),
