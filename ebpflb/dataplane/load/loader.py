@@ -388,7 +388,7 @@ def _copy(old: MapSet, new: MapSet, names: set[str], *, missing_only: bool = Fal
     for name in old.keys() & names:
         source, target = old[name], new[name]
         if source.value_size == target.value_size and not missing_only:
-            _copy_packed(source, target, is_blank_at_first=SERVICE_MAPS[name].is_array)
+            _copy_packed(source, target, is_blank_at_first=MAPS[name].is_array)
             continue
         elements = ((key, _fitted(value, source, target)) for key, value in source.items())
         if missing_only:

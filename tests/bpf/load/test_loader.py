@@ -220,6 +220,13 @@ def test_larger_maps_keep_what_was_in_the_smaller_ones(root: Pins):
     assert pinned_sizes(second) == GROWN
 
 
+def test_a_frontend_with_the_first_index_stays(root: Pins):
+    maps = open_maps(start(root).maps)
+    key, first = element(maps, "lb_frontends", 1)[0], bytes(maps["lb_frontends"].value_size)
+    maps["lb_frontends"].update(key, first)
+    assert open_maps(start(root, GROWN).maps)["lb_frontends"].lookup(key) == first
+
+
 def test_growth_for_services_leaves_the_flows_where_they_are(root: Pins):
     first = start(root)
     second = load(root, GROWN)
