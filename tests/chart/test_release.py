@@ -136,7 +136,7 @@ def test_what_cleans_up_removes_nothing_beside_agents(cluster: Cluster) -> None:
     cluster.kubectl("apply", "--filename=-", input=text)
     try:
         cluster.kubectl(space, "rollout", "restart", "daemonset/ebpflb")
-        cluster.kubectl(space, "rollout", "status", "daemonset/ebpflb", "--timeout=90s")
+        cluster.control_plane.wait(space, "rollout", "status", "daemonset/ebpflb")
         assert {node.name: pins(node) for node in cluster.nodes} == before
         assert all(release.reaches_the_api(node) for node in cluster.nodes)
     finally:

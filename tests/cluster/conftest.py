@@ -9,7 +9,8 @@ import pytest
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.control_plane import ControlPlane
 
-_TIMEOUT = 300
+# Seconds after which a test hangs: a machine may be busy.
+_TIMEOUT = 900
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

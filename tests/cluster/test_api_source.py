@@ -17,7 +17,6 @@ from tests.cluster.harness.control_plane import ControlPlane
 from tests.e2e.harness.waiting import wait_until
 
 SOME = 8
-CONVERGED_SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +96,7 @@ def test_an_outage_changes_nothing_and_is_told_once(control: ControlPlane, agent
 
     control.start_api()
     apply(control, piece("outage", "10.244.1.8"))
-    wait_until(lambda: serves(agent, "outage", "10.244.1.8"), "converged", CONVERGED_SECONDS)
+    wait_until(lambda: serves(agent, "outage", "10.244.1.8"), "converged")
     wait_until(lambda: not agent.status()["source_errors"], "told that it is over")
 
 
@@ -175,9 +174,7 @@ def test_a_new_service_cidr_is_noticed_and_so_is_its_end(
         "spec": {"cidrs": ["203.0.113.0/24"]},
     }
     apply(control, more)
-    wait_until(
-        lambda: service_nets(agent) == before | {"203.0.113.0/24"}, "noticed", CONVERGED_SECONDS
-    )
+    wait_until(lambda: service_nets(agent) == before | {"203.0.113.0/24"}, "noticed")
     control.kubectl("delete", "--wait=false", "servicecidr/more")
     wait_until(lambda: service_nets(agent) == before, "gone", 30)
     assert not agent.status()["source_errors"]

@@ -16,7 +16,7 @@ from ebpflb.kubectl.access import METADATA, Access
 from tests.cluster.harness.agent import NODE, ClusterAgent, running_agent
 from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.control_plane import ControlPlane
-from tests.cluster.test_api_source import CONVERGED_SECONDS, apply, piece, serves, service
+from tests.cluster.test_api_source import apply, piece, serves, service
 from tests.e2e.harness.waiting import wait_until
 
 # The API server takes 10,000 levels of a whole object.
@@ -122,7 +122,7 @@ def create(control: ControlPlane, kind: Hostile, name: str, free: bytes) -> None
 def is_served(control: ControlPlane, agent: ClusterAgent, address: str) -> None:
     """All other objects go on at once."""
     apply(control, piece("plain", address))
-    wait_until(lambda: serves(agent, "plain", address), f"{address} is served", CONVERGED_SECONDS)
+    wait_until(lambda: serves(agent, "plain", address), f"{address} is served")
     assert agent.status()["source_errors"] == {}
 
 

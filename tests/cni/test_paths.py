@@ -19,7 +19,6 @@ from tests.e2e.harness.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 120
 POLICY_SECONDS = 30
 
 each_family = pytest.mark.parametrize("family", ["IPv4", "IPv6"])
@@ -211,13 +210,12 @@ def test_agent_restart(subjects: Subjects):
     port = subjects.node_port("server-node2", "TCP")
     outside = f"http://{subjects.node_ip('node1', 'IPv4')}:{port}"
     running = [
-        Load.start(place, url, SECONDS, 4, keep=keep)
+        Load.start(place, url, 4, keep=keep)
         for place, url in ((subjects.node("node1"), inside), (cluster.client, outside))
         for keep in (False, True)
     ]
-    for step in ("restart", "status"):
-        cluster.kubectl("-n", NAMESPACE, "rollout", step, "daemonset/ebpflb")
-    assert all(load.process.poll() is None for load in running)
+    cluster.kubectl("-n", NAMESPACE, "rollout", "restart", "daemonset/ebpflb")
+    cluster.control_plane.wait("-n", NAMESPACE, "rollout", "status", "daemonset/ebpflb")
     assert [load.stop()["failures"] for load in running] == [{}] * len(running)
 
 

@@ -16,7 +16,8 @@ from tests.cluster.harness.place import Daemon, Place
 from tests.cluster.harness.pod_network import PTP, PodNetwork
 
 _DNS = Path(__file__).parent / "dns.yaml"
-_PATIENCE = 120.0
+_PATIENCE = 300.0
+_READINESS = '{range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="Ready")]}{"\n"}{end}'
 
 
 @dataclass(slots=True)
@@ -130,11 +131,11 @@ class Cluster:
             for daemon in self._daemons():
                 daemon.check()
             if time.monotonic() > deadline:
-                raise EbpflbError(f"nodes are not Ready within {_PATIENCE:.0f} s")
+                found = self.kubectl("get", "nodes", "-o", f"jsonpath={_READINESS}")
+                raise EbpflbError(f"nodes are not Ready within {_PATIENCE:.0f} s:\n{found}")
             time.sleep(0.5)
-        self.kubectl(
-            "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s"
-        )
+        coredns = ("rollout", "status", "deployment/coredns")
+        self.control_plane.wait("--namespace=kube-system", *coredns)
 
     def _is_ready(self, node: ClusterNode) -> bool:
         path = '{.status.conditions[?(@.type=="Ready")].status}'

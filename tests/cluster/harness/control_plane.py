@@ -24,6 +24,14 @@ from tests.cluster.harness.place import Place
 from tests.cluster.harness.state import State, reserve
 
 _ETCD = "127.0.0.1:2379"
+_STANDSTILL_SECONDS = 60
+# What changes of a pod; of one that crashes ever more seldom.
+_PODS = (
+    "NAMESPACE:.metadata.namespace,NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase,"
+    "INIT:.status.initContainerStatuses[*].state,STATE:.status.containerStatuses[*].state,"
+    "READY:.status.containerStatuses[*].ready,ENDS:.metadata.deletionTimestamp"
+)
+_LAST_EVENTS = 10
 _AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -104,6 +112,31 @@ class ControlPlane:
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         """What kubectl prints. EbpflbError with its complaint if it fails."""
         return run_tool("kubectl", arguments, self.kubeconfig, input)
+
+    def wait(self, *arguments: str, seconds: int = _STANDSTILL_SECONDS) -> None:
+        """Run kubectl until it succeeds: `wait` or `rollout status`, as long as any pod changes.
+
+        EbpflbError with the state of all pods if none has changed for `seconds`.
+        """
+        before = self._pods()
+        while True:
+            try:
+                self.kubectl(*arguments, f"--timeout={seconds}s")
+            except EbpflbError as error:
+                now = self._pods()
+                if now == before:
+                    still = f"no pod has changed for {seconds} s:\n{now}{self._last_events()}"
+                    raise EbpflbError(f"{error}\n{still}") from error
+                before = now
+            else:
+                return
+
+    def _pods(self) -> str:
+        return self.kubectl("get", "pods", "--all-namespaces", f"--output=custom-columns={_PODS}")
+
+    def _last_events(self) -> str:
+        listed = self.kubectl("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp")
+        return "\n".join(listed.splitlines()[-_LAST_EVENTS:])
 
     def start_api(self) -> None:
         """Start kube-apiserver and wait until it is ready, 3 to 5 s."""

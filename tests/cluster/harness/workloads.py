@@ -20,6 +20,8 @@ Object = dict[str, Any]
 PORT = 8080
 # A client that waits no longer is not a usual one: a lost SYN alone is repeated after a second.
 _TIMEOUT = 5
+# Longer than any test: loads are stopped.
+_LONGEST = "1h"
 
 
 def echo_container(**fields: Any) -> Object:
@@ -101,15 +103,22 @@ def apply(cluster: Cluster, namespace: str, objects: Sequence[Object]) -> None:
     for item in objects:
         target = f"{item['kind'].lower()}/{item['metadata']['name']}"
         if item["kind"] in {"Deployment", "DaemonSet"}:
-            cluster.kubectl("-n", namespace, "rollout", "status", target, "--timeout=60s")
+            cluster.control_plane.wait("-n", namespace, "rollout", "status", target)
         elif item["kind"] == "Pod":
-            wait = ["wait", "--for=condition=Ready", target, "--timeout=60s"]
-            cluster.kubectl("-n", namespace, *wait)
+            ready = ("wait", "--for=condition=Ready", target)
+            cluster.control_plane.wait("-n", namespace, *ready)
 
 
 def field(cluster: Cluster, namespace: str, target: str, path: str) -> str:
     """A field of an object. path: as jsonpath, {.spec.clusterIP}."""
     return cluster.kubectl("-n", namespace, "get", target, "-o", f"jsonpath={path}")
+
+
+def pods(cluster: Cluster, namespace: str, app: str) -> set[str]:
+    """The names of the pods of an app, those too that are about to end."""
+    path = "jsonpath={.items[*].metadata.name}"
+    listed = cluster.kubectl("-n", namespace, "get", "pods", f"--selector=app={app}", "-o", path)
+    return set(listed.split())
 
 
 def ask(place: Place, url: str, times: int = 1) -> list[Object]:
@@ -150,22 +159,16 @@ class Load:
     process: subprocess.Popen[str]
 
     @classmethod
-    def start(
-        cls, place: Place, url: str, seconds: float, connections: int = 20, *, keep: bool = False
-    ) -> Self:
+    def start(cls, place: Place, url: str, connections: int, *, keep: bool = False) -> Self:
         """A new connection for each request, or with `keep` one connection for all of a worker."""
-        options = [f"-duration={seconds}s", f"-connections={connections}", f"-keep={keep}".lower()]
-        options.append(f"-timeout={_TIMEOUT}s")
+        options = [f"-connections={connections}", f"-keep={keep}".lower()]
+        options += [f"-duration={_LONGEST}", f"-timeout={_TIMEOUT}s"]
         command: list[str | Path] = [binary("echo"), "load", *options, url]
         return cls(place.popen(command, stdout=subprocess.PIPE, text=True))
 
     def stop(self) -> Object:
-        """End it now: as finish()."""
+        """End it: requests, answers by pod, failures by kind, longest_ms."""
         self.process.send_signal(signal.SIGINT)
-        return self.finish()
-
-    def finish(self) -> Object:
-        """Wait for the end: requests, answers by pod, failures by kind, longest_ms."""
         counted, _ = self.process.communicate(timeout=120)
         return dict(json.loads(counted))
 

@@ -14,7 +14,7 @@ from tests.chart.harness.rendering import NAMESPACE
 from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.cluster import Cluster
 
-_TIMEOUT = 90
+_TIMEOUT = 300
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.released.plugin import Plugin
 from tests.cluster.released.shop import SPACE, by_hand, node_port
-from tests.e2e.harness.waiting import wait_until_equal
+from tests.e2e.harness.waiting import wait_until, wait_until_equal
 from tests.ui.browser import Browser
 from tests.ui.page import table
 
@@ -158,16 +158,20 @@ def browser(cluster: Cluster, plugin: Plugin) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def carried(cluster: Cluster, plugin: Plugin, browser: Browser) -> dict[str, Any]:
     """What one `kubectl ebpflb top` said of each Service, while all were used."""
-    with in_use(cluster):
+
+    def all_used() -> dict[str, Any]:
         found = plugin.json("top", "-n", SPACE, "--interval", "2")
-    return {each["service"]: each for each in found if each["protocol"] == "TCP"}
+        said = {each["service"]: each for each in found if each["protocol"] == "TCP"}
+        is_complete = all(said.get(name, {}).get(fault.counted) for name, fault in FAULTS.items())
+        return said if is_complete else {}
+
+    with in_use(cluster):
+        return wait_until(all_used, "all failures counted in one interval", 120)
 
 
 @pytest.mark.parametrize("service", FAULTS)
 def test_top_shows_it(carried: dict[str, Any], service: str):
-    fault, found = FAULTS[service], carried[service]
-    assert found[fault.counted] > 0
-    assert fault.trouble in " ".join(found["troubles"])
+    assert FAULTS[service].trouble in " ".join(carried[service]["troubles"])
 
 
 @pytest.mark.usefixtures("carried")

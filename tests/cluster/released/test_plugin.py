@@ -5,10 +5,11 @@ import gzip
 import json
 import os
 import signal
-import subprocess
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
+from ebpflb.lab import processes
 from tests.chart.harness.rendering import NAMESPACE
 from tests.cluster.harness import workloads
 from tests.cluster.harness.cluster import Cluster
@@ -53,19 +54,23 @@ def test_the_plugin_merges_the_flows_of_all_nodes(cluster: Cluster, plugin: Plug
 def test_what_the_plugin_follows_ends_on_the_nodes_with_it(cluster: Cluster, plugin: Plugin):
     with plugin.start("flows", "-n", SPACE, "--follow", "-o", "jsonl") as following:
         try:
-            wait_until(lambda: len(followers()) == len(cluster.nodes), "all agents followed")
+            wait_until(lambda: len(followers(cluster)) == 2, "both agents followed")
             workloads.ask_from_pod(cluster, SPACE, "asker-node1", f"http://web.{SPACE}")
             assert following.stdout
             assert json.loads(following.stdout.readline())["node"] in ("node1", "node2")
         finally:
             os.killpg(following.pid, signal.SIGINT)
-    wait_until(lambda: not followers(), "nothing left on the nodes")
+    wait_until(lambda: not followers(cluster), "nothing left on the nodes")
 
 
-def followers() -> list[str]:
+def followers(cluster: Cluster) -> list[str]:
     """The commands in agents' pods that print flows as they come."""
-    ran = subprocess.run(["ps", "-eo", "args"], check=True, capture_output=True, text=True)
-    return [line for line in ran.stdout.splitlines() if "/ebpflb flows" in line]
+    found = []
+    for node in cluster.nodes:
+        for pid in processes.in_cgroup(node.cgroup):
+            with suppress(OSError):
+                found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+    return [each for each in found if "/ebpflb flows" in each]
 
 
 def test_the_plugin_asks_the_node_that_decides(cluster: Cluster, plugin: Plugin):

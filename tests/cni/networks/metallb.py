@@ -74,8 +74,7 @@ def _install(cluster: Cluster) -> None:
         cluster.load_image(image.write(folder))
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(_objects()))
     for target in ("deployment/controller", "daemonset/speaker"):
-        command = ["rollout", "status", target, "--timeout=180s"]
-        cluster.kubectl("-n", _NAMESPACE, *command)
+        cluster.control_plane.wait("-n", _NAMESPACE, "rollout", "status", target)
 
 
 def _objects() -> Iterator[dict[str, Any]]:
