@@ -20,6 +20,8 @@ pytestmark = pytest.mark.slow
 SPACE = "move"
 # Once per node, as long as kube-proxy serves it.
 OWN = {"iptables": ":KUBE-SERVICES ", "nftables": "table ip kube-proxy\n"}
+# What it says of itself, once for each family.
+WRITTEN = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{"
 # kube-proxy has the usual ones.
 PORTS = {"metrics": {"port": 20249}, "healthz": {"port": 20256}}
 DRAINED = {"uninstall": {"drainSeconds": 30}}
@@ -39,7 +41,8 @@ def cluster(mode: KubeProxy) -> Iterator[Cluster]:
     made = Cluster.up(f"move-{os.getpid()}", kube_proxy=mode)
     try:
         made.load_image(archive)
-        objects = [workloads.deployment("web"), workloads.service("web", type="NodePort")]
+        both = {"type": "NodePort", "ipFamilyPolicy": "RequireDualStack"}
+        objects = [workloads.deployment("web"), workloads.service("web", **both)]
         workloads.apply(made, SPACE, objects)
         yield made
     finally:
@@ -47,21 +50,28 @@ def cluster(mode: KubeProxy) -> Iterator[Cluster]:
 
 
 def from_inside(cluster: Cluster) -> list[Load]:
-    """New connections from a node to the ClusterIP, and some that stay open."""
+    """New connections from a node to the ClusterIPs, and some that stay open."""
     node = cluster.nodes[0]
-    address = workloads.field(cluster, SPACE, "service/web", "{.spec.clusterIP}")
-    return started(node, f"http://{address}")
+    addresses = workloads.field(cluster, SPACE, "service/web", "{.spec.clusterIPs[*]}").split()
+    assert len(addresses) == 2
+    return [each for address in addresses for each in started(node, url_of(address))]
 
 
 def from_outside(cluster: Cluster, *keep: bool) -> list[Load]:
     """The same from the client to a NodePort."""
     port = workloads.field(cluster, SPACE, "service/web", "{.spec.ports[0].nodePort}")
-    return started(cluster.client, f"http://{cluster.nodes[1].ip}:{port}", *keep)
+    node = cluster.nodes[1]
+    urls = [f"{url_of(address)}:{port}" for address in (node.ip, node.ip6)]
+    return [each for url in urls for each in started(cluster.client, url, *keep)]
+
+
+def url_of(address: str) -> str:
+    return f"http://[{address}]" if ":" in address else f"http://{address}"
 
 
 def started(place: Place, url: str, *keep: bool) -> list[Load]:
     wait_until(lambda: workloads.ask(place, url), f"{url} served")
-    return [Load.start(place, url, 4, keep=each) for each in keep or (False, True)]
+    return [Load.start(place, url, 2, keep=each) for each in keep or (False, True)]
 
 
 def none_has_failed(running: list[Load]) -> bool:
@@ -74,6 +84,12 @@ def rules(cluster: Cluster) -> str:
     commands = (["iptables-save", "-t", "nat"], ["nft", "list", "tables"])
     saved = (node.exec(command).stdout for node in cluster.nodes for command in commands)
     return "".join(saved)
+
+
+def has_written(node: Place) -> bool:
+    """Whether kube-proxy serves there again, as docs/moving-from-kube-proxy.md says."""
+    page = node.exec(["curl", "--silent", "http://127.0.0.1:10249/metrics"]).stdout
+    return page.count(f"\n{WRITTEN}") == 2
 
 
 def take_over(cluster: Cluster) -> None:
@@ -100,6 +116,7 @@ def test_there_and_back_under_load(cluster: Cluster, mode: KubeProxy):
     running = [*from_inside(cluster), *from_outside(cluster, False)]
     for node in cluster.nodes:
         node.start_kube_proxy(mode, cluster.control_plane.credentials)
-    wait_until(lambda: rules(cluster).count(OWN[mode]) == 2, "kube-proxy's rules", 60)
+    wait_until(lambda: all(map(has_written, cluster.nodes)), "kube-proxy's rules", 60)
+    assert rules(cluster).count(OWN[mode]) == 2
     release.undeploy(cluster)
     assert none_has_failed(running)
