@@ -4,8 +4,11 @@
 `pytest -s` prints how many series each panel has.
 """
 
+import itertools
 import re
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -32,9 +35,9 @@ OPTIONS = [
     *("--metrics-backends", "true"),
     *("--flow-rate", "5"),
 ]
-# As Grafana works them out for a panel of 15 minutes whose data source is scraped every second.
-INTERVALS = {"__interval": "2s", "__rate_interval": "4s", "__range": "15m"}
-SECONDS = 45
+# As Grafana works them out for a panel of 15 minutes whose data source is scraped every 3 seconds.
+INTERVALS = {"__interval": "3s", "__rate_interval": "12s", "__range": "15m"}
+SECONDS = 120
 PROVOKED = {
     "EbpflbBackendFails",
     "EbpflbConflicts",
@@ -72,7 +75,6 @@ def scene(tmp_path_factory) -> Iterator[Scene]:
         traffic_and_trouble(cluster) as service,
         exhausted(cluster, lab.node("node2")),
     ):
-        probe(cluster)
         yield Scene(cluster, found, service.name)
 
 
@@ -109,10 +111,34 @@ def probe(cluster: Cluster) -> None:
     for node in cluster.nodes:
         with cluster.lab.client.entered():
             for path in ("/healthz", "/livez"):
-                connection = HTTPConnection(node.ipv4, 10256, timeout=5)
+                connection = HTTPConnection(node.ipv4, 10256, timeout=SECONDS)
                 connection.request("GET", path)
                 connection.getresponse().read()
                 connection.close()
+
+
+@contextmanager
+def stirred(cluster: Cluster) -> Iterator[None]:
+    """Meanwhile endpoints change and the agents' health is asked for, again and again.
+
+    What happens once is in a rate for seconds, and a busy machine may take longer to look at all.
+    """
+    spec, stop = cluster.new(), threading.Event()
+
+    def stir() -> None:
+        for number in itertools.count():
+            cluster.serve(spec, cluster.lab.pods[number % 2 :], wait=False)
+            probe(cluster)
+            if stop.wait(0.5):
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        stirring = pool.submit(stir)
+        try:
+            yield
+        finally:
+            stop.set()
+    stirring.result()
 
 
 def chosen(scene: Scene, dashboard: Dashboard) -> Mapping[str, str]:
@@ -143,7 +169,7 @@ def firing(scene: Scene) -> set[str]:
 
 
 def test_every_panel_of_every_dashboard_has_something_to_show(scene: Scene) -> None:
-    wait_until(lambda: scene.prometheus.query("ebpflb_service_endpoints"), "the first scrape")
+    wait_until(lambda: scene.prometheus.query("ebpflb_service_endpoints"), "a scrape", SECONDS)
     most: dict[Query, int] = {}
 
     def missing() -> list[Query]:
@@ -152,7 +178,8 @@ def test_every_panel_of_every_dashboard_has_something_to_show(scene: Scene) -> N
         return [query for query, count in most.items() if not count]
 
     try:
-        wait_until(lambda: not missing(), "every expression has data", SECONDS)
+        with stirred(scene.cluster):
+            wait_until(lambda: not missing(), "every expression has data", SECONDS)
     finally:
         for query, count in most.items():
             print(f"{query.dashboard:9} {query.panel:45} {query.ref} {count:4}")
@@ -173,8 +200,7 @@ def test_every_alert_has_something_to_judge_by(scene: Scene) -> None:
 
 
 def test_alerts_fire_for_what_is_wrong_and_for_nothing_else(scene: Scene) -> None:
-    wait_until_equal(lambda: PROVOKED & firing(scene), PROVOKED, SECONDS)
-    assert firing(scene) == PROVOKED
+    wait_until_equal(lambda: firing(scene), PROVOKED, SECONDS)
     for alert in scene.prometheus.alerts():
         texts = alert["annotations"]
         assert set(texts) == {"summary", "description", "runbook_url"}
