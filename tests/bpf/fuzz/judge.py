@@ -87,6 +87,10 @@ class Judge:
         self._drops = self._read_drops()
         self.touched.clear()
 
+    def opened(self, reply: bytes | None) -> bool:
+        """Whether this is the reply's entry of a flow that was moved on by what was run."""
+        return reply is not None and reverse(reply[:_TUPLE]) in self.touched
+
     def run(self, shot: Shot) -> str:
         """Run a program; in a word what became of the frame."""
         tunnel, self._chosen = self._tunnel(shot), b""
