@@ -165,7 +165,12 @@ def remove_working_containers(*, of_builds: bool = False) -> Iterator[str]:
     """
     if not (_cache() / "storage").exists() or not shutil.which("buildah"):
         return
-    for each in json.loads(buildah("containers", "--json")) or ():
+    try:
+        listed = buildah("containers", "--json")
+    except subprocess.CalledProcessError:
+        # It has said why. Where its storage is read-only, as in a virtual machine, all stays.
+        return
+    for each in json.loads(listed) or ():
         name = each["containername"]
         of, _, rest = name.partition("-")
         is_alive = Path("/proc", rest.partition("-")[0]).exists()
