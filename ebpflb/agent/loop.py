@@ -50,7 +50,8 @@ NO_ROOM_SECONDS = 60.0
 FIRST_RETRY_SECONDS = 0.1
 # Delay before retrying a port in use, as while taking over from kube-proxy.
 LISTEN_SECONDS = 1.0
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+# What passes: descriptors are free again, pins that somebody has removed come back.
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOENT)
 
 
 class Wakeup(Enum):
@@ -165,7 +166,7 @@ class Agent:
             except MapError as error:
                 self._repeat_later(error)
             except OSError as error:
-                if error.errno not in _NO_DESCRIPTOR:
+                if error.errno not in _PASSING:
                     raise
                 self._repeat_later(error)
         if self._must_publish:

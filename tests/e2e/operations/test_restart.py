@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -152,7 +153,13 @@ def test_pins_that_somebody_removes_cost_no_connection_and_come_back(cluster, la
     first = lab.pod("pod-1-1")
     with none_fails(cluster, spec, held=True) as loads:
         loads.wait_for(first)
-        shutil.rmtree(agent.node.bpffs)
+        pid = status(agent.node)["agent"]["pid"]
+        # What it pins meanwhile would be in the way.
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            shutil.rmtree(agent.node.bpffs)
+        finally:
+            os.kill(pid, signal.SIGCONT)
         wait_until(lambda: newest_generation(agent.node.bpffs), "maps and programs are pinned")
         wait_until(lambda: len(pins_of(agent.node)) == len(before["links"]), "links are pinned")
         loads.wait_for(first)

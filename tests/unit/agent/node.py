@@ -37,7 +37,7 @@ class MemoryNode:
         self.clock = clock
         self.sizes = dict(sizes or {})
         self.calls: list[str] = []
-        self.failures: dict[str, list[EbpflbError]] = {}
+        self.failures: dict[str, list[EbpflbError | OSError]] = {}
         self.attach_errors: Errors = {}
         self.expired: list[ExpiryStep] = []
         self.ended_udp = False

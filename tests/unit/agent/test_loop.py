@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
 import time
+from errno import ENOENT
 
 import pytest
 
@@ -423,3 +424,16 @@ def test_room_for_flows_that_cannot_be_made_is_tried_again_later(served, caplog)
     assert "cannot enlarge the maps: no memory" in caplog.text
     assert "grow flows" not in served.turn(NO_ROOM_SECONDS / 2)
     assert "grow flows" in served.turn(NO_ROOM_SECONDS / 2)
+
+
+def test_pins_that_are_removed_while_maps_grow_do_not_end_the_agent(served, caplog):
+    served.turn(ROOM_SECONDS)
+    served.node.is_crowded = True
+    gone = FileNotFoundError(ENOENT, "No such file or directory", "/sys/fs/bpf/ebpflb/links")
+    served.node.failures["grow flows"] = [gone]
+    assert "grow flows" in served.turn(ROOM_SECONDS)
+    assert "sync failed" in caplog.text
+    served.node.pins_are_lost = True
+    assert "resync" in served.turn(0.11)
+    assert "repair" in served.turn(PINS_SECONDS)
+    assert served.report()["in_sync"] is True
