@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from ebpflb.agent.flow_room import crowded_tables, room_for_flows
+from ebpflb.config.settings import load_settings
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.capacity import NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.load import compile_cache
-from ebpflb.dataplane.load.pins import LINKS, newest_generation
+from ebpflb.dataplane.load.pins import LINKS, generations, newest_generation
 from ebpflb.lab import LabNode
 from ebpflb.lab.manifests import write_atomically
 from tests.e2e.harness.cluster import Cluster, started, stopped
@@ -135,10 +137,18 @@ def test_sigterm_ends_an_agent_in_order(cluster, agent):
     assert "stopped; loaded programs keep running" in agent.said().splitlines()[-1]
 
 
+def has_room(node: LabNode) -> bool:
+    """Whether the flow tables will not grow before more flows come."""
+    most = room_for_flows(load_settings({}, {})).evicting
+    is_settled = len(list(generations(node.bpffs))) == 1
+    return is_settled and not crowded_tables(pinned_maps(node), most)
+
+
 def test_nothing_is_done_again_where_all_is_as_it_should_be(cluster, lab, agent):
     cluster.serve(cluster.new(), lab.pods)
     ranges = ["192.0.2.0/24", "2001:db8::/32"]
     cluster.serve(cluster.new("LoadBalancer", loadBalancerSourceRanges=ranges), lab.pods)
+    wait_until(lambda: has_room(agent.node), "tables that grow have grown")
     before = loaded(agent.node)
     agent.kill()
     agent.start()
@@ -147,25 +157,45 @@ def test_nothing_is_done_again_where_all_is_as_it_should_be(cluster, lab, agent)
     assert "hooks changed" not in agent.said()
 
 
+def remove_pins(node: LabNode) -> None:
+    """While the agent stands still: what it pins again meanwhile would be in the way."""
+    pid = status(node)["agent"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        shutil.rmtree(node.bpffs)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def wait_for_pins(node: LabNode, links: int) -> None:
+    wait_until(lambda: newest_generation(node.bpffs), "maps and programs are pinned")
+    wait_until(lambda: len(pins_of(node)) == links, "links are pinned")
+
+
 def test_pins_that_somebody_removes_cost_no_connection_and_come_back(cluster, lab, agent):
     spec = cluster.serve(cluster.new(), lab.pods)
-    before = loaded(agent.node)
+    links = len(pins_of(agent.node))
     first = lab.pod("pod-1-1")
     with none_fails(cluster, spec, held=True) as loads:
         loads.wait_for(first)
-        pid = status(agent.node)["agent"]["pid"]
-        # What it pins meanwhile would be in the way.
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            shutil.rmtree(agent.node.bpffs)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: newest_generation(agent.node.bpffs), "maps and programs are pinned")
-        wait_until(lambda: len(pins_of(agent.node)) == len(before["links"]), "links are pinned")
+        remove_pins(agent.node)
+        wait_for_pins(agent.node, links)
         loads.wait_for(first)
         agent.kill()
         agent.start()
         agent.wait_in_sync()
+        loads.wait_for(first)
+
+
+def test_pins_that_come_back_are_those_of_the_same_objects(cluster, lab, agent):
+    cluster.serve(cluster.new(), lab.pods)
+    wait_until(lambda: has_room(agent.node), "tables that grow have grown")
+    before = loaded(agent.node)
+    remove_pins(agent.node)
+    wait_for_pins(agent.node, len(before["links"]))
+    agent.kill()
+    agent.start()
+    agent.wait_in_sync()
     after = loaded(agent.node)
     assert [after[what] for what in OBJECTS] == [before[what] for what in OBJECTS]
     assert "hooks changed" not in agent.said()
