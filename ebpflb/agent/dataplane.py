@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from errno import E2BIG
 from itertools import chain
 
+from ebpflb.agent.build import build_for
 from ebpflb.agent.flow_room import crowded_tables, room_for_flows
 from ebpflb.agent.interface import (
     GRACE_SECONDS,
@@ -27,7 +28,7 @@ from ebpflb.config.settings import Settings
 from ebpflb.dataplane.attach.devices import NetworkState, snapshot, with_present_policy
 from ebpflb.dataplane.attach.forwarding import Forwarding, PolicyRules, forwarding
 from ebpflb.dataplane.attach.hooks import HookPlaces, Hooks
-from ebpflb.dataplane.attach.links import CGROUP_HOOKS
+from ebpflb.dataplane.attach.links import CGROUP_HOOKS, HeldLinks
 from ebpflb.dataplane.attach.xdp import XdpSettings, XdpWay
 from ebpflb.dataplane.flows.claimed_ports import ClaimedPorts
 from ebpflb.dataplane.flows.expiry import Expiry
@@ -44,7 +45,7 @@ from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.enums import SettingFlag, word
-from ebpflb.dataplane.load.loader import Build, Loader, pinned_sizes
+from ebpflb.dataplane.load.loader import Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.errors import EbpflbError, LoadError, MapError
@@ -87,18 +88,8 @@ class NodeDataplane:
         except EbpflbError:
             self._second_set.close()
             raise
-        build = Build(
-            has_set_retval=self._probe.supports(Feature.SET_RETVAL),
-            has_coarse_clock=self._probe.supports(Feature.COARSE_CLOCK),
-            has_fib_mtu=self._probe.supports(Feature.FIB_MTU),
-            has_sock_ops=self._probe.supports(Feature.SOCK_OPS),
-            has_xdp=settings.xdp != "off",
-            # With frags, generic XDP copies a packet without its mac_len (Linux 6.18), and tc then
-            # sees no Ethernet header.
-            has_xdp_frags=settings.xdp != "generic" and self._probe.supports(Feature.XDP_FRAGS),
-            has_dsr=settings.dsr != "off",
-        )
-        self._loader = Loader(self._pins, build)
+        self._loader = Loader(self._pins, build_for(self._probe, settings))
+        self._links = HeldLinks()
         # Set before start(): receives the records of expired flows.
         self.on_expired: Callable[[Sequence[bytes]], None] | None = None
         # Set by each write, cleared by the thread that waits for it.
@@ -106,6 +97,7 @@ class NodeDataplane:
         # Fill level of the maps that only the sync fills: (used, capacity). For any thread.
         self.usage: Mapping[str, tuple[int, int]] = {}
         self._in_use: _ActiveGeneration | None = None
+        self._lost_pins: LostPins | None = None
         self._node_ips: Mapping[Family, Address] = {}
         self._service_ranges: Sequence[str] = ()
         self._tc_only_pods: Set[Address] = frozenset()
@@ -147,6 +139,7 @@ class NodeDataplane:
         """Unlock the pins; they and everything attached stay."""
         if self._in_use:
             self._in_use.hooks.close()
+        self._links.close()
         self._tunnels.close()
         self._pins.close()
         self._second_set.close()
@@ -163,6 +156,7 @@ class NodeDataplane:
 
     def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
         """LoadError if the maps already have far more room than `desired` could need."""
+        self._restore_pins()
         sizes, needed = pinned_sizes(self._active.generation), self._sizes_for(desired)
         if sizes == sizes.at_least(needed.grown().grown()):
             raise LoadError(f"the maps are large enough already: {sizes}")
@@ -174,6 +168,7 @@ class NodeDataplane:
         return bool(crowded_tables(self._active.maps, self._room.evicting))
 
     def grow_flows(self, desired: Desired, *, keep_others: bool) -> Refused:
+        self._restore_pins()
         larger = crowded_tables(self._active.maps, self._room.evicting)
         sizes = pinned_sizes(self._active.generation).with_larger(larger, self._room.evicting)
         self._upkeep.leave_flows()
@@ -189,7 +184,7 @@ class NodeDataplane:
 
     def follow_network(self, *, repair: bool) -> Errors:
         if repair or not self._pins.links.is_dir():
-            self._active.lost_pins.restore(is_complete=self._active.is_serving)
+            self._restore_pins()
         self._second_set.refuse_other_agent()
         network = snapshot(self._settings, self._node_ips, self._policy_rules)
         if network != self._active.network or self._active.errors or repair:
@@ -198,8 +193,13 @@ class NodeDataplane:
             self._active.network = network
         return self._active.errors
 
+    def _restore_pins(self) -> None:
+        if self._lost_pins:
+            self._lost_pins.restore(is_complete=self._active.is_serving)
+
     def has_lost_pins(self) -> bool:
-        return self._active.lost_pins.are_there(is_complete=self._active.is_serving)
+        lost = self._lost_pins
+        return lost is not None and lost.are_there(is_complete=self._active.is_serving)
 
     def set_tc_only_pods(self, addresses: Set[Address]) -> None:
         self._tc_only_pods = addresses
@@ -270,13 +270,11 @@ class NodeDataplane:
     def _move(self, generation: Generation, desired: Desired, *, keep_others: bool) -> Refused:
         """Fill the maps of a generation, then switch the hooks to its programs."""
         network = snapshot(self._settings, self._node_ips, self._policy_rules)
+        maps = open_maps(generation.maps)
+        places = HookPlaces(generation.progs, self._pins.links, self._settings.cgroup_root)
+        hooks = Hooks(places, maps, self._probe, self._links, self._settings.attach)
         active = _ActiveGeneration(
-            generation,
-            self._settings,
-            self._probe,
-            self._pins,
-            self.on_expired,
-            self._tunnels,
+            generation, maps, hooks, self._settings, self.on_expired, self._tunnels
         )
         active.way_of_flows = self._loader.way_of_flows(generation)
         active.sync.load()
@@ -286,6 +284,7 @@ class NodeDataplane:
         if self._in_use:
             self._in_use.hooks.close()
         self._in_use = active
+        self._lost_pins = LostPins(self._pins, generation, maps, hooks)
         self._serve(network, look_around=True)
         return self._wrote(refused)
 
@@ -319,18 +318,15 @@ class _ActiveGeneration:
     def __init__(
         self,
         generation: Generation,
+        maps: MapSet,
+        hooks: Hooks,
         settings: Settings,
-        probe: Probe,
-        pins: Pins,
         on_expired: Callable[[Sequence[bytes]], None] | None,
         tunnels: NodeTunnels,
     ) -> None:
         self.generation = generation
-        self.maps = open_maps(generation.maps)
+        self.maps, self.hooks = maps, hooks
         self.sync = Sync(self.maps, grace=GRACE_SECONDS, epoch=_epoch(generation))
-        places = HookPlaces(generation.progs, pins.links, settings.cgroup_root)
-        self.hooks = Hooks(places, self.maps, probe, settings.attach)
-        self.lost_pins = LostPins(pins, generation, self.maps, self.hooks)
         self.stale_sockets = StaleSockets(self.maps)
         # The network as last served, and the errors from that.
         self.network = NetworkState({}, {}, {})

@@ -33,10 +33,10 @@ class LostPins:
         return not self._pins.are_intact(expected) or bool(self._hooks.links.unpinned())
 
     def restore(self, *, is_complete: bool) -> None:
-        """Pin maps and programs again; links follow when the hooks are checked. PinError."""
+        """Pin maps, programs and links again. PinError."""
         if not self.are_there(is_complete=is_complete):
             return
         _log.warning("pins were removed, pinning them again", extra=fields(at=self._pins.root))
-        self._pins.restore(self._objects)
+        self._pins.restore({**self._objects, **self._hooks.links.objects()})
         if is_complete:
             self._pins.commit(self._generation)

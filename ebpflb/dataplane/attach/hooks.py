@@ -76,15 +76,20 @@ class Applied:
 
 
 class Hooks:
-    """The hooks of one node, for the programs of one generation. `close()` leaves them attached.
-
-    Until then its links stay attached even if somebody removes their pins.
-    """
+    """The hooks of one node, for the programs of one generation. `close()` leaves them attached."""
 
     def __init__(
-        self, places: HookPlaces, maps: MapSet, probe: Probe, mode: AttachMode = "auto"
+        self,
+        places: HookPlaces,
+        maps: MapSet,
+        probe: Probe,
+        held: HeldLinks,
+        mode: AttachMode = "auto",
     ) -> None:
-        """PinError if a program is missing; ProbeError if the kernel lacks what `mode` asks for."""
+        """PinError if a program is missing; ProbeError if the kernel lacks what `mode` asks for.
+
+        `held`: of every generation, so that no link is ever without a pin and a descriptor.
+        """
         self._has_tcx = probe.supports(Feature.TCX_LINK)
         without = () if probe.supports(Feature.SOCK_OPS) else ("lb_sock_ops",)
         self._cgroup_hooks = {
@@ -100,7 +105,7 @@ class Hooks:
         self._namespaces = Namespaces()
         self._tc_only: Set[Address] = frozenset()
         self._programs: dict[str, LoadedProgram] = {}
-        self.links = HeldLinks()
+        self.links = held
         # How XDP is attached to each host device.
         self.xdp: Mapping[int, XdpWay] = {}
         self._open_programs()
@@ -112,7 +117,6 @@ class Hooks:
         self.close()
 
     def close(self) -> None:
-        self.links.close()
         while self._programs:
             self._programs.popitem()[1].close()
 

@@ -17,7 +17,7 @@ link support"); clsact serves older kernels.
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -89,6 +89,12 @@ class HeldLinks:
     def __init__(self) -> None:
         self._links: dict[Path, int] = {}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close the descriptors; what is pinned stays attached."""
         self._release(list(self._links))
@@ -96,6 +102,10 @@ class HeldLinks:
     def unpinned(self) -> list[Path]:
         """Where links were pinned, and nothing is now."""
         return [pin for pin in self._links if not pin.exists()]
+
+    def objects(self) -> Mapping[Path, int]:
+        """The descriptors by their pins, whether these are there or not."""
+        return dict(self._links)
 
     def pin_again(self, pin: Path) -> None:
         """Pin the link that was pinned there last, if nothing is there. OSError."""

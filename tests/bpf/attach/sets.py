@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ebpflb.dataplane.attach.devices import snapshot
 from ebpflb.dataplane.attach.hooks import HookPlaces, Hooks
+from ebpflb.dataplane.attach.links import HeldLinks
 from ebpflb.dataplane.attach.xdp import XdpMode, XdpSettings
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import owned
@@ -35,5 +36,6 @@ def attach_set(
     progs = root / "1-1" / "progs"
     with owned(libbpf.map_create(MapType.ARRAY, map_name, 4, 4, 1)) as used:
         tiny.pin_programs(progs, used)
-    with Hooks(HookPlaces(progs, root / LINKS, cgroup), memory_maps(), WAYS[way]) as hooks:
+    places = HookPlaces(progs, root / LINKS, cgroup)
+    with HeldLinks() as held, Hooks(places, memory_maps(), WAYS[way], held) as hooks:
         assert hooks.apply(snapshot(_Defaults()), XdpSettings(xdp)).errors == {}

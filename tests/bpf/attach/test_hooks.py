@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,8 +43,13 @@ class Node(NamedTuple):
     network: Network
     pod: Path
 
-    def hooks(self, probe: Probe | None = None) -> Hooks:
-        return Hooks(self.places, self.maps, probe or Probe())
+    @contextmanager
+    def hooks(self, probe: Probe | None = None) -> Iterator[Hooks]:
+        with (
+            links.HeldLinks() as held,
+            Hooks(self.places, self.maps, probe or Probe(), held) as hooks,
+        ):
+            yield hooks
 
     def apply(self, probe: Probe | None = None, workload_devices: tuple[str, ...] = ()) -> Applied:
         settings = _Defaults()
@@ -324,13 +330,13 @@ def test_a_kernel_without_cookies_costs_only_the_namespaces(node, monkeypatch):
 def test_a_missing_program_is_named(node):
     (node.places.progs / "lb_pod_egress").unlink()
     with pytest.raises(PinError, match=r"lb_pod_egress: cannot open the program: .*No such file"):
-        node.hooks()
+        node.apply()
 
 
 def test_tcx_that_was_asked_for_and_is_missing_is_refused(node):
     probe = Probe(without={Feature.TCX_LINK})
     with pytest.raises(ProbeError, match="tcx is not available: switched off"):
-        Hooks(node.places, node.maps, probe, "tcx")
+        Hooks(node.places, node.maps, probe, links.HeldLinks(), "tcx")
 
 
 class _Full:

@@ -9,6 +9,9 @@ from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
 
+# Tables of new flows, which grow when they are more than half full.
+NEW_FLOWS = ("lb_ct_short", "lb_ct_udp")
+
 _AT_ONCE = 8192
 _TCP = 6
 _FRONTEND, _BACKEND = (bytes.fromhex(f"20010db8{'0' * 23}{last}") for last in "12")

@@ -23,6 +23,7 @@ from tests.e2e.harness.cluster import Cluster, started, stopped
 from tests.e2e.harness.command import status
 from tests.e2e.harness.in_force import generation_of, offered, pinned_maps, planned
 from tests.e2e.harness.loads import none_fails
+from tests.e2e.harness.many_flows import NEW_FLOWS, add_flows
 from tests.e2e.harness.questions import differing, everywhere, names
 from tests.e2e.harness.waiting import wait_until
 
@@ -157,12 +158,18 @@ def test_nothing_is_done_again_where_all_is_as_it_should_be(cluster, lab, agent)
     assert "hooks changed" not in agent.said()
 
 
-def remove_pins(node: LabNode) -> None:
-    """While the agent stands still: what it pins again meanwhile would be in the way."""
+def remove_pins(node: LabNode, *, crowded: bool = False) -> None:
+    """While the agent stands still: what it pins again meanwhile would be in the way.
+
+    crowded: and fill the tables of new flows, so that they grow before missing pins are looked for.
+    """
     pid = status(node)["agent"]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
+        small = pinned_maps(node)
         shutil.rmtree(node.bpffs)
+        for name in NEW_FLOWS if crowded else ():
+            add_flows(small[name], range(small[name].max_entries // 4 + 1))
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -178,9 +185,10 @@ def test_pins_that_somebody_removes_cost_no_connection_and_come_back(cluster, la
     first = lab.pod("pod-1-1")
     with none_fails(cluster, spec, held=True) as loads:
         loads.wait_for(first)
-        remove_pins(agent.node)
+        remove_pins(agent.node, crowded=True)
         wait_for_pins(agent.node, links)
         loads.wait_for(first)
+        assert "enlarging maps" in agent.said()
         agent.kill()
         agent.start()
         agent.wait_in_sync()

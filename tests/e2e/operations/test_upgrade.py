@@ -22,7 +22,7 @@ from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.command import ebpflb, error_line, status
 from tests.e2e.harness.in_force import pinned_maps, wait_in_force
 from tests.e2e.harness.loads import none_fails
-from tests.e2e.harness.many_flows import add_flows
+from tests.e2e.harness.many_flows import NEW_FLOWS, add_flows
 from tests.e2e.harness.newer_layout import NEWER_LAYOUT, change_layout
 from tests.e2e.harness.questions import differing, everywhere, pods_at
 from tests.e2e.harness.waiting import wait_until
@@ -31,7 +31,6 @@ from tests.e2e.harness.waiting import wait_until
 SERVICES, PORTS = 150, 30
 FIRST_PORT = 1000
 MANY_FILE = "many.json"
-NEW_FLOWS = ("lb_ct_short", "lb_ct_udp")
 
 
 @pytest.fixture
