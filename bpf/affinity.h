@@ -83,7 +83,7 @@ static __always_inline int lb_affinity_recall(const struct lb_affinity *entry, _
 		return 0;
 	choice->index = value.backend;
 	choice->backend = lb_backend_usable(value.backend, value.generation);
-	return choice->backend && lb_backend_admits(choice);
+	return choice->backend && lb_backend_admits(choice, 0);
 }
 
 /* Like lb_backend_select(), but session affinity comes first if the Service port has it. */
@@ -91,7 +91,7 @@ static __always_inline int lb_affinity_select(const struct lb_opening *opening,
 					      struct lb_choice *choice)
 {
 	const struct lb_desc *desc = opening->desc;
-	struct lb_affinity_key key = { .service = desc->service, .client = *opening->client };
+	struct lb_client_key key = { .service = desc->service, .client = *opening->client };
 	struct lb_affinity *entry = NULL;
 	struct lb_affinity value;
 	__u64 now = desc->affinity_timeout ? lb_now() : 0;

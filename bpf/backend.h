@@ -29,12 +29,48 @@ static __always_inline int lb_backend_at(int i, struct lb_choice *choice)
 	return choice->backend ? LB_NEXT : -LB_DROP_NO_ENDPOINT;
 }
 
-static __always_inline int lb_backend_admits(const struct lb_choice *choice)
+/*
+ * The bit of a client that may try a backend, 0 for none. At tc it may be made up, so that a trial
+ * would have no result. The process that connects a socket is real, but its address may not be known
+ * yet: those of a network namespace are one client.
+ */
+static __always_inline __u64 lb_opening_client_bit(const struct lb_opening *opening)
 {
-	return !(choice->backend->flags & LB_BACKEND_TRIAL) || lb_trial_admits(choice->index);
+	struct lb_client_key *key;
+	int zero = 0;
+
+	if (opening->socket)
+		return 1ULL << (bpf_get_netns_cookie(opening->socket) % 64);
+	key = lb_client_scratch.lookup(&zero);
+	if (!key)
+		return 0;
+	lb_client_fill(key, opening->desc->service, opening->client, opening->hook);
+	return lb_clients.lookup(key) ? lb_client_bit(key) : 0;
+}
+
+static __always_inline int lb_backend_admits(const struct lb_choice *choice, __u64 client_bit)
+{
+	return !(choice->backend->flags & LB_BACKEND_TRIAL) ||
+	       lb_trial_admits(choice->index, client_bit);
 }
 
 /* A flow that a backend on trial does not admit goes to the next slot of the range. */
+static __always_inline int lb_backend_pass_trials(const struct lb_opening *opening, __u32 i,
+						  struct lb_choice *choice)
+{
+	const struct lb_range *range = opening->range;
+	__u64 client_bit = lb_opening_client_bit(opening);
+	int verdict = LB_NEXT;
+
+	for (int tries = 0; tries < LB_TRIALS_PASSED; tries++) {
+		if (verdict || lb_backend_admits(choice, client_bit))
+			break;
+		i = range->base + (i - range->base + 1) % range->count;
+		verdict = lb_backend_at(i, choice);
+	}
+	return verdict;
+}
+
 static __always_inline int lb_backend_select(const struct lb_opening *opening,
 					     struct lb_choice *choice)
 {
@@ -47,13 +83,9 @@ static __always_inline int lb_backend_select(const struct lb_opening *opening,
 							  -LB_DROP_NO_ENDPOINT;
 	i = lb_scheduler_slot(opening);
 	verdict = lb_backend_at(i, choice);
-	for (int tries = 0; tries < LB_TRIALS_PASSED; tries++) {
-		if (verdict || lb_backend_admits(choice))
-			break;
-		i = range->base + (i - range->base + 1) % range->count;
-		verdict = lb_backend_at(i, choice);
-	}
-	return verdict;
+	if (verdict || !(choice->backend->flags & LB_BACKEND_TRIAL))
+		return verdict;
+	return lb_backend_pass_trials(opening, i, choice);
 }
 
 /*

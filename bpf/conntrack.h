@@ -9,6 +9,7 @@
 #ifndef LB_CONNTRACK_H
 #define LB_CONNTRACK_H
 
+#include "ejection.h"
 #include "maps.h"
 #include "packet.h"
 #include "tuple.h"
@@ -99,6 +100,14 @@ static __always_inline int lb_conntrack_delete_settled(struct lb_tuple *key, int
 static __always_inline int lb_conntrack_delete_opening(struct lb_tuple *key, int is_udp)
 {
 	return is_udp ? lb_ct_udp.delete(key) : lb_ct_short.delete(key);
+}
+
+/* The client of a flow, for ejection. entry: that of the original direction. */
+static __always_inline void lb_conntrack_client(const struct lb_conntrack *entry,
+						const struct lb_addr *addr,
+						struct lb_client_key *client)
+{
+	lb_client_fill(client, entry->service, addr, entry->hook);
 }
 
 /* Inserts the entry of a new flow, or replaces that of an earlier one. */

@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "conntrack.h"
+#include "ejection.h"
 #include "maps.h"
 #include "packet.h"
 
@@ -57,10 +58,13 @@ static __always_inline void lb_conntrack_establish(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
 	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_client_key client;
 
 	if (!reply || !lb_conntrack_has_seen(pkt, reply))
 		return;
 	entry->state |= LB_CT_ACK;
+	lb_conntrack_client(entry, &pkt->tuple.saddr, &client);
+	lb_ejection_note_client(entry->backend, entry->generation, &client);
 	if (!lb_has_setting(LB_SETTING_HOLD))
 		lb_conntrack_promote(pkt, entry, reply, 0);
 }

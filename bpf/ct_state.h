@@ -239,6 +239,7 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
 	struct lb_conntrack *reply;
+	struct lb_client_key client;
 
 	entry->state |= LB_CT_SYN;
 	if (entry->direction == LB_DIR_REPLY) {
@@ -254,7 +255,8 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 	if (!reply || lb_ct_state(reply) & (LB_CT_SYN | LB_CT_ACK))
 		return;
 	entry->flags |= LB_CT_UNANSWERED;
-	lb_ejection_note_failure(entry->backend, entry->generation);
+	lb_conntrack_client(entry, &pkt->tuple.saddr, &client);
+	lb_ejection_note_failure(entry->backend, entry->generation, &client);
 }
 
 static __always_inline void lb_conntrack_track_connection(struct lb_packet *pkt,

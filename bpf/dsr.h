@@ -58,7 +58,6 @@ static __always_inline void lb_dsr_establish(struct lb_packet *pkt, struct lb_co
 {
 	if (lb_has_setting(LB_SETTING_HOLD))
 		return;
-	lb_ejection_note_success(entry->backend, entry->generation);
 	entry->state |= LB_CT_ESTABLISHED;
 	if (!lb_conntrack.update(&pkt->tuple, entry))
 		lb_ct_short.delete(&pkt->tuple);
@@ -88,17 +87,10 @@ static __always_inline void lb_dsr_close(struct lb_packet *pkt, struct lb_conntr
 		lb_conntrack.delete(&pkt->tuple);
 }
 
-/* A client that repeats its SYN has waited for a second: see lb_conntrack_track_syn(). */
-static __always_inline void lb_dsr_track_syn(struct lb_conntrack *entry)
-{
-	if (entry->flags & LB_CT_UNANSWERED || lb_ct_state(entry) & LB_CT_ESTABLISHED ||
-	    (__s64)(entry->last_seen - entry->created) < (__s64)LB_ANSWER_TIME)
-		return;
-	entry->flags |= LB_CT_UNANSWERED;
-	lb_ejection_note_failure(entry->backend, entry->generation);
-}
-
-/* In place of lb_conntrack_track(). The entry may move: do not use it afterwards. */
+/*
+ * In place of lb_conntrack_track(). The entry may move: do not use it afterwards. Ejection does not
+ * count these flows, because whether the pod answers is not seen here.
+ */
 static __always_inline void lb_dsr_track(struct lb_packet *pkt, struct lb_conntrack *entry,
 					 int is_udp)
 {
@@ -107,9 +99,7 @@ static __always_inline void lb_dsr_track(struct lb_packet *pkt, struct lb_conntr
 		return;
 	if (pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN))
 		lb_dsr_close(pkt, entry);
-	else if (pkt->tcp_flags & LB_TCP_SYN)
-		lb_dsr_track_syn(entry);
-	else if (pkt->tcp_flags & LB_TCP_ACK &&
+	else if ((pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK)) == LB_TCP_ACK &&
 		 !(lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)))
 		lb_dsr_establish(pkt, entry);
 }

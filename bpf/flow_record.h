@@ -188,12 +188,17 @@ static __always_inline void lb_flow_end_cancel(void)
 		ending->end = 0;
 }
 
-static __always_inline void lb_flow_count_refused(const struct lb_conntrack *original)
+static __always_inline void lb_flow_count_refused(const struct lb_conntrack *original,
+						  const struct lb_addr *addr)
 {
+	struct lb_client_key client;
+
 	lb_count_failed(original->frontend, original->service, original->backend,
 			original->generation);
-	if (!(original->flags & LB_CT_UNANSWERED))
-		lb_ejection_note_failure(original->backend, original->generation);
+	if (original->flags & LB_CT_UNANSWERED)
+		return;
+	lb_conntrack_client(original, addr, &client);
+	lb_ejection_note_failure(original->backend, original->generation, &client);
 }
 
 /* Counts and records the flow that this packet ended, if any. */
@@ -214,7 +219,7 @@ static __always_inline void lb_flow_end_report(void)
 		lb_tuple_reverse(&ending->key, &reply->to);
 	}
 	if (ending->end == LB_END_BACKEND_REFUSED)
-		lb_flow_count_refused(original);
+		lb_flow_count_refused(original, &ending->key.saddr);
 	else if (ending->end == LB_END_CLOSED || ending->end == LB_END_RESET)
 		lb_histograms_add(LB_PATH_TC, lb_now() - original->created,
 				  original->bytes + reply->bytes);

@@ -190,9 +190,16 @@ struct lb_conn_place {
 };
 
 /* A client of a Service port; its address before SNAT. */
-struct lb_affinity_key {
+struct lb_client_key {
 	__u32 service;
 	struct lb_addr client;
+};
+
+/* Its last connection with a watched backend. */
+struct lb_client {
+	__u64 established; /* CLOCK_MONOTONIC in ns */
+	__u32 backend;
+	__u32 generation;
 };
 
 /* The backend of the client's last new flow, and the time. The first two are stored as one word. */

@@ -92,7 +92,9 @@ LB_MAP("array", int, __u8, lb_peer_filter, LB_FILTER_SIZE);
  */
 LB_MAP_BY_USE("hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SOCKETS);
 /* Client of a Service port -> backend. Changes in place, by 8-byte stores. The agent expires it. */
-LB_MAP_BY_USE("hash", struct lb_affinity_key, struct lb_affinity, lb_affinity, LB_MAX_AFFINITY);
+LB_MAP_BY_USE("hash", struct lb_client_key, struct lb_affinity, lb_affinity, LB_MAX_AFFINITY);
+/* Client of a Service port -> its last connection. Changes in place, by 8-byte stores. */
+LB_MAP("lru_hash", struct lb_client_key, struct lb_client, lb_clients, LB_MAX_CLIENTS);
 /* Last bits of a socket cookie -> TCP connection translated at the socket (connection_place.h). */
 LB_MAP("array", int, struct lb_conn_place, lb_conn_places, LB_CONN_PLACES);
 /* Socket cookie -> TCP connection whose place in lb_conn_places is taken by another one. */
@@ -121,6 +123,8 @@ BPF_PERCPU_ARRAY(lb_xdp_neighbours, __u64, LB_XDP_NEIGHBOURS);
 BPF_PERCPU_ARRAY(lb_rejects, __u64, 1);
 /* A copy of the packet for lb_verifier_merge_states(). Not pinned. */
 BPF_PERCPU_ARRAY(lb_pkt_scratch, struct lb_packet, 1);
+/* A client that connects, which the verifier must not know too much about. Not pinned. */
+BPF_PERCPU_ARRAY(lb_client_scratch, struct lb_client_key, 1);
 /* The flow that the current packet ends. Not pinned. */
 BPF_PERCPU_ARRAY(lb_endings, struct lb_ended_flow, 1);
 /* Like lb_rejects, for flow records. Not pinned. */

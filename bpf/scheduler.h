@@ -12,7 +12,9 @@ struct lb_opening {
 	const struct lb_desc *desc;
 	const struct lb_range *range; /* of desc, for this client */
 	const struct lb_addr *client;
-	int turn; /* index in lb_turns */
+	int turn;     /* index in lb_turns */
+	__u8 hook;    /* of a packet */
+	void *socket; /* the context of its hook; NULL for a packet */
 	__u32 hashed_slot;
 };
 

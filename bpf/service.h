@@ -103,6 +103,7 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
 
 	lb_opening_fill(&opening, desc, match->index, at->is_local_source);
 	lb_opening_set_client(&opening, &pkt->tuple.saddr, bpf_ntohs(pkt->tuple.sport));
+	opening.hook = at->hook;
 	verdict = lb_service_choose(&opening, choice);
 	if (verdict)
 		return verdict;

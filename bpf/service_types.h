@@ -114,12 +114,16 @@ struct lb_pod_key {
 };
 
 /*
- * For a watched backend. in_a_row: failed connections since the last successful one. is_tried: it
- * is on trial and has got its connection.
+ * For a watched backend. in_a_row: failed connections since the last successful one. failed: whose
+ * they were, a bit for each client, by a hash. On trial: tried, who has got a connection, and
+ * busy_until, while the last one may still have a result.
  */
 struct lb_failures {
 	__u32 in_a_row;
-	__u32 is_tried;
+	__u32 pad;
+	__u64 failed;
+	__u64 tried;
+	__u64 busy_until; /* CLOCK_MONOTONIC in ns */
 };
 
 /* Zero-terminated; for tools that only have the pins. */

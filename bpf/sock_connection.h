@@ -11,6 +11,7 @@
 #include "connection_place.h"
 #include "counters.h"
 #include "ejection.h"
+#include "filter.h"
 #include "flow_record.h"
 #include "histogram.h"
 #include "maps.h"
@@ -112,6 +113,29 @@ static __always_inline void lb_connection_record(struct bpf_sock_ops *ctx, int e
 	lb_flow_record_submit(record);
 }
 
+/* The client of a connection, for ejection. */
+static __always_inline void lb_connection_client(struct bpf_sock_ops *ctx,
+						 const struct lb_connection *connection,
+						 struct lb_client_key *client)
+{
+	struct lb_addr addr;
+	int is_host;
+
+	lb_connection_local_addr(ctx, &addr);
+	is_host = lb_filter_flags_of(&addr) & LB_ADDR_NODE;
+	lb_client_fill(client, connection->service, &addr,
+		       is_host ? LB_HOOK_HOST_EGRESS : LB_HOOK_POD_INGRESS);
+}
+
+static __always_inline void lb_connection_note_failure(struct bpf_sock_ops *ctx,
+						       const struct lb_connection *connection)
+{
+	struct lb_client_key client;
+
+	lb_connection_client(ctx, connection, &client);
+	lb_ejection_note_failure(connection->backend, connection->generation, &client);
+}
+
 /* If anything arrived in answer to the SYN, the backend refused the connection. */
 static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
 					       struct lb_connection *connection)
@@ -123,17 +147,18 @@ static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
 	lb_count_failed(connection->frontend, connection->service, connection->backend,
 			connection->generation);
 	if (!(connection->state & LB_CONN_UNANSWERED))
-		lb_ejection_note_failure(connection->backend, connection->generation);
+		lb_connection_note_failure(ctx, connection);
 	lb_connection_record(ctx, LB_FLOW_END, end, connection, &now);
 }
 
 /* The SYN is repeated after a second without an answer. */
-static __always_inline void lb_connection_repeat_syn(struct lb_connection *connection)
+static __always_inline void lb_connection_repeat_syn(struct bpf_sock_ops *ctx,
+						     struct lb_connection *connection)
 {
 	if (connection->state & LB_CONN_UNANSWERED)
 		return;
 	connection->state |= LB_CONN_UNANSWERED;
-	lb_ejection_note_failure(connection->backend, connection->generation);
+	lb_connection_note_failure(ctx, connection);
 }
 
 /*
@@ -179,9 +204,12 @@ static __always_inline void lb_connection_establish(struct bpf_sock_ops *ctx,
 						    struct lb_connection *connection)
 {
 	struct lb_sock_traffic now = {};
+	struct lb_client_key client;
 
 	connection->state |= LB_CONN_ESTABLISHED;
 	lb_ejection_note_success(connection->backend, connection->generation);
+	lb_connection_client(ctx, connection, &client);
+	lb_ejection_note_client(connection->backend, connection->generation, &client);
 	lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_RTT_CB_FLAG);
 	lb_connection_record(ctx, LB_FLOW_START, 0, connection, &now);
 }

@@ -55,7 +55,7 @@ static __always_inline void lb_sock_ops_retransmit(struct bpf_sock_ops *ctx)
 		return;
 	connection = lb_connection_of(lb_get_socket_cookie(ctx));
 	if (connection && connection->started)
-		lb_connection_repeat_syn(connection);
+		lb_connection_repeat_syn(ctx, connection);
 }
 
 int lb_sock_ops(struct bpf_sock_ops *ctx)

@@ -116,6 +116,7 @@ static __always_inline int lb_socket_choose(struct bpf_sock_addr *ctx, const str
 	if (verdict)
 		return verdict;
 	lb_opening_fill(&opening, desc, match->index, 1);
+	opening.socket = ctx;
 	if (desc->affinity_timeout || lb_scheduler_hashes(desc)) {
 		lb_sock_client_get(ctx, peer, &client);
 		port = lb_get_socket_cookie(ctx);

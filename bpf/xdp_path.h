@@ -125,7 +125,7 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 	verdict = lb_xdp_route_new(fib, ctx, pkt, match.desc, &choice, &flow);
 	if (verdict) {
 		if (choice.backend->flags & LB_BACKEND_TRIAL)
-			lb_trial_take_back(choice.index);
+			lb_trial_take_back(choice.index, match.desc->service, &pkt->tuple.saddr);
 		return verdict;
 	}
 	if (lb_flow_is_sampled() && !(flow.flags & LB_CT_DSR))

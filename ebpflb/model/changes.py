@@ -303,6 +303,10 @@ class Changes:
         worst = max((reading.in_a_row for reading in readings.values()), default=0)
         if worst < threshold and name not in self.ejections.ports:
             return []
+        scheduler = service.scheduler or self._defaults.scheduler if service else None
+        if ports[0].affinity_timeout or scheduler is Scheduler.SOURCE_HASH:
+            # No other client gets this endpoint.
+            readings = {at: each._replace(clients=each.regulars) for at, each in readings.items()}
         before = self.ejections.watch(ports[0])
         sets = [places for port in ports for places in self._usable(port)]
         changes = self.ejections.observe(name, threshold, sets, readings, now)

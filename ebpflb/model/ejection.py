@@ -3,9 +3,12 @@
 
 The dataplane counts consecutive connections that an endpoint refused or did not answer. At the
 threshold the endpoint is ejected, for a time that doubles with each consecutive ejection. Then it
-is on trial: it gets one connection. If that succeeds the endpoint is back, otherwise it is ejected
-again. Few are on trial at a time; the others stay ejected until their turn. Times are in seconds,
-by any clock that never goes back.
+is on trial: it gets one connection at a time. If one succeeds the endpoint is back, otherwise it is
+ejected again. Few are on trial at a time; the others stay ejected until their turn. Times are in
+seconds, by any clock that never goes back.
+
+A client can have connections fail that the endpoint never sees. So an endpoint is only ejected, and
+a trial only failed, once MOST_WITNESSES clients have seen it fail, or all that there are.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,9 +21,11 @@ from ebpflb.model.service import ServicePort, ServicePortName
 
 # Where the dataplane's failure count starts while an endpoint is on trial.
 TRIAL_COUNT = 1
-# When a trial is over: after this long without a result of its connection, or without any
+# When a trial is over: after this long without a result of its connections, or without any
 # connection while another endpoint waits for its trial.
 PROBE_SECONDS = 5.0
+# How many clients must have seen an endpoint fail, unless the Service port has fewer.
+MOST_WITNESSES = 3
 # Per set of endpoints. A new flow tries at most three slots, the first of which may come from a
 # lookup table (bpf/backend.h): with more on trial it might end at one already tried.
 MOST_ON_TRIAL = 2
@@ -46,11 +51,19 @@ class Place(NamedTuple):
 
 
 class FailureCount(NamedTuple):
-    """in_a_row: failures since the last success. tried, on_trial: as the dataplane has them now."""
+    """in_a_row: failures since the last success. tried, on_trial: as the dataplane has them now.
+
+    witnesses: how many clients have failed. clients: how many the Service port has had lately, of
+    the endpoint's family; regulars: those whose last connection was to this endpoint. Only clients
+    that have completed a handshake count.
+    """
 
     in_a_row: int
     tried: bool = False
     on_trial: bool = False
+    witnesses: int = 1
+    clients: int = 1
+    regulars: int = 1
 
 
 FailureCounts = Mapping[ServicePortName, Mapping[Place, FailureCount]]
@@ -99,12 +112,13 @@ class EjectionChange(NamedTuple):
 class _Offender:
     """times: ejections in a row. until: when its trial is due, or when the current one began.
 
-    tried_at: None until the trial's connection was seen.
+    witnesses: how many clients had seen it fail. tried_at: None until a trial has a connection.
     """
 
     failures: int
-    times: int
+    witnesses: int
     until: float
+    times: int = 0
     on_trial: bool = False
     tried_at: float | None = None
 
@@ -174,9 +188,10 @@ class Ejections:
         _begin_trials(offenders, sets, now)
         worst = sorted(readings.items(), key=lambda item: (-item[1].in_a_row, item[0]))
         for place, reading in worst:
-            is_due = place in usable and place not in offenders and reading.in_a_row >= threshold
-            if is_due and _has_room(offenders, sets, place):
-                offenders[place] = _Offender(reading.in_a_row, 0, now)
+            is_new = place in usable and place not in offenders
+            is_due = reading.in_a_row >= threshold and _suffice(reading.witnesses, reading)
+            if is_new and is_due and _has_room(offenders, sets, place):
+                offenders[place] = _Offender(reading.in_a_row, reading.witnesses, now)
                 changes.append(self._eject(port, offenders[place], place, now))
         if offenders:
             self._ports[port] = offenders
@@ -193,14 +208,37 @@ class Ejections:
         now: float,
     ) -> Iterable[EjectionChange]:
         offender = offenders[place]
-        if not offender.on_trial or reading is None or not reading.on_trial:
-            # Not on trial, or the dataplane does not know about the trial yet.
-            pass
-        elif reading.in_a_row == 0:
+        if reading is None or (offender.on_trial and not reading.on_trial):
+            # The dataplane does not know about the trial yet.
+            return
+        if offender.on_trial:
+            is_back = reading.in_a_row == 0
+        else:
+            # There may be more clients by now.
+            is_back = not _suffice(offender.witnesses, reading)
+        if is_back:
             del offenders[place]
             yield EjectionChange(port, place, 0)
-        elif reading.in_a_row > TRIAL_COUNT or _is_lost(offender, reading, now):
+        elif offender.on_trial:
+            yield from self._try(port, offender, place, reading, now)
+
+    def _try(
+        self,
+        port: ServicePortName,
+        offender: _Offender,
+        place: Place,
+        reading: FailureCount,
+        now: float,
+    ) -> Iterable[EjectionChange]:
+        """A trial without a success so far."""
+        if reading.in_a_row > TRIAL_COUNT and _suffice(reading.witnesses, reading):
             offender.failures += 1
+            offender.witnesses = reading.witnesses
+            yield self._eject(port, offender, place, now)
+        elif _is_undecided(offender, reading, now):
+            offender.failures += 1
+            # For as long as before.
+            offender.times -= 1
             yield self._eject(port, offender, place, now)
         elif not reading.tried and now - offender.until >= PROBE_SECONDS:
             # Let the next one try; if none waits, this trial goes on.
@@ -216,8 +254,13 @@ class Ejections:
         return EjectionChange(port, place, seconds, offender.failures, offender.times)
 
 
-def _is_lost(offender: _Offender, reading: FailureCount, now: float) -> bool:
-    """Whether the trial's connection had no outcome at all, not even a failure."""
+def _suffice(witnesses: int, reading: FailureCount) -> bool:
+    """Whether so many clients may speak for all."""
+    return witnesses >= min(MOST_WITNESSES, reading.clients)
+
+
+def _is_undecided(offender: _Offender, reading: FailureCount, now: float) -> bool:
+    """Whether the trial's connections had no outcome, or too few clients had any."""
     if reading.tried and offender.tried_at is None:
         offender.tried_at = now
     return offender.tried_at is not None and now - offender.tried_at >= PROBE_SECONDS

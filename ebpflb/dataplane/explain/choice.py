@@ -87,10 +87,11 @@ def in_source_ranges(lookups: Lookups, desc: DescRecord, client: Address) -> boo
 
 
 class Hashed(NamedTuple):
-    """The client's values that schedulers hash; None if unknown."""
+    """The client's values that schedulers hash, None if unknown; bit: lb_opening_client_bit()."""
 
     client: Address | None
     port: int | None
+    bit: int
 
 
 def choose(
@@ -99,7 +100,7 @@ def choose(
     """lb_service_choose() for a client within the source ranges."""
     slots = _range_of(desc, side)
     backends = lookups.backends(slots)
-    recalled, affinity = _affinity(lookups, desc, slots, client)
+    recalled, affinity = _affinity(lookups, desc, slots, client, hashed.bit)
     if recalled:
         chosen = tuple(Candidate(each, float(each == recalled)) for each in backends)
         return BackendChoice(None, chosen, affinity)
@@ -108,10 +109,10 @@ def choose(
         no_local, none = DropReason.LB_DROP_NO_LOCAL_ENDPOINT, DropReason.LB_DROP_NO_ENDPOINT
         return BackendChoice(no_local if drops else none, affinity=affinity)
     only, scheduler = _scheduled(lookups, desc, slots, hashed)
-    if only and lookups.backend_admits(only):
+    if only and lookups.backend_admits(only, hashed.bit):
         sure = tuple(Candidate(each, float(each == only)) for each in backends)
         return BackendChoice(None, sure, affinity, scheduler)
-    admits = [lookups.backend_admits(each) for each in backends]
+    admits = [lookups.backend_admits(each, hashed.bit) for each in backends]
     # If none does, the connection still gets one of them.
     many = sum(admits)
     shares = [admitted / many for admitted in admits] if many else [1 / len(backends)] * len(admits)
@@ -146,7 +147,7 @@ def _end(backend: IndexedBackend) -> str:
 
 
 def _affinity(
-    lookups: Lookups, desc: DescRecord, slots: SlotRange, client: Address
+    lookups: Lookups, desc: DescRecord, slots: SlotRange, client: Address, client_bit: int
 ) -> tuple[IndexedBackend | None, str]:
     if not desc.affinity_timeout:
         return None, ""
@@ -154,7 +155,7 @@ def _affinity(
     if entry is None:
         return None, "the client has no entry and will stay with the endpoint it gets now"
     age = seconds_since(entry.last_used)
-    recalled = lookups.affinity_recall(entry, desc.affinity_timeout, slots)
+    recalled = lookups.affinity_recall(entry, desc.affinity_timeout, slots, client_bit)
     if recalled:
         return recalled, f"stays with {_end(recalled)}, last used {age:.0f} s ago"
     if age >= desc.affinity_timeout:

@@ -37,6 +37,7 @@ from ebpflb.dataplane.layout.enums import (
     DeviceKind,
     DropReason,
     FrontendTypeCode,
+    Hook,
     NetnsFlag,
     SettingFlag,
 )
@@ -45,6 +46,14 @@ from ebpflb.dataplane.layout.structs import LbNetns
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, family_of
 from ebpflb.model.plan import FrontendKey
+
+# Larger than the numbers of clients' bits.
+_NO_TRIER = 64
+_HOOKS = {
+    ClientKind.HOST: Hook.LB_HOOK_HOST_EGRESS,
+    ClientKind.POD: Hook.LB_HOOK_POD_INGRESS,
+    ClientKind.OUTSIDE: Hook.LB_HOOK_HOST_INGRESS,
+}
 
 
 class _Pod(NamedTuple):
@@ -224,7 +233,8 @@ def _socket_choose(lookups: Lookups, client: Client, target: FrontendKey, desc: 
     place, side = "socket hook", ClientSide.THIS_NODE
     address = _affinity_client(lookups, client, target.address)
     is_known = client.netns_flags & NetnsFlag.LB_NETNS_HOST or client.cookie
-    hashed = Hashed(address if is_known else None, port=None)
+    bit = 1 << (client.cookie % 64 if client.cookie else _NO_TRIER)
+    hashed = Hashed(address if is_known else None, None, bit)
     choice = choose(lookups, desc, side, address, hashed)
     if choice.reason is DropReason.LB_DROP_NO_LOCAL_ENDPOINT:
         why = f"{REASONS[choice.reason]}; left to tc, which drops"
@@ -278,7 +288,8 @@ def _select(packet: _Packet, place: str, side: ClientSide, desc: DescRecord) -> 
     source = _source(packet)
     if not in_source_ranges(packet.lookups, desc, source):
         return ended(place, desc, DropReason.LB_DROP_SOURCE_RANGE, side)
-    hashed = Hashed(source, packet.client.port or None)
+    bit = packet.lookups.client_bit(desc, source, _HOOKS[packet.client.kind])
+    hashed = Hashed(source, packet.client.port or None, bit)
     choice = choose(packet.lookups, desc, side, source, hashed)
     if choice.reason:
         return ended(place, desc, choice.reason, side)

@@ -16,6 +16,7 @@ from ebpflb.dataplane.layout.enums import (
     DescFlag,
     DeviceFlag,
     DeviceKind,
+    Hook,
     NetnsFlag,
     SettingFlag,
 )
@@ -28,15 +29,15 @@ from ebpflb.dataplane.layout.records import (
     SocketAddress,
     Subnet,
     frontend_key_of,
-    unpack_failures,
     unpack_name,
 )
 from ebpflb.dataplane.layout.structs import (
     LbAddr,
     LbAffinity,
-    LbAffinityKey,
+    LbClientKey,
     LbDest,
     LbDevice,
+    LbFailures,
     LbNetns,
     LbServiceNets,
     LbSettings,
@@ -46,6 +47,7 @@ from ebpflb.dataplane.services.addresses import fold
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import WILDCARD, Address, Family, family_of
+from ebpflb.model.flow_hash import client_hash
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName
 from ebpflb.model.source_ranges import Prefixes
@@ -173,29 +175,39 @@ class Lookups:
 
     def affinity_of(self, desc: DescRecord, client: Address) -> LbAffinity | None:
         """The client's entry, even if it has expired."""
-        key = LbAffinityKey(service=desc.service, client=LbAddr.from_buffer_copy(client))
+        key = LbClientKey(service=desc.service, client=LbAddr.from_buffer_copy(client))
         value = self.maps["lb_affinity"].lookup(bytes(key))
         return LbAffinity.from_buffer_copy(value) if value else None
 
     def affinity_recall(
-        self, entry: LbAffinity, timeout: int, slots: SlotRange
+        self, entry: LbAffinity, timeout: int, slots: SlotRange, client_bit: int
     ) -> IndexedBackend | None:
         """The backend of an unexpired entry, if it can still be chosen."""
         if seconds_since(entry.last_used) >= timeout:
             return None
         for each in self.backends(slots):
             same = (each.map_index, each.record.generation) == (entry.backend, entry.generation)
-            if same and each.record.flags & USABLE and self.backend_admits(each):
+            usable = each.record.flags & USABLE
+            if same and usable and self.backend_admits(each, client_bit):
                 return each
         return None
 
-    def backend_admits(self, backend: IndexedBackend) -> bool:
-        """Whether a backend accepts a new connection: on trial only the first (ejection.h)."""
+    def client_bit(self, desc: DescRecord, client: Address, hook: Hook) -> int:
+        """lb_opening_client_bit() at tc."""
+        key = LbClientKey(service=desc.service, client=LbAddr.of(_one_client(client, hook)))
+        is_known = self.maps["lb_clients"].lookup(bytes(key)) is not None
+        return 1 << (client_hash(Address(bytes(key.client))) >> 26) if is_known else 0
+
+    def backend_admits(self, backend: IndexedBackend, client_bit: int) -> bool:
+        """Whether a backend accepts a new connection, now: see lb_trial_admits()."""
         if not backend.record.flags & TRIAL:
             return True
         value = self.maps["lb_failures"].lookup(_u32(backend.map_index))
-        in_a_row, is_tried = unpack_failures(value or bytes(8))
-        return not (in_a_row and is_tried)
+        counted = LbFailures.from_buffer_copy(value) if value else LbFailures()
+        if not counted.in_a_row:
+            return True
+        is_busy = seconds_since(counted.busy_until) < 0
+        return bool(client_bit & ~counted.tried) and not is_busy
 
     def pod_node(self, pod: Address) -> Address | None:
         """The node that packets for a remote pod are tunneled to."""
@@ -269,6 +281,15 @@ def is_own_host(address: Address) -> bool:
     if family_of(address) is Family.IPV4:
         return address in WILDCARD.values() or address[12] == _LOOPBACK
     return int.from_bytes(address, "big") in (0, 1)
+
+
+def _one_client(address: Address, hook: Hook) -> Address:
+    """lb_client_fill(): what several addresses of one client have in common."""
+    is_ipv6 = family_of(address) is Family.IPV6
+    if hook is Hook.LB_HOOK_HOST_EGRESS:
+        return Address(bytes(16) if is_ipv6 else address[:12] + bytes(4))
+    is_outside = hook is Hook.LB_HOOK_HOST_INGRESS
+    return Address(address[:8] + bytes(8)) if is_ipv6 and is_outside else address
 
 
 def seconds_since(moment: int) -> float:

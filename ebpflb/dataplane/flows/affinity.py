@@ -6,12 +6,12 @@ from array import array
 from collections.abc import Callable, Mapping
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, split
-from ebpflb.dataplane.layout.structs import LbAffinity, LbAffinityKey, LbDesc, packed_format
+from ebpflb.dataplane.layout.structs import LbAffinity, LbClientKey, LbDesc, packed_format
 from ebpflb.dataplane.services.mirror import Mirror
 
 _SECOND = 1_000_000_000
 _BUDGET = 2048
-_SERVICE = packed_format(LbAffinityKey, "service")
+_SERVICE = packed_format(LbClientKey, "service")
 _LAST_USED = packed_format(LbAffinity, "last_used")
 
 

@@ -23,6 +23,7 @@ FILTER_SIZE = 65536
 UPLINKS = 64
 _FIXED = 4096
 _FRAGMENTS = 8192
+_CLIENTS = 16384
 _SUBNETS = 1024
 _PEERS = 16384
 _DROPS = 1024
@@ -235,11 +236,14 @@ FLOW_MAPS: Mapping[str, MapSpec] = {
     ),
     "lb_affinity": MapSpec(
         MapType.HASH,
-        structs.LbAffinityKey,
+        structs.LbClientKey,
         structs.LbAffinity,
         "affinity",
         WhenFull.NOT_KEPT,
         MapFlag.NO_PREALLOC,
+    ),
+    "lb_clients": MapSpec(
+        MapType.LRU_HASH, structs.LbClientKey, structs.LbClient, _CLIENTS, WhenFull.EVICTS
     ),
     "lb_conn_places": MapSpec(
         MapType.ARRAY,

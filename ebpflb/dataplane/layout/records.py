@@ -24,7 +24,6 @@ _BACKEND = packed_format(
     structs.LbBackend, ("addr", "port", "proto", "pad"), "flags", "generation", "service"
 )
 _POD_KEY = packed_format(structs.LbPodKey, ("addr", "port", "proto", "pad"), "service")
-_FAILURES = packed_format(structs.LbFailures)
 _DESC = packed_format(structs.LbDesc)
 _ADDR_STATE = packed_format(structs.LbAddrState)
 _NAME = packed_format(structs.LbName)
@@ -254,13 +253,7 @@ def standing_of(flags: int) -> Standing:
 
 def pack_failures(in_a_row: int) -> bytes:
     """struct lb_failures for a backend that has not been tried."""
-    return _FAILURES.pack(in_a_row, 0)
-
-
-def unpack_failures(value: bytes) -> tuple[int, bool]:
-    """The reverse: failures in a row, and whether it has been tried."""
-    in_a_row, is_tried = _FAILURES.unpack(value)
-    return in_a_row, bool(is_tried)
+    return bytes(structs.LbFailures(in_a_row=in_a_row))
 
 
 def desc_type(frontend: Frontend) -> int:

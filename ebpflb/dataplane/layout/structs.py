@@ -114,7 +114,13 @@ class LbPodKey(Struct, proto=Protocol):
 
 
 class LbFailures(Struct):
-    _fields_ = [("in_a_row", u32), ("is_tried", u32)]
+    _fields_ = [
+        ("in_a_row", u32),
+        ("pad", u32),
+        ("failed", u64),
+        ("tried", u64),
+        ("busy_until", u64),
+    ]
 
 
 class LbAddrState(Struct, flags=enums.AddrFlag):
@@ -270,8 +276,12 @@ class LbSocket(Struct):
     ]
 
 
-class LbAffinityKey(Struct):
+class LbClientKey(Struct):
     _fields_ = [("service", u32), ("client", LbAddr)]
+
+
+class LbClient(Struct):
+    _fields_ = [("established", u64), ("backend", u32), ("generation", u32)]
 
 
 class LbAffinity(Struct):

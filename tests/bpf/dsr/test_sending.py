@@ -4,8 +4,8 @@
 import pytest
 from scapy.packet import Packet
 
-from ebpflb.dataplane.layout.enums import CtFlag, CtState, DescFlag, SchedulerCode
-from ebpflb.dataplane.layout.structs import LbDesc
+from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, DescFlag, SchedulerCode
+from ebpflb.dataplane.layout.structs import LbDesc, LbFailures
 from ebpflb.dataplane.load.source_text import source_text
 from tests.bpf.dsr.tunnel import OVERHEAD, PEER, pod_elsewhere, served, unwrapped
 from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
@@ -96,6 +96,21 @@ def test_a_new_connection_from_the_same_port_is_chosen_anew(dsr: Datapath, node:
         arrive(dsr, node, tcp.frame(client(tcp), frontend, flags))
     assert dsr.states() == {CtState.LB_CT_SYN}
     assert dsr.counts("lb_count_front", 1) == (2, 0, 0)
+
+
+def test_ejection_counts_nothing_of_what_it_sees_one_way_only(dsr: Datapath, node: Node, tcp: Kind):
+    to, index = pod_elsewhere(dsr, tcp)
+    dsr.write_backend(index, to, tcp.proto, flags=BackendFlag.LB_BACKEND_WATCHED)
+    frontend = served(dsr, tcp, index)
+    before = bytes(LbFailures(in_a_row=2))
+    dsr.maps["lb_failures"].update(u32(index), before)
+    arrive(dsr, node, tcp.frame(client(tcp), frontend, "S"))
+    (key,) = dsr.short()
+    dsr.write_entry(key, created=dsr.short()[key].created - 2 * 10**9)
+    for flags in ("S", "A"):
+        arrive(dsr, node, tcp.frame(client(tcp), frontend, flags))
+    assert dsr.maps["lb_failures"].lookup(u32(index)) == before
+    assert not dict(dsr.maps["lb_clients"].items())
 
 
 def test_a_pod_without_a_known_node_gets_it_masqueraded(dsr: Datapath, node: Node, kind: Kind):

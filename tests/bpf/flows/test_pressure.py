@@ -62,6 +62,7 @@ class Held:
         self._backend, index = remote_backend(datapath, kind)
         self.frontend = node_port(datapath, kind, [index])
         self._sources: dict[int, End] = {}
+        self.client = kind.net.client
 
     def request(self, port: int, flags: str) -> End:
         packet = self._kind.frame(self._client(port), self.frontend, flags)
@@ -89,7 +90,7 @@ class Held:
             assert self.reply(source, "PA") == self._client(port)
 
     def _client(self, port: int) -> End:
-        return End(self._kind.net.client, port)
+        return End(self.client, port)
 
 
 @pytest.fixture

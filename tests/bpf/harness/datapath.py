@@ -15,7 +15,7 @@ from scapy.packet import Packet
 
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.kernel.maps import BpfMap
-from ebpflb.dataplane.layout.capacity import UPLINKS
+from ebpflb.dataplane.layout.capacity import MAPS, UPLINKS
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     BackendFlag,
@@ -53,28 +53,6 @@ from tests.bpf.harness.numbers import number, u32, u64
 from tests.bpf.harness.packets import End, assert_same, mapped
 from tests.bpf.harness.programs import prog_test_run
 
-# All others are arrays.
-HASHES = {
-    "lb_addrs",
-    "lb_affinity",
-    "lb_connections",
-    "lb_count_drop",
-    "lb_conntrack",
-    "lb_ct_short",
-    "lb_ct_stream",
-    "lb_ct_udp",
-    "lb_devices",
-    "lb_fragments",
-    "lb_frontends",
-    "lb_names",
-    "lb_netns",
-    "lb_peers",
-    "lb_pod_nodes",
-    "lb_pods_here",
-    "lb_sockets",
-    "lb_src_ranges",
-    "lb_stack_nat",
-}
 # Large, and what is set in vain in them does no harm.
 FILTERS = {"lb_peer_filter", "lb_reply_filter", "lb_flow_filter", "lb_dest_filter"}
 RING = "lb_flows"
@@ -122,10 +100,12 @@ class Datapath:
     def reset(self) -> None:
         """Empty every map but the filters, then write the settings."""
         for name, each in self.maps.items():
-            if name in HASHES:
-                each.delete_batch([key for key, _ in each.items()])
-            elif name not in FILTERS | {RING}:
+            if name not in MAPS or name in FILTERS | {RING}:
+                continue
+            if MAPS[name].is_array:
                 self.clear(name)
+            else:
+                each.delete_batch([key for key, _ in each.items()])
         self._restart()
         self.settings()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebpflb.dataplane.layout.enums import IfEmptyCode
-from ebpflb.dataplane.layout.structs import LbAffinity, LbAffinityKey, LbDesc, LbRange
+from ebpflb.dataplane.layout.structs import LbAffinity, LbClientKey, LbDesc, LbRange
 from ebpflb.model.address import parse_address
 from ebpflb.model.plan import Backend
 from tests.bpf.harness.datapath import SERVICE, Datapath, addr, frontend_key
@@ -93,7 +93,7 @@ class Sessions:
         self.datapath.maps["lb_affinity"].update(self._key(SERVICE, ""), bytes(value))
 
     def _key(self, service: int, client: str) -> bytes:
-        return bytes(LbAffinityKey(service, addr(client or self.kind.net.pod)))
+        return bytes(LbClientKey(service, addr(client or self.kind.net.pod)))
 
 
 def _now() -> int:

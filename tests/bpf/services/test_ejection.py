@@ -6,35 +6,59 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from ebpflb.dataplane.layout.enums import BackendFlag, SchedulerCode
-from ebpflb.dataplane.layout.structs import LbDesc, LbFailures
+from ebpflb.dataplane.layout.structs import LbClient, LbClientKey, LbDesc, LbFailures
 from ebpflb.model.address import Protocol
 from tests.bpf.flows.test_connections import service, under_hooks
 from tests.bpf.flows.test_conntrack import Flow
+from tests.bpf.flows.test_pressure import Held
 from tests.bpf.harness.conversing import Conversing
-from tests.bpf.harness.datapath import Datapath
+from tests.bpf.harness.datapath import SERVICE, Datapath, addr
 from tests.bpf.harness.loading import Loaded
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32
-from tests.bpf.harness.packets import End, Kind
-from tests.bpf.harness.services import CLIENT_PORT, cluster_ip, remote_backend
+from tests.bpf.harness.packets import IPV4, IPV6, SEQUENCE, End, Kind
+from tests.bpf.harness.services import (
+    CLIENT_PORT,
+    WILDCARD,
+    cluster_ip,
+    node_addresses,
+    remote_backend,
+)
 
 WATCHED, TRIAL = BackendFlag.LB_BACKEND_WATCHED, BackendFlag.LB_BACKEND_TRIAL
 MAGLEV = SchedulerCode.LB_SCHEDULER_MAGLEV
 SECOND = 1_000_000_000
 # Connections after which a backend of four that got none was passed over, not unlucky: 1e-12.
 MANY = 100
+# A pod that nobody knows.
+OTHER = {IPV4: "10.1.0.77", IPV6: "fd00:1::77"}
 
 
 def failures(datapath: Datapath, index: int) -> tuple[int, int]:
-    """Of a backend: in a row, and whether it was tried."""
-    value = datapath.maps["lb_failures"].lookup(u32(index))
-    found = LbFailures.from_buffer_copy(value or b"")
-    return found.in_a_row, found.is_tried
+    """Of a backend: in a row, and how many clients have tried it on trial."""
+    found = counted(datapath, index)
+    return found.in_a_row, found.tried.bit_count()
 
 
-def set_failures(datapath: Datapath, index: int, in_a_row: int, is_tried: int = 0) -> None:
-    value = LbFailures(in_a_row=in_a_row, is_tried=is_tried)
-    datapath.maps["lb_failures"].update(u32(index), bytes(value))
+def counted(datapath: Datapath, index: int) -> LbFailures:
+    return LbFailures.from_buffer_copy(datapath.maps["lb_failures"].lookup(u32(index)) or b"")
+
+
+def set_failures(datapath: Datapath, index: int, in_a_row: int) -> None:
+    datapath.maps["lb_failures"].update(u32(index), bytes(LbFailures(in_a_row=in_a_row)))
+
+
+def clients(datapath: Datapath) -> set[bytes]:
+    """Those that have completed a handshake with the Service port."""
+    keys = [LbClientKey.from_buffer_copy(key) for key, _ in datapath.maps["lb_clients"].items()]
+    return {bytes(key.client) for key in keys if key.service == SERVICE}
+
+
+def introduce(datapath: Datapath, *addresses: str) -> None:
+    """As if they had completed a handshake."""
+    for address in addresses:
+        key = LbClientKey(service=SERVICE, client=addr(address))
+        datapath.maps["lb_clients"].update(bytes(key), bytes(LbClient()))
 
 
 def flag(datapath: Datapath, index: int, flags: BackendFlag) -> None:
@@ -52,8 +76,10 @@ def watched(request: pytest.FixtureRequest) -> BackendFlag:
 
 
 def one_backend(datapath: Datapath, tcp: Kind, flags: BackendFlag) -> tuple[Flow, int]:
+    """And a client that is known."""
     index = remote_backend(datapath, tcp)[1]
     flag(datapath, index, flags)
+    introduce(datapath, tcp.net.pod)
     return Flow(datapath, tcp, cluster_ip(datapath, tcp, [index]), CLIENT_PORT), index
 
 
@@ -75,11 +101,11 @@ def test_resets_in_answer_to_a_syn_count_only_for_watched_backends(datapath, tcp
 
 def test_a_success_ends_the_row(datapath, tcp):
     flow, index = one_backend(datapath, tcp, WATCHED)
-    set_failures(datapath, index, 4, 1)
+    set_failures(datapath, index, 4)
     flow.request("S")
-    assert failures(datapath, index) == (4, 1)
+    assert failures(datapath, index)[0] == 4
     flow.reply("SA")
-    assert failures(datapath, index) == (0, 1)
+    assert failures(datapath, index)[0] == 0
 
 
 def test_a_success_does_not_count_without_watching(datapath, tcp):
@@ -126,6 +152,64 @@ def test_a_flow_of_an_earlier_backend_at_the_index_does_not_count(datapath, tcp)
     assert failures(datapath, index)[0] == 0
 
 
+@pytest.mark.parametrize("flags", ["RA", ""], ids=["refused", "unanswered"])
+def test_a_client_that_has_never_completed_a_handshake_does_not_count(datapath, tcp, flags):
+    flow, index = one_backend(datapath, tcp, WATCHED)
+    flow.pod = End(OTHER[tcp.net], CLIENT_PORT)
+    flow.request("S")
+    if flags:
+        flow.reply(flags)
+    else:
+        age(flow, 1)
+        flow.request("S")
+    assert failures(datapath, index)[0] == 0
+
+
+def test_a_handshake_makes_a_client_known_to_a_watched_service_port(datapath, tcp, watched):
+    flow, _ = one_backend(datapath, tcp, watched)
+    flow.pod = End(OTHER[tcp.net], CLIENT_PORT)
+    flow.request("S")
+    flow.reply("SA")
+    flow.request("A", ack=SEQUENCE + (1 << 20))
+    assert bytes(addr(OTHER[tcp.net])) not in clients(datapath)
+    flow.request("A")
+    assert (bytes(addr(OTHER[tcp.net])) in clients(datapath)) == bool(watched)
+
+
+def fail(flow: Flow, address: str, times: int = 1) -> None:
+    for _ in range(times):
+        flow.pod = End(address, flow.pod.port + 1)
+        flow.request("S")
+        flow.reply("RA")
+
+
+def test_it_is_counted_how_many_clients_have_failed(datapath, tcp):
+    flow, index = one_backend(datapath, tcp, WATCHED)
+    pods = [tcp.net.pod, tcp.net.local, OTHER[tcp.net]]
+    introduce(datapath, *pods)
+    fail(flow, pods[0], times=5)
+    assert counted(datapath, index).failed.bit_count() == 1
+    for pod in pods[1:]:
+        fail(flow, pod)
+    assert (counted(datapath, index).in_a_row, counted(datapath, index).failed.bit_count()) == (
+        7,
+        3,
+    )
+    flow.establish()
+    assert counted(datapath, index).failed == 0
+
+
+def test_addresses_outside_that_one_client_may_have_are_one(datapath, node, tcp):
+    """Those of a /64."""
+    node_addresses(datapath, node)
+    held = Held(datapath, node, tcp)
+    flag(datapath, 1, WATCHED)
+    for last in "345":
+        held.client = tcp.net.client[:-1] + last
+        held.establish(CLIENT_PORT)
+    assert len(clients(datapath)) == (3 if tcp.net is IPV4 else 1)
+
+
 # A trial
 
 
@@ -137,6 +221,7 @@ def four(datapath: Datapath, kind: Kind) -> list[int]:
 
 def opened(datapath: Datapath, kind: Kind, frontend: End, ports: int = MANY) -> list[int]:
     """How many new flows go to each of four backends: one from each of so many ports."""
+    introduce(datapath, kind.net.pod)
     flow = Flow(datapath, kind, frontend, CLIENT_PORT)
     got = [0] * 4
     for number in range(ports):
@@ -188,8 +273,63 @@ def test_a_trial_that_has_succeeded_needs_no_agent(datapath: Datapath, tcp: Kind
     backends = four(datapath, tcp)
     frontend = cluster_ip(datapath, tcp, backends)
     flag(datapath, backends[2], TRIAL)
-    set_failures(datapath, backends[2], 0, 1)
+    set_failures(datapath, backends[2], 0)
     assert opened(datapath, tcp, frontend)[2] > 1
+
+
+def on_trial(datapath: Datapath, kind: Kind) -> tuple[Flow, int]:
+    """The only backend, so that it gets all; whether it has been tried shows who was admitted."""
+    flow, index = one_backend(datapath, kind, WATCHED | TRIAL)
+    introduce(datapath, kind.net.local)
+    set_failures(datapath, index, 1)
+    return flow, index
+
+
+def tried(flow: Flow, address: str, index: int) -> bool:
+    """Whether a backend on trial admits a new connection."""
+    before = counted(flow.datapath, index)
+    flow.pod = End(address, flow.pod.port + 1)
+    flow.request("S")
+    return bytes(counted(flow.datapath, index)) != bytes(before)
+
+
+def wait(datapath: Datapath, index: int, seconds: float) -> None:
+    """The last try of a backend on trial is that much longer ago."""
+    value = counted(datapath, index)
+    value.busy_until -= int(seconds * SECOND)
+    datapath.maps["lb_failures"].update(u32(index), bytes(value))
+
+
+def test_a_client_that_may_be_made_up_is_not_let_try(datapath, tcp):
+    flow, index = on_trial(datapath, tcp)
+    assert not tried(flow, OTHER[tcp.net], index)
+    assert tried(flow, tcp.net.pod, index)
+
+
+def test_one_client_at_a_time_may_try_and_each_of_them_once(datapath, tcp):
+    flow, index = on_trial(datapath, tcp)
+    assert tried(flow, tcp.net.pod, index)
+    wait(datapath, index, 1)
+    assert not tried(flow, tcp.net.local, index)
+    wait(datapath, index, 1)
+    assert not tried(flow, tcp.net.pod, index)
+    assert tried(flow, tcp.net.local, index)
+
+
+def test_after_a_failure_another_client_may_try_at_once(datapath, tcp):
+    flow, index = on_trial(datapath, tcp)
+    assert tried(flow, tcp.net.pod, index)
+    flow.reply("RA")
+    assert counted(datapath, index).in_a_row == 2
+    assert tried(flow, tcp.net.local, index)
+
+
+def test_on_trial_a_client_counts_once(datapath, tcp):
+    flow, index = on_trial(datapath, tcp)
+    fail(flow, tcp.net.pod, times=3)
+    fail(flow, tcp.net.local)
+    found = counted(datapath, index)
+    assert (found.in_a_row, found.failed.bit_count()) == (3, 2)
 
 
 def test_if_all_are_on_trial_connections_go_on(datapath: Datapath, tcp: Kind):
@@ -197,7 +337,7 @@ def test_if_all_are_on_trial_connections_go_on(datapath: Datapath, tcp: Kind):
     frontend = cluster_ip(datapath, tcp, backends)
     for index in backends:
         flag(datapath, index, TRIAL)
-        set_failures(datapath, index, 1, 1)
+        set_failures(datapath, index, 1)
     assert sum(opened(datapath, tcp, frontend)) == MANY
 
 
@@ -210,8 +350,8 @@ def test_affinity_does_not_go_past_the_trial(datapath: Datapath, tcp: Kind):
     first = opened(datapath, tcp, frontend, 1).index(1)
     datapath.maps["lb_ct_short"].delete_batch(list(dict(datapath.maps["lb_ct_short"].items())))
     flag(datapath, backends[first], TRIAL)
-    set_failures(datapath, backends[first], 1, 1)
-    assert opened(datapath, tcp, frontend)[first] == 0
+    set_failures(datapath, backends[first], 1)
+    assert opened(datapath, tcp, frontend)[first] <= 1
 
 
 # At the socket
@@ -228,6 +368,7 @@ def test_refused_sockets_count_until_one_succeeds(
 ):
     frontend, backend, index = service(datapath, tcp)
     flag(datapath, index, watched)
+    introduce(datapath, WILDCARD[tcp.net])
     for count in range(1, 4):
         conversing.converse("in vain", frontend, frontend, (0, 0))
         assert failures(datapath, index)[0] == (count if watched else 0)
@@ -239,6 +380,7 @@ def test_a_socket_that_gives_up_counts(datapath: Datapath, conversing: Conversin
     frontend = End(tcp.net.cluster_ip, 80)
     index = datapath.backend(End(tcp.net.client, 18080), Protocol.TCP, flags=WATCHED)
     datapath.frontend(frontend, Protocol.TCP, local=[index])
+    introduce(datapath, WILDCARD[tcp.net])
     conversing.converse("in vain", frontend, frontend, (0, 0))
     assert failures(datapath, index)[0] == 1
 
@@ -249,9 +391,19 @@ def test_a_socket_counts_a_backend_on_trial_once(
     backends = [datapath.backend(End(tcp.net.node, 18080), Protocol.TCP, flags=WATCHED | TRIAL)]
     backends.append(datapath.backend(End(tcp.net.node, 18081), Protocol.TCP, flags=WATCHED))
     set_failures(datapath, backends[0], 1)
+    introduce(datapath, WILDCARD[tcp.net])
     frontend = End(tcp.net.cluster_ip, 80)
     datapath.frontend(frontend, Protocol.TCP, local=backends)
     for _ in range(40):
         conversing.converse("in vain", frontend, frontend, (0, 0))
     assert failures(datapath, backends[0]) == (2, 1)
     assert failures(datapath, backends[1]) == (39, 0)
+
+
+def test_a_socket_that_connects_makes_its_client_known(
+    datapath: Datapath, conversing: Conversing, tcp: Kind, watched: BackendFlag
+):
+    frontend, backend, index = service(datapath, tcp)
+    flag(datapath, index, watched)
+    conversing.converse("client first", frontend, backend, (0, 0))
+    assert clients(datapath) == ({bytes(addr(WILDCARD[tcp.net]))} if watched else set())

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from ebpflb.dataplane.layout.structs import LbAffinityKey
+from ebpflb.dataplane.layout.structs import LbClientKey
 from ebpflb.lab import Member
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, started
@@ -190,9 +190,7 @@ def test_pods_without_tc_cover_stay_with_a_pod_each(without_cover, protocol):
         for member in lab.pods_on("node1"):
             assert len(met(member, found, protocol)) == 1
     keys = [key for key, _ in pinned_maps(lab.node("node1"))["lb_affinity"].items()]
-    assert {
-        bytes(LbAffinityKey.from_buffer_copy(key).client)[:8].hex() for key in keys
-    } >= BY_COOKIE
+    assert {bytes(LbClientKey.from_buffer_copy(key).client)[:8].hex() for key in keys} >= BY_COOKIE
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints that refuse connections or do not answer are left out, and come back by a trial."""
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from ebpflb.dataplane.layout.structs import LbFailures
 from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.lab import LabNode, Member
 from ebpflb.lab.ask import Question, ask_at_once
@@ -31,7 +33,10 @@ ONE_TRIAL = 2
 SECONDS = 4
 # Each ejection lasts twice as long as the one before.
 LONGEST = 150.0
-OPTIONS = ("--ejection", "3", "--ejection-time", f"{SECONDS}s")
+THRESHOLD = 3
+# More than twice the agent's period.
+LOOK_SECONDS = 2.5
+OPTIONS = ("--ejection", str(THRESHOLD), "--ejection-time", f"{SECONDS}s")
 BREAK = """
 add table inet broken
 add chain inet broken input {{ type filter hook input priority 0; }}
@@ -148,6 +153,46 @@ def test_most_endpoints_fail_and_half_of_them_stay(cluster, spec):
         found = ask(here)
         assert found["pod-1-1"] > MANY // 8
         assert found[REFUSED] > MANY // 8
+
+
+# Connections that no other endpoint ever sees.
+SHORT_LIVED = """
+import socket, sys, time
+address, port = sys.argv[1], int(sys.argv[2])
+is_ipv6 = ":" in address
+level, option = (41, 16) if is_ipv6 else (0, socket.IP_TTL)
+made = [socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET) for _ in range(48)]
+for each in made:
+    each.setsockopt(level, option, 1)
+    each.setblocking(False)
+    each.connect_ex((address, port))
+time.sleep(2.5)
+"""
+
+
+def failing(cluster: Cluster) -> set[bytes]:
+    """The indices of backends with as many failures as the threshold."""
+    counted = pinned_maps(cluster.lab.node("node1"))["lb_failures"].items()
+    return {
+        index
+        for index, value in counted
+        if LbFailures.from_buffer_copy(value).in_a_row >= THRESHOLD
+    }
+
+
+def test_a_client_alone_cannot_have_endpoints_left_out(cluster, spec):
+    others = [way(cluster, spec, source) for source in ("pod-1-1", "node1")]
+    attacker = way(cluster, spec, "pod-1-2")
+    for each in (*others, attacker):
+        ask(each, 16)
+    before = failing(cluster)
+    attacker.member.exec(
+        [sys.executable, "-I", "-S", "-c", SHORT_LIVED, attacker.address, str(attacker.port)]
+    )
+    # All but itself.
+    assert len(failing(cluster) - before) == len(cluster.lab.pods) - 1
+    time.sleep(LOOK_SECONDS)
+    assert not ejected(cluster)
 
 
 def test_open_connections_go_on(cluster, spec):

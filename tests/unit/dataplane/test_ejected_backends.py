@@ -11,8 +11,8 @@ from ebpflb.dataplane.explain.choice import Hashed, choose
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.explain.steps import ClientSide
 from ebpflb.dataplane.layout.enums import BackendFlag
-from ebpflb.dataplane.layout.records import pack_failures, standing_of, unpack_failures
-from ebpflb.dataplane.layout.structs import LbAddr, LbAffinity, LbAffinityKey, LbFailures
+from ebpflb.dataplane.layout.records import pack_failures, standing_of
+from ebpflb.dataplane.layout.structs import LbAddr, LbAffinity, LbClient, LbClientKey, LbFailures
 from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.dataplane.view.rates import sample_traffic
 from ebpflb.dataplane.view.snapshot import read_frontends
@@ -67,11 +67,18 @@ def flags(world: World, index: int) -> int:
 
 
 def counted(world: World, index: int) -> tuple[int, bool]:
-    return unpack_failures(world.maps["lb_failures"].lookup(u32(index)) or b"")
+    found = LbFailures.from_buffer_copy(world.maps["lb_failures"].lookup(u32(index)) or b"")
+    return found.in_a_row, bool(found.tried)
 
 
-def count(world: World, index: int, in_a_row: int, is_tried: int = 0) -> None:
-    value = LbFailures(in_a_row=in_a_row, is_tried=is_tried)
+def count(
+    world: World, index: int, in_a_row: int, tried: int = 0, failed: int = 1, busy: float = 60
+) -> None:
+    """busy: for how many seconds its trial's connection may still have a result."""
+    busy_until = time.monotonic_ns() + int(busy * 1e9)
+    value = LbFailures(
+        in_a_row=in_a_row, failed=failed, tried=tried, busy_until=busy_until if tried else 0
+    )
     world.maps["lb_failures"].update(u32(index), bytes(value))
 
 
@@ -194,9 +201,12 @@ def test_a_backend_that_goes_while_it_is_ejected_leaves_no_flags(world: World):
 def test_only_endpoints_with_failures_are_read_and_those_asked_for(world: World):
     assert world.sync.failures(()) == {}
     count(world, index_of(world, FIRST), 2)
-    assert world.sync.failures(()) == {WEB: {PLACES[0]: FailureCount(2)}}
+    assert world.sync.failures(()) == {WEB: {PLACES[0]: FailureCount(2, clients=0, regulars=0)}}
     assert world.sync.failures([WEB, named("other")]) == {
-        WEB: {PLACES[0]: FailureCount(2), PLACES[1]: FailureCount(0)}
+        WEB: {
+            PLACES[0]: FailureCount(2, clients=0, regulars=0),
+            PLACES[1]: FailureCount(0, witnesses=0, clients=0, regulars=0),
+        }
     }
 
 
@@ -204,9 +214,39 @@ def test_a_reading_says_what_is_in_force(world: World):
     change(world, web(Standing.EJECTED))
     change(world, web(Standing.TRIAL))
     index = index_of(world, FIRST)
-    assert world.sync.failures(()) == {WEB: {PLACES[0]: FailureCount(1, on_trial=True)}}
-    count(world, index, 0, 1)
-    assert world.sync.failures(()) == {WEB: {PLACES[0]: FailureCount(0, tried=True, on_trial=True)}}
+    assert world.sync.failures(()) == {
+        WEB: {PLACES[0]: FailureCount(1, on_trial=True, witnesses=0, clients=0, regulars=0)}
+    }
+    count(world, index, 0, 1, failed=0)
+    assert world.sync.failures(()) == {
+        WEB: {
+            PLACES[0]: FailureCount(
+                0, tried=True, on_trial=True, witnesses=0, clients=0, regulars=0
+            )
+        }
+    }
+
+
+def test_a_reading_says_how_many_clients_have_failed_and_how_many_there_are(world: World):
+    index = index_of(world, FIRST)
+    count(world, index, 7, failed=0b10110)
+    record, now = backend(world.maps, index), time.monotonic_ns()
+    for number, (service, ago, of, generation) in enumerate(
+        [
+            (record.service, 0, index, record.generation),
+            (record.service, 299, index, record.generation),
+            (record.service, 301, index, record.generation),
+            (record.service, 0, index, record.generation + 1),
+            (record.service, 0, index + 1, record.generation),
+            (99, 0, index + 1, record.generation),
+        ]
+    ):
+        for client in (parse_address(f"10.1.0.{number}"), parse_address(f"fd00::{number}")):
+            key = LbClientKey(service=service, client=LbAddr.of(client))
+            value = LbClient(established=now - ago * 10**9, backend=of, generation=generation)
+            world.maps["lb_clients"].update(bytes(key), bytes(value))
+    (reading,) = world.sync.failures(())[WEB].values()
+    assert (reading.witnesses, reading.clients, reading.regulars) == (3, 4, 4)
 
 
 def test_what_nobody_watches_is_not_read(world: World):
@@ -221,7 +261,7 @@ def test_standings_are_flags(standing: Standing, world: World):
     index = index_of(world, FIRST)
     change(world, web(standing))
     assert standing_of(flags(world, index)) is standing
-    assert unpack_failures(pack_failures(3)) == (3, False)
+    assert LbFailures.from_buffer_copy(pack_failures(3)).in_a_row == 3
 
 
 # What is shown
@@ -245,12 +285,12 @@ def test_an_ejected_backend_is_shown_although_nobody_uses_it(world: World):
 CLIENT = parse_address("10.1.0.9")
 
 
-def chances(world: World) -> list[float]:
-    """Of the backends, the first one's index first."""
+def chances(world: World, bit: int = 1) -> list[float]:
+    """Of the backends, the first one's index first. bit: of the client."""
     lookups = Lookups(world.maps)
     desc = lookups.frontend_lookup(web().key)
     assert desc
-    client = Hashed(CLIENT, None)
+    client = Hashed(CLIENT, None, bit)
     found = choose(lookups, desc, ClientSide.THIS_NODE, CLIENT, client).candidates
     return [each.chance for each in sorted(found, key=lambda each: each.backend.record.socket)]
 
@@ -260,8 +300,13 @@ def test_explain_knows_whether_a_backend_on_trial_may_be_chosen(world: World):
     change(world, web(Standing.EJECTED))
     change(world, web(Standing.TRIAL))
     assert chances(world) == [0.5, 0.5]
+    assert chances(world, 0) == [0, 1]
     count(world, index, 1, 1)
     assert chances(world) == [0, 1]
+    assert chances(world, 2) == [0, 1]
+    count(world, index, 1, 1, busy=0)
+    assert chances(world) == [0, 1]
+    assert chances(world, 2) == [0.5, 0.5]
     count(world, index, 0, 1)
     assert chances(world) == [0.5, 0.5]
     count(world, index, 1, 1)
@@ -278,8 +323,9 @@ def test_explain_does_not_keep_a_client_at_a_backend_on_trial(world: World):
     assert desc
     generation = backend(world.maps, index).generation
     entry = LbAffinity(backend=index, generation=generation, last_used=time.monotonic_ns())
-    key = LbAffinityKey(service=desc.service, client=LbAddr.of(CLIENT))
+    key = LbClientKey(service=desc.service, client=LbAddr.of(CLIENT))
     world.maps["lb_affinity"].update(bytes(key), bytes(entry))
+    count(world, index, 0)
     assert sorted(chances(world)) == [0, 1]
     count(world, index, 1, 1)
     assert chances(world) == [0, 1]

@@ -2,6 +2,7 @@
 """Which endpoints are left out, for how long, and how they come back."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from ebpflb.model.address import Protocol
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import (
+    MOST_WITNESSES,
     PROBE_SECONDS,
     TRIAL_COUNT,
     EjectionChange,
@@ -20,6 +22,7 @@ from ebpflb.model.ejection import (
     Times,
 )
 from ebpflb.model.plan import plan_service
+from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from tests.builders import (
     NODE,
@@ -50,6 +53,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.ejections = Ejections(N, self.times)
         self.counts: dict[Place, tuple[int, bool]] = {}
+        self.clients = self.witnesses = 1
 
     def fail(self, place: Place, times: int = 1) -> None:
         in_a_row, _ = self.counts.get(place, (0, False))
@@ -75,7 +79,10 @@ class Bench:
         before = self.standings()
         readings = {
             place: FailureCount(
-                *self.counts.get(place, (0, False)), before.get(place) is Standing.TRIAL
+                *self.counts.get(place, (0, False)),
+                before.get(place) is Standing.TRIAL,
+                self.witnesses,
+                self.clients,
             )
             for place in self.endpoints
         }
@@ -142,15 +149,44 @@ def test_each_failed_trial_doubles_the_time_up_to_the_longest(bench: Bench):
     assert seconds == [10, 20, 40, 50, 50]
 
 
-def test_a_trial_that_comes_to_nothing_has_failed(bench: Bench):
+def test_a_trial_that_comes_to_nothing_is_repeated_after_as_long(bench: Bench):
     on_trial(bench)
     bench.take(ONE)
     assert bench.look() == []
     assert bench.look(PROBE_SECONDS - 0.1) == []
-    assert bench.look(0.1) == [EjectionChange(WEB, ONE, 20, N + 1, 2)]
-    bench.look(20)
+    assert bench.look(0.1) == [EjectionChange(WEB, ONE, 10, N + 1, 1)]
+    bench.look(10)
     bench.take(ONE)
     assert bench.look() == []
+
+
+@pytest.mark.parametrize(("clients", "witnesses"), [(1, 1), (2, 2), (3, 3), (100, 3)])
+def test_enough_clients_must_have_seen_it_fail(bench: Bench, clients: int, witnesses: int):
+    bench.clients, bench.witnesses = clients, witnesses - 1
+    bench.fail(ONE, 10 * N)
+    assert bench.look() == []
+    bench.witnesses = witnesses
+    assert bench.look() == [EjectionChange(WEB, ONE, 10, 10 * N, 1)]
+
+
+def test_what_few_clients_said_no_longer_counts_when_there_are_more(bench: Bench):
+    bench.fail(ONE, N)
+    bench.look()
+    bench.clients = MOST_WITNESSES
+    assert bench.look() == [EjectionChange(WEB, ONE, 0)]
+
+
+def test_a_client_alone_fails_no_trial(bench: Bench):
+    bench.clients = bench.witnesses = MOST_WITNESSES
+    on_trial(bench)
+    bench.fail(ONE)
+    bench.witnesses = 1
+    assert bench.look() == []
+    assert bench.look(PROBE_SECONDS) == [EjectionChange(WEB, ONE, 10, N + 1, 1)]
+    assert bench.look(9) == []
+    assert bench.look() == []
+    bench.succeed(ONE)
+    assert bench.look() == [EjectionChange(WEB, ONE, 0)]
 
 
 def test_what_was_counted_before_the_trial_is_in_force_does_not_count(bench: Bench):
@@ -314,6 +350,17 @@ def planned(changes: Changes):
     return frontend
 
 
+@pytest.mark.parametrize(
+    "keeps", [{"affinity_timeout": 60}, {"scheduler": Scheduler.SOURCE_HASH}, {}]
+)
+def test_where_clients_stay_with_an_endpoint_only_its_own_have_a_say(keeps: dict[str, Any]):
+    changes = make_changes()
+    port = service_port(affinity_timeout=keeps.get("affinity_timeout", 0))
+    changes.set(service("web", port, scheduler=keeps.get("scheduler")))
+    reading = FailureCount(N, witnesses=1, clients=9, regulars=1)
+    assert bool(changes.observe_failures({WEB: {TWO: reading}}, 1.0)) == bool(keeps)
+
+
 def test_the_only_endpoint_of_this_node_stays_under_policy_local():
     changes = make_changes(internal_policy=TrafficPolicy.LOCAL)
     assert changes.observe_failures({WEB: {ONE: FailureCount(N)}}, 1.0) == []
@@ -365,7 +412,7 @@ def test_never_more_than_half_and_everything_comes_back(drawn: st.DataObject):
         assert len(bench.ejected()) <= len(bench.endpoints) // 2
         for change in bench.look(drawn.draw(st.sampled_from([1.0, 5.0, 30.0]))):
             doubled = min(2 * last.get(change.place, 5.0), 50.0)
-            assert change.seconds in (0, 10, doubled)
+            assert change.seconds in (0, 10, last.get(change.place), doubled)
             last[change.place] = change.seconds or 5.0
         assert len(bench.standings()) <= len(bench.endpoints) // 2
     for _ in range(12):

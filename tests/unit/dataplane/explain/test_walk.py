@@ -27,7 +27,7 @@ from ebpflb.dataplane.layout.records import BackendRecord
 from ebpflb.dataplane.layout.structs import (
     LbAddr,
     LbAffinity,
-    LbAffinityKey,
+    LbClientKey,
     LbConnection,
     LbConnPlace,
     LbConntrack,
@@ -300,7 +300,7 @@ def test_an_address_that_no_service_has_does_not_leave_the_node(node):
 def test_a_client_stays_with_the_backend_of_its_affinity(node):
     node.serve(frontend(VIP, BOTH, affinity_timeout=60))
     index, record = node.backend(NEAR)
-    entry = LbAffinityKey(service=record.service, client=addr(CLIENT))
+    entry = LbClientKey(service=record.service, client=addr(CLIENT))
 
     def remember(seconds_ago=0, generation=record.generation):
         used = time.monotonic_ns() - seconds_ago * 1_000_000_000

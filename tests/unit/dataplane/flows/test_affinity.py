@@ -2,7 +2,7 @@
 """Which entries of session affinity are deleted, over maps in memory."""
 
 from ebpflb.dataplane.flows.affinity import expire_affinity
-from ebpflb.dataplane.layout.structs import LbAddr, LbAffinity, LbAffinityKey, LbDesc, u32
+from ebpflb.dataplane.layout.structs import LbAddr, LbAffinity, LbClientKey, LbDesc, u32
 from tests.memory_maps import memory_maps
 
 SECOND = 1_000_000_000
@@ -24,7 +24,7 @@ class Clients:
         used = int((self.now - ago) * SECOND)
         for number in numbers:
             client = LbAddr.from_buffer_copy(number.to_bytes(16, "big"))
-            key = LbAffinityKey(service=service, client=client)
+            key = LbClientKey(service=service, client=client)
             self.maps["lb_affinity"].update(bytes(key), bytes(LbAffinity(last_used=used)))
 
     def expire(self) -> int:
