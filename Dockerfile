@@ -7,9 +7,9 @@ ARG BASE_IMAGE=docker.io/library/debian:bookworm-slim
 ARG RUNTIME=base
 
 FROM ${BASE_IMAGE} AS slim
-# All except libbpf1 and python3 are for `ebpflb takeover`.
+# All except libbpf1, python3 and python3-seccomp are for `ebpflb takeover`.
 RUN --mount=type=bind,source=.ci/image_packages,target=/mnt/image_packages \
-    /mnt/image_packages iproute2 ipset iptables ipvsadm libbpf1 nftables python3
+    /mnt/image_packages iproute2 ipset iptables ipvsadm libbpf1 nftables python3 python3-seccomp
 
 FROM slim AS base
 RUN --mount=type=bind,source=.ci/image_packages,target=/mnt/image_packages \

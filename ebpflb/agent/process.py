@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane import NodeDataplane
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
+from ebpflb.agent.rights import Rights, agent_role, client_role, source_role
 from ebpflb.agent.sources import ObjectSource, require_manifests, selection_of, source_of
 from ebpflb.config.settings import Settings, plain_settings
 from ebpflb.config.values import parse_bind_address
@@ -116,6 +117,13 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def raise_memory_limit() -> None:
+    """Kernels before 5.11 count maps as locked memory; raise the limit, if they let us."""
+    with suppress(OSError, ValueError):
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, unlimited)
+
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -127,13 +135,16 @@ def run(settings: Settings) -> None:
     set_up(settings.log_format, settings.verbosity)
     set_oom_score(settings.oom_score_adj)
     raise_file_limit()
+    raise_memory_limit()
     collect_seldom()
     return_large_buffers()
     switch_threads_often()
     require_manifests(settings)
+    rights = Rights()
+    rights.give_up(agent_role())
     with ExitStack() as parts:
         parts.enter_context(compile_cache.held(compile_cache.DIRECTORY))
-        _run(settings, parts)
+        _run(settings, rights, parts)
     _log.info("stopped; loaded programs keep running")
 
 
@@ -157,10 +168,10 @@ def _address_rules(settings: Settings, api_servers: frozenset[Place]) -> Address
     )
 
 
-def _run(settings: Settings, parts: ExitStack) -> None:
+def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
     dataplane = NodeDataplane(settings)
     parts.callback(dataplane.close)
-    http = _http_server(parts)
+    http = _http_server(rights, parts)
     health = Health(dataplane.families, patience=2 * settings.sync_period)
     bound = tuple(bound_address(settings.bind_address).values())
     source = source_of(settings)
@@ -184,7 +195,11 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     agent = Agent(changes, dataplane, observers, periods)
 
     _connect(agent, settings, parts)
-    source.start(_in_turn(locations.note, pods.note, agent.tell))
+    rights.started(
+        # A kubeconfig may name a program that gets a token.
+        source_role(with_plugins=settings.kubeconfig is not None),
+        partial(source.start, _in_turn(locations.note, pods.note, agent.tell)),
+    )
     parts.callback(source.stop)
     _log.info(
         "started",
@@ -195,14 +210,17 @@ def _run(settings: Settings, parts: ExitStack) -> None:
     metrics.unread(health.unread_seconds)
     serve = _Ports(http, settings, parts)
     serve.health(quick(health_routes(health, metrics.answered)), source)
-    serve.metrics(metrics, lambda: agent.status.report(health) | dataplane.report())
+    serve.metrics(
+        metrics,
+        lambda: agent.status.report(health) | dataplane.report() | rights.report(),
+    )
     flows.start(http, agent.tell)
     parts.callback(flows.stop)
     agent.run()
 
 
-def _http_server(parts: ExitStack) -> HttpServer:
-    server = HttpServer()
+def _http_server(rights: Rights, parts: ExitStack) -> HttpServer:
+    server = HttpServer(lambda: rights.give_up(client_role()))
     parts.callback(server.stop)
     return server
 

@@ -169,6 +169,8 @@ def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
         yield f"  ejected endpoints (connections to them fail): {ejected}"
     for feature, text in agent.get("kernel_lacks", {}).items():
         yield f"  the kernel lacks {feature}: {text}"
+    for what, text in agent.get("rights_kept", {}).items():
+        yield f"  could not give up {what}: {text}"
     yield from _trouble_lines(agent)
     yield from _network_lines(agent)
 

@@ -5,8 +5,10 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from http import HTTPStatus
+from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,6 +51,31 @@ Respond = Callable[[Request], Awaitable[Answer | StreamedAnswer]]
 """Runs in the server's thread: what takes time belongs in_thread()."""
 
 
+class AnswerThreads:
+    """Starts threads with the rights of who makes this, not of who needs them."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._start_all, name="ebpflb-answers", daemon=True).start()
+
+    def start(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+
+    def stop(self) -> None:
+        """Start no more. What has been started goes on."""
+        self._work.put(None)
+
+    def _start_all(self) -> None:
+        while work := self._work.get():
+            threading.Thread(target=work, name="ebpflb-answer", daemon=True).start()
+            # Otherwise a stream whose client is gone would stay until there is other work.
+            del work
+
+
+answering: ContextVar[AnswerThreads] = ContextVar("answering")
+"""Those of the server that runs."""
+
+
 async def in_thread(work: Callable[..., Result], *given: object) -> Result:
     """The result of `work`. A process that ends does not wait for it."""
     loop = asyncio.get_running_loop()
@@ -67,5 +94,5 @@ async def in_thread(work: Callable[..., Result], *given: object) -> Result:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(end)
 
-    threading.Thread(target=run, name="ebpflb-answer", daemon=True).start()
+    answering.get().start(run)
     return await result

@@ -11,12 +11,13 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from ebpflb.log import fields
-from ebpflb.web.answers import Respond
+from ebpflb.web.answers import AnswerThreads, Respond, answering
 from ebpflb.web.connection import PIECE_BYTES, Connection
 
 _log = logging.getLogger("ebpflb.http")
@@ -80,7 +81,11 @@ class _Listening(NamedTuple):
 class HttpServer:
     """Answers at any number of sockets until `stop()`. Call its methods in other threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_up: Callable[[], None] = lambda: None) -> None:
+        """`give_up`: the first thing that the server's thread does, which reads what clients send.
+
+        Answers that take time are made with the rights of the thread that calls this.
+        """
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._listening: dict[socket.socket, _Listening] = {}
@@ -89,6 +94,8 @@ class HttpServer:
         # Descriptors given up to accept connections if no others are free.
         self._reserve: list[int] = []
         self._keep_reserve()
+        self._give_up = give_up
+        self._answers = AnswerThreads()
         self._thread = threading.Thread(target=self._run, name="ebpflb-http", daemon=True)
         self._thread.start()
 
@@ -110,8 +117,10 @@ class HttpServer:
         """Close everything and end the thread, without waiting for answers in progress."""
         self._loop.call_soon_threadsafe(self._ready.put_nowait, None)
         self._thread.join()
+        self._answers.stop()
 
     def _run(self) -> None:
+        self._give_up()
         with self._runner:
             self._runner.run(self._accept_all())
 
@@ -133,6 +142,7 @@ class HttpServer:
 
     async def _accept_all(self) -> None:
         """Accept one connection for each round of the loop, so that those before it are read."""
+        answering.set(self._answers)
         while listening := await self._ready.get():
             if listening in self._listening:
                 try:

@@ -88,6 +88,7 @@ def test_it_serves_pods_and_the_node_and_compiles_nothing(
                 assert pods_at(member, address, 80) == PODS, log.read_text()
         said = status(lab, pod)
         assert (said["healthy"], said["problems"]) == (True, [])
+        assert said["agent"]["rights_kept"] == {}
         assert known_namespaces(lab) >= 2
         assert not [path for path in cache.rglob("*") if path.is_file()]
     assert "stopped; loaded programs keep running" in log.read_text()

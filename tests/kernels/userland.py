@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 _GUEST = Path(__file__).parent / "guest"
 _DEBIAN = (
     *("busybox-static", "conntrack", "iproute2", "ipset", "iptables", "kmod", "libbpf1"),
-    *("nftables", "procps", "python3", "python3-bpfcc"),
+    *("nftables", "procps", "python3", "python3-bpfcc", "python3-seccomp"),
 )
 # Of what the tests import, these do not do without their parts in machine code.
 _COMPILED = ("PyYAML", "hypothesis")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few system calls that Python 3.11 lacks: statfs, mount, umount, setns and membarrier.
+"""The few system calls that Python 3.11 lacks: statfs, mount, umount, setns, membarrier, and those
+with which a thread gives up rights.
 
 Also getsockopt for options whose buffer is an input, too. All but membarrier raise OSError with
 the kernel's errno, and the path if there is one.
@@ -16,14 +17,16 @@ from pathlib import Path
 BPF_FS_MAGIC = 0xCAFE4A11
 CGROUP2_SUPER_MAGIC = 0x63677270
 
-_CLONE_NEWNET = 0x40000000
+CLONE_NEWNET = 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+BPFFS_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _STATFS_ROOM = 256
 # membarrier(2): its numbers, its commands, and the longest run time of a program in seconds.
 _MEMBARRIER = {"x86_64": 324}
 _GENERIC_MEMBARRIER = 283
 _GLOBAL, _GLOBAL_EXPEDITED = 1, 2
 _LONGEST_RUN = 0.1
+_PR_SET_NO_NEW_PRIVS = 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -46,7 +49,7 @@ def filesystem_type(path: Path) -> int:
 
 def mount_bpffs(path: Path, source: str) -> None:
     """Mount a bpffs that only root may enter; `source` is the first field in /proc/mounts."""
-    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    flags = ctypes.c_ulong(BPFFS_FLAGS)
     _check(_libc.mount(source.encode(), os.fsencode(path), b"bpf", flags, b"mode=700"), path)
 
 
@@ -57,7 +60,7 @@ def unmount(path: Path) -> None:
 
 def enter_network_namespace(fd: int) -> None:
     """Move only the calling thread to the network namespace of `fd`."""
-    _check(_libc.setns(fd, _CLONE_NEWNET))
+    _check(_libc.setns(fd, CLONE_NEWNET))
 
 
 def ask_socket(fd: int, level: int, option: int, question: bytes) -> bytes:
@@ -66,6 +69,31 @@ def ask_socket(fd: int, level: int, option: int, question: bytes) -> bytes:
     length = ctypes.c_uint32(len(question))
     _check(_libc.getsockopt(fd, level, option, buffer, ctypes.byref(length)))
     return buffer.raw[: length.value]
+
+
+def forbid_new_privileges() -> None:
+    """No program that this thread or its children execute gets more rights than they have."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
+
+
+def capget(header: bytes, room: int) -> bytes:
+    """The capabilities of the calling thread, in `room` bytes."""
+    buffer = ctypes.create_string_buffer(room)
+    _check(_libc.capget(ctypes.create_string_buffer(header, len(header)), buffer))
+    return buffer.raw
+
+
+def capset(header: bytes, sets: bytes) -> None:
+    """Set the capabilities of only the calling thread."""
+    _check(_libc.capset(ctypes.create_string_buffer(header, len(header)), sets))
+
+
+def system_call(call: int, *arguments: int | bytes) -> int:
+    """What a system call returns that the C library does not have; int: all 64 bits."""
+    given = (ctypes.c_ulong(each) if isinstance(each, int) else each for each in arguments)
+    result = int(_libc.syscall(ctypes.c_long(call), *given))
+    _check(result < 0)
+    return result
 
 
 def membarrier() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from ebpflb.agent import process
 from ebpflb.agent.loop import Wakeup
+from ebpflb.agent.rights import Rights
 from ebpflb.agent.sources import ManifestSource
 from ebpflb.cli.agent_client import stream
 from ebpflb.config.settings import load_settings
@@ -61,6 +62,10 @@ def node(monkeypatch, logging_as_before):
     made = Node(None)
     monkeypatch.setattr(process, "NodeDataplane", lambda _settings: made)
     monkeypatch.setattr(process, "settle", lambda: None)
+    # This process has to run more tests.
+    monkeypatch.setattr(process, "agent_role", lambda: None)
+    give_up = Rights.give_up
+    monkeypatch.setattr(Rights, "give_up", lambda self, role: role and give_up(self, role))
     return made
 
 

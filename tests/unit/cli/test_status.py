@@ -112,6 +112,11 @@ def test_an_agent_in_sync_with_what_is_old_says_so(node):
     assert "pid 7: in sync with what it could read 61 s ago" in run()
 
 
+def test_rights_that_the_agent_could_not_give_up_are_shown(node):
+    node(rights_kept={"files": "the kernel has no Landlock"})
+    assert "\n  could not give up files: the kernel has no Landlock\n" in run()
+
+
 @pytest.mark.parametrize(
     ("report", "problem"),
     [
