@@ -12,6 +12,12 @@
 /* Memory is allocated for each element when it is inserted. */
 #define LB_MAP_BY_USE(type, key, leaf, name, size) \
 	BPF_TABLE_PINNED(type, key, leaf, name, size, LB_PIN_MAPS "/" #name, BPF_F_NO_PREALLOC)
+/* Programs only read it, as the verifier checks; the agent writes it. */
+#define LB_MAP_READ(type, key, leaf, name, size) \
+	BPF_TABLE_PINNED(type, key, leaf, name, size, LB_PIN_MAPS "/" #name, BPF_F_RDONLY_PROG)
+#define LB_MAP_READ_BY_USE(type, key, leaf, name, size)                      \
+	BPF_TABLE_PINNED(type, key, leaf, name, size, LB_PIN_MAPS "/" #name, \
+			 BPF_F_NO_PREALLOC | BPF_F_RDONLY_PROG)
 /* bcc has no macro for a pinned ring buffer. Its size is in bytes; it has no keys and values. */
 #define LB_RING(name, size)                                \
 	struct name##_table_t {                            \
@@ -25,49 +31,49 @@
 			       "/" #name))) struct name##_table_t name = { .max_entries = size }
 
 /* Frontend -> its index in lb_current and lb_count_front. */
-LB_MAP("hash", struct lb_frontend_key, __u32, lb_frontends, LB_MAX_FRONTENDS);
+LB_MAP_READ("hash", struct lb_frontend_key, __u32, lb_frontends, LB_MAX_FRONTENDS);
 /* Index -> descriptor, 0 = none. Writing this word commits a change. */
-LB_MAP("array", int, __u64, lb_current, LB_MAX_FRONTENDS);
+LB_MAP_READ("array", int, __u64, lb_current, LB_MAX_FRONTENDS);
 /* Descriptors: what a frontend does. */
-LB_MAP("array", int, struct lb_desc, lb_descs, LB_MAX_DESCS);
+LB_MAP_READ("array", int, struct lb_desc, lb_descs, LB_MAX_DESCS);
 /* Slot -> backend index. */
-LB_MAP("array", int, __u32, lb_slots, LB_MAX_SLOTS);
+LB_MAP_READ("array", int, __u32, lb_slots, LB_MAX_SLOTS);
 /* 2 * frontend index, + 1 for non-local sources -> turn of round-robin. */
 LB_MAP("array", int, __u32, lb_turns, LB_MAX_DESCS);
 /* Backend index -> backend. */
-LB_MAP("array", int, struct lb_backend, lb_backends, LB_MAX_BACKENDS);
+LB_MAP_READ("array", int, struct lb_backend, lb_backends, LB_MAX_BACKENDS);
 /* Backend index -> failed connections in a row. */
 LB_MAP("array", int, struct lb_failures, lb_failures, LB_MAX_BACKENDS);
 /* Backend index -> open connections, for the scheduler that compares them. */
 LB_MAP("array", int, __s64, lb_open, LB_MAX_BACKENDS);
 /* Pod of this node behind a Service port with DSR -> its index in lb_backends. */
-LB_MAP_BY_USE("hash", struct lb_pod_key, __u32, lb_pods_here, LB_MAX_BACKENDS);
+LB_MAP_READ_BY_USE("hash", struct lb_pod_key, __u32, lb_pods_here, LB_MAX_BACKENDS);
 /* Pod on another node -> the address of that node, to which its packets are tunneled. */
-LB_MAP_BY_USE("hash", struct lb_addr, struct lb_addr, lb_pod_nodes, LB_MAX_BACKENDS);
+LB_MAP_READ_BY_USE("hash", struct lb_addr, struct lb_addr, lb_pod_nodes, LB_MAX_BACKENDS);
 /* Addresses of the cluster's other nodes, from which tunneled packets are accepted. */
-LB_MAP_BY_USE("hash", struct lb_addr, __u8, lb_peers, LB_MAX_PEERS);
+LB_MAP_READ_BY_USE("hash", struct lb_addr, __u8, lb_peers, LB_MAX_PEERS);
 /* VIP or node address -> its index in lb_addr_flags. */
-LB_MAP("hash", struct lb_addr, __u32, lb_addrs, LB_MAX_ADDRS);
+LB_MAP_READ("hash", struct lb_addr, __u32, lb_addrs, LB_MAX_ADDRS);
 /* Last 16 bits of an address, or NodePort -> flags; lb_addr_fold() of an address -> its index. */
-LB_MAP("array", int, struct lb_dest, lb_dest_filter, LB_FILTER_SIZE);
+LB_MAP_READ("array", int, struct lb_dest, lb_dest_filter, LB_FILTER_SIZE);
 /* An address and its flags; the address saves a lookup in lb_addrs. */
-LB_MAP("array", int, struct lb_addr_state, lb_addr_flags, LB_MAX_ADDRS);
+LB_MAP_READ("array", int, struct lb_addr_state, lb_addr_flags, LB_MAX_ADDRS);
 /* Id of a set of source ranges and prefix -> 1: clients who may open connections. */
-LB_MAP_BY_USE("lpm_trie", struct lb_source_range, __u8, lb_src_ranges, LB_MAX_SRC_RANGES);
+LB_MAP_READ_BY_USE("lpm_trie", struct lb_source_range, __u8, lb_src_ranges, LB_MAX_SRC_RANGES);
 /* Service id -> name. */
-LB_MAP("hash", __u32, struct lb_name, lb_names, LB_MAX_NAMES);
+LB_MAP_READ("hash", __u32, struct lb_name, lb_names, LB_MAX_NAMES);
 /* ifindex -> device. */
-LB_MAP_BY_USE("hash", __u32, struct lb_device, lb_devices, LB_MAX_DEVICES);
+LB_MAP_READ_BY_USE("hash", __u32, struct lb_device, lb_devices, LB_MAX_DEVICES);
 /* ifindex modulo LB_UPLINKS -> one host device; the others are in lb_devices only. */
-LB_MAP("array", int, struct lb_uplink, lb_uplinks, LB_UPLINKS);
+LB_MAP_READ("array", int, struct lb_uplink, lb_uplinks, LB_UPLINKS);
 /* Device and prefix of the next hop -> SNAT address, for devices with several subnets. */
-LB_MAP_BY_USE("lpm_trie", struct lb_subnet, struct lb_addr, lb_subnets, LB_MAX_SUBNETS);
+LB_MAP_READ_BY_USE("lpm_trie", struct lb_subnet, struct lb_addr, lb_subnets, LB_MAX_SUBNETS);
 /* Network namespace cookie -> host or pod; an unknown one is a pod without tc cover. */
-LB_MAP_BY_USE("hash", __u64, struct lb_netns, lb_netns, LB_MAX_NETNS);
+LB_MAP_READ_BY_USE("hash", __u64, struct lb_netns, lb_netns, LB_MAX_NETNS);
 /* Settings that can change without a compile. */
-LB_MAP("array", int, struct lb_settings, lb_settings, 1);
+LB_MAP_READ("array", int, struct lb_settings, lb_settings, 1);
 /* The networks from which Services get their ClusterIPs. */
-LB_MAP("array", int, struct lb_service_nets, lb_service_nets, 1);
+LB_MAP_READ("array", int, struct lb_service_nets, lb_service_nets, 1);
 /* Established flows of TCP and SCTP. The agent deletes them; they are never evicted. */
 LB_MAP_BY_USE("hash", struct lb_tuple, struct lb_conntrack, lb_conntrack, LB_MAX_CONNTRACK);
 /* Half-open and closed flows of TCP and SCTP. */
@@ -138,6 +144,6 @@ BPF_PERCPU_ARRAY(lb_quotes, struct lb_quote, 1);
 /* The pending change of an SCTP checksum. Not pinned. */
 BPF_PERCPU_ARRAY(lb_sctp_changes, struct lb_sctp_change, 1);
 /* What the pins were made from. */
-LB_MAP("array", int, struct lb_meta, lb_meta, 1);
+LB_MAP_READ("array", int, struct lb_meta, lb_meta, 1);
 
 #endif

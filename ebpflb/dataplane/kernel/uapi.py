@@ -21,9 +21,10 @@ class MapType(IntEnum):
 
 
 class MapFlag(IntFlag):
-    """The flags of a map: BPF_F_NO_PREALLOC."""
+    """The flags of a map: BPF_F_*."""
 
     NO_PREALLOC = 1
+    RDONLY_PROG = 1 << 7
 
 
 class ProgType(IntEnum):

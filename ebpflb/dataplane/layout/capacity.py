@@ -125,10 +125,14 @@ class _Nothing(ctypes.Structure):
     """A ring buffer has no keys or values."""
 
 
+_READ, _READ_BY_USE = MapFlag.RDONLY_PROG, MapFlag.RDONLY_PROG | MapFlag.NO_PREALLOC
+
+
 class MapSpec(NamedTuple):
     """key and value as ctypes; size: the field of Sizes that bounds it, or a fixed number.
 
     flags: NO_PREALLOC: memory is allocated when an element is inserted, and freed with it.
+    RDONLY_PROG: the verifier rejects programs that write it.
     """
 
     kind: MapType
@@ -163,28 +167,36 @@ class MapSpec(NamedTuple):
 
 # Linked by indices: shared by the next generation together, or not at all.
 SERVICE_MAPS: Mapping[str, MapSpec] = {
-    "lb_frontends": MapSpec(MapType.HASH, structs.LbFrontendKey, u32, "frontends", WhenFull.GROWS),
-    "lb_current": MapSpec(MapType.ARRAY, u32, u64, "frontends", WhenFull.GROWS),
-    "lb_descs": MapSpec(MapType.ARRAY, u32, structs.LbDesc, "descs", WhenFull.GROWS),
-    "lb_slots": MapSpec(MapType.ARRAY, u32, u32, "slots", WhenFull.GROWS),
-    "lb_backends": MapSpec(MapType.ARRAY, u32, structs.LbBackend, "backends", WhenFull.GROWS),
+    "lb_frontends": MapSpec(
+        MapType.HASH, structs.LbFrontendKey, u32, "frontends", WhenFull.GROWS, _READ
+    ),
+    "lb_current": MapSpec(MapType.ARRAY, u32, u64, "frontends", WhenFull.GROWS, _READ),
+    "lb_descs": MapSpec(MapType.ARRAY, u32, structs.LbDesc, "descs", WhenFull.GROWS, _READ),
+    "lb_slots": MapSpec(MapType.ARRAY, u32, u32, "slots", WhenFull.GROWS, _READ),
+    "lb_backends": MapSpec(
+        MapType.ARRAY, u32, structs.LbBackend, "backends", WhenFull.GROWS, _READ
+    ),
     "lb_failures": MapSpec(MapType.ARRAY, u32, structs.LbFailures, "backends", WhenFull.GROWS),
     "lb_open": MapSpec(MapType.ARRAY, u32, s64, "backends", WhenFull.GROWS),
     "lb_pods_here": MapSpec(
-        MapType.HASH, structs.LbPodKey, u32, "backends", WhenFull.GROWS, MapFlag.NO_PREALLOC
+        MapType.HASH, structs.LbPodKey, u32, "backends", WhenFull.GROWS, _READ_BY_USE
     ),
-    "lb_addrs": MapSpec(MapType.HASH, structs.LbAddr, u32, "addrs", WhenFull.GROWS),
-    "lb_dest_filter": MapSpec(MapType.ARRAY, u32, structs.LbDest, FILTER_SIZE, WhenFull.NEVER),
-    "lb_addr_flags": MapSpec(MapType.ARRAY, u32, structs.LbAddrState, "addrs", WhenFull.GROWS),
+    "lb_addrs": MapSpec(MapType.HASH, structs.LbAddr, u32, "addrs", WhenFull.GROWS, _READ),
+    "lb_dest_filter": MapSpec(
+        MapType.ARRAY, u32, structs.LbDest, FILTER_SIZE, WhenFull.NEVER, _READ
+    ),
+    "lb_addr_flags": MapSpec(
+        MapType.ARRAY, u32, structs.LbAddrState, "addrs", WhenFull.GROWS, _READ
+    ),
     "lb_src_ranges": MapSpec(
         MapType.LPM_TRIE,
         structs.LbSourceRange,
         u8,
         "src_ranges",
         WhenFull.GROWS,
-        MapFlag.NO_PREALLOC,
+        _READ_BY_USE,
     ),
-    "lb_names": MapSpec(MapType.HASH, u32, structs.LbName, "names", WhenFull.GROWS),
+    "lb_names": MapSpec(MapType.HASH, u32, structs.LbName, "names", WhenFull.GROWS, _READ),
     "lb_count_front": MapSpec(
         MapType.PERCPU_ARRAY, u32, structs.LbCounts, "frontends", WhenFull.GROWS
     ),
@@ -274,19 +286,19 @@ COUNT_MAPS: Mapping[str, MapSpec] = {
 # Rewritten for every generation; until then it knows the pods that the one before knew.
 NODE_MAPS: Mapping[str, MapSpec] = {
     "lb_devices": MapSpec(
-        MapType.HASH, u32, structs.LbDevice, _FIXED, WhenFull.LEFT_OUT, MapFlag.NO_PREALLOC
+        MapType.HASH, u32, structs.LbDevice, _FIXED, WhenFull.LEFT_OUT, _READ_BY_USE
     ),
-    "lb_uplinks": MapSpec(MapType.ARRAY, u32, structs.LbUplink, UPLINKS, WhenFull.NEVER),
+    "lb_uplinks": MapSpec(MapType.ARRAY, u32, structs.LbUplink, UPLINKS, WhenFull.NEVER, _READ),
     "lb_subnets": MapSpec(
         MapType.LPM_TRIE,
         structs.LbSubnet,
         structs.LbAddr,
         _SUBNETS,
         WhenFull.LEFT_OUT,
-        MapFlag.NO_PREALLOC,
+        _READ_BY_USE,
     ),
     "lb_netns": MapSpec(
-        MapType.HASH, u64, structs.LbNetns, _FIXED, WhenFull.LEFT_OUT, MapFlag.NO_PREALLOC
+        MapType.HASH, u64, structs.LbNetns, _FIXED, WhenFull.LEFT_OUT, _READ_BY_USE
     ),
     "lb_pod_nodes": MapSpec(
         MapType.HASH,
@@ -294,16 +306,16 @@ NODE_MAPS: Mapping[str, MapSpec] = {
         structs.LbAddr,
         "backends",
         WhenFull.LEFT_OUT,
-        MapFlag.NO_PREALLOC,
+        _READ_BY_USE,
     ),
     # Twice the number of frontends, like the descriptors.
     "lb_turns": MapSpec(MapType.ARRAY, u32, u32, "descs", WhenFull.GROWS),
-    "lb_peers": MapSpec(
-        MapType.HASH, structs.LbAddr, u8, _PEERS, WhenFull.LEFT_OUT, MapFlag.NO_PREALLOC
+    "lb_peers": MapSpec(MapType.HASH, structs.LbAddr, u8, _PEERS, WhenFull.LEFT_OUT, _READ_BY_USE),
+    "lb_settings": MapSpec(MapType.ARRAY, u32, structs.LbSettings, 1, WhenFull.NEVER, _READ),
+    "lb_service_nets": MapSpec(
+        MapType.ARRAY, u32, structs.LbServiceNets, 1, WhenFull.LEFT_OUT, _READ
     ),
-    "lb_settings": MapSpec(MapType.ARRAY, u32, structs.LbSettings, 1, WhenFull.NEVER),
-    "lb_service_nets": MapSpec(MapType.ARRAY, u32, structs.LbServiceNets, 1, WhenFull.LEFT_OUT),
-    "lb_meta": MapSpec(MapType.ARRAY, u32, structs.LbMeta, 1, WhenFull.NEVER),
+    "lb_meta": MapSpec(MapType.ARRAY, u32, structs.LbMeta, 1, WhenFull.NEVER, _READ),
 }
 MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS, **NODE_MAPS}
 # The maps that the loader creates with the required size; the programs do not depend on sizes.

@@ -15,14 +15,26 @@ from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.dataplane.load.compile import STRICT, compile_and_pin
 from ebpflb.dataplane.load.source_text import bpf_directory, source_text
-from ebpflb.errors import CompileError
-from tests.bpf.harness.loading import SIZES, Loaded
+from ebpflb.errors import CompileError, LoadError
+from tests.bpf.harness.loading import SIZES, Loaded, kernel_settings
 
 TYPES = "".join(path.read_text() for path in sorted(bpf_directory().glob("*types.h")))
 C_STRUCTS = dict(re.findall(r"^struct (\w+) \{\n(.*?)^\};", TYPES, re.MULTILINE | re.DOTALL))
 C_ENUMS = dict(re.findall(r"^enum (\w+) \{\n(.*?)^\};", TYPES, re.MULTILINE | re.DOTALL))
 # How many there are; not a value of its own.
 COUNTS = {"LB_LOST_REASONS", "LB_XDP_RESULTS", "LB_HISTOGRAM_KINDS"}
+WRITER = "lb_pod_ingress"
+WRITES = """
+int lb_pod_ingress(struct __sk_buff *skb)
+{
+	int key = 0;
+	struct lb_settings *found = lb_settings.lookup(&key);
+
+	if (found)
+		found->flags = 0;
+	return 0;
+}
+"""
 
 
 def c_fields(body: str) -> list[str]:
@@ -56,6 +68,12 @@ def test_every_map_is_as_the_loader_thinks(programs: Loaded):
         shape = (facts.key_size, facts.value_size, facts.max_entries)
         assert (name, shape, facts.map_flags) == (name, spec.shape(SIZES), spec.flags)
         assert facts.name.decode() == name
+
+
+def test_no_program_can_write_what_the_agent_decides(bpffs: Path):
+    defines = {**SIZES.defines(), **kernel_settings(), "LB_PIN_MAPS": f'"{bpffs}"'}
+    with pytest.raises(LoadError, match="write into map forbidden"):
+        compile_and_pin(source_text(("maps.h",)) + WRITES, defines, bpffs, names=[WRITER])
 
 
 def compile_types(directory: Path) -> None:
