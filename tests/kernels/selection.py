@@ -36,5 +36,8 @@ LONG: Mapping[str, Sequence[str]] = {
 # Besides, only for who names it: nodes with pods and agents take long to start.
 PARTS: Mapping[str, Sequence[str]] = {
     **LONG,
-    "lab": ("tests/e2e/traffic/test_paths.py::test_every_way_ends_where_it_should[ptp-dual]",),
+    "lab": (
+        "tests/e2e/traffic/test_paths.py::test_every_way_ends_where_it_should[ptp-dual]",
+        "tests/e2e/operations/test_rights.py",
+    ),
 }
