@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 import ebpflb
-from ebpflb.dataplane.load.source_text import bpf_directory
+from ebpflb.dataplane.kernel import libc
+from ebpflb.dataplane.layout.capacity import Sizes
+from ebpflb.dataplane.load.compile import compile_and_pin
+from ebpflb.dataplane.load.compile_cache import find
+from ebpflb.dataplane.load.precompile import builds
+from ebpflb.dataplane.load.source_text import bpf_directory, source_text
 from tests.image.container import Container
+from tests.own import own_name
 
 pytestmark = [pytest.mark.bpf, pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -61,6 +67,23 @@ def test_it_holds_no_package_lists_no_documents_and_no_compiler(root: Path) -> N
     assert not list((root / "usr/share/doc").rglob("*.gz"))
     assert (root / "usr/share/doc/libllvm14/copyright").exists()
     assert not [name for name in ("gcc", "cc", "clang", "pip", "pip3") if is_there(root, name)]
+
+
+def test_its_programs_are_what_this_machine_compiles(root: Path, tmp_path: Path) -> None:
+    build, *_ = builds(["6.1"])
+    cache, pins = tmp_path / "cache", tmp_path / "pins"
+    pins.mkdir()
+    libc.mount_bpffs(pins, own_name("bpffs"))
+    try:
+        defines = {**build.defines(Sizes()), "LB_PIN_MAPS": f'"{pins}"'}
+        compile_and_pin(source_text(), defines, pins, names=(), cache=cache)
+    finally:
+        libc.unmount(pins)
+    (made,) = cache.iterdir()
+    # Not byte by byte: another zlib compresses them in another way.
+    packed = find(root / "opt/ebpflb/share/ebpflb", made.name)
+    assert packed
+    assert packed == find(cache, made.name)
 
 
 def is_there(root: Path, program: str) -> bool:

@@ -107,9 +107,14 @@ def no_clang(compiled: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture(scope="module")
-def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Loaded, Loaded]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `twice` has its cache."""
+    return tmp_path_factory.mktemp("twice")
+
+
+@pytest.fixture(scope="module")
+def twice(folder: Path) -> tuple[Loaded, Loaded]:
     """The programs as clang made them, and from the cache."""
-    folder = tmp_path_factory.mktemp("twice")
     first, second = folder / "first", folder / "second"
     first.mkdir()
     second.mkdir()
@@ -117,6 +122,19 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Loaded, Loaded]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         forbid_clang(folder, monkeypatch)
         return made, load(second, source_text(), cache=folder / "cache")
+
+
+def test_the_same_source_gives_the_same_bytes(
+    twice: tuple[Loaded, Loaded], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (pins := tmp_path / "elsewhere").mkdir()
+    load(pins, source_text(), names=(), cache=tmp_path / "cache")
+    (made,) = (folder / "cache").iterdir()
+    (again,) = (tmp_path / "cache").iterdir()
+    assert made.name == again.name
+    assert made.read_bytes() == again.read_bytes()
 
 
 def test_the_programs_are_the_same(twice: tuple[Loaded, Loaded]):
