@@ -52,6 +52,16 @@ def test_actions_are_fixed_and_get_no_credentials_to_keep(workflow: Path):
             assert step["with"]["persist-credentials"] is False
 
 
+def test_a_release_verifies_what_it_has_published():
+    done = [step.get("run", "") for step in steps(ROOT / ".github/workflows/release.yml")]
+    (build,) = (run for run in done if "buildx build" in run)
+    assert "--sbom=true --provenance=mode=max" in build
+    (published,) = (number for number, run in enumerate(done) if "imagetools create" in run)
+    for what in ("cosign verify", "{{ json .SBOM }}", "{{ json .Provenance }}"):
+        (verified,) = (number for number, run in enumerate(done) if what in run)
+        assert verified > published
+
+
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_what_strangers_wrote_runs_without_privileges(workflow: Path):
     content = yaml.safe_load(workflow.read_text())
