@@ -178,6 +178,10 @@ def test_explain_in_an_agents_pod_knows_pods_by_name(cluster: Cluster, pod: str)
     assert f'"{address}"' in said
 
 
+def test_an_agent_in_a_pod_gives_up_its_rights(cluster: Cluster):
+    assert json.loads(ask_agent(cluster, "status", "-o", "json"))["agent"]["rights_kept"] == {}
+
+
 def test_every_right_of_the_agent_is_used_and_no_other_is_wanted(cluster: Cluster):
     user = f"system:serviceaccount:{NAMESPACE}:ebpflb"
 
