@@ -2,6 +2,7 @@
 """The content of one file: documents, Lists, and errors that say where."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -154,7 +155,9 @@ def test_errors_of_syntax_name_the_place(name: str, raw: bytes, message: str):
     [b"a: " + b"[" * 300000, b"- " * 300000, b"".join(b" " * n + b"a:\n" for n in range(1500))],
 )
 def test_a_file_that_is_nested_too_deeply_is_an_error(raw: bytes):
-    assert error("a.yaml", raw) == "document 1: is nested more than 100 levels deep"
+    # PyYAML 6.0.4 sees brackets before ebpflb counts them.
+    ours, theirs = "is nested more than 100 levels deep", "exceeded maximum nesting depth"
+    assert re.fullmatch(rf"document 1: (line 1, .*: {theirs}|{ours})", error("a.yaml", raw))
 
 
 def test_a_file_may_be_nested_a_hundred_levels_deep():
