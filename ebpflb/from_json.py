@@ -2,19 +2,21 @@
 """JSON that others have written: a value, or a JsonError in one line, whatever the bytes are.
 
 Text in a value can always be encoded again: U+FFFD stands for bytes that are not UTF-8 and for
-half a surrogate pair. Numbers of too many digits are infinite. Nothing is nested deeper than
-DEEPEST levels: null stands for what was. The last of two members with one name counts.
+half a surrogate pair. So can numbers, and their sums: no number is infinite, and LARGEST stands for
+those beyond it. Nothing is nested deeper than DEEPEST levels: null stands for what was. The last of
+two members with one name counts.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 DEEPEST = 100
+# More than any counter of the kernel's has.
+LARGEST = 1 << 64
 # Python refuses a few thousand, and takes quadratic time for those below.
-_MOST_DIGITS = 500
+_MOST_DIGITS = len(f"-{LARGEST}")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SURROGATES = re.compile(r"\\u[dD][89a-fA-F]")
 # An escape at a time, so that a backslash that is itself escaped begins none.
@@ -170,14 +172,20 @@ def _whole_pair(escape: re.Match[str]) -> str:
     return r"\ufffd" if escape["half"] else escape[0]
 
 
-def _number(digits: str) -> int | float:
-    if len(digits) <= _MOST_DIGITS:
-        return int(digits)
-    return -math.inf if digits.startswith("-") else math.inf
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        return -LARGEST if digits.startswith("-") else LARGEST
+    return max(-LARGEST, min(int(digits), LARGEST))
+
+
+def _fraction(digits: str) -> float:
+    return max(-float(LARGEST), min(float(digits), float(LARGEST)))
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise JsonError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_int=_number, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(
+    parse_int=_whole, parse_float=_fraction, parse_constant=_refuse_constant
+)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Output, one_namespace, repeat, visible
+from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
 from ebpflb.kubectl.execution import (
@@ -21,7 +22,6 @@ from ebpflb.kubectl.execution import (
     Executor,
     PodExecutor,
     Runner,
-    decoded,
     last_line,
 )
 from ebpflb.kubectl.fan_out import LIMIT, ask_all
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 _USAGE_ERROR = 2
 _SECONDS = 20.0
 # Raised when an answer has an unexpected form.
-NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 # What an agent prints for a command or an option that only later versions have.
 _UNKNOWN = ("no such command", "no such option")
 
@@ -103,7 +103,7 @@ class Cluster:
             self.note(answer.agent, complaint)
             return
         try:
-            found = read(answer.agent, decoded(answer.stdout))
+            found = read(answer.agent, from_json(answer.stdout))
         except NONSENSE as error:
             what = f"{type(error).__name__}: {error}"
             self.note(answer.agent, f"an answer that this version cannot read ({what})")

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands in the agents' pods, through pods/exec of the API server."""
 
-import json
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 import websocket
@@ -21,8 +20,6 @@ _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _STREAMS = ("stdin", "stdout", "stderr")
 _MOST_BYTES = 256 << 20
 _LONGEST_LINE = 64 << 10
-# Those of the largest 64-bit number.
-_MOST_DIGITS = 20
 # How long a silent stream may keep its reader waiting; how often it pings the other end.
 _LOOK_SECONDS, _PING_SECONDS = 1.0, 30.0
 # Ends the command when the connection is gone, which only shows on standard input. Also reaps all
@@ -120,23 +117,6 @@ def last_line(text: str) -> str:
     """The last non-empty line, without the word Error: the complaint of a command."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1].removeprefix("Error: ") if lines else ""
-
-
-def decoded(text: str) -> Any:
-    """JSON that an agent has printed. ValueError, also for numbers that no agent would print.
-
-    Python writes no number of more than 4,300 digits, though it reads one, and JSON has no NaN.
-    """
-    try:
-        return json.loads(text, parse_int=_number, parse_constant=_number)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _number(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError(f"a number of {len(text)} digits")
-    return int(text)
 
 
 def exit_status(result: bytes) -> int:

@@ -12,6 +12,7 @@ import click
 
 from ebpflb.cli.flows import Flow, cells, check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
+from ebpflb.from_json import from_json
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import (
     NONSENSE,
@@ -20,7 +21,7 @@ from ebpflb.kubectl.cluster import (
     is_of_older_agent,
     listed_namespace,
 )
-from ebpflb.kubectl.execution import AgentAnswer, decoded, last_line
+from ebpflb.kubectl.execution import AgentAnswer, last_line
 from ebpflb.kubectl.streams import Lines, Streams, StreamState, patient
 
 _COMMAND = ("ebpflb", "flows", "-o", "jsonl")
@@ -176,7 +177,7 @@ def _decoded(
     """The flows of a namespace, with the node added."""
     for line in lines:
         try:
-            flow = {**decoded(line), "node": agent.node}
+            flow = {**from_json(line), "node": agent.node}
             is_wanted = "lost" in flow or (bool(cells(flow)) and _concerns(flow, namespace))
         except NONSENSE as error:
             cluster.note(agent, f"a flow that this version cannot read ({error!r:.60})")

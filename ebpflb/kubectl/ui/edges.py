@@ -171,5 +171,4 @@ def _number(flow: Mapping[str, Any], name: str) -> float | None:
     found = flow.get(name)
     if not isinstance(found, int | float) or isinstance(found, bool):
         return None
-    # Rejects NaN and Infinity, which Python accepts in JSON.
     return found if 0 <= found <= _MOST else None

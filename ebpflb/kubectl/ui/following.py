@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ebpflb.errors import EbpflbError
-from ebpflb.kubectl.execution import decoded
+from ebpflb.from_json import from_json
 from ebpflb.kubectl.streams import Lines, Streams
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 
@@ -84,13 +84,13 @@ class Following:
 
     def _read(self, feed: NodeFeed, line: str) -> None:
         try:
-            flow = decoded(line)
+            flow = from_json(line)
             if isinstance(flow, dict) and isinstance(flow.get("lost"), int):
                 feed.lost += max(flow["lost"], 0)
                 return
             self._traffic.add(feed.node, flow)
             feed.flows += 1
-        except (ValueError, RecursionError):
+        except ValueError:
             feed.unreadable += 1
 
 

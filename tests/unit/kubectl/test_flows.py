@@ -98,6 +98,17 @@ def test_an_agent_that_answers_nonsense_is_named_with_one_line(two, nonsense):
     assert len(done.stdout.splitlines()) == 3
 
 
+def _refused(name):
+    raise AssertionError(f"{name} is not JSON")
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 5000])
+def test_what_is_printed_is_json_whatever_number_an_agent_prints(two, number):
+    two.say("b", "flows", json.dumps(flow(2, seconds="@")).replace('"@"', number))
+    found = two.run("flows", "-A", "-o", "json").stdout
+    assert len(json.loads(found, parse_constant=_refused)) == 3
+
+
 def test_what_agents_say_does_not_reach_the_terminal_as_a_command(two):
     two.say("b", "flows", lines(flow(2, pod="x/\x1b[2J")))
     two.fail("a", "flows", "Error: \x1b[2J")
