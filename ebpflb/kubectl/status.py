@@ -101,7 +101,7 @@ def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
         node=agent.node,
         state=state if content["healthy"] else "not served",
         version=str(about.get("version", "")),
-        last_change=about.get("last_sync"),
+        last_change=str(about.get("last_sync") or "") or None,
         drops={why: int(n) for why, n in loaded["dropped"].items() if n} if loaded else None,
         fullest_map=name,
         room=None if share is None else 1 - share,

@@ -53,11 +53,11 @@ class Connection:
             self._http.receive_data(await self._reader.read(PIECE_BYTES))
         if not isinstance(event, h11.Request):
             return None
+        self._is_head = event.method == b"HEAD"
         if not event.http_version.startswith(b"1."):
             status = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
             raise h11.RemoteProtocolError("not HTTP/1", status)
-        self._is_head = event.method == b"HEAD"
-        hosts = tuple(value.decode() for name, value in event.headers if name == b"host")
+        hosts = tuple(value.decode("latin-1") for name, value in event.headers if name == b"host")
         return Request(event.method.decode(), event.target.decode(), hosts)
 
     async def _write_whole(self, answer: Answer) -> None:

@@ -70,6 +70,14 @@ def test_nonsense_is_one_line(three, nonsense):
     assert re.fullmatch(r"b: an answer that this version cannot read \(.*\)\n", done.stderr)
 
 
+def test_a_time_that_is_none_is_shown_as_it_is(three):
+    odd = status()
+    odd["agent"]["last_sync"] = 5
+    three.say("b", "status", odd)
+    lines = three.run("status").stdout.splitlines()
+    assert [line.split()[4] for line in lines if line.startswith("b ")] == ["5"]
+
+
 def test_it_is_asked_again_until_an_interrupt_where_the_agents_are_then(three, monkeypatch):
     three.fail("b", "status", "Error: broken")
 

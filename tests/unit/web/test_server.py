@@ -187,16 +187,19 @@ def test_a_body_that_never_ends_is_not_read_for_ever(serve):
         (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00", 400),
         (b"PRI * HTTP/2.0\r\n\r\n", 505),
+        (b"HEAD / HTTP/2.0\r\n\r\n", 505),
         (b"GET / HTTP/1.0\n\n", 200),
+        (b"GET / HTTP/1.1\r\nHost: \x91\r\n\r\n", 200),
         (REQUEST + REQUEST, 200),
     ],
 )
-def test_any_bytes_get_one_response(serve, sent, status):
+def test_any_bytes_get_one_response(serve, sent, status, caplog):
     served = serve()
     answer = read(served.connect(sent))
     assert int(answer[9:12]) == status
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"\r\nConnection: close\r\n" in answer
+    assert not caplog.records
 
 
 def test_a_request_may_come_byte_by_byte(serve):
