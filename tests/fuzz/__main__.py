@@ -15,16 +15,17 @@ import click
 
 from tests.fuzz.answers import answers
 from tests.fuzz.fuzzer import Fuzzer
-from tests.fuzz.objects import objects
+from tests.fuzz.guided import guided
 from tests.fuzz.packets import packets
 from tests.fuzz.properties import properties
+from tests.fuzz.targets import TARGETS
 from tests.leftovers import begin_run
 
 FUZZERS: dict[str, Fuzzer] = {
     "packets": packets,
     "answers": answers,
-    "objects": objects,
     "properties": properties,
+    **{name: guided(name) for name in TARGETS},
 }
 
 # Of Python's hashes, whose seeds are the shortest.
@@ -47,8 +48,9 @@ _SECONDS = 600.0
 def main(names: Sequence[str], seconds: float | None, seed: int | None) -> None:
     """Look for what does not hold for every seed, in rounds that take turns.
 
-    NAME is packets, answers, objects or properties; none means all. The seed of each round is
-    printed, and after a failure the command that repeats just that round.
+    NAME is packets, answers or properties, or what libFuzzer makes inputs for: objects, manifests,
+    settings, selectors, queries, page, agents or api. None means all. The seed of each round is
+    printed, and after a failure the command that repeats just that round, or that input.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

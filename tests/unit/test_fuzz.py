@@ -2,16 +2,21 @@
 """`make fuzz`: rounds take turns, and for one that fails there is a command that repeats it."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
 import hypothesis
+import pytest
 
+from tests.fuzz import guided
 from tests.fuzz.__main__ import fuzz
+from tests.fuzz.corpus import kept
 from tests.fuzz.fuzzer import Fuzzer, Round
-from tests.fuzz.objects import play_objects
+from tests.fuzz.mutation import mutated
 from tests.fuzz.properties import play_properties
+from tests.fuzz.targets import TARGETS, target
 
 LAST = (1 << 32) - 1
 
@@ -52,8 +57,32 @@ def test_a_round_that_fails_ends_its_fuzzer_and_is_repeated_by_its_command(capsy
     ]
 
 
-def test_objects_are_made_by_what_they_reach():
-    assert re.fullmatch(r"100 objects, \d{3,} branches", play_objects(7, runs=100))
+def test_inputs_are_made_by_what_they_reach(tmp_path):
+    guided.begin("selectors", tmp_path)
+    before = len([*(tmp_path / "reached").iterdir()])
+    found = guided.play_guided("selectors", tmp_path, 7, "-runs=2000")
+    assert re.fullmatch(r"2000 inputs, \d{2,} branches", found)
+    assert len([*(tmp_path / "reached").iterdir()]) > before
+
+
+def test_an_input_that_does_harm_is_told_with_the_command_that_repeats_it(tmp_path, monkeypatch):
+    def find(*_):
+        (tmp_path / "crash-1").write_bytes(b"\0")
+        return subprocess.CompletedProcess([], 77, "Traceback")
+
+    monkeypatch.setattr(guided, "_libfuzzer", find)
+    told = r"Traceback\necho AA== \| base64 -d >input; \S+ -m tests.fuzz.coverage page input"
+    with pytest.raises(AssertionError, match=told):
+        guided.play_guided("page", tmp_path, 7)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_that_was_reached_does_harm_nor_what_is_like_it(name):
+    found = target(name)
+    reached = [*found.seeds, *kept(name)]
+    with found.playing() as play:
+        for given in (*reached, *mutated(name, reached, found.words, 300)):
+            play(given)
 
 
 def test_property_tests_are_played_with_fresh_examples():

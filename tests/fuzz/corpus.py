@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs that are kept of each target: corpus/TARGET has one in a line, in base64."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from pathlib import Path
+
+_FOLDER = Path(__file__).with_name("corpus")
+
+
+def kept(name: str) -> list[bytes]:
+    file = _FOLDER / name
+    return [b64decode(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def keep(name: str, inputs: Iterable[bytes]) -> None:
+    """These and no others."""
+    lines = sorted(
+        (b64encode(each).decode() for each in inputs), key=lambda each: (len(each), each)
+    )
+    (_FOLDER / name).write_text("".join(f"{line}\n" for line in lines))

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs that libFuzzer makes, guided by the branches of ours that they reach.
+
+`python -m tests.fuzz.guided TARGET SECONDS` looks for new ones, and keeps the few that reach what
+the target's examples do not.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from tests.fuzz.corpus import keep, kept
+from tests.fuzz.fuzzer import Fuzzer, Round
+from tests.fuzz.targets import target
+
+_RUNS = 5_000
+_LONGEST = 4096
+_LAST_LINES = 40
+# What libFuzzer calls the files with inputs that do harm.
+_HARM = ("crash-*", "timeout-*", "oom-*", "leak-*")
+
+
+def guided(name: str) -> Fuzzer:
+    """Rounds for a target, each of which goes on from what the earlier ones have reached."""
+
+    @contextmanager
+    def made() -> Iterator[Round]:
+        with tempfile.TemporaryDirectory() as folder:
+            begin(name, Path(folder))
+            yield partial(play_guided, name, Path(folder))
+
+    return made
+
+
+def begin(name: str, folder: Path) -> None:
+    """Put there what a target begins with."""
+    found = target(name)
+    (reached := folder / "reached").mkdir()
+    for number, raw in enumerate([*found.seeds, *kept(name)]):
+        (reached / str(number)).write_bytes(raw)
+    (folder / "words").write_text("".join(f'"{_quoted(word)}"\n' for word in found.words))
+
+
+def play_guided(name: str, folder: Path, seed: int, limit: str = f"-runs={_RUNS}") -> str:
+    """AssertionError has the traceback and, in base64, the input, which counts.
+
+    libFuzzer does not draw quite the same again.
+    """
+    flags = {
+        # 0 would be another one each time.
+        "seed": seed + 1,
+        "max_len": _LONGEST,
+        "timeout": 60,
+        "dict": folder / "words",
+        "artifact_prefix": f"{folder}/",
+    }
+    given = [f"-{flag}={value}" for flag, value in flags.items()]
+    ran = _libfuzzer(name, seed, [*given, limit, folder / "reached"])
+    found = [each.read_bytes() for harm in _HARM for each in folder.glob(harm)]
+    if ran.returncode:
+        lines = ran.stdout.splitlines()[-_LAST_LINES:]
+        again = f"| base64 -d >input; {sys.executable} -m tests.fuzz.coverage {name} input"
+        inputs = [f"echo {b64encode(each).decode()} {again}" for each in found]
+        raise AssertionError("\n".join([*lines, *inputs]))
+    done = re.search(r"DONE +cov: (\d+)", ran.stdout)
+    runs = re.search(r"Done (\d+) runs", ran.stdout)
+    return f"{runs[1] if runs else 0} inputs, {done[1] if done else 0} branches"
+
+
+def _libfuzzer(name: str, seed: int, flags: Iterable[object]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.coverage", name, *map(str, flags)],
+        env=os.environ | {"PYTHONHASHSEED": str(seed)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def _quoted(word: bytes) -> str:
+    """As libFuzzer's dictionaries have it."""
+    plain = set(b"!#$%&'()*+,-./:;<=>?@[]^_`{|}~ ")
+    return "".join(
+        chr(byte) if byte in plain or (chr(byte).isalnum() and byte < 128) else f"\\x{byte:02x}"
+        for byte in word
+    )
+
+
+def main() -> None:
+    name, seconds = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        begin(name, folder)
+        print(play_guided(name, folder, 0, f"-max_total_time={seconds}"))
+        (least := folder / "least").mkdir()
+        _libfuzzer(name, 0, ["-merge=1", least, folder / "reached"]).check_returncode()
+        keep(name, {each.read_bytes() for each in least.iterdir()} - {*target(name).seeds})
+
+
+if __name__ == "__main__":
+    main()

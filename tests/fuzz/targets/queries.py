@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client may send to the query socket: an answer, or one error in one line."""
+
+import json
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+
+from ebpflb.dataplane.layout.records import pack_name
+from ebpflb.model.changes import Changes
+from ebpflb.observe.flows import queries
+from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.http.query_socket import QueryServer, Route
+from ebpflb.web.server import HttpServer
+from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, port_name, service
+from tests.fuzz.targets import Play, Target
+from tests.fuzz.targets.http import exchange, no_complaints
+from tests.memory_maps import memory_maps
+from tests.unit.agent.flows import SERVICE, pod_of, record, refused
+
+_TARGETS = [
+    b"/v1/flows",
+    b"/v1/flows?limit=1&since=1h&verdict=forwarded,refused&event=end,start&namespace=default",
+    b"/v1/flows?service=default/web&from=default%2Fcurl&to=10.96.0.10&follow=1",
+    b"/v1/names",
+    b"/v1/services/default/web",
+    b"/v1/frontends/10.96.0.10/80/tcp",
+    b"/v1/frontends/fd00%3A%3A5/80/UDP",
+    b"http://[::1/v1/flows",
+]
+_SEEDS = [
+    *(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % each for each in _TARGETS),
+    b"POST /v1/flows HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
+    b"HEAD /v1/names HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+]
+_WORDS = [
+    *(
+        b"GET ",
+        b"HEAD ",
+        b" HTTP/1.1\r\n",
+        b"\r\n\r\n",
+        b"Host: a\r\n",
+        b"Expect: 100-continue\r\n",
+    ),
+    *(
+        b"/v1/flows",
+        b"/v1/names",
+        b"/v1/services/",
+        b"/v1/frontends/",
+        b"%2F",
+        b"%00",
+        b"%ff",
+        b"&",
+    ),
+    *(f"{name}=".encode() for name in queries.PARAMETERS),
+    *(b"default/web", b"default/web-a", b"10.1.0.9", b"[::1]", b"9" * 5000, b"1e999", b"1h", b"//"),
+]
+
+
+@contextmanager
+def _playing() -> Iterator[Play]:
+    server = HttpServer()
+    # How long a client that follows waits for the next flow.
+    queries._LOOK_SECONDS = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.sock"
+        queried = QueryServer(server, path, _routes())
+        queried.start()
+        try:
+            yield partial(_play, path)
+        finally:
+            queried.stop()
+            server.stop()
+
+
+def _routes() -> Mapping[str, Route]:
+    """Of an agent that knows two pods behind a Service, and has recorded flows of them."""
+    changes = Changes(NODE)
+    changes.set(service())
+    web = endpoint("10.1.0.1", OTHER_NODE, pod="default/web-a")
+    changes.set(endpoint_slice("web-1", web, endpoint("10.1.0.9", pod="default/curl")))
+    maps = memory_maps({})
+    maps["lb_names"].update(SERVICE.to_bytes(4, "little"), pack_name(port_name()))
+    log = FlowLog(100, changes, lambda: maps, pod_of(changes))
+    log.accept([record(), refused(client="10.1.0.8", frontend="fd00::5")])
+    return queries.query_routes(lambda query: query.answer(changes), changes, log)
+
+
+def _play(path: Path, given: bytes) -> None:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(path))
+    with no_complaints():
+        reply = exchange(client, given)
+    if reply is None or given.startswith(b"HEAD "):
+        return
+    lines = reply.body.decode().splitlines()
+    if reply.status == HTTPStatus.OK:
+        for line in lines:
+            json.loads(line)
+    else:
+        assert len(lines) == 1, lines
+
+
+TARGET = Target(_SEEDS, _WORDS, _playing)
