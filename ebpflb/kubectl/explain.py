@@ -114,10 +114,8 @@ def _read(
     """The key of an answer's group, and the group that it would start."""
     kernel = answer["kernel"]
     status = exit_status(answer)
-    key = (
-        *(status, answer["verdict"], answer["agree"], kernel["place"], kernel["why"]),
-        _shared_backends(kernel),
-    )
+    words = (answer["verdict"], answer["agree"], kernel["place"], kernel["why"])
+    key = status, *map(str, words), _shared_backends(kernel)
     return key, Outcome(status, asked[agent].source, asked[agent].target, answer)
 
 

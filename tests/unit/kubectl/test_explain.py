@@ -125,6 +125,7 @@ def test_nodes_that_choose_among_other_endpoints_are_told_apart(three):
         ("nonsense", 3),
         ({**WORKS, "kernel": {}}, 3),
         ({**WORKS, "client": {}}, 3),
+        ({**WORKS, "kernel": {**WORKS["kernel"], "place": []}}, 0),
     ],
 )
 def test_the_exit_status_is_the_gravest(three, said, status):
