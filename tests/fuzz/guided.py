@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.fuzz.corpus import keep, kept
 from tests.fuzz.fuzzer import Fuzzer, Round
@@ -34,9 +35,22 @@ def guided(name: str) -> Fuzzer:
     def made() -> Iterator[Round]:
         with tempfile.TemporaryDirectory() as folder:
             begin(name, Path(folder))
-            yield partial(play_guided, name, Path(folder))
+            yield partial(play_guided, coverage(name), Path(folder))
 
     return made
+
+
+class Program(NamedTuple):
+    """One with libFuzzer in it. again: the module that plays a single input."""
+
+    command: Sequence[str]
+    again: str
+
+
+def coverage(name: str) -> Program:
+    """That of a target in Python."""
+    module = f"tests.fuzz.coverage {name}"
+    return Program([sys.executable, "-m", *module.split()], module)
 
 
 def begin(name: str, folder: Path) -> None:
@@ -45,10 +59,15 @@ def begin(name: str, folder: Path) -> None:
     (reached := folder / "reached").mkdir()
     for number, raw in enumerate([*found.seeds, *kept(name)]):
         (reached / str(number)).write_bytes(raw)
-    (folder / "words").write_text("".join(f'"{_quoted(word)}"\n' for word in found.words))
+    write_words(folder, found.words)
 
 
-def play_guided(name: str, folder: Path, seed: int, limit: str = f"-runs={_RUNS}") -> str:
+def write_words(folder: Path, words: Iterable[bytes]) -> None:
+    """A dictionary."""
+    (folder / "words").write_text("".join(f'"{_quoted(word)}"\n' for word in words))
+
+
+def play_guided(program: Program, folder: Path, seed: int, limit: str = f"-runs={_RUNS}") -> str:
     """AssertionError has the traceback and, in base64, the input, which counts.
 
     libFuzzer does not draw quite the same again.
@@ -62,11 +81,11 @@ def play_guided(name: str, folder: Path, seed: int, limit: str = f"-runs={_RUNS}
         "artifact_prefix": f"{folder}/",
     }
     given = [f"-{flag}={value}" for flag, value in flags.items()]
-    ran = _libfuzzer(name, seed, [*given, limit, folder / "reached"])
+    ran = _run(program, seed, [*given, limit, folder / "reached"])
     found = [each.read_bytes() for harm in _HARM for each in folder.glob(harm)]
     if ran.returncode:
         lines = ran.stdout.splitlines()[-_LAST_LINES:]
-        again = f"| base64 -d >input; {sys.executable} -m tests.fuzz.coverage {name} input"
+        again = f"| base64 -d >input; {sys.executable} -m {program.again} input"
         inputs = [f"echo {b64encode(each).decode()} {again}" for each in found]
         raise AssertionError("\n".join([*lines, *inputs]))
     done = re.search(r"DONE +cov: (\d+)", ran.stdout)
@@ -74,9 +93,11 @@ def play_guided(name: str, folder: Path, seed: int, limit: str = f"-runs={_RUNS}
     return f"{runs[1] if runs else 0} inputs, {done[1] if done else 0} branches"
 
 
-def _libfuzzer(name: str, seed: int, flags: Iterable[object]) -> "subprocess.CompletedProcess[str]":
+def _run(
+    program: Program, seed: int, flags: Iterable[object]
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.coverage", name, *map(str, flags)],
+        [*program.command, *map(str, flags)],
         env=os.environ | {"PYTHONHASHSEED": str(seed)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -100,9 +121,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         begin(name, folder)
-        print(play_guided(name, folder, 0, f"-max_total_time={seconds}"))
+        print(play_guided(coverage(name), folder, 0, f"-max_total_time={seconds}"))
         (least := folder / "least").mkdir()
-        _libfuzzer(name, 0, ["-merge=1", least, folder / "reached"]).check_returncode()
+        _run(coverage(name), 0, ["-merge=1", least, folder / "reached"]).check_returncode()
         keep(name, {each.read_bytes() for each in least.iterdir()} - {*target(name).seeds})
 
 

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from tests.fuzz import guided
-from tests.fuzz.__main__ import fuzz
+from tests.fuzz.__main__ import FUZZERS, fuzz, main
 from tests.fuzz.corpus import kept
 from tests.fuzz.fuzzer import Fuzzer, Round
 from tests.fuzz.mutation import mutated
@@ -60,9 +60,14 @@ def test_a_round_that_fails_ends_its_fuzzer_and_is_repeated_by_its_command(capsy
 def test_inputs_are_made_by_what_they_reach(tmp_path):
     guided.begin("selectors", tmp_path)
     before = len([*(tmp_path / "reached").iterdir()])
-    found = guided.play_guided("selectors", tmp_path, 7, "-runs=2000")
+    found = guided.play_guided(guided.coverage("selectors"), tmp_path, 7, "-runs=2000")
     assert re.fullmatch(r"2000 inputs, \d{2,} branches", found)
     assert len([*(tmp_path / "reached").iterdir()]) > before
+
+
+def test_a_fuzzer_has_no_name_that_its_help_lacks():
+    words = re.findall(r"\w+", main.help or "")
+    assert not [name for name in FUZZERS if name not in words]
 
 
 def test_an_input_that_does_harm_is_told_with_the_command_that_repeats_it(tmp_path, monkeypatch):
@@ -70,10 +75,10 @@ def test_an_input_that_does_harm_is_told_with_the_command_that_repeats_it(tmp_pa
         (tmp_path / "crash-1").write_bytes(b"\0")
         return subprocess.CompletedProcess([], 77, "Traceback")
 
-    monkeypatch.setattr(guided, "_libfuzzer", find)
+    monkeypatch.setattr(guided, "_run", find)
     told = r"Traceback\necho AA== \| base64 -d >input; \S+ -m tests.fuzz.coverage page input"
     with pytest.raises(AssertionError, match=told):
-        guided.play_guided("page", tmp_path, 7)
+        guided.play_guided(guided.coverage("page"), tmp_path, 7)
 
 
 @pytest.mark.parametrize("name", TARGETS)
