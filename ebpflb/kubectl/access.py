@@ -5,6 +5,7 @@ import os
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
@@ -36,6 +37,9 @@ _MOST_BYTES = 256 << 20
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Subprotocol of the kubelet's exec: binary frames whose first byte is the channel.
 _SUBPROTOCOL = "v4.channel.k8s.io"
+
+# Raised when an object or an answer has an unexpected form.
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 Query = Sequence[tuple[str, str]]
 Object = Mapping[str, Any]
@@ -72,6 +76,16 @@ class Access:
         self._client.user_agent = f"kubectl-ebpflb/{__version__}"
         self._lock = threading.Lock()
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """ClusterError in place of what objects of an unexpected form raise."""
+        try:
+            yield
+        except NONSENSE as error:
+            raise ClusterError(
+                f"{self._host}: an object that this version cannot read ({error!r:.60})"
+            ) from error
+
     def items(self, path: str, query: Query = (), accept: str = JSON) -> Iterator[Object]:
         """The objects of a list, page by page. ClusterError."""
         more = ""
@@ -81,7 +95,8 @@ class Access:
                 page = yield from readable_items_of(raw)
             except JsonError as error:
                 raise ClusterError(f"{self._host}: what answers is no API server") from error
-            more = page.get("metadata", {}).get("continue", "")
+            with self.reading():
+                more = page.get("metadata", {}).get("continue", "")
             if not more:
                 return
         raise ClusterError(f"{self._host}: the list at {path} does not end")

@@ -14,7 +14,7 @@ import click
 
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Output, one_namespace, repeat, visible
 from ebpflb.from_json import from_json
-from ebpflb.kubectl.access import Access
+from ebpflb.kubectl.access import NONSENSE, Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
 from ebpflb.kubectl.execution import (
     NO_AGENT,
@@ -30,8 +30,6 @@ Result = TypeVar("Result")
 
 _USAGE_ERROR = 2
 _SECONDS = 20.0
-# Raised when an answer has an unexpected form.
-NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 # What an agent prints for a command or an option that only later versions have.
 _UNKNOWN = ("no such command", "no such option")
 
@@ -59,7 +57,8 @@ class Cluster:
 
     def look_again(self) -> None:
         """Find the current agents. On ClusterError the old ones stay."""
-        self.agents, self.impostors = find_agents(self.access, self.agent_namespace)
+        with self.access.reading():
+            self.agents, self.impostors = find_agents(self.access, self.agent_namespace)
 
     def ask(
         self, argv: Sequence[str], agents: Sequence[RemoteAgent] | None = None

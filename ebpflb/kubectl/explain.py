@@ -19,8 +19,9 @@ from ebpflb.cli.explain_text import (
 )
 from ebpflb.cli.render import Output, emit, name_namespace_option, output_option, visible
 from ebpflb.errors import ConfigError
+from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.cluster import NONSENSE, Cluster, cluster_command, some
+from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.kubectl.questions import NodeQuestion, questions
 
 _COMMAND = ("ebpflb", "explain", "-o", "json")
@@ -79,7 +80,8 @@ def explain(
     """Explain what happens to a connection from SRC to DST. It sends no packets."""
     chosen = namespace or cluster.namespace
     try:
-        asked = questions(cluster.access, cluster.agents, source, target, chosen)
+        with cluster.access.reading():
+            asked = questions(cluster.access, cluster.agents, source, target, chosen)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     groups = _groups(cluster, asked)

@@ -13,9 +13,9 @@ import click
 from ebpflb.cli.flows import Flow, cells, check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import from_json
+from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import (
-    NONSENSE,
     Cluster,
     cluster_command,
     is_of_older_agent,

@@ -148,13 +148,16 @@ def _of_family(addresses: Iterable[str], family: Family) -> list[str]:
 def _port(service: Object, name: ServiceName, destination: Destination) -> Mapping[str, Any]:
     """The port in DST, or the only one. ClusterError."""
     wanted, protocol = destination.end.port, destination.protocol
-    ports: list[Mapping[str, Any]] = [
+    every: Sequence[Mapping[str, Any]] = service["spec"].get("ports") or ()
+    if not every:
+        raise ClusterError(f"Service {name} has no ports")
+    ports = [
         each
-        for each in service["spec"].get("ports", ())
+        for each in every
         if wanted in ("", each.get("name"), str(each["port"]))
         and protocol in (None, Protocol[each.get("protocol", "TCP")])
     ]
     if len({each["port"] for each in ports}) == 1:
         return ports[0]
-    known = ", ".join(each.get("name") or str(each["port"]) for each in service["spec"]["ports"])
+    known = ", ".join(each.get("name") or str(each["port"]) for each in every)
     raise ClusterError(f"which port of Service {name}? Use {name}:PORT, one of {known}")

@@ -12,10 +12,10 @@ import os
 import re
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import click
@@ -158,18 +158,26 @@ def _add_cluster(cluster: Cluster, archive: _Archive) -> None:
     access = cluster.access
     archive.add("plugin-version.txt", f"{__version__}\n".encode())
     archive.add_json("cluster/version.json", lambda: access.get("/version"))
-    archive.add_json("cluster/nodes.json", lambda: list(map(_node, access.items("/api/v1/nodes"))))
+    archive.add_json("cluster/nodes.json", _each(access, "/api/v1/nodes", _node))
     for namespace in sorted({agent.namespace for agent in cluster.agents if agent.pod}):
         path = f"/api/v1/namespaces/{quote(namespace)}/pods"
-        pods = partial(access.items, path, [("labelSelector", LABEL)])
-        archive.add_json(f"cluster/agents-{namespace}.json", partial(_each, pods, _pod))
+        pods = _each(access, path, _pod, query=[("labelSelector", LABEL)])
+        archive.add_json(f"cluster/agents-{namespace}.json", pods)
     for name, path in _LISTS.items():
-        objects = partial(access.items, path, accept=METADATA)
-        archive.add_json(f"cluster/{name}.json", partial(_each, objects, _metadata))
+        objects = _each(access, path, _metadata, accept=METADATA)
+        archive.add_json(f"cluster/{name}.json", objects)
 
 
-def _each(objects: Callable[[], Iterator[Object]], read: Callable[[Object], object]) -> object:
-    return list(map(read, objects()))
+def _each(
+    access: Access, path: str, read: Callable[[Object], object], **how: Any
+) -> Callable[[], object]:
+    """What is read of each object at a path."""
+
+    def found() -> object:
+        with access.reading():
+            return list(map(read, access.items(path, **how)))
+
+    return found
 
 
 def _metadata(found: Object) -> object:

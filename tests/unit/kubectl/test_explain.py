@@ -142,6 +142,13 @@ def test_a_pod_that_is_not_there_or_has_no_node_could_not_be_told(three):
     assert "default/curl is on node z, where no agent runs" in done.output
 
 
+@pytest.mark.parametrize("spec", [{}, {"ports": []}])
+def test_a_service_without_ports_has_no_answer(three, spec):
+    three.objects.texts[SERVICE] = json.dumps({"spec": spec})
+    done = three.run("explain", "198.51.100.7", "web", status=3)
+    assert done.stderr == "Error: Service default/web has no ports\n"
+
+
 def test_an_agent_that_cannot_tell_is_named(three):
     three.fail("b", "explain", "Error: no Service default/wep (did you mean default/web?)")
     done = three.run("explain", "curl", "wep", status=3)

@@ -70,6 +70,15 @@ def test_nonsense_is_one_line(three, nonsense):
     assert re.fullmatch(r"b: an answer that this version cannot read \(.*\)\n", done.stderr)
 
 
+@pytest.mark.parametrize("odd", [{}, {"metadata": {}}, {"metadata": {"name": "z"}, "spec": 1}])
+def test_an_object_of_another_form_is_one_line(three, odd):
+    three.objects.lists["/api/v1/pods"].append(odd)
+    told = three.run("status", status=1).stderr
+    assert re.fullmatch(
+        r"Error: http://\S+: an object that this version cannot read \(.+\)\n", told
+    )
+
+
 def test_a_time_that_is_none_is_shown_as_it_is(three):
     odd = status()
     odd["agent"]["last_sync"] = 5
