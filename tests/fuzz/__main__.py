@@ -51,8 +51,8 @@ def main(names: Sequence[str], seconds: float | None, seed: int | None) -> None:
     """Look for what does not hold for every seed, in rounds that take turns.
 
     NAME is packets, answers or properties, or what libFuzzer makes inputs for: frames, objects,
-    manifests, settings, selectors, queries, page or agents. None means all. The seed of each round
-    is printed, and after a failure the command that repeats just that round, or that input.
+    manifests, settings, selectors, queries, page, agents or api. None means all. The seed of each
+    round is printed, and after a failure the command that repeats just that round, or that input.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

@@ -18,4 +18,5 @@ def keep(name: str, inputs: Iterable[bytes]) -> None:
     lines = sorted(
         (b64encode(each).decode() for each in inputs), key=lambda each: (len(each), each)
     )
+    _FOLDER.mkdir(exist_ok=True)
     (_FOLDER / name).write_text("".join(f"{line}\n" for line in lines))

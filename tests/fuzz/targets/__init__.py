@@ -20,7 +20,7 @@ class Target(NamedTuple):
     playing: Callable[[], AbstractContextManager[Play]]
 
 
-TARGETS = ("objects", "manifests", "settings", "selectors", "queries", "page", "agents")
+TARGETS = ("objects", "manifests", "settings", "selectors", "queries", "page", "agents", "api")
 
 
 def check_line(message: str) -> None:

@@ -19,6 +19,7 @@ from ebpflb.kubectl.ui.query import GROUPS, ViewQuery
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 from ebpflb.kubectl.ui.view import View
 from tests.fuzz.targets import Play, Target
+from tests.fuzz.targets.api import Recorded
 from tests.fuzz.targets.objects import words_of
 from tests.ui.flows import flow as flow_of_the_page
 from tests.unit.cli.test_explain_text import FRONTEND, answered
@@ -139,8 +140,7 @@ def _play(given: bytes) -> None:
 
 def _check(asked: Asked, output: str, texts: Sequence[str]) -> None:
     """One agent's text costs no other's, and is shown as what it is."""
-    access: Any = _Access()
-    cluster = Cluster(access, (_GOOD, _ODD), _Printed(asked, iter(texts)))
+    cluster = Cluster(Recorded([]), (_GOOD, _ODD), _Printed(asked, iter(texts)))
     shown, told = io.StringIO(), io.StringIO()
     with redirect_stdout(shown), redirect_stderr(told):
         try:
@@ -157,11 +157,6 @@ def _check(asked: Asked, output: str, texts: Sequence[str]) -> None:
         )
     for line in (*text.split("\n"), *told.getvalue().split("\n")):
         assert line.isprintable(), line
-
-
-class _Access:
-    namespace = "default"
-    seconds = 20.0
 
 
 def _check_page(lines: Sequence[str], group: str) -> None:

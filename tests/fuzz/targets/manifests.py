@@ -57,7 +57,7 @@ class _Node:
 
     def __init__(self) -> None:
         self._changes = Changes(NODE)
-        self._sync = Sync(memory_maps(), quiesce=lambda: None)
+        self._sync = Sync(memory_maps(), quiesce=lambda: None, grace=0.0)
         self._sync.load()
         for each in _OURS:
             if found := decode(each):
@@ -87,7 +87,9 @@ class _Node:
         desired: Mapping[ServiceName, Any] = {
             name: self._changes.plan(name) for name in sorted(self._changes.take())
         }
-        assert not self._sync.apply(desired)
+        refused = self._sync.apply(desired)
+        assert not refused, refused
+        self._sync.collect()
         return self._changes.plan(_WEB)
 
 
