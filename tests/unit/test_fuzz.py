@@ -86,7 +86,7 @@ def test_nothing_that_was_reached_does_harm_nor_what_is_like_it(name):
     found = target(name)
     reached = [*found.seeds, *kept(name)]
     with found.playing() as play:
-        for given in (*reached, *mutated(name, reached, found.words, 300)):
+        for given in (*reached, *mutated(name, reached, found.words, 2_000)):
             play(given)
 
 
