@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * The entry points at tc. The ingress of a workload device has its pod's packets; the ingress of a
- * host device has packets from outside. Packets that are not for a Service pass unchanged.
+ * host device has packets from outside. Packets that are not for a Service pass unchanged, as do
+ * frames that the wire brings to a host device but that are for another MAC address: the stack drops
+ * them.
  */
 #include "path.h"
 
@@ -9,6 +11,8 @@ int lb_host_ingress(struct __sk_buff *skb)
 {
 	struct lb_tc_hook at = { .hook = LB_HOOK_HOST_INGRESS };
 
+	if (skb->pkt_type == PACKET_OTHERHOST)
+		return TC_ACT_UNSPEC;
 	return lb_tc_request(skb, &at, ETH_HLEN);
 }
 

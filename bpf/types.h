@@ -26,7 +26,7 @@ enum lb_device_flag {
 
 /*
  * snat4 and snat6: the source address of packets masqueraded out of this device, or zero. mtu: in
- * bytes, 0 if unknown.
+ * bytes, 0 if unknown. mac: zero without Ethernet.
  */
 struct lb_device {
 	__u32 kind;
@@ -34,6 +34,8 @@ struct lb_device {
 	__u32 mtu;
 	struct lb_addr snat4;
 	struct lb_addr snat6;
+	__u8 mac[6];
+	__u8 pad[2];
 };
 
 /* A host device at an index computed from the ifindex. ifindex: 0 while it is written. */
@@ -42,6 +44,8 @@ struct lb_uplink {
 	__u32 flags;
 	struct lb_addr snat4;
 	struct lb_addr snat6;
+	__u8 mac[6];
+	__u8 pad[2];
 };
 
 /* A key of lb_subnets: a prefix of the next hop's address. length: in bits, with the ifindex. */

@@ -34,7 +34,7 @@ static __always_inline __u32 lb_xdp_len(struct xdp_md *ctx)
 #endif
 }
 
-/* Frames to several receivers, and frames that are not IP (or have a VLAN tag), are left alone. */
+/* Frames that are not IP, or have a VLAN tag, are left alone. */
 static __always_inline int lb_xdp_parse_ip(struct xdp_md *ctx, struct lb_cursor *cur,
 					   struct lb_packet *pkt)
 {
@@ -42,7 +42,7 @@ static __always_inline int lb_xdp_parse_ip(struct xdp_md *ctx, struct lb_cursor 
 
 	cur->pos = eth + 1;
 	cur->end = (void *)(long)ctx->data_end;
-	if (cur->pos > cur->end || eth->h_dest[0] & 1)
+	if (cur->pos > cur->end)
 		return LB_PASS;
 	if (eth->h_proto == bpf_htons(ETH_P_IP))
 		return lb_parse_ipv4(cur, pkt);
@@ -77,7 +77,48 @@ static __always_inline int lb_xdp_may_be_for_node(const struct lb_packet *pkt)
 				   tuple->dport, LB_HOOK_HOST_INGRESS);
 }
 
-/* LB_PASS: it is not for a Service, as the early filter says. */
+/* enum lb_device_flag of a host device. */
+static __always_inline __u32 lb_xdp_device_flags(__u32 ifindex)
+{
+	int i = ifindex % LB_UPLINKS;
+	struct lb_uplink *uplink = lb_uplinks.lookup(&i);
+	struct lb_device *device;
+
+	if (uplink && uplink->ifindex == ifindex)
+		return uplink->flags;
+	device = lb_devices.lookup(&ifindex);
+	return device ? device->flags : 0;
+}
+
+/* mac: of struct lb_uplink or struct lb_device. */
+static __always_inline int lb_xdp_is_to(struct xdp_md *ctx, const __u8 *mac)
+{
+	const __u16 *target = (void *)(long)ctx->data;
+	const __u16 *own = (void *)mac;
+
+	if ((void *)target + ETH_ALEN > (void *)(long)ctx->data_end)
+		return 0;
+	return !((target[0] ^ own[0]) | (target[1] ^ own[1]) | (target[2] ^ own[2]));
+}
+
+/*
+ * Whether the frame is for this device: a promiscuous one also gets others' frames, and the stack
+ * drops those.
+ */
+static __always_inline int lb_xdp_is_for_device(struct xdp_md *ctx)
+{
+	__u32 ifindex = ctx->ingress_ifindex;
+	int i = ifindex % LB_UPLINKS;
+	struct lb_uplink *uplink = lb_uplinks.lookup(&i);
+	struct lb_device *device;
+
+	if (uplink && uplink->ifindex == ifindex)
+		return lb_xdp_is_to(ctx, uplink->mac);
+	device = lb_devices.lookup(&ifindex);
+	return device && lb_xdp_is_to(ctx, device->mac);
+}
+
+/* LB_PASS: it is not for a Service, as the early filter says, or not for this device. */
 static __always_inline int lb_xdp_parse(struct xdp_md *ctx, struct lb_packet *pkt)
 {
 	struct lb_cursor cur;
@@ -87,7 +128,8 @@ static __always_inline int lb_xdp_parse(struct xdp_md *ctx, struct lb_packet *pk
 	if (lb_xdp_parse_ip(ctx, &cur, pkt))
 		return LB_PASS;
 	flags = lb_filter_flags_of(&pkt->tuple.daddr);
-	if (!(flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL | LB_ADDR_NODE)))
+	if (!(flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL | LB_ADDR_NODE)) ||
+	    !lb_xdp_is_for_device(ctx))
 		return LB_PASS;
 	pkt->ifindex = ctx->ingress_ifindex;
 	pkt->segs = 1;
@@ -193,19 +235,6 @@ static __always_inline int lb_xdp_rewrite(struct xdp_md *ctx, const struct lb_pa
 {
 	return pkt->is_ipv4 ? lb_xdp_rewrite_family(ctx, pkt, to, fib, 1) :
 			      lb_xdp_rewrite_family(ctx, pkt, to, fib, 0);
-}
-
-/* enum lb_device_flag of a host device. */
-static __always_inline __u32 lb_xdp_device_flags(__u32 ifindex)
-{
-	int i = ifindex % LB_UPLINKS;
-	struct lb_uplink *uplink = lb_uplinks.lookup(&i);
-	struct lb_device *device;
-
-	if (uplink && uplink->ifindex == ifindex)
-		return uplink->flags;
-	device = lb_devices.lookup(&ifindex);
-	return device ? device->flags : 0;
 }
 
 /* Whether the route's device accepts frames from here: this one does, others have a flag. */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices and pods as the programs see them: lb_devices, lb_uplinks, lb_subnets and lb_netns.
 
-lb_uplinks is an array with the SNAT addresses of host devices, which spares programs a hash lookup.
+lb_uplinks is an array with the addresses of host devices, which spares programs a hash lookup.
 Each function writes only what has changed, and raises MapError.
 """
 
@@ -88,7 +88,7 @@ def write_uplinks(
     xdp: Mapping[int, XdpWay] = _NONE,
     quiesce: Callable[[], None] = membarrier,
 ) -> Change:
-    """Write the SNAT addresses of host devices, and how XDP is attached to them.
+    """Write the addresses of host devices, and how XDP is attached to them.
 
     Addresses are written while no program can read them: until all of them are there, the element
     has no ifindex, and programs use lb_devices instead.
@@ -125,7 +125,11 @@ def _wanted(devices: Iterable[Device], xdp: Mapping[int, XdpWay]) -> Mapping[byt
 
 def _uplink(device: Device, xdp: XdpWay) -> LbUplink:
     return LbUplink(
-        device.ifindex, _flags_of(device, xdp), LbAddr.of(device.snat4), LbAddr.of(device.snat6)
+        device.ifindex,
+        _flags_of(device, xdp),
+        LbAddr.of(device.snat4),
+        LbAddr.of(device.snat6),
+        tuple(device.mac),
     )
 
 
@@ -133,7 +137,12 @@ def _device(device: Device, xdp: XdpWay) -> bytes:
     flags = _flags_of(device, xdp) | (DeviceFlag.LB_DEVICE_ETHERNET if device.ethernet else 0)
     return bytes(
         structs.LbDevice(
-            device.kind, flags, device.mtu, LbAddr.of(device.snat4), LbAddr.of(device.snat6)
+            device.kind,
+            flags,
+            device.mtu,
+            LbAddr.of(device.snat4),
+            LbAddr.of(device.snat6),
+            tuple(device.mac),
         )
     )
 

@@ -73,7 +73,8 @@ class Device:
 
     `subnets`: SNAT addresses by next hop (see `by_subnet()`), used instead. `netnsid` is our number
     for the namespace of a veth's peer; `mtu` in bytes, 0 if unknown. `link`: rtnetlink's kind of
-    the device ("veth", "bond"; empty: a card). `why`: the reason for its `kind`.
+    the device ("veth", "bond"; empty: a card). `mac` is empty without Ethernet. `why`: the reason
+    for its `kind`.
     """
 
     ifindex: int
@@ -87,6 +88,7 @@ class Device:
     netnsid: int | None = None
     mtu: int = 0
     link: str = ""
+    mac: bytes = b""
     has_vlans: bool = False
     why: str = field(default="", compare=False)
 
@@ -191,6 +193,7 @@ def _device(
         netnsid=interface.netnsid,
         mtu=interface.mtu,
         link=interface.kind,
+        mac=interface.mac if interface.header == ETHERNET else b"",
     )
 
 

@@ -25,7 +25,7 @@ _NDMSG = struct.Struct("=BxxxiHBB")
 _S32 = struct.Struct("=i")
 
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
-_IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINK_NETNSID = 3, 4, 5, 37
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINK_NETNSID = 1, 3, 4, 5, 37
 # IFLA_MASTER; IFLA_LINKINFO and in it IFLA_INFO_KIND and IFLA_INFO_SLAVE_KIND.
 _IFLA_UPPER = 10
 _IFLA_DETAILS, _DETAIL_KIND, _DETAIL_UPPER_KIND = 18, 1, 4
@@ -63,7 +63,8 @@ class Interface(NamedTuple):
     """A network device. `upper`: the device it is a port of, 0 = none, and that one's kind.
 
     `netnsid`: our number for the namespace of a veth's peer, None if the peer is in our own.
-    `lower`: the device below a VLAN or tunnel, 0 = none. `xdp`: the id of its XDP program.
+    `lower`: the device below a VLAN or tunnel, 0 = none. `xdp`: the id of its XDP program. `mac`:
+    its own address on the link, if it has one.
     """
 
     ifindex: int
@@ -78,6 +79,7 @@ class Interface(NamedTuple):
     mtu: int = 0
     lower: int = 0
     xdp: int = 0
+    mac: bytes = b""
 
 
 class AddressFlag(IntFlag):
@@ -302,6 +304,7 @@ def _interface(body: bytes) -> Interface:
         mtu=number(found.get(_IFLA_MTU, b"")),
         lower=number(found.get(_IFLA_LINK, b"")),
         xdp=number(attributes(found.get(_IFLA_XDP, b"")).get(_XDP_PROG_ID, b"")),
+        mac=found.get(_IFLA_ADDRESS, b""),
     )
 
 

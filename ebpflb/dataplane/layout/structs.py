@@ -142,11 +142,20 @@ class LbDevice(Struct, kind=enums.DeviceKind, flags=enums.DeviceFlag):
         ("mtu", u32),
         ("snat4", LbAddr),
         ("snat6", LbAddr),
+        ("mac", u8 * 6),
+        ("pad", u8 * 2),
     ]
 
 
 class LbUplink(Struct, flags=enums.DeviceFlag):
-    _fields_ = [("ifindex", u32), ("flags", u32), ("snat4", LbAddr), ("snat6", LbAddr)]
+    _fields_ = [
+        ("ifindex", u32),
+        ("flags", u32),
+        ("snat4", LbAddr),
+        ("snat6", LbAddr),
+        ("mac", u8 * 6),
+        ("pad", u8 * 2),
+    ]
 
 
 class LbSubnet(Struct):

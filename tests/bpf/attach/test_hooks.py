@@ -27,6 +27,7 @@ from tests.bpf.attach.network import Network, entered, ip, tc
 from tests.memory_maps import memory_maps
 
 HOST = structs.LbNetns(flags=NetnsFlag.LB_NETNS_HOST)
+MAC = "02:00:00:00:07:00"
 
 
 class _Defaults:
@@ -82,7 +83,8 @@ def node(network: Network, bpffs: Path, cgroup: Path) -> Iterator[Node]:
     places = HookPlaces(bpffs / "progs", bpffs / "links", cgroup)
     places.links.mkdir()
     tiny.pin_programs(places.progs)
-    ip("link add eth0 index 70 type veth peer name far\naddr add 192.0.2.1/24 dev eth0")
+    ip(f"link add eth0 index 70 address {MAC} type veth peer name far")
+    ip("addr add 192.0.2.1/24 dev eth0")
     pod = network.add_pod("veth1")
     ip("tuntap add tun0 mode tun")
     yield Node(places, memory_maps(), network, pod)
@@ -113,21 +115,32 @@ def test_everything_is_attached_and_written(node):
     assert node.netns() == {own_cookie(): HOST, cookie_of(node.pod): covered}
     source = LbAddr.from_buffer_copy(parse_address("192.0.2.1"))
     host, ethernet = DeviceKind.LB_DEVICE_HOST, DeviceFlag.LB_DEVICE_ETHERNET
-    assert node.devices() == {
-        70: structs.LbDevice(host, ethernet, 1500, source),
-        index("tun0"): structs.LbDevice(host, 0, 1500, source),
-        index("veth1"): structs.LbDevice(DeviceKind.LB_DEVICE_WORKLOAD, ethernet, 1500, source),
+    devices, tunnel, pod = node.devices(), index("tun0"), index("veth1")
+    assert devices == {
+        70: structs.LbDevice(host, ethernet, 1500, source, mac=mac(MAC)),
+        tunnel: structs.LbDevice(host, 0, 1500, source),
+        pod: structs.LbDevice(
+            DeviceKind.LB_DEVICE_WORKLOAD, ethernet, 1500, source, mac=devices[pod].mac
+        ),
     }
-    hosts = (70, index("tun0"))
-    assert node.uplinks() == {each: structs.LbUplink(each, 0, source) for each in hosts}
+    assert node.uplinks() == {
+        70: structs.LbUplink(70, 0, source, mac=mac(MAC)),
+        tunnel: structs.LbUplink(tunnel, 0, source),
+    }
+
+
+def mac(text: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(text.replace(":", "")))
 
 
 def test_uplinks_follow_addresses_and_devices(node):
     node.apply()
+    other = "02:00:00:00:07:01"
     ip("addr del 192.0.2.1/24 dev eth0\naddr add 192.0.2.2/24 dev eth0\nlink del tun0")
+    ip(f"link set eth0 address {other}")
     assert node.apply().changes["lb_uplinks"] is Change.REPLACED
     source = LbAddr.from_buffer_copy(parse_address("192.0.2.2"))
-    assert node.uplinks() == {70: structs.LbUplink(70, 0, source)}
+    assert node.uplinks() == {70: structs.LbUplink(70, 0, source, mac=mac(other))}
 
 
 def test_each_device_runs_the_programs_of_its_kind(node):

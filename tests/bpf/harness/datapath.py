@@ -50,7 +50,7 @@ from ebpflb.dataplane.view.counts import read_drops, sum_drops
 from ebpflb.model.address import Protocol
 from tests.bpf.harness.loading import Loaded
 from tests.bpf.harness.numbers import number, u32, u64
-from tests.bpf.harness.packets import End, assert_same, mapped
+from tests.bpf.harness.packets import NODE_MAC, End, assert_same, mapped
 from tests.bpf.harness.programs import prog_test_run
 
 # Large, and what is set in vain in them does no harm.
@@ -162,8 +162,9 @@ class Datapath:
         value = LbDevice(kind=1, flags=flags, mtu=mtu)
         value.snat4 = addr(snat4) if snat4 else LbAddr()
         value.snat6 = addr(snat6) if snat6 else LbAddr()
+        value.mac[:] = bytes.fromhex(NODE_MAC.replace(":", ""))
         self.maps["lb_devices"].update(u32(ifindex), bytes(value))
-        uplink = LbUplink(ifindex, flags, value.snat4, value.snat6)
+        uplink = LbUplink(ifindex, flags, value.snat4, value.snat6, value.mac)
         self.maps["lb_uplinks"].update(u32(ifindex % UPLINKS), bytes(uplink))
 
     def backend(

@@ -44,7 +44,7 @@ BEHIND_TUNNEL = {"10.2.0.7": "10.5.0.7", "fd00:2::7": "fd00:5::7"}
 NO_ROUTE = {"10.2.0.7": "10.6.0.7", "fd00:2::7": "fd00:6::7"}
 
 _ADDRESSES = """
-link set lo up
+link set lo up address {node_mac}
 link set uplink up address {node_mac} addrgenmode none
 link set overlay up address {node_mac} addrgenmode none mtu {overlay_mtu}
 link set pod up address {node_mac} addrgenmode none

@@ -6,7 +6,7 @@ import pytest
 from ebpflb.dataplane.layout.enums import AddrFlag, CtFlag, DropReason
 from tests.bpf.harness.datapath import SNAT_PORTS, Datapath, Verdict, assert_untouched
 from tests.bpf.harness.errors import NO_WAY, assert_answered
-from tests.bpf.harness.node import NO_NEIGHBOUR, NO_ROUTE, Node
+from tests.bpf.harness.node import NO_NEIGHBOUR, NO_ROUTE, ROUTER_MAC, Node
 from tests.bpf.harness.packets import End, Kind, assert_same, changed, source_of
 from tests.bpf.harness.services import (
     CLIENT_PORT,
@@ -31,6 +31,20 @@ def arrive(datapath: Datapath, node: Node, packet):
 # A backend on this node, whether its endpoint says so or only its route
 
 HERE = pytest.mark.parametrize("backend_here", [local_backend, unnamed_backend])
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["new", "known"])
+@pytest.mark.parametrize("backend_anywhere", [local_backend, remote_backend])
+def test_a_frame_for_another_node_is_left_alone(
+    datapath: Datapath, node: Node, kind: Kind, backend_anywhere, is_known
+):
+    """As a promiscuous device gets it."""
+    _, index = backend_anywhere(datapath, kind)
+    request = kind.frame(client(kind), node_port(datapath, kind, [index]))
+    if is_known:
+        arrive(datapath, node, request)
+    request.dst = ROUTER_MAC
+    assert_untouched(datapath, "lb_host_ingress", request, ifindex=node.uplink.ifindex)
 
 
 @HERE

@@ -13,7 +13,14 @@ from ebpflb.dataplane.layout.structs import LbFailures
 from tests.bpf.harness.datapath import SNAT_PORTS, Datapath, XdpAction
 from tests.bpf.harness.errors import UNREACHABLE, error
 from tests.bpf.harness.fragments import HEADERS, fragments, with_headers
-from tests.bpf.harness.node import NARROW_ROUTE, NO_NEIGHBOUR, NO_ROUTE, ROUTE_MTU, Node
+from tests.bpf.harness.node import (
+    NARROW_ROUTE,
+    NO_NEIGHBOUR,
+    NO_ROUTE,
+    ROUTE_MTU,
+    ROUTER_MAC,
+    Node,
+)
 from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import IPV4, IPV6, End, Kind, built
 from tests.bpf.harness.services import (
@@ -97,9 +104,14 @@ def test_a_vlan_tag(datapath: Datapath, node: Node, kind: Kind):
     assert_passes(datapath, node, built(tagged))
 
 
-@pytest.mark.parametrize("address", ["ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01"])
-def test_a_frame_to_several(datapath: Datapath, node: Node, kind: Kind, address: str):
+@pytest.mark.parametrize("address", ["ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01", ROUTER_MAC])
+@pytest.mark.parametrize("is_known", [False, True], ids=["new", "known"])
+def test_a_frame_that_is_not_for_this_device_alone(
+    datapath: Datapath, node: Node, kind: Kind, address: str, is_known: bool
+):
     packet = to_remote(datapath, kind)
+    if is_known:
+        datapath.run_xdp(bytes(packet), ifindex=node.uplink.ifindex)
     packet.dst = address
     assert_passes(datapath, node, packet)
 

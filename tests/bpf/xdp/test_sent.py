@@ -138,6 +138,15 @@ def test_what_leaves_by_the_device_it_came_in_by_needs_no_other(
     assert Ether(out).dst == ROUTER_MAC
 
 
+def test_a_device_whose_place_another_one_has(datapath: Datapath, node: Node, kind: Kind):
+    """Its MAC address and flags are then in lb_devices only."""
+    _, index = remote_backend(datapath, kind)
+    request = kind.frame(client(kind), node_port(datapath, kind, [index]))
+    datapath.clear("lb_uplinks")
+    action, _ = datapath.run_xdp(bytes(request), ifindex=node.uplink.ifindex)
+    assert action is XdpAction.REDIRECT
+
+
 def test_udp_without_a_checksum_stays_without(datapath: Datapath, node: Node, udp: Kind):
     _, index = remote_backend(datapath, udp)
     request = udp.frame(client(udp), node_port(datapath, udp, [index]))

@@ -133,6 +133,7 @@ def test_what_is_known_of_addresses_and_uplinks(maps):
     assert decoded(maps, "lb_dest_filter") == [(30080, {"flags": ["node_port"], "known": 1})]
     put(maps, "lb_uplinks", u32(2), structs.LbUplink(2, 2, addr("192.0.2.1"), addr("fd00::1")))
     uplink = {"ifindex": 2, "flags": ["subnets"], "snat4": "192.0.2.1", "snat6": "fd00::1"}
+    uplink["mac"] = "000000000000"
     assert decoded(maps, "lb_uplinks") == [(2, uplink)]
 
 
