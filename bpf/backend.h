@@ -8,9 +8,11 @@
 #include "scheduler.h"
 #include "verdict.h"
 
+/* number: 1 + the slot's number in its range; 0 if session affinity chose. */
 struct lb_choice {
 	struct lb_backend *backend;
 	__u32 index;
+	__u32 number;
 };
 
 /* How many slots a new flow tries, to skip backends on trial; the agent's MOST_ON_TRIAL follows. */
@@ -68,6 +70,7 @@ static __always_inline int lb_backend_pass_trials(const struct lb_opening *openi
 		i = range->base + (i - range->base + 1) % range->count;
 		verdict = lb_backend_at(i, choice);
 	}
+	choice->number = i - range->base + 1;
 	return verdict;
 }
 
@@ -83,6 +86,7 @@ static __always_inline int lb_backend_select(const struct lb_opening *opening,
 							  -LB_DROP_NO_ENDPOINT;
 	i = lb_scheduler_slot(opening);
 	verdict = lb_backend_at(i, choice);
+	choice->number = i - range->base + 1;
 	if (verdict || !(choice->backend->flags & LB_BACKEND_TRIAL))
 		return verdict;
 	return lb_backend_pass_trials(opening, i, choice);

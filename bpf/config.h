@@ -86,6 +86,8 @@
 /* A power of two. */
 #define LB_CONN_PLACES 8192
 #define LB_XDP_NEIGHBOURS 256
+/* A power of two. */
+#define LB_XDP_CHOICES 4096
 #define LB_MAX_PEERS 16384
 #define LB_MAX_FRAGMENTS 8192
 #define LB_MAX_CLIENTS 16384

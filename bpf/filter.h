@@ -25,15 +25,19 @@ static __always_inline int lb_filter_index(__be32 address, __be16 port)
 }
 
 /* A hash of the last words of both addresses and of both ports, in their order on the wire. */
-static __always_inline int lb_flow_filter_index(__be32 saddr, __be32 daddr, __be16 sport,
-						__be16 dport)
+static __always_inline __u64 lb_ends_hash(__be32 saddr, __be32 daddr, __be16 sport, __be16 dport)
 {
 	__u64 addresses = (__u64)bpf_ntohl(saddr) << 32 | bpf_ntohl(daddr);
 	__u32 ports = (__u32)bpf_ntohs(sport) << 16 | bpf_ntohs(dport);
 	__u64 hash = addresses * 0x9e3779b97f4a7c15ULL;
 
-	hash = (hash ^ hash >> 32 ^ ports) * 0xc2b2ae3d27d4eb4fULL;
-	return hash >> 48;
+	return (hash ^ hash >> 32 ^ ports) * 0xc2b2ae3d27d4eb4fULL;
+}
+
+static __always_inline int lb_flow_filter_index(__be32 saddr, __be32 daddr, __be16 sport,
+						__be16 dport)
+{
+	return lb_ends_hash(saddr, daddr, sport, dport) >> 48;
 }
 
 /* CLOCK_MONOTONIC in units of 2^30 ns, about a second. now: in ns. */

@@ -125,6 +125,8 @@ BPF_PERCPU_ARRAY(lb_silent_ports, struct lb_silent_port, 1);
 BPF_PERCPU_ARRAY(lb_known_flows, struct lb_known_flow, 1);
 /* Hash of a next hop -> the second in which the stack last sent a packet there. Not pinned. */
 BPF_PERCPU_ARRAY(lb_xdp_neighbours, __u64, LB_XDP_NEIGHBOURS);
+/* Hash of a packet that XDP passes to tc -> the backend chosen for it. Not pinned. */
+BPF_ARRAY(lb_xdp_choices, __u64, LB_XDP_CHOICES);
 /* Upper half: the second; lower half: ICMP errors sent in it. Not pinned. */
 BPF_PERCPU_ARRAY(lb_rejects, __u64, 1);
 /* A copy of the packet for lb_verifier_merge_states(). Not pinned. */

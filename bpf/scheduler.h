@@ -16,6 +16,7 @@ struct lb_opening {
 	__u8 hook;    /* of a packet */
 	void *socket; /* the context of its hook; NULL for a packet */
 	__u32 hashed_slot;
+	__u32 number; /* of an earlier choice, see struct lb_choice */
 };
 
 static __always_inline void lb_opening_fill(struct lb_opening *opening, const struct lb_desc *desc,
@@ -117,6 +118,8 @@ static __always_inline __u32 lb_scheduler_slot(const struct lb_opening *opening)
 
 	if (lb_scheduler_hashes(opening->desc))
 		return opening->hashed_slot;
+	if (opening->number)
+		return range->base + (opening->number - 1) % range->count;
 	if (opening->desc->scheduler == LB_SCHEDULER_LEAST_CONNECTIONS)
 		return lb_scheduler_emptier_slot(range);
 	if (opening->desc->scheduler == LB_SCHEDULER_ROUND_ROBIN)

@@ -11,6 +11,7 @@
 #include "forward.h"
 #include "frontend.h"
 #include "hairpin.h"
+#include "handed_choice.h"
 #include "listener.h"
 #include "maps.h"
 #include "masquerade.h"
@@ -104,6 +105,8 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
 	lb_opening_fill(&opening, desc, match->index, at->is_local_source);
 	lb_opening_set_client(&opening, &pkt->tuple.saddr, bpf_ntohs(pkt->tuple.sport));
 	opening.hook = at->hook;
+	if (LB_HAS_XDP && at->hook == LB_HOOK_HOST_INGRESS)
+		opening.number = lb_choice_take(&pkt->tuple);
 	verdict = lb_service_choose(&opening, choice);
 	if (verdict)
 		return verdict;

@@ -2,7 +2,8 @@
 /*
  * The path of a packet at XDP: requests whose backend is elsewhere, and the replies of masqueraded
  * flows. Decisions, maps and entries are those of tc, at the hook lb_host_ingress; each continues
- * what the other began. Everything else passes to tc, before any map has a trace of it.
+ * what the other began. Everything else passes to tc, before any map has a trace of it but the choice
+ * of a backend, which tc repeats (handed_choice.h).
  */
 #ifndef LB_XDP_PATH_H
 #define LB_XDP_PATH_H
@@ -14,6 +15,7 @@
 #include "dsr.h"
 #include "flow_record.h"
 #include "forward.h"
+#include "handed_choice.h"
 #include "known_flow.h"
 #include "masquerade.h"
 #include "open_connections.h"
@@ -126,6 +128,7 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 	if (verdict) {
 		if (choice.backend->flags & LB_BACKEND_TRIAL)
 			lb_trial_take_back(choice.index, match.desc->service, &pkt->tuple.saddr);
+		lb_choice_hand_on(&pkt->tuple, &choice);
 		return verdict;
 	}
 	if (lb_flow_is_sampled() && !(flow.flags & LB_CT_DSR))

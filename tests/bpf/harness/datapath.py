@@ -25,6 +25,7 @@ from ebpflb.dataplane.layout.enums import (
     DropReason,
     FrontendTypeCode,
     IfEmptyCode,
+    SchedulerCode,
     SettingFlag,
     XdpResult,
 )
@@ -246,6 +247,13 @@ class Datapath:
         for index in range(1, self._next["desc"]):
             value = self._array("lb_descs", index, LbDesc)
             value.flags |= flags
+            self.maps["lb_descs"].update(u32(index), bytes(value))
+
+    def schedule_frontends(self, scheduler: SchedulerCode) -> None:
+        """Give a scheduler to all frontends so far."""
+        for index in range(1, self._next["desc"]):
+            value = self._array("lb_descs", index, LbDesc)
+            value.scheduler = scheduler
             self.maps["lb_descs"].update(u32(index), bytes(value))
 
     def _range(self, backends: Sequence[int], if_empty: IfEmptyCode) -> LbRange:
