@@ -180,16 +180,22 @@ static __always_inline int lb_filter_flags(__be16 end)
 	return dest ? dest->flags : 0;
 }
 
-/* Whether it is UDP sent from a port that is a NodePort: see own_udp.h. */
-static __always_inline int lb_filter_is_node_port(__u8 proto, __be16 sport)
-{
-	return proto == IPPROTO_UDP && lb_filter_flags(sport) & LB_ADDR_NODE_PORT;
-}
-
 /* enum lb_addr_flag of addresses that end like this one. */
 static __always_inline int lb_filter_flags_of(const struct lb_addr *addr)
 {
 	return lb_filter_flags(bpf_htons(bpf_ntohl(addr->word[3]) & 0xffff));
+}
+
+/*
+ * Whether it is UDP from an address like this node's, and from a port that is a NodePort or one of
+ * an external IP: see own_udp.h. saddr: the last word.
+ */
+static __always_inline int lb_filter_may_be_own(__u8 proto, __be32 saddr, __be16 sport)
+{
+	int is_port = LB_ADDR_NODE_PORT | LB_ADDR_EXTERNAL_PORT;
+
+	return proto == IPPROTO_UDP && lb_filter_flags(sport) & is_port &&
+	       lb_filter_flags(bpf_htons(bpf_ntohl(saddr) & 0xffff)) & LB_ADDR_NODE;
 }
 
 /* Whether tunneled packets arrive at this UDP port: see tunnel.h. */

@@ -4,6 +4,7 @@
 #define LB_FRONTEND_H
 
 #include "addr.h"
+#include "filter.h"
 #include "maps.h"
 
 /* index: of the frontend, for its counters. */
@@ -71,6 +72,13 @@ static __always_inline int lb_frontend_lookup(struct lb_frontend_key *key, struc
 	i = *(volatile __u64 *)word;
 	match->desc = lb_descs.lookup(&i);
 	return match->desc && lb_frontend_is_equal(&match->desc->frontend, key);
+}
+
+/* Looks up the address itself. The wildcard address, which stands for NodePorts, is not a VIP. */
+static __always_inline int lb_vip_lookup(struct lb_frontend_key *key, struct lb_match *match)
+{
+	return lb_filter_flags_of(&key->addr) & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) &&
+	       lb_frontend_lookup(key, match) && match->desc->type != LB_NODE_PORT;
 }
 
 /* Looks up the same port on the wildcard address of the family. Changes the key. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * UDP that this node sends from a port that is also a NodePort: by a process of the host, or by a
- * pod that another NAT masquerades. The answer looks like a request to the NodePort; so the
+ * UDP that this node sends from a port that is also a NodePort, or a Service's at an external IP that
+ * is this node's address: by a process of the host, or by a pod that another NAT masquerades. The
+ * answer looks like a request to the Service; so the
  * answer's tuple is reserved when the datagram leaves, for as long as the UDP timeouts. In
  * netfilter, only a packet that opens a flow is translated, and such an answer does not open one.
  */
@@ -42,8 +43,7 @@ static __always_inline int lb_is_reserved(struct lb_packet *pkt, struct lb_connt
  */
 static __always_inline int lb_own_udp_is_own(struct __sk_buff *skb, const struct lb_packet *pkt)
 {
-	if (pkt->tuple.proto != IPPROTO_UDP ||
-	    !(lb_addr_flags_of(&pkt->tuple.saddr) & LB_ADDR_NODE_PORT))
+	if (pkt->tuple.proto != IPPROTO_UDP)
 		return 0;
 	if (skb->sk)
 		return 1;
@@ -66,7 +66,16 @@ static __always_inline void lb_own_udp_reserve(struct lb_tuple *answer)
 	lb_ct_udp.update(answer, entry);
 }
 
-/* The packet leaves from a port that may be a NodePort, and belongs to no flow of ours. */
+/* Whether a packet to the key, which has an address of this node, would be for a Service. */
+static __always_inline int lb_own_udp_is_frontend(struct lb_frontend_key *key, __u64 flags)
+{
+	struct lb_match match = {};
+
+	return lb_vip_lookup(key, &match) ||
+	       (flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(key, &match));
+}
+
+/* The packet leaves from a port that may be a Service's, and belongs to no flow of ours. */
 static __always_inline void lb_own_udp_sent(struct __sk_buff *skb, struct lb_packet *pkt)
 {
 	struct lb_frontend_key key = {
@@ -74,15 +83,17 @@ static __always_inline void lb_own_udp_sent(struct __sk_buff *skb, struct lb_pac
 		.port = pkt->tuple.sport,
 		.proto = pkt->tuple.proto,
 	};
+	__u64 flags = lb_addr_flags_of(&pkt->tuple.saddr);
 	struct lb_conntrack *entry;
-	struct lb_match match = {};
 
+	if (!(flags & LB_ADDR_NODE))
+		return;
 	if (!lb_own_udp_is_own(skb, pkt) || !lb_has_setting(LB_SETTING_UDP_MOVED))
 		return;
 	lb_tuple_reverse(&pkt->peer, &pkt->tuple);
 	entry = lb_conntrack_lookup_udp(&pkt->peer);
 	if (!entry) {
-		if (lb_node_port_lookup(&key, &match))
+		if (lb_own_udp_is_frontend(&key, flags))
 			lb_own_udp_reserve(&pkt->peer);
 	} else if (entry->hook == LB_HOOK_RESERVED && (__s64)(lb_now() - entry->last_seen) > 0) {
 		entry->last_seen = lb_now();

@@ -322,14 +322,15 @@ static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc
 		return TC_ACT_SHOT;
 	}
 	if (!lb_glance_at(skb, l2, &seen) ||
-	    (!lb_filter_is_node_port(seen.proto, seen.sport) &&
+	    (!lb_filter_may_be_own(seen.proto, seen.saddr, seen.sport) &&
 	     !(lb_is_own(skb, at) && lb_filter_may_be_request(&seen, at->hook)) &&
 	     !lb_filter_may_be_reply(&seen, at->hook) && !lb_filter_may_be_routed(&seen)))
 		return TC_ACT_UNSPEC;
 	verdict = lb_known(skb, &pkt, at->hook, &fib, l2);
 	if (!verdict)
 		verdict = lb_routed(skb, &pkt);
-	if (!verdict && lb_filter_is_node_port(pkt.tuple.proto, pkt.tuple.sport)) {
+	if (!verdict &&
+	    lb_filter_may_be_own(pkt.tuple.proto, pkt.tuple.saddr.word[3], pkt.tuple.sport)) {
 		lb_verifier_merge_states(&pkt);
 		lb_own_udp_sent(skb, &pkt);
 	}

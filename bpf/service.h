@@ -24,13 +24,6 @@ struct lb_tc_hook {
 	__u8 is_local_source;
 };
 
-/* Looks up the address itself. The wildcard address, which stands for NodePorts, is not a VIP. */
-static __always_inline int lb_service_match_vip(struct lb_frontend_key *key, struct lb_match *match)
-{
-	return lb_filter_flags_of(&key->addr) & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL) &&
-	       lb_frontend_lookup(key, match) && match->desc->type != LB_NODE_PORT;
-}
-
 /*
  * LB_NEXT with match filled, LB_PASS if there is no frontend, or a negative reason. NodePorts are
  * looked up only if the address itself is not a frontend.
@@ -43,20 +36,22 @@ static __always_inline int lb_service_match(void *ctx, const struct lb_packet *p
 		.port = pkt->tuple.dport,
 		.proto = pkt->tuple.proto,
 	};
-	__u64 flags;
+	__u64 flags = 0;
+	int is_vip;
 
 	if (lb_addr_is_martian_source(&pkt->tuple.saddr))
 		return LB_PASS;
 	if (lb_is_cluster_ip_of_node(&key.addr) && lb_has_listener(ctx, &pkt->tuple))
 		return LB_PASS;
-	if (lb_service_match_vip(&key, match))
-		return LB_NEXT;
-	flags = lb_addr_flags_of(&pkt->tuple.daddr);
-	if (flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(&key, match))
-		return lb_has_connected_socket(ctx, &pkt->tuple) ? LB_PASS : LB_NEXT;
-	if (flags & LB_ADDR_CLUSTER_IP && !(flags & LB_ADDR_NODE))
-		return -LB_DROP_UNKNOWN_PORT;
-	return LB_PASS;
+	is_vip = lb_vip_lookup(&key, match);
+	if (!is_vip || lb_filter_flags_of(&pkt->tuple.daddr) & LB_ADDR_NODE)
+		flags = lb_addr_flags_of(&pkt->tuple.daddr);
+	if (!is_vip && !(flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(&key, match)))
+		return (flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_NODE)) == LB_ADDR_CLUSTER_IP ?
+			       -LB_DROP_UNKNOWN_PORT :
+			       LB_PASS;
+	return flags & LB_ADDR_NODE && lb_has_connected_socket(ctx, &pkt->tuple) ? LB_PASS :
+										   LB_NEXT;
 }
 
 static __always_inline int lb_service_choose(const struct lb_opening *opening,
@@ -130,7 +125,7 @@ static __always_inline int lb_service_accept(void *ctx, const struct lb_packet *
 	struct lb_backend *backend;
 
 	if (!lb_addr_is_ipv4(&geneve->pod) != !pkt->is_ipv4 ||
-	    (!lb_service_match_vip(&key, match) && !lb_node_port_lookup(&key, match)))
+	    (!lb_vip_lookup(&key, match) && !lb_node_port_lookup(&key, match)))
 		return -LB_DROP_TUNNEL;
 	flow->backend = LB_NO_BACKEND;
 	backend = lb_dsr_pod(geneve, match->desc, key.proto, &flow->backend);

@@ -148,6 +148,7 @@ enum lb_addr_flag {
 	LB_ADDR_EXTERNAL = 1 << 1,
 	LB_ADDR_NODE = 1 << 2,
 	LB_ADDR_NODE_PORT = 1 << 3,
+	LB_ADDR_EXTERNAL_PORT = 1 << 4, /* in lb_dest_filter only */
 };
 
 /* addr: fixed while lb_addrs or lb_dest_filter refer to the index. flags: enum lb_addr_flag. */
@@ -158,7 +159,7 @@ struct lb_addr_state {
 
 /*
  * One element serves two lookups. flags: enum lb_addr_flag of the addresses whose last 16 bits, and
- * of the NodePort whose number, is the index. known: 1 + the index in lb_addr_flags of an address
+ * of the NodePort or the UDP port of external IPs whose number, is the index. known: 1 + the index in lb_addr_flags of an address
  * whose lb_addr_fold() is the index, or 0; other addresses with this fold are in lb_addrs only.
  */
 struct lb_dest {

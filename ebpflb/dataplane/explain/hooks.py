@@ -306,7 +306,7 @@ def _service_match(lookups: Lookups, key: FrontendKey) -> tuple[DescRecord | Non
 
 
 def _service_match_vip(lookups: Lookups, key: FrontendKey) -> DescRecord | None:
-    """lb_service_match_vip()."""
+    """lb_vip_lookup()."""
     known = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL
     found = lookups.frontend_lookup(key) if lookups.filter_flags(key.address) & known else None
     return found if found and found.type != FrontendTypeCode.LB_NODE_PORT else None

@@ -57,6 +57,7 @@ class AddrFlag(IntFlag):
     LB_ADDR_EXTERNAL = 2
     LB_ADDR_NODE = 4
     LB_ADDR_NODE_PORT = 8
+    LB_ADDR_EXTERNAL_PORT = 16
 
 
 class DeviceKind(IntEnum):

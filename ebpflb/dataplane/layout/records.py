@@ -221,6 +221,11 @@ class DescRecord(NamedTuple):
         """The frontend's port, in host byte order."""
         return int.from_bytes(self.frontend[16:18], "big")
 
+    @property
+    def protocol(self) -> int:
+        """The frontend's protocol."""
+        return self.frontend[18]
+
     def pack(self) -> bytes:
         """The 64 bytes in the map."""
         return _DESC.pack(*self)

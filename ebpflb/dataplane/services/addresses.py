@@ -20,9 +20,10 @@ from ebpflb.dataplane.layout.records import AddrRecord, DescRecord
 from ebpflb.dataplane.layout.structs import LbDest, packed_format
 from ebpflb.dataplane.services.mirror import Mirror
 from ebpflb.dataplane.services.slots import Indices, NoRoomError
-from ebpflb.model.address import Address
+from ebpflb.model.address import Address, Protocol
 
 _NODE_PORT = int(AddrFlag.LB_ADDR_NODE_PORT)
+_EXTERNAL_PORT = int(AddrFlag.LB_ADDR_EXTERNAL_PORT)
 _DEST = packed_format(LbDest)
 
 
@@ -56,6 +57,10 @@ class DestFilter:
     def add_node_port(self, port: int) -> None:
         """Let packets from anywhere to this port of a node's address pass the filter."""
         self._add(port, _NODE_PORT)
+
+    def add_external_port(self, port: int) -> None:
+        """Look at UDP that the node sends from this port (own_udp.h)."""
+        self._add(port, _EXTERNAL_PORT)
 
     def _add(self, index: int, flags: int) -> None:
         passing, known = self._element(index)
@@ -166,6 +171,8 @@ class Addresses:
         """A frontend was added; its address has an index, unless it is a NodePort."""
         if desc.type == FrontendTypeCode.LB_NODE_PORT:
             self._filter.add_node_port(desc.port)
+        elif _VIP_FLAGS[desc.type] == _EXTERNAL and desc.protocol == Protocol.UDP:
+            self._filter.add_external_port(desc.port)
         self._count(desc.address, desc.type, 1)
 
     def leave(self, desc: DescRecord) -> None:

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP that the node sends from a NodePort's number: the answer is no request to the NodePort."""
+"""UDP that the node sends from a Service's number: the answer is no request to the Service."""
 
 import time
+from collections.abc import Callable, Sequence
+from socket import AF_INET, AF_INET6, SOCK_DGRAM, socket
 
 import pytest
 from scapy.packet import Packet
 
 from ebpflb.dataplane.flows.source_ports import Reservations
-from ebpflb.dataplane.layout.enums import Hook
+from ebpflb.dataplane.layout.enums import AddrFlag, FrontendTypeCode, Hook
 from ebpflb.model.address import parse_address
 from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched, flow_tuple
 from tests.bpf.harness.node import Node
-from tests.bpf.harness.packets import End, Kind, assert_same, target_of
+from tests.bpf.harness.packets import IPV4, End, Kind, assert_same, target_of
 from tests.bpf.harness.services import (
     CLIENT_PORT,
-    NODE_PORT,
     node_addresses,
     node_port,
     remote_backend,
@@ -28,14 +29,16 @@ WAYS = {
 
 
 class Asking:
-    """A process of the host on the NodePort's number, and whom it asks."""
+    """A process of the host on a Service's number, and whom it asks."""
 
-    def __init__(self, datapath: Datapath, node: Node, udp: Kind, peer: str) -> None:
+    def __init__(
+        self, datapath: Datapath, node: Node, udp: Kind, peer: str, make: Callable[..., End]
+    ) -> None:
         node_addresses(datapath, node)
         datapath.settings(udp_timeout=TIMEOUT, udp_stream_timeout=STREAM_TIMEOUT)
         self.datapath, self.kind = datapath, udp
         self.backend, index = remote_backend(datapath, udp)
-        self.own = node_port(datapath, udp, [index])
+        self.own = make(datapath, udp, [index])
         device = node.uplink if peer == "outside" else node.pod
         self.ifindex = device.ifindex
         self.peer = End(udp.net.client if peer == "outside" else udp.net.pod, CLIENT_PORT)
@@ -68,9 +71,36 @@ class Asking:
         self.datapath.write_entry(self.key, last_seen=then)
 
 
+def external_ip_of_node(datapath: Datapath, kind: Kind, backends: Sequence[int]) -> End:
+    """An external IP that is the node's address."""
+    end = End(kind.net.node, 5060)
+    kind_of = FrontendTypeCode.LB_EXTERNAL_IP
+    datapath.frontend(end, kind.proto, local=backends, others=backends, kind=kind_of)
+    flags = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT | AddrFlag.LB_ADDR_EXTERNAL
+    datapath.address(end.address, flags)
+    return end
+
+
 @pytest.fixture(params=WAYS)
-def asking(datapath: Datapath, node: Node, udp: Kind, request: pytest.FixtureRequest) -> Asking:
-    return Asking(datapath, node, udp, request.param)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[node_port, external_ip_of_node])
+def asking(
+    datapath: Datapath, node: Node, udp: Kind, way: str, request: pytest.FixtureRequest
+) -> Asking:
+    return Asking(datapath, node, udp, way, request.param)
+
+
+def test_what_comes_to_a_connected_socket_is_no_request(asking: Asking):
+    """Sent before this node's programs were attached, say."""
+    family = AF_INET if asking.kind.net is IPV4 else AF_INET6
+    with socket(family, SOCK_DGRAM) as own:
+        own.bind(asking.own)
+        own.connect(asking.peer)
+        assert asking.hears()
+    assert not asking.hears()
 
 
 def test_an_answer_goes_to_who_asked(asking: Asking):
@@ -109,7 +139,7 @@ def test_each_question_keeps_the_way_open(asking: Asking):
     assert entry.hook == Hook.LB_HOOK_RESERVED
 
 
-def test_what_the_node_port_itself_answers_opens_nothing(asking: Asking):
+def test_what_the_service_itself_answers_opens_nothing(asking: Asking):
     assert not asking.hears()
     before = asking.datapath.short()
     asking.ask()
@@ -126,6 +156,7 @@ def test_the_agent_leaves_it_when_it_reserves_for_other_nat(asking: Asking):
 
 def test_other_ports_and_addresses_are_left_alone(asking: Asking):
     kind, net = asking.kind, asking.kind.net
-    for source in (End(net.node, NODE_PORT + 1), End(net.local, NODE_PORT)):
+    port = asking.own.port
+    for source in (End(net.node, port + 1), End(net.local, port)):
         packet = kind.frame(source, asking.peer)
         assert_untouched(asking.datapath, asking.way_out, packet, ifindex=asking.ifindex)

@@ -221,6 +221,7 @@ class Datapath:
             self._let_pass(_last_bits(end.address), AddrFlag.LB_ADDR_CLUSTER_IP)
         else:
             self._let_pass(_last_bits(end.address), AddrFlag.LB_ADDR_EXTERNAL)
+            self._let_pass(end.port, AddrFlag.LB_ADDR_EXTERNAL_PORT)
         key = frontend_key(end, proto)
         self.maps["lb_frontends"].update(bytes(key), u32(index))
         self.write_desc(

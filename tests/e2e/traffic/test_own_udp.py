@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who sends UDP from the number of a NodePort gets the answers; the NodePort keeps its requests."""
+"""Who sends UDP from a Service's number gets the answers; the Service keeps its requests."""
 
+import itertools
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,11 +45,21 @@ def answered(
 
 
 @VERSIONS
-@pytest.mark.parametrize("who", ["client", "pod-1-1", "pod-2-1"])
-def test_an_unconnected_socket_of_the_host_hears_whom_it_asks(cluster, lab, who, version):
-    spec = cluster.serve(cluster.new(), lab.pods)
+@pytest.mark.parametrize(
+    ("who", "kind"),
+    [
+        *itertools.product(("client", "pod-1-1", "pod-2-1"), ("NodePort",)),
+        *itertools.product(("client", "pod-1-1"), ("external IP",)),
+    ],
+)
+def test_an_unconnected_socket_of_the_host_hears_whom_it_asks(cluster, lab, who, kind, version):
     node, member = lab.node("node1"), lab.member(who)
-    own = (address_of(node, version), spec.node_port)
+    if kind == "NodePort":
+        port = cluster.serve(cluster.new(), lab.pods).node_port
+    else:
+        external = [address_of(node, each) for each in (4, 6)]
+        port = cluster.serve(cluster.new("ClusterIP", externalIPs=external), lab.pods).port
+    own = (address_of(node, version), port)
     with server(member, version) as asked, opened(node, version, "udp") as asking:
         asking.bind(own)
         peer = answered(asking, asked, (address_of(member, version), SERVER_PORT))

@@ -7,9 +7,10 @@ import pytest
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.layout.records import AddrRecord
+from ebpflb.dataplane.layout.structs import LbDest, u32
 from ebpflb.errors import MapError
-from ebpflb.model.address import parse_address
-from ebpflb.model.plan import FrontendType
+from ebpflb.model.address import Protocol, parse_address
+from ebpflb.model.plan import FrontendKey, FrontendType
 from tests.unit.dataplane.desired import Desired, by_service, frontend, key, named
 from tests.unit.dataplane.programs import address_flags, address_in_place
 from tests.unit.dataplane.services.test_sync import NODE_PORT
@@ -48,6 +49,25 @@ def test_the_type_of_a_frontend_decides_what_its_address_is(
 def test_a_node_port_brings_no_address(world: World):
     world.change(by_service(frontend(key=NODE_PORT, type=FrontendType.NODE_PORT)))
     assert list(world.maps["lb_addrs"].items()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "proto", "flags"),
+    [
+        (FrontendType.EXTERNAL_IP, Protocol.UDP, AddrFlag.LB_ADDR_EXTERNAL_PORT),
+        (FrontendType.LOAD_BALANCER, Protocol.UDP, AddrFlag.LB_ADDR_EXTERNAL_PORT),
+        (FrontendType.EXTERNAL_IP, Protocol.TCP, 0),
+        (FrontendType.CLUSTER_IP, Protocol.UDP, 0),
+    ],
+)
+def test_udp_that_the_node_sends_from_the_port_of_an_external_ip_is_looked_at(
+    world: World, kind: FrontendType, proto: Protocol, flags: AddrFlag
+):
+    wanted = FrontendKey(VIP, 5060, proto)
+    world.sync.apply(by_service(frontend(key=wanted, type=kind)))
+    found = world.maps["lb_dest_filter"].lookup(bytes(u32(5060)))
+    assert found
+    assert LbDest.from_buffer_copy(found).flags == flags
 
 
 def test_an_address_has_the_flags_of_all_that_use_it(world: World):
