@@ -74,17 +74,43 @@ static __always_inline int lb_parse_ipv6(struct lb_cursor *cur, struct lb_packet
 	return LB_NEXT;
 }
 
-/* Headers may be outside the linear part: pulls them in, which invalidates packet pointers. */
-static __always_inline void lb_pull_headers(struct __sk_buff *skb, int l3)
+/*
+ * How much of a transport header is pulled in. Of UDP not more than the header: behind it may be
+ * another datagram of a list made by GRO (rx-gro-list), which the kernel cannot segment when a part of
+ * it was pulled (skb_segment_list()).
+ */
+static __always_inline __u32 lb_pull_len(__u8 proto)
 {
-	__u32 need = l3 + sizeof(struct tcphdr);
+	return proto == IPPROTO_UDP ? sizeof(struct udphdr) : sizeof(struct tcphdr);
+}
 
-	need += skb->protocol == bpf_htons(ETH_P_IP) ? sizeof(struct iphdr) :
-						       sizeof(struct ipv6hdr);
+/* Rarely needed. need: with the longest transport header. */
+static __always_inline void lb_pull_rest(struct __sk_buff *skb, int l3, __u32 need)
+{
+	int at = skb->protocol == bpf_htons(ETH_P_IP) ? offsetof(struct iphdr, protocol) :
+							offsetof(struct ipv6hdr, nexthdr);
+	__u8 proto;
+
+	if (bpf_skb_load_bytes(skb, l3 + at, &proto, sizeof(proto)))
+		return;
+	need -= sizeof(struct tcphdr) - lb_pull_len(proto);
 	if (need > skb->len)
 		need = skb->len;
 	if ((void *)(long)skb->data + need > (void *)(long)skb->data_end)
 		bpf_skb_pull_data(skb, need);
+}
+
+/* Headers may be outside the linear part: pulls them in, which invalidates packet pointers. */
+static __always_inline void lb_pull_headers(struct __sk_buff *skb, int l3)
+{
+	__u32 need = l3 + sizeof(struct tcphdr);
+	__u32 present;
+
+	need += skb->protocol == bpf_htons(ETH_P_IP) ? sizeof(struct iphdr) :
+						       sizeof(struct ipv6hdr);
+	present = need > skb->len ? skb->len : need;
+	if ((void *)(long)skb->data + present > (void *)(long)skb->data_end)
+		lb_pull_rest(skb, l3, need);
 }
 
 static __always_inline void lb_cursor_init(struct lb_cursor *cur, struct __sk_buff *skb, int l3)
@@ -95,9 +121,10 @@ static __always_inline void lb_cursor_init(struct lb_cursor *cur, struct __sk_bu
 }
 
 /* Moves past options or extension headers, which are rarely in the linear part. */
-static __always_inline void lb_cursor_to_l4(struct lb_cursor *cur, struct __sk_buff *skb, int l4)
+static __always_inline void lb_cursor_to_l4(struct lb_cursor *cur, struct __sk_buff *skb, int l4,
+					    __u8 proto)
 {
-	__u32 need = l4 + sizeof(struct tcphdr);
+	__u32 need = l4 + lb_pull_len(proto);
 
 	bpf_skb_pull_data(skb, need > skb->len ? skb->len : need);
 	/* Otherwise the compiler, which knows more than the verifier, may drop the mask. */
@@ -169,7 +196,7 @@ static __always_inline int lb_parse_transport(struct __sk_buff *skb, struct lb_p
 	if (!lb_has_transport(pkt))
 		return LB_NEXT;
 	if (!lb_is_plain(pkt))
-		lb_cursor_to_l4(cur, skb, pkt->l4);
+		lb_cursor_to_l4(cur, skb, pkt->l4, pkt->tuple.proto);
 	if (lb_parse_l4(cur, pkt) || !lb_is_complete(cur, pkt))
 		return LB_PASS;
 	if (pkt->fragment)

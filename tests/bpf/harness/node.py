@@ -99,7 +99,7 @@ _FORWARDING = ("ipv4/ip_forward", "ipv6/conf/all/forwarding")
 
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA
-_IFF_TUN, _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x2, 0x1000, 0x4000
+_IFF_TUN, _IFF_TAP, _IFF_NAPI, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x2, 0x10, 0x1000, 0x4000
 _VNET = struct.Struct("=BBHHHH")
 _LINK_HEADER = 14
 _SECONDS = 60.0
@@ -122,12 +122,12 @@ class Tap:
     Where frames have no Ethernet header, the one of `Kind.frame()` is taken off or put in front.
     """
 
-    def __init__(self, name: str, *, has_ethernet: bool = True) -> None:
-        """Make it in the present network namespace."""
+    def __init__(self, name: str, *, has_ethernet: bool = True, has_gro: bool = False) -> None:
+        """Make it in the present network namespace. `has_gro`: what it gets passes through GRO."""
         self.name = name
         self.has_ethernet = has_ethernet
         self.fd = _open_tun()
-        kind = _IFF_TAP if has_ethernet else _IFF_TUN
+        kind = (_IFF_TAP if has_ethernet else _IFF_TUN) | (_IFF_NAPI if has_gro else 0)
         request = struct.pack("16sH22x", name.encode(), kind | _IFF_NO_PI | _IFF_VNET_HDR)
         fcntl.ioctl(self.fd, _TUNSETIFF, request)
         self.ifindex = socket.if_nametoindex(name)

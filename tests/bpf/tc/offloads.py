@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packets as virtual devices hand them over: what is left to the device that sends them."""
 
-from scapy.layers.inet import IP, in4_pseudoheader
+from scapy.layers.inet import IP, UDP, in4_pseudoheader
 from scapy.layers.inet6 import IPv6, in6_pseudoheader
 from scapy.packet import Packet
 from scapy.utils import checksum
@@ -9,7 +9,7 @@ from scapy.utils import checksum
 from tests.bpf.harness.node import Offload
 from tests.bpf.harness.packets import built
 
-_NEEDS_CHECKSUM, _TCP4_SEGMENTS, _TCP6_SEGMENTS = 1, 1, 4
+_NEEDS_CHECKSUM, _TCP4_SEGMENTS, _TCP6_SEGMENTS, _DATAGRAMS = 1, 1, 4, 5
 
 
 def partial(packet: Packet) -> tuple[Packet, Offload]:
@@ -28,9 +28,11 @@ def partial(packet: Packet) -> tuple[Packet, Offload]:
 
 
 def segmented(packet: Packet, size: int) -> tuple[Packet, Offload]:
-    """A TCP packet that is to be cut into segments of so many bytes each."""
+    """A packet that is to be cut into segments, or datagrams, of so many bytes each."""
     packet, offload = partial(packet)
     payload = packet.payload.payload.payload
     kind = _TCP4_SEGMENTS if IP in packet else _TCP6_SEGMENTS
+    if UDP in packet:
+        kind = _DATAGRAMS
     header = len(packet) - len(payload)
     return packet, offload._replace(gso_type=kind, gso_size=size, header_length=header)
