@@ -65,6 +65,22 @@ static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_c
 	return 1;
 }
 
+/*
+ * Whether the endpoint of an established flow has not answered a SYN. One that is alive answers
+ * (RFC 5961, 4.2), so that whoever sends a SYN in another's name does not end the other's connection.
+ */
+static __always_inline int lb_conntrack_is_silent(struct lb_packet *pkt,
+						  const struct lb_conntrack *entry)
+{
+	struct lb_conntrack *reply;
+
+	if (!(entry->state & LB_CT_RETRIED) ||
+	    (__s64)(lb_now() - entry->last_seen) < (__s64)LB_ANSWER_TIME)
+		return 0;
+	reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	return !reply || (__s64)(reply->last_seen - entry->last_seen) < 0;
+}
+
 /* Whether the entry is still valid for this packet, or the packet opens a new flow in its place. */
 static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 						   struct lb_conntrack *entry, int is_udp)
@@ -78,7 +94,9 @@ static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)
 		return 1;
 	if (!lb_backend_usable(entry->backend, entry->generation))
-		return 0;
+		return (lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)) ==
+			       LB_CT_ESTABLISHED &&
+		       !lb_conntrack_is_silent(pkt, entry);
 	return !(lb_ct_state(entry) & LB_CT_CLOSED) || lb_conntrack_retry(pkt, entry);
 }
 

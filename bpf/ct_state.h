@@ -7,17 +7,12 @@
 #include "conntrack.h"
 #include "counters.h"
 #include "ct_establish.h"
+#include "ct_sequence.h"
 #include "ejection.h"
 #include "filter.h"
 #include "flow_record.h"
 #include "maps.h"
 #include "packet.h"
-
-/* How far a reset's sequence number may be from the end of what its sender has sent. */
-#define LB_RESET_DISTANCE 65536
-
-/* A packet at most this far back may be a retransmission. */
-#define LB_RETRANSMITTED (1 << 24)
 
 /* Moves an entry back to lb_conntrack, not closed. It is marked, because the agent may miss it. */
 static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
@@ -108,21 +103,6 @@ static __always_inline int lb_conntrack_may_retry(const struct lb_conntrack *ent
 }
 
 /*
- * Whether a TCP reset is too far from what its sender has sent for the receiver to accept it (RFC
- * 5961 requires the exact next sequence number; lost or late packets may lie between).
- */
-static __always_inline int lb_conntrack_ignores_reset(const struct lb_packet *pkt,
-						      const struct lb_conntrack *entry)
-{
-	__s32 distance = pkt->seq - entry->sent_end;
-
-	if (pkt->tuple.proto != IPPROTO_TCP || !entry->sent_end ||
-	    !(lb_ct_state(entry) & LB_CT_ESTABLISHED))
-		return 0;
-	return distance > LB_RESET_DISTANCE || distance < -LB_RESET_DISTANCE;
-}
-
-/*
  * A reset may be forged: it only moves the flow to lb_ct_short, where the LRU may evict it, and is
  * reverted if both sides continue.
  */
@@ -159,20 +139,6 @@ static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct l
 		is_late = lb_conntrack_delete(&pkt->tuple, is_established, is_udp);
 	if (is_late)
 		lb_flow_end_cancel();
-}
-
-/* Remembers how far this direction has sent. A SYN on an established flow may be refused. */
-static __always_inline void lb_conntrack_track_sent(const struct lb_packet *pkt,
-						    struct lb_conntrack *entry)
-{
-	__u8 counted = LB_TCP_SYN | LB_TCP_FIN;
-	__u32 end = pkt->seq + lb_payload(pkt) + !!(pkt->tcp_flags & counted);
-	__s32 progress = end - entry->sent_end;
-
-	if (pkt->tcp_flags & LB_TCP_SYN && lb_ct_state(entry) & LB_CT_ESTABLISHED)
-		return;
-	if (progress > 0 || progress < -LB_RETRANSMITTED || pkt->tcp_flags & LB_TCP_FIN)
-		entry->sent_end = end;
 }
 
 static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_conntrack *entry)
@@ -224,7 +190,7 @@ static __always_inline void lb_conntrack_track_ack(struct lb_packet *pkt,
 		lb_conntrack_establish(pkt, entry);
 		return;
 	}
-	entry->state |= LB_CT_ACK;
+	entry->state = (entry->state | LB_CT_ACK) & ~LB_CT_RETRIED;
 	if (is_fin_pending)
 		lb_conntrack_fin_acked(pkt, entry);
 	else if (is_original && !(state & LB_CT_ESTABLISHED))
@@ -248,6 +214,8 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 		lb_ejection_note_success(entry->backend, entry->generation);
 		return;
 	}
+	if (lb_ct_state(entry) & LB_CT_ESTABLISHED)
+		entry->state |= LB_CT_RETRIED;
 	if (entry->flags & LB_CT_UNANSWERED ||
 	    (__s64)(entry->last_seen - entry->created) < (__s64)LB_ANSWER_TIME)
 		return;
@@ -267,8 +235,8 @@ static __always_inline void lb_conntrack_track_connection(struct lb_packet *pkt,
 			lb_conntrack_reset(pkt, entry);
 		return;
 	}
-	if (pkt->tuple.proto == IPPROTO_TCP)
-		lb_conntrack_track_sent(pkt, entry);
+	if (pkt->tuple.proto == IPPROTO_TCP && !lb_conntrack_track_sent(pkt, entry))
+		return;
 	if (pkt->tcp_flags & LB_TCP_SYN) {
 		lb_conntrack_track_syn(pkt, entry);
 		return;

@@ -42,7 +42,10 @@ enum lb_ct_state {
 	LB_CT_CLOSED = 1 << 3,
 	LB_CT_ESTABLISHED = 1 << 4,
 	LB_CT_FIN_ACKED = 1 << 5,
-	/* The client opened it again: see lb_conntrack_retry(). */
+	/*
+	 * The client opened it again: see lb_conntrack_retry(). Of an established flow: its last packet
+	 * was a SYN.
+	 */
 	LB_CT_RETRIED = 1 << 6,
 	LB_CT_ENDED = 1 << 7, /* and recorded */
 };

@@ -389,10 +389,20 @@ def test_a_half_open_flow_leaves_a_backend_that_is_gone(flow: Flow):
     assert flow.request("S") == new
 
 
+def ask_twice(flow: Flow) -> None:
+    """The client sends its SYN again when nobody answers."""
+    before = flow.backend
+    flow.datapath.wait_a_second()
+    flow.request("S")
+    assert flow.backend == before
+    flow.datapath.wait_a_second()
+    flow.establish()
+
+
 def test_a_syn_on_an_established_flow_leaves_a_backend_that_is_gone(flow: Flow):
     flow.establish()
     new = move(flow)
-    flow.establish()
+    ask_twice(flow)
     assert flow.backend == new
     assert flow.request("PA") == new
     assert flow.is_established()
@@ -403,8 +413,25 @@ def test_a_syn_leaves_a_backend_whose_index_has_another_owner(flow: Flow):
     other = End(flow.kind.net.local, 9000)
     flow.datapath.write_backend(1, other, flow.kind.proto, generation=2)
     assert flow.request("PA") == flow.backend
-    flow.establish()
+    ask_twice(flow)
     assert flow.backend == other
+    assert flow.is_established()
+
+
+@pytest.mark.parametrize("last", ["reply", "request"])
+def test_syns_in_the_name_of_a_client_do_not_end_its_connection_to_a_backend_that_ends(
+    flow: Flow, last: str
+):
+    """The backend answers each by what it expects next (RFC 5961)."""
+    flow.establish()
+    move(flow)
+    for _ in range(3):
+        assert flow.request("S") == flow.backend
+        flow.reply("A")
+        if last == "request":
+            flow.request("A")
+        flow.datapath.wait_a_second()
+    assert flow.request("PA") == flow.backend
     assert flow.is_established()
 
 
@@ -412,7 +439,7 @@ def test_a_backend_that_returns_under_another_index_serves_as_before(flow: Flow)
     flow.establish()
     index = flow.datapath.backend(flow.backend, flow.kind.proto)
     flow.datapath.replace_backends(1, index)
-    flow.establish()
+    ask_twice(flow)
     assert flow.is_established()
     entry = flow.datapath.entry(flow.pod, flow.frontend, flow.kind.proto)
     assert entry.backend == index

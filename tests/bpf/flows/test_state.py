@@ -118,9 +118,49 @@ def test_after_a_new_beginning_resets_are_judged_by_it(flow: Flow, by_pod):
     flow.establish()
     for packet in flow.datapath.established():
         flow.datapath.write_entry(packet, sent_end=(SENT + (1 << 30)) % (1 << 32))
+    flow.establish()
     go_on(flow)
     reset(flow, by_pod, SENT)
     assert flow.is_short()
+
+
+# What may be forged before a reset
+
+
+def send(flow: Flow, by_pod: bool, flags: str, sequence: int, ack: int) -> None:
+    source, target = (flow.pod, flow.frontend) if by_pod else (flow.backend, flow.pod)
+    packet = flow.kind.frame(source, target, flags, payload=b"", ack=ack % (1 << 32))
+    packet[TCP].seq = sequence % (1 << 32)
+    flow.datapath.run("lb_pod_ingress" if by_pod else "lb_pod_egress", changed(packet))
+
+
+@BOTH_SIDES
+@pytest.mark.parametrize("flags", ["A", "FA"])
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_a_packet_whose_sender_does_not_know_the_other_side_prepares_no_reset(
+    live: Flow, by_pod, flags, sequence
+):
+    before = live.states()
+    send(live, by_pod, flags, sequence, ack=SENT - 5_000_000)
+    reset(live, by_pod, sequence)
+    assert live.states() == before
+    assert live.is_established()
+
+
+@BOTH_SIDES
+@pytest.mark.parametrize("behind", [0, 100_000])
+@pytest.mark.parametrize("sequence", [SENT + FAR, SENT + (1 << 31)])
+def test_after_a_gap_resets_are_judged_by_what_came_then(live: Flow, by_pod, sequence, behind):
+    """Packets may be lost before they get here."""
+    send(live, by_pod, "A", sequence, ack=SENT - behind)
+    reset(live, by_pod, sequence)
+    assert live.is_short()
+
+
+@BOTH_SIDES
+def test_a_fin_behind_a_gap_counts(live: Flow, by_pod):
+    send(live, by_pod, "FA", SENT + FAR, ack=SENT)
+    assert CtState.LB_CT_PEER_FIN in live.states()[int(by_pod)]
 
 
 # Addresses that move

@@ -357,6 +357,11 @@ class Datapath:
         for key in self.short():
             self.write_entry(key, created=later, last_seen=later)
 
+    def wait_a_second(self) -> None:
+        """As if all packets of established flows were so much older, in their order."""
+        for key, entry in self.established().items():
+            self.write_entry(key, last_seen=entry.last_seen - 10**9)
+
     def write_entry(self, key: LbTuple, **changes: Any) -> None:
         """Change fields of an entry, in every flow table that has it."""
         for table in self._tables_with(key):
