@@ -2,7 +2,7 @@
 /*
  * Sockets of this node that come before a Service: a listener on a ClusterIP that is also an
  * address of the node, such as a DNS cache, a connected socket at a NodePort, and the agent's to
- * the API server.
+ * the API server. Also those that have a port that a masqueraded flow would get.
  */
 #ifndef LB_LISTENER_H
 #define LB_LISTENER_H
@@ -88,6 +88,35 @@ static __always_inline int lb_has_listener(void *ctx, const struct lb_tuple *pac
 	is_bound = lb_is_bound_to(sk, &packet->daddr);
 	bpf_sk_release(sk);
 	return is_bound;
+}
+
+/*
+ * Whether a socket of this node gets what a backend sends to this address and port: one that is
+ * connected to it, or of UDP any.
+ */
+static __always_inline int lb_has_socket(void *ctx, const struct lb_tuple *reply)
+{
+	struct bpf_sock_tuple *tuple;
+	struct bpf_sock *sk;
+	int is_listener;
+	int zero = 0;
+	int size;
+
+	tuple = lb_sock_tuples.lookup(&zero);
+	if (!tuple)
+		return 0;
+	size = lb_sock_tuple_fill(tuple, reply);
+	if (reply->proto == IPPROTO_UDP)
+		sk = bpf_sk_lookup_udp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else if (reply->proto == IPPROTO_TCP)
+		sk = bpf_sk_lookup_tcp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		return 0;
+	if (!sk)
+		return 0;
+	is_listener = reply->proto == IPPROTO_TCP && sk->state == BPF_TCP_LISTEN;
+	bpf_sk_release(sk);
+	return !is_listener;
 }
 
 /* A UDP packet to a connected socket of this host is not a request. */

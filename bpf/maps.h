@@ -121,6 +121,8 @@ LB_MAP("percpu_array", int, struct lb_histogram, lb_histograms, LB_HISTOGRAMS);
 BPF_PERCPU_ARRAY(lb_ct_scratch, struct lb_conntrack, 1);
 /* A port that a new UDP flow may take. Not pinned. */
 BPF_PERCPU_ARRAY(lb_silent_ports, struct lb_silent_port, 1);
+/* A socket to look for, where the stack is full. Not pinned. */
+BPF_PERCPU_ARRAY(lb_sock_tuples, struct bpf_sock_tuple, 1);
 /* What the current packet of a known flow becomes. Not pinned. */
 BPF_PERCPU_ARRAY(lb_known_flows, struct lb_known_flow, 1);
 /* Hash of a next hop -> the second in which the stack last sent a packet there. Not pinned. */

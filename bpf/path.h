@@ -207,7 +207,7 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 	if (lb_flow_is_sampled() && !(flow.flags & LB_CT_DSR))
 		flow.flags |= LB_CT_SAMPLED;
 	verdict = flow.flags & LB_CT_DSR ? lb_dsr_create(pkt, &flow) :
-					   lb_conntrack_create(pkt, &flow);
+					   lb_conntrack_create(skb, pkt, &flow);
 	if (verdict)
 		return verdict;
 	if (!tunnel) {

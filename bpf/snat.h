@@ -16,21 +16,23 @@
  * Fills reply->dport and inserts the reply's entry; returns 0 on success. A flow that is not
  * masqueraded keeps the client's port, unless another flow to the backend uses it.
  */
-static __always_inline int lb_snat_reserve(struct lb_packet *pkt, const struct lb_flow *flow,
-					   struct lb_tuple *reply, struct lb_conntrack *entry,
+static __always_inline int lb_snat_reserve(void *ctx, struct lb_packet *pkt,
+					   const struct lb_flow *flow, struct lb_tuple *reply,
+					   struct lb_conntrack *entry,
 					   const struct lb_settings *settings)
 {
 	struct lb_conntrack *old = NULL;
 
 	if (!(flow->flags & LB_CT_SNAT) && !lb_source_port_keep(reply, entry, &old))
 		return 0;
-	if (!old && !lb_source_port_pick(pkt, reply, entry, &old, settings))
+	if (!old && !lb_source_port_pick(ctx, pkt, reply, entry, &old, settings))
 		return 0;
 	return old ? lb_source_port_take_over(pkt, reply, old, entry) : -1;
 }
 
-static __always_inline int lb_snat_reserve_udp(struct lb_packet *pkt, const struct lb_flow *flow,
-					       struct lb_tuple *reply, struct lb_conntrack *entry,
+static __always_inline int lb_snat_reserve_udp(void *ctx, struct lb_packet *pkt,
+					       const struct lb_flow *flow, struct lb_tuple *reply,
+					       struct lb_conntrack *entry,
 					       const struct lb_settings *settings)
 {
 	int may_take = 0;
@@ -38,7 +40,7 @@ static __always_inline int lb_snat_reserve_udp(struct lb_packet *pkt, const stru
 	if (!(flow->flags & LB_CT_SNAT) &&
 	    !lb_source_port_keep_udp(pkt, reply, entry, &may_take, settings))
 		return 0;
-	if (!may_take && !lb_source_port_pick_udp(pkt, reply, entry, &may_take, settings))
+	if (!may_take && !lb_source_port_pick_udp(ctx, pkt, reply, entry, &may_take, settings))
 		return 0;
 	return may_take ? lb_source_port_take_over_udp(pkt, reply, entry) : -1;
 }
@@ -49,7 +51,8 @@ static __always_inline int lb_snat_reserve_udp(struct lb_packet *pkt, const stru
  * frontend. The reply's entry is inserted first: with only the original's, nothing would reverse
  * replies.
  */
-static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_flow *flow)
+static __always_inline int lb_conntrack_create(void *ctx, struct lb_packet *pkt,
+					       struct lb_flow *flow)
 {
 	struct lb_settings *settings;
 	struct lb_conntrack *entry;
@@ -65,8 +68,8 @@ static __always_inline int lb_conntrack_create(struct lb_packet *pkt, struct lb_
 	lb_conntrack_fill(entry, flow, lb_now());
 	lb_conntrack_fill_reply(entry, flow, &pkt->tuple);
 	has_own_table = reply.proto == IPPROTO_UDP && settings->flags & LB_SETTING_UDP_APART;
-	if (has_own_table ? lb_snat_reserve_udp(pkt, flow, &reply, entry, settings) :
-			    lb_snat_reserve(pkt, flow, &reply, entry, settings))
+	if (has_own_table ? lb_snat_reserve_udp(ctx, pkt, flow, &reply, entry, settings) :
+			    lb_snat_reserve(ctx, pkt, flow, &reply, entry, settings))
 		return -LB_DROP_SNAT_PORTS;
 	flow->to.sport = reply.dport;
 	lb_conntrack_fill(entry, flow, entry->created);

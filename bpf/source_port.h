@@ -6,6 +6,7 @@
 #include "conntrack.h"
 #include "flow_record.h"
 #include "flow_timeout.h"
+#include "listener.h"
 #include "maps.h"
 #include "packet.h"
 
@@ -40,9 +41,16 @@ static __always_inline int lb_source_port_claim(struct lb_tuple *reply, struct l
 	return -1;
 }
 
+/* Whether a process of this node uses the port towards the backend. ctx: NULL at XDP. */
+static __always_inline int lb_source_port_is_of_socket(void *ctx, const struct lb_tuple *reply,
+						       const struct lb_settings *settings)
+{
+	return ctx && settings->flags & LB_SETTING_SHARED_PORTS && lb_has_socket(ctx, reply);
+}
+
 /* Fills reply->dport. Returns 0 if the entry was inserted; else old, if any, may be replaced. */
-static __always_inline int lb_source_port_pick(struct lb_packet *pkt, struct lb_tuple *reply,
-					       struct lb_conntrack *entry,
+static __always_inline int lb_source_port_pick(void *ctx, struct lb_packet *pkt,
+					       struct lb_tuple *reply, struct lb_conntrack *entry,
 					       struct lb_conntrack **old,
 					       const struct lb_settings *settings)
 {
@@ -50,6 +58,8 @@ static __always_inline int lb_source_port_pick(struct lb_packet *pkt, struct lb_
 
 	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
 		reply->dport = bpf_htons(lb_source_port_random(settings));
+		if (lb_source_port_is_of_socket(ctx, reply, settings))
+			continue;
 		if (!lb_source_port_claim(reply, entry, old, i > 0))
 			return 0;
 		if (*old && lb_conntrack_has_closed(*old, now, i < LB_SNAT_CHOOSY_ATTEMPTS))
@@ -134,7 +144,8 @@ static __always_inline __s64 lb_source_port_silence(struct lb_packet *pkt, struc
  * among those tried, the one that has been silent longest. best is in a map, or the verifier would
  * explore each attempt for everything it knows about earlier ones.
  */
-static __always_inline int lb_source_port_pick_udp(struct lb_packet *pkt, struct lb_tuple *reply,
+static __always_inline int lb_source_port_pick_udp(void *ctx, struct lb_packet *pkt,
+						   struct lb_tuple *reply,
 						   struct lb_conntrack *entry, int *may_take,
 						   const struct lb_settings *settings)
 {
@@ -148,7 +159,7 @@ static __always_inline int lb_source_port_pick_udp(struct lb_packet *pkt, struct
 	best->silence = 0;
 	for (int i = 0; i < LB_SNAT_ATTEMPTS; i++) {
 		reply->dport = bpf_htons(lb_source_port_random(settings));
-		if (lb_ct_stream.lookup(reply))
+		if (lb_ct_stream.lookup(reply) || lb_source_port_is_of_socket(ctx, reply, settings))
 			continue;
 		silence = i ? lb_source_port_silence(pkt, reply, entry->created) : 0;
 		if (!silence && !lb_conntrack_insert(reply, entry, 1))

@@ -92,6 +92,8 @@ enum lb_setting_flag {
 	LB_SETTING_DIVERT = 1 << 9,
 	/* For the agent: these programs know LB_SETTING_DIVERT. */
 	LB_SETTING_CAN_DIVERT = 1 << 10,
+	/* Sockets of this node use the ports of masqueraded flows, too. */
+	LB_SETTING_SHARED_PORTS = 1 << 11,
 };
 
 /* Host byte order, both ends included. */
@@ -168,7 +170,7 @@ enum lb_drop_reason {
  * passed to tc for this reason. CHECKSUM: left to a device. LOCAL: for this node or one of its
  * pods. ROUTE: none, or the packet is too big or its TTL has expired. NEIGHBOUR: unknown, or due
  * for a probe. DEVICE: it leaves through one without XDP. REFUSED: tc answers or drops it. STACK:
- * the stack routes it.
+ * the stack routes it, or tc has to ask for sockets with its port.
  */
 enum lb_xdp_result {
 	LB_XDP_SENT = 0,

@@ -125,6 +125,8 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 	if (lb_service_select(pkt, &match, &at, &flow, &choice))
 		return -LB_XDP_REFUSED;
 	verdict = lb_xdp_route_new(fib, ctx, pkt, match.desc, &choice, &flow);
+	if (!verdict && flow.flags & LB_CT_SNAT && lb_has_setting(LB_SETTING_SHARED_PORTS))
+		verdict = -LB_XDP_STACK;
 	if (verdict) {
 		if (choice.backend->flags & LB_BACKEND_TRIAL)
 			lb_trial_take_back(choice.index, match.desc->service, &pkt->tuple.saddr);
@@ -133,7 +135,8 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 	}
 	if (lb_flow_is_sampled() && !(flow.flags & LB_CT_DSR))
 		flow.flags |= LB_CT_SAMPLED;
-	if (flow.flags & LB_CT_DSR ? lb_dsr_create(pkt, &flow) : lb_conntrack_create(pkt, &flow))
+	if (flow.flags & LB_CT_DSR ? lb_dsr_create(pkt, &flow) :
+				     lb_conntrack_create(NULL, pkt, &flow))
 		return -LB_XDP_REFUSED;
 	lb_open_begin(match.desc, choice.index);
 	lb_count_first_packet(pkt, match.index, choice.index);

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.flows.flow_filter import filter_floor_of
-from ebpflb.dataplane.flows.source_ports import own_ports
+from ebpflb.dataplane.flows.source_ports import are_shared, own_ports
 from ebpflb.dataplane.flows.timeouts import TCP_CLOSED_SECONDS, TCP_OPENING_SECONDS, Timeouts
 from ebpflb.dataplane.flows.udp_tables import flags_of_udp
 from ebpflb.dataplane.kernel.maps import BpfMap
@@ -62,8 +62,9 @@ def write_settings(
     `primary`: the node's addresses, used as sources of hairpins and tunnels. `dsr_port`: 0 if the
     node does not take part in DSR.
     """
+    shared = SettingFlag.LB_SETTING_SHARED_PORTS if are_shared() else SettingFlag(0)
     wanted = LbSettings(
-        flags=flags | flags_of_udp(target),
+        flags=flags | flags_of_udp(target) | shared,
         snat_ports=(LbPortRange * 2)(*(LbPortRange(*ports) for ports in own_ports())),
         tcp_opening_timeout=TCP_OPENING_SECONDS,
         tcp_established_timeout=timeouts.tcp_established,

@@ -7,8 +7,8 @@ of both. So the tuples of other NAT are reserved in the conntrack maps, as entri
 uses: the port is taken, but the packets pass unchanged. The same holds for a process of the node
 that connected to a pod from such a port.
 
-The kernel's own connection tracking knows these connections. It is read periodically as long as
-there are any, and only its answer ends a reservation.
+The kernel's own connection tracking knows these connections. It is read periodically, more seldom
+while there are none, and only its answer ends a reservation.
 """
 
 import logging
@@ -40,6 +40,8 @@ _FEWEST = 1000
 _LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 PERIOD_SECONDS = 60.0
+# While nothing is reserved.
+IDLE_PERIOD_SECONDS = 600.0
 
 # Entries of a table, and connections, that one step looks at: a few milliseconds each.
 _CHUNK, _STEP = 8192, 512
@@ -68,14 +70,16 @@ _VALUES = {
 def own_ports() -> tuple[Ports, Ports]:
     """The source ports that the programs use for SNAT.
 
-    If nearly all ports are ephemeral ports for sockets, both use the same ones: ports of other
-    flows are left out (`Reservations`).
+    If nearly all ports are ephemeral ports for sockets, both use the same ones (`are_shared()`).
     """
-    found = snat_ports(local_ports(), NODE_PORTS)
-    if sum(last - first + 1 for first, last in found) < _FEWEST:
-        found = snat_ports(NODE_PORTS)
-    one, two = found
+    one, two = snat_ports(NODE_PORTS) if are_shared() else snat_ports(local_ports(), NODE_PORTS)
     return one, two
+
+
+def are_shared() -> bool:
+    """Whether sockets use the same ports: then programs ask for one before they use a port."""
+    found = snat_ports(local_ports(), NODE_PORTS)
+    return sum(last - first + 1 for first, last in found) < _FEWEST
 
 
 def local_ports() -> Ports:
@@ -158,7 +162,7 @@ class Reservations:
         udp.forget_others()
         others.forget_others()
         if not udp.kept and not others.kept:
-            self._due = None
+            self._due = self._clock() + IDLE_PERIOD_SECONDS
         self._note_made((udp, others))
 
     def _keep_living(

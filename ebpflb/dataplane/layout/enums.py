@@ -91,6 +91,7 @@ class SettingFlag(IntFlag):
     LB_SETTING_BESIDE = 256
     LB_SETTING_DIVERT = 512
     LB_SETTING_CAN_DIVERT = 1024
+    LB_SETTING_SHARED_PORTS = 2048
 
 
 class Direction(IntEnum):

@@ -7,7 +7,11 @@ import pytest
 from ebpflb.dataplane.flows import source_ports
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.flows.expiry import Expiry
-from ebpflb.dataplane.flows.source_ports import PERIOD_SECONDS, Reservations
+from ebpflb.dataplane.flows.source_ports import (
+    IDLE_PERIOD_SECONDS,
+    PERIOD_SECONDS,
+    Reservations,
+)
 from ebpflb.dataplane.kernel.ctnetlink import Reply
 from ebpflb.dataplane.layout.enums import Hook
 from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings
@@ -171,7 +175,7 @@ def test_when_the_kernel_does_not_tell_it_is_said_once_and_nothing_is_lost(caplo
     assert len(kernel.reserved()) == 2
 
 
-def test_it_is_looked_again_as_long_as_there_are_any():
+def test_it_is_looked_again_and_more_seldom_while_there_are_none():
     kernel = Kernel([tcp(1500)])
     kernel.reservations.renew(ADDRESSES)
     kernel.datagrams = [[tcp(1501)]]
@@ -187,6 +191,9 @@ def test_it_is_looked_again_as_long_as_there_are_any():
     kernel.now += PERIOD_SECONDS
     assert not kernel.reservations.step(ADDRESSES)
     assert kernel.reserved() == []
+    kernel.now += IDLE_PERIOD_SECONDS
+    run_to_the_end(kernel)
+    assert kernel.reserved() == ["192.0.2.1 1502"]
 
 
 def test_a_step_looks_at_some_connections_only():

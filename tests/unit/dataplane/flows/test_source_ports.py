@@ -4,7 +4,11 @@
 import pytest
 
 from ebpflb.dataplane.flows import source_ports
+from ebpflb.dataplane.flows.settings import write_settings
 from ebpflb.dataplane.flows.source_ports import Ports, own_ports, snat_ports
+from ebpflb.dataplane.layout.enums import SettingFlag
+from ebpflb.dataplane.layout.structs import LbSettings
+from tests.memory_maps import memory_maps
 
 
 @pytest.mark.parametrize(
@@ -36,3 +40,7 @@ def test_where_sockets_may_have_all_ports_they_are_shared(monkeypatch, tmp_path,
     path.write_text(local)
     monkeypatch.setattr(source_ports, "_LOCAL_PORTS", path)
     assert own_ports() == ((1024, 29999), (32768, 65535))
+    settings = memory_maps()["lb_settings"]
+    write_settings(settings, flags=SettingFlag(0), primary={})
+    value = LbSettings.from_buffer_copy(settings.lookup(bytes(4)) or b"")
+    assert value.flags & SettingFlag.LB_SETTING_SHARED_PORTS
