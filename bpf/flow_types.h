@@ -17,6 +17,7 @@ struct lb_tuple {
 };
 
 enum lb_direction {
+	LB_DIR_NONE = 0,
 	LB_DIR_ORIGINAL = 1,
 	LB_DIR_REPLY = 2,
 };
@@ -127,7 +128,10 @@ struct lb_stack_nat {
 	__u64 last_seen;
 };
 
-/* peer: the frontend in direction original (sendmsg), the backend in direction reply. */
+/*
+ * peer: the frontend in direction original (sendmsg), the backend in direction reply, zero without a
+ * direction.
+ */
 struct lb_socket_key {
 	__u64 cookie;
 	struct lb_addr peer;
@@ -137,7 +141,10 @@ struct lb_socket_key {
 	__u32 pad;
 };
 
-/* The other peer: the backend, or the frontend. flow_flags: LB_CT_SAMPLED (UDP). */
+/*
+ * The other peer: the backend, or the frontend; in direction reply the peer itself, if the socket sent
+ * to it directly. flow_flags: LB_CT_SAMPLED (UDP).
+ */
 struct lb_socket {
 	struct lb_addr peer;
 	__be16 port;

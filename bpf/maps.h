@@ -94,7 +94,7 @@ LB_MAP("array", int, __u32, lb_flow_filter, LB_FILTER_SIZE);
 LB_MAP("array", int, __u8, lb_peer_filter, LB_FILTER_SIZE);
 /*
  * What a UDP socket was translated to, and the reverse; TCP is in lb_connections. The agent deletes
- * the entries of unconnected sockets.
+ * what an unconnected socket leaves that has sent to several frontends.
  */
 LB_MAP_BY_USE("hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX_SOCKETS);
 /* Client of a Service port -> backend. Changes in place, by 8-byte stores. The agent expires it. */

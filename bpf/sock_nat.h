@@ -16,15 +16,8 @@
 #include "maps.h"
 #include "open_connections.h"
 #include "sock_client.h"
-
-/* bcc 0.26 declares this helper as u32; the kernel's is u64. */
-static __u64 (*lb_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
-
-/* The peer that the socket requested and, after LB_REDIRECT, the one it gets. */
-struct lb_peer {
-	struct lb_addr addr;
-	__be16 port;
-};
+#include "sock_peer.h"
+#include "sock_udp.h"
 
 /* Records a refused or dropped connect() or sendmsg(). desc: NULL if there is no frontend. */
 static __always_inline void lb_sock_record_failure(struct bpf_sock_addr *ctx,
@@ -52,34 +45,6 @@ static __always_inline void lb_sock_record_failure(struct bpf_sock_addr *ctx,
 }
 
 /*
- * Records that a UDP socket starts or stops using a backend. key, socket: in direction reply.
- * Neither the client's port nor the traffic is known here.
- */
-static __always_inline void lb_sock_record_udp(void *ctx, int event,
-					       const struct lb_socket_key *key,
-					       const struct lb_socket *socket)
-{
-	struct lb_flow_record *record;
-
-	if (!(socket->flow_flags & LB_CT_SAMPLED))
-		return;
-	record = lb_flow_record_reserve(event, LB_PATH_SOCKET);
-	if (!record)
-		return;
-	record->end = event == LB_FLOW_END ? LB_END_CLOSED : 0;
-	record->proto = key->proto;
-	record->source = LB_FROM_THIS_NODE;
-	lb_sock_client_get(ctx, &key->peer, &record->client);
-	record->frontend = socket->peer;
-	record->frontend_port = socket->port;
-	record->backend_addr = key->peer;
-	record->backend_port = key->port;
-	lb_flow_record_set_backend(record, socket->service, socket->backend, socket->generation,
-				   socket->desc_flags);
-	lb_flow_record_submit(record);
-}
-
-/*
  * A TCP socket has one peer. lb_sock_ops follows the connection (sock_connection.h); if it is not
  * attached, the entry lasts from connect() to close().
  */
@@ -103,56 +68,6 @@ static __always_inline void lb_sock_nat_add_tcp(struct bpf_sock_addr *ctx,
 	};
 
 	lb_connection_store(lb_get_socket_cookie(ctx), &value);
-}
-
-/* For UDP. Direction reply serves recvmsg and getpeername, direction original sendmsg. */
-static __always_inline void lb_sock_nat_add_udp(struct bpf_sock_addr *ctx, int direction,
-						const struct lb_peer *from,
-						const struct lb_peer *to,
-						const struct lb_match *match,
-						const struct lb_choice *choice)
-{
-	struct lb_socket_key key = {
-		.cookie = lb_get_socket_cookie(ctx),
-		.peer = from->addr,
-		.port = from->port,
-		.proto = ctx->protocol,
-		.direction = direction,
-	};
-	struct lb_socket value = {
-		.peer = to->addr,
-		.port = to->port,
-		.backend = choice->index,
-		.generation = choice->backend->generation,
-		.service = choice->backend->service,
-		.frontend = match->index,
-		.desc_flags = match->desc->flags,
-	};
-
-	if (direction == LB_DIR_REPLY && lb_flow_is_sampled()) {
-		value.flow_flags = LB_CT_SAMPLED;
-		lb_sock_record_udp(ctx, LB_FLOW_START, &key, &value);
-	}
-	lb_sockets.update(&key, &value);
-}
-
-/* The backend of an earlier datagram from this socket to the same frontend, if it still serves. */
-static __always_inline int lb_sock_nat_recall(struct bpf_sock_addr *ctx, struct lb_peer *peer)
-{
-	struct lb_socket_key key = {
-		.cookie = lb_get_socket_cookie(ctx),
-		.peer = peer->addr,
-		.port = peer->port,
-		.proto = ctx->protocol,
-		.direction = LB_DIR_ORIGINAL,
-	};
-	struct lb_socket *socket = lb_sockets.lookup(&key);
-
-	if (!socket || !lb_backend_serving(socket->backend, socket->generation))
-		return 0;
-	peer->addr = socket->peer;
-	peer->port = socket->port;
-	return 1;
 }
 
 static __always_inline int lb_connection_is_to(const struct lb_connection *connection,
@@ -219,19 +134,6 @@ static __always_inline void lb_sock_nat_delete_tcp(__u64 cookie)
 		lb_sock_nat_forget_tcp(cookie, connection);
 }
 
-static __always_inline void lb_sock_nat_delete_udp(struct bpf_sock *ctx, struct lb_socket_key *key)
-{
-	struct lb_socket *socket;
-
-	key->cookie = lb_get_socket_cookie(ctx);
-	socket = lb_sockets.lookup(key);
-	if (!socket)
-		return;
-	lb_open_end(socket->desc_flags, socket->backend, socket->generation);
-	lb_sock_record_udp(ctx, LB_FLOW_END, key, socket);
-	lb_sockets.delete(key);
-}
-
 /* For a connection that lb_sock_ops did not see, because it was attached only later. */
 static __always_inline void lb_sock_nat_delete_untold(__u64 cookie)
 {
@@ -250,8 +152,9 @@ static __always_inline int lb_sock_has_no_syn_sent(const struct bpf_sock *ctx)
 }
 
 /*
- * Deletes the entry of a connected socket; the agent deletes those of unconnected sockets. A
- * TCP socket whose connect() failed, without a route for example, has no peer.
+ * Deletes the entry of a connected socket, or the last ones of an unconnected socket; the agent
+ * deletes the others of those that sent to several frontends. A TCP socket whose connect() failed,
+ * without a route for example, has no peer.
  */
 static __always_inline void lb_sock_nat_release(struct bpf_sock *ctx)
 {
@@ -274,6 +177,10 @@ static __always_inline void lb_sock_nat_release(struct bpf_sock *ctx)
 	key.peer.word[3] = ctx->dst_ip6[3];
 	if (ctx->family == LB_AF_INET)
 		lb_addr_from_ipv4(&key.peer, ipv4);
+	if (key.proto == IPPROTO_UDP && !key.port) {
+		lb_sock_nat_delete_last(ctx);
+		return;
+	}
 	may_have_entry = lb_peer_filter_has(key.peer.word[3], key.port);
 	if (key.proto == IPPROTO_TCP && (may_have_entry || !key.port))
 		lb_sock_nat_delete_tcp(lb_get_socket_cookie(ctx));

@@ -248,21 +248,28 @@ static __always_inline int lb_socket_send(struct bpf_sock_addr *ctx, struct lb_p
 {
 	struct lb_choice choice = {};
 	struct lb_match match = {};
+	struct lb_peer nobody = {};
 	struct lb_peer frontend;
-	int verdict;
+	int verdict = LB_PASS;
 
-	if (ctx->protocol != IPPROTO_UDP || !lb_socket_may_be_service(&peer->addr))
+	if (ctx->protocol != IPPROTO_UDP)
 		return LB_PASS;
 	peer->port = ctx->user_port;
-	if (lb_sock_nat_recall(ctx, peer))
-		return LB_REDIRECT;
 	frontend = *peer;
-	verdict = lb_socket_select(ctx, peer, &match, &choice, 0);
+	if (lb_socket_may_be_service(&peer->addr)) {
+		if (lb_sock_nat_recall(ctx, peer))
+			return LB_REDIRECT;
+		verdict = lb_socket_select(ctx, peer, &match, &choice, 0);
+	}
+	if (verdict == LB_PASS)
+		lb_sock_nat_send_directly(ctx, peer);
 	if (verdict)
 		return verdict;
 	lb_peer_set_backend(peer, &choice);
+	lb_peer_filter_add(peer->addr.word[3], peer->port);
 	lb_sock_nat_add_udp(ctx, LB_DIR_ORIGINAL, &frontend, peer, &match, &choice);
 	lb_sock_nat_add_udp(ctx, LB_DIR_REPLY, peer, &frontend, &match, &choice);
+	lb_sock_nat_add_udp(ctx, LB_DIR_NONE, &nobody, &frontend, &match, &choice);
 	return LB_REDIRECT;
 }
 

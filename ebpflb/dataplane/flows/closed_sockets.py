@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletes entries of closed sockets from lb_sockets and lb_connections.
 
-The programs delete the entry of a connected socket when it is closed. They do not see to whom an
-unconnected UDP socket has sent. Visiting all network namespaces takes a while, so it is done only
+The programs delete the entry of a connected socket when it is closed, and those for the frontend to
+which an unconnected UDP socket has sent last. Visiting all network namespaces takes a while, so it is done only
 while a table is more than half full.
 """
 

@@ -95,6 +95,7 @@ class SettingFlag(IntFlag):
 
 
 class Direction(IntEnum):
+    LB_DIR_NONE = 0
     LB_DIR_ORIGINAL = 1
     LB_DIR_REPLY = 2
 
