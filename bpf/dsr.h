@@ -104,9 +104,13 @@ static __always_inline void lb_dsr_track(struct lb_packet *pkt, struct lb_conntr
 		lb_dsr_establish(pkt, entry);
 }
 
-/* The pod on this node that the tunnel's sender has chosen, as this node knows it. */
-static __always_inline struct lb_backend *
-lb_dsr_pod(const struct lb_geneve *geneve, const struct lb_desc *desc, __u8 proto, __u32 *index)
+/*
+ * Whether what the tunnel's sender has chosen is an endpoint of the Service on this node. Its index
+ * stays LB_NO_BACKEND if another backend has got that.
+ */
+static __always_inline int lb_dsr_is_here(const struct lb_geneve *geneve,
+					  const struct lb_desc *desc, __u8 proto,
+					  struct lb_flow *flow)
 {
 	struct lb_pod_key key = {
 		.addr = geneve->pod,
@@ -118,32 +122,17 @@ lb_dsr_pod(const struct lb_geneve *geneve, const struct lb_desc *desc, __u8 prot
 	struct lb_backend *backend;
 	int i;
 
+	flow->backend = LB_NO_BACKEND;
 	if (!found)
-		return NULL;
+		return 0;
 	i = *found;
 	backend = lb_backends.lookup(&i);
-	if (!backend || backend->port != geneve->port ||
-	    !lb_addr_is_equal(&backend->addr, &geneve->pod))
-		return NULL;
-	*index = i;
-	return backend;
-}
-
-/*
- * Whether an address belongs to a pod on this node, by its route, or to this node. The sender may
- * learn of a pod before this node does, and that it is gone after this node does.
- */
-static __always_inline int lb_dsr_is_here(struct bpf_fib_lookup *fib, void *ctx,
-					  const struct lb_packet *pkt, const struct lb_addr *pod)
-{
-	int is_here;
-
-	if (lb_addr_flags_of(pod) & LB_ADDR_NODE)
-		return 1;
-	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, pod, pkt->ifindex);
-	is_here = !lb_fib_ask(fib, ctx, pkt, 0) && !lb_is_host_device(fib->ifindex);
-	fib->ifindex = 0;
-	return is_here;
+	if (backend && backend->port == geneve->port &&
+	    lb_addr_is_equal(&backend->addr, &geneve->pod)) {
+		flow->backend = i;
+		flow->generation = backend->generation;
+	}
+	return 1;
 }
 
 #endif

@@ -46,7 +46,7 @@ LB_MAP_READ("array", int, struct lb_backend, lb_backends, LB_MAX_BACKENDS);
 LB_MAP("array", int, struct lb_failures, lb_failures, LB_MAX_BACKENDS);
 /* Backend index -> open connections, for the scheduler that compares them. */
 LB_MAP("array", int, __s64, lb_open, LB_MAX_BACKENDS);
-/* Pod of this node behind a Service port with DSR -> its index in lb_backends. */
+/* Endpoint of this node, also of Services without DSR -> its index in lb_backends. */
 LB_MAP_READ_BY_USE("hash", struct lb_pod_key, __u32, lb_pods_here, LB_MAX_BACKENDS);
 /* Pod on another node -> the address of that node, to which its packets are tunneled. */
 LB_MAP_READ_BY_USE("hash", struct lb_addr, struct lb_addr, lb_pod_nodes, LB_MAX_BACKENDS);

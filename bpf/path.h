@@ -199,7 +199,7 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 	if (tunnel && !lb_is_opening(pkt))
 		return LB_PASS;
 	if (tunnel)
-		verdict = lb_service_accept(skb, pkt, match, &tunnel->geneve, &flow, fib);
+		verdict = lb_service_accept(pkt, match, &tunnel->geneve, &flow);
 	else
 		verdict = lb_service_decide(skb, pkt, at, match, &choice, &flow, fib);
 	if (verdict)
@@ -277,7 +277,13 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 	struct lb_packet pkt;
 	int verdict;
 
-	if (!lb_glance_at(skb, l2, &seen) || !lb_filter_may_be_request(&seen, at->hook))
+	if (!lb_glance_at(skb, l2, &seen))
+		return TC_ACT_UNSPEC;
+	if (LB_HAS_DSR && at->hook == LB_HOOK_POD_INGRESS && lb_tunnel_is_forged(skb, l2, &seen)) {
+		lb_count_drop_at(LB_DROP_AT_POD, LB_DROP_TUNNEL);
+		return TC_ACT_SHOT;
+	}
+	if (!lb_filter_may_be_request(&seen, at->hook))
 		return TC_ACT_UNSPEC;
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS) {
 		verdict = lb_tunnel_receive(skb, l2, &seen);

@@ -113,25 +113,18 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
  * A packet from a tunnel, for the pod chosen by its sender. The frontend must exist here as well,
  * but a NodePort may be on the sender's address, where the client sent it.
  */
-static __always_inline int lb_service_accept(void *ctx, const struct lb_packet *pkt,
-					     struct lb_match *match, const struct lb_geneve *geneve,
-					     struct lb_flow *flow, struct bpf_fib_lookup *fib)
+static __always_inline int lb_service_accept(const struct lb_packet *pkt, struct lb_match *match,
+					     const struct lb_geneve *geneve, struct lb_flow *flow)
 {
 	struct lb_frontend_key key = {
 		.addr = pkt->tuple.daddr,
 		.port = pkt->tuple.dport,
 		.proto = pkt->tuple.proto,
 	};
-	struct lb_backend *backend;
 
 	if (!lb_addr_is_ipv4(&geneve->pod) != !pkt->is_ipv4 ||
-	    (!lb_vip_lookup(&key, match) && !lb_node_port_lookup(&key, match)))
-		return -LB_DROP_TUNNEL;
-	flow->backend = LB_NO_BACKEND;
-	backend = lb_dsr_pod(geneve, match->desc, key.proto, &flow->backend);
-	if (backend)
-		flow->generation = backend->generation;
-	else if (!lb_dsr_is_here(fib, ctx, pkt, &geneve->pod))
+	    (!lb_vip_lookup(&key, match) && !lb_node_port_lookup(&key, match)) ||
+	    !lb_dsr_is_here(geneve, match->desc, key.proto, flow))
 		return -LB_DROP_TUNNEL;
 	lb_flow_lead_to(flow, pkt, match, &geneve->pod, geneve->port);
 	flow->hook = LB_HOOK_HOST_INGRESS;

@@ -104,7 +104,7 @@ struct lb_backend {
 	__u32 service;
 };
 
-/* A pod of this node behind a Service port with DSR. */
+/* An endpoint of a Service port, on this node. */
 struct lb_pod_key {
 	struct lb_addr addr;
 	__be16 port;

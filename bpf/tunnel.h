@@ -262,10 +262,37 @@ static __always_inline int lb_tunnel_unwrap_ipv6(struct __sk_buff *skb, struct l
 	return bpf_skb_store_bytes(skb, l2, head, sizeof(*head), 0) ? -LB_DROP_TUNNEL : LB_REDIRECT;
 }
 
-/* Whether a packet to a node address looks like a tunneled one. */
+/* Whether a packet looks like a tunneled one. */
 static __always_inline int lb_tunnel_is_arriving(const struct lb_glance *seen)
 {
 	return seen->is_plain && seen->proto == IPPROTO_UDP && lb_filter_is_dsr_port(seen->dport);
+}
+
+/* Whether a pod sends in a tunnel to a node: only nodes do. */
+static __always_inline int lb_tunnel_is_forged(struct __sk_buff *skb, int l2,
+					       const struct lb_glance *seen)
+{
+	struct lb_tunnel *tunnel;
+	struct lb_geneve *geneve;
+	struct lb_addr to;
+	int zero = 0;
+
+	tunnel = lb_tunnels.lookup(&zero);
+	if (!tunnel || !lb_tunnel_is_arriving(seen))
+		return 0;
+	if (seen->is_ipv4) {
+		if (bpf_skb_load_bytes(skb, l2, &tunnel->ipv4, sizeof(tunnel->ipv4)))
+			return 0;
+		lb_addr_from_ipv4(&to, tunnel->ipv4.ip.daddr);
+		geneve = &tunnel->ipv4.geneve;
+	} else {
+		if (bpf_skb_load_bytes(skb, l2, &tunnel->ipv6, sizeof(tunnel->ipv6)))
+			return 0;
+		__builtin_memcpy(&to, &tunnel->ipv6.ip.daddr, sizeof(to));
+		geneve = &tunnel->ipv6.geneve;
+	}
+	return lb_geneve_is_ours(geneve) &&
+	       (lb_addr_flags_of(&to) & LB_ADDR_NODE || lb_peers.lookup(&to));
 }
 
 /*

@@ -83,8 +83,9 @@ class Frontend:
     flows; only `serving` remains. ejected: sorted endpoints that get no new connections because
     earlier ones failed.
     table_size: slots of its lookup table, 0 if it has none. dsr: direct server return from pods on
-    other nodes to clients outside the cluster. here: with dsr, all endpoints on this node, sorted;
-    another node may choose one that this node does not choose, or not yet.
+    other nodes to clients outside the cluster. here: all endpoints on this node, sorted, if it takes
+    part in that; another node may choose one that this node does not choose, or not yet, and may
+    have been told before that the Service has DSR.
     """
 
     key: FrontendKey
@@ -136,9 +137,11 @@ def plan_service(
     """
     own = _own(service, slices)
     frontends: dict[FrontendKey, Frontend] = {}
+    # For its ports, ANNOTATED means that this node takes part, and others may have it already.
+    dsr = Dsr.OFF if defaults.dsr is Dsr.OFF else Dsr.ANNOTATED
     defaults = defaults._replace(
         scheduler=service.scheduler or defaults.scheduler,
-        dsr=Dsr.ALL if defaults.dsr.holds_for(service.dsr) else Dsr.OFF,
+        dsr=Dsr.ALL if defaults.dsr.holds_for(service.dsr) else dsr,
     )
     for port in service.ports:
         for frontend in _plan_port(port, own, node, defaults, watch(port)):
@@ -216,7 +219,7 @@ def _plan_port(
     allowed = allowed_sources(port, node)
     preserves_clients = port.external_policy is TrafficPolicy.LOCAL
     has_dsr = defaults.dsr is Dsr.ALL and not (preserves_clients or defaults.masquerade_all)
-    here = tuple(sorted(_here(endpoints, node))) if has_dsr else ()
+    here = tuple(sorted(_here(endpoints, node))) if defaults.dsr is not Dsr.OFF else ()
     for kind, key in typed_keys(port):
         inside = kind is FrontendType.CLUSTER_IP
         yield Frontend(

@@ -4,7 +4,8 @@
 Usage is derived from the descriptors that lb_current refers to, both after a restart and after a
 change: a Service port uses the ranges and source ranges in its frontends' descriptors, and the
 backends in those ranges. It keeps UDP backends and ejected ones as long as their endpoints serve;
-they have LB_BACKEND_SERVING. With DSR it has all endpoints of this node: those in lb_pods_here.
+they have LB_BACKEND_SERVING. On a node that takes part in DSR it has all endpoints of this node:
+those in lb_pods_here.
 There is one object per Service port and none per backend.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.enums import DescFlag
+from ebpflb.dataplane.layout.enums import FrontendTypeCode
 from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.dataplane.services.addresses import Addresses
 from ebpflb.dataplane.services.mirror import Mirror, Words
@@ -90,10 +91,10 @@ class MapState:
         ports = self.services.get(ServiceName(*name[:2]), ())
         return next((port for port in ports if port.name == name), None)
 
-    def has_dsr(self, port: Port) -> bool:
-        """Whether any of its frontends has DSR."""
+    def is_exposed(self, port: Port) -> bool:
+        """Whether any of its frontends is for clients outside the cluster."""
         descs = (self.desc(index) for index in port.frontends)
-        return any(desc and desc.flags & DescFlag.LB_DESC_DSR for desc in descs)
+        return any(desc and desc.type != FrontendTypeCode.LB_CLUSTER_IP for desc in descs)
 
     def add_port(self, name: ServicePortName, identity: int) -> Port:
         """Add a Service port whose first frontend is about to be written."""

@@ -115,7 +115,7 @@ def _restore_kept(state: MapState, names: Mapping[int, bytes]) -> None:
 
 
 def _restore_here(state: MapState) -> None:
-    """For ports with DSR; deletes what belongs to none of them."""
+    """For ports that clients outside may reach; deletes what belongs to none of them."""
     pods, lost = state.maps["lb_pods_here"], []
     for key, value in pods.items():
         index = _number(value)
@@ -134,7 +134,7 @@ def _port_with_pod(state: MapState, key: bytes, index: int) -> Port | None:
     port = state.ports.get(record.service)
     if port is None or key != pack_pod_key(record.socket, record.service):
         return None
-    return port if state.has_dsr(port) else None
+    return port if state.is_exposed(port) else None
 
 
 def _add_port(state: MapState, backend: int, identity: int, names: Mapping[int, bytes]) -> Port:

@@ -183,7 +183,7 @@ class Transaction:
         for port in self._touched.values():
             before = set(port.ranges), set(port.backends), set(port.source_ranges)
             # Its frontends may belong to another Service by now.
-            if port.here and not self._state.has_dsr(port):
+            if port.here and not self._state.is_exposed(port):
                 self._keep(port, port.kept, frozenset())
             self._state.refresh(port)
             unnamed.ranges.update(before[0].difference(port.ranges))

@@ -8,8 +8,16 @@ from scapy.layers.inet import TCP
 from scapy.packet import Packet
 
 from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason
-from tests.bpf.dsr.tunnel import OVERHEAD, PEER, pod_elsewhere, pod_here, served, wrapped
-from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
+from tests.bpf.dsr.tunnel import (
+    OVERHEAD,
+    PEER,
+    place_here,
+    pod_elsewhere,
+    pod_here,
+    served,
+    wrapped,
+)
+from tests.bpf.harness.datapath import SERVICE, Datapath, Result, Verdict, assert_untouched
 from tests.bpf.harness.errors import TOO_BIG, error
 from tests.bpf.harness.fragments import fragments
 from tests.bpf.harness.node import Node
@@ -154,22 +162,6 @@ def test_a_connection_without_a_tunnel_offers_what_its_pod_does(
     assert dict(leave(dsr, node, built(reply))[TCP].options)["MSS"] == 1460
 
 
-def test_a_pod_that_this_node_does_not_know_yet_is_served(dsr: Datapath, node: Node, kind: Kind):
-    """Its sender has heard of it before."""
-    known, index = pod_here(dsr, kind)
-    pod = known._replace(address=kind.net.pod)
-    frontend = served(dsr, kind, index)
-    for flags in ("S", "A"):
-        request = kind.frame(client(kind), frontend, flags)
-        assert_same(
-            arrive(dsr, node, wrapped(kind, request, pod)).packet, changed(request, target=pod)
-        )
-        reply = kind.frame(pod, client(kind), "SA")
-        assert_same(leave(dsr, node, reply), changed(reply, source=frontend))
-    assert len(dsr.short()) + len(dsr.established()) == 2
-    assert not dsr.counts("lb_count_back", index)[0]
-
-
 def test_an_index_that_another_pod_has_got_is_not_used(dsr: Datapath, node: Node, kind: Kind):
     pod, index = pod_here(dsr, kind)
     request = kind.frame(client(kind), served(dsr, kind, index))
@@ -212,8 +204,10 @@ def test_nobody_but_a_node_sends_in_a_tunnel(dsr: Datapath, node: Node, kind: Ki
     assert not dsr.short()
 
 
-@pytest.mark.parametrize("wrong", ["port", "address", "pod"])
-def test_a_tunnel_leads_to_pods_of_services_that_are_here(
+@pytest.mark.parametrize(
+    "wrong", ["port", "address", "pod", "process", "pod's port", "protocol", "Service"]
+)
+def test_a_tunnel_leads_to_nothing_but_endpoints_of_the_service(
     dsr: Datapath, node: Node, kind: Kind, wrong: str
 ):
     pod, index = pod_here(dsr, kind)
@@ -223,8 +217,17 @@ def test_a_tunnel_leads_to_pods_of_services_that_are_here(
         frontend = frontend._replace(port=81)
     elif wrong == "address":
         frontend = frontend._replace(address=STRANGER[str(kind.net)])
+    elif wrong == "pod":
+        to = End(kind.net.pod, pod.port)
+    elif wrong == "process":
+        to = End(kind.net.node, 22)
+    elif wrong == "pod's port":
+        to = pod._replace(port=22)
     else:
-        to = End(kind.net.remote, pod.port)
+        odd = {"proto": kind.proto ^ 1} if wrong == "protocol" else {"service": SERVICE + 1}
+        (known,) = (key for key, _ in dsr.maps["lb_pods_here"].items())
+        dsr.maps["lb_pods_here"].delete_batch([known])
+        place_here(dsr, kind, pod, index, **odd)
     request = kind.frame(client(kind), frontend)
     assert arrive(dsr, node, wrapped(kind, request, to)).verdict is Verdict.DROP
     assert dsr.drops() == DROPPED
@@ -327,3 +330,40 @@ def test_the_other_frontends_of_a_service_need_no_dsr(dsr: Datapath, node: Node,
     dsr.flag_frontends(DescFlag(0))
     request = kind.frame(client(kind), frontend)
     assert arrive(dsr, node, wrapped(kind, request, pod)).verdict is Verdict.PASS
+
+
+# From a pod
+
+
+def test_a_pod_sends_no_node_a_tunnel(dsr: Datapath, node: Node, kind: Kind):
+    """Neither this one nor another, whatever source address it claims."""
+    pod, index = pod_here(dsr, kind)
+    request = kind.frame(client(kind), served(dsr, kind, index))
+    forged = [
+        wrapped(kind, request, pod, target=target, source=source)
+        for target in (kind.net.node, PEER[kind.net])
+        for source in (PEER[kind.net], kind.net.pod)
+    ]
+    forged.append(question(kind, kind.net.pod))
+    for number, frame in enumerate(forged, 1):
+        result = dsr.run("lb_pod_ingress", frame, ifindex=node.pod.ifindex)
+        assert result.verdict is Verdict.DROP
+        assert dsr.drops() == {DropReason.LB_DROP_TUNNEL: number}
+
+
+@pytest.mark.parametrize(
+    "change", [{"port": 6081}, {"option": (0x0102, 0x81)}, {"target": "pod"}, {"dsr": 0}]
+)
+def test_what_else_a_pod_sends_passes(
+    dsr: Datapath, node: Node, kind: Kind, change: dict[str, Any]
+):
+    """Another Geneve, and the tunnels of a cluster in pods."""
+    pod, index = pod_here(dsr, kind)
+    request = kind.frame(client(kind), served(dsr, kind, index))
+    if "dsr" in change:
+        dsr.settings()
+        change = {}
+    if "target" in change:
+        change = {"target": kind.net.remote}
+    frame = wrapped(kind, request, pod, source=kind.net.pod, **change)
+    assert_untouched(dsr, "lb_pod_ingress", frame, ifindex=node.pod.ifindex)

@@ -89,9 +89,15 @@ def pod_elsewhere(datapath: Datapath, kind: Kind) -> tuple[End, int]:
 def pod_here(datapath: Datapath, kind: Kind, address: str = "") -> tuple[End, int]:
     """A backend on this node, for which tunnels may come; and its index."""
     pod, index = local_backend(datapath, kind, address)
-    key = LbPodKey(addr=addr(pod.address), port=pod.port, proto=kind.proto, service=SERVICE)
-    datapath.maps["lb_pods_here"].update(bytes(key), u32(index))
+    place_here(datapath, kind, pod, index)
     return pod, index
+
+
+def place_here(
+    datapath: Datapath, kind: Kind, pod: End, index: int, *, proto: int = 0, service: int = SERVICE
+) -> None:
+    key = LbPodKey(addr=addr(pod.address), port=pod.port, proto=proto or kind.proto, service=service)
+    datapath.maps["lb_pods_here"].update(bytes(key), u32(index))
 
 
 def served(datapath: Datapath, kind: Kind, index: int) -> End:

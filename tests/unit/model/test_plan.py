@@ -373,17 +373,24 @@ def test_where_the_client_is_kept_or_hidden_anyway_nothing_returns_directly(poli
     port = service_port(external_policy=policy, **EXTERNAL)
     pieces = [endpoint_slice("web-1", *EVERYWHERE)]
     planned = plan_service(service("web", port), pieces, node(), defaults)
-    assert not any(each.dsr or each.here for each in planned)
+    assert not any(each.dsr for each in planned)
 
 
-def test_with_direct_server_return_all_endpoints_of_this_node_may_be_sent_to():
+@pytest.mark.parametrize("own", [True, False, None])
+@pytest.mark.parametrize("option", [Dsr.ANNOTATED, Dsr.ALL])
+def test_all_endpoints_of_a_node_with_direct_server_return_may_be_sent_to(option, own):
+    """Another node may have been told before that the Service has it."""
     pieces = [endpoint_slice("web-1", *EVERYWHERE)]
+    port = service_port(node_port=30080)
     inside, outside = plan_service(
-        service("web", service_port(node_port=30080)), pieces, node(), Defaults(dsr=Dsr.ALL)
+        service("web", port, dsr=own), pieces, node(), Defaults(dsr=option)
     )
     assert (inside.dsr, inside.here) == (False, ())
     assert outside.here == (
         Backend(address("10.1.0.1"), 8080, local=True, terminating=False),
         Backend(address("10.1.0.3"), 8080, local=True, terminating=False),
         Backend(address("10.1.0.7"), 8080, local=True, terminating=True),
+    )
+    assert not any(
+        each.here for each in plan_service(service("web", port, dsr=own), pieces, node())
     )
