@@ -52,6 +52,8 @@ LB_MAP_READ_BY_USE("hash", struct lb_pod_key, __u32, lb_pods_here, LB_MAX_BACKEN
 LB_MAP_READ_BY_USE("hash", struct lb_addr, struct lb_addr, lb_pod_nodes, LB_MAX_BACKENDS);
 /* Addresses of the cluster's other nodes, from which tunneled packets are accepted. */
 LB_MAP_READ_BY_USE("hash", struct lb_addr, __u8, lb_peers, LB_MAX_PEERS);
+/* The keys of tunnels. Tools never show them. */
+LB_MAP_READ("array", int, struct lb_tunnel_keys, lb_tunnel_keys, 1);
 /* VIP or node address -> its index in lb_addr_flags. */
 LB_MAP_READ("hash", struct lb_addr, __u32, lb_addrs, LB_MAX_ADDRS);
 /* Last 16 bits of an address, or NodePort -> flags; lb_addr_fold() of an address -> its index. */

@@ -119,7 +119,8 @@ struct lb_stack_scratch {
 
 /*
  * Geneve with one option. options, length: in 4-byte words, without their own headers. pod and
- * port: the packet's destination on its node. answer: see lb_geneve_answer().
+ * port: the packet's destination on its node. answer: see lb_geneve_answer(). key: in words, because
+ * the header is not aligned to 8 bytes.
  */
 struct lb_geneve {
 	__u8 options;
@@ -132,6 +133,7 @@ struct lb_geneve {
 	struct lb_addr pod;
 	__be16 port;
 	__be16 answer;
+	__u32 key[2];
 };
 
 /* The headers in front of a tunneled packet. */

@@ -26,7 +26,7 @@
 #include "service_cidr.h"
 #include "snat.h"
 #include "stack_route.h"
-#include "tunnel.h"
+#include "tunnel_end.h"
 #include "verifier.h"
 
 /* Sends the rewritten packet to where it must go. fib is filled if that was looked up here. */

@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * The tunnel of direct server return: a client's packet is sent to the node of its pod unchanged,
- * in UDP and Geneve (RFC 8926) with one option, which names the pod. There it is unwrapped, if it
- * came from a node of the cluster. The same header, marked as a control packet and without an inner
- * packet, asks a node whether it takes part.
+ * in UDP and Geneve (RFC 8926) with one option, which names the pod and has a key. The same header,
+ * marked as a control packet and without an inner packet, asks a node whether it takes part.
  */
 #ifndef LB_TUNNEL_H
 #define LB_TUNNEL_H
 
 #include "addr.h"
 #include "csum.h"
-#include "filter.h"
 #include "forward.h"
-#include "frontend.h"
 #include "maps.h"
 #include "packet.h"
 #include "verdict.h"
 
 /* In 4-byte words: the option's data; the options. */
-#define LB_GENEVE_DATA 5
+#define LB_GENEVE_DATA 7
 #define LB_GENEVE_OPTIONS (LB_GENEVE_DATA + 1)
 #define LB_GENEVE_CONTROL 0x80
 #define LB_GENEVE_CRITICAL 0x40
@@ -65,9 +62,18 @@ static __always_inline __be16 lb_tunnel_source_port(const struct lb_packet *pkt)
 	return bpf_htons(LB_TUNNEL_FIRST_PORT | hash >> 18);
 }
 
+static __always_inline struct lb_tunnel_keys *lb_tunnel_known_keys(void)
+{
+	int zero = 0;
+
+	return lb_tunnel_keys.lookup(&zero);
+}
+
 static __always_inline void lb_tunnel_fill(struct udphdr *udp, struct lb_geneve *geneve,
 					   const struct lb_packet *pkt, __be16 port)
 {
+	struct lb_tunnel_keys *known = lb_tunnel_known_keys();
+
 	udp->source = lb_tunnel_source_port(pkt);
 	udp->dest = port;
 	udp->len = bpf_htons(sizeof(*udp) + sizeof(*geneve) + pkt->len);
@@ -82,6 +88,8 @@ static __always_inline void lb_tunnel_fill(struct udphdr *udp, struct lb_geneve 
 	geneve->pod = pkt->peer.daddr;
 	geneve->port = pkt->peer.dport;
 	geneve->answer = 0;
+	if (known)
+		__builtin_memcpy(geneve->key, &known->sent, sizeof(geneve->key));
 }
 
 static __always_inline void lb_tunnel_fill_ipv4(struct lb_tunnel_ipv4 *head,
@@ -176,155 +184,6 @@ static __always_inline int lb_tunnel_route(struct bpf_fib_lookup *fib, void *ctx
 	verdict = lb_fib_ask(fib, ctx, pkt, lb_wire_len(pkt) + overhead);
 	if (verdict == -LB_DROP_TOO_BIG)
 		fib->tot_len -= overhead;
-	return verdict;
-}
-
-static __always_inline int lb_geneve_is_ours(const struct lb_geneve *geneve)
-{
-	return geneve->options == LB_GENEVE_OPTIONS &&
-	       geneve->class == bpf_htons(LB_GENEVE_CLASS) && geneve->type == LB_GENEVE_POD &&
-	       geneve->length == LB_GENEVE_DATA;
-}
-
-/* Two words are swapped, as are addresses and ports: no checksum changes. */
-static __always_inline void lb_geneve_answer(struct udphdr *udp, struct lb_geneve *geneve)
-{
-	__be16 port = udp->source;
-
-	udp->source = udp->dest;
-	udp->dest = port;
-	geneve->answer = geneve->port;
-	geneve->port = 0;
-}
-
-/* Whether the ends are a node of the cluster and this node. LB_NEXT: it is for another receiver. */
-static __always_inline int lb_tunnel_check_ends(struct lb_addr *from, const struct lb_addr *to)
-{
-	if (!(lb_addr_flags_of(to) & LB_ADDR_NODE))
-		return LB_NEXT;
-	return lb_peers.lookup(from) ? LB_REDIRECT : -LB_DROP_TUNNEL;
-}
-
-/* The inner packet has the family of the tunnel. */
-static __always_inline int lb_tunnel_shrink(struct __sk_buff *skb, const struct lb_geneve *geneve,
-					    __be16 protocol, __s32 len)
-{
-	if (geneve->flags & LB_GENEVE_CONTROL || geneve->protocol != protocol ||
-	    bpf_skb_adjust_room(skb, -len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
-		return -LB_DROP_TUNNEL;
-	return LB_PASS;
-}
-
-static __always_inline int lb_geneve_is_question(const struct lb_geneve *geneve)
-{
-	return geneve->flags & LB_GENEVE_CONTROL && geneve->port && !geneve->answer;
-}
-
-static __always_inline int lb_tunnel_unwrap_ipv4(struct __sk_buff *skb, struct lb_tunnel_ipv4 *head,
-						 int l2)
-{
-	struct lb_addr from, to;
-	int verdict;
-
-	if (bpf_skb_load_bytes(skb, l2, head, sizeof(*head)) || !lb_geneve_is_ours(&head->geneve))
-		return LB_NEXT;
-	lb_addr_from_ipv4(&from, head->ip.saddr);
-	lb_addr_from_ipv4(&to, head->ip.daddr);
-	verdict = lb_tunnel_check_ends(&from, &to);
-	if (verdict != LB_REDIRECT)
-		return verdict;
-	if (!lb_geneve_is_question(&head->geneve))
-		return lb_tunnel_shrink(skb, &head->geneve, bpf_htons(ETH_P_IP), sizeof(*head));
-	lb_geneve_answer(&head->udp, &head->geneve);
-	head->ip.saddr = to.word[3];
-	head->ip.daddr = from.word[3];
-	return bpf_skb_store_bytes(skb, l2, head, sizeof(*head), 0) ? -LB_DROP_TUNNEL : LB_REDIRECT;
-}
-
-static __always_inline int lb_tunnel_unwrap_ipv6(struct __sk_buff *skb, struct lb_tunnel_ipv6 *head,
-						 int l2)
-{
-	struct lb_addr from, to;
-	int verdict;
-
-	if (bpf_skb_load_bytes(skb, l2, head, sizeof(*head)) || !lb_geneve_is_ours(&head->geneve))
-		return LB_NEXT;
-	__builtin_memcpy(&from, &head->ip.saddr, sizeof(from));
-	__builtin_memcpy(&to, &head->ip.daddr, sizeof(to));
-	verdict = lb_tunnel_check_ends(&from, &to);
-	if (verdict != LB_REDIRECT)
-		return verdict;
-	if (!lb_geneve_is_question(&head->geneve))
-		return lb_tunnel_shrink(skb, &head->geneve, bpf_htons(ETH_P_IPV6), sizeof(*head));
-	lb_geneve_answer(&head->udp, &head->geneve);
-	__builtin_memcpy(&head->ip.saddr, &to, sizeof(to));
-	__builtin_memcpy(&head->ip.daddr, &from, sizeof(from));
-	return bpf_skb_store_bytes(skb, l2, head, sizeof(*head), 0) ? -LB_DROP_TUNNEL : LB_REDIRECT;
-}
-
-/* Whether a packet looks like a tunneled one. */
-static __always_inline int lb_tunnel_is_arriving(const struct lb_glance *seen)
-{
-	return seen->is_plain && seen->proto == IPPROTO_UDP && lb_filter_is_dsr_port(seen->dport);
-}
-
-/* Whether a pod sends in a tunnel to a node: only nodes do. */
-static __always_inline int lb_tunnel_is_forged(struct __sk_buff *skb, int l2,
-					       const struct lb_glance *seen)
-{
-	struct lb_tunnel *tunnel;
-	struct lb_geneve *geneve;
-	struct lb_addr to;
-	int zero = 0;
-
-	tunnel = lb_tunnels.lookup(&zero);
-	if (!tunnel || !lb_tunnel_is_arriving(seen))
-		return 0;
-	if (seen->is_ipv4) {
-		if (bpf_skb_load_bytes(skb, l2, &tunnel->ipv4, sizeof(tunnel->ipv4)))
-			return 0;
-		lb_addr_from_ipv4(&to, tunnel->ipv4.ip.daddr);
-		geneve = &tunnel->ipv4.geneve;
-	} else {
-		if (bpf_skb_load_bytes(skb, l2, &tunnel->ipv6, sizeof(tunnel->ipv6)))
-			return 0;
-		__builtin_memcpy(&to, &tunnel->ipv6.ip.daddr, sizeof(to));
-		geneve = &tunnel->ipv6.geneve;
-	}
-	return lb_geneve_is_ours(geneve) &&
-	       (lb_addr_flags_of(&to) & LB_ADDR_NODE || lb_peers.lookup(&to));
-}
-
-/*
- * LB_NEXT: it did not come from one of our tunnels, and is unchanged. LB_PASS: it has been
- * unwrapped; lb_tunnel_opened() returns the tunnel until it has been handled. LB_REDIRECT: it was a
- * question, and is now the answer.
- */
-static __always_inline int lb_tunnel_receive(struct __sk_buff *skb, int l2,
-					     const struct lb_glance *seen)
-{
-	struct lb_tunnel *tunnel;
-	int zero = 0;
-	int verdict;
-
-	tunnel = lb_tunnels.lookup(&zero);
-	if (!tunnel)
-		return LB_NEXT;
-	tunnel->is_open = 0;
-	if (!lb_tunnel_is_arriving(seen))
-		return LB_NEXT;
-	verdict = skb->protocol == bpf_htons(ETH_P_IP) ?
-			  lb_tunnel_unwrap_ipv4(skb, &tunnel->ipv4, l2) :
-			  lb_tunnel_unwrap_ipv6(skb, &tunnel->ipv6, l2);
-	if (verdict == LB_REDIRECT)
-		return lb_return_to_sender(skb, l2, LB_HOOK_HOST_INGRESS);
-	if (verdict == LB_PASS) {
-		tunnel->is_open = 1;
-		if (skb->protocol == bpf_htons(ETH_P_IP))
-			tunnel->geneve = tunnel->ipv4.geneve;
-		else
-			tunnel->geneve = tunnel->ipv6.geneve;
-	}
 	return verdict;
 }
 

@@ -129,6 +129,12 @@ struct lb_settings {
 	__u32 filter_floor;
 };
 
+/* With which tunnels are sent, and with which they are accepted, too. All zero: there is no key. */
+struct lb_tunnel_keys {
+	__u64 sent;
+	__u64 other;
+};
+
 #define LB_SERVICE_NETS 8
 
 struct lb_net4 {
@@ -162,7 +168,8 @@ enum lb_drop_reason {
 	LB_DROP_SOURCE_RANGE = 11,
 	LB_DROP_UNUSED_ADDRESS = 12,
 	LB_DROP_LOOP = 13,
-	LB_DROP_TUNNEL = 14, /* to the DSR port: not from a node, or for no endpoint here */
+	LB_DROP_TUNNEL = 14,     /* to the DSR port: not from a node, or for no endpoint here */
+	LB_DROP_TUNNEL_KEY = 15, /* from a node, without a key of the cluster */
 };
 
 /*

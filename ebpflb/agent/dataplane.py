@@ -209,6 +209,9 @@ class NodeDataplane:
         if self._in_use:
             self._in_use.write_tunnels(self._in_use.network)
 
+    def follow_keys(self) -> None:
+        self._tunnels.follow_keys(self._active.maps)
+
     def ask_peer(self, question: PeerQuestion) -> str:
         return self._tunnels.ask(question, self._active.network.node_addresses)
 

@@ -91,6 +91,10 @@ class Dataplane(Protocol):
         """
         ...
 
+    def follow_keys(self) -> None:
+        """Use the keys of tunnels that are in their file now."""
+        ...
+
     def ask_peer(self, question: PeerQuestion) -> str:
         """Ask a node whether it takes part in DSR, without waiting.
 

@@ -43,6 +43,7 @@ STEP_SECONDS = 0.02
 RESYNC_SECONDS = 3600.0
 REPAIR_SECONDS = 60.0
 PINS_SECONDS = 5.0
+KEYS_SECONDS = 5.0
 RULES_SECONDS = 1.0
 # How soon to replace tables that evict once they are half full, and to retry after a failure.
 ROOM_SECONDS = 1.0
@@ -141,6 +142,7 @@ class Agent:
             Task.SOCKETS: self._stale_sockets.run,
             Task.EJECT: self._ejecting.run,
             Task.PROBE: self._probing.run,
+            Task.KEYS: self._follow_keys,
             # Only wakes the loop, which then writes.
             Task.WRITE: lambda: None,
         }
@@ -270,6 +272,8 @@ class Agent:
         self._timers.ensure(Task.RESYNC, RESYNC_SECONDS)
         self._timers.ensure(Task.REPAIR, REPAIR_SECONDS)
         self._timers.ensure(Task.PINS, PINS_SECONDS)
+        if self._changes.tunnels:
+            self._timers.ensure(Task.KEYS, KEYS_SECONDS)
         self._note_write(seconds, written)
         self._serve_health_checks()
         self._stale_sockets.synced()
@@ -329,6 +333,11 @@ class Agent:
         if self._dataplane.has_lost_pins():
             self._repair()
         self._timers.start(Task.PINS, PINS_SECONDS)
+
+    def _follow_keys(self) -> None:
+        self._timers.start(Task.KEYS, KEYS_SECONDS)
+        self._dataplane.follow_keys()
+        self._must_publish = True
 
     def _note_node_ips(self) -> None:
         node_ips = self._changes.node.primary

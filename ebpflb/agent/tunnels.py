@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Mapping
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.kernel.dsr_questions import DsrAnswer, DsrSockets
 from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.services.tunnel_keys import TunnelKeys
 from ebpflb.dataplane.services.tunnels import TunnelMaps
 from ebpflb.model.address import Address, Family, family_of, format_address
 from ebpflb.model.dsr import TunnelChange
@@ -23,6 +24,7 @@ class NodeTunnels:
         self._services = Dsr(settings.dsr)
         self.port = settings.dsr_port if self._services is not Dsr.OFF else 0
         self._maps = TunnelMaps()
+        self._keys = TunnelKeys(settings.dsr_key_file)
         self._sockets = DsrSockets(settings.dsr_port)
         self._without: Mapping[str, str] = {}
 
@@ -37,14 +39,20 @@ class NodeTunnels:
     def write(self, maps: MapSet, here: Container[Address]) -> None:
         """Write the changes followed so far to the maps. MapError."""
         if self.port:
+            self.follow_keys(maps)
             families = self.sources(here).keys()
             self._maps.write(maps, families)
             self._tell({family_of(each) for each in self._maps.own} - families)
 
+    def follow_keys(self, maps: MapSet) -> None:
+        """Read the keys again, and write them. MapError."""
+        if self.port:
+            self._keys.follow(maps["lb_tunnel_keys"])
+
     def ask(self, question: PeerQuestion, here: Container[Address]) -> str:
         """Send a question from the tunnels' source address; returns what prevents it, or ""."""
-        family, own = question.peer.family, self.sources(here)
-        return self._sockets.ask(own, family, question.address, question.nonce)
+        own = self.sources(here).get(question.peer.family)
+        return self._sockets.ask(own, question.address, question.nonce, self._keys.sent)
 
     def answers(self) -> Iterator[DsrAnswer]:
         """The answers received so far."""
@@ -71,7 +79,8 @@ class NodeTunnels:
         """For /status, as JSON values; None without DSR. For any thread.
 
         services: which have DSR. peers: the addresses that tunnels may come from. pods: those
-        reached through tunnels. without: the families that have no DSR, and why.
+        reached through tunnels. without: the families that have no DSR, and why. keys: how many
+        are accepted, 0 if none is needed. key_trouble: what is wrong with their file, or "".
         """
         if not self.port:
             return None
@@ -81,4 +90,6 @@ class NodeTunnels:
             "peers": self._maps.peers,
             "pods": self._maps.pods,
             "without": dict(self._without),
+            "keys": self._keys.count,
+            "key_trouble": self._keys.trouble,
         }

@@ -59,6 +59,7 @@ _TAKE_PART = (
 _SELECTORS = ("service-selector", "namespace-selector")
 _DSR = "dsr"
 _NODE_IP = "set the kubelet's --node-ip to an address of this machine, or set `dsr: off` here"
+_KEYS = "write one or two keys into the file (docs/dsr.md), readable for the agent"
 _REACH = "check the connection to the API server; its last known state is served"
 
 
@@ -164,6 +165,9 @@ def check_dsr(status: Mapping[str, Any]) -> Iterator[Finding]:
 def _without_tunnels(tunnels: Mapping[str, Any]) -> Iterator[Finding]:
     for family, why in tunnels["without"].items():
         yield Finding(Severity.WARNING, _DSR, family, f"is masqueraded: {why}", _NODE_IP)
+    if why := tunnels["key_trouble"]:
+        what = f"cannot read the keys of tunnels, which stay as they were: {why}"
+        yield Finding(Severity.WARNING, _DSR, "", what, _KEYS)
 
 
 def _silent(status: Mapping[str, Any], port: int) -> Iterator[Finding]:

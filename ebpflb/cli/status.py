@@ -213,6 +213,10 @@ def _dsr_lines(agent: Mapping[str, Any], tunnels: Mapping[str, Any]) -> Iterator
     )
     for family, why in tunnels["without"].items():
         yield f"  no direct server return over {family}: {why}"
+    if tunnels["keys"]:
+        yield f"  tunnels have a key; {tunnels['keys']} accepted"
+    if tunnels["key_trouble"]:
+        yield f"  cannot read the keys of tunnels: {tunnels['key_trouble']}"
     if (peers := agent.get("dsr_peers")) and peers["asked"]:
         each = "a node counts once for each family"
         yield f"  {peers['reachable']} of {peers['asked']} nodes answer there ({each})"

@@ -209,8 +209,7 @@ OPTIONS: tuple[Option, ...] = (
         values.number(0, 100000),
         "0",
         "NUMBER",
-        "count flow records by client workload and Service, for at most this many pairs; 0 = none  "
-        "[0]",
+        "count flow records by client workload and Service, for at most this many pairs  [0]",
     ),
     Option(
         "healthz-bind-address",
@@ -316,17 +315,22 @@ OPTIONS: tuple[Option, ...] = (
         "off",
         "off|annotated|all",
         "direct server return: pods on other nodes see the client's address, and their nodes reply "
-        "directly to the client; for Services annotated "
-        'ebpflb.io/dsr: "true" (annotated), or all but those annotated "false" (all); '
-        "must be the same on all nodes  [off]",
+        'directly to the client; for Services annotated ebpflb.io/dsr: "true" (annotated), or all '
+        'but those annotated "false" (all); must be the same on all nodes  [off]',
     ),
     Option(
         "dsr-port",
         values.number(1, 65535),
         str(DSR_PORT),
         "PORT",
-        "UDP port for the Geneve packets of direct server return between nodes; must be the same "
-        f"on all nodes  [{DSR_PORT}]",
+        f"UDP port of its Geneve packets between nodes; the same on all nodes  [{DSR_PORT}]",
+    ),
+    Option(
+        "dsr-key-file",
+        values.optional_path,
+        "",
+        "FILE",
+        "one or two keys of these packets: the first is sent, others are dropped  [no key]",
     ),
     Option(
         "detect-local-mode",

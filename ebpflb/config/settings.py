@@ -79,6 +79,7 @@ class Settings:
     maglev_table_size: int
     dsr: Literal["off", "annotated", "all"]
     dsr_port: int
+    dsr_key_file: Path | None
     detect_local_mode: Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
     cluster_cidr: tuple[str, ...]
     pod_bridge_interface: str

@@ -83,9 +83,9 @@ class Frontend:
     flows; only `serving` remains. ejected: sorted endpoints that get no new connections because
     earlier ones failed.
     table_size: slots of its lookup table, 0 if it has none. dsr: direct server return from pods on
-    other nodes to clients outside the cluster. here: all endpoints on this node, sorted, if it takes
-    part in that; another node may choose one that this node does not choose, or not yet, and may
-    have been told before that the Service has DSR.
+    other nodes to clients outside the cluster. here: all endpoints on this node, sorted, if it
+    takes part in that; another node may choose one that this node does not choose, or not yet, and
+    may have been told before that the Service has DSR.
     """
 
     key: FrontendKey

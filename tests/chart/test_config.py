@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent reads what the chart writes: every settings file is loaded by the agent's own code."""
 
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
 
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.config.values import parse_bind_address
-from tests.chart.harness.rendering import EVERYTHING, Object, render, settings_file
+from ebpflb.dataplane.services.tunnel_keys import TunnelKeys
+from tests.chart.harness.rendering import (
+    EVERYTHING,
+    Object,
+    agent,
+    container,
+    render,
+    settings_file,
+)
+from tests.memory_maps import memory_maps
 
 # One value for each option that can be given.
 EVERY_OPTION: Object = {
@@ -123,3 +133,40 @@ def test_selectors_reach_the_agent(tmp_path: Path) -> None:
     assert str(settings.service_selector) == "canary in (a, b)"
     assert str(settings.namespace_selector) == "!system"
     assert loaded(tmp_path, {}).service_selector is None
+
+
+@pytest.mark.parametrize("mode", ["annotated", "all"])
+def test_direct_server_return_has_a_key_that_the_agent_accepts(tmp_path: Path, mode: str) -> None:
+    values = {"config": {"dsr": mode}}
+    (secret,) = (each for each in render(values) if each["kind"] == "Secret")
+    path = tmp_path / "keys"
+    path.write_bytes(b64decode(secret["data"]["keys"]))
+    keys = TunnelKeys(path)
+    keys.follow(memory_maps()["lb_tunnel_keys"])
+    assert (keys.count, keys.trouble) == (1, "")
+    again = next(each for each in render(values) if each["kind"] == "Secret")
+    assert again["data"] != secret["data"], "a key that others can guess"
+    assert mounted_secret(values) == secret["metadata"]["name"]
+    assert loaded(tmp_path, values).dsr_key_file == Path("/etc/ebpflb/dsr/keys")
+
+
+def test_a_secret_that_is_there_already_may_be_named(tmp_path: Path) -> None:
+    values = {"config": {"dsr": "all"}, "dsrKeySecret": "own"}
+    assert mounted_secret(values) == "own"
+    assert not [each for each in render(values) if each["kind"] == "Secret"]
+
+
+def test_without_direct_server_return_there_is_no_key(tmp_path: Path) -> None:
+    for values in ({}, {"dsrKeySecret": "own"}, {"config": {"dsr": "off"}}):
+        assert mounted_secret(values) == ""
+        assert not [each for each in render(values) if each["kind"] == "Secret"]
+        assert loaded(tmp_path, values).dsr_key_file is None
+
+
+def mounted_secret(values: Object) -> str:
+    """Where the agent looks for keys."""
+    pod = agent(values)
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    mounted = container(pod, "ebpflb")["volumeMounts"]
+    found = [volumes[each["name"]] for each in mounted if each["mountPath"] == "/etc/ebpflb/dsr"]
+    return str(found[0]["secret"]["secretName"]) if found else ""

@@ -20,6 +20,7 @@ SET_BY_THE_CHART = {
         "api-servers",
         "bpffs-root",
         "cgroup-root",
+        "dsr-key-file",
         "healthz-bind-address",
         "kubeconfig",
         "manifests",

@@ -9,6 +9,9 @@
     "metrics-services" .Values.metrics.services
     "query-socket" "/run/ebpflb/agent.sock"
 -}}
+{{- if include "ebpflb.dsrKeySecret" . -}}
+{{- $_ := set $config "dsr-key-file" "/etc/ebpflb/dsr/keys" -}}
+{{- end -}}
 {{- if or .Values.serviceSelector .Values.namespaceSelector -}}
 {{- $_ := set $config "service-selector" .Values.serviceSelector -}}
 {{- $_ := set $config "namespace-selector" .Values.namespaceSelector -}}
@@ -25,4 +28,15 @@
 {{- /* Whether an option of .Values.config that is on by default has not been switched off: (list ROOT NAME). */ -}}
 {{- define "ebpflb.isOn" -}}
 {{- ternary "yes" "" (ne (toString (index (index . 0).Values.config (index . 1))) "false") -}}
+{{- end -}}
+
+{{- define "ebpflb.ownDsrKeySecret" -}}
+{{- printf "%s-dsr" (include "ebpflb.fullname" .) -}}
+{{- end -}}
+
+{{- /* The Secret with the keys of tunnels; empty without direct server return. */ -}}
+{{- define "ebpflb.dsrKeySecret" -}}
+{{- if has (toString .Values.config.dsr) (list "annotated" "all") -}}
+{{- .Values.dsrKeySecret | default (include "ebpflb.ownDsrKeySecret" .) -}}
+{{- end -}}
 {{- end -}}

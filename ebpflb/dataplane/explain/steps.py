@@ -25,6 +25,8 @@ REASONS = {
     DropReason.LB_DROP_NO_SNAT_ADDRESS: "this node has no address to masquerade with",
     DropReason.LB_DROP_TUNNEL: "it came to the DSR port, but not from a node of the cluster, or "
     "not for a Service's endpoint on this node",
+    DropReason.LB_DROP_TUNNEL_KEY: "it came from a node to the DSR port, but with no key that "
+    "this node accepts",
     DropReason.LB_DROP_LOOP: "the endpoint is a Service's address, which leads back here",
     DropReason.LB_DROP_UNUSED_ADDRESS: "inside a ServiceCIDR, but not the address of a Service",
 }

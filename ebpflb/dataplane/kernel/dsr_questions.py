@@ -2,21 +2,23 @@
 """Asks other nodes whether they take part in DSR's tunnels.
 
 A question is the tunnel header, marked as a control packet and with no payload; the program on the
-other node sends it back as the answer (bpf/tunnel.h). Anybody can send to these sockets: whatever
-is not an answer is ignored.
+other node sends it back as the answer (bpf/tunnel_end.h). Anybody can send to these sockets:
+whatever is not an answer is ignored.
 """
 
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from ebpflb.model.address import Address, Family, format_address, parse_address
+from ebpflb.model.address import Address, Family, family_of, format_address, parse_address
 
 # struct lb_geneve: words of options, flags, protocol, VNI; class, type and words of the one option;
-# a nonce instead of the pod; whether it is a question, whether it is an answer.
-_HEADER = struct.Struct("!BBHIHBB16sHH")
-_OPTIONS, _DATA = 6, 5
+# a nonce instead of the pod; whether it is a question, whether it is an answer; the key.
+_HEADER = struct.Struct("!BBHIHBB16sHH8s")
+_OPTIONS, _DATA = 8, 7
+NO_KEY = bytes(8)
+"""Of a cluster without keys."""
 _CONTROL_AND_CRITICAL = 0xC0
 _PROTOCOL = {Family.IPV4: 0x0800, Family.IPV6: 0x86DD}
 _CLASS, _TYPE = 0xFF6C, 0x81
@@ -48,14 +50,13 @@ class DsrSockets:
             each.close()
         self._sockets = {}
 
-    def ask(
-        self, own: Mapping[Family, Address], family: Family, address: Address, nonce: bytes
-    ) -> str:
+    def ask(self, own: Address | None, address: Address, nonce: bytes, key: bytes = NO_KEY) -> str:
         """Send a question from this node's own address; returns what prevents it, or ""."""
+        family = family_of(address)
         try:
-            asking = self._socket(family, own.get(family))
+            asking = self._socket(family, own)
             asking.sendto(
-                _header(family, nonce, is_answer=False), (format_address(address), self._port)
+                _header(family, nonce, key, is_answer=False), (format_address(address), self._port)
             )
         except OSError as error:
             return error.strerror or str(error)
@@ -70,8 +71,8 @@ class DsrSockets:
                 except OSError:
                     break
                 if source[1] == self._port and len(packet) == _HEADER.size:
-                    nonce = _HEADER.unpack(packet)[7]
-                    if packet == _header(family, nonce, is_answer=True):
+                    *_, nonce, _, _, key = _HEADER.unpack(packet)
+                    if packet == _header(family, nonce, key, is_answer=True):
                         yield DsrAnswer(parse_address(source[0].partition("%")[0]), nonce)
 
     def _socket(self, family: Family, own: Address | None) -> socket.socket:
@@ -103,7 +104,7 @@ def _bound_socket(family: Family, own: Address, unwanted: int) -> socket.socket:
     return other
 
 
-def _header(family: Family, nonce: bytes, *, is_answer: bool) -> bytes:
+def _header(family: Family, nonce: bytes, key: bytes, *, is_answer: bool) -> bytes:
     return _HEADER.pack(
         _OPTIONS,
         _CONTROL_AND_CRITICAL,
@@ -115,4 +116,5 @@ def _header(family: Family, nonce: bytes, *, is_answer: bool) -> bytes:
         nonce,
         not is_answer,
         is_answer,
+        key,
     )

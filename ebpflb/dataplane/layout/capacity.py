@@ -315,6 +315,9 @@ NODE_MAPS: Mapping[str, MapSpec] = {
     "lb_service_nets": MapSpec(
         MapType.ARRAY, u32, structs.LbServiceNets, 1, WhenFull.LEFT_OUT, _READ
     ),
+    "lb_tunnel_keys": MapSpec(
+        MapType.ARRAY, u32, structs.LbTunnelKeys, 1, WhenFull.NEVER, _READ
+    ),
     "lb_meta": MapSpec(MapType.ARRAY, u32, structs.LbMeta, 1, WhenFull.NEVER, _READ),
 }
 MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS, **NODE_MAPS}

@@ -156,6 +156,7 @@ class DropReason(IntEnum):
     LB_DROP_UNUSED_ADDRESS = 12
     LB_DROP_LOOP = 13
     LB_DROP_TUNNEL = 14
+    LB_DROP_TUNNEL_KEY = 15
 
 
 class DropPlace(IntEnum):

@@ -191,6 +191,10 @@ class LbSettings(Struct, flags=enums.SettingFlag):
     ]
 
 
+class LbTunnelKeys(Struct):
+    _fields_ = [("sent", u64), ("other", u64)]
+
+
 class LbNet4(Struct):
     _fields_ = [("net", be32), ("mask", be32)]
 

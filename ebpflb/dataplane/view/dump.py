@@ -105,6 +105,8 @@ def _plain(value: Any, words: EnumType | None = None) -> Plain:
 def _plain_struct(value: Struct) -> Plain:
     if isinstance(value, structs.LbAddr):
         return format_address(Address(bytes(value)))
+    if isinstance(value, structs.LbTunnelKeys):
+        return "secret"
     if isinstance(value, structs.LbPortRange):
         return f"{value.first}-{value.last}"
     if isinstance(value, structs.LbSourceRange):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.bpf.dsr.tunnel import PEER, PORT
+from tests.bpf.dsr.tunnel import KEY, OTHER_KEY, PEER, PORT, set_keys
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import IPV4, IPV6, mapped
@@ -16,6 +16,7 @@ def dsr(datapath: Datapath, node: Node) -> Datapath:
     node_addresses(datapath, node)
     datapath.device(node.uplink.ifindex, snat4=IPV4.node, snat6=IPV6.node, mtu=1500)
     datapath.settings(dsr_port=PORT)
+    set_keys(datapath, KEY, OTHER_KEY)
     for address in PEER.values():
         datapath.maps["lb_peers"].update(mapped(address), b"\1")
     return datapath

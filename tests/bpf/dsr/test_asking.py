@@ -15,12 +15,12 @@ from ebpflb.dataplane.attach.links import TcDirection
 from ebpflb.dataplane.attach.tc import Clsact
 from ebpflb.dataplane.kernel.dsr_questions import DsrAnswer, DsrSockets
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink
-from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.layout.enums import AddrFlag, DropReason
 from ebpflb.lab.namespaces import write_sysctls
 from ebpflb.model.address import Family, family_of, parse_address
 from tests.bpf.attach.network import Network, entered, ip
 from tests.bpf.conftest import way_to_attach
-from tests.bpf.dsr.tunnel import PORT
+from tests.bpf.dsr.tunnel import KEY, OTHER_KEY, PORT, set_keys
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.loading import Loaded
 from tests.bpf.harness.packets import mapped
@@ -42,9 +42,9 @@ class Asker:
         with entered(self.namespace):
             _add_addresses(ASKER, "eth0")
 
-    def ask(self, family: Family, nonce: bytes = NONCE) -> None:
+    def ask(self, family: Family, key: bytes = KEY) -> None:
         with entered(self.namespace):
-            assert self.sockets.ask(OWN, family, parse_address(ASKED[family]), nonce) == ""
+            assert self.sockets.ask(OWN[family], parse_address(ASKED[family]), NONCE, key) == ""
 
     def answers(self, seconds: float = PATIENCE) -> list[DsrAnswer]:
         """What comes first, if anything does in time."""
@@ -76,6 +76,7 @@ def datapath(programs: Loaded) -> Datapath:
     datapath = Datapath(programs)
     datapath.reset()
     datapath.settings(dsr_port=PORT)
+    set_keys(datapath, KEY)
     for text in ASKED.values():
         datapath.address(text, AddrFlag.LB_ADDR_NODE)
     for text in ASKER.values():
@@ -129,6 +130,22 @@ def test_one_that_does_not_know_who_asks_is_silent(
         asker.ask(each)
     (answer,) = asker.answers()
     assert family_of(answer.address) is not family
+
+
+def test_keys_change_without_a_gap(asker: Asker, datapath: Datapath, family: Family):
+    """While each of the two has got to another step."""
+    for asked, sent in (
+        ((KEY, OTHER_KEY), KEY),
+        ((OTHER_KEY, KEY), KEY),
+        ((KEY, OTHER_KEY), OTHER_KEY),
+    ):
+        set_keys(datapath, *asked)
+        asker.ask(family, sent)
+        assert asker.answers() == [(parse_address(ASKED[family]), NONCE)]
+    set_keys(datapath, OTHER_KEY)
+    asker.ask(family, KEY)
+    assert asker.hears_nothing()
+    assert datapath.drops() == {DropReason.LB_DROP_TUNNEL_KEY: 1}
 
 
 def test_questions_never_come_from_the_port_of_tunnels(

@@ -9,12 +9,15 @@ from scapy.packet import Packet
 
 from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason
 from tests.bpf.dsr.tunnel import (
+    KEY,
+    OTHER_KEY,
     OVERHEAD,
     PEER,
     place_here,
     pod_elsewhere,
     pod_here,
     served,
+    set_keys,
     wrapped,
 )
 from tests.bpf.harness.datapath import SERVICE, Datapath, Result, Verdict, assert_untouched
@@ -121,7 +124,7 @@ def test_fragments_and_errors_reach_the_pod(dsr: Datapath, node: Node, udp: Kind
     assert_same(result.packet, expected)
 
 
-@pytest.mark.parametrize("size", [536, 1460, 1388, 1300])
+@pytest.mark.parametrize("size", [536, 1460, 1392, 1300])
 def test_the_pod_offers_what_fits_into_the_tunnel(dsr: Datapath, node: Node, tcp: Kind, size: int):
     pod, index = pod_here(dsr, tcp)
     frontend = served(dsr, tcp, index)
@@ -204,6 +207,33 @@ def test_nobody_but_a_node_sends_in_a_tunnel(dsr: Datapath, node: Node, kind: Ki
     assert not dsr.short()
 
 
+@pytest.mark.parametrize("key", [KEY, OTHER_KEY])
+def test_while_keys_change_both_are_accepted(dsr: Datapath, node: Node, kind: Kind, key: bytes):
+    pod, index = pod_here(dsr, kind)
+    request = kind.frame(client(kind), served(dsr, kind, index))
+    result = arrive(dsr, node, wrapped(kind, request, pod, key=key))
+    assert_same(result.packet, changed(request, target=pod))
+
+
+@pytest.mark.parametrize("key", [bytes(8), bytes(7) + b"\1", OTHER_KEY[:4] + KEY[4:]])
+def test_who_does_not_know_a_key_sends_in_no_tunnel(
+    dsr: Datapath, node: Node, kind: Kind, key: bytes
+):
+    pod, index = pod_here(dsr, kind)
+    request = kind.frame(client(kind), served(dsr, kind, index))
+    for frame in (wrapped(kind, request, pod, key=key), question(kind, PEER[kind.net], key=key)):
+        assert arrive(dsr, node, frame).verdict is Verdict.DROP
+    assert dsr.drops() == {DropReason.LB_DROP_TUNNEL_KEY: 2}
+    assert not dsr.short()
+
+
+def test_the_first_key_is_the_one_that_is_sent(dsr: Datapath, node: Node, kind: Kind):
+    _, index = pod_elsewhere(dsr, kind)
+    request = kind.frame(client(kind), served(dsr, kind, index))
+    set_keys(dsr, OTHER_KEY, KEY)
+    assert OTHER_KEY in bytes(arrive(dsr, node, request).packet)
+
+
 @pytest.mark.parametrize(
     "wrong", ["port", "address", "pod", "process", "pod's port", "protocol", "Service"]
 )
@@ -252,7 +282,7 @@ def test_a_packet_of_the_other_family_ends_here(dsr: Datapath, node: Node, kind:
     pod, index = pod_here(dsr, kind)
     request = kind.frame(client(kind), served(dsr, kind, index))
     frame = bytearray(bytes(wrapped(kind, request, pod)))
-    protocol = 14 + OVERHEAD[kind.net] - 30
+    protocol = 14 + OVERHEAD[kind.net] - 38
     frame[protocol : protocol + 2] = (0x86DD if kind.net is IPV4 else 0x0800).to_bytes(2, "big")
     assert arrive(dsr, node, Packet(bytes(frame))).verdict is Verdict.DROP
 
@@ -303,9 +333,9 @@ def test_without_dsr_a_tunnel_is_like_any_packet(dsr: Datapath, node: Node, kind
 # Whether a node takes part
 
 
-def question(kind: Kind, source: str, words: tuple[int, int] = (1, 0)) -> Packet:
-    pod = End(kind.net.pod, 0)
-    return wrapped(kind, kind.frame(pod, pod), pod, source=source, control=True, words=words)
+def question(kind: Kind, source: str, words: tuple[int, int] = (1, 0), key: bytes = KEY) -> Packet:
+    pod, inner = End(kind.net.pod, 0), kind.frame(End(kind.net.pod, 0), End(kind.net.pod, 0))
+    return wrapped(kind, inner, pod, source=source, control=True, words=words, key=key)
 
 
 def test_a_node_that_asks_is_answered(dsr: Datapath, node: Node, kind: Kind):

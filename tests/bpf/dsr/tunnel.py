@@ -18,7 +18,8 @@ from tests.bpf.harness.services import external_ip, local_backend, remote_backen
 
 PORT = 6089
 PEER = {IPV4: "192.0.2.2", IPV6: "2001:db8:2::2"}
-OVERHEAD = {IPV4: 60, IPV6: 80}
+OVERHEAD = {IPV4: 68, IPV6: 88}
+KEY, OTHER_KEY = bytes.fromhex("0123456789abcdef"), bytes.fromhex("fedcba9876543210")
 _CLASS, _POD, _FIRST_PORT = 0xFF6C, 0x81, 0xC000
 _PROTOCOL = {IPV4: 0x0800, IPV6: 0x86DD}
 
@@ -43,10 +44,11 @@ def wrapped(  # noqa: PLR0913 - every part of a tunnel matters
     option: tuple[int, int] = (_CLASS, _POD),
     control: bool = False,
     words: tuple[int, int] | None = None,
+    key: bytes = KEY,
 ) -> Packet:
     """A frame in a tunnel from the other node to this one."""
     first, last = words or (pod.port, 0)
-    value = mapped(pod.address) + first.to_bytes(2, "big") + last.to_bytes(2, "big")
+    value = mapped(pod.address) + first.to_bytes(2, "big") + last.to_bytes(2, "big") + key
     option_header = GeneveOptions(classid=option[0], type=option[1], data=value)
     geneve = GENEVE(
         oam=control, critical=1, proto=_PROTOCOL[kind.net], options=[option_header], vni=0
@@ -68,6 +70,7 @@ def unwrapped(kind: Kind, frame: Packet) -> Tunneled:
     assert geneve.proto == _PROTOCOL[kind.net]
     (option,) = geneve.options
     assert (option.classid, option.type) == (_CLASS, _POD)
+    assert option.data[20:] == KEY
     if kind.ip is IP:
         assert (network.flags, network.ttl, network.len) == ("DF", 64, len(bytes(network)))
         again = IP(bytes(network))
@@ -77,6 +80,10 @@ def unwrapped(kind: Kind, frame: Packet) -> Tunneled:
         assert (network.hlim, network.plen) == (64, len(bytes(network)) - len(IPv6()))
     pod = End(format_address(option.data[:16]), int.from_bytes(option.data[16:18], "big"))
     return Tunneled(network.src, network.dst, pod, bytes(geneve.payload))
+
+
+def set_keys(datapath: Datapath, sent: bytes, other: bytes = b"") -> None:
+    datapath.maps["lb_tunnel_keys"].update(u32(0), sent + (other or sent))
 
 
 def pod_elsewhere(datapath: Datapath, kind: Kind) -> tuple[End, int]:
@@ -96,7 +103,9 @@ def pod_here(datapath: Datapath, kind: Kind, address: str = "") -> tuple[End, in
 def place_here(
     datapath: Datapath, kind: Kind, pod: End, index: int, *, proto: int = 0, service: int = SERVICE
 ) -> None:
-    key = LbPodKey(addr=addr(pod.address), port=pod.port, proto=proto or kind.proto, service=service)
+    key = LbPodKey(
+        addr=addr(pod.address), port=pod.port, proto=proto or kind.proto, service=service
+    )
     datapath.maps["lb_pods_here"].update(bytes(key), u32(index))
 
 

@@ -27,7 +27,7 @@ from ebpflb.dataplane.layout.enums import (
 from ebpflb.dataplane.layout.structs import LbDesc, LbPodKey, LbSourceRange
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.fuzz.judge import HOOKS, Judge, Offers, Shot
-from tests.bpf.fuzz.tunnels import ADDRESSES, PORT, wrap
+from tests.bpf.fuzz.tunnels import ADDRESSES, KEY, PORT, wrap
 from tests.bpf.harness.datapath import SERVICE, SNAT_PORTS, Datapath, addr
 from tests.bpf.harness.errors import QUOTES, TIME_EXCEEDED, TOO_BIG, UNREACHABLE, error
 from tests.bpf.harness.fragments import HEADERS, fragments, with_headers
@@ -168,6 +168,7 @@ class Corpus:
         datapath, node = self._datapath, self._node
         self._set()
         self._begin_turns(0)
+        datapath.maps["lb_tunnel_keys"].update(bytes(4), 2 * KEY)
         for net, (_, there) in zip((V4, V6), ADDRESSES.values(), strict=True):
             datapath.maps["lb_peers"].update(mapped(there), b"\1")
             datapath.maps["lb_pod_nodes"].update(mapped(net.remote), mapped(there))

@@ -12,7 +12,7 @@ from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction
 from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings
 from tests.bpf.fuzz.strict import Headers, Piece, key_of, read, reverse
 from tests.bpf.fuzz.translation import check_answer, check_error, check_translation
-from tests.bpf.fuzz.tunnels import PORT, Tunnel, check_sent, read_tunnel
+from tests.bpf.fuzz.tunnels import KEY, PORT, Tunnel, check_sent, read_tunnel
 from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction
 from tests.bpf.harness.numbers import number
 
@@ -106,6 +106,7 @@ class Judge:
             return "dropped"
         if tunnel:
             assert tunnel.source in self._offers.peers, "taken from a stranger's tunnel"
+            assert tunnel.key == KEY, "taken from a tunnel without the key"
             assert self.out != tunnel.inner, "it was in a tunnel, and is for nobody"
             self._chosen = tunnel.pod + tunnel.words[:2]
             if tunnel.is_control:

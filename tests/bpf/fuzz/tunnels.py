@@ -10,14 +10,15 @@ from tests.bpf.fuzz.translation import residue
 from tests.bpf.harness.packets import mapped
 
 PORT = 6089
+KEY = bytes.fromhex("0123456789abcdef")
 ADDRESSES = {4: ("8.0.0.1", "8.0.0.3"), 6: ("2001:db8:86dd::1", "2001:db8:86dd::3")}
 """This node and the other one."""
 
 _ETHERTYPES = {4: b"\x08\x00", 6: b"\x86\xdd"}
 _MAPPED = bytes(10) + b"\xff\xff"
-_IP, _ADDRESS, _UDP, _GENEVE = {4: 20, 6: 40}, {4: 4, 6: 16}, 8, 32
+_IP, _ADDRESS, _UDP, _GENEVE = {4: 20, 6: 40}, {4: 4, 6: 16}, 8, 40
 _PROTOCOL_UDP, _DONT_FRAGMENT = 17, b"\x40\x00"
-_OPTION = b"\xff\x6c\x81\x05"
+_OPTION = b"\xff\x6c\x81\x07"
 _CONTROL, _CRITICAL = 0x80, 0x40
 
 
@@ -30,6 +31,7 @@ class Tunnel(NamedTuple):
     kind: bytes
     pod: bytes
     words: bytes
+    key: bytes
     inner: bytes
 
 
@@ -44,7 +46,7 @@ def read_tunnel(frame: bytes, network: int, ethertype: bytes) -> Tunnel | None:
         return None
     udp = frame[network + length :]
     geneve = udp[_UDP : _UDP + _GENEVE]
-    if int.from_bytes(udp[2:4], "big") != PORT or geneve[0] != 6 or geneve[8:12] != _OPTION:
+    if int.from_bytes(udp[2:4], "big") != PORT or geneve[0] != 8 or geneve[8:12] != _OPTION:
         return None
     source, target = _ends(frame[network:], version)
     return Tunnel(
@@ -54,6 +56,7 @@ def read_tunnel(frame: bytes, network: int, ethertype: bytes) -> Tunnel | None:
         kind=geneve[2:4],
         pod=geneve[12:28],
         words=geneve[28:32],
+        key=geneve[32:40],
         inner=frame[:network] + frame[end:],
     )
 
@@ -75,8 +78,8 @@ def wrap(frame: bytes, network: int, pod: bytes, port: int) -> bytes:
     """The frame as the other node would send it here, for a pod of this node."""
     version = frame[network] >> 4 if frame[network] >> 4 in _IP else 4
     inner = frame[network:]
-    geneve = bytes([6, _CRITICAL]) + _ETHERTYPES[version] + bytes(4) + _OPTION
-    geneve += pod + port.to_bytes(2, "big") + bytes(2)
+    geneve = bytes([8, _CRITICAL]) + _ETHERTYPES[version] + bytes(4) + _OPTION
+    geneve += pod + port.to_bytes(2, "big") + bytes(2) + KEY
     length = _UDP + _GENEVE + len(inner)
     udp = (0xC001).to_bytes(2, "big") + PORT.to_bytes(2, "big") + length.to_bytes(2, "big")
     return frame[:network] + _header(version, length) + udp + bytes(2) + geneve + inner
@@ -106,5 +109,6 @@ def check_sent(frame: bytes, out: bytes, network: int, tunnel: Tunnel, *, is_who
     if is_whole:
         assert tunnel.inner[network : len(frame)] == frame[network:], "altered in its tunnel"
     assert tunnel.words[2:] == bytes(2)
+    assert tunnel.key == KEY
     if version == 4:
         assert residue(out[network : network + 20]) == 0, "a wrong checksum"

@@ -9,6 +9,7 @@ import json
 import socket
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from scapy.contrib.geneve import GENEVE, GeneveOptions
@@ -32,10 +33,13 @@ PORT = 6089
 MAGLEV = {"ebpflb.io/scheduler": "maglev"}
 BODY = bytes(range(256)) * 4000
 # The link's MTU without the tunnel's headers.
-ROOM = {4: 1500 - 60, 6: 1500 - 80}
+ROOM = {4: 1500 - 68, 6: 1500 - 88}
 HEADERS = {4: 28, 6: 48}
 MANY = 500
 TUNNEL_DROPS = 'ebpflb_dropped_total{interface="eth0",reason="tunnel"}'
+KEY_DROPS = 'ebpflb_dropped_total{interface="eth0",reason="tunnel_key"}'
+POD_DROPS = 'ebpflb_dropped_total{interface="pods",reason="tunnel"}'
+KEYS = ("0123456789abcdef", "fedcba9876543210")
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +49,16 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def edge(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with started(lab, tmp_path_factory.mktemp("dsr"), ["--dsr", "all"]) as cluster:
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("secret") / "keys"
+    path.write_text(KEYS[0])
+    return path
+
+
+@pytest.fixture(scope="module")
+def edge(lab: Lab, key_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    options = ["--dsr", "all", "--dsr-key-file", str(key_file)]
+    with started(lab, tmp_path_factory.mktemp("dsr"), options) as cluster:
         yield cluster
         assert all(agent.is_running() for agent in cluster.agents.values())
 
@@ -204,16 +216,54 @@ def test_a_tunnel_from_outside_is_dropped_and_counted(edge: Cluster, spec: Servi
     wait_until_equal(partial(metric, node, TUNNEL_DROPS), before + len(edge.versions))
 
 
-def tunnel_to(lab: Lab, spec: ServiceSpec, pod: Member, version: int) -> bytes:
+def test_a_node_without_the_key_gets_nothing_in(edge: Cluster, spec: ServiceSpec):
+    lab, pod, node = edge.lab, edge.lab.pod("pod-2-1"), edge.lab.node("node2")
+    before = metric(node, KEY_DROPS)
+    for version in edge.versions:
+        forged = tunnel_to(lab, spec, pod, version, KEYS[1])
+        with connected(lab.node("node1"), address_of(node, version), PORT, "udp") as made:
+            made.send(forged)
+    wait_until_equal(partial(metric, node, KEY_DROPS), before + len(edge.versions))
+
+
+def test_a_pod_gets_nothing_out_to_a_node(edge: Cluster, spec: ServiceSpec):
+    """Though it knows the key: its own node drops it, whichever node it is for."""
+    lab, pod, node = edge.lab, edge.lab.pod("pod-1-1"), edge.lab.node("node1")
+    before = metric(node, POD_DROPS)
+    targets = [
+        (address_of(each, version), version) for each in lab.nodes for version in edge.versions
+    ]
+    for target, version in targets:
+        with connected(pod, target, PORT, "udp") as made:
+            made.send(tunnel_to(lab, spec, lab.pod("pod-2-1"), version))
+    wait_until_equal(partial(metric, node, POD_DROPS), before + len(targets))
+
+
+def test_no_connection_fails_while_keys_change(edge: Cluster, spec: ServiceSpec, key_file: Path):
+    with none_fails(edge, spec, held=True):
+        for keys in (KEYS, KEYS[::-1], KEYS[1:]):
+            key_file.write_text("\n".join(keys))
+            wanted = "".join(keys if len(keys) > 1 else 2 * keys)
+            for node in edge.lab.nodes:
+                wait_until_equal(partial(keys_in_force, node), wanted)
+    key_file.write_text(KEYS[0])
+    for node in edge.lab.nodes:
+        wait_until_equal(partial(keys_in_force, node), 2 * KEYS[0])
+
+
+def keys_in_force(node: LabNode) -> str:
+    return (pinned_maps(node)["lb_tunnel_keys"].lookup(bytes(4)) or b"").hex()
+
+
+def tunnel_to(lab: Lab, spec: ServiceSpec, pod: Member, version: int, key: str = KEYS[0]) -> bytes:
     """Geneve, its option, and the IP header of a packet that pretends to come from elsewhere."""
 
     address = socket.inet_pton(
         socket.AF_INET if version == 4 else socket.AF_INET6, address_of(pod, version)
     )
     mapped = address if version == 6 else bytes(10) + b"\xff\xff" + address
-    option = GeneveOptions(
-        classid=0xFF6C, type=0x81, data=mapped + lab.config.port.to_bytes(2, "big") + bytes(2)
-    )
+    named = mapped + lab.config.port.to_bytes(2, "big")
+    option = GeneveOptions(classid=0xFF6C, type=0x81, data=named + bytes(2) + bytes.fromhex(key))
     protocol = 0x0800 if version == 4 else 0x86DD
     inner = (IP if version == 4 else IPv6)(
         src=address_of(lab.node("node1"), version), dst=lab.ingress_ip(spec.number, version)

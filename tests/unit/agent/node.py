@@ -97,6 +97,9 @@ class MemoryNode:
     def has_lost_pins(self) -> bool:
         return self.pins_are_lost
 
+    def follow_keys(self) -> None:
+        self._called("keys")
+
     def read_failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
         self._called("failures")
         return self.sync.failures(also)

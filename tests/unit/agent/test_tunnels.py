@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ebpflb.agent.loop import KEYS_SECONDS
 from ebpflb.agent.tunnels import NodeTunnels
 from ebpflb.config.settings import load_settings
 from ebpflb.model.address import Family, format_address
@@ -137,9 +138,10 @@ def test_without_direct_server_return_nothing_follows(bench: Bench):
 
 
 @pytest.fixture
-def make_tunnels(tmp_path: Path) -> Callable[[str], NodeTunnels]:
-    def make(dsr: str) -> NodeTunnels:
+def make_tunnels(tmp_path: Path) -> Callable[..., NodeTunnels]:
+    def make(dsr: str, **others: str) -> NodeTunnels:
         given = {"node-name": NODE, "cgroup-root": str(tmp_path), "manifests": "/m", "dsr": dsr}
+        given.update(others)
         return NodeTunnels(load_settings(given, {}))
 
     return make
@@ -152,7 +154,7 @@ CHANGE = TunnelChange(
 )
 
 
-def test_the_status_says_what_is_in_force(make_tunnels: Callable[[str], NodeTunnels]):
+def test_the_status_says_what_is_in_force(make_tunnels: Callable[..., NodeTunnels]):
     tunnels, maps = make_tunnels("annotated"), memory_maps()
     tunnels.follow(CHANGE, keep_others=False, compare=False)
     tunnels.write(maps, CHANGE.own)
@@ -162,12 +164,14 @@ def test_the_status_says_what_is_in_force(make_tunnels: Callable[[str], NodeTunn
         "peers": 1,
         "pods": 2,
         "without": {},
+        "keys": 0,
+        "key_trouble": "",
     }
     assert len(list(maps["lb_pod_nodes"].items())) == 2
 
 
 def test_where_others_would_take_nothing_from_this_machine_it_sends_nothing(
-    make_tunnels: Callable[[str], NodeTunnels], caplog: pytest.LogCaptureFixture
+    make_tunnels: Callable[..., NodeTunnels], caplog: pytest.LogCaptureFixture
 ):
     tunnels, maps = make_tunnels("all"), memory_maps()
     tunnels.follow(CHANGE, keep_others=False, compare=False)
@@ -188,10 +192,37 @@ def test_where_others_would_take_nothing_from_this_machine_it_sends_nothing(
 
 
 def test_a_node_without_it_has_no_port_and_writes_nothing(
-    make_tunnels: Callable[[str], NodeTunnels],
+    make_tunnels: Callable[..., NodeTunnels],
 ):
     tunnels, maps = make_tunnels("off"), memory_maps()
     tunnels.follow(CHANGE, keep_others=False, compare=False)
     tunnels.write(maps, CHANGE.own)
     assert (tunnels.port, tunnels.sources(CHANGE.own), tunnels.report()) == (0, {}, None)
     assert list(maps["lb_peers"].items()) == []
+
+
+def test_keys_are_read_again_and_again(dsr: Bench, make_bench: Callable[..., Bench]):
+    dsr.say(web(), SLICE, HERE, THERE)
+    dsr.turn()
+    assert ["keys" in dsr.turn(KEYS_SECONDS) for _ in range(3)] == [True] * 3
+    without = make_bench()
+    without.say(web(), SLICE, HERE)
+    without.turn()
+    assert "keys" not in without.turn(KEYS_SECONDS)
+
+
+def test_keys_come_from_a_file_that_may_change(
+    make_tunnels: Callable[..., NodeTunnels], tmp_path: Path
+):
+    path, maps = tmp_path / "keys", memory_maps()
+    path.write_text("0123456789abcdef")
+    tunnels = make_tunnels("all", **{"dsr-key-file": str(path)})
+    tunnels.write(maps, CHANGE.own)
+    path.write_text("0123456789abcdef\nfedcba9876543210")
+    tunnels.follow_keys(maps)
+    report = tunnels.report()
+    assert report
+    assert (report["keys"], report["key_trouble"]) == (2, "")
+    assert maps["lb_tunnel_keys"].lookup(bytes(4)) == bytes.fromhex(
+        "0123456789abcdeffedcba9876543210"
+    )

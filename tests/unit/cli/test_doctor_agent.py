@@ -15,6 +15,7 @@ from ebpflb.cli.doctor import (
 )
 from ebpflb.dataplane.doctor.finding import Finding, Severity
 
+NO_KEY = {"keys": 0, "key_trouble": ""}
 STATUS = {
     "version": __version__,
     "pid": 7,
@@ -93,7 +94,7 @@ def test_changes_from_the_future_are_told(total, count):
 
 
 def test_a_family_without_direct_server_return_is_a_warning():
-    tunnels = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}}
+    tunnels = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}, **NO_KEY}
     (fine,) = check_dsr({"tunnels": tunnels})
     assert (fine.severity, fine.what) == (Severity.OK, "tunnels lead to 7 pods on other nodes")
     (found,) = check_dsr({"tunnels": {**tunnels, "without": {"IPv4": "no address"}}})
@@ -101,6 +102,12 @@ def test_a_family_without_direct_server_return_is_a_warning():
     assert found.what == "is masqueraded: no address"
     assert "--node-ip" in found.advice
     assert list(check_dsr({"tunnels": None})) == list(check_dsr({})) == []
+
+
+def test_keys_that_cannot_be_read_are_a_warning():
+    ((severity, what),) = dsr(key_trouble="keys: no such file")
+    assert severity == "warning"
+    assert what == "cannot read the keys of tunnels, which stay as they were: keys: no such file"
 
 
 def test_xdp_is_told_for_each_uplink():
@@ -116,7 +123,7 @@ def test_xdp_is_told_for_each_uplink():
     assert list(check_xdp({})) == []
 
 
-TUNNELS = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}}
+TUNNELS = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}, **NO_KEY}
 
 
 def silent(node: str, family: str = "IPv4", why: str = "no answer") -> dict[str, str]:

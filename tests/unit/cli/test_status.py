@@ -17,6 +17,7 @@ from ebpflb.web.answers import Answer
 from tests.ports import free_port
 from tests.unit.cli.invoked import check_narrow, interrupt_after, output_of
 
+NO_KEY = {"keys": 0, "key_trouble": ""}
 REPORT = {
     "version": "1.2.3",
     "node": "node-a",
@@ -181,7 +182,14 @@ def test_devices_and_the_way_of_masqueraded_packets_are_shown(node):
 
 
 def test_direct_server_return_is_shown_where_it_is_on(node):
-    tunnels = {"services": "annotated", "port": 6089, "peers": 4, "pods": 7, "without": {}}
+    tunnels = {
+        "services": "annotated",
+        "port": 6089,
+        "peers": 4,
+        "pods": 7,
+        "without": {},
+        **NO_KEY,
+    }
     node(tunnels=tunnels)
     line = (
         "  direct server return for annotated Services on UDP port 6089: tunnels to 7 pods, from 4 "
@@ -190,6 +198,11 @@ def test_direct_server_return_is_shown_where_it_is_on(node):
     assert line in run()
     node(tunnels={**tunnels, "without": {"IPv6": "no address"}})
     assert f"{line}  no direct server return over IPv6: no address\n" in run()
+    node(tunnels={**tunnels, "keys": 2, "key_trouble": "keys: Permission denied"})
+    assert (
+        f"{line}  tunnels have a key; 2 accepted\n"
+        "  cannot read the keys of tunnels: keys: Permission denied\n"
+    ) in run()
     node(tunnels=None)
     assert "direct server return" not in run()
 
@@ -217,7 +230,7 @@ def test_what_is_left_to_another_proxy_is_told(node):
 
 
 def test_nodes_that_take_no_part_in_direct_server_return_are_told(node):
-    tunnels = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}}
+    tunnels = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}, **NO_KEY}
     silent = [{"node": "b", "family": each, "why": "no answer"} for each in ("IPv4", "IPv6")]
     peers = {"asked": 4, "reachable": 2, "unreachable": silent}
     node(tunnels=tunnels, dsr_peers=peers)

@@ -73,6 +73,7 @@ def test_defaults(monkeypatch):
         maglev_table_size=10007,
         dsr="off",
         dsr_port=6089,
+        dsr_key_file=None,
         detect_local_mode="ClusterCIDR",
         cluster_cidr=(),
         pod_bridge_interface="",

@@ -15,7 +15,7 @@ from ebpflb.model.address import Address, Family, parse_address
 
 OWN = {Family.IPV4: parse_address("127.0.0.1"), Family.IPV6: parse_address("::1")}
 PEER = {Family.IPV4: "127.0.0.2", Family.IPV6: "::1"}
-NONCE = bytes(range(16))
+NONCE, KEY = bytes(range(16)), bytes(range(8))
 QUESTION, ANSWER = (1, 0), (0, 1)
 
 
@@ -32,8 +32,7 @@ class Asked:
         self.asking = DsrSockets(self.node.getsockname()[1])
 
     def ask(self, own: Address | None = None, nonce: bytes = NONCE) -> str:
-        known = {**OWN, self.family: own} if own else OWN
-        return self.asking.ask(known, self.family, self.address, nonce)
+        return self.asking.ask(own or OWN[self.family], self.address, nonce, KEY)
 
     def get(self) -> tuple[bytes, tuple[str, int]]:
         packet, source = self.node.recvfrom(100)
@@ -65,9 +64,8 @@ def asked4() -> Iterator[Asked]:
 
 def header(family: Family, words: tuple[int, int], nonce: bytes = NONCE) -> bytes:
     protocol = b"\x08\x00" if family is Family.IPV4 else b"\x86\xdd"
-    return (
-        b"\x06\xc0" + protocol + bytes(4) + b"\xff\x6c\x81\x05" + nonce + struct.pack("!2H", *words)
-    )
+    start = b"\x08\xc0" + protocol + bytes(4) + b"\xff\x6c\x81\x07"
+    return start + nonce + struct.pack("!2H", *words) + KEY
 
 
 def test_a_question_is_the_header_of_a_tunnel_with_a_nonce(asked: Asked):
@@ -97,8 +95,8 @@ def test_an_answer_says_who_sent_it_and_which_nonce_it_has(asked: Asked):
         pytest.param(header(Family.IPV4, ANSWER) + bytes(60_000), id="far too long"),
         pytest.param(header(Family.IPV4, QUESTION), id="a question"),
         pytest.param(header(Family.IPV6, ANSWER), id="of the other family"),
-        pytest.param(bytes(32), id="zeros"),
-        pytest.param(b"\x06\x40" + header(Family.IPV4, ANSWER)[2:], id="no control packet"),
+        pytest.param(bytes(40), id="zeros"),
+        pytest.param(b"\x08\x40" + header(Family.IPV4, ANSWER)[2:], id="no control packet"),
     ],
 )
 def test_what_is_no_answer_is_left_out(asked4: Asked, junk: bytes):
@@ -138,7 +136,7 @@ def test_an_address_that_the_node_does_not_have_is_told_until_it_has_it(elsewher
 
 def test_a_family_without_an_address_is_told(asked4: Asked):
     asked4.ask()
-    why = asked4.asking.ask({}, Family.IPV4, asked4.address, NONCE)
+    why = asked4.asking.ask(None, asked4.address, NONCE)
     assert why == "this node has no IPv4 address"
     assert asked4.answers() == []
     assert asked4.ask() == ""
@@ -146,7 +144,7 @@ def test_a_family_without_an_address_is_told(asked4: Asked):
 
 def test_what_cannot_be_sent_is_told(asked4: Asked):
     broadcast = parse_address("255.255.255.255")
-    assert asked4.asking.ask(OWN, Family.IPV4, broadcast, NONCE) == os.strerror(errno.EACCES)
+    assert asked4.asking.ask(OWN[Family.IPV4], broadcast, NONCE) == os.strerror(errno.EACCES)
 
 
 def test_a_flood_is_taken_piece_by_piece(asked4: Asked):
