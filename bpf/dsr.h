@@ -25,13 +25,26 @@
 /* In place of the index of a backend that this node does not know. */
 #define LB_NO_BACKEND (~0u)
 
+/*
+ * Whether a client that comes from outside is another node or one of its known pods. It may be
+ * where the backend is, which would then not answer by way of that node's host devices.
+ */
+static __always_inline int lb_dsr_is_of_cluster(const struct lb_packet *pkt)
+{
+	struct lb_addr client = pkt->tuple.saddr;
+
+	return lb_peers.lookup(&client) || lb_pod_nodes.lookup(&client);
+}
+
 /* The node of a remote backend, if packets may be tunneled there. */
-static __always_inline struct lb_addr *lb_dsr_node(const struct lb_desc *desc,
+static __always_inline struct lb_addr *lb_dsr_node(const struct lb_packet *pkt,
+						   const struct lb_desc *desc,
 						   const struct lb_backend *backend)
 {
 	struct lb_addr pod = backend->addr;
 
-	if (!LB_HAS_DSR || !(desc->flags & LB_DESC_DSR) || lb_is_known_local(backend))
+	if (!LB_HAS_DSR || !(desc->flags & LB_DESC_DSR) || lb_is_known_local(backend) ||
+	    lb_dsr_is_of_cluster(pkt))
 		return NULL;
 	return lb_pod_nodes.lookup(&pod);
 }
@@ -133,6 +146,22 @@ static __always_inline int lb_dsr_is_here(const struct lb_geneve *geneve,
 		flow->generation = backend->generation;
 	}
 	return 1;
+}
+
+/*
+ * Where the pod's answers are reversed: at the client's device, if the route says that it is a pod
+ * of this node.
+ */
+static __always_inline __u8 lb_dsr_reply_hook(struct bpf_fib_lookup *fib, void *ctx,
+					      const struct lb_packet *pkt,
+					      const struct lb_geneve *geneve)
+{
+	int is_pod;
+
+	lb_fib_fill(fib, pkt, &geneve->pod, &pkt->tuple.saddr, pkt->ifindex);
+	is_pod = !lb_fib_ask(fib, ctx, pkt, 0) && !lb_is_host_device(fib->ifindex);
+	fib->ifindex = 0;
+	return is_pod ? LB_HOOK_POD_EGRESS : LB_HOOK_HOST_EGRESS;
 }
 
 #endif

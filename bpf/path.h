@@ -199,7 +199,7 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 	if (tunnel && !lb_is_opening(pkt))
 		return LB_PASS;
 	if (tunnel)
-		verdict = lb_service_accept(pkt, match, &tunnel->geneve, &flow);
+		verdict = lb_service_accept(skb, pkt, match, &tunnel->geneve, &flow, fib);
 	else
 		verdict = lb_service_decide(skb, pkt, at, match, &choice, &flow, fib);
 	if (verdict)

@@ -113,8 +113,9 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
  * A packet from a tunnel, for the pod chosen by its sender. The frontend must exist here as well,
  * but a NodePort may be on the sender's address, where the client sent it.
  */
-static __always_inline int lb_service_accept(const struct lb_packet *pkt, struct lb_match *match,
-					     const struct lb_geneve *geneve, struct lb_flow *flow)
+static __always_inline int lb_service_accept(void *ctx, const struct lb_packet *pkt,
+					     struct lb_match *match, const struct lb_geneve *geneve,
+					     struct lb_flow *flow, struct bpf_fib_lookup *fib)
 {
 	struct lb_frontend_key key = {
 		.addr = pkt->tuple.daddr,
@@ -128,7 +129,7 @@ static __always_inline int lb_service_accept(const struct lb_packet *pkt, struct
 		return -LB_DROP_TUNNEL;
 	lb_flow_lead_to(flow, pkt, match, &geneve->pod, geneve->port);
 	flow->hook = LB_HOOK_HOST_INGRESS;
-	flow->reply_hook = LB_HOOK_HOST_EGRESS;
+	flow->reply_hook = lb_dsr_reply_hook(fib, ctx, pkt, geneve);
 	flow->flags = LB_CT_TUNNELED;
 	return LB_NEXT;
 }
@@ -146,7 +147,8 @@ static __always_inline int lb_service_to_tunnel(void *ctx, const struct lb_packe
 /*
  * A packet in the middle of an unknown connection is sent to where a hash of its client leads, as
  * on every other node: its node may be gone, or the address has moved here. LB_PASS if that is
- * impossible, or does not lead to another node.
+ * impossible, or does not lead to another node. To a node's own address, and with a SYN, come
+ * answers to connections of this node too, and to those that another NAT masquerades.
  */
 static __always_inline int lb_dsr_resume(void *ctx, const struct lb_packet *pkt,
 					 const struct lb_match *match, struct lb_choice *choice,
@@ -156,13 +158,15 @@ static __always_inline int lb_dsr_resume(void *ctx, const struct lb_packet *pkt,
 	const struct lb_addr *node;
 
 	if (!(desc->flags & LB_DESC_DSR) || !lb_scheduler_hashes(desc) || !desc->others.table ||
-	    desc->affinity_timeout || lb_source_range_check(desc, &pkt->tuple.saddr))
+	    desc->affinity_timeout || pkt->tcp_flags & LB_TCP_SYN ||
+	    lb_addr_flags_of(&pkt->tuple.daddr) & LB_ADDR_NODE ||
+	    lb_source_range_check(desc, &pkt->tuple.saddr))
 		return LB_PASS;
 	if (lb_backend_at(lb_scheduler_stateless_slot(desc, &desc->others, &pkt->tuple.saddr,
 						      bpf_ntohs(pkt->tuple.sport)),
 			  choice))
 		return LB_PASS;
-	node = lb_dsr_node(desc, choice->backend);
+	node = lb_dsr_node(pkt, desc, choice->backend);
 	if (!node)
 		return LB_PASS;
 	lb_flow_fill(pkt, match, choice, LB_HOOK_HOST_INGRESS, flow);
@@ -234,7 +238,7 @@ static __always_inline int lb_service_from_outside(void *ctx, struct lb_packet *
 {
 	int is_masqueraded = lb_must_masquerade(match->desc, choice);
 	int is_beside = lb_is_beside(ctx, pkt, match->desc, choice, fib);
-	const struct lb_addr *node = lb_dsr_node(match->desc, choice->backend);
+	const struct lb_addr *node = lb_dsr_node(pkt, match->desc, choice->backend);
 	const struct lb_addr *source;
 	int verdict;
 

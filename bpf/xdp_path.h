@@ -81,7 +81,7 @@ static __always_inline int lb_xdp_route_new(struct bpf_fib_lookup *fib, struct x
 					    const struct lb_packet *pkt, const struct lb_desc *desc,
 					    const struct lb_choice *choice, struct lb_flow *flow)
 {
-	const struct lb_addr *node = lb_dsr_node(desc, choice->backend);
+	const struct lb_addr *node = lb_dsr_node(pkt, desc, choice->backend);
 	const struct lb_addr *source;
 	int verdict;
 

@@ -191,7 +191,8 @@ def _has_dsr(lookups: Lookups, client: Client, desc: DescRecord, backend: Indexe
     """lb_dsr_node() without the lookup, for external clients."""
     is_here = _is_local(backend) or _is_own_process(lookups, backend_key(backend.record).address)
     is_wanted = bool(desc.flags & DescFlag.LB_DESC_DSR)
-    return is_wanted and client.kind is ClientKind.OUTSIDE and not is_here
+    is_outside = client.kind is ClientKind.OUTSIDE and not lookups.is_of_cluster(client.address)
+    return is_wanted and is_outside and not is_here
 
 
 def _is_beside(client: Client, desc: DescRecord, address: Address, route: RouteTo) -> bool:

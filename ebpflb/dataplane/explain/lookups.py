@@ -214,6 +214,10 @@ class Lookups:
         found = self.maps["lb_pod_nodes"].lookup(pod)
         return Address(found) if found else None
 
+    def is_of_cluster(self, client: Address) -> bool:
+        """Whether it is another node or one of its known pods (dsr.h)."""
+        return any(self.maps[name].lookup(client) for name in ("lb_peers", "lb_pod_nodes"))
+
     def netns_flags(self, cookie: int) -> NetnsFlag:
         """The flags of a network namespace in lb_netns; 0 if it has no entry."""
         value = self.maps["lb_netns"].lookup(cookie.to_bytes(8, byteorder))

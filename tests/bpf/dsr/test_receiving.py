@@ -65,6 +65,18 @@ def test_a_request_reaches_the_pod_from_its_client(dsr: Datapath, node: Node, ki
     assert not dsr.drops()
 
 
+def test_a_client_that_is_a_pod_of_this_node_is_answered_at_its_device(
+    dsr: Datapath, node: Node, kind: Kind
+):
+    pod, index = pod_here(dsr, kind)
+    frontend, inside = served(dsr, kind, index), client(kind)._replace(address=kind.net.pod)
+    request = kind.frame(inside, frontend)
+    assert_same(arrive(dsr, node, wrapped(kind, request, pod)).packet, changed(request, target=pod))
+    reply = kind.frame(pod, inside, "SA")
+    result = dsr.run("lb_pod_egress", reply, ifindex=node.pod.ifindex)
+    assert_same(result.packet, changed(reply, source=frontend))
+
+
 def test_a_node_port_is_answered_from_the_other_nodes_address(
     dsr: Datapath, node: Node, kind: Kind
 ):

@@ -14,7 +14,7 @@ from tests.bpf.harness.fragments import fragments
 from tests.bpf.harness.loading import Loaded, load
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32
-from tests.bpf.harness.packets import End, Kind, changed, with_df
+from tests.bpf.harness.packets import End, Kind, changed, mapped, with_df
 from tests.bpf.harness.services import (
     client,
     local_backend,
@@ -140,6 +140,20 @@ def test_a_pod_of_this_node_as_the_client_is_masqueraded(dsr: Datapath, node: No
     assert result.packet.payload.src == kind.net.pod
 
 
+@pytest.mark.parametrize("known_by", ["lb_peers", "lb_pod_nodes"])
+def test_a_client_of_another_node_is_masqueraded(
+    dsr: Datapath, node: Node, kind: Kind, known_by: str
+):
+    """It may be on the backend's node, or the backend itself."""
+    to, index = pod_elsewhere(dsr, kind)
+    frontend = served(dsr, kind, index)
+    dsr.maps[known_by].update(mapped(kind.net.client), b"\1" * dsr.maps[known_by].value_size)
+    result = arrive(dsr, node, kind.frame(client(kind), frontend))
+    assert result.verdict is Verdict.REDIRECT
+    assert result.packet.payload.src == kind.net.overlay
+    assert result.packet.payload.dst == to.address
+
+
 def test_what_does_not_fit_into_the_tunnel_is_too_big(dsr: Datapath, node: Node, kind: Kind):
     _, index = pod_elsewhere(dsr, kind)
     frontend = served(dsr, kind, index)
@@ -248,4 +262,27 @@ def test_it_does_not_go_on_to_a_pod_of_this_node_which_would_know_it(
     frontend = served(dsr, tcp, index)
     hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
     frame = tcp.frame(client(tcp), frontend, "PA")
+    assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
+
+
+@pytest.mark.parametrize("flags", ["SA", "A", "PA", "FA", "R"])
+def test_what_may_be_an_answer_to_this_node_is_left_to_it(
+    dsr: Datapath, node: Node, tcp: Kind, flags: str
+):
+    """Also to pods that another NAT masquerades: nobody here knows their connections."""
+    _, index = pod_elsewhere(dsr, tcp)
+    frontend = node_port(dsr, tcp, [index])
+    dsr.flag_frontends(DescFlag.LB_DESC_DSR)
+    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    frame = tcp.frame(client(tcp), frontend, flags)
+    assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
+
+
+def test_an_answer_to_the_opening_of_a_connection_never_goes_on(
+    dsr: Datapath, node: Node, tcp: Kind
+):
+    _, index = pod_elsewhere(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    frame = tcp.frame(client(tcp), frontend, "SA")
     assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)

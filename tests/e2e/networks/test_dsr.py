@@ -103,6 +103,21 @@ def test_pods_elsewhere_see_the_client(edge: Cluster, spec: ServiceSpec, protoco
             assert clients == {address_of(lab.client, version)}, place
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_node_reaches_its_own_endpoints_by_another_node(
+    edge: Cluster, spec: ServiceSpec, protocol: str
+):
+    """From its processes, from the endpoints themselves, and from pods that are none."""
+    lab = edge.lab
+    edge.serve(spec, [lab.pod("pod-2-1")])
+    clients = [lab.node("node2"), lab.pod("pod-2-1"), lab.pod("pod-2-2")]
+    for version in edge.versions:
+        place = address_of(lab.node("node1"), version), spec.node_port
+        for client in clients:
+            found = answers(client, *place, protocol, times=5)
+            assert {each.get("pod", each.get("error")) for each in found} == {"pod-2-1"}, client
+
+
 def test_bulk_arrives_as_it_was_sent(edge: Cluster, spec: ServiceSpec):
     for version in edge.versions:
         for node in edge.lab.nodes:

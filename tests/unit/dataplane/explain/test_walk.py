@@ -186,6 +186,10 @@ def test_with_dsr_a_pod_elsewhere_sees_the_node_if_no_tunnel_leads_there(node):
     lacks, far = lacking(outside())
     assert (lacks, far.node, far.source) == (set(), parse_address(OTHER_NODE), None)
     assert lacking(pod())[1].node is None
+    for name in ("lb_peers", "lb_pod_nodes"):
+        node.maps[name].update(outside().address, b"\1" * node.maps[name].value_size)
+        assert lacking(outside())[1].node is None
+        node.maps[name].delete(outside().address)
     node.maps["lb_pod_nodes"].delete(parse_address(FAR))
     node.serve(frontend(VIP, BOTH))
     assert lacking(outside())[0] == set()
