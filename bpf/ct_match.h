@@ -93,6 +93,8 @@ static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 		return 0;
 	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)
 		return 1;
+	if (entry->flags & LB_CT_DSR && lb_ct_state(entry) & (LB_CT_CLOSED | LB_CT_PEER_FIN))
+		return 0;
 	if (!lb_backend_usable(entry->backend, entry->generation))
 		return (lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)) ==
 			       LB_CT_ESTABLISHED &&

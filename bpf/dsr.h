@@ -80,24 +80,36 @@ static __always_inline void lb_dsr_establish(struct lb_packet *pkt, struct lb_co
 
 /*
  * The client has closed or given up. Its further packets are still forwarded, but the entry moves
- * to where the LRU may evict it, because the pod's answers are not seen here.
+ * to where the LRU may evict it, because the pod's answers are not seen here. After a FIN the pod
+ * may send for long, and the client acknowledge it: the entry keeps LB_CT_ESTABLISHED, and has the
+ * timeout of a flow that one side has closed.
  */
 static __always_inline void lb_dsr_close(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
+	__u8 end = pkt->tcp_flags & LB_TCP_RST ? LB_CT_CLOSED : LB_CT_PEER_FIN;
 	struct lb_conntrack *closed;
 	int zero = 0;
 
 	closed = lb_ct_scratch.lookup(&zero);
-	if (!closed || lb_ct_state(entry) & LB_CT_CLOSED)
+	if (!closed || lb_ct_state(entry) & (end | LB_CT_CLOSED))
 		return;
-	lb_open_end(entry->desc_flags, entry->backend, entry->generation);
-	entry->state |= LB_CT_CLOSED;
+	if (!(lb_ct_state(entry) & LB_CT_PEER_FIN))
+		lb_open_end(entry->desc_flags, entry->backend, entry->generation);
+	entry->state |= end;
 	if (!(entry->state & LB_CT_ESTABLISHED))
 		return;
 	*closed = *entry;
-	closed->state &= ~LB_CT_ESTABLISHED;
+	if (end == LB_CT_CLOSED)
+		closed->state &= ~LB_CT_ESTABLISHED;
 	if (!lb_ct_short.update(&pkt->tuple, closed))
 		lb_conntrack.delete(&pkt->tuple);
+}
+
+/* Without answers to see, a flow that lasts longer than an exchange is a stream. It never moves. */
+static __always_inline void lb_dsr_track_udp(struct lb_conntrack *entry)
+{
+	if ((__s64)(entry->last_seen - entry->created) > (__s64)LB_UDP_EXCHANGE)
+		entry->state |= LB_CT_ESTABLISHED;
 }
 
 /*
@@ -109,11 +121,11 @@ static __always_inline void lb_dsr_track(struct lb_packet *pkt, struct lb_conntr
 {
 	lb_conntrack_count(pkt, entry);
 	if (is_udp)
-		return;
-	if (pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN))
+		lb_dsr_track_udp(entry);
+	else if (pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN))
 		lb_dsr_close(pkt, entry);
 	else if ((pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK)) == LB_TCP_ACK &&
-		 !(lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)))
+		 !(lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED | LB_CT_PEER_FIN)))
 		lb_dsr_establish(pkt, entry);
 }
 

@@ -136,12 +136,13 @@ def _current_backend(lookups: Lookups, key: bytes, entry: LbConntrack) -> Backen
     peer = _lookup(lookups.maps, reverse(bytes(entry.to)))
     if peer and reverse(bytes(peer.to)) != key:
         peer = None
-    is_one_sided = entry.whole_state & CtState.LB_CT_ESTABLISHED or entry.flags & CtFlag.LB_CT_DSR
-    if peer is None and not is_one_sided:
+    has_dsr = bool(entry.flags & CtFlag.LB_CT_DSR)
+    if peer is None and not (has_dsr or entry.whole_state & CtState.LB_CT_ESTABLISHED):
         return None
     if _is_udp(key):
         return None if _is_idle(lookups, entry, peer) else _backend(lookups, entry, _SERVING)
-    is_over = entry.whole_state & CtState.LB_CT_CLOSED and not _is_retried(entry, peer)
+    ends = CtState.LB_CT_CLOSED | CtState.LB_CT_PEER_FIN * has_dsr
+    is_over = entry.whole_state & ends and not _is_retried(entry, peer)
     return None if is_over else _backend(lookups, entry, _USABLE)
 
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node that a client reaches: it chooses, and sends the client's packets on as they are."""
 
+import time
+
 import pytest
 from scapy.packet import Packet
 
+from ebpflb.dataplane.flows.timeouts import tcp_timeout, udp_timeout
 from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, DescFlag, SchedulerCode
-from ebpflb.dataplane.layout.structs import LbDesc, LbFailures
+from ebpflb.dataplane.layout.structs import LbDesc, LbFailures, LbSettings
 from ebpflb.dataplane.load.source_text import source_text
-from tests.bpf.dsr.tunnel import OVERHEAD, PEER, pod_elsewhere, served, unwrapped
+from tests.bpf.dsr.tunnel import OVERHEAD, PEER, PORT, pod_elsewhere, served, unwrapped
 from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
 from tests.bpf.harness.errors import TOO_BIG, assert_answered, error
 from tests.bpf.harness.fragments import fragments
@@ -25,6 +28,15 @@ from tests.bpf.harness.services import (
 )
 
 MTU = 1500
+SECOND = 1_000_000_000
+SECONDS = LbSettings(
+    tcp_opening_timeout=240,
+    tcp_established_timeout=86400,
+    tcp_closed_timeout=240,
+    tcp_close_wait_timeout=3600,
+    udp_timeout=30,
+    udp_stream_timeout=120,
+)
 
 
 def arrive(datapath: Datapath, node: Node, frame: Packet) -> Result:
@@ -71,9 +83,47 @@ def test_a_connection_is_known_from_its_first_packet_to_its_last(
         assert_sent(tcp, arrive(dsr, node, frame), frame, to)
         assert len(dsr.established()) == is_established, flags
         assert len(dsr.short()) == 1 - is_established
-    assert dsr.states() == {CtState.LB_CT_SYN | CtState.LB_CT_CLOSED}
-    assert dsr.all_counts("lb_count_front", 1).original.packets == 5
+    assert dsr.states() == {CtState.LB_CT_SYN | CtState.LB_CT_ESTABLISHED | CtState.LB_CT_PEER_FIN}
+    arrive(dsr, node, tcp.frame(client(tcp), frontend, "R"))
+    assert dsr.states() == {CtState.LB_CT_SYN | CtState.LB_CT_PEER_FIN | CtState.LB_CT_CLOSED}
+    assert dsr.all_counts("lb_count_front", 1).original.packets == 6
     assert dsr.counts("lb_count_front", 1) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds"), [(("S", "A", "FA", "A"), 3600), (("S", "A", "FA", "R"), 240)]
+)
+def test_a_connection_that_the_client_has_closed_is_remembered_for_an_hour(
+    dsr: Datapath, node: Node, tcp: Kind, steps: tuple[str, ...], seconds: int
+):
+    """The pod may send for as long, of which this node only sees the client's ACKs."""
+    _, index = pod_elsewhere(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    for flags in steps:
+        arrive(dsr, node, tcp.frame(client(tcp), frontend, flags))
+    (entry,) = dsr.short().values()
+    assert tcp_timeout(SECONDS, entry.whole_state) == seconds
+
+
+@pytest.mark.parametrize(("lasted", "seconds"), [(1, 30), (3, 120)])
+def test_a_udp_flow_that_lasts_is_a_stream(
+    dsr: Datapath, node: Node, udp: Kind, lasted: int, seconds: int
+):
+    """Which continues after the timeout of other flows, but may be evicted like these."""
+    dsr.settings(dsr_port=PORT, udp_timeout=30, udp_stream_timeout=120)
+    _, index = pod_elsewhere(dsr, udp)
+    frontend = served(dsr, udp, index)
+    frame = udp.frame(client(udp), frontend)
+    arrive(dsr, node, frame)
+    ((key, _),) = dsr.short().items()
+    dsr.write_entry(key, created=time.monotonic_ns() - lasted * SECOND)
+    arrive(dsr, node, frame)
+    (entry,) = dsr.short().values()
+    assert udp_timeout(SECONDS, entry.whole_state) == seconds
+    for silence, count in ((seconds - 5, 1), (seconds + 5, 2)):
+        dsr.write_entry(key, last_seen=time.monotonic_ns() - silence * SECOND)
+        arrive(dsr, node, frame)
+        assert dsr.counts("lb_count_front", 1)[0] == count
 
 
 def test_an_open_connection_stays_though_its_pod_is_no_backend_any_more(

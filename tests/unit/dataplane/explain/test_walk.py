@@ -15,6 +15,7 @@ from ebpflb.dataplane.kernel.rtnetlink import Route
 from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
+    CtFlag,
     CtState,
     DeviceKind,
     Direction,
@@ -346,7 +347,11 @@ def test_a_flow_that_is_there_goes_on(node):
     (flow,) = flows_of(node.maps, pod(), target)
     assert (flow.client_port, flow.backend, flow.state) == (4000, NEAR, "established")
     assert not flows_of(node.maps, pod(port=4001), target)
-    entry.state = CtState.LB_CT_CLOSED
+    for flags, count in ((0, 1), (CtFlag.LB_CT_DSR, 3)):
+        entry.state, entry.flags = CtState.LB_CT_ESTABLISHED | CtState.LB_CT_PEER_FIN, flags
+        node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
+        assert len(node.ask(client, target).candidates) == count
+    entry.state, entry.flags = CtState.LB_CT_CLOSED, 0
     node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
     assert len(node.ask(client, target).candidates) == 3
     entry.hook = Hook.LB_HOOK_RESERVED
