@@ -89,6 +89,7 @@
 /* A power of two. */
 #define LB_XDP_CHOICES 4096
 #define LB_MAX_PEERS 16384
+#define LB_MAX_PATH_MTUS 4096
 #define LB_MAX_FRAGMENTS 8192
 #define LB_MAX_CLIENTS 16384
 #define LB_MAX_DEVICES 4096

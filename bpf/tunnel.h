@@ -8,6 +8,7 @@
 #define LB_TUNNEL_H
 
 #include "addr.h"
+#include "clock.h"
 #include "csum.h"
 #include "forward.h"
 #include "maps.h"
@@ -166,11 +167,25 @@ static __always_inline int lb_tunnel_send(struct __sk_buff *skb, const struct lb
 	return error ? -LB_DROP_REWRITE : lb_forward(skb, pkt, fib);
 }
 
+/* RFC 8201: ten minutes until a larger packet is tried again. */
+#define LB_PATH_MTU_LIFE (600 * LB_SECOND)
+
+/* What fits on the path to a node, with the tunnel's headers; 0 if nobody has told. */
+static __always_inline __u32 lb_tunnel_mtu(const struct lb_addr *node)
+{
+	struct lb_addr key = *node;
+	struct lb_path_mtu *told = lb_tunnel_mtus.lookup(&key);
+
+	return told && (__s64)(lb_now() - told->told) < (__s64)LB_PATH_MTU_LIFE ? told->mtu : 0;
+}
+
 /* The route to a node for a tunneled packet. If that is too big, fib->tot_len is what fits. */
 static __always_inline int lb_tunnel_route(struct bpf_fib_lookup *fib, void *ctx,
 					   const struct lb_packet *pkt, const struct lb_addr *node)
 {
 	__u32 overhead = lb_tunnel_len(pkt->is_ipv4);
+	__u32 wire_len = lb_wire_len(pkt) + overhead;
+	__u32 limit = lb_tunnel_mtu(node);
 	struct lb_settings *settings;
 	int zero = 0;
 	int verdict;
@@ -181,10 +196,15 @@ static __always_inline int lb_tunnel_route(struct bpf_fib_lookup *fib, void *ctx
 	lb_fib_fill(fib, pkt, pkt->is_ipv4 ? &settings->node4 : &settings->node6, node,
 		    LB_LOOPBACK_IFINDEX);
 	fib->l4_protocol = IPPROTO_UDP;
-	verdict = lb_fib_ask(fib, ctx, pkt, lb_wire_len(pkt) + overhead);
-	if (verdict == -LB_DROP_TOO_BIG)
-		fib->tot_len -= overhead;
-	return verdict;
+	verdict = lb_fib_ask(fib, ctx, pkt, wire_len);
+	if (verdict && verdict != -LB_DROP_TOO_BIG)
+		return verdict;
+	if (verdict && (!limit || fib->tot_len < limit))
+		limit = fib->tot_len;
+	if (!limit || wire_len <= limit)
+		return verdict;
+	fib->tot_len = limit - overhead;
+	return -LB_DROP_TOO_BIG;
 }
 
 #endif

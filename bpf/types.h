@@ -135,6 +135,13 @@ struct lb_tunnel_keys {
 	__u64 other;
 };
 
+/* told: CLOCK_MONOTONIC, ns. */
+struct lb_path_mtu {
+	__u64 told;
+	__u32 mtu;
+	__u32 pad;
+};
+
 #define LB_SERVICE_NETS 8
 
 struct lb_net4 {

@@ -26,6 +26,7 @@ _FRAGMENTS = 8192
 _CLIENTS = 16384
 _SUBNETS = 1024
 _PEERS = 16384
+_PATH_MTUS = 4096
 _DROPS = 1024
 _CONN_PLACES = 8192
 _FLOW_RING = 1 << 20
@@ -315,9 +316,10 @@ NODE_MAPS: Mapping[str, MapSpec] = {
     "lb_service_nets": MapSpec(
         MapType.ARRAY, u32, structs.LbServiceNets, 1, WhenFull.LEFT_OUT, _READ
     ),
-    "lb_tunnel_keys": MapSpec(
-        MapType.ARRAY, u32, structs.LbTunnelKeys, 1, WhenFull.NEVER, _READ
+    "lb_tunnel_mtus": MapSpec(
+        MapType.LRU_HASH, structs.LbAddr, structs.LbPathMtu, _PATH_MTUS, WhenFull.EVICTS
     ),
+    "lb_tunnel_keys": MapSpec(MapType.ARRAY, u32, structs.LbTunnelKeys, 1, WhenFull.NEVER, _READ),
     "lb_meta": MapSpec(MapType.ARRAY, u32, structs.LbMeta, 1, WhenFull.NEVER, _READ),
 }
 MAPS: Mapping[str, MapSpec] = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS, **NODE_MAPS}

@@ -191,6 +191,10 @@ class LbSettings(Struct, flags=enums.SettingFlag):
     ]
 
 
+class LbPathMtu(Struct):
+    _fields_ = [("told", u64), ("mtu", u32), ("pad", u32)]
+
+
 class LbTunnelKeys(Struct):
     _fields_ = [("sent", u64), ("other", u64)]
 

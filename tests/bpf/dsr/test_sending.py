@@ -2,22 +2,24 @@
 """The node that a client reaches: it chooses, and sends the client's packets on as they are."""
 
 import time
+from typing import Any
 
 import pytest
+from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from ebpflb.dataplane.flows.timeouts import tcp_timeout, udp_timeout
 from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, DescFlag, SchedulerCode
-from ebpflb.dataplane.layout.structs import LbDesc, LbFailures, LbSettings
+from ebpflb.dataplane.layout.structs import LbDesc, LbFailures, LbPathMtu, LbSettings
 from ebpflb.dataplane.load.source_text import source_text
-from tests.bpf.dsr.tunnel import OVERHEAD, PEER, PORT, pod_elsewhere, served, unwrapped
-from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
+from tests.bpf.dsr.tunnel import KEY, OVERHEAD, PEER, PORT, pod_elsewhere, served, unwrapped
+from tests.bpf.harness.datapath import Datapath, Result, Verdict, XdpAction, assert_untouched
 from tests.bpf.harness.errors import TOO_BIG, assert_answered, error
 from tests.bpf.harness.fragments import fragments
 from tests.bpf.harness.loading import Loaded, load
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32
-from tests.bpf.harness.packets import End, Kind, changed, mapped, with_df
+from tests.bpf.harness.packets import IPV4, IPV6, End, Kind, changed, mapped, with_df
 from tests.bpf.harness.services import (
     client,
     local_backend,
@@ -28,6 +30,7 @@ from tests.bpf.harness.services import (
 )
 
 MTU = 1500
+ROUTER = {IPV4: "198.51.100.1", IPV6: "2001:db8:100::1"}
 SECOND = 1_000_000_000
 SECONDS = LbSettings(
     tcp_opening_timeout=240,
@@ -216,6 +219,63 @@ def test_what_does_not_fit_into_the_tunnel_is_too_big(dsr: Datapath, node: Node,
         with_df(kind.frame(client(kind), frontend, payload=bytes(room - headers + 1))),
     ):
         assert_answered(arrive(dsr, node, frame), kind, frame, TOO_BIG, room)
+
+
+def narrow(
+    datapath: Datapath, node: Node, kind: Kind, frontend: End, mtu: int, **changes: Any
+) -> None:
+    """A router between the nodes says that a tunneled packet does not fit."""
+    sent = arrive(datapath, node, kind.frame(client(kind), frontend)).packet
+    if "key" in changes:
+        sent = Ether(bytes(sent).replace(KEY, changes.pop("key")))
+    told = error(kind, ROUTER[kind.net], sent, what=TOO_BIG, mtu=mtu, **changes)
+    result = arrive(datapath, node, told)
+    assert (result.verdict, bytes(result.packet)) == (Verdict.PASS, bytes(told))
+
+
+def sized(kind: Kind, frontend: End, size: int) -> Packet:
+    """A packet of this size that must not be fragmented."""
+    headers = len(kind.frame(client(kind), frontend, payload=b"")) - 14
+    return with_df(kind.frame(client(kind), frontend, payload=bytes(size - headers)))
+
+
+def test_what_does_not_fit_between_the_nodes_is_too_big(dsr: Datapath, node: Node, kind: Kind):
+    _, index = pod_elsewhere(dsr, kind)
+    frontend = served(dsr, kind, index)
+    narrow(dsr, node, kind, frontend, 1400)
+    room = 1400 - OVERHEAD[kind.net]
+    fits, frame = sized(kind, frontend, room), sized(kind, frontend, room + 1)
+    assert unwrapped(kind, arrive(dsr, node, fits).packet).packet == bytes(fits.payload)
+    assert_answered(arrive(dsr, node, frame), kind, frame, TOO_BIG, room)
+    dsr.device(node.uplink.ifindex, snat4=IPV4.node, snat6=IPV6.node, mtu=1500, xdp=True)
+    assert dsr.run_xdp(bytes(frame), ifindex=node.uplink.ifindex)[0] is XdpAction.PASS
+
+    narrow(dsr, node, kind, frontend, 1450)
+    assert_answered(arrive(dsr, node, frame), kind, frame, TOO_BIG, room)
+
+    ((peer, _),) = dsr.maps["lb_tunnel_mtus"].items()
+    told = time.monotonic_ns() - 601 * SECOND
+    dsr.maps["lb_tunnel_mtus"].update(peer, bytes(LbPathMtu(told=told, mtu=1400)))
+    assert unwrapped(kind, arrive(dsr, node, frame).packet).packet == bytes(frame.payload)
+
+
+def test_no_path_is_believed_to_be_narrower_than_any_is(dsr: Datapath, node: Node, kind: Kind):
+    _, index = pod_elsewhere(dsr, kind)
+    frontend = served(dsr, kind, index)
+    narrow(dsr, node, kind, frontend, 68)
+    room = (576 if kind.net is IPV4 else 1280) - OVERHEAD[kind.net]
+    frame = sized(kind, frontend, room + 1)
+    assert_answered(arrive(dsr, node, frame), kind, frame, TOO_BIG, room)
+
+
+@pytest.mark.parametrize("forged", [{"key": bytes(8)}, {"transport": 8}])
+def test_who_has_not_seen_the_packet_is_not_believed(
+    dsr: Datapath, node: Node, kind: Kind, forged: dict[str, Any]
+):
+    _, index = pod_elsewhere(dsr, kind)
+    frontend = served(dsr, kind, index)
+    narrow(dsr, node, kind, frontend, 1400, **forged)
+    assert not list(dsr.maps["lb_tunnel_mtus"].items())
 
 
 def test_fragments_go_to_the_same_pod(dsr: Datapath, node: Node, udp: Kind):
