@@ -244,8 +244,13 @@ static __always_inline int lb_service_from_outside(void *ctx, struct lb_packet *
 
 	if (lb_is_loop(pkt, choice->backend))
 		return -LB_DROP_LOOP;
-	if (node)
-		return lb_service_to_tunnel(ctx, pkt, node, flow, fib);
+	if (node) {
+		verdict = lb_service_to_tunnel(ctx, pkt, node, flow, fib);
+		if (verdict != -LB_DROP_TOO_BIG || !(pkt->routing & LB_MAY_FRAGMENT))
+			return verdict;
+		flow->to.saddr = pkt->tuple.saddr;
+		flow->flags = 0;
+	}
 	flow->ifindex = pkt->ifindex;
 	if (is_masqueraded || is_beside || !lb_is_known_local(choice->backend)) {
 		verdict = lb_fib_lookup_any_size(fib, ctx, pkt, &flow->to.daddr);

@@ -214,11 +214,30 @@ def test_what_does_not_fit_into_the_tunnel_is_too_big(dsr: Datapath, node: Node,
     room = MTU - OVERHEAD[kind.net]
     fits = with_df(kind.frame(client(kind), frontend, payload=bytes(room - headers)))
     assert unwrapped(kind, arrive(dsr, node, fits).packet).packet == bytes(fits.payload)
-    for frame in (
-        kind.frame(client(kind), frontend, payload=bytes(room - headers + 1)),
-        with_df(kind.frame(client(kind), frontend, payload=bytes(room - headers + 1))),
-    ):
+    for end in (client(kind), client(kind)._replace(port=4001)):
+        frame = with_df(kind.frame(end, frontend, payload=bytes(room - headers + 1)))
         assert_answered(arrive(dsr, node, frame), kind, frame, TOO_BIG, room)
+
+
+def test_what_may_be_fragmented_and_does_not_fit_is_masqueraded(
+    dsr: Datapath, node: Node, udp: Kind
+):
+    """A sender that does not ask for errors may not heed them."""
+    to, index = pod_elsewhere(dsr, udp)
+    frontend = served(dsr, udp, index)
+    large = udp.frame(client(udp), frontend, payload=bytes(MTU - 60))
+    small = udp.frame(client(udp), frontend)
+    if udp.net is IPV6:
+        room = MTU - OVERHEAD[IPV6]
+        assert_answered(arrive(dsr, node, large), udp, large, TOO_BIG, room)
+        return
+    # The stack cuts it.
+    result = arrive(dsr, node, large)
+    assert result.verdict is Verdict.PASS
+    assert result.packet.payload.dst == to.address
+    result = arrive(dsr, node, small)
+    assert result.verdict is Verdict.REDIRECT
+    assert (result.packet.payload.src, result.packet.payload.dst) == (udp.net.overlay, to.address)
 
 
 def narrow(
