@@ -315,9 +315,8 @@ static __always_inline int lb_is_own(const struct __sk_buff *skb, const struct l
 }
 
 /*
- * Packets that leave: replies of backends and, on a host device, the host's requests to a VIP. The
- * filter is consulted again after lb_known(), which the verifier would explore once for each stored
- * result.
+ * Packets that leave: replies of backends and, on a host device, the host's requests to a VIP. After
+ * lb_known() the filter is asked again: the verifier would explore it once for each stored result.
  */
 static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
