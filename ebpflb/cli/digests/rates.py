@@ -21,6 +21,8 @@ BACKEND_SUMS = ("connections", "active", "failed", "original_bytes", "reply_byte
 # In ascending order: when nodes differ, the last one is shown.
 STANDINGS = ("unwatched", "watched", "trial", "ejected")
 _ORDINARY = STANDINGS[:2]
+# Shorter than any interval: no rate becomes infinite.
+_LEAST_SECONDS = 1e-3
 
 PortName = tuple[str, str, str, str]
 Place = tuple[str, int]
@@ -142,6 +144,8 @@ def _unusual(backend: BackendRate) -> dict[str, Any]:
 
 def read_short(content: Mapping[str, Any]) -> RatesOfNode:
     seconds = float(content["seconds"])
+    if seconds < _LEAST_SECONDS:
+        raise ValueError(f"rates of {seconds} s")
     return RatesOfNode(
         [intern(each) for each in content["digests"]],
         [_port(seconds, row) for row in content["services"]],

@@ -124,6 +124,16 @@ def test_nonsense_is_one_line_and_the_others_are_shown(two, at, wrong):
     assert len(done.stdout.splitlines()) == 2
 
 
+@pytest.mark.parametrize("seconds", [5e-324, 0, -1])
+def test_no_rate_of_an_agent_is_infinite(two, seconds):
+    two.say("b", "top --short", {"seconds": seconds, "digests": [], "services": [_NO_STATE]})
+    done = two.run("top", status=1)
+    assert done.stderr.startswith(
+        "b: an answer that this version cannot read (ValueError: rates of "
+    )
+    assert len(done.stdout.splitlines()) == 2
+
+
 @pytest.mark.parametrize("wrong", [{"connections": "many"}, {"backends": [{}]}, {"troubles": None}])
 def test_nonsense_of_an_older_agent_is_one_line(two, wrong):
     two.fail("b", "top --short", "Error: No such option: --short", 2)
