@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from unittest.mock import patch
 
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.model.changes import Changes
@@ -64,9 +65,8 @@ _WORDS = [
 @contextmanager
 def _playing() -> Iterator[Play]:
     server = HttpServer()
-    # How long a client that follows waits for the next flow.
-    queries._LOOK_SECONDS = 0.0
-    with tempfile.TemporaryDirectory() as folder:
+    # A client that follows waits for no flow.
+    with patch.object(queries, "_LOOK_SECONDS", 0.0), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.sock"
         queried = QueryServer(server, path, _routes())
         queried.start()
