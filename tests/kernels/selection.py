@@ -27,7 +27,7 @@ QUICK: Sequence[str] = (
 LONG: Mapping[str, Sequence[str]] = {
     "quick": QUICK,
     "sockets": (_SOCKETS,),
-    "wire": tuple(f"tests/bpf/tc/test_{name}.py" for name in ("wire", "icmp_wire", "gro")),
+    "wire": tuple(f"tests/bpf/tc/test_{name}.py" for name in ("wire", "icmp_wire", "offload")),
     "tc": (_POD, _HOST, _MTUS, "tests/bpf/tc/test_udp.py", "tests/bpf/flows/test_snat.py"),
     # Where links and the agent's hooks are tested, the tests expect tcx.
     "attach": tuple(f"tests/bpf/attach/test_{name}.py" for name in ("clsact", "devices")),

@@ -2,8 +2,8 @@
 """Deletes entries of closed sockets from lb_sockets and lb_connections.
 
 The programs delete the entry of a connected socket when it is closed, and those for the frontend to
-which an unconnected UDP socket has sent last. Visiting all network namespaces takes a while, so it is done only
-while a table is more than half full.
+which an unconnected UDP socket has sent last. Visiting all network namespaces takes a while, so it
+is done only while a table is more than half full.
 """
 
 from collections.abc import Callable, Mapping
