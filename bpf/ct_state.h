@@ -128,15 +128,15 @@ static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct l
 						 int is_udp)
 {
 	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, is_udp);
-	int is_established = lb_ct_state(entry) & LB_CT_ESTABLISHED;
+	int is_settled = lb_ct_state(entry) & LB_CT_ESTABLISHED && !(entry->flags & LB_CT_DSR);
 	int is_late;
 
 	if (reply)
 		lb_flow_end(pkt, entry, reply, LB_END_REPLACED);
-	if (is_established && !is_udp)
+	if (is_settled && !is_udp)
 		is_late = lb_conntrack_remove(pkt, entry);
 	else
-		is_late = lb_conntrack_delete(&pkt->tuple, is_established, is_udp);
+		is_late = lb_conntrack_delete(&pkt->tuple, is_settled, is_udp);
 	if (is_late)
 		lb_flow_end_cancel();
 }

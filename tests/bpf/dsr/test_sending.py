@@ -108,6 +108,21 @@ def test_a_connection_that_the_client_has_closed_is_remembered_for_an_hour(
     assert tcp_timeout(SECONDS, entry.whole_state) == seconds
 
 
+def test_what_is_over_goes_though_nothing_takes_its_place(dsr: Datapath, node: Node, kind: Kind):
+    _, index = pod_elsewhere(dsr, kind)
+    frontend = served(dsr, kind, index)
+    for flags in ("S", "A", "FA"):
+        arrive(dsr, node, kind.frame(client(kind), frontend, flags))
+        for key in dsr.short():
+            dsr.write_entry(key, created=0)
+    ((key, entry),) = dsr.short().items()
+    assert entry.state & CtState.LB_CT_ESTABLISHED
+    dsr.write_entry(key, last_seen=0)
+    dsr.maps["lb_frontends"].delete_batch([each for each, _ in dsr.maps["lb_frontends"].items()])
+    arrive(dsr, node, kind.frame(client(kind), frontend))
+    assert not dsr.short()
+
+
 @pytest.mark.parametrize(("lasted", "seconds"), [(1, 30), (3, 120)])
 def test_a_udp_flow_that_lasts_is_a_stream(
     dsr: Datapath, node: Node, udp: Kind, lasted: int, seconds: int
