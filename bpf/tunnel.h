@@ -13,6 +13,7 @@
 #include "forward.h"
 #include "maps.h"
 #include "packet.h"
+#include "parse.h"
 #include "verdict.h"
 
 /* In 4-byte words: the option's data; the options. */
