@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ebpflb.errors import EbpflbError
 from ebpflb.kubectl.agents import CONTAINER
 from tests.chart.harness.rendering import NAMESPACE
 from tests.cluster.harness import workloads
@@ -144,6 +145,12 @@ def test_what_a_tenant_makes_costs_nobody_else_anything(
 
 
 def reached(cluster: Cluster, node: str) -> set[str]:
-    """Who answers a pod that asks the new Service; kubectl reaches it by the kubelet's port."""
-    answers = workloads.ask_from_pod(cluster, SPACE, f"asker-{node}", f"http://{WANTED}", 30)
+    """Who answers a pod that asks the new Service; kubectl reaches it by the kubelet's port.
+
+    Nobody, until the node has heard of its endpoints.
+    """
+    try:
+        answers = workloads.ask_from_pod(cluster, SPACE, f"asker-{node}", f"http://{WANTED}", 30)
+    except EbpflbError:
+        return set()
     return {answer["pod"] for answer in answers}
