@@ -7,7 +7,6 @@
 #include "counters.h"
 #include "ct_match.h"
 #include "ct_state.h"
-#include "dsr_error.h"
 #include "filter.h"
 #include "flow_record.h"
 #include "forward.h"
@@ -28,6 +27,7 @@
 #include "snat.h"
 #include "stack_route.h"
 #include "tunnel_end.h"
+#include "tunnel_mtu.h"
 #include "verifier.h"
 
 /* Sends the rewritten packet to where it must go. fib is filled if that was looked up here. */
@@ -145,12 +145,12 @@ static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packe
 	known = lb_known_flows.lookup(&zero);
 	if (!quote || !known)
 		return LB_PASS;
+	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS)
+		lb_tunnel_note_mtu(skb, pkt, quote);
 	verdict = quote->peer.proto == IPPROTO_UDP ? lb_known_quoted(pkt, quote, hook, known, 1) :
 						     lb_known_quoted(pkt, quote, hook, known, 0);
 	if (verdict != LB_REDIRECT)
-		return LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS ?
-			       lb_dsr_error(skb, pkt, quote, fib) :
-			       lb_routed_error(skb, pkt, quote, hook);
+		return lb_routed_error(skb, pkt, quote, hook);
 	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && known->flags & LB_CT_DSR)
 		return lb_known_to_tunnel(skb, pkt, &known->to, fib) == LB_TUNNEL ? LB_TUNNEL :
 										    LB_PASS;

@@ -430,27 +430,3 @@ def test_an_answer_to_the_opening_of_a_connection_never_goes_on(
     hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
     frame = tcp.frame(client(tcp), frontend, "SA")
     assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
-
-
-def test_an_error_about_a_flow_of_another_node_reaches_the_pod(
-    dsr: Datapath, node: Node, kind: Kind
-):
-    """Routers send it to any node that has the address."""
-    to, index = pod_elsewhere(dsr, kind)
-    frontend = served(dsr, kind, index)
-    told = error(
-        kind, ROUTER[kind.net], kind.frame(frontend, client(kind), "PA"), mtu=1300, what=TOO_BIG
-    )
-    assert_untouched(dsr, "lb_host_ingress", told, ifindex=node.uplink.ifindex)
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
-    assert_sent(kind, arrive(dsr, node, told), told, to)
-    assert not dsr.short()
-
-
-def test_an_error_to_a_node_concerns_its_own_flows_alone(dsr: Datapath, node: Node, kind: Kind):
-    _, index = pod_elsewhere(dsr, kind)
-    frontend = node_port(dsr, kind, [index])
-    dsr.flag_frontends(DescFlag.LB_DESC_DSR)
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
-    told = error(kind, ROUTER[kind.net], kind.frame(frontend, client(kind), "PA"))
-    assert_untouched(dsr, "lb_host_ingress", told, ifindex=node.uplink.ifindex)
