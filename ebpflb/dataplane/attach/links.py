@@ -108,9 +108,14 @@ class HeldLinks:
         return dict(self._links)
 
     def pin_again(self, pin: Path) -> None:
-        """Pin the link that was pinned there last, if nothing is there. OSError."""
-        if pin in self._links and not pin.exists():
+        """Pin the link that was pinned there last, if no link is there. OSError."""
+        if pin not in self._links:
+            return
+        found = _open(pin)
+        if found is None:
             libbpf.obj_pin(self._links[pin], pin)
+        else:
+            os.close(found)
 
     def keep(self, pin: Path, change: Change) -> None:
         """Hold the link that is pinned there now. OSError."""
