@@ -253,8 +253,8 @@ OPTIONS: tuple[Option, ...] = (
         "nodeport-addresses",
         values.nodeport_addresses,
         "",
-        "CIDR,...",
-        "node addresses that accept NodePorts, or the word primary  [all]",
+        "CIDR|localhost|all|primary,...",
+        "node addresses that accept NodePorts  [all]",
     ),
     Option(
         "external-ips",

@@ -34,8 +34,8 @@ class Settings:
     Without manifests the Kubernetes API is the source. No device patterns: those of
     dataplane/attach/devices.py. An empty metrics or healthz address: do not listen. bind_address:
     empty, or the node's primary address; an unspecified one (0.0.0.0, ::) says only which family
-    is first. nodeport_addresses: ("primary",) or CIDRs, none for all addresses. external_ips and
-    load_balancer_ips: one of values.SERVED_IPS, or else CIDRs. A conntrack timeout
+    is first. nodeport_addresses: CIDRs and values.NODEPORT_WORDS, none for all addresses.
+    external_ips and load_balancer_ips: one of values.SERVED_IPS, or else CIDRs. A conntrack timeout
     or size of 0 is the dataplane's own. flow_export: empty, a file, or "-". query_socket: None for
     no such socket. service_selector, namespace_selector: None for all. config: the file that was
     read, if there was one.

@@ -242,14 +242,24 @@ def cidrs(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(ip_network(word, strict=False)) for word in words(value)))
 
 
+# The node's loopback, all and primary addresses; they may be mixed with CIDRs.
+NODEPORT_WORDS = ("localhost", "all", "primary")
+
+
 def nodeport_addresses(value: object) -> tuple[str, ...]:
-    """Networks, or the word primary alone."""
-    found = words(value)
-    if "primary" not in found:
-        return cidrs(found)
-    if len(found) > 1:
-        raise ValueError("want either primary or CIDRs, not both")
-    return found
+    """Networks and NODEPORT_WORDS, in any mixture."""
+    return tuple(dict.fromkeys(_network_or_word(word) for word in words(value)))
+
+
+def _network_or_word(word: str) -> str:
+    if word in NODEPORT_WORDS:
+        return word
+    try:
+        return cidrs(word)[0]
+    except ValueError as error:
+        hint = near(word.lower(), NODEPORT_WORDS)
+        wanted = f"want CIDRs or the words {', '.join(NODEPORT_WORDS)}"
+        raise ValueError(f"{wanted}, not {word!r}{hint}") from error
 
 
 # What serves external and load-balancer IPs: all, those of no node, or none.

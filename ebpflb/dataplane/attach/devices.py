@@ -38,7 +38,7 @@ from ebpflb.dataplane.kernel.rtnetlink import (
 )
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind
 from ebpflb.errors import ProbeError
-from ebpflb.model.address import Address, Family, format_address
+from ebpflb.model.address import Address, Family
 from ebpflb.model.source_ranges import Prefix
 
 _LONGEST_WAIT = 20
@@ -50,7 +50,7 @@ _NO_ADDRESSES: Mapping[Family, Address] = MappingProxyType({})
 class DeviceSettings(Protocol):
     """The settings used here.
 
-    Patterns of device names (see classify.Patterns). nodeport_addresses: ("primary",), CIDRs, or
+    Patterns of device names (see classify.Patterns). nodeport_addresses: CIDRs and words, or
     empty for all. bind_address: the primary address of its family, unless empty or unspecified.
     """
 
@@ -165,12 +165,10 @@ def with_present_policy(network: NetworkState, rules: PolicyRules) -> NetworkSta
 def listen_addresses(settings: DeviceSettings) -> ListenAddresses:
     """Where to listen so that the port is reachable wherever NodePorts are. ProbeError."""
     wanted = settings.nodeport_addresses
-    if "primary" in wanted:
-        primary = snapshot(settings).primary
-        return {family: [format_address(address)] for family, address in primary.items()}
+    primary = snapshot(settings).primary if "primary" in wanted else {}
     try:
         with Rtnetlink() as netlink:
-            return named_addresses(wanted, read_addresses(netlink) if wanted else ())
+            return named_addresses(wanted, primary, read_addresses(netlink) if wanted else ())
     except OSError as error:
         raise ProbeError(f"cannot read addresses by netlink: {error}") from error
 

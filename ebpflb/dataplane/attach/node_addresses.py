@@ -19,6 +19,10 @@ ListenAddresses = Mapping[Family, Sequence[str]]
 
 LOCALHOST = parse_address("127.0.0.1")
 
+_Network = IPv4Network | IPv6Network
+
+# The words of nodePortAddresses besides primary (KEP-6032).
+_WORDS = {"localhost": ["127.0.0.0/8", "::1/128"], "all": ["0.0.0.0/0", "::/0"]}
 _ANY = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
 # RT_SCOPE_LINK: binding to such an address requires naming the device.
 _LINK_SCOPE = 253
@@ -38,38 +42,54 @@ def node_port_filter(
 ) -> Callable[[Address], bool]:
     """Whether an address accepts NodePorts, by kube-proxy's rules for nodePortAddresses.
 
-    A family without a CIDR in `wanted` accepts them at all of its addresses.
+    A family that `wanted` does not name accepts them at all of its addresses.
     """
-    if "primary" in wanted:
-        return lambda address: address == primary.get(family_of(address))
-    networks: dict[Family, list[IPv4Network | IPv6Network]] = {}
-    for text in wanted:
-        network = ip_network(text, strict=False)
-        networks.setdefault(Family(network.version), []).append(network)
+    return _filter(_networks(wanted, primary))
 
+
+def named_addresses(
+    wanted: Sequence[str],
+    primary: Mapping[Family, Address],
+    addresses: Iterable[InterfaceAddress],
+) -> ListenAddresses:
+    """The addresses that `wanted` names, by family; "any" for one it does not name, or with /0.
+
+    Unlike for NodePorts, these may be loopback addresses.
+    """
+    networks = _networks(wanted, primary)
+    accepts = _filter(networks)
+    usable = [found for found in addresses if found.scope != _LINK_SCOPE and accepts(found.address)]
+    some = {
+        family: [format_address(found.address) for found in usable if found.family is family]
+        for family, each in networks.items()
+        if all(network.prefixlen for network in each)
+    }
+    return {family: some.get(family, [everywhere]) for family, everywhere in _ANY.items()}
+
+
+def _networks(
+    wanted: Iterable[str], primary: Mapping[Family, Address]
+) -> dict[Family, list[_Network]]:
+    """The networks of each family that `wanted` names: each word names both families."""
+    own = [format_address(address) for address in primary.values()]
+    words = {**_WORDS, "primary": own}
+    networks: dict[Family, list[_Network]] = {}
+    for word in wanted:
+        if word in words:
+            networks = {family: networks.get(family, []) for family in Family}
+        for text in words.get(word, [word]):
+            network = ip_network(text, strict=False)
+            networks.setdefault(Family(network.version), []).append(network)
+    return networks
+
+
+def _filter(networks: Mapping[Family, Sequence[_Network]]) -> Callable[[Address], bool]:
     def accepts(address: Address) -> bool:
         candidates = networks.get(family_of(address))
         ip = ip_address(format_address(address))
         return candidates is None or any(ip in network for network in candidates)
 
     return accepts
-
-
-def named_addresses(cidrs: Iterable[str], addresses: Iterable[InterfaceAddress]) -> ListenAddresses:
-    """The addresses that match the CIDRs, by family; "any" for a family without a CIDR, or with /0.
-
-    Unlike for NodePorts, these may be loopback addresses.
-    """
-    networks = [ip_network(text, strict=False) for text in cidrs]
-    named = {Family(network.version) for network in networks}
-    named -= {Family(network.version) for network in networks if not network.prefixlen}
-    accepts = node_port_filter([str(network) for network in networks], {})
-    usable = [found for found in addresses if found.scope != _LINK_SCOPE and accepts(found.address)]
-    some = {
-        family: [format_address(found.address) for found in usable if found.family is family]
-        for family in named
-    }
-    return {family: some.get(family, [everywhere]) for family, everywhere in _ANY.items()}
 
 
 def bound_address(text: str) -> dict[Family, Address]:

@@ -180,6 +180,7 @@ def test_options_of_sockets_are_in_the_maps(settings):
         ({"localhost_nodeports": False}, set()),
         ({"nodeport_addresses": ("primary",)}, set()),
         ({"nodeport_addresses": ("127.0.0.0/8",)}, {"localhost"}),
+        ({"nodeport_addresses": ("primary", "localhost")}, {"localhost"}),
         ({"localhost_nodeports": False, "socket_lb": "host"}, {"socket_host"}),
     ):
         kernel = NodeDataplane(replace(settings, **given))

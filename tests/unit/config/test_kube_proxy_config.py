@@ -88,7 +88,7 @@ bindAddressHardFail: true
 detectLocalMode: BridgeInterface
 detectLocal: {bridgeInterface: cbr0}
 clusterCIDR: 10.0.0.0/8,fd00::/48
-nodePortAddresses: [192.168.0.0/16]
+nodePortAddresses: [primary, 192.168.0.0/16, localhost]
 oomScoreAdj: 0
 iptables: {masqueradeAll: true, localhostNodePorts: false, syncPeriod: 1m, minSyncPeriod: 2s}
 conntrack: {tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 2h, udpTimeout: 5s, min: 200000}
@@ -104,7 +104,7 @@ logging: {format: json, verbosity: 3}
     assert file_only.detect_local_mode == "BridgeInterface"
     assert file_only.pod_bridge_interface == "cbr0"
     assert file_only.cluster_cidr == ("10.0.0.0/8", "fd00::/48")
-    assert file_only.nodeport_addresses == ("192.168.0.0/16",)
+    assert file_only.nodeport_addresses == ("primary", "192.168.0.0/16", "localhost")
     assert (file_only.oom_score_adj, file_only.masquerade_all) == (0, True)
     assert (file_only.localhost_nodeports, file_only.bind_address_hard_fail) == (False, True)
     assert (file_only.sync_period, file_only.min_sync_period) == (60, 2)
@@ -189,7 +189,7 @@ def test_unknown_fields_and_those_without_effect_are_told(load):
         ("iptables: {syncPeriod: 30x}", "iptables.syncPeriod: '30x': want a duration"),
         ("nodePortAddresses: 10.0.0.0/8", "nodePortAddresses: '10.0.0.0/8': want a list"),
         ("nodePortAddresses: [7]", "nodePortAddresses: [7]: want a string"),
-        ("nodePortAddresses: [primary, 10.0.0.0/8]", "want either primary or CIDRs, not both"),
+        ("nodePortAddresses: [primary, any]", "want CIDRs or the words localhost, all"),
         ("detectLocalMode: Nodes", "detectLocalMode: 'Nodes': unknown value"),
         ("mode: kernelspace", "mode: 'kernelspace': unknown value (known: iptables"),
         ("featureGates: {A: 'yes'}", "featureGates: {'A': 'yes'}: want true or false"),

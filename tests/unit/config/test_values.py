@@ -62,10 +62,26 @@ def test_what_is_neither(given):
         ("primary", ("primary",)),
         (["10.0.0.1/8", "fd00::/8"], ("10.0.0.0/8", "fd00::/8")),
         (("10.0.0.1/8,10.0.0.2/8", "10.0.0.0/8"), ("10.0.0.0/8",)),
+        ("all,localhost,all", ("all", "localhost")),
+        (["primary", "10.0.0.1/8", "localhost"], ("primary", "10.0.0.0/8", "localhost")),
     ],
 )
 def test_nodeport_addresses(given, found):
     assert values.nodeport_addresses(given) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("Localhost", "'Localhost' (did you mean localhost?)"),
+        (["primary", "10.0.0.0/33"], "'10.0.0.0/33'"),
+        ("none", "'none'"),
+    ],
+)
+def test_what_is_no_nodeport_address(given, problem):
+    with pytest.raises(ValueError, match="want CIDRs or the words") as raised:
+        values.nodeport_addresses(given)
+    assert str(raised.value) == f"want CIDRs or the words localhost, all, primary, not {problem}"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from ebpflb.dataplane.attach.node_addresses import (
+    LOCALHOST,
     bound_address,
     named_addresses,
     node_addresses,
@@ -16,7 +17,7 @@ from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.model.address import Family, family_of, format_address, parse_address
 
 PRIMARY = {Family.IPV4: parse_address("192.0.2.1"), Family.IPV6: parse_address("2001:db8::1")}
-TEXTS = ("127.0.0.1", "192.0.2.1", "10.0.0.1", "2001:db8::1", "fd00::1")
+TEXTS = ("127.0.0.1", "::1", "192.0.2.1", "10.0.0.1", "2001:db8::1", "fd00::1")
 ANY_4, ANY_6 = ["0.0.0.0"], ["::"]
 SERVING = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
 
@@ -56,10 +57,45 @@ def test_loopback_addresses_are_none_of_the_node():
             id="zero beside another",
         ),
         pytest.param(["127.0.0.0/8"], ["2001:db8::1", "fd00::1"], id="loopback alone"),
+        pytest.param(["localhost"], [], id="localhost"),
+        pytest.param(["localhost", "primary"], ["192.0.2.1", "2001:db8::1"], id="two words"),
+        pytest.param(
+            ["10.0.0.0/8", "primary"], ["192.0.2.1", "10.0.0.1", "2001:db8::1"], id="word and CIDR"
+        ),
+        pytest.param(
+            ["fd00::/8", "localhost"], ["fd00::1"], id="a word names the family without CIDR, too"
+        ),
+        pytest.param(
+            ["all", "primary"],
+            ["192.0.2.1", "10.0.0.1", "2001:db8::1", "fd00::1"],
+            id="all beside another",
+        ),
     ],
 )
 def test_node_port_addresses(wanted: Sequence[str], expected: list[str]):
     assert serving(wanted, "192.0.2.1", "10.0.0.1", "2001:db8::1", "fd00::1") == expected
+
+
+def test_primary_names_a_family_without_a_primary_address():
+    only_4 = node_port_filter(["primary"], {Family.IPV4: PRIMARY[Family.IPV4]})
+    assert [only_4(address) for address in PRIMARY.values()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ([], True),
+        (["all"], True),
+        (["localhost"], True),
+        (["primary", "localhost"], True),
+        (["127.0.0.1/32", "primary"], True),
+        (["fd00::/8"], True),
+        (["primary"], False),
+        (["10.0.0.0/8", "primary"], False),
+    ],
+)
+def test_whether_localhost_accepts_node_ports(wanted, expected):
+    assert node_port_filter(wanted, PRIMARY)(LOCALHOST) is expected
 
 
 def test_a_bind_address_is_the_primary_one_of_its_family():
@@ -72,7 +108,7 @@ def test_an_unspecified_bind_address_says_nothing(text: str):
 
 
 @pytest.mark.parametrize(
-    ("cidrs", "expected_4", "expected_6"),
+    ("wanted", "expected_4", "expected_6"),
     [
         pytest.param([], ANY_4, ANY_6, id="all"),
         pytest.param(["0.0.0.0/0", "::/0"], ANY_4, ANY_6, id="zero"),
@@ -84,10 +120,20 @@ def test_an_unspecified_bind_address_says_nothing(text: str):
         pytest.param(
             ["10.0.0.0/8", "192.0.2.1/32"], ["192.0.2.1", "10.0.0.1"], ANY_6, id="several"
         ),
+        pytest.param(["all"], ANY_4, ANY_6, id="the word all"),
+        pytest.param(["all", "fd00::/8"], ANY_4, ANY_6, id="all and more"),
+        pytest.param(["localhost"], ["127.0.0.1"], ["::1"], id="the word localhost"),
+        pytest.param(["primary"], ["192.0.2.1"], ["2001:db8::1"], id="the word primary"),
+        pytest.param(
+            ["primary", "localhost", "10.0.0.0/8"],
+            ["127.0.0.1", "192.0.2.1", "10.0.0.1"],
+            ["::1", "2001:db8::1"],
+            id="words and CIDRs",
+        ),
     ],
 )
-def test_cidrs_say_where(cidrs, expected_4, expected_6):
-    assert named_addresses(cidrs, found(*TEXTS)) == {
+def test_cidrs_and_words_say_where(wanted, expected_4, expected_6):
+    assert named_addresses(wanted, PRIMARY, found(*TEXTS)) == {
         Family.IPV4: expected_4,
         Family.IPV6: expected_6,
     }
@@ -95,4 +141,5 @@ def test_cidrs_say_where(cidrs, expected_4, expected_6):
 
 def test_link_local_addresses_are_left_out():
     addresses = [*found("fe80::1", scope=253), *found("fd00::1")]
-    assert named_addresses(["fe80::/10", "fd00::/8"], addresses)[Family.IPV6] == ["fd00::1"]
+    named = named_addresses(["fe80::/10", "fd00::/8"], PRIMARY, addresses)
+    assert named[Family.IPV6] == ["fd00::1"]
