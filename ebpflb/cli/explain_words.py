@@ -14,8 +14,8 @@ HOST = "host"
 _PROTOCOL = re.compile(r"(.+)/(tcp|udp|sctp)", re.IGNORECASE)
 _BRACKETS = re.compile(r"\[([^\]]+)\](?::(.+))?")
 _DNS = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(?:\.[a-z0-9.-]+)?")
-# With or without a namespace. Without one, digits alone are a wrong address, not a name.
-_NAME = re.compile(r"[^/]+/[^/]+|(?=[0-9.-]*[a-z])[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+# With or without a namespace. Without one, digits and dots are a wrong address, not a name.
+_NAME = re.compile(r"[^/]+/[^/]+|(?=[0-9.]*[a-z-])[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _LAST_PORT = 65535
 
 

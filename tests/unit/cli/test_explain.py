@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from ebpflb.cli import explain as command
 from ebpflb.cli import main
 from ebpflb.cli.explain_names import cluster_ips
+from ebpflb.cli.explain_words import parse_target
 from ebpflb.config.label_selector import parse_label_selector
 from ebpflb.dataplane.layout.enums import AddrFlag, FlowEnd
 from ebpflb.dataplane.layout.structs import LbAddr, LbSettings
@@ -104,6 +105,20 @@ def test_a_destination_by_any_of_its_names(world, name):
     assert (found["verdict"], found["agree"]) == ("translated", True)
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("1web:80", "default/1web"),
+        ("1-2:80/udp", "default/1-2"),
+        ("1web.shop.svc", "shop/1web"),
+        ("shop/12", "shop/12"),
+        ("12.3.svc.cluster.local:80", "3/12"),
+    ],
+)
+def test_a_name_may_begin_with_a_digit(text, name):
+    assert str(parse_target(text).end.name) == name
+
+
 def test_a_backend_that_did_not_answer_lately_is_told(world):
     ((number, _),) = world.maps["lb_names"].items()
     to_it: dict[str, Any] = {
@@ -187,6 +202,7 @@ def test_without_an_agent_the_maps_alone_are_explained(alone):
         (("host", "web", "-n", "shop"), 3, "no Service shop/web"),
         (("10.1.0", "default/web"), 2, "want an address, `host` or [NAMESPACE/]POD"),
         (("host", "10.1.0:80"), 2, "want ADDRESS:PORT"),
+        (("host", "12:80"), 2, "want ADDRESS:PORT"),
         (("host", "a/b/c"), 2, "want ADDRESS:PORT"),
         (("host", VIP), 2, "want a port from 1 to 65535"),
         (("host:0", f"{VIP}:80"), 2, "want a port from 1 to 65535"),

@@ -26,6 +26,7 @@ from tests.builders import (
     node,
     node_manifest,
     port_manifest,
+    service,
     service_cidr_manifest,
     service_manifest,
     slice_manifest,
@@ -75,6 +76,12 @@ def test_the_label_that_leaves_a_service_to_others_does_not_count_on_a_slice():
 def test_a_slice_belongs_to_the_service_of_its_own_namespace():
     found = decoded(slice_manifest(service="shop", namespace="prod"))
     assert (found.namespace, found.service, found.name) == ("prod", "shop", "web-1")
+
+
+@pytest.mark.parametrize("name", ["1web", "1-2", "12"])
+def test_names_may_begin_with_a_digit(name: str):
+    assert decode(service_manifest(name)) == service(name)
+    assert decoded(slice_manifest(service=name)).service == name
 
 
 @pytest.mark.parametrize(
