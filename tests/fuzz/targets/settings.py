@@ -18,7 +18,8 @@ from tests.fuzz.targets import Play, Target, check_line
 
 _HEAD = f"apiVersion: {API_VERSION}\nkind: {KIND}\n"
 _SEEDS = [
-    f"{_HEAD}mode: nftables\nclusterCIDR: 10.1.0.0/16,fd00::/64\nnodePortAddresses: [primary]\n"
+    f"{_HEAD}mode: nftables\nclusterCIDR: 10.1.0.0/16,fd00::/64\n"
+    "nodePortAddresses: [primary, 10.0.0.0/8, localhost]\n"
     "conntrack:\n  maxPerCore: 32768\n  min: null\n  tcpEstablishedTimeout: 24h0m0s\n"
     "iptables:\n  syncPeriod: 30s\n  localhostNodePorts: false\nfeatureGates: {A: true}\n",
     f"{_HEAD}bindAddress: '::'\nlogging:\n  format: json\n  flushFrequency: 5000000000\n"
