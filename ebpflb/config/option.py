@@ -2,10 +2,11 @@
 """What an option is, and the environment variables that set one."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ebpflb.config import values
+from ebpflb.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "EBPFLB_"
 
@@ -76,3 +77,17 @@ def variable(name: str) -> str:
 def is_service_link(name: str) -> bool:
     """Whether Kubernetes set this variable, for a Service called ebpflb."""
     return bool(_SERVICE_LINK.fullmatch(name))
+
+
+def by_option(options: Iterable[Option], given: Mapping[str, Given]) -> dict[str, Given]:
+    """Values by the option's own name. Raises ConfigError if an option is given by two names."""
+    found: dict[str, Given] = {}
+    names = {name: option.name for option in options for name in option.names}
+    for name, one in given.items():
+        option = names[name]
+        if option in found:
+            raise ConfigError(
+                f"{one.where}: the same setting as {found[option].where}: give only one"
+            )
+        found[option] = one
+    return found

@@ -2,12 +2,11 @@
 """Every setting of an agent in one table: its names, its default, its check, what it is for."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from ebpflb.config import values
-from ebpflb.config.option import Given, Option
-from ebpflb.errors import ConfigError, ProbeError
+from ebpflb.config.option import Option
+from ebpflb.errors import ProbeError
 
 BPFFS_ROOT = "/sys/fs/bpf/ebpflb"
 METRICS_PORT = 10249
@@ -24,20 +23,6 @@ _MOST_FLOWS = 1048576
 _MOST = 999_999_999
 
 _MOUNTS = Path("/proc/mounts")
-
-
-def by_option(given: Mapping[str, Given]) -> dict[str, Given]:
-    """Values by the option's own name. Raises ConfigError if an option is given by two names."""
-    found: dict[str, Given] = {}
-    names = {name: option.name for option in OPTIONS for name in option.names}
-    for name, one in given.items():
-        option = names[name]
-        if option in found:
-            raise ConfigError(
-                f"{one.where}: the same setting as {found[option].where}: give only one"
-            )
-        found[option] = one
-    return found
 
 
 def cgroup_root(mounts: Path = _MOUNTS) -> str:

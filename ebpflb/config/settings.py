@@ -15,8 +15,15 @@ from typing import Any, Literal
 from ebpflb.config import values
 from ebpflb.config.kube_proxy_flags import Warn, translate, warn_without_effect
 from ebpflb.config.label_selector import LabelSelector
-from ebpflb.config.option import ENVIRONMENT_PREFIX, Given, Option, is_service_link, variable
-from ebpflb.config.options import OPTIONS, by_option
+from ebpflb.config.option import (
+    ENVIRONMENT_PREFIX,
+    Given,
+    Option,
+    by_option,
+    is_service_link,
+    variable,
+)
+from ebpflb.config.options import OPTIONS
 from ebpflb.config.settings_file import NO_FILE, FileVersion, SettingsFile, read_settings_file
 from ebpflb.config.values import nearest
 from ebpflb.errors import ConfigError
@@ -138,7 +145,7 @@ def setting(name: str, flag: object, environ: Mapping[str, str]) -> Any:
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
-    return by_option({name: Given(value, f"--{name}") for name, value in flags.items()})
+    return by_option(OPTIONS, {name: Given(value, f"--{name}") for name, value in flags.items()})
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
@@ -149,7 +156,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
             given[names[name]] = Given(value, name)
         elif _is_misspelt(name):
             raise ConfigError(f"unknown environment variable {name}{nearest(name, names)}")
-    return by_option(given)
+    return by_option(OPTIONS, given)
 
 
 def _is_misspelt(name: str) -> bool:

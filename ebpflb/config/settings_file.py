@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ebpflb.config.kube_proxy_config import DECIDED, KIND, read_kube_proxy_config
 from ebpflb.config.kube_proxy_flags import Warn
-from ebpflb.config.option import Given
-from ebpflb.config.options import OPTIONS, by_option
+from ebpflb.config.option import Given, by_option
+from ebpflb.config.options import OPTIONS
 from ebpflb.config.values import nearest
 from ebpflb.errors import ConfigError
 
@@ -95,4 +95,6 @@ def _own(path: Path, content: Mapping[object, object]) -> dict[str, Given]:
     for key in content:
         if key not in names:
             raise ConfigError(f"{path}: unknown key {key!r}{nearest(str(key), names)}")
-    return by_option({str(key): Given(value, f"{path}: {key}") for key, value in content.items()})
+    return by_option(
+        OPTIONS, {str(key): Given(value, f"{path}: {key}") for key, value in content.items()}
+    )
