@@ -34,10 +34,9 @@ from ebpflb.dataplane.flows.claimed_ports import ClaimedPorts
 from ebpflb.dataplane.flows.expiry import Expiry
 from ebpflb.dataplane.flows.flow_filter import FilterMarks
 from ebpflb.dataplane.flows.lost_sources import forget_masqueraded
-from ebpflb.dataplane.flows.settings import flow_records, write_service_nets, write_settings
+from ebpflb.dataplane.flows.settings import write_service_nets, write_settings
 from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.flows.stale_sockets import StaleSockets
-from ebpflb.dataplane.flows.timeouts import timeouts
 from ebpflb.dataplane.flows.udp_tables import move_udp_flows
 from ebpflb.dataplane.kernel.dsr_questions import DsrAnswer
 from ebpflb.dataplane.kernel.libc import membarrier
@@ -340,7 +339,7 @@ class _ActiveGeneration:
         self._tunnels = tunnels
         self._expiry = Expiry(self.maps, budget=EXPIRY_BUDGET, tell=on_expired)
         self._flow_filter = FilterMarks(self.maps, EXPIRY_BUDGET)
-        self._reservations = Reservations(self.maps)
+        self._reservations = Reservations(self.maps, settings.service_node_port_range)
         self._claims = ClaimedPorts(self.maps)
         self._is_beside = is_beside(settings)
         self._forwarding: Forwarding | None = None
@@ -421,11 +420,10 @@ class _ActiveGeneration:
     def _write_settings(self, network: NetworkState) -> None:
         write_settings(
             self.maps["lb_settings"],
+            self._settings,
             flags=flags_of(self._settings, network, tc_only_pods=self.hooks.has_tc_only_pods)
             | self.way_of_flows,
             primary={**network.primary, **self._tunnels.sources(network.node_addresses)},
-            timeouts=timeouts(self._settings),
-            records=flow_records(self._settings),
             dsr_port=self._tunnels.port,
         )
 

@@ -24,6 +24,7 @@ from ebpflb.cli.agent_client import (
 from ebpflb.cli.pinned import bpffs_option, pin_root
 from ebpflb.cli.render import Output, emit, output_option
 from ebpflb.config.settings import setting
+from ebpflb.config.values import node_port_range
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.errors import ProbeError
 
@@ -255,7 +256,8 @@ def _of_node(root: Path, cgroup_root: str | None, in_force: Mapping[str, Any]) -
     devices = Devices(*(chosen(each.name.replace("_", "-")) for each in fields(Devices)))
     given = (name for name in _SELECTORS if chosen(name))
     selector = next((f"--{name} {str(chosen(name))!r}" for name in given), "")
-    return examine(NodePaths(root, _cgroup(cgroup_root, in_force), devices, selector))
+    node_ports = node_port_range(str(chosen("service-node-port-range")))
+    return examine(NodePaths(root, _cgroup(cgroup_root, in_force), devices, node_ports, selector))
 
 
 def _cgroup(flag: str | None, in_force: Mapping[str, Any]) -> Path:

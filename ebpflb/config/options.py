@@ -242,6 +242,13 @@ OPTIONS: tuple[Option, ...] = (
         "node addresses that accept NodePorts  [all]",
     ),
     Option(
+        "service-node-port-range",
+        values.node_port_range,
+        "30000-32767",
+        "FIRST-LAST",
+        "the API server's option of this name: masquerading uses no port of it  [30000-32767]",
+    ),
+    Option(
         "external-ips",
         values.served_ips,
         "serve",

@@ -25,7 +25,7 @@ from ebpflb.config.option import (
 )
 from ebpflb.config.options import OPTIONS
 from ebpflb.config.settings_file import NO_FILE, FileVersion, SettingsFile, read_settings_file
-from ebpflb.config.values import nearest
+from ebpflb.config.values import PortRange, nearest
 from ebpflb.errors import ConfigError
 
 _DETECTING = {
@@ -77,6 +77,7 @@ class Settings:
     oom_score_adj: int
     bind_address: str
     nodeport_addresses: tuple[str, ...]
+    service_node_port_range: PortRange
     external_ips: tuple[str, ...]
     load_balancer_ips: tuple[str, ...]
     protected_ports: tuple[int, ...]
@@ -212,7 +213,7 @@ def plain_settings(settings: Settings) -> Mapping[str, object]:
 
 
 def _plain(option: Option, value: object) -> object:
-    if isinstance(value, Path | LabelSelector):
+    if isinstance(value, Path | LabelSelector | PortRange):
         return str(value)
     if isinstance(value, tuple):
         return list(value)

@@ -285,6 +285,31 @@ def ports(value: object) -> tuple[int, ...]:
     return tuple(sorted(number(1, _LAST_PORT)(word) for word in found))
 
 
+# So many ports are left to masquerade with.
+_FEWEST_OTHERS = 1000
+
+
+class PortRange(NamedTuple):
+    """The first and the last port."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+def node_port_range(value: object) -> PortRange:
+    """A range that leaves enough ports to masquerade with."""
+    found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text(value))
+    first, last = map(int, found.groups()) if found else (0, 0)
+    if not 0 < first <= last <= _LAST_PORT:
+        raise ValueError("want two ports, as in 30000-32767")
+    if _LAST_PORT - 1023 - (last + 1 - max(first, 1024)) < _FEWEST_OTHERS:
+        raise ValueError(f"want a range that leaves {_FEWEST_OTHERS} ports from 1024 on")
+    return PortRange(first, last)
+
+
 def flow_events(value: object) -> tuple[str, ...]:
     """Flow events in the order of a flow's life; empty for an empty value or the word none."""
     found = words(value)

@@ -54,6 +54,7 @@ EVERY_OPTION: Object = {
     "pod-bridge-interface": "cni0",
     "pod-interface-name-prefix": "veth",
     "protected-ports": [10250],
+    "service-node-port-range": "20000-22767",
     "socket-lb": "host",
     "sync-period": 60,
     "verbosity": 2,
@@ -84,6 +85,7 @@ def test_every_option_arrives_with_its_value(tmp_path: Path) -> None:
     assert settings.conntrack_tcp_timeout_established == 86400
     assert settings.host_devices == ("eth*", "bond0")
     assert settings.nodeport_addresses == ("primary",)
+    assert settings.service_node_port_range == (20000, 22767)
     assert settings.oom_score_adj == -900
     assert settings.min_sync_period == 0.5
     assert settings.localhost_nodeports is False

@@ -128,7 +128,7 @@ def outsiders(
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """The pins, the cgroup of the socket hooks, and the patterns of devices.
+    """The pins, the cgroup of the socket hooks, the patterns of devices, and the NodePorts.
 
     selector: see check_kube_proxy().
     """
@@ -136,6 +136,7 @@ class NodePaths:
     pins: Path
     cgroup: Path
     devices: DeviceSettings
+    node_ports: Ports
     selector: str = ""
 
 
@@ -166,7 +167,7 @@ def _check_hooks(node: NodePaths) -> Iterator[Finding]:
     if loaded:
         yield from _check_loaded(node, network, *loaded)
     maps = loaded[0] if loaded else None
-    yield from _checked(SYSCTLS, lambda: check_sysctls(network, _snat_ports(maps)))
+    yield from _checked(SYSCTLS, lambda: _check_sysctls(node, network, maps))
     yield from _checked(FORWARD, lambda: check_forward_chain(network))
 
 
@@ -194,12 +195,11 @@ def _load(root: Path) -> tuple[MapSet, frozenset[int]] | None:
     return (maps, pinned_programs(newest)) if is_readable else None
 
 
-def _snat_ports(maps: MapSet | None) -> Iterable[Ports]:
-    """The ranges in force, else those that an agent would choose now."""
+def _check_sysctls(node: NodePaths, network: NetworkState, maps: MapSet | None) -> list[Finding]:
+    """With the source ports in force, else those that an agent would choose now."""
     settings = _settings(maps) if maps else None
-    if not settings:
-        return own_ports()
-    return [(each.first, each.last) for each in settings.snat_ports]
+    in_force = settings and [(each.first, each.last) for each in settings.snat_ports]
+    return check_sysctls(network, node.node_ports, in_force or own_ports(node.node_ports))
 
 
 def _settings(maps: MapSet) -> LbSettings | None:

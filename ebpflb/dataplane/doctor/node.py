@@ -9,7 +9,7 @@ from pathlib import Path
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.attach.forwarding import CILIUM
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
-from ebpflb.dataplane.flows.source_ports import NODE_PORTS, Ports
+from ebpflb.dataplane.flows.source_ports import Ports
 from ebpflb.dataplane.kernel.probe import FEATURES, Probe, Support
 from ebpflb.dataplane.kube_proxy.removal import Removed, remove_kube_proxy
 from ebpflb.dataplane.kube_proxy.tools import running_kube_proxies
@@ -24,14 +24,16 @@ _STRICT = 1
 _NOTHING = "is 0: the node forwards nothing between pods and the outside"
 
 
-def check_sysctls(network: NetworkState, snat: Iterable[Ports], net: Path = _NET) -> list[Finding]:
+def check_sysctls(
+    network: NetworkState, node_ports: Ports, snat: Iterable[Ports], net: Path = _NET
+) -> list[Finding]:
     """`snat`: the source ports that our programs use for SNAT. OSError."""
     devices = sorted(network.devices.values(), key=lambda device: device.name)
     found = [
         *_forwarding(network, devices, net),
         *_reverse_path(devices, net),
         *_route_localnet(net),
-        *_ports(list(snat), net),
+        *_ports(node_ports, list(snat), net),
     ]
     return all_well(SYSCTLS, "the node forwards, and ports do not overlap", found)
 
@@ -80,15 +82,15 @@ def _route_localnet(net: Path) -> Iterator[Finding]:
         yield Finding(Severity.NOTE, SYSCTLS, name, what, advice)
 
 
-def _ports(snat: list[Ports], net: Path) -> Iterator[Finding]:
+def _ports(node_ports: Ports, snat: list[Ports], net: Path) -> Iterator[Finding]:
     name = "net.ipv4.ip_local_port_range"
     first, last = map(int, _read(net, name).split())
     local = (first, last)
     text = f"is {first}-{last}"
     reserved = _read(net, "net.ipv4.ip_local_reserved_ports")
-    if _overlap(local, NODE_PORTS) and not _reserves(reserved, NODE_PORTS):
-        what = f"{text}: a socket may take a port that is a NodePort, {_text(NODE_PORTS)}"
-        advice = f"sysctl -w net.ipv4.ip_local_reserved_ports={_text(NODE_PORTS)}"
+    if _overlap(local, node_ports) and not _reserves(reserved, node_ports):
+        what = f"{text}: a socket may take a port that is a NodePort, {_text(node_ports)}"
+        advice = f"sysctl -w net.ipv4.ip_local_reserved_ports={_text(node_ports)}"
         yield Finding(Severity.WARNING, SYSCTLS, name, what, advice)
     if shared := [ports for ports in snat if _overlap(local, ports)]:
         what = f"{text}: sockets and masquerading share {examples(map(_text, shared))}"

@@ -7,12 +7,11 @@ addresses that belong to no Service are refused.
 
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
-from typing import NamedTuple
 
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.flows.flow_filter import filter_floor_of
 from ebpflb.dataplane.flows.source_ports import are_shared, own_ports
-from ebpflb.dataplane.flows.timeouts import TCP_CLOSED_SECONDS, TCP_OPENING_SECONDS, Timeouts
+from ebpflb.dataplane.flows.timeouts import TCP_CLOSED_SECONDS, TCP_OPENING_SECONDS, timeouts
 from ebpflb.dataplane.flows.udp_tables import flags_of_udp
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import FlowEvent, SettingFlag
@@ -30,31 +29,12 @@ _KEY = bytes(4)
 _MOST_NETS = len(LbServiceNets().ipv4)
 
 
-class FlowRecords(NamedTuple):
-    """Which events make records, for one in how many flows (0: none), and the rate limit.
-
-    `sample` is for START and END; `rate` is per second and CPU, 0 for no limit.
-    """
-
-    events: frozenset[FlowEvent] = frozenset(
-        {FlowEvent.LB_FLOW_END, FlowEvent.LB_FLOW_REFUSED, FlowEvent.LB_FLOW_DROPPED}
-    )
-    sample: int = 1
-    rate: int = 1000
-
-
-def flow_records(options: Settings) -> FlowRecords:
-    events = frozenset(FlowEvent[f"LB_FLOW_{event.upper()}"] for event in options.flow_events)
-    return FlowRecords(events, options.flow_sample, options.flow_rate)
-
-
 def write_settings(
     target: BpfMap,
+    options: Settings,
     *,
     flags: SettingFlag,
     primary: Mapping[Family, Address],
-    timeouts: Timeouts = Timeouts(),  # noqa: B008  cannot change
-    records: FlowRecords = FlowRecords(),  # noqa: B008  cannot change
     dsr_port: int = 0,
 ) -> None:
     """Write lb_settings if it differs.
@@ -62,19 +42,21 @@ def write_settings(
     `primary`: the node's addresses, used as sources of hairpins and tunnels. `dsr_port`: 0 if the
     node does not take part in DSR.
     """
-    shared = SettingFlag.LB_SETTING_SHARED_PORTS if are_shared() else SettingFlag(0)
+    node_ports, limits = options.service_node_port_range, timeouts(options)
+    events = (FlowEvent[f"LB_FLOW_{event.upper()}"] for event in options.flow_events)
+    shared = SettingFlag.LB_SETTING_SHARED_PORTS if are_shared(node_ports) else SettingFlag(0)
     wanted = LbSettings(
         flags=flags | flags_of_udp(target) | shared,
-        snat_ports=(LbPortRange * 2)(*(LbPortRange(*ports) for ports in own_ports())),
+        snat_ports=(LbPortRange * 2)(*(LbPortRange(*each) for each in own_ports(node_ports))),
         tcp_opening_timeout=TCP_OPENING_SECONDS,
-        tcp_established_timeout=timeouts.tcp_established,
+        tcp_established_timeout=limits.tcp_established,
         tcp_closed_timeout=TCP_CLOSED_SECONDS,
-        tcp_close_wait_timeout=timeouts.tcp_close_wait,
-        udp_timeout=timeouts.udp,
-        udp_stream_timeout=timeouts.udp_stream,
-        flow_events=sum(1 << event for event in records.events),
-        flow_sample=records.sample,
-        flow_rate=records.rate,
+        tcp_close_wait_timeout=limits.tcp_close_wait,
+        udp_timeout=limits.udp,
+        udp_stream_timeout=limits.udp_stream,
+        flow_events=sum(1 << event for event in events),
+        flow_sample=options.flow_sample,
+        flow_rate=options.flow_rate,
         node4=LbAddr.of(primary.get(Family.IPV4)),
         node6=LbAddr.of(primary.get(Family.IPV6)),
         dsr_port=dsr_port,

@@ -33,8 +33,6 @@ _log = logging.getLogger("ebpflb.dataplane")
 Ports = tuple[int, int]
 """The first and the last port."""
 
-NODE_PORTS: Ports = (30000, 32767)
-
 _FIRST, _LAST = 1024, 65535
 _FEWEST = 1000
 _LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -67,18 +65,19 @@ _VALUES = {
 }
 
 
-def own_ports() -> tuple[Ports, Ports]:
-    """The source ports that the programs use for SNAT.
+def own_ports(node_ports: Ports) -> tuple[Ports, Ports]:
+    """The source ports that the programs use for SNAT: no NodePorts.
 
-    If nearly all ports are ephemeral ports for sockets, both use the same ones (`are_shared()`).
+    If nearly all others are ephemeral ports for sockets, both use the same ones (`are_shared()`).
     """
-    one, two = snat_ports(NODE_PORTS) if are_shared() else snat_ports(local_ports(), NODE_PORTS)
+    taken = [node_ports] if are_shared(node_ports) else [local_ports(), node_ports]
+    one, two = snat_ports(*taken)
     return one, two
 
 
-def are_shared() -> bool:
+def are_shared(node_ports: Ports) -> bool:
     """Whether sockets use the same ports: then programs ask for one before they use a port."""
-    found = snat_ports(local_ports(), NODE_PORTS)
+    found = snat_ports(local_ports(), node_ports)
     return sum(last - first + 1 for first, last in found) < _FEWEST
 
 
@@ -117,6 +116,7 @@ class Reservations:
     def __init__(
         self,
         maps: MapSet,
+        node_ports: Ports,
         *,
         connections: Callable[[], Iterator[Sequence[Reply]]] = replies,
         clock: Callable[[], float] = monotonic,
@@ -125,6 +125,7 @@ class Reservations:
         # Entries here are never evicted, but flows may also be elsewhere.
         self._udp = maps["lb_ct_stream"], maps["lb_ct_udp"]
         self._others = maps["lb_conntrack"], maps["lb_ct_short"]
+        self._node_ports = node_ports
         self._connections = connections
         self._clock = clock
         self._pass: Iterator[None] | None = None
@@ -168,7 +169,7 @@ class Reservations:
     def _keep_living(
         self, tables: Mapping[Protocol, "_Table"], addresses: Container[Address]
     ) -> Iterator[None]:
-        ports = own_ports()
+        ports = own_ports(self._node_ports)
         seen = 0
         for some in self._connections():
             for protocol, key in _in_the_way(some, addresses, ports):

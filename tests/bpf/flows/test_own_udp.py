@@ -150,7 +150,7 @@ def test_what_the_service_itself_answers_opens_nothing(asking: Asking):
 def test_the_agent_leaves_it_when_it_reserves_for_other_nat(asking: Asking):
     asking.ask()
     maps, address = asking.datapath.maps, parse_address(asking.own.address)
-    Reservations(maps, connections=lambda: iter(())).renew({address})
+    Reservations(maps, (30000, 32767), connections=lambda: iter(())).renew({address})
     assert asking.hears()
 
 

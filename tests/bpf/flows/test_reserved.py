@@ -45,7 +45,9 @@ class Beside:
         address = parse_address(node or self.kind.net.overlay)
         ends = parse_address(source.address), source.port, address
         found = [Reply(self.kind.proto, *ends, port) for port in ports]
-        Reservations(self.datapath.maps, connections=lambda: iter([found])).renew({address})
+        Reservations(self.datapath.maps, (30000, 32767), connections=lambda: iter([found])).renew(
+            {address}
+        )
 
     def send(self, port: int) -> Result:
         """A client opens a connection."""

@@ -10,14 +10,14 @@ import pytest
 
 from ebpflb.agent.flow_room import crowded_tables, room_for_flows
 from ebpflb.agent.upkeep import Upkeep
-from ebpflb.config.settings import load_settings
+from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.flows.closed_sockets import ClosedSockets
-from ebpflb.dataplane.flows.settings import FlowRecords, flow_records
+from ebpflb.dataplane.flows.settings import write_settings
 from ebpflb.dataplane.flows.timeouts import Timeouts, timeouts
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.capacity import FlowRoom, Sizes, flow_room, sizes_for
-from ebpflb.dataplane.layout.enums import FlowEvent, Hook
-from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
+from ebpflb.dataplane.layout.enums import FlowEvent, Hook, SettingFlag
+from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings, LbTuple
 from ebpflb.errors import ProbeError
 from tests.memory_maps import memory_maps
 
@@ -124,11 +124,21 @@ def test_without_a_timeout_the_built_in_one_counts():
 
 
 def test_the_programs_are_told_which_records_to_make():
-    assert flow_records(SETTINGS) == FlowRecords()
+    ended = FlowEvent.LB_FLOW_END, FlowEvent.LB_FLOW_REFUSED, FlowEvent.LB_FLOW_DROPPED
+    assert flow_records(SETTINGS) == ({*ended}, 1, 1000)
     settings = replace(SETTINGS, flow_events=("start", "dropped"), flow_sample=10, flow_rate=0)
-    wanted = frozenset({FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_DROPPED})
-    assert flow_records(settings) == FlowRecords(wanted, 10, 0)
-    assert not flow_records(replace(SETTINGS, flow_events=())).events
+    wanted = {FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_DROPPED}
+    assert flow_records(settings) == (wanted, 10, 0)
+    assert flow_records(replace(SETTINGS, flow_events=())) == (set(), 1, 1000)
+
+
+def flow_records(settings: Settings) -> tuple[set[FlowEvent], int, int]:
+    """Which events make records, for one in how many flows, and at most how many a second."""
+    target = memory_maps()["lb_settings"]
+    write_settings(target, settings, flags=SettingFlag(0), primary={})
+    found = LbSettings.from_buffer_copy(target.lookup(bytes(4)) or b"")
+    events = {event for event in FlowEvent if found.flow_events >> event & 1}
+    return events, found.flow_sample, found.flow_rate
 
 
 # After each pass over the flows

@@ -66,16 +66,19 @@ def test_without_an_agent_the_environment_says_which_devices(node, monkeypatch, 
     monkeypatch.setenv("EBPFLB_HOST_DEVICES", "up0,up1")
     run("--bpffs-root", str(tmp_path))
     assert asked[0].devices.host_devices == ("up0", "up1")
+    assert asked[0].node_ports == (30000, 32767)
     assert (asked[0].pins, asked[0].cgroup) == (tmp_path, tmp_path)
 
 
 def test_what_the_agent_was_told_goes_before_the_environment(node, monkeypatch, tmp_path):
     asked = node()
-    told = {"host-devices": ["eth7"], "cgroup-root": "/proc"}
+    node_ports = {"service-node-port-range": "20000-22767"}
+    told = {"host-devices": ["eth7"], "cgroup-root": "/proc", **node_ports}
     monkeypatch.setattr(command, "fetch_json", lambda *_: {"ebpflb": told})
     run()
     run("--cgroup-root", str(tmp_path))
     assert asked[0].devices.host_devices == ("eth7",)
+    assert asked[0].node_ports == (20000, 22767)
     assert [str(each.cgroup) for each in asked] == ["/proc", str(tmp_path)]
 
 
@@ -102,7 +105,9 @@ def test_pins_that_cannot_be_read_keep_no_other_check_away(monkeypatch, tmp_path
 
     monkeypatch.setattr(checks, "_load", refuse)
     devices = command.Devices((), (), (), "")
-    first, *others = checks._check_hooks(checks.NodePaths(tmp_path, tmp_path, devices))
+    first, *others = checks._check_hooks(
+        checks.NodePaths(tmp_path, tmp_path, devices, (30000, 32767))
+    )
     assert (first.check, first.what) == ("pins", "could not be checked: no")
     assert {each.check for each in others} == {"sysctls", "forward"}
 

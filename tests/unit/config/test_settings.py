@@ -9,7 +9,7 @@ from ebpflb.config import options
 from ebpflb.config.options import OPTIONS, cgroup_root
 from ebpflb.config.settings import Settings, load_settings, setting
 from ebpflb.config.settings_file import digest
-from ebpflb.config.values import BindAddress, nearest, parse_bind_address
+from ebpflb.config.values import BindAddress, PortRange, nearest, parse_bind_address
 from ebpflb.errors import ConfigError, ProbeError
 
 FLOW_DEFAULTS: dict[str, Any] = {
@@ -62,6 +62,7 @@ def test_defaults(monkeypatch):
         oom_score_adj=-999,
         bind_address="",
         nodeport_addresses=(),
+        service_node_port_range=PortRange(30000, 32767),
         external_ips=("serve",),
         load_balancer_ips=("serve",),
         protected_ports=(22, 10250),
@@ -150,6 +151,11 @@ def test_cidrs_are_made_canonical():
         ("bind-address", "node1", "does not appear to be"),
         ("master", "api:6443", "want a URL"),
         ("nodeport-addresses", "primary,al", "not 'al' (did you mean all?)"),
+        ("service-node-port-range", "32767-30000", "want two ports, as in 30000-32767"),
+        ("service-node-port-range", "30000", "want two ports"),
+        ("service-node-port-range", "0-100", "want two ports"),
+        ("service-node-port-range", "30000-65536", "want two ports"),
+        ("service-node-port-range", "80-64536", "leaves 1000 ports from 1024 on"),
         ("nodeport-addresses", "10.0.0.0/33", "want CIDRs or the words"),
         ("detect-local-mode", "ClusterCidr", "did you mean ClusterCIDR"),
         ("sync-period", "30x", "want a duration from 0, as in 30s"),

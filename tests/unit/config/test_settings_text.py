@@ -19,6 +19,7 @@ GIVEN = {"cgroup-root": "/cg", "node-name": "a"}
         {"min-sync-period": "250ms", "conntrack-udp-timeout": "1h30m", "sync-period": "1000000s"},
         {"masquerade-all": "true", "iptables-localhost-nodeports": "false", "oom-score-adj": "-1"},
         {"flow-events": "dropped,start", "flow-export": "/f", "query-socket": "/run/s"},
+        {"service-node-port-range": "20000-22767"},
         {"flow-events": "none", "flow-sample": "0", "query-socket": ""},
     ],
 )

@@ -70,6 +70,12 @@ def test_nodeport_addresses(given, found):
     assert values.nodeport_addresses(given) == found
 
 
+def test_a_range_of_node_ports_leaves_a_thousand():
+    assert values.node_port_range("80-64535") == (80, 64535)
+    assert values.node_port_range("2024-65535") == (2024, 65535)
+    assert values.node_port_range("1-1023") == (1, 1023)
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

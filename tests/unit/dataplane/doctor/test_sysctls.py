@@ -30,12 +30,12 @@ NODE_PORTS_TOO = {"ipv4/ip_local_port_range": "30500 60999"}
 
 @pytest.fixture
 def found(tmp_path):
-    def look(changed, network=NETWORK):
+    def look(changed, network=NETWORK, node_ports=(30000, 32767)):
         for name, value in {**GOOD, **changed}.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{value}\n")
-        seen = check_sysctls(network, SNAT, tmp_path)
+        seen = check_sysctls(network, node_ports, SNAT, tmp_path)
         return [(str(each.severity), each.where) for each in seen]
 
     return look
@@ -81,6 +81,12 @@ def test_reserved_node_ports_are_not_taken(found):
     assert found(reserved) == [("ok", "")]
     part = {**NODE_PORTS_TOO, "ipv4/ip_local_reserved_ports": "30000-31000,32000"}
     assert found(part) == [("warning", "net.ipv4.ip_local_port_range")]
+
+
+def test_another_range_of_node_ports_is_another_overlap(found):
+    assert found(NODE_PORTS_TOO, node_ports=(20000, 22767)) == [("ok", "")]
+    (taken,) = found({}, node_ports=(40000, 42767))
+    assert taken == ("warning", "net.ipv4.ip_local_port_range")
 
 
 def test_with_one_way_out_strict_is_well(found):

@@ -95,7 +95,7 @@ def test_only_ended_flows_give_their_ports_back(maps):
 def test_connections_of_another_nat_are_not_waited_for(maps):
     pod, node = parse_address("10.1.0.1"), parse_address("192.0.2.1")
     found = [Reply(Protocol.TCP, pod, 8080, node, port) for port in (1024, 1025)]
-    Reservations(maps, connections=lambda: iter([found])).renew({node})
+    Reservations(maps, (30000, 32767), connections=lambda: iter([found])).renew({node})
     assert len(list(maps["lb_conntrack"].items())) == 2
     clock = Clock(maps, ends=1000)
     assert drain(maps, 30, clock, clock.sleep) == 0

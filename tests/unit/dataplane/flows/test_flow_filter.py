@@ -5,6 +5,7 @@ from sys import byteorder
 
 import pytest
 
+from ebpflb.config.settings import load_settings
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, flow_key
 from ebpflb.dataplane.flows.flow_filter import FilterMarks, filter_floor_of, flow_mark
 from ebpflb.dataplane.flows.settings import write_settings
@@ -101,5 +102,6 @@ def test_a_flow_that_moves_meanwhile_is_seen():
 def test_other_settings_keep_the_floor():
     node = Node()
     floor = node.run()
-    write_settings(node.maps["lb_settings"], flags=SettingFlag(0), primary={})
+    options = load_settings({"node-name": "a"}, {})
+    write_settings(node.maps["lb_settings"], options, flags=SettingFlag(0), primary={})
     assert filter_floor_of(node.maps["lb_settings"]) == floor

@@ -26,6 +26,8 @@ NODE6, POD6 = map(parse_address, ("2001:db8::1", "fd00:1::1"))
 ADDRESSES = {NODE, NODE6}
 TABLES = FLOW_TABLES
 ROOM = 8
+NODE_PORTS = (30000, 32767)
+RANGES = {NODE_PORTS: ((1024, 1999), (61000, 61999))}
 
 
 class Kernel:
@@ -39,7 +41,9 @@ class Kernel:
         self.reservations = self.new_agent()
 
     def new_agent(self) -> Reservations:
-        return Reservations(self.maps, connections=self.connections, clock=lambda: self.now)
+        return Reservations(
+            self.maps, NODE_PORTS, connections=self.connections, clock=lambda: self.now
+        )
 
     def connections(self) -> Iterator[Sequence[Reply]]:
         for datagram in self.datagrams:
@@ -66,7 +70,7 @@ def sctp(port: int) -> Reply:
 
 @pytest.fixture(autouse=True)
 def ports(monkeypatch):
-    monkeypatch.setattr(source_ports, "own_ports", lambda: ((1024, 1999), (61000, 61999)))
+    monkeypatch.setattr(source_ports, "own_ports", RANGES.__getitem__)
 
 
 def test_tuples_of_both_families_and_protocols_are_reserved():

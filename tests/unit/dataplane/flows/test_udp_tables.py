@@ -3,6 +3,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from ebpflb.config.settings import load_settings
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, flow_key
 from ebpflb.dataplane.flows.settings import write_settings
 from ebpflb.dataplane.flows.udp_tables import flags_of_udp, move_udp_flows
@@ -90,7 +91,8 @@ def test_it_happens_once_and_the_flags_stay():
     old = Old()
     old.move()
     old.add(1, UDP, answered=True, seconds=3)
-    write_settings(old.maps["lb_settings"], flags=SettingFlag.LB_SETTING_LOCALHOST, primary={})
+    options, flag = load_settings({"node-name": "a"}, {}), SettingFlag.LB_SETTING_LOCALHOST
+    write_settings(old.maps["lb_settings"], options, flags=flag, primary={})
     old.move()
     assert (old.waits, old.counts) == (1, {"lb_ct_short": 2})
     assert flags_of_udp(old.maps["lb_settings"]) == BOTH
