@@ -97,7 +97,10 @@ static __always_inline void lb_sock_nat_show(struct lb_socket_key *key, const st
 	lb_sockets.update(key, &value);
 }
 
-/* A datagram to an address that is not a Service's. */
+/*
+ * A datagram to an address that is not a Service's. Of a connected socket that is its peer, as it was
+ * translated: the kernel calls the hook of IPv4 for each datagram of an IPv6 socket.
+ */
 static __always_inline void lb_sock_nat_send_directly(struct bpf_sock_addr *ctx,
 						      const struct lb_peer *peer)
 {
@@ -107,8 +110,10 @@ static __always_inline void lb_sock_nat_send_directly(struct bpf_sock_addr *ctx,
 		.proto = ctx->protocol,
 		.direction = LB_DIR_REPLY,
 	};
+	struct bpf_sock *sk = ctx->sk;
 
-	if (!lb_peer_filter_has(peer->addr.word[3], peer->port))
+	if (!lb_peer_filter_has(peer->addr.word[3], peer->port) ||
+	    (sk && sk->state == BPF_TCP_ESTABLISHED))
 		return;
 	key.cookie = lb_get_socket_cookie(ctx);
 	lb_sock_nat_show(&key, &peer->addr, peer->port);

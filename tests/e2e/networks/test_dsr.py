@@ -179,8 +179,9 @@ def test_no_connection_fails_while_agents_are_away(edge: Cluster, spec: ServiceS
 
 
 def test_no_connection_fails_while_pods_come_and_go(edge: Cluster, spec: ServiceSpec):
+    """Of TCP: a datagram is lost that comes before the pod's node knows the endpoint."""
     lab = edge.lab
-    with none_fails(edge, spec):
+    with none_fails(edge, spec, only="tcp"):
         for _ in range(3):
             edge.serve(spec, [lab.pod("pod-2-1"), lab.pod("pod-3-1")])
             edge.serve(spec, elsewhere(lab))

@@ -204,7 +204,10 @@ def test_open_connections_go_on(cluster, spec):
         assert [exchange(first), exchange(second)] == [one.name] * 2
         cluster.serve(spec, cluster.lab.pods)
         with broken(one, REFUSED):
-            wait_ejected(cluster, here)
+            wait_until(
+                lambda: ask(here, 16) and ask(outside, 16) and ejected(cluster),
+                "both clients have seen it fail",
+            )
             assert [exchange(first), exchange(second)] * 3 == [one.name] * 6
 
 
