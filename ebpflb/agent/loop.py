@@ -337,7 +337,6 @@ class Agent:
     def _follow_keys(self) -> None:
         self._timers.start(Task.KEYS, KEYS_SECONDS)
         self._dataplane.follow_keys()
-        self._must_publish = True
 
     def _note_node_ips(self) -> None:
         node_ips = self._changes.node.primary
