@@ -2,18 +2,13 @@
 """The consecutive failed connections counted by the programs, by Service port and endpoint."""
 
 import ctypes
+import re
 import time
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from ebpflb.dataplane.kernel.maps import BpfMap
-from ebpflb.dataplane.layout.records import (
-    TRIAL,
-    WATCHED,
-    BackendRecord,
-    SocketAddress,
-)
+from ebpflb.dataplane.layout.records import TRIAL, WATCHED, BackendRecord, SocketAddress
 from ebpflb.dataplane.layout.structs import LbClient, LbClientKey, LbFailures
 from ebpflb.dataplane.services.map_state import MapState
 from ebpflb.model.address import Address, Family, family_of
@@ -21,6 +16,7 @@ from ebpflb.model.ejection import FailureCount, FailureCounts, Place
 from ebpflb.model.service import ServicePortName
 
 _SIZE = ctypes.sizeof(LbFailures)
+_NOT_ZERO = re.compile(rb"[^\0]")
 # A client that has connected within this time, in nanoseconds, is one of the Service's clients.
 _RECENT = 300 * 1_000_000_000
 
@@ -46,10 +42,8 @@ def read_failures(
         port = state.ports.get(record.service)
         if port and record.flags & WATCHED:
             address, number, _ = SocketAddress.unpack(record.socket)
-            place, counted = (
-                Place(address, number),
-                LbFailures.from_buffer_copy(values, _SIZE * index),
-            )
+            place = Place(address, number)
+            counted = LbFailures.from_buffer_copy(values, _SIZE * index)
             found[port.name][place] = FailureCount(
                 counted.in_a_row,
                 bool(counted.tried),
@@ -61,9 +55,11 @@ def read_failures(
 
 
 def _nonzero(values: bytes) -> Iterator[int]:
-    if any(values):
-        words = _SIZE // 8
-        yield from {at // words for at, each in enumerate(array("Q", values)) if each}
+    at = 0
+    while found := _NOT_ZERO.search(values, at):
+        index = found.start() // _SIZE
+        yield index
+        at = (index + 1) * _SIZE
 
 
 class _Clients:
