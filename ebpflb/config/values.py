@@ -285,8 +285,8 @@ def ports(value: object) -> tuple[int, ...]:
     return tuple(sorted(number(1, _LAST_PORT)(word) for word in found))
 
 
-# So many ports are left to masquerade with.
-_FEWEST_OTHERS = 1000
+# So many ports are left to masquerade with, that sockets and NodePorts do not use.
+FEWEST_SNAT_PORTS = 1000
 
 
 class PortRange(NamedTuple):
@@ -305,8 +305,8 @@ def node_port_range(value: object) -> PortRange:
     first, last = map(int, found.groups()) if found else (0, 0)
     if not 0 < first <= last <= _LAST_PORT:
         raise ValueError("want two ports, as in 30000-32767")
-    if _LAST_PORT - 1023 - (last + 1 - max(first, 1024)) < _FEWEST_OTHERS:
-        raise ValueError(f"want a range that leaves {_FEWEST_OTHERS} ports from 1024 on")
+    if _LAST_PORT - 1023 - (last + 1 - max(first, 1024)) < FEWEST_SNAT_PORTS:
+        raise ValueError(f"want a range that leaves {FEWEST_SNAT_PORTS} ports from 1024 on")
     return PortRange(first, last)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from sys import byteorder
 from time import monotonic
 
+from ebpflb.config.values import FEWEST_SNAT_PORTS
 from ebpflb.dataplane.flows.conntrack import KEY_SIZE, flow_key
 from ebpflb.dataplane.kernel.ctnetlink import Reply, replies
 from ebpflb.dataplane.kernel.maps import BpfMap, Chunk, MapSet
@@ -34,7 +35,6 @@ Ports = tuple[int, int]
 """The first and the last port."""
 
 _FIRST, _LAST = 1024, 65535
-_FEWEST = 1000
 _LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 PERIOD_SECONDS = 60.0
@@ -78,7 +78,7 @@ def own_ports(node_ports: Ports) -> tuple[Ports, Ports]:
 def are_shared(node_ports: Ports) -> bool:
     """Whether sockets use the same ports: then programs ask for one before they use a port."""
     found = snat_ports(local_ports(), node_ports)
-    return sum(last - first + 1 for first, last in found) < _FEWEST
+    return sum(last - first + 1 for first, last in found) < FEWEST_SNAT_PORTS
 
 
 def local_ports() -> Ports:
