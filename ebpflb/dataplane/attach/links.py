@@ -107,15 +107,15 @@ class HeldLinks:
         """The descriptors by their pins, whether these are there or not."""
         return dict(self._links)
 
-    def pin_again(self, pin: Path) -> None:
-        """Pin the link that was pinned there last, if no link is there. OSError."""
+    def pin_again(self, pin: Path) -> int | None:
+        """Pin the link that was pinned there last; returns a descriptor of its own. OSError.
+
+        None if there was none.
+        """
         if pin not in self._links:
-            return
-        found = _open(pin)
-        if found is None:
-            libbpf.obj_pin(self._links[pin], pin)
-        else:
-            os.close(found)
+            return None
+        libbpf.obj_pin(self._links[pin], pin)
+        return os.dup(self._links[pin])
 
     def keep(self, pin: Path, change: Change) -> None:
         """Hold the link that is pinned there now. OSError."""
@@ -240,17 +240,17 @@ def detach(pin: Path) -> bool:
 
 
 def _attach(pin: Path, program: LoadedProgram, hook: _Hook, held: HeldLinks | None) -> Change:
-    if held is None:
-        return _attach_at(pin, program, hook)
-    held.pin_again(pin)
-    change = _attach_at(pin, program, hook)
-    held.keep(pin, change)
+    change = _attach_at(pin, program, hook, held)
+    if held:
+        held.keep(pin, change)
     return change
 
 
-def _attach_at(pin: Path, program: LoadedProgram, hook: _Hook) -> Change:
+def _attach_at(pin: Path, program: LoadedProgram, hook: _Hook, held: HeldLinks | None) -> Change:
     remove_pin(_unfinished(pin))
     link = _open(pin)
+    if link is None and held:
+        link = held.pin_again(pin)
     if link is None:
         _create(pin, program, hook)
         return Change.ATTACHED
