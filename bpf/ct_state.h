@@ -211,7 +211,8 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 	if (entry->direction == LB_DIR_REPLY) {
 		if (pkt->tuple.proto != IPPROTO_TCP)
 			entry->sent_end = pkt->ack;
-		lb_ejection_note_success(entry->backend, entry->generation);
+		if (lb_backend_is_watched(entry->backend, entry->generation))
+			lb_ejection_note_success(entry->backend);
 		return;
 	}
 	if (lb_ct_state(entry) & LB_CT_ESTABLISHED)

@@ -54,30 +54,29 @@ static __always_inline __u32 lb_backend_flags(int index, __u32 generation)
 	return backend && backend->generation == generation ? backend->flags : 0;
 }
 
-/* The backend has accepted a connection. */
-static __always_inline void lb_ejection_note_success(int backend, __u32 generation)
+static __always_inline int lb_backend_is_watched(int index, __u32 generation)
 {
-	struct lb_failures *failures;
+	return lb_backend_flags(index, generation) & LB_BACKEND_WATCHED;
+}
 
-	if (!(lb_backend_flags(backend, generation) & LB_BACKEND_WATCHED))
-		return;
-	failures = lb_failures.lookup(&backend);
+/* The watched backend has accepted a connection. */
+static __always_inline void lb_ejection_note_success(int backend)
+{
+	struct lb_failures *failures = lb_failures.lookup(&backend);
+
 	if (failures && failures->in_a_row) {
 		failures->in_a_row = 0;
 		failures->failed = 0;
 	}
 }
 
-/* The client has completed a handshake with the backend. */
+/* The client has completed a handshake with the watched backend. */
 static __always_inline void lb_ejection_note_client(int backend, __u32 generation,
 						    struct lb_client_key *client)
 {
 	struct lb_client value = { lb_now(), backend, generation };
-	struct lb_client *entry;
+	struct lb_client *entry = lb_clients.lookup(client);
 
-	if (!(lb_backend_flags(backend, generation) & LB_BACKEND_WATCHED))
-		return;
-	entry = lb_clients.lookup(client);
 	if (!entry) {
 		lb_clients.update(client, &value);
 		return;

@@ -207,9 +207,11 @@ static __always_inline void lb_connection_establish(struct bpf_sock_ops *ctx,
 	struct lb_client_key client;
 
 	connection->state |= LB_CONN_ESTABLISHED;
-	lb_ejection_note_success(connection->backend, connection->generation);
-	lb_connection_client(ctx, connection, &client);
-	lb_ejection_note_client(connection->backend, connection->generation, &client);
+	if (lb_backend_is_watched(connection->backend, connection->generation)) {
+		lb_ejection_note_success(connection->backend);
+		lb_connection_client(ctx, connection, &client);
+		lb_ejection_note_client(connection->backend, connection->generation, &client);
+	}
 	lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_RTT_CB_FLAG);
 	lb_connection_record(ctx, LB_FLOW_START, 0, connection, &now);
 }
