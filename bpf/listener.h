@@ -69,20 +69,26 @@ static __always_inline int lb_sock_tuple_fill(struct bpf_sock_tuple *tuple,
 	return sizeof(tuple->ipv6);
 }
 
+/* The socket that would get a packet of TCP or UDP: release it. ctx: in its namespace. */
+static __always_inline struct bpf_sock *lb_sock_lookup(void *ctx, struct bpf_sock_tuple *tuple,
+						       const struct lb_tuple *packet)
+{
+	int size = lb_sock_tuple_fill(tuple, packet);
+
+	if (packet->proto == IPPROTO_UDP)
+		return bpf_sk_lookup_udp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (packet->proto == IPPROTO_TCP)
+		return bpf_sk_lookup_tcp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	return NULL;
+}
+
 /* Whether a socket bound to the packet's destination would get it. ctx: in its namespace. */
 static __always_inline int lb_has_listener(void *ctx, const struct lb_tuple *packet)
 {
 	struct bpf_sock_tuple tuple = {};
-	int size = lb_sock_tuple_fill(&tuple, packet);
-	struct bpf_sock *sk;
+	struct bpf_sock *sk = lb_sock_lookup(ctx, &tuple, packet);
 	int is_bound;
 
-	if (packet->proto == IPPROTO_UDP)
-		sk = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	else if (packet->proto == IPPROTO_TCP)
-		sk = bpf_sk_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	else
-		return 0;
 	if (!sk)
 		return 0;
 	is_bound = lb_is_bound_to(sk, &packet->daddr);
@@ -100,18 +106,11 @@ static __always_inline int lb_has_socket(void *ctx, const struct lb_tuple *reply
 	struct bpf_sock *sk;
 	int is_listener;
 	int zero = 0;
-	int size;
 
 	tuple = lb_sock_tuples.lookup(&zero);
 	if (!tuple)
 		return 0;
-	size = lb_sock_tuple_fill(tuple, reply);
-	if (reply->proto == IPPROTO_UDP)
-		sk = bpf_sk_lookup_udp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
-	else if (reply->proto == IPPROTO_TCP)
-		sk = bpf_sk_lookup_tcp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
-	else
-		return 0;
+	sk = lb_sock_lookup(ctx, tuple, reply);
 	if (!sk)
 		return 0;
 	is_listener = reply->proto == IPPROTO_TCP && sk->state == BPF_TCP_LISTEN;
@@ -124,12 +123,11 @@ static __always_inline int lb_has_connected_socket(void *ctx, const struct lb_tu
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk;
-	int is_connected, size;
+	int is_connected;
 
 	if (packet->proto != IPPROTO_UDP)
 		return 0;
-	size = lb_sock_tuple_fill(&tuple, packet);
-	sk = bpf_sk_lookup_udp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	sk = lb_sock_lookup(ctx, &tuple, packet);
 	if (!sk)
 		return 0;
 	is_connected = sk->dst_port != 0;
