@@ -54,7 +54,7 @@ class BackendChoice(NamedTuple):
 
 def frontend_in_force(lookups: Lookups, desc: DescRecord) -> Frontend:
     """The frontend that the model planned, without `serving` and `ejected`. MapError."""
-    protocol = Protocol(SocketAddress.unpack(desc.frontend).protocol)
+    protocol = Protocol(desc.protocol)
     name = lookups.name_of(desc) or ServicePortName("", "", "", protocol)
     local, others = (
         [_plan_backend(each) for each in lookups.backends(_range_of(desc, side))]

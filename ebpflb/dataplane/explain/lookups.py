@@ -276,7 +276,7 @@ class Lookups:
     def name_of(self, desc: DescRecord) -> ServicePortName | None:
         """The Service port of a frontend."""
         value = self.maps["lb_names"].lookup(_u32(desc.service))
-        protocol = SocketAddress.unpack(desc.frontend).protocol
+        protocol = desc.protocol
         return unpack_name(value, protocol) if value else None
 
 

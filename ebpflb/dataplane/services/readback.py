@@ -81,7 +81,7 @@ def _add_frontend(
 ) -> None:
     if desc.service not in names:
         return
-    name = unpack_name(names[desc.service], SocketAddress.unpack(desc.frontend).protocol)
+    name = unpack_name(names[desc.service], desc.protocol)
     port = state.port(name) or state.add_port(name, desc.service)
     if port.identity == desc.service:
         port.frontends.append(index)
