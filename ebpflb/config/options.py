@@ -194,7 +194,8 @@ OPTIONS: tuple[Option, ...] = (
         values.number(0, 100000),
         "0",
         "NUMBER",
-        "count flow records by client workload and Service, for at most this many pairs  [0]",
+        "count flow records by client workload and Service, for at most this many pairs; 0 = none  "
+        "[0]",
     ),
     Option(
         "healthz-bind-address",
