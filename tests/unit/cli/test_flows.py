@@ -139,7 +139,8 @@ def test_following_shows_what_comes_and_ends_with_the_agent(run, log, server, mo
     monkeypatch.setattr(agent_client._Connection, "wait_for_ever", noted)
     log.accept([record()])
     since = log.history.since
-    events = [threading.Thread(target=server.stop).start, lambda: log.accept([refused()])]
+    stopping = threading.Thread(target=server.stop)
+    events = [stopping.start, lambda: log.accept([refused()])]
 
     def since_the_next_event(end, *seconds):
         if seconds and events:
@@ -148,6 +149,7 @@ def test_following_shows_what_comes_and_ends_with_the_agent(run, log, server, mo
 
     monkeypatch.setattr(log.history, "since", since_the_next_event)
     first, error = run("-f", "-o", "jsonl", status=1).splitlines()
+    stopping.join()
     assert json.loads(first)["seq"] == 1
     assert error.endswith("agent.sock: the agent has stopped")
     assert patience == [None]
