@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: lock help demo check test fuzz test-cluster test-cni test-kernels conformance lint bench image release cluster pictures coverage format clean
+.PHONY: lock help demo check test fuzz test-cluster test-cni test-matrix test-kernels conformance lint bench image release cluster pictures coverage format clean
 SHELL := /bin/bash
 unexport PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTEST_ADDOPTS
 # What depends on the order of hashes is the same each time; make fuzz plays with other orders, too.
@@ -38,6 +38,10 @@ test-cni: ## Test one CNI in a real Kubernetes; CNI=flannel-vxlan, or another of
 	@.ci/setup test-cni
 	@$(PYTHON) -m tests.cluster build
 	@$(PYTHON) -m pytest tests/cni --cni "$(CNI)" $(ARGS)
+
+test-matrix: ## Test agents in every mode (XDP, DSR, scheduler, ejection), hours; ARGS='--only dsr=all' (root)
+	@.ci/setup test
+	@$(PYTHON) -m tests.e2e.modes $(ARGS)
 
 test-kernels: ## Load and test the programs on Linux 5.10, 6.1 and 6.12 in qemu; ARGS='6.1 --long' (root)
 	@.ci/setup kernels

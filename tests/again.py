@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.mode import Mode
+
 # What a test may depend on besides itself.
 _OPTIONS = ("--cni", "--hypothesis-profile", "--hypothesis-seed")
-_VARIABLES = ("PYTHONHASHSEED",)
+_VARIABLES = ("PYTHONHASHSEED", *Mode().environment)
 # If more fail, it is for one reason.
 _MOST = 20
 _LONGEST_REASON = 120

@@ -13,10 +13,12 @@ from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.lab import Lab, LabConfig, LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.member import NodeAgent
+from ebpflb.lab.offloads import wire
 from ebpflb.model.address import Protocol, format_address
 from ebpflb.model.flow import Counts
 from ebpflb.model.service import ServiceName
 from tests.e2e.harness.in_force import pinned_maps, wait_in_force
+from tests.e2e.mode import present_mode
 
 _LABS = itertools.count()
 _FIRST_NODE_PORT = 31000
@@ -121,6 +123,8 @@ def started(
 ) -> Iterator[Cluster]:
     """Agents on these nodes, or all, in sync; nobody minds how they end."""
     chosen = [lab.node(name) for name in nodes] or lab.nodes
+    if present_mode().xdp != "off":
+        wire(lab)
     agents = {node.name: NodeAgent(node, logs / f"{node.name}.log", options) for node in chosen}
     with ExitStack() as stack:
         for agent in agents.values():

@@ -17,6 +17,7 @@ from ebpflb.model.changes import ApiObject, Changes
 from ebpflb.model.plan import Frontend, FrontendKey
 from ebpflb.source.manifest import parse_manifest
 from tests.e2e.harness.waiting import PATIENCE, wait_until
+from tests.e2e.mode import present_mode
 
 
 class Offer(NamedTuple):
@@ -51,7 +52,7 @@ def _is_offered(node: LabNode, wanted: set[Offer]) -> bool:
 
 def planned(node: LabNode) -> set[Offer]:
     """What the manifests of a node say."""
-    changes = Changes(node.name)
+    changes = Changes(node.name, defaults=present_mode().defaults)
     for path in sorted(node.manifests.glob("[!.]*")):
         for item in _objects(path.name, path.read_bytes()):
             changes.set(item)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the agents of a lab work where a test does not say: as the environment says.
+
+EBPFLB_DSR=all EBPFLB_XDP=native make test ARGS=tests/e2e/rules asks those tests in that mode.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ebpflb.config.option import variable
+from ebpflb.model.plan import Defaults
+from ebpflb.model.scheduler import Scheduler
+from ebpflb.model.service import Dsr
+
+
+class Mode(NamedTuple):
+    """Values of the agent's options of these names."""
+
+    xdp: str = "off"
+    dsr: str = "off"
+    scheduler: str = "random"
+    ejection: str = "off"
+
+    @property
+    def defaults(self) -> Defaults:
+        return Defaults(scheduler=Scheduler(self.scheduler), dsr=Dsr(self.dsr))
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What gives agents this mode."""
+        return {variable(name): value for name, value in self._asdict().items()}
+
+
+def chosen_mode() -> Mode | None:
+    """The one that the environment asks for, if it does."""
+    given = {name: os.environ.get(variable(name)) for name in Mode._fields}
+    chosen = {name: value for name, value in given.items() if value}
+    return Mode(**chosen) if chosen else None
+
+
+def present_mode() -> Mode:
+    """The one that agents without options have."""
+    return chosen_mode() or Mode()
