@@ -27,6 +27,11 @@ class Mode(NamedTuple):
         return Defaults(scheduler=Scheduler(self.scheduler), dsr=Dsr(self.dsr))
 
     @property
+    def has_dsr(self) -> bool:
+        """Pods on other nodes see clients outside at external frontends."""
+        return Dsr(self.dsr) is Dsr.ALL
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """What gives agents this mode."""
         return {variable(name): value for name, value in self._asdict().items()}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ctypes import sizeof
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.enums import CtState, Direction
+from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple, packed_format
 from ebpflb.model.address import Address, Protocol
 
@@ -26,13 +26,14 @@ _KEY = packed_format(LbTuple)
 # The ports, and the protocol with its padding, as raw bytes.
 _ENDS = packed_format(LbTuple, "saddr", "daddr", ("sport",), ("dport",), ("proto", "pad"))
 _USE = packed_format(
-    LbConntrack, "created", ("backend", "generation"), "direction", "state", "peer_state"
+    LbConntrack, "created", ("backend", "generation"), "direction", "state", "flags", "peer_state"
 )
 _LIFE = packed_format(LbConntrack, "to", "created", "last_seen", "state", "peer_state")
 # Each CPU counts elements separately: the last ones may not fit.
 _FULL = 0.99
 # Plain ints: enum members are slower to compare.
 _ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
+_PEER_FIN, _DSR = int(CtState.LB_CT_PEER_FIN), int(CtFlag.LB_CT_DSR)
 
 
 def flow_key(source: End, destination: End, protocol: Protocol) -> bytes:
@@ -61,12 +62,15 @@ def open_flows(values: bytes) -> list[tuple[bytes, int]]:
     """For each flow that has not ended: backend and generation, packed, and when it began.
 
     `values`: of many entries, concatenated. Only entries in the original direction count; those
-    reserved for other NAT do not.
+    reserved for other NAT do not. With direct server return the client's FIN is the last that is
+    seen of the end (lb_dsr_close()).
     """
     return [
         (use, created)
-        for created, use, direction, state, peer_state in _USE.iter_unpack(values)
-        if direction == _ORIGINAL and not (state | peer_state) & _CLOSED
+        for created, use, direction, state, flags, peer_state in _USE.iter_unpack(values)
+        if direction == _ORIGINAL
+        and not (state | peer_state) & _CLOSED
+        and not (flags & _DSR and state & _PEER_FIN)
     ]
 
 

@@ -61,7 +61,7 @@ def expected(mode: Mode, client: str, frontend: str, *, is_local: bool) -> dict[
     here, elsewhere = (HERE, ELSEWHERE) if entry == "node1" else (ELSEWHERE, HERE)
     # What leaves the node of entry again has the node's address, except by DSR, which is for
     # clients outside at external frontends.
-    has_dsr = mode.dsr == "all" and own is None and frontend in EXTERNAL
+    has_dsr = mode.has_dsr and own is None and frontend in EXTERNAL
     is_kept = own == entry or has_dsr
     seen = {here: client, elsewhere: client if is_kept else entry}
     if is_local and (own != entry or frontend == CLUSTER_IP):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from ebpflb.dataplane.flows.conntrack import flow_key, lives, open_flows, reverse
-from ebpflb.dataplane.layout.enums import CtState, Direction
+from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction
 from ebpflb.dataplane.layout.structs import LbAddr, LbConntrack, LbTuple
 from ebpflb.model.address import Protocol
 from tests.builders import address
@@ -32,6 +32,11 @@ def test_a_flow_is_open_in_its_original_direction_until_either_side_has_closed_i
             entry(direction=Direction.LB_DIR_REPLY),
             entry(direction=Direction.LB_DIR_ORIGINAL, state=CtState.LB_CT_CLOSED),
             entry(direction=Direction.LB_DIR_ORIGINAL, peer_state=CtState.LB_CT_CLOSED),
+            entry(
+                direction=Direction.LB_DIR_ORIGINAL,
+                state=CtState.LB_CT_ESTABLISHED | CtState.LB_CT_PEER_FIN,
+                flags=CtFlag.LB_CT_DSR,
+            ),
         )
     )
     use = (3).to_bytes(4, "little") + (4).to_bytes(4, "little")
