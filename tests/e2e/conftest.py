@@ -8,11 +8,26 @@ import pytest
 from ebpflb.lab import Cni, Lab, LabConfig, Member, Stack
 from tests.e2e.harness.cluster import Cluster, address_of, built, lab_name, started
 from tests.e2e.harness.in_force import wait_in_force
+from tests.e2e.mode import present_mode
 
 # A family alone differs in nothing that depends on how pods are reached.
 ALONE = [(Cni.PTP, Stack.IPV4), (Cni.VXLAN, Stack.IPV6)]
 NETWORKS = [*((cni, Stack.DUAL) for cni in Cni), *ALONE]
 WITH_IPV4 = [network for network in NETWORKS if network[1] is not Stack.IPV6]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not asked in the present mode."""
+    mode = present_mode()
+    other = [
+        item
+        for item in items
+        for marker in item.iter_markers("only_in")
+        if any(getattr(mode, name) != value for name, value in marker.kwargs.items())
+    ]
+    if other:
+        config.hook.pytest_deselected(items=other)
+        items[:] = [item for item in items if item not in other]
 
 
 def network_id(network: tuple[Cni, Stack]) -> str:

@@ -258,6 +258,7 @@ def counts(node: LabNode, here: Way) -> bool:
     return is_counted and metric(node, "ebpflb_ejected_endpoints") == 1
 
 
+@pytest.mark.only_in(ejection="off")
 def test_without_the_option_an_endpoint_that_fails_goes_on_getting_its_share(shared: Cluster):
     spec = shared.serve(shared.new(), shared.lab.pods)
     here = way(shared, spec, "pod-1-1")

@@ -145,6 +145,7 @@ def test_who_counts_hops_hears_from_the_node(network, ways, protocol):
                 assert reach(enough, way) == way.pod, way.name
 
 
+@pytest.mark.only_in(dsr="off")  # a tunnel is one hop, and takes the route to the node
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
 def test_the_node_is_a_hop_on_the_way_to_another_one(network, ways, protocol):
     for way in ways:
@@ -154,6 +155,7 @@ def test_the_node_is_a_hop_on_the_way_to_another_one(network, ways, protocol):
                 assert reach(short, way) != way.pod, way.name
 
 
+@pytest.mark.only_in(dsr="off")  # a tunnel is one hop, and takes the route to the node
 def test_a_client_learns_how_large_packets_may_be(network, ways):
     body = Random(1).randbytes(MEGABYTE)
     with narrow(network, "pods"):
