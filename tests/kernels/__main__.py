@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make test-kernels`, or `python -m tests.kernels [VERSION...]`: tests on old kernels."""
+"""`make test-kernels`, or `python -m tests.kernels [VERSION...]`: tests on other kernels."""
 
 import os
 import signal
@@ -38,8 +38,9 @@ def main(
 ) -> None:
     """Boot kernels in qemu and run the tests there that depend on the kernel.
 
-    VERSION is 5.10, 6.1 or 6.12; none means all. Without options a quick selection runs. arm64 has
-    a bcc of its own inside, whose clang makes other bytecode; it takes minutes.
+    VERSION is 5.10, 6.1, 6.12, or what sid or backports to trixie have; none means all. Without
+    options a quick selection runs. arm64 has a bcc of its own inside, whose clang makes other
+    bytecode; it takes minutes.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root: inside, everybody is who he is outside")

@@ -19,21 +19,22 @@ _MIRROR = "http://deb.debian.org"
 _ALONE = ("--no-install-recommends",)
 
 
+def with_security(suite: str) -> list[str]:
+    """A release and its security updates."""
+    return [suite, f"{suite}-security"]
+
+
 class Apt:
-    """apt for one Debian release and architecture, in a directory of its own. Errors: KernelError.
+    """apt for some suites of Debian's and one architecture, in a directory. Errors: KernelError.
 
     It takes no package for installed.
     """
 
-    def __init__(self, folder: Path, suite: str, architecture: str) -> None:
+    def __init__(self, folder: Path, suites: Sequence[str], architecture: str) -> None:
         self._folder = folder
         for name in ("lists/partial", "cache/archives/partial"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        source = f"deb [signed-by={_KEYRING}] {_MIRROR}"
-        lines = (
-            f"{source}/debian {suite} main\n",
-            f"{source}/debian-security {suite}-security main\n",
-        )
+        lines = (f"deb [signed-by={_KEYRING}] {_archive(each)} {each} main\n" for each in suites)
         (folder / "sources.list").write_text("".join(lines))
         options = {
             "Dir::Etc::SourceList": folder / "sources.list",
@@ -86,3 +87,7 @@ class Apt:
         if run.returncode:
             raise KernelError(f"{command} {' '.join(arguments)}: {run.stderr.strip()}")
         return run.stdout
+
+
+def _archive(suite: str) -> str:
+    return f"{_MIRROR}/{'debian-security' if suite.endswith('-security') else 'debian'}"

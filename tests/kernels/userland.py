@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernels.apt import CACHE, Apt
+from tests.kernels.apt import CACHE, Apt, with_security
 from tests.kernels.architecture import AMD64, Architecture
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,11 @@ def fetch(architecture: Architecture) -> Userland:
         # Shared by itself, as it may be below /tmp, which the guest has in memory.
         return Userland(Path("/"), {CHECKOUT: CHECKOUT}, sys.executable, (_GUEST, CHECKOUT))
     folder = CACHE / architecture.name
-    apt = Apt(folder / "apt", platform.freedesktop_os_release()["VERSION_CODENAME"], folder.name)
+    apt = Apt(
+        folder / "apt",
+        with_security(platform.freedesktop_os_release()["VERSION_CODENAME"]),
+        folder.name,
+    )
     apt.refresh()
     wheels = [f"{name}=={version(name)}" for name in _COMPILED]
     name = hashlib.sha256(f"{apt.plan(_DEBIAN)}{wheels}".encode()).hexdigest()[:16]
