@@ -47,19 +47,17 @@ static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ct
 	return !(lb_netns_flags(ctx) & left_to_tc);
 }
 
-/*
- * NodePorts on 127.0.0.0/8: IPv4 only and optional, as in kube-proxy. A pod's loopback is its own.
- */
+/* NodePorts on 127.0.0.0/8 and ::1 are optional, each by itself. A pod's loopback is its own. */
 static __always_inline int lb_socket_localhost(struct bpf_sock_addr *ctx,
 					       struct lb_frontend_key *key, struct lb_match *match)
 {
+	int is_ipv4 = lb_addr_is_ipv4(&key->addr);
+	__u32 wanted = is_ipv4 ? LB_SETTING_LOCALHOST : LB_SETTING_LOCALHOST6;
 	struct lb_settings *settings;
 	int zero = 0;
 
-	if (!lb_addr_is_ipv4(&key->addr))
-		return 0;
 	settings = lb_settings.lookup(&zero);
-	if (!settings || !(settings->flags & LB_SETTING_LOCALHOST))
+	if (!settings || !(settings->flags & wanted))
 		return 0;
 	return lb_node_port_lookup(key, match) && (lb_netns_flags(ctx) & LB_NETNS_HOST);
 }

@@ -94,6 +94,8 @@ enum lb_setting_flag {
 	LB_SETTING_CAN_DIVERT = 1 << 10,
 	/* Sockets of this node use the ports of masqueraded flows, too. */
 	LB_SETTING_SHARED_PORTS = 1 << 11,
+	/* Like LB_SETTING_LOCALHOST, for ::1. */
+	LB_SETTING_LOCALHOST6 = 1 << 12,
 };
 
 /* Host byte order, both ends included. */

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flags of lb_settings that follow from the settings and from the network."""
 
+from collections.abc import Sequence
+
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.attach.devices import NetworkState
 from ebpflb.dataplane.attach.forwarding import forwarding
-from ebpflb.dataplane.attach.node_addresses import LOCALHOST, node_port_filter
+from ebpflb.dataplane.attach.node_addresses import (
+    LOCALHOST_4,
+    LOCALHOST_6,
+    is_named,
+    node_port_filter,
+)
 from ebpflb.dataplane.layout.enums import SettingFlag
 
 
@@ -16,11 +23,20 @@ def flags_of(settings: Settings, network: NetworkState, *, tc_only_pods: bool) -
         flags |= SettingFlag.LB_SETTING_BESIDE
     if settings.socket_lb == "host":
         flags |= SettingFlag.LB_SETTING_SOCKET_HOST
-    accepts = node_port_filter(settings.nodeport_addresses, network.primary)
-    if settings.localhost_nodeports and accepts(LOCALHOST):
-        flags |= SettingFlag.LB_SETTING_LOCALHOST
+    if settings.localhost_nodeports:
+        flags |= _localhost(settings.nodeport_addresses, network)
     if forwarding(settings.forwarding, network.policy_engine).way == "stack":
         flags |= SettingFlag.LB_SETTING_VIA_STACK
+    return flags
+
+
+def _localhost(wanted: Sequence[str], network: NetworkState) -> SettingFlag:
+    """As kube-proxy, which serves 127.0.0.1 by default (iptables mode), and ::1 only if named."""
+    flags = SettingFlag(0)
+    if node_port_filter(wanted, network.primary)(LOCALHOST_4):
+        flags |= SettingFlag.LB_SETTING_LOCALHOST
+    if is_named(wanted, LOCALHOST_6):
+        flags |= SettingFlag.LB_SETTING_LOCALHOST6
     return flags
 
 

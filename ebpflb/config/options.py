@@ -277,8 +277,8 @@ OPTIONS: tuple[Option, ...] = (
         values.boolean,
         "true",
         "BOOL",
-        "serve NodePorts on 127.0.0.1 to processes of the node, if --nodeport-addresses allows it  "
-        "[true]",
+        "serve NodePorts on 127.0.0.1 to processes of the node, if --nodeport-addresses allows it, "
+        "and on ::1 if it names that  [true]",
         ("iptables-localhost-nodeports",),
     ),
     Option(

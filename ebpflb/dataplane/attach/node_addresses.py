@@ -17,7 +17,7 @@ from ebpflb.model.address import (
 
 ListenAddresses = Mapping[Family, Sequence[str]]
 
-LOCALHOST = parse_address("127.0.0.1")
+LOCALHOST_4, LOCALHOST_6 = parse_address("127.0.0.1"), parse_address("::1")
 
 _Network = IPv4Network | IPv6Network
 
@@ -45,6 +45,12 @@ def node_port_filter(
     A family that `wanted` does not name accepts them at all of its addresses.
     """
     return _filter(_networks(wanted, primary))
+
+
+def is_named(wanted: Sequence[str], address: Address) -> bool:
+    """Whether a CIDR or the word localhost names this address, rather than all of its family."""
+    networks = _networks(wanted, {}).get(family_of(address), ())
+    return _filter({family_of(address): [each for each in networks if each.prefixlen]})(address)
 
 
 def named_addresses(

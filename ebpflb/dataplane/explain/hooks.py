@@ -125,6 +125,10 @@ def _behind_no_device(lookups: Lookups, address: Address) -> _Pod | None:
     return _Pod(cookies[0], NetnsFlag(netns.flags), netns.ifindex)
 
 
+_LOCALHOST = {
+    Family.IPV4: SettingFlag.LB_SETTING_LOCALHOST,
+    Family.IPV6: SettingFlag.LB_SETTING_LOCALHOST6,
+}
 _SERVICE_FLAGS = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL | AddrFlag.LB_ADDR_NODE
 
 
@@ -184,9 +188,8 @@ def _socket_match(
     """
     if is_own_host(key.address):
         is_host = client.netns_flags & NetnsFlag.LB_NETNS_HOST
-        accepts = lookups.has_setting(SettingFlag.LB_SETTING_LOCALHOST)
-        is_ipv4 = family_of(key.address) is Family.IPV4
-        return lookups.node_port_lookup(key) if is_host and accepts and is_ipv4 else None, False
+        accepts = lookups.has_setting(_LOCALHOST[family_of(key.address)])
+        return lookups.node_port_lookup(key) if is_host and accepts else None, False
     if not lookups.filter_flags(key.address) & _SERVICE_FLAGS:
         return None, False
     found = lookups.frontend_lookup(key)

@@ -124,10 +124,16 @@ def ended(
     return Step(place, fate, REASONS[reason], desc, side, reason)
 
 
+_WHY_NOT_LOOPBACK = (
+    "no NodePort of the node's loopback: 127.0.0.0/8 has them with --localhost-nodeports, ::1 if "
+    "--nodeport-addresses names it, too"
+)
+
+
 def why_no_frontend(lookups: Lookups, key: FrontendKey) -> str:
     """Why there is no frontend for this destination."""
     if is_own_host(key.address):
-        return "loopback addresses accept NodePorts only over IPv4 and with --localhost-nodeports"
+        return _WHY_NOT_LOOPBACK
     flags = lookups.addr_flags_of(key.address)
     if lookups.frontend_lookup(key):
         return "the address is missing from lb_dest_filter: the programs ignore such packets"

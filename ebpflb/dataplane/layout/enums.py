@@ -92,6 +92,7 @@ class SettingFlag(IntFlag):
     LB_SETTING_DIVERT = 512
     LB_SETTING_CAN_DIVERT = 1024
     LB_SETTING_SHARED_PORTS = 2048
+    LB_SETTING_LOCALHOST6 = 4096
 
 
 class Direction(IntEnum):

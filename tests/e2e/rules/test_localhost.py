@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NodePorts on 127.0.0.1: for processes of the node, where both options allow it."""
+"""NodePorts on 127.0.0.1 and ::1: for processes of the node, where both options allow it."""
 
 import pytest
 
 from tests.e2e.harness.cluster import started
 from tests.e2e.harness.questions import PROTOCOLS, REFUSED, fate, names, pods_at
+from tests.e2e.harness.sockets import opened, send_and_hear, version_of
 
 LOCALHOST = "127.0.0.1"
+LOOPBACK = (LOCALHOST, "::1")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -19,7 +21,7 @@ def test_localhost_has_node_ports_for_the_host_alone(cluster, lab, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_localhost_of_ipv6_has_none(cluster, lab, protocol):
+def test_localhost_of_ipv6_has_none_by_default(cluster, lab, protocol):
     spec = cluster.serve(cluster.new(), lab.pods)
     for address in ("::1", "::"):
         assert fate(lab.node("node1"), address, spec.node_port, protocol) == REFUSED
@@ -46,3 +48,15 @@ def test_both_options_must_allow_it(own_lab, tmp_path, options, is_served):
         for protocol in PROTOCOLS:
             found = fate(own_lab.node("node1"), LOCALHOST, spec.node_port, protocol)
             assert found in (names(own_lab.pods) if is_served else {REFUSED})
+
+
+def test_localhost_of_ipv6_has_node_ports_where_it_is_named(own_lab, tmp_path):
+    with started(own_lab, tmp_path, ["--nodeport-addresses=primary,localhost"], ["node1"]) as it:
+        port, node = it.serve(it.new(), own_lab.pods).node_port, own_lab.node("node1")
+        for protocol in PROTOCOLS:
+            for address in ("::1", "::"):
+                assert pods_at(node, address, port, protocol) == names(own_lab.pods)
+            assert fate(own_lab.pod("pod-1-1"), "::1", port, protocol) == REFUSED
+        for address in LOOPBACK:
+            with opened(node, version_of(address), "udp") as unconnected:
+                assert send_and_hear(unconnected, address, port) in names(own_lab.pods)

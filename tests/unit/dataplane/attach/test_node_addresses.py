@@ -6,8 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from ebpflb.dataplane.attach.node_addresses import (
-    LOCALHOST,
+    LOCALHOST_4,
+    LOCALHOST_6,
     bound_address,
+    is_named,
     named_addresses,
     node_addresses,
     node_port_filter,
@@ -95,7 +97,26 @@ def test_primary_names_a_family_without_a_primary_address():
     ],
 )
 def test_whether_localhost_accepts_node_ports(wanted, expected):
-    assert node_port_filter(wanted, PRIMARY)(LOCALHOST) is expected
+    assert node_port_filter(wanted, PRIMARY)(LOCALHOST_4) is expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ([], False),
+        (["all"], False),
+        (["::/0"], False),
+        (["primary"], False),
+        (["127.0.0.0/8"], False),
+        (["fd00::/8"], False),
+        (["localhost"], True),
+        (["all", "localhost"], True),
+        (["::1/128"], True),
+        (["::/0", "::/64"], True),
+    ],
+)
+def test_localhost_of_ipv6_accepts_node_ports_if_it_is_named(wanted, expected):
+    assert is_named(wanted, LOCALHOST_6) is expected
 
 
 def test_a_bind_address_is_the_primary_one_of_its_family():

@@ -256,11 +256,19 @@ def test_why_there_is_no_frontend(node, target, fate, why):
     assert why in step.why
 
 
-def test_loopback_has_node_ports_by_choice(node):
-    node.serve(frontend(choice=BOTH, key=NODE_PORT, type=FrontendType.NODE_PORT))
-    node.settings(SettingFlag.LB_SETTING_LOCALHOST)
-    assert node.ask(host(), key("127.0.0.1", 30000)).fate is Fate.TRANSLATED
-    assert node.ask(pod(), key("127.0.0.1", 30000)).fate is Fate.PASSES
+@pytest.mark.parametrize(
+    ("flag", "wildcard", "address"),
+    [
+        (SettingFlag.LB_SETTING_LOCALHOST, "0.0.0.0", "127.0.0.1"),
+        (SettingFlag.LB_SETTING_LOCALHOST6, "::", "::1"),
+    ],
+)
+def test_loopback_has_node_ports_by_choice(node, flag, wildcard, address):
+    node.serve(frontend(choice=BOTH, key=key(wildcard, 30000), type=FrontendType.NODE_PORT))
+    assert "--nodeport-addresses names it" in node.ask(host(), key(address, 30000)).why
+    node.settings(flag)
+    assert node.ask(host(), key(address, 30000)).fate is Fate.TRANSLATED
+    assert node.ask(pod(), key(address, 30000)).fate is Fate.PASSES
 
 
 def test_what_drops_is_left_to_tc_where_there_is_some(node):
