@@ -72,8 +72,10 @@ LB_MAP_READ_BY_USE("hash", __u32, struct lb_device, lb_devices, LB_MAX_DEVICES);
 LB_MAP_READ("array", int, struct lb_uplink, lb_uplinks, LB_UPLINKS);
 /* Device and prefix of the next hop -> SNAT address, for devices with several subnets. */
 LB_MAP_READ_BY_USE("lpm_trie", struct lb_subnet, struct lb_addr, lb_subnets, LB_MAX_SUBNETS);
-/* Network namespace cookie -> host or pod; an unknown one is a pod without tc cover. */
+/* Network namespace cookie -> host or pod; an unknown one is a pod without tc cover, or nested. */
 LB_MAP_READ_BY_USE("hash", __u64, struct lb_netns, lb_netns, LB_MAX_NETNS);
+/* Id of the cgroup of a pod under tc cover -> 1: below it, an unknown namespace is left alone. */
+LB_MAP_READ_BY_USE("hash", __u64, __u8, lb_pod_cgroups, LB_MAX_NETNS);
 /* Settings that can change without a compile. */
 LB_MAP_READ("array", int, struct lb_settings, lb_settings, 1);
 /* The networks from which Services get their ClusterIPs. */

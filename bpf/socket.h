@@ -11,6 +11,7 @@
 #include "frontend.h"
 #include "listener.h"
 #include "maps.h"
+#include "nested_namespace.h"
 #include "open_connections.h"
 #include "sock_client.h"
 #include "sock_nat.h"
@@ -32,10 +33,13 @@ static __always_inline int lb_socket_may_be_service(const struct lb_addr *addr)
  */
 static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ctx)
 {
+	__u32 netns = lb_netns_flags(ctx);
 	int left_to_tc = LB_NETNS_COVERED;
 	struct lb_settings *settings;
 	int zero = 0;
 
+	if (!netns)
+		return !lb_is_inside_covered_pod();
 	if (ctx->protocol == IPPROTO_TCP) {
 		settings = lb_settings.lookup(&zero);
 		if (settings && !(settings->flags & LB_SETTING_SOCKET_HOST)) {
@@ -44,7 +48,7 @@ static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ct
 			left_to_tc = LB_NETNS_TC_ONLY;
 		}
 	}
-	return !(lb_netns_flags(ctx) & left_to_tc);
+	return !(netns & left_to_tc);
 }
 
 /* NodePorts on 127.0.0.0/8 and ::1 are optional, each by itself. A pod's loopback is its own. */

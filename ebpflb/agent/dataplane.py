@@ -53,6 +53,7 @@ from ebpflb.model.address import Address, Family, format_address
 from ebpflb.model.dsr import TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
+from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServicePortName
 
 _log = logging.getLogger("ebpflb.agent")
@@ -99,7 +100,7 @@ class NodeDataplane:
         self._lost_pins: LostPins | None = None
         self._node_ips: Mapping[Family, Address] = {}
         self._service_ranges: Sequence[str] = ()
-        self._tc_only_pods: Set[Address] = frozenset()
+        self._pod_sockets = PodSockets()
         self._policy_rules = PolicyRules()
         self._upkeep = Upkeep()
         self._tunnels = NodeTunnels(settings)
@@ -200,8 +201,8 @@ class NodeDataplane:
         lost = self._lost_pins
         return lost is not None and lost.are_there(is_complete=self._active.is_serving)
 
-    def set_tc_only_pods(self, addresses: Set[Address]) -> None:
-        self._tc_only_pods = addresses
+    def set_pods(self, pods: PodSockets) -> None:
+        self._pod_sockets = pods
 
     def follow_tunnels(self, change: TunnelChange, *, keep_others: bool, compare: bool) -> None:
         self._tunnels.follow(change, keep_others=keep_others, compare=compare)
@@ -221,7 +222,7 @@ class NodeDataplane:
         if not self._pins.links.is_dir():
             # A repair makes it again first.
             return
-        pods_differ = self._active.hooks.look_into_pods(self._tc_only_pods)
+        pods_differ = self._active.hooks.look_into_pods(self._pod_sockets)
         network = with_present_policy(self._active.network, self._policy_rules)
         if pods_differ or network != self._active.network:
             self._serve(network)
@@ -275,6 +276,7 @@ class NodeDataplane:
         maps = open_maps(generation.maps)
         places = HookPlaces(generation.progs, self._pins.links, self._settings.cgroup_root)
         hooks = Hooks(places, maps, self._probe, self._links, self._settings.attach)
+        hooks.pods = self._pod_sockets
         active = _ActiveGeneration(
             generation, maps, hooks, self._settings, self.on_expired, self._tunnels
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the loop needs of a node; dataplane.py implements it, as do tests with maps in memory."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ebpflb.errors import EbpflbError, MapError
@@ -10,6 +10,7 @@ from ebpflb.model.dsr import TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
 from ebpflb.model.plan import Frontend
+from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServiceName, ServicePortName
 
 Desired = Mapping[ServiceName, Sequence[Frontend]]
@@ -79,8 +80,8 @@ class Dataplane(Protocol):
         """Whether somebody has removed pins; a repair pins everything again."""
         ...
 
-    def set_tc_only_pods(self, addresses: Set[Address]) -> None:
-        """Set the pods that have opted out of socket LB, for the next `follow_rules()`."""
+    def set_pods(self, pods: PodSockets) -> None:
+        """Set what is known of this node's pods, for the start and the next `follow_rules()`."""
         ...
 
     def follow_tunnels(self, change: TunnelChange, *, keep_others: bool, compare: bool) -> None:

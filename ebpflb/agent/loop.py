@@ -27,6 +27,7 @@ from ebpflb.model.address import Address, Family
 from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.node import Node
+from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.queries import ModelQuery
 from ebpflb.observe.health import Health
@@ -124,7 +125,7 @@ class Agent:
         self._last_write = 0.0
         self._node_ips: Mapping[Family, Address] = {}
         self._service_ranges: tuple[str, ...] = ()
-        self._tc_only_pods: frozenset[Address] = frozenset()
+        self._pods = PodSockets()
         self._tasks = self._make_tasks()
 
     def _make_tasks(self) -> Mapping[Task, Callable[[], None]]:
@@ -236,13 +237,13 @@ class Agent:
                 self._tasks[task]()
         if not self._blocked:
             self._note_node_ips()
+            self._follow_pods()
             # A node whose address has changed counts as new.
             self._follow_peers()
             if not self._is_too_soon():
                 self._write()
             self._follow_tunnels()
             self._follow_service_ranges()
-            self._follow_opted_out()
             if self._network_changed and self._in_force:
                 self._follow_network()
 
@@ -361,12 +362,14 @@ class Agent:
             self._dataplane.set_service_ranges(ranges)
             self._service_ranges = ranges
 
-    def _follow_opted_out(self) -> None:
-        pods = self._changes.tc_only_pods
-        if self._in_force and pods != self._tc_only_pods:
-            self._dataplane.set_tc_only_pods(pods)
-            self._tc_only_pods = pods
-            self._timers.start(Task.RULES, 0)
+    def _follow_pods(self) -> None:
+        """Whoever opts out should not wait; all else has time until the rules are looked at."""
+        pods, before = self._changes.pod_sockets, self._pods
+        if pods != before:
+            self._dataplane.set_pods(pods)
+            self._pods = pods
+            if self._in_force and pods.tc_only != before.tc_only:
+                self._timers.start(Task.RULES, 0)
 
     def _follow_network(self) -> None:
         repair, self._network_changed, self._must_repair = self._must_repair, False, False

@@ -26,7 +26,7 @@ from ebpflb.model.plan import (
     plan_service,
     plan_withdrawn,
 )
-from ebpflb.model.pod import Pod, PodNamespace
+from ebpflb.model.pod import Pod, PodNamespace, PodSockets
 from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import (
@@ -198,14 +198,9 @@ class Changes:
         return self.selection.why_not(service, self._labels_of(service.name.namespace))
 
     @property
-    def tc_only_pods(self) -> frozenset[Address]:
-        """The addresses of pods that have opted out of socket LB, or whose namespace has."""
-        return frozenset(
-            address
-            for pod in self._pods.values()
-            if not self._has_socket_lb(pod)
-            for address in pod.addresses
-        )
+    def pod_sockets(self) -> PodSockets:
+        """A pod has opted out of socket LB by itself, or with its namespace."""
+        return PodSockets.of(self._pods.values(), self._has_socket_lb)
 
     def node_pods(self) -> list[Pod]:
         """The pods of this node that the source reports."""

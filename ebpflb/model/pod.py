@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods of this node and their namespaces: how to load-balance them, and their names."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
 from ebpflb.model.address import Address
 from ebpflb.model.service import Labels
@@ -13,6 +15,7 @@ class Pod:
     """socket_lb: whether its sockets are load-balanced; None if the pod does not say.
 
     addresses: none for a pod in the host network, or one that has finished. workload: see NamedPod.
+    uid: as in the name of its cgroup; "" if unknown.
     """
 
     namespace: str
@@ -20,6 +23,7 @@ class Pod:
     addresses: tuple[Address, ...] = ()
     socket_lb: bool | None = None
     workload: str = ""
+    uid: str = ""
 
 
 class NamedPod(NamedTuple):
@@ -43,3 +47,22 @@ class PodNamespace:
     name: str
     socket_lb: bool | None = None
     labels: Labels = ()
+
+
+class PodSockets(NamedTuple):
+    """What decides about the sockets of this node's pods, by their addresses.
+
+    tc_only: of pods that have opted out of socket LB. uids: of those that have one.
+    """
+
+    tc_only: frozenset[Address] = frozenset()
+    uids: Mapping[Address, str] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, pods: Iterable[Pod], has_socket_lb: Callable[[Pod], bool]) -> Self:
+        pods = list(pods)
+        out = (pod for pod in pods if not has_socket_lb(pod))
+        return cls(
+            frozenset(address for pod in out for address in pod.addresses),
+            {address: pod.uid for pod in pods if pod.uid for address in pod.addresses},
+        )

@@ -195,8 +195,8 @@ def _cidrs(name: str, spec: Fields) -> tuple[str, ...]:
 def _pod_of_node(metadata: Metadata, document: Fields) -> Pod:
     is_on_host = object_at(document, "spec", lambda spec: flag_at(spec, "hostNetwork", False))
     ips = [] if is_on_host else object_at(document, "status", _pod_ips)
-    workload = workload_of(metadata, document)
-    return Pod(metadata.namespace, metadata.name, _addresses(ips), _socket_lb(document), workload)
+    told = _socket_lb(document), workload_of(metadata, document), metadata.uid
+    return Pod(metadata.namespace, metadata.name, _addresses(ips), *told)
 
 
 def _pod_ips(status: Fields) -> list[str]:

@@ -146,6 +146,7 @@ class Metadata(NamedTuple):
     labels: Fields
     created: str
     deleted: str
+    uid: str
 
 
 class ObjectMeta(NamedTuple):
@@ -190,6 +191,7 @@ def read_metadata(kind: Kind, fields: Fields) -> Metadata:
         object_at(fields, "labels", as_fields),
         _time_at(fields, "creationTimestamp"),
         _time_at(fields, "deletionTimestamp"),
+        text_at(fields, "uid"),
     )
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices and pods as the programs see them: lb_devices, lb_uplinks, lb_subnets and lb_netns.
+"""Devices and pods as the programs see them: lb_devices, lb_uplinks, lb_subnets, lb_netns and
+lb_pod_cgroups.
 
 lb_uplinks is an array with the addresses of host devices, which spares programs a hash lookup.
 Each function writes only what has changed, and raises MapError.
@@ -63,23 +64,29 @@ def mark_host(target: BpfMap) -> Change:
 
 
 def mark_pods(
-    target: BpfMap,
-    pods: Mapping[int, Collection[int]],
-    served: Collection[int],
-    tc_only: Container[int] = (),
+    target: BpfMap, covered: Mapping[int, Collection[int]], tc_only: Container[int] = ()
 ) -> Change:
-    """Mark as covered those pods whose devices all run our programs, and no others. ProbeError.
+    """Mark these pods as covered, and no others. ProbeError.
 
-    `pods`: ifindexes by the cookie of a pod's namespace; `served`: the ifindexes with programs;
-    `tc_only`: cookies of pods whose sockets are left alone if tc covers them.
+    `covered`: ifindexes by the cookie of a pod's namespace; `tc_only`: cookies of pods whose
+    sockets are left alone.
     """
     desired = {
         bytes(u64(cookie)): bytes(structs.LbNetns(_flags(cookie in tc_only), min(ifindexes)))
-        for cookie, ifindexes in pods.items()
-        if set(ifindexes).issubset(served)
+        for cookie, ifindexes in covered.items()
     }
     desired[bytes(u64(own_cookie()))] = _HOST
     return max(_write(target, desired), _remove_others(target, desired))
+
+
+def write_pod_cgroups(target: BpfMap, cgroups: Iterable[int]) -> Change:
+    """Write the ids of these cgroups. Other ones stay until `remove_other_pod_cgroups()`."""
+    return _write(target, {bytes(u64(each)): b"\1" for each in cgroups})
+
+
+def remove_other_pod_cgroups(target: BpfMap, cgroups: Iterable[int]) -> Change:
+    """Remove all but these cgroups."""
+    return _remove_others(target, {bytes(u64(each)) for each in cgroups})
 
 
 def write_uplinks(

@@ -23,13 +23,16 @@ from ebpflb.dataplane.attach.device_maps import (
     mark_host,
     mark_pods,
     remove_other_devices,
+    remove_other_pod_cgroups,
     remove_other_subnets,
     write_devices,
+    write_pod_cgroups,
     write_subnets,
     write_uplinks,
 )
 from ebpflb.dataplane.attach.devices import Device, NetworkState
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, Change, HeldLinks, LoadedProgram
+from ebpflb.dataplane.attach.pod_cgroups import PodCgroups
 from ebpflb.dataplane.attach.tc import TCX_PIN, AttachMode, TcHooks
 from ebpflb.dataplane.attach.xdp import NO_XDP, XDP_PIN, XdpHooks, XdpSettings, XdpWay, attached
 from ebpflb.dataplane.kernel.maps import MapSet
@@ -40,6 +43,7 @@ from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.dataplane.layout.programs import TC_PROGRAMS, XDP_PROGRAM
 from ebpflb.errors import EbpflbError, PinError, ProbeError
 from ebpflb.model.address import Address
+from ebpflb.model.pod import PodSockets
 
 _Target = TypeVar("_Target", int, Path)
 
@@ -101,9 +105,14 @@ class Hooks:
         self._places = places
         self._devices, self._netns = maps["lb_devices"], maps["lb_netns"]
         self._uplinks, self._subnets = maps["lb_uplinks"], maps["lb_subnets"]
+        self._pod_cgroups = maps["lb_pod_cgroups"]
         self._mode = mode
         self._namespaces = Namespaces()
-        self._tc_only: Set[Address] = frozenset()
+        self._cgroups = PodCgroups(places.cgroup)
+        # What is known of pods, the namespaces of those under tc cover, and their cgroups.
+        self.pods = PodSockets()
+        self._covered: Mapping[int, Set[int]] = {}
+        self._marked: frozenset[int] = frozenset()
         self._programs: dict[str, LoadedProgram] = {}
         self.links = held
         # How XDP is attached to each host device.
@@ -191,13 +200,15 @@ class Hooks:
             attach = partial(links.attach_cgroup, pin, cgroup, attach_type, program, self.links)
             done.attempt(name, attach)
 
-    def look_into_pods(self, tc_only: Set[Address]) -> bool:
-        """Whether the set of pods whose sockets are left alone has changed: then call `apply()`.
+    def look_into_pods(self, pods: PodSockets) -> bool:
+        """Whether the set of sockets that are left alone has changed: then call `apply()`.
 
-        These are the pods with one of these addresses, and those that redirect their own traffic.
+        These are sockets of pods that have opted out or redirect their own traffic, and those of
+        other namespaces inside pods.
         """
-        self._tc_only = tc_only
-        return self._namespaces.look_inside(tc_only)
+        self.pods = pods
+        differ = self._namespaces.look_inside(pods.tc_only)
+        return differ or self._cgroups_of_covered() != self._marked
 
     def addresses_in(self, cookie: int) -> Collection[Address]:
         """See Namespaces."""
@@ -209,9 +220,21 @@ class Hooks:
         return bool(self._namespaces.tc_only)
 
     def _mark_pods(self, devices: Iterable[Device], served: Collection[int]) -> Change:
+        """Cgroups go before their pod's namespace and come after it: below them all others pass."""
         pods = self._pods(devices)
-        self._namespaces.look_inside(self._tc_only)
-        return mark_pods(self._netns, pods, served, self._namespaces.tc_only)
+        self._covered = {cookie: each for cookie, each in pods.items() if each.issubset(served)}
+        self._namespaces.look_inside(self.pods.tc_only)
+        self._marked = self._cgroups_of_covered()
+        return max(
+            remove_other_pod_cgroups(self._pod_cgroups, self._marked),
+            mark_pods(self._netns, self._covered, self._namespaces.tc_only),
+            write_pod_cgroups(self._pod_cgroups, self._marked),
+        )
+
+    def _cgroups_of_covered(self) -> frozenset[int]:
+        uids = self.pods.uids
+        addresses = (each for cookie in self._covered for each in self.addresses_in(cookie))
+        return self._cgroups.ids({uids[each] for each in addresses if each in uids})
 
     def _pods(self, devices: Iterable[Device]) -> Mapping[int, set[int]]:
         """The workload devices of each pod, by the cookie of its namespace."""

@@ -301,6 +301,7 @@ NODE_MAPS: Mapping[str, MapSpec] = {
     "lb_netns": MapSpec(
         MapType.HASH, u64, structs.LbNetns, _FIXED, WhenFull.LEFT_OUT, _READ_BY_USE
     ),
+    "lb_pod_cgroups": MapSpec(MapType.HASH, u64, u8, _FIXED, WhenFull.LEFT_OUT, _READ_BY_USE),
     "lb_pod_nodes": MapSpec(
         MapType.HASH,
         structs.LbAddr,

@@ -331,7 +331,7 @@ def _copy_maps(old: Generation, new: Generation, shared: frozenset[str]) -> None
     """
     meta = read_meta(old)
     if meta is not None and meta.layout == LAYOUT_VERSION:
-        copied = (set(SERVICE_MAPS) - shared) | {"lb_netns"}
+        copied = (set(SERVICE_MAPS) - shared) | {"lb_netns", "lb_pod_cgroups"}
         _copy(open_maps(old.maps), open_maps(new.maps), copied)
     _copy_flows(old, new, shared)
 

@@ -21,9 +21,12 @@ from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.enums import DeviceFlag, DeviceKind, NetnsFlag
 from ebpflb.dataplane.layout.structs import LbAddr
 from ebpflb.errors import AttachError, MapError, PinError, ProbeError
+from ebpflb.lab.processes import remove_cgroup
 from ebpflb.model.address import parse_address
+from ebpflb.model.pod import PodSockets
 from tests.bpf.attach import tiny
 from tests.bpf.attach.network import Network, entered, ip, tc
+from tests.bpf.harness.numbers import number
 from tests.e2e.harness.waiting import wait_until
 from tests.memory_maps import memory_maps
 
@@ -67,6 +70,9 @@ class Node(NamedTuple):
             int.from_bytes(key, "little"): structs.LbNetns.from_buffer_copy(value)
             for key, value in self.maps["lb_netns"].items()
         }
+
+    def pod_cgroups(self) -> set[int]:
+        return {number(key) for key, _ in self.maps["lb_pod_cgroups"].items()}
 
     def devices(self) -> dict[int, structs.LbDevice]:
         return {
@@ -132,6 +138,33 @@ def test_everything_is_attached_and_written(node):
 
 def mac(text: str) -> tuple[int, ...]:
     return tuple(bytes.fromhex(text.replace(":", "")))
+
+
+@contextmanager
+def own_cgroup_at(path: Path) -> Iterator[None]:
+    path.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        remove_cgroup(path.parent)
+
+
+def test_the_cgroups_of_covered_pods_are_known(node):
+    """From when the pod is known until it has no cover any more."""
+    uid = "5a0c1b2d-0001-4002-8003-00000000000a"
+    group = node.places.cgroup / "kubepods" / f"pod{uid}"
+    with entered(node.pod):
+        ip("addr add 10.1.0.1/24 dev eth0")
+    with own_cgroup_at(group), node.hooks() as hooks:
+        assert not hooks.apply(snapshot(_Defaults())).errors
+        assert not hooks.look_into_pods(PodSockets(uids={parse_address("10.1.0.2"): uid}))
+        assert hooks.look_into_pods(PodSockets(uids={parse_address("10.1.0.1"): uid}))
+        hooks.apply(snapshot(_Defaults()))
+        assert node.pod_cgroups() == {group.stat().st_ino}
+        assert not hooks.look_into_pods(hooks.pods)
+        ip("link del veth1")
+        hooks.apply(snapshot(_Defaults()))
+        assert node.pod_cgroups() == set()
 
 
 def test_uplinks_follow_addresses_and_devices(node):

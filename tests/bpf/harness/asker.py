@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process in a cgroup that connects, and sees where the kernel would have it go.
 
-No packet is sent: a TCP socket under repair is connected at once. The hook of getpeername is not
-attached there, or it would show the frontend.
+connect() sends no packet: a TCP socket under repair is connected at once. The hook of getpeername
+is not attached there, or it would show the frontend.
 """
 
 import errno
@@ -28,6 +28,10 @@ class Asker(Asked):
         found = self.ask(*target, proto)
         return found if isinstance(found, int) else End(*found)
 
+    def send(self, target: End) -> None:
+        """One datagram of an unconnected socket, which is sent."""
+        assert self.ask(*target, None) == 0
+
 
 def say_who_asks(maps: MapSet, flags: NetnsFlag | int) -> None:
     """What the socket hooks take the process for; without flags, a pod that is not known."""
@@ -37,18 +41,29 @@ def say_who_asks(maps: MapSet, flags: NetnsFlag | int) -> None:
         maps["lb_netns"].update(key, bytes(LbNetns(flags=flags)))
 
 
-def _connect(address: str, port: int, proto: int) -> End | int:
+def _answer(address: str, port: int, proto: int | None) -> End | int:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    target = (address, port)
+    return _send(family, target) if proto is None else _connect(family, target, proto)
+
+
+def _send(family: int, target: tuple[str, int]) -> int:
+    with socket.socket(family, socket.SOCK_DGRAM) as client:
+        client.sendto(b"asked", target)
+    return 0
+
+
+def _connect(family: int, target: tuple[str, int], proto: int) -> End | int:
     kind = socket.SOCK_STREAM if proto == Protocol.TCP else socket.SOCK_DGRAM
     with socket.socket(family, kind) as client:
         if proto == Protocol.TCP:
             client.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
         try:
-            client.connect((address, port))
+            client.connect(target)
         except OSError as error:
             return error.errno or errno.EIO
         return End(*client.getpeername()[:2])
 
 
 if __name__ == "__main__":
-    answer(_connect)
+    answer(_answer)

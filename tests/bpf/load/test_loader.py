@@ -253,10 +253,10 @@ LARGER_TABLE = Sizes(**{**sizes_of(SIZES), "conntrack": 2 * SIZES.conntrack})
 
 
 def test_pods_stay_covered_while_the_hooks_move(root: Pins):
-    netns = {"lb_netns": NODE_MAPS["lb_netns"]}
-    before = fill(start(root), netns)
-    assert before["lb_netns"]
-    assert contents(load(root, GROWN), netns) == before
+    pods = {name: NODE_MAPS[name] for name in ("lb_netns", "lb_pod_cgroups")}
+    before = fill(start(root), pods)
+    assert all(before.values())
+    assert contents(load(root, GROWN), pods) == before
 
 
 def test_nothing_else_is_compiled_for_maps_of_another_size(root: Pins):
@@ -375,7 +375,7 @@ def test_a_new_layout_of_flows_begins_without_any(root: Pins, monkeypatch: pytes
 
 def test_what_belongs_to_the_node_is_written_anew(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
-    kept = {"lb_meta", "lb_netns"}
+    kept = {"lb_meta", "lb_netns", "lb_pod_cgroups"}
     names = {name: spec for name, spec in NODE_MAPS.items() if name not in kept}
     fill(first, names)
     change_source(monkeypatch)

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods whose sockets are left alone: sidecars that redirect traffic, and pods that opt out."""
+"""Sockets that are left alone: of pods with a sidecar that redirects their traffic, of pods that
+opt out, and of network namespaces inside a pod.
+"""
 
+import json
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 from ebpflb.dataplane.layout.enums import NetnsFlag
 from ebpflb.dataplane.layout.structs import LbNetns
 from ebpflb.lab import Lab, Member
+from ebpflb.lab.processes import remove_cgroup
 from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.sockets import connected, exchange
@@ -99,11 +105,12 @@ def peers(pod: Member) -> str:
     return str(pod.exec(["ss", "-Htn", "state", "established"]).stdout)
 
 
-def pod_object(pod: Member, annotations: dict[str, str]) -> dict[str, object]:
+def pod_object(pod: Member, annotations: dict[str, str], **metadata: str) -> dict[str, object]:
+    names = {"name": pod.name, "namespace": "default", "annotations": annotations}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": pod.name, "namespace": "default", "annotations": annotations},
+        "metadata": names | metadata,
         "status": {"podIPs": [{"ip": address} for address in pod.addresses]},
     }
 
@@ -141,3 +148,73 @@ def test_a_pod_and_a_namespace_may_opt_out(cluster):
     finally:
         lab.remove_manifests("opted-out.yaml")
     wait_until(lambda: is_left_alone(cluster, 0), "nobody has opted out")
+
+
+UID = "5a0c1b2d-0001-4002-8003-00000000000a"
+# In a namespace that it makes, the process itself has the address, and answers.
+_NESTED = """
+import ctypes, json, socket, subprocess, sys
+cgroup, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+open(cgroup + "/cgroup.procs", "w").write("0")
+assert not ctypes.CDLL(None, use_errno=True).unshare(0x40000000)
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+own = ["ip", "addr", "add", address, "dev", "lo", *["nodad"] * (family == socket.AF_INET6)]
+for command in (["ip", "link", "set", "lo", "up"], own):
+    subprocess.run(command, check=True)
+def asked(kind, connects):
+    with socket.socket(family, kind) as server, socket.socket(family, kind) as client:
+        server.bind((address, port))
+        server.settimeout(5)
+        client.settimeout(5)
+        if kind == socket.SOCK_STREAM:
+            server.listen()
+        try:
+            if connects:
+                client.connect((address, port))
+            if kind == socket.SOCK_STREAM:
+                server.accept()[0].close()
+                return True
+            client.send(b"x") if connects else client.sendto(b"x", (address, port))
+            return server.recv(9) == b"x"
+        except OSError:
+            return False
+udp = socket.SOCK_DGRAM
+print(json.dumps([asked(socket.SOCK_STREAM, True), asked(udp, True), asked(udp, False)]))
+"""
+
+
+def answers_inside(pod: Member, cgroup: Path, address: str) -> list[bool]:
+    """Whether a namespace inside a pod reaches what has a Service's address there, on each way."""
+    arguments = [str(cgroup), address, str(PORT)]
+    found = json.loads(pod.exec([sys.executable, "-I", "-c", _NESTED, *arguments]).stdout)
+    return list(found)
+
+
+@contextmanager
+def pod_cgroup(pod: Member) -> Iterator[Path]:
+    """A cgroup below the node's, as the kubelet makes them."""
+    top = pod.cgroup.parent / "kubepods.slice"
+    cgroup = top / f"kubepods-pod{UID.replace('-', '_')}.slice"
+    (cgroup / "container").mkdir(parents=True)
+    try:
+        yield cgroup
+    finally:
+        remove_cgroup(top)
+
+
+def test_a_namespace_inside_a_pod_has_its_own_addresses(cluster):
+    lab = cluster.lab
+    pod = lab.pod("pod-1-1")
+    spec = cluster.serve(cluster.new(), [lab.pod("pod-2-1")])
+    places = [lab.cluster_ip(spec.number, version) for version in (4, 6)]
+    known = pinned_maps(lab.node("node1"))["lb_pod_cgroups"]
+    with pod_cgroup(pod) as cgroup:
+        inside = cgroup / "container"
+        assert [answers_inside(pod, inside, each) for each in places] == [[False] * 3] * 2
+        lab.write_manifests([pod_object(pod, {}, uid=UID)], "nested.yaml")
+        try:
+            wait_until(lambda: list(known.items()), "the pod's cgroup is known")
+            assert [answers_inside(pod, inside, each) for each in places] == [[True] * 3] * 2
+        finally:
+            lab.remove_manifests("nested.yaml")
+        wait_until(lambda: not list(known.items()), "the pod's cgroup is forgotten")

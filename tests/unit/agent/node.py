@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node for tests of the loop: the real sync over maps in memory, and what a test makes fail."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from errno import EIO
 
 from ebpflb.agent.interface import Desired, EndedSockets, Errors, ExpiryStep, Refused
@@ -13,6 +13,7 @@ from ebpflb.model.address import Address, Family, format_address
 from ebpflb.model.dsr import Peer, TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
+from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServicePortName
 from tests.memory_maps import memory_maps
 
@@ -110,8 +111,8 @@ class MemoryNode:
     def set_service_ranges(self, ranges: Sequence[str]) -> None:
         self._called(f"ranges {' '.join(ranges)}")
 
-    def set_tc_only_pods(self, addresses: Set[Address]) -> None:
-        self._called(f"tc only {' '.join(map(format_address, addresses))}")
+    def set_pods(self, pods: PodSockets) -> None:
+        self._called(f"tc only {' '.join(map(format_address, pods.tc_only))}")
 
     def follow_tunnels(self, change: TunnelChange, *, keep_others: bool, compare: bool) -> None:
         self.tunnels.follow(change, keep_others=keep_others, compare=compare)

@@ -333,27 +333,37 @@ def test_a_pod_opts_out_by_itself_or_with_its_namespace(
     changes.set(PodNamespace("default", namespace))
     changes.set(Pod("default", "web-1", (address("10.1.0.1"), address("fd00::1")), pod))
     both = {address("10.1.0.1"), address("fd00::1")}
-    assert changes.tc_only_pods == (both if is_left_alone else set())
+    assert changes.pod_sockets.tc_only == (both if is_left_alone else set())
     assert changes.take() == set()
 
 
 def test_a_pod_of_a_namespace_that_is_not_known_has_not_opted_out():
     changes = Changes(NODE)
     changes.set(Pod("default", "web-1", (address("10.1.0.1"),)))
-    assert changes.tc_only_pods == set()
+    assert changes.pod_sockets.tc_only == set()
+
+
+def test_pods_are_known_by_uid_and_address_as_long_as_they_are_there():
+    changes = Changes(NODE)
+    both = address("10.1.0.1"), address("fd00::1")
+    changes.set(Pod("default", "web-1", both, uid="5a0c"))
+    changes.set(Pod("default", "web-2", (address("10.1.0.2"),)))
+    assert changes.pod_sockets.uids == dict.fromkeys(both, "5a0c")
+    changes.remove(ObjectKey(Kind.POD, "default", "web-1"))
+    assert changes.pod_sockets.uids == {}
 
 
 def test_pods_and_namespaces_that_are_gone_opt_nobody_out():
     changes = Changes(NODE)
     changes.set(Pod("default", "web-1", (address("10.1.0.1"),)))
     changes.set(PodNamespace("default", False))
-    assert changes.tc_only_pods
+    assert changes.pod_sockets.tc_only
     changes.remove(ObjectKey(Kind.NAMESPACE, "", "default"))
-    assert not changes.tc_only_pods
+    assert not changes.pod_sockets.tc_only
     changes.set(Pod("default", "web-1", (address("10.1.0.1"),), False))
-    assert changes.tc_only_pods
+    assert changes.pod_sockets.tc_only
     changes.remove(ObjectKey(Kind.POD, "default", "web-1"))
-    assert not changes.tc_only_pods
+    assert not changes.pod_sockets.tc_only
 
 
 def test_what_is_wrong_with_a_service_is_told_until_it_is_right_or_gone():

@@ -414,6 +414,14 @@ def test_a_pod_may_opt_out_of_socket_lb(value: str | None, means: bool | None):
     assert decode(namespace) == PodNamespace("web-1", means)
 
 
+def test_a_pod_has_a_uid():
+    manifest = pod_manifest()
+    manifest["metadata"]["uid"] = "5a0c"
+    found = decode(manifest)
+    assert isinstance(found, Pod)
+    assert found.uid == "5a0c"
+
+
 def test_a_pod_of_the_hosts_network_has_no_address_of_its_own():
     assert decode(pod_manifest("false", hostNetwork=True)) == Pod("shop", "web-1", (), False)
 
