@@ -55,6 +55,10 @@
 #define LB_MAX_CT_STREAM 65536
 #endif
 
+#ifndef LB_MAX_CT_DSR
+#define LB_MAX_CT_DSR 1024
+#endif
+
 #ifndef LB_MAX_STACK_NAT
 #define LB_MAX_STACK_NAT 4096
 #endif

@@ -64,6 +64,15 @@ static __always_inline struct lb_conntrack *lb_conntrack_lookup_connection(struc
 	return entry ? entry : lb_ct_short.lookup(key);
 }
 
+/*
+ * A flow whose answers this node does not see (dsr.h), at the only hook that has such flows. It is
+ * inserted before it is deleted where it began.
+ */
+static __always_inline struct lb_conntrack *lb_conntrack_lookup_dsr(struct lb_tuple *key, int hook)
+{
+	return LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS ? lb_ct_dsr.lookup(key) : NULL;
+}
+
 /* is_udp is a constant wherever the verifier would otherwise explore both sets of tables. */
 static __always_inline struct lb_conntrack *lb_conntrack_lookup(struct lb_tuple *key, int is_udp)
 {

@@ -164,29 +164,62 @@ static __always_inline int lb_conntrack_applies(struct lb_packet *pkt, struct lb
 
 /*
  * lb_conntrack may have an entry for another hook, from when the source address was elsewhere;
- * until a new flow replaces it there, the new flow is in lb_ct_short. The first two lookups both
- * miss a connection that is established between them: it was inserted into lb_conntrack after the
- * first, and deleted from lb_ct_short before the second.
+ * until a new flow replaces it there, the new flow is in lb_ct_short. The first lookups all miss a
+ * connection that is established between them: it was inserted into lb_conntrack or lb_ct_dsr after
+ * they were searched, and deleted from lb_ct_short before that was.
  */
-static __always_inline struct lb_conntrack *lb_conntrack_find_connection(struct lb_packet *pkt,
-									 int hook)
+static __always_inline struct lb_conntrack *
+lb_conntrack_find_connection(struct lb_packet *pkt, int hook, struct lb_conntrack **one_way)
 {
 	struct lb_conntrack *entry = lb_conntrack.lookup(&pkt->tuple);
 
 	if (entry && (entry->hook == hook || entry->hook == LB_HOOK_RESERVED))
 		return entry;
+	*one_way = lb_conntrack_lookup_dsr(&pkt->tuple, hook);
+	if (*one_way)
+		return NULL;
 	entry = lb_ct_short.lookup(&pkt->tuple);
-	if (!entry && !lb_ct_is_syn(pkt))
-		entry = lb_conntrack.lookup(&pkt->tuple);
+	if (entry || lb_ct_is_syn(pkt))
+		return entry;
+	*one_way = lb_conntrack_lookup_dsr(&pkt->tuple, hook);
+	return *one_way ? NULL : lb_conntrack.lookup(&pkt->tuple);
+}
+
+static __always_inline struct lb_conntrack *lb_conntrack_find_udp(struct lb_packet *pkt, int hook,
+								  struct lb_conntrack **one_way)
+{
+	struct lb_conntrack *entry = lb_conntrack_lookup_udp(&pkt->tuple);
+
+	if (!entry)
+		*one_way = lb_conntrack_lookup_dsr(&pkt->tuple, hook);
 	return entry;
 }
 
-/* LB_NEXT: found is the entry that applies to this packet at this hook, or NULL. */
-static __always_inline int lb_conntrack_find(struct lb_packet *pkt, int hook,
-					     struct lb_conntrack **found, int is_udp)
+/* lb_conntrack_applies(), for an entry of lb_ct_dsr: such a connection is open, for SYNs too. */
+static __always_inline int lb_conntrack_goes_on(struct lb_packet *pkt,
+						const struct lb_conntrack *entry, int is_udp)
 {
-	*found = is_udp ? lb_conntrack_lookup_udp(&pkt->tuple) :
-			  lb_conntrack_find_connection(pkt, hook);
+	if (!lb_tunnel_opened() &&
+	    (!is_udp || (!lb_conntrack_has_lost_backend(entry) &&
+			 !lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer))))
+		return 1;
+	lb_ct_dsr.delete(&pkt->tuple);
+	return 0;
+}
+
+/*
+ * LB_NEXT: found is the entry that applies to this packet at this hook, or NULL; then one_way is the
+ * entry of lb_ct_dsr, or NULL. In one variable, the verifier would explore what follows once more.
+ */
+static __always_inline int lb_conntrack_find(struct lb_packet *pkt, int hook,
+					     struct lb_conntrack **found,
+					     struct lb_conntrack **one_way, int is_udp)
+{
+	*one_way = NULL;
+	*found = is_udp ? lb_conntrack_find_udp(pkt, hook, one_way) :
+			  lb_conntrack_find_connection(pkt, hook, one_way);
+	if (LB_HAS_DSR && *one_way && !lb_conntrack_goes_on(pkt, *one_way, is_udp))
+		*one_way = NULL;
 	if (!*found)
 		return LB_NEXT;
 	if (lb_is_reserved(pkt, *found))

@@ -3,7 +3,9 @@
  * Direct server return: the node that receives a client's packet chooses the pod and tunnels the
  * packet to the pod's node, which answers the client directly. The first node sees only one
  * direction, and keeps one entry: the flow's tuple -> its pod, with the pod's node in place of the
- * client.
+ * client. It cannot know whether the pod answers, so that whoever sends from made-up addresses gets
+ * as many entries as real clients: these flows are only in tables that evict, and those that have
+ * lasted are in lb_ct_dsr, apart from those that begin.
  */
 #ifndef LB_DSR_H
 #define LB_DSR_H
@@ -21,6 +23,9 @@
 #include "scheduler.h"
 #include "tunnel.h"
 #include "verdict.h"
+
+/* TCP: an established flow has had so many packets, as the shortest exchange has. */
+#define LB_DSR_PACKETS 4
 
 /* In place of the index of a backend that this node does not know. */
 #define LB_NO_BACKEND (~0u)
@@ -66,50 +71,64 @@ static __always_inline int lb_dsr_create(struct lb_packet *pkt, struct lb_flow *
 	return lb_conntrack_update(&pkt->tuple, entry, is_udp) ? -LB_DROP_CONNTRACK_FULL : LB_NEXT;
 }
 
-/* The client acknowledges data from the pod. Waits while lb_conntrack is being replaced. */
-static __always_inline void lb_dsr_establish(struct lb_packet *pkt, struct lb_conntrack *entry)
+/* A UDP flow is a stream if it lasts longer than an exchange. */
+static __always_inline int lb_dsr_has_lasted(const struct lb_packet *pkt,
+					     const struct lb_conntrack *entry, int is_udp)
 {
-	if (lb_has_setting(LB_SETTING_HOLD))
+	if (is_udp)
+		return (__s64)(entry->last_seen - entry->created) > (__s64)LB_UDP_EXCHANGE;
+	return (pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK)) == LB_TCP_ACK &&
+	       entry->packets >= LB_DSR_PACKETS;
+}
+
+/* Moves a flow that has lasted. Waits while tables are being replaced. */
+static __always_inline void lb_dsr_establish(struct lb_packet *pkt, struct lb_conntrack *entry,
+					     int is_udp)
+{
+	if (lb_has_setting(LB_SETTING_HOLD | LB_SETTING_DIVERT))
 		return;
 	entry->state |= LB_CT_ESTABLISHED;
-	if (!lb_conntrack.update(&pkt->tuple, entry))
-		lb_ct_short.delete(&pkt->tuple);
+	if (!lb_ct_dsr.update(&pkt->tuple, entry))
+		lb_conntrack_delete(&pkt->tuple, 0, is_udp);
 	else
 		entry->state &= ~LB_CT_ESTABLISHED;
 }
 
 /*
  * The client has closed or given up. Its further packets are still forwarded, but the entry moves
- * to where the LRU may evict it, because the pod's answers are not seen here. After a FIN the pod
- * may send for long, and the client acknowledge it: the entry keeps LB_CT_ESTABLISHED, and has the
- * timeout of a flow that one side has closed.
+ * to where it does not evict flows that go on. After a FIN the pod may send for long, and the client
+ * acknowledge it: the entry has LB_CT_ESTABLISHED, and the timeout of a flow that one side has
+ * closed.
  */
 static __always_inline void lb_dsr_close(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
 	__u8 end = pkt->tcp_flags & LB_TCP_RST ? LB_CT_CLOSED : LB_CT_PEER_FIN;
+	__u8 was = lb_ct_state(entry);
 	struct lb_conntrack *closed;
 	int zero = 0;
 
 	closed = lb_ct_scratch.lookup(&zero);
-	if (!closed || lb_ct_state(entry) & (end | LB_CT_CLOSED))
+	if (!closed || was & (end | LB_CT_CLOSED))
 		return;
-	if (!(lb_ct_state(entry) & LB_CT_PEER_FIN))
+	if (!(was & LB_CT_PEER_FIN))
 		lb_open_end(entry->desc_flags, entry->backend, entry->generation);
-	entry->state |= end;
-	if (!(entry->state & LB_CT_ESTABLISHED))
+	entry->state |= end == LB_CT_CLOSED ? end : end | LB_CT_ESTABLISHED;
+	if (!(was & LB_CT_ESTABLISHED))
 		return;
 	*closed = *entry;
 	if (end == LB_CT_CLOSED)
 		closed->state &= ~LB_CT_ESTABLISHED;
 	if (!lb_ct_short.update(&pkt->tuple, closed))
-		lb_conntrack.delete(&pkt->tuple);
+		lb_ct_dsr.delete(&pkt->tuple);
 }
 
-/* Without answers to see, a flow that lasts longer than an exchange is a stream. It never moves. */
-static __always_inline void lb_dsr_track_udp(struct lb_conntrack *entry)
+/* A packet of a flow in lb_ct_dsr. The entry may move: do not use it afterwards. */
+static __always_inline void lb_dsr_go_on(struct lb_packet *pkt, struct lb_conntrack *entry,
+					 int is_udp)
 {
-	if ((__s64)(entry->last_seen - entry->created) > (__s64)LB_UDP_EXCHANGE)
-		entry->state |= LB_CT_ESTABLISHED;
+	lb_conntrack_count(pkt, entry);
+	if (!is_udp && pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN))
+		lb_dsr_close(pkt, entry);
 }
 
 /*
@@ -119,14 +138,13 @@ static __always_inline void lb_dsr_track_udp(struct lb_conntrack *entry)
 static __always_inline void lb_dsr_track(struct lb_packet *pkt, struct lb_conntrack *entry,
 					 int is_udp)
 {
+	__u8 ended = LB_CT_CLOSED | LB_CT_PEER_FIN;
+
 	lb_conntrack_count(pkt, entry);
-	if (is_udp)
-		lb_dsr_track_udp(entry);
-	else if (pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN))
+	if (!is_udp && pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN))
 		lb_dsr_close(pkt, entry);
-	else if ((pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK)) == LB_TCP_ACK &&
-		 !(lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED | LB_CT_PEER_FIN)))
-		lb_dsr_establish(pkt, entry);
+	else if (!(lb_ct_state(entry) & ended) && lb_dsr_has_lasted(pkt, entry, is_udp))
+		lb_dsr_establish(pkt, entry, is_udp);
 }
 
 /*

@@ -49,9 +49,14 @@ static __always_inline void lb_known_fill(struct lb_known_flow *known,
 static __always_inline int lb_known_entry(struct lb_packet *pkt, int hook,
 					  struct lb_known_flow *known, int is_udp)
 {
-	struct lb_conntrack *entry;
-	int verdict = lb_conntrack_find(pkt, hook, &entry, is_udp);
+	struct lb_conntrack *entry, *one_way;
+	int verdict = lb_conntrack_find(pkt, hook, &entry, &one_way, is_udp);
 
+	if (LB_HAS_DSR && one_way) {
+		lb_known_fill(known, one_way);
+		lb_dsr_go_on(pkt, one_way, is_udp);
+		return LB_REDIRECT;
+	}
 	if (verdict || !entry)
 		return verdict;
 	lb_known_fill(known, entry);
@@ -95,6 +100,8 @@ static __always_inline int lb_known_quoted(struct lb_packet *pkt, struct lb_pack
 {
 	struct lb_conntrack *entry = lb_conntrack_lookup(&quote->peer, is_udp);
 
+	if (!entry)
+		entry = lb_conntrack_lookup_dsr(&quote->peer, hook);
 	if (!entry || entry->hook != hook)
 		return LB_PASS;
 	if (!(LB_HAS_DSR && entry->flags & LB_CT_DSR) &&

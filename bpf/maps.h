@@ -88,6 +88,8 @@ LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_short, LB_MAX_CT_
 LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_udp, LB_MAX_CT_UDP);
 /* UDP streams. The agent deletes them; they are never evicted. */
 LB_MAP_BY_USE("hash", struct lb_tuple, struct lb_conntrack, lb_ct_stream, LB_MAX_CT_STREAM);
+/* Flows that went in tunnels for a while, whose answers this node does not see: one entry each. */
+LB_MAP("lru_hash", struct lb_tuple, struct lb_conntrack, lb_ct_dsr, LB_MAX_CT_DSR);
 /* Addresses, protocol and identification (in place of the ports) -> ports. */
 LB_MAP("lru_hash", struct lb_tuple, struct lb_fragment, lb_fragments, LB_MAX_FRAGMENTS);
 /* Masqueraded packet that the stack routes -> what it becomes when it leaves. */

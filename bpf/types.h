@@ -86,8 +86,8 @@ enum lb_setting_flag {
 	/* Another proxy runs here for good, and would masquerade what has kube-proxy's mark. */
 	LB_SETTING_BESIDE = 1 << 8,
 	/*
-	 * New flows go to lb_conntrack and lb_ct_stream, because lb_ct_short or lb_ct_udp is being
-	 * replaced by a larger one.
+	 * New flows go to lb_conntrack and lb_ct_stream, and none to lb_ct_dsr, because a table that
+	 * evicts is being replaced by a larger one.
 	 */
 	LB_SETTING_DIVERT = 1 << 9,
 	/* For the agent: these programs know LB_SETTING_DIVERT. */

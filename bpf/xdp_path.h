@@ -52,16 +52,32 @@ static __always_inline int lb_xdp_route_known(struct bpf_fib_lookup *fib, struct
 	return lb_xdp_check_route(pkt, fib);
 }
 
+static __always_inline int lb_xdp_one_way(struct xdp_md *ctx, struct lb_packet *pkt,
+					  struct bpf_fib_lookup *fib, struct lb_conntrack *entry,
+					  int is_udp)
+{
+	int verdict;
+
+	pkt->peer = entry->to;
+	verdict = lb_xdp_route_tunnel(fib, ctx, pkt, &pkt->peer.saddr);
+	if (verdict)
+		return verdict;
+	lb_dsr_go_on(pkt, entry, is_udp);
+	return LB_TUNNEL;
+}
+
 /* LB_NEXT: no entry applies. LB_REDIRECT: pkt->peer is the new tuple; LB_TUNNEL: where it goes. */
 static __always_inline int lb_xdp_known_flow(struct xdp_md *ctx, struct lb_packet *pkt,
 					     struct bpf_fib_lookup *fib, int is_udp)
 {
 	struct lb_known_flow known = {};
-	struct lb_conntrack *entry;
+	struct lb_conntrack *entry, *one_way;
 	int verdict;
 
-	if (lb_conntrack_find(pkt, LB_HOOK_HOST_INGRESS, &entry, is_udp))
+	if (lb_conntrack_find(pkt, LB_HOOK_HOST_INGRESS, &entry, &one_way, is_udp))
 		return LB_PASS;
+	if (LB_HAS_DSR && one_way)
+		return lb_xdp_one_way(ctx, pkt, fib, one_way, is_udp);
 	if (!entry)
 		return LB_NEXT;
 	lb_known_fill(&known, entry);

@@ -172,7 +172,8 @@ class NodeDataplane:
         larger = crowded_tables(self._active.maps, self._room.evicting)
         sizes = pinned_sizes(self._active.generation).with_larger(larger, self._room.evicting)
         self._upkeep.leave_flows()
-        _log.info("enlarging maps", extra=fields(ct_short=sizes.ct_short, ct_udp=sizes.ct_udp))
+        room = {name: getattr(sizes, name) for name in larger}
+        _log.info("enlarging maps", extra=fields(**room))
         return self._move(self._loader.load(sizes, larger), desired, keep_others=keep_others)
 
     def apply(self, changed: Desired) -> Refused:

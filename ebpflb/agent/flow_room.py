@@ -10,7 +10,11 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.capacity import FlowRoom, flow_room
 
 # The tables that can be replaced by larger ones, by their field of Sizes.
-_GROWING: Mapping[str, str] = {"ct_short": "lb_ct_short", "ct_udp": "lb_ct_udp"}
+_GROWING: Mapping[str, str] = {
+    "ct_short": "lb_ct_short",
+    "ct_udp": "lb_ct_udp",
+    "ct_dsr": "lb_ct_dsr",
+}
 
 
 def room_for_flows(settings: Settings) -> FlowRoom:
@@ -18,7 +22,8 @@ def room_for_flows(settings: Settings) -> FlowRoom:
     scaled = settings.conntrack_max_per_core * (os.cpu_count() or 1)
     wanted = max(scaled, settings.conntrack_min)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return flow_room(wanted, memory, libbpf.possible_cpus())
+    has_dsr = settings.dsr != "off"
+    return flow_room(wanted, memory, libbpf.possible_cpus(), has_dsr=has_dsr)
 
 
 def crowded_tables(maps: MapSet, most: int) -> frozenset[str]:

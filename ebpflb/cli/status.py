@@ -26,6 +26,7 @@ _FLOW_TABLES = {
     "lb_ct_short": "opening, ended",
     "lb_ct_udp": "UDP",
     "lb_ct_stream": "UDP streams",
+    "lb_ct_dsr": "in tunnels",
     "lb_conn_places": "TCP sockets",
     "lb_connections": "more TCP sockets",
     "lb_sockets": "UDP sockets",

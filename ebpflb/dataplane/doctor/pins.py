@@ -32,7 +32,7 @@ _MORE_STREAMS = (
     "give the agent a larger --conntrack-min, and reboot the node"
 )
 # Full of ended flows, which a busy node has many of, and of half-open ones during a flood.
-_EVICTING = ("lb_ct_short", "lb_ct_udp", "lb_fragments")
+_EVICTING = ("lb_ct_short", "lb_ct_udp", "lb_ct_dsr", "lb_fragments")
 _OLDEST = (
     "usual where many connections end; the least recently used entry is evicted; `ebpflb maps "
     "dump NAME` shows who uses it"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves flows back that were diverted while lb_ct_short or lb_ct_udp was replaced.
+"""Moves flows back that were diverted while a table that evicts was replaced.
 
-Meanwhile, new flows were put into lb_conntrack and lb_ct_stream. Those that were not established
-must not stay there: a flood of them would use up the room, and the kernel does not evict any.
+Meanwhile, new flows were put into lb_conntrack and lb_ct_stream. Those that were not established,
+and those of direct server return, must not stay there: a flood of them would use up the room, and
+the kernel does not evict any.
 """
 
 import time
@@ -11,7 +12,7 @@ from errno import EEXIST
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, split
 from ebpflb.dataplane.kernel.uapi import Exist
-from ebpflb.dataplane.layout.enums import CtState, Hook
+from ebpflb.dataplane.layout.enums import CtFlag, CtState, Hook
 from ebpflb.dataplane.layout.structs import LbConntrack, packed_format
 from ebpflb.errors import MapError
 
@@ -19,7 +20,7 @@ _BELONG: Mapping[str, str] = {"lb_conntrack": "lb_ct_short", "lb_ct_stream": "lb
 # A handshake that takes longer than this is unlikely to continue while it is moved.
 _SETTLING_NS = 3_000_000_000
 _BUDGET = 2048
-_FACTS = packed_format(LbConntrack, "created", "hook", "state", "peer_state")
+_FACTS = packed_format(LbConntrack, "created", "hook", "state", "flags", "peer_state")
 
 
 def bring_back(maps: MapSet, clock: Callable[[], int] = time.monotonic_ns) -> bool:
@@ -35,23 +36,24 @@ def _bring_back(settled: BpfMap, opening: BpfMap, clock: Callable[[], int]) -> b
     is_done = True
     for chunk in settled.chunks(_BUDGET):
         for key, value in split(settled, chunk.keys, chunk.values):
-            if not _is_opening(value):
+            if not _is_diverted(value):
                 continue
             if clock() - _FACTS.unpack(value)[0] < _SETTLING_NS:
                 is_done = False
                 continue
             # It may have been established since the chunk was read.
             value_now = settled.lookup(key)
-            if value_now and _is_opening(value_now):
+            if value_now and _is_diverted(value_now):
                 _insert(opening, key, value_now)
                 settled.delete(key)
     return is_done
 
 
-def _is_opening(value: bytes) -> bool:
-    _, hook, state, peer_state = _FACTS.unpack(value)
+def _is_diverted(value: bytes) -> bool:
+    _, hook, state, flags, peer_state = _FACTS.unpack(value)
     is_established = (state | peer_state) & CtState.LB_CT_ESTABLISHED
-    return not is_established and hook != Hook.LB_HOOK_RESERVED
+    belongs_here = is_established and not flags & CtFlag.LB_CT_DSR
+    return not belongs_here and hook != Hook.LB_HOOK_RESERVED
 
 
 def _insert(table: BpfMap, key: bytes, value: bytes) -> None:

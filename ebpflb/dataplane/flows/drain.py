@@ -3,12 +3,14 @@
 
 import time
 from collections.abc import Callable
+from itertools import chain
 
 from ebpflb.dataplane.flows.claimed_ports import ClaimedPorts
-from ebpflb.dataplane.flows.conntrack import lives, open_flows
+from ebpflb.dataplane.flows.conntrack import PROTOCOL_AT, lives, open_flows
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, split_chunks
 from ebpflb.dataplane.layout.enums import CtState
 from ebpflb.dataplane.layout.records import AddrRecord
+from ebpflb.model.address import Protocol
 
 _LOOK_SECONDS = 0.2
 # A handshake in progress is not in a table of established flows yet.
@@ -67,4 +69,10 @@ def _has_ended(value: bytes) -> bool:
 
 
 def _open_flows(maps: MapSet) -> int:
-    return sum(len(open_flows(chunk.values)) for chunk in maps["lb_conntrack"].chunks())
+    values = (chunk.values for chunk in maps["lb_conntrack"].chunks())
+    tunneled = (value for key, value in split_chunks(maps["lb_ct_dsr"]) if not _is_udp(key))
+    return sum(len(open_flows(each)) for each in chain(values, tunneled))
+
+
+def _is_udp(key: bytes) -> bool:
+    return key[PROTOCOL_AT] == Protocol.UDP

@@ -2,7 +2,7 @@
 """Garbage collection of flows: the kernel never evicts from lb_conntrack and lb_ct_stream.
 
 Both directions of a flow are deleted together, once neither has had a packet for the timeout in
-lb_settings for its state. The kernel would also evict from lb_ct_short and lb_ct_udp, but late.
+lb_settings for its state. The kernel would also evict from the other tables, but late.
 
 A connection that a backend leaves unanswered is recorded as such long before it expires.
 """
@@ -88,7 +88,7 @@ class Expiry:
         told once, after 16 s; if an answer comes after all, the programs record another END.
         """
         # In this order: a flow that becomes established meanwhile moves to a later one.
-        names = ("lb_ct_short", "lb_conntrack", "lb_ct_udp", "lb_ct_stream")
+        names = ("lb_ct_short", "lb_conntrack", "lb_ct_udp", "lb_ct_stream", "lb_ct_dsr")
         self._tables = tuple(maps[name] for name in names)
         self._settings = maps["lb_settings"]
         self._clock = clock

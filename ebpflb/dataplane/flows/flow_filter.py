@@ -17,7 +17,7 @@ from ebpflb.dataplane.layout.records import pack_index
 from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings, LbTuple, packed_format
 
 _KEY = bytes(4)
-# The programs mark flows that move from a later table to an earlier one.
+# The programs mark flows that move from a later table to an earlier one. lb_ct_dsr has no replies.
 _TABLES = ("lb_ct_short", "lb_conntrack", "lb_ct_udp", "lb_ct_stream", "lb_ct_short")
 # Out of 65,536 marks: this share of unrelated packets is looked up in vain.
 _MOST_MARKS = 65536 // 16

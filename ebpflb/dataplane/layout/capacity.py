@@ -91,6 +91,7 @@ class Sizes:
     ct_short: int = 16384
     ct_udp: int = 16384
     ct_stream: int = 65536
+    ct_dsr: int = 1024
     stack_nat: int = 4096
     sockets: int = 65536
     affinity: int = 65536
@@ -228,6 +229,9 @@ FLOW_MAPS: Mapping[str, MapSpec] = {
         WhenFull.STAYS_IN_CT_UDP,
         MapFlag.NO_PREALLOC,
     ),
+    "lb_ct_dsr": MapSpec(
+        MapType.LRU_HASH, structs.LbTuple, structs.LbConntrack, "ct_dsr", WhenFull.EVICTS
+    ),
     "lb_fragments": MapSpec(
         MapType.LRU_HASH, structs.LbTuple, structs.LbFragment, _FRAGMENTS, WhenFull.EVICTS
     ),
@@ -340,29 +344,32 @@ def misfits(maps: MapSet) -> list[str]:
 class FlowRoom(NamedTuple):
     """established: capacity of lb_conntrack in flows; evicting: entries of an evicting table.
 
-    Such a table starts with `first` entries; lb_stack_nat always has `stack_nat`.
+    Such a table starts with `first` entries, that of direct server return with `dsr`; lb_stack_nat
+    always has `stack_nat`.
     """
 
     established: int
     evicting: int
     first: int = 0
     stack_nat: int = 0
+    dsr: int = 0
 
 
-def flow_room(wanted: int, memory: int, cpus: int) -> FlowRoom:
+def flow_room(wanted: int, memory: int, cpus: int, *, has_dsr: bool = False) -> FlowRoom:
     """How many flows fit on a node with this memory, in bytes; `cpus`: possible ones.
 
     Established flows: `wanted`, limited to a sixteenth of the memory, which is used only by
     existing flows; at least 65,536. An evicting table is allocated in full, about 400 bytes per
-    entry in lb_ct_short and lb_ct_udp: up to 262,144 entries, 8,192 per GiB, and at least
-    65,536. It starts small, and is replaced when it is half full.
+    entry in lb_ct_short, lb_ct_udp and lb_ct_dsr: up to 262,144 entries, 8,192 per GiB, and at
+    least 65,536. It starts small, and is replaced when it is half full.
     """
     established = max(_FEWEST_FLOWS, min(wanted, memory // _FLOW_SHARE // FLOW_BYTES, _MOST_FLOWS))
     evicting = min(established // 2, memory // _MEMORY_PER_EVICTING, _MOST_EVICTING)
     evicting = max(_FEWEST_FLOWS, evicting)
     first = min(evicting, _power_of_two(_EVICTING_PER_CPU * cpus))
     stack_nat = min(_MOST_STACK_NAT, _power_of_two(_STACK_NAT_PER_CPU * cpus))
-    return FlowRoom(established, evicting, first, stack_nat)
+    dsr = max(first, Sizes().ct_short) if has_dsr else 0
+    return FlowRoom(established, evicting, first, stack_nat, dsr)
 
 
 def sizes_for(frontends: Iterable[Frontend], flows: FlowRoom | None = None) -> Sizes:
@@ -395,6 +402,7 @@ def sizes_for(frontends: Iterable[Frontend], flows: FlowRoom | None = None) -> S
             ct_short=flows.first,
             ct_udp=flows.first,
             ct_stream=flows.evicting,
+            ct_dsr=flows.dsr,
             stack_nat=flows.stack_nat,
             sockets=flows.evicting,
         )

@@ -13,9 +13,9 @@ Maps whose size may change are created here and not by the compiled text, so tha
 serves nodes of all sizes and nothing is compiled when a map grows. Flow tables keep their size as
 long as their layout does not change, because a copy misses changes made to the table meanwhile.
 There are two exceptions. lb_conntrack gets a larger one when it is more than half full: until all
-hooks have moved, both generations leave new flows in lb_ct_short, which they share. lb_ct_short and
-lb_ct_udp get larger ones when the agent asks for it: until all hooks have moved, both generations
-put new flows into lb_conntrack and lb_ct_stream, which they share.
+hooks have moved, both generations leave new flows in lb_ct_short, which they share. Tables that
+evict get larger ones when the agent asks for it: until all hooks have moved, both generations put
+new flows into lb_conntrack and lb_ct_stream, which they share, and none into lb_ct_dsr.
 """
 
 import ctypes
@@ -61,9 +61,9 @@ from ebpflb.dataplane.load.source_text import source_hash, source_text
 from ebpflb.errors import MapError
 
 _ONLY_KEY = bytes(4)
-_ESTABLISHED = "lb_conntrack"
-# Tables of new flows, and the tables used instead while those are replaced.
-_OPENING, _DIVERTED_TO = {"lb_ct_short", "lb_ct_udp"}, {_ESTABLISHED, "lb_ct_stream"}
+_ESTABLISHED, _TUNNELED = "lb_conntrack", "lb_ct_dsr"
+# Tables that may be replaced by larger ones, and the tables used instead meanwhile.
+_EVICTING, _DIVERTED_TO = {"lb_ct_short", "lb_ct_udp", _TUNNELED}, {_ESTABLISHED, "lb_ct_stream"}
 # Flags for programs while tables are replaced -> the flag that says whether they support it.
 _WAYS = {
     SettingFlag.LB_SETTING_HOLD: SettingFlag.LB_SETTING_CAN_HOLD,
@@ -118,7 +118,7 @@ class Loader:
 
         A new one is not current yet: write its maps, move the hooks, call `finish()`. Maps never
         shrink, and flow tables that can be shared keep their size, except `larger`: names in
-        `Sizes` for lb_ct_short and lb_ct_udp.
+        `Sizes` for lb_ct_short, lb_ct_udp and lb_ct_dsr.
         """
         current = self._pins.current()
         if current is None:
@@ -141,7 +141,7 @@ class Loader:
                 shared |= {_ESTABLISHED}
             if _has_setting(current, SettingFlag.LB_SETTING_DIVERT):
                 membarrier()
-                _catch_up(current, generation, _OPENING - shared, self._diverted_at)
+                _catch_up(current, generation, _EVICTING - shared, self._diverted_at)
             _copy_flows(current, generation, shared)
         self._pins.commit(generation)
         self._pins.remove_others(generation)
@@ -177,7 +177,7 @@ class Loader:
             self._diverted_at = time.monotonic_ns()
             if _ESTABLISHED not in shared:
                 _set_way(current, SettingFlag.LB_SETTING_HOLD)
-            elif shared >= _DIVERTED_TO and not shared >= _OPENING:
+            elif shared >= _DIVERTED_TO and not shared >= _EVICTING:
                 _set_way(current, SettingFlag.LB_SETTING_DIVERT)
             _copy_maps(current, generation, shared)
             _keep_udp_flags(open_maps(current.maps), open_maps(generation.maps))
@@ -230,6 +230,9 @@ def _flow_sizes(generation: Generation, larger: Set[str]) -> Mapping[str, int]:
         for name, spec in FLOW_MAPS.items()
         if isinstance(spec.size, str) and _shape(generation, name) == spec.shape(found)
     }
+    if not _used(generation, _TUNNELED):
+        # It is small until the node takes part in direct server return.
+        names -= {"ct_dsr"}
     can_hold = _has_setting(generation, SettingFlag.LB_SETTING_CAN_HOLD)
     if can_hold and _is_half_full(generation):
         names -= {"conntrack"}
@@ -240,10 +243,15 @@ def _flow_sizes(generation: Generation, larger: Set[str]) -> Mapping[str, int]:
 
 def _is_half_full(generation: Generation) -> bool:
     maps = open_maps(generation.maps)
-    if _ESTABLISHED not in maps:
-        return False
-    used = sum(chunk.size for chunk in maps[_ESTABLISHED].chunks())
-    return used > maps[_ESTABLISHED].max_entries // 2
+    return (
+        _ESTABLISHED in maps
+        and _used(generation, _ESTABLISHED) > maps[_ESTABLISHED].max_entries // 2
+    )
+
+
+def _used(generation: Generation, name: str) -> int:
+    maps = open_maps(generation.maps)
+    return sum(chunk.size for chunk in maps[name].chunks()) if name in maps else 0
 
 
 def _set_way(generation: Generation, way: SettingFlag) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from scapy.layers.l2 import Ether
 
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.layout.enums import XdpResult
 from tests.bpf.dsr.tunnel import OVERHEAD, pod_elsewhere, pod_here, served, unwrapped, wrapped
 from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction
@@ -23,7 +24,7 @@ def outcome(
     datapath: Datapath, node: Node, kind: Kind, at_xdp: Sequence[bool]
 ) -> tuple[list[bytes], Snapshot]:
     """What the client's frames of a connection become, without link headers; and the maps."""
-    for name in ("lb_conntrack", "lb_ct_short", "lb_ct_udp", "lb_ct_stream"):
+    for name in FLOW_TABLES:
         datapath.maps[name].delete_batch([key for key, _ in datapath.maps[name].items()])
     for name in ("lb_count_front", "lb_count_back"):
         datapath.clear(name)

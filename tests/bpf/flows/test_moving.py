@@ -6,11 +6,14 @@ from ctypes import c_bool, c_uint64
 
 import pytest
 
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.load.source_text import source_text
+from tests.bpf.dsr.tunnel import PORT as DSR_PORT
+from tests.bpf.dsr.tunnel import pod_elsewhere, served
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.loading import ALONE, Loaded, load
 from tests.bpf.harness.node import Node
-from tests.bpf.harness.packets import End, Kind
+from tests.bpf.harness.packets import IPV4, IPV6, End, Kind
 from tests.bpf.harness.services import node_addresses, node_port, remote_backend
 
 MOVES = 2000
@@ -32,7 +35,7 @@ _fork = multiprocessing.get_context("fork")
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """lb_host_ingress, which waits between the lookups in lb_conntrack and in lb_ct_short."""
+    """lb_host_ingress, which waits before the lookup in lb_ct_short, between those in others."""
     text = source_text()
     assert text.count(_LOOKUP) == 1
     text = text.replace(_LOOKUP, f"(lb_stall(), {_LOOKUP})").replace(_AFTER, _STALL + _AFTER)
@@ -66,21 +69,29 @@ class Moved:
         self.reply("FA")
         self.request("A")
         self._turn.value += 1
-        for key in self._datapath.short() | self._datapath.established():
-            self._datapath.delete_entry(key)
+        self._forget()
+
+    def _forget(self) -> None:
+        for table in (self._datapath.maps[name] for name in FLOW_TABLES):
+            for key, _ in list(table.items()):
+                table.delete(key)
+
+    def is_found(self) -> bool:
+        """Whether a reply reaches the client."""
+        return self.reply("A")
 
     def look(self) -> None:
-        """In a process of its own: replies, each of which must reach the client."""
+        """In a process of its own: packets, each of which must be known."""
         while not self._is_over.value:
             turn = self._turn.value
             if turn % 2:
-                is_found = self.reply("A")
+                is_found = self.is_found()
                 if self._turn.value == turn:
                     counter = self._found if is_found else self._missed
                     counter.value += 1
 
     def counts(self) -> tuple[int, int]:
-        """How many replies were reversed, and how many not, while the connection moved."""
+        """How many packets were known, and how many not, while the connection moved."""
         reader = _fork.Process(target=self.look)
         reader.start()
         try:
@@ -104,14 +115,35 @@ class Moved:
         return self._datapath.run_bytes("lb_host_ingress", frame, ifindex=ifindex)[1] != frame
 
 
-@pytest.fixture
-def moved(slow: Loaded, node: Node, tcp: Kind) -> Moved:
+class MovedOneWay(Moved):
+    """A connection that goes to another node in a tunnel."""
+
+    def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
+        super().__init__(datapath, node, kind)
+        datapath.device(node.uplink.ifindex, snat4=IPV4.node, snat6=IPV6.node, mtu=1500)
+        datapath.settings(dsr_port=DSR_PORT)
+        there = End(kind.net.client, 4000), served(datapath, kind, pod_elsewhere(datapath, kind)[1])
+        steps = ("S", "A", "PA", "FA")
+        self._there = {flags: bytes(kind.frame(*there, flags)) for flags in steps}
+
+    def move(self) -> None:
+        self.request("S")
+        self._turn.value += 1
+        for flags in ("A", "PA", "A", "FA"):
+            self.request(flags)
+        self._turn.value += 1
+        self._forget()
+
+    def is_found(self) -> bool:
+        return self._is_translated(self._there["PA"], self._uplink)
+
+
+@pytest.mark.parametrize("kind_of_flow", [Moved, MovedOneWay])
+def test_a_packet_finds_a_connection_that_moves(
+    slow: Loaded, node: Node, tcp: Kind, kind_of_flow: type[Moved]
+):
     datapath = Datapath(slow)
     datapath.reset()
-    return Moved(datapath, node, tcp)
-
-
-def test_a_reply_finds_a_connection_that_moves(moved: Moved):
-    found, missed = moved.counts()
+    found, missed = kind_of_flow(datapath, node, tcp).counts()
     assert found
     assert not missed

@@ -16,6 +16,7 @@ ROUNDS, PACKETS = 100, 200
 LIVING = {
     "lb_affinity",
     "lb_conntrack",
+    "lb_ct_dsr",
     "lb_ct_short",
     "lb_ct_stream",
     "lb_ct_udp",
@@ -33,6 +34,7 @@ LIVING = {
 BOUNDS = {
     "lb_affinity": SIZES.affinity,
     "lb_conntrack": SIZES.conntrack,
+    "lb_ct_dsr": SIZES.ct_dsr,
     "lb_ct_short": SIZES.ct_short,
     "lb_ct_stream": SIZES.ct_stream,
     "lb_ct_udp": SIZES.ct_udp,

@@ -256,7 +256,8 @@ class Judge:
             assert number(after.key[33:31:-1]) >= 1024
 
     def _read_established(self) -> dict[bytes, bytes]:
-        return dict((*self._maps["lb_conntrack"].items(), *self._maps["lb_ct_stream"].items()))
+        names = "lb_conntrack", "lb_ct_stream", "lb_ct_dsr"
+        return {key: value for name in names for key, value in self._maps[name].items()}
 
     def _read_drops(self) -> bytes:
         return b"".join(chunk.values for chunk in self._maps["lb_count_drop"].chunks())

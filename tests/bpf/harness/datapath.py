@@ -323,13 +323,22 @@ class Datapath:
         """lb_ct_short, and lb_ct_udp."""
         return self._entries("lb_ct_short") | self._entries("lb_ct_udp")
 
+    def tunneled(self) -> dict[LbTuple, LbConntrack]:
+        """lb_ct_dsr."""
+        return self._entries("lb_ct_dsr")
+
     def entry(self, source: End, target: End, proto: Protocol) -> LbConntrack:
         """The entry of the packets from `source` to `target`, wherever it is."""
-        return (self.established() | self.short())[flow_tuple(source, target, proto)]
+        known = self.established() | self.tunneled() | self.short()
+        return known[flow_tuple(source, target, proto)]
 
     def states(self) -> set[CtState]:
-        """The states that occur, in either table."""
-        entries = [*self.established().values(), *self.short().values()]
+        """The states that occur, in any table."""
+        entries = [
+            *self.established().values(),
+            *self.tunneled().values(),
+            *self.short().values(),
+        ]
         return {CtState(entry.whole_state) for entry in entries}
 
     def backend_at(self, index: int) -> LbBackend:

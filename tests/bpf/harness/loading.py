@@ -28,6 +28,7 @@ SIZES = Sizes(
     ct_short=1024,
     ct_udp=1024,
     ct_stream=1024,
+    ct_dsr=1024,
     stack_nat=1024,
     sockets=64,
     affinity=64,

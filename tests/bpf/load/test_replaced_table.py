@@ -109,8 +109,8 @@ def test_a_replacement_that_fails_lets_flows_go_on(root: Pins, monkeypatch: pyte
 # Tables that evict
 
 DIVERT = SettingFlag.LB_SETTING_DIVERT
-MORE = replace(SIZES, ct_short=4 * SIZES.ct_short, ct_udp=4 * SIZES.ct_udp)
-LARGER = {"ct_short", "ct_udp"}
+MORE = replace(SIZES, ct_short=4 * SIZES.ct_short, ct_udp=4 * SIZES.ct_udp, ct_dsr=4 * SIZES.ct_dsr)
+LARGER = {"ct_short", "ct_udp", "ct_dsr"}
 
 
 def put(generation: Generation, table: str, port: int, **fields: int) -> None:
@@ -130,18 +130,20 @@ def states(generation: Generation, table: str) -> dict[int, tuple[int, int]]:
 @pytest.fixture
 def divertible(root: Pins) -> Generation:
     made = start(root)
+    put(made, "lb_ct_dsr", 1)
     can_hold(made, SettingFlag.LB_SETTING_CAN_DIVERT)
     return made
 
 
 def test_tables_that_evict_keep_their_size_unless_the_agent_wants_larger_ones(root: Pins):
     first = start(root)
+    fill(first, FLOW_MAPS)
     assert load(root, MORE, refuse) == first
     # Its programs do not know where else new flows could go.
     assert Loader(root, Build(has_set_retval=True), compiler=refuse).load(MORE, LARGER) == first
 
 
-@pytest.mark.parametrize("table", ["lb_ct_short", "lb_ct_udp"])
+@pytest.mark.parametrize("table", ["lb_ct_short", "lb_ct_udp", "lb_ct_dsr"])
 def test_new_flows_are_elsewhere_while_their_table_is_replaced(
     root: Pins, divertible: Generation, table: str
 ):
@@ -155,6 +157,15 @@ def test_new_flows_are_elsewhere_while_their_table_is_replaced(
     made.finish(second)
     assert not made.way_of_flows(second)
     assert open_maps(second.maps)[table].max_entries == 4 * SIZES.ct_short
+
+
+def test_the_table_of_tunneled_flows_is_larger_once_the_node_takes_part(root: Pins):
+    first = start(root)
+    can_hold(first, SettingFlag.LB_SETTING_CAN_DIVERT)
+    made = Loader(root, Build(has_set_retval=True), compiler=make_maps)
+    second = made.load(MORE)
+    assert shared(first, second) == set(TAKEN_OVER) - {"lb_ct_dsr"}
+    assert made.way_of_flows(second) == DIVERT
 
 
 def test_what_the_old_programs_change_meanwhile_is_in_the_new_table(
@@ -183,6 +194,7 @@ def test_what_the_old_programs_change_meanwhile_is_in_the_new_table(
 def test_established_flows_come_first(root: Pins):
     first = start(root)
     fill_half(first)
+    put(first, "lb_ct_dsr", 1)
     can_hold(first, SettingFlag.LB_SETTING_CAN_HOLD | SettingFlag.LB_SETTING_CAN_DIVERT)
     sizes = replace(MORE, conntrack=LARGER_TABLE.conntrack)
     made = Loader(root, Build(has_set_retval=True), compiler=make_maps)

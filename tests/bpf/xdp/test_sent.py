@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from scapy.layers.l2 import Ether
 
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.layout.enums import XdpResult
 from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction
 from tests.bpf.harness.node import OVERLAY_MAC, ROUTER_MAC, Node
@@ -41,7 +42,7 @@ def snapshot(datapath: Datapath) -> Snapshot:
     """Every map, but for times and what counts packets at XDP."""
     found = datapath.snapshot()
     del found["lb_count_xdp"], found["lb_histograms"]
-    for name in ("lb_conntrack", "lb_ct_short", "lb_ct_udp", "lb_ct_stream"):
+    for name in FLOW_TABLES:
         found[name] = {
             key: value[: TIMES.start] + value[TIMES.stop :] for key, value in found[name].items()
         }

@@ -17,6 +17,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 
 from ebpflb.config.values import socket_address
+from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.layout.enums import CtFlag
 from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.lab import Lab, LabConfig, LabNode, Member
@@ -339,7 +340,8 @@ def is_connected(lab: Lab, spec: ServiceSpec) -> bool:
 
 
 def carries(node: LabNode, flows: int) -> bool:
-    """Whether so many established connections go from this node in tunnels."""
-    values = (value for _, value in pinned_maps(node)["lb_conntrack"].items())
+    """Whether so many connections go from this node in tunnels."""
+    maps = pinned_maps(node)
+    values = (value for name in FLOW_TABLES for _, value in maps[name].items())
     found = [each for each in values if LbConntrack.from_buffer_copy(each).flags & CtFlag.LB_CT_DSR]
     return len(found) >= flows

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -14,6 +15,7 @@ from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.flows.closed_sockets import ClosedSockets
 from ebpflb.dataplane.flows.settings import write_settings
 from ebpflb.dataplane.flows.timeouts import Timeouts, timeouts
+from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.capacity import FlowRoom, Sizes, flow_room, sizes_for
 from ebpflb.dataplane.layout.enums import FlowEvent, Hook, SettingFlag
@@ -86,6 +88,16 @@ def test_tables_that_evict_begin_with_room_for_what_the_cpus_keep(
     sizes = sizes_for((), flow_room(131_072, 64 * GIB, cpus))
     assert (sizes.ct_short, sizes.ct_udp, sizes.stack_nat) == (first, first, stack_nat)
     assert sizes.ct_stream == sizes.sockets == 65_536
+    assert sizes.ct_dsr == Sizes().ct_dsr
+    assert sizes_for((), flow_room(131_072, 64 * GIB, cpus, has_dsr=True)).ct_dsr == first
+
+
+@pytest.mark.parametrize(("dsr", "entries"), [("off", 0), ("annotated", 16_384), ("all", 16_384)])
+def test_a_node_that_takes_part_in_direct_server_return_has_room_for_its_flows(
+    monkeypatch: pytest.MonkeyPatch, dsr: Literal["off", "annotated", "all"], entries: int
+):
+    monkeypatch.setattr(libbpf, "possible_cpus", lambda: 8)
+    assert room_for_flows(replace(SETTINGS, dsr=dsr)).dsr == entries
 
 
 @pytest.mark.parametrize(("used", "crowded"), [(8, set()), (9, {"ct_udp"})])

@@ -4,7 +4,7 @@
 import pytest
 
 from ebpflb.dataplane.flows.diverted import bring_back
-from ebpflb.dataplane.layout.enums import CtState, Hook
+from ebpflb.dataplane.layout.enums import CtFlag, CtState, Hook
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
 from tests.memory_maps import memory_maps
 
@@ -40,6 +40,15 @@ def test_only_flows_that_did_not_get_established_go_back(settled: str, opening: 
     flows.put(settled, 4, hook=Hook.LB_HOOK_RESERVED)
     assert flows.bring_back()
     assert (flows.ports(settled), flows.ports(opening)) == ({2, 3, 4}, {1})
+
+
+@pytest.mark.parametrize(("settled", "opening"), TABLES)
+def test_flows_whose_answers_are_not_seen_go_back_in_any_state(settled: str, opening: str):
+    flows = Diverted()
+    flows.put(settled, 1, flags=CtFlag.LB_CT_DSR, state=ESTABLISHED)
+    flows.put(settled, 2, flags=CtFlag.LB_CT_TUNNELED, state=ESTABLISHED)
+    assert flows.bring_back()
+    assert (flows.ports(settled), flows.ports(opening)) == ({2}, {1})
 
 
 @pytest.mark.parametrize(("settled", "opening"), TABLES)

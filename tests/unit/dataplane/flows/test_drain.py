@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from ebpflb.dataplane.flows.claimed_ports import PERIOD_SECONDS, ClaimedPorts
+from ebpflb.dataplane.flows.conntrack import flow_key
 from ebpflb.dataplane.flows.drain import drain
 from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.kernel.ctnetlink import Reply
@@ -75,6 +76,14 @@ def test_flows_that_do_not_end_are_counted(maps):
     clock = Clock(maps, ends=1000)
     assert drain(maps, 30, clock, clock.sleep) == 2
     assert clock.now == pytest.approx(30, abs=0.3)
+
+
+@pytest.mark.parametrize(("protocol", "left"), [(Protocol.TCP, 1), (Protocol.UDP, 0)])
+def test_connections_in_tunnels_are_waited_for_and_datagrams_are_not(maps, protocol, left):
+    key = flow_key((parse_address("198.51.100.1"), 1), (parse_address("10.96.0.1"), 80), protocol)
+    maps["lb_ct_dsr"].update(key, bytes(LbConntrack(direction=Direction.LB_DIR_ORIGINAL)))
+    clock = Clock(maps, ends=1000)
+    assert drain(maps, 30, clock, clock.sleep) == left
 
 
 def test_a_closed_flow_is_not_waited_for(maps):

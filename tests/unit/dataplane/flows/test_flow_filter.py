@@ -70,7 +70,7 @@ def test_many_marks_are_not_but_only_from_time_to_time():
     assert node.run() == flow_mark(node.now - 30 * SECOND) > floor
 
 
-@pytest.mark.parametrize("table", FLOW_TABLES)
+@pytest.mark.parametrize("table", sorted({*FLOW_TABLES} - {"lb_ct_dsr"}))
 def test_flows_keep_their_marks(table: str):
     node = Node()
     for port in range(1, 40):

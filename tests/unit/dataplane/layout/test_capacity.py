@@ -5,7 +5,10 @@ from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.capacity import MAPS, MOST_SLOTS, Sizes, WhenFull, sizes_for
 from tests.unit.dataplane.desired import backends, frontend
 
-FLOWS = ("conntrack", "ct_short", "ct_udp", "ct_stream", "stack_nat", "sockets", "affinity")
+FLOWS = (
+    *("conntrack", "ct_short", "ct_udp", "ct_stream", "ct_dsr"),
+    *("stack_nat", "sockets", "affinity"),
+)
 
 
 def test_the_kernel_evicts_from_lru_maps_and_no_others():
