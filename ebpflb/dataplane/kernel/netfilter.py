@@ -96,6 +96,28 @@ class Legacy(NamedTuple):
         return socket.socket(self.family, socket.SOCK_RAW, socket.IPPROTO_RAW)
 
 
+class LegacyChains:
+    """Which of these user-defined chains a table has.
+
+    To read 20,000 rules takes 60 ms. That happens only when their layout has changed.
+    """
+
+    def __init__(self, legacy: Legacy, table: str, names: Collection[str]) -> None:
+        self._legacy, self._table, self._names = legacy, table, names
+        self._layout: LegacyLayout | None = None
+        self._found: set[str] = set()
+
+    def present(self) -> set[str]:
+        """OSError."""
+        layout = self._legacy.layout(self._table)
+        if layout is None:
+            return set()
+        if layout != self._layout:
+            self._found = self._legacy.chains_of(self._table, self._names)
+            self._layout = layout
+        return self._found
+
+
 LEGACY = (
     Legacy(Path("/proc/thread-self/net/ip_tables_names"), socket.AF_INET, socket.IPPROTO_IP),
     Legacy(Path("/proc/thread-self/net/ip6_tables_names"), socket.AF_INET6, socket.IPPROTO_IPV6),
