@@ -231,7 +231,8 @@ static __always_inline void lb_flow_end_report(void)
 static __always_inline void lb_flow_record_failure(const struct lb_packet *pkt,
 						   const struct lb_desc *desc, int hook, int reason)
 {
-	int is_refused = reason == LB_DROP_NO_ENDPOINT || reason == LB_DROP_UNKNOWN_PORT;
+	int is_refused = reason == LB_DROP_NO_ENDPOINT || reason == LB_DROP_UNKNOWN_PORT ||
+			 (reason == LB_DROP_UNKNOWN_CONNECTION && pkt->tuple.proto == IPPROTO_TCP);
 	struct lb_flow_record *record;
 
 	record = lb_flow_record_reserve(is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED, LB_PATH_TC);
@@ -246,13 +247,19 @@ static __always_inline void lb_flow_record_failure(const struct lb_packet *pkt,
 	lb_flow_record_submit(record);
 }
 
-/* A packet that is too big or whose TTL has expired is not a failure of its flow. */
+/*
+ * A packet that is too big or whose TTL has expired is not a failure of its flow, nor is the reset of
+ * an unknown one. No new connection fails with an unknown one or at an unknown port.
+ */
 static __always_inline void lb_flow_fail(const struct lb_packet *pkt, const struct lb_match *match,
 					 int hook, int verdict)
 {
-	if (verdict == -LB_DROP_TOO_BIG || verdict == -LB_DROP_TTL_EXCEEDED)
+	int is_unknown = verdict == -LB_DROP_UNKNOWN_CONNECTION;
+
+	if (verdict == -LB_DROP_TOO_BIG || verdict == -LB_DROP_TTL_EXCEEDED ||
+	    (is_unknown && pkt->tcp_flags & LB_TCP_RST))
 		return;
-	if (match->desc && verdict != -LB_DROP_UNKNOWN_PORT)
+	if (match->desc && verdict != -LB_DROP_UNKNOWN_PORT && !is_unknown)
 		lb_count_failure(match->index, verdict);
 	lb_flow_record_failure(pkt, match->desc, hook, -verdict);
 }

@@ -188,13 +188,12 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 					const struct lb_tc_hook *at, struct lb_match *match,
 					struct bpf_fib_lookup *fib)
 {
-	int may_resume = LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS;
 	struct lb_tunnel *tunnel = NULL;
 	struct lb_choice choice = {};
 	struct lb_flow flow = {};
 	int verdict;
 
-	if (!lb_has_transport(pkt) || (!lb_is_opening(pkt) && !may_resume))
+	if (!lb_has_transport(pkt) || (!lb_is_opening(pkt) && !lb_may_go_on(pkt, at->hook)))
 		return LB_PASS;
 	lb_verifier_merge_states(pkt);
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The ICMP error that answers a dropped packet. It is built in place: the packet becomes the error
- * that quotes it. Like kube-proxy's REJECT it is port unreachable for TCP too.
+ * What answers a dropped packet: a RST in the middle of a connection, else an ICMP error. That is
+ * built in place: the packet becomes the error that quotes it. Like kube-proxy's REJECT it is port
+ * unreachable for TCP too.
  */
 #ifndef LB_REJECT_H
 #define LB_REJECT_H
@@ -12,6 +13,7 @@
 #include "maps.h"
 #include "packet.h"
 #include "rate_limit.h"
+#include "reset.h"
 #include "transport.h"
 #include "verdict.h"
 
@@ -121,12 +123,14 @@ static __always_inline int lb_reject_is_within_rate(int reason)
 	return lb_is_within_rate(lb_rejects.lookup(&zero), LB_REJECTS_PER_SECOND);
 }
 
-/* LB_REDIRECT if the sender gets an error; LB_NEXT for other reasons and over the rate. */
+/* LB_REDIRECT if the sender gets an answer; LB_NEXT for other reasons and over the rate. */
 static __always_inline int lb_reject(struct __sk_buff *skb, const struct lb_packet *pkt, int reason,
 				     int hook, __u32 mtu)
 {
 	struct lb_icmp icmp;
 
+	if (reason == LB_DROP_UNKNOWN_CONNECTION)
+		return lb_reset(skb, pkt, hook);
 	if (!lb_has_transport(pkt) || !lb_icmp_fill(&icmp, pkt, reason, mtu) ||
 	    !lb_reject_is_within_rate(reason))
 		return LB_NEXT;

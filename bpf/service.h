@@ -17,6 +17,7 @@
 #include "masquerade.h"
 #include "packet.h"
 #include "source_range.h"
+#include "unknown_connection.h"
 
 /* What an entry point knows about its packets. */
 struct lb_tc_hook {
@@ -310,6 +311,21 @@ static __always_inline int lb_is_packet_of_agent(struct __sk_buff *skb)
 	return sk && lb_is_of_agent(bpf_sk_fullsock(sk));
 }
 
+/* For a packet that opens no flow; found: by lb_service_match(). Fills choice, flow and fib. */
+static __always_inline int lb_service_go_on(void *ctx, struct lb_packet *pkt, int hook,
+					    const struct lb_match *match, int found,
+					    struct lb_choice *choice, struct lb_flow *flow,
+					    struct bpf_fib_lookup *fib)
+{
+	int verdict = LB_PASS;
+
+	if (found == LB_PASS)
+		return LB_PASS;
+	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && !found)
+		verdict = lb_dsr_resume(ctx, pkt, match, choice, flow, fib);
+	return verdict == LB_PASS ? lb_unknown_connection(ctx, pkt, hook, match, found) : verdict;
+}
+
 /* Fills match, choice, flow and fib. */
 static __always_inline int lb_service_decide(struct __sk_buff *skb, struct lb_packet *pkt,
 					     const struct lb_tc_hook *at, struct lb_match *match,
@@ -318,13 +334,13 @@ static __always_inline int lb_service_decide(struct __sk_buff *skb, struct lb_pa
 {
 	int verdict = lb_service_match(skb, pkt, match);
 
+	if (!lb_is_opening(pkt))
+		return lb_service_go_on(skb, pkt, at->hook, match, verdict, choice, flow, fib);
 	if (verdict)
 		return verdict;
 	if (at->hook == LB_HOOK_HOST_EGRESS && lb_is_closed_to_agent(match->desc) &&
 	    lb_is_packet_of_agent(skb))
 		return LB_PASS;
-	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS && !lb_is_opening(pkt))
-		return lb_dsr_resume(skb, pkt, match, choice, flow, fib);
 	verdict = lb_service_select(pkt, match, at, flow, choice);
 	if (verdict)
 		return verdict;

@@ -96,6 +96,8 @@ enum lb_setting_flag {
 	LB_SETTING_SHARED_PORTS = 1 << 11,
 	/* Like LB_SETTING_LOCALHOST, for ::1. */
 	LB_SETTING_LOCALHOST6 = 1 << 12,
+	/* Unknown connections to Services are reset: netfilter translates none. */
+	LB_SETTING_RESETS = 1 << 13,
 };
 
 /* Host byte order, both ends included. */
@@ -179,6 +181,7 @@ enum lb_drop_reason {
 	LB_DROP_LOOP = 13,
 	LB_DROP_TUNNEL = 14,     /* to the DSR port: not from a node, or for no endpoint here */
 	LB_DROP_TUNNEL_KEY = 15, /* from a node, without a key of the cluster */
+	LB_DROP_UNKNOWN_CONNECTION = 16,
 };
 
 /*

@@ -20,8 +20,8 @@ from ebpflb.agent.interface import (
 )
 from ebpflb.agent.lost_pins import LostPins
 from ebpflb.agent.second_set import SecondSet
-from ebpflb.agent.setting_flags import flags_of, is_beside
-from ebpflb.agent.status import log_changes
+from ebpflb.agent.setting_flags import flags_of, is_beside, unknown_connections
+from ebpflb.agent.status import log_changes, log_forwarding
 from ebpflb.agent.tunnels import NodeTunnels
 from ebpflb.agent.upkeep import Upkeep
 from ebpflb.config.settings import Settings
@@ -102,7 +102,8 @@ class NodeDataplane:
         self._service_ranges: Sequence[str] = ()
         self._pod_sockets = PodSockets()
         self._policy_rules = PolicyRules()
-        self._upkeep = Upkeep()
+        self._unknown = unknown_connections(settings)
+        self._upkeep = Upkeep(self._unknown)
         self._tunnels = NodeTunnels(settings)
         self._quiesced: float | None = None
 
@@ -127,7 +128,7 @@ class NodeDataplane:
 
     def report(self) -> dict[str, object]:
         """The network part of /status; empty before the start. For any thread."""
-        return self._in_use.report() if self._in_use else {}
+        return {**self._in_use.report(), **self._unknown.report()} if self._in_use else {}
 
     @property
     def _active(self) -> "_ActiveGeneration":
@@ -223,9 +224,11 @@ class NodeDataplane:
         if not self._pins.links.is_dir():
             # A repair makes it again first.
             return
-        pods_differ = self._active.hooks.look_into_pods(self._pod_sockets)
+        self._unknown.follow_rules()
+        must_serve = self._active.hooks.look_into_pods(self._pod_sockets)
+        must_serve |= self._active.resets != self._unknown.flag
         network = with_present_policy(self._active.network, self._policy_rules)
-        if pods_differ or network != self._active.network:
+        if must_serve or network != self._active.network:
             self._serve(network)
 
     def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
@@ -305,6 +308,8 @@ class NodeDataplane:
             self._active.errors = {**self._active.errors, **errors}
 
     def _serve_network(self, network: NetworkState) -> None:
+        if self._active.is_serving:
+            self._active.resets = self._unknown.flag
         if self._active.serve(network, self._service_ranges):
             self._loader.finish(self._active.generation)
             if self._active.end_way_of_flows() & SettingFlag.LB_SETTING_DIVERT:
@@ -338,6 +343,8 @@ class _ActiveGeneration:
         self.errors: Errors = {}
         # Where new flows go while some hooks do not use these tables yet.
         self.way_of_flows = SettingFlag(0)
+        # Whether unknown connections are reset; not before all flows are in these tables.
+        self.resets = SettingFlag(0)
         self._settings = settings
         self._tunnels = tunnels
         self._expiry = Expiry(self.maps, budget=EXPIRY_BUDGET, tell=on_expired)
@@ -425,7 +432,8 @@ class _ActiveGeneration:
             self.maps["lb_settings"],
             self._settings,
             flags=flags_of(self._settings, network, tc_only_pods=self.hooks.has_tc_only_pods)
-            | self.way_of_flows,
+            | self.way_of_flows
+            | self.resets,
             primary={**network.primary, **self._tunnels.sources(network.node_addresses)},
             dsr_port=self._tunnels.port,
         )
@@ -435,9 +443,7 @@ class _ActiveGeneration:
         if chosen == self._forwarding:
             return
         self._forwarding = chosen
-        is_stack = chosen.way == "stack"
-        way = "routed by the kernel, through FORWARD" if is_stack else "redirected past FORWARD"
-        _log.info("masqueraded packets are %s", way, extra=fields(why=chosen.why))
+        log_forwarding(chosen)
 
     def _xdp_settings(self, network: NetworkState) -> XdpSettings:
         is_stack = forwarding(self._settings.forwarding, network.policy_engine).way == "stack"

@@ -12,6 +12,8 @@ from ebpflb.dataplane.attach.node_addresses import (
     is_named,
     node_port_filter,
 )
+from ebpflb.dataplane.attach.other_proxy import ProxyRules
+from ebpflb.dataplane.flows.unknown_connections import UnknownConnections
 from ebpflb.dataplane.layout.enums import SettingFlag
 
 
@@ -43,3 +45,7 @@ def _localhost(wanted: Sequence[str], network: NetworkState) -> SettingFlag:
 def is_beside(settings: Settings) -> bool:
     """Whether another proxy serves the Services that are not selected."""
     return bool(settings.service_selector or settings.namespace_selector)
+
+
+def unknown_connections(settings: Settings) -> UnknownConnections:
+    return UnknownConnections(is_beside=is_beside(settings), rules=ProxyRules().sign)

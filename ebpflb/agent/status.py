@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ebpflb import __version__
 from ebpflb.agent.writer import ServiceWriter
+from ebpflb.dataplane.attach.forwarding import Forwarding
 from ebpflb.dataplane.attach.links import Change
 from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.errors import MapError
@@ -236,3 +237,9 @@ def log_changes(changes: Mapping[str, Change]) -> None:
     shown = {kind.name.lower(): ",".join(names) for kind, names in kinds.items() if names}
     if shown:
         _log.info("hooks changed", extra=fields(**shown))
+
+
+def log_forwarding(chosen: Forwarding) -> None:
+    is_stack = chosen.way == "stack"
+    way = "routed by the kernel, through FORWARD" if is_stack else "redirected past FORWARD"
+    _log.info("masqueraded packets are %s", way, extra=fields(why=chosen.why))

@@ -9,6 +9,7 @@ from ebpflb.dataplane.flows.affinity import expire_affinity
 from ebpflb.dataplane.flows.closed_sockets import ClosedSockets
 from ebpflb.dataplane.flows.diverted import bring_back
 from ebpflb.dataplane.flows.open_connections import correct_open_connections
+from ebpflb.dataplane.flows.unknown_connections import UnknownConnections
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.view.counts import read_active
 from ebpflb.errors import EbpflbError
@@ -19,10 +20,12 @@ _log = logging.getLogger("ebpflb.agent")
 class Upkeep:
     """Corrects counts of open connections, and deletes what no client or socket uses any more.
 
-    After a table of new flows was replaced, it also moves the diverted flows back.
+    After a table of new flows was replaced, it also moves the diverted flows back. And it looks
+    whether unknown connections may be reset.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unknown: UnknownConnections) -> None:
+        self._unknown = unknown
         self._thread: threading.Thread | None = None
         self._closed_sockets = ClosedSockets()
         # Maps whose flows went to other tables of the same generation, and must be moved back.
@@ -50,6 +53,7 @@ class Upkeep:
         _attempt(lambda: correct_open_connections(maps, lambda: read_active(maps).flows))
         _attempt(lambda: expire_affinity(maps))
         _attempt(lambda: self._closed_sockets.forget(maps))
+        _attempt(lambda: self._unknown.look(maps))
         if diverted := self._diverted:
             _attempt(lambda: self._bring_back(diverted))
 

@@ -198,6 +198,8 @@ def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
     if chosen := agent.get("forwarding"):
         way = _WAYS.get(chosen["way"], chosen["way"])
         yield f"  masqueraded packets are {way}; {chosen['why']}"
+    if unknown := agent.get("unknown_connections"):
+        yield f"  unknown connections to Services are {unknown['way']}; {unknown['why']}"
     if tunnels := agent.get("tunnels"):
         yield from _dsr_lines(agent, tunnels)
     for each in agent.get("xdp", ()):

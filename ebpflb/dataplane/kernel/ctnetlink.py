@@ -11,7 +11,7 @@ It also registers flows that bypass netfilter, so that netfilter's NAT chooses o
 import errno
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +65,31 @@ def replies() -> Iterator[Sequence[Reply]]:
             yield [reply for body in bodies if (reply := reply_of(body))]
 
 
+def translates_to(addresses: Container[Address]) -> bool:
+    """Whether netfilter leads an open connection to one of these addresses elsewhere.
+
+    OSError if the kernel refuses, or listed only some of them.
+    """
+    if not _has_flows():
+        return False
+    with Netlink(_NETLINK_NETFILTER) as netlink:
+        listed = netlink.stream(_CT_GET, _HEAD)
+        return any(is_led_elsewhere(body, addresses) for bodies in listed for body in bodies)
+
+
+def is_led_elsewhere(body: bytes, addresses: Container[Address]) -> bool:
+    """Whether one message is about such a connection of TCP or SCTP."""
+    flow = attributes(body, len(_HEAD))
+    original = attributes(flow.get(_CTA_TUPLE_ORIG, b""))
+    target = _address(_ends(original), _CTA_IP_V4_DST, _CTA_IP_V6_DST)
+    if target is None or target not in addresses:
+        return False
+    protocol = _number(attributes(original.get(_CTA_TUPLE_PROTO, b"")).get(_CTA_PROTO_NUM, b""))
+    reply = attributes(flow.get(_CTA_TUPLE_REPLY, b""))
+    source = _address(_ends(reply), _CTA_IP_V4_SRC, _CTA_IP_V6_SRC)
+    return protocol in _OPEN_STATES and _is_open(flow, protocol) and source != target
+
+
 def reply_of(body: bytes) -> Reply | None:
     """The replies in one message; None if its flow has ended or has another protocol."""
     flow = attributes(body, len(_HEAD))
@@ -73,7 +98,7 @@ def reply_of(body: bytes) -> Reply | None:
     protocol = _number(ports.get(_CTA_PROTO_NUM, b""))
     if not _is_open(flow, protocol):
         return None
-    ends = attributes(reply.get(_CTA_TUPLE_IP, b""))
+    ends = _ends(reply)
     source = _address(ends, _CTA_IP_V4_SRC, _CTA_IP_V6_SRC)
     destination = _address(ends, _CTA_IP_V4_DST, _CTA_IP_V6_DST)
     pair = ports.get(_CTA_PROTO_SRC_PORT, b""), ports.get(_CTA_PROTO_DST_PORT, b"")
@@ -155,6 +180,10 @@ def _is_open(flow: dict[int, bytes], protocol: int) -> bool:
     part, states = _OPEN_STATES[Protocol(protocol)]
     info = attributes(attributes(flow.get(_CTA_PROTOINFO, b"")).get(part, b""))
     return _number(info.get(_STATE, b"")) in states
+
+
+def _ends(one: dict[int, bytes]) -> dict[int, bytes]:
+    return attributes(one.get(_CTA_TUPLE_IP, b""))
 
 
 def _address(ends: dict[int, bytes], kind4: int, kind6: int) -> Address | None:

@@ -93,6 +93,7 @@ class SettingFlag(IntFlag):
     LB_SETTING_CAN_DIVERT = 1024
     LB_SETTING_SHARED_PORTS = 2048
     LB_SETTING_LOCALHOST6 = 4096
+    LB_SETTING_RESETS = 8192
 
 
 class Direction(IntEnum):
@@ -158,6 +159,7 @@ class DropReason(IntEnum):
     LB_DROP_LOOP = 13
     LB_DROP_TUNNEL = 14
     LB_DROP_TUNNEL_KEY = 15
+    LB_DROP_UNKNOWN_CONNECTION = 16
 
 
 class DropPlace(IntEnum):

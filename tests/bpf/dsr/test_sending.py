@@ -5,11 +5,19 @@ import time
 from typing import Any
 
 import pytest
+from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from ebpflb.dataplane.flows.timeouts import tcp_timeout, udp_timeout
-from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, DescFlag, SchedulerCode
+from ebpflb.dataplane.layout.enums import (
+    BackendFlag,
+    CtFlag,
+    CtState,
+    DescFlag,
+    SchedulerCode,
+    SettingFlag,
+)
 from ebpflb.dataplane.layout.structs import LbDesc, LbFailures, LbPathMtu, LbSettings
 from ebpflb.dataplane.load.source_text import source_text
 from tests.bpf.dsr.tunnel import KEY, OVERHEAD, PEER, PORT, pod_elsewhere, served, unwrapped
@@ -441,3 +449,15 @@ def test_an_answer_to_the_opening_of_a_connection_never_goes_on(
     hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
     frame = tcp.frame(client(tcp), frontend, "SA")
     assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
+
+
+def test_one_that_does_not_go_on_is_reset_once_nothing_else_knows_it(
+    dsr: Datapath, node: Node, tcp: Kind
+):
+    to, index = pod_elsewhere(dsr, tcp)
+    frame = tcp.frame(client(tcp), served(dsr, tcp, index), "PA")
+    dsr.settings(flags=SettingFlag.LB_SETTING_RESETS, dsr_port=PORT)
+    result = arrive(dsr, node, frame)
+    assert (result.verdict, result.packet[TCP].flags) == (Verdict.REDIRECT, "R")
+    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    assert_sent(tcp, arrive(dsr, node, frame), frame, to)

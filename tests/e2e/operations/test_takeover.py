@@ -6,6 +6,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
 from ebpflb.lab import Lab, LabNode, Member
 from tests.e2e.harness.cluster import Cluster, address_of, started
-from tests.e2e.harness.command import ebpflb, error_line
+from tests.e2e.harness.command import ebpflb, error_line, status
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.questions import PROTOCOLS, answers, differing, everywhere, fate
 from tests.e2e.harness.sockets import connected, exchange, opened
@@ -110,6 +111,33 @@ def test_connections_go_on_and_new_ones_are_answered(own_lab, place, agent, pod_
     for protocol in PROTOCOLS:
         assert {fate(*each, protocol) for each in everybody(own_lab)} == {pod_name}
     assert differing(everywhere(cluster, SPEC), [pod]) == {}
+
+
+def is_said_of_unknown_connections(node: LabNode, text: str) -> bool:
+    return str(status(node)["agent"]["unknown_connections"]["why"]).startswith(text)
+
+
+@pytest.mark.parametrize("place", ["nftables"], indirect=True)
+def test_old_connections_go_on_until_none_is_left_and_then_unknown_ones_are_reset(
+    own_lab, place, agent
+):
+    node, pod = own_lab.node("node1"), own_lab.pod("pod-2-1")
+    write_rules(own_lab, place, pod)
+    with ExitStack() as stack:
+        old = [stack.enter_context(connected(*each)) for each in everybody(own_lab)]
+        cluster = agent()
+        cluster.serve(SPEC, [pod])
+        says = partial(is_said_of_unknown_connections, node)
+        wait_until(lambda: says("kube-proxy's rules are here"), "its rules are seen")
+        ebpflb(node, "takeover", "--wait", "60")
+        wait_until(lambda: says("netfilter still translates"), "its connections are seen")
+        assert {exchange(connection) for connection in old} == {pod.name}
+    cluster.agents["node1"].kill()
+    cluster.agents["node1"].start()
+    cluster.agents["node1"].wait_in_sync()
+    wait_until(lambda: says("nothing else translates"), "nothing of it is seen")
+    write_rules(own_lab, place, pod)
+    wait_until(lambda: says("kube-proxy's rules are here"), "its rules are seen again")
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forged resets end no connection, however long it is silent afterwards; a true one frees it."""
+"""Forged resets end no connection, however long it is silent afterwards; a true one frees it. And
+who has a connection that a node does not know is told by one.
+"""
 
 import json
 import socket
@@ -7,19 +9,23 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, flow_key, reverse
+from ebpflb.dataplane.layout.enums import SettingFlag
 from ebpflb.dataplane.layout.structs import LbConntrack, LbSettings
 from ebpflb.lab import LabNode, Member
 from ebpflb.model.address import Protocol, parse_address
 from tests.e2e.harness import inject
-from tests.e2e.harness.cluster import address_of
+from tests.e2e.harness.cluster import Cluster, address_of
+from tests.e2e.harness.command import metric
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
+from tests.e2e.traffic.test_outside_cgroup import outside
 
 _RESET_AT_ONCE = struct.pack("ii", 1, 0)
 
@@ -106,3 +112,62 @@ def test_forged_resets_end_nothing_and_a_true_one_does(cluster, lab, client, bac
             wait_until(are_forgotten, "those that were reset are forgotten")
             assert all(is_known(node, flow_of(each)) for each in held)
         assert [exchange(each) for each in held for _ in range(3)] == [backend] * 3 * len(held)
+
+
+UNKNOWN = 'ebpflb_dropped_total{interface="eth0",reason="unknown_connection"}'
+
+
+@pytest.fixture
+def resetting(cluster: Cluster) -> Cluster:
+    """The agents have seen that nothing else translates connections to Services."""
+    wait_until(lambda: all(map(resets_unknown, cluster.nodes)), "unknown connections are reset")
+    return cluster
+
+
+def resets_unknown(node: LabNode) -> bool:
+    settings = LbSettings.from_buffer_copy(pinned_maps(node)["lb_settings"].lookup(bytes(4)) or b"")
+    return bool(settings.flags & SettingFlag.LB_SETTING_RESETS)
+
+
+def forget(node: LabNode, flow: bytes) -> None:
+    """The node loses both entries of a flow."""
+    maps, original = pinned_maps(node), entry_of(node, flow)
+    assert original
+    for table in (maps[name] for name in FLOW_TABLES):
+        table.delete_batch([flow, reverse(bytes(original.to))])
+
+
+@pytest.mark.parametrize("backend", ["pod-1-1", "pod-2-1"])
+def test_a_connection_ends_at_once_when_its_address_moves_to_another_node(
+    resetting, lab, client, backend
+):
+    second = lab.node("node2")
+    spec = resetting.serve(resetting.new("LoadBalancer"), [lab.pod(backend)])
+    before = metric(second, UNKNOWN)
+    for version in resetting.versions:
+        vip, bits = lab.ingress_ip(spec.number, version), 32 if version == 4 else 128
+        with connected(client, vip, spec.port) as made:
+            assert exchange(made) == backend
+            via = ["via", address_of(second, version)]
+            client.exec(["ip", "route", "replace", f"{vip}/{bits}", *via])
+            try:
+                with pytest.raises(ConnectionResetError):
+                    exchange(made)
+                with connected(client, vip, spec.port) as again:
+                    assert exchange(again) == backend
+            finally:
+                client.exec(["ip", "route", "del", f"{vip}/{bits}", *via])
+    now = partial(metric, second, UNKNOWN)
+    wait_until(lambda: now() >= before + len(resetting.versions), "they are counted")
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_connection_of_a_pod_ends_at_once_when_its_node_has_lost_it(resetting, lab, version):
+    pod, node = lab.pod("pod-1-1"), lab.node("node1")
+    spec = resetting.serve(resetting.new(), [lab.pod("pod-2-1")])
+    with outside(pod, version, "tcp") as made:
+        made.connect((lab.cluster_ip(spec.number, version), spec.port))
+        assert exchange(made) == "pod-2-1"
+        forget(node, flow_of(made))
+        with pytest.raises(ConnectionResetError):
+            exchange(made)

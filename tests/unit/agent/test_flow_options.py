@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 
 from ebpflb.agent.flow_room import crowded_tables, room_for_flows
+from ebpflb.agent.setting_flags import unknown_connections
 from ebpflb.agent.upkeep import Upkeep
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.flows.closed_sockets import ClosedSockets
@@ -182,7 +183,7 @@ def ports(maps: MapSet, name: str) -> list[int]:
 
 
 def test_flows_come_back_once_they_are_no_longer_diverted(maps: MapSet):
-    upkeep = Upkeep()
+    upkeep = Upkeep(unknown_connections(SETTINGS))
     run(upkeep, maps)
     assert ports(maps, "lb_ct_short") == []
     upkeep.bring_flows_back(maps)
@@ -191,7 +192,7 @@ def test_flows_come_back_once_they_are_no_longer_diverted(maps: MapSet):
 
 
 def test_flows_come_back_to_the_tables_in_use_and_not_to_those_that_go(maps: MapSet):
-    upkeep = Upkeep()
+    upkeep = Upkeep(unknown_connections(SETTINGS))
     upkeep.bring_flows_back(maps)
     upkeep.leave_flows()
     run(upkeep, maps)
@@ -205,7 +206,7 @@ def test_a_step_that_fails_does_not_keep_others(
         raise ProbeError("no sockets")
 
     monkeypatch.setattr(ClosedSockets, "forget", fail)
-    upkeep = Upkeep()
+    upkeep = Upkeep(unknown_connections(SETTINGS))
     upkeep.bring_flows_back(maps)
     with caplog.at_level(logging.WARNING):
         run(upkeep, maps)

@@ -181,6 +181,12 @@ def test_devices_and_the_way_of_masqueraded_packets_are_shown(node):
     assert "3: veth0, veth1 ...  workload  a veth\n" in output
 
 
+def test_what_becomes_of_unknown_connections_is_shown(node):
+    node(unknown_connections={"way": "passed", "why": "kube-proxy's rules are here: a chain"})
+    line = "  unknown connections to Services are passed; kube-proxy's rules are here: a chain\n"
+    assert line in run()
+
+
 def test_direct_server_return_is_shown_where_it_is_on(node):
     tunnels = {
         "services": "annotated",

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebpflb.dataplane.kernel import ctnetlink
-from ebpflb.dataplane.kernel.ctnetlink import Reply, add_flows, replies, reply_of
+from ebpflb.dataplane.kernel.ctnetlink import (
+    Reply,
+    add_flows,
+    is_led_elsewhere,
+    replies,
+    reply_of,
+    translates_to,
+)
 from ebpflb.dataplane.kernel.netlink import attributes
 from ebpflb.model.address import Protocol, parse_address
 from tests.unit.dataplane import conntrack_messages as recorded
@@ -62,6 +69,40 @@ def test_a_damaged_message_gives_a_whole_reply_or_none(drawn):
 
 
 @pytest.mark.parametrize(
+    ("body", "is_led_away"),
+    [
+        (recorded.TCP_4, True),
+        (recorded.TCP_6, True),
+        (recorded.UDP_4, False),
+        (recorded.UDP_6, False),
+        (recorded.ENDED_TCP_4, False),
+    ],
+    ids=["tcp", "tcp6", "udp", "udp6", "ended"],
+)
+def test_a_connection_that_netfilter_leads_elsewhere_is_known(body, is_led_away):
+    assert is_led_elsewhere(body, {HERE, HERE6}) is is_led_away
+    assert not is_led_elsewhere(body, {LOOPBACK, LOOPBACK6})
+
+
+@pytest.mark.parametrize("body", [recorded.TCP_4, recorded.TCP_6])
+def test_one_that_it_leaves_where_it_goes_does_not_count(body):
+    original, reply = attributes(body, len(HEAD))[1], attributes(body, len(HEAD))[2]
+    ends = attributes(attributes(original)[1])
+    source, target = ends.keys()
+    turned = attribute(source, ends[target]) + attribute(target, ends[source])
+    straight = body.replace(
+        reply, attribute(NESTED | 1, turned) + reply[len(attribute(1, turned)) :]
+    )
+    assert len(straight) == len(body)
+    assert not is_led_elsewhere(straight, {HERE, HERE6})
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_are_too_bad_to_look_at(body):
+    assert not is_led_elsewhere(body, {HERE})
+
+
+@pytest.mark.parametrize(
     ("state", "lives"),
     [(0, False), (1, True), (2, True), (3, True), (4, True), (6, True), (7, False), (8, False)],
     ids=["none", "syn-sent", "syn-recv", "open", "fin-wait", "last-ack", "time-wait", "close"],
@@ -100,11 +141,19 @@ def test_all_flows_of_a_dump_are_told(monkeypatch, tmp_path):
     assert list(replies()) == [[expected[0]], [expected[1]]]
 
 
+def test_a_dump_says_whether_netfilter_translates_to_an_address(monkeypatch, tmp_path):
+    monkeypatch.setattr(ctnetlink, "_COUNT", counted(tmp_path, "2\n"))
+    monkeypatch.setattr(ctnetlink, "Netlink", FakeNetlink)
+    assert translates_to({HERE})
+    assert not translates_to({HERE6, LOOPBACK})
+
+
 @pytest.mark.parametrize("count", ["0\n", None])
 def test_where_nothing_is_tracked_nothing_is_asked(monkeypatch, tmp_path, count):
     monkeypatch.setattr(ctnetlink, "_COUNT", counted(tmp_path, count))
     monkeypatch.setattr(ctnetlink, "Netlink", None)
     assert list(replies()) == []
+    assert not translates_to({HERE})
 
 
 def counted(directory: Path, text: str | None) -> Path:
