@@ -5,9 +5,8 @@ They do not depend on the kernel, and their key does only through `Build`: objec
 image was built are found under the same key on a node.
 
 A file's name is a hash of everything that could change the result of a compile. Files that other
-users may have written are never loaded: directory and file are checked by descriptor and belong to
-this user alone. Files appear atomically, by rename. A lock only keeps `ebpflb cleanup` from
-removing the directory while other agents of the machine run.
+users may have written are never loaded. Files appear atomically, by rename. A lock only keeps
+`ebpflb cleanup` from removing the directory while other agents of the machine run.
 """
 
 import fcntl
@@ -20,9 +19,9 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from errno import EPERM
 from pathlib import Path
 
+from ebpflb import own_files
 from ebpflb.dataplane.load.bytecode import Bytecode, packed, unpacked
 from ebpflb.dataplane.load.source_text import bpf_directory
 
@@ -33,7 +32,6 @@ BCC_OF_IMAGE = "bcc-version"
 FILES = 128  # of the agent's programs each takes 100 kB
 
 _FORMAT = b"ebpflb bytecode 1\n"
-_OTHERS_MAY_WRITE = 0o022
 
 
 def key(text: str, cflags: Sequence[str]) -> str | None:
@@ -51,8 +49,9 @@ def key(text: str, cflags: Sequence[str]) -> str | None:
 def find(directory: Path, name: str) -> Bytecode | None:
     """The objects stored under that name, if complete and not writable by anybody else."""
     try:
-        with _opened(directory) as folder:
-            content = _read(folder, name)
+        with own_files.opened(directory) as folder:
+            with own_files.reading(folder, name) as file:
+                content = file.read()
             with suppress(OSError):
                 os.utime(name, dir_fd=folder)
     except OSError:
@@ -71,9 +70,8 @@ def keep(directory: Path, name: str, bytecode: Bytecode) -> None:
     kept = packed(bytecode)
     content = _FORMAT + hashlib.sha256(kept).digest() + kept
     with suppress(OSError):
-        with suppress(FileExistsError):
-            directory.mkdir(mode=0o700)
-        with _opened(directory) as folder:
+        own_files.make(directory)
+        with own_files.opened(directory) as folder:
             _write(folder, name, content)
             _remove_oldest(folder)
 
@@ -83,9 +81,9 @@ def held(directory: Path) -> Iterator[None]:
     """Nobody removes the directory meanwhile. It is made if it is not there and can be."""
     with ExitStack() as stack:
         with suppress(OSError):
-            with suppress(FileExistsError):
-                directory.mkdir(mode=0o700)
-            fcntl.flock(stack.enter_context(_opened(directory)), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            own_files.make(directory)
+            folder = stack.enter_context(own_files.opened(directory))
+            fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield
 
 
@@ -95,7 +93,7 @@ def remove(directory: Path) -> bool:
     False if it does not exist, is not ours, or is held by a running agent.
     """
     try:
-        with _opened(directory) as folder:
+        with own_files.opened(directory) as folder:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in os.listdir(folder):
                 os.unlink(name, dir_fd=folder)
@@ -125,29 +123,6 @@ def _headers() -> str:
     return digest.hexdigest()
 
 
-@contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    """A descriptor of the directory. PermissionError if others may write to it."""
-    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        _refuse_others(folder)
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def _refuse_others(descriptor: int) -> None:
-    found = os.fstat(descriptor)
-    if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_MAY_WRITE:
-        raise PermissionError(EPERM, "others may write there")
-
-
-def _read(folder: int, name: str) -> bytes:
-    with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), "rb") as file:
-        _refuse_others(file.fileno())
-        return file.read()
-
-
 def _parts(content: bytes) -> tuple[bytes, bytes, bytes]:
     head, rest = content[: len(_FORMAT)], content[len(_FORMAT) :]
     size = hashlib.sha256().digest_size
@@ -155,15 +130,10 @@ def _parts(content: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _write(folder: int, name: str, content: bytes) -> None:
+    # Two agents may keep the same at once.
     building = f"{name}.{secrets.token_hex(4)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    try:
-        with open(os.open(building, flags, 0o600, dir_fd=folder), "wb") as file:
-            file.write(content)
-        os.rename(building, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
-        os.unlink(building, dir_fd=folder)
-        raise
+    with own_files.replacing(folder, name, building) as file:
+        file.write(content)
 
 
 def _remove_oldest(folder: int) -> None:
