@@ -216,6 +216,7 @@ class Agent:
             self._health.queued()
             self._metrics.changed(kinds.count(Kind.SERVICE), kinds.count(Kind.ENDPOINT_SLICE))
         self.status.set_source_errors(event.errors)
+        self.status.set_as_of(event.as_of)
         self._health.set_readable(API not in event.errors)
         # Until every object has been read once, what an earlier run programmed may still be wanted.
         if self._informed and event.complete:

@@ -207,7 +207,7 @@ def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
     )
     agent.status.set_lacks(dataplane.lacks)
     metrics.lacks(dataplane.lacks)
-    metrics.unread(health.unread_seconds)
+    metrics.unread(health.unread_seconds, agent.status.stale_seconds)
     serve = _Ports(http, settings, parts)
     serve.health(quick(health_routes(health, metrics.answered)), source)
     serve.metrics(

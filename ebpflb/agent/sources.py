@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The source of the agent's objects, manifests or the API server, and the Events it can create."""
 
+import hashlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.layout.enums import SocketPriority
 from ebpflb.dataplane.load import compile_cache
+from ebpflb.dataplane.load.pins import newest_generation
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.ejection import Place
@@ -18,6 +20,8 @@ from ebpflb.source.interface import Announcement, SourceEvent
 
 if TYPE_CHECKING:
     from ebpflb.source.api import Api, SocketOption
+    from ebpflb.source.kubernetes import KubernetesSource
+    from ebpflb.source.last_state import LastState
 
 Emit = Callable[[SourceEvent], None]
 
@@ -121,6 +125,7 @@ class ApiServerSource:
         self._settings = settings
         self._node = ObjectKey(Kind.NODE, "", settings.node_name)
         self._announcer = Announcer(api, settings.node_name)
+        self._last_state: LastState | None = None
 
     def __str__(self) -> str:
         return self._api.address
@@ -147,9 +152,32 @@ class ApiServerSource:
         )
         self._announcer.start(self._source.uid)
         self._source.start()
+        self._last_state = self._started_last_state(self._source)
         self.announce(Announcement(self._node, "Starting", "ebpflb is starting", warning=False))
 
+    def _started_last_state(self, source: "KubernetesSource") -> "LastState | None":
+        from ebpflb.source.last_state import LastState
+        from ebpflb.source.state_file import StateFile
+
+        settings = self._settings
+        if not settings.state_cache_max_age:
+            return None
+        # Each agent of the machine has its own pins, and its own file.
+        name = hashlib.sha256(str(settings.bpffs_root).encode()).hexdigest()[:16]
+        file = StateFile(
+            compile_cache.DIRECTORY / f"state-{name}.gz",
+            {**self._api.cluster, "node": self._node.name},
+            self._selection.label_keys,
+        )
+        # What is pinned goes on to serve, and may be newer than the file.
+        may_serve = newest_generation(settings.bpffs_root) is None
+        found = LastState(source, file, settings.state_cache_max_age, may_serve=may_serve)
+        found.start()
+        return found
+
     def stop(self) -> None:
+        if self._last_state:
+            self._last_state.stop()
         self._source.stop()
         self._announcer.stop()
 

@@ -48,7 +48,9 @@ class AgentStatus:
         """`announce` creates Events. `wall`: seconds since 1970."""
         self._announce = announce
         self._node = node
+        self._wall = wall
         self._started = wall()
+        self._as_of: float | None = None
         self._source_errors: Mapping[str, str] = {}
         self._attach_errors: Mapping[str, str] = {}
         self._health_check_errors: Mapping[str, str] = {}
@@ -83,6 +85,20 @@ class AgentStatus:
                     self._announce(Announcement(place, "Unreadable", note))
         for file in sorted(old.keys() - self._source_errors.keys()):
             _log.info("readable again or removed", extra=fields(file=file))
+
+    def set_as_of(self, as_of: float | None) -> None:
+        """See SourceEvent."""
+        old, self._as_of = self._as_of, as_of
+        if as_of is not None and old is None:
+            text = "the API server has not answered since the start; serving what it had then"
+            _log.warning(text, extra=fields(state_of=rfc3339(as_of)))
+        elif as_of is None and old is not None:
+            _log.info("the API server has answered; serving what it has")
+
+    def stale_seconds(self) -> float:
+        """How old the state is that is served because the API server has not answered; or 0."""
+        as_of = self._as_of
+        return 0.0 if as_of is None else max(0.0, self._wall() - as_of)
 
     def set_attach_errors(self, errors: Mapping[str, Exception]) -> None:
         """The devices, hooks and maps that are not served -> why."""
@@ -210,6 +226,7 @@ class AgentStatus:
             "kernel_lacks": self._lacks,
             "source_errors": self._source_errors,
             "unread_seconds": round(health.unread_seconds()),
+            "stale_since": None if self._as_of is None else rfc3339(self._as_of),
             "attach_errors": self._attach_errors,
             "health_check_errors": self._health_check_errors,
             "refused": self._refused,

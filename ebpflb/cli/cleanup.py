@@ -42,15 +42,16 @@ def cleanup(bpffs_root: str | None, drain: float, output: Output) -> None:
 
     After that, new connections to Services fail unless kube-proxy serves them. Connections at tc
     break unless they end within --drain. Running it twice is safe. It covers the devices of the
-    current network namespace. It also removes the compiled objects in /var/cache/ebpflb, unless
-    another --bpffs-root is given or another agent runs: all agents of a machine share them.
+    current network namespace. It also removes /var/cache/ebpflb, where agents keep compiled objects
+    and what the API server had, unless another --bpffs-root is given or another agent runs: all
+    agents of a machine share it.
     """
     removed = remove(pin_root(bpffs_root), drain)
     emit(removed, output, lambda: _lines(removed))
 
 
 def remove(root: Path, drain_seconds: float = 0) -> CleanedUp:
-    """Remove everything below `root`; for the default root also compiled objects nobody holds.
+    """Remove everything below `root`; for the default root also the cache, if nobody holds it.
 
     PinError while an agent holds it, AttachError for a hook.
     """

@@ -160,6 +160,8 @@ def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
         state += f" with what it could read {seconds} s ago"
     yield ""
     yield f"Agent {agent['version']}, node {agent['node']}, pid {agent['pid']}: {state}"
+    if stale := agent.get("stale_since"):
+        yield f"  serving the state of {stale}: the API server has not answered since the start"
     yield f"  started {agent['started']}, last sync {agent['last_sync'] or 'never'}"
     yield f"  {agent['services']} Services with {agent['frontends']} frontends"
     for option, selector in agent.get("selectors", {}).items():

@@ -2,11 +2,10 @@
 """Every setting of an agent in one table: its names, its default, its check, what it is for."""
 
 import os
-from pathlib import Path
 
 from ebpflb.config import values
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.config.option import Option
-from ebpflb.errors import ProbeError
 
 BPFFS_ROOT = "/sys/fs/bpf/ebpflb"
 METRICS_PORT = 10249
@@ -21,19 +20,6 @@ OOM_SCORE_ADJ = -999
 # kube-proxy's own limit of nf_conntrack_max.
 _MOST_FLOWS = 1048576
 _MOST = 999_999_999
-
-_MOUNTS = Path("/proc/mounts")
-
-
-def cgroup_root(mounts: Path = _MOUNTS) -> str:
-    """The first cgroup v2 mount point. Raises ProbeError if there is none."""
-    for line in mounts.read_text().splitlines():
-        _, where, kind, *_ = line.split()
-        if kind == "cgroup2":
-            return where.encode().decode("unicode_escape")
-    raise ProbeError(
-        "cgroup v2 is not mounted: run `mount -t cgroup2 none DIR`, or name it with --cgroup-root"
-    )
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -66,6 +52,14 @@ OPTIONS: tuple[Option, ...] = (
         "",
         "URL,...",
         "more API servers to fail over to, besides the endpoints of the Service default/kubernetes",
+    ),
+    Option(
+        "state-cache-max-age",
+        values.duration,
+        "1h",
+        "TIME",
+        "after a reboot, if the API server does not answer, serve what it had if that is no older; "
+        "0 = keep nothing  [1h]",
     ),
     Option(
         "service-selector",

@@ -52,6 +52,7 @@ class Settings:
     kubeconfig: Path | None
     master: str
     api_servers: tuple[str, ...]
+    state_cache_max_age: float
     service_selector: LabelSelector | None
     namespace_selector: LabelSelector | None
     watch_pods: bool

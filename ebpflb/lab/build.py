@@ -21,7 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
 from ebpflb.lab import echo, namespaces, network, processes, state

@@ -5,8 +5,10 @@ The client's own models are not used: they take many times the memory and time o
 needed here.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,8 +95,10 @@ class Api:
         the API server; None to learn none. `socket_options`: to set before connecting.
         """
         self._configure: Callable[[], Configuration] = lambda: _configuration(kubeconfig, master)
-        first = self._configure().host
-        self._servers = ApiServers([first, *others], None if master else memory)
+        first = self._configure()
+        # What tells this cluster from others.
+        self.cluster = _cluster(first)
+        self._servers = ApiServers([first.host, *others], None if master else memory)
         self._socket_options = socket_options
         self._session: _Session | None = None
         self._session = self._connect()
@@ -240,6 +244,16 @@ def _configuration(kubeconfig: Path | None, master: str) -> Configuration:
         place = f"kubeconfig {kubeconfig}" if kubeconfig else place
         raise ConfigError(f"{place}: {' '.join(str(error).split())}") from error
     return configuration
+
+
+def _cluster(configuration: Configuration) -> Mapping[str, str]:
+    digest = ""
+    # One that is missing fails each request.
+    if configuration.ssl_ca_cert:
+        with suppress(OSError):
+            content = Path(configuration.ssl_ca_cert).read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+    return {"API server": configuration.host, "certificate authority": digest}
 
 
 def _client(configuration: Configuration, server: ApiServer) -> ApiClient:

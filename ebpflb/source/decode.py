@@ -73,11 +73,11 @@ DSR_ANNOTATION = "ebpflb.io/dsr"
 
 _PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
 _HEADLESS_LABEL = "service.kubernetes.io/headless"
-_SERVICE_LABEL = "kubernetes.io/service-name"
-_ZONE_LABEL = "topology.kubernetes.io/zone"
+SERVICE_LABEL = "kubernetes.io/service-name"
+ZONE_LABEL = "topology.kubernetes.io/zone"
 _FINISHED = ("Succeeded", "Failed")
 # The cluster autoscaler is about to remove the node; as in kube-proxy's NodeEligible.
-_LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
+LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
 
 T = TypeVar("T")
 
@@ -148,14 +148,14 @@ def _kept_labels(document: Fields, keys: Iterable[str]) -> Labels:
 
 
 def _node(metadata: Metadata, document: Fields) -> Node:
-    zone = text_at(metadata.labels, _ZONE_LABEL)
+    zone = text_at(metadata.labels, ZONE_LABEL)
     taints = object_at(document, "spec", _taints)
     internal, external = object_at(document, "status", _node_addresses)
     return Node(
         metadata.name,
         zone,
         internal + external,
-        eligible=not metadata.deleted and _LEAVING_TAINT not in taints,
+        eligible=not metadata.deleted and LEAVING_TAINT not in taints,
         external=external,
         pod_ranges=object_at(document, "spec", partial(_cidrs, "podCIDRs")),
     )
@@ -399,7 +399,7 @@ def _port(entry: Fields) -> _Port:
 
 
 def _endpoint_slice(metadata: Metadata, document: Fields) -> EndpointSlice | None:
-    service = text_at(metadata.labels, _SERVICE_LABEL)
+    service = text_at(metadata.labels, SERVICE_LABEL)
     if not service or _HEADLESS_LABEL in metadata.labels:
         return None
     name_at(document, "addressType")

@@ -30,7 +30,9 @@ class SourceEvent:
 
     errors is always the complete list: a path, API or an object -> one line. Whatever has an error
     stays as it was last read. complete: every object has been read at least once, so other
-    Services, left in the maps by an earlier run, can be removed.
+    Services, left in the maps by an earlier run, can be removed. as_of: in seconds since 1970, when
+    the API server had the objects that were sent, if it has not answered since the start; once it
+    has, another initial event has what is different by then.
     """
 
     upserts: tuple[ApiObject, ...]
@@ -39,6 +41,7 @@ class SourceEvent:
     initial: bool
     complete: bool = True
     triggers: tuple[Trigger, ...] = ()
+    as_of: float | None = None
 
 
 class Announcement(NamedTuple):

@@ -8,7 +8,14 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, TrackedObjects
+from ebpflb.model.changes import (
+    ApiObject,
+    Difference,
+    Kind,
+    ObjectKey,
+    TrackedObjects,
+    key_of,
+)
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import ServiceName
@@ -110,6 +117,21 @@ class Cache:
         """What changed since the last call."""
         return self._objects.take_difference()
 
+    def all(self) -> list[ApiObject]:
+        """The current objects."""
+        return self._objects.all()
+
+    def assume(self, sent: Iterable[ApiObject], *, is_listed: bool) -> None:
+        """Whoever calls take() has these; and until a list comes, they are what there is."""
+        listed, self._objects = self._objects, TrackedObjects()
+        assumed = {key_of(item): item for item in sent}
+        for key, item in assumed.items():
+            self._objects.set(key, item)
+        self._objects.take()
+        if is_listed:
+            for key in assumed.keys() | listed.keys():
+                self._objects.set(key, listed.get(key))
+
     def _decoded(self, item: Item) -> ApiObject | None:
         if isinstance(item, Unreadable):
             raise SourceError(f"{identity(self._kind, item.known)}: {item.problem}")
@@ -182,13 +204,18 @@ class KubernetesSource:
         self._lock = threading.Lock()
         self._caches = {kind: Cache(kind, selection.label_keys) for kind in Kind}
         self._unreachable: dict[Kind, str] = {}
-        self._missing = {Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.NODE}
+        self._required = {Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.NODE}
         if selection.namespaces.requirements:
-            self._missing.add(Kind.NAMESPACE)
+            self._required.add(Kind.NAMESPACE)
+        self._missing = set(self._required)
+        self._listed: set[Kind] = set()
         self._triggers: list[Trigger] = []
         # The errors in the last event.
         self._told: Mapping[str | ObjectKey, str] = {}
         self._stopped = False
+        # How often objects have changed; and see SourceEvent.
+        self._version = 0
+        self._as_of: float | None = None
         own_node = {"fieldSelector": f"metadata.name={node_name}"}
         resources = {
             Kind.SERVICE: _SERVICES,
@@ -198,10 +225,9 @@ class KubernetesSource:
             Kind.POD: _PODS._replace(query={"fieldSelector": f"spec.nodeName={node_name}"}),
             Kind.NAMESPACE: _NAMESPACES,
         }
+        self._followed = [kind for kind in resources if with_pods or kind is not Kind.POD]
         self._reflectors = [
-            Reflector(api, resource, _Follower(self, kind))
-            for kind, resource in resources.items()
-            if with_pods or kind is not Kind.POD
+            Reflector(api, resources[kind], _Follower(self, kind)) for kind in self._followed
         ]
 
     def start(self) -> None:
@@ -219,6 +245,45 @@ class KubernetesSource:
         """Empty if the object is not known."""
         return self._caches[key.kind].uid(key)
 
+    @property
+    def is_listing(self) -> bool:
+        """Whether what the first event needs has not been listed yet."""
+        return bool(self._missing)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether some of that could not be listed when it was last tried."""
+        with self._lock:
+            return any(self._unreachable.get(kind) for kind in self._missing)
+
+    def current(self) -> tuple[int, list[ApiObject]] | None:
+        """What the API server has, and a number that is another one after each change.
+
+        None if that is not known.
+        """
+        with self._lock:
+            if self._missing or any(self._unreachable.get(kind) for kind in self._required):
+                return None
+            return self._version, [item for cache in self._caches.values() for item in cache.all()]
+
+    def serve(self, kept: Iterable[ApiObject], as_of: float) -> None:
+        """Emit what the API server had at that time, unless it has answered by now."""
+        by_kind: dict[Kind, list[ApiObject]] = {kind: [] for kind in self._followed}
+        for item in kept:
+            if (kind := key_of(item).kind) in by_kind:
+                by_kind[kind].append(item)
+        with self._lock:
+            if self._stopped or not self._missing:
+                return
+            for kind, items in by_kind.items():
+                self._caches[kind].assume(items, is_listed=kind in self._listed)
+            self._as_of = as_of
+            upserts = tuple(item for items in by_kind.values() for item in items)
+            self._told = self._errors()
+            self._emit(
+                SourceEvent(upserts, (), self._told, initial=True, complete=False, as_of=as_of)
+            )
+
     def replace(self, kind: Kind, items: Iterator[Item]) -> None:
         """All objects of a kind were listed."""
         # Without the lock: reading them waits for the server. No other thread changes this kind.
@@ -226,6 +291,7 @@ class KubernetesSource:
         with self._lock:
             is_first = kind in self._missing
             self._missing.discard(kind)
+            self._listed.add(kind)
             self._triggers += self._caches[kind].replace(listed)
             self._send(initial=is_first and not self._missing)
 
@@ -249,18 +315,21 @@ class KubernetesSource:
             return
         differences = [] if self._missing else [each.take() for each in self._caches.values()]
         removals = [key for each in differences for key in each.removals]
-        if initial and self._node_key not in self._caches[Kind.NODE]:
+        if initial and self._lacks_node() and self._node_key not in removals:
             removals.append(self._node_key)
         triggers: list[Trigger] = []
         if not self._missing:
             triggers, self._triggers = self._triggers, triggers
+            self._as_of = None
         event = SourceEvent(
             upserts=tuple(item for each in differences for item in each.upserts),
             removals=tuple(removals),
             errors=self._errors(),
             initial=initial,
             triggers=tuple(triggers),
+            as_of=self._as_of,
         )
+        self._version += bool(event.upserts or removals)
         if self._says_something(event):
             self._emit(event)
 

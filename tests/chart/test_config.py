@@ -56,6 +56,7 @@ EVERY_OPTION: Object = {
     "protected-ports": [10250],
     "service-node-port-range": "20000-22767",
     "socket-lb": "host",
+    "state-cache-max-age": "30m",
     "sync-period": 60,
     "verbosity": 2,
     "watch-pods": False,

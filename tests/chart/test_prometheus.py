@@ -84,7 +84,8 @@ def agents(lab: Lab, logs: Path) -> Iterator[Cluster]:
     first, second = lab.nodes
     leave_few_ports(second)
     with manifest_api(second) as (node, source), started(lab, logs, OPTIONS, [first.name]) as one:
-        agent = NodeAgent(node, logs / f"{node.name}.log", [*OPTIONS, *source])
+        options = [*OPTIONS, *source, "--state-cache-max-age=0"]
+        agent = NodeAgent(node, logs / f"{node.name}.log", options)
         agent.start()
         try:
             agent.wait_in_sync()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.errors import ConfigError, EbpflbError
 from tests.cluster.harness import state, teardown, workloads
 from tests.cluster.harness.cluster import Cluster

@@ -16,7 +16,7 @@ from errno import EAFNOSUPPORT, EBADF, EINVAL, ENODEV, ENOPROTOOPT, ENOSYS, EOPN
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.namespaces import SO_NETNS_COOKIE
 from ebpflb.dataplane.kernel.sock_diag import try_to_destroy

@@ -187,9 +187,13 @@ class Metrics:
         for feature in features:
             self._gauges.lacks.labels(feature).set(1)
 
-    def unread(self, seconds: Callable[[], float]) -> None:
-        """`seconds` says at every scrape for how long something could not be read."""
+    def unread(self, seconds: Callable[[], float], stale: Callable[[], float]) -> None:
+        """`seconds` says at every scrape for how long something could not be read.
+
+        `stale`: how old the state is that is served, if it comes from an earlier run.
+        """
         self._gauges.unread.set_function(seconds)
+        self._gauges.stale.set_function(stale)
 
     def answered(self, path: str, status: int) -> None:
         self._answers[path].labels(str(int(status))).inc()
@@ -285,21 +289,25 @@ class _PendingChanges:
             gauge.set(0)
 
 
+_PLAIN = {
+    "services": "Services in the desired state.",
+    "frontends": "Frontends in the desired state.",
+    "services_refused": "Services that do not fit into the maps and keep their old state.",
+    "services_left_out": "Services that the selectors leave to another proxy.",
+    "services_misconfigured": "Services with an invalid annotation, which is ignored.",
+    "services_without_table": "Services that use random, because lookup tables lack room.",
+    "conflicts": "Frontends that a second Service claims but does not get.",
+    "attach_errors": "Devices, hooks and addresses that are not served.",
+    "health_check_errors": "Services whose health check node port is not answered here.",
+    "ejected_endpoints": "Endpoints ejected because connections to them failed.",
+}
+
+
 class _AgentGauges:
     def __init__(self, registry: _Registry) -> None:
-        plain = {
-            "services": "Services in the desired state.",
-            "frontends": "Frontends in the desired state.",
-            "services_refused": "Services that do not fit into the maps and keep their old state.",
-            "services_left_out": "Services that the selectors leave to another proxy.",
-            "services_misconfigured": "Services with an invalid annotation, which is ignored.",
-            "services_without_table": "Services that use random, because lookup tables lack room.",
-            "conflicts": "Frontends that a second Service claims but does not get.",
-            "attach_errors": "Devices, hooks and addresses that are not served.",
-            "health_check_errors": "Services whose health check node port is not answered here.",
-            "ejected_endpoints": "Endpoints ejected because connections to them failed.",
+        self._plain = {
+            name: registry.gauge(f"ebpflb_{name}", text) for name, text in _PLAIN.items()
         }
-        self._plain = {name: registry.gauge(f"ebpflb_{name}", text) for name, text in plain.items()}
         self._source_errors = registry.gauge(
             "ebpflb_source_errors",
             "1 for each source that cannot be read; its last readable version stays in force.",
@@ -308,6 +316,11 @@ class _AgentGauges:
         self.unread = registry.gauge(
             "ebpflb_source_unread_seconds",
             "How long something of the API server's could not be listed or watched; 0 if all can.",
+        )
+        self.stale = registry.gauge(
+            "ebpflb_source_stale_seconds",
+            "How old the state is that is served as the API server has not answered since the "
+            "start; 0 once it has.",
         )
         self._no_local = registry.gauge(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",

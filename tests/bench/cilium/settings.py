@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.lab import Lab
 from ebpflb.lab.network import UPLINK
 from tests.cluster.harness.binaries import KUBERNETES_VERSION, binary

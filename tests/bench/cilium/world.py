@@ -14,7 +14,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.maps import KernelMap

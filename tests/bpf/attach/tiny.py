@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.dataplane.attach.links import LoadedProgram
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.uapi import AttachType, ProgType

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from tests.cluster.harness import images
 from tests.cluster.harness.layout import DNS_DOMAIN, DNS_SERVICE, ROOT, Layout
 from tests.cluster.harness.pod_network import PLUGINS, PodNetwork

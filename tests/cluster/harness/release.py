@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.errors import EbpflbError
 from tests.chart.harness.rendering import CHART, NAMESPACE
 from tests.cluster.harness.cluster import Cluster

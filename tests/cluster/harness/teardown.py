@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import EbpflbError
 from ebpflb.lab import processes

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from tests.cluster.harness.binaries import Recipe, built, module_folder
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.nodes import ClusterNode

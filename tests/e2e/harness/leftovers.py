@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.lab import processes, state
 
 NAME = f"test-{os.getpid()}"

@@ -43,8 +43,8 @@ class NodeWithApi(LabNode):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, node: LabNode, host: str) -> None:
-        super().__init__((host, 0), _Conversation)
+    def __init__(self, node: LabNode, host: str, port: int) -> None:
+        super().__init__((host, port), _Conversation)
         self.node = node
         self.closed = threading.Event()
         self.listed: dict[str, Objects] = {}
@@ -131,11 +131,16 @@ class _Conversation(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def manifest_api(node: LabNode, at: Member | None = None) -> Iterator[tuple[LabNode, list[str]]]:
-    """Serve the API inside the node or another member; the node for an agent, and its options."""
+def manifest_api(
+    node: LabNode, at: Member | None = None, port: int = 0
+) -> Iterator[tuple[LabNode, list[str]]]:
+    """Serve the API inside the node or another member; the node for an agent, and its options.
+
+    port: 0 for one that is free.
+    """
     host = at.ipv4 if at else "127.0.0.1"
     with (at or node).entered():
-        server = _Server(node, host)
+        server = _Server(node, host, port)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:

@@ -16,7 +16,7 @@ from tests.leftovers import one_at_a_time, remove_leftovers
 RUN = """
 import subprocess, sys
 from pathlib import Path
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.dataplane.kernel import libc
 from ebpflb.lab import Lab, LabConfig, namespaces
 from tests.own import mark_processes, own_name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.config.options import cgroup_root
+from ebpflb.config.cgroup import cgroup_root
 from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
 from ebpflb.lab import Lab, LabConfig, Stack, build, namespaces, processes, state

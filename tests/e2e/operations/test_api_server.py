@@ -87,6 +87,7 @@ def test_an_agent_that_is_diverted_by_its_own_pins_recovers(running: Cluster, tm
         (diverted,) = results(attempt).values()
         assert diverted <= names(lab.pods_on("node1"))
         running.agents["node1"].kill()
+        options += ["--state-cache-max-age=0"]
         agent = NodeAgent(without_manifests, tmp_path / "agent.log", options)
         try:
             agent.start()

@@ -64,7 +64,10 @@ class Bench:
         keys = tuple(key if isinstance(key, ObjectKey) else key_of(key) for key in gone)
         initial, self._said_anything = not self._said_anything, True
         errors = fields.get("errors", {})
-        self.agent.tell(SourceEvent(upserts, keys, errors, initial, complete=not errors))
+        as_of = fields.get("as_of")
+        self.agent.tell(
+            SourceEvent(upserts, keys, errors, initial, complete=not errors, as_of=as_of)
+        )
 
     def turn(self, seconds: float = 0.0) -> list[str]:
         """Let time pass, turn the loop once, and tell what was called."""

@@ -12,6 +12,7 @@ import yaml
 
 from ebpflb.agent.sources import ApiServerSource, ManifestSource, selection_of, source_of
 from ebpflb.config.settings import Settings, load_settings
+from ebpflb.dataplane.load import compile_cache
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.source.api import Api, ApiRequest
@@ -19,7 +20,9 @@ from ebpflb.source.api_objects import Item, items_of
 from ebpflb.source.fields import Fields
 from ebpflb.source.interface import Announcement, SourceEvent
 from ebpflb.source.kubernetes_events import Announcer
+from ebpflb.source.last_state import LastState
 from ebpflb.source.reflector import Reflector
+from ebpflb.source.state_file import StateFile
 from tests.builders import NODE, service, service_manifest, write_manifests
 
 SECONDS = 60
@@ -147,6 +150,43 @@ def test_the_kubeconfig_says_where_the_api_server_is(
     }
     path.write_text(yaml.safe_dump(content))
     assert str(source_of(settings(kubeconfig=str(path)))) == URL
+
+
+Kept = tuple[Path, float, bool]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Kept]:
+    """What is asked for: a file, how old the state may be, and whether it may be served."""
+    found: list[Kept] = []
+
+    def note(_: object, source: object, file: StateFile, most: float, *, may_serve: bool) -> None:
+        found.append((file.path, most, may_serve))
+
+    monkeypatch.setattr(LastState, "__init__", note)
+    for method in ("start", "stop"):
+        monkeypatch.setattr(LastState, method, lambda _: None)
+    monkeypatch.setattr(Reflector, "start", lambda _: None)
+    return found
+
+
+def test_each_agent_keeps_a_state_of_its_own_or_none(
+    settings: Callable[..., Settings], kept: list[Kept], tmp_path: Path
+):
+    pinned = tmp_path / "pinned"
+    (pinned / "1-1/complete").mkdir(parents=True)
+    for options in (
+        {"bpffs-root": str(tmp_path / "fresh")},
+        {"bpffs-root": str(pinned), "state-cache-max-age": "5m"},
+        {"state-cache-max-age": "0"},
+    ):
+        origin = source_of(settings(master=URL, **options))
+        origin.start(print)
+        origin.stop()
+    (fresh, *of_fresh), (other, *of_pinned) = kept
+    assert (of_fresh, of_pinned) == ([3600, True], [300, False])
+    assert {fresh.parent, other.parent} == {compile_cache.DIRECTORY}
+    assert fresh != other
 
 
 def test_neither_manifests_nor_an_api_server_is_a_wrong_setting(

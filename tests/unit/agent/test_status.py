@@ -32,6 +32,7 @@ def test_the_report_of_a_node_that_is_served(bench):
         "kernel_lacks": {},
         "source_errors": {},
         "unread_seconds": 0,
+        "stale_since": None,
         "attach_errors": {},
         "health_check_errors": {},
         "refused": {},
@@ -80,7 +81,7 @@ def test_an_object_that_cannot_be_read_has_an_event(bench):
 
 
 def test_the_time_without_reading_begins_with_the_first_failure_and_ends_with_the_last(bench):
-    bench.metrics.unread(bench.health.unread_seconds)
+    bench.metrics.unread(bench.health.unread_seconds, bench.agent.status.stale_seconds)
     bench.say(errors={"api": "cannot read services"})
     bench.turn()
     bench.say(errors={"api": "cannot read services; cannot read nodes"})
@@ -91,6 +92,30 @@ def test_the_time_without_reading_begins_with_the_first_failure_and_ends_with_th
     bench.say(errors={"a.yaml": "broken"})
     bench.turn(1.0)
     assert bench.report()["unread_seconds"] == 0
+
+
+def test_a_state_that_was_only_kept_is_said_to_be_old_until_the_api_server_answers(bench, caplog):
+    caplog.set_level("INFO")
+    bench.metrics.unread(bench.health.unread_seconds, bench.agent.status.stale_seconds)
+    error = {"api": "cannot reach the API server"}
+    for _ in range(2):
+        bench.say(service("web"), errors=error, as_of=1_000_000.0)
+        bench.turn()
+    assert bench.report()["services"] == 1
+    assert bench.report()["stale_since"] == "1970-01-12T13:46:40.000000Z"
+    assert bench.samples()["ebpflb_source_stale_seconds"] > 1e9
+    # As for each agent that cannot read the API server for a while.
+    assert bench.health.unready() == ""
+    assert bench.health.readiness()[0]
+    bench.turn(60.0)
+    assert "cannot be read" in bench.health.unready()
+    assert bench.health.readiness()[0]
+    bench.say(service("new"), gone=(service("web"),))
+    bench.turn()
+    assert (bench.report()["stale_since"], bench.health.unready()) == (None, "")
+    assert bench.samples()["ebpflb_source_stale_seconds"] == 0
+    assert caplog.text.count("serving what it had then") == 1
+    assert caplog.text.count("serving what it has\n") == 1
 
 
 def page(bench):

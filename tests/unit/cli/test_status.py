@@ -113,6 +113,12 @@ def test_an_agent_in_sync_with_what_is_old_says_so(node):
     assert "pid 7: in sync with what it could read 61 s ago" in run()
 
 
+def test_an_agent_that_serves_what_was_kept_says_of_when_that_is(node):
+    node(stale_since="2026-11-24T14:03:00.000000Z")
+    said = "serving the state of 2026-11-24T14:03:00.000000Z: the API server has not answered"
+    assert f"\n  {said} since the start\n" in run()
+
+
 def test_rights_that_the_agent_could_not_give_up_are_shown(node):
     node(rights_kept={"files": "the kernel has no Landlock"})
     assert "\n  could not give up files: the kernel has no Landlock\n" in run()

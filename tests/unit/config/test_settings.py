@@ -5,13 +5,22 @@ from typing import Any
 
 import pytest
 
-from ebpflb.config import options
-from ebpflb.config.options import OPTIONS, cgroup_root
+from ebpflb.config.cgroup import cgroup_root
+from ebpflb.config.options import OPTIONS
 from ebpflb.config.settings import Settings, load_settings, setting
 from ebpflb.config.settings_file import digest
 from ebpflb.config.values import BindAddress, PortRange, nearest, parse_bind_address
 from ebpflb.errors import ConfigError, ProbeError
 
+SOURCE_DEFAULTS: dict[str, Any] = {
+    "manifests": Path("/m"),
+    "kubeconfig": None,
+    "master": "",
+    "api_servers": (),
+    "state_cache_max_age": 3600.0,
+    "service_selector": None,
+    "namespace_selector": None,
+}
 FLOW_DEFAULTS: dict[str, Any] = {
     "flow_events": ("end", "refused", "dropped"),
     "flow_sample": 1,
@@ -33,12 +42,7 @@ def test_every_setting_has_an_option_in_the_same_order():
 def test_defaults(monkeypatch):
     monkeypatch.setattr("os.uname", lambda: type("Names", (), {"nodename": "Node-A.Example"}))
     assert load_settings(GIVEN, {}) == Settings(
-        manifests=Path("/m"),
-        kubeconfig=None,
-        master="",
-        api_servers=(),
-        service_selector=None,
-        namespace_selector=None,
+        **SOURCE_DEFAULTS,
         watch_pods=True,
         events=True,
         node_name="node-a.example",
@@ -348,5 +352,5 @@ def test_the_nearest_words_are_offered_else_all():
 
 
 def test_the_default_of_the_cgroup_is_looked_up_only_when_needed(monkeypatch):
-    monkeypatch.setattr(options, "_MOUNTS", Path("/nowhere"))
+    monkeypatch.setattr(cgroup_root, "__defaults__", (Path("/nowhere"),))
     load_settings(GIVEN, {})
