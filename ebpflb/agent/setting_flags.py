@@ -44,7 +44,8 @@ def _localhost(wanted: Sequence[str], network: NetworkState) -> SettingFlag:
 
 def is_beside(settings: Settings) -> bool:
     """Whether another proxy serves the Services that are not selected."""
-    return bool(settings.service_selector or settings.namespace_selector)
+    given = settings.service_selector, settings.namespace_selector, settings.service_proxy_name
+    return any(given)
 
 
 def unknown_connections(settings: Settings) -> UnknownConnections:

@@ -14,7 +14,7 @@ from ebpflb.dataplane.load.pins import newest_generation
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.ejection import Place
-from ebpflb.model.selection import Selection
+from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.source.directory import DirectorySource
 from ebpflb.source.interface import Announcement, SourceEvent
 
@@ -49,8 +49,11 @@ class ObjectSource(Protocol):
 
 def selection_of(settings: Settings) -> Selection:
     """The Services to serve."""
-    given = {"services": settings.service_selector, "namespaces": settings.namespace_selector}
-    return Selection(**{name: each for name, each in given.items() if each})
+    return Selection(
+        settings.service_selector or EVERYTHING.services,
+        settings.namespace_selector or EVERYTHING.namespaces,
+        settings.service_proxy_name,
+    )
 
 
 def require_manifests(settings: Settings) -> None:

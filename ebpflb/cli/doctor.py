@@ -57,7 +57,7 @@ _TAKE_PART = (
     "check that an agent with `dsr` and the same `dsr-port` runs there, that it knows this node's "
     "address, and that firewalls allow that port"
 )
-_SELECTORS = ("service-selector", "namespace-selector")
+_SELECTORS = ("service-proxy-name", "service-selector", "namespace-selector")
 _DSR = "dsr"
 _NODE_IP = "set the kubelet's --node-ip to an address of this machine, or set `dsr: off` here"
 _KEYS = "write one or two keys into the file (docs/dsr.md), readable for the agent"

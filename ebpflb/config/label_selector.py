@@ -127,7 +127,7 @@ def _value(tokens: _Tokens) -> str:
     """Empty if there is none."""
     if tokens.next in (",", ")", _END):
         return ""
-    return _checked_value(tokens.word("a value"))
+    return checked_value(tokens.word("a value"))
 
 
 def _checked_key(key: str) -> str:
@@ -139,7 +139,8 @@ def _checked_key(key: str) -> str:
     return key
 
 
-def _checked_value(value: str) -> str:
+def checked_value(value: str) -> str:
+    """The value of a label itself. Raises ValueError."""
     if not _is_name(value):
         raise ValueError(f"{value!r}: {_WANTED}")
     return value

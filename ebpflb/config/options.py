@@ -62,6 +62,14 @@ OPTIONS: tuple[Option, ...] = (
         "0 = keep nothing  [1h]",
     ),
     Option(
+        "service-proxy-name",
+        values.label_value,
+        "",
+        "NAME",
+        "serve only Services with the label service.kubernetes.io/service-proxy-name: NAME, which "
+        "kube-proxy leaves alone  [those without this label]",
+    ),
+    Option(
         "service-selector",
         values.label_selector,
         "",

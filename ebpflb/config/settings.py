@@ -53,6 +53,7 @@ class Settings:
     master: str
     api_servers: tuple[str, ...]
     state_cache_max_age: float
+    service_proxy_name: str
     service_selector: LabelSelector | None
     namespace_selector: LabelSelector | None
     watch_pods: bool

@@ -12,7 +12,7 @@ from math import isqrt
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpflb.config.label_selector import LabelSelector, parse_label_selector
+from ebpflb.config.label_selector import LabelSelector, checked_value, parse_label_selector
 
 
 def socket_address(address: str, port: int) -> str:
@@ -324,6 +324,11 @@ def flow_events(value: object) -> tuple[str, ...]:
 def label_selector(value: object) -> LabelSelector | None:
     """A label selector; None for an empty string."""
     return parse_label_selector(text(value)) if text(value) else None
+
+
+def label_value(value: object) -> str:
+    """The value of a label, or nothing."""
+    return checked_value(text(value)) if text(value) else ""
 
 
 def socket_path(value: object) -> Path | None:

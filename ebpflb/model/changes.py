@@ -316,8 +316,10 @@ class Changes:
         yield [place_of(each) for each in sets.local]
 
     def health_check(self, name: ServiceName) -> HealthCheck | None:
-        """None if another proxy serves Services, too: it answers for all of them."""
-        service = None if self.selection.is_limited else self.service(name)
+        """None if another proxy serves these Services, too: it answers for all of them."""
+        if self.selection.is_shared or name in self._left_out:
+            return None
+        service = self.service(name)
         return health_check(service, self.slices(name), self.node) if service else None
 
     def conflicts(self) -> tuple[Conflict, ...]:

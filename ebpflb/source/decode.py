@@ -5,9 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from ebpflb.config import values
 from ebpflb.errors import SourceError
 from ebpflb.model.address import (
     WILDCARD,
@@ -22,7 +21,7 @@ from ebpflb.model.changes import ApiObject, Kind
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
-from ebpflb.model.scheduler import Scheduler
+from ebpflb.model.selection import PROXY_LABEL
 from ebpflb.model.service import (
     Labels,
     Service,
@@ -32,6 +31,7 @@ from ebpflb.model.service import (
     ServicePortName,
     TrafficPolicy,
 )
+from ebpflb.source import annotations
 from ebpflb.source.fields import (
     FieldError,
     Fields,
@@ -61,25 +61,12 @@ API_VERSIONS: Mapping[str, str] = {
     Kind.NAMESPACE: "v1",
 }
 
-# On a Pod or a Namespace, "false": connections of these pods are load-balanced only at tc.
-SOCKET_LB_ANNOTATION = "ebpflb.io/socket-lb"
-
-# On a Service: a name from model/scheduler.py.
-SCHEDULER_ANNOTATION = "ebpflb.io/scheduler"
-# On a Service: a value of the option with this name.
-EJECTION_ANNOTATION = "ebpflb.io/ejection"
-# On a Service: "true" or "false".
-DSR_ANNOTATION = "ebpflb.io/dsr"
-
-_PROXY_LABEL = "service.kubernetes.io/service-proxy-name"
 _HEADLESS_LABEL = "service.kubernetes.io/headless"
 SERVICE_LABEL = "kubernetes.io/service-name"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 _FINISHED = ("Succeeded", "Failed")
 # The cluster autoscaler is about to remove the node; as in kube-proxy's NodeEligible.
 LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
-
-T = TypeVar("T")
 
 _LAST_PORT = 65535
 _AFFINITY_DEFAULT = 10800
@@ -90,11 +77,9 @@ _FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
 _ADDRESS_TYPES = {**_FAMILIES, "FQDN": None}
 _PROTOCOLS = {member.name: member for member in Protocol}
 _POLICIES = {member.value: member for member in TrafficPolicy}
-_SCHEDULERS = {member.value: member for member in Scheduler}
 _TYPES = {name: name for name in ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")}
 _AFFINITIES = {"None": False, "ClientIP": True}
 _IP_MODES = {"VIP": True, "Proxy": False}
-_SWITCH = {"true": True, "false": False}
 
 
 class _Port(NamedTuple):
@@ -124,20 +109,28 @@ def decode(document: Fields, label_keys: Collection[str] = ()) -> ApiObject | No
     That is an object of another kind, or a slice that is headless, has no Service or has host
     names. A Service that is for another proxy or has no ClusterIP has no ports here. IP addresses
     and CIDRs that cannot be parsed are skipped; so are 0.0.0.0 and ::, except where the model
-    refuses them. label_keys: the labels of Services and Namespaces to keep. Raises SourceError,
-    which names the object and the field.
+    refuses them. label_keys: the labels of Services and Namespaces to keep; with PROXY_LABEL, the
+    selection decides which Services are for another proxy. Raises SourceError, which names the
+    object and the field.
     """
     kind = kind_of(document)
     if kind is None:
         return None
     try:
         metadata = object_at(document, "metadata", partial(read_metadata, kind))
+        if PROXY_LABEL in label_keys:
+            metadata = _without(PROXY_LABEL, metadata)
         found = _DECODERS[kind](metadata, document)
         if label_keys and isinstance(found, Service | PodNamespace):
             return replace(found, labels=_kept_labels(document, label_keys))
     except FieldError as error:
         raise SourceError(f"{identity(kind, document)}: {error}") from error
     return found
+
+
+def _without(label: str, metadata: Metadata) -> Metadata:
+    labels = {key: value for key, value in metadata.labels.items() if key != label}
+    return metadata._replace(labels=labels)
 
 
 def _kept_labels(document: Fields, keys: Iterable[str]) -> Labels:
@@ -195,7 +188,7 @@ def _cidrs(name: str, spec: Fields) -> tuple[str, ...]:
 def _pod_of_node(metadata: Metadata, document: Fields) -> Pod:
     is_on_host = object_at(document, "spec", lambda spec: flag_at(spec, "hostNetwork", False))
     ips = [] if is_on_host else object_at(document, "status", _pod_ips)
-    told = _socket_lb(document), workload_of(metadata, document), metadata.uid
+    told = annotations.socket_lb(document), workload_of(metadata, document), metadata.uid
     return Pod(metadata.namespace, metadata.name, _addresses(ips), *told)
 
 
@@ -207,64 +200,20 @@ def _pod_ips(status: Fields) -> list[str]:
 
 
 def _namespace(metadata: Metadata, document: Fields) -> PodNamespace:
-    return PodNamespace(metadata.name, _socket_lb(document))
-
-
-def _socket_lb(document: Fields) -> bool | None:
-    return _annotation(document, SOCKET_LB_ANNOTATION, _SWITCH)
-
-
-def _annotation(document: Fields, name: str, choices: Mapping[str, T]) -> T | None:
-    """The value in choices for an annotation; None without the annotation. FieldError."""
-
-    def choice(annotations: Fields) -> T | None:
-        return choice_at(annotations, name, choices, None)
-
-    def annotated(metadata: Fields) -> T | None:
-        return object_at(metadata, "annotations", choice)
-
-    return object_at(document, "metadata", annotated)
+    return PodNamespace(metadata.name, annotations.socket_lb(document))
 
 
 def _service(metadata: Metadata, document: Fields) -> Service:
     name = ServiceName(metadata.namespace, metadata.name)
-    if _PROXY_LABEL in metadata.labels:
+    if PROXY_LABEL in metadata.labels:
         return Service(name, created=metadata.created)
     ingress_ips = object_at(document, "status", _ingress_ips)
-    ejection, problems = _ejection(document)
-    ports = object_at(document, "spec", partial(_service_ports, name, ingress_ips, ejection))
-    scheduler, wrong_scheduler = _lenient(document, SCHEDULER_ANNOTATION, _SCHEDULERS)
-    dsr, wrong_dsr = _lenient(document, DSR_ANNOTATION, _SWITCH)
+    threshold, problems = annotations.ejection(document)
+    ports = object_at(document, "spec", partial(_service_ports, name, ingress_ips, threshold))
+    chosen, wrong_scheduler = annotations.scheduler(document)
+    has_dsr, wrong_dsr = annotations.dsr(document)
     problems += wrong_scheduler + wrong_dsr
-    return Service(name, ports, metadata.created, scheduler=scheduler, dsr=dsr, problems=problems)
-
-
-def _ejection(document: Fields) -> tuple[int | None, tuple[str, ...]]:
-    """The threshold, and what is wrong with the annotation; an invalid one is ignored."""
-
-    def annotated(annotations: Fields) -> int | None:
-        text = text_at(annotations, EJECTION_ANNOTATION)
-        try:
-            return values.ejection(text) if text else None
-        except ValueError as error:
-            raise FieldError(EJECTION_ANNOTATION, f"{text!r}: {error}") from error
-
-    try:
-        return object_at(
-            document, "metadata", lambda fields: object_at(fields, "annotations", annotated)
-        ), ()
-    except FieldError as error:
-        return None, (f"{error}; the default is used",)
-
-
-def _lenient(
-    document: Fields, name: str, choices: Mapping[str, T]
-) -> tuple[T | None, tuple[str, ...]]:
-    """Like _annotation(), and what is wrong with it; an invalid one is ignored."""
-    try:
-        return _annotation(document, name, choices), ()
-    except FieldError as error:
-        return None, (f"{error}; the default is used",)
+    return Service(name, ports, metadata.created, (), chosen, has_dsr, problems)
 
 
 def _ingress_ips(status: Fields) -> tuple[Address, ...]:

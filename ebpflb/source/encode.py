@@ -14,7 +14,7 @@ from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceCidr, ServicePort
-from ebpflb.source import decode
+from ebpflb.source import annotations, decode
 from ebpflb.source.fields import Fields
 
 _FAMILIES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
@@ -66,15 +66,15 @@ def _service(item: Service) -> _Parts:
     balancers = _texts(tuple(ip for each in first for ip in each.load_balancer_ips))
     status = {"loadBalancer": {"ingress": [{"ip": text} for text in balancers]}}
     ejection = ports[0].ejection if ports else None
-    annotations = {
-        decode.EJECTION_ANNOTATION: "" if ejection is None else str(ejection),
-        decode.SCHEDULER_ANNOTATION: str(item.scheduler or ""),
-        decode.DSR_ANNOTATION: _switch(item.dsr),
+    annotated = {
+        annotations.EJECTION_ANNOTATION: "" if ejection is None else str(ejection),
+        annotations.SCHEDULER_ANNOTATION: str(item.scheduler or ""),
+        annotations.DSR_ANNOTATION: _switch(item.dsr),
     }
     metadata = {
         "creationTimestamp": item.created,
         "labels": dict(item.labels),
-        "annotations": _given(annotations),
+        "annotations": _given(annotated),
     }
     return {"spec": spec, "status": status if balancers else {}}, metadata
 
@@ -165,7 +165,7 @@ def _namespace(item: PodNamespace) -> _Parts:
 
 
 def _socket_lb(has_socket_lb: bool | None) -> Fields:
-    return _given({decode.SOCKET_LB_ANNOTATION: _switch(has_socket_lb)})
+    return _given({annotations.SOCKET_LB_ANNOTATION: _switch(has_socket_lb)})
 
 
 def _switch(value: bool | None) -> str:

@@ -17,7 +17,7 @@ from ebpflb.model.changes import (
     key_of,
 )
 from ebpflb.model.endpoint import EndpointSlice
-from ebpflb.model.selection import EVERYTHING, Selection
+from ebpflb.model.selection import EVERYTHING, PROXY_LABEL, Selection
 from ebpflb.model.service import ServiceName
 from ebpflb.source.api_objects import Item, Unreadable, known_of
 from ebpflb.source.decode import API_VERSIONS, decode
@@ -154,14 +154,11 @@ class Cache:
         return [Trigger(service, piece.family, triggered if new else None)]
 
 
-# The selectors are kube-proxy's; the server does the filtering.
+# The selectors are kube-proxy's; the server does the filtering. Services also have PROXY_LABEL's.
 _SERVICES = Resource(
     "/api/v1/services",
     "services",
-    {
-        "labelSelector": "!service.kubernetes.io/service-proxy-name",
-        "fieldSelector": "spec.clusterIP!=None",
-    },
+    {"fieldSelector": "spec.clusterIP!=None"},
 )
 _SLICES = Resource(
     "/apis/discovery.k8s.io/v1/endpointslices",
@@ -178,6 +175,11 @@ _SERVICE_CIDRS = Resource(
     {},
     is_optional=True,
 )
+
+
+def _of_proxy(name: str) -> Resource:
+    wanted = f"{PROXY_LABEL}={name}" if name else f"!{PROXY_LABEL}"
+    return _SERVICES._replace(query={**_SERVICES.query, "labelSelector": wanted})
 
 
 class KubernetesSource:
@@ -218,7 +220,7 @@ class KubernetesSource:
         self._as_of: float | None = None
         own_node = {"fieldSelector": f"metadata.name={node_name}"}
         resources = {
-            Kind.SERVICE: _SERVICES,
+            Kind.SERVICE: _of_proxy(selection.proxy_name),
             Kind.ENDPOINT_SLICE: _SLICES,
             Kind.NODE: _NODES if all_nodes else _NODES._replace(query=own_node),
             Kind.SERVICE_CIDR: _SERVICE_CIDRS,

@@ -55,6 +55,7 @@ EVERY_OPTION: Object = {
     "pod-interface-name-prefix": "veth",
     "protected-ports": [10250],
     "service-node-port-range": "20000-22767",
+    "service-proxy-name": "ebpflb",
     "socket-lb": "host",
     "state-cache-max-age": "30m",
     "sync-period": 60,
@@ -71,7 +72,11 @@ def loaded(tmp_path: Path, values: Object) -> Settings:
     return load_settings({"config": str(path)}, {"EBPFLB_NODE_NAME": "node1"})
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING, {"config": EVERY_OPTION}])
+# Where kube-proxy runs alongside.
+PORTS: Object = {"metrics": {"port": 20249}, "healthz": {"port": 20256}}
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING, {"config": EVERY_OPTION, **PORTS}])
 def test_the_agent_accepts_the_settings_file(tmp_path: Path, values: Object) -> None:
     settings = loaded(tmp_path, values)
     assert settings.cgroup_root == Path("/run/ebpflb/cgroup")
@@ -79,7 +84,7 @@ def test_the_agent_accepts_the_settings_file(tmp_path: Path, values: Object) -> 
 
 
 def test_every_option_arrives_with_its_value(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, {"config": EVERY_OPTION})
+    settings = loaded(tmp_path, {"config": EVERY_OPTION, **PORTS})
     assert settings.attach == "clsact"
     assert settings.cluster_cidr == ("10.244.0.0/16", "fd00::/56")
     assert settings.conntrack_udp_timeout_stream == 150
@@ -91,6 +96,7 @@ def test_every_option_arrives_with_its_value(tmp_path: Path) -> None:
     assert settings.min_sync_period == 0.5
     assert settings.localhost_nodeports is False
     assert settings.verbosity == 2
+    assert (settings.service_proxy_name, settings.state_cache_max_age) == ("ebpflb", 1800)
     assert (settings.dsr, settings.dsr_port) == ("annotated", 6090)
     assert (settings.watch_pods, settings.events) == (False, False)
 
@@ -130,8 +136,7 @@ def test_metrics_leave_the_node_only_when_they_are_enabled(
 
 
 def test_selectors_reach_the_agent(tmp_path: Path) -> None:
-    ports = {"metrics": {"port": 20249}, "healthz": {"port": 20256}}
-    chosen = {"serviceSelector": "canary in (a, b)", "namespaceSelector": "!system", **ports}
+    chosen = {"serviceSelector": "canary in (a, b)", "namespaceSelector": "!system", **PORTS}
     settings = loaded(tmp_path, chosen)
     assert str(settings.service_selector) == "canary in (a, b)"
     assert str(settings.namespace_selector) == "!system"

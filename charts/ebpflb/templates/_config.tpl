@@ -15,11 +15,13 @@
 {{- if or .Values.serviceSelector .Values.namespaceSelector -}}
 {{- $_ := set $config "service-selector" .Values.serviceSelector -}}
 {{- $_ := set $config "namespace-selector" .Values.namespaceSelector -}}
+{{- end -}}
+{{- if or .Values.serviceSelector .Values.namespaceSelector (index .Values.config "service-proxy-name") -}}
 {{- if .Values.kubeProxy.takeover -}}
-{{- fail "kubeProxy.takeover removes the rules with which kube-proxy serves what serviceSelector and namespaceSelector leave out: set only one of them" -}}
+{{- fail "kubeProxy.takeover removes the rules with which kube-proxy serves what serviceSelector, namespaceSelector and config.service-proxy-name leave out: set only one of them" -}}
 {{- end -}}
 {{- if or (eq (int .Values.metrics.port) 10249) (eq (int .Values.healthz.port) 10256) -}}
-{{- fail "with serviceSelector or namespaceSelector, kube-proxy runs alongside and uses the ports 10249 and 10256: set metrics.port and healthz.port to others, such as 20249 and 20256" -}}
+{{- fail "with serviceSelector, namespaceSelector or config.service-proxy-name, kube-proxy runs alongside and uses the ports 10249 and 10256: set metrics.port and healthz.port to others, such as 20249 and 20256" -}}
 {{- end -}}
 {{- end -}}
 {{- merge $config .Values.config | toYaml -}}

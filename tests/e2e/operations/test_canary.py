@@ -13,6 +13,7 @@ from ebpflb.dataplane.layout.enums import CtFlag
 from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.lab import Lab, Member
 from ebpflb.lab.member import LoadRun
+from ebpflb.model.selection import PROXY_LABEL
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
 from tests.e2e.harness.in_force import offered, pinned_maps
@@ -64,13 +65,13 @@ def through_the_stack(lab: Lab, tmp_path) -> Iterator[Cluster]:
         yield cluster
 
 
-def label(cluster: Cluster, value: str) -> None:
-    """Return when it is in force."""
+def label(cluster: Cluster, value: str, name: str = "canary", ours: str = "yes") -> None:
+    """Return when it is in force. The Service is ours with that value."""
     objects = cluster.lab.service(SPEC, [cluster.lab.pod(POD)])
-    objects[0]["metadata"]["labels"] = {"canary": value}
+    objects[0]["metadata"]["labels"] = {name: value}
     cluster.write(SPEC, objects, wait=False)
     node = cluster.lab.node("node1")
-    wait_until(lambda: bool(offered(node)) is (value == "yes"), f"canary={value}")
+    wait_until(lambda: bool(offered(node)) is (value == ours), f"{name}={value}")
 
 
 def clients(lab: Lab) -> Iterator[tuple[Member, str, int]]:
@@ -112,6 +113,18 @@ def test_connections_go_on_and_the_ports_of_one_are_not_taken_by_the_other(canar
             assert {exchange(each) for each in flows} == {POD}
         assert new == {POD}
         assert [each.stop().errors for each in held] == [{}] * len(held)
+
+
+def test_the_standard_label_says_who_serves_a_service(lab: Lab, tmp_path):
+    name = "ebpflb"
+    with started(lab, tmp_path, [f"--service-proxy-name={name}"], ["node1"]) as cluster:
+        for value in (name, "other", name):
+            label(cluster, value, PROXY_LABEL, name)
+            found = [each for way in clients(lab) for each in answers(*way, times=4)]
+            assert {each.get("pod") or each["error"] for each in found} == {POD}
+        assert f"only Services selected by --service-proxy-name '{name}'" in str(
+            ebpflb(lab.node("node1"), "status").stdout
+        )
 
 
 def test_kube_proxy_does_not_take_the_ports_of_what_a_drain_waits_for(canary: Cluster):

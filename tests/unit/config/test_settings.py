@@ -18,6 +18,7 @@ SOURCE_DEFAULTS: dict[str, Any] = {
     "master": "",
     "api_servers": (),
     "state_cache_max_age": 3600.0,
+    "service_proxy_name": "",
     "service_selector": None,
     "namespace_selector": None,
 }
@@ -155,6 +156,7 @@ def test_cidrs_are_made_canonical():
         ("bind-address", "node1", "does not appear to be"),
         ("master", "api:6443", "want a URL"),
         ("nodeport-addresses", "primary,al", "not 'al' (did you mean all?)"),
+        ("service-proxy-name", "a/b", "want at most 63 letters"),
         ("service-node-port-range", "32767-30000", "want two ports, as in 30000-32767"),
         ("service-node-port-range", "30000", "want two ports"),
         ("service-node-port-range", "0-100", "want two ports"),

@@ -11,7 +11,7 @@ from ebpflb.model.changes import Changes, Kind, ObjectKey
 from ebpflb.model.endpoint import SlicePort
 from ebpflb.model.explain import describe
 from ebpflb.model.pod import PodNamespace
-from ebpflb.model.selection import EVERYTHING, Selection
+from ebpflb.model.selection import EVERYTHING, PROXY_LABEL, Selection
 from ebpflb.model.service import Labels, Service, ServiceCidr, ServiceName, TrafficPolicy
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service, service_port
 
@@ -55,6 +55,32 @@ def test_both_selectors_must_match(chosen: Selection, left_out: str):
     told = describe(changes, WEB)
     assert told is not None
     assert told["left_out"] == left_out
+
+
+def proxied(name: str, *ports: object) -> Service:
+    return labelled(((PROXY_LABEL, name),), "web", *ports)
+
+
+def test_a_proxy_with_a_name_serves_what_has_it_and_nothing_else():
+    chosen = Selection(proxy_name="ebpflb")
+    assert known(chosen, proxied("ebpflb")).plan(WEB)
+    for other in (proxied("other"), labelled(())):
+        changes = known(chosen, other)
+        assert changes.plan(WEB) == ()
+        assert changes.why_left_out(other) == "not selected by --service-proxy-name 'ebpflb'"
+    assert chosen.options == {"service-proxy-name": "ebpflb"}
+    assert chosen.label_keys == {PROXY_LABEL}
+    both = selection("canary")._replace(proxy_name="ebpflb")
+    assert known(both, proxied("ebpflb")).plan(WEB) == ()
+
+
+def test_a_proxy_with_a_name_answers_the_health_checks_of_its_services_alone():
+    local = TrafficPolicy.LOCAL
+    port = service_port(external_policy=local, node_port=30080, health_check_node_port=32000)
+    chosen = Selection(proxy_name="ebpflb")
+    assert known(chosen, CIDR, proxied("ebpflb", port)).health_check(WEB)
+    assert known(chosen, CIDR, proxied("other", port)).health_check(WEB) is None
+    assert known(chosen, CIDR, proxied("ebpflb", port)).service_ranges == ()
 
 
 def test_the_options_that_are_given_and_the_labels_that_decide():

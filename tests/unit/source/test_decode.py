@@ -15,6 +15,7 @@ from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
+from ebpflb.model.selection import PROXY_LABEL
 from ebpflb.model.service import Service, ServiceCidr
 from ebpflb.source.decode import decode
 from tests.builders import (
@@ -463,6 +464,12 @@ def test_the_labels_that_decide_are_kept():
     space = {"kind": "Namespace", "metadata": {"name": "default", "labels": {"team": "a"}}}
     assert decode(space, keys) == PodNamespace("default", labels=(("team", "a"),))
     assert decode(service_manifest(labels=labels)) == decode(service_manifest())
+
+
+def test_where_the_name_of_a_proxy_decides_the_service_is_read_whole():
+    manifest = service_manifest(labels={PROXY_LABEL: "other"})
+    assert decode(manifest) == replace(service(), ports=())
+    assert decode(manifest, {PROXY_LABEL}) == replace(service(), labels=((PROXY_LABEL, "other"),))
 
 
 def test_a_label_that_decides_must_be_text():

@@ -333,6 +333,18 @@ def test_all_resources_are_listed_and_watched_as_kube_proxy_does(
     assert node() in [item for each in events for item in each.upserts]
 
 
+def test_a_proxy_with_a_name_asks_for_its_services_alone():
+    script = Script(page(version="1"))
+    chosen = Selection(proxy_name="ebpflb")
+    source = KubernetesSource(Server(services=script), NODE, lambda _: None, chosen)
+    source.start()
+    assert script.over.wait(SECONDS)
+    source.stop()
+    wanted = "service.kubernetes.io/service-proxy-name=ebpflb"
+    assert script.queries[0]["labelSelector"] == wanted
+    assert script.queries[0]["fieldSelector"] == "spec.clusterIP!=None"
+
+
 def test_all_nodes_are_asked_for_if_they_are_needed():
     script = Script(page(node_manifest(), node_manifest(OTHER_NODE), version="1"))
     source = KubernetesSource(Server(nodes=script), NODE, lambda _: None, all_nodes=True)
