@@ -20,7 +20,7 @@ from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.selection import EVERYTHING, PROXY_LABEL, Selection
 from ebpflb.model.service import ServiceName
 from ebpflb.source.api_objects import Item, Unreadable, known_of
-from ebpflb.source.decode import API_VERSIONS, decode
+from ebpflb.source.decode import API_VERSIONS, SERVICE_LABEL, decode
 from ebpflb.source.fields import Fields, identity, is_name, metadata_of
 from ebpflb.source.interface import API, SourceEvent, Trigger
 from ebpflb.source.reflector import Reader, Reflector, Resource
@@ -163,7 +163,8 @@ _SERVICES = Resource(
 _SLICES = Resource(
     "/apis/discovery.k8s.io/v1/endpointslices",
     "endpointslices.discovery.k8s.io",
-    {"labelSelector": "!service.kubernetes.io/headless"},
+    # Those that name no Service, as others' controllers make them, are no proxy's matter either.
+    {"labelSelector": f"!service.kubernetes.io/headless,{SERVICE_LABEL}"},
 )
 _NODES = Resource("/api/v1/nodes", "nodes", {})
 _PODS = Resource("/api/v1/pods", "pods", {})

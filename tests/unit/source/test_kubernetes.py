@@ -166,6 +166,17 @@ def test_among_all_nodes_the_own_one_may_be_missing():
     assert manual.delete(Kind.NODE, node_manifest()).errors == NO_NODE
 
 
+def test_a_slice_without_a_service_is_nothing_to_tell(
+    manual: ManualSource, caplog: pytest.LogCaptureFixture
+):
+    manual.list_all()
+    alone = slice_manifest("alone")
+    del alone["metadata"]["labels"]["kubernetes.io/service-name"]
+    manual.source.change(Kind.ENDPOINT_SLICE, alone, deleted=False)
+    manual.source.change(Kind.ENDPOINT_SLICE, alone, deleted=True)
+    assert (manual.events, caplog.records) == ([], [])
+
+
 def test_a_heartbeat_of_a_node_is_nothing_to_tell(manual: ManualSource):
     manual.list_all()
     beat = node_manifest()
@@ -324,7 +335,9 @@ def test_all_resources_are_listed_and_watched_as_kube_proxy_does(
         "!service.kubernetes.io/service-proxy-name",
         "spec.clusterIP!=None",
     ]
-    assert queries["endpointslices"]["labelSelector"] == "!service.kubernetes.io/headless"
+    assert queries["endpointslices"]["labelSelector"] == (
+        "!service.kubernetes.io/headless,kubernetes.io/service-name"
+    )
     assert queries["nodes"]["fieldSelector"] == f"metadata.name={NODE}"
     assert queries["pods"]["fieldSelector"] == f"spec.nodeName={NODE}"
     assert scripts["endpointslices"].paths == ["/apis/discovery.k8s.io/v1/endpointslices"]
