@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,6 +13,7 @@ from ebpflb.observe.metrics.page import Metrics, SharedPage, Totals
 from ebpflb.observe.metrics.service_readings import Reading
 from ebpflb.web.answers import Answer
 
+DOCUMENT = Path(__file__).parents[4] / "docs/monitoring.md"
 PREFIX = "kubeproxy_sync_proxy_rules_"
 FAMILIES = ("IPv4", "IPv6")
 # Name, type and labels besides ip_family: semantics of kube-proxy's metrics page.
@@ -254,3 +256,13 @@ def test_a_page_that_cannot_be_made_does_not_block_the_next():
     with pytest.raises(ValueError, match="broken"):
         page()
     assert page().body == b"page"
+
+
+def test_every_metric_of_the_agent_is_documented():
+    text = DOCUMENT.read_text()
+    named = [
+        re.sub("^(ebpflb|kubeproxy)_", "", family.name) + "_total" * (family.type == "counter")
+        for family in Metrics(FAMILIES).registry.collect()
+        if family.name.startswith(("ebpflb_", "kubeproxy_"))
+    ]
+    assert [name for name in named if f"`{name}`" not in text] == []
