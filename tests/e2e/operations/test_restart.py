@@ -17,10 +17,10 @@ from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.capacity import NODE_MAPS, SERVICE_MAPS
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.pins import LINKS, generations, newest_generation
-from ebpflb.lab import LabNode
+from ebpflb.lab import LabNode, manifests
 from ebpflb.lab.manifests import write_atomically
 from tests.e2e.harness.cluster import Cluster, started, stopped
-from tests.e2e.harness.command import status
+from tests.e2e.harness.command import ebpflb, status
 from tests.e2e.harness.in_force import generation_of, offered, pinned_maps, planned
 from tests.e2e.harness.loads import none_fails
 from tests.e2e.harness.many_flows import NEW_FLOWS, add_flows
@@ -126,6 +126,27 @@ def test_a_start_with_unreadable_manifests_removes_nothing(cluster, lab, agent):
     assert spec.name in str(status(agent.node)["agent"]["source_errors"])
     cluster.serve(spec, [second])
     assert differing(everywhere(cluster, spec), [second]) == {}
+
+
+def test_the_node_object_may_come_last_and_without_addresses(cluster, lab, agent):
+    specs = [cluster.serve(cluster.new(), lab.pods)]
+    objects = manifests.nodes(lab.layout)
+    bare = [{**each, "status": {}} for each in objects]
+    agent.kill()
+    assert ebpflb(agent.node, "cleanup").returncode == 0
+    lab.remove_manifests("nodes.yaml")
+    try:
+        agent.start()
+        agent.wait_in_sync()
+        for nodes in ([], bare, objects):
+            lab.write_manifests(nodes, "nodes.yaml")
+            # In the order of the files' names: once it is served, the Nodes are known.
+            specs.append(cluster.serve(cluster.new(), lab.pods))
+            assert [differing(everywhere(cluster, each), lab.pods) for each in specs[-2:]] == [
+                {}
+            ] * 2
+    finally:
+        lab.write_manifests(objects, "nodes.yaml")
 
 
 def test_an_agent_keeps_others_from_removing_what_is_compiled(agent):
