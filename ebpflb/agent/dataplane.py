@@ -61,8 +61,6 @@ _log = logging.getLogger("ebpflb.agent")
 # Flows that one expiry step looks at; a change may have to wait some milliseconds for it.
 EXPIRY_BUDGET = 2048
 
-_EPOCHS, _GENERATIONS_PER_EPOCH = 1 << 15, 1 << 16
-
 
 class NodeDataplane:
     """The dataplane in the kernel, for the network namespace of the calling thread.
@@ -336,7 +334,7 @@ class _ActiveGeneration:
     ) -> None:
         self.generation = generation
         self.maps, self.hooks = maps, hooks
-        self.sync = Sync(self.maps, grace=GRACE_SECONDS, epoch=_epoch(generation))
+        self.sync = Sync(self.maps, grace=GRACE_SECONDS, epoch=generation.epoch)
         self.stale_sockets = StaleSockets(self.maps)
         # The network as last served, and the errors from that.
         self.network = NetworkState({}, {}, {})
@@ -496,8 +494,3 @@ class _ActiveGeneration:
         self._is_expiring = expired.unused is None
         self.sync.forget_addresses(expired.unused or frozenset())
         return ExpiryStep(expired.deleted, not self._is_expiring)
-
-
-def _epoch(generation: Generation) -> int:
-    """First generation number of backends: those in flows of older maps must not be reused."""
-    return generation.number % _EPOCHS * _GENERATIONS_PER_EPOCH

@@ -153,6 +153,7 @@ def _pod(item: Pod) -> _Parts:
     kind, _, name = item.workload.partition("/")
     owner = {"controller": True, "kind": kind, "name": name}
     metadata = {
+        "uid": item.uid,
         "annotations": _socket_lb(item.socket_lb),
         "ownerReferences": [owner] if kind else [],
     }

@@ -32,6 +32,8 @@ LINKS = "links"
 _GENERATION = re.compile(r"([0-9]+)-([0-9]+)")
 _MOUNT_SOURCE = "ebpflb"
 
+_EPOCHS, _GENERATIONS_PER_EPOCH = 1 << 15, 1 << 16
+
 
 class Generation(NamedTuple):
     """A set of maps and programs that belong together."""
@@ -39,6 +41,11 @@ class Generation(NamedTuple):
     number: int
     layout: int
     directory: Path
+
+    @property
+    def epoch(self) -> int:
+        """First generation number of backends: those in flows of older maps must not be reused."""
+        return self.number % _EPOCHS * _GENERATIONS_PER_EPOCH
 
     @property
     def maps(self) -> Path:
