@@ -28,10 +28,10 @@ struct lb_flow {
 	__u8 flags;
 };
 
-/* A SYN of TCP, or an INIT of SCTP. */
+/* A SYN of TCP that an endpoint may accept, or an INIT of SCTP. */
 static __always_inline int lb_ct_is_syn(const struct lb_packet *pkt)
 {
-	return (pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK | LB_TCP_RST)) == LB_TCP_SYN;
+	return (pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK | LB_TCP_RST | LB_TCP_FIN)) == LB_TCP_SYN;
 }
 
 static __always_inline __u8 lb_ct_state(const struct lb_conntrack *entry)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Sequence numbers of established TCP: how far each side has sent, and which packets cannot be of the
+ * Sequence numbers of TCP: how far each side has sent, and which packets cannot be of the
  * connection. Whoever knows only its addresses and ports shall not end it.
  */
 #ifndef LB_CT_SEQUENCE_H
 #define LB_CT_SEQUENCE_H
 
 #include "conntrack.h"
+#include "ct_establish.h"
 #include "packet.h"
 
 /* How far a reset's sequence number may be from the end of what its sender has sent. */
@@ -18,19 +19,39 @@
 /* How much of what one side sends the other may still have to acknowledge. */
 #define LB_IN_FLIGHT (1 << 20)
 
+/* The sequence number after a packet. */
+static __always_inline __u32 lb_tcp_end(const struct lb_packet *pkt)
+{
+	return pkt->seq + lb_payload(pkt) + !!(pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_FIN));
+}
+
+/*
+ * Whether a reset of an opening flow, not near what its sender has sent, answers what is known of the
+ * other side: the endpoint refuses a SYN, or the client a bare ACK (ct_match.h).
+ */
+static __always_inline int lb_conntrack_refuses(struct lb_packet *pkt,
+						const struct lb_conntrack *entry)
+{
+	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+
+	if (!other || (lb_ct_state(other) & (LB_CT_SYN | LB_CT_ACK)) == LB_CT_ACK)
+		return 1;
+	return other->sent_end && other->sent_end - pkt->ack <= LB_ACK_WINDOW;
+}
+
 /*
  * Whether a TCP reset is too far from what its sender has sent for the receiver to accept it (RFC
  * 5961 requires the exact next sequence number; lost or late packets may lie between).
  */
-static __always_inline int lb_conntrack_ignores_reset(const struct lb_packet *pkt,
+static __always_inline int lb_conntrack_ignores_reset(struct lb_packet *pkt,
 						      const struct lb_conntrack *entry)
 {
 	__s32 distance = pkt->seq - entry->sent_end;
 
-	if (pkt->tuple.proto != IPPROTO_TCP || !entry->sent_end ||
-	    !(lb_ct_state(entry) & LB_CT_ESTABLISHED))
+	if (pkt->tuple.proto != IPPROTO_TCP ||
+	    (entry->sent_end && distance <= LB_RESET_DISTANCE && distance >= -LB_RESET_DISTANCE))
 		return 0;
-	return distance > LB_RESET_DISTANCE || distance < -LB_RESET_DISTANCE;
+	return lb_ct_state(entry) & LB_CT_ESTABLISHED || !lb_conntrack_refuses(pkt, entry);
 }
 
 /*
@@ -54,41 +75,73 @@ static __always_inline int lb_conntrack_knows_peer(struct lb_packet *pkt,
 {
 	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
 
-	return !other || (__u32)(other->sent_end - pkt->ack) <= LB_IN_FLIGHT;
+	return !other || (other->sent_end && (__u32)(other->sent_end - pkt->ack) <= LB_IN_FLIGHT);
 }
 
-/* The endpoint accepts a connection in place of one that it no longer has. */
+/*
+ * The endpoint has accepted a connection in place of one that it no longer has. Neither side sends
+ * before the client has acknowledged that, so nobody else writes the states.
+ */
 static __always_inline void lb_conntrack_start_again(struct lb_packet *pkt,
-						     struct lb_conntrack *entry)
+						     struct lb_conntrack *entry,
+						     struct lb_conntrack *original)
 {
-	struct lb_conntrack *original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	__u8 closing = LB_CT_PEER_FIN | LB_CT_FIN_ACKED;
 
-	entry->sent_end = pkt->seq + 1;
-	if (original)
-		original->sent_end = pkt->ack;
+	original->sent_end = pkt->ack;
+	original->state &= ~closing;
+	original->peer_state &= ~closing;
+	entry->state &= ~closing;
+	entry->peer_state &= ~closing;
+}
+
+/*
+ * A SYN of a known flow. Of an endpoint only the answer to the client's SYN counts: to the one that
+ * opened the flow, or to a later one, by which it accepts a connection in place of one that it no
+ * longer has. A client's SYN on an established flow may be refused. Returns 0 for any other.
+ */
+static __always_inline int lb_conntrack_track_syn_sent(struct lb_packet *pkt,
+						       struct lb_conntrack *entry)
+{
+	int is_established = lb_ct_state(entry) & LB_CT_ESTABLISHED;
+	struct lb_conntrack *original;
+
+	if (entry->direction == LB_DIR_ORIGINAL) {
+		if (!is_established)
+			entry->sent_end = lb_tcp_end(pkt);
+		return 1;
+	}
+	original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	if (!original || !(pkt->tcp_flags & LB_TCP_ACK))
+		return 0;
+	if (is_established && !(original->state & LB_CT_RETRIED))
+		return 0;
+	if (!is_established && original->sent_end - pkt->ack > LB_ACK_WINDOW)
+		return 0;
+	entry->sent_end = lb_tcp_end(pkt);
+	if (is_established)
+		lb_conntrack_start_again(pkt, entry, original);
+	return 1;
 }
 
 /*
  * Remembers how far this direction has sent. Returns 0 for a packet that is probably forged: its
- * receiver ignores it. A client's SYN on an established flow may be refused.
+ * receiver ignores it.
  */
 static __always_inline int lb_conntrack_track_sent(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
-	__u8 counted = LB_TCP_SYN | LB_TCP_FIN;
-	__u32 end = pkt->seq + lb_payload(pkt) + !!(pkt->tcp_flags & counted);
+	__u32 end = lb_tcp_end(pkt);
 	__s32 progress = end - entry->sent_end;
 	int is_established = lb_ct_state(entry) & LB_CT_ESTABLISHED;
 
-	if (pkt->tcp_flags & LB_TCP_SYN && is_established) {
-		if (entry->direction == LB_DIR_REPLY)
-			lb_conntrack_start_again(pkt, entry);
-		return 1;
-	}
-	if (is_established && !lb_conntrack_continues(pkt, progress) &&
+	if (pkt->tcp_flags & LB_TCP_SYN)
+		return lb_conntrack_track_syn_sent(pkt, entry);
+	if (entry->sent_end && !lb_conntrack_continues(pkt, progress) &&
 	    !lb_conntrack_knows_peer(pkt, entry))
 		return 0;
-	if (progress > 0 || progress < -LB_RETRANSMITTED || pkt->tcp_flags & LB_TCP_FIN)
+	if (!is_established || progress > 0 || progress < -LB_RETRANSMITTED ||
+	    pkt->tcp_flags & LB_TCP_FIN)
 		entry->sent_end = end;
 	return 1;
 }

@@ -5,6 +5,7 @@
 
 #include "clock.h"
 #include "conntrack.h"
+#include "ct_sequence.h"
 #include "filter.h"
 #include "maps.h"
 #include "packet.h"
@@ -74,6 +75,7 @@ static __always_inline int lb_conntrack_create(void *ctx, struct lb_packet *pkt,
 	flow->to.sport = reply.dport;
 	lb_conntrack_fill(entry, flow, entry->created);
 	entry->state = LB_CT_SYN;
+	entry->sent_end = reply.proto == IPPROTO_TCP ? lb_tcp_end(pkt) : 0;
 	entry->packets = pkt->segs;
 	entry->bytes = lb_payload(pkt);
 	if (lb_conntrack_update(&pkt->tuple, entry, has_own_table)) {

@@ -14,6 +14,8 @@ from tests.bpf.harness.services import CLIENT_PORT, cluster_ip, node_addresses, 
 
 # The sequence number after what either side sends in these tests.
 SENT = SEQUENCE + len(PAYLOAD)
+# What acknowledges a SYN with its data.
+OPENED = SENT + 1
 # Farther than a reset may be from there.
 FAR = 65540
 SEQUENCES = [SENT - FAR, SENT + FAR, SENT + (1 << 31)]
@@ -161,6 +163,87 @@ def test_after_a_gap_resets_are_judged_by_what_came_then(live: Flow, by_pod, seq
 def test_a_fin_behind_a_gap_counts(live: Flow, by_pod):
     send(live, by_pod, "FA", SENT + FAR, ack=SENT)
     assert CtState.LB_CT_PEER_FIN in live.states()[int(by_pod)]
+
+
+# What may be forged while a flow opens, or opens again
+
+# Neither what has been sent, nor an acknowledgement of it.
+NOWHERE, WRAPS_SOON = SENT + (1 << 30), (1 << 32) - 1000
+
+
+def shake_hands(flow: Flow, sequence: int) -> None:
+    """Both sides begin with a number."""
+    send(flow, True, "S", sequence, ack=0)
+    send(flow, False, "SA", sequence, ack=sequence + 1)
+    send(flow, True, "A", sequence + 1, ack=sequence + 1)
+
+
+@BOTH_SIDES
+def test_a_reset_with_made_up_numbers_does_not_end_a_handshake(flow: Flow, by_pod):
+    flow.request("S")
+    send(flow, by_pod, "RA", NOWHERE, ack=NOWHERE)
+    flow.reply("SA", ack=OPENED)
+    flow.request("A")
+    assert flow.is_established()
+
+
+def test_an_endpoint_refuses_a_connection_by_its_number(flow: Flow):
+    flow.request("S")
+    send(flow, False, "RA", 0, ack=OPENED)
+    assert all(state & CLOSED for state in flow.states())
+
+
+@BOTH_SIDES
+def test_a_fin_with_made_up_numbers_does_not_close_what_opens(flow: Flow, by_pod):
+    flow.request("S")
+    flow.reply("SA", ack=OPENED)
+    send(flow, by_pod, "FA", NOWHERE, ack=NOWHERE)
+    flow.request("A")
+    assert flow.is_established()
+    assert not any(state & CtState.LB_CT_PEER_FIN for state in flow.states())
+
+
+def test_an_answer_to_another_syn_opens_nothing(flow: Flow):
+    flow.request("S")
+    send(flow, False, "SA", NOWHERE, ack=NOWHERE)
+    send(flow, True, "A", OPENED, ack=NOWHERE + 1)
+    assert flow.is_short()
+
+
+@BOTH_SIDES
+def test_numbers_that_wrap_around_soon_protect_as_well(flow: Flow, by_pod):
+    flow.request("S")
+    shake_hands(flow, WRAPS_SOON)
+    before = flow.states()
+    reset(flow, by_pod, NOWHERE)
+    assert flow.states() == before
+
+
+@BOTH_SIDES
+@pytest.mark.parametrize("flags", ["S", "SA", "SF"])
+def test_a_syn_that_answers_none_prepares_no_reset(live: Flow, by_pod, flags):
+    send(live, False, flags, NOWHERE, ack=NOWHERE)
+    before = live.states()
+    reset(live, by_pod, NOWHERE)
+    assert live.states() == before
+    reset(live, by_pod, SENT)
+    assert live.is_short()
+
+
+def test_a_connection_in_place_of_a_half_closed_one_is_open(live: Flow):
+    send(live, True, "FA", SENT, ack=SENT)
+    send(live, False, "A", SENT, ack=SENT + 1)
+    shake_hands(live, NOWHERE)
+    assert live.is_established()
+    assert not any(state & CtState.LB_CT_PEER_FIN for state in live.states())
+    send(live, False, "FA", NOWHERE + 1, ack=NOWHERE + 1)
+    assert not any(state & CLOSED for state in live.states())
+
+
+def test_a_syn_with_a_fin_opens_nothing(flow: Flow):
+    packet = flow.kind.frame(flow.pod, flow.frontend, "SF")
+    assert target_of(flow.datapath.run("lb_pod_ingress", packet).packet) == flow.frontend
+    assert not flow.datapath.short()
 
 
 # Addresses that move
