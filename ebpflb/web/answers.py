@@ -19,11 +19,12 @@ Result = TypeVar("Result")
 
 
 class Request(NamedTuple):
-    """hosts: the values of the Host header."""
+    """hosts: the values of the Host header. accept: of all Accept headers, with commas."""
 
     method: str
     target: str
     hosts: tuple[str, ...] = ()
+    accept: str = ""
 
 
 class Answer(NamedTuple):

@@ -57,8 +57,10 @@ class Connection:
         if not event.http_version.startswith(b"1."):
             status = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
             raise h11.RemoteProtocolError("not HTTP/1", status)
-        hosts = tuple(value.decode("latin-1") for name, value in event.headers if name == b"host")
-        return Request(event.method.decode(), event.target.decode(), hosts)
+        headers = [(name, value.decode("latin-1")) for name, value in event.headers]
+        hosts = tuple(value for name, value in headers if name == b"host")
+        accept = ",".join(value for name, value in headers if name == b"accept")
+        return Request(event.method.decode(), event.target.decode(), hosts, accept)
 
     async def _write_whole(self, answer: Answer) -> None:
         self._begin(answer, **{"Content-Length": str(len(answer.body))})

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics port's other pages: /metrics/slis, /configz, /flagz and /statusz.
 
-As in kube-proxy: the settings and the age of the agent in Kubernetes' form, and how often the
-metrics port's own health check answered.
+As in kube-proxy: the settings and the age of the agent in Kubernetes' forms, as text and as objects
+of config.k8s.io (KEP-4827, KEP-4828), and how often the metrics port's own health check answered.
 """
 
 import json
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -20,13 +21,16 @@ from prometheus_client import (
 )
 
 from ebpflb import __version__
-from ebpflb.observe.http.server import Routes
+from ebpflb.observe.http.server import Routes, form
 from ebpflb.web.answers import JSON, Answer
 
 _WARNING = (
     "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility "
     "guarantees and is for debugging purposes only."
 )
+_GROUP = "config.k8s.io"
+# Of Kubernetes 1.35, and from 1.36 on.
+_VERSIONS = ("v1alpha1", "v1beta1")
 _MINUTE, _HOUR = 60, 3600
 
 
@@ -42,10 +46,36 @@ def debug_routes(
     """
     started = wall()
     paths = sorted([*others, "/configz", "/flagz", "/statusz"])
+    flags = {name: _as_flag(value) for name, value in settings.items()}
     return {
         "/configz": lambda: Answer(json.dumps({"ebpflb": settings}).encode(), JSON),
-        "/flagz": lambda: _page("flagz", [f"{k}={_as_flag(v)}" for k, v in settings.items()]),
+        "/flagz": lambda: _page("flagz", [f"{name}={text}" for name, text in flags.items()]),
         "/statusz": lambda: _page("statusz", _status(started, wall(), paths)),
+        **_objects("Flagz", lambda: {"flags": flags}),
+        **_objects("Statusz", lambda: _status_fields(started, wall(), paths)),
+    }
+
+
+def _objects(kind: str, fields: Callable[[], Mapping[str, object]]) -> Routes:
+    def answer(version: str) -> Answer:
+        head = {"kind": kind, "apiVersion": f"{_GROUP}/{version}", "metadata": {"name": "ebpflb"}}
+        return Answer(json.dumps({**head, **fields()}).encode(), JSON)
+
+    return {
+        f"/{kind.lower()} {form(f'{JSON};v={version};g={_GROUP};as={kind}')}": partial(
+            answer, version
+        )
+        for version in _VERSIONS
+    }
+
+
+def _status_fields(started: float, now: float, paths: Iterable[str]) -> Mapping[str, object]:
+    """Without goVersion and emulationVersion: they are of Kubernetes' own programs."""
+    return {
+        "startTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "uptimeSeconds": int(now - started),
+        "binaryVersion": __version__,
+        "paths": list(paths),
     }
 
 

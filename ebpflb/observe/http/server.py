@@ -14,8 +14,12 @@ from ebpflb.web.answers import JSON, Answer, Request, Respond, in_thread
 from ebpflb.web.server import BACKLOG, HttpServer
 
 Routes = Mapping[str, Callable[[], Answer]]
+"""By path. One that has other forms has them by path, space and form(): of those, and of text, the
+client gets the first that it accepts.
+"""
 
 _METHODS = ("GET", "HEAD")
+_TEXT = ("text/plain", "text/*", "*/*")
 
 
 class TcpPort(Listener):
@@ -65,18 +69,33 @@ def slow(routes: Routes) -> Respond:
         route = _route(routes, request)
         if isinstance(route, Answer):
             return route
-        path = _path(request)
-        if path not in being_made:
-            being_made[path] = asyncio.create_task(in_thread(route))
-            being_made[path].add_done_callback(lambda _: being_made.pop(path))
+        place = _place(routes, request)
+        if place not in being_made:
+            being_made[place] = asyncio.create_task(in_thread(route))
+            being_made[place].add_done_callback(lambda _: being_made.pop(place))
         # A client that goes away ends no answer that others wait for.
-        return await asyncio.shield(being_made[path])
+        return await asyncio.shield(being_made[place])
 
     return respond
 
 
-def _path(request: Request) -> str:
-    return request.target.partition("?")[0]
+def form(media_range: str) -> str:
+    """A type of the Accept header with its parameters in order, without its quality."""
+    kind, *parameters = (part.strip() for part in media_range.split(";"))
+    return ";".join([kind, *sorted(each for each in parameters if not each.startswith("q="))])
+
+
+def _place(routes: Routes, request: Request) -> str:
+    """A key of `routes`; empty if the client accepts no form of what is there."""
+    path = request.target.partition("?")[0]
+    if not request.accept or not any(each.startswith(f"{path} ") for each in routes):
+        return path
+    for wanted in map(form, request.accept.split(",")):
+        if wanted.partition(";")[0] in _TEXT:
+            return path
+        if (place := f"{path} {wanted}") in routes:
+            return place
+    return ""
 
 
 def _route(routes: Routes, request: Request) -> Callable[[], Answer] | Answer:
@@ -84,7 +103,10 @@ def _route(routes: Routes, request: Request) -> Callable[[], Answer] | Answer:
     if request.method not in _METHODS:
         status = HTTPStatus.METHOD_NOT_ALLOWED
         return Answer(b"only GET and HEAD\n", status=status, headers={"Allow": "GET, HEAD"})
-    return routes.get(_path(request), Answer(b"not found\n", status=HTTPStatus.NOT_FOUND))
+    place = _place(routes, request)
+    if not place:
+        return Answer(b"no such form\n", status=HTTPStatus.NOT_ACCEPTABLE)
+    return routes.get(place, Answer(b"not found\n", status=HTTPStatus.NOT_FOUND))
 
 
 def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -> Routes:

@@ -32,9 +32,9 @@ def serve(http_server):
         server.stop()
 
 
-def get(server, path, method="GET", host="127.0.0.1"):
+def get(server, path, method="GET", host="127.0.0.1", **headers):
     with closing(http.client.HTTPConnection(host, server.number, timeout=SECONDS)) as connection:
-        connection.request(method, path)
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
 
@@ -186,3 +186,28 @@ def test_who_asks_while_a_page_is_made_gets_it_too_and_other_paths_wait_for_nobo
     assert all(read(each).endswith(b"page") for each in clients)
     assert gate.made == 1
     port.stop()
+
+
+def test_who_wants_another_form_does_not_get_what_is_being_made(http_server):
+    asked, done = threading.Event(), threading.Event()
+
+    def text():
+        asked.set()
+        assert done.wait(SECONDS)
+        return Answer(b"text")
+
+    routes = {"/a": text, "/a application/json;v=1": lambda: Answer(b"{}")}
+    server = TcpPort(http_server, ("127.0.0.1", 0), slow(routes))
+    server.start()
+    found = []
+    first = threading.Thread(target=lambda: found.append(get(server, "/a")[2]))
+    first.start()
+    try:
+        assert asked.wait(SECONDS)
+        assert get(server, "/a", Accept="application/json; v=1")[2] == b"{}"
+        assert get(server, "/a", Accept="application/json")[0] == HTTPStatus.NOT_ACCEPTABLE
+    finally:
+        done.set()
+        first.join()
+        server.stop()
+    assert found == [b"text"]
