@@ -18,6 +18,7 @@ enum lb_fragment_place {
 enum lb_packet_routing {
 	LB_MAY_FRAGMENT = 1 << 0, /* IPv4 without DF */
 	LB_VIA_STACK = 1 << 1,    /* the stack routes it: see stack_route.h */
+	LB_IS_ERROR = 1 << 2,     /* an ICMP error, with the tuple of its flow: see dsr_error.h */
 };
 
 struct lb_cursor {

@@ -7,6 +7,7 @@
 #include "counters.h"
 #include "ct_match.h"
 #include "ct_state.h"
+#include "dsr_error.h"
 #include "filter.h"
 #include "flow_record.h"
 #include "forward.h"
@@ -27,7 +28,6 @@
 #include "snat.h"
 #include "stack_route.h"
 #include "tunnel_end.h"
-#include "tunnel_mtu.h"
 #include "verifier.h"
 
 /* Sends the rewritten packet to where it must go. fib is filled if that was looked up here. */
@@ -102,33 +102,6 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 	return lb_send(skb, pkt, hook, known->flags, fib);
 }
 
-/* A packet that the stack has routed: its source changes now. LB_NEXT: it is not one. */
-static __always_inline int lb_routed(struct __sk_buff *skb, struct lb_packet *pkt)
-{
-	struct lb_tuple *to = lb_stack_leave(&pkt->tuple);
-
-	if (!to)
-		return LB_NEXT;
-	skb->mark &= ~LB_STACK_MARK;
-	lb_fragment_store(pkt);
-	return lb_rewrite(skb, pkt, to, pkt->ttl) ? -LB_DROP_REWRITE : LB_PASS;
-}
-
-/* An error about such a packet: from the stack itself, or routed by it. */
-static __always_inline int lb_routed_error(struct __sk_buff *skb, struct lb_packet *pkt,
-					   struct lb_packet *quote, int hook)
-{
-	struct lb_stack_nat *nat;
-
-	if (hook != LB_HOOK_HOST_EGRESS && hook != LB_HOOK_POD_EGRESS)
-		return LB_PASS;
-	nat = lb_stack_nat.lookup(&quote->peer);
-	if (!nat)
-		return LB_PASS;
-	pkt->peer = nat->to;
-	return lb_icmp_rewrite(skb, pkt, quote, pkt->ttl) ? -LB_DROP_REWRITE : LB_PASS;
-}
-
 /*
  * An ICMP error about a packet of a known flow is translated like a packet of the flow in the same
  * direction. It does not change the state of the flow, because errors are easily forged. It is
@@ -145,10 +118,10 @@ static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packe
 	known = lb_known_flows.lookup(&zero);
 	if (!quote || !known)
 		return LB_PASS;
-	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS)
-		lb_tunnel_note_mtu(skb, pkt, quote);
 	verdict = quote->peer.proto == IPPROTO_UDP ? lb_known_quoted(pkt, quote, hook, known, 1) :
 						     lb_known_quoted(pkt, quote, hook, known, 0);
+	if (LB_HAS_DSR && verdict != LB_REDIRECT && hook == LB_HOOK_HOST_INGRESS)
+		return lb_dsr_error(skb, pkt, quote);
 	if (verdict != LB_REDIRECT)
 		return lb_routed_error(skb, pkt, quote, hook);
 	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && known->flags & LB_CT_DSR)
@@ -206,6 +179,10 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 		verdict = lb_service_decide(skb, pkt, at, match, &choice, &flow, fib);
 	if (verdict)
 		return verdict;
+	if (LB_HAS_DSR && pkt->routing & LB_IS_ERROR) {
+		pkt->peer = flow.to;
+		return LB_TUNNEL;
+	}
 	if (lb_flow_is_sampled() && !(flow.flags & LB_CT_DSR))
 		flow.flags |= LB_CT_SAMPLED;
 	verdict = flow.flags & LB_CT_DSR ? lb_dsr_create(pkt, &flow) :
@@ -235,6 +212,8 @@ static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *
 	struct lb_match match = {};
 	int verdict = lb_open_flow(skb, pkt, at, &match, fib);
 
+	if (LB_HAS_DSR && pkt->routing & LB_IS_ERROR)
+		return verdict == LB_TUNNEL ? LB_TUNNEL : LB_PASS;
 	if (verdict < 0)
 		lb_flow_fail(pkt, &match, at->hook, verdict);
 	return verdict;

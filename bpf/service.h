@@ -301,6 +301,8 @@ static __always_inline int lb_service_route(void *ctx, struct lb_packet *pkt,
 /* Whether this packet may start an unknown flow. */
 static __always_inline int lb_is_opening(const struct lb_packet *pkt)
 {
+	if (LB_HAS_DSR && pkt->routing & LB_IS_ERROR)
+		return 0;
 	return pkt->tuple.proto == IPPROTO_UDP || lb_ct_is_syn(pkt);
 }
 

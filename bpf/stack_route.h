@@ -15,9 +15,13 @@
 #include "conntrack.h"
 #include "filter.h"
 #include "forward.h"
+#include "fragment.h"
+#include "icmp_nat.h"
 #include "maps.h"
 #include "packet.h"
+#include "rewrite.h"
 #include "tuple.h"
+#include "verdict.h"
 
 /*
  * kube-proxy's mark for packets that it masquerades. Software that masquerades everything from
@@ -150,6 +154,33 @@ static __always_inline struct lb_tuple *lb_stack_leave(struct lb_tuple *key)
 	if (!nat || (__s64)(lb_now() - nat->last_seen) > (__s64)LB_STACK_TIMEOUT)
 		return NULL;
 	return &nat->to;
+}
+
+/* A packet that the stack has routed: its source changes now. LB_NEXT: it is not one. */
+static __always_inline int lb_routed(struct __sk_buff *skb, struct lb_packet *pkt)
+{
+	struct lb_tuple *to = lb_stack_leave(&pkt->tuple);
+
+	if (!to)
+		return LB_NEXT;
+	skb->mark &= ~LB_STACK_MARK;
+	lb_fragment_store(pkt);
+	return lb_rewrite(skb, pkt, to, pkt->ttl) ? -LB_DROP_REWRITE : LB_PASS;
+}
+
+/* An error about such a packet: from the stack itself, or routed by it. */
+static __always_inline int lb_routed_error(struct __sk_buff *skb, struct lb_packet *pkt,
+					   struct lb_packet *quote, int hook)
+{
+	struct lb_stack_nat *nat;
+
+	if (hook != LB_HOOK_HOST_EGRESS && hook != LB_HOOK_POD_EGRESS)
+		return LB_PASS;
+	nat = lb_stack_nat.lookup(&quote->peer);
+	if (!nat)
+		return LB_PASS;
+	pkt->peer = nat->to;
+	return lb_icmp_rewrite(skb, pkt, quote, pkt->ttl) ? -LB_DROP_REWRITE : LB_PASS;
 }
 
 #endif

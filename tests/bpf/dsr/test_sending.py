@@ -30,6 +30,7 @@ from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import IPV4, IPV6, End, Kind, changed, mapped, with_df
 from tests.bpf.harness.services import (
     client,
+    cluster_ip,
     local_backend,
     node_addresses,
     node_port,
@@ -461,3 +462,37 @@ def test_one_that_does_not_go_on_is_reset_once_nothing_else_knows_it(
     assert (result.verdict, result.packet[TCP].flags) == (Verdict.REDIRECT, "R")
     hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
     assert_sent(tcp, arrive(dsr, node, frame), frame, to)
+
+
+def test_an_error_about_a_flow_of_another_node_reaches_the_pod(
+    dsr: Datapath, node: Node, kind: Kind
+):
+    """Routers send it to any node that has the address."""
+    to, index = pod_elsewhere(dsr, kind)
+    frontend = served(dsr, kind, index)
+    reply = kind.frame(frontend, client(kind), "PA")
+    told = error(kind, ROUTER[kind.net], reply, mtu=1300, what=TOO_BIG)
+    assert_untouched(dsr, "lb_host_ingress", told, ifindex=node.uplink.ifindex)
+    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    assert_sent(kind, arrive(dsr, node, told), told, to)
+    assert not dsr.short()
+    assert dsr.counts("lb_count_front", 1) == (0, 0, 0)
+
+
+def test_an_error_to_a_node_concerns_its_own_flows_alone(dsr: Datapath, node: Node, kind: Kind):
+    _, index = pod_elsewhere(dsr, kind)
+    frontend = node_port(dsr, kind, [index])
+    dsr.flag_frontends(DescFlag.LB_DESC_DSR)
+    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    told = error(kind, ROUTER[kind.net], kind.frame(frontend, client(kind), "PA"))
+    assert_untouched(dsr, "lb_host_ingress", told, ifindex=node.uplink.ifindex)
+
+
+def test_an_error_about_no_flow_is_neither_dropped_nor_answered(
+    dsr: Datapath, node: Node, kind: Kind
+):
+    served_at = cluster_ip(dsr, kind, [pod_elsewhere(dsr, kind)[1]])
+    unknown = served_at._replace(port=served_at.port + 1)
+    told = error(kind, ROUTER[kind.net], kind.frame(unknown, client(kind), "PA"))
+    assert_untouched(dsr, "lb_host_ingress", told, ifindex=node.uplink.ifindex)
+    assert not dsr.drops()
