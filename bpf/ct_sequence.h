@@ -101,26 +101,28 @@ static __always_inline void lb_conntrack_start_again(struct lb_packet *pkt,
  * longer has. A client's SYN on an established flow may be refused. Returns 0 for any other.
  */
 static __always_inline int lb_conntrack_track_syn_sent(struct lb_packet *pkt,
-						       struct lb_conntrack *entry)
+						       struct lb_conntrack *entry, __u32 end)
 {
 	int is_established = lb_ct_state(entry) & LB_CT_ESTABLISHED;
 	struct lb_conntrack *original;
 
 	if (entry->direction == LB_DIR_ORIGINAL) {
 		if (!is_established)
-			entry->sent_end = lb_tcp_end(pkt);
+			entry->sent_end = end;
 		return 1;
 	}
 	original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
-	if (!original || !(pkt->tcp_flags & LB_TCP_ACK))
+	if (!original)
 		return 0;
-	if (is_established && !(original->state & LB_CT_RETRIED))
-		return 0;
-	if (!is_established && original->sent_end - pkt->ack > LB_ACK_WINDOW)
-		return 0;
-	entry->sent_end = lb_tcp_end(pkt);
-	if (is_established)
+	if (!is_established) {
+		if (original->sent_end - pkt->ack > LB_ACK_WINDOW)
+			return 0;
+	} else {
+		if (!(original->state & LB_CT_RETRIED))
+			return 0;
 		lb_conntrack_start_again(pkt, entry, original);
+	}
+	entry->sent_end = end;
 	return 1;
 }
 
@@ -136,7 +138,7 @@ static __always_inline int lb_conntrack_track_sent(struct lb_packet *pkt,
 	int is_established = lb_ct_state(entry) & LB_CT_ESTABLISHED;
 
 	if (pkt->tcp_flags & LB_TCP_SYN)
-		return lb_conntrack_track_syn_sent(pkt, entry);
+		return lb_conntrack_track_syn_sent(pkt, entry, end);
 	if (entry->sent_end && !lb_conntrack_continues(pkt, progress) &&
 	    !lb_conntrack_knows_peer(pkt, entry))
 		return 0;
