@@ -118,7 +118,7 @@ static __always_inline int lb_conntrack_track_syn_sent(struct lb_packet *pkt,
 		if (original->sent_end - pkt->ack > LB_ACK_WINDOW)
 			return 0;
 	} else {
-		if (!(original->state & LB_CT_RETRIED))
+		if (!(original->state & LB_CT_RETRIED) || !(pkt->tcp_flags & LB_TCP_ACK))
 			return 0;
 		lb_conntrack_start_again(pkt, entry, original);
 	}
