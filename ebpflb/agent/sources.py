@@ -56,6 +56,12 @@ def selection_of(settings: Settings) -> Selection:
     )
 
 
+def state_path(bpffs_root: Path) -> Path:
+    """Where the state is kept: each agent of a machine has its own pins, and its own file."""
+    name = hashlib.sha256(str(bpffs_root).encode()).hexdigest()[:16]
+    return compile_cache.DIRECTORY / f"state-{name}.gz"
+
+
 def require_manifests(settings: Settings) -> None:
     """ConfigError if the manifests are not there at the start; later they may come and go."""
     if settings.manifests and not settings.manifests.exists():
@@ -165,10 +171,8 @@ class ApiServerSource:
         settings = self._settings
         if not settings.state_cache_max_age:
             return None
-        # Each agent of the machine has its own pins, and its own file.
-        name = hashlib.sha256(str(settings.bpffs_root).encode()).hexdigest()[:16]
         file = StateFile(
-            compile_cache.DIRECTORY / f"state-{name}.gz",
+            state_path(settings.bpffs_root),
             {**self._api.cluster, "node": self._node.name},
             self._selection.label_keys,
         )

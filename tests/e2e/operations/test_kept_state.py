@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.dataplane.load import compile_cache
+from ebpflb.agent.sources import state_path
 from ebpflb.lab import Lab
 from ebpflb.lab.member import NodeAgent
 from tests.e2e.harness.cluster import Cluster
@@ -28,7 +28,6 @@ class Machine:
     def __init__(self, lab: Lab, log: Path) -> None:
         self.lab, self.node = lab, lab.node("node1")
         self.api = ExitStack()
-        before = kept_files()
         node, options = self.api.enter_context(manifest_api(self.node))
         self._port = int(options[1].rpartition(":")[2])
         self.agent = NodeAgent(node, log, options)
@@ -41,7 +40,8 @@ class Machine:
         self.agent.wait_in_sync()
         wait_in_force([self.node])
         self.agent.stop()
-        (self.file,) = kept_files() - before
+        self.file = state_path(self.node.bpffs)
+        assert self.file.exists()
 
     def lose_api(self) -> None:
         self.api.close()
@@ -62,10 +62,6 @@ class Machine:
         self.api.close()
         self.cluster.clear()
         self.file.unlink(missing_ok=True)
-
-
-def kept_files() -> set[Path]:
-    return set(compile_cache.DIRECTORY.glob("state-*.gz"))
 
 
 @pytest.fixture(scope="module")
