@@ -26,6 +26,13 @@ static __always_inline int lb_is_of_agent(const struct bpf_sock *sk)
 	return sk && sk->priority == LB_SOCKET_OF_AGENT;
 }
 
+static __always_inline int lb_is_packet_of_agent(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+
+	return sk && lb_is_of_agent(bpf_sk_fullsock(sk));
+}
+
 static __always_inline int lb_is_cluster_ip_of_node(const struct lb_addr *addr)
 {
 	int both = LB_ADDR_CLUSTER_IP | LB_ADDR_NODE;

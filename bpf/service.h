@@ -306,13 +306,6 @@ static __always_inline int lb_is_opening(const struct lb_packet *pkt)
 	return pkt->tuple.proto == IPPROTO_UDP || lb_ct_is_syn(pkt);
 }
 
-static __always_inline int lb_is_packet_of_agent(struct __sk_buff *skb)
-{
-	struct bpf_sock *sk = skb->sk;
-
-	return sk && lb_is_of_agent(bpf_sk_fullsock(sk));
-}
-
 /* For a packet that opens no flow; found: by lb_service_match(). Fills choice, flow and fib. */
 static __always_inline int lb_service_go_on(void *ctx, struct lb_packet *pkt, int hook,
 					    const struct lb_match *match, int found,
