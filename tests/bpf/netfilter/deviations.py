@@ -12,6 +12,8 @@ from tests.bpf.netfilter.seen import Outcome, Seen, State
 
 # LB_RESET_DISTANCE and LB_IN_FLIGHT of ct_sequence.h.
 RESET_DISTANCE, IN_FLIGHT = 1 << 16, 1 << 20
+# LB_DSR_PACKETS of dsr.h.
+DSR_PACKETS = 4
 
 _OPEN = (State.ESTABLISHED, State.CLOSING)
 _OURS_ALONE = (Outcome.DELIVERED, Outcome.LEFT)
@@ -164,6 +166,15 @@ def _is_ended_at_the_sender(case: Case) -> bool:
     return case.has_dsr and is_lost and any(ends)
 
 
+def _has_begun_and_paused(case: Case) -> bool:
+    """The client's node counts its packets until they are LB_DSR_PACKETS of dsr.h."""
+    pauses = [number for number, step in enumerate(case.before) if not isinstance(step, Sent)]
+    begun = case.before[: pauses[-1]] if pauses else ()
+    packets = [step for step in begun if isinstance(step, Sent) and step.side is Side.CLIENT]
+    is_lost = case.ours.outcome in _NOT_OURS and case.theirs.outcome is Outcome.DELIVERED
+    return case.has_dsr and is_lost and bool(begun) and len(packets) < DSR_PACKETS
+
+
 DEVIATIONS = (
     Deviation("wrong checksum", _has_wrong_checksum, is_last=False),
     Deviation("invalid packet", _is_invalid, is_last=False),
@@ -181,4 +192,5 @@ DEVIATIONS = (
     Deviation("FIN with a right number", _knows_a_number),
     Deviation("repeated FIN", _is_repeated_fin),
     Deviation("forged end, with DSR", _is_ended_at_the_sender),
+    Deviation("pause after less than four packets, with DSR", _has_begun_and_paused),
 )
