@@ -7,6 +7,7 @@ import pty
 import struct
 import termios
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -23,8 +24,17 @@ def _no_thread_outlives_its_test() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        thread.join(SECONDS)
+        _join(thread)
         assert not thread.is_alive(), f"{thread.name} goes on"
+
+
+def _join(thread: threading.Thread) -> None:
+    while True:
+        try:
+            return thread.join(SECONDS)
+        except RuntimeError:
+            # Another thread is about to start it, for which nothing can wait.
+            time.sleep(0.001)
 
 
 class Screen:
