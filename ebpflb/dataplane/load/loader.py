@@ -230,27 +230,23 @@ def _flow_sizes(generation: Generation, larger: Set[str]) -> Mapping[str, int]:
         for name, spec in FLOW_MAPS.items()
         if isinstance(spec.size, str) and _shape(generation, name) == spec.shape(found)
     }
-    if not _used(generation, _TUNNELED):
+    maps = open_maps(generation.maps)
+    if not _used(maps, _TUNNELED):
         # It is small until the node takes part in direct server return.
         names -= {"ct_dsr"}
     can_hold = _has_setting(generation, SettingFlag.LB_SETTING_CAN_HOLD)
-    if can_hold and _is_half_full(generation):
+    if can_hold and _is_half_full(maps):
         names -= {"conntrack"}
     elif _has_setting(generation, SettingFlag.LB_SETTING_CAN_DIVERT):
         names -= larger
     return {name: getattr(found, name) for name in names}
 
 
-def _is_half_full(generation: Generation) -> bool:
-    maps = open_maps(generation.maps)
-    return (
-        _ESTABLISHED in maps
-        and _used(generation, _ESTABLISHED) > maps[_ESTABLISHED].max_entries // 2
-    )
+def _is_half_full(maps: MapSet) -> bool:
+    return _ESTABLISHED in maps and _used(maps, _ESTABLISHED) > maps[_ESTABLISHED].max_entries // 2
 
 
-def _used(generation: Generation, name: str) -> int:
-    maps = open_maps(generation.maps)
+def _used(maps: MapSet, name: str) -> int:
     return sum(chunk.size for chunk in maps[name].chunks()) if name in maps else 0
 
 
