@@ -108,7 +108,8 @@ class NodeDataplane:
     @property
     def families(self) -> tuple[str, ...]:
         """The IP families that the kernel has."""
-        return ("IPv4", "IPv6") if self._probe.supports(Feature.IPV6) else ("IPv4",)
+        has_ipv6 = self._probe.supports(Feature.IPV6)
+        return tuple(family.text for family in Family if has_ipv6 or family is not Family.IPV6)
 
     @property
     def lacks(self) -> Mapping[str, str]:

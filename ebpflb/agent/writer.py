@@ -20,7 +20,6 @@ from ebpflb.model.service import ServiceName
 
 _log = logging.getLogger("ebpflb.agent")
 
-_FAMILY_NAMES = {4: "IPv4", 6: "IPv6"}
 # How many Services a log line names.
 _NAMED = 3
 _PolicyAndFamily = tuple[str, str]
@@ -90,7 +89,7 @@ def _no_local(frontends: Sequence[Frontend]) -> Sequence[_PolicyAndFamily]:
     for frontend in frontends:
         if not frontend.others.backends and frontend.others.if_empty is IfEmpty.DROP:
             is_internal = frontend.type is FrontendType.CLUSTER_IP
-            family = _FAMILY_NAMES[family_of(frontend.key.address)]
+            family = family_of(frontend.key.address).text
             found.add((frontend.service, "internal" if is_internal else "external", family))
     return tuple(sorted((policy, family) for _, policy, family in found))
 

@@ -19,6 +19,11 @@ class Family(IntEnum):
     IPV4 = 4
     IPV6 = 6
 
+    @property
+    def text(self) -> str:
+        """As Kubernetes writes it."""
+        return f"IPv{self.value}"
+
 
 class Protocol(IntEnum):
     """Values are protocol numbers of the IP header."""

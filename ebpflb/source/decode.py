@@ -73,7 +73,7 @@ _AFFINITY_DEFAULT = 10800
 _AFFINITY_LAST = 86400
 
 _WILDCARDS = frozenset(WILDCARD.values())
-_FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
+_FAMILIES = {family.text: family for family in Family}
 _ADDRESS_TYPES = {**_FAMILIES, "FQDN": None}
 _PROTOCOLS = {member.name: member for member in Protocol}
 _POLICIES = {member.value: member for member in TrafficPolicy}

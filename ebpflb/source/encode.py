@@ -8,7 +8,7 @@ as the type of a Service, is written as whatever has no other effect.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ebpflb.model.address import Address, Family, format_address
+from ebpflb.model.address import Address, format_address
 from ebpflb.model.changes import ApiObject, key_of
 from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.node import Node
@@ -16,8 +16,6 @@ from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceCidr, ServicePort
 from ebpflb.source import annotations, decode
 from ebpflb.source.fields import Fields
-
-_FAMILIES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 
 
 def encode(item: ApiObject) -> Fields:
@@ -53,7 +51,7 @@ def _service(item: Service) -> _Parts:
                 "type": "LoadBalancer",
                 "clusterIP": addresses[0],
                 "clusterIPs": addresses,
-                "ipFamilies": [_FAMILIES[each.family] for each in first],
+                "ipFamilies": [each.family.text for each in first],
                 "ports": [_port(each) for each in ports if each.family is ports[0].family],
                 "externalIPs": _texts(tuple(ip for each in first for ip in each.external_ips)),
                 "loadBalancerSourceRanges": [text for each in first for text in each.source_ranges],
@@ -99,7 +97,7 @@ def _endpoint_slice(item: EndpointSlice) -> _Parts:
         for each in item.ports
     ]
     document = {
-        "addressType": _FAMILIES[item.family],
+        "addressType": item.family.text,
         "ports": ports,
         "endpoints": list(map(_endpoint, item.endpoints)),
     }

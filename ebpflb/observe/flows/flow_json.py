@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from ebpflb.model.address import Family, format_address
+from ebpflb.model.address import format_address
 from ebpflb.model.flow import Flow, FlowNames, Side, Traffic, frontend_type
 
 _encode = json.JSONEncoder(check_circular=False).encode
 _SECOND = 1_000_000_000
-_FAMILIES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 _UNKNOWN: tuple[object, ...] = (None, "", {})
 
 
@@ -35,7 +34,7 @@ def flow_object(number: int, flow: Flow, names: FlowNames) -> dict[str, Any]:
         reason=flow.reason,
         ended=flow.ended,
         protocol=flow.protocol,
-        family=_FAMILIES[flow.family],
+        family=flow.family.text,
         path=flow.path,
         client=_client(flow, names),
         frontend={

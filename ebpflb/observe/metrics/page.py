@@ -48,7 +48,6 @@ _LATENCY_BUCKETS = [
 ]
 _FIRST_CONNECTION_BUCKETS = (1, 2, 5, 10, 20, 30, 60, 120, 300)
 _FAMILY = "ip_family"
-_NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 PEER_STATES = (Reachability.REACHABLE.value, Reachability.UNREACHABLE.value)
 # A hundred simultaneous scrapes cost as much as one.
 FRESH_SECONDS = 1.0
@@ -170,7 +169,7 @@ class Metrics:
     def programmed(self, delays: Iterable[tuple[Family, float]]) -> None:
         """Changes of endpoints are in force, this many seconds after their trigger."""
         for family, seconds in delays:
-            self._latency.labels(_NAMES[family]).observe(seconds)
+            self._latency.labels(family.text).observe(seconds)
 
     def expired(self, entries: int) -> None:
         self._expired.inc(entries)
@@ -180,7 +179,7 @@ class Metrics:
         for family in self._families:
             self._reconciler_duration.labels(family).observe(seconds)
         for kind, count in ended.items():
-            self._sockets_closed.labels(_NAMES[kind]).inc(count)
+            self._sockets_closed.labels(kind.text).inc(count)
 
     def lacks(self, features: Iterable[str]) -> None:
         """The kernel lacks these features."""
