@@ -283,6 +283,8 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 			verdict = lb_tunnel_send(skb, &pkt, &fib);
 		else if (verdict == LB_PASS && lb_tunnel_opened())
 			verdict = -LB_DROP_TUNNEL;
+		if (verdict < 0)
+			lb_tunnel_close();
 	}
 	return lb_tc_exit(skb, &pkt, at->hook, verdict, fib.tot_len);
 }

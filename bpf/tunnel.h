@@ -44,7 +44,7 @@ static __always_inline struct lb_tunnel *lb_tunnel_opened(void)
 	return tunnel && tunnel->is_open ? tunnel : NULL;
 }
 
-/* The packet has been handled. */
+/* The packet has been handled: the next one on this CPU may be at XDP, which opens no tunnel. */
 static __always_inline void lb_tunnel_close(void)
 {
 	struct lb_tunnel *tunnel;

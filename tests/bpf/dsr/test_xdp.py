@@ -73,3 +73,19 @@ def test_what_arrives_in_a_tunnel_is_left_to_tc(dsr: Datapath, node: Node, kind:
     frame = bytes(wrapped(kind, request, pod))
     assert dsr.run_xdp(frame, ifindex=node.uplink.ifindex) == (XdpAction.PASS, frame)
     assert not +dsr.xdp_results()
+
+
+def test_a_tunneled_packet_that_tc_drops_does_not_concern_the_next_one(
+    dsr: Datapath, node: Node, tcp: Kind
+):
+    dsr.device(node.uplink.ifindex, snat4=IPV4.node, snat6=IPV6.node, mtu=1500, xdp=True)
+    to, index = pod_elsewhere(dsr, tcp)
+    frontend = served(dsr, tcp, index)
+    for flags in ("S", "A", "PA", "A"):
+        frame = bytes(tcp.frame(client(tcp), frontend, flags))
+        assert dsr.run_xdp(frame, ifindex=node.uplink.ifindex)[0] is XdpAction.TX
+    for_nobody = tcp.frame(client(tcp)._replace(port=4001), frontend, "PA")
+    dropped = bytes(wrapped(tcp, for_nobody, to))
+    verdict, _ = dsr.run_bytes("lb_host_ingress", dropped, ifindex=node.uplink.ifindex)
+    assert verdict == Verdict.DROP
+    assert dsr.run_xdp(frame, ifindex=node.uplink.ifindex)[0] is XdpAction.TX
