@@ -19,12 +19,6 @@
 /* How much of what one side sends the other may still have to acknowledge. */
 #define LB_IN_FLIGHT (1 << 20)
 
-/* The sequence number after a packet. */
-static __always_inline __u32 lb_tcp_end(const struct lb_packet *pkt)
-{
-	return pkt->seq + lb_payload(pkt) + !!(pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_FIN));
-}
-
 /*
  * Whether a reset of an opening flow, not near what its sender has sent, answers what is known of the
  * other side: the endpoint refuses a SYN, or the client a bare ACK (ct_match.h).

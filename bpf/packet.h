@@ -174,6 +174,12 @@ static __always_inline __u32 lb_payload(const struct lb_packet *pkt)
 	return len > 0 ? len : 0;
 }
 
+/* The sequence number after a packet of TCP. */
+static __always_inline __u32 lb_tcp_end(const struct lb_packet *pkt)
+{
+	return pkt->seq + lb_payload(pkt) + !!(pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_FIN));
+}
+
 static __always_inline int lb_has_transport(const struct lb_packet *pkt)
 {
 	return pkt->fragment != LB_FRAGMENT_LATER;

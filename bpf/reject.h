@@ -7,6 +7,7 @@
 #ifndef LB_REJECT_H
 #define LB_REJECT_H
 
+#include "answer.h"
 #include "csum.h"
 #include "forward.h"
 #include "icmp.h"
@@ -17,7 +18,6 @@
 #include "transport.h"
 #include "verdict.h"
 
-#define LB_ICMP_TTL 64
 /* The longest IPv4 header and the part of the transport header that an error must quote. */
 #define LB_ICMP_QUOTE 68
 
@@ -66,14 +66,7 @@ static __always_inline int lb_reject_ipv4(struct __sk_buff *skb, const struct lb
 
 	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, quote))
 		return -1;
-	out.ip.version = 4;
-	out.ip.ihl = 5;
-	out.ip.tot_len = bpf_htons(len);
-	out.ip.ttl = LB_ICMP_TTL;
-	out.ip.protocol = IPPROTO_ICMP;
-	out.ip.saddr = pkt->tuple.daddr.word[3];
-	out.ip.daddr = pkt->tuple.saddr.word[3];
-	out.ip.check = lb_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&out.ip, sizeof(out.ip), 0));
+	lb_answer_ipv4(&out.ip, pkt, IPPROTO_ICMP, len);
 	out.icmp.csum = lb_csum_fold(
 		bpf_csum_diff(NULL, 0, (__be32 *)&out.icmp, LB_ICMP_HEADER + sizeof(out.quote), 0));
 	if (lb_icmp_make_room(skb, pkt, quote, sizeof(out.ip) + LB_ICMP_HEADER))
@@ -101,12 +94,7 @@ static __always_inline int lb_reject_ipv6(struct __sk_buff *skb, const struct lb
 
 	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, quote))
 		return -1;
-	out.ip.version = 6;
-	out.ip.payload_len = bpf_htons(LB_ICMP_HEADER + quote);
-	out.ip.nexthdr = IPPROTO_ICMPV6;
-	out.ip.hop_limit = LB_ICMP_TTL;
-	__builtin_memcpy(&out.ip.saddr, &pkt->tuple.daddr, sizeof(struct lb_addr));
-	__builtin_memcpy(&out.ip.daddr, &pkt->tuple.saddr, sizeof(struct lb_addr));
+	lb_answer_ipv6(&out.ip, pkt, IPPROTO_ICMPV6, LB_ICMP_HEADER + quote);
 	out.icmp.csum = lb_icmp6_csum(&out, LB_ICMP_HEADER + quote);
 	if (lb_icmp_make_room(skb, pkt, quote, sizeof(out.ip) + LB_ICMP_HEADER))
 		return -1;

@@ -3,12 +3,11 @@
 #ifndef LB_RESET_H
 #define LB_RESET_H
 
+#include "answer.h"
 #include "csum.h"
 #include "forward.h"
 #include "packet.h"
 #include "verdict.h"
-
-#define LB_RESET_TTL 64
 
 struct lb_reset_v4 {
 	struct iphdr ip;
@@ -23,8 +22,6 @@ struct lb_reset_v6 {
 /* RFC 9293, 3.10.7.1: with the numbers that the sender accepts. */
 static __always_inline void lb_reset_fill(struct tcphdr *tcp, const struct lb_packet *pkt)
 {
-	int has_fin = !!(pkt->tcp_flags & LB_TCP_FIN);
-
 	tcp->source = pkt->tuple.dport;
 	tcp->dest = pkt->tuple.sport;
 	tcp->doff = sizeof(*tcp) / 4;
@@ -34,7 +31,7 @@ static __always_inline void lb_reset_fill(struct tcphdr *tcp, const struct lb_pa
 		return;
 	}
 	tcp->ack = 1;
-	tcp->ack_seq = bpf_htonl(pkt->seq + lb_payload(pkt) + has_fin);
+	tcp->ack_seq = bpf_htonl(lb_tcp_end(pkt));
 }
 
 /*
@@ -58,14 +55,7 @@ static __always_inline int lb_reset_ipv4(struct __sk_buff *skb, const struct lb_
 	struct lb_reset_v4 out = {};
 
 	lb_reset_fill(&out.tcp, pkt);
-	out.ip.version = 4;
-	out.ip.ihl = sizeof(out.ip) / 4;
-	out.ip.tot_len = bpf_htons(sizeof(out));
-	out.ip.ttl = LB_RESET_TTL;
-	out.ip.protocol = IPPROTO_TCP;
-	out.ip.saddr = pkt->tuple.daddr.word[3];
-	out.ip.daddr = pkt->tuple.saddr.word[3];
-	out.ip.check = lb_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&out.ip, sizeof(out.ip), 0));
+	lb_answer_ipv4(&out.ip, pkt, IPPROTO_TCP, sizeof(out));
 	if (bpf_skb_change_tail(skb, pkt->l3 + sizeof(out), 0) ||
 	    bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out), 0))
 		return -1;
@@ -78,12 +68,7 @@ static __always_inline int lb_reset_ipv6(struct __sk_buff *skb, const struct lb_
 	struct lb_reset_v6 out = {};
 
 	lb_reset_fill(&out.tcp, pkt);
-	out.ip.version = 6;
-	out.ip.payload_len = bpf_htons(sizeof(out.tcp));
-	out.ip.nexthdr = IPPROTO_TCP;
-	out.ip.hop_limit = LB_RESET_TTL;
-	__builtin_memcpy(&out.ip.saddr, &pkt->tuple.daddr, sizeof(struct lb_addr));
-	__builtin_memcpy(&out.ip.daddr, &pkt->tuple.saddr, sizeof(struct lb_addr));
+	lb_answer_ipv6(&out.ip, pkt, IPPROTO_TCP, sizeof(out.tcp));
 	if (bpf_skb_change_tail(skb, pkt->l3 + sizeof(out), 0) ||
 	    bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out), 0))
 		return -1;
