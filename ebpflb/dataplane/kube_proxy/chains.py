@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 KEEPER = "EBPFLB-KEEP-NAT"
 
+# The chain by which it is known in iptables and ipvs mode, and its table in nftables mode.
+SERVICES = "KUBE-SERVICES"
+NFT_TABLE = "kube-proxy"
+
 # What iptables-save prints instead of a policy for user-defined chains.
 _NO_POLICY = "-"
 _CANARY = "KUBE-PROXY-CANARY"
@@ -28,9 +32,9 @@ _ENTRIES = {
         "KUBE-NODE-PORT",
         "KUBE-NODEPORTS",
         "KUBE-PROXY-FIREWALL",
-        "KUBE-SERVICES",
+        SERVICES,
     },
-    "nat": {"KUBE-SERVICES", _MASQUERADE},
+    "nat": {SERVICES, _MASQUERADE},
     "mangle": set(),
 }
 _OTHERS = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kube_proxy.chains import (
+    NFT_TABLE,
     Removal,
     is_of_kube_proxy,
     parse,
@@ -28,7 +29,6 @@ _LOCK_SECONDS = "30"
 FAMILIES = ("ip", "ip6")
 KEEPER_TABLE = "ebpflb-keep-nat"
 
-_TABLE = "kube-proxy"
 # The kernel translates packets of established connections only as long as the network namespace
 # has a chain of type nat (nf_nat_register_fn), and a rule that needs connection tracking
 # (nf_ct_netns_get), which here matches no packet.
@@ -38,7 +38,7 @@ add chain {{family}} {KEEPER_TABLE} nat {{{{ type nat hook input priority 100; }
 add chain {{family}} {KEEPER_TABLE} unused
 flush chain {{family}} {KEEPER_TABLE} unused
 add rule {{family}} {KEEPER_TABLE} unused ct state established return
-delete table {{family}} {_TABLE}
+delete table {{family}} {NFT_TABLE}
 """
 
 
@@ -127,7 +127,7 @@ def _refuse_if_needed(program: str, backend: str) -> None:
 def kube_proxy_families(nft: str) -> list[str]:
     """The families in which kube-proxy has a table."""
     tables = parse_json(run_if_supported(nft, "--json", "list", "tables"), "table")
-    found = {table["family"] for table in tables if table["name"] == _TABLE}
+    found = {table["family"] for table in tables if table["name"] == NFT_TABLE}
     return [family for family in FAMILIES if family in found]
 
 
