@@ -9,6 +9,7 @@ the kernel's errno, and the path if there is one.
 import ctypes
 import os
 import platform
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ _MEMBARRIER = {"x86_64": 324}
 _GENERIC_MEMBARRIER = 283
 _GLOBAL, _GLOBAL_EXPEDITED = 1, 2
 _LONGEST_RUN = 0.1
-_PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,6 +70,11 @@ def ask_socket(fd: int, level: int, option: int, question: bytes) -> bytes:
     length = ctypes.c_uint32(len(question))
     _check(_libc.getsockopt(fd, level, option, buffer, ctypes.byref(length)))
     return buffer.raw[: length.value]
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when the thread that started it ends, from now on."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)))
 
 
 def forbid_new_privileges() -> None:

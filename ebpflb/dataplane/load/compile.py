@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.kernel.libc import owned
+from ebpflb.dataplane.kernel.libc import die_with_parent, owned
 from ebpflb.dataplane.layout.programs import PROGRAMS
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.bytecode import (
@@ -43,7 +43,7 @@ _FRAGS = "LB_HAS_XDP_FRAGS"
 class _Request(NamedTuple):
     """The child's input. `pins`: the directory of pinned maps, empty if it is in the text.
 
-    `has_frags`: the kernel has Feature.XDP_FRAGS.
+    `has_frags`: the kernel has Feature.XDP_FRAGS. `parent`: the process that waits for the child.
     """
 
     text: str
@@ -53,6 +53,7 @@ class _Request(NamedTuple):
     names: Sequence[str]
     cache: str
     has_frags: bool
+    parent: int
 
 
 class _Module(Protocol):
@@ -89,6 +90,7 @@ def compile_and_pin(
         list(names),
         str(cache),
         defines.get(_FRAGS) == "1",
+        os.getpid(),
     )
     child = subprocess.run(
         [sys.executable, "-m", "ebpflb.dataplane.load.compile"],
@@ -144,7 +146,11 @@ def _raise(code: int, output: str) -> None:
 
 
 def _main() -> int:
+    # What an agent that was killed had begun would get in the way of the next one.
+    die_with_parent()
     request = _Request(**json.load(sys.stdin))
+    if os.getppid() != request.parent:
+        return _NOT_LOADED
     key = compile_cache.key(request.text, request.cflags) if request.pins else None
     if key and _from_cache(request, key):
         return 0
