@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load on every way to a Service while something happens, without a connection that fails."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -40,13 +41,20 @@ class Loads:
 
     def wait_for(self, pod: Member) -> None:
         """Return when this pod has answered some new connections more on every way."""
+        self._wait(lambda pods: pods[pod.name], pod.name)
+
+    def go_on(self) -> None:
+        """Return when some new connections more were answered on every way."""
+        self._wait(lambda pods: pods.total(), "anybody")
+
+    def _wait(self, count: Callable[[Counter[str]], int], whom: str) -> None:
         new = {name: each for name, each in self._running.items() if not _is_held(name)}
-        wanted = {name: each.pods()[pod.name] + _SOME for name, each in new.items()}
+        wanted = {name: count(each.pods()) + _SOME for name, each in new.items()}
 
         def have_come() -> bool:
-            return all(new[name].pods()[pod.name] >= wanted[name] for name in new)
+            return all(count(new[name].pods()) >= wanted[name] for name in new)
 
-        wait_until(have_come, f"new connections to {pod.name}")
+        wait_until(have_come, f"new connections to {whom}")
 
     def held(self) -> list[LoadResult]:
         """The results of connections that stayed."""
