@@ -14,6 +14,9 @@
 #include "packet.h"
 #include "tuple.h"
 
+/* Instead of an error: another packet of the flow has moved or deleted the entry meanwhile. */
+#define LB_MOVED 1
+
 /* A new flow: what its packets become, and the hook where its replies are reversed. */
 struct lb_flow {
 	struct lb_tuple to;
@@ -99,6 +102,31 @@ static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tu
 	lb_tuple_reverse(peer_key, &entry->to);
 	peer = lb_conntrack_lookup(peer_key, is_udp);
 	return peer && lb_tuple_is_reverse(&peer->to, key) ? peer : NULL;
+}
+
+/*
+ * A copy to be changed and stored elsewhere; NULL if there is none. Other packets may delete the entry
+ * at any time, and the kernel gives its memory to the next flow at once: whoever stores the copy asks
+ * lb_conntrack_is_at() after it was made.
+ */
+static __always_inline struct lb_conntrack *lb_conntrack_copy(const struct lb_conntrack *entry)
+{
+	struct lb_conntrack *copy;
+	int zero = 0;
+
+	copy = lb_ct_scratch.lookup(&zero);
+	if (copy)
+		*copy = *entry;
+	return copy;
+}
+
+/* Whether the key still has this entry, in the tables of opening or of established flows. */
+static __always_inline int lb_conntrack_is_at(struct lb_tuple *key,
+					      const struct lb_conntrack *entry, int is_udp)
+{
+	if (is_udp)
+		return lb_ct_udp.lookup(key) == entry || lb_ct_stream.lookup(key) == entry;
+	return lb_ct_short.lookup(key) == entry || lb_conntrack.lookup(key) == entry;
 }
 
 static __always_inline int lb_conntrack_delete_settled(struct lb_tuple *key, int is_udp)

@@ -19,24 +19,42 @@
 #define LB_UDP_EXCHANGE (2 * LB_SECOND)
 
 /*
+ * Copies an entry to the table of established flows or streams, marked as established. Returns 0, an
+ * error or LB_MOVED.
+ */
+static __always_inline int lb_conntrack_promote_one(struct lb_tuple *key,
+						    const struct lb_conntrack *entry, __u8 state,
+						    __u8 peer_state, int is_udp)
+{
+	struct lb_conntrack *copy = lb_conntrack_copy(entry);
+
+	if (!copy)
+		return -1;
+	if (!lb_conntrack_is_at(key, entry, is_udp))
+		return LB_MOVED;
+	copy->state |= state;
+	copy->peer_state |= peer_state;
+	return lb_conntrack_settle(key, copy, is_udp);
+}
+
+/*
  * Moves a flow to the table of established flows or streams. Without room there it stays where it
  * is, and every packet tries again.
  */
 static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry,
 						 struct lb_conntrack *other, int is_udp)
 {
-	entry->state |= LB_CT_ESTABLISHED;
-	other->peer_state |= LB_CT_ESTABLISHED;
-	if (!lb_conntrack_settle(&pkt->peer, other, is_udp)) {
-		if (!lb_conntrack_settle(&pkt->tuple, entry, is_udp)) {
-			lb_conntrack_delete_opening(&pkt->peer, is_udp);
-			lb_conntrack_delete_opening(&pkt->tuple, is_udp);
-			return;
-		}
+	int error;
+
+	if (lb_conntrack_promote_one(&pkt->peer, other, 0, LB_CT_ESTABLISHED, is_udp))
+		return;
+	error = lb_conntrack_promote_one(&pkt->tuple, entry, LB_CT_ESTABLISHED, 0, is_udp);
+	if (error < 0)
 		lb_conntrack_delete_settled(&pkt->peer, is_udp);
-	}
-	entry->state &= ~LB_CT_ESTABLISHED;
-	other->peer_state &= ~LB_CT_ESTABLISHED;
+	if (error)
+		return;
+	lb_conntrack_delete_opening(&pkt->peer, is_udp);
+	lb_conntrack_delete_opening(&pkt->tuple, is_udp);
 }
 
 /*

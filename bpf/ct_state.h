@@ -14,17 +14,19 @@
 #include "maps.h"
 #include "packet.h"
 
-/* Moves an entry back to lb_conntrack, not closed. It is marked, because the agent may miss it. */
+/*
+ * Moves an entry back to lb_conntrack, not closed. It is marked, because the agent may miss it.
+ * Returns 0, an error or LB_MOVED.
+ */
 static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
 					       const struct lb_conntrack *entry)
 {
-	struct lb_conntrack *open;
-	int zero = 0;
+	struct lb_conntrack *open = lb_conntrack_copy(entry);
 
-	open = lb_ct_scratch.lookup(&zero);
 	if (!open)
 		return -1;
-	*open = *entry;
+	if (lb_ct_short.lookup(key) != entry)
+		return LB_MOVED;
 	open->state = (open->state | LB_CT_ESTABLISHED) & ~LB_CT_CLOSED;
 	open->peer_state &= ~LB_CT_CLOSED;
 	if (open->direction == LB_DIR_REPLY)
@@ -41,16 +43,18 @@ static __always_inline void lb_conntrack_take_back(struct lb_packet *pkt,
 {
 	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
 	__u8 has_gone_on = LB_CT_SYN | LB_CT_ACK;
+	int error;
 
 	if (!reply || (reply->state & has_gone_on) != has_gone_on ||
 	    lb_ct_state(entry) & lb_ct_state(reply) & LB_CT_PEER_FIN)
 		return;
 	if (lb_conntrack_reopen(&pkt->peer, reply))
 		return;
-	if (lb_conntrack_reopen(&pkt->tuple, entry)) {
+	error = lb_conntrack_reopen(&pkt->tuple, entry);
+	if (error < 0)
 		lb_conntrack.delete(&pkt->peer);
+	if (error)
 		return;
-	}
 	lb_ct_short.delete(&pkt->peer);
 	lb_ct_short.delete(&pkt->tuple);
 }
@@ -63,12 +67,12 @@ static __always_inline int lb_conntrack_retire(struct lb_tuple *key,
 					       const struct lb_conntrack *entry)
 {
 	struct lb_conntrack *closed;
-	int zero = 0;
 
-	closed = lb_ct_scratch.lookup(&zero);
-	if (!closed || !(lb_ct_state(entry) & LB_CT_ESTABLISHED))
+	if (!(lb_ct_state(entry) & LB_CT_ESTABLISHED))
 		return 0;
-	*closed = *entry;
+	closed = lb_conntrack_copy(entry);
+	if (!closed || lb_conntrack.lookup(key) != entry)
+		return 1;
 	closed->state &= ~(LB_CT_ESTABLISHED | LB_CT_ACK);
 	closed->peer_state &= ~LB_CT_ESTABLISHED;
 	return lb_ct_short.update(key, closed) ? 0 : lb_conntrack.delete(key);

@@ -2,6 +2,9 @@
 """One CPU moves a flow from one table to another while the next one looks for it in both."""
 
 import multiprocessing
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import c_bool, c_uint64
 
 import pytest
@@ -33,6 +36,42 @@ _AFTER = "static __always_inline int lb_ct_is_syn("
 _fork = multiprocessing.get_context("fork")
 
 
+# Here another CPU has just moved the flow that this one is about to move, and the kernel has given
+# the memory of both entries to a new flow.
+_MOVE = "lb_conntrack_promote(pkt, entry, reply, 0);"
+_OVERTAKE = """
+static __always_inline void lb_overtake(struct lb_packet *pkt, struct lb_conntrack *entry,
+					struct lb_conntrack *reply)
+{
+	struct lb_conntrack *strange;
+	int zero = 0;
+
+	lb_conntrack_promote(pkt, entry, reply, 0);
+	strange = lb_ct_scratch.lookup(&zero);
+	if (!strange)
+		return;
+	strange->to.dport = 1;
+	strange->to.sport = 1;
+	pkt->tuple.sport = bpf_htons(4001);
+	lb_ct_short.update(&pkt->tuple, strange);
+	pkt->tuple.sport = bpf_htons(4002);
+	lb_ct_short.update(&pkt->tuple, strange);
+	pkt->tuple.sport = bpf_htons(4000);
+}
+"""
+_BEFORE_ESTABLISH = "/* The client acknowledges the answer to its SYN."
+
+
+@pytest.fixture(scope="module")
+def overtaken(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """lb_host_ingress, in which another packet of the flow is always a moment faster."""
+    text = source_text()
+    assert text.count(_MOVE) == text.count(_BEFORE_ESTABLISH) == 1
+    text = text.replace(_MOVE, f"lb_overtake(pkt, entry, reply), {_MOVE}")
+    text = text.replace(_BEFORE_ESTABLISH, _OVERTAKE + _BEFORE_ESTABLISH)
+    return load(tmp_path_factory.mktemp("bpffs"), text, ["lb_host_ingress"], ALONE)
+
+
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     """lb_host_ingress, which waits before the lookup in lb_ct_short, between those in others."""
@@ -40,6 +79,17 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     assert text.count(_LOOKUP) == 1
     text = text.replace(_LOOKUP, f"(lb_stall(), {_LOOKUP})").replace(_AFTER, _STALL + _AFTER)
     return load(tmp_path_factory.mktemp("bpffs"), text, ["lb_host_ingress"], ALONE)
+
+
+@contextmanager
+def one_cpu() -> Iterator[None]:
+    """The kernel gives out again first what was freed last, by the same CPU."""
+    all_cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(all_cpus)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, all_cpus)
 
 
 class Moved:
@@ -147,3 +197,17 @@ def test_a_packet_finds_a_connection_that_moves(
     found, missed = kind_of_flow(datapath, node, tcp).counts()
     assert found
     assert not missed
+
+
+def test_who_comes_second_leaves_an_established_connection_as_it_is(
+    overtaken: Loaded, node: Node, tcp: Kind
+):
+    datapath = Datapath(overtaken)
+    datapath.reset()
+    connection = Moved(datapath, node, tcp)
+    with one_cpu():
+        connection.request("S")
+        connection.reply("SA")
+        opening = {key: bytes(entry.to) for key, entry in datapath.short().items()}
+        connection.request("A")
+    assert {key: bytes(entry.to) for key, entry in datapath.established().items()} == opening
