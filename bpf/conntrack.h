@@ -107,7 +107,7 @@ static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tu
 /*
  * A copy to be changed and stored elsewhere; NULL if there is none. Other packets may delete the entry
  * at any time, and the kernel gives its memory to the next flow at once: whoever stores the copy asks
- * lb_conntrack_is_at() after it was made.
+ * after it was made whether the key still has the entry.
  */
 static __always_inline struct lb_conntrack *lb_conntrack_copy(const struct lb_conntrack *entry)
 {
@@ -120,13 +120,18 @@ static __always_inline struct lb_conntrack *lb_conntrack_copy(const struct lb_co
 	return copy;
 }
 
-/* Whether the key still has this entry, in the tables of opening or of established flows. */
-static __always_inline int lb_conntrack_is_at(struct lb_tuple *key,
-					      const struct lb_conntrack *entry, int is_udp)
+/* Whether the key still has this entry in the table of opening flows. */
+static __always_inline int lb_conntrack_is_opening(struct lb_tuple *key,
+						   const struct lb_conntrack *entry, int is_udp)
 {
-	if (is_udp)
-		return lb_ct_udp.lookup(key) == entry || lb_ct_stream.lookup(key) == entry;
-	return lb_ct_short.lookup(key) == entry || lb_conntrack.lookup(key) == entry;
+	return (is_udp ? lb_ct_udp.lookup(key) : lb_ct_short.lookup(key)) == entry;
+}
+
+/* Whether the key still has this entry in the table of established flows or streams. */
+static __always_inline int lb_conntrack_is_settled(struct lb_tuple *key,
+						   const struct lb_conntrack *entry, int is_udp)
+{
+	return (is_udp ? lb_ct_stream.lookup(key) : lb_conntrack.lookup(key)) == entry;
 }
 
 static __always_inline int lb_conntrack_delete_settled(struct lb_tuple *key, int is_udp)

@@ -18,43 +18,54 @@
 /* A UDP flow with answers that lasts longer than this is a stream, as in netfilter. */
 #define LB_UDP_EXCHANGE (2 * LB_SECOND)
 
+/* Instead of an error: the entry was diverted (LB_SETTING_DIVERT) to where it belongs from now on. */
+#define LB_DIVERTED 2
+
 /*
  * Copies an entry to the table of established flows or streams, marked as established. Returns 0, an
- * error or LB_MOVED.
+ * error, LB_MOVED or LB_DIVERTED.
  */
 static __always_inline int lb_conntrack_promote_one(struct lb_tuple *key,
 						    const struct lb_conntrack *entry, __u8 state,
 						    __u8 peer_state, int is_udp)
 {
 	struct lb_conntrack *copy = lb_conntrack_copy(entry);
+	int is_opening;
 
 	if (!copy)
 		return -1;
-	if (!lb_conntrack_is_at(key, entry, is_udp))
+	is_opening = lb_conntrack_is_opening(key, entry, is_udp);
+	if (!is_opening && !lb_conntrack_is_settled(key, entry, is_udp))
 		return LB_MOVED;
 	copy->state |= state;
 	copy->peer_state |= peer_state;
-	return lb_conntrack_settle(key, copy, is_udp);
+	if (lb_conntrack_settle(key, copy, is_udp))
+		return -1;
+	return is_opening ? 0 : LB_DIVERTED;
 }
 
 /*
  * Moves a flow to the table of established flows or streams. Without room there it stays where it
- * is, and every packet tries again.
+ * is, and every packet tries again. What is at the key of a diverted entry among opening flows was put
+ * there by the agent, which is about to delete the diverted one (diverted.py): it stays.
  */
 static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry,
 						 struct lb_conntrack *other, int is_udp)
 {
-	int error;
+	int peer, own;
 
-	if (lb_conntrack_promote_one(&pkt->peer, other, 0, LB_CT_ESTABLISHED, is_udp))
+	peer = lb_conntrack_promote_one(&pkt->peer, other, 0, LB_CT_ESTABLISHED, is_udp);
+	if (peer < 0 || peer == LB_MOVED)
 		return;
-	error = lb_conntrack_promote_one(&pkt->tuple, entry, LB_CT_ESTABLISHED, 0, is_udp);
-	if (error < 0)
+	own = lb_conntrack_promote_one(&pkt->tuple, entry, LB_CT_ESTABLISHED, 0, is_udp);
+	if (own < 0 && !peer)
 		lb_conntrack_delete_settled(&pkt->peer, is_udp);
-	if (error)
+	if (own < 0 || own == LB_MOVED)
 		return;
-	lb_conntrack_delete_opening(&pkt->peer, is_udp);
-	lb_conntrack_delete_opening(&pkt->tuple, is_udp);
+	if (!peer)
+		lb_conntrack_delete_opening(&pkt->peer, is_udp);
+	if (!own)
+		lb_conntrack_delete_opening(&pkt->tuple, is_udp);
 }
 
 /*

@@ -25,7 +25,7 @@ static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
 
 	if (!open)
 		return -1;
-	if (lb_ct_short.lookup(key) != entry)
+	if (!lb_conntrack_is_opening(key, entry, 0))
 		return LB_MOVED;
 	open->state = (open->state | LB_CT_ESTABLISHED) & ~LB_CT_CLOSED;
 	open->peer_state &= ~LB_CT_CLOSED;
@@ -71,7 +71,7 @@ static __always_inline int lb_conntrack_retire(struct lb_tuple *key,
 	if (!(lb_ct_state(entry) & LB_CT_ESTABLISHED))
 		return 0;
 	closed = lb_conntrack_copy(entry);
-	if (!closed || lb_conntrack.lookup(key) != entry)
+	if (!closed || !lb_conntrack_is_settled(key, entry, 0))
 		return 1;
 	closed->state &= ~(LB_CT_ESTABLISHED | LB_CT_ACK);
 	closed->peer_state &= ~LB_CT_ESTABLISHED;

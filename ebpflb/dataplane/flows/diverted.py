@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from errno import EEXIST
 
+from ebpflb.dataplane.flows.conntrack import reverse
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, split
 from ebpflb.dataplane.kernel.uapi import Exist
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Hook
@@ -46,19 +47,38 @@ def _bring_back(settled: BpfMap, opening: BpfMap, clock: Callable[[], int]) -> b
             if value_now and _is_diverted(value_now):
                 _insert(opening, key, value_now)
                 settled.delete(key)
+                _follow_peer(settled, opening, key, value_now)
     return is_done
 
 
+def _follow_peer(settled: BpfMap, opening: BpfMap, key: bytes, value: bytes) -> None:
+    """Move an entry again if a packet established the flow while it was moved back."""
+    entry = LbConntrack.from_buffer_copy(value)
+    peer = settled.lookup(reverse(bytes(entry.to)))
+    if peer and _is_established(peer):
+        entry.state |= CtState.LB_CT_ESTABLISHED
+        _insert(settled, key, bytes(entry))
+        opening.delete(key)
+
+
 def _is_diverted(value: bytes) -> bool:
-    _, hook, state, flags, peer_state = _FACTS.unpack(value)
-    is_established = (state | peer_state) & CtState.LB_CT_ESTABLISHED
-    belongs_here = is_established and not flags & CtFlag.LB_CT_DSR
+    _, hook, _, flags, _ = _FACTS.unpack(value)
+    belongs_here = _is_established(value) and not flags & CtFlag.LB_CT_DSR
     return not belongs_here and hook != Hook.LB_HOOK_RESERVED
 
 
+def _is_established(value: bytes) -> bool:
+    _, _, state, _, peer_state = _FACTS.unpack(value)
+    return bool((state | peer_state) & CtState.LB_CT_ESTABLISHED)
+
+
 def _insert(table: BpfMap, key: bytes, value: bytes) -> None:
+    """Unless a later flow is there."""
     try:
         table.update(key, value, exist=Exist.NO)
     except MapError as error:
         if error.errno != EEXIST:
             raise
+        found = table.lookup(key)
+        if found and _FACTS.unpack(found)[0] < _FACTS.unpack(value)[0]:
+            table.update(key, value)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """New flows while the tables that evict are replaced: where they are, and that they work."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from ebpflb.dataplane.flows.diverted import bring_back
+from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import SettingFlag
-from ebpflb.dataplane.layout.structs import LbTuple
+from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
 from tests.bpf.flows.test_conntrack import Flow, flow
 from tests.bpf.flows.test_pressure import Held, UdpSessions
 from tests.bpf.harness.datapath import Datapath
@@ -70,6 +74,49 @@ def test_a_half_open_flow_goes_back_and_on(flow: Flow):
     assert flow.is_short()
     flow.request("A")
     assert flow.is_established()
+
+
+class Interrupted:
+    """A table for the agent in which something happens after each insert."""
+
+    def __init__(self, table: BpfMap, happens: Callable[[], object]) -> None:
+        self._table, self._happens = table, happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    def update(self, *args: Any, **options: Any) -> None:
+        self._table.update(*args, **options)
+        self._happens()
+
+
+def test_a_connection_that_is_established_while_it_goes_back_goes_on(flow: Flow):
+    divert(flow.datapath)
+    flow.request("S")
+    flow.reply("SA")
+    divert(flow.datapath, on=False)
+    maps = flow.datapath.maps
+    meanwhile = Interrupted(maps["lb_ct_short"], lambda: flow.request("A"))
+    assert bring_back({**maps, "lb_ct_short": meanwhile}, lambda: 1 << 63)
+    flow.reply("PA")
+    flow.request("PA")
+    assert flow.is_established()
+
+
+def test_what_goes_back_replaces_an_older_flow_and_no_later_one(flow: Flow):
+    divert(flow.datapath)
+    flow.request("S")
+    settled, opening = (flow.datapath.maps[name] for name in ("lb_conntrack", "lb_ct_short"))
+    now = dict(settled.items())
+    for later in (-1, 1):
+        others = {key: LbConntrack.from_buffer_copy(value) for key, value in now.items()}
+        for key, other in others.items():
+            other.created += later
+            opening.update(key, bytes(other))
+            settled.update(key, now[key])
+        assert bring_back(flow.datapath.maps, lambda: 1 << 63)
+        expected = now if later < 0 else {key: bytes(other) for key, other in others.items()}
+        assert dict(opening.items()) == expected
 
 
 def test_without_room_there_flows_are_where_they_always_are(flow: Flow):
