@@ -20,13 +20,18 @@
 static long (*lb_redirect_neigh)(__u32 ifindex, void *params, int plen,
 				 __u64 flags) = (void *)BPF_FUNC_redirect_neigh;
 
-/* ifindex: the device on which the packet came in. */
+/*
+ * ifindex: the device on which the packet came in. The ports are the packet's; of several next hops,
+ * they may choose one (fib_multipath_hash_policy).
+ */
 static __always_inline void lb_fib_fill(struct bpf_fib_lookup *fib, const struct lb_packet *pkt,
 					const struct lb_addr *saddr, const struct lb_addr *daddr,
 					__u32 ifindex)
 {
 	fib->ifindex = ifindex;
 	fib->l4_protocol = pkt->tuple.proto;
+	fib->sport = pkt->tuple.sport;
+	fib->dport = pkt->tuple.dport;
 	/* An earlier lookup leaves its route's metric there, which would be the TOS of this one. */
 	fib->flowinfo = 0;
 	if (pkt->is_ipv4) {
@@ -105,15 +110,16 @@ static __always_inline int lb_fib_ask(struct bpf_fib_lookup *fib, void *ctx,
 }
 
 /*
- * The route of a packet to daddr. Call it before the packet is rewritten, because an ICMP error
- * quotes the original.
+ * The route of a packet to the destination of `to`, before its source changes. Call it before the
+ * packet is rewritten, because an ICMP error quotes the original.
  */
 static __always_inline int lb_fib_lookup(struct bpf_fib_lookup *fib, void *ctx,
-					 const struct lb_packet *pkt, const struct lb_addr *daddr)
+					 const struct lb_packet *pkt, const struct lb_tuple *to)
 {
 	if (pkt->ttl <= 1)
 		return -LB_DROP_TTL_EXCEEDED;
-	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, daddr, pkt->ifindex);
+	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, &to->daddr, pkt->ifindex);
+	fib->dport = to->dport;
 	return lb_fib_ask(fib, ctx, pkt, lb_wire_len(pkt));
 }
 
@@ -131,6 +137,8 @@ static __always_inline int lb_fib_lookup_reply(struct bpf_fib_lookup *fib, void 
 	int verdict;
 
 	lb_fib_fill(fib, pkt, &to->saddr, &to->daddr, LB_LOOPBACK_IFINDEX);
+	fib->sport = to->sport;
+	fib->dport = to->dport;
 	verdict = lb_fib_ask(fib, ctx, pkt, lb_wire_len(pkt));
 	if (verdict == -LB_DROP_TOO_BIG)
 		return verdict;
@@ -142,14 +150,15 @@ static __always_inline int lb_fib_lookup_reply(struct bpf_fib_lookup *fib, void 
 /* lb_fib_lookup(), but the stack routes packets that are too big and may be fragmented. */
 static __always_inline int lb_fib_lookup_any_size(struct bpf_fib_lookup *fib, void *ctx,
 						  struct lb_packet *pkt,
-						  const struct lb_addr *daddr)
+						  const struct lb_tuple *to)
 {
-	int result = lb_fib_lookup(fib, ctx, pkt, daddr);
+	int result = lb_fib_lookup(fib, ctx, pkt, to);
 
 	if (result != -LB_DROP_TOO_BIG || !(pkt->routing & LB_MAY_FRAGMENT))
 		return result;
 	pkt->routing |= LB_VIA_STACK;
-	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, daddr, pkt->ifindex);
+	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, &to->daddr, pkt->ifindex);
+	fib->dport = to->dport;
 	fib->tot_len = 0;
 	return lb_fib_result(lb_fib_find(fib, ctx), 1);
 }

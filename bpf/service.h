@@ -186,7 +186,7 @@ static __always_inline int lb_service_from_pod(void *ctx, struct lb_packet *pkt,
 		return lb_hairpin_masquerade(pkt, flow);
 	if (!lb_must_masquerade(match->desc, choice))
 		return LB_NEXT;
-	verdict = lb_fib_lookup_any_size(fib, ctx, pkt, &flow->to.daddr);
+	verdict = lb_fib_lookup_any_size(fib, ctx, pkt, &flow->to);
 	if (verdict)
 		return verdict;
 	return lb_masquerade(pkt, flow, lb_masquerade_source_for(choice, 0, pkt, fib));
@@ -254,7 +254,7 @@ static __always_inline int lb_service_from_outside(void *ctx, struct lb_packet *
 	}
 	flow->ifindex = pkt->ifindex;
 	if (is_masqueraded || is_beside || !lb_is_known_local(choice->backend)) {
-		verdict = lb_fib_lookup_any_size(fib, ctx, pkt, &flow->to.daddr);
+		verdict = lb_fib_lookup_any_size(fib, ctx, pkt, &flow->to);
 		if (verdict)
 			return verdict;
 		source = lb_masquerade_source_for(choice, is_beside, pkt, fib);
@@ -272,7 +272,7 @@ static __always_inline int lb_service_from_host(void *ctx, const struct lb_packe
 						const struct lb_choice *choice,
 						struct lb_flow *flow, struct bpf_fib_lookup *fib)
 {
-	int verdict = lb_fib_lookup(fib, ctx, pkt, &flow->to.daddr);
+	int verdict = lb_fib_lookup(fib, ctx, pkt, &flow->to);
 
 	if (verdict)
 		return verdict;

@@ -61,7 +61,7 @@ static __always_inline int lb_fib_lookup_known(struct bpf_fib_lookup *fib, void 
 		if (verdict || fib->ifindex)
 			return verdict;
 	}
-	return lb_fib_lookup(fib, ctx, pkt, &known->to.daddr);
+	return lb_fib_lookup(fib, ctx, pkt, &known->to);
 }
 
 /* The same, unless the stack routes the packet: pkt->routing then has LB_VIA_STACK. */

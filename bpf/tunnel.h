@@ -197,6 +197,8 @@ static __always_inline int lb_tunnel_route(struct bpf_fib_lookup *fib, void *ctx
 	lb_fib_fill(fib, pkt, pkt->is_ipv4 ? &settings->node4 : &settings->node6, node,
 		    LB_LOOPBACK_IFINDEX);
 	fib->l4_protocol = IPPROTO_UDP;
+	fib->sport = lb_tunnel_source_port(pkt);
+	fib->dport = settings->dsr_port;
 	verdict = lb_fib_ask(fib, ctx, pkt, wire_len);
 	if (verdict && verdict != -LB_DROP_TOO_BIG)
 		return verdict;

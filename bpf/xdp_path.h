@@ -110,7 +110,7 @@ static __always_inline int lb_xdp_route_new(struct bpf_fib_lookup *fib, struct x
 		flow->flags = LB_CT_DSR;
 		return lb_xdp_route_tunnel(fib, ctx, pkt, node);
 	}
-	if (lb_fib_lookup(fib, ctx, pkt, &flow->to.daddr))
+	if (lb_fib_lookup(fib, ctx, pkt, &flow->to))
 		return -LB_XDP_ROUTE;
 	source = lb_masquerade_source(fib, &choice->backend->addr, pkt->is_ipv4);
 	if (!source)

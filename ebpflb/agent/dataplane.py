@@ -398,7 +398,7 @@ class _ActiveGeneration:
         self._tell_xdp(network)
         # The hooks may have found pods whose sockets must be left alone.
         self._write_settings(network)
-        self._forget_lost(self.network.node_addresses.keys() - network.node_addresses.keys())
+        self._forget_lost(self.network.reachable() - network.reachable())
         log_changes(applied.changes)
         self.errors = {**errors, **applied.errors}
         self.network = network
@@ -416,7 +416,7 @@ class _ActiveGeneration:
         count = forget_masqueraded(self.maps, addresses) if addresses else 0
         if count:
             lost = [*map(format_address, addresses)]
-            text = "removed UDP flows masqueraded with addresses that are gone"
+            text = "removed UDP flows masqueraded with addresses that are gone or cut off"
             _log.info(text, extra=fields(count=count, addresses=lost))
 
     def end_way_of_flows(self) -> SettingFlag:

@@ -7,7 +7,7 @@ import select
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
@@ -26,7 +26,12 @@ from ebpflb.dataplane.attach.node_addresses import (
     node_addresses,
     node_port_filter,
 )
-from ebpflb.dataplane.attach.source_address import best_source, by_subnet, primary_addresses
+from ebpflb.dataplane.attach.source_address import (
+    best_source,
+    by_subnet,
+    cut_off,
+    primary_addresses,
+)
 from ebpflb.dataplane.kernel.rtnetlink import (
     Interface,
     InterfaceAddress,
@@ -98,7 +103,8 @@ class NetworkState:
     """The state of the current network namespace. Equal states need no work.
 
     `left_out`: other devices by name, and why they do not get our programs. `policy_engine`: what
-    enforces network policies here, None if nothing known does.
+    enforces network policies here, None if nothing known does. `cut_off`: the node's addresses on
+    devices that are down while the default route leads over another one.
     """
 
     devices: Mapping[int, Device]
@@ -106,6 +112,11 @@ class NetworkState:
     primary: Mapping[Family, Address]
     left_out: Mapping[str, str] = field(default_factory=dict, compare=False)
     policy_engine: PolicyEngine | None = None
+    cut_off: Set[Address] = frozenset()
+
+    def reachable(self) -> Set[Address]:
+        """The node's addresses to which replies come."""
+        return self.node_addresses.keys() - self.cut_off
 
 
 def snapshot(
@@ -153,6 +164,7 @@ def snapshot(
         primary,
         left_out,
         policy_engine((each.name for each in interfaces), rules or PolicyRules()),
+        cut_off(addresses, _down(interfaces), default),
     )
 
 
@@ -171,6 +183,10 @@ def listen_addresses(settings: DeviceSettings) -> ListenAddresses:
             return named_addresses(wanted, primary, read_addresses(netlink) if wanted else ())
     except OSError as error:
         raise ProbeError(f"cannot read addresses by netlink: {error}") from error
+
+
+def _down(interfaces: Iterable[Interface]) -> set[int]:
+    return {each.ifindex for each in interfaces if not each.running}
 
 
 def _device(

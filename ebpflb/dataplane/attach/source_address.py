@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of its addresses the node sends from: in general, and for masqueraded packets."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import permutations
 
-from ebpflb.dataplane.kernel.rtnetlink import AddressFlag, InterfaceAddress
+from ebpflb.dataplane.kernel.rtnetlink import AddressFlag, DefaultRoute, InterfaceAddress
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.model.address import Address, Family
 from ebpflb.model.source_ranges import Prefix
@@ -58,6 +58,24 @@ def primary_addresses(
     chosen = {family: routed.get(family) or best_source(ranked, family) for family in Family}
     chosen[Family.IPV6] = _no_vip(chosen[Family.IPV6], addresses)
     return {family: address for family, address in chosen.items() if address}
+
+
+def cut_off(
+    addresses: Iterable[InterfaceAddress],
+    down: Collection[int],
+    default: Mapping[Family, DefaultRoute],
+) -> frozenset[Address]:
+    """Addresses of devices that are down while the default route leads elsewhere.
+
+    With a single uplink there are none: its flows go on when it is back.
+    """
+    addresses = [found for found in addresses if found.family in default]
+    stays = {found.address for found in addresses if found.ifindex not in down}
+    return frozenset(
+        found.address
+        for found in addresses
+        if found.ifindex in down and default[found.family].ifindex not in down
+    ).difference(stays)
 
 
 def _no_vip(chosen: Address | None, addresses: Sequence[InterfaceAddress]) -> Address | None:

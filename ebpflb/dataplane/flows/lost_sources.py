@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP flows masqueraded with an address that the node has lost.
+"""UDP flows masqueraded with an address that the node has lost, or whose uplink is down.
 
 Replies to that address are lost, and the flow would never switch to another one. So it is deleted,
 and its next datagram opens a new flow. netfilter's masquerade also does this for TCP; here a TCP

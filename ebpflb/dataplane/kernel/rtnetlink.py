@@ -24,7 +24,7 @@ _TCMSG = struct.Struct("=BxxxiIII")
 _NDMSG = struct.Struct("=BxxxiHBB")
 _S32 = struct.Struct("=i")
 
-_IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
+_IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINK_NETNSID = 1, 3, 4, 5, 37
 # IFLA_MASTER; IFLA_LINKINFO and in it IFLA_INFO_KIND and IFLA_INFO_SLAVE_KIND.
 _IFLA_UPPER = 10
@@ -63,14 +63,16 @@ class Interface(NamedTuple):
     """A network device. `upper`: the device it is a port of, 0 = none, and that one's kind.
 
     `netnsid`: our number for the namespace of a veth's peer, None if the peer is in our own.
-    `lower`: the device below a VLAN or tunnel, 0 = none. `xdp`: the id of its XDP program. `mac`:
-    its own address on the link, if it has one.
+    `running`: it is up and has a carrier, or cannot tell. `lower`: the device below a VLAN or
+    tunnel, 0 = none. `xdp`: the id of its XDP program. `mac`: its own address on the link, if it
+    has one.
     """
 
     ifindex: int
     name: str
     header: int = 1
     up: bool = True
+    running: bool = True
     loopback: bool = False
     kind: str = ""
     upper: int = 0
@@ -296,6 +298,7 @@ def _interface(body: bytes) -> Interface:
         name=os.fsdecode(found[_IFLA_IFNAME].rstrip(b"\0")),
         header=header,
         up=bool(flags & _IFF_UP),
+        running=bool(flags & _IFF_RUNNING),
         loopback=bool(flags & _IFF_LOOPBACK),
         kind=text(details.get(_DETAIL_KIND, b"")),
         upper=number(found.get(_IFLA_UPPER, b"")),

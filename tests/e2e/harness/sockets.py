@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from ebpflb.lab import Member
+from tests.e2e.harness.waiting import wait_until
 
 _MAKE = """
 import socket, sys
@@ -25,7 +26,7 @@ socket.send_fds(socket.socket(fileno=channel), [b"."], [made.fileno()])
 """
 LISTENER = "listener"
 _ANSWER = json.dumps({"pod": LISTENER}).encode() + b"\n"
-_PATIENCE = 20.0
+_PATIENCE, _SHORT = 20.0, 0.2
 _SECONDS = 0.05
 _MOST_BYTES = 65536
 _ATTEMPTS = 20
@@ -75,6 +76,19 @@ def exchange(connection: socket.socket, line: bytes = b"") -> str:
         if connection.type == socket.SOCK_DGRAM:
             break
     return answer.decode().strip()
+
+
+def wait_answered(datagrams: socket.socket, pod: str) -> None:
+    """Send to a connected UDP socket until this pod answers."""
+    datagrams.settimeout(_SHORT)
+
+    def is_answered() -> bool:
+        with suppress(TimeoutError):
+            return exchange(datagrams) == pod
+        return False
+
+    wait_until(is_answered, f"{pod} answers the flow")
+    datagrams.settimeout(_PATIENCE)
 
 
 def send_and_hear(unconnected: socket.socket, address: str, port: int) -> str:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node with two uplinks: replies of its pods leave by the route that the node has for them."""
 
-import socket
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import pytest
 
@@ -12,7 +10,7 @@ from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.command import is_hooked
 from tests.e2e.harness.questions import PROTOCOLS, fate
-from tests.e2e.harness.sockets import connected, exchange
+from tests.e2e.harness.sockets import connected, exchange, wait_answered
 from tests.e2e.harness.waiting import wait_until
 from tests.e2e.networks.uplinks import FIRST, NODE, SECOND, Uplinks
 
@@ -107,14 +105,6 @@ def test_replies_obey_rules_for_the_address_they_leave_with(
     assert seen == {FIRST}
 
 
-def is_answered(flow: socket.socket) -> bool:
-    """Whether the pod answers a datagram now."""
-    try:
-        return exchange(flow) == REMOTE
-    except TimeoutError:
-        return False
-
-
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_flow_finds_the_address_that_the_node_masquerades_with_now(
     uplinks, specs, own_lab, version
@@ -127,8 +117,7 @@ def test_a_flow_finds_the_address_that_the_node_masquerades_with_now(
         assert exchange(datagrams) == exchange(connection) == REMOTE
         with uplinks.renumbered(version):
             own_lab.node("node2").exec(["ip", "neigh", "flush", "all"])
-            datagrams.settimeout(0.2)
-            wait_until(partial(is_answered, datagrams), "the flow goes on")
+            wait_answered(datagrams, REMOTE)
             for protocol in PROTOCOLS:
                 assert fate(own_lab.client, NODE[version], port, protocol) == REMOTE
         assert exchange(datagrams) == exchange(connection) == REMOTE

@@ -23,7 +23,7 @@ _VERSIONS = (4, 6)
 _ETH_P_ALL = 3
 # The source address in a frame.
 _SOURCE = {4: slice(26, 30), 6: slice(22, 38)}
-_ETHER_TYPE = {4: b"\x08\x00", 6: b"\x86\xdd"}
+ETHER_TYPE = {4: b"\x08\x00", 6: b"\x86\xdd"}
 
 
 class Uplinks:
@@ -116,26 +116,27 @@ class Uplinks:
         with ExitStack() as stack:
             with self._client.entered():
                 there = {name for _, name in socket.if_nameindex()}
-                taps = {name: stack.enter_context(_tap(name)) for name in there & _LINKS.keys()}
+                taps = {name: stack.enter_context(tap(name)) for name in there & _LINKS.keys()}
             yield seen
-            seen.update(name for name, tap in taps.items() if _hears(tap, version))
+            seen.update(name for name, made in taps.items() if _hears(made, version))
 
 
-def _hears(tap: socket.socket, version: int) -> bool:
+def _hears(made: socket.socket, version: int) -> bool:
     """Whether anything from the node's address is among what has arrived."""
     source = ip_address(NODE[version]).packed
     heard = False
     while True:
         try:
-            frame, place = tap.recvfrom(2048)
+            frame, place = made.recvfrom(2048)
         except BlockingIOError:
             return heard
-        came = place[2] != socket.PACKET_OUTGOING and frame[12:14] == _ETHER_TYPE[version]
+        came = place[2] != socket.PACKET_OUTGOING and frame[12:14] == ETHER_TYPE[version]
         heard |= came and frame[_SOURCE[version]] == source
 
 
 @contextmanager
-def _tap(name: str) -> Iterator[socket.socket]:
+def tap(name: str) -> Iterator[socket.socket]:
+    """What crosses a device of the current namespace; never waits."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)) as made:
         made.bind((name, _ETH_P_ALL))
         made.setblocking(False)

@@ -5,8 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpflb.dataplane.attach.source_address import best_source, by_subnet, primary_addresses
-from ebpflb.dataplane.kernel.rtnetlink import AddressFlag, InterfaceAddress
+from ebpflb.dataplane.attach.source_address import (
+    best_source,
+    by_subnet,
+    cut_off,
+    primary_addresses,
+)
+from ebpflb.dataplane.kernel.rtnetlink import AddressFlag, DefaultRoute, InterfaceAddress
 from ebpflb.dataplane.layout.enums import DeviceKind
 from ebpflb.model.address import Address, Family, format_address, parse_address
 
@@ -156,3 +161,30 @@ def test_the_longest_prefix_names_an_address_like_the_destination(sources, desti
 
 def equal_bits(one: str, other: str) -> int:
     return 128 - (int(ip_address(one)) ^ int(ip_address(other))).bit_length()
+
+
+def on(ifindex: int, text: str, length: int) -> InterfaceAddress:
+    return address(text, length)._replace(ifindex=ifindex)
+
+
+ONE, TWO = on(1, "203.0.113.2", 30), on(2, "203.0.113.6", 30)
+
+
+@pytest.mark.parametrize(
+    ("down", "default", "expected"),
+    [
+        pytest.param([], {IPV4: 1}, set(), id="all are up"),
+        pytest.param([2], {IPV4: 1}, {TWO.address}, id="the other one works"),
+        pytest.param([1], {IPV4: 1}, set(), id="the route stays"),
+        pytest.param([1, 2], {IPV4: 1}, set(), id="none works"),
+        pytest.param([2], {}, set(), id="no route"),
+        pytest.param([2], {IPV6: 1}, set(), id="a route of the other family"),
+    ],
+)
+def test_addresses_of_an_uplink_that_is_down_are_cut_off(down, default, expected):
+    routes = {family: DefaultRoute(ifindex, None) for family, ifindex in default.items()}
+    assert cut_off([ONE, TWO], down, routes) == expected
+
+
+def test_an_address_that_another_device_has_too_is_not_cut_off():
+    assert not cut_off([ONE, TWO._replace(address=ONE.address)], [2], {IPV4: DefaultRoute(1, None)})
