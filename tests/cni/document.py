@@ -64,9 +64,10 @@ not work either.
 _TAIL = """\
 ## What was not run
 
-- **ipvlan**: the kernel of the machine is built without it.
-- **macvlan** as the network of a cluster: a host cannot reach the macvlan pods of its own node,
-  whoever serves Services, so kubelet cannot probe them.
+- **macvlan** and **ipvlan** as the network of a cluster: a host cannot reach such pods of its own
+  node, whoever serves Services, so kubelet cannot probe them. In the lab, such pods use Services by
+  the socket hooks, with TCP and UDP, and pods, processes and NodePorts of other nodes lead to them
+  (`tests/e2e/networks/test_pod_networks.py`).
 - **WireGuard** and **IPIP** of any CNI: the kernel of the machine is built without them.
 - **Calico with BGP**: its BIRD is a fork in C that is no package; Felix lays the routes here. Its
   eBPF dataplane serves Services itself.
