@@ -68,6 +68,7 @@ _TAIL = """\
   node, whoever serves Services, so kubelet cannot probe them. In the lab, such pods use Services by
   the socket hooks, with TCP and UDP, and pods, processes and NodePorts of other nodes lead to them
   (`tests/e2e/networks/test_pod_networks.py`).
+- **netkit** devices and **VRFs**: the kernel of the machine is built without them.
 - **WireGuard** and **IPIP** of any CNI: the kernel of the machine is built without them.
 - **Calico with BGP**: its BIRD is a fork in C that is no package; Felix lays the routes here. Its
   eBPF dataplane serves Services itself.
