@@ -26,10 +26,11 @@ from ebpflb.cli.render import (
     size,
     visible,
 )
-from ebpflb.config.values import is_ip, socket_address
+from ebpflb.config.values import FLOW_EVENTS, is_ip, socket_address
 from ebpflb.from_json import from_json
+from ebpflb.model.flow import DROPPED, FAILED, FORWARDED, REFUSED, VERDICTS
 
-_COLOURS = {"forwarded": "green", "refused": "yellow", "dropped": "red"}
+_COLOURS = {FORWARDED: "green", FAILED: "red", REFUSED: "yellow", DROPPED: "red"}
 _HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "TOOK", "RTT", "WHY")
 # Usual widths; a column grows with its contents.
 _WIDTHS = (19, 9, 22, 28, 22, 6, 15, 6, 6, 0)
@@ -198,8 +199,10 @@ def filter_options(command: Callable[..., Any]) -> Any:
             metavar="ADDR|[NS/]POD",
             help="Only show flows to this frontend or backend.",
         ),
-        click.option("--verdict", metavar="WORD,...", help="Any of: forwarded, refused, dropped."),
-        click.option("--event", metavar="WORD,...", help="Any of: start, end, refused, dropped."),
+        click.option(
+            "--verdict", metavar="WORD,...", help=f"Any of: {', '.join(VERDICTS)} (see below)."
+        ),
+        click.option("--event", metavar="WORD,...", help=f"Any of: {', '.join(FLOW_EVENTS)}."),
         click.option(
             "--last", type=click.IntRange(0), metavar="N", help="Only show the last N flows."
         ),
@@ -220,9 +223,16 @@ It shows all namespaces; -n NS only shows flows to the Services of NS, and from 
 Names without a namespace are looked up in NS, or in `default` without -n.
 
 \b
+VERDICT is one of:
+  forwarded  to a backend, which accepted it, or has not answered yet
+  failed     the backend did not answer, or refused it
+  refused    by ebpflb: there is no endpoint
+  dropped    by ebpflb: a policy, source ranges, or a table that is full
+
+\b
 Examples:
   ebpflb flows
-  ebpflb flows --follow --verdict refused,dropped
+  ebpflb flows --follow --verdict failed,refused,dropped
   ebpflb flows --service default/web --since 5m
   ebpflb flows -n shop --from curl --to 10.96.0.10 --last 100
   ebpflb flows --follow -o jsonl | jq 'select(.rtt_seconds > 0.1)'

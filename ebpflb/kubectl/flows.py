@@ -36,12 +36,13 @@ _PATIENCE_SECONDS = 300.0
     epilog="""\b
 Without --last or --since, it shows the last 20 flows, or only new ones with --follow.
 It shows flows to the Services of one namespace, and from or to its pods: that of -n, or of the
-kubeconfig; -A shows all. Times are those of the nodes' clocks.
+kubeconfig; -A shows all. Times are those of the nodes' clocks. `ebpflb flows --help` describes
+the verdicts.
 
 \b
 Examples:
   kubectl ebpflb flows
-  kubectl ebpflb flows -A --follow --verdict refused,dropped
+  kubectl ebpflb flows -A --follow --verdict failed,refused,dropped
   kubectl ebpflb flows -n shop --service web --since 5m
   kubectl ebpflb flows -A -o jsonl | jq 'select(.rtt_seconds > 0.1) | .node'
 """

@@ -11,8 +11,9 @@ from ebpflb.model.plan import FrontendType
 from ebpflb.model.pod import NOBODY, NamedPod
 from ebpflb.model.service import Service, ServicePort, ServicePortName
 
-FORWARDED, REFUSED, DROPPED = "forwarded", "refused", "dropped"
-VERDICTS = (FORWARDED, REFUSED, DROPPED)
+FORWARDED, FAILED, REFUSED, DROPPED = "forwarded", "failed", "refused", "dropped"
+VERDICTS = (FORWARDED, FAILED, REFUSED, DROPPED)
+"""Every verdict, in the order in which they are shown; all but the first are problems."""
 # How a connection ends that no backend accepted.
 FAILURES = ("no_answer", "backend_refused")
 
@@ -67,7 +68,18 @@ class Flow(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return self.event if self.event in (REFUSED, DROPPED) else FORWARDED
+        return verdict_of(self.event, self.ended)
+
+
+def verdict_of(event: str, ended: str) -> str:
+    """One of VERDICTS. `event`, `ended`: as in Flow.
+
+    A connection that a backend accepted has not failed, even if it is reset before any data: load
+    balancers end their health checks so.
+    """
+    if event in (REFUSED, DROPPED):
+        return event
+    return FAILED if ended in FAILURES else FORWARDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from ebpflb.kubectl.ui.tally import DROPPED, FAILED, FORWARDED, REFUSED
-from ebpflb.model.flow import FAILURES
+from ebpflb.config.values import FLOW_EVENTS
+from ebpflb.model.flow import verdict_of
 
 LONGEST_NAME = 253
 OTHERS: Final = "others"
 UNKNOWN = "unknown"
 
 _MOST = 1 << 60
-_EVENTS = ("start", "end", REFUSED, DROPPED)
 # What controllers append to a pod's name: hashes of Deployments (no vowels, no 0, 1, 3), times of
 # CronJobs, numbers of StatefulSets.
 _LETTERS = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -43,7 +42,7 @@ class Party(NamedTuple):
 class Edge(NamedTuple):
     """service: NAMESPACE/NAME, or ADDRESS:PORT/PROTOCOL if no Service has the address any more.
 
-    node: whose agent recorded it. outcome: the same for every flow of the edge.
+    node: whose agent recorded it. verdict: the same for every flow of the edge.
     """
 
     client: Party
@@ -51,7 +50,7 @@ class Edge(NamedTuple):
     namespace: str
     target: Party
     node: str
-    outcome: str
+    verdict: str
 
 
 THE_OTHERS = Party(OTHERS, OTHERS)
@@ -59,10 +58,10 @@ THE_OTHERS = Party(OTHERS, OTHERS)
 
 def read_flow(node: str, flow: Any) -> tuple[Edge, dict[str, Any]]:
     """The edge of a flow, and its values. ValueError if it is not a flow."""
-    if not isinstance(flow, dict) or flow.get("event") not in _EVENTS:
+    if not isinstance(flow, dict) or flow.get("event") not in FLOW_EVENTS:
         raise ValueError("not a flow")
     values = _values(node, flow)
-    outcome = _outcome(flow)
+    verdict = verdict_of(flow["event"], _text(flow, "ended", 64))
     service = _object(flow, "service")
     namespace = _text(service, "namespace")
     name = f"{namespace}/{_text(service, 'name')}" if namespace else values["frontend"]
@@ -70,22 +69,16 @@ def read_flow(node: str, flow: Any) -> tuple[Edge, dict[str, Any]]:
         client=_client(node, flow),
         service=name,
         namespace=namespace,
-        target=_target(flow, outcome, values["why"]),
+        target=_target(flow, verdict, values["why"]),
         node=node,
-        outcome=outcome,
+        verdict=verdict,
     )
-    return edge, values | {"outcome": outcome, "service": name}
+    return edge, values | {"verdict": verdict, "service": name}
 
 
 def workload_of(pod: str) -> str:
     """A pod's name without the suffix from its controller."""
     return _SUFFIX.sub("", pod) or pod
-
-
-def _outcome(flow: Mapping[str, Any]) -> str:
-    if flow["event"] in (REFUSED, DROPPED):
-        return str(flow["event"])
-    return FAILED if flow.get("ended") in FAILURES else FORWARDED
 
 
 def _values(node: str, flow: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,10 +118,10 @@ def _client(node: str, flow: Mapping[str, Any]) -> Party:
     return Party("outside", address or UNKNOWN)
 
 
-def _target(flow: Mapping[str, Any], outcome: str, why: str) -> Party:
+def _target(flow: Mapping[str, Any], verdict: str, why: str) -> Party:
     backend = _object(flow, "backend")
     if not backend:
-        return Party("nobody", f"{outcome}: {why.replace('_', ' ') or 'no reason given'}")
+        return Party("nobody", f"{verdict}: {why.replace('_', ' ') or 'no reason given'}")
     if _text(backend, "pod"):
         return _pod(backend, _text(backend, "node"))
     name = _text(backend, "address", 45) or UNKNOWN

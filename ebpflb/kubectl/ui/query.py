@@ -7,8 +7,8 @@ from functools import cached_property
 
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.ui.edges import LONGEST_NAME, Edge
-from ebpflb.kubectl.ui.tally import OUTCOMES
 from ebpflb.kubectl.ui.traffic import WINDOWS
+from ebpflb.model.flow import VERDICTS
 
 GROUPS = ("workload", "pod", "namespace", "node", "zone")
 SORTS = ("problems", "connections", "sent", "received", "client", "service", "target")
@@ -40,7 +40,7 @@ class ViewQuery:
 
     def passes(self, edge: Edge) -> bool:
         return (
-            self.verdict in ("", edge.outcome)
+            self.verdict in ("", edge.verdict)
             and self.service in ("", edge.service)
             and self.namespace in ("", edge.namespace, edge.client.namespace)
             and self.node in ("", edge.node, edge.client.node, edge.target.node)
@@ -62,7 +62,7 @@ def parse_query(given: Mapping[str, str]) -> ViewQuery:
         raise ConfigError(f"{too_long[0]}: longer than {_LONGEST} characters")
     _one_of(given, "group", GROUPS)
     _one_of(given, "window", [str(each) for each in WINDOWS])
-    _one_of(given, "verdict", ("", *OUTCOMES))
+    _one_of(given, "verdict", ("", *VERDICTS))
     _one_of(given, "sort", SORTS)
     numbers = {name: _number(given, name) for name in ("window", "rows") if name in given}
     texts = {name: text for name, text in given.items() if name not in numbers}
@@ -84,6 +84,6 @@ def _number(given: Mapping[str, str], name: str) -> int:
 
 
 def _names(edge: Edge) -> Iterator[str]:
-    yield from (edge.service, edge.node, edge.outcome)
+    yield from (edge.service, edge.node, edge.verdict)
     for party in (edge.client, edge.target):
         yield from (party.name, party.node, party.zone)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over flows: counts, outcomes, bytes and times."""
+"""Sums over flows: counts, verdicts, bytes and times."""
 
 import math
 from collections import Counter
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FORWARDED, FAILED, REFUSED, DROPPED = OUTCOMES = ("forwarded", "failed", "refused", "dropped")
+from ebpflb.model.flow import DROPPED, FAILED, FORWARDED, REFUSED
 
 # Times are counted in buckets so that many flows can be added up; four per octave, so values read
 # back are at most 10 % off.
@@ -42,19 +42,19 @@ class Tally:
     def problems(self) -> int:
         return self.failed + self.refused + self.dropped
 
-    def count(self, flow: Mapping[str, Any], outcome: str) -> None:
+    def count(self, flow: Mapping[str, Any], verdict: str) -> None:
         """Add one flow, whose values have been checked."""
         if flow["event"] == "start":
             self.started += 1
             return
-        if outcome in (REFUSED, DROPPED):
-            self.refused += outcome == REFUSED
-            self.dropped += outcome == DROPPED
+        if verdict in (REFUSED, DROPPED):
+            self.refused += verdict == REFUSED
+            self.dropped += verdict == DROPPED
         else:
             self.ended += 1
-            self.failed += outcome == FAILED
-        if outcome != FORWARDED:
-            self._count_reason(outcome, flow["why"].replace("_", " "), 1)
+            self.failed += verdict == FAILED
+        if verdict != FORWARDED:
+            self._count_reason(verdict, flow["why"].replace("_", " "), 1)
         self.sent += flow["sent"]
         self.received += flow["received"]
         self.retransmits += flow["retransmits"]
@@ -76,14 +76,14 @@ class Tally:
             self.rtt[bucket] += number
         for bucket, number in other.seconds.items():
             self.seconds[bucket] += number
-        for (outcome, why), number in other.reasons.items():
-            self._count_reason(outcome, why, number)
+        for (verdict, why), number in other.reasons.items():
+            self._count_reason(verdict, why, number)
 
-    def _count_reason(self, outcome: str, why: str, number: int) -> None:
+    def _count_reason(self, verdict: str, why: str, number: int) -> None:
         """Reasons are few; beyond a limit, which a bad agent could reach, they count together."""
-        key = (outcome, why)
+        key = (verdict, why)
         is_known = key in self.reasons or len(self.reasons) < _MOST_REASONS
-        self.reasons[key if is_known else (outcome, "other reasons")] += number
+        self.reasons[key if is_known else (verdict, "other reasons")] += number
 
     def plain(self) -> dict[str, Any]:
         """The JSON form for the page."""
@@ -98,8 +98,8 @@ class Tally:
             "rtt": _quantiles(self.rtt),
             "seconds": _quantiles(self.seconds),
             "reasons": [
-                (f"{outcome}: {why}", number)
-                for (outcome, why), number in self.reasons.most_common()
+                (f"{verdict}: {why}", number)
+                for (verdict, why), number in self.reasons.most_common()
             ],
         }
 

@@ -9,7 +9,8 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ebpflb.kubectl.ui.edges import THE_OTHERS, Edge, read_flow
-from ebpflb.kubectl.ui.tally import FORWARDED, Tally, total
+from ebpflb.kubectl.ui.tally import Tally, total
+from ebpflb.model.flow import FORWARDED
 
 WINDOWS = (60, 300)
 
@@ -61,8 +62,8 @@ class LiveTraffic:
             if not slots or slots[-1][0] != slot:
                 slots.append((slot, Tally()))
                 self._expire(slots, slot)
-            slots[-1][1].count(values, edge.outcome)
-            kept = self._fine if edge.outcome == FORWARDED else self._trouble
+            slots[-1][1].count(values, edge.verdict)
+            kept = self._fine if edge.verdict == FORWARDED else self._trouble
             kept.append(KeptFlow(next(self._numbers), edge, values))
 
     def read(self, window: int) -> WindowSums:

@@ -12,6 +12,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from ebpflb.config.values import FLOW_EVENTS
 from ebpflb.observe.metrics.service_readings import Distribution, Reading
 
 # Contents of lb_histograms: metric -> help text.
@@ -21,7 +22,6 @@ FLOW_METRICS: Mapping[str, str] = {
     "ebpflb_flow_bytes": "Payload bytes of flows that ended, both directions together.",
 }
 
-FLOW_EVENTS = ("start", "end", "refused", "dropped")
 _DROPPED = "Packets and connections dropped or refused. interface: a host device, pods or sockets."
 _XDP_PACKETS = "Packets at XDP that may have been for a Service: sent, or why tc got them."
 _RECORDS_LOST = (

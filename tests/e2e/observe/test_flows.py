@@ -22,7 +22,7 @@ from tests.e2e.harness.cluster import address_of, started
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.questions import REFUSED, fate
-from tests.e2e.harness.waiting import wait_until
+from tests.e2e.harness.waiting import wait_until, wait_until_equal
 
 PORT = 80
 # A ring of 1 MiB has room for 7281 records; each connection has two.
@@ -105,6 +105,26 @@ def test_what_is_refused_says_why_and_can_be_filtered(cluster, lab, version):
     assert "backend" not in flow
     assert flows(node, "--to", address, "--event", "start") == []
     assert flows(node, "--to", address, "--from", client.name) == [flow]
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_what_its_backend_refuses_has_failed_at_both_hooks(cluster, lab, version):
+    spec = cluster.serve(cluster.new(), lab.pods_on("node2")[:1], target_port=9)
+    node, service = lab.node("node1"), ("--service", spec.name)
+    for client, address, port in (
+        (lab.pod("pod-1-1"), lab.cluster_ip(spec.number, version), PORT),
+        (lab.client, address_of(node, version), spec.node_port),
+    ):
+        assert fate(client, address, port) == REFUSED
+
+    def ends() -> list[tuple[str, str]]:
+        failed = flows(node, *service, "--verdict", "failed")
+        return sorted((each["path"], each["ended"]) for each in failed)
+
+    wait_until_equal(ends, [("socket", "backend_refused"), ("tc", "backend_refused")])
+    assert flows(node, *service, "--verdict", "forwarded,refused,dropped") == []
+    shown = ebpflb(node, "flows", *service).stdout.splitlines()[1:]
+    assert [" failed " in line for line in shown] == [True, True]
 
 
 @pytest.mark.parametrize("version", [4, 6])

@@ -7,13 +7,15 @@ import socket
 import threading
 from functools import partial
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from ebpflb.cli import agent_client, main
 from ebpflb.cli.flows import FlowTable
-from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
+from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
+from ebpflb.kubectl.flows import flows as plugin
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
@@ -79,6 +81,33 @@ def test_a_table_shows_a_line_for_each_flow(run, some):
         *("refused", "10.1.0.8:40000", "default/web ([fd00::5]:80/TCP)", "socket", "no endpoint"),
     ]
     assert re.fullmatch(r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d\.\d{3}", first.split("  ")[0])
+
+
+@pytest.mark.parametrize("end", [FlowEnd.LB_END_NO_ANSWER, FlowEnd.LB_END_BACKEND_REFUSED])
+def test_what_fails_at_its_backend_is_called_failed_and_selected_so(run, log, server, end):
+    log.accept([record(), record(end=end), refused()])
+    _, _, failed, _ = run().splitlines()
+    assert re.split(r"\s{2,}", failed)[1] == "failed"
+    (found,) = json.loads(run("-o", "json", "--verdict", "failed"))
+    assert (found["seq"], found["verdict"], found["event"]) == (1, "failed", "end")
+    assert len(json.loads(run("-o", "json", "--verdict", "failed,refused"))) == 2
+    assert len(json.loads(run("-o", "json", "--verdict", "forwarded"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "colour"),
+    [("forwarded", 32), ("failed", 31), ("refused", 33), ("dropped", 31)],
+)
+def test_each_verdict_has_its_colour(verdict, colour):
+    assert f"\x1b[{colour}m{verdict}" in FlowTable(None, colour=True)._coloured(verdict)
+
+
+def test_an_unknown_verdict_is_told_the_known_ones(run, some):
+    said = run("--verdict", "fail", status=1)
+    assert "unknown value 'fail' (did you mean failed?)" in said
+    for command in (main.commands["flows"], plugin):
+        shown = command.get_help(click.Context(command))
+        assert "forwarded, failed, refused, dropped" in " ".join(shown.split())
 
 
 def test_a_name_does_not_reach_the_terminal_as_a_command(run, log, server, changes):

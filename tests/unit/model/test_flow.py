@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from ebpflb.dataplane.layout.enums import FlowEnd, word
 from ebpflb.model.address import Family
-from ebpflb.model.flow import Flow, FlowNames, Side, frontend_type
+from ebpflb.model.flow import FAILURES, VERDICTS, Flow, FlowNames, Side, frontend_type
 from tests.builders import address, service, service_port
 
 PORT = service_port(
@@ -38,11 +39,26 @@ def flow(event: str = "end", frontend: str = "10.96.0.10") -> Flow:
 
 
 @pytest.mark.parametrize(
-    ("event", "verdict"),
-    [("start", "forwarded"), ("end", "forwarded"), ("refused", "refused"), ("dropped", "dropped")],
+    ("event", "ended", "verdict"),
+    [
+        ("start", "", "forwarded"),
+        ("end", "closed", "forwarded"),
+        ("end", "timed_out", "forwarded"),
+        ("end", "replaced", "forwarded"),
+        pytest.param("end", "reset", "forwarded", id="as health checks end"),
+        ("end", "no_answer", "failed"),
+        ("end", "backend_refused", "failed"),
+        ("refused", "", "refused"),
+        ("dropped", "", "dropped"),
+    ],
 )
-def test_the_event_tells_the_verdict(event: str, verdict: str):
-    assert flow(event).verdict == verdict
+def test_the_event_and_the_end_tell_the_verdict(event: str, ended: str, verdict: str):
+    assert flow(event)._replace(ended=ended).verdict == verdict
+    assert verdict in VERDICTS
+
+
+def test_every_way_to_end_without_a_backend_is_one_of_the_kernels():
+    assert {word(each) for each in FlowEnd} > set(FAILURES)
 
 
 @pytest.mark.parametrize(

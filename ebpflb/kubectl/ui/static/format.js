@@ -47,9 +47,12 @@ export function clock(text) {
   return `${moment.toLocaleTimeString("en-GB")}.${String(moment.getMilliseconds()).padStart(3, "0")}`;
 }
 
+// All verdicts but "forwarded".
+const PROBLEMS = ["failed", "refused", "dropped"];
+
 export function problems(tally) {
-  const parts = ["failed", "refused", "dropped"].filter((name) => tally[name]);
+  const parts = PROBLEMS.filter((name) => tally[name]);
   return parts.map((name) => `${count(tally[name])} ${name}`).join(", ");
 }
 
-export const problemCount = (tally) => tally.failed + tally.refused + tally.dropped;
+export const problemCount = (tally) => PROBLEMS.reduce((sum, name) => sum + tally[name], 0);

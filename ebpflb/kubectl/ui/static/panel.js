@@ -57,7 +57,7 @@ function makeFlow(flow, ask) {
   const answer = element("pre", { hidden: "", tabindex: 0, "aria-label": "Output of explain" });
   const button = element("button", { type: "button", "aria-expanded": "false" }, "Explain");
   button.onclick = () => explain(flow, button, answer, ask);
-  const isBad = flow.outcome !== "forwarded";
+  const isBad = flow.verdict !== "forwarded";
   const why = (flow.event === "start" ? "started" : flow.why).replaceAll("_", " ");
   return element(
     "li",
@@ -66,7 +66,7 @@ function makeFlow(flow, ask) {
       "p",
       {},
       element("time", {}, clock(flow.time)),
-      element("b", {}, flow.outcome),
+      element("b", {}, flow.verdict),
       element("span", {}, why),
       button,
     ),

@@ -17,7 +17,7 @@ def test_a_flow_between_pods():
     )
     assert edge.target == Party("pod", "shop/web-6c8f9d7b5-bcdfg", "shop", *WEB, "node2", "zone-b")
     assert (edge.service, edge.namespace) == ("shop/web", "shop")
-    assert (edge.node, edge.outcome) == ("node1", "forwarded")
+    assert (edge.node, edge.verdict) == ("node1", "forwarded")
     assert values["client"] == "shop/cart-7d4b9c6f5-x2x4z:40000"
     assert values["frontend"] == "10.96.0.10:80/TCP"
     assert (values["sent"], values["received"], values["seconds"]) == (100, 2000, 0.02)
@@ -49,7 +49,7 @@ def test_an_agent_that_knows_the_workload_is_believed():
 
 
 @pytest.mark.parametrize(
-    ("made", "outcome", "target"),
+    ("made", "verdict", "target"),
     [
         pytest.param(failed(), "failed", "shop/web-6c8f9d7b5-bcdfg", id="no answer"),
         pytest.param(
@@ -60,9 +60,9 @@ def test_an_agent_that_knows_the_workload_is_believed():
         pytest.param(dropped(""), "dropped", "dropped: no reason given", id="without a reason"),
     ],
 )
-def test_what_goes_wrong(made, outcome, target):
+def test_what_goes_wrong(made, verdict, target):
     edge, _ = read_flow("node1", made)
-    assert (edge.outcome, edge.target.name) == (outcome, target)
+    assert (edge.verdict, edge.target.name) == (verdict, target)
 
 
 @pytest.mark.parametrize(

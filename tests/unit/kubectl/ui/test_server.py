@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import http.client
 import json
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from ebpflb.errors import ConfigError, QueryError
 from ebpflb.kubectl.ui.server import PageServer
+from ebpflb.model.flow import FORWARDED, VERDICTS
 
 
 def echo(given: Mapping[str, str]) -> Any:
@@ -48,6 +50,14 @@ def test_the_page_and_everything_it_loads(server):
     assert b"<title>ebpflb" in body
     for name in server.static:
         assert get(server, f"/{server.token}/{name}")[0].status == 200
+
+
+def test_the_page_offers_and_counts_the_verdicts_that_there_are(server):
+    page = server.static["index.html"].decode()
+    (choices,) = re.findall(r'<select name="verdict">(.*?)</select>', page, re.DOTALL)
+    assert re.findall(r"<option>(\w+)", choices) == list(VERDICTS)
+    (problems,) = re.findall(r"PROBLEMS = \[(.*)\]", server.static["format.js"].decode())
+    assert [FORWARDED, *re.findall(r"\w+", problems)] == list(VERDICTS)
 
 
 def test_parameters_reach_the_page(server):

@@ -94,7 +94,7 @@ def test_history_tells_what_went_wrong_when(traffic, clock):
     history = traffic.history(anything)
     assert len(history) == 15
     assert history[-3:] == [(1, 0), (0, 0), (2, 1)]
-    assert traffic.history(lambda edge: edge.outcome == "failed")[-1] == (1, 1)
+    assert traffic.history(lambda edge: edge.verdict == "failed")[-1] == (1, 1)
 
 
 def test_edges_beyond_the_limit_are_the_others_of_their_service(clock):
@@ -133,24 +133,24 @@ def test_what_went_wrong_is_not_pushed_out(traffic):
     traffic.add("node1", failed(client="shop/unlucky"))
     for _ in range(9000):
         traffic.add("node1", flow())
-    kept = traffic.latest(lambda each: each.edge.outcome == "failed", 10)
+    kept = traffic.latest(lambda each: each.edge.verdict == "failed", 10)
     assert [each.edge.client.name for each in kept] == ["shop/unlucky"]
     assert traffic.flow(kept[0].number) == kept[0]
     assert traffic.flow(2) is None
 
 
 def test_flows_that_went_well_leave_room_for_the_others(traffic):
-    def outcomes():
-        return [each.edge.outcome for each in traffic.latest(anything, 10)]
+    def verdicts():
+        return [each.edge.verdict for each in traffic.latest(anything, 10)]
 
     for _ in range(3):
         traffic.add("node1", failed())
     for _ in range(20):
         traffic.add("node1", flow())
-    assert outcomes() == ["forwarded"] * 7 + ["failed"] * 3
+    assert verdicts() == ["forwarded"] * 7 + ["failed"] * 3
     for _ in range(20):
         traffic.add("node1", failed())
-    assert outcomes() == ["failed"] * 5 + ["forwarded"] * 5
+    assert verdicts() == ["failed"] * 5 + ["forwarded"] * 5
 
 
 def test_the_latest_flows_come_first(traffic):
