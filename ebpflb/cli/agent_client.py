@@ -5,8 +5,9 @@ import contextlib
 import http.client
 import os
 import socket
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from ebpflb.errors import QueryError
 from ebpflb.from_json import from_json
 
 _ANSWER_SECONDS = 10.0
+# An address may belong to another pod by then.
+_NAMES_GOOD_SECONDS = 30.0
 
 query_socket_option: Callable[[Any], Any] = click.option(
     "--query-socket",
@@ -71,6 +74,44 @@ def stream(path: Path, where: tuple[str, ...], parameters: Mapping[str, str]) ->
             yield from iter(answer.readline, b"")
         if "follow" in parameters:
             raise QueryError(f"{path}: the agent has stopped")
+
+
+class NamesOfPods:
+    """Asks the agent when there are addresses that it was not asked about, and now and then."""
+
+    def __init__(self, flag: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """`flag`: the path of the query socket, if given; `clock`: seconds."""
+        self._path = setting("query-socket", flag, os.environ)
+        self._clock = clock
+        self._names: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._asked_at = 0.0
+
+    def of(self, addresses: Collection[str]) -> Mapping[str, str]:
+        """NAMESPACE/NAME by address, empty if several pods have it.
+
+        A pod that is gone keeps its name. Without an agent there are none.
+        """
+        now = self._clock()
+        if self._path and (
+            not self._asked.issuperset(addresses) or now - self._asked_at > _NAMES_GOOD_SECONDS
+        ):
+            self._asked, self._asked_at = set(addresses), now
+            try:
+                self._names |= by_address(ask(self._path, "names"))
+            except (QueryError, ValueError, TypeError, KeyError, AttributeError):
+                # Addresses alone will do.
+                self._path = None
+        return self._names
+
+
+def by_address(answer: Mapping[str, Any]) -> Mapping[str, str]:
+    """From /v1/names. Pods on the host's network share an address: it is no name for them."""
+    pods = defaultdict[str, list[str]](list)
+    for name, addresses in answer["pods"].items():
+        for address in addresses:
+            pods[address].append(name)
+    return {address: names[0] if len(names) == 1 else "" for address, names in pods.items()}
 
 
 class _Connection(http.client.HTTPConnection):

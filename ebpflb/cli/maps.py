@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, TextTable, emit, output_option, size
-from ebpflb.cli.services import frontends_of, service_option, show_frontends
+from ebpflb.cli.render import Output, TextTable, emit, output_option, service_option, size
+from ebpflb.cli.services import frontends_of, show_frontends
 from ebpflb.config.values import nearest, socket_address
 
 if TYPE_CHECKING:

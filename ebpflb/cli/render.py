@@ -42,6 +42,9 @@ all_namespaces_option: Callable[[Any], Any] = click.option(
     "-A", "--all-namespaces", is_flag=True, help="Show all namespaces."
 )
 
+service_option: Callable[[Any], Any] = click.option(
+    "--service", metavar="[NS/]NAME", help="Only show this Service."
+)
 watch_option: Callable[[Any], Any] = click.option(
     "-w", "--watch", is_flag=True, help="Keep refreshing until Ctrl-C."
 )

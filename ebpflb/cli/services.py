@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb services: the frontends in force with their backends, from the pinned maps."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +19,7 @@ from ebpflb.cli.render import (
     one_namespace,
     output_option,
     repeat,
+    service_option,
     watch_option,
 )
 from ebpflb.config.values import socket_address
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from ebpflb.dataplane.kernel.maps import MapSet
     from ebpflb.dataplane.view.snapshot import BackendInUse, FrontendInForce
     from ebpflb.model.plan import Backend, Choice, Frontend
-
-service_option: Callable[[Any], Any] = click.option(
-    "--service", metavar="[NS/]NAME", help="Only show this Service."
-)
 
 
 @click.command(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebpflb.cli.agent_client import NamesOfPods, query_socket_option
 from ebpflb.cli.digests import digest_option, print_short
 from ebpflb.cli.digests.rates import PortForm, short
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
@@ -22,17 +23,22 @@ from ebpflb.cli.render import (
     Output,
     all_namespaces_option,
     emit,
+    full_name,
     namespace_option,
     one_namespace,
     output_option,
+    service_option,
 )
 from ebpflb.cli.top_table import (
     SORT_NAMES,
+    chosen_by,
+    hidden_text,
     make_console,
     make_table,
     ordered,
     print_table,
     sample_options,
+    without_idle,
 )
 from ebpflb.model.flow import ServiceRate
 
@@ -43,7 +49,7 @@ if TYPE_CHECKING:
     from ebpflb.dataplane.view.rates import TrafficSample
 
 _KEYS = {name[0]: name for name in SORT_NAMES}
-_HELP = "q quit; sort: " + ", ".join(f"{key} {name}" for key, name in _KEYS.items())
+_HELP = "q quit; i idle ones; sort: " + ", ".join(f"{key} {name}" for key, name in _KEYS.items())
 # Values of TERM for terminals without cursor control.
 _NO_SCREEN = (None, "", "dumb", "unknown")
 
@@ -71,15 +77,20 @@ class Sample:
     refuses connections  accepts none
     gets nothing         gets no new connections, and not by chance
     starved              has far fewer active connections than the others
+    new pod ... idle     never had a connection, while the others have two or more each
+    N of N connections on removed pods  no longer endpoints; at least half of all are told
     no endpoint, no local endpoint
 
 \b
-Keys: q quits; c a b f s t n sort. Without a terminal, it prints one table and exits.
+It shows Services that carry something or are in trouble; --all and --service show idle ones too.
+Keys: q quits; i shows idle ones; c a b f s t n sort. Without a terminal, it prints one table and
+exits. The agent, if it runs, gives the names of pods.
 
 \b
 Examples:
   ebpflb top
   ebpflb top --sort failures --backends
+  ebpflb top --service shop/web --backends
   ebpflb top --once --interval 10 -o json | jq '.services[] | select(.troubles != [])'
 """
 )
@@ -93,17 +104,22 @@ Examples:
 )
 @digest_option
 @sample_options
+@service_option
 @namespace_option
 @all_namespaces_option
 @bpffs_option
+@query_socket_option
 @output_option
 def top(
     once: bool, sort: str, backends: bool, bpffs_root: str | None, output: Output, **given: Any
 ) -> None:
     """Show live traffic per Service. It reads the pinned maps and needs no agent."""
     namespace = one_namespace(given["namespace"], every=given["all_namespaces"])
-    is_chosen = partial(_is_chosen, namespace, given["digests"])
-    meter = _Meter(open_pins(pin_root(bpffs_root))[1], given["interval"], is_chosen)
+    name = full_name(given["service"], namespace) if given["service"] else ""
+    is_chosen = partial(_is_chosen, None if name else namespace, given["digests"])
+    maps = open_pins(pin_root(bpffs_root))[1]
+    meter = _Meter(maps, given["interval"], is_chosen, name, NamesOfPods(given["query_socket"]))
+    every = given["every"] or bool(name)
     if given["is_short"]:
         sample = meter.sample()
         print_short(short(sample.seconds, sample.services))
@@ -112,9 +128,9 @@ def top(
         emit(Sample(sample.seconds, ordered(sample.services, sort)), output, lambda: ())
     elif once or output == "wide" or not sys.stdout.isatty() or _has_no_screen():
         services = ordered(meter.sample().services, sort)
-        print_table(services, backends=backends, is_wide=output == "wide")
+        print_table(services, backends=backends, every=every, is_wide=output == "wide")
     else:
-        _Screen(meter, sort, backends=backends).run()
+        _Screen(meter, sort, backends=backends, every=every).run()
 
 
 def _is_chosen(namespace: str | None, digests: Collection[str], service: ServiceRate) -> bool:
@@ -130,10 +146,17 @@ class _Meter:
     """Measures what the chosen Services carry between two readings of the maps."""
 
     def __init__(
-        self, maps: "MapSet", interval: float, is_chosen: Callable[[ServiceRate], bool]
+        self,
+        maps: "MapSet",
+        interval: float,
+        is_chosen: Callable[[ServiceRate], bool],
+        name: str,
+        pods: NamesOfPods,
     ) -> None:
+        """`name`: of the only Service; empty for all that are chosen."""
         self.interval = interval
         self._maps, self._is_chosen = maps, is_chosen
+        self._name, self._pods = name, pods
         self._before: TrafficSample | None = None
 
     def sample(self) -> Sample:
@@ -152,16 +175,17 @@ class _Meter:
 
         after = sample_traffic(self._maps)
         before, self._before = self._before or after, after
-        chosen = filter(self._is_chosen, rates(before, after))
-        return Sample(after.seconds - before.seconds, list(chosen))
+        addresses = {key.address for each in after.services.values() for key in each.backends}
+        found = chosen_by(self._name, rates(before, after, self._pods.of(addresses)))
+        return Sample(after.seconds - before.seconds, list(filter(self._is_chosen, found)))
 
 
 class _Screen:
     """The live table, and the keys that sort it."""
 
-    def __init__(self, meter: _Meter, sort: str, *, backends: bool) -> None:
+    def __init__(self, meter: _Meter, sort: str, *, backends: bool, every: bool) -> None:
         self._meter, self._interval = meter, meter.interval
-        self._sort, self._backends = sort, backends
+        self._sort, self._backends, self._every = sort, backends, every
         self._services: list[ServiceRate] = []
         self._console = make_console()
 
@@ -192,6 +216,9 @@ class _Screen:
                 return False
             if key in _KEYS:
                 self._sort = _KEYS[key]
+            if key == "i":
+                self._every = not self._every
+            if key in (*_KEYS, "i"):
                 self._show(live)
         return True
 
@@ -199,11 +226,13 @@ class _Screen:
         from rich.console import Group
         from rich.text import Text
 
-        services = ordered(self._services, self._sort)
+        shown = without_idle(self._services, every=self._every)
+        services = ordered(shown, self._sort)
         table = make_table(services, self._console.width, backends=self._backends)
-        state = f"{len(services)} Service ports by {self._sort}" if services else "counting"
+        state = f"{len(services)} Service ports by {self._sort}" if self._services else "counting"
         title = Text(f"{state}, {self._interval:g} s ({_HELP})", no_wrap=True, overflow="ellipsis")
-        live.update(Group(title, table), refresh=True)
+        hidden = Text(hidden_text(len(self._services) - len(services)))
+        live.update(Group(title, table, hidden), refresh=True)
 
 
 @contextlib.contextmanager

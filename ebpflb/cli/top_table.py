@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from ebpflb.config.values import socket_address
+from ebpflb.cli.render import folded, visible
+from ebpflb.config.values import near, socket_address
+from ebpflb.errors import ConfigError
 from ebpflb.model.flow import BackendRate, ServiceRate
 
 if TYPE_CHECKING:
@@ -21,15 +23,15 @@ _STEP = 1000
 _BAR_CELLS = 8
 _NAME_WIDTH = 16
 _MARK = "! "
-# Without a terminal.
-_WIDTH = 160
+# Without a terminal nothing is cut off, or wrapped.
+_WIDTH = 1000
 _TEXTS = ("BACKENDS", "TROUBLE")
 
 Justify = Literal["left", "right"]
 
 
 class Column(NamedTuple):
-    """width: of its widest cell. rank: columns with the highest rank are dropped first."""
+    """width: of its widest cell; TROUBLE wraps. rank: the highest is dropped first, 0 never."""
 
     title: str
     width: int
@@ -85,8 +87,15 @@ def _state(backend: BackendRate) -> str:
     if backend.standing in ("ejected", "trial"):
         return f"{state}, {'on ' if backend.standing == 'trial' else ''}{backend.standing}"
     if not backend.offered:
-        return f"{state}, ending" if backend.terminating else f"{state}, draining"
+        return f"{state}, {going(backend)}"
     return f"{state}, terminating" if backend.terminating else state
+
+
+def going(backend: BackendRate) -> str:
+    """What becomes of a backend that takes no new connections."""
+    if backend.removed:
+        return "removed"
+    return "ending" if backend.terminating else "draining"
 
 
 COLUMNS = (
@@ -97,7 +106,7 @@ COLUMNS = (
     Column("SPREAD", 10, 5, spread, lambda b: f"{percent(b.share)} {bar(b.share)}".strip()),
     Column("FAR", 4, 6, lambda s: percent(s.cross_node_share), lambda _: ""),
     Column("BACKENDS", 19, 7, lambda s: str(s.endpoints), _state),
-    Column("TROUBLE", 24, 3, _troubles, lambda b: b.trouble),
+    Column("TROUBLE", 14, 0, _troubles, lambda b: b.trouble),
 )
 
 SORTS: Mapping[str, Callable[[ServiceRate], float]] = {
@@ -131,8 +140,37 @@ def sample_options(command: Callable[..., Any]) -> Any:
             help="Sort by this, largest first, or by name.",
         ),
         click.option("--backends", is_flag=True, help="Also show each backend."),
+        click.option(
+            "--all",
+            "every",
+            is_flag=True,
+            help="Also show idle Services; -o json and such always have them.",
+        ),
     )
     return reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def chosen_by(name: str, services: Iterable[ServiceRate]) -> list[ServiceRate]:
+    """The ports of one Service, by NAMESPACE/NAME, or all for "". ConfigError if it has none."""
+    known = list(services)
+    if not name:
+        return known
+    found = [each for each in known if f"{each.namespace}/{each.service}" == name]
+    if not found:
+        names = {f"{each.namespace}/{each.service}" for each in known}
+        raise ConfigError(f"no Service {name}{near(name, names)}")
+    return found
+
+
+def without_idle(services: Iterable[ServiceRate], *, every: bool) -> list[ServiceRate]:
+    """Those that carry something or are in trouble, or all if `every`."""
+    return [each for each in services if every or not each.is_idle]
+
+
+def hidden_text(count: int) -> str:
+    """How many Service ports are not shown; empty for none."""
+    noun = "Service port is" if count == 1 else "Service ports are"
+    return f"{count} idle {noun} not shown (--all)" if count else ""
 
 
 def ordered(services: Iterable[ServiceRate], sort: str) -> list[ServiceRate]:
@@ -142,12 +180,12 @@ def ordered(services: Iterable[ServiceRate], sort: str) -> list[ServiceRate]:
 
 
 def fitting(width: int, name_width: int, of: Sequence[Column] = COLUMNS) -> Sequence[Column]:
-    """The most important columns that fit next to a name, in display order."""
+    """The most important columns that fit next to a name, in display order; the first always."""
     left = width - name_width
     chosen = set()
     for column in sorted(of, key=lambda column: column.rank):
         left -= column.width + 1
-        if left < 0:
+        if left < 0 and column.rank:
             break
         chosen.add(column.title)
     return [column for column in of if column.title in chosen]
@@ -157,14 +195,23 @@ def print_table(
     services: Sequence[ServiceRate],
     *,
     backends: bool,
+    every: bool,
     is_wide: bool = False,
     of_columns: Sequence[Column] = COLUMNS,
 ) -> None:
-    """Print it as wide as the terminal; `is_wide`: with all columns, whatever the width."""
+    """Print it as wide as the terminal; `is_wide`: with all columns, whatever the width.
+
+    `every`: also idle ones.
+    """
     console = make_console(is_wide=is_wide)
+    found = without_idle(services, every=every)
+    table = make_table(found, console.width, backends=backends, of=of_columns, is_wide=is_wide)
     with console.capture() as shown:
-        console.print(make_table(services, console.width, backends=backends, of=of_columns))
-    click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
+        console.print(table)
+    lines = [line.rstrip() for line in shown.get().splitlines()]
+    if hidden := hidden_text(len(services) - len(found)):
+        lines += folded(hidden, console.width)
+    click.echo("\n".join(lines))
 
 
 def make_console(*, is_wide: bool = False) -> "Console":
@@ -182,48 +229,64 @@ def make_table(
     *,
     backends: bool,
     of: Sequence[Column] = COLUMNS,
+    is_wide: bool = False,
 ) -> "Table":
     """One row for each Service port, and one for each backend if `backends`.
 
-    A `!` before the name marks a Service in trouble, in case that column does not fit.
+    A `!` before the name marks a Service in trouble. `is_wide`: pods with their addresses.
     """
     from rich.table import Table
 
-    longest = max((len(each) for each in _labels(services, backends=backends)), default=0)
-    name_width = max(_NAME_WIDTH, min(longest, width // 3))
+    label_of = _pod_and_address if is_wide else _pod_or_address
+    rows = list(_rows(services, of, label_of if backends else None))
+    longest = max((len(label) for _, label, _ in rows), default=0)
+    name_width = min(max(_NAME_WIDTH, min(longest, width // 3)), max(width // 2, 1))
     columns = fitting(width, name_width, of)
+    at = [of.index(column) for column in columns]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("SERVICE", no_wrap=True, overflow="ellipsis", width=name_width)
     for column in columns:
         justify: Justify = "left" if column.title in _TEXTS else "right"
+        wraps = column.rank == 0
         table.add_column(
             column.title,
-            no_wrap=True,
-            overflow="ellipsis",
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
             justify=justify,
-            min_width=column.width,
+            min_width=None if wraps else column.width,
         )
-    for service, (label, *cells) in _rows(services, columns, backends=backends):
-        shown = _shortened(label, name_width)
-        table.add_row(shown, *cells, style="bold red" if service.troubles else "")
+    for service, label, cells in rows:
+        shown = [_shortened(label, name_width), *(cells[each] for each in at)]
+        table.add_row(*shown, style="bold red" if service.troubles else "")
     return table
 
 
 def _rows(
-    services: Iterable[ServiceRate], columns: Sequence[Column], *, backends: bool
-) -> Iterator[tuple[ServiceRate, list[str]]]:
+    services: Iterable[ServiceRate],
+    columns: Sequence[Column],
+    label_of: Callable[[BackendRate], str] | None,
+) -> Iterator[tuple[ServiceRate, str, list[str]]]:
+    """Service, label and cells of each row. `label_of`: of backends, or None to leave them out."""
     for service in services:
         mark = _MARK if service.troubles else " " * len(_MARK)
-        label = f"{mark}{name_of(service)}"
-        yield service, [label, *(column.of_service(service) for column in columns)]
-        for each in service.backends if backends else ():
-            label = f"    {socket_address(each.address, each.port)}"
-            yield service, [label, *(column.of_backend(each) for column in columns)]
+        cells = [visible(column.of_service(service)) for column in columns]
+        yield service, visible(f"{mark}{name_of(service)}"), cells
+        if label_of is None:
+            continue
+        for each in service.backends:
+            cells = [visible(column.of_backend(each)) for column in columns]
+            yield service, visible(f"    {label_of(each)}"), cells
 
 
-def _labels(services: Iterable[ServiceRate], *, backends: bool) -> Iterator[str]:
-    for _, (label,) in _rows(services, (), backends=backends):
-        yield label
+def _pod_or_address(backend: BackendRate) -> str:
+    if backend.pod:
+        return f"{backend.pod}:{backend.port}"
+    return socket_address(backend.address, backend.port)
+
+
+def _pod_and_address(backend: BackendRate) -> str:
+    where = socket_address(backend.address, backend.port)
+    return f"{backend.pod} {where}" if backend.pod else where
 
 
 def _shortened(label: str, width: int) -> str:

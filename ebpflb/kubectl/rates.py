@@ -18,7 +18,7 @@ from ebpflb.cli.digests.rates import (
     PortRates,
     split,
 )
-from ebpflb.model.flow import BackendRate, Balance, ServiceRate, balance
+from ebpflb.model.flow import BackendRate, Balance, ServiceRate, balance, removed_trouble
 
 _USUAL = BackendState()
 
@@ -101,7 +101,7 @@ class _Sums:
             largest_share=busiest.balance.largest,
             even_share=busiest.balance.even,
             cross_node_share=self.far / self.based if self.based else None,
-            troubles=tuple(self._troubles(asked)),
+            troubles=(*removed_trouble(backends), *self._troubles(asked)),
             backends=backends,
         )
 
@@ -141,6 +141,8 @@ def _as_both_see(one: BackendState, other: BackendState) -> BackendState:
         offered=one.offered or other.offered,
         standing=max(one.standing, other.standing, key=STANDINGS.index),
         trouble=one.trouble or other.trouble,
+        removed=one.removed and other.removed,
+        pod=one.pod or other.pod,
     )
 
 

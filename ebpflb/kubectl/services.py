@@ -25,6 +25,7 @@ from ebpflb.cli.render import (
     full_name,
     namespace_option,
     output_option,
+    service_option,
     watch_option,
 )
 from ebpflb.config.values import socket_address
@@ -89,7 +90,7 @@ Examples:
   kubectl ebpflb services -A -o jsonl | jq 'select(.missing_on != [])'
 """
 )
-@click.option("--service", metavar="[NS/]NAME", help="Only show this Service.")
+@service_option
 @namespace_option
 @all_namespaces_option
 @watch_option

@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -14,11 +13,20 @@ from ebpflb.cli.render import (
     Output,
     all_namespaces_option,
     emit,
+    full_name,
     namespace_option,
     output_option,
+    service_option,
     watch_option,
 )
-from ebpflb.cli.top_table import COLUMNS, ordered, print_table, sample_options
+from ebpflb.cli.top_table import (
+    COLUMNS,
+    chosen_by,
+    going,
+    ordered,
+    print_table,
+    sample_options,
+)
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace
 from ebpflb.kubectl.rates import RatesOfCluster
@@ -28,24 +36,27 @@ from ebpflb.model.flow import BackendRate, ServiceRate
 _FIELDS = [each.name for each in fields(ServiceRate)]
 # Fast, for very many backends.
 _backend_sums = itemgetter(*BACKEND_SUMS)
+_NOT_IN_0_1_0 = {"removed": False, "pod": ""}
 _backend_fields = itemgetter(*(each.name for each in fields(BackendRate)))
 
 
 @click.command(
     epilog="""\b
 `ebpflb top --help` describes the columns; numbers are sums over all nodes. A trouble that only
-some nodes see is followed by their number.
+some nodes see is followed by their number. Idle Services are only shown with --all or --service.
 
 \b
 Examples:
   kubectl ebpflb top -A
   kubectl ebpflb top -n shop --sort failures --backends
+  kubectl ebpflb top -n shop --service web --backends
   kubectl ebpflb top -A --watch
   kubectl ebpflb top -A -o jsonl | jq 'select(.troubles != [])'
 """
 )
 @watch_option
 @sample_options
+@service_option
 @namespace_option
 @all_namespaces_option
 @output_option
@@ -53,23 +64,30 @@ Examples:
 def top(cluster: Cluster, watch: bool, namespace: str | None, **given: Any) -> None:
     """Show traffic per Service on all nodes, and what is in trouble."""
     chosen = listed_namespace(cluster, namespace, every=given["all_namespaces"])
+    wanted = full_name(given["service"], chosen or cluster.namespace) if given["service"] else ""
+    chosen = wanted.partition("/")[0] or chosen
     if given["interval"] >= cluster.access.seconds:
         raise click.UsageError("--timeout must be longer than --interval")
     asking = ShortAnswers[Sequence[str], PortForm](cluster)
-    sample = partial(_sample, asking, given["interval"], chosen)
     output = given["output"]
 
+    def sample() -> list[ServiceRate]:
+        return chosen_by(wanted, _sample(asking, given["interval"], chosen))
+
     def show(services: list[ServiceRate]) -> None:
-        _show(ordered(services, given["sort"]), output, backends=given["backends"])
+        found = ordered(services, given["sort"])
+        every = given["every"] or bool(wanted)
+        _show(found, output, backends=given["backends"], every=every)
 
     if watch:
         cluster.watch(sample, show, output, pause_seconds=0)
     show(sample())
 
 
-def _show(services: list[ServiceRate], output: Output, *, backends: bool) -> None:
+def _show(services: list[ServiceRate], output: Output, *, backends: bool, every: bool) -> None:
     if output in ("table", "wide"):
-        print_table(services, backends=backends, is_wide=output == "wide", of_columns=_COLUMNS)
+        is_wide = output == "wide"
+        print_table(services, backends=backends, every=every, is_wide=is_wide, of_columns=_COLUMNS)
     else:
         emit(services, output, lambda: ())
 
@@ -80,7 +98,7 @@ def _state(backend: BackendRate) -> str:
         return backend.standing
     if backend.offered:
         return "terminating" if backend.terminating else ""
-    return "ending" if backend.terminating else "draining"
+    return going(backend)
 
 
 _COLUMNS = [
@@ -150,4 +168,4 @@ def service_rate(plain: Mapping[str, Any]) -> ServiceRate:
 
 def _backend(plain: Mapping[str, Any]) -> BackendRate:
     sum(_backend_sums(plain))
-    return BackendRate(*_backend_fields(plain))
+    return BackendRate(*_backend_fields({**_NOT_IN_0_1_0, **plain}))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flows: the values of their records, the names of their addresses, and what a Service carries."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -149,6 +149,8 @@ class BackendRate:
 
     share: of the Service's new connections in this address family; if there were none, of the
     active ones; None if there were none either. standing: unwatched, watched, trial or ejected.
+    removed: no longer an endpoint that serves, but still has connections. pod: NAMESPACE/NAME, ""
+    if unknown.
     """
 
     address: str
@@ -164,6 +166,13 @@ class BackendRate:
     share: float | None
     trouble: str
     standing: str
+    removed: bool = False
+    pod: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the pod, or the address."""
+        return self.pod or self.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +209,28 @@ class ServiceRate:
         return self.refused + self.dropped + self.failed
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it carries nothing, and nothing is wrong."""
+        counted = (self.connections, self.active, self.lost, self.retransmits)
+        return not (any(counted) or self.original_bytes or self.reply_bytes or self.troubles)
+
+    @property
     def imbalance(self) -> float:
         """The busiest backend's share as a multiple of the even share; 0 without connections."""
         return Balance(self.largest_share, self.even_share).ratio
+
+
+ON_REMOVED = "connections on removed pods"
+
+
+def removed_trouble(backends: Iterable[BackendRate]) -> Iterator[str]:
+    """The trouble of a Service at least half of whose connections are on removed pods, if it is."""
+    active = removed = 0
+    for each in backends:
+        active += each.active
+        removed += each.active if each.removed else 0
+    if removed and removed * 2 >= active:
+        yield f"{removed:.0f} of {active:.0f} {ON_REMOVED}"
 
 
 def balance(connections: Collection[float], backends: int) -> Balance:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ebpflb.cli.digests import digest
 from ebpflb.config.values import socket_address
-from ebpflb.model.flow import BackendRate, ServiceRate
+from ebpflb.model.flow import ON_REMOVED, BackendRate, ServiceRate
 
 SUMS = (
     *("connections", "active", "refused", "dropped", "failed", "retransmits"),
@@ -60,6 +60,8 @@ class BackendState(NamedTuple):
     offered: bool = True
     standing: str = STANDINGS[0]
     trouble: str = ""
+    removed: bool = False
+    pod: str = ""
 
 
 class PortRates(NamedTuple):
@@ -103,7 +105,7 @@ def short(seconds: float, services: Iterable[ServiceRate]) -> dict[str, Any]:
         has_more = len(reported) < len(service.backends)
         if has_more:
             digests.append(PortForm.of(service).digest)
-        if reported or service.troubles or not has_more or any(_numbers(service, SUMS)):
+        if reported or not has_more or not service.is_idle:
             rows.append(_row(service, reported, seconds))
     return {"seconds": seconds, "digests": digests, "services": rows}
 
@@ -123,7 +125,8 @@ def _row(service: ServiceRate, backends: Sequence[BackendRate], seconds: float) 
         name_of(service),
         _counted(service, SUMS, seconds),
         service.cross_node_share,
-        service.troubles,
+        # How many connections are on removed pods depends on all nodes.
+        [each for each in service.troubles if not each.endswith(ON_REMOVED)],
         " ".join(map(_written, backends)),
         list(zip(*(_counted(each, BACKEND_SUMS, seconds) for each in backends), strict=True)),
         {_written(each): state for each in backends if (state := _unusual(each))},
@@ -138,8 +141,10 @@ def _counted(rate: ServiceRate | BackendRate, names: Iterable[str], seconds: flo
 
 
 def _unusual(backend: BackendRate) -> dict[str, Any]:
+    """The name of a pod is told once, by its own node, and with everything else that is unusual."""
     usual = BackendState()._asdict()
-    return {name: value for name in usual if (value := getattr(backend, name)) != usual[name]}
+    found = {name: value for name in usual if (value := getattr(backend, name)) != usual[name]}
+    return found if found.keys() - {"pod"} else {}
 
 
 def read_short(content: Mapping[str, Any]) -> RatesOfNode:
@@ -190,4 +195,4 @@ def _state(fields: Mapping[str, Any]) -> BackendState:
     state = BackendState(**fields)
     if state.standing not in STANDINGS:
         raise ValueError(f"unknown standing {state.standing}")
-    return state._replace(trouble=str(state.trouble))
+    return state._replace(trouble=str(state.trouble), pod=str(state.pod))

@@ -3,7 +3,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple, TypeVar
@@ -14,14 +14,18 @@ from ebpflb.dataplane.layout.records import DescRecord, frontend_key_of
 from ebpflb.dataplane.view.snapshot import BackendEntry, FrontendEntry, Snapshot, read_snapshot
 from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.ejection import Standing
-from ebpflb.model.flow import BackendRate, Counts, ServiceRate, balance
+from ebpflb.model.flow import BackendRate, Counts, ServiceRate, balance, removed_trouble
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServicePortName
 
 # Below this probability, it is not chance that a backend gets no new connections.
 _BY_CHANCE = 0.001
-# Fewer active connections per backend mean nothing; a quarter of the even share is far below it.
+# Fewer active connections per backend may be chance; a quarter of the even share is far below it.
 _MANY_ACTIVE, _FAR_BELOW = 8, 0.25
+# For a backend that never had any connection, as clients with a pool of connections have few.
+_SOME_ACTIVE = 2
+_NEW_IDLE = "new pod idle"
+_NO_NAMES: Mapping[str, str] = {}
 # With fewer packets or connections, the answer may still be on its way.
 _QUESTIONS = 3
 
@@ -42,7 +46,10 @@ class BackendKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BackendTraffic:
-    """offered: it takes new connections. active: connections and flows that use it now."""
+    """offered: it takes new connections. active: connections and flows that use it now.
+
+    removed: it is no longer an endpoint that serves.
+    """
 
     local: bool
     terminating: bool
@@ -50,6 +57,7 @@ class BackendTraffic:
     active: int
     counts: Counts
     standing: Standing = Standing.UNWATCHED
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +112,20 @@ def _backend_traffic(
             entries[key] = each
     return {
         key: BackendTraffic(
-            each.local, each.terminating, each.usable, active[key], counts[key], each.standing
+            each.local,
+            each.terminating,
+            each.usable,
+            active[key],
+            counts[key],
+            each.standing,
+            removed=_is_removed(each),
         )
         for key, each in sorted(entries.items(), key=lambda item: (item[1].usable, item[0]))
     }
+
+
+def _is_removed(entry: BackendEntry) -> bool:
+    return not (entry.usable or entry.serving or entry.standing is Standing.EJECTED)
 
 
 def _has_no_local(entry: FrontendEntry) -> bool:
@@ -118,22 +136,31 @@ def _has_no_local(entry: FrontendEntry) -> bool:
     return bool(desc.flags & DescFlag.LB_DESC_EXTERNAL_LOCAL) and not desc.others_count
 
 
-def rates(before: TrafficSample, after: TrafficSample) -> list[ServiceRate]:
-    """What happened between two samples, by Service; those that are gone are left out."""
+def rates(
+    before: TrafficSample, after: TrafficSample, pods: Mapping[str, str] = _NO_NAMES
+) -> list[ServiceRate]:
+    """What happened between two samples, by Service; those that are gone are left out.
+
+    `pods`: names by address, as far as they are known.
+    """
     seconds = max(after.seconds - before.seconds, 1e-9)
     return [
-        _service(name, before.services.get(name), after.services[name], seconds)
+        _service(name, before.services.get(name), after.services[name], seconds, pods)
         for name in sorted(after.services)
     ]
 
 
 def _service(
-    name: ServicePortName, before: ServiceTraffic | None, now: ServiceTraffic, seconds: float
+    name: ServicePortName,
+    before: ServiceTraffic | None,
+    now: ServiceTraffic,
+    seconds: float,
+    pods: Mapping[str, str],
 ) -> ServiceRate:
     old_frontends = before.frontends if before else {}
     totals: Counts = reduce(_added, _grown(old_frontends, now.frontends).values(), Counts())
     groups = _groups(before, now)
-    backends = tuple(each for group in groups for each in _backends(name, group, seconds))
+    backends = tuple(each for group in groups for each in _backends(name, group, seconds, pods))
     busiest = max(groups, key=lambda group: group.every, default=None)
     every = sum(group.every for group in groups)
     far = sum(
@@ -177,6 +204,8 @@ class _FamilyBackends:
         self.backends = backends
         self.grown = grown
         self.offered = [key for key, each in backends.items() if each.offered]
+        self.even_active = sum(each.active for each in backends.values()) / (len(self.offered) or 1)
+        self.has_new = any(grown[key].connections for key in backends)
         new = {key: grown[key].connections for key in backends}
         active = {key: each.active for key, each in backends.items()}
         self.connections = new if any(new.values()) else active
@@ -186,6 +215,8 @@ class _FamilyBackends:
 
     def is_passed_over(self, key: BackendKey) -> bool:
         """Whether it got no new connections, and that is not chance."""
+        if len(self.offered) == 1:
+            return False
         others = 1 - 1 / len(self.offered)
         new = sum(self.grown[each].connections for each in self.offered)
         return not self.grown[key].connections and others**new < _BY_CHANCE
@@ -198,9 +229,15 @@ class _FamilyBackends:
 
     def is_starved(self, key: BackendKey) -> bool:
         """Whether it has few connections and gets no new ones, while others have many."""
-        even = sum(self.backends[each].active for each in self.offered) / len(self.offered)
-        is_few = self.backends[key].active < even * _FAR_BELOW
-        return even >= _MANY_ACTIVE and is_few and not self.grown[key].connections
+        is_few = self.backends[key].active < self.even_active * _FAR_BELOW
+        is_told = self.even_active >= _MANY_ACTIVE
+        return is_told and is_few and not self.grown[key].connections
+
+    def is_new_and_idle(self, key: BackendKey) -> bool:
+        """Whether it never had a connection and none comes, while others have some."""
+        backend = self.backends[key]
+        is_unused = not (backend.active or backend.counts.connections or self.has_new)
+        return is_unused and self.even_active >= _SOME_ACTIVE
 
 
 def _groups(before: ServiceTraffic | None, now: ServiceTraffic) -> list[_FamilyBackends]:
@@ -214,7 +251,7 @@ def _groups(before: ServiceTraffic | None, now: ServiceTraffic) -> list[_FamilyB
 
 
 def _backends(
-    name: ServicePortName, group: _FamilyBackends, seconds: float
+    name: ServicePortName, group: _FamilyBackends, seconds: float, pods: Mapping[str, str]
 ) -> Iterator[BackendRate]:
     for key, each in group.backends.items():
         counts = group.grown[key]
@@ -232,6 +269,8 @@ def _backends(
             share=group.connections[key] / group.every if group.every else None,
             trouble=_trouble(name.protocol, key, group),
             standing=each.standing.name.lower(),
+            removed=each.removed,
+            pod=pods.get(key.address, ""),
         )
 
 
@@ -240,10 +279,12 @@ def _trouble(protocol: Protocol, key: BackendKey, group: _FamilyBackends) -> str
         return "answers nobody"
     if _has_only_failures(group.grown[key]):
         return "refuses connections"
-    if key not in group.offered or len(group.offered) == 1:
+    if key not in group.offered:
         return ""
     if group.is_passed_over(key):
         return "gets nothing"
+    if group.is_new_and_idle(key):
+        return _NEW_IDLE
     return "starved" if group.is_starved(key) else ""
 
 
@@ -260,14 +301,19 @@ def _has_only_failures(counts: Counts) -> bool:
     return counts.failed >= counts.connections > 0 and not counts.reply_bytes
 
 
-def _troubles(now: ServiceTraffic, offered: int, backends: Iterable[BackendRate]) -> Iterator[str]:
+def _troubles(
+    now: ServiceTraffic, offered: int, backends: Collection[BackendRate]
+) -> Iterator[str]:
     if now.no_local:
         yield "no local endpoint"
     elif not offered:
         yield "no endpoint"
+    yield from removed_trouble(backends)
     for each in backends:
-        if each.trouble:
-            yield f"{each.address} {each.trouble}"
+        if each.trouble == _NEW_IDLE:
+            yield f"new pod {each.name} idle"
+        elif each.trouble:
+            yield f"{each.name} {each.trouble}"
 
 
 def _grown(old: Mapping[_Key, Counts], new: Mapping[_Key, Counts]) -> dict[_Key, Counts]:

@@ -19,6 +19,7 @@ from ebpflb.dataplane.layout.records import (
     FRONTEND_TYPES,
     LOCAL,
     SCHEDULERS,
+    SERVING,
     TERMINATING,
     USABLE,
     BackendRecord,
@@ -59,7 +60,8 @@ class BackendEntry(NamedTuple):
     """A backend, including those that take no new connections (not usable).
 
     map_index: in lb_backends and for its counters. Another generation at the same index is another
-    backend. service_id: of its Service port, as in lb_names.
+    backend. service_id: of its Service port, as in lb_names. serving: an endpoint that may keep the
+    connections that it has; also false for those that are `usable`.
     """
 
     map_index: int
@@ -71,6 +73,7 @@ class BackendEntry(NamedTuple):
     local: bool
     terminating: bool
     usable: bool
+    serving: bool
     standing: Standing
 
 
@@ -128,6 +131,7 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
             local=bool(record.flags & LOCAL),
             terminating=bool(record.flags & TERMINATING),
             usable=bool(record.flags & USABLE),
+            serving=bool(record.flags & SERVING),
             standing=standing_of(record.flags),
         )
 

@@ -19,6 +19,7 @@ from tests.e2e.harness.cluster import Cluster, started, stopped
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line, stop_between_looks
 from tests.e2e.harness.questions import answers
 from tests.e2e.harness.sockets import connected, exchange
+from tests.e2e.harness.waiting import wait_until
 
 PORT = 80
 INTERVAL = 2.0
@@ -114,7 +115,7 @@ def test_a_backend_that_hangs_is_marked(served, own_lab):
     with stopped(own_lab, hanging):
         sample = sampled(node, send)
     row = row_of(sample, spec)
-    assert row["troubles"] == [f"{hanging.ipv4} answers nobody"]
+    assert row["troubles"] == [f"default/{hanging.name} answers nobody"]
 
 
 @contextmanager
@@ -126,16 +127,64 @@ def held(pod: Member, address: str, count: int) -> Iterator[None]:
         yield
 
 
-def test_a_new_backend_is_starved_by_long_connections(served, own_lab):
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("count", [4, 40])
+def test_a_new_backend_gets_none_of_the_long_connections(served, own_lab, count, version):
     old, new = own_lab.pods_on("node1")
     spec = served.serve(served.new(), [old])
-    (address, *_) = served.cluster_ips(spec)
-    with held(own_lab.node("node1"), address, 40):
+    with held(own_lab.node("node1"), own_lab.cluster_ip(spec.number, version), count):
         served.serve(spec, [old, new])
         sample = sampled(own_lab.node("node1"), lambda: None)
     row = row_of(sample, spec)
-    assert (row["active"], row["connections"]) == (40, 0)
-    assert row["troubles"] == [f"{new.ipv4} starved"]
+    assert (row["active"], row["connections"]) == (count, 0)
+    assert row["troubles"] == [f"new pod default/{new.name} idle"]
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_connections_that_stay_on_removed_pods_are_told(served, own_lab, version):
+    old, new = own_lab.pods_on("node1"), own_lab.pods_on("node2")
+    spec, node = served.serve(served.new(), old), own_lab.node("node1")
+    with held(node, own_lab.cluster_ip(spec.number, version), 24):
+        served.serve(spec, new)
+        row = row_of(sampled(node, lambda: None), spec)
+        assert row["troubles"] == [
+            "24 of 24 connections on removed pods",
+            *(f"new pod default/{pod.name} idle" for pod in new),
+        ]
+        (where,) = {":" in each["address"] for each in row["backends"] if each["removed"]}
+        assert where is (version == 6)
+        shown = top_once(node, "--service", spec.name, "--backends", COLUMNS="40")
+        header, *lines = shown.splitlines()
+        words = " ".join(line[header.index("TROUBLE") :].strip() for line in lines)
+        assert "24 of 24" in words
+        assert "removed pods" in words
+    wait_until(
+        lambda: "removed" not in top_once(node, "--service", spec.name, "--backends"), "they end"
+    )
+
+
+def top_once(node: LabNode, *arguments: str, **environment: str) -> str:
+    command = ("top", "--once", "--interval", "0.1", *arguments)
+    return ebpflb(node, *command, **environment).stdout
+
+
+def test_what_is_idle_is_hidden_and_a_service_can_be_chosen(served, own_lab):
+    node, spec = own_lab.node("node1"), served.serve(served.new(), own_lab.pods)
+    assert spec.name not in top_once(node)
+    assert "not shown (--all)" in top_once(node)
+    assert f"default/{spec.name}:tcp" in top_once(node, "--all")
+    (_, *rows) = top_once(node, "--service", spec.name).splitlines()
+    assert {row.split()[0] for row in rows} == {
+        f"default/{spec.name}:{port}" for port in ("tcp", "udp/UDP")
+    }
+
+
+def test_without_an_agent_pods_are_addresses(served, own_lab):
+    node, (pod, *_) = own_lab.node("node1"), own_lab.pods_on("node1")
+    spec = served.serve(served.new(), [pod])
+    chosen = ("--service", spec.name, "--backends")
+    assert f"default/{pod.name}:" in top_once(node, *chosen)
+    assert f"{pod.ipv4}:" in top_once(node, *chosen, "--query-socket", "/none")
 
 
 def test_all_local_endpoints_gone_is_marked(served, own_lab):
@@ -152,7 +201,7 @@ def test_forty_columns_hold_the_table(served, own_lab):
     done = ebpflb(node, "top", "--once", "--interval", "0.1", COLUMNS="40", NO_COLOR="1")
     assert max(map(len, done.stdout.splitlines())) <= 40
     assert "\x1b" not in done.stdout
-    assert done.stdout.split()[:4] == ["SERVICE", "CONN/S", "ACTIVE", "FAIL/S"]
+    assert done.stdout.split()[:3] == ["SERVICE", "CONN/S", "TROUBLE"]
 
 
 def test_on_a_terminal_it_is_live_until_q(served, own_lab):

@@ -6,13 +6,22 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
-from ebpflb.cli import main
+from ebpflb.cli import agent_client, main
 from ebpflb.cli import top as command
-from ebpflb.cli.top_table import bar, fitting, ordered, percent, rate
+from ebpflb.cli.top_table import (
+    bar,
+    fitting,
+    make_table,
+    ordered,
+    percent,
+    print_table,
+    rate,
+)
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.model.flow import ServiceRate
+from ebpflb.model.flow import BackendRate, ServiceRate
 from tests.memory_maps import memory_maps
 from tests.unit.cli.invoked import output_of
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
@@ -43,7 +52,7 @@ def run(*arguments, **environment):
 
 
 def test_one_table_where_there_is_no_terminal(maps):
-    header, *rows = run("--sort", "name").splitlines()
+    header, *rows = run("--sort", "name", "--all").splitlines()
     assert header.split() == [
         *("SERVICE", "CONN/S", "ACTIVE", "FAIL/S", "B/S", "TO/FROM", "SPREAD"),
         *("FAR", "BACKENDS", "TROUBLE"),
@@ -55,17 +64,106 @@ def test_one_table_where_there_is_no_terminal(maps):
 
 
 def test_backends_stand_below_their_service(maps):
-    rows = [row.split() for row in run("--backends", "--sort", "name").splitlines()]
+    rows = [row.split() for row in run("--backends", "--sort", "name", "--all").splitlines()]
     assert rows[3] == ["10.1.0.1:8080", "0", "0", "0", "0/0", "-", "remote"]
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 100])
 def test_a_narrow_table_keeps_what_matters_most(maps, columns):
-    lines = run("--backends", COLUMNS=str(columns)).splitlines()
+    lines = run("--backends", "--all", COLUMNS=str(columns)).splitlines()
     assert max(map(len, lines)) <= columns
     assert any(line.startswith("! ") and "empty" in line for line in lines)
-    assert ("CONN/S" in lines[0], "FAIL/S" in lines[0]) == (columns >= 40, columns >= 40)
-    assert ("TROUBLE" in lines[0]) is (columns >= 80)
+    assert ("CONN/S" in lines[0], "FAIL/S" in lines[0]) == (columns >= 40, columns >= 60)
+    assert "TROUBLE" in lines[0]
+    at = lines[0].index("TROUBLE")
+    assert " ".join("".join(line[at:] for line in lines[1:3]).split()).startswith("no")
+
+
+LONG = "shop/payments-api-7d4b9c6f5-hjklm answers nobody"
+
+
+@pytest.mark.parametrize("width", [20, 33, 40, 60, 80, 120, 200])
+def test_the_trouble_is_shown_in_full_however_narrow_the_terminal(width):
+    def shown(troubles):
+        console = Console(width=width)
+        with console.capture() as captured:
+            console.print(make_table([service(troubles=troubles)], width, backends=False))
+        return captured.get().splitlines()
+
+    header, *lines = shown((LONG, "another"))
+    assert max(map(len, lines)) <= width
+    text = "".join(line[header.index("TROUBLE") :].strip() for line in lines)
+    assert text.replace(" ", "") == f"{LONG} and 1 more".replace(" ", "")
+
+
+def test_a_pod_is_shown_by_its_name_and_wide_with_its_address_too(capsys):
+    pod = BackendRate(
+        *("10.1.0.1", 80, True, False, False, 0.0, 3, 0.0, 0.0, 0.0, 1.0, "", "unwatched"),
+        removed=True,
+        pod="shop/web-\x1b[2J1",
+    )
+    given = [service(active=3, backends=(pod,))]
+    print_table(given, backends=True, every=False)
+    print_table(given, backends=True, every=False, is_wide=True)
+    _, _, narrow, _, _, wide = capsys.readouterr().out.splitlines()
+    assert (narrow.split()[0], wide.split()[:2]) == (
+        "shop/web-\\x1b[2J1:80",
+        ["shop/web-\\x1b[2J1", "10.1.0.1:80"],
+    )
+    assert narrow.endswith("local, removed")
+
+
+def test_what_is_idle_is_only_counted_unless_asked_for(maps):
+    assert [line.split()[:2] for line in run().splitlines()[1:]] == [
+        ["!", "default/empty"],
+        ["1", "idle"],
+    ]
+    assert "idle" not in run("--all")
+    assert [row.split()[0] for row in run("--service", "web").splitlines()[1:]] == [
+        "default/web:http"
+    ]
+    assert len(json.loads(run("-o", "json"))["services"]) == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--service", "web"],
+        ["--service", "default/web"],
+        ["-n", "shop", "--service", "default/web"],
+    ],
+)
+def test_one_service_is_shown_alone(maps, given):
+    (found,) = json.loads(run("-o", "json", *given))["services"]
+    assert found["service"] == "web"
+
+
+def test_a_service_that_is_not_there_is_one_line(maps):
+    said = output_of("top", "--interval", "0.1", "--service", "wep", status=1)
+    assert said == "Error: no Service default/wep (did you mean default/web?)\n"
+
+
+def test_the_agent_names_pods_once_for_each_address(monkeypatch):
+    now, asked = [0.0], []
+    answer = {"pods": {"shop/a": ["10.1.0.1"], "x/b": ["10.0.0.1"], "x/c": ["10.0.0.1"]}}
+
+    def ask(_, *where):
+        asked.append(where)
+        return answer
+
+    monkeypatch.setattr(agent_client, "ask", ask)
+    names = agent_client.NamesOfPods("/agent.sock", lambda: now[0])
+    assert names.of(["10.1.0.1", "10.0.0.1"]) == {"10.1.0.1": "shop/a", "10.0.0.1": ""}
+    names.of(["10.1.0.1"])
+    assert asked == [("names",)]
+    names.of(["10.1.0.2"])
+    now[0] = 60.0
+    assert names.of(["10.1.0.2"])["10.1.0.1"] == "shop/a"
+    assert len(asked) == 3
+
+
+def test_without_an_agent_addresses_do(tmp_path):
+    assert agent_client.NamesOfPods(str(tmp_path / "none")).of(["10.1.0.1"]) == {}
 
 
 def test_json_is_one_sample(maps):
@@ -111,8 +209,10 @@ def test_the_order_is_the_largest_first_then_by_name():
 
 
 def test_columns_are_left_out_by_rank():
-    assert [column.title for column in fitting(40, 16)] == ["CONN/S", "ACTIVE", "FAIL/S"]
-    assert fitting(10, 16) == []
+    assert [column.title for column in fitting(60, 16)] == [
+        *("CONN/S", "ACTIVE", "FAIL/S", "TROUBLE")
+    ]
+    assert [column.title for column in fitting(10, 16)] == ["TROUBLE"]
 
 
 @pytest.fixture

@@ -64,6 +64,48 @@ def test_a_backend_that_one_node_has_ejected_is_shown_as_such(two):
     assert re.search(r"10\.1\.0\.1:8080 .* ejected$", rows[2])
 
 
+def test_connections_on_removed_pods_are_those_of_all_nodes(two):
+    def old(active, **more):
+        gone = {"offered": False, "removed": True, "active": active}
+        return backend("10.1.0.1", **gone, **more)
+
+    new = backend("10.1.0.2", active=0, pod="shop/new")
+    told = ["6 of 6 connections on removed pods", "new pod shop/new idle"]
+    say(two, "a", service(old(6, pod="shop/old"), new, troubles=told))
+    say(two, "b", service(old(4), new, troubles=["4 of 4 connections on removed pods"]))
+    (found,) = json.loads(two.run("top", "-o", "json").stdout)
+    assert found["troubles"] == [
+        "10 of 10 connections on removed pods",
+        "new pod shop/new idle (1 node)",
+    ]
+    say(two, "b", service(old(0), backend("10.1.0.3", active=7)))
+    (found,) = json.loads(two.run("top", "-o", "json").stdout)
+    assert found["troubles"] == ["new pod shop/new idle (1 node)"]
+    rows = two.run("top", "--backends").stdout.splitlines()
+    assert re.search(r"shop/old:8080 .* removed$", rows[2])
+
+
+def test_pods_are_named_by_their_own_node(two):
+    say(two, "a", service(backend("10.1.0.1", pod="shop/web-1"), backend("10.1.0.2", pod="x")))
+    say(two, "b", service(backend("10.1.0.1"), backend("10.1.0.2", local=True, pod="shop/web-2")))
+    (found,) = json.loads(two.run("top", "-o", "json").stdout)
+    assert [each["pod"] for each in found["backends"]] == ["", "shop/web-2"]
+
+
+def test_one_service_is_shown_alone_even_if_it_is_idle(two):
+    for node in "ab":
+        say(two, node, idle_service(idle("10.1.0.1")), service(name="busy"))
+    rows = two.run("top", "--service", "web").stdout.splitlines()
+    assert [row.split()[0] for row in rows[1:]] == ["default/web:http"]
+    rows = two.run("top").stdout.splitlines()
+    assert [row.split()[0] for row in rows[1:]] == ["default/busy:http", "1"]
+    assert len(two.run("top", "--all").stdout.splitlines()) == 3
+    wrong = two.run("top", "--service", "wep", status=1)
+    assert "no Service default/wep (did you mean default/web?)" in wrong.stderr
+    two.run("top", "-n", "default", "--service", "shop/x", status=1)
+    assert two.objects.executed[-1][-1] == "--namespace=shop"
+
+
 def test_a_list_is_of_one_namespace_which_agents_choose_or_of_all_and_sorted(two):
     shop = service(backend("10.1.0.9", 99.0), namespace="shop")
     web = service(backend("10.1.0.1", 1.0))
@@ -216,7 +258,7 @@ def test_a_node_whose_details_do_not_come_is_named(two):
     two.fail("a", "top --once", "Error: out of memory")
     done = two.run("top", "--parallel=1", status=1)
     assert done.stderr == "a: out of memory\n"
-    assert "default/web:http" in done.stdout
+    assert "1 idle Service port is not shown" in done.stdout
 
 
 def test_an_agent_that_knows_no_digests_is_asked_for_all(two):

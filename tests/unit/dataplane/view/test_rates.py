@@ -122,20 +122,84 @@ def test_a_backend_that_gets_nothing_is_told():
 
 
 def test_a_new_backend_that_long_connections_starve_is_told():
-    after = {ONE: backend(got(100), active=40), TWO: backend(active=1)}
+    after = {ONE: backend(got(100), active=40), TWO: backend(got(1), active=1)}
     found = of_backends(after, after)
     assert found.troubles == ("10.1.0.2 starved",)
     assert [each.trouble for each in found.backends] == ["", "starved"]
     even = {ONE: backend(active=40), TWO: backend(active=20)}
     assert of_backends(even, even).troubles == ()
-    few = {ONE: backend(active=5), TWO: backend()}
+    few = {ONE: backend(active=5), TWO: backend(got(1))}
     assert of_backends(few, few).troubles == ()
     quick = {ONE: backend(got(3), active=40), TWO: backend(got(3))}
     assert of_backends({}, quick).troubles == ()
 
 
+@pytest.mark.parametrize(
+    ("old", "others", "new", "trouble"),
+    [
+        pytest.param(4, [], Counts(), "new pod 10.1.0.2 idle", id="an even share of 2"),
+        pytest.param(3, [], Counts(), "", id="an even share below 2"),
+        pytest.param(4, [], got(1), "", id="it had a connection"),
+        pytest.param(40, [], Counts(), "new pod 10.1.0.2 idle", id="never one of many"),
+    ],
+)
+def test_a_backend_that_never_had_a_connection_is_told(old, others, new, trouble):
+    after = {ONE: backend(got(old), active=old), TWO: backend(new), SIX: backend()}
+    found = of_backends(after, after)
+    assert found.troubles == ((trouble,) if trouble else ())
+    assert found.backends[1].trouble == ("new pod idle" if trouble else "")
+
+
+def test_a_new_backend_is_not_called_idle_while_connections_come():
+    before = {ONE: backend(got(4), active=4), TWO: backend()}
+    after = {ONE: backend(got(5), active=5), TWO: backend()}
+    assert of_backends(before, after).troubles == ()
+
+
+def gone(active, *, removed=True) -> BackendTraffic:
+    return backend(got(active), active=active, offered=False, removed=removed)
+
+
+def test_connections_on_removed_pods_are_told_with_the_new_ones_that_have_none():
+    new, newer = (BackendKey(f"10.1.0.{n}", 8080) for n in (3, 4))
+    after = {ONE: gone(12), TWO: gone(12), new: backend(), newer: backend()}
+    assert of_backends(after, after).troubles == (
+        "24 of 24 connections on removed pods",
+        "new pod 10.1.0.3 idle",
+        "new pod 10.1.0.4 idle",
+    )
+    alone = {ONE: gone(3), TWO: backend()}
+    assert of_backends(alone, alone).troubles == (
+        "3 of 3 connections on removed pods",
+        "new pod 10.1.0.2 idle",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "others", "troubles"),
+    [
+        (gone(5), 5, ("5 of 10 connections on removed pods",)),
+        (gone(4), 5, ()),
+        pytest.param(gone(5, removed=False), 5, (), id="it still serves"),
+        pytest.param(gone(0), 0, (), id="no connections at all"),
+    ],
+)
+def test_connections_on_removed_pods_are_told_if_they_are_at_least_half(old, others, troubles):
+    after = {ONE: old, TWO: backend(got(others), active=others)}
+    assert of_backends(after, after).troubles == troubles
+
+
+def test_pods_are_named_where_names_are_known():
+    sample = TrafficSample(0, {WEB: ServiceTraffic({}, {ONE: backend(), TWO: backend()})})
+    asked = backend(Counts(3, failed=3))
+    after = TrafficSample(1, {WEB: ServiceTraffic({}, {ONE: asked, TWO: asked})})
+    (found,) = rates(sample, after, {"10.1.0.1": "shop/web-1"})
+    assert [each.pod for each in found.backends] == ["shop/web-1", ""]
+    assert found.troubles == ("shop/web-1 answers nobody", "10.1.0.2 answers nobody")
+
+
 def test_a_backend_that_takes_nothing_new_is_not_starved():
-    after = {ONE: backend(active=40), TWO: backend(active=1, offered=False)}
+    after = {ONE: backend(got(9), active=40), TWO: backend(active=1, offered=False)}
     found = of_backends(after, after)
     assert (found.endpoints, found.troubles) == (1, ())
 
@@ -230,12 +294,15 @@ def test_a_backend_with_flows_that_is_offered_no_more_is_seen(maps, sync):
         socket = structs.LbSocketKey(cookie=backend, direction=Direction.LB_DIR_REPLY)
         value = structs.LbSocket(backend=backend, generation=generation)
         maps["lb_sockets"].update(bytes(socket), bytes(value))
-    sync.apply(by_service(frontend(choice=backends("10.1.0.1"))))
-    found = seen(maps).backends
-    assert {place.address: each.offered for place, each in found.items()} == {
-        "10.1.0.1": True,
-        "10.1.0.2": False,
-    }
+    one = frontend(choice=backends("10.1.0.1"))
+    serving = replace(one, serving=backends("10.1.0.2").backends)
+    for wanted, removed in ((serving, False), (one, True)):
+        sync.apply(by_service(wanted))
+        found = seen(maps).backends
+        assert {place.address: (each.offered, each.removed) for place, each in found.items()} == {
+            "10.1.0.1": (True, False),
+            "10.1.0.2": (False, removed),
+        }
 
 
 @pytest.mark.parametrize(
