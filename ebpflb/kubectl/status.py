@@ -22,8 +22,8 @@ _BECOME_FULL = ("hash", "percpu_hash")
 class NodeStatus:
     """Fields that are not known are empty or None.
 
-    drops: packets refused or dropped, by reason. room: the share left in fullest_map, which is one
-    of the maps that do not evict entries.
+    drops: packets refused or dropped, by reason. used: the share in use of fullest_map, one of
+    the maps that do not evict entries.
     """
 
     node: str
@@ -32,7 +32,7 @@ class NodeStatus:
     last_change: str | None = None
     drops: Mapping[str, int] | None = None
     fullest_map: str = ""
-    room: float | None = None
+    used: float | None = None
     services: int | None = None
     frontends: int | None = None
     pod: str = ""
@@ -46,7 +46,7 @@ class NodeStatus:
                why); no answer; no agent
   LAST CHANGE  when the agent last wrote Services to the kernel
   DROPS        packets refused or dropped since the maps were created, and the main reason
-  MAP ROOM     free share of the fullest map, among those that do not evict entries
+  FULLEST MAP  how much of it is used, among the maps that do not evict entries
 
 \b
 Exit status 1 if a node is not served as it should be, or does not answer.
@@ -63,7 +63,7 @@ Examples:
 @output_option
 @cluster_command
 def status(cluster: Cluster, watch: bool, output: Output) -> None:
-    """Show each node: version, sync state, drops and map room."""
+    """Show each node: version, sync state, drops and how full its maps are."""
     look, show = partial(_look, cluster), partial(_show, output)
     if watch:
         cluster.watch(look, show, output)
@@ -104,7 +104,7 @@ def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
         last_change=str(about.get("last_sync") or "") or None,
         drops={why: int(n) for why, n in loaded["dropped"].items() if n} if loaded else None,
         fullest_map=name,
-        room=None if share is None else 1 - share,
+        used=share,
         services=about.get("services"),
         frontends=about.get("frontends"),
         pod=agent.pod,
@@ -114,7 +114,7 @@ def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
 
 
 def _lines(nodes: Sequence[NodeStatus], *, wide: bool) -> Iterator[str | TextTable]:
-    header = ("NODE", "STATE", "VERSION", "LAST CHANGE", "DROPS", "MAP ROOM")
+    header = ("NODE", "STATE", "VERSION", "LAST CHANGE", "DROPS", "FULLEST MAP")
     more = ("SERVICES", "FRONTENDS", "POD", "IMAGE")
     yield TextTable(
         [
@@ -127,8 +127,8 @@ def _lines(nodes: Sequence[NodeStatus], *, wide: bool) -> Iterator[str | TextTab
 
 def _row(node: NodeStatus) -> tuple[object, ...]:
     last = (node.last_change or "-").partition(".")[0].removesuffix("Z").replace("T", " ")
-    room = "-" if node.room is None else f"{node.room:.0%} {node.fullest_map}"
-    return node.node, node.state, node.version or "-", last, _drops(node.drops), room
+    used = "-" if node.used is None else f"{node.used:.0%} used, {node.fullest_map}"
+    return node.node, node.state, node.version or "-", last, _drops(node.drops), used
 
 
 def _drops(drops: Mapping[str, int] | None) -> str:

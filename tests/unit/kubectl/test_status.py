@@ -22,11 +22,11 @@ def three(nodes):
 def test_each_node_has_a_line(three):
     header, a, b, _ = three.run("status").stdout.splitlines()
     assert re.split(r"\s{2,}", header) == [
-        *("NODE", "STATE", "VERSION", "LAST CHANGE", "DROPS", "MAP ROOM")
+        *("NODE", "STATE", "VERSION", "LAST CHANGE", "DROPS", "FULLEST MAP")
     ]
-    change, room = "2026-11-23 10:00:00", "75% lb_sockets"
-    assert re.split(r"\s{2,}", a) == ["a", "in sync", "0.1.0", change, "0", room]
-    assert re.split(r"\s{2,}", b) == [*("b", "not in sync", "0.2.0", change, "8 no endpoint", room)]
+    change, used = "2026-11-23 10:00:00", "25% used, lb_sockets"
+    assert re.split(r"\s{2,}", a) == ["a", "in sync", "0.1.0", change, "0", used]
+    assert re.split(r"\s{2,}", b) == [*("b", "not in sync", "0.2.0", change, "8 no endpoint", used)]
 
 
 def test_a_node_that_is_not_served_fails_with_its_problems_told_once(three):
