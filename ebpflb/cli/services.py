@@ -135,6 +135,7 @@ def _plain(found: "FrontendInForce") -> dict[str, Any]:
         "dsr": frontend.dsr,
         "source_ranges": list(map(str, frontend.allowed_sources)),
         "connections": found.counts.connections,
+        "failed": found.counts.failed,
         "refused": found.counts.refused,
         "dropped": found.counts.dropped,
         "local": _plain_choice(frontend.local, found.backends, has_dsr=False),

@@ -68,18 +68,18 @@ class Flow(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return verdict_of(self.event, self.ended)
+        return verdict_of(self.event, self.ended, self.protocol)
 
 
-def verdict_of(event: str, ended: str) -> str:
-    """One of VERDICTS. `event`, `ended`: as in Flow.
+def verdict_of(event: str, ended: str, protocol: str) -> str:
+    """One of VERDICTS. `event`, `ended`, `protocol`: as in Flow.
 
     A connection that a backend accepted has not failed, even if it is reset before any data: load
-    balancers end their health checks so.
+    balancers end their health checks so. Nor has UDP without an answer, which may be one-way.
     """
     if event in (REFUSED, DROPPED):
         return event
-    return FAILED if ended in FAILURES else FORWARDED
+    return FAILED if ended in FAILURES and protocol != "UDP" else FORWARDED
 
 
 @dataclass(frozen=True, slots=True)

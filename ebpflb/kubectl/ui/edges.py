@@ -61,7 +61,7 @@ def read_flow(node: str, flow: Any) -> tuple[Edge, dict[str, Any]]:
     if not isinstance(flow, dict) or flow.get("event") not in FLOW_EVENTS:
         raise ValueError("not a flow")
     values = _values(node, flow)
-    verdict = verdict_of(flow["event"], _text(flow, "ended", 64))
+    verdict = verdict_of(flow["event"], _text(flow, "ended", 64), _text(flow, "protocol", 8))
     service = _object(flow, "service")
     namespace = _text(service, "namespace")
     name = f"{namespace}/{_text(service, 'name')}" if namespace else values["frontend"]

@@ -2,7 +2,8 @@
 """What the page of `kubectl ebpflb ui` makes of real connections on two nodes."""
 
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.pages import pages_of
 from ebpflb.kubectl.ui.traffic import LiveTraffic
-from ebpflb.lab import LabNode
+from ebpflb.lab import Lab, LabNode
 from tests.e2e.harness.cluster import Cluster
 from tests.e2e.harness.command import PROGRAM, ebpflb
 from tests.e2e.harness.questions import fate
@@ -23,9 +24,9 @@ SECONDS = 0.5
 CLIENTS = ("pod-1-1", "pod-2-1")
 
 
-@pytest.fixture
-def pages(lab):
-    """What the page may ask for, with both nodes followed."""
+@contextmanager
+def page_of(lab: Lab) -> Iterator[Any]:
+    """What the page may ask for, with all nodes followed."""
     processes: list[subprocess.Popen[str]] = []
 
     def follow(node: LabNode) -> Generator[str, None, None]:
@@ -40,12 +41,20 @@ def pages(lab):
     traffic = LiveTraffic()
     following = Following(traffic, lambda: {each.name: partial(follow, each) for each in lab.nodes})
     following.start()
-    made = pages_of(traffic, following, run)
-    yield made
-    following.stop()
-    for process in processes:
-        with process:
-            process.kill()
+    try:
+        yield pages_of(traffic, following, run)
+    finally:
+        following.stop()
+        for process in processes:
+            with process:
+                process.kill()
+
+
+@pytest.fixture
+def pages(lab):
+    """The page of both nodes."""
+    with page_of(lab) as made:
+        yield made
 
 
 def lines(pages: Any, **query: str) -> set[tuple[str, str, str]]:

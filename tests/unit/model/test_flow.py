@@ -57,6 +57,11 @@ def test_the_event_and_the_end_tell_the_verdict(event: str, ended: str, verdict:
     assert verdict in VERDICTS
 
 
+def test_udp_without_an_answer_may_be_one_way_and_has_not_failed():
+    silent = flow("end")._replace(ended="no_answer", protocol="UDP")
+    assert (silent.verdict, silent._replace(protocol="SCTP").verdict) == ("forwarded", "failed")
+
+
 def test_every_way_to_end_without_a_backend_is_one_of_the_kernels():
     assert {word(each) for each in FlowEnd} > set(FAILURES)
 

@@ -55,6 +55,9 @@ def test_an_agent_that_knows_the_workload_is_believed():
         pytest.param(
             failed(ended="backend_refused"), "failed", "shop/web-6c8f9d7b5-bcdfg", id="no"
         ),
+        pytest.param(
+            failed(protocol="UDP"), "forwarded", "shop/web-6c8f9d7b5-bcdfg", id="UDP one way"
+        ),
         pytest.param(refused(), "refused", "refused: no endpoint", id="refused"),
         pytest.param(dropped(), "dropped", "dropped: source range", id="dropped"),
         pytest.param(dropped(""), "dropped", "dropped: no reason given", id="without a reason"),
