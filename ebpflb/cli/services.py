@@ -37,6 +37,7 @@ Like `ipvsadm -Ln`: each frontend with its Service, type and traffic policy, fol
 backends.
   ACTIVE       connected sockets and flows that use a backend now
   CONNECTIONS  new ones since the frontend or backend was created
+  FAILED       those of them that the backend refused or did not answer
   FROM         which clients a backend serves: `this node` (its pods and processes),
                `elsewhere`, or `all`
   <-           source ranges: only clients in these may connect
@@ -165,13 +166,14 @@ def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
         "tunnel_to": _tunnel_to(found) if has_dsr else "",
         "active": found.active,
         "connections": found.counts.connections,
+        "failed": found.counts.failed,
     }
 
 
 def _frontend_rows(found: "Iterable[FrontendInForce]") -> Iterator[tuple[object, ...]]:
     yield (
         *("", "FRONTEND", "TYPE", "SERVICE", "POLICY"),
-        *("ACTIVE", "CONNECTIONS", "REFUSED", "DROPPED"),
+        *("ACTIVE", "CONNECTIONS", "FAILED", "REFUSED", "DROPPED"),
     )
     yield "  ->", "BACKEND", "STATE", "FROM"
     for each in found:
@@ -183,7 +185,7 @@ def _frontend_rows(found: "Iterable[FrontendInForce]") -> Iterator[tuple[object,
             _service_port(frontend),
             _policy(frontend),
             "-",
-            *(counts.connections, counts.refused, counts.dropped),
+            *(counts.connections, counts.failed, counts.refused, counts.dropped),
         )
         yield from (("  <-", prefix, "source range") for prefix in frontend.allowed_sources)
         yield from _choice_rows(each)
@@ -228,7 +230,7 @@ def _backend_row(
         state.append(_STANDINGS[standing.name])
     elif not found.usable:
         state.append("unusable")
-    counts = found.active, found.counts.connections
+    counts = found.active, found.counts.connections, found.counts.failed
     return "  ->", _end(address, port), ", ".join(state), source, "", *counts
 
 

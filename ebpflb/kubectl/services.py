@@ -67,8 +67,8 @@ class _Found:
     def add(self, form: FrontendForm, nodes: Sequence[str], counts: Iterable[CountsOfNode]) -> None:
         self.forms.setdefault(form, []).extend(nodes)
         self.backends.update(dict.fromkeys(form.backends, len(nodes)))
-        for connections, refused, dropped, backends in counts:
-            self.counts.update(dict(zip(COUNTS, (connections, refused, dropped), strict=True)))
+        for *numbers, backends in counts:
+            self.counts.update(dict(zip(COUNTS, numbers, strict=True)))
             self.backends.update(backends)
 
 
@@ -207,7 +207,7 @@ def _rows(
 ) -> Iterator[tuple[object, ...] | str]:
     yield (
         *("", "FRONTEND", "TYPE", "SERVICE", "POLICY", "BACKENDS"),
-        *("CONNECTIONS", "REFUSED", "DROPPED"),
+        *("CONNECTIONS", "FAILED", "REFUSED", "DROPPED"),
     )
     for each in frontends:
         yield _row(each)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from ebpflb.cli.digests import digest
 from ebpflb.config.values import socket_address
+from ebpflb.model.flow import DROPPED, FAILED, REFUSED
 
-COUNTS = ("connections", "refused", "dropped")
+COUNTS = ("connections", FAILED, REFUSED, DROPPED)
 # The same on all nodes, unless one is behind.
 _SETTINGS = (
     *("internal_policy", "external_policy", "affinity_timeout", "scheduler", "dsr"),
@@ -43,6 +44,7 @@ class CountsOfNode(NamedTuple):
     """A frontend's counters on one node, and the backends there that are not in its form."""
 
     connections: int
+    failed: int
     refused: int
     dropped: int
     backends: tuple[str, ...] = ()
@@ -67,9 +69,10 @@ class FrontendOfNode:
         differs = name.type == "ClusterIP" and plain["internal_policy"] == "Local"
         settings = tuple((key, str(plain[key])) for key in _SETTINGS if key in plain)
         form = FrontendForm(settings, frozenset() if differs else local)
-        connections, refused, dropped = (int(plain[key]) for key in COUNTS)
+        # 0.1.0 does not print it.
+        connections, failed, refused, dropped = (int({FAILED: 0, **plain}[key]) for key in COUNTS)
         more = tuple(sorted(every - form.backends))
-        return cls(name, form, CountsOfNode(connections, refused, dropped, more))
+        return cls(name, form, CountsOfNode(connections, failed, refused, dropped, more))
 
     @property
     def digest(self) -> str:
@@ -82,7 +85,7 @@ def _addresses(backends: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def short(frontends: Iterable[FrontendOfNode]) -> dict[str, list[Any] | int]:
-    """Digest -> connections, refused, dropped, and the backends not in the form, if any.
+    """Digest -> COUNTS, and the backends not in the form, if any.
 
     0 instead of the list if there is nothing to report.
     """
@@ -102,5 +105,6 @@ def read_short(content: Mapping[str, Any]) -> dict[str, CountsOfNode | None]:
 
 
 def _counts(values: Sequence[Any]) -> CountsOfNode:
-    connections, refused, dropped, backends = [*values, ()][:4]
-    return CountsOfNode(int(connections), int(refused), int(dropped), tuple(map(str, backends)))
+    *numbers, backends = [*values, ()][: len(COUNTS) + 1]
+    connections, failed, refused, dropped = map(int, numbers)
+    return CountsOfNode(connections, failed, refused, dropped, tuple(map(str, backends)))

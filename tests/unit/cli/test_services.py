@@ -68,11 +68,11 @@ def test_one_object_a_line(maps):
 
 def test_the_short_answer_has_a_digest_of_each_and_what_it_carried(maps):
     counters = maps["lb_count_front"]
-    counted = bytes(LbCounts(connections=2, dropped=1)).ljust(counters.value_size, b"\0")
+    counted = bytes(LbCounts(connections=2, failed=3, dropped=1)).ljust(counters.value_size, b"\0")
     counters.update(bytes(4), counted)
     web, shop = (FrontendOfNode.of(each).digest for each in json.loads(run("-o", "json")))
     output = run("--short")
-    assert json.loads(output) == {web: [2, 0, 1], shop: 0}
+    assert json.loads(output) == {web: [2, 3, 0, 1], shop: 0}
     assert output.split() == [output.rstrip()]
     assert json.loads(run("--short", "-n", "shop")) == {shop: 0}
 
@@ -92,8 +92,8 @@ def test_backends_that_only_this_node_has_stand_in_its_short_answer(maps):
     own = replace(frontend("10.96.0.2", near), internal_policy=TrafficPolicy.LOCAL)
     Sync(maps, quiesce=lambda: None).resync(by_service(more, own))
     found = json.loads(run("--short"))
-    assert list(found.values()) == [[0, 0, 0, ["10.1.0.1:8080"]]] * 2
-    assert set(read_short(found).values()) == {CountsOfNode(0, 0, 0, ("10.1.0.1:8080",))}
+    assert list(found.values()) == [[0, 0, 0, 0, ["10.1.0.1:8080"]]] * 2
+    assert set(read_short(found).values()) == {CountsOfNode(0, 0, 0, 0, ("10.1.0.1:8080",))}
 
 
 def test_flows_and_translated_sockets_have_a_line_each(maps):

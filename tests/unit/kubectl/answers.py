@@ -77,6 +77,7 @@ def frontend(*backends, address="10.96.0.10", namespace="default", **more):
         "dsr": False,
         "source_ranges": [],
         "connections": 2,
+        "failed": 4,
         "refused": 1,
         "dropped": 0,
         "local": choice,
