@@ -49,7 +49,13 @@ def pictures(lab: Lab) -> tuple[Picture, ...]:
     """All but that of top, which has to run during the traffic."""
     where = f"{lab.node('node2').ipv4}:{LOCAL_NODE_PORT}"
     return (
-        Picture("maps-dump", "node1", ("maps", "dump", "--service", "default/echo"), lines=12),
+        Picture(
+            "maps-dump",
+            "node1",
+            ("maps", "dump", "--service", "default/echo"),
+            width=120,
+            lines=12,
+        ),
         Picture("explain", "node2", ("explain", lab.client.ipv4, where), status=1),
         Picture("flows", "node2", ("flows",), width=185, lines=14),
     )
