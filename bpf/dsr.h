@@ -13,6 +13,7 @@
 #include "backend.h"
 #include "clock.h"
 #include "conntrack.h"
+#include "ct_sequence.h"
 #include "ct_state.h"
 #include "counters.h"
 #include "ejection.h"
@@ -68,6 +69,8 @@ static __always_inline int lb_dsr_create(struct lb_packet *pkt, struct lb_flow *
 	entry->state = LB_CT_SYN;
 	entry->packets = pkt->segs;
 	entry->bytes = lb_payload(pkt);
+	if (pkt->tuple.proto == IPPROTO_TCP)
+		entry->sent_end = lb_tcp_end(pkt);
 	return lb_conntrack_update(&pkt->tuple, entry, is_udp) ? -LB_DROP_CONNTRACK_FULL : LB_NEXT;
 }
 
@@ -92,6 +95,35 @@ static __always_inline void lb_dsr_establish(struct lb_packet *pkt, struct lb_co
 		lb_conntrack_delete(&pkt->tuple, 0, is_udp);
 	else
 		entry->state &= ~LB_CT_ESTABLISHED;
+}
+
+/*
+ * Remembers how far the client has sent. Returns 0 if the packet is far from that, as one is of
+ * somebody who knows only the addresses and ports. What the pod has sent is not seen here: a packet
+ * that is far ahead moves nothing, though the client may have lost so much on the way.
+ */
+static __always_inline int lb_dsr_track_sent(const struct lb_packet *pkt,
+					     struct lb_conntrack *entry)
+{
+	__s32 most = pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN) ? LB_RESET_DISTANCE : LB_IN_FLIGHT;
+	int begins = lb_ct_is_syn(pkt) && !(lb_ct_state(entry) & LB_CT_ESTABLISHED);
+	__s32 ahead = pkt->seq - entry->sent_end;
+	__u32 end = lb_tcp_end(pkt);
+
+	if (entry->sent_end && !begins && (ahead > most || ahead < -LB_RESET_DISTANCE))
+		return 0;
+	if (!(pkt->tcp_flags & LB_TCP_RST) &&
+	    (!entry->sent_end || begins || (__s32)(end - entry->sent_end) > 0))
+		entry->sent_end = end;
+	return 1;
+}
+
+/* Whether the client ends the connection. Of SCTP whatever says so. */
+static __always_inline int lb_dsr_ends(const struct lb_packet *pkt, struct lb_conntrack *entry)
+{
+	if (pkt->tuple.proto == IPPROTO_TCP && !lb_dsr_track_sent(pkt, entry))
+		return 0;
+	return pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN);
 }
 
 /*
@@ -127,7 +159,7 @@ static __always_inline void lb_dsr_go_on(struct lb_packet *pkt, struct lb_conntr
 					 int is_udp)
 {
 	lb_conntrack_count(pkt, entry);
-	if (!is_udp && pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN))
+	if (!is_udp && lb_dsr_ends(pkt, entry))
 		lb_dsr_close(pkt, entry);
 }
 
@@ -141,7 +173,7 @@ static __always_inline void lb_dsr_track(struct lb_packet *pkt, struct lb_conntr
 	__u8 ended = LB_CT_CLOSED | LB_CT_PEER_FIN;
 
 	lb_conntrack_count(pkt, entry);
-	if (!is_udp && pkt->tcp_flags & (LB_TCP_RST | LB_TCP_FIN))
+	if (!is_udp && lb_dsr_ends(pkt, entry))
 		lb_dsr_close(pkt, entry);
 	else if (!(lb_ct_state(entry) & ended) && lb_dsr_has_lasted(pkt, entry, is_udp))
 		lb_dsr_establish(pkt, entry, is_udp);

@@ -154,12 +154,13 @@ def _is_repeated_fin(case: Case) -> bool:
 
 
 def _is_ended_at_the_sender(case: Case) -> bool:
-    """With DSR the client's node does not see what its endpoint sends."""
+    """With DSR the client's node does not see what its endpoint sends, only what the client has."""
     ends = (
         isinstance(step, Sent)
         and step.is_forged
         and step.side is Side.CLIENT
         and bool({"R", "F"} & set(step.flags))
+        and abs(step.off) <= RESET_DISTANCE + step.size + 1
         for step in case.before
     )
     is_lost = case.ours.outcome in _NOT_OURS and case.theirs.outcome is Outcome.DELIVERED
