@@ -253,6 +253,11 @@ class NodeAgent:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """0 before its start."""
+        return self._process.pid if self._process else 0
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()

@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 
-PACKETS, RESETS = 5, 20
+PACKETS = 5
 SECONDS = 1.5
 RST, PSH, ACK = 4, 8, 16
 _TCP = struct.Struct("!HHIIBBHHH")
@@ -23,10 +23,9 @@ FAR = 0x7FFFFFFF
 End = tuple[str, int]
 
 
-def segment(version: int, source: End, target: End, seq: int, flags: int = PSH | ACK) -> bytes:
-    """Data that no receiver waits for, or a reset; the checksum of IPv6 is left to the kernel."""
-    body = b"far away" if flags & PSH else b""
-    plain = _TCP.pack(source[1], target[1], seq, 1, 5 << 4, flags, 1000, 0, 0) + body
+def segment(version: int, source: End, target: End, seq: int) -> bytes:
+    """Data that no receiver waits for; the checksum of IPv6 is left to the kernel."""
+    plain = _TCP.pack(source[1], target[1], seq, 1, 5 << 4, PSH | ACK, 1000, 0, 0) + b"far away"
     if version == 6:
         return plain
     ends = socket.inet_aton(source[0]) + socket.inet_aton(target[0])
@@ -50,11 +49,6 @@ def main() -> None:
     with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_TCP) as raw:
         if version == 6:
             raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_CHECKSUM, 16)
-        if sys.argv[6:]:
-            for number in range(1, RESETS):
-                seq = (int(sys.argv[6]) + (1 << 32) * number // RESETS) % (1 << 32)
-                raw.sendto(segment(version, source, target, seq, RST), (target[0], 0))
-            return
         for number in range(PACKETS):
             raw.sendto(segment(version, source, target, FAR * number // PACKETS), (target[0], 0))
         print(*heard(raw, version, source[1], target[1]))

@@ -16,7 +16,7 @@ from ebpflb.errors import ConfigError
 from ebpflb.lab import Cni, Lab, LabConfig, Stack, build, processes
 from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec
-from tests.e2e.harness.leftovers import NAME, lab_command, leftovers
+from tests.e2e.lab.leftovers import NAME, lab_command, leftovers
 
 SMALL = f"small-{os.getpid()}"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.lab import processes, state
-from tests.e2e.harness.leftovers import lab_command
+from tests.e2e.lab.leftovers import lab_command
 from tests.leftovers import one_at_a_time, remove_leftovers
 
 # One of each, and what each is called; then it waits to be killed.

@@ -15,8 +15,8 @@ from ebpflb.dataplane.kernel import libc
 from ebpflb.errors import ConfigError, EbpflbError, ProbeError
 from ebpflb.lab import Lab, LabConfig, Stack, build, namespaces, processes, state
 from ebpflb.lab.build import take_down
-from tests.e2e.harness.leftovers import NAME, lab_command, leftovers
 from tests.e2e.harness.waiting import wait_until_equal
+from tests.e2e.lab.leftovers import NAME, lab_command, leftovers
 
 
 @pytest.fixture

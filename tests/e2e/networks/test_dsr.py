@@ -9,6 +9,7 @@ import json
 import socket
 from collections.abc import Iterator
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ from ebpflb.dataplane.layout.enums import CtFlag
 from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.lab import Lab, LabConfig, LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
+from tests.e2e.attacks.forged import strangers
+from tests.e2e.attacks.forged import udp as forged_udp
+from tests.e2e.harness.attackers import Attacker, bystanders
 from tests.e2e.harness.cluster import Cluster, address_of, built, lab_name, started
 from tests.e2e.harness.command import ebpflb, metric, status
 from tests.e2e.harness.in_force import pinned_maps
@@ -36,7 +40,7 @@ BODY = bytes(range(256)) * 4000
 # The link's MTU without the tunnel's headers.
 ROOM = {4: 1500 - 68, 6: 1500 - 88}
 HEADERS = {4: 28, 6: 48}
-MANY = 500
+MANY, FORGED = 500, 500
 TUNNEL_DROPS = 'ebpflb_dropped_total{interface="eth0",reason="tunnel"}'
 KEY_DROPS = 'ebpflb_dropped_total{interface="eth0",reason="tunnel_key"}'
 POD_DROPS = 'ebpflb_dropped_total{interface="pods",reason="tunnel"}'
@@ -223,24 +227,25 @@ def test_the_maps_and_the_status_say_where_tunnels_lead(edge: Cluster, spec: Ser
 # Nobody outside gets in
 
 
-def test_a_tunnel_from_outside_is_dropped_and_counted(edge: Cluster, spec: ServiceSpec):
+@pytest.mark.parametrize("who", ["LAN", "Internet"])
+def test_a_tunnel_from_outside_is_dropped_and_counted(edge: Cluster, spec: ServiceSpec, who: str):
+    """In the name of a node, without the key; or with the key, in the name of others."""
     lab, pod, node = edge.lab, edge.lab.pod("pod-2-1"), edge.lab.node("node2")
-    before = metric(node, TUNNEL_DROPS)
+    member, key, drops = lab.underlay, KEYS[1], KEY_DROPS
+    if who == "Internet":
+        member, key, drops = lab.client, KEYS[0], TUNNEL_DROPS
+    packets = []
     for version in edge.versions:
-        forged = tunnel_to(lab, spec, pod, version)
-        with connected(lab.client, address_of(node, version), PORT, "udp") as made:
-            made.send(forged)
-    wait_until_equal(partial(metric, node, TUNNEL_DROPS), before + len(edge.versions))
-
-
-def test_a_node_without_the_key_gets_nothing_in(edge: Cluster, spec: ServiceSpec):
-    lab, pod, node = edge.lab, edge.lab.pod("pod-2-1"), edge.lab.node("node2")
-    before = metric(node, KEY_DROPS)
-    for version in edge.versions:
-        forged = tunnel_to(lab, spec, pod, version, KEYS[1])
-        with connected(lab.node("node1"), address_of(node, version), PORT, "udp") as made:
-            made.send(forged)
-    wait_until_equal(partial(metric, node, KEY_DROPS), before + len(edge.versions))
+        target = address_of(node, version), PORT
+        text = tunnel_to(lab, spec, pod, version, key)
+        sources = strangers(version)
+        if who == "LAN":
+            sources = ((address_of(lab.node("node1"), version), end) for end in count(49152))
+        packets += [(target[0], forged_udp(each, target, text)) for each in islice(sources, FORGED)]
+    before = metric(node, drops)
+    with bystanders(edge, spec) as others, others.unharmed(0):
+        Attacker(who, member, len(packets)).send(packets)
+        wait_until_equal(partial(metric, node, drops), before + len(packets))
 
 
 def test_a_pod_gets_nothing_out_to_a_node(edge: Cluster, spec: ServiceSpec):
