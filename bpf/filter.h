@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * The early filter: array lookups that let most packets pass before they are parsed. lb_dest_filter
- * checks the destination and is set by the agent; lb_reply_filter checks the source and is set when
- * a flow starts. Neither is ever cleared: a stale bit only costs a lookup. But a backend's replies
- * to clients that bypass this node would then cost a lookup forever, so lb_flow_filter also checks
- * the whole tuple; the agent expires marks that no flow needs (flow_filter.py). ICMP errors may
- * come from anywhere, so they always go on. lb_peer_filter does the same for sockets, by their
- * peer.
+ * checks the destination. Only the agent sets it, and clears what neither a Service, nor an address
+ * of this node, nor a flow needs any more (addresses.py). lb_reply_filter checks the source; it is
+ * set when a flow starts and never cleared, because a stale bit only costs a lookup. But a
+ * backend's replies to clients that bypass this node would then cost a lookup forever, so
+ * lb_flow_filter also checks the whole tuple; the agent expires marks that no flow needs
+ * (flow_filter.py). ICMP errors may come from anywhere, so they always go on. lb_peer_filter does
+ * the same for sockets, by their peer.
  */
 #ifndef LB_FILTER_H
 #define LB_FILTER_H

@@ -46,6 +46,7 @@ from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.enums import SettingFlag, word
 from ebpflb.dataplane.load.loader import Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
+from ebpflb.dataplane.services.addresses import Referred
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.errors import EbpflbError, LoadError, MapError
 from ebpflb.log import fields
@@ -356,7 +357,7 @@ class _ActiveGeneration:
         # Whether its programs have been attached to all cgroup hooks.
         self.is_serving = False
         self._is_expiring = False
-        # Whether addresses may have become unused since the last expiry pass began.
+        # Whether addresses or ports may have become unused since the last expiry pass began.
         self._may_forget = True
 
     def write(self, desired: Desired, *, keep_others: bool) -> Refused:
@@ -488,10 +489,11 @@ class _ActiveGeneration:
             or (self.is_serving and not self.errors and self._flow_filter.step())
         ):
             return ExpiryStep(0, finished=False)
-        idle: Set[Address] = frozenset()
-        if not self._is_expiring and self._may_forget:
-            idle, self._may_forget = self.sync.idle_addresses(), False
+        idle: Set[Referred] = frozenset()
+        # Before it serves, flows may be in the tables of another generation.
+        if not self._is_expiring and self._may_forget and self.is_serving:
+            idle, self._may_forget = self.sync.idle(), False
         expired = self._expiry.step(idle)
         self._is_expiring = expired.unused is None
-        self.sync.forget_addresses(expired.unused or frozenset())
+        self.sync.forget(expired.unused or frozenset())
         return ExpiryStep(expired.deleted, not self._is_expiring)

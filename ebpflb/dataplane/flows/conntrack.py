@@ -21,6 +21,7 @@ UDP_TABLES = ("lb_ct_udp", "lb_ct_stream", "lb_ct_dsr", "lb_ct_short")
 
 KEY_SIZE = sizeof(LbTuple)
 PROTOCOL_AT = LbTuple.proto.offset
+_DESTINATION_PORT_AT = LbTuple.dport.offset
 
 _KEY = packed_format(LbTuple)
 # The ports, and the protocol with its padding, as raw bytes.
@@ -56,6 +57,11 @@ def ends_of(key: bytes) -> tuple[End, End]:
 def addresses_of(key: bytes) -> tuple[Address, Address]:
     """Source and destination."""
     return Address(key[:16]), Address(key[16:32])
+
+
+def destination_port(key: bytes) -> int:
+    """In the original direction: the port of the frontend."""
+    return int.from_bytes(key[_DESTINATION_PORT_AT : _DESTINATION_PORT_AT + 2], "big")
 
 
 def open_flows(values: bytes) -> list[tuple[bytes, int]]:

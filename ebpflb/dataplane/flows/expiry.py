@@ -16,6 +16,7 @@ from ebpflb.dataplane.flows.conntrack import (
     KEY_SIZE,
     PROTOCOL_AT,
     addresses_of,
+    destination_port,
     lives,
     reverse,
 )
@@ -39,7 +40,8 @@ from ebpflb.dataplane.layout.structs import (
     LbTraffic,
     LbTuple,
 )
-from ebpflb.model.address import Address, Protocol
+from ebpflb.dataplane.services.addresses import Referred
+from ebpflb.model.address import Protocol
 
 _BYTE = 256
 _SECOND = 1_000_000_000
@@ -55,12 +57,12 @@ class Expired:
     """The result of one step: entries looked at, and entries deleted.
 
     `unused` is None except at the end of a pass over all flows: then it has those of the addresses
-    idle at the start of the pass that no flow refers to.
+    and ports idle at the start of the pass that no flow refers to.
     """
 
     seen: int
     deleted: int
-    unused: Set[Address] | None = None
+    unused: Set[Referred] | None = None
 
 
 class _FlowEntry(NamedTuple):
@@ -96,7 +98,7 @@ class Expiry:
         self._tell = tell
         self._ended: list[bytes] | None = None
         self._pass: Iterator[tuple[int, int]] | None = None
-        self._candidates: set[Address] = set()
+        self._candidates: set[Referred] = set()
         # Unanswered connections that began in this period have been told; in the next one, the
         # current pass tells them.
         self._told_from = self._told_to = self._tell_to = clock() - _PATIENCE
@@ -104,7 +106,7 @@ class Expiry:
         # The bound for one entry, whatever the other one's state.
         self._earliest: Sequence[Sequence[int]] = ()
 
-    def step(self, idle: Set[Address] = frozenset()) -> Expired:
+    def step(self, idle: Set[Referred] = frozenset()) -> Expired:
         """Look at the next entries and delete those that have expired. MapError.
 
         `idle` are addresses that only flows may refer to; the first step of a pass takes them.
@@ -116,7 +118,7 @@ class Expiry:
                 ended, self._ended = self._ended, []
                 self._tell(ended)
 
-    def _step(self, idle: Set[Address]) -> Expired:
+    def _step(self, idle: Set[Referred]) -> Expired:
         current, self._pass = self._pass or self._begin(idle), None
         seen = deleted = 0
         for size, gone in current:
@@ -127,7 +129,7 @@ class Expiry:
                 return Expired(seen, deleted)
         return Expired(seen, deleted, frozenset(self._candidates))
 
-    def _begin(self, idle: Set[Address]) -> Iterator[tuple[int, int]]:
+    def _begin(self, idle: Set[Referred]) -> Iterator[tuple[int, int]]:
         value = self._settings.lookup(bytes(4)) or bytes(self._settings.value_size)
         settings = LbSettings.from_buffer_copy(value)
         self._limits = _limits(settings, tcp_timeout)
@@ -157,7 +159,9 @@ class Expiry:
             if gone is not None:
                 deleted += gone
             elif self._candidates:
-                self._candidates.difference_update(addresses_of(key), addresses_of(to))
+                self._candidates.difference_update(
+                    addresses_of(key), addresses_of(to), (destination_port(key),)
+                )
         return deleted
 
     def _expire(self, table: BpfMap, key: bytes, now: int) -> int | None:

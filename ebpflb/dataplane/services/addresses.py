@@ -2,7 +2,8 @@
 """The addresses that packets are looked up by: VIPs and the node's own, in lb_addrs.
 
 An address has the flags of all its users. An address that is no longer used keeps its entry,
-without flags, because flows may still refer to it; `forget()` deletes it.
+without flags, because flows may still refer to it; `forget()` deletes it. What the filter lets pass
+because of it, or of a NodePort, passes for as long, because the packets of those flows must.
 
 Programs find an address by its index in lb_dest_filter, without a hash lookup. Of several with the
 same index, the one with the highest flags is named there: a node's address, because the port of a
@@ -11,7 +12,8 @@ read while it is reassigned to another address.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
@@ -22,8 +24,17 @@ from ebpflb.dataplane.services.mirror import Mirror
 from ebpflb.dataplane.services.slots import Indices, NoRoomError
 from ebpflb.model.address import Address, Protocol
 
+Referred = Address | int
+"""What flows refer to: an address, or the port of NodePorts or of UDP at external IPs."""
+
+# Plain ints: an IntFlag is ten times as slow to combine.
+_CLUSTER_IP = int(AddrFlag.LB_ADDR_CLUSTER_IP)
+_EXTERNAL = int(AddrFlag.LB_ADDR_EXTERNAL)
 _NODE_PORT = int(AddrFlag.LB_ADDR_NODE_PORT)
 _EXTERNAL_PORT = int(AddrFlag.LB_ADDR_EXTERNAL_PORT)
+_NODE_FLAGS = int(AddrFlag.LB_ADDR_NODE) | _NODE_PORT
+# In the filter: those of addresses.
+_OF_ADDRESSES = _CLUSTER_IP | _EXTERNAL | int(AddrFlag.LB_ADDR_NODE)
 _DEST = packed_format(LbDest)
 
 
@@ -54,17 +65,27 @@ class DestFilter:
         """Let packets to an address with these flags (enum lb_addr_flag) pass the filter."""
         self._add(_end(address), flags & ~_NODE_PORT)
 
-    def add_node_port(self, port: int) -> None:
-        """Let packets from anywhere to this port of a node's address pass the filter."""
-        self._add(port, _NODE_PORT)
+    def add_port(self, port: int, flag: int) -> None:
+        """LB_ADDR_NODE_PORT: let packets to this port of a node's address pass the filter.
 
-    def add_external_port(self, port: int) -> None:
-        """Look at UDP that the node sends from this port (own_udp.h)."""
-        self._add(port, _EXTERNAL_PORT)
+        LB_ADDR_EXTERNAL_PORT: look at UDP that the node sends from this port (own_udp.h).
+        """
+        self._add(port, flag)
 
     def _add(self, index: int, flags: int) -> None:
         passing, known = self._element(index)
         self._elements.set(index, _DEST.pack(passing | flags, known))
+
+    def drop(self, index: int, flags: int) -> None:
+        """Take flags away from an element."""
+        passing, known = self._element(index)
+        self._elements.set(index, _DEST.pack(passing & ~flags, known))
+
+    def passing(self) -> Iterator[tuple[int, int]]:
+        """The elements with flags: index and flags. Meanwhile none may be set."""
+        for index, number in enumerate(self._elements.column(0)):
+            if number:
+                yield index, self._element(index)[0]
 
     def named(self, address: Address) -> int | None:
         """The index of the address that is named at this one's place."""
@@ -90,10 +111,11 @@ def _end(address: Address) -> int:
     return int.from_bytes(address[-2:], "big")
 
 
-# Plain ints: an IntFlag is ten times as slow to combine.
-_CLUSTER_IP = int(AddrFlag.LB_ADDR_CLUSTER_IP)
-_EXTERNAL = int(AddrFlag.LB_ADDR_EXTERNAL)
-_NODE_FLAGS = int(AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT)
+def _subtract(users: Counter[int], each: int) -> None:
+    users[each] -= 1
+    if not users[each]:
+        del users[each]
+
 
 # The flags that a frontend's type gives its address; a NodePort has no address of its own.
 _VIP_FLAGS: Mapping[int, int] = {
@@ -101,6 +123,14 @@ _VIP_FLAGS: Mapping[int, int] = {
     FrontendTypeCode.LB_EXTERNAL_IP: _EXTERNAL,
     FrontendTypeCode.LB_LOAD_BALANCER: _EXTERNAL,
 }
+
+
+def _port_flag(desc: DescRecord) -> int:
+    """What the filter must have for the port of a frontend, or 0."""
+    if desc.type == FrontendTypeCode.LB_NODE_PORT:
+        return _NODE_PORT
+    is_external = _VIP_FLAGS[desc.type] == _EXTERNAL
+    return _EXTERNAL_PORT if is_external and desc.protocol == Protocol.UDP else 0
 
 
 class Addresses:
@@ -118,6 +148,13 @@ class Addresses:
         self._users = {flag: array("I", bytes(4 * size)) for flag in (_CLUSTER_IP, _EXTERNAL)}
         self._node: dict[Address, int] = {}
         self._touched: set[Address] = set()
+        # How many addresses end with the same 16 bits, and frontends need a flag at a port.
+        self._ends = Counter[int]()
+        self._port_users = {_NODE_PORT: Counter[int](), _EXTERNAL_PORT: Counter[int]()}
+        # The ports at which the filter may have flags that no frontend needs.
+        self._left_ports: set[int] = set()
+        # What was idle when idle() was called, and has been ever since.
+        self._idle: set[Referred] = set()
 
     def load(self) -> None:
         """Read the maps. Then call `use()` for every frontend, and `loaded()`."""
@@ -133,6 +170,11 @@ class Addresses:
         }
         self._unwritten.clear()
         self._users = {flag: array("I", bytes(4 * len(each))) for flag, each in self._users.items()}
+        self._ends = Counter(map(_end, self._index))
+        for users in self._port_users.values():
+            users.clear()
+        self._left_ports.clear()
+        self._idle.clear()
 
     def loaded(self) -> None:
         """Mark addresses left wrong by an interrupted sync, or another version, for `write()`.
@@ -140,6 +182,11 @@ class Addresses:
         Only at the end of a change are all frontends of an address there, or gone.
         """
         self._touched = {address for address in self._index if not self._is_written(address)}
+        for index, flags in list(self._filter.passing()):
+            if flags & self._unused_port_flags(index):
+                self._left_ports.add(index)
+            if flags & _OF_ADDRESSES and not self._ends[index]:
+                self._filter.drop(index, _OF_ADDRESSES)
 
     def _is_written(self, address: Address) -> bool:
         wanted = self._wanted(address)
@@ -159,25 +206,35 @@ class Addresses:
         if address in self._index:
             return False
         self._index[address] = self.indices.take()
+        self._ends[_end(address)] += 1
         self._unwritten[address] = None
         return True
 
     def release(self, address: Address) -> None:
         """Undo a `reserve()` that returned True."""
         self.indices.give(self._index.pop(address))
+        _subtract(self._ends, _end(address))
         del self._unwritten[address]
 
     def use(self, desc: DescRecord) -> None:
         """A frontend was added; its address has an index, unless it is a NodePort."""
-        if desc.type == FrontendTypeCode.LB_NODE_PORT:
-            self._filter.add_node_port(desc.port)
-        elif _VIP_FLAGS[desc.type] == _EXTERNAL and desc.protocol == Protocol.UDP:
-            self._filter.add_external_port(desc.port)
+        if flag := _port_flag(desc):
+            self._filter.add_port(desc.port, flag)
+            self._port_users[flag][desc.port] += 1
+            self._idle.discard(desc.port)
+        self._idle.discard(desc.address)
         self._count(desc.address, desc.type, 1)
 
     def leave(self, desc: DescRecord) -> None:
         """A frontend was removed."""
+        if flag := _port_flag(desc):
+            _subtract(self._port_users[flag], desc.port)
+            self._left_ports.add(desc.port)
         self._count(desc.address, desc.type, -1)
+
+    def _unused_port_flags(self, port: int) -> int:
+        """The flags that no frontend needs at the port."""
+        return sum(flag for flag, users in self._port_users.items() if not users[port])
 
     def _count(self, address: Address, kind: int, step: int) -> None:
         if flag := _VIP_FLAGS.get(kind):
@@ -189,6 +246,7 @@ class Addresses:
         missing = [address for address in wanted if not self._has_room(address)]
         known = wanted.keys() - set(missing)
         self._touched |= self._node.keys() | known
+        self._idle -= known
         self._node = {address: int(wanted[address]) for address in known}
         self.write()
         return missing
@@ -226,20 +284,34 @@ class Addresses:
             flags |= flag if users[index] else 0
         return flags
 
-    def idle(self) -> set[Address]:
-        """The addresses without flags: candidates for `forget()`."""
-        return {
+    def idle(self) -> Set[Referred]:
+        """The addresses without flags, and unused ports: candidates for the next `forget()`."""
+        self._idle = {
             address
             for address, index in self._index.items()
             if not self._flags_at(index) and not self._wanted(address)
         }
+        self._idle |= self._left_ports
+        return frozenset(self._idle)
 
-    def forget(self, unused: Iterable[Address], clock: Callable[[], float]) -> None:
-        """Delete those of `unused` that have no flags; their indices are retired."""
-        gone = self.idle().intersection(unused)
-        for address in gone:
+    def forget(self, unused: Iterable[Referred], clock: Callable[[], float]) -> None:
+        """Delete those of `unused` that no frontend and no device has had since `idle()`.
+
+        The indices of addresses are retired.
+        """
+        gone = self._idle.intersection(unused)
+        addresses = [each for each in gone if not isinstance(each, int)]
+        ports = [each for each in gone if isinstance(each, int)]
+        for address in addresses:
             if self._filter.named(address) == self._index[address]:
                 self._filter.name(address, None)
+            _subtract(self._ends, _end(address))
+            if not self._ends[_end(address)]:
+                self._filter.drop(_end(address), _OF_ADDRESSES)
+        for port in ports:
+            self._filter.drop(port, self._unused_port_flags(port))
         self._filter.flush()
-        self._map.delete_batch([bytes(address) for address in gone])
-        self.indices.retire((self._index.pop(address) for address in gone), clock())
+        self._left_ports -= gone
+        self._idle -= gone
+        self._map.delete_batch([bytes(address) for address in addresses])
+        self.indices.retire((self._index.pop(address) for address in addresses), clock())

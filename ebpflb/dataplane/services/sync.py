@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import AddrFlag
+from ebpflb.dataplane.services.addresses import Referred
 from ebpflb.dataplane.services.failures import read_failures
 from ebpflb.dataplane.services.map_state import MapState
 from ebpflb.dataplane.services.readback import read_back
@@ -135,13 +136,13 @@ class Sync:
         if missing:
             raise MapError("lb_addrs", "update", E2BIG)
 
-    def idle_addresses(self) -> Set[Address]:
-        """The addresses that only flows may still refer to."""
+    def idle(self) -> Set[Referred]:
+        """The addresses and ports that only flows may still refer to."""
         with self._loaded() as state:
             return state.addresses.idle()
 
-    def forget_addresses(self, unused: Iterable[Address]) -> None:
-        """Delete those of `unused` that are neither VIPs nor the node's."""
+    def forget(self, unused: Iterable[Referred]) -> None:
+        """Forget those of `unused` that nothing has used since `idle()`."""
         with self._loaded() as state:
             state.addresses.forget(unused, self._clock)
 

@@ -73,7 +73,7 @@ def test_none_has_the_flags_of_another(datapath: Datapath, wrapper: Loaded):
 
     def write(_: int) -> None:
         sync.set_node_addresses(dict(chance.sample(sorted(ADDRESSES.items()), ASKED // 2)))
-        sync.forget_addresses(sync.idle_addresses())
+        sync.forget(sync.idle())
         sync.collect()
 
     def is_enough(changes: int) -> bool:

@@ -5,12 +5,14 @@ Read with the ctypes mirrors of the C structs: nothing of what is tested is used
 """
 
 import ctypes
+from collections import Counter
 from collections.abc import Iterable
 from functools import reduce
 from operator import xor
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.layout.structs import (
     LbAddrState,
     LbBackend,
@@ -25,9 +27,9 @@ from ebpflb.dataplane.layout.structs import (
     u64,
 )
 from ebpflb.model import plan
-from ebpflb.model.address import Address
+from ebpflb.model.address import Address, Protocol
 from ebpflb.model.maglev import lookup_table
-from ebpflb.model.plan import Choice, Frontend, FrontendType, IfEmpty
+from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import TrafficPolicy
 
@@ -254,6 +256,36 @@ def address_in_place(maps: MapSet, address: bytes) -> tuple[bytes, int] | None:
     state = LbAddrState.from_buffer_copy(element(maps, "lb_addr_flags", known - 1))
     assert maps["lb_addrs"].lookup(bytes(state.addr)) == bytes(u32(known - 1))
     return bytes(state.addr), int(state.flags)
+
+
+def passes_filter(maps: MapSet, key: FrontendKey) -> bool:
+    """Whether lb_dest_filter lets programs see packets to a frontend."""
+    is_node_port = not int.from_bytes(key.address[12:], "big")
+    index = key.port if is_node_port else int.from_bytes(key.address[14:], "big")
+    flags = int(LbDest.from_buffer_copy(element(maps, "lb_dest_filter", index)).flags)
+    vips = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL
+    return bool(flags & (AddrFlag.LB_ADDR_NODE_PORT if is_node_port else vips))
+
+
+def filter_flags(maps: MapSet) -> dict[int, int]:
+    """The elements of lb_dest_filter with flags."""
+    values = b"".join(chunk.values for chunk in maps["lb_dest_filter"].chunks())
+    flags = values[LbDest.flags.offset :: ctypes.sizeof(LbDest)]
+    return {index: each for index, each in enumerate(flags) if each}
+
+
+def filter_wanted(frontends: Iterable[Frontend]) -> dict[int, int]:
+    """What lb_dest_filter must have for these frontends, and nothing else."""
+    frontends = list(frontends)
+    wanted = Counter[int]()
+    for address, flags in vip_flags(frontends).items():
+        wanted[int.from_bytes(address[14:], "big")] |= flags
+    for each in frontends:
+        if each.type is FrontendType.NODE_PORT:
+            wanted[each.key.port] |= AddrFlag.LB_ADDR_NODE_PORT
+        elif each.type is not FrontendType.CLUSTER_IP and each.key.protocol is Protocol.UDP:
+            wanted[each.key.port] |= AddrFlag.LB_ADDR_EXTERNAL_PORT
+    return dict(wanted)
 
 
 def vip_flags(frontends: Iterable[Frontend]) -> dict[bytes, int]:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from ebpflb.dataplane.layout.structs import LbBackend, u32
 from ebpflb.dataplane.services import sync
 from tests.unit.dataplane.desired import Desired, desired_states
-from tests.unit.dataplane.programs import USABLE, flags_of, pods_wanted, vip_flags
+from tests.unit.dataplane.programs import (
+    USABLE,
+    filter_flags,
+    filter_wanted,
+    flags_of,
+    pods_wanted,
+    vip_flags,
+)
 from tests.unit.dataplane.watching import CrashError
 from tests.unit.dataplane.world import World, every
 
@@ -92,11 +99,15 @@ def written_by_restart(world: World) -> list[str]:
 
 def assert_tidy(world: World) -> None:
     """Nothing is in the maps, or in use, but what the state of the world needs."""
-    world.sync.forget_addresses(world.sync.idle_addresses())
+    world.sync.forget(world.sync.idle())
     world.now += 10
     world.sync.collect()
     frontends = list(every(world.state))
     assert {key for key, _ in world.maps["lb_addrs"].items()} == vip_flags(frontends).keys()
+    passing, wanted = filter_flags(world.maps), filter_wanted(frontends)
+    assert passing.keys() == wanted.keys()
+    # An address that stays may have had other flags, which flows still need.
+    assert all(flags & wanted[index] == wanted[index] for index, flags in passing.items())
     ports = {each.service for each in frontends}
     used = {name: usage.used for name, usage in world.sync.usage().items()}
     assert used["lb_frontends"] == used["lb_descs"] == len(frontends)

@@ -21,6 +21,7 @@ from tests.unit.dataplane.programs import (
     address_in_place,
     flags_of,
     offer_of,
+    passes_filter,
     place,
     pods_here,
     pods_wanted,
@@ -90,6 +91,8 @@ class World:
         self.backend_flags: dict[BackendName, set[int]] = {}
         self.moments: set[Moment] = set()
         self.pods: set[PodMoment] = set()
+        # Frontends whose packets the early filter let pass unseen at some moment.
+        self.hidden: set[FrontendKey] = set()
 
     def _inspect(self) -> None:
         visible = self.readers.look()
@@ -101,6 +104,7 @@ class World:
                 self._inspect_backends(found)
         self._inspect_pods(visible)
         keys = [key for key, found in visible.items() if found]
+        self.hidden.update(key for key in keys if not passes_filter(self.maps, key))
         for address in ADDRESSES:
             here = frozenset(key for key in keys if key.address == address)
             flags = address_flags(self.maps, address) or 0
@@ -150,6 +154,8 @@ class World:
             first, last = before.get(key), after.get(key)
             assert seen[-1] == last
             assert seen in ([last], [first, last]), f"{key} was neither old nor new"
+        assert not self.hidden & before.keys() & after.keys()
+        assert all(passes_filter(self.maps, key) for key in after)
 
     def _check_pods(self, old: Desired) -> None:
         """Those of a frontend are there before it is, and as long as it wants them."""

@@ -12,7 +12,7 @@ from ebpflb.errors import MapError
 from ebpflb.model.address import Protocol, parse_address
 from ebpflb.model.plan import FrontendKey, FrontendType
 from tests.unit.dataplane.desired import Desired, by_service, frontend, key, named
-from tests.unit.dataplane.programs import address_flags, address_in_place
+from tests.unit.dataplane.programs import address_flags, address_in_place, filter_flags
 from tests.unit.dataplane.services.test_sync import NODE_PORT
 from tests.unit.dataplane.watching import CrashError
 from tests.unit.dataplane.world import World
@@ -29,6 +29,11 @@ ALSO_BESIDE = parse_address("2.6.192.1")
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+def passing(world: World) -> dict[int, int]:
+    """What the filter lets pass: the flags of its elements that have any."""
+    return filter_flags(world.maps)
 
 
 @pytest.mark.parametrize(
@@ -97,16 +102,78 @@ def test_the_addresses_of_the_node_are_replaced_and_survive_a_restart(world: Wor
 
 def test_an_address_that_is_gone_is_known_until_it_is_forgotten(world: World):
     world.change(by_service(frontend()))
-    assert world.sync.idle_addresses() == set()
-    world.sync.forget_addresses({VIP})
+    assert world.sync.idle() == set()
+    world.sync.forget({VIP})
     assert address_flags(world.maps, VIP) == CLUSTER_IP
     world.change({})
     assert address_flags(world.maps, VIP) == 0
-    assert world.sync.idle_addresses() == {VIP}
-    world.sync.forget_addresses({HOST})
+    assert world.sync.idle() == {VIP}
+    world.sync.forget({HOST})
     assert address_flags(world.maps, VIP) == 0
-    world.sync.forget_addresses({VIP, HOST})
+    assert passing(world) == {0x0001: CLUSTER_IP}
+    world.sync.forget({VIP, HOST})
     assert address_flags(world.maps, VIP) is None
+    assert passing(world) == {}
+
+
+def test_a_port_that_is_gone_passes_until_it_is_forgotten(world: World):
+    node_port = frontend(key=NODE_PORT, type=FrontendType.NODE_PORT)
+    place = FrontendKey(VIP, NODE_PORT.port, Protocol.UDP)
+    both = by_service(node_port, frontend(key=place, type=FrontendType.EXTERNAL_IP))
+    flags = AddrFlag.LB_ADDR_NODE_PORT, AddrFlag.LB_ADDR_EXTERNAL_PORT
+    world.change(both)
+    assert world.sync.idle() == set()
+    world.change(by_service(node_port))
+    assert passing(world)[NODE_PORT.port] == flags[0] | flags[1]
+    assert world.sync.idle() == {VIP, NODE_PORT.port}
+    world.sync.forget({NODE_PORT.port})
+    assert passing(world)[NODE_PORT.port] == flags[0]
+    world.change({})
+    world.sync.forget(world.sync.idle())
+    assert passing(world) == {}
+
+
+def test_what_has_come_back_for_a_while_is_not_forgotten(world: World):
+    """Flows may have begun, though all flows that were looked at before are others."""
+    desired = by_service(
+        frontend(),
+        frontend(key=NODE_PORT, type=FrontendType.NODE_PORT, service=named("other")),
+    )
+    for _ in range(2):
+        world.change(desired)
+        world.sync.set_node_addresses({HOST: NODE})
+        world.change({})
+        world.sync.set_node_addresses({})
+        found = passing(world)
+        unused = world.sync.idle()
+        world.change(desired)
+        world.sync.set_node_addresses({HOST: NODE})
+        world.change({})
+        world.sync.set_node_addresses({})
+        world.sync.forget(unused)
+        assert passing(world) == found
+
+
+def test_an_end_passes_as_long_as_any_address_has_it(world: World):
+    same_end = parse_address("198.51.2.7")
+    world.sync.set_node_addresses({HOST: NODE, same_end: AddrFlag.LB_ADDR_NODE})
+    world.sync.set_node_addresses({same_end: AddrFlag.LB_ADDR_NODE})
+    world.sync.forget(world.sync.idle())
+    assert passing(world) == {0x0207: AddrFlag.LB_ADDR_NODE}
+    world.sync.set_node_addresses({})
+    world.sync.forget(world.sync.idle())
+    assert passing(world) == {}
+
+
+def test_what_an_earlier_version_has_left_in_the_filter_goes(world: World):
+    for index, flags in ((7, NODE | CLUSTER_IP), (8, AddrFlag.LB_ADDR_EXTERNAL_PORT)):
+        world.maps["lb_dest_filter"].update(bytes(u32(index)), bytes(LbDest(flags=flags)))
+    world.resync(by_service(frontend()))
+    ports = {7: AddrFlag.LB_ADDR_NODE_PORT, 8: AddrFlag.LB_ADDR_EXTERNAL_PORT}
+    assert passing(world) == {1: CLUSTER_IP} | ports
+    assert world.sync.idle() == ports.keys()
+    world.sync.forget(world.sync.idle())
+    assert passing(world) == {1: CLUSTER_IP}
 
 
 @pytest.mark.parametrize("moment", range(16))
@@ -132,7 +199,7 @@ def test_an_address_without_flags_is_still_idle_after_a_restart(world: World):
     world.change(by_service(frontend()))
     world.change({})
     sync = world.restarted()
-    assert sync.idle_addresses() == {VIP}
+    assert sync.idle() == {VIP}
     sync.apply(by_service(frontend()))
     assert address_flags(world.maps, VIP) == CLUSTER_IP
 
@@ -141,7 +208,7 @@ def test_the_index_of_a_forgotten_address_is_not_used_again_before_a_grace_perio
     world = World({"lb_addrs": 1})
     world.change(by_service(frontend()))
     world.change({})
-    world.sync.forget_addresses({VIP})
+    world.sync.forget(world.sync.idle())
     other = by_service(frontend("10.96.0.2"))
     assert set(world.sync.apply(other)) == set(other)
     world.now += 10
@@ -201,7 +268,7 @@ def test_one_that_has_no_flags_any_more_leaves_its_place(world: World):
     world.sync.set_node_addresses({HOST: NODE})
     world.sync.set_node_addresses({BESIDE: NODE})
     assert address_in_place(world.maps, HOST) == (BESIDE, NODE)
-    world.sync.forget_addresses({HOST})
+    world.sync.forget(world.sync.idle())
     assert address_in_place(world.maps, HOST) == (BESIDE, NODE)
 
 
@@ -210,9 +277,10 @@ def test_a_forgotten_address_is_named_no_more_before_its_index_is_free(world: Wo
     world.sync.set_node_addresses({})
     assert address_in_place(world.maps, HOST) == (HOST, 0)
     before = len(world.watch.written)
-    world.sync.forget_addresses({HOST})
+    world.sync.forget(world.sync.idle())
     assert address_in_place(world.maps, HOST) is None
-    assert world.watch.written[before:] == ["lb_dest_filter", "lb_addrs"]
+    written = world.watch.written[before:]
+    assert written == ["lb_dest_filter", "lb_dest_filter", "lb_addrs"]
 
 
 def test_the_index_of_a_forgotten_address_is_another_ones():
@@ -221,7 +289,7 @@ def test_the_index_of_a_forgotten_address_is_another_ones():
         world.sync.set_node_addresses({address: flags})
         assert address_in_place(world.maps, HOST) == (address, flags)
         world.sync.set_node_addresses({})
-        world.sync.forget_addresses({address})
+        world.sync.forget(world.sync.idle())
         world.now += 10
         world.sync.collect()
 

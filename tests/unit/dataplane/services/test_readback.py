@@ -72,7 +72,7 @@ def test_what_an_interrupted_sync_left_behind_is_cleaned_before_anything_is_desi
     world.sync = world.restarted()
     world.sync.load()
     assert usable(world) == []
-    assert world.sync.idle_addresses() == set()
+    assert world.sync.idle() == set()
     assert world.sync.apply({}) == {}
     world.state = {}
     assert_tidy(world)

@@ -165,7 +165,7 @@ def test_a_grace_period_that_began_before_the_last_write_frees_nothing(world: Wo
     world.sync.apply({WEB: ()})
     world.sync.collect(quiesced=world.now - GRACE)
     assert world.sync.usage() == {**used, "lb_names": (0, used["lb_names"].size)}
-    world.sync.forget_addresses(world.sync.idle_addresses())
+    world.sync.forget(world.sync.idle())
     world.sync.collect(quiesced=world.now - GRACE)
     assert world.sync.usage()["lb_backends"].used == 0
     assert world.sync.usage()["lb_addrs"].used == 1
