@@ -50,6 +50,7 @@ _BUDGET = 8192
 # TCP repeats a SYN after 1, 3, 7 and 15 seconds (RFC 6298).
 _PATIENCE = 16 * _SECOND
 _SYN = int(CtState.LB_CT_SYN)
+_ORIGINAL, _DIRECTION_AT = int(Direction.LB_DIR_ORIGINAL), LbConntrack.direction.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,9 @@ class Expiry:
         now = self._clock()
         deleted = 0
         starts = range(0, len(chunk.keys), KEY_SIZE)
-        for start, (to, created, last_seen, state, peer_state) in zip(
-            starts, lives(chunk.values), strict=True
+        directions = chunk.values[_DIRECTION_AT :: table.value_size]
+        for start, direction, (to, created, last_seen, state, peer_state) in zip(
+            starts, directions, lives(chunk.values), strict=True
         ):
             key = chunk.keys[start : start + KEY_SIZE]
             gone = None
@@ -159,9 +161,9 @@ class Expiry:
             if gone is not None:
                 deleted += gone
             elif self._candidates:
-                self._candidates.difference_update(
-                    addresses_of(key), addresses_of(to), (destination_port(key),)
-                )
+                self._candidates.difference_update(addresses_of(key), addresses_of(to))
+                if direction == _ORIGINAL:
+                    self._candidates.discard(destination_port(key))
         return deleted
 
     def _expire(self, table: BpfMap, key: bytes, now: int) -> int | None:
