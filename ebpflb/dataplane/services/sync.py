@@ -220,4 +220,5 @@ def _stage_group(
         try:
             yield stage(state, name, frontends)
         except MapError as error:
-            refused[name] = error
+            # Without its traceback, whose frames would keep these maps open after larger ones.
+            refused[name] = MapError(error.map_name, error.operation, error.errno)

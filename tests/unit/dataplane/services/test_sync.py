@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one change writes, and in which order; test_sync_properties.py has what always holds."""
 
+import gc
+import weakref
 from ctypes import sizeof
 from errno import E2BIG, ENAMETOOLONG, ENOMEM
 
@@ -317,3 +319,18 @@ def test_backends_of_empty_maps_begin_with_the_epoch():
     sync.apply(by_service(frontend(choice=backends(POD))))
     first = LbBackend.from_buffer_copy(maps["lb_backends"].lookup(bytes(4)) or b"")
     assert first.generation == (5 << 16) + 1
+
+
+def test_what_did_not_fit_keeps_no_maps_open():
+    """They are replaced by larger ones, and would stay in the kernel until Python collects them."""
+    sync = Sync(memory_maps({"lb_addrs": 1}), quiesce=lambda: None)
+    sync.apply(by_service(frontend()))
+    state = weakref.ref(sync._state)
+    gc.disable()
+    try:
+        refused = sync.apply(by_service(frontend("10.96.0.2")))
+        del sync
+        assert [error.errno for error in refused.values()] == [E2BIG]
+        assert state() is None
+    finally:
+        gc.enable()
