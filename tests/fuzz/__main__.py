@@ -14,6 +14,7 @@ from random import SystemRandom
 import click
 
 from tests.fuzz.answers import answers
+from tests.fuzz.churn import churn
 from tests.fuzz.conntrack import conntrack
 from tests.fuzz.frames import frames
 from tests.fuzz.fuzzer import Fuzzer
@@ -29,6 +30,7 @@ FUZZERS: dict[str, Fuzzer] = {
     "answers": answers,
     "conntrack": conntrack,
     "properties": properties,
+    "churn": churn,
     **{name: guided(name) for name in TARGETS},
 }
 
@@ -52,10 +54,10 @@ _SECONDS = 600.0
 def main(names: Sequence[str], seconds: float | None, seed: int | None) -> None:
     """Look for what does not hold for every seed, in rounds that take turns.
 
-    NAME is packets, answers, conntrack or properties, or what libFuzzer makes inputs for: frames,
-    objects, manifests, settings, selectors, queries, page, agents or api. None means all. The seed
-    of each round is printed, and after a failure the command that repeats just that round, or that
-    input.
+    NAME is packets, answers, conntrack, properties or churn, or what libFuzzer makes inputs for:
+    frames, objects, manifests, settings, selectors, queries, page, agents or api. None means all.
+    The seed of each round is printed, and after a failure the command that repeats just that round,
+    or that input.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")
