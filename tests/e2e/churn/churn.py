@@ -32,7 +32,7 @@ _OPTIONS = (
     "--conntrack-tcp-timeout-close-wait=5s",
 )
 _MOST_SERVICES, _MOST_NODES = 24, 8
-# All Services at once may make maps grow more than once, which loads programs each time.
+# Seconds. Many Services may make maps grow more than once, which loads programs each time.
 _GROWN_AFTER = 300.0
 # So often everything must be in force in between.
 _STEPS_TO_WAIT = 20
@@ -99,10 +99,10 @@ class Churn:
             for number in range(steps):
                 self._step(chance)
                 if number % _STEPS_TO_WAIT == _STEPS_TO_WAIT - 1:
-                    wait_in_force(self.cluster.nodes)
+                    wait_in_force(self.cluster.nodes, _GROWN_AFTER)
                     loads.go_on()
             self.clear()
-            wait_in_force(self.cluster.nodes)
+            wait_in_force(self.cluster.nodes, _GROWN_AFTER)
             loads.go_on()
         held = {each.name: self._settled(each) for each in self.cluster.nodes}
         said = {name: size - before[name] for name, size in self._said().items()}
