@@ -149,8 +149,7 @@ static __always_inline int lb_fib_lookup_reply(struct bpf_fib_lookup *fib, void 
 
 /* lb_fib_lookup(), but the stack routes packets that are too big and may be fragmented. */
 static __always_inline int lb_fib_lookup_any_size(struct bpf_fib_lookup *fib, void *ctx,
-						  struct lb_packet *pkt,
-						  const struct lb_tuple *to)
+						  struct lb_packet *pkt, const struct lb_tuple *to)
 {
 	int result = lb_fib_lookup(fib, ctx, pkt, to);
 
