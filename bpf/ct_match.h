@@ -195,13 +195,25 @@ static __always_inline struct lb_conntrack *lb_conntrack_find_udp(struct lb_pack
 	return entry;
 }
 
+/*
+ * Whether the backend of a flow in lb_ct_dsr is gone. Its connections may go on for a while, so for
+ * TCP only a SYN counts that comes once more after a second in which the client sent nothing else.
+ */
+static __always_inline int lb_conntrack_is_stranded(struct lb_packet *pkt,
+						    const struct lb_conntrack *entry, int is_udp)
+{
+	if (!lb_conntrack_has_lost_backend(entry))
+		return 0;
+	return is_udp || (lb_ct_is_syn(pkt) && lb_conntrack_is_silent(pkt, entry));
+}
+
 /* lb_conntrack_applies(), for an entry of lb_ct_dsr: such a connection is open, for SYNs too. */
 static __always_inline int lb_conntrack_goes_on(struct lb_packet *pkt,
 						const struct lb_conntrack *entry, int is_udp)
 {
-	if (!lb_tunnel_opened() &&
-	    (!is_udp || (!lb_conntrack_has_lost_backend(entry) &&
-			 !lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer))))
+	int is_idle = is_udp && lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
+
+	if (!lb_tunnel_opened() && !is_idle && !lb_conntrack_is_stranded(pkt, entry, is_udp))
 		return 1;
 	lb_ct_dsr.delete(&pkt->tuple);
 	return 0;

@@ -159,7 +159,13 @@ static __always_inline void lb_dsr_go_on(struct lb_packet *pkt, struct lb_conntr
 					 int is_udp)
 {
 	lb_conntrack_count(pkt, entry);
-	if (!is_udp && lb_dsr_ends(pkt, entry))
+	if (is_udp)
+		return;
+	if (lb_ct_is_syn(pkt))
+		entry->state |= LB_CT_RETRIED;
+	else
+		entry->state &= ~LB_CT_RETRIED;
+	if (lb_dsr_ends(pkt, entry))
 		lb_dsr_close(pkt, entry);
 }
 
