@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ebpflb.cli.agent_client import query_socket_option
-from ebpflb.cli.explain_text import ExplainCommand, exit_status, show
+from ebpflb.cli.explain_text import ExplainCommand, exit_status, outcome_of, show
 from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, parse_target
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
@@ -47,12 +47,13 @@ Exit status:
   2  usage error
   3  unknown: an error, or the kernel and the agent's model differ
   4  not a Service address: passes unchanged
+  5  works for some of the possible backends: others are unreachable or failed their last connection
 
 \b
 Examples:
   ebpflb explain host default/kubernetes
   ebpflb explain 10.1.0.5 10.96.0.10:53/udp
-  ebpflb explain 198.51.100.7 192.0.2.1:30080 -o json | jq .verdict
+  ebpflb explain 198.51.100.7 192.0.2.1:30080 -o json | jq .outcome
 """,
 )
 @click.argument("source", metavar="SRC")
@@ -106,9 +107,8 @@ def _found(
     client = _client(lookups, source, addresses, key.address)
     found = answer(lookups, agent, client, key, route_to)
     note = _second_set(root, client) or _note(source, client, lookups, found)
-    found = {"note": note, **found}
     _add_trouble(found, _last_flows(agent, found["target"]))
-    return found
+    return {"note": note, "outcome": str(outcome_of(found)), **found}
 
 
 def _second_set(root: Path, client: "Client") -> str:
@@ -163,6 +163,7 @@ def _add_trouble(found: dict[str, Any], flows: list[dict[str, Any]]) -> None:
     silent = Silent.now()
     for each in found["kernel"]["backends"]:
         known = trouble(parse_address(each["address"]), route_to, silent)
+        known = known and f"is out of reach: {known}"
         each["trouble"] = known or failures.get((each["address"], each["port"]), "")
 
 

@@ -215,7 +215,7 @@ def _plain_candidate(candidate: Candidate) -> Plain:
         "port": key.port,
         "local": bool(record.flags & BackendFlag.LB_BACKEND_LOCAL),
         "terminating": bool(record.flags & BackendFlag.LB_BACKEND_TERMINATING),
-        "chance": 0.0 if rewrite.reason else round(candidate.chance, 4),
+        "chance": round(candidate.chance, 4),
         "masquerade": format_address(rewrite.source) if rewrite.source else "",
         "hairpin": rewrite.hairpin,
         "via_stack": rewrite.via_stack,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer of `ebpflb explain` as text for people."""
+"""What an answer of `ebpflb explain` comes to: its outcome, its exit status and its text."""
 
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 import click
@@ -15,20 +16,44 @@ from ebpflb.cli.render import visible
 from ebpflb.config.values import socket_address
 from ebpflb.errors import EbpflbError
 
-WORKS, FAILS, CANNOT_TELL, NOT_A_SERVICE = 0, 1, 3, 4
-
-_MOST = 5
-_WIDTH_OF_FILES = 100
-_LIKELY_FAILS = ("likely fails: translated", "bold red")
-_HEADLINES = {
-    "translated": ("works: translated", "bold green"),
-    "refused": ("fails: refused", "bold red"),
-    "dropped": ("fails: dropped", "bold red"),
-    "passes": ("passes unchanged", "bold yellow"),
-}
-
 Answer = Mapping[str, Any]
 Row = tuple[str, str]
+
+
+class Outcome(StrEnum):
+    """What becomes of new connections.
+
+    partly: they work with some of the backends that they may get. likely_fails: with none of them.
+    fails: refused, dropped, or matched by a frontend and not translated. passes: not to a Service.
+    """
+
+    WORKS = "works"
+    PARTLY = "partly"
+    LIKELY_FAILS = "likely_fails"
+    FAILS = "fails"
+    PASSES = "passes"
+
+
+WORKS, FAILS, CANNOT_TELL, NOT_A_SERVICE, WORKS_PARTLY = 0, 1, 3, 4, 5
+
+_MOST = 5
+_MOST_NAMED = 2
+_WIDTH_OF_FILES = 100
+_STATUSES = {
+    Outcome.WORKS: WORKS,
+    Outcome.PARTLY: WORKS_PARTLY,
+    Outcome.LIKELY_FAILS: FAILS,
+    Outcome.FAILS: FAILS,
+    Outcome.PASSES: NOT_A_SERVICE,
+}
+_STYLES = {
+    Outcome.WORKS: "bold green",
+    Outcome.PARTLY: "bold yellow",
+    Outcome.LIKELY_FAILS: "bold red",
+    Outcome.FAILS: "bold red",
+    Outcome.PASSES: "bold cyan",
+}
+_VERDICTS = {"passes": "passes unchanged"}
 
 
 class ExplainCommand(click.Command):
@@ -62,19 +87,40 @@ def rendered(found: Answer, *, is_wide: bool = False) -> str:
     return "\n".join(line.rstrip() for line in printed.get().splitlines())
 
 
+def outcome_of(answer: Answer) -> Outcome:
+    """The outcome of an answer's `verdict`, `kernel.frontend` and `kernel.backends`."""
+    kernel = answer["kernel"]
+    if answer["verdict"] == "translated":
+        possible = possible_backends(kernel)
+        failing = sum(bool(problem(each)) for each in possible)
+        if not failing:
+            return Outcome.WORKS
+        return Outcome.PARTLY if failing < len(possible) else Outcome.LIKELY_FAILS
+    if answer["verdict"] == "passes" and not kernel["frontend"]:
+        return Outcome.PASSES
+    return Outcome.FAILS
+
+
+def possible_backends(kernel: Answer) -> list[Answer]:
+    """The backends that a new connection may get."""
+    return [each for each in kernel["backends"] if each["chance"] > 0]
+
+
+def problem(backend: Answer) -> str:
+    """Why connections to a backend fail, as a clause without its subject; "" if none is known."""
+    if trouble := backend.get("trouble"):
+        return str(trouble)
+    return f"gets no packets: {backend['reason']}" if backend["reason"] else ""
+
+
 def exit_status(found: Answer) -> int:
     """The exit status that --help describes."""
-    if found["agree"] is False:
-        return CANNOT_TELL
-    if found["verdict"] == "translated":
-        return FAILS if _is_without_hope(found) else WORKS
-    is_service = found["kernel"]["frontend"] or found["verdict"] != "passes"
-    return FAILS if is_service else NOT_A_SERVICE
+    return CANNOT_TELL if found["agree"] is False else _STATUSES[outcome_of(found)]
 
 
 def _print(console: Console, found: Answer) -> None:
-    word, style = _LIKELY_FAILS if _is_without_hope(found) else _HEADLINES[found["verdict"]]
-    console.print(Text(word, style), Text(_headline(found)), end="\n\n")
+    word, rest = headline(found)
+    console.print(Text(word, _STYLES[outcome_of(found)]), Text(rest), end="\n\n")
     console.print(_grid(list(_facts(found))))
     endpoints = list(_endpoint_rows(found))
     if endpoints:
@@ -85,21 +131,38 @@ def _print(console: Console, found: Answer) -> None:
         console.print(Text(line, "bold red" if found["agree"] is False else ""))
 
 
-def _is_without_hope(found: Answer) -> bool:
-    """Whether every possible backend is in trouble."""
-    chosen = [each for each in found["kernel"]["backends"] if each["chance"] > 0]
-    return bool(chosen) and all(each.get("trouble") for each in chosen)
+def headline(found: Answer) -> tuple[str, str]:
+    """The outcome in words, and the rest of the line."""
+    outcome, kernel = outcome_of(found), found["kernel"]
+    verdict = str(_VERDICTS.get(found["verdict"], found["verdict"]))
+    if outcome is Outcome.PASSES:
+        return verdict, f"- {kernel['steps'][0]['why']}"
+    if outcome is Outcome.PARTLY:
+        return _works_for(found)
+    word = f"{outcome.replace('_', ' ')}: {verdict}"
+    if outcome is Outcome.FAILS:
+        return word, ": ".join(filter(None, (f"at the {kernel['place']}", kernel["why"])))
+    count = len(possible_backends(kernel))
+    to = f"one of {count} backends" if count > 1 else "the only possible backend"
+    return word, f"at the {kernel['place']}, to {to}"
 
 
-def _headline(found: Answer) -> str:
-    kernel = found["kernel"]
-    if found["verdict"] == "passes":
-        return "" if kernel["frontend"] else f"- {kernel['steps'][0]['why']}"
-    if found["verdict"] == "translated":
-        count = sum(each["chance"] > 0 for each in kernel["backends"])
-        to = f"one of {count} backends" if count > 1 else "the only possible backend"
-        return f"at the {kernel['place']}, to {to}"
-    return f"at the {kernel['place']}: {kernel['why']}"
+def _works_for(found: Answer) -> tuple[str, str]:
+    possible = possible_backends(found["kernel"])
+    failing = [each for each in possible if problem(each)]
+    named = [f"{_name(each, found)} {problem(each)}" for each in failing[:_MOST_NAMED]]
+    more = [f"{len(failing) - _MOST_NAMED} more"] if len(failing) > _MOST_NAMED else []
+    count = len(possible) - len(failing)
+    return f"works for {count} of {len(possible)}:", "; ".join([*named, *more])
+
+
+def _name(backend: Answer, found: Answer) -> str:
+    """With the name of its pod, if that is known."""
+    place = backend["address"], backend["port"]
+    for endpoint in found["model"]["endpoints"]:
+        if endpoint["pod"] and (endpoint["address"], endpoint["port"]) == place:
+            return f"{endpoint['pod']} ({endpoint['address']})"
+    return socket_address(*place)
 
 
 def _facts(found: Answer) -> Iterator[Row]:

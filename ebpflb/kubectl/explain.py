@@ -13,6 +13,7 @@ from ebpflb.cli.explain_text import (
     FAILS,
     NOT_A_SERVICE,
     WORKS,
+    WORKS_PARTLY,
     ExplainCommand,
     exit_status,
     rendered,
@@ -26,13 +27,13 @@ from ebpflb.kubectl.questions import NodeQuestion, questions
 
 _COMMAND = ("ebpflb", "explain", "-o", "json")
 # The overall exit status is the first of these that any node has.
-_GRAVEST = (FAILS, CANNOT_TELL, NOT_A_SERVICE, WORKS)
+_GRAVEST = (FAILS, CANNOT_TELL, WORKS_PARTLY, NOT_A_SERVICE, WORKS)
 
 Found = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AnswerOfNodes:
     """Nodes with the same result; answer: that of the first one. status: as an exit status."""
 
     status: int
@@ -61,6 +62,7 @@ Exit status:
   2  usage error
   3  unknown: an error, or a node's kernel and its agent's model differ
   4  not a Service address: passes unchanged
+  5  works for some of a node's possible backends, as in `ebpflb explain`
 
 \b
 Examples:
@@ -92,9 +94,9 @@ def explain(
     cluster.exit_status = _status(cluster, groups)
 
 
-def _groups(cluster: Cluster, asked: list[NodeQuestion]) -> list[Outcome]:
+def _groups(cluster: Cluster, asked: list[NodeQuestion]) -> list[AnswerOfNodes]:
     """Most severe first, then by the number of nodes."""
-    found: dict[object, Outcome] = {}
+    found: dict[object, AnswerOfNodes] = {}
     while asked:
         # A node with several questions gets them one after the other.
         now = {each.agent: each for each in reversed(asked)}
@@ -112,13 +114,13 @@ def _groups(cluster: Cluster, asked: list[NodeQuestion]) -> list[Outcome]:
 
 def _read(
     asked: Mapping[RemoteAgent, NodeQuestion], agent: RemoteAgent, answer: Any
-) -> tuple[object, Outcome]:
+) -> tuple[object, AnswerOfNodes]:
     """The key of an answer's group, and the group that it would start."""
     kernel = answer["kernel"]
     status = exit_status(answer)
     words = (answer["verdict"], answer["agree"], kernel["place"], kernel["why"])
     key = status, *map(str, words), _shared_backends(kernel)
-    return key, Outcome(status, asked[agent].source, asked[agent].target, answer)
+    return key, AnswerOfNodes(status, asked[agent].source, asked[agent].target, answer)
 
 
 def _shared_backends(kernel: Any) -> frozenset[tuple[str, int]]:
@@ -129,7 +131,7 @@ def _shared_backends(kernel: Any) -> frozenset[tuple[str, int]]:
     return frozenset((each["address"], each["port"]) for each in kernel["backends"])
 
 
-def _texts(cluster: Cluster, groups: Iterable[Outcome], *, is_wide: bool) -> Iterator[str]:
+def _texts(cluster: Cluster, groups: Iterable[AnswerOfNodes], *, is_wide: bool) -> Iterator[str]:
     for group in groups:
         try:
             text = rendered(group.answer, is_wide=is_wide)
@@ -141,6 +143,6 @@ def _texts(cluster: Cluster, groups: Iterable[Outcome], *, is_wide: bool) -> Ite
             yield visible(f"On {some(group.nodes)}{count}:") + f"\n\n{text}"
 
 
-def _status(cluster: Cluster, groups: Iterable[Outcome]) -> int:
+def _status(cluster: Cluster, groups: Iterable[AnswerOfNodes]) -> int:
     found = {group.status for group in groups} | ({CANNOT_TELL} if cluster.has_failures else set())
     return next((each for each in _GRAVEST if each in found), CANNOT_TELL)

@@ -15,7 +15,8 @@ FORWARDED, FAILED, REFUSED, DROPPED = "forwarded", "failed", "refused", "dropped
 VERDICTS = (FORWARDED, FAILED, REFUSED, DROPPED)
 """Every verdict, in the order in which they are shown; all but the first are problems."""
 # How a connection ends that no backend accepted.
-FAILURES = ("no_answer", "backend_refused")
+NO_ANSWER, BACKEND_REFUSED = "no_answer", "backend_refused"
+FAILURES = (NO_ANSWER, BACKEND_REFUSED)
 
 
 class Side(NamedTuple):

@@ -8,11 +8,15 @@ from ebpflb.dataplane.explain.steps import RouteTo
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Rtnetlink, device_name, read_neighbours
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, format_address
-from ebpflb.model.flow import FAILURES
+from ebpflb.model.flow import BACKEND_REFUSED, NO_ANSWER
 
 NO_ROUTE = "no route leads there"
 # A single lost SYN is retransmitted before this.
 _PATIENCE_SECONDS = 3.0
+_FAILED = {
+    NO_ANSWER: "did not answer its last connection",
+    BACKEND_REFUSED: "refused its last connection",
+}
 
 
 class Silent(NamedTuple):
@@ -57,11 +61,7 @@ def last_failures(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int]
         for flow in flows
         if "backend" in flow
     }
-    return {
-        place: f"its last connection failed: {ended.replace('_', ' ')}"
-        for place, ended in ends.items()
-        if ended in FAILURES
-    }
+    return {place: _FAILED[ended] for place, ended in ends.items() if ended in _FAILED}
 
 
 def unanswered(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int], str]:

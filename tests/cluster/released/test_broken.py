@@ -54,11 +54,11 @@ FAULTS = {
     ),
     "closed": Fault("fails: dropped", "only 192.0.2.0/24", "dropped: source range", "dropped"),
     "gone": Fault(
-        *("likely fails:", "failed: no answer", "failed: no answer"),
+        *("likely fails:", "did not answer its last connection", "failed: no answer"),
         *("failed", f"{NOBODY} answers nobody"),
     ),
     "deaf": Fault(
-        *("likely fails:", "failed: backend refused", "failed: backend refused"),
+        *("likely fails:", "refused its last connection", "failed: backend refused"),
         *("failed", "refuses connections"),
     ),
 }

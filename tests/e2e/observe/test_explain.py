@@ -2,7 +2,8 @@
 """`ebpflb explain` on a node says what then happens there."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -11,8 +12,10 @@ from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb, error_line
 from tests.e2e.harness.in_force import pinned_maps
-from tests.e2e.harness.questions import PROTOCOLS, REFUSED, fate, is_silent, names
+from tests.e2e.harness.questions import PROTOCOLS, REFUSED, SILENT, fate, is_silent, names
+from tests.e2e.harness.waiting import wait_until
 from tests.e2e.rules.test_source_ranges import limited, lone, vips
+from tests.e2e.traffic.test_ejection import broken
 
 PORT = 80
 
@@ -65,6 +68,40 @@ def test_what_works_reaches_the_backends_that_were_named(cluster, lab, client, p
             assert found["verdict"] == "translated"
             assert set(chances(found)) == {address_of(pod, version) for pod in pods}
             assert fate(member, address, port, protocol) in names(pods)
+
+
+def first_line(node: LabNode, source: str, target: str, status: int) -> str:
+    """Of the text, if that is the exit status."""
+    done = ebpflb(node, "explain", source, target, **socket_of(node))
+    return done.stdout.splitlines()[0] if done.returncode == status else ""
+
+
+def is_fate(attempt: Callable[[], str], wanted: str) -> bool:
+    return attempt() == wanted
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (REFUSED, "refused its last connection"),
+        (SILENT, "did not answer its last connection"),
+    ],
+)
+def test_it_works_partly_while_one_of_the_endpoints_fails(cluster, lab, how, said):
+    node, client, dead = lab.node("node1"), lab.pod("pod-1-1"), lab.pod("pod-2-1")
+    alive = len(lab.pods) - 1
+    for version in cluster.versions:
+        spec = cluster.serve(cluster.new(), lab.pods)
+        service = lab.cluster_ip(spec.number, version)
+        question = source_of(client, version), place(service, PORT)
+        assert first_line(node, *question, 0)
+        with broken(dead, how):
+            failing = partial(fate, client, service, PORT, seconds=0.5)
+            wait_until(partial(is_fate, failing, how), "a connection to it fails")
+            line = wait_until(partial(first_line, node, *question, 5), "it is told")
+        named = f"default/{dead.name} ({address_of(dead, version)}) {said}"
+        assert line == f"works for {alive} of {alive + 1}: {named}"
+        assert explained(node, *question, 5)["outcome"] == "partly"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -15,9 +15,10 @@ from ebpflb.kubectl.ui.traffic import LiveTraffic
 from ebpflb.lab import Lab, LabNode
 from tests.e2e.harness.cluster import Cluster
 from tests.e2e.harness.command import PROGRAM, ebpflb
-from tests.e2e.harness.questions import fate
+from tests.e2e.harness.questions import REFUSED, fate
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
 from tests.e2e.rules.test_source_ranges import NOBODY, limited, vips
+from tests.e2e.traffic.test_ejection import broken
 
 PORT = 80
 SECONDS = 0.5
@@ -116,3 +117,21 @@ def test_a_flow_is_explained_on_its_node(cluster, lab, pages):
     found = pages["explain"]({"flow": str(flow["number"])})
     assert found["node"] == "node2"
     assert found["text"].startswith("fails: refused at the socket hook: no usable endpoint")
+
+
+def test_the_page_says_of_a_service_what_explain_says(cluster, lab, pages):
+    followed(cluster, pages)
+    client, dead = lab.pod("pod-1-1"), lab.pod("pod-2-1")
+    spec = cluster.serve(cluster.new("ClusterIP"), lab.pods)
+    (address, *_) = cluster.cluster_ips(spec)
+    query = {"via": f"service:default/{spec.name}", "verdict": "failed"}
+
+    def failed() -> Any:
+        fate(client, address, PORT, seconds=SECONDS)
+        return pages["line"](query)["flows"]
+
+    with broken(dead, REFUSED):
+        (flow, *_) = wait_until(failed, "a connection fails")
+    text = pages["explain"]({"flow": str(flow["number"])})["text"]
+    named = f"default/{dead.name} ({dead.ipv4}) refused its last connection"
+    assert text.splitlines()[0] == f"works for {len(lab.pods) - 1} of {len(lab.pods)}: {named}"

@@ -130,9 +130,26 @@ def test_a_backend_that_did_not_answer_lately_is_told(world):
     assert text.startswith(
         "likely fails: translated at the socket hook, to the only possible backend"
     )
-    assert "its last connection failed: no answer" in text
+    assert "did not answer its last connection" in text
     world.flows.accept([record(**to_it)])
     assert world.explain("host", "default/web", status=0).startswith("works: ")
+
+
+def test_one_of_two_backends_that_did_not_answer_lately_is_named_first(world):
+    ready = endpoint("10.1.0.7", "node-b", pod="default/web-2")
+    world.set(endpoint_slice("web-1", *ENDPOINTS, ready))
+    ((number, _),) = world.maps["lb_names"].items()
+    failed = record(
+        end=FlowEnd.LB_END_NO_ANSWER,
+        service=int.from_bytes(number, byteorder),
+        backend_addr="10.1.0.7",
+    )
+    world.flows.accept([failed])
+    found = world.told("host", "default/web", status=5)
+    assert (found["outcome"], found["verdict"]) == ("partly", "translated")
+    text = world.explain("host", "default/web", status=5)
+    said = "works for 1 of 2: default/web-2 (10.1.0.7) did not answer its last connection"
+    assert text.splitlines()[0] == said
 
 
 def test_a_refused_one_fails(world):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from typing import Any
 
-from ebpflb.cli.explain_text import exit_status, show
+import pytest
+
+from ebpflb.cli.explain_text import Outcome, exit_status, outcome_of, rendered, show
 
 FRONTEND = {
     "type": "LoadBalancer",
@@ -20,11 +22,16 @@ FLOW = {
     "age": 3.2,
     "silent": 1.0,
 }
+DEAD = "did not answer its last connection"
 
 
 def backend(address="10.1.0.5", **fields):
     plain = {"local": True, "chance": 1.0, "masquerade": "", "hairpin": False, "reason": ""}
     return {"address": address, "port": 8080, **plain, **fields}
+
+
+FINE, LOST = backend(), backend(reason="no_route")
+DYING, UNUSED = backend(trouble=DEAD), backend(trouble=DEAD, chance=0.0)
 
 
 def answered(verdict="translated", backends=(), **kernel) -> dict[str, Any]:
@@ -94,17 +101,74 @@ def test_everything_that_decides_has_a_line(capsys, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "frontend", "backends", "outcome"),
+    [
+        ("translated", FRONTEND, [FINE, UNUSED], Outcome.WORKS),
+        ("translated", None, [], Outcome.WORKS),
+        ("translated", FRONTEND, [FINE, DYING], Outcome.PARTLY),
+        ("translated", FRONTEND, [FINE, LOST], Outcome.PARTLY),
+        ("translated", FRONTEND, [DYING, LOST, UNUSED], Outcome.LIKELY_FAILS),
+        ("refused", FRONTEND, [], Outcome.FAILS),
+        ("dropped", None, [], Outcome.FAILS),
+        ("passes", FRONTEND, [], Outcome.FAILS),
+        ("passes", None, [], Outcome.PASSES),
+    ],
+)
+def test_what_an_answer_comes_to(verdict, frontend, backends, outcome):
+    assert outcome_of(answered(verdict, backends, frontend=frontend)) is outcome
+
+
 def test_it_likely_fails_if_every_backend_is_in_trouble(capsys, monkeypatch):
-    dead = backend(chance=0.5, trouble="its last connection failed: no answer")
-    fine, unused = backend("10.1.0.6", chance=0.5), backend("10.1.0.7", chance=0.0)
+    dead, unused = backend(chance=0.5, trouble=DEAD), backend("10.1.0.7", chance=0.0)
     found = answered(backends=[dead, {**dead, "address": "10.1.0.6"}, unused])
     lines = shown(capsys, monkeypatch, found)
     assert lines[0] == "likely fails: translated at the socket hook, to one of 2 backends"
-    assert "10.1.0.5:8080     50%  on this node; its last connection failed: no answer" in lines
+    assert f"10.1.0.5:8080     50%  on this node; {DEAD}" in lines
     assert exit_status(found) == 1
+
+
+def test_it_works_partly_if_some_backends_are_in_trouble(capsys, monkeypatch):
+    dead, fine = backend(chance=0.5, trouble=DEAD), backend("10.1.0.6", chance=0.5)
     found = answered(backends=[dead, fine])
-    assert shown(capsys, monkeypatch, found)[0].startswith("works: ")
-    assert exit_status(found) == 0
+    first, *_ = shown(capsys, monkeypatch, found)
+    assert first == f"works for 1 of 2: 10.1.0.5:8080 {DEAD}"
+    assert exit_status(found) == 5
+    found["model"]["endpoints"] = [
+        {**endpoint, "pod": pod, "node": "", "zone": "", "why": "ready"}
+        for endpoint, pod in ((fine, "shop/a"), (dead, "shop/b"))
+    ]
+    first, *_ = shown(capsys, monkeypatch, found)
+    assert first == f"works for 1 of 2: shop/b (10.1.0.5) {DEAD}"
+
+
+def test_a_backend_to_which_packets_are_dropped_is_in_trouble(capsys, monkeypatch):
+    lost = backend("10.1.0.6", reason="no_route", chance=0.5)
+    found = answered(backends=[backend(chance=0.5), lost])
+    first, *_ = shown(capsys, monkeypatch, found)
+    assert first == "works for 1 of 2: 10.1.0.6:8080 gets no packets: no_route"
+
+
+def test_of_many_backends_in_trouble_the_first_are_named(capsys, monkeypatch):
+    dead = [backend(f"10.1.0.{n}", chance=0.2, trouble=DEAD) for n in range(1, 5)]
+    first, *_ = shown(capsys, monkeypatch, answered(backends=[*dead, backend("10.1.0.9")]))
+    assert first == f"works for 1 of 5: 10.1.0.1:8080 {DEAD}; 10.1.0.2:8080 {DEAD}; 2 more"
+
+
+@pytest.mark.parametrize(
+    ("found", "colour"),
+    [
+        (answered(backends=[backend()]), 32),
+        (answered(backends=[backend(), backend("10.1.0.6", trouble=DEAD)]), 33),
+        (answered("refused"), 31),
+        (answered("passes", frontend=None), 36),
+    ],
+    ids=["works", "partly", "fails", "passes"],
+)
+def test_each_outcome_has_a_colour_of_its_own(monkeypatch, found, colour):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert rendered(found).startswith(f"\x1b[1;{colour}m")
 
 
 def test_flows_and_sockets_are_shown_up_to_a_point(capsys, monkeypatch):
@@ -133,7 +197,7 @@ def test_what_a_backend_sees_of_its_client(capsys, monkeypatch):
 
 def test_what_was_meant_for_a_frontend_and_passes(capsys, monkeypatch):
     lines = shown(capsys, monkeypatch, answered("passes"))
-    assert lines[0] == "passes unchanged"
+    assert lines[0] == "fails: passes unchanged at the socket hook"
 
 
 def test_a_name_does_not_reach_the_terminal_as_a_command(capsys):

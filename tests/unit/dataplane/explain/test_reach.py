@@ -45,7 +45,7 @@ def flow(address, ended):
 def test_a_failure_counts_until_a_connection_succeeds():
     flows = [flow("10.1.0.1", "no_answer"), flow("10.1.0.2", "backend_refused")]
     assert last_failures([*flows, {"event": "refused"}, flow("10.1.0.1", "closed")]) == {
-        ("10.1.0.2", 8080): "its last connection failed: backend refused"
+        ("10.1.0.2", 8080): "refused its last connection"
     }
 
 
