@@ -85,8 +85,7 @@ def emit(value: object, output: Output, table: Callable[[], Iterable[str | TextT
 
         click.echo(yaml.safe_dump(to_plain(value), sort_keys=False), nl=False)
     else:
-        fits = output == "table" and sys.stdout.isatty()
-        width = max(shutil.get_terminal_size().columns, _NARROWEST) if fits else None
+        width = terminal_width(output)
         lines = (
             line
             for each in table()
@@ -95,6 +94,12 @@ def emit(value: object, output: Output, table: Callable[[], Iterable[str | TextT
             )
         )
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
+
+
+def terminal_width(output: Output) -> int | None:
+    """The columns that tables have; None without a limit."""
+    fits = output == "table" and sys.stdout.isatty()
+    return max(shutil.get_terminal_size().columns, _NARROWEST) if fits else None
 
 
 def repeat(

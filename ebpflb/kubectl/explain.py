@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb explain: what happens to a connection, according to the nodes that handle it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,14 +16,17 @@ from ebpflb.cli.explain_text import (
     WORKS,
     WORKS_PARTLY,
     ExplainCommand,
+    Outcome,
     exit_status,
+    outcome_of,
     rendered,
 )
-from ebpflb.cli.render import Output, emit, name_namespace_option, output_option, visible
+from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.cluster import Cluster, cluster_command, some
+from ebpflb.kubectl.cluster import Cluster, cluster_command
+from ebpflb.kubectl.explain_matrix import Printed, differing, on, row_of
 from ebpflb.kubectl.questions import NodeQuestion, questions
 
 _COMMAND = ("ebpflb", "explain", "-o", "json")
@@ -34,9 +38,10 @@ Found = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AnswerOfNodes:
-    """Nodes with the same result; answer: that of the first one. status: as an exit status."""
+    """Nodes with the same answer. status: as an exit status. source, target: of the question."""
 
     status: int
+    outcome: Outcome
     source: str
     target: str
     answer: Found
@@ -68,7 +73,7 @@ Exit status:
 Examples:
   kubectl ebpflb explain shop/cart-0 shop/web
   kubectl ebpflb explain 198.51.100.7 web:https
-  kubectl ebpflb explain host kubernetes -n default -o json | jq '.[].nodes'
+  kubectl ebpflb explain host kubernetes -n default -o json | jq '.[] | .outcome, .nodes'
 """,
 )
 @click.argument("source", metavar="SRC")
@@ -79,7 +84,12 @@ Examples:
 def explain(
     cluster: Cluster, source: str, target: str, namespace: str | None, output: Output
 ) -> None:
-    """Explain what happens to a connection from SRC to DST. It sends no packets."""
+    """Explain what happens to a connection from SRC to DST. It sends no packets.
+
+    Nodes are listed together if they print the same. If not, a table shows for each node what
+    becomes of the connection, and with what chance it goes to each endpoint; `!` marks those to
+    which it fails. Below it is one answer for each line of the table, or all with -o wide.
+    """
     chosen = namespace or cluster.namespace
     try:
         with cluster.access.reading():
@@ -88,7 +98,7 @@ def explain(
         raise click.UsageError(str(error)) from error
     groups = _groups(cluster, asked)
     if output in ("table", "wide"):
-        click.echo("\n\n".join(_texts(cluster, groups, is_wide=output == "wide")))
+        click.echo(_text(cluster, groups, output))
     else:
         emit(groups, output, lambda: ())
     cluster.exit_status = _status(cluster, groups)
@@ -109,38 +119,36 @@ def _groups(cluster: Cluster, asked: list[NodeQuestion]) -> list[AnswerOfNodes]:
                     group.nodes.append(agent.node)
     for group in found.values():
         group.nodes.sort()
-    return sorted(found.values(), key=lambda each: (_GRAVEST.index(each.status), -len(each.nodes)))
+    return sorted(
+        found.values(), key=lambda each: (_GRAVEST.index(each.status), -len(each.nodes), each.nodes)
+    )
 
 
 def _read(
     asked: Mapping[RemoteAgent, NodeQuestion], agent: RemoteAgent, answer: Any
 ) -> tuple[object, AnswerOfNodes]:
     """The key of an answer's group, and the group that it would start."""
-    kernel = answer["kernel"]
-    status = exit_status(answer)
-    words = (answer["verdict"], answer["agree"], kernel["place"], kernel["why"])
-    key = status, *map(str, words), _shared_backends(kernel)
-    return key, AnswerOfNodes(status, asked[agent].source, asked[agent].target, answer)
+    _, source, target = asked[agent]
+    found = AnswerOfNodes(exit_status(answer), outcome_of(answer), source, target, answer)
+    return (source, target, json.dumps(answer, sort_keys=True)), found
 
 
-def _shared_backends(kernel: Any) -> frozenset[tuple[str, int]]:
-    """Empty with traffic policy Local, where each node has its own."""
-    frontend = kernel["frontend"] or {}
-    if "Local" in (frontend.get("internal_policy"), frontend.get("external_policy")):
-        return frozenset()
-    return frozenset((each["address"], each["port"]) for each in kernel["backends"])
-
-
-def _texts(cluster: Cluster, groups: Iterable[AnswerOfNodes], *, is_wide: bool) -> Iterator[str]:
+def _text(cluster: Cluster, groups: Iterable[AnswerOfNodes], output: Output) -> str:
+    """One answer if all nodes print the same, else a matrix and then answers of single nodes."""
+    printed: dict[str, Printed] = {}
     for group in groups:
         try:
-            text = rendered(group.answer, is_wide=is_wide)
+            text = rendered(group.answer, is_wide=output == "wide")
+            found = printed.setdefault(text, Printed(text, row_of(group.answer)))
         except NONSENSE as error:
             what = f"an answer that this version cannot show ({error!r})"
             cluster.failures[what].update(group.nodes)
         else:
-            count = f" ({len(group.nodes)} nodes)" if len(group.nodes) > 1 else ""
-            yield visible(f"On {some(group.nodes)}{count}:") + f"\n\n{text}"
+            found.nodes.update(group.nodes)
+    every = list(printed.values())
+    if len(every) > 1:
+        return differing(every, output)
+    return "".join(f"{on(each.nodes)}:\n\n{each.text}" for each in every)
 
 
 def _status(cluster: Cluster, groups: Iterable[AnswerOfNodes]) -> int:

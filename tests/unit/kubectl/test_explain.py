@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from tests.unit.cli.test_explain_text import FRONTEND, answered, backend
+from tests.unit.cli.test_explain_text import DEAD, FRONTEND, answered, backend
 from tests.unit.kubectl.api_server import node
 
 CLUSTER = {**FRONTEND, "external_policy": "Cluster"}
@@ -34,6 +34,10 @@ def asked(nodes):
     return sorted(tuple(argv[-2:]) for argv in nodes.objects.executed)
 
 
+def heads(text):
+    return [line for line in text.splitlines() if line.startswith("On ")]
+
+
 def test_a_pods_node_is_asked(three):
     text = three.run("explain", "curl", "web").stdout
     assert text.startswith("On b:\n\nworks: translated at the socket hook")
@@ -50,8 +54,11 @@ def test_names_without_a_namespace_are_in_that_of_n(three):
 def test_a_client_outside_is_a_question_for_every_node(three):
     three.say("c", "explain", FAILS, 1)
     text = three.run("explain", "198.51.100.7", "192.0.2.9:80", status=1).stdout
-    heads = [line for line in text.splitlines() if line.startswith("On ")]
-    assert heads == ["On c:", "On a, b (2 nodes):"]
+    assert heads(text) == [
+        "On a, b, c (3 nodes), whose answers differ:",
+        "On c:",
+        "On a, b (2 nodes):",
+    ]
     assert asked(three) == [("198.51.100.7", "192.0.2.9:80")] * 3
 
 
@@ -102,12 +109,58 @@ def test_the_host_is_each_node(three):
     assert three.run("explain", "host", "web").stdout.startswith("On a, b, c (3 nodes):")
 
 
-def test_under_policy_local_each_node_may_have_its_own_endpoints(three):
-    local = answered(backends=[backend("10.2.0.1")])
-    three.say("a", "explain", local)
-    three.say("b", "explain", answered(backends=[backend("10.3.0.1")]))
+def test_nodes_with_different_answers_are_a_matrix_of_nodes_and_endpoints(three):
+    mine, other = backend("10.2.0.1", chance=0.5), backend("10.3.0.1", chance=0.5, trouble=DEAD)
+    three.say("a", "explain", answered(backends=[{**mine, "chance": 1.0}]))
+    three.say("b", "explain", answered(backends=[mine, other]))
+    three.say("c", "explain", FAILS, 1)
+    text = three.run("explain", "host", "web", status=1).stdout
+    assert text.splitlines()[:6] == [
+        "On a, b, c (3 nodes), whose answers differ:",
+        "",
+        "NODE  OUTCOME            10.2.0.1:8080  10.3.0.1:8080",
+        "c     fails: refused     -              -",
+        "b     works for 1 of 2   50%            50% !",
+        "a     works: translated  100%           -",
+    ]
+    assert heads(text)[1:] == ["On c:", "On b:", "On a:"]
+
+
+def test_a_nodes_own_source_address_is_never_said_of_another(three):
+    for name, address in (("a", "192.0.2.1"), ("b", "192.0.2.2"), ("c", "192.0.2.2")):
+        seen = backend("10.2.0.1", masquerade=address)
+        three.say(name, "explain", answered(backends=[seen]))
+    text = three.run("explain", "host", "web").stdout
+    assert text.splitlines()[3].startswith("a, b, c  works: translated")
+    assert heads(text)[1:] == ["On b, c (2 nodes):"]
+    assert text.endswith("\n\na: other details, such as addresses; -o wide shows them\n")
+    text = three.run("explain", "host", "web", "-o", "wide").stdout
+    assert set(heads(text)[1:]) == {"On a:", "On b, c (2 nodes):"}
     found = json.loads(three.run("explain", "host", "web", "-o", "json").stdout)
-    assert [each["nodes"] for each in found] == [["a", "b"], ["c"]]
+    assert [each["nodes"] for each in found] == [["b", "c"], ["a"]]
+
+
+def test_a_nodes_own_failed_connection_is_never_said_of_another(three):
+    failed = [backend("10.2.0.1", chance=0.5), backend("10.2.0.2", chance=0.5, trouble=DEAD)]
+    three.say("b", "explain", answered(frontend=CLUSTER, backends=failed))
+    fine = [{**each, "trouble": ""} for each in failed]
+    for name in "ac":
+        three.say(name, "explain", answered(frontend=CLUSTER, backends=fine))
+    text = three.run("explain", "host", "web", status=5).stdout
+    assert heads(text)[1:] == ["On b:", "On a, c (2 nodes):"]
+    own, others = text.split("On a, c (2 nodes):")
+    assert DEAD in own
+    assert DEAD not in others
+    found = json.loads(three.run("explain", "host", "web", "-o", "json", status=5).stdout)
+    assert [each["outcome"] for each in found] == ["partly", "works"]
+
+
+def test_endpoints_are_not_left_out_under_policy_local(three):
+    three.say("b", "explain", answered(backends=[backend("10.3.0.1")]))
+    for name in "ac":
+        three.say(name, "explain", answered(backends=[backend("10.2.0.1")]))
+    found = json.loads(three.run("explain", "host", "web", "-o", "json").stdout)
+    assert [each["nodes"] for each in found] == [["a", "c"], ["b"]]
 
 
 def test_nodes_that_choose_among_other_endpoints_are_told_apart(three):
