@@ -122,6 +122,10 @@ class NodeDataplane:
         """The maps in use, None before the start. For any thread."""
         return self._in_use.maps if self._in_use else None
 
+    def note_sync(self, when: float) -> None:
+        """Keep, beside the maps, when they last had all that was wanted: seconds since 1970."""
+        self._active.generation.note_sync(when)
+
     def addresses_in(self, cookie: int) -> Collection[Address]:
         """The addresses in a pod's network namespace; empty if unknown. For any thread."""
         return self._in_use.hooks.addresses_in(cookie) if self._in_use else ()
@@ -270,8 +274,7 @@ class NodeDataplane:
         return EndedSockets(*self._active.stale_sockets.end())
 
     def _sizes_for(self, desired: Desired) -> Sizes:
-        frontends = chain.from_iterable(desired.values())
-        served = (each for each in frontends if not each.withdrawn)
+        served = (each for each in chain.from_iterable(desired.values()) if not each.withdrawn)
         return sizes_for(served, self._room)
 
     def _move(self, generation: Generation, desired: Desired, *, keep_others: bool) -> Refused:

@@ -168,11 +168,16 @@ def _address_rules(settings: Settings, api_servers: frozenset[Place]) -> Address
     )
 
 
+def _health(dataplane: NodeDataplane, settings: Settings) -> Health:
+    patience = 2 * settings.sync_period
+    return Health(dataplane.families, patience=patience, on_sync=dataplane.note_sync)
+
+
 def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
     dataplane = NodeDataplane(settings)
     parts.callback(dataplane.close)
     http = _http_server(rights, parts)
-    health = Health(dataplane.families, patience=2 * settings.sync_period)
+    health = _health(dataplane, settings)
     bound = tuple(bound_address(settings.bind_address).values())
     source = source_of(settings)
     changes = Changes(

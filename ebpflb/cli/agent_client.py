@@ -200,6 +200,21 @@ def ask_agent(metrics_address: str) -> dict[str, Any] | None:
     return content if content and "in_sync" in content else None
 
 
+SERVED, AGENT_DOWN, BEHIND, NOT_SERVED = "served", "agent down", "behind", "not served"
+
+
+def node_in_words(state: str, state_of: str, now: str) -> str:
+    """A node's state; of one whose programs serve without an agent also what they serve.
+
+    `state_of`: when the maps last had all that was wanted; `now`: both as in RFC 3339, in UTC.
+    """
+    if state not in (AGENT_DOWN, BEHIND) or not state_of:
+        return state
+    (day, clock), today = state_of.split("T"), now.partition("T")[0]
+    shown = clock[:5] if day == today else f"{day} {clock[:5]}"
+    return f"{state}, serving the state of {shown}"
+
+
 def silent_nodes(status: Mapping[str, Any]) -> Mapping[str, list[str]]:
     """Why tunnels to some nodes carry nothing, by the /status page -> the nodes and families.
 

@@ -14,8 +14,8 @@ import click
 
 from ebpflb import __version__
 from ebpflb.cli.agent_client import (
+    AGENT_DOWN,
     Page,
-    ask_agent,
     fetch,
     fetch_json,
     metrics_address_option,
@@ -23,6 +23,7 @@ from ebpflb.cli.agent_client import (
 )
 from ebpflb.cli.pinned import bpffs_option, pin_root
 from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.cli.status import look
 from ebpflb.config.settings import setting
 from ebpflb.config.values import node_port_range
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
@@ -117,18 +118,24 @@ def doctor(
         raise ProbeError("`ebpflb doctor` needs root: run it as root or with sudo")
     address = setting("metrics-bind-address", metrics_bind_address, os.environ)
     in_force = (fetch_json(address, "/configz") or {}).get("ebpflb", {})
-    found = [*_of_agent(address, in_force), *_of_node(pin_root(bpffs_root), cgroup_root, in_force)]
+    root = pin_root(bpffs_root)
+    found = [*of_agent(address, root, in_force), *_of_node(root, cgroup_root, in_force)]
     diagnosis = Diagnosis(not any(each.is_trouble for each in found), found)
     emit(diagnosis, output, lambda: _lines(diagnosis))
     if not diagnosis.healthy:
         raise click.exceptions.Exit(1)
 
 
-def _of_agent(address: str, in_force: Mapping[str, Any]) -> Iterator[Finding]:
-    status = ask_agent(address)
-    yield from check_agent(status, address)
+def of_agent(address: str, root: Path, in_force: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether an agent runs, and what it says of itself; `in_force`: its settings."""
+    node = look(root, address)
+    status = node.agent
     if status is None:
+        is_serving = node.state == AGENT_DOWN
+        what = node.shown if is_serving else "no agent answers there"
+        yield Finding(Severity.WARNING, CHECK, address or "(no address)", what, _START)
         return
+    yield from check_agent(status)
     yield from check_xdp(status)
     yield from check_dsr(status)
     health = in_force.get("healthz-bind-address", "")
@@ -138,11 +145,8 @@ def _of_agent(address: str, in_force: Mapping[str, Any]) -> Iterator[Finding]:
         yield from check_triggers(metrics.body.decode(errors="replace"))
 
 
-def check_agent(status: Mapping[str, Any] | None, address: str) -> list[Finding]:
-    """`status`: the /status page, None without an agent; `address`: where it was queried."""
-    if status is None:
-        where = address or "(no address)"
-        return [Finding(Severity.WARNING, CHECK, where, "no agent answers there", _START)]
+def check_agent(status: Mapping[str, Any]) -> list[Finding]:
+    """`status`: the /status page."""
     what = f"{status['version']} runs (pid {status['pid']}), last sync {status['last_sync']}"
     return all_well(CHECK, what, [*_state(status), *_troubles(status)])
 

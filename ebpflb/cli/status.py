@@ -2,6 +2,7 @@
 """ebpflb status: whether this node is served, by which programs, and whether an agent runs."""
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.cli.agent_client import ask_agent, metrics_address_option, silent_nodes
+from ebpflb.cli.agent_client import (
+    AGENT_DOWN,
+    BEHIND,
+    NOT_SERVED,
+    SERVED,
+    ask_agent,
+    metrics_address_option,
+    node_in_words,
+    silent_nodes,
+)
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, TextTable, emit, output_option, repeat, size, watch_option
 from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
+from ebpflb.observe.health import rfc3339
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.attach.attachments import Attachment
@@ -40,6 +51,7 @@ _NAMED_DEVICES = 2
 class Loaded:
     generation: str
     source_hash: str
+    last_sync: str
     hooks: "list[Attachment]"
     missing_hooks: list[str]
     maps: "list[MapFill]"
@@ -49,8 +61,14 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`agent`: its /status page, None without an agent."""
+    """`agent`: its /status page, None without an agent.
 
+    state: served; agent down; behind, if changes do not reach the kernel; not served, if hooks or
+    maps are missing. shown: the state, and of when what the programs serve is.
+    """
+
+    state: str
+    shown: str
     healthy: bool
     problems: list[str]
     agent: dict[str, Any] | None
@@ -59,9 +77,10 @@ class Status:
 
 @click.command(
     epilog="""\b
-Exit status 1 if something is wrong: no agent, nothing loaded, a hook missing, or changes that do
-not reach the kernel. Manifests that cannot be read are listed; their last readable version is
-still served.
+Without an agent, the programs serve what it wrote last: `agent down, serving the state of 05:48`
+(UTC). `NOT served as it should be`: nothing is loaded, or a hook is missing. Exit status 1 in both
+cases, and if changes do not reach the kernel. Manifests that cannot be read are listed; their last
+readable version is still served.
 
 \b
 Examples:
@@ -95,23 +114,33 @@ def _show(output: Output, found: Status) -> None:
 
 def look(root: Path, metrics_address: str) -> Status:
     """A missing agent and missing pins are part of the status, not errors."""
-    problems = []
     agent = ask_agent(metrics_address)
+    state, problems = SERVED, []
     if agent is None:
+        state = AGENT_DOWN
         problems.append(f"no agent answers at {metrics_address or '(no address)'}")
     elif not agent["healthy"]:
+        state = BEHIND
         problems.append("changes do not reach the kernel; see the agent's log")
+    loaded = None
     try:
         loaded = _loaded(root)
-        problems += _second_set(root)
+        missing = [*_second_set(root), *_missing(loaded, agent or {})]
     except PinError as error:
-        return Status(False, [*problems, str(error)], agent)
+        missing = [str(error)]
+    state = NOT_SERVED if missing else state
+    shown = node_in_words(state, loaded.last_sync if loaded else "", rfc3339(time.time()))
+    return Status(state, shown, state == SERVED, [*problems, *missing], agent, loaded)
+
+
+def _missing(loaded: Loaded, agent: Mapping[str, Any]) -> Iterator[str]:
+    """The hooks without our programs."""
     if loaded.missing_hooks:
-        problems.append(f"socket hooks not attached: {', '.join(loaded.missing_hooks)}")
-    outdated = [each for each in loaded.hooks if each.place and not each.current]
-    problems += [f"outdated program at {each.hook} {each.place}" for each in outdated]
-    problems += [f"{at}: {text}" for at, text in (agent or {}).get("attach_errors", {}).items()]
-    return Status(not problems, problems, agent, loaded)
+        yield f"socket hooks not attached: {', '.join(loaded.missing_hooks)}"
+    for each in loaded.hooks:
+        if each.place and not each.current:
+            yield f"outdated program at {each.hook} {each.place}"
+    yield from (f"{at}: {text}" for at, text in agent.get("attach_errors", {}).items())
 
 
 def _second_set(root: Path) -> list[str]:
@@ -136,6 +165,7 @@ def _loaded(root: Path) -> Loaded:
     return Loaded(
         generation=str(generation.directory),
         source_hash=bytes(meta.source).hex() if meta else "",
+        last_sync=rfc3339(last) if (last := generation.last_sync) else "",
         hooks=hooks,
         missing_hooks=missing_hooks(hooks),
         maps=fills,
@@ -145,7 +175,8 @@ def _loaded(root: Path) -> Loaded:
 
 
 def _lines(found: Status) -> Iterator[str | TextTable]:
-    yield f"Node is {'served' if found.healthy else 'NOT served as it should be'}"
+    shown = "NOT served as it should be" if found.state == NOT_SERVED else found.shown
+    yield f"Node: {shown}" if found.state == AGENT_DOWN else f"Node is {shown}"
     for problem in found.problems:
         yield f"  {problem}"
     if found.agent:

@@ -22,12 +22,14 @@ _BECOME_FULL = ("hash", "percpu_hash")
 class NodeStatus:
     """Fields that are not known are empty or None.
 
-    drops: packets refused or dropped, by reason. used: the share in use of fullest_map, one of
-    the maps that do not evict entries.
+    shown: the state, and of when what the node serves is, if that is old. drops: packets refused or
+    dropped, by reason. used: the share in use of fullest_map, one of the maps that do not evict
+    entries.
     """
 
     node: str
     state: str
+    shown: str
     version: str = ""
     last_change: str | None = None
     drops: Mapping[str, int] | None = None
@@ -42,8 +44,10 @@ class NodeStatus:
 
 @click.command(
     epilog="""\b
-  STATE        in sync; not in sync (a change is under way); not served (the lines below say
-               why); no answer; no agent
+  STATE        in sync; not in sync (a change is under way); agent down, or behind (changes do
+               not reach the kernel), and of when (UTC) the state is that the node still serves;
+               not served (hooks or maps are missing: the lines below say which); no answer;
+               no agent
   LAST CHANGE  when the agent last wrote Services to the kernel
   DROPS        packets refused or dropped since the maps were created, and the main reason
   FULLEST MAP  how much of it is used, among the maps that do not evict entries
@@ -86,7 +90,7 @@ def _show(output: Output, nodes: Sequence[NodeStatus]) -> None:
 
 def _unanswered(agent: RemoteAgent) -> NodeStatus:
     state = "no answer" if agent.pod else "no agent"
-    return NodeStatus(agent.node, state, pod=agent.pod, image=agent.image)
+    return NodeStatus(agent.node, state, state, pod=agent.pod, image=agent.image)
 
 
 def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
@@ -96,12 +100,15 @@ def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
     hashes = (each for each in loaded.get("maps", ()) if each["type"] in _BECOME_FULL)
     fills = [(each["used"] / each["max"], str(each["name"])) for each in hashes]
     share, name = max(fills, default=(None, ""))
-    state = "in sync" if about.get("in_sync") else "not in sync"
+    in_sync = "in sync" if about.get("in_sync") else "not in sync"
+    # Agents of 0.1.0 have no word for it.
+    state = in_sync if content["healthy"] else str(content.get("state", "not served"))
     return NodeStatus(
         node=agent.node,
-        state=state if content["healthy"] else "not served",
+        state=state,
+        shown=state if content["healthy"] else str(content.get("shown", state)),
         version=str(about.get("version", "")),
-        last_change=str(about.get("last_sync") or "") or None,
+        last_change=str(about.get("last_sync") or loaded.get("last_sync") or "") or None,
         drops={why: int(n) for why, n in loaded["dropped"].items() if n} if loaded else None,
         fullest_map=name,
         used=share,
@@ -128,7 +135,7 @@ def _lines(nodes: Sequence[NodeStatus], *, wide: bool) -> Iterator[str | TextTab
 def _row(node: NodeStatus) -> tuple[object, ...]:
     last = (node.last_change or "-").partition(".")[0].removesuffix("Z").replace("T", " ")
     used = "-" if node.used is None else f"{node.used:.0%} used, {node.fullest_map}"
-    return node.node, node.state, node.version or "-", last, _drops(node.drops), used
+    return node.node, node.shown, node.version or "-", last, _drops(node.drops), used
 
 
 def _drops(drops: Mapping[str, int] | None) -> str:

@@ -42,15 +42,17 @@ class Health:
         patience: float = PATIENCE_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        on_sync: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`families`: IPv4, IPv6. `patience`: how many seconds a change may wait.
 
-        `wall`: seconds since 1970, for the reports.
+        `wall`: seconds since 1970, for the reports. `on_sync` gets the time of each sync.
         """
         self._patience = patience
         self._families = families
         self._monotonic = monotonic
         self._wall = wall
+        self._on_sync = on_sync
         self._times = _SyncTimes()
 
     def queued(self) -> None:
@@ -60,7 +62,9 @@ class Health:
 
     def synced(self) -> None:
         """The kernel has the desired state."""
-        self._times = self._times._replace(waiting_since=None, last_sync=self._wall())
+        now = self._wall()
+        self._times = self._times._replace(waiting_since=None, last_sync=now)
+        self._on_sync(now)
 
     def set_readable(self, readable: bool) -> None:
         """Whether all that the API server has can be listed and watched."""

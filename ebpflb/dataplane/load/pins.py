@@ -8,7 +8,7 @@
 
 A new layout, other C programs or larger maps require a new generation next to the old one; the
 links are then moved to it one by one. Numbers increase and are never reused, in any layout. A
-generation without `complete` was left by an interrupted start.
+generation without `complete` was left by an interrupted start; its time is that of the last sync.
 
 The separator is not a dot: bpffs reserves names with dots (EPERM).
 """
@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -61,6 +62,19 @@ class Generation(NamedTuple):
     def complete(self) -> Path:
         """A directory that is there once everything else is."""
         return self.directory / "complete"
+
+    @property
+    def last_sync(self) -> float | None:
+        """When its maps last had all that was wanted, in seconds since 1970; None if never."""
+        try:
+            return self.complete.stat().st_mtime
+        except OSError:
+            return None
+
+    def note_sync(self, when: float) -> None:
+        """Keep `last_sync` for those who look while no agent runs. Pins may have been removed."""
+        with suppress(OSError):
+            os.utime(self.complete, (when, when))
 
     @property
     def is_complete(self) -> bool:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb ui: follow all nodes, and serve the page until Ctrl-C."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import click
 
+from ebpflb.cli.agent_client import AGENT_DOWN
 from ebpflb.errors import ClusterError
+from ebpflb.from_json import from_json
+from ebpflb.kubectl.access import NONSENSE
+from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.streams import Lines, patient
 from ebpflb.kubectl.ui.following import Following
@@ -15,6 +19,7 @@ from ebpflb.kubectl.ui.pages import pages_of
 from ebpflb.kubectl.ui.server import PageServer
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 
+_STATUS = ("ebpflb", "status", "-o", "json")
 _FOLLOW = ("ebpflb", "flows", "--follow", "-o", "jsonl")
 # As wide as the page's panel.
 _ASK = ("env", "COLUMNS=52", "ebpflb")
@@ -68,8 +73,24 @@ class _Nodes:
     def find(self) -> Mapping[str, Lines]:
         """How to follow each node. ClusterError."""
         self.cluster.look_again()
-        follow = partial(patient, self.cluster.executor)
-        return {agent.node: partial(follow, agent, _FOLLOW) for agent in self.cluster.agents}
+        return {agent.node: partial(self._follow, agent) for agent in self.cluster.agents}
+
+    def _follow(self, agent: RemoteAgent) -> Generator[str, None, None]:
+        """The node's flows. ClusterError says whether it is served without its agent."""
+        try:
+            yield from patient(self.cluster.executor, agent, _FOLLOW)
+        except ClusterError as error:
+            shown = self._without_agent(agent)
+            raise ClusterError(f"{shown}; {error}" if shown else str(error)) from error
+
+    def _without_agent(self, agent: RemoteAgent) -> str:
+        """In the words of `ebpflb status`; empty if there is an agent, or no answer."""
+        answer = self.cluster.executor.run(agent, _STATUS)
+        try:
+            status = from_json(answer.stdout)
+            return str(status["shown"]) if status["state"] == AGENT_DOWN else ""
+        except NONSENSE:
+            return ""
 
     def run(self, node: str, arguments: Sequence[str]) -> str:
         """The output of `ebpflb` on the node. ClusterError."""

@@ -233,8 +233,11 @@ def test_pins_that_come_back_are_those_of_the_same_objects(cluster, lab, agent):
 def test_without_an_agent_everything_is_served_and_status_says_who_is_missing(cluster, lab, agent):
     spec = cluster.serve(cluster.new(), lab.pods)
     assert status(agent.node)["problems"] == []
+    synced = status(agent.node)["agent"]["last_sync"]
     agent.stop()
     assert differing(everywhere(cluster, spec), lab.pods) == {}
     found = status(agent.node)
+    assert (found["state"], found["loaded"]["last_sync"][:19]) == ("agent down", synced[:19])
+    assert found["shown"] == f"agent down, serving the state of {synced[11:16]}"
     assert found["problems"] == ["no agent answers at 127.0.0.1:10249"]
     assert (found["healthy"], found["loaded"]["missing_hooks"]) == (False, [])

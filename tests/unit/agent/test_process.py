@@ -53,6 +53,9 @@ class Node(MemoryNode):
     def addresses_in(self, cookie):
         return ()
 
+    def note_sync(self, when):
+        pass
+
     def report(self):
         return {"forwarding": {"way": "redirect", "why": "the option forwarding"}}
 

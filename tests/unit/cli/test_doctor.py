@@ -29,7 +29,7 @@ def node(monkeypatch, tmp_path):
         return asked
 
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(command, "_of_agent", lambda *_: [])
+    monkeypatch.setattr(command, "of_agent", lambda *_: [])
     monkeypatch.setenv("EBPFLB_CGROUP_ROOT", str(tmp_path))
     monkeypatch.setenv("EBPFLB_METRICS_BIND_ADDRESS", "")
     return make

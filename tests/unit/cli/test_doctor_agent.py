@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import socket
+from pathlib import Path
 
 import pytest
 
 from ebpflb import __version__
+from ebpflb.cli import doctor
 from ebpflb.cli.agent_client import Page
 from ebpflb.cli.doctor import (
     check_agent,
@@ -13,8 +15,10 @@ from ebpflb.cli.doctor import (
     check_triggers,
     check_xdp,
 )
+from ebpflb.cli.status import Status
 from ebpflb.dataplane.doctor.finding import Finding, Severity
 
+DOWN = "agent down, serving the state of 05:48"
 NO_KEY = {"keys": 0, "key_trouble": ""}
 STATUS = {
     "version": __version__,
@@ -27,17 +31,25 @@ SUM = 'kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"}'
 
 
 def found(**changed):
-    return [(str(e.severity), e.check, e.where) for e in check_agent({**STATUS, **changed}, "a")]
+    return [(str(e.severity), e.check, e.where) for e in check_agent({**STATUS, **changed})]
 
 
 def test_an_agent_in_sync_is_well():
     assert found() == [("ok", "agent", "")]
 
 
-def test_no_agent_is_a_warning_because_services_go_on():
-    (only,) = check_agent(None, "127.0.0.1:10249")
-    assert (str(only.severity), only.where) == ("warning", "127.0.0.1:10249")
-    assert check_agent(None, "")[0].where == "(no address)"
+@pytest.mark.parametrize(
+    ("node", "what"),
+    [
+        (Status("agent down", DOWN, False, [], None), DOWN),
+        (Status("not served", "not served", False, [], None), "no agent answers there"),
+    ],
+)
+def test_no_agent_is_a_warning_in_the_words_of_status(monkeypatch, node, what):
+    monkeypatch.setattr(doctor, "look", lambda *_: node)
+    for address, where in (("127.0.0.1:10249", "127.0.0.1:10249"), ("", "(no address)")):
+        (only,) = doctor.of_agent(address, Path("/x"), {})
+        assert (str(only.severity), only.where, only.what) == ("warning", where, what)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from ebpflb.cli import agent_client, main
 from ebpflb.cli import status as command
+from ebpflb.cli.agent_client import node_in_words
 from ebpflb.cli.status import Loaded
 from ebpflb.dataplane.attach.attachments import Attachment
 from ebpflb.dataplane.view.dump import MapFill
@@ -36,6 +38,7 @@ REPORT = {
 LOADED = Loaded(
     generation="/pins/1-4",
     source_hash="0123456789abcdef",
+    last_sync="2026-01-02T05:48:11.000000Z",
     hooks=[
         Attachment("connect4", "cgroup 5", "lb_connect4", True),
         Attachment("tcx ingress", "eth0", "lb_host_ingress", True),
@@ -133,15 +136,26 @@ def test_rights_that_the_agent_could_not_give_up_are_shown(node):
 )
 def test_an_agent_in_trouble_is_status_1(node, report, problem):
     node(**report)
-    output = run(status=1)
-    assert output.startswith("Node is NOT served as it should be\n")
-    assert problem in output
+    assert problem in run(status=1)
+
+
+@pytest.mark.parametrize(
+    ("report", "first"),
+    [
+        ({"healthy": False}, "Node is behind, serving the state of 2026-01-02 05:48"),
+        ({"attach_errors": {"eth0": "busy"}}, "Node is NOT served as it should be"),
+        ({"healthy": False, "attach_errors": {"eth0": "busy"}}, "Node is NOT served as it should"),
+    ],
+)
+def test_a_node_is_not_served_only_if_hooks_or_maps_are_missing(node, report, first):
+    node(**report)
+    assert run(status=1).startswith(first)
 
 
 def test_a_hook_that_is_missing_or_runs_something_else_is_status_1(node):
     old = Attachment("tcx ingress", "eth1", "lb_host_ingress", False)
     node(
-        Loaded("/pins/1-4", "", [old], ["connect4", "connect6"], [], {}, {"no_route": 0}),
+        Loaded("/pins/1-4", "", "", [old], ["connect4", "connect6"], [], {}, {"no_route": 0}),
     )
     output = run(status=1)
     assert "socket hooks not attached: connect4, connect6" in output
@@ -160,9 +174,40 @@ def test_without_an_agent_the_rest_is_shown(node, monkeypatch):
     node()
     port = free_port()
     output = run("--metrics-bind-address", f"127.0.0.1:{port}", status=1)
+    assert output.startswith("Node: agent down, serving the state of 2026-01-02 05:48\n")
     assert f"no agent answers at 127.0.0.1:{port}" in output
     assert "Loaded from /pins/1-4" in output
     assert "no agent answers at (no address)" in run("--metrics-bind-address", "", status=1)
+
+
+def test_without_an_agent_a_node_with_a_hook_missing_is_not_served(node):
+    node(replace(LOADED, missing_hooks=["connect4"]))
+    arguments = "--metrics-bind-address", f"127.0.0.1:{free_port()}"
+    assert run(*arguments, status=1).startswith("Node is NOT served as it should be\n")
+    assert json.loads(run(*arguments, "-o", "json", status=1))["state"] == "not served"
+
+
+def test_without_an_agent_a_node_where_nothing_is_loaded_is_not_served(node):
+    node(PinError("nothing is loaded at /x"))
+    arguments = "--metrics-bind-address", f"127.0.0.1:{free_port()}"
+    assert run(*arguments, status=1).startswith("Node is NOT served as it should be\n")
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [
+        ("served", "served"),
+        ("not served", "not served"),
+        ("agent down", "agent down, serving the state of 05:48"),
+        ("behind", "behind, serving the state of 05:48"),
+    ],
+)
+def test_the_state_that_is_served_has_a_time_of_day(state, shown):
+    of, now = "2026-11-24T05:48:11.1Z", "2026-11-24T23:00:00.0Z"
+    assert node_in_words(state, of, now) == shown
+    assert node_in_words(state, "", now) == state
+    yesterday = shown.replace("05:48", "2026-11-24 05:48")
+    assert node_in_words(state, of, "2026-11-25T00:00:00.0Z") == yesterday
 
 
 def test_something_else_on_the_port_is_no_agent(http_server):

@@ -37,6 +37,18 @@ def test_a_node_that_is_not_served_fails_with_its_problems_told_once(three):
     assert lines[-1] == "b, c: hooks are missing"
 
 
+def test_a_node_whose_agent_is_down_is_served(three):
+    shown = "agent down, serving the state of 05:48"
+    down = {**status(), "healthy": False, "agent": None, "state": "agent down", "shown": shown}
+    down["loaded"]["last_sync"] = "2026-11-24T05:48:11.5Z"
+    three.say("b", "status", {**down, "problems": ["no agent answers at 127.0.0.1:10249"]}, 1)
+    lines = three.run("status", status=1).stdout.splitlines()
+    assert re.split(r"\s{2,}", lines[2])[:4] == ["b", shown, "-", "2026-11-24 05:48:11"]
+    assert lines[-1] == "b: no agent answers at 127.0.0.1:10249"
+    _, node, _ = json.loads(three.run("status", "-o", "json", status=1).stdout)
+    assert (node["state"], node["shown"]) == ("agent down", shown)
+
+
 def test_nodes_without_an_answer_and_without_an_agent_are_in_the_table(three):
     three.fail("b", "status", "Error: broken")
     three.add_without_agent("d")

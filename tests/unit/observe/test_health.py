@@ -46,6 +46,15 @@ def test_a_change_that_waits_too_long_is_unhealthy_until_a_sync_succeeds(health,
     assert health.is_alive()
 
 
+def test_each_sync_is_told_with_its_time(clock):
+    told: list[float] = []
+    health = Health(("IPv4",), wall=lambda: clock.wall, on_sync=told.append)
+    health.synced()
+    clock.pass_by(5)
+    health.synced()
+    assert told == [WALL, WALL + 5] == [told[0], health.last_sync]
+
+
 def test_the_oldest_change_counts(health, clock):
     health.queued()
     clock.pass_by(PATIENCE_SECONDS - 1)

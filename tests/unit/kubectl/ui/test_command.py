@@ -47,11 +47,15 @@ def seen(url, connections, silent=0):
     return view
 
 
+DOWN = "agent down, serving the state of 05:48"
+
+
 def test_flows_of_all_nodes_and_explain(nodes, visit):
     nodes.add("a", "b")
     nodes.add_without_agent("c")
     nodes.say("a", "flows --follow -o jsonl", f"{json.dumps(flow())}\n")
     nodes.fail("b", "flows --follow -o jsonl", "Error: no agent answers at /run/x")
+    nodes.say("b", "status", {"state": "agent down", "shown": DOWN}, 1)
     nodes.say("a", "COLUMNS=52 ebpflb explain", "fails: refused at the socket\n", status=1)
     found = {}
 
@@ -65,7 +69,7 @@ def test_flows_of_all_nodes_and_explain(nodes, visit):
     assert done.stdout.count("\n") == 1
     assert "Ctrl-C" in done.stderr
     whys = {each["node"]: each["why"] for each in found["view"]["nodes"]}
-    assert whys["b"] == "no agent answers at /run/x"
+    assert whys["b"] == f"{DOWN}; no agent answers at /run/x"
     assert whys["c"] == "no agent runs on this node"
     assert found["explain"]["text"] == "fails: refused at the socket\n"
 
