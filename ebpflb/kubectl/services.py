@@ -11,6 +11,7 @@ import click
 
 from ebpflb.cli.digests.frontends import (
     COUNTS,
+    SERVED,
     CountsOfNode,
     FrontendForm,
     FrontendName,
@@ -33,6 +34,9 @@ from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace, some
 from ebpflb.kubectl.short_answers import ShortAndWhole, ShortAnswers
 
+# What a node does with clients outside that it has no endpoint for.
+_OUTSIDE = {"drop": "dropped", "refuse": "refused"}
+
 _Form = tuple[FrontendName, FrontendForm]
 _Answer = Mapping[str, CountsOfNode | None]
 
@@ -41,6 +45,7 @@ _Answer = Mapping[str, CountsOfNode | None]
 class FrontendOfCluster:
     """Counts are sums over the nodes. backends -> how many nodes have them.
 
+    outside: under external policy Local, what happens to clients from outside -> on which nodes.
     missing_on: nodes without it. differences: what differs from most nodes -> where.
     """
 
@@ -48,6 +53,7 @@ class FrontendOfCluster:
     settings: Mapping[str, str]
     counts: Mapping[str, int]
     backends: Mapping[str, int]
+    outside: Mapping[str, list[str]]
     missing_on: list[str]
     differences: Mapping[str, list[str]]
 
@@ -63,21 +69,29 @@ class _Found:
     forms: dict[FrontendForm, list[str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     backends: Counter[str] = field(default_factory=Counter)
+    outside: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, form: FrontendForm, nodes: Sequence[str], counts: Iterable[CountsOfNode]) -> None:
+    def add(
+        self, form: FrontendForm, nodes: Sequence[str], counts: Mapping[str, CountsOfNode]
+    ) -> None:
+        """`counts`: by node."""
         self.forms.setdefault(form, []).extend(nodes)
         self.backends.update(dict.fromkeys(form.backends, len(nodes)))
-        for *numbers, backends in counts:
-            self.counts.update(dict(zip(COUNTS, numbers, strict=True)))
-            self.backends.update(backends)
+        for node, each in counts.items():
+            self.counts.update(dict(zip(COUNTS, each[: len(COUNTS)], strict=True)))
+            self.backends.update(each.backends)
+            if each.outside:
+                self.outside.setdefault(each.outside, []).append(node)
 
 
 @click.command(
     epilog="""\b
 One line for each frontend, with its number of backends and the sums of its counters over all
-nodes. Lines with !! show the nodes where it is missing, or differs from most nodes. Nodes differ
-for a moment while a change is under way: try again. With topology hints they always differ.
-Backends under internal traffic policy Local are not compared.
+nodes. Under external traffic policy Local, the next line says which nodes serve clients outside,
+and which drop them because they have no endpoint. Lines with !! show the nodes where the
+frontend is missing, or differs from most nodes. Nodes differ for a moment while a change is under
+way: try again. With topology hints they always differ. Backends under internal traffic policy
+Local are not compared.
 
 \b
 Exit status 1 if nodes disagree, or if one does not answer.
@@ -149,12 +163,13 @@ def _merged(
     answers: Mapping[RemoteAgent, _Answer], known: Mapping[str, _Form], unsure: Set[str]
 ) -> list[FrontendOfCluster]:
     """`unsure`: nodes that may have more than their answers say."""
-    nodes, counts = defaultdict[str, list[str]](list), defaultdict[str, list[CountsOfNode]](list)
+    nodes = defaultdict[str, list[str]](list)
+    counts = defaultdict[str, dict[str, CountsOfNode]](dict)
     for agent, answer in answers.items():
         for digest, counted in answer.items():
             nodes[digest].append(agent.node)
             if counted:
-                counts[digest].append(counted)
+                counts[digest][agent.node] = counted
     found = defaultdict[FrontendName, _Found](_Found)
     for digest, having in nodes.items():
         if digest in known:
@@ -175,6 +190,7 @@ def _frontend(name: FrontendName, found: _Found, sure: Set[str]) -> FrontendOfCl
         dict(usual.settings),
         {each: found.counts[each] for each in COUNTS},
         dict(sorted(found.backends.items())),
+        {_OUTSIDE.get(what, what): sorted(nodes) for what, nodes in sorted(found.outside.items())},
         sorted(sure - {node for nodes in found.forms.values() for node in nodes}),
         {text: sorted(nodes) for text, nodes in sorted(differences.items())},
     )
@@ -197,6 +213,7 @@ def _plain(frontend: FrontendOfCluster) -> dict[str, Any]:
         **frontend.settings,
         **frontend.counts,
         "backends": frontend.backends,
+        "outside": frontend.outside,
         "missing_on": frontend.missing_on,
         "differences": frontend.differences,
     }
@@ -214,9 +231,18 @@ def _rows(
         if wide:
             for backend, nodes in each.backends.items():
                 yield f"  -> {backend} on {nodes} node{'s' * (nodes != 1)}"
+        if each.outside:
+            yield f"  clients outside: {_fates(each.outside, wide=wide)}"
         if each.missing_on:
             yield f"  !! missing on {some(each.missing_on)}"
         yield from (f"  !! {some(nodes)}: {what}" for what, nodes in each.differences.items())
+
+
+def _fates(outside: Mapping[str, Sequence[str]], *, wide: bool) -> str:
+    """Those that are served first."""
+    every = sorted(outside.items(), key=lambda each: (each[0] != SERVED, each[0]))
+    named = ((what, some(nodes, len(nodes) if wide else 3)) for what, nodes in every)
+    return "; ".join(f"{what} by {nodes}" for what, nodes in named)
 
 
 def _row(each: FrontendOfCluster) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ from ebpflb.cli.digests import digest
 from ebpflb.config.values import socket_address
 from ebpflb.model.flow import DROPPED, FAILED, REFUSED
 
+SERVED = "served"
 COUNTS = ("connections", FAILED, REFUSED, DROPPED)
 # The same on all nodes, unless one is behind.
 _SETTINGS = (
@@ -41,13 +42,18 @@ class FrontendForm(NamedTuple):
 
 
 class CountsOfNode(NamedTuple):
-    """A frontend's counters on one node, and the backends there that are not in its form."""
+    """A frontend's counters on one node, and the backends there that are not in its form.
+
+    outside: what happens there to clients from outside under external policy Local: SERVED, or what
+    is done without an endpoint on the node. Empty under policy Cluster.
+    """
 
     connections: int
     failed: int
     refused: int
     dropped: int
     backends: tuple[str, ...] = ()
+    outside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,9 @@ class FrontendOfNode:
         # 0.1.0 does not print it.
         connections, failed, refused, dropped = (int({FAILED: 0, **plain}[key]) for key in COUNTS)
         more = tuple(sorted(every - form.backends))
-        return cls(name, form, CountsOfNode(connections, failed, refused, dropped, more))
+        outside = _outside(name, plain)
+        counts = CountsOfNode(connections, failed, refused, dropped, more, outside)
+        return cls(name, form, counts)
 
     @property
     def digest(self) -> str:
@@ -80,12 +88,18 @@ class FrontendOfNode:
         return digest(self.name, self.form.settings, sorted(self.form.backends))
 
 
+def _outside(name: FrontendName, plain: Mapping[str, Any]) -> str:
+    if name.type == "ClusterIP" or plain.get("external_policy") != "Local":
+        return ""
+    return SERVED if plain["others"]["backends"] else str(plain["others"]["if_empty"])
+
+
 def _addresses(backends: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(socket_address(str(each["address"]), int(each["port"])) for each in backends)
 
 
 def short(frontends: Iterable[FrontendOfNode]) -> dict[str, list[Any] | int]:
-    """Digest -> COUNTS, and the backends not in the form, if any.
+    """Digest -> COUNTS, and, if any, the rest of CountsOfNode.
 
     0 instead of the list if there is nothing to report.
     """
@@ -93,7 +107,9 @@ def short(frontends: Iterable[FrontendOfNode]) -> dict[str, list[Any] | int]:
 
 
 def _short(counts: CountsOfNode) -> list[Any] | int:
-    *numbers, backends = counts
+    *numbers, backends, outside = counts
+    if outside:
+        return [*numbers, backends, outside]
     if backends:
         return [*numbers, backends]
     return numbers if any(numbers) else 0
@@ -105,6 +121,8 @@ def read_short(content: Mapping[str, Any]) -> dict[str, CountsOfNode | None]:
 
 
 def _counts(values: Sequence[Any]) -> CountsOfNode:
-    *numbers, backends = [*values, ()][: len(COUNTS) + 1]
-    connections, failed, refused, dropped = map(int, numbers)
-    return CountsOfNode(connections, failed, refused, dropped, tuple(map(str, backends)))
+    numbers, rest = map(int, values[: len(COUNTS)]), values[len(COUNTS) :]
+    connections, failed, refused, dropped = numbers
+    backends, outside = [*rest, *((), "")[len(rest) :]][:2]
+    more = tuple(map(str, backends))
+    return CountsOfNode(connections, failed, refused, dropped, more, str(outside))

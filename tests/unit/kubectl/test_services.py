@@ -73,7 +73,58 @@ def test_external_policy_local_leaves_each_node_its_own_for_others(three):
     for node in "abc":
         say(three, node, frontend("10.1.0.1", "10.1.0.2", **fields))
     say(three, "b", frontend("10.1.0.1", "10.1.0.2", **fields, others=own))
-    assert len(rows(three.run("services"))) == 1
+    (found,) = json.loads(three.run("services", "-o", "json").stdout)
+    assert (found["missing_on"], found["differences"]) == ([], {})
+
+
+def local(*backends, if_empty="drop", **more):
+    """A NodePort under external policy Local, on a node with these endpoints."""
+    own = [{"address": each, "port": 8080} for each in backends]
+    return frontend(
+        *("10.1.0.1", "10.1.0.2"),
+        type="NodePort",
+        address="0.0.0.0",
+        external_policy="Local",
+        others={"backends": own, "if_empty": if_empty},
+        **more,
+    )
+
+
+def test_under_external_policy_local_it_is_said_which_nodes_serve_clients_outside(three):
+    for node, here in (("a", ["10.1.0.1"]), ("b", []), ("c", ["10.1.0.2"])):
+        say(three, node, local(*here))
+    said = "  clients outside: served by a, c; dropped by b"
+    assert three.run("services").stdout.splitlines()[2:] == [said]
+    assert three.run("services", "-o", "wide").stdout.splitlines()[-1] == said
+    (found,) = json.loads(three.run("services", "-o", "json").stdout)
+    assert found["outside"] == {"served": ["a", "c"], "dropped": ["b"]}
+
+
+def test_who_serves_clients_outside_is_known_of_idle_nodes_too(three):
+    idle = {"connections": 0, "refused": 0}
+    for node in "abc":
+        say(three, node, local(if_empty="refuse", **idle))
+    assert three.run("services").stdout.splitlines()[2:] == [
+        "  clients outside: refused by a, b, c"
+    ]
+
+
+@pytest.mark.parametrize("policy", [{"type": "ClusterIP"}, {"external_policy": "Cluster"}])
+def test_clients_outside_have_a_line_only_where_policy_local_applies(three, policy):
+    for node in "abc":
+        say(three, node, {**local(), **policy})
+    done = three.run("services")
+    assert "outside" not in done.stdout
+    (found,) = json.loads(three.run("services", "-o", "json").stdout)
+    assert found["outside"] == {}
+
+
+def test_an_agent_of_before_says_nothing_of_clients_outside(three):
+    for node in "abc":
+        say(three, node, local("10.1.0.1"))
+    (digest,) = short_services(local())
+    three.say("b", "services --short", {digest: [2, 1, 0]})
+    assert three.run("services").stdout.splitlines()[2] == "  clients outside: served by a, c"
 
 
 def test_a_list_is_of_one_namespace_which_agents_choose_or_of_all(three):
