@@ -8,7 +8,7 @@ from ebpflb.dataplane.explain.steps import RouteTo
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Rtnetlink, device_name, read_neighbours
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, format_address
-from ebpflb.model.flow import BACKEND_REFUSED, NO_ANSWER
+from ebpflb.model.flow import BACKEND_REFUSED, FAILED, NO_ANSWER
 
 NO_ROUTE = "no route leads there"
 # A single lost SYN is retransmitted before this.
@@ -56,12 +56,16 @@ def last_failures(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int]
 
     `flows`: ended ones, as reported by the agent, oldest first.
     """
-    ends = {
-        (flow["backend"]["address"], flow["backend"]["port"]): flow.get("ended", "")
+    last = {
+        (flow["backend"]["address"], flow["backend"]["port"]): flow
         for flow in flows
         if "backend" in flow
     }
-    return {place: _FAILED[ended] for place, ended in ends.items() if ended in _FAILED}
+    return {
+        place: _FAILED[flow["ended"]]
+        for place, flow in last.items()
+        if flow["verdict"] == FAILED and flow["ended"] in _FAILED
+    }
 
 
 def unanswered(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int], str]:

@@ -6,6 +6,7 @@ import pytest
 from ebpflb.dataplane.explain.reach import NO_ROUTE, Silent, last_failures, trouble, unanswered
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Route
 from ebpflb.model.address import parse_address
+from ebpflb.model.flow import verdict_of
 
 POD, GATEWAY, OTHER = map(parse_address, ("10.2.0.1", "192.0.2.2", "192.0.2.3"))
 UPLINK, VETH = 999_999, 999_998
@@ -38,8 +39,13 @@ def test_what_keeps_packets_from_an_endpoint(way, silent, expected):
     assert trouble(POD, lambda _: way, Silent.of(neighbours)) == expected
 
 
-def flow(address, ended):
-    return {"ended": ended, "backend": {"address": address, "port": 8080}}
+def flow(address, ended, protocol="TCP"):
+    backend = {"address": address, "port": 8080}
+    return {
+        "ended": ended,
+        "verdict": verdict_of("end", ended, protocol),
+        "backend": backend,
+    }
 
 
 def test_a_failure_counts_until_a_connection_succeeds():
@@ -47,6 +53,10 @@ def test_a_failure_counts_until_a_connection_succeeds():
     assert last_failures([*flows, {"event": "refused"}, flow("10.1.0.1", "closed")]) == {
         ("10.1.0.2", 8080): "refused its last connection"
     }
+
+
+def test_udp_without_an_answer_may_be_one_way():
+    assert not last_failures([flow("10.1.0.1", "no_answer", "UDP")])
 
 
 def test_a_connection_that_stays_unanswered_is_told():
