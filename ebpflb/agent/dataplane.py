@@ -204,8 +204,8 @@ class NodeDataplane:
             self._lost_pins.restore(is_complete=self._active.is_serving)
 
     def has_lost_pins(self) -> bool:
-        lost = self._lost_pins
-        return lost is not None and lost.are_there(is_complete=self._active.is_serving)
+        pins = self._lost_pins
+        return bool(pins and pins.are_there(is_complete=self._active.is_serving))
 
     def set_pods(self, pods: PodSockets) -> None:
         self._pod_sockets = pods
@@ -417,8 +417,7 @@ class _ActiveGeneration:
         self._tunnels.write(self.maps, network.node_addresses)
 
     def _forget_lost(self, addresses: Set[Address]) -> None:
-        count = forget_masqueraded(self.maps, addresses) if addresses else 0
-        if count:
+        if addresses and (count := forget_masqueraded(self.maps, addresses)):
             lost = [*map(format_address, addresses)]
             text = "removed UDP flows masqueraded with addresses that are gone or cut off"
             _log.info(text, extra=fields(count=count, addresses=lost))
@@ -443,10 +442,9 @@ class _ActiveGeneration:
 
     def _tell_forwarding(self, network: NetworkState) -> None:
         chosen = forwarding(self._settings.forwarding, network.policy_engine)
-        if chosen == self._forwarding:
-            return
-        self._forwarding = chosen
-        log_forwarding(chosen)
+        if chosen != self._forwarding:
+            self._forwarding = chosen
+            log_forwarding(chosen)
 
     def _xdp_settings(self, network: NetworkState) -> XdpSettings:
         is_stack = forwarding(self._settings.forwarding, network.policy_engine).way == "stack"

@@ -76,7 +76,8 @@ _COMMANDS = [
     ),
     Asked(
         top.top,
-        {"watch": False, "interval": 1.0, "sort": "connections", "backends": True, **_EVERY},
+        {"watch": False, "service": None, "every": False, "backends": True}
+        | {"interval": 1.0, "sort": "connections", **_EVERY},
         {
             "top --short": json.dumps(answers.short_top(*_RATES)),
             "top --once": json.dumps({"seconds": 2.0, "services": _RATES}),

@@ -119,11 +119,11 @@ def test_clients_outside_have_a_line_only_where_policy_local_applies(three, poli
     assert found["outside"] == {}
 
 
-def test_an_agent_of_before_says_nothing_of_clients_outside(three):
+def test_a_node_may_say_nothing_of_clients_outside(three):
     for node in "abc":
         say(three, node, local("10.1.0.1"))
     (digest,) = short_services(local())
-    three.say("b", "services --short", {digest: [2, 1, 0]})
+    three.say("b", "services --short", {digest: [2, 1, 0, 0]})
     assert three.run("services").stdout.splitlines()[2] == "  clients outside: served by a, c"
 
 
