@@ -30,6 +30,8 @@ _MASQUERADE = {
     "GKE": (f"-p tcp {_RANDOM}", f"-p udp {_RANDOM}"),
     "AKS": ("-j MASQUERADE",),
 }
+# Each with one way of forwarding.
+_FORWARDING = {"GKE": "stack", "AKS": "redirect"}
 _SOME = 5
 WAYS = pytest.mark.parametrize(
     ("version", "protocol"), [(version, protocol) for version in VERSIONS for protocol in PROTOCOLS]
@@ -63,21 +65,26 @@ def rules(lab: Lab, version: int, flavour: str) -> str:
     )
 
 
-@pytest.fixture(scope="module", params=["GKE", "AKS"])
-def masquerading(request, own_lab: Lab) -> Iterator[Lab]:
+@pytest.fixture(scope="module", params=_MASQUERADE)
+def flavour(request) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def masquerading(flavour: str, own_lab: Lab) -> Iterator[Lab]:
     for node, version in product(own_lab.nodes, VERSIONS):
         restore = [f"{_TOOLS[version]}-restore", "--noflush"]
-        node.exec(restore, input=rules(own_lab, version, request.param))
+        node.exec(restore, input=rules(own_lab, version, flavour))
     yield own_lab
     for node, version in product(own_lab.nodes, VERSIONS):
         node.exec([_TOOLS[version], "-t", "nat", "-F"])
         node.exec([_TOOLS[version], "-t", "nat", "-X"])
 
 
-@pytest.fixture(scope="module", params=["redirect", "stack"])
-def site(request, masquerading: Lab, tmp_path_factory) -> Iterator[Site]:
-    lab = masquerading
-    options = ["--forwarding", request.param]
+@pytest.fixture(scope="module")
+def site(flavour: str, masquerading: Lab, tmp_path_factory) -> Iterator[Site]:
+    lab, way = masquerading, _FORWARDING[flavour]
+    options = ["--forwarding", way]
     with (
         server(lab.underlay, FOREIGN, lab.config.port),
         started(lab, tmp_path_factory.mktemp("masq"), options) as cluster,
@@ -91,7 +98,7 @@ def site(request, masquerading: Lab, tmp_path_factory) -> Iterator[Site]:
                 (HERE, "Local"),
             )
         }
-        yield Site(cluster, request.param, services)
+        yield Site(cluster, way, services)
 
 
 class Sight(NamedTuple):
