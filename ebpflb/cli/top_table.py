@@ -84,7 +84,7 @@ def name_of(service: ServiceRate) -> str:
 
 def _state(backend: BackendRate) -> str:
     state = "local" if backend.local else "remote"
-    if backend.standing in ("ejected", "trial"):
+    if backend.is_left_out:
         return f"{state}, {'on ' if backend.standing == 'trial' else ''}{backend.standing}"
     if not backend.offered:
         return f"{state}, {going(backend)}"

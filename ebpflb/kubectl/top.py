@@ -94,7 +94,7 @@ def _show(services: list[ServiceRate], output: Output, *, backends: bool, every:
 
 def _state(backend: BackendRate) -> str:
     """Without `local` and `remote`, which differ between nodes."""
-    if backend.standing in ("ejected", "trial"):
+    if backend.is_left_out:
         return backend.standing
     if backend.offered:
         return "terminating" if backend.terminating else ""

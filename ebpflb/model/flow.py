@@ -175,6 +175,11 @@ class BackendRate:
         """Of the pod, or the address."""
         return self.pod or self.address
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it is ejected, or on trial."""
+        return self.standing in ("ejected", "trial")
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceRate:
@@ -213,7 +218,8 @@ class ServiceRate:
     def is_idle(self) -> bool:
         """Whether it carries nothing, and nothing is wrong."""
         counted = (self.connections, self.active, self.lost, self.retransmits)
-        return not (any(counted) or self.original_bytes or self.reply_bytes or self.troubles)
+        carries = any(counted) or self.original_bytes or self.reply_bytes
+        return not (carries or self.troubles or any(each.is_left_out for each in self.backends))
 
     @property
     def imbalance(self) -> float:

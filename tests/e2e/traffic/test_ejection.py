@@ -239,7 +239,10 @@ def test_who_looks_sees_it(cluster, spec):
         views = {
             ("maps", "dump", "--service", f"default/{spec.name}"): (pod.ipv4, "ejected"),
             ("explain", here[0].ipv4, f"{here[1]}:{here[2]}"): (failed,),
-            ("top", "--once", "--interval", "0.1", "--backends"): (pod.ipv4, "ejected"),
+            ("top", "--once", "--interval", "0.1", "--backends", "-o", "wide"): (
+                pod.ipv4,
+                "ejected",
+            ),
         }
 
         def shows(view: tuple[str, ...]) -> bool:
