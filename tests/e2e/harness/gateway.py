@@ -17,6 +17,8 @@ from tests.e2e.harness.questions import PATIENCE, PROTOCOLS
 
 # No Service here has more pods.
 _TIMES = enough(2)
+# If the pods take turns, or any may answer.
+FEW_TIMES = 8
 
 # A pod and a process of the node, a pod of another node, a client outside, and another node.
 CLIENTS = ("pod-1-1", "node1", "pod-2-1", "client", "node2")
@@ -77,10 +79,12 @@ class Gateway:
         """An address that the cluster routes to node1, besides the load-balancer IPs."""
         return str(self.lab.layout.ranges_of(version).external()[100 + spec.number])
 
-    def seen(self, spec: ServiceSpec, client: str, frontend: str) -> dict[Way, dict[str, set[str]]]:
+    def seen(
+        self, spec: ServiceSpec, client: str, frontend: str, times: int = _TIMES
+    ) -> dict[Way, dict[str, set[str]]]:
         """Which pods answer a client at a frontend, and who each of them says has asked."""
         found: dict[Way, dict[str, set[str]]] = {}
-        for way, said in self._said(spec, client, frontend, _TIMES, PATIENCE):
+        for way, said in self._said(spec, client, frontend, times, PATIENCE):
             found[way] = {}
             for each in said:
                 pod = each.get("pod") or each["error"]

@@ -108,7 +108,12 @@ def test_flows_go_on_without_an_uplink(site, pod, version, protocol):
                     assert exchange(flow) == pod
             new = [Attempt(lab.client, *place, protocol) for place in places]
             assert others(results(new, times=_SOME), pod) == {}
-        assert {exchange(flow) for flow in flows} == {pod}
+        for flow in flows:
+            if protocol == "udp":
+                # A datagram may be lost while the uplink comes back.
+                wait_answered(flow, pod)
+            else:
+                assert exchange(flow) == pod
     assert not all(waits)
     assert any(waits) == (protocol == "tcp" and pod == REMOTE and fabric.is_numbered)
 
