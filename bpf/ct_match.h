@@ -202,9 +202,10 @@ static __always_inline struct lb_conntrack *lb_conntrack_find_udp(struct lb_pack
 static __always_inline int lb_conntrack_is_stranded(struct lb_packet *pkt,
 						    const struct lb_conntrack *entry, int is_udp)
 {
-	if (!lb_conntrack_has_lost_backend(entry))
+	if (!is_udp && !lb_ct_is_syn(pkt))
 		return 0;
-	return is_udp || (lb_ct_is_syn(pkt) && lb_conntrack_is_silent(pkt, entry));
+	return lb_conntrack_has_lost_backend(entry) &&
+	       (is_udp || lb_conntrack_is_silent(pkt, entry));
 }
 
 /* lb_conntrack_applies(), for an entry of lb_ct_dsr: such a connection is open, for SYNs too. */
