@@ -88,13 +88,17 @@ static __always_inline int lb_dsr_has_lasted(const struct lb_packet *pkt,
 static __always_inline void lb_dsr_establish(struct lb_packet *pkt, struct lb_conntrack *entry,
 					     int is_udp)
 {
+	struct lb_conntrack *lasting;
+
 	if (lb_has_setting(LB_SETTING_HOLD | LB_SETTING_DIVERT))
 		return;
-	entry->state |= LB_CT_ESTABLISHED;
-	if (!lb_ct_dsr.update(&pkt->tuple, entry))
+	lasting = lb_conntrack_copy(entry);
+	if (!lasting || (!lb_conntrack_is_opening(&pkt->tuple, entry, is_udp) &&
+			 !lb_conntrack_is_settled(&pkt->tuple, entry, is_udp)))
+		return;
+	lasting->state |= LB_CT_ESTABLISHED;
+	if (!lb_ct_dsr.update(&pkt->tuple, lasting))
 		lb_conntrack_delete(&pkt->tuple, 0, is_udp);
-	else
-		entry->state &= ~LB_CT_ESTABLISHED;
 }
 
 /*
@@ -137,17 +141,17 @@ static __always_inline void lb_dsr_close(struct lb_packet *pkt, struct lb_conntr
 	__u8 end = pkt->tcp_flags & LB_TCP_RST ? LB_CT_CLOSED : LB_CT_PEER_FIN;
 	__u8 was = lb_ct_state(entry);
 	struct lb_conntrack *closed;
-	int zero = 0;
 
-	closed = lb_ct_scratch.lookup(&zero);
-	if (!closed || was & (end | LB_CT_CLOSED))
+	if (was & (end | LB_CT_CLOSED))
 		return;
 	if (!(was & LB_CT_PEER_FIN))
 		lb_open_end(entry->desc_flags, entry->backend, entry->generation);
 	entry->state |= end == LB_CT_CLOSED ? end : end | LB_CT_ESTABLISHED;
 	if (!(was & LB_CT_ESTABLISHED))
 		return;
-	*closed = *entry;
+	closed = lb_conntrack_copy(entry);
+	if (!closed)
+		return;
 	if (end == LB_CT_CLOSED)
 		closed->state &= ~LB_CT_ESTABLISHED;
 	if (!lb_ct_short.update(&pkt->tuple, closed))

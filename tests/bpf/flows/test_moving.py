@@ -3,13 +3,14 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import c_bool, c_uint64
 
 import pytest
 
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
+from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
 from ebpflb.dataplane.load.source_text import source_text
 from tests.bpf.dsr.tunnel import PORT as DSR_PORT
 from tests.bpf.dsr.tunnel import pod_elsewhere, served
@@ -36,17 +37,18 @@ _AFTER = "static __always_inline int lb_ct_is_syn("
 _fork = multiprocessing.get_context("fork")
 
 
-# Here another CPU has just moved the flow that this one is about to move, and the kernel has given
-# the memory of both entries to a new flow.
-_MOVE = "lb_conntrack_promote(pkt, entry, reply, 0);"
-_OVERTAKE = """
-static __always_inline void lb_overtake(struct lb_packet *pkt, struct lb_conntrack *entry,
-					struct lb_conntrack *reply)
-{
+# What moves a flow, and what comes after the function that does it. Another CPU has just moved the
+# flow that this one is about to move, and the kernel has given the memory of its entries to others.
+_MOVES = {
+    "lb_conntrack_promote(pkt, entry, reply, 0)": "/* The client acknowledges the answer",
+    "lb_dsr_establish(pkt, entry, is_udp)": "/*\n * Remembers how far the client has sent.",
+}
+_REUSE = """
+static __always_inline void lb_reuse_{number}(struct lb_packet *pkt)
+{{
 	struct lb_conntrack *strange;
 	int zero = 0;
 
-	lb_conntrack_promote(pkt, entry, reply, 0);
 	strange = lb_ct_scratch.lookup(&zero);
 	if (!strange)
 		return;
@@ -57,18 +59,19 @@ static __always_inline void lb_overtake(struct lb_packet *pkt, struct lb_conntra
 	pkt->tuple.sport = bpf_htons(4002);
 	lb_ct_short.update(&pkt->tuple, strange);
 	pkt->tuple.sport = bpf_htons(4000);
-}
+}}
+
 """
-_BEFORE_ESTABLISH = "/* The client acknowledges the answer to its SYN."
 
 
 @pytest.fixture(scope="module")
 def overtaken(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     """lb_host_ingress, in which another packet of the flow is always a moment faster."""
     text = source_text()
-    assert text.count(_MOVE) == text.count(_BEFORE_ESTABLISH) == 1
-    text = text.replace(_MOVE, f"lb_overtake(pkt, entry, reply), {_MOVE}")
-    text = text.replace(_BEFORE_ESTABLISH, _OVERTAKE + _BEFORE_ESTABLISH)
+    for number, (move, after) in enumerate(_MOVES.items()):
+        assert text.count(f"{move};") == text.count(after) == 1
+        text = text.replace(f"{move};", f"{move}, lb_reuse_{number}(pkt), {move};")
+        text = text.replace(after, _REUSE.format(number=number) + after)
     return load(tmp_path_factory.mktemp("bpffs"), text, ["lb_host_ingress"], ALONE)
 
 
@@ -188,6 +191,11 @@ class MovedOneWay(Moved):
         return self._is_translated(self._there["PA"], self._uplink)
 
 
+def ends(entries: Mapping[LbTuple, LbConntrack]) -> dict[LbTuple, bytes]:
+    """What packets become, by their tuple."""
+    return {key: bytes(entry.to) for key, entry in entries.items()}
+
+
 @pytest.mark.parametrize("kind_of_flow", [Moved, MovedOneWay])
 def test_a_packet_finds_a_connection_that_moves(
     slow: Loaded, node: Node, tcp: Kind, kind_of_flow: type[Moved]
@@ -208,6 +216,20 @@ def test_who_comes_second_leaves_an_established_connection_as_it_is(
     with one_cpu():
         connection.request("S")
         connection.reply("SA")
-        opening = {key: bytes(entry.to) for key, entry in datapath.short().items()}
+        opening = ends(datapath.short())
         connection.request("A")
-    assert {key: bytes(entry.to) for key, entry in datapath.established().items()} == opening
+    assert ends(datapath.established()) == opening
+
+
+def test_who_comes_second_leaves_a_connection_in_a_tunnel_as_it_is(
+    overtaken: Loaded, node: Node, tcp: Kind
+):
+    datapath = Datapath(overtaken)
+    datapath.reset()
+    connection = MovedOneWay(datapath, node, tcp)
+    with one_cpu():
+        connection.request("S")
+        opening = ends(datapath.short())
+        for flags in ("A", "PA", "A"):
+            connection.request(flags)
+    assert ends(datapath.tunneled()) == opening
