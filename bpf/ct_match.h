@@ -116,8 +116,9 @@ static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
 
 /*
  * For a packet from a tunnel: whether the entry has the pod chosen by the sender, which knows
- * better than this node whether the pod may be used. An open connection stays where it is. Packets
- * from a tunnel never enter another one, or they could loop.
+ * better than this node whether the pod may be used. An open connection stays where it is, and so
+ * does what an earlier returned packet has opened. Packets from a tunnel never enter another one, or
+ * they could loop.
  */
 static __always_inline int lb_conntrack_agrees(struct lb_packet *pkt,
 					       const struct lb_conntrack *entry,
@@ -130,7 +131,8 @@ static __always_inline int lb_conntrack_agrees(struct lb_packet *pkt,
 	if (is_udp ? lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer) :
 		     lb_ct_state(entry) & LB_CT_CLOSED)
 		return 0;
-	return entry->to.dport == geneve->port && lb_addr_is_equal(&entry->to.daddr, &geneve->pod);
+	return lb_geneve_is_returned(geneve) || (entry->to.dport == geneve->port &&
+						 lb_addr_is_equal(&entry->to.daddr, &geneve->pod));
 }
 
 /*

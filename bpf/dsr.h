@@ -42,15 +42,15 @@ static __always_inline int lb_dsr_is_of_cluster(const struct lb_packet *pkt)
 	return lb_peers.lookup(&client) || lb_pod_nodes.lookup(&client);
 }
 
-/* The node of a remote backend, if packets may be tunneled there. */
+/* The node of a remote backend, if this packet may be tunneled there. */
 static __always_inline struct lb_addr *lb_dsr_node(const struct lb_packet *pkt,
 						   const struct lb_desc *desc,
 						   const struct lb_backend *backend)
 {
 	struct lb_addr pod = backend->addr;
 
-	if (!LB_HAS_DSR || !(desc->flags & LB_DESC_DSR) || lb_is_known_local(backend) ||
-	    lb_dsr_is_of_cluster(pkt))
+	if (!LB_HAS_DSR || !(desc->flags & LB_DESC_DSR) || pkt->routing & LB_IS_RETURNED ||
+	    lb_is_known_local(backend) || lb_dsr_is_of_cluster(pkt))
 		return NULL;
 	return lb_pod_nodes.lookup(&pod);
 }

@@ -19,6 +19,7 @@ enum lb_packet_routing {
 	LB_MAY_FRAGMENT = 1 << 0, /* IPv4 without DF */
 	LB_VIA_STACK = 1 << 1,    /* the stack routes it: see stack_route.h */
 	LB_IS_ERROR = 1 << 2,     /* an ICMP error, with the tuple of its flow: see dsr_error.h */
+	LB_IS_RETURNED = 1 << 3,  /* the pod's node sends it back: see lb_tunnel_return() */
 };
 
 struct lb_cursor {
@@ -120,8 +121,8 @@ struct lb_stack_scratch {
 
 /*
  * Geneve with one option. options, length: in 4-byte words, without their own headers. pod and
- * port: the packet's destination on its node. answer: see lb_geneve_answer(). key: in words, because
- * the header is not aligned to 8 bytes.
+ * port: the packet's destination on its node. answer: see lb_geneve_answer(); with an inner packet,
+ * whether it is returned. key: in words, because the header is not aligned to 8 bytes.
  */
 struct lb_geneve {
 	__u8 options;

@@ -2,7 +2,8 @@
 /*
  * The tunnel of direct server return: a client's packet is sent to the node of its pod unchanged,
  * in UDP and Geneve (RFC 8926) with one option, which names the pod and has a key. The same header,
- * marked as a control packet and without an inner packet, asks a node whether it takes part.
+ * marked as a control packet and without an inner packet, asks a node whether it takes part. A node
+ * that does not know the endpoint returns the packet the same way, and its sender masquerades it.
  */
 #ifndef LB_TUNNEL_H
 #define LB_TUNNEL_H
@@ -89,7 +90,7 @@ static __always_inline void lb_tunnel_fill(struct udphdr *udp, struct lb_geneve 
 	geneve->length = LB_GENEVE_DATA;
 	geneve->pod = pkt->peer.daddr;
 	geneve->port = pkt->peer.dport;
-	geneve->answer = 0;
+	geneve->answer = bpf_htons(!!(pkt->routing & LB_IS_RETURNED));
 	if (known)
 		__builtin_memcpy(geneve->key, &known->sent, sizeof(geneve->key));
 }
@@ -131,14 +132,19 @@ static __always_inline void lb_tunnel_fill_ipv6(struct lb_tunnel_ipv6 *head,
 	lb_tunnel_fill(&head->udp, &head->geneve, pkt, settings->dsr_port);
 }
 
-/* Puts a header of len bytes in front of the packet. GSO packets have room for it. */
+/*
+ * Puts a header of len bytes in front of the packet. GSO packets have room for it. A returned packet
+ * may still be marked as tunneled, by a sender on the same machine; then the helper wants no flags.
+ */
 static __always_inline int lb_tunnel_wrap(struct __sk_buff *skb, const struct lb_packet *pkt,
 					  void *head, __u32 len, __u64 family)
 {
 	__u64 flags = family | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_FIXED_GSO |
 		      BPF_F_ADJ_ROOM_ENCAP_L2(sizeof(struct lb_geneve));
 
-	if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags))
+	if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags) &&
+	    (!(pkt->routing & LB_IS_RETURNED) ||
+	     bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO)))
 		return -1;
 	return bpf_skb_store_bytes(skb, pkt->l3, head, len, 0);
 }
@@ -208,6 +214,30 @@ static __always_inline int lb_tunnel_route(struct bpf_fib_lookup *fib, void *ctx
 		return verdict;
 	fib->tot_len = limit - overhead;
 	return -LB_DROP_TOO_BIG;
+}
+
+/* Whether the inner packet comes back from the node to which this one has sent it. */
+static __always_inline int lb_geneve_is_returned(const struct lb_geneve *geneve)
+{
+	return geneve->answer != 0;
+}
+
+/*
+ * LB_TUNNEL, with the route in fib: the packet goes back to the node that has tunneled it here. That
+ * may have heard of a Service or an endpoint before this node has.
+ */
+static __always_inline int lb_tunnel_return(struct bpf_fib_lookup *fib, void *ctx,
+					    struct lb_packet *pkt, struct lb_tunnel *tunnel)
+{
+	if (pkt->is_ipv4)
+		lb_addr_from_ipv4(&pkt->peer.saddr, tunnel->ipv4.ip.saddr);
+	else
+		__builtin_memcpy(&pkt->peer.saddr, &tunnel->ipv6.ip.saddr, sizeof(struct lb_addr));
+	pkt->peer.daddr = tunnel->geneve.pod;
+	pkt->peer.dport = tunnel->geneve.port;
+	pkt->routing |= LB_IS_RETURNED;
+	tunnel->is_open = 0;
+	return lb_tunnel_route(fib, ctx, pkt, &pkt->peer.saddr) ? -LB_DROP_TUNNEL : LB_TUNNEL;
 }
 
 #endif

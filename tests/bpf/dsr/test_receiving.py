@@ -13,14 +13,13 @@ from tests.bpf.dsr.tunnel import (
     OTHER_KEY,
     OVERHEAD,
     PEER,
-    place_here,
     pod_elsewhere,
     pod_here,
     served,
     set_keys,
     wrapped,
 )
-from tests.bpf.harness.datapath import SERVICE, Datapath, Result, Verdict, assert_untouched
+from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
 from tests.bpf.harness.errors import TOO_BIG, error
 from tests.bpf.harness.fragments import fragments
 from tests.bpf.harness.node import Node
@@ -244,36 +243,6 @@ def test_the_first_key_is_the_one_that_is_sent(dsr: Datapath, node: Node, kind: 
     request = kind.frame(client(kind), served(dsr, kind, index))
     set_keys(dsr, OTHER_KEY, KEY)
     assert OTHER_KEY in bytes(arrive(dsr, node, request).packet)
-
-
-@pytest.mark.parametrize(
-    "wrong", ["port", "address", "pod", "process", "pod's port", "protocol", "Service"]
-)
-def test_a_tunnel_leads_to_nothing_but_endpoints_of_the_service(
-    dsr: Datapath, node: Node, kind: Kind, wrong: str
-):
-    pod, index = pod_here(dsr, kind)
-    frontend = served(dsr, kind, index)
-    to = pod
-    if wrong == "port":
-        frontend = frontend._replace(port=81)
-    elif wrong == "address":
-        frontend = frontend._replace(address=STRANGER[str(kind.net)])
-    elif wrong == "pod":
-        to = End(kind.net.pod, pod.port)
-    elif wrong == "process":
-        to = End(kind.net.node, 22)
-    elif wrong == "pod's port":
-        to = pod._replace(port=22)
-    else:
-        odd = {"proto": kind.proto ^ 1} if wrong == "protocol" else {"service": SERVICE + 1}
-        (known,) = (key for key, _ in dsr.maps["lb_pods_here"].items())
-        dsr.maps["lb_pods_here"].delete_batch([known])
-        place_here(dsr, kind, pod, index, **odd)
-    request = kind.frame(client(kind), frontend)
-    assert arrive(dsr, node, wrapped(kind, request, to)).verdict is Verdict.DROP
-    assert dsr.drops() == DROPPED
-    assert not dsr.short()
 
 
 def test_the_midst_of_an_unknown_connection_ends_here(dsr: Datapath, node: Node, tcp: Kind):

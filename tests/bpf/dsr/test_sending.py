@@ -60,7 +60,7 @@ def assert_sent(kind: Kind, result: Result, frame: Packet, to: End) -> None:
     assert result.verdict is Verdict.REDIRECT
     found = unwrapped(kind, result.packet)
     assert (found.source, found.target) == (kind.net.node, PEER[kind.net])
-    assert found.pod == to
+    assert (found.pod, found.is_returned) == (to, False)
     assert found.packet == bytes(frame.payload)
 
 

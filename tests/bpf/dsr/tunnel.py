@@ -25,12 +25,16 @@ _PROTOCOL = {IPV4: 0x0800, IPV6: 0x86DD}
 
 
 class Tunneled(NamedTuple):
-    """What was in a tunnel: between which nodes, for which pod, and the packet, without a link."""
+    """What was in a tunnel: between which nodes, for which pod, and the packet, without a link.
+
+    is_returned: the pod's node sends it back.
+    """
 
     source: str
     target: str
     pod: End
     packet: bytes
+    is_returned: bool
 
 
 def wrapped(  # noqa: PLR0913 - every part of a tunnel matters
@@ -79,7 +83,14 @@ def unwrapped(kind: Kind, frame: Packet) -> Tunneled:
     else:
         assert (network.hlim, network.plen) == (64, len(bytes(network)) - len(IPv6()))
     pod = End(format_address(option.data[:16]), int.from_bytes(option.data[16:18], "big"))
-    return Tunneled(network.src, network.dst, pod, bytes(geneve.payload))
+    is_returned = int.from_bytes(option.data[18:20], "big")
+    assert is_returned in (0, 1)
+    return Tunneled(network.src, network.dst, pod, bytes(geneve.payload), bool(is_returned))
+
+
+def returned(kind: Kind, inner: Packet, pod: End) -> Packet:
+    """A frame that the other node sends back, because it does not know the endpoint."""
+    return wrapped(kind, inner, pod, words=(pod.port, 1))
 
 
 def set_keys(datapath: Datapath, sent: bytes, other: bytes = b"") -> None:

@@ -142,10 +142,10 @@ class Corpus:
         ]
         self.flows = {name: dict(datapath.maps[name].items()) for name in _FLOWS}
 
-    def wrapped(self, shot: Shot) -> bytes:
-        """A frame in a tunnel from the other node, for a pod of this one."""
+    def wrapped(self, shot: Shot, *, port: int = BACKEND_PORT, is_returned: bool = False) -> bytes:
+        """A frame in a tunnel from the other node, for a pod of this one, or back from there."""
         net = V6 if shot.frame[shot.network] >> 4 == 6 else V4
-        return wrap(shot.frame, shot.network, mapped(net.local), BACKEND_PORT)
+        return wrap(shot.frame, shot.network, mapped(net.local), (port, is_returned))
 
     def restore(self, number: int = 0) -> None:
         """Only the flows of the beginning are there, as they were. number: of turns that begin."""

@@ -11,6 +11,7 @@ from tests.bpf.fuzz.judge import HOOKS, Judge, Shot
 from tests.bpf.fuzz.mutation import mutate
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.loading import SIZES
+from tests.bpf.harness.services import BACKEND_PORT
 
 ROUNDS, PACKETS = 100, 200
 LIVING = {
@@ -40,7 +41,15 @@ BOUNDS = {
     "lb_ct_udp": SIZES.ct_udp,
     "lb_fragments": 8192,
 }
-OUTCOMES = {"passed", "dropped", "answered", "translated", "error translated", "tunneled"}
+OUTCOMES = {
+    "passed",
+    "dropped",
+    "answered",
+    "translated",
+    "error translated",
+    "tunneled",
+    "returned",
+}
 
 
 def hostile(random: Random, corpus: Corpus) -> Shot:
@@ -50,8 +59,10 @@ def hostile(random: Random, corpus: Corpus) -> Shot:
         programs = [name for name in HOOKS if ("l3" in name) == ("l3" in seed.program)]
         seed = seed._replace(program=random.choice(programs))
     frame = mutate(random, seed.frame, other.frame, seed.network)
-    if seed.may_arrive and random.random() < 0.1:
-        frame = corpus.wrapped(seed._replace(frame=frame))
+    if seed.may_arrive and random.random() < 0.3:
+        port = random.choice((BACKEND_PORT, BACKEND_PORT + 1))
+        is_returned = random.random() < 0.3
+        frame = corpus.wrapped(seed._replace(frame=frame), port=port, is_returned=is_returned)
     has_gso = seed.program != "lb_xdp" and random.random() < 0.05
     gso_size = random.choice((1, 536, 1448, 65535)) if has_gso else 0
     return seed._replace(frame=frame, gso_size=gso_size)

@@ -108,9 +108,10 @@ class Judge:
             assert tunnel.source in self._offers.peers, "taken from a stranger's tunnel"
             assert tunnel.key == KEY, "taken from a tunnel without the key"
             assert self.out != tunnel.inner, "it was in a tunnel, and is for nobody"
-            self._chosen = tunnel.pod + tunnel.words[:2]
             if tunnel.is_control:
                 return self._check_question(shot, verdict)
+            if not tunnel.is_returned:
+                self._chosen = tunnel.pod + tunnel.words[:2]
         if dropped:
             assert (dropped, verdict) == (1, Verdict.REDIRECT)
             assert headers, "an answer to what is malformed"
@@ -120,19 +121,22 @@ class Judge:
             assert verdict == Verdict.PASS
             return "passed"
         assert headers, "malformed, and sent out altered"
-        return self._check_altered(inner, headers, known, verdict, may_tunnel=not tunnel)
+        return self._check_altered(inner, headers, known, verdict, tunnel)
 
     def _check_altered(
-        self, shot: Shot, headers: Headers, known: bytes, verdict: int, *, may_tunnel: bool
+        self, shot: Shot, headers: Headers, known: bytes, verdict: int, tunnel: Tunnel | None
     ) -> str:
         out = _without_link(shot, self.out)
         sent = read_tunnel(out, shot.network, shot.frame[12:14])
-        if sent and may_tunnel:
+        if sent and not (tunnel and tunnel.is_returned):
             assert verdict == Verdict.REDIRECT
             # A test-run believes in a link header, and makes room behind it.
             is_whole = shot.network > 0
             check_sent(shot.frame[: headers.end], out, shot.network, sent, is_whole=is_whole)
-            return "tunneled"
+            assert sent.is_returned == bool(tunnel)
+            if tunnel:
+                assert (sent.pod, sent.words[:2]) == (tunnel.pod, tunnel.words[:2])
+            return "returned" if tunnel else "tunneled"
         after = read(out, shot.network, shot.gso_size, shot.frame[12:14])
         self._check_way(shot, headers, known, after)
         check = check_error if headers.quote else check_translation

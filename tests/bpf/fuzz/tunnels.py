@@ -34,6 +34,11 @@ class Tunnel(NamedTuple):
     key: bytes
     inner: bytes
 
+    @property
+    def is_returned(self) -> bool:
+        """Whether the pod's node sends it back."""
+        return self.words[2:] != bytes(2)
+
 
 def read_tunnel(frame: bytes, network: int, ethertype: bytes) -> Tunnel | None:
     """None if it is not one of ours, by form and port."""
@@ -74,12 +79,15 @@ def _ends(header: bytes, version: int) -> tuple[bytes, bytes]:
     return _MAPPED + header[12:16], _MAPPED + header[16:20]
 
 
-def wrap(frame: bytes, network: int, pod: bytes, port: int) -> bytes:
-    """The frame as the other node would send it here, for a pod of this node."""
+def wrap(frame: bytes, network: int, pod: bytes, words: tuple[int, int]) -> bytes:
+    """The frame as the other node would send it here, for a pod.
+
+    words: the pod's port, and whether the frame is returned.
+    """
     version = frame[network] >> 4 if frame[network] >> 4 in _IP else 4
     inner = frame[network:]
     geneve = bytes([8, _CRITICAL]) + _ETHERTYPES[version] + bytes(4) + _OPTION
-    geneve += pod + port.to_bytes(2, "big") + bytes(2) + KEY
+    geneve += pod + b"".join(each.to_bytes(2, "big") for each in words) + KEY
     length = _UDP + _GENEVE + len(inner)
     udp = (0xC001).to_bytes(2, "big") + PORT.to_bytes(2, "big") + length.to_bytes(2, "big")
     return frame[:network] + _header(version, length) + udp + bytes(2) + geneve + inner
@@ -108,7 +116,7 @@ def check_sent(frame: bytes, out: bytes, network: int, tunnel: Tunnel, *, is_who
     assert tunnel.kind == _ETHERTYPES[version]
     if is_whole:
         assert tunnel.inner[network : len(frame)] == frame[network:], "altered in its tunnel"
-    assert tunnel.words[2:] == bytes(2)
+    assert tunnel.words[2:] in (bytes(2), b"\0\1")
     assert tunnel.key == KEY
     if version == 4:
         assert residue(out[network : network + 20]) == 0, "a wrong checksum"

@@ -28,7 +28,7 @@ from tests.e2e.attacks.forged import udp as forged_udp
 from tests.e2e.harness.attackers import Attacker, bystanders
 from tests.e2e.harness.cluster import Cluster, address_of, built, lab_name, started
 from tests.e2e.harness.command import ebpflb, metric, status
-from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.in_force import pinned_maps, wait_in_force
 from tests.e2e.harness.loads import none_fails
 from tests.e2e.harness.questions import PROTOCOLS, answers, names
 from tests.e2e.harness.sockets import connected, echo, echoed, exchange, path_mtu
@@ -184,12 +184,38 @@ def test_no_connection_fails_while_agents_are_away(edge: Cluster, spec: ServiceS
 
 
 def test_no_connection_fails_while_pods_come_and_go(edge: Cluster, spec: ServiceSpec):
-    """Of TCP: a datagram is lost that comes before the pod's node knows the endpoint."""
     lab = edge.lab
-    with none_fails(edge, spec, only="tcp"):
+    with none_fails(edge, spec):
         for _ in range(3):
             edge.serve(spec, [lab.pod("pod-2-1"), lab.pod("pod-3-1")])
             edge.serve(spec, elsewhere(lab))
+
+
+def test_no_connection_fails_to_what_the_pods_node_does_not_know_yet(
+    edge: Cluster, spec: ServiceSpec
+):
+    """It is masqueraded until then. A new endpoint, and then a new Service."""
+    assert isinstance(edge.agents, dict)
+    lab, client = edge.lab, edge.lab.client
+    known, comes = lab.pod("pod-3-1"), lab.pod("pod-2-1")
+    edge.serve(spec, [known])
+    new = edge.new("LoadBalancer")
+    behind = edge.agents["node2"]
+    behind.kill()
+    with none_fails(edge, spec) as loads:
+        edge.serve(spec, [known, comes], wait=False)
+        edge.serve(new, [comes], wait=False)
+        wait_in_force([lab.node("node1")])
+        loads.wait_for(comes)
+        for version in edge.versions:
+            assert seen_by(edge, new, lab.node("node1"), version) == {
+                address_of(lab.node("node1"), version)
+            }
+        behind.start()
+        behind.wait_in_sync()
+        for version in edge.versions:
+            assert seen_by(edge, new, lab.node("node1"), version) == {address_of(client, version)}
+    edge.remove(new)
 
 
 def test_explain_names_the_node(edge: Cluster, spec: ServiceSpec):
