@@ -4,7 +4,6 @@
 No controllers take part: slices are written here, as the EndpointSlice controller would.
 """
 
-import re
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from tests.cluster.harness.agent import ClusterAgent, running_agent
 from tests.cluster.harness.api_client import ApiClient
 from tests.cluster.harness.control_plane import ControlPlane
 from tests.e2e.harness.waiting import wait_until
+from tests.proc_status import ProcStatus
 
 SERVICES, FEW_SERVICES = 5_000, 1_000
 ENDPOINTS = 10
@@ -147,9 +147,8 @@ def agent_in_sync(control: ControlPlane) -> Iterator[ClusterAgent]:
 
 
 def _resident(agent: ClusterAgent) -> float:
-    status = Path(f"/proc/{agent.daemon.process.pid}/status").read_text()
-    found = re.search(r"^VmRSS:\s*(\d+) kB$", status, re.MULTILINE)
-    return int(found[1]) * 1024 / 1e6 if found else 0.0
+    status = ProcStatus.of(agent.daemon.process.pid)
+    return status.number("VmRSS") * 1024 / 1e6 if "VmRSS" in status else 0.0
 
 
 def _used_seconds(agent: ClusterAgent) -> float:

@@ -5,7 +5,6 @@ All processes in the cgroup of its node count, and there are no others.
 """
 
 import os
-import re
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.bench.change import latencies
 from tests.bench.harness import agent, labs, simulated_api
 from tests.bench.harness.options import Options
 from tests.bench.harness.report import Row, limit_row, percentile_row, plain_row
+from tests.proc_status import ProcStatus
 
 SERVICES = 1_000
 ENDPOINTS = 10
@@ -127,6 +127,5 @@ def _used_by(pid: int) -> float:
 
 
 def _megabytes_of(pid: int, field: str) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(rf"^{field}:\s*(\d+) kB$", status, re.MULTILINE)
-    return int(found[1]) * 1024 / 1e6 if found else 0.0
+    status = ProcStatus.of(pid)
+    return status.number(field) * 1024 / 1e6 if field in status else 0.0

@@ -11,6 +11,7 @@ from ebpflb.dataplane.view.dump import map_fills
 from ebpflb.lab import LabNode
 from ebpflb.lab.processes import in_cgroup
 from tests.e2e.harness.in_force import pinned_maps
+from tests.proc_status import ProcStatus
 
 Footprint = Mapping[str, int]
 """A name for each thing that is counted -> how many; memory in KiB."""
@@ -43,10 +44,11 @@ _SLACK = {"lb_peer_filter": 64, "lb_reply_filter": 64, "lb_count_drop": 16, "lb_
 def footprint(node: LabNode) -> Footprint:
     """Of the agent, which is the only process in the cgroup of its node."""
     (pid,) = (each for each in in_cgroup(node.cgroup) if _is_agent(each))
+    status = ProcStatus.of(pid)
     pins = sum(len(files) for _, _, files in os.walk(node.bpffs))
     return {
-        MEMORY: _field(pid, "VmRSS"),
-        "threads": _field(pid, "Threads"),
+        MEMORY: status.number("VmRSS"),
+        "threads": status.number("Threads"),
         "pins": pins,
         **_open_files(pid),
         **{f"entries of {each.name}": each.used for each in map_fills(pinned_maps(node))},
@@ -73,13 +75,6 @@ def _is_agent(pid: int) -> bool:
     with suppress(OSError):
         return b"\0run\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
-
-
-def _field(pid: int, name: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1])
-    raise AssertionError(f"process {pid} has no {name}")
 
 
 def _open_files(pid: int) -> Counter[str]:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, flow_key
@@ -23,6 +22,7 @@ from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.questions import PROTOCOLS
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
+from tests.proc_status import ProcStatus
 
 # Connections that each real client makes after an attack, on each way and by each protocol.
 TIMES = 10
@@ -221,5 +221,4 @@ def remaining(node: LabNode) -> int:
 
 def memory(agent: NodeAgent) -> int:
     """KiB."""
-    status = Path(f"/proc/{agent.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0])
+    return ProcStatus.of(agent.pid).number("VmRSS")
