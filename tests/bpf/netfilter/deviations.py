@@ -136,6 +136,20 @@ def _is_near_reset(case: Case) -> bool:
     return case.has("R") and is_near and is_ours
 
 
+def _answers_a_bare_ack(case: Case) -> bool:
+    """A client whose SYN the endpoint has answered so resets by the ACK's number, from afar."""
+    bare = (
+        isinstance(step, Sent)
+        and step.side is Side.ENDPOINT
+        and "A" in step.flags
+        and not {"S", "R"} & set(step.flags)
+        for step in case.before
+    )
+    is_ours = case.states == (State.CLOSED, State.OPENING)
+    is_client = isinstance(case.step, Sent) and case.step.side is Side.CLIENT
+    return case.has("R") and is_client and is_ours and any(bare)
+
+
 def _is_far_reset(case: Case) -> bool:
     is_ignored = case.ours.state is case.our_last.state
     return case.has("R") and is_ignored and case.theirs.state is State.CLOSED
@@ -189,6 +203,7 @@ DEVIATIONS = (
     Deviation("flow opened anew", _is_opened_anew),
     Deviation("port of a stray packet", _gets_another_port),
     Deviation("reset nearby", _is_near_reset),
+    Deviation("reset after a bare ACK", _answers_a_bare_ack),
     Deviation("reset far away", _is_far_reset),
     Deviation("FIN with a right number", _knows_a_number),
     Deviation("repeated FIN", _is_repeated_fin),
