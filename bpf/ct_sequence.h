@@ -74,15 +74,16 @@ static __always_inline int lb_conntrack_knows_peer(struct lb_packet *pkt,
 
 /*
  * The endpoint has accepted a connection in place of one that it no longer has. Neither side sends
- * before the client has acknowledged that, so nobody else writes the states.
+ * before the client has acknowledged that, so nobody else writes the states. It may also be forged,
+ * or a late copy, and the connection go on: the next packet of each side tells how far that is.
  */
-static __always_inline void lb_conntrack_start_again(struct lb_packet *pkt,
-						     struct lb_conntrack *entry,
+static __always_inline void lb_conntrack_start_again(struct lb_conntrack *entry,
 						     struct lb_conntrack *original)
 {
 	__u8 closing = LB_CT_PEER_FIN | LB_CT_FIN_ACKED;
 
-	original->sent_end = pkt->ack;
+	original->sent_end = 0;
+	entry->sent_end = 0;
 	original->state &= ~closing;
 	original->peer_state &= ~closing;
 	entry->state &= ~closing;
@@ -108,14 +109,14 @@ static __always_inline int lb_conntrack_track_syn_sent(struct lb_packet *pkt,
 	original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
 	if (!original)
 		return 0;
-	if (!is_established) {
-		if (original->sent_end - pkt->ack > LB_ACK_WINDOW)
-			return 0;
-	} else {
+	if (is_established) {
 		if (!(original->state & LB_CT_RETRIED) || !(pkt->tcp_flags & LB_TCP_ACK))
 			return 0;
-		lb_conntrack_start_again(pkt, entry, original);
+		lb_conntrack_start_again(entry, original);
+		return 1;
 	}
+	if (original->sent_end - pkt->ack > LB_ACK_WINDOW)
+		return 0;
 	entry->sent_end = end;
 	return 1;
 }

@@ -240,6 +240,17 @@ def test_a_connection_in_place_of_a_half_closed_one_is_open(live: Flow):
     assert not any(state & CLOSED for state in live.states())
 
 
+@BOTH_SIDES
+def test_a_forged_answer_to_a_late_syn_does_not_hide_the_end(live: Flow, by_pod):
+    """A SYN that is a late copy of the client's own, answered by somebody else."""
+    send(live, True, "S", SEQUENCE, ack=0)
+    send(live, False, "SA", NOWHERE, ack=NOWHERE)
+    send(live, by_pod, "FA", SENT, ack=SENT)
+    assert any(state & CtState.LB_CT_PEER_FIN for state in live.states())
+    send(live, not by_pod, "FA", SENT, ack=SENT + 1)
+    assert all(state & CLOSED for state in live.states())
+
+
 def test_a_syn_with_a_fin_opens_nothing(flow: Flow):
     packet = flow.kind.frame(flow.pod, flow.frontend, "SF")
     assert target_of(flow.datapath.run("lb_pod_ingress", packet).packet) == flow.frontend

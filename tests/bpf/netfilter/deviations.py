@@ -186,6 +186,8 @@ def _has_begun_and_paused(case: Case) -> bool:
     pauses = [number for number, step in enumerate(case.before) if not isinstance(step, Sent)]
     begun = case.before[: pauses[-1]] if pauses else ()
     packets = [step for step in begun if isinstance(step, Sent) and step.side is Side.CLIENT]
+    opening = [number for number, step in enumerate(packets) if "S" in step.flags]
+    packets = packets[opening[-1] :] if opening else packets
     is_lost = case.ours.outcome in _NOT_OURS and case.theirs.outcome is Outcome.DELIVERED
     return case.has_dsr and is_lost and bool(begun) and len(packets) < DSR_PACKETS
 
