@@ -3,7 +3,7 @@
 
 from enum import StrEnum
 
-# If one of 100 backends goes, 1.7 % of the flows of the others move. docs/decisions.md.
+# If one of 100 backends goes, 1.7 % of the flows of the others move. docs/decisions/endpoints.md.
 TABLE_SIZE = 10007
 
 
