@@ -47,7 +47,7 @@ test-kernels: ## Load and test the programs on Linux 5.10 to the newest in qemu;
 	@.ci/setup kernels
 	@$(PYTHON) -m tests.kernels $(ARGS)
 
-conformance: ## Run the tests that prove kube-proxy's rules; write docs/conformance.md (root)
+conformance: ## Run the tests that prove kube-proxy's rules; write docs/development/conformance.md (root)
 	@.ci/setup test-cluster
 	@$(PYTHON) -m tests.cluster build
 	@$(PYTHON) -m pytest --renew-conformance $$($(PYTHON) -m tests.conformance) $(ARGS)

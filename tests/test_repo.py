@@ -248,4 +248,5 @@ def test_the_rules_are_written_as_the_tests_prove_them():
 
     groups = read_groups(ROOT)
     assert not faults(ROOT, groups)
-    assert (ROOT / "docs/conformance.md").read_text() == render(groups), "make conformance"
+    document = ROOT / "docs/development/conformance.md"
+    assert document.read_text() == render(groups), "make conformance"

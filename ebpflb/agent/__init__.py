@@ -2,5 +2,5 @@
 """The agent of one node: programs Services and the state of the network into the kernel.
 
 `process.run()` is the entry; `loop.Agent` is the only thread that writes state.
-Decisions: docs/decisions/agent.md.
+Decisions: docs/development/decisions/agent.md.
 """

@@ -2,5 +2,5 @@
 """The policy: API objects in, desired frontends out. Pure: no clock, no I/O, no libraries.
 
 `changes.Changes` holds the objects and plans Services; all layers above read its values.
-Decisions: docs/decisions/endpoints.md.
+Decisions: docs/development/decisions/endpoints.md.
 """

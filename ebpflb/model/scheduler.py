@@ -3,7 +3,8 @@
 
 from enum import StrEnum
 
-# If one of 100 backends goes, 1.7 % of the flows of the others move. docs/decisions/endpoints.md.
+# If one of 100 backends goes, 1.7 % of the flows of the others move:
+# docs/development/decisions/endpoints.md.
 TABLE_SIZE = 10007
 
 

@@ -2,5 +2,5 @@
 """How others observe the agent: health, metrics and flows, and the HTTP servers for them.
 
 Reads the dataplane through `dataplane.view` and `dataplane.flows`; the agent starts its parts.
-Decisions: docs/decisions/observing.md.
+Decisions: docs/development/decisions/observing.md.
 """

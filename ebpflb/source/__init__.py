@@ -3,5 +3,5 @@
 
 `kubernetes.KubernetesSource` and `directory.DirectorySource` send `interface.SourceEvent`s from
 their own threads. Used by `agent`; the only package that imports the Kubernetes client.
-Decisions: docs/decisions/sources.md.
+Decisions: docs/development/decisions/sources.md.
 """

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every rule of kube-proxy, and the tests that prove it: rules/ becomes docs/conformance.md."""
+"""Every rule of kube-proxy, and the tests that prove it.
+
+rules/ becomes docs/development/conformance.md.
+"""

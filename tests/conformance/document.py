@@ -12,7 +12,7 @@ _HEAD = """\
 kube-proxy's rules as of Kubernetes 1.36, from its source and tests, and the tests of this project
 that prove each rule. The test run (`make conformance`) writes this page, and fails if the page and
 the tests no longer agree; to change a rule, edit `tests/conformance/rules/`.
-[services.md](services.md) is a shorter introduction.
+[services.md](../services.md) is a shorter introduction.
 
 Letters name the clients: P is a pod of this node; H a process of this node in the host's network; R
 a pod of another node that still has its own address; E any other client outside, including other
@@ -67,7 +67,7 @@ def _cell(text: str) -> str:
 def _proofs(tests: Iterable[str]) -> Iterator[str]:
     for path, found in groupby(tests, lambda test: test.partition("::")[0]):
         sentences = "; ".join(_sentence(test) for test in found)
-        yield f"[{path.removeprefix('tests/')}](../{path}): {sentences}"
+        yield f"[{path.removeprefix('tests/')}](../../{path}): {sentences}"
 
 
 def _sentence(test: str) -> str:

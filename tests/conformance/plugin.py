@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pytest plugin: a run of all tests that the rules name must leave docs/conformance.md true.
+"""A pytest plugin: a run of all tests that the rules name must leave conformance.md true.
 
 A run of some of them does nothing.
 """
@@ -13,7 +13,7 @@ import yaml
 from tests.conformance.document import render
 from tests.conformance.rules import RULES, Group, exists, faults, named_tests, read_groups
 
-DOCUMENT = Path("docs/conformance.md")
+DOCUMENT = Path("docs/development/conformance.md")
 RENEW = "--renew-conformance"
 
 _LACKING = "kernel lacks"
@@ -79,7 +79,7 @@ class _Conformance:
     def _document_faults(self) -> list[str]:
         path, text = self._root / DOCUMENT, render(self._groups)
         if self._renews:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         is_true = path.is_file() and path.read_text() == text
         return [] if is_true else [f"{DOCUMENT} is stale: make conformance renews it"]

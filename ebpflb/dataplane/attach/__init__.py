@@ -3,5 +3,5 @@
 
 `hooks.Hooks` is the entry point: it compares a snapshot of the network with what is attached and
 applies the difference. Called by the agent; `doctor` and the CLI read `attachments`.
-Decisions: docs/decisions/networks.md.
+Decisions: docs/development/decisions/networks.md.
 """

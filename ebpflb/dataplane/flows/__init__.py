@@ -2,5 +2,5 @@
 """Connections and flows: timeouts, expiry, source ports, conntrack entries, records, stale sockets.
 
 Called by the agent's timers and by `view`, which counts active backends.
-Decisions: docs/decisions/flows.md.
+Decisions: docs/development/decisions/flows.md.
 """

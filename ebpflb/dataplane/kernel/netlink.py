@@ -2,8 +2,8 @@
 """Netlink dumps as bytes, for data that is read too often or is too large for pyroute2.
 
 pyroute2 takes 15 to 25 times as long per device or connection, and it treats a dump as complete
-even if the kernel ended it with an error or marked it as inconsistent (docs/decisions/agent.md
-has the figures). `Rtnetlink.iproute()` is pyroute2, for everything that is rare.
+even if the kernel ended it with an error or marked it as inconsistent. The figures are in
+docs/development/decisions/agent.md. `Rtnetlink.iproute()` is pyroute2, for everything that is rare.
 """
 
 import contextlib

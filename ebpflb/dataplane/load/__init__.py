@@ -2,5 +2,5 @@
 """From C text to pinned maps and programs: compile, cache, load, pin, replace the old generation.
 
 Called by the agent and by commands that open pins. Only `compile` imports bcc, in a child process.
-Decisions: docs/decisions/agent.md.
+Decisions: docs/development/decisions/agent.md.
 """

@@ -3,5 +3,5 @@
 
 `sync.Sync` is the entry point. Only the agent's loop writes through it; `explain` and `view` reuse
 the encodings.
-Decisions: docs/decisions/services.md.
+Decisions: docs/development/decisions/services.md.
 """

@@ -69,7 +69,7 @@ def test_the_document_has_a_table_with_proofs_and_remarks(pytester, run):
     assert "| hold as in kube-proxy | 1 | |" in lines
     assert "| hold with a difference | 1 | 1-3 |" in lines
     assert "| do not hold | 1 | 1-2 |" in lines
-    proof = "[test_paths.py](../test_paths.py): "
+    proof = "[test_paths.py](../../test_paths.py): "
     assert lines[lines.index("## Which Services") + 2 :] == [
         "| | rule | proof | remark |",
         "|---|---|---|---|",

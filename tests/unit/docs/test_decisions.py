@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.docs.documents import ROOT, name
 
-FOLDER = ROOT / "docs/decisions"
+FOLDER = ROOT / "docs/development/decisions"
 PAGES = [path for path in sorted(FOLDER.glob("*.md")) if path.name != "README.md"]
 _HEADING = re.compile(r"## [\w`].{20,}[^.] \(20\d\d-\d\d-\d\d\)")
 _PARTS = ("Why", "Rejected", "Evidence")
@@ -59,5 +59,5 @@ def test_every_page_is_named_by_what_it_is_about() -> None:
     assert not [
         name(path)
         for path in PAGES
-        if not any(f"docs/decisions/{path.name}" in text for text in texts)
+        if not any(f"docs/development/decisions/{path.name}" in text for text in texts)
     ]

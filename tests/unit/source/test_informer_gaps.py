@@ -2,7 +2,7 @@
 """What the informer of the official client lacks, and why source/reflector.py is not that informer.
 
 Each test states today's behaviour. One that fails with a newer client means that a gap is closed:
-then what docs/decisions/sources.md says of the reflector is to be judged again.
+then what docs/development/decisions/sources.md says of the reflector is to be judged again.
 """
 
 import json
