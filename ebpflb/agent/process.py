@@ -17,7 +17,7 @@ from types import FrameType
 
 from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
-from ebpflb.agent.dataplane import NodeDataplane
+from ebpflb.agent.dataplane.node import NodeDataplane
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.rights import Rights, agent_role, client_role, source_role
 from ebpflb.agent.sources import ObjectSource, require_manifests, selection_of, source_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ebpflb.agent.dataplane import NodeDataplane
+from ebpflb.agent.dataplane.node import NodeDataplane
 from ebpflb.cli import main
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.attach.devices import NetworkWatch
@@ -153,7 +153,7 @@ def test_growing_moves_all_hooks_and_keeps_what_was_there(settings, make):
 
 
 def test_what_was_replaced_is_freed_and_idle_addresses_are_forgotten(settings, make, monkeypatch):
-    monkeypatch.setattr("ebpflb.agent.dataplane.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("ebpflb.agent.dataplane.generation.GRACE_SECONDS", 0.0)
     kernel, ready = make(), threading.Event()
     kernel.start(WEB, keep_others=False)
     kernel.apply({next(iter(WEB)): ()})

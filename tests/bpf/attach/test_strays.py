@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ebpflb.agent.second_set import SecondSet
+from ebpflb.agent.dataplane.second_set import SecondSet
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.attach.strays import Stray, find_strays, own_programs, served_cgroups
 from ebpflb.dataplane.kernel.libc import mount_bpffs
@@ -153,7 +153,7 @@ def test_without_the_right_to_look_nothing_is_found(attach, cgroup):
     script = """
 import sys
 from pathlib import Path
-from ebpflb.agent.second_set import SecondSet
+from ebpflb.agent.dataplane.second_set import SecondSet
 print(SecondSet(*map(Path, sys.argv[1:])).take_off(()))
 """
     without = ["setpriv", "--bounding-set", "-sys_admin"]

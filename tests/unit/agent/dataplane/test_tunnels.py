@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ebpflb.agent.dataplane.tunnels import NodeTunnels
 from ebpflb.agent.loop import KEYS_SECONDS
-from ebpflb.agent.tunnels import NodeTunnels
 from ebpflb.config.settings import load_settings
 from ebpflb.model.address import Family, format_address
 from ebpflb.model.dsr import Peer, TunnelChange

@@ -9,9 +9,9 @@ from typing import Literal
 
 import pytest
 
-from ebpflb.agent.flow_room import crowded_tables, room_for_flows
-from ebpflb.agent.setting_flags import unknown_connections
-from ebpflb.agent.upkeep import Upkeep
+from ebpflb.agent.dataplane.flow_room import crowded_tables, room_for_flows
+from ebpflb.agent.dataplane.setting_flags import unknown_connections
+from ebpflb.agent.dataplane.upkeep import Upkeep
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.flows.closed_sockets import ClosedSockets
 from ebpflb.dataplane.flows.settings import write_settings
