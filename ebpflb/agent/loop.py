@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ebpflb.agent.dsr_probe import DsrProbing
 from ebpflb.agent.ejection import Ejecting
 from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
+from ebpflb.agent.problems import ATTACH, HEALTH_CHECK, SOURCE
 from ebpflb.agent.status import AgentStatus
 from ebpflb.agent.timers import Backoff, StaleSocketPasses, Task, Timers
 from ebpflb.agent.writer import ServiceWriter, WriteDone, lacks_room
@@ -215,7 +216,7 @@ class Agent:
         if keys or event.initial:
             self._health.queued()
             self._metrics.changed(kinds.count(Kind.SERVICE), kinds.count(Kind.ENDPOINT_SLICE))
-        self.status.set_source_errors(event.errors)
+        self.status.problems.set(SOURCE, event.errors.items())
         self.status.set_as_of(event.as_of)
         self._health.set_readable(API not in event.errors)
         # Until every object has been read once, what an earlier run programmed may still be wanted.
@@ -375,7 +376,7 @@ class Agent:
     def _follow_network(self) -> None:
         repair, self._network_changed, self._must_repair = self._must_repair, False, False
         errors = self._network_errors(repair=repair)
-        self.status.set_attach_errors(errors)
+        self.status.problems.set(ATTACH, [(at, str(error)) for at, error in errors.items()])
         self._must_publish = True
         if lacks_room(errors.values()):
             self._writer.grow()
@@ -401,7 +402,7 @@ class Agent:
     def _serve_health_checks(self) -> None:
         """Also runs after network changes, because the listen addresses may be new."""
         errors = self._observers.serve_health_checks(self._writer.health_checks)
-        self.status.set_health_check_errors(errors)
+        self.status.problems.set(HEALTH_CHECK, errors.items())
         self._must_publish = True
         if errors:
             self._timers.start(Task.LISTEN, LISTEN_SECONDS)

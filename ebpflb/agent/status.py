@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's status for /status and metrics. Each change is logged in one line.
+"""The agent's status for /status and metrics, with its problems. Each change is logged in one line.
 
 The loop writes it and other threads read it, so every attribute is replaced as a whole.
 """
@@ -12,25 +12,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ebpflb import __version__
+from ebpflb.agent.problems import (
+    ADDRESS,
+    ATTACH,
+    CONFLICT,
+    HEALTH_CHECK,
+    MISCONFIGURED,
+    REFUSED,
+    SOURCE,
+    WITHOUT_TABLE,
+    Problems,
+)
 from ebpflb.agent.writer import ServiceWriter
 from ebpflb.dataplane.attach.forwarding import Forwarding
 from ebpflb.dataplane.attach.links import Change
 from ebpflb.dataplane.layout.capacity import MAPS
-from ebpflb.errors import MapError
 from ebpflb.log import fields
 from ebpflb.model.address import format_address
 from ebpflb.model.admission.claims import Conflict
-from ebpflb.model.admission.problems import (
-    ADDRESS_REFUSED,
-    INVALID_ANNOTATION,
-    NO_LOOKUP_TABLE,
-    ServiceProblem,
-)
-from ebpflb.model.changes import Changes, Kind, ObjectKey
+from ebpflb.model.changes import Changes
 from ebpflb.model.dsr import Reachability
 from ebpflb.model.dsr_probe import Probes
 from ebpflb.model.selection import Selection
-from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health, rfc3339
 from ebpflb.observe.metrics.page import PEER_STATES, Totals
 from ebpflb.source.interface import Announcement
@@ -46,17 +49,11 @@ class AgentStatus:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`announce` creates Events. `wall`: seconds since 1970."""
-        self._announce = announce
+        self.problems = Problems(node, announce)
         self._node = node
         self._wall = wall
         self._started = wall()
         self._as_of: float | None = None
-        self._source_errors: Mapping[str, str] = {}
-        self._attach_errors: Mapping[str, str] = {}
-        self._health_check_errors: Mapping[str, str] = {}
-        self._refused: Mapping[str, str] = {}
-        self._conflicts: tuple[str, ...] = ()
-        self._problems: tuple[ServiceProblem, ...] = ()
         self._totals = Totals()
         self._complete = False
         self._selectors: Mapping[str, str] = {}
@@ -73,19 +70,6 @@ class AgentStatus:
                 "missing kernel feature, workaround: %s", instead, extra=fields(feature=feature)
             )
 
-    def set_source_errors(self, errors: Mapping[str | ObjectKey, str]) -> None:
-        """What cannot be read -> why."""
-        old = self._source_errors
-        self._source_errors = {str(place): text for place, text in errors.items()}
-        for place, text in errors.items():
-            if old.get(str(place)) != text:
-                _log.warning("cannot read: %s", text)
-                if isinstance(place, ObjectKey) and place.name:
-                    note = f"node {self._node} keeps its last readable version in force: {text}"
-                    self._announce(Announcement(place, "Unreadable", note))
-        for file in sorted(old.keys() - self._source_errors.keys()):
-            _log.info("readable again or removed", extra=fields(file=file))
-
     def set_as_of(self, as_of: float | None) -> None:
         """See SourceEvent."""
         old, self._as_of = self._as_of, as_of
@@ -99,27 +83,6 @@ class AgentStatus:
         """How old the state is that is served because the API server has not answered; or 0."""
         as_of = self._as_of
         return 0.0 if as_of is None else max(0.0, self._wall() - as_of)
-
-    def set_attach_errors(self, errors: Mapping[str, Exception]) -> None:
-        """The devices, hooks and maps that are not served -> why."""
-        old, self._attach_errors = self._attach_errors, {k: str(v) for k, v in errors.items()}
-        for place, text in self._attach_errors.items():
-            if old.get(place) != text:
-                _log.error("not served: %s", text, extra=fields(at=place))
-        for place in sorted(old.keys() - errors.keys()):
-            _log.info("served again or removed", extra=fields(at=place))
-
-    def set_health_check_errors(self, errors: Mapping[ServiceName, str]) -> None:
-        """The Services whose health check node port could not be opened -> why."""
-        old = self._health_check_errors
-        self._health_check_errors = {str(name): text for name, text in errors.items()}
-        for name, text in errors.items():
-            if old.get(str(name)) != text:
-                note = f"node {self._node} failed to start healthcheck {name} on {text}"
-                _log.warning(note)
-                self._announce_service(name, "FailedToStartServiceHealthcheck", note)
-        for service in sorted(old.keys() - self._health_check_errors.keys()):
-            _log.info("health check answered again or removed", extra=fields(service=service))
 
     def set_selection(self, selection: Selection, left_out: int) -> None:
         """The selectors of the Services to serve, and how many Services they exclude."""
@@ -147,68 +110,39 @@ class AgentStatus:
 
     def set_plan(self, writer: ServiceWriter, changes: Changes) -> None:
         """Take the totals of the plan, and the parts of it that are not in force."""
-        conflicts = changes.conflicts()
-        self._set_conflicts(conflicts)
-        self._set_problems(changes.problems())
-        self._set_refused(writer.refused)
+        problems, found = self.problems, changes.problems()
+        problems.set(CONFLICT, [(each.loser, _describe(each)) for each in changes.conflicts()])
+        for kind in (MISCONFIGURED, ADDRESS, WITHOUT_TABLE):
+            of_kind = [(each.service, each.text) for each in found if each.event == kind.event]
+            problems.set(kind, of_kind)
+        problems.set(REFUSED, [(name, str(error)) for name, error in writer.refused.items()])
         self._complete = writer.is_complete
         self._totals = Totals(
             services=writer.totals.services,
             frontends=writer.totals.frontends,
-            services_refused=len(self._refused),
+            services_refused=len(problems.places(REFUSED)),
             services_left_out=self._left_out,
-            services_misconfigured=self._count_services(INVALID_ANNOTATION),
-            services_without_table=self._count_services(NO_LOOKUP_TABLE),
+            services_misconfigured=len(problems.places(MISCONFIGURED)),
+            services_without_table=len(problems.places(WITHOUT_TABLE)),
             addresses_refused=changes.admission.count_refused(),
-            conflicts=len(conflicts),
+            conflicts=len(problems.texts(CONFLICT)),
             ejected_endpoints=writer.totals.ejected,
             no_local=dict(writer.totals.no_local),
         )
-
-    def _set_conflicts(self, conflicts: tuple[Conflict, ...]) -> None:
-        old, self._conflicts = self._conflicts, tuple(map(_describe, conflicts))
-        for conflict, text in zip(conflicts, self._conflicts, strict=True):
-            if text not in old:
-                _log.warning(text)
-                self._announce_service(conflict.loser, "FrontendConflict", text)
-
-    def _set_problems(self, problems: tuple[ServiceProblem, ...]) -> None:
-        old, self._problems = set(self._problems), problems
-        for each in problems:
-            if each not in old:
-                _log.warning(each.text, extra=fields(service=each.service))
-                self._announce_service(*each)
-
-    def _set_refused(self, refused: Mapping[ServiceName, MapError]) -> None:
-        old, self._refused = self._refused, {str(name): str(e) for name, e in refused.items()}
-        for name, error in refused.items():
-            if str(name) not in old:
-                self._announce_service(
-                    name, "DoesNotFit", f"{self._node} keeps serving its old state: {error}"
-                )
-
-    def _count_services(self, event: str) -> int:
-        return len({each.service for each in self._problems if each.event == event})
-
-    def _told(self, event: str) -> list[str]:
-        return [f"{each.service}: {each.text}" for each in self._problems if each.event == event]
-
-    def _announce_service(self, service: ServiceName, reason: str, note: str) -> None:
-        self._announce(Announcement(ObjectKey(Kind.SERVICE, *service), reason, note))
 
     def totals(self) -> Totals:
         """The totals for /metrics."""
         return replace(
             self._totals,
-            source_errors=tuple(self._source_errors),
-            attach_errors=len(self._attach_errors),
-            health_check_errors=len(self._health_check_errors),
+            source_errors=tuple(self.problems.by_place(SOURCE)),
+            attach_errors=len(self.problems.places(ATTACH)),
+            health_check_errors=len(self.problems.places(HEALTH_CHECK)),
             dsr_peers=self._dsr_counts,
         )
 
     def report(self, health: Health) -> dict[str, object]:
         """The report for /status, as JSON values."""
-        last = health.last_sync
+        last, problems = health.last_sync, self.problems
         return {
             "version": __version__,
             "node": self._node,
@@ -224,16 +158,16 @@ class AgentStatus:
             "ejected_endpoints": self._totals.ejected_endpoints,
             "dsr_peers": self._dsr_peers,
             "kernel_lacks": self._lacks,
-            "source_errors": self._source_errors,
+            "source_errors": problems.by_place(SOURCE),
             "unread_seconds": round(health.unread_seconds()),
             "stale_since": None if self._as_of is None else rfc3339(self._as_of),
-            "attach_errors": self._attach_errors,
-            "health_check_errors": self._health_check_errors,
-            "refused": self._refused,
-            "conflicts": list(self._conflicts),
-            "misconfigured": self._told(INVALID_ANNOTATION),
-            "addresses_refused": self._told(ADDRESS_REFUSED),
-            "without_table": self._told(NO_LOOKUP_TABLE),
+            "attach_errors": problems.by_place(ATTACH),
+            "health_check_errors": problems.by_place(HEALTH_CHECK),
+            "refused": problems.by_place(REFUSED),
+            "conflicts": problems.texts(CONFLICT),
+            "misconfigured": problems.lines(MISCONFIGURED),
+            "addresses_refused": problems.lines(ADDRESS),
+            "without_table": problems.lines(WITHOUT_TABLE),
         }
 
 
