@@ -91,5 +91,5 @@ class DsrProbing:
 
     @staticmethod
     def _fields(peers: Iterable[Peer], **more: object) -> dict[str, object]:
-        names = sorted(f"{peer.node} (IPv{peer.family:d})" for peer in peers)
+        names = sorted(f"{peer.node} ({peer.family.text})" for peer in peers)
         return fields(nodes=examples(names), count=len(names), **more)

@@ -103,7 +103,7 @@ class AgentStatus:
             "asked": found.total(),
             "reachable": found[Reachability.REACHABLE.value],
             "unreachable": [
-                {"node": peer.node, "family": f"IPv{peer.family:d}", "why": why}
+                {"node": peer.node, "family": peer.family.text, "why": why}
                 for peer, why in sorted(probes.unreachable.items())
             ],
         }

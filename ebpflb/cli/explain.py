@@ -180,4 +180,4 @@ def _client(
     for address in addresses:
         if family_of(address) is family:
             return client_at(lookups, address, family, port, route_to)
-    raise ConfigError(f"SRC has no IPv{int(family)} address, but DST is one")
+    raise ConfigError(f"SRC has no {family.text} address, but DST is one")

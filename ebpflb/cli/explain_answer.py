@@ -139,7 +139,7 @@ def _frontend_of(
 
 
 def _endpoints(service: Mapping[str, Any], frontend: Frontend, policy: str) -> list[Plain]:
-    family = f"IPv{int(family_of(frontend.key.address))}"
+    family = family_of(frontend.key.address).text
     wanted = (frontend.service.port, frontend.key.protocol.name, family)
     return [
         {**{key: value for key, value in each.items() if key not in _POLICIES}, **each[policy]}

@@ -181,7 +181,7 @@ def _port(
     return {
         "name": port.name.port,
         "protocol": port.name.protocol.name,
-        "family": f"IPv{int(port.family)}",
+        "family": port.family.text,
         "cluster_ip": format_address(port.cluster_ip),
         "port": port.port,
         "node_port": port.node_port,

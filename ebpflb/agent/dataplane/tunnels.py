@@ -62,7 +62,7 @@ class NodeTunnels:
         self._sockets.close()
 
     def _tell(self, without: set[Family]) -> None:
-        found = {f"IPv{int(family)}": self._why_without(family) for family in sorted(without)}
+        found = {family.text: self._why_without(family) for family in sorted(without)}
         for family, why in found.items():
             if self._without.get(family) != why:
                 _log.warning("no direct server return over %s: %s", family, why)

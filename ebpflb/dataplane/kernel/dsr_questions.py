@@ -83,7 +83,7 @@ class DsrSockets:
             del self._sockets[family]
             found.close()
         if own is None:
-            raise OSError(f"this node has no IPv{family:d} address")
+            raise OSError(f"this node has no {family.text} address")
         found = _bound_socket(family, own, self._port)
         self._sockets[family] = own, found
         return found
