@@ -162,7 +162,7 @@ def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
         "local": is_local,
         "terminating": is_terminating,
         "usable": found.usable,
-        "standing": standing.name.lower(),
+        "standing": standing.word,
         "tunnel_to": _tunnel_to(found) if has_dsr else "",
         "active": found.active,
         "connections": found.counts.connections,
@@ -215,9 +215,6 @@ def _backend_rows(
             yield _backend_row(found, found.backends[backend], source)
 
 
-_STANDINGS = {"TRIAL": "on trial", "EJECTED": "ejected"}
-
-
 def _backend_row(
     frontend: "FrontendInForce", found: "BackendInUse", source: str
 ) -> tuple[object, ...]:
@@ -226,8 +223,8 @@ def _backend_row(
     if frontend.frontend.dsr and found.tunnel_to and source in ("all", "elsewhere"):
         state.append(f"tunnel to {_tunnel_to(found)}")
     state += ["terminating"] if is_terminating else []
-    if standing.name in _STANDINGS:
-        state.append(_STANDINGS[standing.name])
+    if standing.is_left_out:
+        state.append(standing.shown)
     elif not found.usable:
         state.append("unusable")
     counts = found.active, found.counts.connections, found.counts.failed

@@ -12,6 +12,7 @@ import click
 from ebpflb.cli.render import folded, visible
 from ebpflb.config.values import near, socket_address
 from ebpflb.errors import ConfigError
+from ebpflb.model.ejection import Standing
 from ebpflb.model.flow import BackendRate, ServiceRate
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def name_of(service: ServiceRate) -> str:
 def _state(backend: BackendRate) -> str:
     state = "local" if backend.local else "remote"
     if backend.is_left_out:
-        return f"{state}, {'on ' if backend.standing == 'trial' else ''}{backend.standing}"
+        return f"{state}, {Standing[backend.standing.upper()].shown}"
     if not backend.offered:
         return f"{state}, {going(backend)}"
     return f"{state}, terminating" if backend.terminating else state

@@ -9,7 +9,6 @@ from typing import Any
 
 from ebpflb.cli.digests.rates import (
     BACKEND_SUMS,
-    STANDINGS,
     SUMS,
     BackendState,
     Place,
@@ -18,6 +17,7 @@ from ebpflb.cli.digests.rates import (
     PortRates,
     split,
 )
+from ebpflb.model.ejection import STANDINGS
 from ebpflb.model.flow import BackendRate, Balance, ServiceRate, balance, removed_trouble
 
 _USUAL = BackendState()

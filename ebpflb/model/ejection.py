@@ -42,6 +42,26 @@ class Standing(IntEnum):
     # Enum's own is slower, and backends are hashed by the thousand.
     __hash__ = int.__hash__
 
+    @property
+    def word(self) -> str:
+        """For programs."""
+        return self.name.lower()
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        return "on trial" if self is Standing.TRIAL else self.word
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it gets no new connections, or only one."""
+        return self >= Standing.TRIAL
+
+
+STANDINGS = tuple(each.word for each in Standing)
+"""In ascending order: when nodes differ, the last one is shown."""
+LEFT_OUT = tuple(each.word for each in Standing if each.is_left_out)
+
 
 class Place(NamedTuple):
     """An endpoint of a Service port."""

@@ -44,14 +44,6 @@ _COMPARED: Mapping[str, Callable[[Frontend], object]] = {
 }
 
 
-_STANDINGS = {
-    Standing.UNWATCHED: "",
-    Standing.WATCHED: ", watched",
-    Standing.TRIAL: ", on trial",
-    Standing.EJECTED: ", ejected",
-}
-
-
 class EndpointVerdict(NamedTuple):
     """Whether new connections from this node may go to an endpoint, and why."""
 
@@ -334,7 +326,7 @@ def _choice_differences(clients: str, kernel: Choice, model: Choice) -> Iterator
 
 def _backend(backend: Backend) -> str:
     state = f"{', terminating' * backend.terminating}{' of this node' * backend.local}"
-    state += _STANDINGS[backend.standing]
+    state += f", {backend.standing.shown}" if backend.standing else ""
     return f"{format_address(backend.address)} port {backend.port}{state}"
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ebpflb.model.address import Address, Family, family_of
+from ebpflb.model.ejection import LEFT_OUT
 from ebpflb.model.endpoint import Endpoint
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.pod import NOBODY, NamedPod
@@ -149,7 +150,7 @@ class BackendRate:
     """One backend. Connections, failed and bytes are per second.
 
     share: of the Service's new connections in this address family; if there were none, of the
-    active ones; None if there were none either. standing: unwatched, watched, trial or ejected.
+    active ones; None if there were none either. standing: one of STANDINGS.
     removed: no longer an endpoint that serves, but still has connections. pod: NAMESPACE/NAME, ""
     if unknown.
     """
@@ -178,7 +179,7 @@ class BackendRate:
     @property
     def is_left_out(self) -> bool:
         """Whether it is ejected, or on trial."""
-        return self.standing in ("ejected", "trial")
+        return self.standing in LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True)

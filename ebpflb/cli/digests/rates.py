@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ebpflb.cli.digests import digest
 from ebpflb.config.values import socket_address
+from ebpflb.model.ejection import STANDINGS, Standing
 from ebpflb.model.flow import ON_REMOVED, BackendRate, ServiceRate
 
 SUMS = (
@@ -18,9 +19,6 @@ SUMS = (
     *("original_bytes", "reply_bytes"),
 )
 BACKEND_SUMS = ("connections", "active", "failed", "original_bytes", "reply_bytes")
-# In ascending order: when nodes differ, the last one is shown.
-STANDINGS = ("unwatched", "watched", "trial", "ejected")
-_ORDINARY = STANDINGS[:2]
 # Shorter than any interval: no rate becomes infinite.
 _LEAST_SECONDS = 1e-3
 
@@ -58,7 +56,7 @@ class BackendState(NamedTuple):
     local: bool = False
     terminating: bool = False
     offered: bool = True
-    standing: str = STANDINGS[0]
+    standing: str = Standing.UNWATCHED.word
     trouble: str = ""
     removed: bool = False
     pod: str = ""
@@ -94,7 +92,7 @@ def _written(backend: BackendRate) -> str:
 
 
 def _is_ordinary(backend: BackendRate) -> bool:
-    return backend.offered and backend.standing in _ORDINARY
+    return backend.offered and backend.standing in STANDINGS and not backend.is_left_out
 
 
 def short(seconds: float, services: Iterable[ServiceRate]) -> dict[str, Any]:

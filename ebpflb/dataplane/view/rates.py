@@ -268,7 +268,7 @@ def _backends(
             reply_bytes=counts.reply_bytes / seconds,
             share=group.connections[key] / group.every if group.every else None,
             trouble=_trouble(name.protocol, key, group),
-            standing=each.standing.name.lower(),
+            standing=each.standing.word,
             removed=each.removed,
             pod=pods.get(key.address, ""),
         )
