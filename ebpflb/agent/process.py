@@ -31,7 +31,6 @@ from ebpflb.model.admission.addresses import AddressRules
 from ebpflb.model.changes import Changes, Kind, ObjectKey
 from ebpflb.model.ejection import Ejections, Place, Times
 from ebpflb.model.plan import Defaults
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import Dsr
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.flows.pipeline import FlowPipeline
@@ -46,6 +45,7 @@ from ebpflb.observe.pod_names import PodNames
 from ebpflb.source.interface import Announcement, SourceEvent
 from ebpflb.web.answers import Respond
 from ebpflb.web.server import HttpServer
+from ebpflb.words.scheduler import Scheduler
 
 _log = logging.getLogger("ebpflb.agent")
 # More than enough; some tools loop over all descriptor numbers up to the limit.

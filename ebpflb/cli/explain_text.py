@@ -15,6 +15,7 @@ from rich.text import Text
 from ebpflb.cli.render import visible
 from ebpflb.config.values import socket_address
 from ebpflb.errors import EbpflbError
+from ebpflb.words.scheduler import Scheduler
 
 Answer = Mapping[str, Any]
 Row = tuple[str, str]
@@ -212,7 +213,7 @@ def _policy(kernel: Answer) -> Iterator[Row]:
     if frontend["affinity_timeout"]:
         said = f": {kernel['affinity']}" if kernel["affinity"] else ""
         yield "AFFINITY", f"by client, {frontend['affinity_timeout']} s{said}"
-    if frontend["scheduler"] != "random":
+    if frontend["scheduler"] != Scheduler.RANDOM:
         said = f": {kernel['scheduler']}" if kernel["scheduler"] else ""
         yield "SCHEDULER", f"{frontend['scheduler']}{said}"
     if frontend["allowed_sources"]:

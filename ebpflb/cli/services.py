@@ -24,6 +24,7 @@ from ebpflb.cli.render import (
 )
 from ebpflb.config.values import socket_address
 from ebpflb.model.address import Address, format_address
+from ebpflb.words.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.kernel.maps import MapSet
@@ -249,5 +250,5 @@ def _policy(frontend: "Frontend") -> str:
     is_inside = frontend.type == "ClusterIP"
     policy = frontend.internal_policy if is_inside else frontend.external_policy
     affinity = f", affinity {frontend.affinity_timeout} s" if frontend.affinity_timeout else ""
-    scheduler = f", {frontend.scheduler}" if frontend.scheduler != "random" else ""
+    scheduler = f", {frontend.scheduler}" if frontend.scheduler is not Scheduler.RANDOM else ""
     return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}"

@@ -17,6 +17,7 @@ from ebpflb.config.options import (
     OPTIONS,
 )
 from ebpflb.errors import ConfigError
+from ebpflb.words.scheduler import Scheduler
 
 Warn = Callable[[str], None]
 
@@ -155,30 +156,29 @@ def _of_mode(flags: dict[str, object], mode: str, warn: Warn) -> dict[str, objec
 
 # Endpoints have no weights, and never had in kube-proxy.
 _SCHEDULERS = {
-    "rr": "round-robin",
-    "wrr": "round-robin",
-    "lc": "least-connections",
-    "wlc": "least-connections",
-    "twos": "least-connections",
-    "sh": "source-hash",
-    "mh": "maglev",
+    "rr": Scheduler.ROUND_ROBIN,
+    "wrr": Scheduler.ROUND_ROBIN,
+    "lc": Scheduler.LEAST_CONNECTIONS,
+    "wlc": Scheduler.LEAST_CONNECTIONS,
+    "twos": Scheduler.LEAST_CONNECTIONS,
+    "sh": Scheduler.SOURCE_HASH,
+    "mh": Scheduler.MAGLEV,
 }
 _NEAREST = {
-    "sed": "least-connections",
-    "nq": "least-connections",
-    "lblc": "least-connections",
-    "lblcr": "least-connections",
+    "sed": Scheduler.LEAST_CONNECTIONS,
+    "nq": Scheduler.LEAST_CONNECTIONS,
+    "lblc": Scheduler.LEAST_CONNECTIONS,
+    "lblcr": Scheduler.LEAST_CONNECTIONS,
 }
-_DEFAULT_SCHEDULER = "random"
 
 
 def scheduler_of_ipvs(name: str, where: str, warn: Warn) -> str:
     """The counterpart of an IPVS scheduler; warn() gets a line if there is none."""
     if name in _SCHEDULERS:
-        return _SCHEDULERS[name]
-    instead = _NEAREST.get(name, _DEFAULT_SCHEDULER)
+        return _SCHEDULERS[name].value
+    instead = _NEAREST.get(name, Scheduler.RANDOM)
     warn(f"{where}: {name!r} is not available, using {instead}")
-    return instead
+    return instead.value
 
 
 def _apply_port(flags: dict[str, object], name: str, port: _PortFlag, warn: Warn) -> None:

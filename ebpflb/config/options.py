@@ -6,13 +6,13 @@ import os
 from ebpflb.config import values
 from ebpflb.config.cgroup import cgroup_root
 from ebpflb.config.option import Option
+from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
 
 BPFFS_ROOT = "/sys/fs/bpf/ebpflb"
 METRICS_PORT = 10249
 HEALTHZ_PORT = 10256
 # Not Geneve's 6081, which OVN, Antrea and Cilium use.
 DSR_PORT = 6089
-SCHEDULERS = ("random", "round-robin", "least-connections", "source-hash", "maglev")
 METRICS_BIND_ADDRESS = f"127.0.0.1:{METRICS_PORT}"
 HEALTHZ_BIND_ADDRESS = f"0.0.0.0:{HEALTHZ_PORT}"
 QUERY_SOCKET = "/run/ebpflb/agent.sock"
@@ -292,17 +292,18 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "scheduler",
-        values.choice(*SCHEDULERS),
-        "random",
-        "|".join(SCHEDULERS),
-        "how to choose backends of Services without the annotation ebpflb.io/scheduler  [random]",
+        values.choice(*map(str, Scheduler)),
+        Scheduler.RANDOM.value,
+        "|".join(Scheduler),
+        "how to choose backends of Services without the annotation ebpflb.io/scheduler  "
+        f"[{Scheduler.RANDOM}]",
     ),
     Option(
         "maglev-table-size",
         values.prime(2, 65521),
-        "10007",
+        str(TABLE_SIZE),
         "PRIME",
-        "size of each lookup table of the schedulers maglev and source-hash  [10007]",
+        f"size of each lookup table of the schedulers maglev and source-hash  [{TABLE_SIZE}]",
     ),
     Option(
         "dsr",

@@ -27,7 +27,6 @@ from ebpflb.model.plan import (
     plan_withdrawn,
 )
 from ebpflb.model.pod import Pod, PodNamespace, PodSockets
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import (
     API_SERVER,
@@ -40,6 +39,7 @@ from ebpflb.model.service import (
     ServicePortName,
 )
 from ebpflb.model.traffic_policy import categorize
+from ebpflb.words.scheduler import Scheduler
 
 ApiObject = Service | EndpointSlice | Node | ServiceCidr | Pod | PodNamespace
 ServiceNames = set[ServiceName]

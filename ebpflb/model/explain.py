@@ -23,10 +23,10 @@ from ebpflb.model.plan import (
     IfEmpty,
     place_of,
 )
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServiceName, ServicePort, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import parse_prefix
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
+from ebpflb.words.scheduler import Scheduler
 
 Plain = dict[str, Any]
 
@@ -233,7 +233,7 @@ def _choice(choice: Choice, policy: TrafficPolicy) -> Plain:
                 "port": each.port,
                 "local": each.local,
                 "terminating": each.terminating,
-                "standing": each.standing.name.lower(),
+                "standing": each.standing.word,
             }
             for each in choice.backends
         ],

@@ -11,7 +11,6 @@ from ebpflb.model.address import WILDCARD, Address, Protocol
 from ebpflb.model.ejection import NO_WATCH, Place, PortWatch, Standing
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
-from ebpflb.model.scheduler import TABLE_SIZE, Scheduler
 from ebpflb.model.service import (
     Dsr,
     Service,
@@ -22,6 +21,7 @@ from ebpflb.model.service import (
 )
 from ebpflb.model.source_ranges import Prefixes, allowed_sources
 from ebpflb.model.traffic_policy import EndpointSets, categorize
+from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
 
 
 class FrontendType(StrEnum):

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ebpflb.model.address import Address, Family, Protocol
-from ebpflb.model.scheduler import Scheduler
+from ebpflb.words.scheduler import Scheduler
 
 Labels = tuple[tuple[str, str], ...]
 """Key and value of the labels that selectors use, sorted."""

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from ebpflb.config import values
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.source.fields import FieldError, Fields, choice_at, object_at, text_at
+from ebpflb.words.scheduler import Scheduler
 
 # On a Pod or a Namespace, "false": connections of these pods are load-balanced only at tc.
 SOCKET_LB_ANNOTATION = "ebpflb.io/socket-lb"
 
-# On a Service: a name from model/scheduler.py.
+# On a Service: a name from words/scheduler.py.
 SCHEDULER_ANNOTATION = "ebpflb.io/scheduler"
 # On a Service: a value of the option with this name.
 EJECTION_ANNOTATION = "ebpflb.io/ejection"

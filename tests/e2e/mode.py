@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from ebpflb.config.option import variable
 from ebpflb.model.plan import Defaults
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import Dsr
+from ebpflb.words.scheduler import Scheduler
 
 
 class Mode(NamedTuple):

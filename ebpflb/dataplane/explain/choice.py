@@ -37,8 +37,8 @@ from ebpflb.dataplane.view.snapshot import decode_frontend
 from ebpflb.model.address import Address, Protocol, family_of, format_address, is_link_local
 from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.plan import Backend, Frontend
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServicePortName
+from ebpflb.words.scheduler import Scheduler
 
 _NO_ROUTE = Rewrite(reason=DropReason.LB_DROP_NO_ROUTE)
 

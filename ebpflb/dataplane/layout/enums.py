@@ -2,9 +2,11 @@
 """Mirrors the enums in bpf/types.h and the files it includes: same names, same values."""
 
 from collections.abc import Mapping
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
+from typing import TypeVar
 
 EnumType = type[IntEnum] | type[IntFlag]
+Member = TypeVar("Member", bound=Enum)
 
 
 class FrontendTypeCode(IntEnum):
@@ -254,6 +256,12 @@ PREFIXES: Mapping[EnumType, str] = {
     HistogramKind: "LB_HISTOGRAM_",
 }
 """Every enum shared with bpf/, with the common prefix of its members."""
+
+
+def codes(words: type[Member], mirror: type[IntEnum]) -> Mapping[Member, int]:
+    """For each member of an enum of the model, the number of its namesake in bpf/."""
+    prefix = PREFIXES[mirror]
+    return {each: int(mirror[prefix + each.name]) for each in words}
 
 
 def word(member: IntEnum | IntFlag) -> str:

@@ -15,9 +15,9 @@ from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.ejection import Standing
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
+from ebpflb.words.scheduler import Scheduler
 
 _SOCKET = packed_format(structs.LbFrontendKey)
 _BACKEND = packed_format(
@@ -47,24 +47,11 @@ _STANDINGS: Mapping[Standing, int] = {
 }
 STANDING = WATCHED | EJECTED | TRIAL
 
-_TYPES: Mapping[FrontendType, int] = {
-    FrontendType.CLUSTER_IP: enums.FrontendTypeCode.LB_CLUSTER_IP,
-    FrontendType.NODE_PORT: enums.FrontendTypeCode.LB_NODE_PORT,
-    FrontendType.EXTERNAL_IP: enums.FrontendTypeCode.LB_EXTERNAL_IP,
-    FrontendType.LOAD_BALANCER: enums.FrontendTypeCode.LB_LOAD_BALANCER,
-}
+_TYPES = enums.codes(FrontendType, enums.FrontendTypeCode)
 FRONTEND_TYPES: Mapping[int, FrontendType] = {number: kind for kind, number in _TYPES.items()}
-_IF_EMPTY: Mapping[IfEmpty, int] = {
-    IfEmpty.REFUSE: enums.IfEmptyCode.LB_EMPTY_REFUSE,
-    IfEmpty.DROP: enums.IfEmptyCode.LB_EMPTY_DROP,
-}
-_SCHEDULERS: Mapping[Scheduler, int] = {
-    Scheduler.RANDOM: enums.SchedulerCode.LB_SCHEDULER_RANDOM,
-    Scheduler.ROUND_ROBIN: enums.SchedulerCode.LB_SCHEDULER_ROUND_ROBIN,
-    Scheduler.LEAST_CONNECTIONS: enums.SchedulerCode.LB_SCHEDULER_LEAST_CONNECTIONS,
-    Scheduler.SOURCE_HASH: enums.SchedulerCode.LB_SCHEDULER_SOURCE_HASH,
-    Scheduler.MAGLEV: enums.SchedulerCode.LB_SCHEDULER_MAGLEV,
-}
+_IF_EMPTY = enums.codes(IfEmpty, enums.IfEmptyCode)
+IF_EMPTY: Mapping[int, IfEmpty] = {number: kind for kind, number in _IF_EMPTY.items()}
+_SCHEDULERS = enums.codes(Scheduler, enums.SchedulerCode)
 SCHEDULERS: Mapping[int, Scheduler] = {number: kind for kind, number in _SCHEDULERS.items()}
 
 

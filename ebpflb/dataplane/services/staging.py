@@ -45,9 +45,9 @@ from ebpflb.model.address import Address
 from ebpflb.model.ejection import TRIAL_COUNT
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Backend, Frontend
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServiceName, ServicePortName
 from ebpflb.model.source_ranges import Prefixes
+from ebpflb.words.scheduler import Scheduler
 
 _log = logging.getLogger("ebpflb.dataplane")
 

@@ -17,6 +17,7 @@ from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.layout import enums
 from ebpflb.dataplane.layout.records import (
     FRONTEND_TYPES,
+    IF_EMPTY,
     LOCAL,
     SCHEDULERS,
     SERVING,
@@ -36,7 +37,7 @@ from ebpflb.dataplane.view.counts import ActiveFlows, Sums, read_active, sums
 from ebpflb.model.address import Address, Protocol, family_of
 from ebpflb.model.ejection import Standing
 from ebpflb.model.flow import Counts
-from ebpflb.model.plan import Backend, Choice, Frontend, FrontendType, IfEmpty
+from ebpflb.model.plan import Backend, Choice, Frontend, FrontendType
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefixes
 
@@ -263,12 +264,6 @@ def _used(backends: BpfMap) -> bytes:
     return b"".join(found[:used])
 
 
-_IF_EMPTY: Mapping[int, IfEmpty] = {
-    enums.IfEmptyCode.LB_EMPTY_REFUSE: IfEmpty.REFUSE,
-    enums.IfEmptyCode.LB_EMPTY_DROP: IfEmpty.DROP,
-}
-
-
 class BackendInUse(NamedTuple):
     """active: connections and flows that use it now. usable: it takes new connections.
 
@@ -317,8 +312,8 @@ def decode_frontend(
         key=frontend_key_of(desc.frontend),
         type=FRONTEND_TYPES[desc.type],
         service=service,
-        local=Choice(tuple(sorted(local)), _IF_EMPTY[desc.local_if_empty]),
-        others=Choice(tuple(sorted(others)), _IF_EMPTY[desc.others_if_empty]),
+        local=Choice(tuple(sorted(local)), IF_EMPTY[desc.local_if_empty]),
+        others=Choice(tuple(sorted(others)), IF_EMPTY[desc.others_if_empty]),
         internal_policy=policy_of(desc, enums.DescFlag.LB_DESC_INTERNAL_LOCAL),
         external_policy=policy_of(desc, enums.DescFlag.LB_DESC_EXTERNAL_LOCAL),
         affinity_timeout=desc.affinity_timeout,

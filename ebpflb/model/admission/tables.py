@@ -8,8 +8,8 @@ first. Endpoints do not matter, so that all nodes agree.
 from collections import Counter
 from typing import NamedTuple
 
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import Service, ServiceName
+from ebpflb.words.scheduler import Scheduler
 
 # Slots: 628 tables of the default size in all, 104 in a namespace.
 MOST_TABLE_SLOTS = 6 << 20

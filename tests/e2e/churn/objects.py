@@ -7,7 +7,7 @@ from typing import Any
 
 from ebpflb.lab import Lab
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.model.scheduler import Scheduler
+from ebpflb.words.scheduler import Scheduler
 
 Objects = list[dict[str, Any]]
 

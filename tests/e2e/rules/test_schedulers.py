@@ -15,8 +15,8 @@ from ebpflb.dataplane.view.snapshot import SnapshotReader
 from ebpflb.lab import LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.model.address import Protocol
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.source.annotations import SCHEDULER_ANNOTATION
+from ebpflb.words.scheduler import Scheduler
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.command import ebpflb, metric, status
 from tests.e2e.harness.in_force import pinned_maps

@@ -6,8 +6,8 @@ import os
 from ebpflb import __version__
 from ebpflb.model.admission.tables import MOST_OF_NAMESPACE
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.model.scheduler import TABLE_SIZE, Scheduler
 from ebpflb.model.service import TrafficPolicy
+from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
 from tests.builders import NODE, address, endpoint, endpoint_slice, port_name, service, service_port
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, parse_address
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
+from ebpflb.words.scheduler import Scheduler
 
 Desired = Mapping[ServiceName, tuple[Frontend, ...]]
 

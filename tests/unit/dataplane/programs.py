@@ -30,8 +30,8 @@ from ebpflb.model import plan
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import TrafficPolicy
+from ebpflb.words.scheduler import Scheduler
 
 LOCAL, TERMINATING, USABLE = 1, 2, 4
 SOURCE_RANGES = 4

@@ -15,8 +15,8 @@ from ebpflb.dataplane.layout.structs import LbPodKey, u32
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Protocol, format_address
 from ebpflb.model.plan import Choice, Frontend, FrontendType
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServicePortName
+from ebpflb.words.scheduler import Scheduler
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import NOTHING, backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import backend, key_bytes, look_up, pods_here

@@ -22,8 +22,8 @@ from ebpflb.model.ejection import (
     Times,
 )
 from ebpflb.model.plan import plan_service
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import ServiceName, TrafficPolicy
+from ebpflb.words.scheduler import Scheduler
 from tests.builders import (
     NODE,
     OTHER_NODE,

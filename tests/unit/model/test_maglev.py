@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ebpflb.model.address import Address
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Backend
-from ebpflb.model.scheduler import TABLE_SIZE
+from ebpflb.words.scheduler import TABLE_SIZE
 
 SMALL = 251
 ADDRESSES = st.sampled_from([bytes(16), b"\1" * 16]) | st.binary(min_size=16, max_size=16)

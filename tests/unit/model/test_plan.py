@@ -19,8 +19,8 @@ from ebpflb.model.plan import (
     frontend_keys,
     plan_service,
 )
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import Dsr, Service, ServiceName, ServicePort, TrafficPolicy
+from ebpflb.words.scheduler import Scheduler
 from tests.builders import (
     OTHER_NODE,
     address,

@@ -9,9 +9,9 @@ import yaml
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family, Protocol, format_address
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.source.decode import decode
+from ebpflb.words.scheduler import Scheduler
 from tests.builders import (
     Manifest,
     load_balancer_status,

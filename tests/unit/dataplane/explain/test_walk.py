@@ -44,8 +44,8 @@ from ebpflb.model.address import WILDCARD, Address, Family, Protocol, format_add
 from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
-from ebpflb.model.scheduler import Scheduler
 from ebpflb.model.service import TrafficPolicy
+from ebpflb.words.scheduler import Scheduler
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
 

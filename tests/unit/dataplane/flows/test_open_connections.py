@@ -7,7 +7,7 @@ import pytest
 
 from ebpflb.dataplane.flows.open_connections import correct_open_connections
 from ebpflb.dataplane.layout.records import BackendRecord, pack_index, pack_open, unpack_open
-from ebpflb.model.scheduler import Scheduler
+from ebpflb.words.scheduler import Scheduler
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 from tests.unit.dataplane.world import World
 

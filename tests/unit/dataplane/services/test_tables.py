@@ -5,7 +5,7 @@ from errno import E2BIG
 
 from ebpflb.dataplane.layout.capacity import MOST_SLOTS, sizes_for
 from ebpflb.dataplane.services import staging
-from ebpflb.model.scheduler import Scheduler
+from ebpflb.words.scheduler import Scheduler
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import Found, look_up
 from tests.unit.dataplane.world import World

@@ -9,8 +9,8 @@ import pytest
 from ebpflb.model.admission.tables import MOST_OF_NAMESPACE, MOST_TABLE_SLOTS
 from ebpflb.model.changes import Changes, key_of
 from ebpflb.model.plan import Defaults
-from ebpflb.model.scheduler import TABLE_SIZE, Scheduler
 from ebpflb.model.service import Service, ServiceName, TrafficPolicy
+from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service, service_port
 
 MAGLEV, RANDOM = Scheduler.MAGLEV, Scheduler.RANDOM

@@ -24,5 +24,5 @@ class Scheduler(StrEnum):
 
     @property
     def has_table(self) -> bool:
-        """Whether it uses a lookup table (maglev.py)."""
+        """Whether it uses a lookup table (model/maglev.py)."""
         return self in (Scheduler.SOURCE_HASH, Scheduler.MAGLEV)
