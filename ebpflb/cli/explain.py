@@ -14,6 +14,7 @@ from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
 from ebpflb.config.settings import setting
 from ebpflb.errors import AttachError, ConfigError, QueryError
+from ebpflb.words.connections import END, Fate
 
 if TYPE_CHECKING:
     from ebpflb.cli.explain_names import AgentModel
@@ -136,7 +137,7 @@ def _note(
     if source.name and client.kind is ClientKind.OUTSIDE:
         return "a pod on another node, which decides first: run explain there too"
     is_tracked = found["target"]["protocol"] != "UDP" and found["kernel"]["place"].startswith("tc ")
-    if found["verdict"] == "translated" and is_tracked and is_full(lookups.maps):
+    if found["verdict"] == Fate.TRANSLATED and is_tracked and is_full(lookups.maps):
         return _TABLE_IS_FULL
     return ""
 
@@ -146,7 +147,7 @@ def _last_flows(agent: "AgentModel", target: dict[str, Any]) -> list[dict[str, A
     if not target["service"]:
         return []
     try:
-        flows = agent.flows(service=target["service"], event="end", since=_LATELY)
+        flows = agent.flows(service=target["service"], event=END, since=_LATELY)
     except QueryError:
         return []
     return [each for each in flows if each["protocol"] == target["protocol"]]

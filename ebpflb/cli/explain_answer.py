@@ -105,7 +105,7 @@ def _ask_model(
     return ModelAnswer(
         "",
         frontend,
-        planned_verdict(frontend, choice, client.address),
+        planned_verdict(frontend, choice, client.address).value,
         _endpoints(service, frontend, policy),
     )
 

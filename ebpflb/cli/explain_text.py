@@ -15,6 +15,7 @@ from rich.text import Text
 from ebpflb.cli.render import visible
 from ebpflb.config.values import socket_address
 from ebpflb.errors import EbpflbError
+from ebpflb.words.connections import Fate
 from ebpflb.words.scheduler import Scheduler
 
 Answer = Mapping[str, Any]
@@ -54,7 +55,7 @@ _STYLES = {
     Outcome.FAILS: "bold red",
     Outcome.PASSES: "bold cyan",
 }
-_VERDICTS = {"passes": "passes unchanged"}
+_VERDICTS = {Fate.PASSES.value: "passes unchanged"}
 
 
 class ExplainCommand(click.Command):
@@ -91,13 +92,13 @@ def rendered(found: Answer, *, is_wide: bool = False) -> str:
 def outcome_of(answer: Answer) -> Outcome:
     """The outcome of an answer's `verdict`, `kernel.frontend` and `kernel.backends`."""
     kernel = answer["kernel"]
-    if answer["verdict"] == "translated":
+    if answer["verdict"] == Fate.TRANSLATED:
         possible = possible_backends(kernel)
         failing = sum(bool(problem(each)) for each in possible)
         if not failing:
             return Outcome.WORKS
         return Outcome.PARTLY if failing < len(possible) else Outcome.LIKELY_FAILS
-    if answer["verdict"] == "passes" and not kernel["frontend"]:
+    if answer["verdict"] == Fate.PASSES and not kernel["frontend"]:
         return Outcome.PASSES
     return Outcome.FAILS
 

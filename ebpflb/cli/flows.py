@@ -26,9 +26,17 @@ from ebpflb.cli.render import (
     size,
     visible,
 )
-from ebpflb.config.values import FLOW_EVENTS, is_ip, socket_address
+from ebpflb.config.values import is_ip, socket_address
 from ebpflb.from_json import from_json
-from ebpflb.model.flow import DROPPED, FAILED, FORWARDED, REFUSED, VERDICTS
+from ebpflb.words.connections import (
+    DROPPED,
+    FAILED,
+    FLOW_EVENTS,
+    FORWARDED,
+    REFUSED,
+    START,
+    VERDICTS,
+)
 
 _COLOURS = {FORWARDED: "green", FAILED: "red", REFUSED: "yellow", DROPPED: "red"}
 _HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "TOOK", "RTT", "WHY")
@@ -162,7 +170,7 @@ def _why(flow: Flow) -> str:
     """What happened, how it ended, and anything unusual."""
     backend = flow.get("backend", {})
     others = (
-        "started" if flow["event"] == "start" else "",
+        "started" if flow["event"] == START else "",
         flow.get("reason", "").replace("_", " "),
         flow.get("ended", "").replace("_", " "),
         f"{flow['retransmits']} retransmits" if flow.get("retransmits") else "",

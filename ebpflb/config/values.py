@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ebpflb.config.label_selector import LabelSelector, checked_value, parse_label_selector
+from ebpflb.words.connections import FLOW_EVENTS
 
 
 def socket_address(address: str, port: int) -> str:
@@ -38,7 +39,6 @@ _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
 _LAST_PORT = 65535
-FLOW_EVENTS = ("start", "end", "refused", "dropped")
 NO_EVENTS = "none"
 # What the maps can hold.
 _LONGEST = 2**32 - 1

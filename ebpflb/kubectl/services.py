@@ -33,9 +33,10 @@ from ebpflb.config.values import socket_address
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace, some
 from ebpflb.kubectl.short_answers import ShortAndWhole, ShortAnswers
+from ebpflb.model.plan import IfEmpty
 
 # What a node does with clients outside that it has no endpoint for.
-_OUTSIDE = {"drop": "dropped", "refuse": "refused"}
+_OUTSIDE = {each.value: each.fate.value for each in IfEmpty}
 
 _Form = tuple[FrontendName, FrontendForm]
 _Answer = Mapping[str, CountsOfNode | None]

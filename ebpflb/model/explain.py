@@ -26,6 +26,7 @@ from ebpflb.model.plan import (
 from ebpflb.model.service import ServiceName, ServicePort, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import parse_prefix
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
+from ebpflb.words.connections import Fate
 from ebpflb.words.scheduler import Scheduler
 
 Plain = dict[str, Any]
@@ -330,11 +331,9 @@ def _backend(backend: Backend) -> str:
     return f"{format_address(backend.address)} port {backend.port}{state}"
 
 
-def planned_verdict(frontend: Frontend, choice: Choice, client: Address) -> str:
-    """What the model wants for a new connection with this choice: translated, ..."""
+def planned_verdict(frontend: Frontend, choice: Choice, client: Address) -> Fate:
+    """What the model wants for a new connection with this choice."""
     allowed = frontend.allowed_sources
     if allowed and not any(each.covers(client) for each in allowed):
-        return "dropped"
-    if choice.backends:
-        return "translated"
-    return "dropped" if choice.if_empty is IfEmpty.DROP else "refused"
+        return Fate.DROPPED
+    return Fate.TRANSLATED if choice.backends else choice.if_empty.fate

@@ -11,13 +11,7 @@ from ebpflb.model.endpoint import Endpoint
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.pod import NOBODY, NamedPod
 from ebpflb.model.service import Service, ServicePort, ServicePortName
-
-FORWARDED, FAILED, REFUSED, DROPPED = "forwarded", "failed", "refused", "dropped"
-VERDICTS = (FORWARDED, FAILED, REFUSED, DROPPED)
-"""Every verdict, in the order in which they are shown; all but the first are problems."""
-# How a connection ends that no backend accepted.
-NO_ANSWER, BACKEND_REFUSED = "no_answer", "backend_refused"
-FAILURES = (NO_ANSWER, BACKEND_REFUSED)
+from ebpflb.words.connections import DROPPED, FAILED, FAILURES, FORWARDED, REFUSED
 
 
 class Side(NamedTuple):
@@ -37,7 +31,7 @@ class Traffic(NamedTuple):
 class Flow(NamedTuple):
     """The values of a flow record. If unknown, texts are empty and other values are None.
 
-    time: nanoseconds since 1970. event: start, end, refused, dropped. reason: for the last two.
+    time: nanoseconds since 1970. event: one of FLOW_EVENTS. reason: for the last two.
     ended: closed, reset, timed_out, replaced, no_answer, backend_refused. path: socket, tc. source:
     this_node, elsewhere. client: port 0, or None, if the socket had no address yet.
     seconds: from the start of the flow to its end. rtt: in seconds.

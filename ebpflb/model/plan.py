@@ -21,6 +21,7 @@ from ebpflb.model.service import (
 )
 from ebpflb.model.source_ranges import Prefixes, allowed_sources
 from ebpflb.model.traffic_policy import EndpointSets, categorize
+from ebpflb.words.connections import Fate
 from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
 
 
@@ -38,6 +39,11 @@ class IfEmpty(StrEnum):
 
     REFUSE = "refuse"
     DROP = "drop"
+
+    @property
+    def fate(self) -> Fate:
+        """Of such a connection."""
+        return Fate.DROPPED if self is IfEmpty.DROP else Fate.REFUSED
 
 
 class FrontendKey(NamedTuple):

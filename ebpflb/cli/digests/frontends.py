@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ebpflb.cli.digests import digest
 from ebpflb.config.values import socket_address
-from ebpflb.model.flow import DROPPED, FAILED, REFUSED
+from ebpflb.words.connections import DROPPED, FAILED, REFUSED
 
 SERVED = "served"
 COUNTS = ("connections", FAILED, REFUSED, DROPPED)

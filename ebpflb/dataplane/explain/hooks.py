@@ -22,7 +22,6 @@ from ebpflb.dataplane.explain.steps import (
     Client,
     ClientKind,
     ClientSide,
-    Fate,
     RouteTo,
     Step,
     ended,
@@ -46,6 +45,7 @@ from ebpflb.dataplane.layout.structs import LbNetns
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, family_of
 from ebpflb.model.plan import FrontendKey
+from ebpflb.words.connections import Fate
 
 # Larger than the numbers of clients' bits.
 _NO_TRIER = 64

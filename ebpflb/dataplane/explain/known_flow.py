@@ -8,7 +8,7 @@ from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.explain.lookups import IndexedBackend, Lookups, seconds_since
-from ebpflb.dataplane.explain.steps import Candidate, Client, ClientKind, Fate, Rewrite
+from ebpflb.dataplane.explain.steps import Candidate, Client, ClientKind, Rewrite
 from ebpflb.dataplane.flows.conntrack import (
     FLOW_TABLES,
     PROTOCOL_AT,
@@ -31,6 +31,7 @@ from ebpflb.dataplane.layout.structs import (
 )
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.plan import FrontendKey
+from ebpflb.words.connections import Fate
 
 _USABLE = BackendFlag.LB_BACKEND_USABLE
 _SERVING = _USABLE | BackendFlag.LB_BACKEND_SERVING

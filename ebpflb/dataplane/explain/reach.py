@@ -8,7 +8,7 @@ from ebpflb.dataplane.explain.steps import RouteTo
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Rtnetlink, device_name, read_neighbours
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, format_address
-from ebpflb.model.flow import BACKEND_REFUSED, FAILED, NO_ANSWER
+from ebpflb.words.connections import BACKEND_REFUSED, FAILED, NO_ANSWER
 
 NO_ROUTE = "no route leads there"
 # A single lost SYN is retransmitted before this.

@@ -12,6 +12,7 @@ from ebpflb.dataplane.layout.enums import AddrFlag, DropReason, NetnsFlag
 from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.model.address import Address
 from ebpflb.model.plan import FrontendKey
+from ebpflb.words.connections import Fate
 
 RouteTo = Callable[[Address], Route | None]
 REASONS = {
@@ -56,15 +57,6 @@ class Client(NamedTuple):
     cookie: int = 0
     ifindex: int = 0
     port: int = 0
-
-
-class Fate(StrEnum):
-    """What happens to a new connection."""
-
-    TRANSLATED = "translated"
-    REFUSED = "refused"
-    DROPPED = "dropped"
-    PASSES = "passes"
 
 
 class Rewrite(NamedTuple):

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from ebpflb.config.values import FLOW_EVENTS
 from ebpflb.model.flow import verdict_of
+from ebpflb.words.connections import FLOW_EVENTS
 
 LONGEST_NAME = 253
 OTHERS: Final = "others"

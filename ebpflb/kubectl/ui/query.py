@@ -8,7 +8,7 @@ from functools import cached_property
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.ui.edges import LONGEST_NAME, Edge
 from ebpflb.kubectl.ui.traffic import WINDOWS
-from ebpflb.model.flow import VERDICTS
+from ebpflb.words.connections import VERDICTS
 
 GROUPS = ("workload", "pod", "namespace", "node", "zone")
 SORTS = ("problems", "connections", "sent", "received", "client", "service", "target")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ebpflb.model.flow import DROPPED, FAILED, FORWARDED, REFUSED
+from ebpflb.words.connections import DROPPED, FAILED, FORWARDED, REFUSED, START
 
 # Times are counted in buckets so that many flows can be added up; four per octave, so values read
 # back are at most 10 % off.
@@ -44,7 +44,7 @@ class Tally:
 
     def count(self, flow: Mapping[str, Any], verdict: str) -> None:
         """Add one flow, whose values have been checked."""
-        if flow["event"] == "start":
+        if flow["event"] == START:
             self.started += 1
             return
         if verdict in (REFUSED, DROPPED):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ebpflb.kubectl.ui.edges import THE_OTHERS, Edge, read_flow
 from ebpflb.kubectl.ui.tally import Tally, total
-from ebpflb.model.flow import FORWARDED
+from ebpflb.words.connections import FORWARDED
 
 WINDOWS = (60, 300)
 

@@ -13,12 +13,12 @@ from http import HTTPStatus
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from ebpflb.config.values import FLOW_EVENTS, boolean, duration, near, nearest, number
+from ebpflb.config.values import boolean, duration, near, nearest, number
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Address, Protocol, format_address, parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.explain import describe
-from ebpflb.model.flow import VERDICTS, Flow, FlowNames
+from ebpflb.model.flow import Flow, FlowNames
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.flow_json import flow_line, lost_line
@@ -31,6 +31,7 @@ from ebpflb.observe.http.query_socket import (
     json_reply,
 )
 from ebpflb.web.answers import Answer, StreamedAnswer
+from ebpflb.words.connections import FLOW_EVENTS, VERDICTS
 
 PARAMETERS = (
     *("limit", "follow", "since", "namespace"),

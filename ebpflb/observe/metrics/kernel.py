@@ -12,8 +12,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ebpflb.config.values import FLOW_EVENTS
 from ebpflb.observe.metrics.service_readings import Distribution, Reading
+from ebpflb.words.connections import FLOW_EVENTS
 
 # Contents of lb_histograms: metric -> help text.
 FLOW_METRICS: Mapping[str, str] = {

@@ -14,7 +14,7 @@ from scapy.layers.inet6 import ICMPv6DestUnreach
 
 from ebpflb.dataplane.explain.hooks import at_ingress, at_socket
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
-from ebpflb.dataplane.explain.steps import Client, ClientKind, Fate, Step
+from ebpflb.dataplane.explain.steps import Client, ClientKind, Step
 from ebpflb.dataplane.kernel.namespaces import own_cookie
 from ebpflb.dataplane.kernel.rtnetlink import route_to
 from ebpflb.dataplane.layout.enums import AddrFlag, DeviceKind, NetnsFlag
@@ -22,6 +22,7 @@ from ebpflb.dataplane.layout.structs import LbDevice
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Protocol, format_address, parse_address
 from ebpflb.model.plan import FrontendKey
+from ebpflb.words.connections import Fate
 from tests.bpf.harness.asker import Asker, say_who_asks
 from tests.bpf.harness.datapath import Datapath, Verdict
 from tests.bpf.harness.node import Node

@@ -12,7 +12,7 @@ import pytest
 
 from ebpflb.lab import LabNode
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.model.flow import FAILED, FORWARDED, VERDICTS
+from ebpflb.words.connections import FAILED, FORWARDED, VERDICTS
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb
 from tests.e2e.harness.questions import AT_ONCE, PROTOCOLS, Attempt, results

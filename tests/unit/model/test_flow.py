@@ -6,7 +6,8 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import FlowEnd, word
 from ebpflb.model.address import Family
-from ebpflb.model.flow import FAILURES, VERDICTS, Flow, FlowNames, Side, frontend_type
+from ebpflb.model.flow import Flow, FlowNames, Side, frontend_type
+from ebpflb.words.connections import FAILURES, VERDICTS
 from tests.builders import address, service, service_port
 
 PORT = service_port(

@@ -9,7 +9,7 @@ import pytest
 from ebpflb.dataplane.explain.hooks import walk
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
-from ebpflb.dataplane.explain.steps import LISTENER, Client, ClientKind, ClientSide, Fate
+from ebpflb.dataplane.explain.steps import LISTENER, Client, ClientKind, ClientSide
 from ebpflb.dataplane.flows.settings import write_service_nets
 from ebpflb.dataplane.kernel.rtnetlink import Route
 from ebpflb.dataplane.kernel.sock_diag import SockDiag
@@ -45,6 +45,7 @@ from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
+from ebpflb.words.connections import Fate
 from ebpflb.words.scheduler import Scheduler
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named

@@ -11,7 +11,7 @@ import pytest
 
 from ebpflb.errors import ConfigError, QueryError
 from ebpflb.kubectl.ui.server import PageServer
-from ebpflb.model.flow import FORWARDED, VERDICTS
+from ebpflb.words.connections import FORWARDED, VERDICTS
 
 
 def echo(given: Mapping[str, str]) -> Any:
