@@ -14,6 +14,7 @@ from ebpflb.model.ejection import EjectionChange
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.source.interface import Announcement
+from ebpflb.words.events import EventReason
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -81,6 +82,8 @@ class Ejecting:
                 f"{node} sends no new connections to {endpoint} for {change.seconds:.0f} s: "
                 f"{change.failures} in a row were refused or not answered"
             )
-            self._announce(Announcement(ObjectKey(Kind.SERVICE, *service), "EndpointEjected", note))
+            self._announce(
+                Announcement(ObjectKey(Kind.SERVICE, *service), EventReason.ENDPOINT_EJECTED, note)
+            )
             recent[service] = now
         self._announced = recent

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ebpflb.log import fields
-from ebpflb.model.admission.problems import ADDRESS_REFUSED, INVALID_ANNOTATION, NO_LOOKUP_TABLE
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.service import ServiceName
 from ebpflb.source.interface import Announcement
+from ebpflb.words.events import EventReason
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -32,7 +32,7 @@ class ProblemKind(NamedTuple):
     level: int = logging.WARNING
     field: str = ""
     mended: str = ""
-    event: str = ""
+    event: EventReason | None = None
     note: str = "{text}"
 
 
@@ -40,7 +40,7 @@ SOURCE = ProblemKind(
     log="cannot read: {text}",
     mended="readable again or removed",
     field="file",
-    event="Unreadable",
+    event=EventReason.UNREADABLE,
     note="node {node} keeps its last readable version in force: {text}",
 )
 ATTACH = ProblemKind(
@@ -53,14 +53,14 @@ HEALTH_CHECK = ProblemKind(
     log="node {node} failed to start healthcheck {place} on {text}",
     field="service",
     mended="health check answered again or removed",
-    event="FailedToStartServiceHealthcheck",
+    event=EventReason.HEALTH_CHECK_NODE_PORT,
     note="node {node} failed to start healthcheck {place} on {text}",
 )
-REFUSED = ProblemKind(event="DoesNotFit", note="{node} keeps serving its old state: {text}")
-CONFLICT = ProblemKind(log="{text}", field="service", event="FrontendConflict")
-MISCONFIGURED = ProblemKind(log="{text}", field="service", event=INVALID_ANNOTATION)
-ADDRESS = ProblemKind(log="{text}", field="service", event=ADDRESS_REFUSED)
-WITHOUT_TABLE = ProblemKind(log="{text}", field="service", event=NO_LOOKUP_TABLE)
+REFUSED = ProblemKind(event=EventReason.DOES_NOT_FIT, note="{node} keeps serving its old state: {text}")
+CONFLICT = ProblemKind(log="{text}", field="service", event=EventReason.FRONTEND_CONFLICT)
+MISCONFIGURED = ProblemKind(log="{text}", field="service", event=EventReason.INVALID_ANNOTATION)
+ADDRESS = ProblemKind(log="{text}", field="service", event=EventReason.ADDRESS_REFUSED)
+WITHOUT_TABLE = ProblemKind(log="{text}", field="service", event=EventReason.NO_LOOKUP_TABLE)
 
 
 class Problems:

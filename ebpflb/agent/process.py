@@ -45,6 +45,7 @@ from ebpflb.observe.pod_names import PodNames
 from ebpflb.source.interface import Announcement, SourceEvent
 from ebpflb.web.answers import Respond
 from ebpflb.web.server import HttpServer
+from ebpflb.words.events import EventReason
 from ebpflb.words.scheduler import Scheduler
 
 _log = logging.getLogger("ebpflb.agent")
@@ -285,7 +286,7 @@ class _Ports:
 
         def announce(error: str) -> None:
             note = f"failed to start proxier healthz on {error}"
-            source.announce(Announcement(node, "FailedToStartProxierHealthcheck", note))
+            source.announce(Announcement(node, EventReason.HEALTH_PORT, note))
 
         self._open(self.settings.healthz_bind_address, respond, announce)
 

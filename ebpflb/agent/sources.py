@@ -17,6 +17,7 @@ from ebpflb.model.ejection import Place
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.source.directory import DirectorySource
 from ebpflb.source.interface import Announcement, SourceEvent
+from ebpflb.words.events import EventReason
 
 if TYPE_CHECKING:
     from ebpflb.source.api import Api, SocketOption
@@ -162,7 +163,9 @@ class ApiServerSource:
         self._announcer.start(self._source.uid)
         self._source.start()
         self._last_state = self._started_last_state(self._source)
-        self.announce(Announcement(self._node, "Starting", "ebpflb is starting", warning=False))
+        self.announce(
+            Announcement(self._node, EventReason.STARTING, "ebpflb is starting", warning=False)
+        )
 
     def _started_last_state(self, source: "KubernetesSource") -> "LastState | None":
         from ebpflb.source.last_state import LastState

@@ -6,6 +6,7 @@ import os
 from ebpflb.config import values
 from ebpflb.config.cgroup import cgroup_root
 from ebpflb.config.option import Option
+from ebpflb.words import annotations
 from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
 
 BPFFS_ROOT = "/sys/fs/bpf/ebpflb"
@@ -90,7 +91,7 @@ OPTIONS: tuple[Option, ...] = (
         values.boolean,
         "true",
         "BOOL",
-        "read the pods of this node: their names, and annotations ebpflb.io/socket-lb  [true]",
+        f"read the pods of this node: their names, and annotations {annotations.SOCKET_LB}  [true]",
     ),
     Option("events", values.boolean, "true", "BOOL", "create Events for Services and Node  [true]"),
     Option(
@@ -295,7 +296,7 @@ OPTIONS: tuple[Option, ...] = (
         values.choice(*map(str, Scheduler)),
         Scheduler.RANDOM.value,
         "|".join(Scheduler),
-        "how to choose backends of Services without the annotation ebpflb.io/scheduler  "
+        f"how to choose backends of Services without the annotation {annotations.SCHEDULER}  "
         f"[{Scheduler.RANDOM}]",
     ),
     Option(
@@ -311,8 +312,8 @@ OPTIONS: tuple[Option, ...] = (
         "off",
         "off|annotated|all",
         "direct server return: pods on other nodes see the client's address, and their nodes reply "
-        'directly to the client; for Services annotated ebpflb.io/dsr: "true" (annotated), or all '
-        'but those annotated "false" (all); must be the same on all nodes  [off]',
+        f'directly to the client; for Services annotated {annotations.DSR}: "true" (annotated), or '
+        'all but those annotated "false" (all); must be the same on all nodes  [off]',
     ),
     Option(
         "dsr-port",
@@ -363,7 +364,7 @@ OPTIONS: tuple[Option, ...] = (
         "off",
         "off|on|N",
         "eject an endpoint for a while after N failed TCP or SCTP connections in a row (on: 5), "
-        "but never more than half of a Service's endpoints; the annotation ebpflb.io/ejection "
+        f"but never more than half of a Service's endpoints; the annotation {annotations.EJECTION} "
         "overrides this for a Service  [off]",
     ),
     Option(

@@ -27,6 +27,7 @@ from ebpflb.kubectl.access import METADATA, Access, Object
 from ebpflb.kubectl.agents import CONTAINER, LABEL, RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer
+from ebpflb.words import annotations
 
 _COMMANDS = {
     "version.txt": ("ebpflb", "--version"),
@@ -47,7 +48,7 @@ _LISTS = {
     "services": "/api/v1/services",
     "endpointslices": "/apis/discovery.k8s.io/v1/endpointslices",
 }
-_KEPT_ANNOTATIONS = ("ebpflb.io/", "service.kubernetes.io/", "service.beta.kubernetes.io/")
+_KEPT_ANNOTATIONS = (annotations.PREFIX, "service.kubernetes.io/", "service.beta.kubernetes.io/")
 
 
 @click.command(

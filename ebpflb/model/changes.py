@@ -39,11 +39,12 @@ from ebpflb.model.service import (
     ServicePortName,
 )
 from ebpflb.model.traffic_policy import categorize
+from ebpflb.words import annotations
 from ebpflb.words.scheduler import Scheduler
 
 ApiObject = Service | EndpointSlice | Node | ServiceCidr | Pod | PodNamespace
 ServiceNames = set[ServiceName]
-_DSR_IS_OFF = "the annotation ebpflb.io/dsr has no effect: the option dsr is off on this node"
+_DSR_IS_OFF = f"the annotation {annotations.DSR} has no effect: the option dsr is off on this node"
 
 
 class Kind(StrEnum):

@@ -6,17 +6,8 @@ from typing import TypeVar
 
 from ebpflb.config import values
 from ebpflb.source.fields import FieldError, Fields, choice_at, object_at, text_at
+from ebpflb.words import annotations as words
 from ebpflb.words.scheduler import Scheduler
-
-# On a Pod or a Namespace, "false": connections of these pods are load-balanced only at tc.
-SOCKET_LB_ANNOTATION = "ebpflb.io/socket-lb"
-
-# On a Service: a name from words/scheduler.py.
-SCHEDULER_ANNOTATION = "ebpflb.io/scheduler"
-# On a Service: a value of the option with this name.
-EJECTION_ANNOTATION = "ebpflb.io/ejection"
-# On a Service: "true" or "false".
-DSR_ANNOTATION = "ebpflb.io/dsr"
 
 T = TypeVar("T")
 
@@ -26,28 +17,28 @@ _SWITCH = {"true": True, "false": False}
 
 def socket_lb(document: Fields) -> bool | None:
     """None without the annotation. FieldError."""
-    return _annotation(document, SOCKET_LB_ANNOTATION, _SWITCH)
+    return _annotation(document, words.SOCKET_LB, _SWITCH)
 
 
 def scheduler(document: Fields) -> tuple[Scheduler | None, tuple[str, ...]]:
     """The scheduler, and what is wrong with the annotation."""
-    return _lenient(document, SCHEDULER_ANNOTATION, _SCHEDULERS)
+    return _lenient(document, words.SCHEDULER, _SCHEDULERS)
 
 
 def dsr(document: Fields) -> tuple[bool | None, tuple[str, ...]]:
     """Whether the Service has DSR, and what is wrong with the annotation."""
-    return _lenient(document, DSR_ANNOTATION, _SWITCH)
+    return _lenient(document, words.DSR, _SWITCH)
 
 
 def ejection(document: Fields) -> tuple[int | None, tuple[str, ...]]:
     """The threshold, and what is wrong with the annotation."""
 
     def annotated(annotations: Fields) -> int | None:
-        text = text_at(annotations, EJECTION_ANNOTATION)
+        text = text_at(annotations, words.EJECTION)
         try:
             return values.ejection(text) if text else None
         except ValueError as error:
-            raise FieldError(EJECTION_ANNOTATION, f"{text!r}: {error}") from error
+            raise FieldError(words.EJECTION, f"{text!r}: {error}") from error
 
     try:
         return object_at(

@@ -14,8 +14,9 @@ from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceCidr, ServicePort
-from ebpflb.source import annotations, decode
+from ebpflb.source import decode
 from ebpflb.source.fields import Fields
+from ebpflb.words import annotations
 
 
 def encode(item: ApiObject) -> Fields:
@@ -65,9 +66,9 @@ def _service(item: Service) -> _Parts:
     status = {"loadBalancer": {"ingress": [{"ip": text} for text in balancers]}}
     ejection = ports[0].ejection if ports else None
     annotated = {
-        annotations.EJECTION_ANNOTATION: "" if ejection is None else str(ejection),
-        annotations.SCHEDULER_ANNOTATION: str(item.scheduler or ""),
-        annotations.DSR_ANNOTATION: _switch(item.dsr),
+        annotations.EJECTION: "" if ejection is None else str(ejection),
+        annotations.SCHEDULER: str(item.scheduler or ""),
+        annotations.DSR: _switch(item.dsr),
     }
     metadata = {
         "creationTimestamp": item.created,
@@ -164,7 +165,7 @@ def _namespace(item: PodNamespace) -> _Parts:
 
 
 def _socket_lb(has_socket_lb: bool | None) -> Fields:
-    return _given({annotations.SOCKET_LB_ANNOTATION: _switch(has_socket_lb)})
+    return _given({annotations.SOCKET_LB: _switch(has_socket_lb)})
 
 
 def _switch(value: bool | None) -> str:

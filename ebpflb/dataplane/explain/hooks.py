@@ -17,7 +17,6 @@ from ebpflb.dataplane.explain.known_flow import known_flow
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key, is_own_host
 from ebpflb.dataplane.explain.steps import (
     LISTENER,
-    REASONS,
     Candidate,
     Client,
     ClientKind,
@@ -29,6 +28,7 @@ from ebpflb.dataplane.explain.steps import (
 )
 from ebpflb.dataplane.kernel.namespaces import own_cookie, visit_others
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink, device_name, read_addresses
+from ebpflb.dataplane.layout.drop_reasons import REASONS
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     DescFlag,

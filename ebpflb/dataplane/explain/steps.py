@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.explain.lookups import IndexedBackend, Lookups, is_own_host
 from ebpflb.dataplane.kernel.rtnetlink import Route
+from ebpflb.dataplane.layout.drop_reasons import REASONS
 from ebpflb.dataplane.layout.enums import AddrFlag, DropReason, NetnsFlag
 from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.model.address import Address
@@ -15,22 +16,6 @@ from ebpflb.model.plan import FrontendKey
 from ebpflb.words.connections import Fate
 
 RouteTo = Callable[[Address], Route | None]
-REASONS = {
-    DropReason.LB_DROP_NO_ENDPOINT: "no usable endpoint",
-    DropReason.LB_DROP_NO_LOCAL_ENDPOINT: (
-        "only other nodes have a usable endpoint: traffic policy Local"
-    ),
-    DropReason.LB_DROP_UNKNOWN_PORT: "a ClusterIP without this port",
-    DropReason.LB_DROP_SOURCE_RANGE: "the client is outside the source ranges",
-    DropReason.LB_DROP_NO_ROUTE: "this node has no route to any of the backends",
-    DropReason.LB_DROP_NO_SNAT_ADDRESS: "this node has no address to masquerade with",
-    DropReason.LB_DROP_TUNNEL: "it came to the DSR port, but not from a node of the cluster, or "
-    "not for a Service's endpoint on this node",
-    DropReason.LB_DROP_TUNNEL_KEY: "it came from a node to the DSR port, but with no key that "
-    "this node accepts",
-    DropReason.LB_DROP_LOOP: "the endpoint is a Service's address, which leads back here",
-    DropReason.LB_DROP_UNUSED_ADDRESS: "inside a ServiceCIDR, but not the address of a Service",
-}
 LISTENER = "a process of the node listens there"
 # tc answers these with an ICMP error, and drops all others silently.
 _REFUSED = (DropReason.LB_DROP_NO_ENDPOINT, DropReason.LB_DROP_UNKNOWN_PORT)

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 from ebpflb.model.admission.addresses import Refusal
 from ebpflb.model.service import ServiceName
+from ebpflb.words.events import EventReason
 
-# Reasons of Events.
-INVALID_ANNOTATION, ADDRESS_REFUSED = "InvalidAnnotation", "AddressRefused"
-NO_LOOKUP_TABLE = "NoLookupTable"
 _NO_TABLE = (
     "scheduler random instead: the lookup tables of this namespace, or of all, have no more room "
     "(option maglev-table-size)"
@@ -17,10 +15,10 @@ _NO_TABLE = (
 
 
 class ServiceProblem(NamedTuple):
-    """What a Service asks for and does not get. event: the reason of its Event."""
+    """What a Service asks for and does not get."""
 
     service: ServiceName
-    event: str
+    event: EventReason
     text: str
 
 
@@ -32,8 +30,8 @@ def problems(
     """`invalid`: lines about annotations. In the order of the names."""
     for name in sorted({*invalid, *refusals, *without_table}):
         for line in invalid.get(name, ()):
-            yield ServiceProblem(name, INVALID_ANNOTATION, line)
+            yield ServiceProblem(name, EventReason.INVALID_ANNOTATION, line)
         for refusal in refusals.get(name, ()):
-            yield ServiceProblem(name, ADDRESS_REFUSED, str(refusal))
+            yield ServiceProblem(name, EventReason.ADDRESS_REFUSED, str(refusal))
         if name in without_table:
-            yield ServiceProblem(name, NO_LOOKUP_TABLE, _NO_TABLE)
+            yield ServiceProblem(name, EventReason.NO_LOOKUP_TABLE, _NO_TABLE)

@@ -15,7 +15,7 @@ from ebpflb.dataplane.view.snapshot import SnapshotReader
 from ebpflb.lab import LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.model.address import Protocol
-from ebpflb.source.annotations import SCHEDULER_ANNOTATION
+from ebpflb.words.annotations import SCHEDULER
 from ebpflb.words.scheduler import Scheduler
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.command import ebpflb, metric, status
@@ -31,7 +31,7 @@ TIMES = 24
 def schedule(cluster: Cluster, spec: ServiceSpec, scheduler: str) -> None:
     """Annotate the Service; return when that is in force on all nodes."""
     objects = cluster.lab.service(spec, cluster.lab.pods)
-    objects[0]["metadata"]["annotations"] = {SCHEDULER_ANNOTATION: str(scheduler)}
+    objects[0]["metadata"]["annotations"] = {SCHEDULER: str(scheduler)}
     cluster.write(spec, objects)
 
 
