@@ -31,7 +31,7 @@ from ebpflb.kubectl.questions import NodeQuestion, questions
 
 _COMMAND = ("ebpflb", "explain", "-o", "json")
 # The overall exit status is the first of these that any node has.
-_GRAVEST = (FAILS, CANNOT_TELL, WORKS_PARTLY, NOT_A_SERVICE, WORKS)
+GRAVEST = (FAILS, CANNOT_TELL, WORKS_PARTLY, NOT_A_SERVICE, WORKS)
 
 Found = Mapping[str, Any]
 
@@ -120,7 +120,7 @@ def _groups(cluster: Cluster, asked: list[NodeQuestion]) -> list[AnswerOfNodes]:
     for group in found.values():
         group.nodes.sort()
     return sorted(
-        found.values(), key=lambda each: (_GRAVEST.index(each.status), -len(each.nodes), each.nodes)
+        found.values(), key=lambda each: (GRAVEST.index(each.status), -len(each.nodes), each.nodes)
     )
 
 
@@ -153,4 +153,4 @@ def _text(cluster: Cluster, groups: Iterable[AnswerOfNodes], output: Output) -> 
 
 def _status(cluster: Cluster, groups: Iterable[AnswerOfNodes]) -> int:
     found = {group.status for group in groups} | ({CANNOT_TELL} if cluster.has_failures else set())
-    return next((each for each in _GRAVEST if each in found), CANNOT_TELL)
+    return next((each for each in GRAVEST if each in found), CANNOT_TELL)
