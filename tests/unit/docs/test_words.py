@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/words.md has every word that the code has, and says the same of it."""
+"""The tables of words in docs/ have every word that the code has, and say the same of it."""
 
 import re
 from collections.abc import Iterator
@@ -14,17 +14,20 @@ from ebpflb.dataplane.layout.enums import DropReason, word
 from ebpflb.kubectl import explain as of_nodes
 from ebpflb.kubectl import program as of_the_cluster
 from ebpflb.words.annotations import ANNOTATIONS
+from ebpflb.words.connections import FLOW_EVENTS, VERDICTS
 from ebpflb.words.events import EventReason
+from ebpflb.words.scheduler import Scheduler
 from tests.unit.docs.documents import ROOT
+from tests.unit.docs.test_commands import schema
 
 _TEXT = (ROOT / "docs/reference/words.md").read_text()
 # Statuses of any program.
 USAGE_ERROR = 2
 
 
-def rows(heading: str) -> list[list[str]]:
+def rows(heading: str, text: str = _TEXT) -> list[list[str]]:
     """The cells of the rows below a heading, without the first row of each table."""
-    section = _TEXT.split(f"## {heading}\n")[1].split("\n## ")[0]
+    section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
     found = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"]
     return [cells for cells in found if cells[0].startswith("`")]
 
@@ -44,6 +47,21 @@ def test_every_event_is_there_with_its_type() -> None:
 
 def test_every_annotation_is_there() -> None:
     assert [cells[0] for cells in rows("Annotations")] == [f"`{each}`" for each in ANNOTATIONS]
+
+
+def test_every_scheduler_is_there() -> None:
+    text = (ROOT / "docs/services.md").read_text()
+    # The next table has those of IPVS.
+    found = [cells[0].split()[0] for cells in rows("Schedulers", text)][: len(Scheduler)]
+    assert found == [f"`{each}`" for each in Scheduler]
+    assert schema()["properties"]["config"]["properties"]["scheduler"]["enum"] == list(Scheduler)
+
+
+def test_every_verdict_is_there() -> None:
+    found = rows("Flows", (ROOT / "docs/monitoring.md").read_text())
+    assert [cells[0] for cells in found][: len(VERDICTS)] == [f"`{each}`" for each in VERDICTS]
+    (words,) = [cells[1] for cells in found if cells[0] == "`event`, `verdict`"]
+    assert re.findall(r"`(\w+)`", words) == [*FLOW_EVENTS, *VERDICTS]
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
