@@ -56,7 +56,9 @@ HEALTH_CHECK = ProblemKind(
     event=EventReason.HEALTH_CHECK_NODE_PORT,
     note="node {node} failed to start healthcheck {place} on {text}",
 )
-REFUSED = ProblemKind(event=EventReason.DOES_NOT_FIT, note="{node} keeps serving its old state: {text}")
+REFUSED = ProblemKind(
+    event=EventReason.DOES_NOT_FIT, note="{node} keeps serving its old state: {text}"
+)
 CONFLICT = ProblemKind(log="{text}", field="service", event=EventReason.FRONTEND_CONFLICT)
 MISCONFIGURED = ProblemKind(log="{text}", field="service", event=EventReason.INVALID_ANNOTATION)
 ADDRESS = ProblemKind(log="{text}", field="service", event=EventReason.ADDRESS_REFUSED)
