@@ -179,7 +179,7 @@ enum lb_drop_reason {
 	LB_DROP_SOURCE_RANGE = 11,
 	LB_DROP_UNUSED_ADDRESS = 12,
 	LB_DROP_LOOP = 13,
-	LB_DROP_TUNNEL = 14,     /* to the DSR port: not from a node, or for no endpoint here */
+	LB_DROP_TUNNEL = 14,     /* to the DSR port: not from a node, or of no flow here */
 	LB_DROP_TUNNEL_KEY = 15, /* from a node, without a key of the cluster */
 	LB_DROP_UNKNOWN_CONNECTION = 16,
 };

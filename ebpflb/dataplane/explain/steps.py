@@ -17,7 +17,7 @@ from ebpflb.words.connections import Fate
 
 RouteTo = Callable[[Address], Route | None]
 LISTENER = "a process of the node listens there"
-# tc answers these with an ICMP error, and drops all others silently.
+# tc refuses these, as a host does where nobody listens.
 _REFUSED = (DropReason.LB_DROP_NO_ENDPOINT, DropReason.LB_DROP_UNKNOWN_PORT)
 
 
