@@ -85,10 +85,9 @@ static __always_inline int lb_conntrack_is_silent(struct lb_packet *pkt,
 static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 						   struct lb_conntrack *entry, int is_udp)
 {
-	if (pkt->tuple.proto == IPPROTO_UDP && lb_conntrack_has_lost_backend(entry))
-		return 0;
 	if (is_udp)
-		return !lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
+		return !lb_conntrack_has_lost_backend(entry) &&
+		       !lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
 	if (lb_conntrack_is_foreign(pkt, entry))
 		return 0;
 	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)

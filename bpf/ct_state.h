@@ -261,20 +261,15 @@ static __always_inline void lb_conntrack_count(const struct lb_packet *pkt,
 	lb_count_packet(pkt, entry);
 }
 
-/*
- * Counts the packet and updates the state. The entry may move: do not use it afterwards. is_udp:
- * it is in the tables of UDP, unless programs of an earlier release put it elsewhere.
- */
+/* Counts the packet and updates the state. The entry may move: do not use it afterwards. */
 static __always_inline void lb_conntrack_track(struct lb_packet *pkt, struct lb_conntrack *entry,
 					       int is_udp)
 {
 	lb_conntrack_count(pkt, entry);
 	if (is_udp)
 		lb_conntrack_track_udp(pkt, entry);
-	else if (pkt->tuple.proto != IPPROTO_UDP)
+	else
 		lb_conntrack_track_connection(pkt, entry);
-	else if (entry->direction == LB_DIR_REPLY)
-		entry->state |= LB_CT_ACK;
 }
 
 #endif

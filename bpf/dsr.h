@@ -58,7 +58,7 @@ static __always_inline struct lb_addr *lb_dsr_node(const struct lb_packet *pkt,
 /* Inserts the only entry of the flow. */
 static __always_inline int lb_dsr_create(struct lb_packet *pkt, struct lb_flow *flow)
 {
-	int is_udp = pkt->tuple.proto == IPPROTO_UDP && lb_has_setting(LB_SETTING_UDP_APART);
+	int is_udp = pkt->tuple.proto == IPPROTO_UDP;
 	struct lb_conntrack *entry;
 	int zero = 0;
 

@@ -67,18 +67,12 @@ static __always_inline int lb_known_entry(struct lb_packet *pkt, int hook,
 	return LB_REDIRECT;
 }
 
-/* Like lb_known_entry(). UDP flows of an earlier release are in the tables of TCP. */
+/* Like lb_known_entry(), for any protocol. */
 static __always_inline int lb_known_find(struct lb_packet *pkt, int hook,
 					 struct lb_known_flow *known)
 {
-	int verdict;
-
-	if (pkt->tuple.proto == IPPROTO_UDP) {
-		verdict = lb_known_entry(pkt, hook, known, 1);
-		if (verdict != LB_NEXT || lb_has_setting(LB_SETTING_UDP_MOVED))
-			return verdict;
-	}
-	return lb_known_entry(pkt, hook, known, 0);
+	return pkt->tuple.proto == IPPROTO_UDP ? lb_known_entry(pkt, hook, known, 1) :
+						 lb_known_entry(pkt, hook, known, 0);
 }
 
 /* See lb_masquerade_follow_route(). */

@@ -86,9 +86,7 @@ static __always_inline void lb_own_udp_sent(struct __sk_buff *skb, struct lb_pac
 	__u64 flags = lb_addr_flags_of(&pkt->tuple.saddr);
 	struct lb_conntrack *entry;
 
-	if (!(flags & LB_ADDR_NODE))
-		return;
-	if (!lb_own_udp_is_own(skb, pkt) || !lb_has_setting(LB_SETTING_UDP_MOVED))
+	if (!(flags & LB_ADDR_NODE) || !lb_own_udp_is_own(skb, pkt))
 		return;
 	lb_tuple_reverse(&pkt->peer, &pkt->tuple);
 	entry = lb_conntrack_lookup_udp(&pkt->peer);

@@ -58,7 +58,7 @@ static __always_inline int lb_conntrack_create(void *ctx, struct lb_packet *pkt,
 	struct lb_settings *settings;
 	struct lb_conntrack *entry;
 	struct lb_tuple reply;
-	int has_own_table;
+	int is_udp;
 	int zero = 0;
 
 	settings = lb_settings.lookup(&zero);
@@ -68,9 +68,9 @@ static __always_inline int lb_conntrack_create(void *ctx, struct lb_packet *pkt,
 	lb_tuple_reverse(&reply, &flow->to);
 	lb_conntrack_fill(entry, flow, lb_now());
 	lb_conntrack_fill_reply(entry, flow, &pkt->tuple);
-	has_own_table = reply.proto == IPPROTO_UDP && settings->flags & LB_SETTING_UDP_APART;
-	if (has_own_table ? lb_snat_reserve_udp(ctx, pkt, flow, &reply, entry, settings) :
-			    lb_snat_reserve(ctx, pkt, flow, &reply, entry, settings))
+	is_udp = reply.proto == IPPROTO_UDP;
+	if (is_udp ? lb_snat_reserve_udp(ctx, pkt, flow, &reply, entry, settings) :
+		     lb_snat_reserve(ctx, pkt, flow, &reply, entry, settings))
 		return -LB_DROP_SNAT_PORTS;
 	flow->to.sport = reply.dport;
 	lb_conntrack_fill(entry, flow, entry->created);
@@ -78,8 +78,8 @@ static __always_inline int lb_conntrack_create(void *ctx, struct lb_packet *pkt,
 	entry->sent_end = reply.proto == IPPROTO_TCP ? lb_tcp_end(pkt) : 0;
 	entry->packets = pkt->segs;
 	entry->bytes = lb_payload(pkt);
-	if (lb_conntrack_update(&pkt->tuple, entry, has_own_table)) {
-		lb_conntrack_delete(&reply, 0, has_own_table);
+	if (lb_conntrack_update(&pkt->tuple, entry, is_udp)) {
+		lb_conntrack_delete(&reply, 0, is_udp);
 		return -LB_DROP_CONNTRACK_FULL;
 	}
 	lb_reply_filter_add(&reply, flow->reply_hook, entry->created);

@@ -79,25 +79,21 @@ enum lb_setting_flag {
 	LB_SETTING_CAN_HOLD = 1 << 4,
 	/* The stack routes all masqueraded packets (stack_route.h). */
 	LB_SETTING_VIA_STACK = 1 << 5,
-	/* No hook runs programs with UDP flows in lb_ct_short: new ones have own tables. */
-	LB_SETTING_UDP_APART = 1 << 6,
-	/* And no UDP flow is left in lb_ct_short. */
-	LB_SETTING_UDP_MOVED = 1 << 7,
 	/* Another proxy runs here for good, and would masquerade what has kube-proxy's mark. */
-	LB_SETTING_BESIDE = 1 << 8,
+	LB_SETTING_BESIDE = 1 << 6,
 	/*
 	 * New flows go to lb_conntrack and lb_ct_stream, and none to lb_ct_dsr, because a table that
 	 * evicts is being replaced by a larger one.
 	 */
-	LB_SETTING_DIVERT = 1 << 9,
+	LB_SETTING_DIVERT = 1 << 7,
 	/* For the agent: these programs know LB_SETTING_DIVERT. */
-	LB_SETTING_CAN_DIVERT = 1 << 10,
+	LB_SETTING_CAN_DIVERT = 1 << 8,
 	/* Sockets of this node use the ports of masqueraded flows, too. */
-	LB_SETTING_SHARED_PORTS = 1 << 11,
+	LB_SETTING_SHARED_PORTS = 1 << 9,
 	/* Like LB_SETTING_LOCALHOST, for ::1. */
-	LB_SETTING_LOCALHOST6 = 1 << 12,
+	LB_SETTING_LOCALHOST6 = 1 << 10,
 	/* Unknown connections to Services are reset: netfilter translates none. */
-	LB_SETTING_RESETS = 1 << 13,
+	LB_SETTING_RESETS = 1 << 11,
 };
 
 /* Host byte order, both ends included. */

@@ -167,8 +167,7 @@ static __always_inline int lb_xdp_translate(struct xdp_md *ctx, struct lb_packet
 	int is_udp = pkt->tuple.proto == IPPROTO_UDP;
 	int verdict;
 
-	if (lb_has_setting(LB_SETTING_VIA_STACK) ||
-	    (is_udp && !lb_has_setting(LB_SETTING_UDP_MOVED)))
+	if (lb_has_setting(LB_SETTING_VIA_STACK))
 		return -LB_XDP_STACK;
 	if (lb_xdp_is_csum_partial(ctx, pkt))
 		return -LB_XDP_CHECKSUM;

@@ -28,7 +28,6 @@ from ebpflb.dataplane.attach.forwarding import PolicyRules
 from ebpflb.dataplane.attach.hooks import HookPlaces, Hooks
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, HeldLinks
 from ebpflb.dataplane.flows.settings import write_service_nets
-from ebpflb.dataplane.flows.udp_tables import move_udp_flows
 from ebpflb.dataplane.kernel.dsr_questions import DsrAnswer
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
@@ -303,7 +302,6 @@ class NodeDataplane:
             self._loader.finish(self._active.generation)
             if self._active.network.end_way_of_flows() & SettingFlag.LB_SETTING_DIVERT:
                 self._upkeep.bring_flows_back(self._active.maps)
-            move_udp_flows(self._active.maps)
 
     def _wrote(self, refused: Refused) -> Refused:
         self.usage = self._active.sync.usage()

@@ -16,8 +16,8 @@ End = tuple[Address, int]
 """Address and port."""
 
 FLOW_TABLES = ("lb_conntrack", "lb_ct_short", "lb_ct_udp", "lb_ct_stream", "lb_ct_dsr")
-UDP_TABLES = ("lb_ct_udp", "lb_ct_stream", "lb_ct_dsr", "lb_ct_short")
-"""Tables that may have UDP flows; lb_ct_short only until they were moved (udp_tables.py)."""
+UDP_TABLES = ("lb_ct_udp", "lb_ct_stream", "lb_ct_dsr")
+"""Tables that may have UDP flows."""
 
 KEY_SIZE = sizeof(LbTuple)
 PROTOCOL_AT = LbTuple.proto.offset

@@ -12,7 +12,6 @@ from ebpflb.config.settings import Settings
 from ebpflb.dataplane.flows.flow_filter import filter_floor_of
 from ebpflb.dataplane.flows.source_ports import are_shared, own_ports
 from ebpflb.dataplane.flows.timeouts import TCP_CLOSED_SECONDS, TCP_OPENING_SECONDS, timeouts
-from ebpflb.dataplane.flows.udp_tables import flags_of_udp
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import FlowEvent, SettingFlag
 from ebpflb.dataplane.layout.structs import (
@@ -46,7 +45,7 @@ def write_settings(
     events = (FlowEvent[f"LB_FLOW_{event.upper()}"] for event in options.flow_events)
     shared = SettingFlag.LB_SETTING_SHARED_PORTS if are_shared(node_ports) else SettingFlag(0)
     wanted = LbSettings(
-        flags=flags | flags_of_udp(target) | shared,
+        flags=flags | shared,
         snat_ports=(LbPortRange * 2)(*(LbPortRange(*each) for each in own_ports(node_ports))),
         tcp_opening_timeout=TCP_OPENING_SECONDS,
         tcp_established_timeout=limits.tcp_established,

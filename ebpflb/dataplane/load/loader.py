@@ -72,7 +72,6 @@ _WAYS = {
 _NO_WAY = SettingFlag(0)
 # The first field of lb_settings in every version.
 _FLAGS = slice(LbSettings.flags.offset, LbSettings.flags.offset + LbSettings.flags.size)
-_UDP_FLAGS = SettingFlag.LB_SETTING_UDP_APART | SettingFlag.LB_SETTING_UDP_MOVED
 
 Compile = Callable[[str, Mapping[str, str], Path], None]
 
@@ -180,7 +179,6 @@ class Loader:
             elif shared >= _DIVERTED_TO and not shared >= _EVICTING:
                 _set_way(current, SettingFlag.LB_SETTING_DIVERT)
             _copy_maps(current, generation, shared)
-            _keep_udp_flags(open_maps(current.maps), open_maps(generation.maps))
         _write_meta(generation, self._digest(text, sizes))
 
     def _digest(self, text: str, sizes: Sizes) -> bytes:
@@ -345,14 +343,6 @@ def _copy_flows(old: Generation, new: Generation, shared: frozenset[str]) -> Non
     meta = read_meta(old)
     if meta is not None and meta.flows == FLOW_VERSION:
         _copy(open_maps(old.maps), open_maps(new.maps), set(FLOW_MAPS) - shared, missing_only=True)
-
-
-def _keep_udp_flags(old: MapSet, new: MapSet) -> None:
-    """Keep the flags for UDP flows; the rest of lb_settings is rewritten."""
-    value = old["lb_settings"].lookup(_ONLY_KEY) if "lb_settings" in old else None
-    flags = int.from_bytes((value or b"")[_FLAGS], byteorder) & _UDP_FLAGS
-    if flags:
-        new["lb_settings"].update(_ONLY_KEY, bytes(LbSettings(flags=flags)))
 
 
 def _shared_maps(old: Generation, new: Generation) -> frozenset[str]:

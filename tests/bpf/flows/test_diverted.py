@@ -20,13 +20,11 @@ from tests.bpf.harness.services import node_addresses
 
 __all__ = ["flow"]
 
-USUAL = SettingFlag.LB_SETTING_UDP_APART | SettingFlag.LB_SETTING_UDP_MOVED
 NAMES = ("lb_conntrack", "lb_ct_stream", "lb_ct_short", "lb_ct_udp")
 
 
 def divert(datapath: Datapath, *, on: bool = True) -> None:
-    extra = SettingFlag.LB_SETTING_DIVERT if on else SettingFlag(0)
-    datapath.settings(flags=USUAL | extra)
+    datapath.settings(flags=SettingFlag.LB_SETTING_DIVERT if on else 0)
 
 
 def counts(datapath: Datapath) -> list[int]:
@@ -143,7 +141,7 @@ def test_masqueraded_connections_keep_their_ports(
 ):
     node_addresses(datapath, node)
     held = Held(datapath, node, tcp)
-    datapath.settings(flags=USUAL, snat_ports=((2000, 2099), (3000, 3099)))
+    datapath.settings(snat_ports=((2000, 2099), (3000, 3099)))
     for port in range(50_000, 50_010):
         held.establish(port, meanwhile=lambda: divert(datapath, on=on))
     for port in range(50_010, 50_030):

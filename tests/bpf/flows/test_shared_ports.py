@@ -33,8 +33,7 @@ class Shared:
 
     def give(self, *ports: tuple[int, int]) -> None:
         """These are the ports for masquerading."""
-        flags = SettingFlag.LB_SETTING_UDP_APART | SettingFlag.LB_SETTING_UDP_MOVED
-        self.datapath.settings(ports, flags=flags | SettingFlag.LB_SETTING_SHARED_PORTS)
+        self.datapath.settings(ports, flags=SettingFlag.LB_SETTING_SHARED_PORTS)
 
     @contextmanager
     def bound(self) -> Iterator[socket]:

@@ -26,7 +26,6 @@ from ebpflb.dataplane.layout.enums import (
     FrontendTypeCode,
     IfEmptyCode,
     SchedulerCode,
-    SettingFlag,
     XdpResult,
 )
 from ebpflb.dataplane.layout.structs import (
@@ -126,7 +125,6 @@ class Datapath:
     def settings(self, snat_ports: Sequence[tuple[int, int]] = SNAT_PORTS, **changes: Any) -> None:
         """lb_settings: the defaults of the tests, with changes."""
         fields: dict[str, Any] = {
-            "flags": SettingFlag.LB_SETTING_UDP_APART | SettingFlag.LB_SETTING_UDP_MOVED,
             "tcp_opening_timeout": 60,
             "tcp_established_timeout": 3600,
             "tcp_closed_timeout": 60,

@@ -34,11 +34,7 @@ from tests.bpf.harness.services import (
 from tests.bpf.services.test_source_ranges import allow, load_balancer
 from tests.bpf.tc.offloads import partial, segmented
 
-FLAGS = (
-    SettingFlag.LB_SETTING_UDP_APART
-    | SettingFlag.LB_SETTING_UDP_MOVED
-    | SettingFlag.LB_SETTING_RESETS
-)
+FLAGS = SettingFlag.LB_SETTING_RESETS
 # Where a packet arrives, and at which address.
 WHERE = pytest.mark.parametrize(
     ("program", "make"),

@@ -3,12 +3,10 @@
 
 import socket
 import time
-from typing import Any
 
 import pytest
 from scapy.layers.inet import UDP
 
-from ebpflb.dataplane.flows.udp_tables import move_udp_flows
 from ebpflb.dataplane.layout.enums import DropReason, IfEmptyCode
 from ebpflb.dataplane.layout.structs import LbRange, LbTuple
 from ebpflb.model.address import Family
@@ -76,9 +74,9 @@ def age(datapath: Datapath, source: End, target: End, kind: Kind, seconds: float
 class Talk:
     """A pod that talks to a ClusterIP with many backends."""
 
-    def __init__(self, datapath: Datapath, kind: Kind, **settings: Any) -> None:
+    def __init__(self, datapath: Datapath, kind: Kind) -> None:
         self.datapath, self.kind = datapath, kind
-        datapath.settings(udp_timeout=TIMEOUT, udp_stream_timeout=TIMEOUT, **settings)
+        datapath.settings(udp_timeout=TIMEOUT, udp_stream_timeout=TIMEOUT)
         backends = [datapath.backend(End(kind.net.remote, 8000 + i), kind.proto) for i in range(60)]
         self.frontend = cluster_ip(datapath, kind, backends)
         self.backend = self.request()
@@ -203,18 +201,6 @@ def test_a_stream_leaves_a_backend_that_is_gone(talk: Talk):
     talk.datapath.replace_backends(talk.chosen(), index)
     assert talk.request() == new
     talk.backend = new
-    assert talk.reply_comes_from() == talk.frontend.address
-
-
-def test_while_programs_of_old_releases_run_flows_are_where_those_find_them(talk: Talk):
-    talk.datapath.reset()
-    talk.datapath.settings(flags=0)
-    talk = Talk(talk.datapath, talk.kind, flags=0)
-    talk.become_stream()
-    assert len(talk.table("lb_ct_short")) == 2
-    move_udp_flows(talk.datapath.maps)
-    assert (len(talk.table("lb_ct_short")), len(talk.table("lb_ct_stream"))) == (0, 2)
-    assert talk.request() == talk.backend
     assert talk.reply_comes_from() == talk.frontend.address
 
 

@@ -194,8 +194,7 @@ def test_no_source_port_is_free(datapath: Datapath, node: Node, tcp: Kind):
 
 
 def test_the_stack_routes(datapath: Datapath, node: Node, kind: Kind):
-    moved = SettingFlag.LB_SETTING_UDP_APART | SettingFlag.LB_SETTING_UDP_MOVED
-    datapath.settings(SNAT_PORTS, flags=moved | SettingFlag.LB_SETTING_VIA_STACK)
+    datapath.settings(SNAT_PORTS, flags=SettingFlag.LB_SETTING_VIA_STACK)
     assert_passes(datapath, node, to_remote(datapath, kind), XdpResult.LB_XDP_STACK)
 
 
