@@ -87,9 +87,7 @@ static __always_inline int lb_sock_nat_reverse_tcp(__u64 cookie, struct lb_peer 
 	return 1;
 }
 
-/*
- * Returns 1 if the peer is a backend that this socket was translated to; peer becomes the frontend.
- */
+/* UDP. Returns 1 if this socket was translated to the peer, which becomes the frontend. */
 static __always_inline int lb_sock_nat_reverse(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_socket_key key = {
@@ -108,13 +106,12 @@ static __always_inline int lb_sock_nat_reverse(struct bpf_sock_addr *ctx, struct
 	return 1;
 }
 
-/* The same, including TCP. TCP connections from version 0.1.0 are in lb_sockets. */
+/* The same, including TCP. */
 static __always_inline int lb_sock_nat_reverse_any(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	peer->port = ctx->user_port;
-	if (ctx->protocol == IPPROTO_TCP &&
-	    lb_sock_nat_reverse_tcp(lb_get_socket_cookie(ctx), peer))
-		return 1;
+	if (ctx->protocol == IPPROTO_TCP)
+		return lb_sock_nat_reverse_tcp(lb_get_socket_cookie(ctx), peer);
 	return lb_sock_nat_reverse(ctx, peer);
 }
 

@@ -263,15 +263,16 @@ def socket_counts(maps: MapSet) -> list[TrackedSockets]:
 
 def _sockets(maps: MapSet, protocol: Protocol) -> Iterator[tuple[End, End]]:
     """Frontend and backend of each record."""
-    for raw, value in maps["lb_sockets"].items():
-        key = LbSocketKey.from_buffer_copy(raw)
-        if key.direction == Direction.LB_DIR_REPLY and key.proto == protocol:
-            socket = LbSocket.from_buffer_copy(value)
-            yield (
-                (Address(bytes(socket.peer)), socket.port),
-                (Address(bytes(key.peer)), key.port),
-            )
-    if protocol == Protocol.TCP:
+    if protocol == Protocol.UDP:
+        for raw, value in maps["lb_sockets"].items():
+            key = LbSocketKey.from_buffer_copy(raw)
+            if key.direction == Direction.LB_DIR_REPLY:
+                socket = LbSocket.from_buffer_copy(value)
+                yield (
+                    (Address(bytes(socket.peer)), socket.port),
+                    (Address(bytes(key.peer)), key.port),
+                )
+    elif protocol == Protocol.TCP:
         for each in _connections(maps):
             yield (
                 (Address(bytes(each.addr)), each.port),

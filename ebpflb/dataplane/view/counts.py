@@ -17,7 +17,6 @@ from ebpflb.dataplane.layout.structs import (
     LbSocketKey,
     packed_format,
 )
-from ebpflb.model.address import Protocol
 
 Sums = tuple[int, ...]
 
@@ -25,9 +24,8 @@ _NUMBER_SIZE = 8
 _REASONS = frozenset(DropReason)
 # Plain numbers, because an enum member is slower to compare.
 _REPLY = int(Direction.LB_DIR_REPLY)
-_UDP = int(Protocol.UDP)
 _NEVER = 1 << 64
-_SOCKET_KEY = packed_format(LbSocketKey, "cookie", "proto", "direction")
+_SOCKET_KEY = packed_format(LbSocketKey, "cookie", "direction")
 _SOCKET = packed_format(LbSocket, ("backend", "generation"))
 _CONNECTION = packed_format(LbConnection, "started", ("backend", "generation"))
 _PLACE = Format(
@@ -130,24 +128,19 @@ def _by_use(found: Mapping[bytes, int]) -> dict[Use, int]:
 
 
 def _add_sockets(table: BpfMap, pairs: Counter[bytes]) -> int:
-    """Connected UDP sockets. Records of unconnected ones stay until the LRU evicts them.
-
-    TCP records are from connections translated by version 0.1.0.
-    """
+    """Connected UDP sockets. Records of unconnected ones may outlive them."""
     size = 0
     unconnected: set[int] = set()
-    udp: list[tuple[int, bytes]] = []
+    replies: list[tuple[int, bytes]] = []
     for chunk in table.chunks():
         size += chunk.size
         keys, values = _SOCKET_KEY.iter_unpack(chunk.keys), _SOCKET.iter_unpack(chunk.values)
-        for (cookie, protocol, direction), (pair,) in zip(keys, values, strict=True):
-            if direction != _REPLY:
-                unconnected.add(cookie)
-            elif protocol == _UDP:
-                udp.append((cookie, pair))
+        for (cookie, direction), (pair,) in zip(keys, values, strict=True):
+            if direction == _REPLY:
+                replies.append((cookie, pair))
             else:
-                pairs[pair] += 1
-    pairs.update([pair for cookie, pair in udp if cookie not in unconnected])
+                unconnected.add(cookie)
+    pairs.update([pair for cookie, pair in replies if cookie not in unconnected])
     return size
 
 

@@ -8,8 +8,8 @@ from sys import byteorder
 import pytest
 
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS
-from ebpflb.dataplane.layout.enums import Direction, FlowEnd, FlowEvent, FlowPath, FlowSource
-from ebpflb.dataplane.layout.structs import LbConnection, LbConnPlace, LbSocket, LbSocketKey
+from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath, FlowSource
+from ebpflb.dataplane.layout.structs import LbConnection, LbConnPlace
 from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.dataplane.view.counts import read_active
 from ebpflb.model.address import Family, Protocol
@@ -221,28 +221,6 @@ def test_where_tcp_does_not_tell_connections_last_from_connect_to_close(
     assert list(found.flows.values()) == [1]
     assert all(found.oldest.values())
     assert not connections(datapath)
-
-
-def test_a_process_sees_the_frontend_of_a_connection_of_0_1_0(
-    datapath: Datapath, conversing: Conversing, tcp: Kind
-):
-    frontend, backend, _ = service(datapath, tcp)
-    conversing.converse("opens", frontend, backend, (0, 0))
-    assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
-    (cookie,) = connections(datapath)
-    datapath.clear(PLACES)
-    assert conversing.converse("peer", frontend, backend, (0, 0)) == backend.port
-    key = LbSocketKey(
-        cookie=cookie,
-        peer=addr(backend.address),
-        port=backend.port,
-        proto=Protocol.TCP,
-        direction=Direction.LB_DIR_REPLY,
-    )
-    value = LbSocket(peer=addr(frontend.address), port=frontend.port)
-    datapath.maps["lb_sockets"].update(bytes(key), bytes(value))
-    assert conversing.converse("peer", frontend, backend, (0, 0)) == frontend.port
-    conversing.converse("goes", frontend, backend, (0, 0))
 
 
 def test_a_long_connection_is_counted_while_it_lasts(

@@ -14,8 +14,8 @@ from ebpflb.model.address import Protocol
 from tests.memory_maps import memory_maps
 
 
-def add_socket(maps, cookie, protocol, direction=Direction.LB_DIR_REPLY, backend=3):
-    key = LbSocketKey(cookie=cookie, proto=protocol, direction=direction)
+def add_socket(maps, cookie, direction=Direction.LB_DIR_REPLY, backend=3):
+    key = LbSocketKey(cookie=cookie, proto=Protocol.UDP, direction=direction)
     maps["lb_sockets"].update(bytes(key), bytes(LbSocket(backend=backend, generation=1)))
 
 
@@ -28,7 +28,7 @@ def test_connected_sockets_are_active():
     maps = memory_maps()
     add_connection(maps, 1, started=70)
     add_connection(maps, 2, started=60)
-    add_socket(maps, 3, Protocol.UDP)
+    add_socket(maps, 3)
     found = read_active(maps)
     assert found.flows == {(3, 1): 3}
     assert found.oldest == {(3, 1): 60}
@@ -57,16 +57,10 @@ def test_a_connection_that_has_sent_no_syn_is_none_yet():
     assert found.entries["lb_connections"] == 1
 
 
-def test_connections_from_0_1_0_are_among_the_sockets():
-    maps = memory_maps()
-    add_socket(maps, 1, Protocol.TCP)
-    assert read_active(maps).flows == {(3, 1): 1}
-
-
 def test_a_socket_that_only_sends_is_not_for_its_records_outlive_it():
     maps = memory_maps()
-    add_socket(maps, 1, Protocol.UDP)
-    add_socket(maps, 1, Protocol.UDP, Direction.LB_DIR_ORIGINAL)
+    add_socket(maps, 1)
+    add_socket(maps, 1, Direction.LB_DIR_ORIGINAL)
     assert not read_active(maps).flows
 
 

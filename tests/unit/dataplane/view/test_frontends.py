@@ -151,7 +151,7 @@ def test_connections_of_backends_and_what_uses_them_now(maps, sync):
     add_flow(maps, "lb_ct_short", 2, backend=0, generation=1)
     add_flow(maps, "lb_ct_short", 3, backend=0, generation=1, state=CtState.LB_CT_CLOSED)
     (found,) = read_frontends(maps)
-    assert list(found.backends.values()) == [in_use("10.1.0.1", active=4, connections=8)]
+    assert list(found.backends.values()) == [in_use("10.1.0.1", active=3, connections=8)]
 
 
 def test_a_backend_that_left_is_shown_while_it_has_flows(maps, sync):
