@@ -30,8 +30,6 @@ Result = TypeVar("Result")
 
 _USAGE_ERROR = 2
 _SECONDS = 20.0
-# What an agent prints for a command or an option that only later versions have.
-_UNKNOWN = ("no such command", "no such option")
 
 
 @dataclass
@@ -220,12 +218,6 @@ def cluster_command(command: Callable[..., None]) -> Any:
         ),
     )
     return reduce(lambda made, option: option(made), reversed(options), with_cluster)
-
-
-def is_of_older_agent(answer: AgentAnswer) -> bool:
-    """Whether the agent's version does not know the command or option."""
-    complaint = answer.stderr.lower()
-    return bool(answer.status) and any(each in complaint for each in _UNKNOWN)
 
 
 def listed_namespace(cluster: Cluster, given: str | None, *, every: bool) -> str:

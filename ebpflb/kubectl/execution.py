@@ -20,6 +20,8 @@ _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _STREAMS = ("stdin", "stdout", "stderr")
 _MOST_BYTES = 256 << 20
 _LONGEST_LINE = 64 << 10
+# What an agent prints for a command or an option that its version does not have.
+_UNKNOWN = ("no such command", "no such option")
 # How long a silent stream may keep its reader waiting; how often it pings the other end.
 _LOOK_SECONDS, _PING_SECONDS = 1.0, 30.0
 # Ends the command when the connection is gone, which only shows on standard input. Also reaps all
@@ -116,7 +118,8 @@ class PodExecutor:
 def last_line(text: str) -> str:
     """The last non-empty line, without the word Error: the complaint of a command."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("Error: ") if lines else ""
+    last = lines[-1].removeprefix("Error: ") if lines else ""
+    return f"an agent of another version: {last}" if last.lower().startswith(_UNKNOWN) else last
 
 
 def exit_status(result: bytes) -> int:

@@ -15,14 +15,9 @@ from ebpflb.errors import ClusterError
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.cluster import (
-    Cluster,
-    cluster_command,
-    is_of_older_agent,
-    listed_namespace,
-)
-from ebpflb.kubectl.execution import AgentAnswer, last_line
-from ebpflb.kubectl.streams import Lines, Streams, StreamState, patient
+from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace
+from ebpflb.kubectl.execution import last_line
+from ebpflb.kubectl.streams import Lines, Streams, StreamState
 
 _COMMAND = ("ebpflb", "flows", "-o", "jsonl")
 _FLAGS = {"limit": "--last"}
@@ -77,26 +72,14 @@ def _time(flow: Flow) -> str:
 
 
 def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
-    """Older agents cannot filter by namespace: they send everything, which is filtered here."""
-    namespace = wanted["namespace"]
-    older = []
     for answer in cluster.ask(_argv(wanted)):
-        if is_of_older_agent(answer) and namespace:
-            older.append(answer.agent)
-        else:
-            yield from _read(cluster, answer, namespace)
-    everything = {key: value for key, value in wanted.items() if key not in ("limit", "namespace")}
-    for answer in cluster.ask(_argv(everything), older):
-        yield from _read(cluster, answer, namespace)
+        if answer.status:
+            complaint = last_line(answer.stderr) or f"exit status {answer.status}"
+            cluster.note(answer.agent, complaint)
+        yield from _decoded(cluster, answer.agent, answer.stdout.splitlines())
 
 
 def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
-    """If one agent is older, all agents send all namespaces, which are filtered here."""
-    namespace, wanted = wanted["namespace"], dict(wanted)
-    if namespace:
-        nothing = _argv({"namespace": namespace, "limit": "0"})
-        if any(is_of_older_agent(answer) for answer in list(cluster.ask(nothing))):
-            del wanted["namespace"]
     watch = _Watch(cluster, [*_argv(wanted), "--follow"])
     streams = Streams(watch.find)
     streams.start()
@@ -105,7 +88,7 @@ def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
             if isinstance(what, StreamState):
                 watch.note(node, what)
             else:
-                yield from _decoded(cluster, watch.agents[node], [what], namespace)
+                yield from _decoded(cluster, watch.agents[node], [what])
     finally:
         streams.stop()
 
@@ -137,7 +120,7 @@ class _Watch:
             extent = "--last=0" if agent.pod in self._begun else f"--since={_LONG_AGO}"
             others = [each for each in argv if not each.startswith(("--last=", "--since="))]
             argv = [*others, extent]
-        for line in patient(self._cluster.executor, agent, argv):
+        for line in self._cluster.executor.stream(agent, argv):
             self._begun.add(agent.pod)
             yield line
 
@@ -165,29 +148,14 @@ def _argv(wanted: Mapping[str, str]) -> list[str]:
     return [*_COMMAND, *(f"{flag}={value}" for flag, value in given)]
 
 
-def _read(cluster: Cluster, answer: AgentAnswer, namespace: str) -> Iterator[Flow]:
-    if answer.status:
-        complaint = last_line(answer.stderr) or f"exit status {answer.status}"
-        cluster.note(answer.agent, complaint)
-    yield from _decoded(cluster, answer.agent, answer.stdout.splitlines(), namespace)
-
-
-def _decoded(
-    cluster: Cluster, agent: RemoteAgent, lines: Iterable[str], namespace: str
-) -> Iterator[Flow]:
-    """The flows of a namespace, with the node added."""
+def _decoded(cluster: Cluster, agent: RemoteAgent, lines: Iterable[str]) -> Iterator[Flow]:
+    """The flows, with the node added."""
     for line in lines:
         try:
             flow = {**from_json(line), "node": agent.node}
-            is_wanted = "lost" in flow or (bool(cells(flow)) and _concerns(flow, namespace))
+            is_wanted = "lost" in flow or bool(cells(flow))
         except NONSENSE as error:
             cluster.note(agent, f"a flow that this version cannot read ({error!r:.60})")
         else:
             if is_wanted:
                 yield flow
-
-
-def _concerns(flow: Flow, namespace: str) -> bool:
-    pods = (flow[side].get("pod", "") for side in ("client", "backend") if side in flow)
-    named = {flow.get("service", {}).get("namespace"), *(pod.partition("/")[0] for pod in pods)}
-    return not namespace or namespace in named

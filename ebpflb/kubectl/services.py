@@ -142,22 +142,20 @@ def _show(output: Output, frontends: Iterable[FrontendOfCluster]) -> None:
 
 def _commands(service: str, namespace: str) -> ShortAndWhole[_Answer, _Form]:
     """Commands for one Service, for a namespace, or for all."""
-    by_name = [f"--service={service}"] if service else []
-    options = [*by_name, *([f"--namespace={namespace}"] if namespace else [])]
+    options = [f"--service={service}"] if service else []
+    options += [f"--namespace={namespace}"] if namespace else []
     return ShortAndWhole(
         short=("ebpflb", "services", "--short", *options),
         whole=("ebpflb", "services", "-o", "json", *options),
-        older=("ebpflb", "maps", "dump", "-o", "json", *by_name),
         read_short=lambda _, content: read_short(content),
-        read_whole=lambda _, content: _read(content, namespace),
+        read_whole=lambda _, content: _read(content),
     )
 
 
-def _read(content: Iterable[Any], namespace: str) -> tuple[_Answer, Mapping[str, _Form]]:
-    every = map(FrontendOfNode.of, content)
-    chosen = {each.digest: each for each in every if namespace in ("", each.name.namespace)}
-    answer = {digest: each.counts for digest, each in chosen.items()}
-    return answer, {digest: (each.name, each.form) for digest, each in chosen.items()}
+def _read(content: Iterable[Any]) -> tuple[_Answer, Mapping[str, _Form]]:
+    found = {each.digest: each for each in map(FrontendOfNode.of, content)}
+    answer = {digest: each.counts for digest, each in found.items()}
+    return answer, {digest: (each.name, each.form) for digest, each in found.items()}
 
 
 def _merged(

@@ -4,7 +4,6 @@
 One ready node is asked for its full answer at the same time, which normally explains every digest.
 If other nodes have digests that it does not, one of them is asked about those. A node may change or
 stop answering meanwhile: nodes whose answers are still not understood are then asked once more.
-Agents that do not support short answers are asked for the full one.
 """
 
 from collections import defaultdict
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.cluster import Cluster, is_of_older_agent
+from ebpflb.kubectl.cluster import Cluster
 from ebpflb.kubectl.execution import AgentAnswer
 
 Answer = TypeVar("Answer", bound=Iterable[str])
@@ -32,13 +31,11 @@ _NOT_UNDERSTOOD = (
 class ShortAndWhole(Generic[Answer, Meaning]):
     """Commands for the same answer, short or in full, and the parsers of their output.
 
-    older: the full answer, for agents that do not support short ones. read_whole: also returns what
-    each digest stands for.
+    read_whole: also returns what each digest stands for.
     """
 
     short: Sequence[str]
     whole: Sequence[str]
-    older: Sequence[str]
     read_short: Callable[[RemoteAgent, Any], Answer]
     read_whole: Callable[[RemoteAgent, Any], tuple[Answer, Mapping[str, Meaning]]]
 
@@ -81,16 +78,11 @@ class ShortAnswers(Generic[Answer, Meaning]):
         asked = dict.fromkeys(agents, commands.short)
         if not self.known:
             asked |= dict.fromkeys([each for each in agents if each.is_ready][:1], commands.whole)
-        older = []
         for each in self._cluster.ask_each(asked):
-            if is_of_older_agent(each):
-                older.append(each.agent)
-            elif asked[each.agent] is commands.whole:
+            if asked[each.agent] is commands.whole:
                 yield from self._whole(commands, each)
             else:
                 yield from self._cluster.decoded(each, commands.read_short)
-        for each in self._cluster.ask(commands.older, older):
-            yield from self._whole(commands, each)
 
     def _details(
         self,

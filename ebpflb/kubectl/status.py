@@ -101,12 +101,11 @@ def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
     fills = [(each["used"] / each["max"], str(each["name"])) for each in hashes]
     share, name = max(fills, default=(None, ""))
     in_sync = "in sync" if about.get("in_sync") else "not in sync"
-    # Agents of 0.1.0 have no word for it.
-    state = in_sync if content["healthy"] else str(content.get("state", "not served"))
+    state = in_sync if content["healthy"] else str(content["state"])
     return NodeStatus(
         node=agent.node,
         state=state,
-        shown=state if content["healthy"] else str(content.get("shown", state)),
+        shown=state if content["healthy"] else str(content["shown"]),
         version=str(about.get("version", "")),
         last_change=str(about.get("last_sync") or loaded.get("last_sync") or "") or None,
         drops={why: int(n) for why, n in loaded["dropped"].items() if n} if loaded else None,

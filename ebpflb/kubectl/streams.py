@@ -6,21 +6,17 @@ The threads are daemons: a reader that stops, or Ctrl-C, does not have to wait f
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 
-from ebpflb.errors import ClusterError, EbpflbError
-from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.execution import Executor
+from ebpflb.errors import EbpflbError
 
 _PAUSE_SECONDS = 5.0
 _LOOK_SECONDS = 30.0
 _WAITING_LINES = 1000
 _STOP_SECONDS = 0.5
-# What agents of version 0.1.0 print after 10 s without a flow.
-_SILENT = "the agent has not answered for"
 
 # Yields the lines of one node as they arrive, and an empty line now and then.
 Lines = Callable[[], Generator[str, None, None]]
@@ -127,21 +123,6 @@ def _begun(lines: Lines) -> Generator[str | StreamState, None, None]:
             if number == 0:
                 yield StreamState(runs=True)
             yield line
-
-
-def patient(
-    executor: Executor, agent: RemoteAgent, argv: Sequence[str]
-) -> Generator[str, None, None]:
-    """The stream of `ebpflb flows`, restarted where version 0.1.0 gives up after a silence."""
-    while True:
-        try:
-            yield from executor.stream(agent, argv)
-        except ClusterError as error:
-            if _SILENT not in str(error):
-                raise
-            argv = [*(each for each in argv if not each.startswith("--last")), "--last=0"]
-        else:
-            return
 
 
 def _start(work: Callable[..., None], *given: object) -> None:

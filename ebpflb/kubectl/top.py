@@ -36,7 +36,6 @@ from ebpflb.model.flow import BackendRate, ServiceRate
 _FIELDS = [each.name for each in fields(ServiceRate)]
 # Fast, for very many backends.
 _backend_sums = itemgetter(*BACKEND_SUMS)
-_NOT_IN_0_1_0 = {"removed": False, "pod": ""}
 _backend_fields = itemgetter(*(each.name for each in fields(BackendRate)))
 
 
@@ -109,7 +108,7 @@ _COLUMNS = [
 def _sample(
     asking: ShortAnswers[Sequence[str], PortForm], interval: float, namespace: str
 ) -> list[ServiceRate]:
-    reader = _Reader(namespace)
+    reader = _Reader()
     asking.ask(_commands(reader, interval, namespace))
     for form in asking.known.values():
         reader.rates.add_form(form)
@@ -119,9 +118,8 @@ def _sample(
 class _Reader:
     """Adds up the rates as answers arrive, and keeps only the digests."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self) -> None:
         self.rates = RatesOfCluster()
-        self._namespace = namespace
         self._added = set[RemoteAgent]()
 
     def short(self, agent: RemoteAgent, content: Any) -> Sequence[str]:
@@ -135,22 +133,19 @@ class _Reader:
     def whole(
         self, agent: RemoteAgent, content: Any
     ) -> tuple[Sequence[str], Mapping[str, PortForm]]:
-        """Version 0.1.0 reports all namespaces: filter here."""
-        every = map(service_rate, content["services"])
-        chosen = [each for each in every if self._namespace in ("", each.namespace)]
-        forms = {form.digest: form for form in map(PortForm.of, chosen)}
-        return self.short(agent, short(content["seconds"], chosen)), forms
+        """The digests, and the form of each."""
+        services = list(map(service_rate, content["services"]))
+        forms = {form.digest: form for form in map(PortForm.of, services)}
+        return self.short(agent, short(content["seconds"], services)), forms
 
 
 def _commands(
     reader: _Reader, interval: float, namespace: str
 ) -> ShortAndWhole[Sequence[str], PortForm]:
-    older = ("ebpflb", "top", "--once", "-o", "json", f"--interval={interval:g}")
-    options = [f"--namespace={namespace}"] if namespace else []
+    options = [f"--interval={interval:g}", *([f"--namespace={namespace}"] if namespace else [])]
     return ShortAndWhole(
-        short=("ebpflb", "top", "--short", f"--interval={interval:g}", *options),
-        whole=(*older, *options),
-        older=older,
+        short=("ebpflb", "top", "--short", *options),
+        whole=("ebpflb", "top", "--once", "-o", "json", *options),
         read_short=reader.short,
         read_whole=reader.whole,
     )
@@ -168,4 +163,4 @@ def service_rate(plain: Mapping[str, Any]) -> ServiceRate:
 
 def _backend(plain: Mapping[str, Any]) -> BackendRate:
     sum(_backend_sums(plain))
-    return BackendRate(*_backend_fields({**_NOT_IN_0_1_0, **plain}))
+    return BackendRate(*_backend_fields(plain))

@@ -73,10 +73,9 @@ class FrontendOfNode:
         same = plain["local"] == plain["others"]
         every = local if same else local | _addresses(plain["others"]["backends"])
         differs = name.type == "ClusterIP" and plain["internal_policy"] == "Local"
-        settings = tuple((key, str(plain[key])) for key in _SETTINGS if key in plain)
+        settings = tuple((key, str(plain[key])) for key in _SETTINGS)
         form = FrontendForm(settings, frozenset() if differs else local)
-        # 0.1.0 does not print it.
-        connections, failed, refused, dropped = (int({FAILED: 0, **plain}[key]) for key in COUNTS)
+        connections, failed, refused, dropped = (int(plain[key]) for key in COUNTS)
         more = tuple(sorted(every - form.backends))
         outside = _outside(name, plain)
         counts = CountsOfNode(connections, failed, refused, dropped, more, outside)
@@ -89,7 +88,7 @@ class FrontendOfNode:
 
 
 def _outside(name: FrontendName, plain: Mapping[str, Any]) -> str:
-    if name.type == "ClusterIP" or plain.get("external_policy") != "Local":
+    if name.type == "ClusterIP" or plain["external_policy"] != "Local":
         return ""
     return SERVED if plain["others"]["backends"] else str(plain["others"]["if_empty"])
 

@@ -13,7 +13,7 @@ from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command
-from ebpflb.kubectl.streams import Lines, patient
+from ebpflb.kubectl.streams import Lines
 from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.pages import pages_of
 from ebpflb.kubectl.ui.server import PageServer
@@ -78,7 +78,7 @@ class _Nodes:
     def _follow(self, agent: RemoteAgent) -> Generator[str, None, None]:
         """The node's flows. ClusterError says whether it is served without its agent."""
         try:
-            yield from patient(self.cluster.executor, agent, _FOLLOW)
+            yield from self.cluster.executor.stream(agent, _FOLLOW)
         except ClusterError as error:
             shown = self._without_agent(agent)
             raise ClusterError(f"{shown}; {error}" if shown else str(error)) from error

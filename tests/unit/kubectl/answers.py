@@ -31,6 +31,8 @@ def lines(*flows):
 def status(version="0.1.0", *, healthy=True, in_sync=True, problems=(), dropped=()):
     """As an agent prints it, as far as it is read."""
     return {
+        "state": "served" if healthy else "not served",
+        "shown": "served" if healthy else "not served",
         "healthy": healthy,
         "problems": list(problems),
         "agent": {
@@ -96,7 +98,8 @@ def backend(address, connections=0.0, **more):
     plain = {"address": address, "port": 8080, "local": False, "terminating": False}
     rates = {"active": 1, "failed": 0.5, "original_bytes": 10.0, "reply_bytes": 20.0}
     state = {"offered": True, "share": None, "trouble": "", "standing": "unwatched"}
-    return {**plain, "connections": connections, **rates, **state, **more}
+    pod = {"removed": False, "pod": ""}
+    return {**plain, "connections": connections, **rates, **state, **pod, **more}
 
 
 def service(*backends, name="web", namespace="default", troubles=(), far=None, **more):

@@ -49,6 +49,7 @@ def test_a_note_is_no_failure(three):
     assert three.run("doctor").stdout.startswith("note     agent       a: kube-proxy runs\n")
 
 
-def test_an_old_agent_that_cannot_answer_is_named(three):
+def test_an_agent_of_another_version_that_cannot_answer_is_named(three):
     three.fail("b", "doctor", "Error: No such command 'doctor'.", 2)
-    assert three.run("doctor", status=1).stderr == "b: No such command 'doctor'.\n"
+    done = three.run("doctor", status=1)
+    assert done.stderr == "b: an agent of another version: No such command 'doctor'.\n"

@@ -241,19 +241,11 @@ def test_what_a_node_tells_of_the_form_of_others_must_have_its_digest(three):
     assert not done.stderr
 
 
-@pytest.mark.parametrize("node", ["a", "b"])
-def test_an_agent_that_knows_no_digests_is_asked_for_all(three, node):
-    for command in ("services --short", "services -o json"):
-        three.fail(node, command, "Error: No such command 'services'.", 2)
-    shop = frontend("10.1.0.1", namespace="shop")
-    told = [frontend("10.1.0.1"), shop]
-    for each in told:
-        del each["failed"]
-    three.say(node, "maps dump -o json", told)
+def test_an_agent_of_another_version_is_one_line(three):
+    three.fail("b", "services --short", "Error: No such option: --short", 2)
     done = three.run("services", status=1)
-    assert rows(done)[0][5:] == ["2", "6", "8", "3", "0"]
-    assert f"{node}: lacks 10.1.0.2:8080" in done.stdout
-    assert "shop" not in done.stdout
+    assert done.stderr == "b: an agent of another version: No such option: --short\n"
+    assert [row[6] for row in rows(done)] == ["4"]
 
 
 def test_it_is_asked_again_until_an_interrupt_and_for_details_once(three, monkeypatch):

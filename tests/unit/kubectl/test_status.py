@@ -63,9 +63,8 @@ def test_nodes_without_an_answer_and_without_an_agent_are_in_the_table(three):
 
 
 def test_a_node_where_nothing_is_loaded(three):
-    three.say(
-        "a", "status", {"healthy": False, "problems": ["x"], "agent": None, "loaded": None}, 1
-    )
+    bare = {**status(healthy=False, problems=["x"]), "agent": None, "loaded": None}
+    three.say("a", "status", bare, 1)
     row = three.run("status", status=1).stdout.splitlines()[1]
     assert re.split(r"\s{2,}", row) == ["a", "not served", "-", "-", "-", "-"]
 
