@@ -152,7 +152,7 @@ def check_agent(status: Mapping[str, Any]) -> list[Finding]:
 
 
 def check_xdp(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """How XDP is attached to each uplink; nothing if it is off, or the agent is older."""
+    """How XDP is attached to each uplink; nothing if it is off."""
     for each in status.get("xdp", ()):
         is_there = f"lb_xdp is attached ({each['mode']})"
         what = is_there if each["mode"] else f"no XDP, tc serves it: {each['why']}"
@@ -160,7 +160,7 @@ def check_xdp(status: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def check_dsr(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """Direct server return; nothing if it is off, or the agent is older."""
+    """Direct server return; nothing if it is off."""
     if tunnels := status.get("tunnels"):
         what = f"tunnels lead to {tunnels['pods']} pods on other nodes"
         troubles = [*_without_tunnels(tunnels), *_silent(status, tunnels["port"])]

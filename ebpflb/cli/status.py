@@ -187,21 +187,21 @@ def _lines(found: Status) -> Iterator[str | TextTable]:
 
 def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
     state = "in sync" if agent["in_sync"] else "not in sync"
-    if seconds := agent.get("unread_seconds"):
+    if seconds := agent["unread_seconds"]:
         state += f" with what it could read {seconds} s ago"
     yield ""
     yield f"Agent {agent['version']}, node {agent['node']}, pid {agent['pid']}: {state}"
-    if stale := agent.get("stale_since"):
+    if stale := agent["stale_since"]:
         yield f"  serving the state of {stale}: the API server has not answered since the start"
     yield f"  started {agent['started']}, last sync {agent['last_sync'] or 'never'}"
     yield f"  {agent['services']} Services with {agent['frontends']} frontends"
-    for option, selector in agent.get("selectors", {}).items():
+    for option, selector in agent["selectors"].items():
         yield f"  only Services selected by --{option} {selector!r}"
-    if agent.get("services_left_out"):
+    if agent["services_left_out"]:
         yield f"  {agent['services_left_out']} other Services are left to kube-proxy"
-    if ejected := agent.get("ejected_endpoints"):
+    if ejected := agent["ejected_endpoints"]:
         yield f"  ejected endpoints (connections to them fail): {ejected}"
-    for feature, text in agent.get("kernel_lacks", {}).items():
+    for feature, text in agent["kernel_lacks"].items():
         yield f"  the kernel lacks {feature}: {text}"
     for what, text in agent.get("rights_kept", {}).items():
         yield f"  could not give up {what}: {text}"
@@ -214,20 +214,20 @@ def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
         yield f"  cannot read: {text}"
     for service, text in agent["refused"].items():
         yield f"  does not fit: {service}: {text}"
-    for service, text in agent.get("health_check_errors", {}).items():
+    for service, text in agent["health_check_errors"].items():
         yield f"  health check not answered: {service}: {text}"
     for text in agent["conflicts"]:
         yield f"  conflict: {text}"
-    for text in agent.get("misconfigured", ()):
+    for text in agent["misconfigured"]:
         yield f"  misconfigured and ignored: {text}"
-    for text in agent.get("addresses_refused", ()):
+    for text in agent["addresses_refused"]:
         yield f"  address refused: {text}"
-    for text in agent.get("without_table", ()):
+    for text in agent["without_table"]:
         yield f"  no lookup table: {text}"
 
 
 def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
-    """Nothing if the agent does not report it, because it is starting or older."""
+    """Nothing if the agent does not report it, because it is starting."""
     if chosen := agent.get("forwarding"):
         way = _WAYS.get(chosen["way"], chosen["way"])
         yield f"  masqueraded packets are {way}; {chosen['why']}"

@@ -5,7 +5,7 @@ Also the model's view of a Service as plain JSON values, and how a frontend in t
 differs from the planned one.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -256,42 +256,34 @@ def decode_key(found: Plain) -> FrontendKey:
 def decode_frontend(found: Plain, described: Mapping[str, Any]) -> Frontend:
     """The reverse of encode_frontend(); without `serving` and `ejected`: the kernel may lack them.
 
-    `described`: the Service it belongs to. Backends have no node, as in the kernel; older agents
-    report whether endpoints terminate, but not backends.
+    `described`: the Service it belongs to. Backends have no node, as in the kernel.
     """
     key = decode_key(found)
     service = ServiceName(described["namespace"], described["name"])
-    terminating = {
-        (each["address"], each["port"])
-        for port in described["ports"]
-        for each in port["endpoints"]
-        if each["terminating"]
-    }
     return Frontend(
         key=key,
         type=FrontendType(found["type"]),
         service=ServicePortName(*service, found["port_name"], key.protocol),
-        local=_decode_choice(found["this_node"], terminating),
-        others=_decode_choice(found["elsewhere"], terminating),
+        local=_decode_choice(found["this_node"]),
+        others=_decode_choice(found["elsewhere"]),
         internal_policy=TrafficPolicy(found["internal_policy"]),
         external_policy=TrafficPolicy(found["external_policy"]),
         affinity_timeout=found["affinity_timeout"],
         allowed_sources=tuple(map(parse_prefix, found["allowed_sources"])),
         masquerade=found["masquerade"],
-        # Older agents have only this scheduler, and no DSR.
-        scheduler=Scheduler(found.get("scheduler", Scheduler.RANDOM)),
-        dsr=found.get("dsr", False),
+        scheduler=Scheduler(found["scheduler"]),
+        dsr=found["dsr"],
     )
 
 
-def _decode_choice(found: Plain, terminating: Container[tuple[str, int]]) -> Choice:
+def _decode_choice(found: Plain) -> Choice:
     backends = (
         Backend(
             parse_address(each["address"]),
             each["port"],
             each["local"],
-            each.get("terminating", (each["address"], each["port"]) in terminating),
-            Standing[each.get("standing", "unwatched").upper()],
+            each["terminating"],
+            Standing[each["standing"].upper()],
         )
         for each in found["backends"]
     )

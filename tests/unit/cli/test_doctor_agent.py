@@ -131,7 +131,6 @@ def test_xdp_is_told_for_each_uplink():
             Severity.NOTE, "xdp", "eth1", "no XDP, tc serves it: its driver does not support XDP"
         ),
     ]
-    # Off, or an older agent.
     assert list(check_xdp({})) == []
 
 

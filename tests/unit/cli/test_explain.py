@@ -19,7 +19,6 @@ from ebpflb.dataplane.layout.structs import LbAddr, LbSettings
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.snapshot import read_snapshot
-from ebpflb.model import explain
 from ebpflb.model.address import format_address, parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.selection import Selection
@@ -174,22 +173,6 @@ def test_a_kernel_that_differs_from_the_model_is_told_apart(world):
         in (found["differences"])
     )
     assert "Kernel and model DIFFER" in world.explain("host", "default/web", status=3)
-
-
-def test_an_older_agent_does_not_say_which_backends_terminate(world, monkeypatch):
-    encode = explain._choice
-
-    def encode_as_before(choice, policy):
-        found = encode(choice, policy)
-        for backend in found["backends"]:
-            del backend["terminating"]
-        return found
-
-    monkeypatch.setattr(explain, "_choice", encode_as_before)
-    ending = endpoint("10.1.0.5", ready=False, serving=True, terminating=True)
-    world.set(endpoint_slice("web-1", ending))
-    found = world.told("host", "default/web", status=0)
-    assert (found["agree"], found["differences"]) == (True, [])
 
 
 def test_a_frontend_that_only_one_of_them_has_is_a_difference(world):

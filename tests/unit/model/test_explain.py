@@ -269,14 +269,6 @@ def test_endpoints_that_are_ejected_or_on_trial_say_so():
     assert decode_frontend(described["frontends"][0], described) == replace(planned, ejected=())
 
 
-def test_what_an_older_agent_does_not_say_of_backends_is_unwatched():
-    described = describe(_changes_of(service(), endpoint_slice("web-1", endpoint())), WEB)
-    assert described is not None
-    for each in described["frontends"][0]["this_node"]["backends"]:
-        del each["standing"]
-    assert decode_frontend(described["frontends"][0], described).local.backends
-
-
 def _changes_of(*items):
     changes = Changes(NODE)
     for each in items:
