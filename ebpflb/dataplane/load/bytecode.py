@@ -226,15 +226,9 @@ def _shape(descriptor: int) -> Map:
 
 
 def _fits(there: Map, wanted: Map) -> bool:
-    """Whether an existing map can be used; the loader chooses its size.
-
-    One from an earlier version may be an evicting hash where this version has one that allocates
-    on insertion.
-    """
+    """Whether an existing map can be used; the loader chooses its size."""
     if wanted.name in SIZED_MAPS:
-        there = there._replace(max_entries=wanted.max_entries, flags=wanted.flags)
-        if {there.kind, wanted.kind} <= {MapType.HASH, MapType.LRU_HASH}:
-            there = there._replace(kind=wanted.kind)
+        there = there._replace(max_entries=wanted.max_entries)
     return there[2:] == wanted[2:]
 
 
