@@ -17,7 +17,6 @@ from ebpflb.dataplane.explain.known_flow import known_flow
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key, is_own_host
 from ebpflb.dataplane.explain.steps import (
     LISTENER,
-    Candidate,
     Client,
     ClientKind,
     ClientSide,
@@ -367,12 +366,6 @@ def _routed_on(step: Step, route: RouteTo) -> Step:
         return replace(step, candidates=found)
     why = f"translated, but {REASONS[reason]}"
     return replace(step, fate=Fate.DROPPED, why=why, reason=reason, candidates=found)
-
-
-def _has_way(candidate: Candidate, route: RouteTo) -> bool:
-    """Whether there is a route to it or to its node, or it was dropped for another reason."""
-    rewrite_, record = candidate.rewrite, candidate.backend.record
-    return bool(rewrite_.reason or rewrite_.node or route(backend_key(record).address))
 
 
 def _ways(lookups: Lookups, client: Client, target: FrontendKey, route: RouteTo) -> Iterator[Step]:
