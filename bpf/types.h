@@ -75,25 +75,21 @@ enum lb_setting_flag {
 	LB_SETTING_TC_ONLY_PODS = 1 << 2,
 	/* Flows stay in lb_ct_short, because lb_conntrack is being replaced by a larger one. */
 	LB_SETTING_HOLD = 1 << 3,
-	/* For the agent: these programs know LB_SETTING_HOLD. */
-	LB_SETTING_CAN_HOLD = 1 << 4,
 	/* The stack routes all masqueraded packets (stack_route.h). */
-	LB_SETTING_VIA_STACK = 1 << 5,
+	LB_SETTING_VIA_STACK = 1 << 4,
 	/* Another proxy runs here for good, and would masquerade what has kube-proxy's mark. */
-	LB_SETTING_BESIDE = 1 << 6,
+	LB_SETTING_BESIDE = 1 << 5,
 	/*
 	 * New flows go to lb_conntrack and lb_ct_stream, and none to lb_ct_dsr, because a table that
 	 * evicts is being replaced by a larger one.
 	 */
-	LB_SETTING_DIVERT = 1 << 7,
-	/* For the agent: these programs know LB_SETTING_DIVERT. */
-	LB_SETTING_CAN_DIVERT = 1 << 8,
+	LB_SETTING_DIVERT = 1 << 6,
 	/* Sockets of this node use the ports of masqueraded flows, too. */
-	LB_SETTING_SHARED_PORTS = 1 << 9,
+	LB_SETTING_SHARED_PORTS = 1 << 7,
 	/* Like LB_SETTING_LOCALHOST, for ::1. */
-	LB_SETTING_LOCALHOST6 = 1 << 10,
+	LB_SETTING_LOCALHOST6 = 1 << 8,
 	/* Unknown connections to Services are reset: netfilter translates none. */
-	LB_SETTING_RESETS = 1 << 11,
+	LB_SETTING_RESETS = 1 << 9,
 };
 
 /* Host byte order, both ends included. */

@@ -18,7 +18,7 @@ from ebpflb.dataplane.layout.enums import SettingFlag
 
 
 def flags_of(settings: Settings, network: NetworkState, *, tc_only_pods: bool) -> SettingFlag:
-    flags = SettingFlag.LB_SETTING_CAN_HOLD | SettingFlag.LB_SETTING_CAN_DIVERT
+    flags = SettingFlag(0)
     if tc_only_pods:
         flags |= SettingFlag.LB_SETTING_TC_ONLY_PODS
     if is_beside(settings):

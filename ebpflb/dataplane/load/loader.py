@@ -20,7 +20,6 @@ new flows into lb_conntrack and lb_ct_stream, which they share, and none into lb
 
 import ctypes
 import functools
-import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -64,11 +63,8 @@ _ONLY_KEY = bytes(4)
 _ESTABLISHED, _TUNNELED = "lb_conntrack", "lb_ct_dsr"
 # Tables that may be replaced by larger ones, and the tables used instead meanwhile.
 _EVICTING, _DIVERTED_TO = {"lb_ct_short", "lb_ct_udp", _TUNNELED}, {_ESTABLISHED, "lb_ct_stream"}
-# Flags for programs while tables are replaced -> the flag that says whether they support it.
-_WAYS = {
-    SettingFlag.LB_SETTING_HOLD: SettingFlag.LB_SETTING_CAN_HOLD,
-    SettingFlag.LB_SETTING_DIVERT: SettingFlag.LB_SETTING_CAN_DIVERT,
-}
+# Flags for programs while tables are replaced.
+_WAYS = SettingFlag.LB_SETTING_HOLD | SettingFlag.LB_SETTING_DIVERT
 _NO_WAY = SettingFlag(0)
 # The first field of lb_settings in every version.
 _FLAGS = slice(LbSettings.flags.offset, LbSettings.flags.offset + LbSettings.flags.size)
@@ -135,10 +131,11 @@ class Loader:
         current = self._pins.current()
         if current and current != generation:
             shared = _shared_maps(current, generation)
-            if _has_setting(current, SettingFlag.LB_SETTING_HOLD):
+            way = _flags(current)
+            if way & SettingFlag.LB_SETTING_HOLD:
                 _forget_ended(current, generation)
                 shared |= {_ESTABLISHED}
-            if _has_setting(current, SettingFlag.LB_SETTING_DIVERT):
+            if way & SettingFlag.LB_SETTING_DIVERT:
                 membarrier()
                 _catch_up(current, generation, _EVICTING - shared, self._diverted_at)
             _copy_flows(current, generation, shared)
@@ -148,10 +145,7 @@ class Loader:
     def way_of_flows(self, generation: Generation) -> SettingFlag:
         """Flags that its programs also need until it is finished: LB_SETTING_HOLD, _DIVERT."""
         current = self._pins.current()
-        if current in (None, generation):
-            return _NO_WAY
-        ways = (way for way in _WAYS if _has_setting(current, way))
-        return functools.reduce(operator.or_, ways, _NO_WAY)
+        return _NO_WAY if current in (None, generation) else _flags(current) & _WAYS
 
     def _make(self, current: Generation | None, sizes: Sizes) -> Generation:
         generation = self._pins.create()
@@ -232,11 +226,7 @@ def _flow_sizes(generation: Generation, larger: Set[str]) -> Mapping[str, int]:
     if not _used(maps, _TUNNELED):
         # It is small until the node takes part in direct server return.
         names -= {"ct_dsr"}
-    can_hold = _has_setting(generation, SettingFlag.LB_SETTING_CAN_HOLD)
-    if can_hold and _is_half_full(maps):
-        names -= {"conntrack"}
-    elif _has_setting(generation, SettingFlag.LB_SETTING_CAN_DIVERT):
-        names -= larger
+    names -= {"conntrack"} if _is_half_full(maps) else larger
     return {name: getattr(found, name) for name in names}
 
 
@@ -249,24 +239,18 @@ def _used(maps: MapSet, name: str) -> int:
 
 
 def _set_way(generation: Generation, way: SettingFlag) -> None:
-    """Tell its programs where flows go while tables are replaced, if they support that."""
-    known = {each for each, can in _WAYS.items() if _has_setting(generation, can)}
-    if not known:
-        return
+    """Tell its programs where flows go while tables are replaced."""
     settings = open_maps(generation.maps)["lb_settings"]
     value = bytearray(settings.lookup(_ONLY_KEY) or bytes(settings.value_size))
-    flags = SettingFlag(int.from_bytes(value[_FLAGS], byteorder))
-    for each in known:
-        flags = flags & ~each | way & each
-    value[_FLAGS] = bytes(u32(flags))
+    value[_FLAGS] = bytes(u32(_flags(generation) & ~_WAYS | way))
     settings.update(_ONLY_KEY, bytes(value))
     membarrier()
 
 
-def _has_setting(generation: Generation, flag: SettingFlag) -> bool:
+def _flags(generation: Generation) -> SettingFlag:
     maps = open_maps(generation.maps)
     value = maps["lb_settings"].lookup(_ONLY_KEY) if "lb_settings" in maps else None
-    return bool(value and int.from_bytes(value[_FLAGS], byteorder) & flag)
+    return SettingFlag(int.from_bytes((value or b"")[_FLAGS], byteorder))
 
 
 def _forget_ended(old: Generation, new: Generation) -> None:

@@ -273,16 +273,20 @@ def test_nothing_else_is_compiled_for_maps_of_another_size(root: Pins):
     assert Sizes().defines().items() <= first.items()
 
 
-@pytest.fixture
-def earlier(root: Pins, monkeypatch: pytest.MonkeyPatch) -> Generation:
-    """What a version made whose entries of flows have eight bytes less."""
+def with_shorter(root: Pins, monkeypatch: pytest.MonkeyPatch, table: str) -> Generation:
+    """What a version made whose entries of this table have eight bytes less."""
     with monkeypatch.context() as before:
-        spec = MAPS["lb_conntrack"]._replace(value=ShorterConntrack)
+        spec = MAPS[table]._replace(value=ShorterConntrack)
         for specs in (FLOW_MAPS, MAPS, SIZED_MAPS):
-            before.setitem(specs, "lb_conntrack", spec)
+            before.setitem(specs, table, spec)
         made = start(root)
     change_source(monkeypatch)
     return made
+
+
+@pytest.fixture
+def earlier(root: Pins, monkeypatch: pytest.MonkeyPatch) -> Generation:
+    return with_shorter(root, monkeypatch, "lb_conntrack")
 
 
 def test_a_flow_table_that_must_be_copied_gets_the_wanted_size(root: Pins, earlier: Generation):
@@ -301,10 +305,12 @@ def flow(port: int) -> bytes:
     return bytes(LbTuple(sport=port))
 
 
-def test_flows_that_begin_while_hooks_move_are_taken_over(root: Pins, earlier: Generation):
-    old = open_maps(earlier.maps)["lb_conntrack"]
+def test_flows_that_begin_while_hooks_move_are_taken_over(
+    root: Pins, monkeypatch: pytest.MonkeyPatch
+):
+    old = open_maps(with_shorter(root, monkeypatch, "lb_ct_stream").maps)["lb_ct_stream"]
     second = load(root)
-    new = open_maps(second.maps)["lb_conntrack"]
+    new = open_maps(second.maps)["lb_ct_stream"]
     old.update(flow(1), b"1" * old.value_size)
     finish(root, second)
     assert new.lookup(flow(1)) == b"1" * old.value_size + bytes(8)

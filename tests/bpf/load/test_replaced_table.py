@@ -38,8 +38,6 @@ def test_a_flow_table_that_is_there_keeps_its_size_until_it_is_half_full(root: P
     fill(first, FLOW_MAPS)
     assert load(root, LARGER_TABLE, refuse) == first
     fill_half(first)
-    assert load(root, LARGER_TABLE, refuse) == first
-    can_hold(first)
     before = contents(first, FLOW_MAPS)
     second = load(root, LARGER_TABLE)
     assert shared(first, second) == set(TAKEN_OVER) - {"lb_conntrack"}
@@ -55,12 +53,6 @@ def fill_half(generation: Generation) -> BpfMap:
     return table
 
 
-def can_hold(generation: Generation, flags: SettingFlag = SettingFlag.LB_SETTING_CAN_HOLD) -> None:
-    """As the agent does whose programs know the setting."""
-    settings = open_maps(generation.maps)["lb_settings"]
-    settings.update(bytes(4), bytes(LbSettings(flags=flags)))
-
-
 def is_set(generation: Generation, flag: SettingFlag) -> bool:
     value = open_maps(generation.maps)["lb_settings"].lookup(bytes(4)) or b""
     return flag in SettingFlag(LbSettings.from_buffer_copy(value).flags)
@@ -73,7 +65,6 @@ def is_holding(generation: Generation) -> bool:
 def test_no_flow_is_established_in_the_old_table_while_it_is_replaced(root: Pins):
     first = start(root)
     table = fill_half(first)
-    can_hold(first)
     made = Loader(root, Build(has_set_retval=True), compiler=make_maps)
     second = made.load(LARGER_TABLE)
     assert is_holding(first)
@@ -92,7 +83,6 @@ def test_no_flow_is_established_in_the_old_table_while_it_is_replaced(root: Pins
 def test_a_replacement_that_fails_lets_flows_go_on(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
     fill_half(first)
-    can_hold(first)
 
     def fail_to_copy(*_: object) -> None:
         assert is_holding(first)
@@ -131,7 +121,6 @@ def states(generation: Generation, table: str) -> dict[int, tuple[int, int]]:
 def divertible(root: Pins) -> Generation:
     made = start(root)
     put(made, "lb_ct_dsr", 1)
-    can_hold(made, SettingFlag.LB_SETTING_CAN_DIVERT)
     return made
 
 
@@ -139,8 +128,6 @@ def test_tables_that_evict_keep_their_size_unless_the_agent_wants_larger_ones(ro
     first = start(root)
     fill(first, FLOW_MAPS)
     assert load(root, MORE, refuse) == first
-    # Its programs do not know where else new flows could go.
-    assert Loader(root, Build(has_set_retval=True), compiler=refuse).load(MORE, LARGER) == first
 
 
 @pytest.mark.parametrize("table", ["lb_ct_short", "lb_ct_udp", "lb_ct_dsr"])
@@ -161,7 +148,6 @@ def test_new_flows_are_elsewhere_while_their_table_is_replaced(
 
 def test_the_table_of_tunneled_flows_is_larger_once_the_node_takes_part(root: Pins):
     first = start(root)
-    can_hold(first, SettingFlag.LB_SETTING_CAN_DIVERT)
     made = Loader(root, Build(has_set_retval=True), compiler=make_maps)
     second = made.load(MORE)
     assert shared(first, second) == set(TAKEN_OVER) - {"lb_ct_dsr"}
@@ -195,7 +181,6 @@ def test_established_flows_come_first(root: Pins):
     first = start(root)
     fill_half(first)
     put(first, "lb_ct_dsr", 1)
-    can_hold(first, SettingFlag.LB_SETTING_CAN_HOLD | SettingFlag.LB_SETTING_CAN_DIVERT)
     sizes = replace(MORE, conntrack=LARGER_TABLE.conntrack)
     made = Loader(root, Build(has_set_retval=True), compiler=make_maps)
     second = made.load(sizes, LARGER)
