@@ -87,8 +87,7 @@ static __always_inline int lb_reply_filter_has(__be32 saddr, __be32 daddr, __be1
 	int index = lb_filter_index(saddr, sport);
 	struct lb_reply_ends *ends = lb_reply_filter.lookup(&index);
 
-	return ends && (ends->hooks[hook] | ends->hooks[LB_HOOK_RESERVED]) &&
-	       lb_flow_filter_has(saddr, daddr, sport, dport);
+	return ends && ends->hooks[hook] && lb_flow_filter_has(saddr, daddr, sport, dport);
 }
 
 /* For the peer that a socket was translated to. */

@@ -103,9 +103,8 @@ struct lb_conntrack {
 
 /*
  * For each enum lb_hook: whether replies from this address and port may be reversed there.
- * LB_HOOK_RESERVED: at any hook, for flows older than the distinction. LB_FILTER_REQUEST: whether
- * the stack routes masqueraded packets to this address and port. Bytes rather than bits, because
- * two CPUs may write at the same time.
+ * LB_FILTER_REQUEST: whether the stack routes masqueraded packets to this address and port. Bytes
+ * rather than bits, because two CPUs may write at the same time.
  */
 struct lb_reply_ends {
 	__u8 hooks[8];

@@ -93,14 +93,3 @@ def test_a_backend_of_outside_traffic_is_looked_at_only_where_that_is_reversed(
     ends = [each for each in datapath.maps["lb_reply_filter"].items() if any(each[1])]
     ((_, hooks),) = ends
     assert [hook for hook, is_set in enumerate(hooks) if is_set] == [Hook.LB_HOOK_HOST_EGRESS]
-
-
-def test_what_an_earlier_version_has_set_counts_at_every_hook(datapath: Datapath, kind: Kind):
-    backend, index = remote_backend(datapath, kind)
-    frontend = cluster_ip(datapath, kind, [index])
-    datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend))
-    filter_map = datapath.maps["lb_reply_filter"]
-    ((key, value),) = [each for each in filter_map.items() if any(each[1])]
-    filter_map.update(key, b"\1".ljust(len(value), b"\0"))
-    reply = kind.frame(backend, pod(kind), "SA")
-    assert_same(datapath.run("lb_pod_egress", reply).packet, changed(reply, source=frontend))
