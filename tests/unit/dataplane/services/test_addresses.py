@@ -165,7 +165,7 @@ def test_an_end_passes_as_long_as_any_address_has_it(world: World):
     assert passing(world) == {}
 
 
-def test_what_an_earlier_version_has_left_in_the_filter_goes(world: World):
+def test_what_an_earlier_run_has_left_in_the_filter_goes(world: World):
     for index, flags in ((7, NODE | CLUSTER_IP), (8, AddrFlag.LB_ADDR_EXTERNAL_PORT)):
         world.maps["lb_dest_filter"].update(bytes(u32(index)), bytes(LbDest(flags=flags)))
     world.resync(by_service(frontend()))
