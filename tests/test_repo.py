@@ -194,6 +194,21 @@ def test_file_names_say_what_they_mean():
     assert not [where(path) for path in repository_files() if is_vague(path.stem, path)]
 
 
+def test_no_test_imports_another_one():
+    """What several tests need is in a module of its own, beside them or in a harness."""
+    imports = (
+        (path, node)
+        for path, tree in python_trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+    )
+    assert not [
+        where(path, node.lineno)
+        for path, node in imports
+        if re.search(r"^tests\..*\btest_\w+$", node.module or "")
+    ]
+
+
 def test_maps_and_programs_have_names_that_the_kernel_shows_whole():
     maps = re.findall(r"LB_MAP\w*\((?:[^,()]+,){3}\s*(\w+),", (ROOT / "bpf/maps.h").read_text())
     functions = [each for path in ROOT.glob("bpf/*.c") for each in c_functions(path)]

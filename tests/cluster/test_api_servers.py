@@ -11,7 +11,7 @@ from ebpflb.dataplane.load.compile_cache import DIRECTORY
 from ebpflb.source.api_servers import ApiServers
 from tests.cluster.harness.agent import NODE, ClusterAgent, running_agent
 from tests.cluster.harness.control_plane import ControlPlane
-from tests.cluster.test_api_source import piece, serves, service
+from tests.cluster.objects import piece, serves, service
 from tests.e2e.harness.waiting import wait_until
 
 NAME = "several"

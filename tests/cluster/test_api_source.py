@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ebpflb.dataplane.layout.structs import LbServiceNets
 from tests.cluster.harness.agent import ClusterAgent, running_agent
 from tests.cluster.harness.control_plane import ControlPlane
+from tests.cluster.objects import apply, piece, serves, service
 from tests.e2e.harness.waiting import wait_until
 
 SOME = 8
@@ -35,41 +35,6 @@ def agent(control: ControlPlane) -> Iterator[ClusterAgent]:
     with running_agent(control) as made:
         wait_until(lambda: '"in sync"' in made.said(), "in sync", 60)
         yield made
-
-
-def apply(control: ControlPlane, *objects: dict[str, Any]) -> None:
-    listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-    control.kubectl("apply", "-f", "-", input=json.dumps(listed))
-
-
-def service(name: str, **spec: Any) -> dict[str, Any]:
-    ports = [{"name": "http", "port": 80, "targetPort": 8080}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {"ports": ports, **spec},
-    }
-
-
-def piece(name: str, *addresses: str, number: int = 1) -> dict[str, Any]:
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {
-            "name": f"{name}-{number}",
-            "labels": {"kubernetes.io/service-name": name},
-        },
-        "addressType": "IPv4",
-        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [address], "nodeName": "node1"} for address in addresses],
-    }
-
-
-def serves(agent: ClusterAgent, name: str, *addresses: str) -> bool:
-    wanted = sorted(f"{address}:8080" for address in addresses)
-    found = agent.backends(name)
-    return bool(found) and all(each == wanted for each in found.values())
 
 
 def test_what_the_api_says_is_served(control: ControlPlane, agent: ClusterAgent):

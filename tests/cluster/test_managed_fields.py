@@ -16,14 +16,9 @@ from ebpflb.kubectl.access import METADATA, Access
 from tests.cluster.harness.agent import NODE, ClusterAgent, running_agent
 from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.control_plane import ControlPlane
-from tests.cluster.test_api_source import apply, piece, serves, service
+from tests.cluster.objects import FREE, apply, piece, serves, service
 from tests.e2e.harness.waiting import wait_until
 
-# The API server takes 10,000 levels of a whole object.
-FREE = {
-    "deep": b'{"f:a":' * 9990 + b"{}" + b"}" * 9990,
-    "bytes": b'{"f:\xff\xfe":{}}',
-}
 GROUP = "odd"
 
 

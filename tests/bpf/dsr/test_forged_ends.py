@@ -10,7 +10,7 @@ from scapy.layers.inet import TCP
 
 from ebpflb.dataplane.layout.enums import CtState, XdpResult
 from ebpflb.dataplane.layout.structs import LbConntrack
-from tests.bpf.dsr.test_sending import arrive, assert_sent
+from tests.bpf.dsr.sent import LASTING, OPENING, arrive, assert_sent
 from tests.bpf.dsr.tunnel import pod_elsewhere, served
 from tests.bpf.harness.datapath import Datapath, XdpAction
 from tests.bpf.harness.node import Node
@@ -20,7 +20,6 @@ from tests.bpf.harness.services import client
 ALL = 1 << 32
 # LB_RESET_DISTANCE and LB_IN_FLIGHT of ct_sequence.h.
 NEAR, IN_FLIGHT = 1 << 16, 1 << 20
-OPENING, LASTING = ("S", "A"), ("S", "A", "PA", "A")
 ENDED = CtState.LB_CT_CLOSED | CtState.LB_CT_PEER_FIN
 # Soon afterwards the numbers wrap around.
 START = ALL - 3

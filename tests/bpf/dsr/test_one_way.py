@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from ebpflb.dataplane.layout.enums import SchedulerCode
-from tests.bpf.dsr.test_sending import assert_sent, hashed
+from tests.bpf.dsr.sent import assert_sent, hashed
 from tests.bpf.dsr.tunnel import pod_elsewhere, pod_here, served, wrapped
-from tests.bpf.flows.test_pressure import Held, UdpSessions
+from tests.bpf.flows.held import Held, UdpSessions
 from tests.bpf.harness.datapath import Datapath, Result, Verdict
 from tests.bpf.harness.loading import SIZES
 from tests.bpf.harness.node import Node

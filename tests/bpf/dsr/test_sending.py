@@ -18,10 +18,11 @@ from ebpflb.dataplane.layout.enums import (
     SchedulerCode,
     SettingFlag,
 )
-from ebpflb.dataplane.layout.structs import LbDesc, LbFailures, LbPathMtu, LbSettings
+from ebpflb.dataplane.layout.structs import LbFailures, LbPathMtu, LbSettings
 from ebpflb.dataplane.load.source_text import source_text
-from tests.bpf.dsr.tunnel import KEY, OVERHEAD, PEER, PORT, pod_elsewhere, served, unwrapped
-from tests.bpf.harness.datapath import Datapath, Result, Verdict, XdpAction, assert_untouched
+from tests.bpf.dsr.sent import arrive, assert_sent, hashed
+from tests.bpf.dsr.tunnel import KEY, OVERHEAD, PORT, pod_elsewhere, served, unwrapped
+from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction, assert_untouched
 from tests.bpf.harness.errors import TOO_BIG, assert_answered, error
 from tests.bpf.harness.fragments import fragments
 from tests.bpf.harness.loading import Loaded, load
@@ -49,19 +50,6 @@ SECONDS = LbSettings(
     udp_timeout=30,
     udp_stream_timeout=120,
 )
-
-
-def arrive(datapath: Datapath, node: Node, frame: Packet) -> Result:
-    return datapath.run("lb_host_ingress", frame, ifindex=node.uplink.ifindex)
-
-
-def assert_sent(kind: Kind, result: Result, frame: Packet, to: End) -> None:
-    """As it was, to the other node, for a pod."""
-    assert result.verdict is Verdict.REDIRECT
-    found = unwrapped(kind, result.packet)
-    assert (found.source, found.target) == (kind.net.node, PEER[kind.net])
-    assert (found.pod, found.is_returned) == (to, False)
-    assert found.packet == bytes(frame.payload)
 
 
 def test_a_request_goes_to_the_pods_node_as_it_is(dsr: Datapath, node: Node, kind: Kind):
@@ -377,20 +365,6 @@ def test_what_went_in_tunnels_is_forgotten_when_that_is_switched_off(
     assert not later.short()
     again = arrive(later, node, tcp.frame(client(tcp), frontend))
     assert (again.verdict, again.packet.payload.src) == (Verdict.REDIRECT, tcp.net.overlay)
-
-
-def hashed(
-    datapath: Datapath, scheduler: SchedulerCode, others: list[int], affinity: int = 0
-) -> None:
-    """Gives the only descriptor a scheduler with a table of the same backends."""
-    value = LbDesc.from_buffer_copy(datapath.maps["lb_descs"].lookup(u32(1)) or b"")
-    value.scheduler, value.affinity_timeout = scheduler, affinity
-    value.others.table = len(others)
-    base = value.others.base + value.others.count
-    datapath.maps["lb_slots"].update_batch(
-        [(u32(base + place), u32(each)) for place, each in enumerate(others)]
-    )
-    datapath.maps["lb_descs"].update(u32(1), bytes(value))
 
 
 @pytest.mark.parametrize("scheduler", ["MAGLEV", "SOURCE_HASH"])

@@ -3,8 +3,7 @@
 
 import pytest
 
-from tests.bpf.dsr.test_forged_ends import LASTING
-from tests.bpf.dsr.test_sending import arrive, assert_sent
+from tests.bpf.dsr.sent import LASTING, arrive, assert_sent
 from tests.bpf.dsr.tunnel import pod_elsewhere, served
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.node import Node

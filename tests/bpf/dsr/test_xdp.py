@@ -13,7 +13,7 @@ from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction
 from tests.bpf.harness.node import PEER_MAC, Node
 from tests.bpf.harness.packets import IPV4, IPV6, NODE_MAC, TCP_KINDS, End, Kind
 from tests.bpf.harness.services import CLUSTER_PORT, client
-from tests.bpf.xdp.test_sent import LINK, Snapshot, snapshot
+from tests.bpf.xdp.snapshot import LINK, Snapshot, snapshot
 
 pytestmark = pytest.mark.usefixtures("one_cpu", "dsr")
 

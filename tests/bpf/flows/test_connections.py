@@ -2,18 +2,17 @@
 """TCP connections that are translated at the socket: counted as they were, however they end."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from sys import byteorder
 
 import pytest
 
-from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath, FlowSource
 from ebpflb.dataplane.layout.structs import LbConnection, LbConnPlace
 from ebpflb.dataplane.load.source_text import source_text
 from ebpflb.dataplane.view.counts import read_active
 from ebpflb.model.address import Family, Protocol
-from tests.bpf.harness.asking import hooked_cgroup
+from tests.bpf.flows.conversing import service, under_hooks
 from tests.bpf.harness.conversing import WAYS, Conversing
 from tests.bpf.harness.datapath import Datapath, addr
 from tests.bpf.harness.loading import Loaded, load
@@ -54,30 +53,12 @@ def conversing(programs: Loaded, machine: Node) -> Iterator[Conversing]:
         yield made
 
 
-@contextmanager
-def under_hooks(loaded: Loaded, machine: Node, name: str) -> Iterator[Conversing]:
-    hooks = {hook: kind for hook, kind in CGROUP_HOOKS.items() if hook in loaded.programs}
-    with hooked_cgroup(loaded, name, hooks) as cgroup:
-        with machine.entered():
-            made = Conversing(cgroup)
-        with closing(made):
-            yield made
-
-
 @pytest.fixture(scope="module")
 def untold(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     """The hooks as they are where TCP does not tell of connections."""
     text = f"#define LB_HAS_SOCK_OPS 0\n{source_text()}"
     names = ["lb_connect4", "lb_connect6", "lb_sock_release"]
     return load(tmp_path_factory.mktemp("bpffs"), text, names)
-
-
-def service(datapath: Datapath, tcp: Kind) -> tuple[End, End, int]:
-    """A frontend, its backend, and the backend's index."""
-    frontend, backend = End(tcp.net.cluster_ip, 80), End(tcp.net.node, 18080)
-    index = datapath.backend(backend, Protocol.TCP)
-    datapath.frontend(frontend, Protocol.TCP, local=[index])
-    return frontend, backend, index
 
 
 def connections(datapath: Datapath) -> dict[int, LbConnection]:

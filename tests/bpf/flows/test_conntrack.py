@@ -6,84 +6,19 @@ from scapy.layers.inet import TCP
 
 from ebpflb.dataplane.layout.enums import CtState, SettingFlag
 from ebpflb.dataplane.layout.structs import LbTuple
+from tests.bpf.flows.flow import ACK, CLOSED, ESTABLISHED, SYN, Flow
 from tests.bpf.harness.datapath import Datapath, Verdict, flow_tuple, frontend_key
 from tests.bpf.harness.loading import SIZES
-from tests.bpf.harness.packets import PAYLOAD, SEQUENCE, End, Kind, assert_same, changed, target_of
-from tests.bpf.harness.services import CLIENT_PORT, cluster_ip, remote_backend
+from tests.bpf.harness.packets import PAYLOAD, SEQUENCE, End, Kind, assert_same, changed
+from tests.bpf.harness.services import CLIENT_PORT, cluster_ip
 
-SYN, ACK = CtState.LB_CT_SYN, CtState.LB_CT_ACK
-CLOSED, ESTABLISHED = CtState.LB_CT_CLOSED, CtState.LB_CT_ESTABLISHED
 # What acknowledges all of a SYN of these tests, and a FIN.
 ANSWER_END = SEQUENCE + len(PAYLOAD) + 1
 FIN_END = ANSWER_END
 
 
-class Flow:
-    """A connection of a pod to a ClusterIP with one backend, packet by packet."""
-
-    def __init__(self, datapath: Datapath, kind: Kind, frontend: End, port: int) -> None:
-        self.datapath, self.kind, self.frontend = datapath, kind, frontend
-        self.pod = End(kind.net.pod, port)
-        self.backend = End("", 0)
-
-    def request(self, flags: str, ack: int = SEQUENCE + 1) -> End:
-        """The pod sends; returns where the packet goes."""
-        packet = self.kind.frame(self.pod, self.frontend, flags, ack=ack)
-        result = self.datapath.run("lb_pod_ingress", packet)
-        assert result.verdict is Verdict.PASS
-        target = target_of(result.packet)
-        if flags == "S":
-            self.backend = target
-        return target
-
-    def reply(self, flags: str, ack: int = SEQUENCE + 1) -> None:
-        """The backend of the last SYN sends."""
-        packet = self.kind.frame(self.backend, self.pod, flags, ack=ack)
-        result = self.datapath.run("lb_pod_egress", packet)
-        assert result.verdict is Verdict.PASS
-        assert result.packet.payload.src == self.frontend.address
-
-    def establish(self) -> None:
-        """Make the handshake."""
-        self.request("S")
-        self.reply("SA")
-        self.request("A")
-
-    @property
-    def keys(self) -> set[LbTuple]:
-        """The keys of both entries."""
-        return {
-            flow_tuple(self.pod, self.frontend, self.kind.proto),
-            flow_tuple(self.backend, self.pod, self.kind.proto),
-        }
-
-    def states(self) -> tuple[CtState, CtState]:
-        """State of the original direction and of the reply."""
-        original = self.datapath.entry(self.pod, self.frontend, self.kind.proto)
-        reply = self.datapath.entry(self.backend, self.pod, self.kind.proto)
-        return CtState(original.whole_state), CtState(reply.whole_state)
-
-    def is_established(self) -> bool:
-        """Whether both entries are in lb_conntrack, and only there."""
-        return self.keys <= set(self.datapath.established()) and not self.keys & set(
-            self.datapath.short()
-        )
-
-    def is_short(self) -> bool:
-        """Whether both entries are in lb_ct_short, and only there."""
-        return self.keys <= set(self.datapath.short()) and not self.keys & set(
-            self.datapath.established()
-        )
-
-
 def backends(datapath: Datapath, kind: Kind, count: int = 60) -> list[int]:
     return [datapath.backend(End(kind.net.remote, 8000 + i), kind.proto) for i in range(count)]
-
-
-@pytest.fixture
-def flow(datapath: Datapath, tcp: Kind) -> Flow:
-    frontend = cluster_ip(datapath, tcp, [remote_backend(datapath, tcp)[1]])
-    return Flow(datapath, tcp, frontend, CLIENT_PORT)
 
 
 @pytest.fixture

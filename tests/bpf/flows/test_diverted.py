@@ -10,8 +10,8 @@ from ebpflb.dataplane.flows.diverted import bring_back
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import SettingFlag
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
-from tests.bpf.flows.test_conntrack import Flow, flow
-from tests.bpf.flows.test_pressure import Held, UdpSessions
+from tests.bpf.flows.flow import Flow, flow
+from tests.bpf.flows.held import Held, UdpSessions
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.loading import SIZES
 from tests.bpf.harness.node import Node

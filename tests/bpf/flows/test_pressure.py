@@ -2,7 +2,7 @@
 """More half-open connections than there is room for: what is established goes on."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from statistics import median
 
@@ -10,6 +10,7 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.model.address import Protocol
+from tests.bpf.flows.held import FLOWS, Held, UdpSessions
 from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.harness.loading import SIZES, Loaded
 from tests.bpf.harness.node import Node
@@ -27,7 +28,6 @@ from tests.bpf.harness.services import (
 )
 
 FLOOD = 40_000
-FLOWS = 20
 FIRST_PORT = 20_000
 # A packet takes some hundred nanoseconds; only a search through a table would take so long.
 LONGEST_NS = 50_000
@@ -52,45 +52,6 @@ class Flood:
     def _from(self, number: int) -> bytes:
         at = self._syn.index(FIRST_PORT.to_bytes(2, "big"))
         return self._syn[:at] + (1024 + number).to_bytes(2, "big") + self._syn[at + 2 :]
-
-
-class Held:
-    """Connections of clients outside to a remote backend, masqueraded."""
-
-    def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
-        self._datapath, self._node, self._kind = datapath, node, kind
-        self._backend, index = remote_backend(datapath, kind)
-        self.frontend = node_port(datapath, kind, [index])
-        self._sources: dict[int, End] = {}
-        self.client = kind.net.client
-
-    def request(self, port: int, flags: str) -> End:
-        packet = self._kind.frame(self._client(port), self.frontend, flags)
-        ifindex = self._node.uplink.ifindex
-        result = self._datapath.run("lb_host_ingress", packet, ifindex=ifindex)
-        assert result.verdict is Verdict.REDIRECT
-        assert target_of(result.packet) == self._backend
-        return source_of(result.packet)
-
-    def reply(self, source: End, flags: str) -> End:
-        packet = self._kind.frame(self._backend, source, flags)
-        ifindex = self._node.overlay.ifindex
-        return target_of(self._datapath.run("lb_host_ingress", packet, ifindex=ifindex).packet)
-
-    def establish(self, port: int, meanwhile: Callable[[], None] = lambda: None) -> None:
-        source = self.request(port, "S")
-        meanwhile()
-        assert self.reply(source, "SA") == self._client(port)
-        assert self.request(port, "A") == source
-        self._sources[port] = source
-
-    def assert_all_go_on(self) -> None:
-        for port, source in self._sources.items():
-            assert self.request(port, "PA") == source
-            assert self.reply(source, "PA") == self._client(port)
-
-    def _client(self, port: int) -> End:
-        return End(self.client, port)
 
 
 @pytest.fixture
@@ -157,41 +118,6 @@ def test_without_ports_a_connection_is_dropped_and_established_ones_keep_theirs(
     rounds = 1 + int(time.monotonic() - begin) // 3
     assert dropped[DropReason.LB_DROP_SNAT_PORTS] >= 1000 - 20 * rounds
     held.assert_all_go_on()
-
-
-class UdpSessions:
-    """Clients outside that have had an answer from one of many remote backends."""
-
-    def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
-        self._datapath, self._node, self._kind = datapath, node, kind
-        ends = [End(kind.net.remote, 8000 + number) for number in range(20)]
-        backends = [datapath.backend(end, kind.proto) for end in ends]
-        self.frontend = node_port(datapath, kind, backends)
-        self._sessions = {port: self._request(port) for port in range(50_000, 50_000 + FLOWS)}
-        for port, (backend, source) in self._sessions.items():
-            assert self._reply(backend, source) == End(kind.net.client, port)
-
-    def become_streams(self) -> None:
-        for key in self._datapath.short():
-            if key.proto == self._kind.proto:
-                self._datapath.write_entry(key, created=1)
-        self.assert_all_go_on()
-
-    def assert_all_go_on(self) -> None:
-        for port, session in self._sessions.items():
-            assert self._request(port) == session
-            assert self._reply(*session) == End(self._kind.net.client, port)
-
-    def _request(self, port: int) -> tuple[End, End]:
-        packet = self._kind.frame(End(self._kind.net.client, port), self.frontend)
-        ifindex = self._node.uplink.ifindex
-        result = self._datapath.run("lb_host_ingress", packet, ifindex=ifindex)
-        return target_of(result.packet), source_of(result.packet)
-
-    def _reply(self, backend: End, source: End) -> End:
-        packet = self._kind.frame(backend, source)
-        ifindex = self._node.overlay.ifindex
-        return target_of(self._datapath.run("lb_host_ingress", packet, ifindex=ifindex).packet)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import DropReason, SettingFlag, XdpResult
 from ebpflb.model.address import Protocol
-from tests.bpf.flows.test_snat import Outside
+from tests.bpf.flows.outside import Outside
 from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction, assert_untouched
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import IPV4, IPV6, End, Kind

@@ -6,7 +6,7 @@ from scapy.layers.inet import TCP
 
 from ebpflb.dataplane.layout.enums import CtState
 from ebpflb.dataplane.layout.structs import LbConntrack
-from tests.bpf.flows.test_conntrack import ACK, CLOSED, ESTABLISHED, SYN, Flow
+from tests.bpf.flows.flow import ACK, CLOSED, ESTABLISHED, SYN, Flow
 from tests.bpf.harness.datapath import Datapath, Result, flow_tuple
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import PAYLOAD, SEQUENCE, Kind, changed, source_of, target_of

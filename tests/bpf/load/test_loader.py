@@ -2,15 +2,13 @@
 """From one generation of maps and programs to the next: what is made, shared, copied, removed."""
 
 import ctypes
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.kernel.libc import owned
-from ebpflb.dataplane.kernel.maps import MapSet, open_maps
+from ebpflb.dataplane.kernel.maps import open_maps
 from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.capacity import (
     COUNT_MAPS,
@@ -29,34 +27,26 @@ from ebpflb.dataplane.load.loader import Build, Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.errors import CompileError
 from ebpflb.model.address import Protocol
-from tests.bpf.attach import tiny
-from tests.bpf.harness.datapath import RING, Datapath, Verdict
+from tests.bpf.harness.datapath import Datapath, Verdict
 from tests.bpf.harness.loading import SIZES, Loaded
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import IPV4, End, Kind
+from tests.bpf.load.loading import (
+    LARGER_TABLE,
+    TAKEN_OVER,
+    contents,
+    element,
+    fill,
+    finish,
+    load,
+    make_maps,
+    refuse,
+    shared,
+    sizes_of,
+    start,
+)
 
-TAKEN_OVER = {**SERVICE_MAPS, **FLOW_MAPS, **COUNT_MAPS}
 GROWN = SIZES.grown()
-# The map that all programs use.
-USED = "lb_slots"
-
-
-def make_maps(text: str, defines: Mapping[str, str], programs: Path) -> None:
-    """A compiler that makes the maps that are not pinned yet, and tiny programs."""
-    directory = Path(defines["LB_PIN_MAPS"].strip('"'))
-    sizes = Sizes(**{name: int(defines[f"LB_MAX_{name.upper()}"]) for name in Sizes.__slots__})
-    for name, spec in MAPS.items():
-        if not (directory / name).exists():
-            fd = libbpf.map_create(spec.kind, name, *spec.shape(sizes), spec.flags)
-            libbpf.obj_pin(fd, directory / name)
-            os.close(fd)
-    with owned(libbpf.obj_get(directory / USED)) as used:
-        tiny.pin_programs(programs, used)
-
-
-def refuse(text: str, defines: Mapping[str, str], programs: Path) -> None:
-    """A compiler that must not be called."""
-    raise AssertionError("compiled")
 
 
 def fail(text: str, defines: Mapping[str, str], programs: Path) -> None:
@@ -65,70 +55,8 @@ def fail(text: str, defines: Mapping[str, str], programs: Path) -> None:
     raise CompileError("broken")
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Pins]:
-    """Pins on a bpffs of their own."""
-    with Pins(tmp_path / "pins") as held:
-        yield held
-        held.remove_all()
-
-
-def load(root: Pins, sizes: Sizes = SIZES, compiler: loader.Compile = make_maps) -> Generation:
-    """Begin a generation, or take the current one."""
-    return Loader(root, Build(has_set_retval=True), compiler=compiler).load(sizes)
-
-
-def finish(root: Pins, generation: Generation) -> None:
-    """All hooks have moved."""
-    Loader(root, Build(has_set_retval=True), compiler=refuse).finish(generation)
-
-
-def start(root: Pins, sizes: Sizes = SIZES, compiler: loader.Compile = make_maps) -> Generation:
-    """A whole start."""
-    generation = load(root, sizes, compiler)
-    finish(root, generation)
-    return generation
-
-
 def change_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "source_text", lambda: "another program")
-
-
-def identities(generation: Generation) -> dict[str, int]:
-    """The kernel's ids of the maps."""
-    found = {}
-    for name in MAPS:
-        fd = libbpf.obj_get(generation.maps / name)
-        found[name] = libbpf.map_info(fd).id
-        os.close(fd)
-    return found
-
-
-def shared(old: Generation, new: Generation) -> set[str]:
-    """The maps that both use."""
-    before, after = identities(old), identities(new)
-    return {name for name in MAPS if before[name] == after[name]}
-
-
-def element(maps: MapSet, name: str, seed: int) -> tuple[bytes, bytes]:
-    """A key and a value for a map."""
-    key = (seed % maps[name].max_entries).to_bytes(maps[name].key_size, "little")
-    return key, bytes([seed % 256]) * maps[name].value_size
-
-
-def fill(generation: Generation, names: Mapping[str, object]) -> dict[str, dict[bytes, bytes]]:
-    """Write something into each map; returns it all."""
-    maps = open_maps(generation.maps)
-    for name in names.keys() - {RING}:
-        for seed in (1, 2, 4):
-            maps[name].update(*element(maps, name, seed))
-    return contents(generation, names)
-
-
-def contents(generation: Generation, names: Mapping[str, object]) -> dict[str, dict[bytes, bytes]]:
-    """The elements that are not zero."""
-    maps = open_maps(generation.maps)
-    return {name: {k: v for k, v in maps[name].items() if any(v)} for name in names}
 
 
 def directories(root: Pins) -> set[str]:
@@ -239,17 +167,10 @@ def test_one_larger_map_of_services_moves_them_all(root: Pins):
     assert not shared(first, second) & set(SERVICE_MAPS)
 
 
-def sizes_of(sizes: Sizes) -> dict[str, int]:
-    return {name: getattr(sizes, name) for name in Sizes.__slots__}
-
-
 class ShorterConntrack(ctypes.Structure):
     """struct lb_conntrack, eight bytes less."""
 
     _fields_ = (("bytes", u8 * (ctypes.sizeof(structs.LbConntrack) - 8)),)
-
-
-LARGER_TABLE = Sizes(**{**sizes_of(SIZES), "conntrack": 2 * SIZES.conntrack})
 
 
 def test_pods_stay_covered_while_the_hooks_move(root: Pins):

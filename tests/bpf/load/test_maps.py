@@ -26,7 +26,7 @@ from ebpflb.model.service import ServiceName
 from tests.bpf.harness.numbers import map_flags
 from tests.memory_maps import SPECS
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
-from tests.unit.dataplane.flows.test_expiry import CLIENT, POD, VIP, flow_tuple
+from tests.unit.dataplane.flows.ends import CLIENT, POD, VIP, flow_tuple
 from tests.unit.dataplane.programs import look_up, offer_of
 
 pytestmark = pytest.mark.bpf

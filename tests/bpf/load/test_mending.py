@@ -15,7 +15,7 @@ from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.capacity import FLOW_MAPS, MAPS
 from ebpflb.dataplane.load.pins import Generation, Pins
 from tests.bpf.attach import tiny
-from tests.bpf.load.test_loader import USED, finish, load, refuse, start
+from tests.bpf.load.loading import USED, finish, load, refuse, start
 
 UNUSED = "lb_settings"
 

@@ -16,7 +16,7 @@ from ebpflb.dataplane.load.loader import Build, Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.errors import MapError
 from tests.bpf.harness.loading import SIZES
-from tests.bpf.load.test_loader import (
+from tests.bpf.load.loading import (
     LARGER_TABLE,
     TAKEN_OVER,
     contents,

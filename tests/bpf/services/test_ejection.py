@@ -8,9 +8,9 @@ import pytest
 from ebpflb.dataplane.layout.enums import BackendFlag, SchedulerCode
 from ebpflb.dataplane.layout.structs import LbClient, LbClientKey, LbDesc, LbFailures
 from ebpflb.model.address import Protocol
-from tests.bpf.flows.test_connections import service, under_hooks
-from tests.bpf.flows.test_conntrack import Flow
-from tests.bpf.flows.test_pressure import Held
+from tests.bpf.flows.conversing import service, under_hooks
+from tests.bpf.flows.flow import Flow
+from tests.bpf.flows.held import Held
 from tests.bpf.harness.conversing import Conversing
 from tests.bpf.harness.datapath import SERVICE, Datapath, addr
 from tests.bpf.harness.loading import Loaded

@@ -5,15 +5,12 @@ from ipaddress import ip_network
 
 import pytest
 
-from ebpflb.dataplane.layout.enums import AddrFlag, DescFlag, DropReason, FrontendTypeCode
-from ebpflb.dataplane.layout.structs import LbDesc, LbSourceRange
-from tests.bpf.harness.datapath import Datapath, Verdict, addr
+from ebpflb.dataplane.layout.enums import DropReason
+from tests.bpf.harness.datapath import Datapath, Verdict
 from tests.bpf.harness.node import Node
-from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import IPV4, IPV6, End, Kind, assert_same, changed
 from tests.bpf.harness.services import (
     CLIENT_PORT,
-    CLUSTER_PORT,
     client,
     cluster_ip,
     local_backend,
@@ -21,40 +18,11 @@ from tests.bpf.harness.services import (
     pod,
     remote_backend,
 )
+from tests.bpf.services.load_balancer import allow, limit, load_balancer
 
 pytestmark = pytest.mark.usefixtures("addresses")
 
-# So many bits of the address of a range come after those of its id and of an IPv4 prefix.
-ID_BITS, BEFORE = 32, {4: 96, 6: 0}
 NOT_FOR_THEM = DropReason.LB_DROP_SOURCE_RANGE
-
-
-def allow(datapath: Datapath, *ranges: str, under: int = 1) -> None:
-    """Write ranges under an id."""
-    for text in ranges:
-        network = ip_network(text)
-        length = ID_BITS + BEFORE[network.version] + network.prefixlen
-        key = LbSourceRange(length, under, addr(str(network.network_address)))
-        datapath.maps["lb_src_ranges"].update(bytes(key), b"\1")
-
-
-def load_balancer(datapath: Datapath, kind: Kind, backends: list[int], under: int = 1) -> End:
-    """A load-balancer IP for the ranges under an id; it must be the first frontend."""
-    vip = End(kind.net.external_ip, CLUSTER_PORT)
-    datapath.address(vip.address, AddrFlag.LB_ADDR_EXTERNAL)
-    index = datapath.frontend(
-        vip, kind.proto, local=backends, others=backends, kind=FrontendTypeCode.LB_LOAD_BALANCER
-    )
-    assert index == 1
-    limit(datapath, under)
-    return vip
-
-
-def limit(datapath: Datapath, under: int) -> None:
-    """Have the first frontend name the ranges under an id."""
-    desc = LbDesc.from_buffer_copy(datapath.maps["lb_descs"].lookup(u32(1)) or b"")
-    desc.flags, desc.source_ranges = DescFlag.LB_DESC_SOURCE_RANGES, under
-    datapath.maps["lb_descs"].update(u32(1), bytes(desc))
 
 
 def lone(address: str) -> str:

@@ -31,7 +31,7 @@ from tests.bpf.harness.services import (
     node_port,
     pod,
 )
-from tests.bpf.services.test_source_ranges import allow, load_balancer
+from tests.bpf.services.load_balancer import allow, load_balancer
 from tests.bpf.tc.offloads import partial, segmented
 
 FLAGS = SettingFlag.LB_SETTING_RESETS

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 import pytest
 from scapy.layers.l2 import Ether
 
-from ebpflb.dataplane.flows.conntrack import FLOW_TABLES
 from ebpflb.dataplane.layout.enums import XdpResult
 from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction
 from tests.bpf.harness.node import OVERLAY_MAC, ROUTER_MAC, Node
@@ -27,26 +26,12 @@ from tests.bpf.harness.services import (
     remote_backend,
 )
 from tests.bpf.xdp.conftest import write_uplinks
+from tests.bpf.xdp.snapshot import LINK, Snapshot, snapshot
 
 pytestmark = pytest.mark.usefixtures("uplinks")
 
-Snapshot = dict[str, dict[bytes, bytes]]
 
-LINK = 14
 PORT = 5000
-# created and last_seen of struct lb_conntrack.
-TIMES = slice(40, 56)
-
-
-def snapshot(datapath: Datapath) -> Snapshot:
-    """Every map, but for times and what counts packets at XDP."""
-    found = datapath.snapshot()
-    del found["lb_count_xdp"], found["lb_histograms"]
-    for name in FLOW_TABLES:
-        found[name] = {
-            key: value[: TIMES.start] + value[TIMES.stop :] for key, value in found[name].items()
-        }
-    return found
 
 
 def of_external_ip(datapath: Datapath, kind: Kind, backends: list[int]) -> End:

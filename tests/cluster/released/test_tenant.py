@@ -17,9 +17,9 @@ from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.layout import API_PORT
 from tests.cluster.harness.workloads import Load
+from tests.cluster.objects import FREE
 from tests.cluster.released.plugin import Plugin
 from tests.cluster.released.shop import SPACE, cluster_ip, node_port
-from tests.cluster.test_managed_fields import FREE
 from tests.e2e.harness.waiting import wait_until
 
 pytestmark = pytest.mark.slow

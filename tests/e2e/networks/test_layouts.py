@@ -22,7 +22,7 @@ from tests.e2e.networks.plugins import (
     lay_out_gke,
     lay_out_switch,
 )
-from tests.e2e.observe.test_explain import explained, place
+from tests.e2e.steps.explained import explained, place
 
 AWS, VETHS, SWITCH = (f"node{number}" for number in range(1, 4))
 AZURE_POD, GKE_POD = "pod-2-1", "pod-2-2"

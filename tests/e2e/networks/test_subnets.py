@@ -12,7 +12,7 @@ from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.questions import PROTOCOLS, answers
 from tests.e2e.harness.waiting import wait_until
-from tests.e2e.observe.test_explain import explained, place
+from tests.e2e.steps.explained import explained, place
 
 POD = "pod-2-1"
 # In the second subnet. That of IPv6 has more bits in common with the pods' than the first one.

@@ -18,10 +18,10 @@ from tests.e2e.harness.command import ebpflb
 from tests.e2e.harness.questions import AT_ONCE, PROTOCOLS, Attempt, results
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until_equal
-from tests.e2e.observe.test_metrics import Series, plain, series, wait_for
-from tests.e2e.observe.test_top import number, row_of, sampled
-from tests.e2e.observe.test_ui import followed, page_of
-from tests.e2e.rules.test_source_ranges import NOBODY, limited, vips
+from tests.e2e.steps.limited import NOBODY, limited, vips
+from tests.e2e.steps.page import followed, page_of
+from tests.e2e.steps.sample import number, row_of, sampled
+from tests.e2e.steps.series import Series, plain, series, wait_for
 
 PORT = 80
 TIMES = 4

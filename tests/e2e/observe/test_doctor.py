@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node without trouble has none; what is then broken is found by the line that names it."""
 
-import json
 import os
 import re
 import socket
@@ -10,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,8 +22,8 @@ from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.command import PROGRAM, ebpflb, error_line
 from tests.e2e.harness.sockets import listening
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
+from tests.e2e.steps.troubles import findings, troubles
 
-Found = tuple[str, str, str]
 NOTE = ("note", "devices")
 
 KUBE_PROXY = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
@@ -61,24 +59,6 @@ def node(served) -> Iterator[LabNode]:
     first = served.lab.node("node1")
     yield first
     wait_until_equal(partial(troubles, first), [])
-
-
-def findings(node: LabNode) -> list[dict[str, Any]]:
-    done = ebpflb(node, "doctor", "-o", "json")
-    said = json.loads(done.stdout)
-    bad = any(each["severity"] in {"warning", "error"} for each in said["findings"])
-    assert (done.returncode, said["healthy"]) == ((1, False) if bad else (0, True)), done
-    found: list[dict[str, Any]] = said["findings"]
-    return found
-
-
-def troubles(node: LabNode) -> list[Found]:
-    """Severity, check and text of what is wrong."""
-    return [
-        (each["severity"], each["check"], f"{each['where']}: {each['what']}")
-        for each in findings(node)
-        if each["severity"] in {"warning", "error"}
-    ]
 
 
 def notes(node: LabNode, check: str) -> list[str]:

@@ -1,45 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ebpflb explain` on a node says what then happens there."""
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 
-from ebpflb.lab import LabNode, Member
+from ebpflb.lab import LabNode
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb, error_line
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.questions import PROTOCOLS, REFUSED, SILENT, fate, is_silent, names
 from tests.e2e.harness.waiting import wait_until
-from tests.e2e.rules.test_source_ranges import limited, lone, vips
-from tests.e2e.traffic.test_ejection import broken
+from tests.e2e.steps.broken import broken
+from tests.e2e.steps.explained import explained, place, socket_of, source_of
+from tests.e2e.steps.limited import limited, lone, vips
 
 PORT = 80
-
-
-def explained(node: LabNode, source: str, target: str, status: int):
-    """The answer; its exit status is checked."""
-    done = ebpflb(node, "explain", source, target, "-o", "json", **socket_of(node))
-    assert done.returncode == status, done
-    found = json.loads(done.stdout)
-    if found["model"]["unasked"] == "":
-        assert found["agree"] is (status != 3), found["differences"]
-    return found
-
-
-def socket_of(node: LabNode) -> dict[str, str]:
-    return {"EBPFLB_QUERY_SOCKET": str(node.query_socket), "EBPFLB_BPFFS_ROOT": str(node.bpffs)}
-
-
-def place(address: str, port: int, protocol: str = "tcp") -> str:
-    return f"{f'[{address}]' if ':' in address else address}:{port}/{protocol}"
-
-
-def source_of(member: Member, version: int) -> str:
-    return "host" if isinstance(member, LabNode) else address_of(member, version)
 
 
 def chances(found) -> dict[str, float]:

@@ -2,33 +2,25 @@
 """What agents tell Prometheus of traffic that a test has sent."""
 
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from ebpflb.lab import LabNode
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import metric
 from tests.e2e.harness.questions import PROTOCOLS, answers, fate
 from tests.e2e.harness.sockets import connected, exchange
-from tests.e2e.harness.waiting import wait_until, wait_until_equal
+from tests.e2e.harness.waiting import wait_until
+from tests.e2e.steps.series import page, plain, series, wait_for
 
 PORT = 80
 TIMES = 20
-_PAGE = """
-import sys
-from urllib.request import urlopen
-print(urlopen("http://127.0.0.1:10249" + sys.argv[1]).read().decode(), end="")
-"""
-
-Series = Mapping[tuple[str, ...], float]
 
 
 @pytest.fixture(scope="module")
@@ -40,43 +32,8 @@ def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
         yield made
 
 
-def page(node: LabNode, path: str = "/metrics") -> str:
-    return str(node.exec([sys.executable, "-I", "-S", "-c", _PAGE, path]).stdout)
-
-
-def series(node: LabNode, service: str) -> Series:
-    """Of one Service: (name, values of the labels besides namespace and service) -> value."""
-    return {
-        (
-            sample.name.removeprefix("ebpflb_"),
-            *(
-                value
-                for name, value in sample.labels.items()
-                if name not in {"namespace", "service"}
-            ),
-        ): sample.value
-        for family in text_string_to_metric_families(page(node))
-        for sample in family.samples
-        if sample.labels.get("service") == service
-    }
-
-
-def wait_for(node: LabNode, service: str, expected: Series) -> None:
-    """Return when a page, which may be a second old, has exactly these values."""
-
-    def found() -> Series:
-        seen = series(node, service)
-        return {name: seen.get(name, 0) for name in expected}
-
-    wait_until_equal(found, expected)
-
-
 def typed(name: str, protocol: str, kind: str) -> tuple[str, ...]:
     return f"service_{name}_total", protocol, protocol.upper(), kind
-
-
-def plain(name: str, protocol: str) -> tuple[str, ...]:
-    return f"service_{name}", protocol, protocol.upper()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

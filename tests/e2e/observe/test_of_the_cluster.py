@@ -11,7 +11,7 @@ from ebpflb.kubectl.explain_matrix import Printed, differing, row_of
 from tests.e2e.harness.cluster import address_of
 from tests.e2e.harness.command import ebpflb
 from tests.e2e.harness.questions import fate, is_silent, names
-from tests.e2e.observe.test_explain import explained, place, source_of
+from tests.e2e.steps.explained import explained, place, source_of
 
 
 @pytest.fixture

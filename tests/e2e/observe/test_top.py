@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ebpflb top` shows what was sent, and marks the backends that are in trouble."""
 
-import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,15 +11,14 @@ import pytest
 
 from ebpflb.lab import LabNode, Member
 from ebpflb.lab.ask import enough
-from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.harness.cluster import Cluster, started, stopped
-from tests.e2e.harness.command import PROGRAM, ebpflb, error_line, stop_between_looks
+from tests.e2e.harness.command import ebpflb, error_line
 from tests.e2e.harness.questions import answers
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
+from tests.e2e.steps.sample import number, row_of, sampled
 
 PORT = 80
-INTERVAL = 2.0
 COUNT = enough(4)
 
 
@@ -31,32 +27,6 @@ def served(own_lab, tmp_path_factory) -> Iterator[Cluster]:
     """An agent on the first node."""
     with started(own_lab, tmp_path_factory.mktemp("top"), nodes=["node1"]) as cluster:
         yield cluster
-
-
-def sampled(node: LabNode, send: Callable[[], object]) -> dict[str, Any]:
-    """What one sample says of what is sent during it."""
-    command = [*PROGRAM, "top", "--once", "--interval", str(INTERVAL), "-o", "json"]
-    while not stop_between_looks(top := node.popen(command, stdout=subprocess.PIPE)):
-        top.kill()
-        top.communicate()
-    send()
-    top.send_signal(signal.SIGCONT)
-    said, _ = top.communicate(timeout=60)
-    assert top.returncode == 0
-    found: dict[str, Any] = json.loads(said)
-    return found
-
-
-def row_of(sample: dict[str, Any], spec: ServiceSpec, protocol: str = "TCP") -> dict[str, Any]:
-    rows = [each for each in sample["services"] if each["protocol"] == protocol]
-    (found,) = (each for each in rows if each["service"] == spec.name)
-    return dict(found)
-
-
-def number(sample: dict[str, Any], row: dict[str, Any], field: str) -> int:
-    """How many of something there were during the sample."""
-    per_second, seconds = float(row[field]), float(sample["seconds"])
-    return round(per_second * seconds)
 
 
 def test_it_counts_what_is_sent(served, own_lab):

@@ -1,54 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the page of `kubectl ebpflb ui` makes of real connections on two nodes."""
 
-import subprocess
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 
-from ebpflb.kubectl.ui.following import Following
-from ebpflb.kubectl.ui.pages import pages_of
-from ebpflb.kubectl.ui.traffic import LiveTraffic
-from ebpflb.lab import Lab, LabNode
-from tests.e2e.harness.cluster import Cluster
-from tests.e2e.harness.command import PROGRAM, ebpflb
 from tests.e2e.harness.questions import REFUSED, fate
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
-from tests.e2e.rules.test_source_ranges import NOBODY, limited, vips
-from tests.e2e.traffic.test_ejection import broken
+from tests.e2e.steps.broken import broken
+from tests.e2e.steps.limited import NOBODY, limited, vips
+from tests.e2e.steps.page import CLIENTS, PORT, followed, lines, page_of
 
-PORT = 80
 SECONDS = 0.5
-CLIENTS = ("pod-1-1", "pod-2-1")
-
-
-@contextmanager
-def page_of(lab: Lab) -> Iterator[Any]:
-    """What the page may ask for, with all nodes followed."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def follow(node: LabNode) -> Generator[str, None, None]:
-        command = [*PROGRAM, "flows", "--follow", "-o", "jsonl"]
-        processes.append(node.popen(command, stdout=subprocess.PIPE, text=True))
-        assert processes[-1].stdout
-        yield from processes[-1].stdout
-
-    def run(node: str, arguments: Any) -> str:
-        return ebpflb(lab.node(node), *arguments).stdout
-
-    traffic = LiveTraffic()
-    following = Following(traffic, lambda: {each.name: partial(follow, each) for each in lab.nodes})
-    following.start()
-    try:
-        yield pages_of(traffic, following, run)
-    finally:
-        following.stop()
-        for process in processes:
-            with process:
-                process.kill()
 
 
 @pytest.fixture
@@ -56,25 +20,6 @@ def pages(lab):
     """The page of both nodes."""
     with page_of(lab) as made:
         yield made
-
-
-def lines(pages: Any, **query: str) -> set[tuple[str, str, str]]:
-    """Client, Service, pod."""
-    found = pages["view"]({"group": "pod", **query})["rows"]
-    return {tuple(row[end]["name"] for end in ("client", "service", "target")) for row in found}
-
-
-def followed(cluster: Cluster, pages: Any) -> None:
-    """Return when flows of both nodes arrive."""
-    spec = cluster.serve(cluster.new("ClusterIP"), cluster.lab.pods)
-    clients = [cluster.lab.pod(name) for name in CLIENTS]
-
-    def is_seen() -> bool:
-        for client in clients:
-            fate(client, cluster.cluster_ips(spec)[0], PORT)
-        return len({client for client, *_ in lines(pages)}) == len(clients)
-
-    wait_until(is_seen, "flows of both nodes")
 
 
 def test_broken_services_are_found_whatever_node_the_client_is_on(cluster, lab, pages):

@@ -26,7 +26,7 @@ from tests.e2e.harness.questions import (
 )
 from tests.e2e.harness.reached import slices_of
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
-from tests.e2e.observe.test_explain import explained, place
+from tests.e2e.steps.explained import explained, place
 
 LOST, GOOD = "pod-2-1", "pod-2-2"
 # EHOSTUNREACH or ENETUNREACH, which are no errors for a connected socket of UDP.

@@ -19,7 +19,7 @@ from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.questions import PROTOCOLS, REFUSED, Attempt, results
 from tests.e2e.harness.sockets import LISTENER, connected, exchange, listening
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
-from tests.e2e.observe.test_explain import explained, place, source_of
+from tests.e2e.steps.explained import explained, place, source_of
 
 PORT = 80
 OTHER_PORT = 9153

@@ -17,7 +17,7 @@ from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.questions import PROTOCOLS, Attempt, answers, results
 from tests.e2e.harness.waiting import wait_until
 from tests.e2e.mode import present_mode
-from tests.e2e.observe.test_doctor import troubles
+from tests.e2e.steps.troubles import troubles
 
 UPLINK = "eth0"
 _SEVERAL = 5

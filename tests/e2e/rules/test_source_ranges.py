@@ -3,7 +3,6 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import cycle, islice
 
 import pytest
@@ -24,25 +23,11 @@ from tests.e2e.harness.questions import (
     results,
 )
 from tests.e2e.harness.sockets import connected, exchange
+from tests.e2e.steps.limited import NOBODY, limited, lone, vips
 
 PORT = 80
-NOBODY = ("203.0.113.7/32", "2001:db8:113::7/128")
 EVERYBODY = ("0.0.0.0/0", "::/0")
 CHANGES = 12
-
-
-def lone(*members: Member) -> tuple[str, ...]:
-    """The ranges of these members alone, in each family."""
-    addresses = (address for member in members for address in member.addresses)
-    return tuple(f" {each}/{128 if ':' in each else 32}" for each in addresses)
-
-
-def limited(spec: ServiceSpec, ranges: tuple[str, ...]) -> ServiceSpec:
-    return replace(spec, spec={**spec.spec, "loadBalancerSourceRanges": list(ranges)})
-
-
-def vips(cluster: Cluster, spec: ServiceSpec) -> list[str]:
-    return [cluster.lab.ingress_ip(spec.number, version) for version in cluster.versions]
 
 
 def everybody(lab: Lab) -> list[Member]:

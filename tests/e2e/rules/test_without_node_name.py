@@ -16,7 +16,7 @@ from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.questions import PROTOCOLS, answers, fate, is_silent
 from tests.e2e.harness.reached import assert_reached, server, slices_of
 from tests.e2e.harness.sockets import exchange, opened
-from tests.e2e.observe.test_explain import explained, place
+from tests.e2e.steps.explained import explained, place
 
 OTHER = {4: "203.0.113.77", 6: "2001:db8:113::77"}
 _TIMES = 3

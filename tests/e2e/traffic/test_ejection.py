@@ -5,7 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -23,9 +23,10 @@ from ebpflb.model.service import ServiceName
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb, metric, status
 from tests.e2e.harness.in_force import pinned_maps
-from tests.e2e.harness.questions import REFUSED, SILENT
+from tests.e2e.harness.questions import REFUSED
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
+from tests.e2e.steps.broken import VERDICTS, broken
 
 # Of four endpoints with one broken, no more than ONE_TRIAL of so many fail once in 10^12 times.
 MANY = 120
@@ -37,12 +38,6 @@ THRESHOLD = 3
 # More than twice the agent's period.
 LOOK_SECONDS = 2.5
 OPTIONS = ("--ejection", str(THRESHOLD), "--ejection-time", f"{SECONDS}s")
-BREAK = """
-add table inet broken
-add chain inet broken input {{ type filter hook input priority 0; }}
-add rule inet broken input tcp flags & (syn | ack) == syn {verdict}
-"""
-VERDICTS = {REFUSED: "reject with tcp reset", SILENT: "drop"}
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +52,6 @@ def spec(cluster: Cluster) -> Iterator[ServiceSpec]:
     made = cluster.serve(cluster.new(), cluster.lab.pods)
     yield made
     cluster.remove(made)
-
-
-@contextmanager
-def broken(pod: Member, how: str) -> Iterator[None]:
-    """New TCP connections to the pod are refused, or not answered."""
-    pod.exec(["nft", "-f", "-"], input=BREAK.format(verdict=VERDICTS[how]))
-    try:
-        yield
-    finally:
-        pod.exec(["nft", "delete", "table", "inet", "broken"])
 
 
 class Way(NamedTuple):

@@ -4,35 +4,18 @@
 The sockets are made inside of the pod's namespace, and outside of the cgroup with the hooks.
 """
 
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
-from ebpflb.lab import Member
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.questions import PROTOCOLS
 from tests.e2e.harness.sockets import exchange, send_and_hear
-from tests.e2e.traffic.test_tc_only import peers
+from tests.e2e.steps.outside_cgroup import outside, peers
 
 PORT = 80
 _TIMES = 8
 
 VERSIONS = pytest.mark.parametrize("version", [4, 6])
 EACH = pytest.mark.parametrize("protocol", PROTOCOLS)
-
-
-@contextmanager
-def outside(pod: Member, version: int, protocol: str) -> Iterator[socket.socket]:
-    """A socket of the pod's namespace that is in no cgroup of the lab."""
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
-    kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
-    with pod.entered():
-        made = socket.socket(family, kind)
-    with made:
-        made.settimeout(20)
-        yield made
 
 
 def frontends(cluster: Cluster, version: int, **spec: object) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ from tests.e2e.harness.command import metric
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
-from tests.e2e.traffic.test_outside_cgroup import outside
+from tests.e2e.steps.outside_cgroup import outside
 
 _RESET_AT_ONCE = struct.pack("ii", 1, 0)
 

@@ -21,6 +21,7 @@ from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
+from tests.e2e.steps.outside_cgroup import peers
 
 VERSIONS = pytest.mark.parametrize("version", [4, 6])
 PORT = 80
@@ -98,11 +99,6 @@ def test_a_sidecar_sees_where_its_pod_wanted_to_go(cluster, sidecar, version):
         closing(listener.accept()[0]) as accepted,
     ):
         assert original_destination(accepted, version) == place
-
-
-def peers(pod: Member) -> str:
-    """Where the kernel says that the pod's connections go."""
-    return str(pod.exec(["ss", "-Htn", "state", "established"]).stdout)
 
 
 def pod_object(pod: Member, annotations: dict[str, str], **metadata: str) -> dict[str, object]:

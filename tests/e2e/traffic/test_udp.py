@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """UDP clients that keep their source port follow the endpoints that serve, and only those."""
 
-import errno
 import socket
 import subprocess
 import sys
@@ -17,15 +16,12 @@ from tests.e2e.harness.command import metric, status
 from tests.e2e.harness.in_force import wait_in_force
 from tests.e2e.harness.sockets import connected, exchange, opened, send_and_hear
 from tests.e2e.harness.waiting import wait_until
+from tests.e2e.steps.udp_ends import PATIENCE, PAUSE, PORT, ends
 
-PORT = 80
 SOURCE_PORT = 20000
-PAUSE = 0.2
-PATIENCE = 10.0
 # As kube-proxy's own tests allow.
 MOVED_WITHIN = 60.0
 LOOKED_AFTER = 'kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv4"}'
-ENDED = (errno.ECONNABORTED, errno.EDESTADDRREQ)
 PODS = ("pod-1-1", "pod-2-1")
 VERSIONS = pytest.mark.parametrize("version", [4, 6])
 ORDERS = pytest.mark.parametrize("pods", [PODS, PODS[::-1]], ids=["to remote", "to local"])
@@ -200,22 +196,6 @@ def test_clients_follow_to_another_target_port(cluster, lab, client, other_port)
         clients.follow(pod.name)
         change_slices(cluster, spec, [pod], port=9090)
         clients.follow(other_port)
-
-
-def say(connection: socket.socket) -> str:
-    """One exchange: the pod's name, or "ended" where the socket was."""
-    try:
-        return exchange(connection)
-    except OSError as error:
-        return "ended" if error.errno in ENDED else type(error).__name__
-
-
-def ends(connection: socket.socket) -> bool:
-    """Whether the client is told, by whatever it calls, and may connect again."""
-    connection.settimeout(PAUSE)
-    has_ended = wait_until(lambda: say(connection) == "ended", "the socket ends")
-    connection.settimeout(PATIENCE)
-    return has_ended
 
 
 @VERSIONS

@@ -10,7 +10,7 @@ from tests.e2e.harness.cluster import Cluster, started, stopped
 from tests.e2e.harness.command import metric
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
-from tests.e2e.traffic.test_udp import PORT, ends
+from tests.e2e.steps.udp_ends import PORT, ends
 
 VERSIONS = pytest.mark.parametrize("version", [4, 6])
 

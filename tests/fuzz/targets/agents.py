@@ -22,8 +22,8 @@ from tests.fuzz.targets import Play, Target
 from tests.fuzz.targets.api import Recorded
 from tests.fuzz.targets.objects import words_of
 from tests.ui.flows import flow as flow_of_the_page
-from tests.unit.cli.test_explain_text import FRONTEND, answered
-from tests.unit.cli.test_explain_text import backend as explained_backend
+from tests.unit.cli.explained import FRONTEND, answered
+from tests.unit.cli.explained import backend as explained_backend
 from tests.unit.kubectl import answers
 
 _GOOD, _ODD = (RemoteAgent(node, "kube-system", f"ebpflb-{node}", True, "") for node in "ab")

@@ -30,7 +30,7 @@ from tests.builders import node_manifest, port_manifest, service_manifest, slice
 from tests.ports import free_port, free_ports
 from tests.unit.agent.flows import record
 from tests.unit.agent.node import MemoryNode
-from tests.unit.observe.flows.test_pipeline import Ring
+from tests.unit.observe.flows.ring import Ring
 
 SECONDS = 60
 

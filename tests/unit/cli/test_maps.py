@@ -17,10 +17,10 @@ from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
 from tests.unit.cli.invoked import output_of
+from tests.unit.cli.view import VIEW
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, named
 
 DROP = Choice((), IfEmpty.DROP)
-VIEW = Path(__file__).with_name("service_view.txt")
 
 
 @pytest.fixture

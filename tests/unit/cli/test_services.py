@@ -17,9 +17,9 @@ from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
 from tests.unit.cli.invoked import check_narrow, interrupt_after, output_of
-from tests.unit.cli.test_maps import VIEW
+from tests.unit.cli.view import VIEW
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
-from tests.unit.dataplane.explain.test_walk import addr, tuple_of
+from tests.unit.dataplane.explain.node import addr, tuple_of
 
 run = partial(output_of, "services")
 

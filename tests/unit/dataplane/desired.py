@@ -131,3 +131,6 @@ def desired_states(draw: st.DrawFn) -> Desired:
         if owner is not None
     ]
     return by_service(*frontends)
+
+
+NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP)

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of the documents exist, with their options, values of the chart and targets."""
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import click
 import pytest
@@ -21,8 +19,8 @@ from tests.fuzz.__main__ import main as fuzz
 from tests.kernels.__main__ import main as kernels
 from tests.unit.docs.documents import ROOT, Command, commands
 from tests.unit.docs.parsing import NotUnderstoodError, understand
+from tests.unit.docs.schema import check_value
 
-CHART = ROOT / "charts" / "ebpflb"
 # What the arguments of a target are for.
 TARGETS_COMMANDS = {"bench": bench, "fuzz": fuzz, "test-kernels": kernels}
 
@@ -30,12 +28,6 @@ TARGETS_COMMANDS = {"bench": bench, "fuzz": fuzz, "test-kernels": kernels}
 @cache
 def targets() -> frozenset[str]:
     return frozenset(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-
-
-@cache
-def schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-    return found
 
 
 def check(words: Sequence[str]) -> None:
@@ -74,19 +66,6 @@ def settings(words: Sequence[str]) -> Iterator[str]:
     for option, value in pairwise(words):
         if option in {"--set", "--set-string"}:
             yield from re.split(r",(?![^{]*\})", value)
-
-
-def check_value(setting: str) -> None:
-    """A key that the schema names."""
-    within = schema()
-    key, equals, _ = setting.partition("=")
-    if not equals:
-        raise NotUnderstoodError(f"{setting}: no value")
-    for name in key.split("."):
-        free = within.get("additionalProperties", "properties" not in within)
-        if name not in within.get("properties", {}) and not free:
-            raise NotUnderstoodError(f"the chart has no value {key}")
-        within = within.get("properties", {}).get(name, {})
 
 
 def check_make(words: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from ebpflb.config.options import OPTIONS
 from ebpflb.kubectl import program as of_the_cluster
 from tests.unit.docs.documents import documents, is_current, name, spans
 from tests.unit.docs.parsing import NotUnderstoodError
-from tests.unit.docs.test_commands import check_value, schema
+from tests.unit.docs.schema import check_value, schema
 
 # Options of other programs that are named alone.
 FOREIGN = {"ctstate", "no-hooks", "node-ip", "reset-then-reuse-values", "reuse-values", "values"}

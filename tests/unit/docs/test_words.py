@@ -18,7 +18,7 @@ from ebpflb.words.connections import FLOW_EVENTS, VERDICTS
 from ebpflb.words.events import EventReason
 from ebpflb.words.scheduler import Scheduler
 from tests.unit.docs.documents import ROOT
-from tests.unit.docs.test_commands import schema
+from tests.unit.docs.schema import schema
 
 _TEXT = (ROOT / "docs/reference/words.md").read_text()
 # Statuses of any program.

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from tests.unit.cli.test_explain_text import DEAD, FRONTEND, answered, backend
+from tests.unit.cli.explained import DEAD, FRONTEND, answered, backend
 from tests.unit.kubectl.api_server import node
 
 CLUSTER = {**FRONTEND, "external_policy": "Cluster"}

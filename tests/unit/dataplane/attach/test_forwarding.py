@@ -9,6 +9,7 @@ from ebpflb.dataplane.attach.forwarding import (
     forwarding,
     policy_engine,
 )
+from tests.unit.dataplane.attach.legacy import Legacy
 
 CALICO = PolicyEngine("Calico", "device cali*")
 
@@ -37,22 +38,6 @@ def test_ipsec_beside_cilium_does_not_have_the_kernel_route(monkeypatch):
     monkeypatch.setattr(PolicyRules, "engine", lambda _: IPSEC)
     assert policy_engine(["lo", "eth0"], PolicyRules()) == IPSEC
     assert policy_engine(["lo", "cilium_host"], PolicyRules()) is None
-
-
-class Legacy:
-    """One table with one layout, and what was asked of it."""
-
-    def __init__(self, *chains):
-        self.rules = 1
-        self.chains = set(chains)
-        self.reads = 0
-
-    def layout(self, _):
-        return self.rules
-
-    def chains_of(self, _, names):
-        self.reads += 1
-        return self.chains & set(names)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from ebpflb.dataplane.attach import other_proxy as module
 from ebpflb.dataplane.attach.other_proxy import ProxyRules
 from ebpflb.dataplane.kernel.netfilter import NftChain
-from tests.unit.dataplane.attach.test_forwarding import Legacy
+from tests.unit.dataplane.attach.legacy import Legacy
 
 IPTABLES = "chain KUBE-SERVICES of table nat"
 

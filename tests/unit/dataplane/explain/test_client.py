@@ -12,7 +12,7 @@ from ebpflb.dataplane.layout.enums import NetnsFlag
 from ebpflb.dataplane.layout.structs import LbNetns
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Family, format_address, parse_address
-from tests.unit.dataplane.explain.test_walk import CLIENT, NODE, OTHER_NODE, POD, VETH, Node, route
+from tests.unit.dataplane.explain.node import CLIENT, NODE, OTHER_NODE, POD, VETH, Node, route
 
 COVERED = NetnsFlag.LB_NETNS_COVERED
 BRIDGED = "203.0.113.7"

@@ -2,7 +2,6 @@
 """What the differential test does not ask: devices, routes, addresses, flows, and the words."""
 
 import time
-from sys import byteorder
 
 import pytest
 
@@ -11,7 +10,6 @@ from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
 from ebpflb.dataplane.explain.steps import LISTENER, Client, ClientKind, ClientSide
 from ebpflb.dataplane.flows.settings import write_service_nets
-from ebpflb.dataplane.kernel.rtnetlink import Route
 from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
@@ -24,92 +22,45 @@ from ebpflb.dataplane.layout.enums import (
     NetnsFlag,
     SettingFlag,
 )
-from ebpflb.dataplane.layout.records import BackendRecord
 from ebpflb.dataplane.layout.structs import (
-    LbAddr,
     LbAffinity,
     LbClientKey,
     LbConnection,
     LbConnPlace,
     LbConntrack,
-    LbDevice,
     LbSettings,
     LbSocket,
     LbSocketKey,
-    LbTuple,
     u32,
 )
-from ebpflb.dataplane.services.sync import Sync
-from ebpflb.model.address import WILDCARD, Address, Family, Protocol, format_address, parse_address
+from ebpflb.model.address import WILDCARD, Family, Protocol, format_address, parse_address
 from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
 from ebpflb.words.connections import Fate
 from ebpflb.words.scheduler import Scheduler
-from tests.memory_maps import memory_maps
-from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
+from tests.unit.dataplane.desired import ALLOWED, backends, frontend, key, named
+from tests.unit.dataplane.explain.node import (
+    CLIENT,
+    FAR,
+    NEAR,
+    NODE,
+    OTHER_NODE,
+    POD,
+    UPLINK,
+    VETH,
+    Node,
+    addr,
+    route,
+    tuple_of,
+)
 
-NODE, OTHER_NODE, CLIENT = "192.0.2.1", "192.0.2.2", "198.51.100.9"
-POD, NEAR, FAR = "10.1.0.1", "10.1.0.2", "10.2.0.1"
 VIP = "10.96.0.1"
-UPLINK, VETH = 2, 7
 COVERED, HOST = NetnsFlag.LB_NETNS_COVERED, NetnsFlag.LB_NETNS_HOST
 DROP = Choice((), IfEmpty.DROP)
 BOTH = Choice((*backends(POD, NEAR, local=True).backends, *backends(FAR).backends), IfEmpty.REFUSE)
 NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP)
-
-
-def route(address: Address) -> Route | None:
-    text = format_address(address)
-    if text == NODE:
-        return Route(1, is_local=True)
-    if text.startswith("203.0.113."):
-        return None
-    return Route(VETH if text == POD else UPLINK, is_local=False)
-
-
-class Node:
-    """Memory maps with an uplink, a pod's device and two addresses, of which one has NodePorts."""
-
-    def __init__(self) -> None:
-        self.maps = memory_maps()
-        self.sync = Sync(self.maps, quiesce=lambda: None)
-        plain, accepts = AddrFlag.LB_ADDR_NODE, AddrFlag.LB_ADDR_NODE_PORT
-        self.sync.load()
-        self.sync.set_node_addresses(
-            {parse_address(NODE): plain | accepts, parse_address(OTHER_NODE): plain}
-        )
-        self.settings()
-        self.device(UPLINK, DeviceKind.LB_DEVICE_HOST, NODE)
-        self.device(VETH, DeviceKind.LB_DEVICE_WORKLOAD)
-
-    def settings(self, flags=0, node=NODE):
-        value = LbSettings(flags=flags, node4=addr(node), udp_timeout=60, udp_stream_timeout=60)
-        self.maps["lb_settings"].update(bytes(4), bytes(value))
-
-    def device(self, ifindex, kind, snat=""):
-        value = LbDevice(kind=kind, snat4=addr(snat) if snat else LbAddr())
-        self.maps["lb_devices"].update(ifindex.to_bytes(4, byteorder), bytes(value))
-
-    def serve(self, *frontends):
-        assert not self.sync.resync(by_service(*frontends))
-
-    def ask(self, client, target):
-        """The last step of the way."""
-        return walk(Lookups(self.maps), client, target, route)[-1]
-
-    def backend(self, text):
-        """The index of a backend and what it holds."""
-        for index, value in self.maps["lb_backends"].items():
-            record = BackendRecord.unpack(value)
-            if record.flags and backend_key(record).address == parse_address(text):
-                return int.from_bytes(index, byteorder), record
-        raise AssertionError(text)
-
-
-def addr(text):
-    return LbAddr.from_buffer_copy(parse_address(text))
 
 
 def host():
@@ -368,10 +319,6 @@ def test_a_flow_that_is_there_goes_on(node):
     assert walk(Lookups(node.maps), client, target, route)[1].why.startswith(
         "belongs to another NAT"
     )
-
-
-def tuple_of(saddr, sport, daddr, dport):
-    return LbTuple(saddr=addr(saddr), daddr=addr(daddr), sport=sport, dport=dport, proto=6)
 
 
 def test_sockets_that_were_translated_are_counted(node):

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import ctypes
 from errno import EIO
 from typing import Any
 
@@ -13,9 +12,9 @@ from ebpflb.dataplane.layout.structs import LbConntrack, LbFlowRecord, LbSetting
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol, parse_address
 from tests.memory_maps import memory_maps
+from tests.unit.dataplane.flows.ends import CLIENT, NODE, POD, VIP, flow_tuple
 
 SECOND = 1_000_000_000
-CLIENT, VIP, NODE, POD = map(parse_address, ("192.0.2.9", "10.96.0.1", "192.0.2.1", "10.1.0.1"))
 SYN, ESTABLISHED, CLOSED = CtState.LB_CT_SYN, CtState.LB_CT_ESTABLISHED, CtState.LB_CT_CLOSED
 OPENING_TIME, ESTABLISHED_TIME, CLOSED_TIME, CLOSE_WAIT_TIME = 60, 8000, 10, 900
 UDP_TIME, UDP_STREAM_TIME = 30, 300
@@ -96,14 +95,6 @@ def _entry(to: LbTuple, seen: int, state: CtState, flags: int = 0) -> LbConntrac
         state=state,
         flags=flags,
     )
-
-
-def flow_tuple(
-    source: Address, source_port: int, to: Address, port: int, protocol: Protocol
-) -> LbTuple:
-    key = LbTuple(sport=source_port, dport=port, proto=protocol)
-    ctypes.memmove(ctypes.addressof(key), source + to, 32)
-    return key
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from ebpflb.dataplane.layout.structs import LbDest, u32
 from ebpflb.errors import MapError
 from ebpflb.model.address import Protocol, parse_address
 from ebpflb.model.plan import FrontendKey, FrontendType
-from tests.unit.dataplane.desired import Desired, by_service, frontend, key, named
+from tests.unit.dataplane.desired import NODE_PORT, Desired, by_service, frontend, key, named
 from tests.unit.dataplane.programs import address_flags, address_in_place, filter_flags
-from tests.unit.dataplane.services.test_sync import NODE_PORT
 from tests.unit.dataplane.watching import CrashError
 from tests.unit.dataplane.world import World
 

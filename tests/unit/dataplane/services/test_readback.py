@@ -8,8 +8,8 @@ import pytest
 from ebpflb.dataplane.layout.structs import LbDesc, u32, u64
 from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import element, key_bytes, look_up
-from tests.unit.dataplane.test_sync_properties import assert_tidy, usable
 from tests.unit.dataplane.world import World
+from tests.unit.dataplane.written import assert_tidy, usable
 
 DESIRED = by_service(frontend(choice=backends("10.1.0.1")))
 

@@ -14,8 +14,8 @@ from ebpflb.model.source_ranges import Prefix, Prefixes
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, key, named
 from tests.unit.dataplane.programs import look_up
-from tests.unit.dataplane.test_sync_properties import assert_tidy, written_by_restart
 from tests.unit.dataplane.world import World
+from tests.unit.dataplane.written import assert_tidy, written_by_restart
 
 WEB = ServiceName("default", "web")
 ONE, BOTH = ALLOWED[:1], ALLOWED

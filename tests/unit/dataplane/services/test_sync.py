@@ -17,14 +17,21 @@ from ebpflb.model.address import WILDCARD, Family, Protocol
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
 from tests.memory_maps import memory_maps
-from tests.unit.dataplane.desired import NOTHING, backends, by_service, frontend, key, named
+from tests.unit.dataplane.desired import (
+    NODE_PORT,
+    NOTHING,
+    backends,
+    by_service,
+    frontend,
+    key,
+    named,
+)
 from tests.unit.dataplane.programs import TERMINATING, USABLE, Found, address_flags, look_up, place
 from tests.unit.dataplane.world import World
 
 WEB = ServiceName("default", "web")
 GRACE = 1
 POD, OTHER_POD = "10.1.0.1", "10.1.0.2"
-NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP)
 
 
 @pytest.fixture

@@ -7,23 +7,7 @@ from ebpflb.errors import MapError
 from ebpflb.observe.flows import pipeline
 from ebpflb.observe.flows.pipeline import RingReader
 from tests.memory_maps import memory_maps
-
-
-class Ring:
-    """Stands in for a map and for its reading end. tests/bpf/flows/test_ring.py has real ones."""
-
-    def __init__(self, *batches):
-        self.batches = list(batches)
-        self.closed = False
-
-    def read(self):
-        batch = self.batches.pop(0) if self.batches else []
-        if isinstance(batch, Exception):
-            raise batch
-        return batch
-
-    def close(self):
-        self.closed = True
+from tests.unit.observe.flows.ring import Ring
 
 
 def reading(*batches: object) -> Any:

@@ -24,7 +24,7 @@ from tests.builders import (
     service_port,
 )
 from tests.odd_object import odd
-from tests.unit.test_nonsense_objects import OBJECTS, decoded
+from tests.unit.nonsense_objects import OBJECTS, decoded
 
 KEYS = ("app", "pod-template-hash")
 DUAL: Manifest = {

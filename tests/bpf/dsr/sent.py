@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the client's node sends in tunnels."""
+
+from scapy.packet import Packet
+
+from ebpflb.dataplane.layout.enums import (
+    SchedulerCode,
+)
+from ebpflb.dataplane.layout.structs import LbDesc
+from tests.bpf.dsr.tunnel import PEER, unwrapped
+from tests.bpf.harness.datapath import Datapath, Result, Verdict
+from tests.bpf.harness.node import Node
+from tests.bpf.harness.numbers import u32
+from tests.bpf.harness.packets import End, Kind
+
+
+def arrive(datapath: Datapath, node: Node, frame: Packet) -> Result:
+    return datapath.run("lb_host_ingress", frame, ifindex=node.uplink.ifindex)
+
+
+def assert_sent(kind: Kind, result: Result, frame: Packet, to: End) -> None:
+    """As it was, to the other node, for a pod."""
+    assert result.verdict is Verdict.REDIRECT
+    found = unwrapped(kind, result.packet)
+    assert (found.source, found.target) == (kind.net.node, PEER[kind.net])
+    assert (found.pod, found.is_returned) == (to, False)
+    assert found.packet == bytes(frame.payload)
+
+
+def hashed(
+    datapath: Datapath, scheduler: SchedulerCode, others: list[int], affinity: int = 0
+) -> None:
+    """Gives the only descriptor a scheduler with a table of the same backends."""
+    value = LbDesc.from_buffer_copy(datapath.maps["lb_descs"].lookup(u32(1)) or b"")
+    value.scheduler, value.affinity_timeout = scheduler, affinity
+    value.others.table = len(others)
+    base = value.others.base + value.others.count
+    datapath.maps["lb_slots"].update_batch(
+        [(u32(base + place), u32(each)) for place, each in enumerate(others)]
+    )
+    datapath.maps["lb_descs"].update(u32(1), bytes(value))
+
+
+OPENING, LASTING = ("S", "A"), ("S", "A", "PA", "A")
