@@ -87,7 +87,7 @@ BESIDE: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
 )
 @click.option("--only", default="", help="Cases with this text, of --other and programs_live.")
 def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
-    """Measure speed and size; the results replace those in docs/performance.md.
+    """Measure speed and size; the results replace those in docs/development/benches.md.
 
     NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, fill, memory, start,
     growth, api, sizing, many_nodes, beside, against, programs, programs_live, xdp, live, services,

@@ -21,9 +21,11 @@ NAMES = ["connect", "bulk", "start"]
 
 @pytest.fixture
 def document(tmp_path, monkeypatch):
-    path = tmp_path / "performance.md"
+    path, charted = tmp_path / "benches.md", tmp_path / "performance.md"
     path.write_text("# P\n<!-- bench: begin -->\n<!-- bench: end -->\nend\n")
+    charted.write_text("# C\n<!-- chart: begin -->\n<!-- chart: end -->\nend\n")
     monkeypatch.setattr(report, "DOCUMENT", path)
+    monkeypatch.setattr(report, "CHARTED", charted)
     return path
 
 
@@ -69,6 +71,30 @@ def test_a_limit_is_short_when_the_median_reaches_it():
     assert limit_row("start", "x", [0.5, 0.9, 5], "s", 1).verdict == "OK"
     assert limit_row("start", "x", [0.5, 1.0, 5], "s", 1).verdict == "short"
     assert percentile_row("change", "x", [1, 2, 30], 99, "ms", 10).verdict == "short"
+
+
+def test_a_run_against_others_draws_the_chart(document):
+    way = "1,000 Services: pod to ClusterIP"
+    rows = [
+        Row("against", f"nftables, {way}", "m", "2.000 (1.9 to 2.1)"),
+        Row("against", f"Cilium, {way}", "m", "0.800 (0.7 to 0.9)"),
+        Row("against", "nftables, 1 Service: pod to ClusterIP", "m", "9 (9 to 9)"),
+        Row("against", "nftables, 1,000 Services: straight, pod to pod", "m", "9 (9 to 9)"),
+    ]
+    keep(rows, ["against"])
+    text = report.CHARTED.read_text()
+    assert [re.sub(" █+ ", " ", line.strip()) for line in text.splitlines()[3:7]] == [
+        "pod to ClusterIP",
+        "1.25 Cilium",
+        "1.00 ebpflb",
+        "0.50 kube-proxy, nftables",
+    ]
+    assert text.endswith("<!-- chart: end -->\nend\n")
+
+
+def test_the_chart_is_that_of_the_rows():
+    drawn = report.CHARTED.read_text()
+    assert report.chart(report.rows_in(report.DOCUMENT.read_text())) in drawn
 
 
 def test_rows_of_benches_that_did_not_run_stay(document):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as rows of one table: on the terminal, and kept in docs/performance.md."""
+"""Results as rows of one table: on the terminal, and kept in docs/development/benches.md.
+
+Those against others also become the chart of docs/performance.md.
+"""
 
 import os
 import platform
@@ -13,10 +16,15 @@ from rich.table import Table
 
 from tests.bench.harness.rounds import Comparison, percentile, span
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "performance.md"
+_DOCS = Path(__file__).parents[3] / "docs"
+DOCUMENT = _DOCS / "development" / "benches.md"
+CHARTED = _DOCS / "performance.md"
 
 _HEADINGS = ("bench", "case", "measured", "result", "target", "")
 _BLOCK = re.compile(r"(?<=<!-- bench: begin -->\n).*?(?=<!-- bench: end -->)", re.DOTALL)
+_CHART = re.compile(r"(?<=<!-- chart: begin -->\n).*?(?=<!-- chart: end -->)", re.DOTALL)
+_CHARTED_SIZE = "1,000 Services"
+_BAR = 40
 _MACHINE = re.compile(r"^Machine: .*$", re.MULTILINE)
 
 
@@ -89,14 +97,41 @@ def keep(rows: Sequence[Row], names: Sequence[str]) -> str:
     text = DOCUMENT.read_text()
     machine = f"Machine: {machine_line()}."
     ran = {row.bench for row in rows}
-    kept = [] if ran == set(names) else [row for row in _rows(text) if row.bench not in ran]
+    kept = [] if ran == set(names) else [row for row in rows_in(text) if row.bench not in ran]
     if kept and (old := _MACHINE.search(text)) and old[0] != machine:
         return f"{DOCUMENT.name} is left as it is: its other rows are of another machine"
     order = {name: place for place, name in enumerate(names)}
     everything = sorted([*kept, *rows], key=lambda row: order.get(row.bench, len(order)))
     block = f"{machine}\n\n{_markdown(everything)}\n"
     DOCUMENT.write_text(_BLOCK.sub(lambda _: block, text))
+    drawn = chart(everything)
+    CHARTED.write_text(_CHART.sub(lambda _: drawn, CHARTED.read_text()))
     return f"{DOCUMENT.name} is up to date"
+
+
+def chart(rows: Iterable[Row]) -> str:
+    """Bars of the bench `against`, a group for each way to a Service, in Markdown."""
+    groups: dict[str, list[tuple[float, str]]] = {}
+    for row in rows:
+        names, _, way = row.case.partition(": ")
+        if row.bench == "against" and names.endswith(_CHARTED_SIZE) and "straight" not in way:
+            other = names.removesuffix(f", {_CHARTED_SIZE}")
+            name = other if other == "Cilium" else f"kube-proxy, {other}"
+            groups.setdefault(way, [(1.0, "ebpflb")]).append((1 / _ratio(row), name))
+    lines = [
+        line
+        for way, bars in groups.items()
+        for line in (way, *(_bar(share, name) for share, name in sorted(bars, reverse=True)), "")
+    ]
+    return "\n".join(["```", *lines[:-1], "```"]) + "\n"
+
+
+def _bar(share: float, name: str) -> str:
+    return f"  {share:.2f} {'█' * round(_BAR * share)} {name}"
+
+
+def _ratio(row: Row) -> float:
+    return float(row.result.split()[0])
 
 
 def machine_line() -> str:
@@ -111,7 +146,8 @@ def _markdown(rows: Iterable[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |".replace("  ", " ") for line in lines) + "\n"
 
 
-def _rows(text: str) -> list[Row]:
+def rows_in(text: str) -> list[Row]:
+    """The rows that a document keeps."""
     block = _BLOCK.search(text)
     lines = [line for line in (block[0].splitlines() if block else []) if line.startswith("| ")]
     return [Row(*map(str.strip, line.strip("|").split("|"))) for line in lines[2:]]
