@@ -16,6 +16,7 @@ from ebpflb.cli.digests.frontends import (
     FrontendForm,
     FrontendName,
     FrontendOfNode,
+    Setting,
     read_short,
 )
 from ebpflb.cli.render import (
@@ -51,7 +52,7 @@ class FrontendOfCluster:
     """
 
     name: FrontendName
-    settings: Mapping[str, str]
+    settings: Mapping[str, Setting]
     counts: Mapping[str, int]
     backends: Mapping[str, int]
     outside: Mapping[str, list[str]]
@@ -199,11 +200,17 @@ def _differences(form: FrontendForm, usual: FrontendForm) -> Iterator[str]:
     theirs = dict(usual.settings)
     for key, value in form.settings:
         if theirs.get(key) != value:
-            yield f"{key} is {value}, not {theirs.get(key)}"
+            yield f"{key} is {_shown(value)}, not {_shown(theirs.get(key))}"
     if missing := usual.backends - form.backends:
         yield f"lacks {some(missing)}"
     if more := form.backends - usual.backends:
         yield f"also has {some(more)}"
+
+
+def _shown(value: Setting) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return str(value)
 
 
 def _plain(frontend: FrontendOfCluster) -> dict[str, Any]:

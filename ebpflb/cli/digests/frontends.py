@@ -18,6 +18,8 @@ _SETTINGS = (
     "source_ranges",
 )
 
+Setting = str | int | tuple[str, ...] | None
+
 
 class FrontendName(NamedTuple):
     """Identifies a frontend; lists are sorted by these fields."""
@@ -37,7 +39,7 @@ class FrontendForm(NamedTuple):
     backends: for clients on the node; empty with internal policy Local, where nodes differ.
     """
 
-    settings: tuple[tuple[str, str], ...]
+    settings: tuple[tuple[str, Setting], ...]
     backends: frozenset[str]
 
 
@@ -73,7 +75,7 @@ class FrontendOfNode:
         same = plain["local"] == plain["others"]
         every = local if same else local | _addresses(plain["others"]["backends"])
         differs = name.type == "ClusterIP" and plain["internal_policy"] == "Local"
-        settings = tuple((key, str(plain[key])) for key in _SETTINGS)
+        settings = tuple((key, _setting(plain[key])) for key in _SETTINGS)
         form = FrontendForm(settings, frozenset() if differs else local)
         connections, failed, refused, dropped = (int(plain[key]) for key in COUNTS)
         more = tuple(sorted(every - form.backends))
@@ -85,6 +87,13 @@ class FrontendOfNode:
     def digest(self) -> str:
         """The same on all nodes whose frontend has this form."""
         return digest(self.name, self.form.settings, sorted(self.form.backends))
+
+
+def _setting(value: object) -> Setting:
+    """As the agent has answered, but hashable, whatever that is."""
+    if value is None or isinstance(value, str | int):
+        return value
+    return tuple(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _outside(name: FrontendName, plain: Mapping[str, Any]) -> str:

@@ -60,6 +60,18 @@ def test_where_a_node_differs_it_is_named(three):
     assert found["backends"] == {"10.1.0.1:8080": 2, "10.1.0.2:8080": 3, "10.1.0.3:8080": 1}
 
 
+def test_settings_are_what_the_nodes_say(three):
+    """Numbers, truth values and lists too; and one that no agent says does no harm."""
+    ranges = ["192.0.2.0/24", "2001:db8::/32"]
+    kept = {"dsr": True, "affinity_timeout": 10800, "source_ranges": ranges}
+    for node in "ab":
+        say(three, node, frontend("10.1.0.1", **kept))
+    say(three, "c", frontend("10.1.0.1", **kept | {"source_ranges": [], "scheduler": {"a": []}}))
+    (found,) = json.loads(three.run("services", "-o", "json", status=1).stdout)
+    assert {key: found[key] for key in kept} == kept
+    assert "source_ranges is none, not 192.0.2.0/24, 2001:db8::/32" in found["differences"]
+
+
 def test_backends_of_internal_policy_local_may_differ(three):
     for number, node in enumerate("abc"):
         here = frontend(f"10.{number}.0.1", internal_policy="Local")
