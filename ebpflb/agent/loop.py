@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop: queue -> changes -> plan -> sync -> health. The only thread that writes state.
+"""The loop: queue -> changes -> plan -> sync -> health. The only thread that programs Services.
 
 Changes coalesce while a write is under way; no timer delays them unless a minimum sync period is
 set. Nothing is programmed before the source has listed everything once, and nothing of an earlier
