@@ -151,7 +151,15 @@ struct lb_tunnel_ipv6 {
 	struct lb_geneve geneve;
 };
 
-/* is_open: the current packet came from a tunnel, and geneve is the header that was removed. */
+enum lb_tunnel_state {
+	LB_TUNNEL_ARRIVED = 1,  /* for a pod of this node */
+	LB_TUNNEL_RETURNED = 2, /* the pod's node has sent it back */
+};
+
+/*
+ * is_open: enum lb_tunnel_state; not 0 if the current packet came from a tunnel, and geneve is the
+ * header that was removed.
+ */
 struct lb_tunnel {
 	union {
 		struct lb_tunnel_ipv4 ipv4;

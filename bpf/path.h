@@ -169,16 +169,14 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 	if (!lb_has_transport(pkt) || (!lb_is_opening(pkt) && !lb_may_go_on(pkt, at->hook)))
 		return LB_PASS;
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS)
-		tunnel = lb_tunnel_opened();
+		lb_tunnel_note(pkt);
+	lb_verifier_merge_states(pkt);
+	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS)
+		tunnel = lb_tunnel_arrived();
 	if (tunnel && !lb_is_opening(pkt))
 		return LB_PASS;
-	if (tunnel && lb_geneve_is_returned(&tunnel->geneve)) {
-		pkt->routing |= LB_IS_RETURNED;
-		tunnel = NULL;
-	}
-	lb_verifier_merge_states(pkt);
 	if (tunnel)
-		verdict = lb_service_accept(skb, pkt, match, tunnel, &flow, fib);
+		verdict = lb_service_accept(skb, pkt, match, &tunnel->geneve, &flow, fib);
 	else
 		verdict = lb_service_decide(skb, pkt, at, match, &choice, &flow, fib);
 	if (verdict)
@@ -283,6 +281,8 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 	if (!verdict)
 		verdict = lb_new_flow(skb, &pkt, at, &fib);
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS) {
+		if (verdict == LB_TUNNEL && pkt.routing & LB_IS_RETURNED)
+			verdict = lb_tunnel_return(&fib, skb, &pkt);
 		if (verdict == LB_TUNNEL)
 			verdict = lb_tunnel_send(skb, &pkt, &fib);
 		else if (verdict == LB_PASS && lb_tunnel_opened())

@@ -115,10 +115,9 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
  * endpoint is not known here. A NodePort may be on the sender's address, where the client sent it.
  */
 static __always_inline int lb_service_accept(void *ctx, struct lb_packet *pkt,
-					     struct lb_match *match, struct lb_tunnel *tunnel,
+					     struct lb_match *match, const struct lb_geneve *geneve,
 					     struct lb_flow *flow, struct bpf_fib_lookup *fib)
 {
-	const struct lb_geneve *geneve = &tunnel->geneve;
 	struct lb_frontend_key key = {
 		.addr = pkt->tuple.daddr,
 		.port = pkt->tuple.dport,
@@ -128,8 +127,10 @@ static __always_inline int lb_service_accept(void *ctx, struct lb_packet *pkt,
 	if (!lb_addr_is_ipv4(&geneve->pod) != !pkt->is_ipv4)
 		return -LB_DROP_TUNNEL;
 	if ((!lb_vip_lookup(&key, match) && !lb_node_port_lookup(&key, match)) ||
-	    !lb_dsr_is_here(geneve, match->desc, key.proto, flow))
-		return lb_tunnel_return(fib, ctx, pkt, tunnel);
+	    !lb_dsr_is_here(geneve, match->desc, key.proto, flow)) {
+		pkt->routing |= LB_IS_RETURNED;
+		return LB_TUNNEL;
+	}
 	lb_flow_lead_to(flow, pkt, match, &geneve->pod, geneve->port);
 	flow->hook = LB_HOOK_HOST_INGRESS;
 	flow->reply_hook = lb_dsr_reply_hook(fib, ctx, pkt, geneve);

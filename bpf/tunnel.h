@@ -35,6 +35,12 @@ static __always_inline __u32 lb_tunnel_len(int is_ipv4)
 	return is_ipv4 ? sizeof(struct lb_tunnel_ipv4) : sizeof(struct lb_tunnel_ipv6);
 }
 
+/* Whether the inner packet comes back from the node to which this one has sent it. */
+static __always_inline int lb_geneve_is_returned(const struct lb_geneve *geneve)
+{
+	return geneve->answer != 0;
+}
+
 /* The tunnel from which the current packet was unwrapped; NULL if there was none. */
 static __always_inline struct lb_tunnel *lb_tunnel_opened(void)
 {
@@ -43,6 +49,27 @@ static __always_inline struct lb_tunnel *lb_tunnel_opened(void)
 
 	tunnel = lb_tunnels.lookup(&zero);
 	return tunnel && tunnel->is_open ? tunnel : NULL;
+}
+
+/* The same; NULL also if the packet has come back, and is one from outside again. */
+static __always_inline struct lb_tunnel *lb_tunnel_arrived(void)
+{
+	struct lb_tunnel *tunnel;
+	int zero = 0;
+
+	tunnel = lb_tunnels.lookup(&zero);
+	return tunnel && tunnel->is_open == LB_TUNNEL_ARRIVED ? tunnel : NULL;
+}
+
+/* Whether the packet has come back: it must not enter a tunnel again. */
+static __always_inline void lb_tunnel_note(struct lb_packet *pkt)
+{
+	struct lb_tunnel *tunnel;
+	int zero = 0;
+
+	tunnel = lb_tunnels.lookup(&zero);
+	if (tunnel && tunnel->is_open == LB_TUNNEL_RETURNED)
+		pkt->routing |= LB_IS_RETURNED;
 }
 
 /* The packet has been handled: the next one on this CPU may be at XDP, which opens no tunnel. */
@@ -216,26 +243,23 @@ static __always_inline int lb_tunnel_route(struct bpf_fib_lookup *fib, void *ctx
 	return -LB_DROP_TOO_BIG;
 }
 
-/* Whether the inner packet comes back from the node to which this one has sent it. */
-static __always_inline int lb_geneve_is_returned(const struct lb_geneve *geneve)
-{
-	return geneve->answer != 0;
-}
-
 /*
- * LB_TUNNEL, with the route in fib: the packet goes back to the node that has tunneled it here. That
+ * LB_TUNNEL, with the route in fib: the packet goes back to the node that has tunneled it here, which
  * may have heard of a Service or an endpoint before this node has.
  */
 static __always_inline int lb_tunnel_return(struct bpf_fib_lookup *fib, void *ctx,
-					    struct lb_packet *pkt, struct lb_tunnel *tunnel)
+					    struct lb_packet *pkt)
 {
+	struct lb_tunnel *tunnel = lb_tunnel_opened();
+
+	if (!tunnel)
+		return -LB_DROP_TUNNEL;
 	if (pkt->is_ipv4)
 		lb_addr_from_ipv4(&pkt->peer.saddr, tunnel->ipv4.ip.saddr);
 	else
 		__builtin_memcpy(&pkt->peer.saddr, &tunnel->ipv6.ip.saddr, sizeof(struct lb_addr));
 	pkt->peer.daddr = tunnel->geneve.pod;
 	pkt->peer.dport = tunnel->geneve.port;
-	pkt->routing |= LB_IS_RETURNED;
 	tunnel->is_open = 0;
 	return lb_tunnel_route(fib, ctx, pkt, &pkt->peer.saddr) ? -LB_DROP_TUNNEL : LB_TUNNEL;
 }

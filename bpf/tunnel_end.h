@@ -169,11 +169,12 @@ static __always_inline int lb_tunnel_receive(struct __sk_buff *skb, int l2,
 	if (verdict == LB_REDIRECT)
 		return lb_return_to_sender(skb, l2, LB_HOOK_HOST_INGRESS);
 	if (verdict == LB_PASS) {
-		tunnel->is_open = 1;
 		if (skb->protocol == bpf_htons(ETH_P_IP))
 			tunnel->geneve = tunnel->ipv4.geneve;
 		else
 			tunnel->geneve = tunnel->ipv6.geneve;
+		tunnel->is_open = lb_geneve_is_returned(&tunnel->geneve) ? LB_TUNNEL_RETURNED :
+									   LB_TUNNEL_ARRIVED;
 	}
 	return verdict;
 }
