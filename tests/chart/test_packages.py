@@ -47,7 +47,10 @@ def ready(checkout: Path) -> None:
     """Make it what it is when something is to be published."""
     for name in CLAIMS:
         change(checkout / name, r"is published|published yet|not published", "there")
-    change(checkout / "CHANGELOG.md", r"^## \[Unreleased\].*?(?=^## )", "## [Unreleased]\n\n")
+    changelog = checkout / "CHANGELOG.md"
+    before, _, after = changelog.read_text().partition("## [Unreleased]\n")
+    released = after[after.index("\n## ") :]
+    changelog.write_text(f"{before}## [Unreleased]\n{released}")
 
 
 def test_a_trial_builds_files_whose_checksums_agree(checkout: Path) -> None:

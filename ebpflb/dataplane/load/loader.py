@@ -239,8 +239,10 @@ def _used(maps: MapSet, name: str) -> int:
 
 
 def _set_way(generation: Generation, way: SettingFlag) -> None:
-    """Tell its programs where flows go while tables are replaced."""
-    settings = open_maps(generation.maps)["lb_settings"]
+    """Tell its programs where flows go while tables are replaced, unless its pins were removed."""
+    settings = open_maps(generation.maps).get("lb_settings")
+    if settings is None:
+        return
     value = bytearray(settings.lookup(_ONLY_KEY) or bytes(settings.value_size))
     value[_FLAGS] = bytes(u32(_flags(generation) & ~_WAYS | way))
     settings.update(_ONLY_KEY, bytes(value))

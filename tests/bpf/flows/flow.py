@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One flow through the programs, packet by packet."""
 
-import pytest
-
 from ebpflb.dataplane.layout.enums import CtState
 from ebpflb.dataplane.layout.structs import LbTuple
 from tests.bpf.harness.datapath import Datapath, Verdict, flow_tuple
 from tests.bpf.harness.packets import SEQUENCE, End, Kind, target_of
-from tests.bpf.harness.services import CLIENT_PORT, cluster_ip, remote_backend
 
 SYN, ACK = CtState.LB_CT_SYN, CtState.LB_CT_ACK
 CLOSED, ESTABLISHED = CtState.LB_CT_CLOSED, CtState.LB_CT_ESTABLISHED
@@ -69,9 +66,3 @@ class Flow:
         return self.keys <= set(self.datapath.short()) and not self.keys & set(
             self.datapath.established()
         )
-
-
-@pytest.fixture
-def flow(datapath: Datapath, tcp: Kind) -> Flow:
-    frontend = cluster_ip(datapath, tcp, [remote_backend(datapath, tcp)[1]])
-    return Flow(datapath, tcp, frontend, CLIENT_PORT)

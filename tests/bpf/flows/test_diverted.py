@@ -10,15 +10,13 @@ from ebpflb.dataplane.flows.diverted import bring_back
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.enums import SettingFlag
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple
-from tests.bpf.flows.flow import Flow, flow
+from tests.bpf.flows.flow import Flow
 from tests.bpf.flows.held import Held, UdpSessions
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.loading import SIZES
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import Kind
 from tests.bpf.harness.services import node_addresses
-
-__all__ = ["flow"]
 
 NAMES = ("lb_conntrack", "lb_ct_stream", "lb_ct_short", "lb_ct_udp")
 

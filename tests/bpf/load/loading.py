@@ -2,10 +2,8 @@
 """Generations of small programs and maps."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-import pytest
 
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import owned
@@ -45,14 +43,6 @@ def make_maps(text: str, defines: Mapping[str, str], programs: Path) -> None:
 def refuse(text: str, defines: Mapping[str, str], programs: Path) -> None:
     """A compiler that must not be called."""
     raise AssertionError("compiled")
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Pins]:
-    """Pins on a bpffs of their own."""
-    with Pins(tmp_path / "pins") as held:
-        yield held
-        held.remove_all()
 
 
 def load(root: Pins, sizes: Sizes = SIZES, compiler: loader.Compile = make_maps) -> Generation:

@@ -3,7 +3,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,11 @@ from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.maps import open_maps
 from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.capacity import FLOW_MAPS, MAPS
-from ebpflb.dataplane.load.pins import Generation, Pins
+from ebpflb.dataplane.load.pins import Generation
 from tests.bpf.attach import tiny
 from tests.bpf.load.loading import USED, finish, load, refuse, start
 
 UNUSED = "lb_settings"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Pins]:
-    with Pins(tmp_path / "pins") as held:
-        yield held
-        held.remove_all()
 
 
 def map_id(path: Path) -> int:

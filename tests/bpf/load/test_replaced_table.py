@@ -25,12 +25,9 @@ from tests.bpf.load.loading import (
     load,
     make_maps,
     refuse,
-    root,
     shared,
     start,
 )
-
-__all__ = ["root"]
 
 
 def test_a_flow_table_that_is_there_keeps_its_size_until_it_is_half_full(root: Pins):
