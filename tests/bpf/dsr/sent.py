@@ -3,19 +3,15 @@
 
 from scapy.packet import Packet
 
-from ebpflb.dataplane.layout.enums import (
-    SchedulerCode,
-)
+from ebpflb.dataplane.layout.enums import SchedulerCode
 from ebpflb.dataplane.layout.structs import LbDesc
 from tests.bpf.dsr.tunnel import PEER, unwrapped
 from tests.bpf.harness.datapath import Datapath, Result, Verdict
-from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import End, Kind
 
-
-def arrive(datapath: Datapath, node: Node, frame: Packet) -> Result:
-    return datapath.run("lb_host_ingress", frame, ifindex=node.uplink.ifindex)
+# What a client sends until its flow is open here, and until it has lasted.
+OPENING, LASTING = ("S", "A"), ("S", "A", "PA", "A")
 
 
 def assert_sent(kind: Kind, result: Result, frame: Packet, to: End) -> None:
@@ -39,6 +35,3 @@ def hashed(
         [(u32(base + place), u32(each)) for place, each in enumerate(others)]
     )
     datapath.maps["lb_descs"].update(u32(1), bytes(value))
-
-
-OPENING, LASTING = ("S", "A"), ("S", "A", "PA", "A")

@@ -10,8 +10,8 @@ from scapy.layers.inet import TCP
 
 from ebpflb.dataplane.layout.enums import CtState, XdpResult
 from ebpflb.dataplane.layout.structs import LbConntrack
-from tests.bpf.dsr.sent import LASTING, OPENING, arrive, assert_sent
-from tests.bpf.dsr.tunnel import pod_elsewhere, served
+from tests.bpf.dsr.sent import LASTING, OPENING, assert_sent
+from tests.bpf.dsr.tunnel import arrive, pod_elsewhere, served
 from tests.bpf.harness.datapath import Datapath, XdpAction
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import IPV4, IPV6, Kind, built, without_checksums

@@ -9,17 +9,20 @@ from scapy.packet import Packet
 
 from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason
 from tests.bpf.dsr.tunnel import (
+    DROPPED,
     KEY,
     OTHER_KEY,
     OVERHEAD,
     PEER,
+    STRANGER,
+    arrive,
     pod_elsewhere,
     pod_here,
     served,
     set_keys,
     wrapped,
 )
-from tests.bpf.harness.datapath import Datapath, Result, Verdict, assert_untouched
+from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched
 from tests.bpf.harness.errors import TOO_BIG, error
 from tests.bpf.harness.fragments import fragments
 from tests.bpf.harness.node import Node
@@ -34,13 +37,6 @@ from tests.bpf.harness.packets import (
     changed,
 )
 from tests.bpf.harness.services import client, node_port, same_place
-
-STRANGER = {"ipv4": "198.51.100.66", "ipv6": "2001:db8:100::66"}
-DROPPED = {DropReason.LB_DROP_TUNNEL: 1}
-
-
-def arrive(datapath: Datapath, node: Node, frame: Packet) -> Result:
-    return datapath.run("lb_host_ingress", frame, ifindex=node.uplink.ifindex)
 
 
 def leave(datapath: Datapath, node: Node, frame: Packet) -> Packet:

@@ -4,9 +4,12 @@
 import pytest
 from scapy.packet import Packet
 
-from ebpflb.dataplane.layout.enums import CtFlag, DropReason
+from ebpflb.dataplane.layout.enums import CtFlag
 from tests.bpf.dsr.tunnel import (
+    DROPPED,
     PEER,
+    STRANGER,
+    arrive,
     place_here,
     pod_elsewhere,
     pod_here,
@@ -19,14 +22,6 @@ from tests.bpf.harness.datapath import SERVICE, Datapath, Result, Verdict
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import End, Kind, assert_same, changed
 from tests.bpf.harness.services import client
-
-STRANGER = {"ipv4": "198.51.100.66", "ipv6": "2001:db8:100::66"}
-DROPPED = {DropReason.LB_DROP_TUNNEL: 1}
-
-
-def arrive(datapath: Datapath, node: Node, frame: Packet) -> Result:
-    return datapath.run("lb_host_ingress", frame, ifindex=node.uplink.ifindex)
-
 
 # At the pod's node
 

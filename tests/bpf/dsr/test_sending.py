@@ -20,8 +20,8 @@ from ebpflb.dataplane.layout.enums import (
 )
 from ebpflb.dataplane.layout.structs import LbFailures, LbPathMtu, LbSettings
 from ebpflb.dataplane.load.source_text import source_text
-from tests.bpf.dsr.sent import arrive, assert_sent, hashed
-from tests.bpf.dsr.tunnel import KEY, OVERHEAD, PORT, pod_elsewhere, served, unwrapped
+from tests.bpf.dsr.sent import assert_sent, hashed
+from tests.bpf.dsr.tunnel import KEY, OVERHEAD, PORT, arrive, pod_elsewhere, served, unwrapped
 from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction, assert_untouched
 from tests.bpf.harness.errors import TOO_BIG, assert_answered, error
 from tests.bpf.harness.fragments import fragments

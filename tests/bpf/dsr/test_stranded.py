@@ -3,8 +3,8 @@
 
 import pytest
 
-from tests.bpf.dsr.sent import LASTING, arrive, assert_sent
-from tests.bpf.dsr.tunnel import pod_elsewhere, served
+from tests.bpf.dsr.sent import LASTING, assert_sent
+from tests.bpf.dsr.tunnel import arrive, pod_elsewhere, served
 from tests.bpf.harness.datapath import Datapath
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import IPV4, IPV6, End, Kind

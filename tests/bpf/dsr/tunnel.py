@@ -8,10 +8,11 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.packet import Packet, Raw
 
-from ebpflb.dataplane.layout.enums import DescFlag
+from ebpflb.dataplane.layout.enums import DescFlag, DropReason
 from ebpflb.dataplane.layout.structs import LbPodKey
 from ebpflb.model.address import format_address
-from tests.bpf.harness.datapath import SERVICE, Datapath, addr
+from tests.bpf.harness.datapath import SERVICE, Datapath, Result, addr
+from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import IPV4, IPV6, End, Kind, built, mapped
 from tests.bpf.harness.services import external_ip, local_backend, remote_backend
@@ -20,8 +21,15 @@ PORT = 6089
 PEER = {IPV4: "192.0.2.2", IPV6: "2001:db8:2::2"}
 OVERHEAD = {IPV4: 68, IPV6: 88}
 KEY, OTHER_KEY = bytes.fromhex("0123456789abcdef"), bytes.fromhex("fedcba9876543210")
+STRANGER = {"ipv4": "198.51.100.66", "ipv6": "2001:db8:100::66"}
+DROPPED = {DropReason.LB_DROP_TUNNEL: 1}
 _CLASS, _POD, _FIRST_PORT = 0xFF6C, 0x81, 0xC000
 _PROTOCOL = {IPV4: 0x0800, IPV6: 0x86DD}
+
+
+def arrive(datapath: Datapath, node: Node, frame: Packet) -> Result:
+    """A frame comes in on the uplink."""
+    return datapath.run("lb_host_ingress", frame, ifindex=node.uplink.ifindex)
 
 
 class Tunneled(NamedTuple):
