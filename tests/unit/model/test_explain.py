@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ebpflb.model.address import parse_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.ejection import Ejections, FailureCount, Place
+from ebpflb.model.ejection import Ejections, FailureCount, Place, Standing
 from ebpflb.model.explain import (
     decode_frontend,
     describe,
@@ -215,6 +215,10 @@ PLANNED = frontend(
         (
             {"others": BOTH},
             "clients elsewhere: backend 10.1.0.6 port 8080 in the model alone",
+        ),
+        (
+            {"others": BOTH._replace(backends=(HERE, THERE._replace(standing=Standing.TRIAL)))},
+            "clients elsewhere: backend 10.1.0.6 port 8080, on trial in the model alone",
         ),
         (
             {"others": HERE_ALONE._replace(if_empty=IfEmpty.DROP)},
