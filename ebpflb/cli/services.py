@@ -5,9 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from ebpflb.cli.digests import digest_option, print_short
-from ebpflb.cli.digests.frontends import FrontendOfNode, short
+from ebpflb.cli.compact import compact, compact_option
+from ebpflb.cli.compact.frontends import (
+    SERVED,
+    FrontendForm,
+    FrontendName,
+    FrontendRow,
+    FrontendSettings,
+)
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import (
     Output,
@@ -51,48 +58,32 @@ Examples:
   ebpflb services
   ebpflb services -n shop --service web -w
   ebpflb services -o jsonl | jq 'select(.refused > 0)'
-  ebpflb services --short
 """
 )
 @service_option
-@click.option(
-    "--short",
-    "is_short",
-    is_flag=True,
-    help="Print one line of JSON: for each frontend a digest, the same on all nodes that agree, "
-    "and its counters, or 0.",
-)
-@digest_option
+@compact_option
 @namespace_option
 @all_namespaces_option
 @watch_option
 @bpffs_option
 @output_option
 def services(
-    is_short: bool,
-    digests: tuple[str, ...],
-    watch: bool,
-    bpffs_root: str | None,
-    output: Output,
-    **given: Any,
+    is_compact: bool, watch: bool, bpffs_root: str | None, output: Output, **given: Any
 ) -> None:
     """List the frontends of this node, with backends and counters."""
     chosen = one_namespace(given["namespace"], every=given["all_namespaces"])
 
     def look() -> "list[FrontendInForce]":
-        found = frontends_of(open_pins(pin_root(bpffs_root))[1], given["service"], chosen)
-        if digests:
-            found = [each for each in found if FrontendOfNode.of(_plain(each)).digest in digests]
-        return found
+        return frontends_of(open_pins(pin_root(bpffs_root))[1], given["service"], chosen)
 
     def show(found: "list[FrontendInForce]") -> None:
-        if is_short:
-            print_short(short(FrontendOfNode.of(_plain(each)) for each in found))
+        if is_compact:
+            click.echo(compact(list(map(_compact_row, found))))
         else:
             show_frontends(found, output)
 
     if watch:
-        repeat(look, show, "jsonl" if is_short else output)
+        repeat(look, show, output)
     show(look())
 
 
@@ -169,6 +160,49 @@ def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
         "connections": found.counts.connections,
         "failed": found.counts.failed,
     }
+
+
+def _compact_row(found: "FrontendInForce") -> FrontendRow:
+    frontend, counts = found.frontend, found.counts
+    local, others = frontend.local, frontend.others
+    is_internal = frontend.type == "ClusterIP"
+    here = _addresses(local.backends)
+    # Usually they are the same, and there may be very many.
+    every = here if local == others else here | _addresses(others.backends)
+    shared = frozenset[str]() if is_internal and frontend.internal_policy == "Local" else here
+    form = FrontendForm(
+        FrontendName(
+            *frontend.service[:3],
+            str(frontend.type),
+            frontend.key.protocol.name,
+            format_address(frontend.key.address),
+            frontend.key.port,
+        ),
+        FrontendSettings(
+            str(frontend.internal_policy),
+            str(frontend.external_policy),
+            frontend.affinity_timeout,
+            str(frontend.scheduler),
+            frontend.dsr,
+            tuple(map(str, frontend.allowed_sources)),
+        ),
+        tuple(sorted(shared)),
+    )
+    is_local_outside = not is_internal and frontend.external_policy == "Local"
+    return FrontendRow(
+        msgspec.Raw(msgspec.json.encode(form)),
+        (counts.connections, counts.failed, counts.refused, counts.dropped),
+        tuple(sorted(every - shared)),
+        _outside(others) if is_local_outside else "",
+    )
+
+
+def _outside(others: "Choice") -> str:
+    return SERVED if others.backends else str(others.if_empty)
+
+
+def _addresses(backends: "Iterable[Backend]") -> frozenset[str]:
+    return frozenset(socket_address(format_address(each.address), each.port) for each in backends)
 
 
 def _frontend_rows(found: "Iterable[FrontendInForce]") -> Iterator[tuple[object, ...]]:

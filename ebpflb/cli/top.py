@@ -8,16 +8,15 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ebpflb.cli.agent_client import NamesOfPods, query_socket_option
-from ebpflb.cli.digests import digest_option, print_short
-from ebpflb.cli.digests.rates import PortForm, short
+from ebpflb.cli.compact import compact, compact_option
+from ebpflb.cli.compact.rates import rates_of_node
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import (
     Output,
@@ -95,14 +94,7 @@ Examples:
 """
 )
 @click.option("--once", is_flag=True, help="Print one sample and exit.")
-@click.option(
-    "--short",
-    "is_short",
-    is_flag=True,
-    help="Print one sample as one line of JSON: what has traffic or is in trouble, and digests of "
-    "the rest, which are the same on all nodes that agree.",
-)
-@digest_option
+@compact_option
 @sample_options
 @service_option
 @namespace_option
@@ -116,13 +108,13 @@ def top(
     """Show live traffic per Service. It reads the pinned maps and needs no agent."""
     namespace = one_namespace(given["namespace"], every=given["all_namespaces"])
     name = full_name(given["service"], namespace) if given["service"] else ""
-    is_chosen = partial(_is_chosen, None if name else namespace, given["digests"])
     maps = open_pins(pin_root(bpffs_root))[1]
-    meter = _Meter(maps, given["interval"], is_chosen, name, NamesOfPods(given["query_socket"]))
+    pods = NamesOfPods(given["query_socket"])
+    meter = _Meter(maps, given["interval"], None if name else namespace, name, pods)
     every = given["every"] or bool(name)
-    if given["is_short"]:
+    if given["is_compact"]:
         sample = meter.sample()
-        print_short(short(sample.seconds, sample.services))
+        click.echo(compact(rates_of_node(sample.seconds, sample.services)))
     elif output not in ("table", "wide"):
         sample = meter.sample()
         emit(Sample(sample.seconds, ordered(sample.services, sort)), output, lambda: ())
@@ -131,11 +123,6 @@ def top(
         print_table(services, backends=backends, every=every, is_wide=output == "wide")
     else:
         _Screen(meter, sort, backends=backends, every=every).run()
-
-
-def _is_chosen(namespace: str | None, digests: Collection[str], service: ServiceRate) -> bool:
-    in_namespace = namespace in (None, service.namespace)
-    return in_namespace and (not digests or PortForm.of(service).digest in digests)
 
 
 def _has_no_screen() -> bool:
@@ -149,13 +136,13 @@ class _Meter:
         self,
         maps: "MapSet",
         interval: float,
-        is_chosen: Callable[[ServiceRate], bool],
+        namespace: str | None,
         name: str,
         pods: NamesOfPods,
     ) -> None:
-        """`name`: of the only Service; empty for all that are chosen."""
+        """`name`: of the only Service; empty for all. `namespace`: of all; None for any."""
         self.interval = interval
-        self._maps, self._is_chosen = maps, is_chosen
+        self._maps, self._namespace = maps, namespace
         self._name, self._pods = name, pods
         self._before: TrafficSample | None = None
 
@@ -177,7 +164,8 @@ class _Meter:
         before, self._before = self._before or after, after
         addresses = {key.address for each in after.services.values() for key in each.backends}
         found = chosen_by(self._name, rates(before, after, self._pods.of(addresses)))
-        return Sample(after.seconds - before.seconds, list(filter(self._is_chosen, found)))
+        chosen = [each for each in found if self._namespace in (None, each.namespace)]
+        return Sample(after.seconds - before.seconds, chosen)
 
 
 class _Screen:

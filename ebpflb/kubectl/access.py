@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import msgspec
 import urllib3
 import websocket
 import yaml
@@ -39,7 +40,10 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SUBPROTOCOL = "v4.channel.k8s.io"
 
 # Raised when an object or an answer has an unexpected form.
-NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+NONSENSE = (
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError),
+    msgspec.DecodeError,
+)
 
 Query = Sequence[tuple[str, str]]
 Object = Mapping[str, Any]

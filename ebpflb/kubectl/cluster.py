@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from ebpflb.cli.compact import from_compact
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Output, one_namespace, repeat, visible
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE, Access
@@ -91,8 +92,18 @@ class Cluster:
         for answer in self.ask(argv, agents):
             yield from self.decoded(answer, read)
 
+    def ask_compact(
+        self, command: str, options: Sequence[str], read: Callable[[bytes], Result]
+    ) -> Iterator[tuple[RemoteAgent, Result]]:
+        """Like ask_json(), with the JSON of a command's compact answers."""
+        for answer in self.ask(("ebpflb", command, "--compact", *options)):
+            yield from self.decoded(answer, lambda _, content: read(content), from_compact)
+
     def decoded(
-        self, answer: AgentAnswer, read: Callable[[RemoteAgent, Any], Result]
+        self,
+        answer: AgentAnswer,
+        read: Callable[[RemoteAgent, Any], Result],
+        content_of: Callable[[str], Any] = from_json,
     ) -> Iterator[tuple[RemoteAgent, Result]]:
         """Yield `read` of an answer, or nothing if it cannot read it, which is noted."""
         if answer.status == _USAGE_ERROR or not answer.stdout.strip():
@@ -100,7 +111,7 @@ class Cluster:
             self.note(answer.agent, complaint)
             return
         try:
-            found = read(answer.agent, from_json(answer.stdout))
+            found = read(answer.agent, content_of(answer.stdout))
         except NONSENSE as error:
             what = f"{type(error).__name__}: {error}"
             self.note(answer.agent, f"an answer that this version cannot read ({what})")

@@ -5,130 +5,170 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
-from ebpflb.cli.digests.rates import (
+from ebpflb.cli.compact.rates import (
     BACKEND_SUMS,
     SUMS,
+    BackendAddress,
     BackendState,
-    Place,
     PortForm,
     PortName,
-    PortRates,
-    split,
+    PortRow,
+    form_decoder,
+    rates_decoder,
 )
-from ebpflb.model.ejection import STANDINGS
 from ebpflb.model.flow import BackendRate, Balance, ServiceRate, balance, removed_trouble
 
-_USUAL = BackendState()
+_NOTHING: Sequence[float] = (0.0,) * len(BACKEND_SUMS)
+
+
+class NodeRates(NamedTuple):
+    """One node's answer. ports: the form of each of its rows."""
+
+    seconds: float
+    ports: Sequence[tuple["_FormSums", PortRow]]
 
 
 class RatesOfCluster:
-    """Sums over the nodes, by Service port. asked: how many nodes were added."""
+    """Sums over the nodes, by Service port."""
 
     def __init__(self) -> None:
-        self.asked = 0
-        self._ports = defaultdict[PortName, _Sums](_Sums)
+        self._asked = 0
+        self._forms: dict[bytes, _FormSums] = {}
 
-    def add(self, ports: Iterable[PortRates]) -> None:
-        """Add what one node reports."""
-        self.asked += 1
-        for each in ports:
-            self._ports[each.name].add(each)
+    def read(self, content: bytes) -> NodeRates:
+        """Decode and check one node's answer. ValueError or DecodeError."""
+        seconds, found = rates_decoder.decode(content)
+        rows = {bytes(row.form): row for row in found}
+        for text in rows.keys() - self._forms.keys():
+            self._forms[text] = _FormSums(form_decoder.decode(text))
+        ports = [(self._forms[text], row) for text, row in rows.items()]
+        for sums, row in ports:
+            sums.check(row)
+        return NodeRates(seconds, ports)
 
-    def add_form(self, form: PortForm) -> None:
-        """Add the backends of a form, which some nodes have but carry nothing for."""
-        self._ports[form.name].add_form(form)
+    def add(self, node: NodeRates) -> None:
+        self._asked += 1
+        for sums, row in node.ports:
+            sums.add(row, node.seconds)
 
     def services(self) -> list[ServiceRate]:
-        return [sums.merged(name, self.asked) for name, sums in self._ports.items()]
+        ports = defaultdict[PortName, list[_FormSums]](list)
+        for each in self._forms.values():
+            if each.nodes:
+                ports[each.form.name].append(each)
+        return [_merged(name, found, self._asked) for name, found in ports.items()]
 
 
 @dataclass(slots=True)
-class _Sums:
-    """Sums of one Service port. far: how many of the `based` connections go to other nodes.
+class _FormSums:
+    """Sums over the nodes with a form. far: how many of the `based` connections go to other nodes.
 
-    columns: by the `places` text that nodes send, which is mostly the same. usual: texts whose
-    places all have the usual state.
+    numbers: SUMS; columns: BACKEND_SUMS of the form's backends; both, like `more`, per second.
     """
 
-    numbers: Sequence[float] = (0,) * len(SUMS)
+    form: PortForm
+    nodes: int = 0
+    numbers: Sequence[float] = (0.0,) * len(SUMS)
+    columns: Sequence[Sequence[float]] = ()
     far: float = 0.0
     based: float = 0.0
     troubles: Counter[str] = field(default_factory=Counter)
-    columns: dict[str, Sequence[Sequence[float]]] = field(default_factory=dict)
-    usual: set[str] = field(default_factory=set)
-    states: dict[Place, BackendState] = field(default_factory=dict)
+    more: dict[BackendAddress, tuple[Sequence[float], BackendState]] = field(default_factory=dict)
 
-    def add(self, port: PortRates) -> None:
-        self.numbers = list(map(add, self.numbers, port.numbers))
-        if port.troubles:
-            self.troubles.update(port.troubles)
-        if port.far is not None:
-            base = (sum(port.columns[0]) if port.places else 0) or port.numbers[1]
+    def check(self, row: PortRow) -> None:
+        """ValueError if there are more or fewer numbers than backends."""
+        if row.columns and {len(column) for column in row.columns} != {len(self.form.backends)}:
+            raise ValueError("columns of different lengths")
+
+    def add(self, row: PortRow, seconds: float) -> None:
+        self.nodes += 1
+        if row.numbers:
+            self.numbers = _added(self.numbers, SUMS, row.numbers, seconds)
+        if row.columns:
+            before = self.columns or [[0.0] * len(self.form.backends)] * len(BACKEND_SUMS)
+            self.columns = [
+                list(map(add, sums, _rates(name, column, seconds)))
+                for name, sums, column in zip(BACKEND_SUMS, before, row.columns, strict=True)
+            ]
+        if row.far is not None:
+            connections = sum(row.columns[0]) if row.columns else 0
+            connections += sum(each.numbers[0] for each in row.more)
+            base = connections / seconds or (row.numbers[1] if row.numbers else 0)
             self.based += base
-            self.far += base * port.far
-        known = self.columns.get(port.places)
-        self.columns[port.places] = _added(known, port.columns) if known else port.columns
-        if port.states:
-            for place in split(port.places):
-                self._add_state(place, port.states.get(place, _USUAL))
-        else:
-            self.usual.add(port.places)
+            self.far += base * row.far
+        if row.troubles:
+            self.troubles.update(row.troubles)
+        for place, numbers, state in row.more:
+            known, seen = self.more.get(place, (_NOTHING, state))
+            sums = _added(known, BACKEND_SUMS, numbers, seconds)
+            self.more[place] = sums, _as_both_see(seen, state)
 
-    def add_form(self, form: PortForm) -> None:
-        for address, port, terminating, standing in form.backends:
+    def backends(self) -> Iterator[tuple[BackendAddress, Sequence[float], BackendState]]:
+        """Those of the form, and those with a state of their own, which may be the same."""
+        rows = zip(*self.columns, strict=True) if self.columns else iter([])
+        for place, terminating, standing in self.form.backends:
             state = BackendState(terminating=terminating, standing=standing)
-            self._add_state((address, port), state)
+            yield place, next(rows, _NOTHING), state
+        for place, (sums, state) in self.more.items():
+            yield place, sums, state
 
-    def _add_state(self, place: Place, state: BackendState) -> None:
-        known = self.states.get(place)
-        self.states[place] = _as_both_see(known, state) if known else state
 
-    def merged(self, name: PortName, asked: int) -> ServiceRate:
-        """`asked`: how many nodes answered."""
-        families = defaultdict[bool, list[BackendRate]](list)
-        for each in self._backends():
-            families[":" in each.address].append(each)
-        groups = [_Family.of(each) for each in families.values()]
-        busiest = max(groups, key=lambda group: group.every, default=_Family.of([]))
-        backends = tuple(each for group in groups for each in group.backends)
-        numbers: dict[str, Any] = dict(zip(SUMS, self.numbers, strict=True))
-        return ServiceRate(
-            *name,
-            **numbers,
-            endpoints=sum(each.offered for each in backends),
-            largest_share=busiest.balance.largest,
-            even_share=busiest.balance.even,
-            cross_node_share=self.far / self.based if self.based else None,
-            troubles=(*removed_trouble(backends), *self._troubles(asked)),
-            backends=backends,
-        )
-
-    def _backends(self) -> Iterator[BackendRate]:
-        """All backends, with no shares yet."""
-        for place in (each for places in self.usual for each in split(places)):
-            self._add_state(place, _USUAL)
-        sums = {place: [0.0] * len(BACKEND_SUMS) for place in self.states}
-        for places, columns in self.columns.items():
-            for place, numbers in zip(split(places), zip(*columns, strict=True), strict=True):
-                sums[place] = list(map(add, sums[place], numbers))
-        for place, added in sorted(sums.items()):
-            known: dict[str, Any] = dict(zip(BACKEND_SUMS, added, strict=True))
-            known |= self.states[place]._asdict()
-            known |= zip(("address", "port"), place, strict=True)
-            yield BackendRate(**known, share=None)
-
-    def _troubles(self, asked: int) -> Iterator[str]:
-        for trouble, nodes in self.troubles.most_common():
-            some = "" if nodes == asked else f" ({nodes} node{'s' * (nodes != 1)})"
-            yield f"{trouble}{some}"
+def _rates(name: str, column: Iterable[int], seconds: float) -> Iterable[float]:
+    return column if name == "active" else [each / seconds for each in column]
 
 
 def _added(
-    one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
-) -> Sequence[Sequence[float]]:
-    return [list(map(add, *both)) for both in zip(one, other, strict=True)]
+    sums: Sequence[float], names: Sequence[str], numbers: Sequence[int], seconds: float
+) -> list[float]:
+    return [
+        each + (number if name == "active" else number / seconds)
+        for each, name, number in zip(sums, names, numbers, strict=True)
+    ]
+
+
+def _merged(name: PortName, found: Sequence[_FormSums], asked: int) -> ServiceRate:
+    """`asked`: how many nodes answered."""
+    families = defaultdict[bool, list[BackendRate]](list)
+    for each in _backends(found):
+        families[":" in each.address].append(each)
+    groups = [_Family.of(each) for each in families.values()]
+    busiest = max(groups, key=lambda group: group.every, default=_Family.of([]))
+    backends = tuple(each for group in groups for each in group.backends)
+    based = sum(each.based for each in found)
+    sums = map(sum, zip(*(each.numbers for each in found), strict=True))
+    numbers: dict[str, Any] = dict(zip(SUMS, sums, strict=True))
+    troubles = sum((each.troubles for each in found), Counter[str]())
+    return ServiceRate(
+        *name,
+        **numbers,
+        endpoints=sum(each.offered for each in backends),
+        largest_share=busiest.balance.largest,
+        even_share=busiest.balance.even,
+        cross_node_share=sum(each.far for each in found) / based if based else None,
+        troubles=(*removed_trouble(backends), *_troubles(troubles, asked)),
+        backends=backends,
+    )
+
+
+def _backends(found: Iterable[_FormSums]) -> Iterator[BackendRate]:
+    """All backends, with no shares yet."""
+    every: dict[BackendAddress, tuple[Sequence[float], BackendState]] = {}
+    for each in found:
+        for place, sums, state in each.backends():
+            before, seen = every.get(place, (_NOTHING, state))
+            every[place] = list(map(add, before, sums)), _as_both_see(seen, state)
+    for place, (sums, state) in sorted(every.items()):
+        known: dict[str, Any] = dict(zip(BACKEND_SUMS, sums, strict=True))
+        known |= state._asdict() | {"standing": state.standing.word}
+        yield BackendRate(*place, **known, share=None)
+
+
+def _troubles(found: Counter[str], asked: int) -> Iterator[str]:
+    for trouble, nodes in found.most_common():
+        some = "" if nodes == asked else f" ({nodes} node{'s' * (nodes != 1)})"
+        yield f"{trouble}{some}"
 
 
 def _as_both_see(one: BackendState, other: BackendState) -> BackendState:
@@ -139,7 +179,7 @@ def _as_both_see(one: BackendState, other: BackendState) -> BackendState:
         local=one.local or other.local,
         terminating=one.terminating or other.terminating,
         offered=one.offered or other.offered,
-        standing=max(one.standing, other.standing, key=STANDINGS.index),
+        standing=max(one.standing, other.standing),
         trouble=one.trouble or other.trouble,
         removed=one.removed and other.removed,
         pod=one.pod or other.pod,

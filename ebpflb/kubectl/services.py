@@ -2,22 +2,22 @@
 """kubectl ebpflb services: the frontends of the cluster, and where nodes disagree about them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import add
 from typing import Any
 
 import click
 
-from ebpflb.cli.digests.frontends import (
+from ebpflb.cli.compact.frontends import (
     COUNTS,
     SERVED,
-    CountsOfNode,
     FrontendForm,
     FrontendName,
-    FrontendOfNode,
-    Setting,
-    read_short,
+    FrontendRow,
+    form_decoder,
+    rows_decoder,
 )
 from ebpflb.cli.render import (
     Output,
@@ -31,16 +31,11 @@ from ebpflb.cli.render import (
     watch_option,
 )
 from ebpflb.config.values import socket_address
-from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace, some
-from ebpflb.kubectl.short_answers import ShortAndWhole, ShortAnswers
 from ebpflb.model.plan import IfEmpty
 
 # What a node does with clients outside that it has no endpoint for.
 _OUTSIDE = {each.value: each.fate.value for each in IfEmpty}
-
-_Form = tuple[FrontendName, FrontendForm]
-_Answer = Mapping[str, CountsOfNode | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +47,7 @@ class FrontendOfCluster:
     """
 
     name: FrontendName
-    settings: Mapping[str, Setting]
+    settings: Mapping[str, Any]
     counts: Mapping[str, int]
     backends: Mapping[str, int]
     outside: Mapping[str, list[str]]
@@ -65,25 +60,23 @@ class FrontendOfCluster:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What the answers say about a frontend. forms -> the nodes that have them."""
+class _Having:
+    """The nodes that have a form, and what they say besides. backends: those not in the form."""
 
-    forms: dict[FrontendForm, list[str]] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
+    form: FrontendForm
+    nodes: list[str] = field(default_factory=list)
+    counts: Sequence[int] = (0,) * len(COUNTS)
     backends: Counter[str] = field(default_factory=Counter)
     outside: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(
-        self, form: FrontendForm, nodes: Sequence[str], counts: Mapping[str, CountsOfNode]
-    ) -> None:
-        """`counts`: by node."""
-        self.forms.setdefault(form, []).extend(nodes)
-        self.backends.update(dict.fromkeys(form.backends, len(nodes)))
-        for node, each in counts.items():
-            self.counts.update(dict(zip(COUNTS, each[: len(COUNTS)], strict=True)))
-            self.backends.update(each.backends)
-            if each.outside:
-                self.outside.setdefault(each.outside, []).append(node)
+    def add(self, node: str, row: FrontendRow) -> None:
+        self.nodes.append(node)
+        if any(row.counts):
+            self.counts = list(map(add, self.counts, row.counts))
+        if row.more:
+            self.backends.update(row.more)
+        if row.outside:
+            self.outside.setdefault(row.outside, []).append(node)
 
 
 @click.command(
@@ -118,8 +111,8 @@ def services(
     """List the frontends, and where nodes disagree about them."""
     chosen = listed_namespace(cluster, given["namespace"], every=given["all_namespaces"])
     name = full_name(service, chosen or cluster.namespace) if service else ""
-    asking = ShortAnswers[_Answer, _Form](cluster)
-    look = partial(_look, asking, _commands(name, "" if name else chosen))
+    only = [f"--service={name}"] if name else [f"--namespace={chosen}"] if chosen else []
+    look = partial(_look, cluster, only)
     show = partial(_show, output)
     if watch:
         cluster.watch(look, show, output)
@@ -129,11 +122,25 @@ def services(
         cluster.exit_status = 1
 
 
-def _look(
-    asking: ShortAnswers[_Answer, _Form], commands: ShortAndWhole[_Answer, _Form]
-) -> list[FrontendOfCluster]:
-    answers, unsure = asking.ask(commands)
-    return _merged(answers, asking.known, {each.node for each in unsure})
+def _look(cluster: Cluster, options: Sequence[str]) -> list[FrontendOfCluster]:
+    having: dict[bytes, _Having] = {}
+
+    def read(content: bytes) -> list[tuple[_Having, FrontendRow]]:
+        rows = {bytes(row.form): row for row in rows_decoder.decode(content)}
+        for text in rows.keys() - having.keys():
+            having[text] = _Having(form_decoder.decode(text))
+        return [(having[text], row) for text, row in rows.items()]
+
+    nodes = set[str]()
+    for agent, rows in cluster.ask_compact("services", options, read):
+        nodes.add(agent.node)
+        for each, row in rows:
+            each.add(agent.node, row)
+    found = defaultdict[FrontendName, list[_Having]](list)
+    for each in having.values():
+        if each.nodes:
+            found[each.form.name].append(each)
+    return [_frontend(*each, nodes) for each in sorted(found.items())]
 
 
 def _show(output: Output, frontends: Iterable[FrontendOfCluster]) -> None:
@@ -141,73 +148,44 @@ def _show(output: Output, frontends: Iterable[FrontendOfCluster]) -> None:
     emit(plain, output, lambda: [TextTable(list(_rows(frontends, wide=output == "wide")))])
 
 
-def _commands(service: str, namespace: str) -> ShortAndWhole[_Answer, _Form]:
-    """Commands for one Service, for a namespace, or for all."""
-    options = [f"--service={service}"] if service else []
-    options += [f"--namespace={namespace}"] if namespace else []
-    return ShortAndWhole(
-        short=("ebpflb", "services", "--short", *options),
-        whole=("ebpflb", "services", "-o", "json", *options),
-        read_short=lambda _, content: read_short(content),
-        read_whole=lambda _, content: _read(content),
-    )
-
-
-def _read(content: Iterable[Any]) -> tuple[_Answer, Mapping[str, _Form]]:
-    found = {each.digest: each for each in map(FrontendOfNode.of, content)}
-    answer = {digest: each.counts for digest, each in found.items()}
-    return answer, {digest: (each.name, each.form) for digest, each in found.items()}
-
-
-def _merged(
-    answers: Mapping[RemoteAgent, _Answer], known: Mapping[str, _Form], unsure: Set[str]
-) -> list[FrontendOfCluster]:
-    """`unsure`: nodes that may have more than their answers say."""
-    nodes = defaultdict[str, list[str]](list)
-    counts = defaultdict[str, dict[str, CountsOfNode]](dict)
-    for agent, answer in answers.items():
-        for digest, counted in answer.items():
-            nodes[digest].append(agent.node)
-            if counted:
-                counts[digest][agent.node] = counted
-    found = defaultdict[FrontendName, _Found](_Found)
-    for digest, having in nodes.items():
-        if digest in known:
-            name, form = known[digest]
-            found[name].add(form, having, counts[digest])
-    sure = {agent.node for agent in answers} - unsure
-    return [_frontend(*each, sure) for each in sorted(found.items())]
-
-
-def _frontend(name: FrontendName, found: _Found, sure: Set[str]) -> FrontendOfCluster:
-    usual = max(found.forms, key=lambda form: len(found.forms[form]))
+def _frontend(
+    name: FrontendName, found: Sequence[_Having], answered: set[str]
+) -> FrontendOfCluster:
+    """`answered`: the nodes that should have it."""
+    usual = max(found, key=lambda each: len(each.nodes)).form
+    backends, outside = Counter[str](), defaultdict[str, list[str]](list)
     differences = defaultdict[str, list[str]](list)
-    for form, nodes in found.forms.items():
-        for text in _differences(form, usual):
-            differences[text] += nodes
+    counts = map(sum, zip(*(each.counts for each in found), strict=True))
+    for each in found:
+        backends.update(dict.fromkeys(each.form.backends, len(each.nodes)))
+        backends.update(each.backends)
+        for what, nodes in each.outside.items():
+            outside[_OUTSIDE.get(what, what)] += nodes
+        for text in _differences(each.form, usual):
+            differences[text] += each.nodes
     return FrontendOfCluster(
         name,
-        dict(usual.settings),
-        {each: found.counts[each] for each in COUNTS},
-        dict(sorted(found.backends.items())),
-        {_OUTSIDE.get(what, what): sorted(nodes) for what, nodes in sorted(found.outside.items())},
-        sorted(sure - {node for nodes in found.forms.values() for node in nodes}),
+        usual.settings._asdict(),
+        dict(zip(COUNTS, counts, strict=True)),
+        dict(sorted(backends.items())),
+        {what: sorted(nodes) for what, nodes in sorted(outside.items())},
+        sorted(answered.difference(*(each.nodes for each in found))),
         {text: sorted(nodes) for text, nodes in sorted(differences.items())},
     )
 
 
 def _differences(form: FrontendForm, usual: FrontendForm) -> Iterator[str]:
-    theirs = dict(usual.settings)
-    for key, value in form.settings:
-        if theirs.get(key) != value:
-            yield f"{key} is {_shown(value)}, not {_shown(theirs.get(key))}"
-    if missing := usual.backends - form.backends:
+    settings = form.settings._asdict().items()
+    for (key, value), theirs in zip(settings, usual.settings, strict=True):
+        if theirs != value:
+            yield f"{key} is {_shown(value)}, not {_shown(theirs)}"
+    if missing := set(usual.backends).difference(form.backends):
         yield f"lacks {some(missing)}"
-    if more := form.backends - usual.backends:
+    if more := set(form.backends).difference(usual.backends):
         yield f"also has {some(more)}"
 
 
-def _shown(value: Setting) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return str(value)

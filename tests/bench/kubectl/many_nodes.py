@@ -13,12 +13,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from ebpflb.cli.compact import compact
+from ebpflb.cli.compact.frontends import FrontendRow
+from ebpflb.cli.compact.rates import PortRow, RatesOfNode
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, limit_row
 from tests.unit.kubectl import answers
@@ -65,7 +68,7 @@ def _rows(
             case = f"{command.split()[0]}, {size}"
             found = [_run([*command.split(), "--timeout=60"], kubeconfig) for _ in range(rounds)]
             yield limit_row(_BENCH, case, [each.seconds for each in found], "s", 5)
-            yield limit_row(_BENCH, case, [each.megabytes for each in found], "MB", 300)
+            yield limit_row(_BENCH, case, [each.megabytes for each in found], "MB", 150)
 
 
 def _run(command: Sequence[str], kubeconfig: Path) -> _Ran:
@@ -103,7 +106,7 @@ def _serve(parent: Connection, nodes: int, services: int, called: int) -> None:
     objects = Objects()
     objects.lists["/api/v1/pods"] = list(map(pod, names))
     objects.lists["/api/v1/nodes"] = list(map(node, names))
-    everywhere = _everywhere(services)
+    everywhere = _everywhere()
     told = {
         f"ebpflb-{name}": {**everywhere, **_on_node(number, nodes, services, called)}
         for number, name in enumerate(names)
@@ -120,18 +123,14 @@ def _serve(parent: Connection, nodes: int, services: int, called: int) -> None:
         parent.recv()
 
 
-def _everywhere(services: int) -> dict[str, str]:
+def _everywhere() -> dict[str, str]:
     """Command -> what it prints on every node."""
-    frontends = [each for number in range(services) for each in _frontends(number)]
-    carried = [_carrying(number, is_busy=False) for number in range(services)]
     findings = [
         answers.finding("ok", f"check {number} is well", str(number)) for number in range(30)
     ]
     return {
         "flows": answers.lines(*map(answers.flow, range(20))),
         "status": json.dumps(answers.status(), indent=2),
-        "services": json.dumps(frontends, indent=2),
-        "top": json.dumps({"seconds": SECONDS, "services": carried}, indent=2),
         "doctor": json.dumps({"healthy": True, "findings": findings}, indent=2),
     }
 
@@ -139,30 +138,23 @@ def _everywhere(services: int) -> dict[str, str]:
 def _on_node(node: int, nodes: int, services: int, called: int) -> dict[str, str]:
     """Command -> what it prints on one node, which has traffic of some Services."""
     busy = {(node * called + each) % services for each in range(called)}
-    frontends: Answer = {}
-    rates: Answer = {"seconds": SECONDS, "digests": [], "services": []}
+    frontends: list[FrontendRow] = []
+    ports: list[PortRow] = []
     for number in range(services):
-        frontends |= _short_frontends(number, is_busy=number in busy)
+        frontends += _frontends(number, is_busy=number in busy)
         here = tuple(each for each in range(BACKENDS) if (number * BACKENDS + each) % nodes == node)
-        carried = _short_top(number, here, is_busy=number in busy)
-        rates["digests"] += carried["digests"]
-        rates["services"] += carried["services"]
-    compact = partial(json.dumps, separators=(",", ":"))
-    return {"services --short": compact(frontends), "top --short": compact(rates)}
+        ports.append(_port(number, here, is_busy=number in busy))
+    return {
+        "services --compact": compact(frontends),
+        "top --compact": compact(RatesOfNode(SECONDS, ports)),
+    }
 
 
 @cache
-def _short_frontends(number: int, *, is_busy: bool) -> Answer:
-    counts = {} if is_busy else {"connections": 0, "refused": 0}
-    found: Answer = answers.short_services(*_frontends(number, **counts))
-    return found
-
-
-@cache
-def _short_top(number: int, here: Sequence[int], *, is_busy: bool) -> Answer:
+def _port(number: int, here: Sequence[int], *, is_busy: bool) -> PortRow:
     """`here`: which of the backends are on the node."""
-    found: Answer = answers.short_top(_carrying(number, here, is_busy=is_busy), seconds=SECONDS)
-    return found
+    carried = answers.rates(_carrying(number, here, is_busy=is_busy), seconds=SECONDS)
+    return carried.ports[0]
 
 
 def _carrying(number: int, here: Sequence[int] = (), *, is_busy: bool) -> Answer:
@@ -190,13 +182,19 @@ def _carrying(number: int, here: Sequence[int] = (), *, is_busy: bool) -> Answer
     return found
 
 
-def _frontends(number: int, **counts: int) -> Iterator[Answer]:
+@cache
+def _frontends(number: int, *, is_busy: bool) -> Sequence[FrontendRow]:
     """A ClusterIP and a NodePort of a Service."""
-    for prefix in ("10.96", "192.0"):
-        address = f"{prefix}.{number >> 8}.{number & 255}"
-        yield answers.frontend(
-            *_addresses(number), address=address, service=f"web-{number}", **counts
+    counts = (2, 4, 1, 0) if is_busy else (0, 0, 0, 0)
+    return [
+        answers.frontend(
+            *_addresses(number),
+            address=f"{prefix}.{number >> 8}.{number & 255}",
+            service=f"web-{number}",
+            counts=counts,
         )
+        for prefix in ("10.96", "192.0")
+    ]
 
 
 def _addresses(service: int) -> list[str]:

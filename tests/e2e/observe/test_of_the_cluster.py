@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin says of two nodes whose answers differ what then happens at each of them."""
 
-import json
-
 import pytest
 
-from ebpflb.cli.digests.frontends import FrontendOfNode
+from ebpflb.cli.compact import from_compact
+from ebpflb.cli.compact.frontends import form_decoder, rows_decoder
 from ebpflb.cli.explain_text import rendered
 from ebpflb.kubectl.explain_matrix import Printed, differing, row_of
 from tests.e2e.harness.cluster import address_of
@@ -23,9 +22,9 @@ def local(cluster, lab):
 def test_services_says_which_nodes_serve_clients_outside(cluster, lab, local):
     found = {}
     for node in lab.nodes:
-        done = ebpflb(node, "services", "--service", f"default/{local.name}", "-o", "json")
-        every = map(FrontendOfNode.of, json.loads(done.stdout))
-        found[node.name] = {each.name.type: each.counts.outside for each in every}
+        done = ebpflb(node, "services", "--service", f"default/{local.name}", "--compact")
+        rows = rows_decoder.decode(from_compact(done.stdout))
+        found[node.name] = {form_decoder.decode(row.form).name.type: row.outside for row in rows}
     assert found == {
         "node1": {"ClusterIP": "", "NodePort": "served"},
         "node2": {"ClusterIP": "", "NodePort": "drop"},

@@ -8,7 +8,9 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 
+from ebpflb.cli.compact import packed
 from ebpflb.errors import EbpflbError
 from ebpflb.kubectl import doctor, explain, flows, services, status, top
 from ebpflb.kubectl.agents import RemoteAgent
@@ -66,10 +68,7 @@ _COMMANDS = [
     Asked(
         services.services,
         {"service": None, "watch": False, **_EVERY},
-        {
-            "services --short": json.dumps(answers.short_services(*_SERVICES)),
-            "services -o": json.dumps(_SERVICES),
-        },
+        {"services": msgspec.json.encode(_SERVICES).decode()},
         lambda shown: any(
             (each["service"], each["namespace"]) == ("web", "default") for each in shown
         ),
@@ -78,10 +77,7 @@ _COMMANDS = [
         top.top,
         {"watch": False, "service": None, "every": False, "backends": True}
         | {"interval": 1.0, "sort": "connections", **_EVERY},
-        {
-            "top --short": json.dumps(answers.short_top(*_RATES)),
-            "top --once": json.dumps({"seconds": 2.0, "services": _RATES}),
-        },
+        {"top": msgspec.json.encode(answers.rates(*_RATES)).decode()},
         lambda shown: any(
             (each["service"], each["namespace"]) == ("web", "default") for each in shown
         ),
@@ -109,11 +105,10 @@ class _Printed(NamedTuple):
     odd: Iterator[str]
 
     def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
-        if agent is _ODD:
-            return AgentAnswer(agent, 0, next(self.odd, ""))
         words = " ".join(argv[1:])
         fitting = (text for start, text in self.asked.answers.items() if words.startswith(start))
-        return AgentAnswer(agent, 0, next(fitting))
+        text = next(self.odd, "") if agent is _ODD else next(fitting)
+        return AgentAnswer(agent, 0, packed(text.encode()) if "--compact" in argv else text)
 
     def stream(self, agent: RemoteAgent, argv: Sequence[str]) -> Any:
         raise NotImplementedError

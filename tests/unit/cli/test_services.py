@@ -9,7 +9,8 @@ import pytest
 from ebpflb.cli import main
 from ebpflb.cli import maps as maps_command
 from ebpflb.cli import services as command
-from ebpflb.cli.digests.frontends import CountsOfNode, FrontendOfNode, read_short
+from ebpflb.cli.compact import from_compact
+from ebpflb.cli.compact.frontends import form_decoder, rows_decoder
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
 from ebpflb.dataplane.layout.structs import LbConnPlace, LbConntrack, LbCounts
 from ebpflb.dataplane.load.pins import Generation
@@ -66,34 +67,41 @@ def test_one_object_a_line(maps):
     assert [json.loads(line)["namespace"] for line in lines] == ["default", "shop"]
 
 
-def test_the_short_answer_has_a_digest_of_each_and_what_it_carried(maps):
+def compact_rows(*arguments):
+    """The form and the row of each frontend."""
+    rows = rows_decoder.decode(from_compact(run("--compact", *arguments)))
+    return [(form_decoder.decode(row.form), row) for row in rows]
+
+
+def test_the_compact_answer_has_what_each_frontend_is_and_carried(maps):
     counters = maps["lb_count_front"]
     counted = bytes(LbCounts(connections=2, failed=3, dropped=1)).ljust(counters.value_size, b"\0")
     counters.update(bytes(4), counted)
-    web, shop = (FrontendOfNode.of(each).digest for each in json.loads(run("-o", "json")))
-    output = run("--short")
-    assert json.loads(output) == {web: [2, 3, 0, 1], shop: 0}
-    assert output.split() == [output.rstrip()]
-    assert json.loads(run("--short", "-n", "shop")) == {shop: 0}
+    (web, of_web), (shop, of_shop) = compact_rows()
+    assert (web.name.service, of_web.counts, web.backends) == (
+        *("web", (2, 3, 0, 1)),
+        ("10.1.0.1:8080",),
+    )
+    assert (shop.name.namespace, of_shop.counts) == ("shop", (0, 0, 0, 0))
+    assert compact_rows("-n", "shop") == [(shop, of_shop)]
 
 
-def test_a_digest_stands_for_what_all_nodes_should_have_alike(maps):
-    web, shop = json.loads(run("--short"))
-    assert names("--digest", shop) == ["shop/web"]
-    assert names("--digest", shop, "--digest", web) == ["default/web", "shop/web"]
+def test_a_form_is_what_all_nodes_should_have_alike(maps):
+    (web, _), _ = compact_rows()
     here = frontend(choice=backends("10.1.0.1", local=True), service=named("web", "http"))
     Sync(maps, quiesce=lambda: None).resync(by_service(here))
-    assert list(json.loads(run("--short"))) == [web]
+    assert [form for form, _ in compact_rows()] == [web]
 
 
-def test_backends_that_only_this_node_has_stand_in_its_short_answer(maps):
+def test_backends_that_only_this_node_has_are_not_in_the_form(maps):
     far, near = backends("10.2.0.1"), backends("10.1.0.1", local=True)
     more = frontend("10.96.0.1", far, others=near, service=named("web", "http"))
     own = replace(frontend("10.96.0.2", near), internal_policy=TrafficPolicy.LOCAL)
     Sync(maps, quiesce=lambda: None).resync(by_service(more, own))
-    found = json.loads(run("--short"))
-    assert list(found.values()) == [[0, 0, 0, 0, ["10.1.0.1:8080"]]] * 2
-    assert set(read_short(found).values()) == {CountsOfNode(0, 0, 0, 0, ("10.1.0.1:8080",))}
+    assert [(form.backends, row.more) for form, row in compact_rows()] == [
+        ((), ("10.1.0.1:8080",)),
+        (("10.2.0.1:8080",), ("10.1.0.1:8080",)),
+    ]
 
 
 def test_flows_and_translated_sockets_have_a_line_each(maps):
@@ -124,12 +132,6 @@ def test_the_maps_are_read_again_until_an_interrupt(maps, monkeypatch):
     interrupt_after(2, monkeypatch, between=lambda: Sync(maps, quiesce=lambda: None).resync({}))
     both = run("-w", "-o", "jsonl").splitlines()
     assert [json.loads(line)["namespace"] for line in both] == ["default", "shop"]
-
-
-def test_digests_are_told_again_too(maps, monkeypatch):
-    interrupt_after(3, monkeypatch)
-    first, *others = run("--short", "-w").splitlines()
-    assert others == [first, first]
 
 
 @pytest.mark.parametrize("command", ["services", "conntrack", "maps dump lb_names lb_descs"])

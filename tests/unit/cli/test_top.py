@@ -11,6 +11,8 @@ from rich.console import Console
 
 from ebpflb.cli import agent_client, main
 from ebpflb.cli import top as command
+from ebpflb.cli.compact import from_compact
+from ebpflb.cli.compact.rates import PortRow, form_decoder, rates_decoder
 from ebpflb.cli.top_table import (
     bar,
     fitting,
@@ -256,10 +258,9 @@ def test_one_namespace_is_shown_alone(maps):
     assert "cannot be used together" in output_of("top", "-n", "shop", "-A", status=2)
 
 
-def test_the_short_answer_has_digests_of_what_carries_nothing(maps):
-    shown = json.loads(run("--short"))
-    (web,) = shown["digests"]
-    assert [row[0] for row in shown["services"]] == [["default", "empty", "", "TCP"]]
-    (found,) = json.loads(run("-o", "json", "--digest", web))["services"]
-    assert found["service"] == "web"
-    assert json.loads(run("--short", "-n", "shop"))["digests"] == []
+def test_the_compact_answer_has_a_row_for_each_port(maps):
+    found = rates_decoder.decode(from_compact(run("--compact")))
+    named = {form_decoder.decode(row.form).name.service: row for row in found.ports}
+    assert named["web"] == PortRow(named["web"].form)
+    assert named["empty"].troubles == ("no endpoint",)
+    assert not rates_decoder.decode(from_compact(run("--compact", "-n", "shop"))).ports

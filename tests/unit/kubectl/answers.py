@@ -3,9 +3,12 @@
 
 import json
 
-from ebpflb.cli.digests import rates
-from ebpflb.cli.digests.frontends import FrontendOfNode, short
-from ebpflb.kubectl.top import service_rate
+import msgspec
+
+from ebpflb.cli.compact import compact
+from ebpflb.cli.compact.frontends import FrontendForm, FrontendName, FrontendRow, FrontendSettings
+from ebpflb.cli.compact.rates import RatesOfNode, rates_of_node
+from ebpflb.model.flow import ServiceRate
 
 
 def flow(second, *, namespace="default", name="web", pod="default/curl", **more):
@@ -58,40 +61,21 @@ def finding(severity, what, check="agent", where="", advice=""):
     return {"severity": severity, "check": check, "where": where, "what": what, "advice": advice}
 
 
-def frontend(*backends, address="10.96.0.10", namespace="default", **more):
-    """As `ebpflb services -o json` has it."""
-    choice = {
-        "backends": [{"address": each, "port": 8080} for each in backends],
-        "if_empty": "refuse",
-    }
-    return {
-        "protocol": "TCP",
-        "address": address,
-        "port": 80,
-        "type": "ClusterIP",
-        "namespace": namespace,
-        "service": "web",
-        "port_name": "http",
-        "internal_policy": "Cluster",
-        "external_policy": "Cluster",
-        "affinity_timeout": 0,
-        "scheduler": "random",
-        "dsr": False,
-        "source_ranges": [],
-        "connections": 2,
-        "failed": 4,
-        "refused": 1,
-        "dropped": 0,
-        "local": choice,
-        "others": choice,
-        "draining": [],
-        **more,
-    }
+def frontend(*backends, counts=(2, 4, 1, 0), more=(), outside="", **fields):
+    """A row of the compact answer of `ebpflb services`. more: backends that only this node has."""
+    name = FrontendName("default", "web", "http", "ClusterIP", "TCP", "10.96.0.10", 80)
+    settings = FrontendSettings("Cluster", "Cluster", 0, "random", False, ())
+    form = FrontendForm(
+        name._replace(**{key: fields[key] for key in name._fields if key in fields}),
+        settings._replace(**{key: fields[key] for key in settings._fields if key in fields}),
+        tuple(f"{each}:8080" for each in backends),
+    )
+    own = tuple(f"{each}:8080" for each in more)
+    return FrontendRow(msgspec.Raw(msgspec.json.encode(form)), counts, own, outside)
 
 
-def short_services(*frontends):
-    """As `ebpflb services --short` has them."""
-    return short(map(FrontendOfNode.of, frontends))
+def compact_services(*rows):
+    return compact(rows)
 
 
 def backend(address, connections=0.0, **more):
@@ -123,6 +107,9 @@ def service(*backends, name="web", namespace="default", troubles=(), far=None, *
     }
 
 
-def short_top(*services, seconds=2.0):
-    """As `ebpflb top --short` has them."""
-    return rates.short(seconds, map(service_rate, services))
+def rates(*services, seconds=2.0) -> RatesOfNode:
+    return rates_of_node(seconds, [msgspec.convert(each, ServiceRate) for each in services])
+
+
+def compact_top(*services, seconds=2.0):
+    return compact(rates(*services, seconds=seconds))

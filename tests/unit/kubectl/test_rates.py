@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-import json
 from dataclasses import asdict
 
+import msgspec
 import pytest
 
-from ebpflb.cli.digests.rates import BACKEND_SUMS, SUMS, PortForm, read_short, short
+from ebpflb.cli.compact.rates import BACKEND_SUMS, SUMS, PortRow, rates_of_node
 from ebpflb.kubectl.rates import RatesOfCluster
 from ebpflb.model.flow import BackendRate, ServiceRate
 
@@ -22,22 +22,29 @@ def service(*backends, **fields):
     return ServiceRate(**{**dict.fromkeys(SUMS, 0.0), **plain, **rest, **shares, **fields})
 
 
-def sent(*services, seconds=3.0):
-    """As it arrives."""
-    return json.loads(json.dumps(short(seconds, services)))
+def rows(*services) -> list[PortRow]:
+    return rates_of_node(3.0, services).ports
 
 
-def test_what_carries_nothing_and_is_in_no_trouble_is_a_digest_alone():
-    idle = service(backend(), backend("fd00::1"))
-    assert sent(idle) == {"seconds": 3.0, "digests": [PortForm.of(idle).digest], "services": []}
+def merged(*nodes) -> list[ServiceRate]:
+    """What nodes with one Service each have together."""
+    rates = RatesOfCluster()
+    for each in nodes:
+        rates.add(rates.read(msgspec.json.encode(rates_of_node(3.0, [each]))))
+    return rates.services()
 
 
-def test_the_digest_is_that_of_any_other_node():
+def test_what_carries_nothing_and_is_in_no_trouble_is_a_form_alone():
+    (idle,) = rows(service(backend(), backend("fd00::1")))
+    assert idle == PortRow(idle.form)
+
+
+def test_the_form_is_that_of_any_other_node():
     here = service(backend(local=True), backend("10.1.0.2", connections=1.0))
     draining = backend("10.1.0.3", offered=False, active=2)
     there = service(backend("10.1.0.2"), backend(), draining)
-    assert PortForm.of(here).digest == PortForm.of(there).digest
-    assert PortForm.of(here).digest != PortForm.of(service(backend())).digest
+    one, other, third = (bytes(row.form) for row in rows(here, there, service(backend())))
+    assert one == other != third
 
 
 @pytest.mark.parametrize(
@@ -57,26 +64,10 @@ def test_the_digest_is_that_of_any_other_node():
 )
 def test_a_backend_with_anything_of_its_own_arrives_as_it_was(told):
     own = backend("fd00::1", **told)
-    (port,) = read_short(sent(service(backend(), own))).ports
-    merged = RatesOfCluster()
-    merged.add([port])
-    (found,) = merged.services()
-    shared = found.backends[0].share
-    assert found.backends == (backend("fd00::1", **{**told, "share": shared}),)
-
-
-def test_a_port_that_no_other_node_can_tell_of_is_told_in_full():
-    alone = service(backend(local=True))
-    found = read_short(sent(alone))
-    assert not found.digests
-    assert [port.places for port in found.ports] == ["10.1.0.1:8080"]
-
-
-@pytest.mark.parametrize("told", [{"troubles": ("no local endpoint",)}, {"refused": 1.0}])
-def test_a_port_whose_backends_are_idle_is_told_with_what_else_it_has(told):
-    found = read_short(sent(service(backend(), **told), service(backend(), service="idle")))
-    assert len(found.digests) == 2
-    assert [(port.name[1], port.places) for port in found.ports] == [("web", "")]
+    (found,) = merged(service(backend(), own))
+    ((v4, v6),) = [found.backends]
+    assert v4 == backend(share=v4.share)
+    assert v6 == backend("fd00::1", **{**told, "share": v6.share})
 
 
 @pytest.mark.parametrize(
@@ -93,22 +84,27 @@ def test_a_port_whose_backends_are_idle_is_told_with_what_else_it_has(told):
 )
 def test_a_backend_has_what_any_node_sees(one, other, both):
     for nodes in ((one, other), (other, one)):
-        merged = RatesOfCluster()
-        for seen in nodes:
-            merged.add(read_short(sent(service(backend(**seen)))).ports)
-        ((found,),) = [port.backends for port in merged.services()]
+        ((found,),) = [port.backends for port in merged(*(service(backend(**n)) for n in nodes))]
         assert both.items() <= asdict(found).items()
 
 
 def test_idle_backends_are_as_their_form_says():
-    merged = RatesOfCluster()
-    merged.add_form(PortForm.of(service(backend(standing="watched", terminating=True))))
-    ((found,),) = [port.backends for port in merged.services()]
+    ((found,),) = [
+        port.backends for port in merged(service(backend(standing="watched", terminating=True)))
+    ]
     assert found == backend(standing="watched", terminating=True)
 
 
 def test_numbers_arrive_as_they_were():
     counts = {"connections": 100 / 3, "active": 4, "retransmits": 1 / 3, "cross_node_share": 0.1}
-    (port,) = read_short(sent(service(troubles=("no endpoint",), **counts))).ports
-    assert port.numbers == [100 / 3, 4, 0, 0, 0, 1 / 3, 0, 0]
-    assert (port.far, port.troubles) == (0.1, ("no endpoint",))
+    (found,) = merged(service(troubles=("no endpoint",), **counts))
+    assert {name: getattr(found, name) for name in counts} == counts
+    assert found.troubles == ("no endpoint",)
+
+
+def test_numbers_of_nodes_with_different_backends_are_added_up():
+    one = service(backend(connections=2.0), backend("10.1.0.2"), connections=2.0)
+    other = service(backend(connections=1.0), connections=1.0)
+    (found,) = merged(one, one, other)
+    assert found.connections == 5.0
+    assert [each.connections for each in found.backends] == [5.0, 0.0]

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from ebpflb.cli.digests.rates import PortForm
-from ebpflb.kubectl.top import service_rate
+from ebpflb.cli.compact import compact
 from tests.unit.cli.invoked import interrupt_after
-from tests.unit.kubectl.answers import backend, service, short_top
+from tests.unit.kubectl.answers import backend, compact_top, service
 
 
 @pytest.fixture
@@ -19,8 +18,7 @@ def two(nodes):
 
 
 def say(nodes, node, *services):
-    nodes.say(node, "top --short", short_top(*services))
-    nodes.say(node, "top --once", {"seconds": 2.0, "services": services})
+    nodes.say(node, "top --compact", compact_top(*services))
 
 
 def idle(address, **more):
@@ -31,12 +29,6 @@ def idle(address, **more):
 def idle_service(*backends, **more):
     numbers = ("refused", "dropped", "retransmits", "failed", "original_bytes", "reply_bytes")
     return service(*backends, active=0, **dict.fromkeys(numbers, 0.0), **more)
-
-
-def asked_whole(nodes):
-    """For each time that a node was asked for more than digests: for which."""
-    asked = [argv for argv in nodes.objects.executed if "--once" in argv]
-    return [[each for each in argv if each.startswith("--digest")] for argv in asked]
 
 
 def test_numbers_of_the_nodes_are_added_up(two):
@@ -110,9 +102,7 @@ def test_a_list_is_of_one_namespace_which_agents_choose_or_of_all_and_sorted(two
     shop = service(backend("10.1.0.9", 99.0), namespace="shop")
     web = service(backend("10.1.0.1", 1.0))
     say(two, "a", shop, web)
-    two.say("a", "top --short --interval=2 --namespace=default", short_top(web))
-    whole = {"seconds": 2.0, "services": [web]}
-    two.say("a", "top --once -o json --interval=2 --namespace=default", whole)
+    two.say("a", "top --compact --interval=2 --namespace=default", compact_top(web))
     assert "shop" not in two.run("top").stdout
     rows = two.run("top", "-A").stdout.splitlines()
     assert [row.split()[0] for row in rows[1:]] == ["shop/web:http", "default/web:http"]
@@ -140,29 +130,41 @@ def test_all_nodes_count_for_the_same_time(two):
     assert "must be longer" in two.run("top", *given, status=2).stderr
 
 
-_NO_STATE = [["a", "b", "c", "TCP"], [0] * 8, None, [], "10.1.0.1:80", [[0]] * 5, {}]
+_NAME = ["default", "web", "http", "TCP"]
+_FORM = [_NAME, [[["10.1.0.1", 80], False, 0]]]
+_STATE = [False, False, True, 0, "", False, ""]
+_ROW = [_FORM, [0] * 8, None, [], [[0]] * 5, [[["10.1.0.1", 80], [0] * 5, _STATE]]]
+
+
+def test_the_row_that_nonsense_is_made_of_is_right(two):
+    two.say("b", "top --compact", compact([2.0, [_ROW]]))
+    assert len(two.run("top", "--backends").stdout.splitlines()) == 5
 
 
 @pytest.mark.parametrize(
     ("at", "wrong"),
     [
-        (0, ["a"]),
+        (0, [["a"], []]),
+        (0, [_NAME, [[["10.1.0.1", "http"], False, 0]]]),
+        (0, [_NAME, [[["10.1.0.1", 80], False, 4]]]),
+        (0, [_NAME, []]),
         (1, ["many"] * 8),
         (1, [0] * 7),
+        (1, [-1] * 8),
+        (1, [1 << 63] * 8),
         (2, "far"),
         (3, None),
-        (4, "10.1.0.1:http"),
-        (4, ""),
         (4, 7),
-        (5, [[0]] * 4),
-        (5, [["many"]] * 5),
-        (6, {"10.1.0.1:80": {"standing": "odd"}}),
-        (6, {"10.1.0.1:80": {"odd": 1}}),
+        (4, [[0]] * 4),
+        (4, [[0, 0]] * 5),
+        (4, [["many"]] * 5),
+        (5, [[["10.1.0.1", 80], [0] * 4, _STATE]]),
+        (5, [[["10.1.0.1", 80], [0] * 5, [*_STATE[:4], 7]]]),
     ],
 )
 def test_nonsense_is_one_line_and_the_others_are_shown(two, at, wrong):
-    row = [*_NO_STATE[:at], wrong, *_NO_STATE[at + 1 :]]
-    two.say("b", "top --short", {"seconds": 2.0, "digests": [], "services": [row]})
+    row = [*_ROW[:at], wrong, *_ROW[at + 1 :]]
+    two.say("b", "top --compact", compact([2.0, [row]]))
     done = two.run("top", status=1)
     assert re.fullmatch(r"b: an answer that this version cannot read \(.*\)\n", done.stderr)
     assert len(done.stdout.splitlines()) == 2
@@ -170,38 +172,25 @@ def test_nonsense_is_one_line_and_the_others_are_shown(two, at, wrong):
 
 @pytest.mark.parametrize("seconds", [5e-324, 0, -1])
 def test_no_rate_of_an_agent_is_infinite(two, seconds):
-    two.say("b", "top --short", {"seconds": seconds, "digests": [], "services": [_NO_STATE]})
+    two.say("b", "top --compact", compact([seconds, [_ROW]]))
     done = two.run("top", status=1)
-    assert done.stderr.startswith(
-        "b: an answer that this version cannot read (ValueError: rates of "
-    )
+    assert done.stderr.startswith("b: an answer that this version cannot read (ValidationError: ")
     assert len(done.stdout.splitlines()) == 2
 
 
-@pytest.mark.parametrize("wrong", [{"connections": "many"}, {"backends": [{}]}, {"troubles": None}])
-def test_nonsense_of_an_agent_that_is_asked_for_all_is_one_line(two, wrong):
-    two.say("a", "top --once", {"seconds": 2.0, "services": [{**service(), **wrong}]})
-    done = two.run("top", "--parallel=1", status=1)
-    assert re.fullmatch(r"a: an answer that this version cannot read \(.*\)\n", done.stderr)
-
-
-def test_what_is_idle_everywhere_is_told_by_one_node(two):
+def test_what_is_idle_everywhere_is_shown_once(two):
     for node in "ab":
         say(two, node, idle_service(idle("10.1.0.1"), idle("10.1.0.2")))
     (found,) = json.loads(two.run("top", "-A", "-o", "json").stdout)
     assert (found["endpoints"], found["connections"], found["troubles"]) == (2, 0, [])
     assert [each["address"] for each in found["backends"]] == ["10.1.0.1", "10.1.0.2"]
-    assert asked_whole(two) == [[]]
 
 
-def test_idle_backends_of_another_form_are_asked_for_alone(two):
+def test_a_backend_that_one_node_alone_knows_is_shown(two):
     say(two, "a", idle_service(idle("10.1.0.1")))
-    other = idle_service(idle("10.1.0.1"), idle("10.1.0.2"))
-    say(two, "b", other)
+    say(two, "b", idle_service(idle("10.1.0.1"), idle("10.1.0.2")))
     (found,) = json.loads(two.run("top", "-o", "json").stdout)
     assert found["endpoints"] == 2
-    digest = PortForm.of(service_rate(other)).digest
-    assert asked_whole(two) == [[], [f"--digest={digest}"]]
 
 
 def test_idle_backends_count_where_shares_are_compared(two):
@@ -213,53 +202,23 @@ def test_idle_backends_count_where_shares_are_compared(two):
     assert local == {"10.1.0.3"}
 
 
-def test_backends_of_each_node_alone_need_no_further_question(two):
-    say(two, "a", idle_service(idle("10.1.0.1", local=True)))
-    say(two, "b", idle_service(idle("10.1.0.2", local=True)))
-    (found,) = json.loads(two.run("top", "-o", "json").stdout)
-    assert found["endpoints"] == 2
-    assert asked_whole(two) == [[]]
-
-
-def test_a_form_that_vanishes_in_between_is_asked_for_again_and_traffic_counts_once(two):
-    def change_and_answer(pod, argv):
-        if any(each.startswith("--digest") for each in argv):
-            for node in "ab":
-                say(two, node, service(backend("10.1.0.1", 1.0), idle("10.1.0.9")))
-        return two.answer(pod, argv)
-
-    say(two, "a", service(backend("10.1.0.1", 1.0), idle("10.1.0.9")))
-    say(two, "b", service(backend("10.1.0.1", 1.0), idle("10.1.0.2")))
-    two.objects.command = change_and_answer
-    (found,) = json.loads(two.run("top", "-o", "json").stdout)
-    assert found["connections"] == 2
-    assert [each["address"] for each in found["backends"]] == ["10.1.0.1", "10.1.0.9"]
-
-
-def test_whoever_watches_asks_for_the_whole_once_and_forgets_what_is_gone(two, monkeypatch):
+def test_who_watches_sees_no_more_of_what_is_gone(two, monkeypatch):
     def rename():
-        asked.append(len(asked_whole(two)))
         for node in "ab":
             say(two, node, idle_service(idle("10.1.0.1"), name="other"))
 
-    asked: list[int] = []
-    rename()
-    interrupt_after(3, monkeypatch, between=rename)
+    interrupt_after(2, monkeypatch, between=rename)
     for node in "ab":
         say(two, node, idle_service(idle("10.1.0.1")))
     shown = two.run("top", "-w", "-o", "jsonl").stdout.splitlines()
-    assert [json.loads(line)["service"] for line in shown] == ["web", "other", "other"]
-    assert asked[1:] == [1, 2]
-    assert len(asked_whole(two)) == 2
+    assert [json.loads(line)["service"] for line in shown] == ["web", "other"]
 
 
-def test_a_node_whose_details_do_not_come_is_named(two):
-    for node in "ab":
-        say(two, node, idle_service(idle("10.1.0.1")))
-    two.fail("a", "top --once", "Error: out of memory")
-    done = two.run("top", "--parallel=1", status=1)
+def test_a_node_that_fails_is_named(two):
+    two.fail("a", "top --compact", "Error: out of memory")
+    done = two.run("top", status=1)
     assert done.stderr == "a: out of memory\n"
-    assert "1 idle Service port is not shown" in done.stdout
+    assert len(done.stdout.splitlines()) == 2
 
 
 def test_the_wide_table_has_all_columns(two):

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compact answer of `ebpflb services`: each frontend with its counters on the node."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from ebpflb.cli.compact import Count
+from ebpflb.words.connections import DROPPED, FAILED, REFUSED
+
+SERVED = "served"
+COUNTS = ("connections", FAILED, REFUSED, DROPPED)
+
+
+class FrontendName(NamedTuple):
+    """Identifies a frontend; lists are sorted by these fields."""
+
+    namespace: str
+    service: str
+    port_name: str
+    type: str
+    protocol: str
+    address: str
+    port: int
+
+
+class FrontendSettings(NamedTuple):
+    internal_policy: str
+    external_policy: str
+    affinity_timeout: int
+    scheduler: str
+    dsr: bool
+    source_ranges: tuple[str, ...]
+
+
+class FrontendForm(NamedTuple):
+    """The part of a frontend that should be the same on all nodes.
+
+    backends: for clients on the node; empty with internal policy Local, where nodes differ.
+    """
+
+    name: FrontendName
+    settings: FrontendSettings
+    backends: tuple[str, ...]
+
+
+class FrontendRow(NamedTuple):
+    """A frontend on one node. form: a FrontendForm as JSON. counts: those of COUNTS.
+
+    more: the backends there that are not in the form. outside: what happens there to clients from
+    outside under external policy Local: SERVED, or what is done without an endpoint on the node.
+    Empty under policy Cluster.
+    """
+
+    form: msgspec.Raw
+    counts: tuple[Count, Count, Count, Count]
+    more: tuple[str, ...] = ()
+    outside: str = ""
+
+
+rows_decoder = msgspec.json.Decoder(list[FrontendRow])
+form_decoder = msgspec.json.Decoder(FrontendForm)
