@@ -4,6 +4,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import lt, sub
 from struct import Struct as Format
 
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, open_flows
@@ -48,6 +49,16 @@ def sums(counters: BpfMap, length: int | None = None) -> Iterator[Sums]:
         left -= chunk.size
         if left <= 0:
             return
+
+
+def has_restarted(before: Sums, now: Sums) -> bool:
+    """Whether counters began at 0 again between two readings: one of them is lower."""
+    return any(map(lt, now, before))
+
+
+def grown(before: Sums, now: Sums) -> Sums:
+    """What counters have counted between two readings, also if they began at 0 again."""
+    return now if has_restarted(before, now) else tuple(map(sub, now, before))
 
 
 def _chunk_sums(counters: BpfMap, chunk: Chunk, size: int) -> Iterator[Sums]:

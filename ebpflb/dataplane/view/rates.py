@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import DescFlag
 from ebpflb.dataplane.layout.records import DescRecord, frontend_key_of
+from ebpflb.dataplane.view.counts import grown
 from ebpflb.dataplane.view.snapshot import BackendEntry, FrontendEntry, Snapshot, read_snapshot
 from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.ejection import Standing
@@ -317,15 +318,7 @@ def _troubles(
 
 
 def _grown(old: Mapping[_Key, Counts], new: Mapping[_Key, Counts]) -> dict[_Key, Counts]:
-    """The difference between the samples. A lower counter means that it restarted at 0."""
-    return {key: _difference(old.get(key, Counts()), each) for key, each in new.items()}
-
-
-def _difference(old: Counts, new: Counts) -> Counts:
-    pairs = list(zip(old, new, strict=True))
-    if any(after < before for before, after in pairs):
-        return new
-    return Counts(*(after - before for before, after in pairs))
+    return {key: Counts(*grown(old.get(key, Counts()), each)) for key, each in new.items()}
 
 
 def _added(one: Counts, other: Counts) -> Counts:

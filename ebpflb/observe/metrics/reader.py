@@ -22,7 +22,7 @@ from ebpflb.dataplane.layout.enums import (
     word,
 )
 from ebpflb.dataplane.layout.structs import BUCKETS
-from ebpflb.dataplane.view.counts import Sums, read_drops, sums
+from ebpflb.dataplane.view.counts import Sums, grown, read_drops, sums
 from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.dataplane.view.snapshot import Snapshot, SnapshotReader
 from ebpflb.errors import EbpflbError
@@ -118,9 +118,7 @@ class DropTotals:
         """By reason and interface: sums that only increase. MapError."""
         before, self._counted = self._counted, read_drops(maps)
         for (reason, ifindex), count in self._counted.items():
-            old = before.get((reason, ifindex), 0)
-            # A lower count means that the maps were replaced and started at 0.
-            new = count - old if count >= old else count
+            (new,) = grown((before.get((reason, ifindex), 0),), (count,))
             if new:
                 self._sums[word(reason), self._name(ifindex)] += new
         return dict(self._sums)

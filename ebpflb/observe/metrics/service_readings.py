@@ -7,12 +7,12 @@ Counters only increase, although frontends, backends and whole sets of maps are 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import add, lt
+from operator import add
 from typing import Generic, NamedTuple, TypeVar
 
 from ebpflb.config.values import socket_address
 from ebpflb.dataplane.layout.records import LOCAL, TERMINATING, USABLE
-from ebpflb.dataplane.view.counts import ActiveFlows, Sums
+from ebpflb.dataplane.view.counts import ActiveFlows, Sums, grown, has_restarted
 from ebpflb.dataplane.view.snapshot import BackendEntry, BackendGroups, Snapshot
 from ebpflb.model.address import Address, format_address
 from ebpflb.model.flow import Counts
@@ -107,27 +107,21 @@ _Endpoint = tuple[ServicePortName, Address, int]
 
 
 class _Counter:
-    """A counter in the kernel that may restart at 0. before: its sum up to the last restart."""
+    """A counter in the kernel. last: as it was read; total: also of before it restarted at 0."""
 
-    __slots__ = ("before", "index", "key", "last", "round")
+    __slots__ = ("index", "key", "last", "round", "total")
 
     def __init__(self, key: Hashable, index: int, counts: Sums) -> None:
         self.key = key
         self.index = index
-        self.last = counts
-        self.before: Sums = ()
+        self.last = self.total = counts
         self.round = 0
 
     def update(self, index: int, counts: Sums) -> None:
         if counts == self.last and index == self.index:
             return
-        if index != self.index or any(map(lt, counts, self.last)):
-            self.before = _sum(self.before, self.last)
-        self.index, self.last = index, counts
-
-    @property
-    def total(self) -> Sums:
-        return _sum(self.before, self.last)
+        new = grown(self.last, counts) if index == self.index else counts
+        self.index, self.last, self.total = index, counts, _sum(self.total, new)
 
 
 class RunningSums(Generic[_Group]):
@@ -174,8 +168,8 @@ class RunningSums(Generic[_Group]):
                     self._groups[group] = tuple(
                         left for left in self._groups[group] if left is not each
                     )
-                elif each.index < len(counts) and not any(map(lt, counts[each.index], each.last)):
-                    each.last = counts[each.index]
+                elif each.index < len(counts) and not has_restarted(each.last, counts[each.index]):
+                    each.update(each.index, counts[each.index])
 
     def forget(self, is_gone: Callable[[_Group], bool]) -> None:
         gone = [group for group in self._groups if is_gone(group)]
