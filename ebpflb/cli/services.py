@@ -9,6 +9,7 @@ import msgspec
 
 from ebpflb.cli.compact import compact, compact_option
 from ebpflb.cli.compact.frontends import (
+    COUNTS,
     SERVED,
     FrontendForm,
     FrontendName,
@@ -114,23 +115,9 @@ def show_frontends(found: "Sequence[FrontendInForce]", output: Output) -> None:
 def _plain(found: "FrontendInForce") -> dict[str, Any]:
     frontend = found.frontend
     return {
-        "protocol": frontend.key.protocol.name,
-        "address": format_address(frontend.key.address),
-        "port": frontend.key.port,
-        "type": frontend.type,
-        "namespace": frontend.service.namespace,
-        "service": frontend.service.service,
-        "port_name": frontend.service.port,
-        "internal_policy": frontend.internal_policy,
-        "external_policy": frontend.external_policy,
-        "affinity_timeout": frontend.affinity_timeout,
-        "scheduler": frontend.scheduler,
-        "dsr": frontend.dsr,
-        "source_ranges": list(map(str, frontend.allowed_sources)),
-        "connections": found.counts.connections,
-        "failed": found.counts.failed,
-        "refused": found.counts.refused,
-        "dropped": found.counts.dropped,
+        **_name(frontend)._asdict(),
+        **_settings(frontend)._asdict(),
+        **dict(zip(COUNTS, _counts(found), strict=True)),
         "local": _plain_choice(frontend.local, found.backends, has_dsr=False),
         "others": _plain_choice(frontend.others, found.backends, has_dsr=frontend.dsr),
         "draining": [_plain_backend(each, has_dsr=False) for each in found.draining],
@@ -163,38 +150,42 @@ def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
 
 
 def _compact_row(found: "FrontendInForce") -> FrontendRow:
-    frontend, counts = found.frontend, found.counts
+    frontend = found.frontend
     local, others = frontend.local, frontend.others
     is_internal = frontend.type == "ClusterIP"
     here = _addresses(local.backends)
     # Usually they are the same, and there may be very many.
     every = here if local == others else here | _addresses(others.backends)
     shared = frozenset[str]() if is_internal and frontend.internal_policy == "Local" else here
-    form = FrontendForm(
-        FrontendName(
-            *frontend.service[:3],
-            str(frontend.type),
-            frontend.key.protocol.name,
-            format_address(frontend.key.address),
-            frontend.key.port,
-        ),
-        FrontendSettings(
-            str(frontend.internal_policy),
-            str(frontend.external_policy),
-            frontend.affinity_timeout,
-            str(frontend.scheduler),
-            frontend.dsr,
-            tuple(map(str, frontend.allowed_sources)),
-        ),
-        tuple(sorted(shared)),
-    )
+    form = FrontendForm(_name(frontend), _settings(frontend), tuple(sorted(shared)))
     is_local_outside = not is_internal and frontend.external_policy == "Local"
     return FrontendRow(
         msgspec.Raw(msgspec.json.encode(form)),
-        (counts.connections, counts.failed, counts.refused, counts.dropped),
+        _counts(found),
         tuple(sorted(every - shared)),
         _outside(others) if is_local_outside else "",
     )
+
+
+def _name(frontend: "Frontend") -> FrontendName:
+    address, port, protocol = frontend.key
+    where = protocol.name, format_address(address), port
+    return FrontendName(*frontend.service[:3], str(frontend.type), *where)
+
+
+def _settings(frontend: "Frontend") -> FrontendSettings:
+    return FrontendSettings(
+        str(frontend.internal_policy),
+        str(frontend.external_policy),
+        frontend.affinity_timeout,
+        str(frontend.scheduler),
+        frontend.dsr,
+        tuple(map(str, frontend.allowed_sources)),
+    )
+
+
+def _counts(found: "FrontendInForce") -> tuple[int, ...]:
+    return tuple(getattr(found.counts, name) for name in COUNTS)
 
 
 def _outside(others: "Choice") -> str:
@@ -208,11 +199,11 @@ def _addresses(backends: "Iterable[Backend]") -> frozenset[str]:
 def _frontend_rows(found: "Iterable[FrontendInForce]") -> Iterator[tuple[object, ...]]:
     yield (
         *("", "FRONTEND", "TYPE", "SERVICE", "POLICY"),
-        *("ACTIVE", "CONNECTIONS", "FAILED", "REFUSED", "DROPPED"),
+        *("ACTIVE", *map(str.upper, COUNTS)),
     )
     yield "  ->", "BACKEND", "STATE", "FROM"
     for each in found:
-        frontend, counts = each.frontend, each.counts
+        frontend = each.frontend
         yield (
             frontend.key.protocol.name,
             _end(*frontend.key[:2]),
@@ -220,7 +211,7 @@ def _frontend_rows(found: "Iterable[FrontendInForce]") -> Iterator[tuple[object,
             _service_port(frontend),
             _policy(frontend),
             "-",
-            *(counts.connections, counts.failed, counts.refused, counts.dropped),
+            *_counts(each),
         )
         yield from (("  <-", prefix, "source range") for prefix in frontend.allowed_sources)
         yield from _choice_rows(each)

@@ -208,7 +208,7 @@ def _rows(
 ) -> Iterator[tuple[object, ...] | str]:
     yield (
         *("", "FRONTEND", "TYPE", "SERVICE", "POLICY", "BACKENDS"),
-        *("CONNECTIONS", "FAILED", "REFUSED", "DROPPED"),
+        *map(str.upper, COUNTS),
     )
     for each in frontends:
         yield _row(each)

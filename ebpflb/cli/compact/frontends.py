@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compact answer of `ebpflb services`: each frontend with its counters on the node."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -9,7 +9,9 @@ from ebpflb.cli.compact import Count
 from ebpflb.words.connections import DROPPED, FAILED, REFUSED
 
 SERVED = "served"
+# Of a frontend, by their names in Counts: columns and JSON of both commands have them.
 COUNTS = ("connections", FAILED, REFUSED, DROPPED)
+_OF_FRONTEND = msgspec.Meta(min_length=len(COUNTS), max_length=len(COUNTS))
 
 
 class FrontendName(NamedTuple):
@@ -53,7 +55,7 @@ class FrontendRow(NamedTuple):
     """
 
     form: msgspec.Raw
-    counts: tuple[Count, Count, Count, Count]
+    counts: Annotated[tuple[Count, ...], _OF_FRONTEND]
     more: tuple[str, ...] = ()
     outside: str = ""
 
