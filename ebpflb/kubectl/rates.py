@@ -3,7 +3,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from ebpflb.cli.compact.rates import (
     form_decoder,
     rates_decoder,
 )
-from ebpflb.model.flow import BackendRate, Balance, ServiceRate, balance, removed_trouble
+from ebpflb.model.flow import BackendRate, ServiceRate, removed_trouble, spread
 
 _NOTHING: Sequence[float] = (0.0,) * len(BACKEND_SUMS)
 
@@ -130,12 +130,7 @@ def _added(
 
 def _merged(name: PortName, found: Sequence[_FormSums], asked: int) -> ServiceRate:
     """`asked`: how many nodes answered."""
-    families = defaultdict[bool, list[BackendRate]](list)
-    for each in _backends(found):
-        families[":" in each.address].append(each)
-    groups = [_Family.of(each) for each in families.values()]
-    busiest = max(groups, key=lambda group: group.every, default=_Family.of([]))
-    backends = tuple(each for group in groups for each in group.backends)
+    backends, balance, _ = spread(list(_backends(found)))
     based = sum(each.based for each in found)
     sums = map(sum, zip(*(each.numbers for each in found), strict=True))
     numbers: dict[str, Any] = dict(zip(SUMS, sums, strict=True))
@@ -144,8 +139,8 @@ def _merged(name: PortName, found: Sequence[_FormSums], asked: int) -> ServiceRa
         *name,
         **numbers,
         endpoints=sum(each.offered for each in backends),
-        largest_share=busiest.balance.largest,
-        even_share=busiest.balance.even,
+        largest_share=balance.largest,
+        even_share=balance.even,
         cross_node_share=sum(each.far for each in found) / based if based else None,
         troubles=(*removed_trouble(backends), *_troubles(troubles, asked)),
         backends=backends,
@@ -184,23 +179,3 @@ def _as_both_see(one: BackendState, other: BackendState) -> BackendState:
         removed=one.removed and other.removed,
         pod=one.pod or other.pod,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """The backends of one address family, with their shares. every: connections to all of them."""
-
-    backends: list[BackendRate]
-    every: float
-    balance: Balance
-
-    @classmethod
-    def of(cls, backends: list[BackendRate]) -> "_Family":
-        new = [each.connections for each in backends]
-        counts = new if any(new) else [float(each.active) for each in backends]
-        every = sum(counts)
-        shared = [
-            replace(each, share=count / every if every else None)
-            for each, count in zip(backends, counts, strict=True)
-        ]
-        return cls(shared, every, balance(counts, sum(each.offered for each in backends)))

@@ -2,7 +2,7 @@
 """Flows: the values of their records, the names of their addresses, and what a Service carries."""
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ebpflb.model.address import Address, Family, family_of
@@ -220,6 +220,36 @@ class ServiceRate:
     def imbalance(self) -> float:
         """The busiest backend's share as a multiple of the even share; 0 without connections."""
         return Balance(self.largest_share, self.even_share).ratio
+
+
+class Spread(NamedTuple):
+    """The backends with their shares. balance: of the address family with the most connections.
+
+    far: share of the connections that go to other nodes, None without connections.
+    """
+
+    backends: tuple[BackendRate, ...]
+    balance: Balance
+    far: float | None
+
+
+def spread(backends: Collection[BackendRate]) -> Spread:
+    """How new connections spread over backends, or active ones if a family has no new ones."""
+    shared: list[BackendRate] = []
+    most, busiest, every, far = 0.0, Balance(), 0.0, 0.0
+    for is_ipv6 in (False, True):
+        family = [each for each in backends if (":" in each.address) is is_ipv6]
+        new = [each.connections for each in family]
+        carried = new if any(new) else [float(each.active) for each in family]
+        total = sum(carried)
+        if total > most:
+            most = total
+            busiest = balance(carried, sum(each.offered for each in family))
+        every += total
+        for each, count in zip(family, carried, strict=True):
+            shared.append(replace(each, share=count / total if total else None))
+            far += 0 if each.local else count
+    return Spread(tuple(shared), busiest, far / every if every else None)
 
 
 ON_REMOVED = "connections on removed pods"

@@ -15,7 +15,7 @@ from ebpflb.dataplane.view.counts import grown
 from ebpflb.dataplane.view.snapshot import BackendEntry, FrontendEntry, Snapshot, read_snapshot
 from ebpflb.model.address import Family, Protocol, format_address
 from ebpflb.model.ejection import Standing
-from ebpflb.model.flow import BackendRate, Counts, ServiceRate, balance, removed_trouble
+from ebpflb.model.flow import BackendRate, Counts, ServiceRate, removed_trouble, spread
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServicePortName
 
@@ -160,17 +160,10 @@ def _service(
 ) -> ServiceRate:
     old_frontends = before.frontends if before else {}
     totals: Counts = reduce(_added, _grown(old_frontends, now.frontends).values(), Counts())
-    groups = _groups(before, now)
-    backends = tuple(each for group in groups for each in _backends(name, group, seconds, pods))
-    busiest = max(groups, key=lambda group: group.every, default=None)
-    every = sum(group.every for group in groups)
-    far = sum(
-        connections
-        for group in groups
-        for key, connections in group.connections.items()
-        if not group.backends[key].local
+    backends, balance, far = spread(
+        [each for group in _groups(before, now) for each in _backends(name, group, seconds, pods)]
     )
-    offered = sum(len(group.offered) for group in groups)
+    offered = sum(each.offered for each in backends)
     return ServiceRate(
         namespace=name.namespace,
         service=name.service,
@@ -185,19 +178,16 @@ def _service(
         original_bytes=totals.original_bytes / seconds,
         reply_bytes=totals.reply_bytes / seconds,
         endpoints=offered,
-        largest_share=busiest.balance.largest if busiest else None,
-        even_share=busiest.balance.even if busiest else None,
-        cross_node_share=far / every if every else None,
+        largest_share=balance.largest,
+        even_share=balance.even,
+        cross_node_share=far,
         troubles=tuple(_troubles(now, offered, backends)),
         backends=backends,
     )
 
 
 class _FamilyBackends:
-    """The backends of one address family. grown: what each has counted since the first sample.
-
-    connections: each backend's new ones, or the active ones if there are no new ones at all.
-    """
+    """The backends of one address family. grown: what each has counted since the first sample."""
 
     def __init__(
         self, backends: Mapping[BackendKey, BackendTraffic], grown: Mapping[BackendKey, Counts]
@@ -207,11 +197,6 @@ class _FamilyBackends:
         self.offered = [key for key, each in backends.items() if each.offered]
         self.even_active = sum(each.active for each in backends.values()) / (len(self.offered) or 1)
         self.has_new = any(grown[key].connections for key in backends)
-        new = {key: grown[key].connections for key in backends}
-        active = {key: each.active for key, each in backends.items()}
-        self.connections = new if any(new.values()) else active
-        self.every = sum(self.connections.values())
-        self.balance = balance(self.connections.values(), len(self.offered))
         self.has_replies = any(grown[key].reply_bytes for key in backends)
 
     def is_passed_over(self, key: BackendKey) -> bool:
@@ -267,7 +252,7 @@ def _backends(
             failed=counts.failed / seconds,
             original_bytes=counts.original_bytes / seconds,
             reply_bytes=counts.reply_bytes / seconds,
-            share=group.connections[key] / group.every if group.every else None,
+            share=None,
             trouble=_trouble(name.protocol, key, group),
             standing=each.standing.word,
             removed=each.removed,
