@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb flows: who connects to what through this node, and how it went."""
 
-import json
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import click
+from msgspec import to_builtins
 
 from ebpflb.cli.agent_client import query_socket as socket_path
 from ebpflb.cli.agent_client import query_socket_option, stream
@@ -27,7 +27,7 @@ from ebpflb.cli.render import (
     visible,
 )
 from ebpflb.config.values import is_ip, socket_address
-from ebpflb.from_json import from_json
+from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow
 from ebpflb.words.connections import (
     DROPPED,
     FAILED,
@@ -39,81 +39,77 @@ from ebpflb.words.connections import (
 )
 
 _COLOURS = {FORWARDED: "green", FAILED: "red", REFUSED: "yellow", DROPPED: "red"}
-_HEADER = ("TIME", "VERDICT", "CLIENT", "SERVICE", "BACKEND", "PATH", "BYTES", "TOOK", "RTT", "WHY")
-# Usual widths; a column grows with its contents.
-_WIDTHS = (19, 9, 22, 28, 22, 6, 15, 6, 6, 0)
-_NODE_WIDTH = 12
 _NARROW = 140
-_VERDICT = 1
 _GAP = "  "
 _LAST = 20
 _STEPS = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (60.0, 1.0, "s"))
 
-Flow = Mapping[str, Any]
-Cell = TypeVar("Cell")
+
+class FlowColumn(NamedTuple):
+    """width: usual; a column grows with its contents. label: where there are no titles."""
+
+    title: str
+    width: int
+    cell: Callable[[Flow], str]
+    label: str = ""
 
 
 class FlowTable:
     """Turns flows into lines one by one, with a header before the first."""
 
     def __init__(self, width: int | None, *, colour: bool, nodes: bool = False) -> None:
-        """`width`: of the terminal, in columns; None if it does not matter.
-
-        `nodes`: add a column for the field "node".
-        """
+        """`width`: of the terminal, in columns; None if it does not matter. `nodes`: name them."""
         self.colour = colour
         self._width = width
         self._nodes = nodes
-        self._widths = self._with_node(_WIDTHS, _NODE_WIDTH)
+        self._columns = [each for each in COLUMNS if nodes or each.title != _NODE]
+        self._widths = [each.width for each in self._columns]
+        self._verdict = [each.title for each in self._columns].index(_VERDICT)
         self._is_narrow = width is not None and width < _NARROW
         self._begun = False
 
-    def fit(self, flows: Iterable[Flow]) -> None:
+    def fit(self, flows: Iterable[Flow | LostFlows]) -> None:
         """Widen the columns to fit these flows, which are all that follow."""
-        rows = [self._header(), *(self._row(flow) for flow in flows if "lost" not in flow)]
+        rows = [self._header(), *(self._cells(each) for each in flows if isinstance(each, Flow))]
         self._widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         needed = sum(self._widths) + len(_GAP) * (len(self._widths) - 1)
         self._is_narrow = self._width is not None and self._width < needed
 
-    def rows(self, flow: Flow) -> Iterator[str]:
+    def rows(self, found: Flow | LostFlows) -> Iterator[str]:
         if not (self._begun or self._is_narrow):
             yield self._line(self._header())
         self._begun = True
-        if "lost" in flow:
-            where = f" on {flow['node']}" if self._nodes else ""
-            what = f"{flow['lost']} flows{where} are missing"
+        if isinstance(found, LostFlows):
+            where = f" on {visible(found.node)}" if self._nodes else ""
+            what = f"{found.lost} flows{where} are missing"
             yield f"({what}: they arrived faster than they could be shown)"
         elif self._is_narrow:
-            yield from self._block(flow)
+            yield from self._block(self._cells(found))
         else:
-            yield self._line(self._row(flow))
+            yield self._line(self._cells(found))
 
     def _header(self) -> list[str]:
-        return self._with_node(_HEADER, "NODE")
+        return [each.title for each in self._columns]
 
-    def _row(self, flow: Flow) -> list[str]:
-        return self._with_node(cells(flow), str(flow.get("node", "")))
+    def _cells(self, flow: Flow) -> list[str]:
+        return [visible(each.cell(flow)) for each in self._columns]
 
-    def _with_node(self, cells: Iterable[Cell], node: Cell) -> list[Cell]:
-        """Insert the node after the time, if nodes are shown."""
-        first, *others = cells
-        return [first, node, *others] if self._nodes else [first, *others]
-
-    def _line(self, cells: list[str]) -> str:
+    def _line(self, cells: Sequence[str]) -> str:
         self._widths = [max(pair) for pair in zip(self._widths, map(len, cells), strict=True)]
         padded = [cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)]
-        verdict = _VERDICT + self._nodes
-        padded[verdict] = self._coloured(padded[verdict])
+        padded[self._verdict] = self._coloured(padded[self._verdict])
         return _GAP.join(padded).rstrip()
 
-    def _block(self, flow: Flow) -> Iterator[str]:
-        when, verdict, client, service, backend, *rest = cells(flow)
-        node = f" {flow['node']}" if self._nodes else ""
-        yield f"{when}{node} {self._coloured(verdict)}"
-        path, volume, took, rtt, why = rest
-        facts = " ".join(filter(None, [path, volume, took, f"rtt {rtt}" if rtt else "", why]))
-        lines = [client, f"-> {service}", f"-> {backend}" if backend else "", facts]
-        for line in filter(None, lines):
+    def _block(self, cells: Sequence[str]) -> Iterator[str]:
+        *before, verdict = cells[: self._verdict + 1]
+        client, service, backend, *_ = cells[self._verdict + 1 :]
+        yield " ".join([*before, self._coloured(verdict)])
+        facts = " ".join(
+            f"{column.label} {cell}".lstrip()
+            for column, cell in zip(self._columns, cells, strict=True)
+            if column in _FACTS and cell
+        )
+        for line in filter(None, [client, f"-> {service}", backend and f"-> {backend}", facts]):
             yield from textwrap.wrap(
                 line,
                 width=max(self._width or 0, 20),
@@ -127,58 +123,53 @@ class FlowTable:
         return click.style(cell, fg=colour) if self.colour and colour else cell
 
 
-def cells(flow: Flow) -> tuple[str, ...]:
-    """The columns of a flow, except the node."""
-    return (
-        _when(flow["time"]),
-        flow["verdict"],
-        _who(flow["client"]) if "client" in flow else "?",
-        _service(flow),
-        _who(flow["backend"]) if "backend" in flow else "",
-        flow["path"],
-        "/".join(size(flow["bytes"][way]) for way in ("original", "reply") if "bytes" in flow),
-        _time(flow.get("seconds")),
-        _time(flow.get("rtt_seconds")),
-        _why(flow),
-    )
-
-
-def _when(time: str) -> str:
-    moment = datetime.fromisoformat(f"{time[:26]}+00:00").astimezone()
+def _when(flow: Flow) -> str:
+    try:
+        moment = datetime.fromisoformat(f"{flow.time[:26]}+00:00").astimezone()
+    except ValueError:
+        # Such as February 30.
+        return flow.time
     return moment.strftime("%b %d %H:%M:%S.%f")[:-3]
 
 
-def _who(side: Mapping[str, Any]) -> str:
-    if "port" not in side:
-        return str(side.get("pod", side["address"]))
-    if "pod" in side:
-        return f"{side['pod']}:{side['port']}"
-    return socket_address(side["address"], side["port"])
+def _end(end: FlowClient | None) -> str:
+    if end is None:
+        return ""
+    if not end.port:
+        return end.pod or end.address
+    return f"{end.pod}:{end.port}" if end.pod else socket_address(end.address, end.port)
+
+
+def frontend_of(flow: Flow) -> str:
+    """ADDRESS:PORT/PROTOCOL."""
+    return f"{socket_address(flow.frontend.address, flow.frontend.port)}/{flow.protocol}"
 
 
 def _service(flow: Flow) -> str:
-    frontend = socket_address(flow["frontend"]["address"], flow["frontend"]["port"])
-    place = f"{frontend}/{flow['protocol']}"
-    if "service" not in flow:
+    place, service = frontend_of(flow), flow.service
+    if service is None:
         return place
-    service = flow["service"]
-    port = f":{service['port']}" if "port" in service else ""
-    return f"{service['namespace']}/{service['name']}{port} ({place})"
+    port = service.port and f":{service.port}"
+    return f"{service.namespace}/{service.name}{port} ({place})"
 
 
 def _why(flow: Flow) -> str:
     """What happened, how it ended, and anything unusual."""
-    backend = flow.get("backend", {})
+    backend = flow.backend
     others = (
-        "started" if flow["event"] == START else "",
-        flow.get("reason", "").replace("_", " "),
-        flow.get("ended", "").replace("_", " "),
-        f"{flow['retransmits']} retransmits" if flow.get("retransmits") else "",
-        "masqueraded" if flow.get("snat") else "",
-        "hairpin" if flow.get("hairpin") else "",
-        f"on {backend['node']}" if backend.get("local") is False and "node" in backend else "",
+        "started" if flow.event == START else "",
+        flow.reason.replace("_", " "),
+        flow.ended.replace("_", " "),
+        f"{flow.retransmits} retransmits" if flow.retransmits else "",
+        "masqueraded" if flow.snat else "",
+        "hairpin" if flow.hairpin else "",
+        f"on {backend.node}" if backend and backend.local is False and backend.node else "",
     )
     return ", ".join(filter(None, others))
+
+
+def _volume(flow: Flow) -> str:
+    return f"{size(flow.bytes.original)}/{size(flow.bytes.reply)}" if flow.bytes else ""
 
 
 def _time(seconds: float | None) -> str:
@@ -191,6 +182,25 @@ def _time(seconds: float | None) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
+
+
+_NODE, _VERDICT = "NODE", "VERDICT"
+_FACTS = (
+    FlowColumn("PATH", 6, lambda flow: flow.path),
+    FlowColumn("BYTES", 15, _volume),
+    FlowColumn("TOOK", 6, lambda flow: _time(flow.seconds)),
+    FlowColumn("RTT", 6, lambda flow: _time(flow.rtt_seconds), "rtt"),
+    FlowColumn("WHY", 0, _why),
+)
+COLUMNS = (
+    FlowColumn("TIME", 19, _when),
+    FlowColumn(_NODE, 12, lambda flow: flow.node),
+    FlowColumn(_VERDICT, 9, lambda flow: flow.verdict),
+    FlowColumn("CLIENT", 22, lambda flow: _end(flow.client) or "?"),
+    FlowColumn("SERVICE", 28, _service),
+    FlowColumn("BACKEND", 22, lambda flow: _end(flow.backend)),
+    *_FACTS,
+)
 
 
 def filter_options(command: Callable[..., Any]) -> Any:
@@ -256,7 +266,11 @@ def flows(query_socket: str | None, **given: Any) -> None:
     check_output(given)
     lines = stream(socket_path(query_socket), ("flows",), parameters(given))
     try:
-        show(map(from_json, lines), given["output"], follow=given["follow"])
+        if given["output"] == "jsonl":
+            for line in lines:
+                click.echo(line, nl=False)
+        else:
+            show(map(read_flow, lines), given["output"], follow=given["follow"])
     except KeyboardInterrupt:
         # --follow normally ends this way.
         raise click.exceptions.Exit(0) from None
@@ -295,22 +309,24 @@ def _extent(given: Mapping[str, Any]) -> dict[str, str]:
     )
 
 
-def show(flows: Iterable[Flow], output: Output, *, follow: bool, nodes: bool = False) -> None:
+def show(
+    flows: Iterable[Flow | LostFlows], output: Output, *, follow: bool, nodes: bool = False
+) -> None:
     """Print flows. `nodes`: see FlowTable."""
     if output == "jsonl":
         for flow in flows:
-            click.echo(json.dumps(flow))
+            click.echo(flow_line(flow).decode(), nl=False)
     elif output in ("json", "yaml"):
-        emit(list(flows), output, lambda: ())
+        emit([to_builtins(flow) for flow in flows], output, lambda: ())
     else:
         is_terminal = sys.stdout.isatty()
         fits = is_terminal and output == "table"
         width = shutil.get_terminal_size().columns if fits else None
         table = FlowTable(width, colour=is_terminal and "NO_COLOR" not in os.environ, nodes=nodes)
-        _show_table(table, map(visible, flows), follow=follow)
+        _show_table(table, flows, follow=follow)
 
 
-def _show_table(table: FlowTable, flows: Iterable[Flow], *, follow: bool) -> None:
+def _show_table(table: FlowTable, flows: Iterable[Flow | LostFlows], *, follow: bool) -> None:
     if not follow:
         flows = list(flows)
         table.fit(flows)

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from ebpflb.cli.flows import Flow, cells, check_output, filter_options, parameters, show
+from ebpflb.cli.flows import check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
-from ebpflb.from_json import from_json
-from ebpflb.kubectl.access import NONSENSE
+from ebpflb.from_json import JsonError
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace
 from ebpflb.kubectl.execution import last_line
 from ebpflb.kubectl.streams import Lines, Streams, StreamState
+from ebpflb.model.flow import Flow, LostFlows, read_flow
 
 _COMMAND = ("ebpflb", "flows", "-o", "jsonl")
 _FLAGS = {"limit": "--last"}
@@ -59,7 +59,7 @@ def flows(cluster: Cluster, **given: Any) -> None:
         raise click.exceptions.Exit(0) from None
 
 
-def _newest(found: Iterable[Flow], wanted: Mapping[str, str]) -> list[Flow]:
+def _newest(found: Iterable[Flow | LostFlows], wanted: Mapping[str, str]) -> list[Flow | LostFlows]:
     """The last flows, or all, oldest first. Keeps no more than the limit in memory."""
     limit = wanted.get("limit")
     if limit is None:
@@ -67,11 +67,11 @@ def _newest(found: Iterable[Flow], wanted: Mapping[str, str]) -> list[Flow]:
     return list(reversed(nlargest(int(limit), found, key=_time)))
 
 
-def _time(flow: Flow) -> str:
-    return str(flow.get("time", ""))
+def _time(found: Flow | LostFlows) -> str:
+    return found.time if isinstance(found, Flow) else ""
 
 
-def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
+def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
     for answer in cluster.ask(_argv(wanted)):
         if answer.status:
             complaint = last_line(answer.stderr) or f"exit status {answer.status}"
@@ -79,7 +79,7 @@ def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
         yield from _decoded(cluster, answer.agent, answer.stdout.splitlines())
 
 
-def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow]:
+def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
     watch = _Watch(cluster, [*_argv(wanted), "--follow"])
     streams = Streams(watch.find)
     streams.start()
@@ -148,14 +148,15 @@ def _argv(wanted: Mapping[str, str]) -> list[str]:
     return [*_COMMAND, *(f"{flag}={value}" for flag, value in given)]
 
 
-def _decoded(cluster: Cluster, agent: RemoteAgent, lines: Iterable[str]) -> Iterator[Flow]:
+def _decoded(
+    cluster: Cluster, agent: RemoteAgent, lines: Iterable[str]
+) -> Iterator[Flow | LostFlows]:
     """The flows, with the node added."""
     for line in lines:
         try:
-            flow = {**from_json(line), "node": agent.node}
-            is_wanted = "lost" in flow or bool(cells(flow))
-        except NONSENSE as error:
+            found = read_flow(line)
+        except JsonError as error:
             cluster.note(agent, f"a flow that this version cannot read ({error!r:.60})")
         else:
-            if is_wanted:
-                yield flow
+            found.node = agent.node
+            yield found

@@ -1,70 +1,159 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows: the values of their records, the names of their addresses, and what a Service carries."""
+"""A flow, which agents write as JSON and everybody else reads; and what a Service carries."""
 
+import json
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from ebpflb.model.address import Address, Family, family_of
+from msgspec import Meta, Struct, to_builtins
+from msgspec.json import Decoder, Encoder
+
+from ebpflb.from_json import JsonError
+from ebpflb.model.address import Address
 from ebpflb.model.ejection import LEFT_OUT
-from ebpflb.model.endpoint import Endpoint
 from ebpflb.model.plan import FrontendType
-from ebpflb.model.pod import NOBODY, NamedPod
-from ebpflb.model.service import Service, ServicePort, ServicePortName
+from ebpflb.model.service import ServicePort
 from ebpflb.words.connections import DROPPED, FAILED, FAILURES, FORWARDED, REFUSED
 
+LONGEST_NAME = 253
+LONGEST_POD = 2 * LONGEST_NAME + 1
+_MOST = 1 << 60
 
-class Side(NamedTuple):
-    """One end of a connection."""
+_Word = Annotated[str, Meta(max_length=64)]
+_Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+# NAMESPACE/NAME, KIND/NAME.
+_PodName = Annotated[str, Meta(max_length=LONGEST_POD)]
+_IpAddress = Annotated[str, Meta(max_length=45)]
+_PortNumber = Annotated[int, Meta(ge=0, le=65535)]
+_Count = Annotated[int, Meta(ge=0, le=_MOST)]
+_Seconds = Annotated[float, Meta(ge=0, le=_MOST)]
+_Time = Annotated[
+    str,
+    Meta(pattern=r"^(19[7-9]|2\d\d)\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d\.\d{9}Z\Z"),
+]
 
-    address: Address
-    port: int
+
+class FlowFrontend(Struct, kw_only=True, omit_defaults=True):
+    """type: a FrontendType."""
+
+    address: _IpAddress
+    port: _PortNumber
+    type: _Word = ""
 
 
-class Traffic(NamedTuple):
-    """The traffic of one direction; bytes of payload."""
+class FlowClient(Struct, kw_only=True, omit_defaults=True):
+    """port: 0 if the socket had no address yet."""
 
-    packets: int
-    bytes: int
+    address: _IpAddress
+    port: _PortNumber = 0
+    pod: _PodName = ""
+    workload: _PodName = ""
 
 
-class Flow(NamedTuple):
-    """The values of a flow record. If unknown, texts are empty and other values are None.
+class FlowBackend(FlowClient, kw_only=True, omit_defaults=True):
+    """local: whether it is on the node that recorded the flow; None if unknown."""
 
-    time: nanoseconds since 1970. event: one of FLOW_EVENTS. reason: for the last two.
-    ended: closed, reset, timed_out, replaced, no_answer, backend_refused. path: socket, tc. source:
-    this_node, elsewhere. client: port 0, or None, if the socket had no address yet.
-    seconds: from the start of the flow to its end. rtt: in seconds.
+    node: _Name = ""
+    zone: _Name = ""
+    local: bool | None = None
+
+
+class FlowService(Struct, kw_only=True, omit_defaults=True):
+    """port: the name of the port, if it has one."""
+
+    namespace: _Name
+    name: _Name
+    port: _Name = ""
+
+
+class Policy(Struct, kw_only=True, omit_defaults=True):
+    """affinity_timeout: in seconds; 0 without session affinity."""
+
+    internal: _Word
+    external: _Word
+    affinity_timeout: _Count = 0
+
+
+class Directions(Struct, kw_only=True):
+    """A number for each direction of a flow."""
+
+    original: _Count
+    reply: _Count
+
+
+class Flow(Struct, kw_only=True, omit_defaults=True):
+    """A flow record in words; docs/monitoring.md describes the fields.
+
+    Unknown texts are empty, other unknown values None, and JSON has neither. time: RFC 3339 with
+    nanoseconds, in UTC, so that its order as text is that of time. bytes: of payload. node: whose
+    agent recorded it; only the plugin sets it.
     """
 
-    time: int
-    event: str
-    reason: str
-    ended: str
-    protocol: str
-    path: str
-    source: str
-    client: Side | None
-    frontend: Side
-    backend: Side | None
-    internal_policy: str
-    external_policy: str
-    snat: bool
-    hairpin: bool
-    seconds: float | None
-    original: Traffic | None
-    reply: Traffic | None
-    rtt: float | None
-    retransmits: int | None
+    time: _Time
+    event: _Word
+    verdict: _Word
+    reason: _Word = ""
+    ended: _Word = ""
+    protocol: _Word
+    family: _Word = ""
+    path: _Word
+    client: FlowClient | None = None
+    frontend: FlowFrontend
+    service: FlowService | None = None
+    backend: FlowBackend | None = None
+    source: _Word = ""
+    policy: Policy | None = None
+    snat: bool | None = None
+    hairpin: bool | None = None
+    seconds: _Seconds | None = None
+    bytes: Directions | None = None
+    packets: Directions | None = None
+    rtt_seconds: _Seconds | None = None
+    retransmits: _Count | None = None
+    seq: _Count
+    node: _Name = ""
 
     @property
-    def family(self) -> Family:
-        """The family of the frontend."""
-        return family_of(self.frontend.address)
+    def why(self) -> str:
+        """The reason, or how it ended."""
+        return (self.reason or self.ended).replace("_", " ")
 
-    @property
-    def verdict(self) -> str:
-        return verdict_of(self.event, self.ended, self.protocol)
+
+MEASURES = ("rtt_seconds", "seconds")
+"""The fields of which a typical value says something about many flows."""
+
+
+class LostFlows(Struct, kw_only=True, omit_defaults=True):
+    """Stands for flows that were overwritten before they could be read. node: as in Flow."""
+
+    lost: _Count
+    node: _Name = ""
+
+
+_encode = Encoder().encode
+_decode_flow = Decoder(Flow).decode
+_decode_lost = Decoder(LostFlows).decode
+
+
+def flow_line(found: Flow | LostFlows) -> bytes:
+    """The line of JSON, in printable ASCII: names in it may come from anybody."""
+    with suppress(UnicodeEncodeError):
+        line = _encode(found)
+        if line.isascii() and b"\x7f" not in line:
+            return line + b"\n"
+    return json.dumps(to_builtins(found)).encode() + b"\n"
+
+
+def read_flow(line: bytes | str) -> Flow | LostFlows:
+    """The flow on a line, which any agent may have written. JsonError."""
+    try:
+        return _decode_flow(line)
+    except (ValueError, RecursionError) as error:
+        with suppress(ValueError, RecursionError):
+            return _decode_lost(line)
+        raise JsonError(str(error)) from None
 
 
 def verdict_of(event: str, ended: str, protocol: str) -> str:
@@ -78,33 +167,16 @@ def verdict_of(event: str, ended: str, protocol: str) -> str:
     return FAILED if ended in FAILURES and protocol != "UDP" else FORWARDED
 
 
-@dataclass(frozen=True, slots=True)
-class FlowNames:
-    """The names of a flow's objects. local: whether the endpoint is on this node."""
-
-    port: ServicePortName | None = None
-    service: Service | None = None
-    endpoint: Endpoint | None = None
-    client: NamedPod = NOBODY
-    backend: NamedPod = NOBODY
-    local: bool = False
-
-    def service_port(self, flow: Flow) -> ServicePort | None:
-        ports = self.service.ports if self.service else ()
-        wanted = (self.port, flow.family)
-        return next((port for port in ports if (port.name, port.family) == wanted), None)
-
-
-def frontend_type(port: ServicePort, frontend: Side) -> FrontendType | None:
+def frontend_type(port: ServicePort, address: Address, number: int) -> FrontendType | None:
     """The type of a port's frontend; None if it is not one of them."""
-    if frontend.port == port.port:
-        if frontend.address == port.cluster_ip:
+    if number == port.port:
+        if address == port.cluster_ip:
             return FrontendType.CLUSTER_IP
-        if frontend.address in port.load_balancer_ips:
+        if address in port.load_balancer_ips:
             return FrontendType.LOAD_BALANCER
-        if frontend.address in port.external_ips:
+        if address in port.external_ips:
             return FrontendType.EXTERNAL_IP
-    return FrontendType.NODE_PORT if frontend.port == port.node_port else None
+    return FrontendType.NODE_PORT if number == port.node_port else None
 
 
 class Counts(NamedTuple):

@@ -5,10 +5,11 @@ Most records are only glanced at (`brief()`); a record is decoded when a query n
 """
 
 import ctypes
+import time
 import weakref
 from collections.abc import Mapping
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from sys import byteorder
 from typing import Any, NamedTuple
 
@@ -25,9 +26,23 @@ from ebpflb.dataplane.layout.enums import (
 )
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbFlowRecord, packed_format
 from ebpflb.errors import MapError, ProbeError
-from ebpflb.model.address import Address, Family, Protocol
-from ebpflb.model.flow import Flow, Side, Traffic
-from ebpflb.model.service import TrafficPolicy
+from ebpflb.model.address import Address, Family, Protocol, family_of, format_address
+from ebpflb.model.endpoint import Endpoint
+from ebpflb.model.flow import (
+    LONGEST_NAME,
+    LONGEST_POD,
+    Directions,
+    Flow,
+    FlowBackend,
+    FlowClient,
+    FlowFrontend,
+    FlowService,
+    Policy,
+    frontend_type,
+    verdict_of,
+)
+from ebpflb.model.pod import NOBODY, NamedPod
+from ebpflb.model.service import Service, ServicePort, ServicePortName, TrafficPolicy
 
 _RECORD = packed_format(LbFlowRecord)
 _BRIEF = packed_format(LbFlowRecord, "event", "proto", "client", "backend_addr", "service")
@@ -61,6 +76,21 @@ class ClientNamespace(NamedTuple):
 
     cookie: int
     family: Family
+
+
+class StoredFlow(NamedTuple):
+    """A record as the kernel wrote it, and the names of its objects at that time.
+
+    since_1970: CLOCK_REALTIME minus CLOCK_MONOTONIC, in ns.
+    """
+
+    record: bytes
+    since_1970: int
+    port: ServicePortName | None = None
+    service: Service | None = None
+    endpoint: Endpoint | None = None
+    client: NamedPod = NOBODY
+    backend: NamedPod = NOBODY
 
 
 class _Record(NamedTuple):
@@ -101,8 +131,7 @@ def is_readable(record: bytes) -> bool:
 def brief(record: bytes) -> Brief:
     """The brief form of a readable record."""
     event, protocol, client, backend, service = _BRIEF.unpack_from(record)
-    name = _EVENTS.get(event, str(event))
-    return Brief(name, protocol, Address(client), Address(backend), service)
+    return Brief(_EVENTS[event], protocol, Address(client), Address(backend), service)
 
 
 def client_namespace(record: bytes) -> ClientNamespace | None:
@@ -124,55 +153,131 @@ def with_client(record: bytes, address: bytes) -> bytes:
     return record[:_CLIENT_AT] + address + record[_CLIENT_AT + len(address) :]
 
 
-def decode(record: bytes, since_1970: int) -> Flow:
-    """Decode a readable record. since_1970: CLOCK_REALTIME minus CLOCK_MONOTONIC, in ns."""
-    found = _Record._make(_RECORD.unpack(record))
-    ended, at_socket = found.event == _END, found.path == _SOCKET
+def decode(number: int, stored: StoredFlow, node: str) -> Flow:
+    """The flow of a readable record. `number`: in the agent's history; `node`: this one."""
+    found = _Record._make(_RECORD.unpack(stored.record))
+    is_end, at_socket = found.event == _END, found.path == _SOCKET
     # UDP at the socket has no counters, and no start time.
-    is_counted = ended and bool(found.original_packets or found.reply_packets)
+    is_counted = is_end and bool(found.original_packets or found.reply_packets)
+    event, protocol = _EVENTS[found.event], _PROTOCOLS[found.proto]
+    ended = _ENDS[found.end] if is_end else ""
+    family = family_of(Address(found.frontend))
+    port = _service_port(stored, family)
     return Flow(
-        time=found.time + since_1970,
-        event=_EVENTS.get(found.event, str(found.event)),
-        reason=_REASONS.get(found.reason, str(found.reason)),
-        ended=_ENDS.get(found.end, str(found.end)) if ended else "",
-        protocol=_PROTOCOLS.get(found.proto, str(found.proto)),
-        path=_PATHS.get(found.path, str(found.path)),
+        time=rfc3339_ns(found.time + stored.since_1970),
+        event=event,
+        verdict=verdict_of(event, ended, protocol),
+        reason=_REASONS[found.reason],
+        ended=ended,
+        protocol=protocol,
+        family=_FAMILY_TEXTS[family],
+        path=_PATHS[found.path],
+        client=_client(found, stored.client),
+        frontend=_frontend(found, port),
+        service=_service(stored.port),
+        backend=_backend(found, stored, node),
         source=_SOURCES.get(found.source, ""),
-        client=_side(found.client, found.client_port) if any(found.client) else None,
-        frontend=_side(found.frontend, found.frontend_port),
-        backend=_side(found.backend_addr, found.backend_port) if any(found.backend_port) else None,
-        internal_policy=_policy(found, _INTERNAL),
-        external_policy=_policy(found, _EXTERNAL),
+        policy=_policy(found, port),
         snat=bool(found.flow_flags & _SNAT),
         hairpin=bool(found.flow_flags & _HAIRPIN),
-        seconds=max(found.time - found.started, 0) / _SECOND if ended and found.started else None,
-        original=Traffic(found.original_packets, found.original_bytes) if is_counted else None,
-        reply=Traffic(found.reply_packets, found.reply_bytes) if is_counted else None,
-        rtt=found.rtt / _MICROSECONDS if found.rtt else None,
+        seconds=max(found.time - found.started, 0) / _SECOND if is_end and found.started else None,
+        bytes=_directions(found.original_bytes, found.reply_bytes) if is_counted else None,
+        packets=_directions(found.original_packets, found.reply_packets) if is_counted else None,
+        rtt_seconds=found.rtt / _MICROSECONDS if found.rtt else None,
         retransmits=found.retransmits if is_counted and at_socket else None,
+        seq=number,
     )
 
 
-def _side(address: bytes, port: bytes) -> Side:
-    return Side(Address(address), int.from_bytes(port, "big"))
+def rfc3339_ns(when: int) -> str:
+    """Nanoseconds since 1970 as RFC 3339 with nanoseconds, in UTC."""
+    seconds, rest = divmod(when, _SECOND)
+    return f"{_second(seconds)}.{rest:09d}Z"
 
 
-def _policy(record: _Record, flag: int) -> str:
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def _service_port(stored: StoredFlow, family: Family) -> ServicePort | None:
+    for port in stored.service.ports if stored.service else ():
+        if port.name == stored.port and port.family is family:
+            return port
+    return None
+
+
+def _client(record: _Record, pod: NamedPod) -> FlowClient | None:
+    if not any(record.client):
+        return None
+    return FlowClient(
+        address=_address(Address(record.client)),
+        port=int.from_bytes(record.client_port, "big"),
+        pod=pod.pod[:LONGEST_POD],
+        workload=pod.workload[:LONGEST_POD],
+    )
+
+
+def _frontend(record: _Record, known: ServicePort | None) -> FlowFrontend:
+    address, port = Address(record.frontend), int.from_bytes(record.frontend_port, "big")
+    kind = frontend_type(known, address, port) if known else None
+    return FlowFrontend(address=_address(address), port=port, type=str(kind or ""))
+
+
+def _service(port: ServicePortName | None) -> FlowService | None:
+    return port and FlowService(namespace=port.namespace, name=port.service, port=port.port)
+
+
+def _backend(record: _Record, stored: StoredFlow, node: str) -> FlowBackend | None:
+    if not any(record.backend_port):
+        return None
+    endpoint = stored.endpoint
+    pod = (endpoint and endpoint.pod) or stored.backend.pod
+    found = FlowBackend(
+        address=_address(Address(record.backend_addr)),
+        port=int.from_bytes(record.backend_port, "big"),
+        pod=pod[:LONGEST_POD],
+        workload=stored.backend.workload[:LONGEST_POD] if pod == stored.backend.pod else "",
+    )
+    if endpoint:
+        found.node = (endpoint.node_name or "")[:LONGEST_NAME]
+        found.zone = endpoint.zone[:LONGEST_NAME]
+        found.local = endpoint.node_name == node
+    return found
+
+
+def _policy(record: _Record, port: ServicePort | None) -> Policy | None:
     if not record.service:
-        return ""
-    return _LOCAL if record.desc_flags & flag else _CLUSTER
+        return None
+    return Policy(
+        internal=_LOCAL if record.desc_flags & _INTERNAL else _CLUSTER,
+        external=_LOCAL if record.desc_flags & _EXTERNAL else _CLUSTER,
+        affinity_timeout=port.affinity_timeout if port else 0,
+    )
 
 
-def _words(kind: type[IntEnum]) -> Mapping[int, str]:
+def _directions(original: int, reply: int) -> Directions:
+    return Directions(original=original, reply=reply)
+
+
+def _words(kind: type[IntEnum]) -> dict[int, str]:
     return {int(member): word(member) for member in kind}
 
 
-_EVENTS = _words(FlowEvent)
-_PATHS = _words(FlowPath)
+def _of_bytes(words: Mapping[int, str]) -> list[str]:
+    """The word for each value of a byte; the number, if there is none."""
+    return [words.get(value, str(value)) for value in range(256)]
+
+
+_EVENTS = _of_bytes(_words(FlowEvent))
+_PATHS = _of_bytes(_words(FlowPath))
 _SOURCES = _words(FlowSource)
-_ENDS = _words(FlowEnd)
-_REASONS = {0: "", **_words(DropReason)}
-_PROTOCOLS = {int(protocol): protocol.name for protocol in Protocol}
+_ENDS = _of_bytes(_words(FlowEnd))
+_REASONS = _of_bytes({0: "", **_words(DropReason)})
+_PROTOCOLS = _of_bytes({int(protocol): protocol.name for protocol in Protocol})
+_FAMILY_TEXTS = {family: family.text for family in Family}
+# Of the same few, most of the time.
+_address = lru_cache(4096)(format_address)
 
 
 # Maximum records at once: a millisecond or two, in which no other thread runs.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from ebpflb.log import fields
-from ebpflb.observe.flows.flow_json import lost_line
+from ebpflb.model.flow import LostFlows, flow_line
 from ebpflb.observe.flows.flow_log import FlowHistory
 
 _log = logging.getLogger("ebpflb.observe")
@@ -183,7 +183,7 @@ class FlowExport(Generic[Record]):
         self.lost += batch.lost
         lines = [self._line(at, each) for at, each in enumerate(batch.records, batch.first)]
         if batch.lost:
-            lines.insert(0, lost_line(batch.lost))
+            lines.insert(0, flow_line(LostFlows(lost=batch.lost)))
         try:
             self._sink.write(lines)
         except OSError as error:

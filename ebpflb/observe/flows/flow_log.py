@@ -14,18 +14,17 @@ from itertools import islice
 from sys import byteorder
 from typing import Generic, NamedTuple, TypeVar
 
-from ebpflb.dataplane.flows.records import brief, decode, is_readable
+from ebpflb.dataplane.flows.records import StoredFlow, brief, decode, is_readable
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.records import unpack_name
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.changes import Changes
 from ebpflb.model.endpoint import Endpoint, EndpointSlice
-from ebpflb.model.flow import Flow, FlowNames
+from ebpflb.model.flow import Flow, flow_line
 from ebpflb.model.pod import NamedPod
 from ebpflb.model.service import Service, ServiceName, ServicePortName
 from ebpflb.observe.flows.client_counts import ClientCounts
-from ebpflb.observe.flows.flow_json import flow_line
 
 Maps = Callable[[], MapSet | None]
 """Returns the maps in use, or None before there are any."""
@@ -145,18 +144,6 @@ class PortNames:
         self._room = 2 * max(len(self._known), _MOST_GONE)
 
 
-class StoredFlow(NamedTuple):
-    """A record as the kernel wrote it. since_1970: CLOCK_REALTIME minus CLOCK_MONOTONIC, in ns."""
-
-    record: bytes
-    since_1970: int
-    port: ServicePortName | None
-    service: Service | None
-    endpoint: Endpoint | None
-    client: NamedPod
-    backend: NamedPod
-
-
 class FlowLog:
     """The history of a node's flows. Thread-safe; after a MapError names are missing."""
 
@@ -198,17 +185,13 @@ class FlowLog:
         endpoint = port.endpoints.get(backend)
         return StoredFlow(record, offset, port.name, port.service, endpoint, *pods)
 
-    def describe(self, stored: StoredFlow) -> tuple[Flow, FlowNames]:
-        """Decode a record and name the objects it refers to."""
-        flow = decode(stored.record, stored.since_1970)
-        endpoint = stored.endpoint
-        is_local = endpoint is not None and endpoint.node_name == self._node
-        names = stored.client, stored.backend
-        return flow, FlowNames(stored.port, stored.service, endpoint, *names, is_local)
+    def flow(self, number: int, stored: StoredFlow) -> Flow:
+        """Decode a record; `number`: its number in the history."""
+        return decode(number, stored, self._node)
 
     def line(self, number: int, stored: StoredFlow) -> bytes:
-        """A record as a JSON line; `number`: its number in the history."""
-        return flow_line(number, *self.describe(stored))
+        """A record as a line of JSON."""
+        return flow_line(self.flow(number, stored))
 
     def _name_of(self, service: int) -> bytes | None:
         maps = self._maps()

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from ebpflb.config.settings import Settings
-from ebpflb.dataplane.flows.records import FlowRing
+from ebpflb.dataplane.flows.records import FlowRing, StoredFlow
 from ebpflb.dataplane.kernel.maps import KernelMap
 from ebpflb.errors import MapError
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.export import FlowExport, sink_for
-from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf, StoredFlow
+from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf
 from ebpflb.observe.flows.queries import AskLoop, query_routes
 from ebpflb.observe.flows.socket_clients import AddressesIn, SocketClients
 from ebpflb.observe.http.query_socket import QueryServer

@@ -14,15 +14,15 @@ from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from ebpflb.config.values import boolean, duration, near, nearest, number
+from ebpflb.dataplane.flows.records import StoredFlow, rfc3339_ns
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Address, Protocol, format_address, parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.explain import describe
-from ebpflb.model.flow import Flow, FlowNames
+from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.flows.flow_json import flow_line, lost_line
-from ebpflb.observe.flows.flow_log import FlowLog, NumberedRecords, StoredFlow
+from ebpflb.observe.flows.flow_log import FlowLog, NumberedRecords
 from ebpflb.observe.http.query_socket import (
     JSON_LINES,
     HttpQueryError,
@@ -44,17 +44,17 @@ _SECOND = 1_000_000_000
 class EndFilter:
     """One end of a flow: an address, or a pod, by name if the record has one. pod: may be ""."""
 
-    addresses: Collection[Address]
+    addresses: Collection[str]
     pod: str = ""
 
-    def matches(self, address: Address, pod: str) -> bool:
-        """`pod`: from the record. The address may belong to another pod by now."""
-        return pod == self.pod if pod and self.pod else address in self.addresses
+    def matches(self, end: FlowClient) -> bool:
+        """`end`: a client or a backend. Its address may belong to another pod by now."""
+        return end.pod == self.pod if end.pod and self.pod else end.address in self.addresses
 
 
 @dataclass(frozen=True, slots=True)
 class FlowFilter:
-    """Conditions that must all hold; None means any. earliest: nanoseconds since 1970.
+    """Conditions that must all hold; None means any. earliest: as the time of a flow.
 
     namespace: of the Service, or of a pod at either end.
     """
@@ -65,31 +65,25 @@ class FlowFilter:
     target: EndFilter | None = None
     verdicts: Collection[str] | None = None
     events: Collection[str] | None = None
-    earliest: int = 0
+    earliest: str = ""
 
-    def matches(self, flow: Flow, names: FlowNames) -> bool:
+    def matches(self, flow: Flow) -> bool:
         return (
             flow.time >= self.earliest
             and _is_one(flow.event, self.events)
             and _is_one(flow.verdict, self.verdicts)
-            and self._has_client(flow, names)
-            and self._has_target(flow, names)
-            and (self.service is None or self.service == _service(names))
-            and (self.namespace is None or self.namespace in _namespaces(names))
+            and (self.client is None or _matches(self.client, flow.client))
+            and self._has_target(flow)
+            and (self.service is None or self.service == _service(flow))
+            and (self.namespace is None or self.namespace in _namespaces(flow))
         )
 
-    def _has_client(self, flow: Flow, names: FlowNames) -> bool:
-        if self.client is None:
-            return True
-        return flow.client is not None and self.client.matches(
-            flow.client.address, names.client.pod
-        )
-
-    def _has_target(self, flow: Flow, names: FlowNames) -> bool:
-        if self.target is None or flow.frontend.address in self.target.addresses:
-            return True
-        return flow.backend is not None and self.target.matches(
-            flow.backend.address, names.backend.pod
+    def _has_target(self, flow: Flow) -> bool:
+        wanted = self.target
+        return (
+            wanted is None
+            or flow.frontend.address in wanted.addresses
+            or _matches(wanted, flow.backend)
         )
 
 
@@ -114,7 +108,9 @@ def parse_filter(
         target=end(given["to"]) if "to" in given else None,
         verdicts=_words("verdict", given, VERDICTS),
         events=_words("event", given, FLOW_EVENTS),
-        earliest=now - int(_since(given["since"]) * _SECOND) if "since" in given else 0,
+        earliest=rfc3339_ns(max(now - int(_since(given["since"]) * _SECOND), 0))
+        if "since" in given
+        else "",
     )
 
 
@@ -139,15 +135,20 @@ def _is_one(value: object, wanted: Collection[object] | None) -> bool:
     return wanted is None or value in wanted
 
 
-def _namespaces(names: FlowNames) -> Iterator[str]:
-    if names.port:
-        yield names.port.namespace
-    for pod in (names.client.pod, names.endpoint.pod if names.endpoint else names.backend.pod):
-        yield pod.partition("/")[0]
+def _matches(wanted: EndFilter, end: FlowClient | None) -> bool:
+    return end is not None and wanted.matches(end)
 
 
-def _service(names: FlowNames) -> ServiceName | None:
-    return ServiceName(*names.port[:2]) if names.port else None
+def _namespaces(flow: Flow) -> Iterator[str]:
+    if flow.service:
+        yield flow.service.namespace
+    for end in (flow.client, flow.backend):
+        if end:
+            yield end.pod.partition("/")[0]
+
+
+def _service(flow: Flow) -> ServiceName | None:
+    return ServiceName(flow.service.namespace, flow.service.name) if flow.service else None
 
 
 Result = TypeVar("Result")
@@ -264,7 +265,7 @@ class FlowQueries:
         yield from _pieces(self._last(batch, wanted, limit))
         while follow:
             batch = self._log.history.since(batch.end, _LOOK_SECONDS)
-            lost = [lost_line(batch.lost)] if batch.lost else []
+            lost = [flow_line(LostFlows(lost=batch.lost))] if batch.lost else []
             yield from _pieces(chain(lost, self._matching(batch, wanted)))
 
     def _last(
@@ -281,8 +282,8 @@ class FlowQueries:
         return filter(None, (self._line(at, each, wanted) for at, each in numbered))
 
     def _line(self, at: int, stored: StoredFlow, wanted: FlowFilter) -> bytes:
-        flow, names = self._log.describe(stored)
-        return flow_line(at, flow, names) if wanted.matches(flow, names) else b""
+        flow = self._log.flow(at, stored)
+        return flow_line(flow) if wanted.matches(flow) else b""
 
     def _service(self, text: str) -> ServiceName:
         namespace, slash, name = text.partition("/")
@@ -298,13 +299,13 @@ class FlowQueries:
     def _end(self, text: str) -> EndFilter:
         if "/" not in text:
             try:
-                return EndFilter((parse_address(text),))
+                return EndFilter((format_address(parse_address(text)),))
             except ValueError as error:
                 raise HttpQueryError(f"{error}, nor a pod: want NAMESPACE/NAME") from error
         pods = pods_by_name(self._changes)
         if text not in pods and not self._had_pod(text):
             raise _unknown("pod", text, pods)
-        return EndFilter(pods.get(text, ()), text)
+        return EndFilter([*map(format_address, pods.get(text, ()))], text)
 
     def _had_pod(self, name: str) -> bool:
         """Whether any recorded flow has this pod, which may be gone."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ebpflb.dataplane.flows.records import FlowRing, decode, is_readable
+from ebpflb.dataplane.flows.records import FlowRing, is_readable
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import KernelMap
 from ebpflb.dataplane.kernel.uapi import MapType
@@ -58,7 +58,7 @@ def test_records_come_out_as_they_were_written_and_once(ring_map):
         assert write(service=service) == 0
     records = ring.read()
     assert services(records) == [7, 8, 9]
-    assert abs(decode(records[0], 0).time - time.monotonic_ns()) < 10**9
+    assert abs(LbFlowRecord.from_buffer_copy(records[0]).time - time.monotonic_ns()) < 10**9
     assert ring.read() == []
 
 

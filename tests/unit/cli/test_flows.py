@@ -10,6 +10,7 @@ from functools import partial
 import click
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from ebpflb.cli import agent_client, main
 from ebpflb.cli.flows import FlowTable
@@ -17,6 +18,7 @@ from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.kubectl.flows import flows as plugin
 from ebpflb.model.changes import Changes
+from ebpflb.model.flow import LostFlows
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import QueryServer
@@ -234,7 +236,7 @@ def test_a_path_that_is_too_long_is_one_line(path):
 
 def flow_of(log, raw):
     log.accept([raw])
-    return json.loads(log.line(0, log.history.since(0).records[-1]))
+    return log.flow(0, log.history.since(0).records[-1])
 
 
 def test_a_narrow_terminal_gets_several_short_lines(log):
@@ -272,9 +274,9 @@ def test_verdicts_have_colours_where_they_are_wanted(log):
 
 
 def test_flows_that_are_missing_are_told():
-    rows = list(FlowTable(40, colour=False).rows({"lost": 12}))
+    rows = list(FlowTable(40, colour=False).rows(LostFlows(lost=12)))
     assert rows == ["(12 flows are missing: they arrived faster than they could be shown)"]
-    assert len(list(FlowTable(None, colour=False).rows({"lost": 12}))) == 2
+    assert len(list(FlowTable(None, colour=False).rows(LostFlows(lost=12)))) == 2
 
 
 @pytest.mark.parametrize(
@@ -285,5 +287,15 @@ def test_flows_that_are_missing_are_told():
     ],
 )
 def test_times_are_short(log, seconds, text):
-    flow = flow_of(log, record()) | {"seconds": seconds}
+    flow = replace(flow_of(log, record()), seconds=seconds)
     assert f"  {text}  " in list(FlowTable(None, colour=False).rows(flow))[1]
+
+
+def test_a_day_that_no_month_has_is_shown_as_it_is(log):
+    flow = replace(flow_of(log, record()), time="2026-02-30T00:00:00.000000000Z")
+    assert list(FlowTable(None, colour=False).rows(flow))[1].startswith(flow.time)
+
+
+def test_lines_are_those_of_the_agent(run, log, some):
+    lines = [log.line(at, each).decode() for at, each in enumerate(log.history.since(0).records)]
+    assert run("-o", "jsonl") == "".join(lines)

@@ -76,23 +76,14 @@ def test_a_node_without_an_agent_is_no_failure(two):
     assert two.run("flows", "-A").stderr == "c: no agent runs on this node\n"
 
 
-@pytest.mark.parametrize("nonsense", ["<html>", "[]", '{"time": "yesterday"}', '{"lost": '])
+@pytest.mark.parametrize(
+    "nonsense", ["<html>", "[]", '{"time": "yesterday"}', '{"lost": ', '{"lost": 1e999}']
+)
 def test_an_agent_that_answers_nonsense_is_named_with_one_line(two, nonsense):
     two.say("b", "flows", nonsense)
     done = two.run("flows", "-A", status=1)
     assert re.fullmatch(r"b: a flow that this version cannot read \(.*\)\n", done.stderr)
     assert len(done.stdout.splitlines()) == 3
-
-
-def _refused(name):
-    raise AssertionError(f"{name} is not JSON")
-
-
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 5000])
-def test_what_is_printed_is_json_whatever_number_an_agent_prints(two, number):
-    two.say("b", "flows", json.dumps(flow(2, seconds="@")).replace('"@"', number))
-    found = two.run("flows", "-A", "-o", "json").stdout
-    assert len(json.loads(found, parse_constant=_refused)) == 3
 
 
 def test_what_agents_say_does_not_reach_the_terminal_as_a_command(two):

@@ -1,14 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-from dataclasses import replace
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from ebpflb.dataplane.layout.enums import FlowEnd, word
-from ebpflb.model.address import Family
-from ebpflb.model.flow import Flow, FlowNames, Side, frontend_type
+from ebpflb.from_json import JsonError
+from ebpflb.model.flow import (
+    MEASURES,
+    Flow,
+    FlowBackend,
+    FlowClient,
+    FlowFrontend,
+    LostFlows,
+    flow_line,
+    frontend_type,
+    read_flow,
+    verdict_of,
+)
 from ebpflb.words.connections import FAILURES, VERDICTS
-from tests.builders import address, service, service_port
+from tests.builders import address, service_port
 
 PORT = service_port(
     "10.96.0.10",
@@ -18,25 +32,131 @@ PORT = service_port(
 )
 
 
-def flow(event: str = "end", frontend: str = "10.96.0.10") -> Flow:
-    side = Side(address(frontend), 80)
-    nothing: dict[str, Any] = dict.fromkeys(
-        ("backend", "seconds", "original", "reply", "rtt", "retransmits")
-    )
-    words: dict[str, Any] = dict.fromkeys(
-        ("reason", "ended", "path", "source", "internal_policy", "external_policy"), ""
-    )
-    return Flow(
-        time=0,
-        event=event,
-        protocol="TCP",
-        client=side,
-        frontend=side,
-        snat=False,
-        hairpin=False,
-        **nothing,
-        **words,
-    )
+def flow(**others: Any) -> Flow:
+    """With what every flow has, and `others`."""
+    fields: dict[str, Any] = {
+        "time": "2026-11-23T10:00:00.000000001Z",
+        "event": "end",
+        "verdict": "forwarded",
+        "protocol": "TCP",
+        "path": "tc",
+        "frontend": FlowFrontend(address="10.96.0.10", port=80),
+        "seq": 0,
+    }
+    return Flow(**fields | others)
+
+
+def test_a_line_has_what_is_known_of_a_flow():
+    backend = FlowBackend(address="10.1.0.1", port=8080, local=False)
+    made = flow(backend=backend, snat=False, seconds=0.0, retransmits=0)
+    assert json.loads(flow_line(made)) == {
+        "time": "2026-11-23T10:00:00.000000001Z",
+        "event": "end",
+        "verdict": "forwarded",
+        "protocol": "TCP",
+        "path": "tc",
+        "frontend": {"address": "10.96.0.10", "port": 80},
+        "backend": {"address": "10.1.0.1", "port": 8080, "local": False},
+        "snat": False,
+        "seconds": 0.0,
+        "retransmits": 0,
+        "seq": 0,
+    }
+    assert read_flow(flow_line(made)) == made
+
+
+def test_lost_flows_have_a_line_too():
+    assert flow_line(LostFlows(lost=3)) == b'{"lost":3}\n'
+    assert read_flow('{"lost": 3}') == LostFlows(lost=3)
+
+
+@pytest.mark.parametrize("name", ["x/\x1b[2J\n", "x/\x7f", "x/\x9b2J", "x/\u202e", "x/\U0001f600"])
+def test_no_name_in_a_line_is_a_command_to_a_terminal(name: str):
+    made = flow(client=FlowClient(address="10.1.0.9", pod=name))
+    line = flow_line(made)
+    assert line.decode("ascii")[:-1].isprintable()
+    assert read_flow(line) == made
+
+
+def test_half_a_surrogate_pair_makes_no_line_impossible():
+    line = flow_line(flow(node="a\ud800"))
+    assert json.loads(line)["node"] == "a\ud800"
+
+
+def test_fields_of_a_later_version_are_passed_over():
+    line = json.dumps({**to_builtins(flow()), "ttl": [1]})
+    assert read_flow(line) == flow()
+
+
+def test_why_is_the_reason_or_the_end():
+    assert flow(reason="no_endpoint").why == "no endpoint"
+    assert flow(ended="no_answer").why == "no answer"
+    assert flow().why == ""
+
+
+def test_measures_are_fields():
+    assert set(MEASURES) <= set(Flow.__struct_fields__)
+
+
+FULL = {
+    **to_builtins(flow(node="node1")),
+    **dict.fromkeys(("reason", "ended", "family", "source"), "word"),
+    "client": {"address": "10.1.0.9", "port": 4, "pod": "a/b", "workload": "Job/b"},
+    "frontend": {"address": "10.96.0.10", "port": 80, "type": "ClusterIP"},
+    "service": {"namespace": "a", "name": "b", "port": "c"},
+    "backend": {"address": "10.1.0.1", "port": 8, "node": "n", "zone": "z", "local": True},
+    "policy": {"internal": "Local", "external": "Cluster", "affinity_timeout": 5},
+    "snat": True,
+    "hairpin": True,
+    **{name: {"original": 1, "reply": 2} for name in ("bytes", "packets")},
+    **dict.fromkeys(("seconds", "rtt_seconds"), 0.5),
+    "retransmits": 1,
+}
+PLACES = [
+    *((name,) for name in FULL),
+    *((name, inner) for name, each in FULL.items() if isinstance(each, dict) for inner in each),
+]
+
+
+def test_every_field_is_tried():
+    assert set(FULL) == set(Flow.__struct_fields__)
+
+
+def with_value(place: tuple[str, ...], value: object) -> str:
+    made = json.loads(json.dumps(FULL))
+    inner = made
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    return json.dumps(made)
+
+
+@pytest.mark.parametrize("value", [-1, 10**400, float("nan"), [], ["x"], {"": 1}, "x" * 600])
+def test_no_field_may_be_anything(value: object):
+    for place in PLACES:
+        with pytest.raises(JsonError):
+            read_flow(with_value(place, value))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "<html>", "[]", "{}", "null", '{"lost":', '{"lost":-1}', '{"lost":true}', "\udc80"),
+        *("[" * 100_000, '{"x":' + "[" * 100_000, b"\xff", b"\x00", b"\xff\xfe{\x00"),
+        pytest.param(with_value(("time",), "yesterday"), id="no time"),
+        pytest.param(with_value(("time",), "0001-01-01T00:00:00.000000000Z"), id="no year"),
+        pytest.param(with_value(("seconds",), "@").replace('"@"', "1e999"), id="no number"),
+    ],
+)
+def test_a_line_that_is_no_flow(line: str | bytes):
+    with pytest.raises(JsonError):
+        read_flow(line)
+
+
+@given(st.text())
+def test_any_name_is_read_as_it_was_written(name: str):
+    made = flow(node=name[:253].encode(errors="replace").decode())
+    assert read_flow(flow_line(made)) == made
 
 
 @pytest.mark.parametrize(
@@ -54,13 +174,13 @@ def flow(event: str = "end", frontend: str = "10.96.0.10") -> Flow:
     ],
 )
 def test_the_event_and_the_end_tell_the_verdict(event: str, ended: str, verdict: str):
-    assert flow(event)._replace(ended=ended).verdict == verdict
+    assert verdict_of(event, ended, "TCP") == verdict
     assert verdict in VERDICTS
 
 
 def test_udp_without_an_answer_may_be_one_way_and_has_not_failed():
-    silent = flow("end")._replace(ended="no_answer", protocol="UDP")
-    assert (silent.verdict, silent._replace(protocol="SCTP").verdict) == ("forwarded", "failed")
+    verdicts = [verdict_of("end", "no_answer", protocol) for protocol in ("UDP", "SCTP")]
+    assert verdicts == ["forwarded", "failed"]
 
 
 def test_every_way_to_end_without_a_backend_is_one_of_the_kernels():
@@ -79,12 +199,4 @@ def test_every_way_to_end_without_a_backend_is_one_of_the_kernels():
     ],
 )
 def test_a_frontend_has_its_type_from_the_service(host: str, port: int, kind: str | None):
-    assert frontend_type(PORT, Side(address(host), port)) == kind
-
-
-def test_the_port_is_that_of_the_flows_family():
-    six = replace(PORT, family=Family.IPV6, cluster_ip=address("fd00::10"))
-    names = FlowNames(port=PORT.name, service=service("web", PORT, six))
-    assert names.service_port(flow()) == PORT
-    assert names.service_port(flow(frontend="fd00::10")) == six
-    assert FlowNames().service_port(flow()) is None
+    assert frontend_type(PORT, address(host), port) == kind

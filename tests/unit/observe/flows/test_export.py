@@ -145,7 +145,7 @@ def test_what_was_overwritten_before_is_told_and_counted():
     history, export = exporting(sink, size=2)
     history.add(list("abcde"))
     export.export(0)
-    assert sink.lines == [b'{"lost": 3}\n', b"3 d\n", b"4 e\n"]
+    assert sink.lines == [b'{"lost":3}\n', b"3 d\n", b"4 e\n"]
     assert export.lost == 3
 
 

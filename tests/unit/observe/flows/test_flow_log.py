@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import time
+from datetime import datetime
 
 import pytest
 
@@ -9,6 +10,7 @@ from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbAddr
 from ebpflb.errors import MapError
 from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.flow import Flow, read_flow
 from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
 from tests.builders import (
@@ -108,7 +110,7 @@ def test_names_are_those_of_the_time_of_the_record_or_the_last_ones(log, changes
     log.accept([record()])
     changes.set(endpoint_slice("web-1", endpoint("10.1.0.1", NODE, pod="default/web-b")))
     (stored,) = log.history.since(0).records
-    assert log.describe(stored)[1].endpoint.pod == "default/web-a"
+    assert log.flow(0, stored).backend.pod == "default/web-a"
     assert told(log, record())["backend"]["pod"] == "default/web-b"
     maps["lb_names"].delete(SERVICE.to_bytes(4, "little"))
     assert told(log, record())["service"] == {"namespace": "default", "name": "web"}
@@ -128,7 +130,7 @@ def test_pods_of_this_node_are_told_with_what_made_them_also_when_they_are_gone(
     )
     changes.remove(key_of(job))
     (stored,) = log.history.since(0).records
-    assert log.describe(stored)[1].client.pod == "jobs/backup-1"
+    assert log.flow(0, stored).client.pod == "jobs/backup-1"
 
 
 def test_a_workload_is_not_that_of_another_pod_with_the_address(log, changes):
@@ -136,6 +138,19 @@ def test_a_workload_is_not_that_of_another_pod_with_the_address(log, changes):
     backend = told(log, record())["backend"]
     assert backend["pod"] == "default/web-a"
     assert "workload" not in backend
+
+
+def test_names_that_no_pod_and_no_node_can_have_are_cut_so_that_everybody_can_read_the_flow(
+    log, changes
+):
+    long = endpoint("10.1.0.1", "n" * 600, pod=f"default/{'p' * 600}", zone="z" * 600)
+    changes.set(endpoint_slice("web-1", long))
+    log.accept([record()])
+    line = log.line(0, log.history.since(0).records[-1])
+    assert isinstance(read_flow(line), Flow)
+    backend = json.loads(line)["backend"]
+    assert backend["pod"] == f"default/{'p' * 499}"
+    assert (backend["node"], backend["zone"]) == ("n" * 253, "z" * 253)
 
 
 def test_records_of_another_version_are_counted_and_skipped(log):
@@ -163,6 +178,6 @@ def test_before_there_are_maps_there_are_no_names(changes):
 
 def test_times_are_those_of_the_wall_clock(log):
     log.accept([record()])
-    flow, _ = log.describe(log.history.since(0).records[0])
-    assert abs(flow.time - time.time_ns()) < 10**9
-    assert flow.client.address == address("10.1.0.9")
+    flow = log.flow(0, log.history.since(0).records[0])
+    told = datetime.fromisoformat(f"{flow.time[:26]}+00:00").timestamp()
+    assert abs(told - time.time()) < 1
