@@ -10,6 +10,7 @@ from typing import Any
 
 from ebpflb.errors import QueryError
 from ebpflb.kubectl.streams import Lines
+from ebpflb.model.flow import Flow, read_flow
 
 
 def flow(
@@ -51,7 +52,9 @@ def flow(
 
 
 def failed(**given: Any) -> dict[str, Any]:
-    return flow(**{"ended": "no_answer", "bytes": None, "rtt_seconds": None, **given})
+    return flow(
+        **{"verdict": "failed", "ended": "no_answer", "bytes": None, "rtt_seconds": None, **given}
+    )
 
 
 def refused(reason: str = "no_endpoint", **given: Any) -> dict[str, Any]:
@@ -66,6 +69,14 @@ def _without_backend(verdict: str, reason: str, given: dict[str, Any]) -> dict[s
     nothing = dict.fromkeys(("ended", "seconds", "bytes", "rtt_seconds"))
     made = flow(**{**nothing, "event": verdict, "verdict": verdict, "reason": reason, **given})
     return {field: value for field, value in made.items() if field != "backend"}
+
+
+def of_node(node: str, made: dict[str, Any]) -> Flow:
+    """As it is read from the node's agent."""
+    found = read_flow(json.dumps(made))
+    assert isinstance(found, Flow)
+    found.node = node
+    return found
 
 
 class FakeAgents:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 from tests.ui.browser import Browser
+from tests.ui.flows import of_node
 from tests.ui.page import page_over
 from tests.ui.shop import NODES, SECONDS, traffic
 
@@ -23,7 +24,7 @@ def main() -> None:
     live = LiveTraffic(lambda: now[0])
     for second, node, flow in traffic():
         now[0] = second
-        live.add(node, flow)
+        live.add(of_node(node, flow))
     now[0] = SECONDS
     with page_over(*NODES, traffic=live) as page, Browser() as browser:
         for node in NODES[:-1]:

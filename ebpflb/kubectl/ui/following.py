@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ebpflb.errors import EbpflbError
-from ebpflb.from_json import from_json
 from ebpflb.kubectl.streams import Lines, Streams
 from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.model.flow import LostFlows, read_flow
 
 _LONGEST_REASON = 300
 
@@ -84,11 +84,12 @@ class Following:
 
     def _read(self, feed: NodeFeed, line: str) -> None:
         try:
-            flow = from_json(line)
-            if isinstance(flow, dict) and isinstance(flow.get("lost"), int):
-                feed.lost += max(flow["lost"], 0)
+            found = read_flow(line)
+            if isinstance(found, LostFlows):
+                feed.lost += found.lost
                 return
-            self._traffic.add(feed.node, flow)
+            found.node = feed.node
+            self._traffic.add(found)
             feed.flows += 1
         except ValueError:
             feed.unreadable += 1

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ebpflb.cli.flows import frontend_of
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.query import parse_query
@@ -48,16 +49,17 @@ def pages_of(traffic: LiveTraffic, following: Following, run: Run) -> Pages:
     return {"view": view, "line": line, "explain": explain}
 
 
-def explain_arguments(flow: KeptFlow) -> tuple[str, list[str]]:
+def explain_arguments(kept: KeptFlow) -> tuple[str, list[str]]:
     """The node to ask, and the arguments. ConfigError if an end of the flow is unknown or invalid.
 
     A refused connect() may be recorded without its client: a process on the node then stands for
     the pod, because the same happens to both.
     """
-    is_here = flow.edge.client.kind == "cluster"
-    client = flow.values["asker"] or ("host" if is_here else "")
-    target = flow.values["frontend"].lower()
-    for each in (client, target):
+    client = kept.flow.client
+    nobody = "host" if kept.edge.client.kind == "cluster" else ""
+    asker = (client.pod or client.address) if client else nobody
+    target = frontend_of(kept.flow).lower()
+    for each in (asker, target):
         if not _ARGUMENT.fullmatch(each):
             raise ConfigError(f"explain: {each[:60]!r} is neither an address nor a name")
-    return flow.values["node"], ["explain", client, target]
+    return kept.flow.node, ["explain", asker, target]

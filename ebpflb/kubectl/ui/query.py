@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ebpflb.errors import ConfigError
-from ebpflb.kubectl.ui.edges import LONGEST_NAME, Edge
+from ebpflb.kubectl.ui.edges import Edge
 from ebpflb.kubectl.ui.traffic import WINDOWS
+from ebpflb.model.flow import LONGEST_NAME
 from ebpflb.words.connections import VERDICTS
 
 GROUPS = ("workload", "pod", "namespace", "node", "zone")

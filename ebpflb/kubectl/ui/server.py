@@ -7,7 +7,6 @@ that name, and the request is refused.
 """
 
 import hmac
-import json
 import os
 import secrets
 import socket
@@ -17,6 +16,8 @@ from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Self
 from urllib.parse import parse_qsl
+
+from msgspec.json import encode
 
 from ebpflb.errors import ConfigError, EbpflbError
 from ebpflb.web.answers import Answer, Request, in_thread
@@ -121,7 +122,7 @@ def _refusal(status: HTTPStatus, text: str) -> Answer:
 
 
 def _json(value: Any, status: HTTPStatus = HTTPStatus.OK) -> Answer:
-    return _sent(json.dumps(value).encode(), "application/json", status)
+    return _sent(encode(value), "application/json", status)
 
 
 def _sent(body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:

@@ -3,10 +3,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ebpflb.model.flow import MEASURES, Flow
 from ebpflb.words.connections import DROPPED, FAILED, FORWARDED, REFUSED, START
 
 # Times are counted in buckets so that many flows can be added up; four per octave, so values read
@@ -19,7 +20,10 @@ _QUANTILES = (("p50", 0.5), ("p95", 0.95))
 
 @dataclass(slots=True)
 class Tally:
-    """`started` and `ended` may count the same connection: agents record either event, or both."""
+    """`started` and `ended` may count the same connection: agents record either event, or both.
+
+    measures: for each of MEASURES that a flow has, how many flows are in which bucket.
+    """
 
     started: int = 0
     ended: int = 0
@@ -29,8 +33,7 @@ class Tally:
     sent: int = 0
     received: int = 0
     retransmits: int = 0
-    rtt: Counter[int] = field(default_factory=Counter)
-    seconds: Counter[int] = field(default_factory=Counter)
+    measures: dict[str, Counter[int]] = field(default_factory=dict)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
@@ -42,25 +45,26 @@ class Tally:
     def problems(self) -> int:
         return self.failed + self.refused + self.dropped
 
-    def count(self, flow: Mapping[str, Any], verdict: str) -> None:
-        """Add one flow, whose values have been checked."""
-        if flow["event"] == START:
+    def count(self, flow: Flow) -> None:
+        if flow.event == START:
             self.started += 1
             return
-        if verdict in (REFUSED, DROPPED):
-            self.refused += verdict == REFUSED
-            self.dropped += verdict == DROPPED
+        if flow.verdict in (REFUSED, DROPPED):
+            self.refused += flow.verdict == REFUSED
+            self.dropped += flow.verdict == DROPPED
         else:
             self.ended += 1
-            self.failed += verdict == FAILED
-        if verdict != FORWARDED:
-            self._count_reason(verdict, flow["why"].replace("_", " "), 1)
-        self.sent += flow["sent"]
-        self.received += flow["received"]
-        self.retransmits += flow["retransmits"]
-        for name, buckets in (("rtt", self.rtt), ("seconds", self.seconds)):
-            if flow[name] is not None:
-                buckets[_bucket(flow[name])] += 1
+            self.failed += flow.verdict == FAILED
+        if flow.verdict != FORWARDED:
+            self._count_reason(flow.verdict, flow.why, 1)
+        if flow.bytes:
+            self.sent += flow.bytes.original
+            self.received += flow.bytes.reply
+        self.retransmits += flow.retransmits or 0
+        for name in MEASURES:
+            value = getattr(flow, name)
+            if value is not None:
+                self.measures.setdefault(name, Counter())[_bucket(value)] += 1
 
     def add(self, other: "Tally") -> None:
         self.started += other.started
@@ -72,10 +76,10 @@ class Tally:
         self.received += other.received
         self.retransmits += other.retransmits
         # Not update(), which is slow to start: there are few buckets, and thousands of tallies.
-        for bucket, number in other.rtt.items():
-            self.rtt[bucket] += number
-        for bucket, number in other.seconds.items():
-            self.seconds[bucket] += number
+        for name, buckets in other.measures.items():
+            own = self.measures.setdefault(name, Counter())
+            for bucket, number in buckets.items():
+                own[bucket] += number
         for (verdict, why), number in other.reasons.items():
             self._count_reason(verdict, why, number)
 
@@ -95,8 +99,7 @@ class Tally:
             "sent": self.sent,
             "received": self.received,
             "retransmits": self.retransmits,
-            "rtt": _quantiles(self.rtt),
-            "seconds": _quantiles(self.seconds),
+            **{name: _quantiles(buckets) for name, buckets in self.measures.items()},
             "reasons": [
                 (f"{verdict}: {why}", number)
                 for (verdict, why), number in self.reasons.most_common()
@@ -115,10 +118,8 @@ def _bucket(seconds: float) -> int:
     return round(math.log2(max(seconds, _SHORTEST)) * _STEPS)
 
 
-def _quantiles(buckets: Counter[int]) -> dict[str, float] | None:
+def _quantiles(buckets: Counter[int]) -> dict[str, float]:
     count = buckets.total()
-    if not count:
-        return None
     found = {}
     for name, share in _QUANTILES:
         left = math.ceil(share * count)

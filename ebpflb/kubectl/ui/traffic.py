@@ -6,10 +6,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ebpflb.kubectl.ui.edges import THE_OTHERS, Edge, read_flow
+from ebpflb.kubectl.ui.edges import THE_OTHERS, Edge, edge_of
 from ebpflb.kubectl.ui.tally import Tally, total
+from ebpflb.model.flow import Flow
 from ebpflb.words.connections import FORWARDED
 
 WINDOWS = (60, 300)
@@ -24,7 +25,7 @@ class KeptFlow(NamedTuple):
 
     number: int
     edge: Edge
-    values: dict[str, Any]
+    flow: Flow
 
 
 class WindowSums(NamedTuple):
@@ -51,9 +52,9 @@ class LiveTraffic:
         self._trouble: deque[KeptFlow] = deque(maxlen=_KEPT_FLOWS)
         self._lock = threading.Lock()
 
-    def add(self, node: str, flow: Any) -> None:
-        """Count a flow. ValueError if it is not one."""
-        edge, values = read_flow(node, flow)
+    def add(self, flow: Flow) -> None:
+        """Count a flow. ValueError: see edge_of()."""
+        edge = edge_of(flow)
         with self._lock:
             slot = self._slot()
             self._drop_idle(slot)
@@ -62,9 +63,9 @@ class LiveTraffic:
             if not slots or slots[-1][0] != slot:
                 slots.append((slot, Tally()))
                 self._expire(slots, slot)
-            slots[-1][1].count(values, edge.verdict)
+            slots[-1][1].count(flow)
             kept = self._fine if edge.verdict == FORWARDED else self._trouble
-            kept.append(KeptFlow(next(self._numbers), edge, values))
+            kept.append(KeptFlow(next(self._numbers), edge, flow))
 
     def read(self, window: int) -> WindowSums:
         """What was counted in the last `window` seconds."""

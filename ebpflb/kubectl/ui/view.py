@@ -60,7 +60,7 @@ class View:
             "total": total(tallies).plain(),
             "history": self._traffic.history(self._is_open),
             "flows": [
-                {**each.values, "number": each.number}
+                {"number": each.number, "flow": each.flow}
                 for each in self._traffic.latest(has_flow, _MOST_FLOWS)
             ],
         }

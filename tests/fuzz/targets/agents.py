@@ -24,6 +24,7 @@ from tests.fuzz.targets import Play, Target
 from tests.fuzz.targets.api import Recorded
 from tests.fuzz.targets.objects import words_of
 from tests.ui.flows import flow as flow_of_the_page
+from tests.ui.flows import of_node
 from tests.unit.cli.explained import FRONTEND, answered
 from tests.unit.cli.explained import backend as explained_backend
 from tests.unit.kubectl import answers
@@ -157,13 +158,13 @@ def _check(asked: Asked, output: str, texts: Sequence[str]) -> None:
 
 def _check_page(lines: Sequence[str], group: str) -> None:
     traffic = LiveTraffic()
-    traffic.add("a", flow_of_the_page())
+    traffic.add(of_node("a", flow_of_the_page()))
     following, feed = Following(traffic, dict), NodeFeed("b")
     for line in lines:
         following._read(feed, line)
     view = View(traffic, ViewQuery(group=group))
-    found = json.dumps([view.map_and_table(), view.open_line(), feed.lost], allow_nan=False)
-    assert '"shop/web"' in found
+    found = msgspec.json.encode([view.map_and_table(), view.open_line(), feed.lost])
+    assert b'"shop/web"' in found
 
 
 def _refused(name: str) -> None:
@@ -177,7 +178,9 @@ _SEEDS = [
         for number, texts in enumerate(_TEXTS)
         for output in (0, 1)
     ),
-    bytes([len(_COMMANDS), 0]) + json.dumps(flow_of_the_page(time="")).encode() + b'\0{"lost": 1}',
+    bytes([len(_COMMANDS), 0])
+    + json.dumps(flow_of_the_page(time="2026-11-23T10:00:00.000000000Z")).encode()
+    + b'\0{"lost": 1}',
     bytes([len(_COMMANDS) + 1, 0])
     + b'{"status": "Failure", "reason": "NonZeroExitCode", "message": "m", '
     b'"details": {"causes": [{"message": "7"}]}}',

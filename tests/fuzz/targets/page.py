@@ -17,7 +17,7 @@ from ebpflb.kubectl.ui.server import ADDRESS, PageServer
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 from tests.fuzz.targets import Play, Target
 from tests.fuzz.targets.http import exchange, no_complaints
-from tests.ui.flows import dropped, failed, flow, refused
+from tests.ui.flows import dropped, failed, flow, of_node, refused
 
 # In place of what each server makes anew.
 _TOKEN, _HOST = b"TOKEN", b"HOST"
@@ -43,7 +43,7 @@ _FLOWS = [
     flow(client="shop/pay-0", rtt_seconds=None),
     failed(),
     refused(client={"address": "198.51.100.7", "port": 5}),
-    dropped(client={"pod": "--all"}, frontend={"address": "-o", "port": 80}),
+    dropped(client={"address": "10.1.0.4", "pod": "--all"}, frontend={"address": "-o", "port": 80}),
 ]
 _ARGUMENT = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:/\[\]-]*")
 
@@ -52,7 +52,7 @@ _ARGUMENT = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:/\[\]-]*")
 def _playing() -> Iterator[Play]:
     traffic = LiveTraffic()
     for each in _FLOWS:
-        traffic.add("node1", each)
+        traffic.add(of_node("node1", each))
     pages = pages_of(traffic, Following(traffic, dict), _run)
     with PageServer(pages) as server:
         yield partial(_play, server)

@@ -14,7 +14,7 @@ export function drawSummary(box, view) {
     ["Failed", rate(total.failed, seconds), count(total.failed), total.failed ? "bad" : ""],
     ["Refused", rate(total.refused, seconds), count(total.refused), total.refused ? "bad" : ""],
     ["Dropped", rate(total.dropped, seconds), count(total.dropped), total.dropped ? "bad" : ""],
-    ["RTT p50 / p95", quantiles(total.rtt), "", ""],
+    ["RTT p50 / p95", quantiles(total.rtt_seconds), "", ""],
     ["Sent", byteRate(total.sent, seconds), "", ""],
     ["Received", byteRate(total.received, seconds), "", ""],
   ];

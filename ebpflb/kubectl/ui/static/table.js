@@ -1,24 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same data as the map, in rows: client, Service and pod, and every number.
 
+import { COLUMNS, NAMES } from "./columns.js";
 import { element, keepChildren, setAttributes, setText } from "./dom.js";
-import { byteRate, bytes, count, counted, problemCount, quantiles, rate } from "./format.js";
+import { bytes, counted, problemCount } from "./format.js";
 import { showName } from "./map.js";
-
-// Title, and what to sort by; empty if the table cannot be sorted by it.
-const COLUMNS = [
-  ["Client", "client"],
-  ["Service", "service"],
-  ["Pod", "target"],
-  ["Connections", "connections"],
-  ["Rate", ""],
-  ["Problems", "problems"],
-  ["Sent", "sent"],
-  ["Received", "received"],
-  ["RTT p50 / p95", ""],
-  ["Lasted p50 / p95", ""],
-];
-const NAMES = 3;
 
 const kindOf = (name, at) => (at < NAMES ? null : name === "Problems" ? "problems" : "number");
 
@@ -73,16 +59,7 @@ function updateRow(target, row, view, state) {
   showName(client.firstElementChild, row.client);
   showName(service, row.service);
   showName(pod, row.target);
-  const texts = [
-    count(row.connections),
-    rate(row.connections, view.seconds),
-    row.reasons.map(([why, number]) => `${count(number)} ${why}`).join(", ") || "–",
-    byteRate(row.sent, view.seconds),
-    byteRate(row.received, view.seconds),
-    quantiles(row.rtt),
-    quantiles(row.seconds),
-  ];
-  texts.forEach((text, at) => setText(numbers[at], text));
+  COLUMNS.slice(NAMES).forEach(([, , text], at) => setText(numbers[at], text(row, view.seconds)));
   const isOpen =
     state.client === row.client.id && state.via === row.service.id && state.target === row.target.id;
   setAttributes(target, { class: `${problemCount(row) ? "bad" : ""} ${isOpen ? "open" : ""}`.trim() || null });

@@ -5,7 +5,7 @@ from ebpflb.errors import ConfigError, QueryError
 from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.pages import pages_of
 from ebpflb.kubectl.ui.traffic import LiveTraffic
-from tests.ui.flows import flow
+from tests.ui.flows import flow, of_node
 
 
 def run(node, arguments):
@@ -23,7 +23,7 @@ def pages(traffic):
 
 
 def test_the_view_names_the_nodes_too(pages, traffic):
-    traffic.add("node1", flow())
+    traffic.add(of_node("node1", flow()))
     found = pages["view"]({"group": "pod"})
     assert (found["nodes"], found["trouble"], found["seen"]) == ([], "", 1)
 
@@ -37,7 +37,7 @@ def test_the_view_names_the_nodes_too(pages, traffic):
     ],
 )
 def test_explain_asks_the_node_that_recorded_the_flow(pages, traffic, client, frontend, command):
-    traffic.add("node1", flow(client=client, frontend=frontend))
+    traffic.add(of_node("node1", flow(client=client, frontend=frontend)))
     found = pages["explain"]({"flow": "1"})
     assert found == {
         "node": "node1",
@@ -54,12 +54,11 @@ def test_explain_asks_the_node_that_recorded_the_flow(pages, traffic, client, fr
         {"client": "$(reboot)"},
         {"protocol": "TCP;reboot"},
         {"frontend": {"address": "-o", "port": 1}},
-        {"frontend": {}},
         {"client": None, "source": "elsewhere"},
     ],
 )
 def test_what_a_flow_says_does_not_become_an_option(pages, traffic, changes):
-    traffic.add("node1", flow(**changes))
+    traffic.add(of_node("node1", flow(**changes)))
     with pytest.raises(ConfigError, match=r"^explain: "):
         pages["explain"]({"flow": "1"})
 
@@ -79,6 +78,6 @@ def test_an_agent_that_cannot_explain(traffic):
     def fail(node, arguments):
         raise QueryError(f"{node}: no agent")
 
-    traffic.add("node1", flow())
+    traffic.add(of_node("node1", flow()))
     with pytest.raises(QueryError, match="node1: no agent"):
         pages_of(traffic, Following(traffic, dict), fail)["explain"]({"flow": "1"})

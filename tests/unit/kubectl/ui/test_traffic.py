@@ -5,7 +5,7 @@ import pytest
 
 from ebpflb.kubectl.ui.tally import Tally, total
 from ebpflb.kubectl.ui.traffic import LiveTraffic
-from tests.ui.flows import dropped, failed, flow, refused
+from tests.ui.flows import dropped, failed, flow, of_node, refused
 
 
 class Clock:
@@ -36,7 +36,7 @@ def summed(traffic: LiveTraffic, window: int = 60) -> Tally:
 
 def test_everything_is_counted_once(traffic):
     for made in (flow(), flow(), failed(), refused(), dropped(), dropped("no_route")):
-        traffic.add("node1", made)
+        traffic.add(of_node("node1", made))
     found = summed(traffic)
     assert (found.connections, found.failed, found.refused, found.dropped) == (6, 1, 1, 2)
     assert (found.sent, found.received) == (200, 4000)
@@ -50,16 +50,16 @@ def test_everything_is_counted_once(traffic):
 
 def test_a_connection_whose_start_and_end_are_recorded_counts_once(traffic):
     for _ in range(3):
-        traffic.add("node1", flow(event="start", ended=None, bytes=None, seconds=None))
-        traffic.add("node1", flow())
-    traffic.add("node1", flow(event="start", ended=None, bytes=None, seconds=None))
+        traffic.add(of_node("node1", flow(event="start", ended=None, bytes=None, seconds=None)))
+        traffic.add(of_node("node1", flow()))
+    traffic.add(of_node("node1", flow(event="start", ended=None, bytes=None, seconds=None)))
     assert summed(traffic).connections == 4
 
 
 def test_the_window_slides(traffic, clock):
-    traffic.add("node1", flow())
+    traffic.add(of_node("node1", flow()))
     clock.now += 35
-    traffic.add("node1", flow())
+    traffic.add(of_node("node1", flow()))
     assert summed(traffic).connections == 2
     clock.now += 30
     assert summed(traffic).connections == 1
@@ -79,18 +79,18 @@ def test_a_rate_covers_the_time_that_was_counted(traffic, clock):
 def test_times_are_right_within_a_tenth(traffic):
     times = [random.Random(1).lognormvariate(-5, 1) for _ in range(1000)]
     for seconds in times:
-        traffic.add("node1", flow(seconds=seconds))
+        traffic.add(of_node("node1", flow(seconds=seconds)))
     plain = summed(traffic).plain()["seconds"]
     assert plain["p50"] == pytest.approx(sorted(times)[500], rel=0.1)
     assert plain["p95"] == pytest.approx(sorted(times)[950], rel=0.1)
-    assert Tally().plain()["seconds"] is None
+    assert "seconds" not in Tally().plain()
 
 
 def test_history_tells_what_went_wrong_when(traffic, clock):
-    traffic.add("node1", flow())
+    traffic.add(of_node("node1", flow()))
     clock.now += 40
-    traffic.add("node1", failed())
-    traffic.add("node1", flow())
+    traffic.add(of_node("node1", failed()))
+    traffic.add(of_node("node1", flow()))
     history = traffic.history(anything)
     assert len(history) == 15
     assert history[-3:] == [(1, 0), (0, 0), (2, 1)]
@@ -100,9 +100,9 @@ def test_history_tells_what_went_wrong_when(traffic, clock):
 def test_edges_beyond_the_limit_are_the_others_of_their_service(clock):
     traffic = LiveTraffic(clock, most_edges=4)
     for number in range(20):
-        traffic.add("node1", flow(client=f"shop/pod-{number}", service="shop/web"))
+        traffic.add(of_node("node1", flow(client=f"shop/pod-{number}", service="shop/web")))
     for number in range(100):
-        traffic.add("node1", flow(service=f"shop/web-{number}"))
+        traffic.add(of_node("node1", flow(service=f"shop/web-{number}")))
     edges = traffic.read(60).tallies
     assert summed(traffic).connections == 120
     assert len(edges) == 9
@@ -115,24 +115,24 @@ def test_addresses_from_outside_leave_room_for_pods(clock):
     traffic = LiveTraffic(clock, most_edges=10)
     for number in range(50):
         outside = {"address": f"198.51.100.{number}"}
-        traffic.add("node1", flow(client=outside, source="elsewhere"))
-    traffic.add("node1", flow(client="shop/cart-0"))
+        traffic.add(of_node("node1", flow(client=outside, source="elsewhere")))
+    traffic.add(of_node("node1", flow(client="shop/cart-0")))
     assert "shop/cart-0" in [edge.client.name for edge in traffic.read(60).tallies]
 
 
 def test_edges_without_traffic_make_room(clock):
     traffic = LiveTraffic(clock, most_edges=4)
     for number in range(4):
-        traffic.add("node1", flow(client=f"shop/old-{number}"))
+        traffic.add(of_node("node1", flow(client=f"shop/old-{number}")))
     clock.now += 400
-    traffic.add("node1", flow(client="shop/new"))
+    traffic.add(of_node("node1", flow(client="shop/new")))
     assert [edge.client.name for edge in traffic.read(300).tallies] == ["shop/new"]
 
 
 def test_what_went_wrong_is_not_pushed_out(traffic):
-    traffic.add("node1", failed(client="shop/unlucky"))
+    traffic.add(of_node("node1", failed(client="shop/unlucky")))
     for _ in range(9000):
-        traffic.add("node1", flow())
+        traffic.add(of_node("node1", flow()))
     kept = traffic.latest(lambda each: each.edge.verdict == "failed", 10)
     assert [each.edge.client.name for each in kept] == ["shop/unlucky"]
     assert traffic.flow(kept[0].number) == kept[0]
@@ -144,18 +144,18 @@ def test_flows_that_went_well_leave_room_for_the_others(traffic):
         return [each.edge.verdict for each in traffic.latest(anything, 10)]
 
     for _ in range(3):
-        traffic.add("node1", failed())
+        traffic.add(of_node("node1", failed()))
     for _ in range(20):
-        traffic.add("node1", flow())
+        traffic.add(of_node("node1", flow()))
     assert verdicts() == ["forwarded"] * 7 + ["failed"] * 3
     for _ in range(20):
-        traffic.add("node1", failed())
+        traffic.add(of_node("node1", failed()))
     assert verdicts() == ["failed"] * 5 + ["forwarded"] * 5
 
 
 def test_the_latest_flows_come_first(traffic):
     for made in (flow(), failed(), flow()):
-        traffic.add("node1", made)
+        traffic.add(of_node("node1", made))
     assert [each.number for each in traffic.latest(anything, 2)] == [3, 2]
 
 
@@ -165,8 +165,10 @@ def test_memory_is_bounded_whatever_agents_send(clock):
     sizes = []
     for _ in range(3):
         for _ in range(3000):
-            text = "".join(chance.choices("abc", k=300))
-            traffic.add("node1", dropped(text, client=f"{text}/x", service=f"{text[::-1]}/y"))
+            text = "".join(chance.choices("abc", k=64))
+            traffic.add(
+                of_node("node1", dropped(text, client=f"{text}/x", service=f"{text[::-1]}/y"))
+            )
         sizes.append(len(traffic.read(60).tallies))
         clock.now += 10
     assert max(sizes) <= 201

@@ -2,12 +2,13 @@
 import json
 
 import pytest
+from msgspec.json import encode
 
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.ui.query import ViewQuery, parse_query
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 from ebpflb.kubectl.ui.view import View
-from tests.ui.flows import dropped, failed, flow, refused
+from tests.ui.flows import dropped, failed, flow, of_node, refused
 
 
 @pytest.fixture
@@ -40,8 +41,8 @@ def test_no_flows(traffic):
     ],
 )
 def test_grouping(traffic, group, columns):
-    traffic.add("node1", flow(client="shop/cart-0", backend="shop/web-0"))
-    traffic.add("node2", flow(client="shop/cart-1", backend="shop/web-0"))
+    traffic.add(of_node("node1", flow(client="shop/cart-0", backend="shop/web-0")))
+    traffic.add(of_node("node2", flow(client="shop/cart-1", backend="shop/web-0")))
     assert names(shown(traffic, group=group)) == columns
 
 
@@ -56,15 +57,15 @@ def test_grouping(traffic, group, columns):
 )
 def test_grouping_of_clients_without_a_name(traffic, group, clients):
     for address in ("198.51.100.7", "198.51.100.8"):
-        traffic.add("node1", flow(client={"address": address}, source="elsewhere"))
-    traffic.add("node1", flow(client={"address": "10.1.0.9"}))
+        traffic.add(of_node("node1", flow(client={"address": address}, source="elsewhere")))
+    traffic.add(of_node("node1", flow(client={"address": "10.1.0.9"})))
     assert names(shown(traffic, group=group))[0] == clients
 
 
 def test_columns_links_and_rows_have_the_same_sums(traffic):
     for number in range(60):
         for made in (flow, failed, refused, dropped):
-            traffic.add("node1", made(client=f"a/c{number}x", service=f"b/s{number % 40}"))
+            traffic.add(of_node("node1", made(client=f"a/c{number}x", service=f"b/s{number % 40}")))
     found = shown(traffic, rows=10)
     for column in found["columns"]:
         assert sum(group["connections"] for group in column) == 240
@@ -80,7 +81,7 @@ def test_columns_links_and_rows_have_the_same_sums(traffic):
 def test_a_column_shows_the_largest_and_the_others(traffic):
     for number in range(40):
         for _ in range(number + 1):
-            traffic.add("node1", flow(service=f"a/s{number:02}"))
+            traffic.add(of_node("node1", flow(service=f"a/s{number:02}")))
     services = shown(traffic)["columns"][1]
     assert [each["name"] for each in services] == [f"a/s{n}" for n in range(26, 40)] + ["others"]
     assert services[-1]["hidden"] == 26
@@ -90,8 +91,8 @@ def test_a_column_shows_the_largest_and_the_others(traffic):
 def test_a_small_service_with_a_problem_is_not_among_the_others(traffic):
     for number in range(500):
         for _ in range(3):
-            traffic.add("node1", flow(service=f"a/s{number}"))
-    traffic.add("node1", refused(service="a/broken"))
+            traffic.add(of_node("node1", flow(service=f"a/s{number}")))
+    traffic.add(of_node("node1", refused(service="a/broken")))
     services = shown(traffic)["columns"][1]
     assert "a/broken" in [each["name"] for each in services]
     assert shown(traffic)["rows"][0]["service"]["name"] == "a/broken"
@@ -99,8 +100,8 @@ def test_a_small_service_with_a_problem_is_not_among_the_others(traffic):
 
 def test_reasons_without_end_do_not_fill_the_column(traffic):
     for number in range(50):
-        traffic.add("node1", dropped(f"r{number}"))
-    traffic.add("node1", flow())
+        traffic.add(of_node("node1", dropped(f"r{number}")))
+    traffic.add(of_node("node1", flow()))
     pods = shown(traffic)["columns"][2]
     assert len([each for each in pods if each["kind"] == "nobody"]) == 6
     assert pods[0]["kind"] == "workload"
@@ -137,7 +138,7 @@ def test_filters(traffic, query, connections):
         ("node3", dropped(service="x/y", client=outside, source="elsewhere")),
         ("node9", flow(service="pay/db", client="pay/api-0", backend="pay/db-0")),
     ):
-        traffic.add(node, made)
+        traffic.add(of_node(node, made))
     found = shown(traffic, **query)
     assert found["total"]["connections"] == connections
     assert sum(row["connections"] for row in found["rows"]) == connections
@@ -147,8 +148,10 @@ def test_filters(traffic, query, connections):
 def test_rows_are_sorted(traffic):
     for client, count in (("a/b", 3), ("a/a", 1), ("a/c", 2)):
         for _ in range(count):
-            traffic.add("node1", flow(client=client, bytes={"original": 7 - count, "reply": 0}))
-    traffic.add("node1", failed(client="a/a"))
+            traffic.add(
+                of_node("node1", flow(client=client, bytes={"original": 7 - count, "reply": 0}))
+            )
+    traffic.add(of_node("node1", failed(client="a/a")))
 
     def clients(sort):
         return [row["client"]["name"] for row in shown(traffic, sort=sort)["rows"]]
@@ -160,36 +163,36 @@ def test_rows_are_sorted(traffic):
 
 
 def test_an_open_line_has_its_flows(traffic):
-    traffic.add("node1", flow(client="a/b"))
-    traffic.add("node1", failed(client="a/c"))
+    traffic.add(of_node("node1", flow(client="a/b")))
+    traffic.add(of_node("node1", failed(client="a/c")))
     query = ViewQuery(client="workload:a/c", via="service:shop/web")
     found = View(traffic, query).open_line()
     assert found["total"]["connections"] == 1
-    assert [each["client"] for each in found["flows"]] == ["a/c:40000"]
+    assert [each["flow"].client.pod for each in found["flows"]] == ["a/c"]
     assert found["history"][-1] == (1, 1)
-    json.dumps(found, allow_nan=False)
+    assert json.loads(encode(found))["flows"][0]["flow"]["verdict"] == "failed"
 
 
 def test_the_others_can_be_opened(traffic):
     for number in range(40):
         for _ in range(number + 1):
-            traffic.add("node1", flow(service=f"a/s{number:02}"))
+            traffic.add(of_node("node1", flow(service=f"a/s{number:02}")))
     found = View(traffic, ViewQuery(via="others:others")).open_line()
     assert found["total"]["connections"] == sum(range(1, 27))
-    assert {each["service"] for each in found["flows"]} <= {f"a/s{n:02}" for n in range(26)}
+    assert {each["flow"].service.name for each in found["flows"]} <= {f"s{n:02}" for n in range(26)}
 
 
 def test_a_line_among_the_others_can_still_be_opened(traffic):
     for number in range(40):
         for _ in range(number + 1):
-            traffic.add("node1", flow(service=f"a/s{number:02}"))
+            traffic.add(of_node("node1", flow(service=f"a/s{number:02}")))
     found = View(traffic, ViewQuery(via="service:a/s05")).open_line()
     assert found["total"]["connections"] == 6
 
 
 def test_choices_name_what_the_filters_may_want(traffic):
-    traffic.add("node1", flow(client="dev/curl"))
-    traffic.add("node1", flow() | {"service": {}})
+    traffic.add(of_node("node1", flow(client="dev/curl")))
+    traffic.add(of_node("node1", flow() | {"service": None}))
     choices = shown(traffic, namespace="nothing")["choices"]
     assert choices == {"namespaces": ["dev", "shop"], "services": ["shop/web"]}
 
