@@ -5,121 +5,89 @@
  */
 #include "socket.h"
 
-static __always_inline void lb_peer_get4(struct bpf_sock_addr *ctx, struct lb_addr *addr)
-{
-	lb_addr_from_ipv4(addr, ctx->user_ip4);
-}
+/* LB_REDIRECT: the peer has changed. */
+typedef int (*lb_socket_step)(struct bpf_sock_addr *ctx, struct lb_peer *peer);
 
-static __always_inline void lb_peer_set4(struct bpf_sock_addr *ctx, const struct lb_peer *peer)
+static __always_inline void lb_peer_get(struct bpf_sock_addr *ctx, struct lb_addr *addr,
+					int is_ipv4)
 {
-	ctx->user_ip4 = peer->addr.word[3];
-	ctx->user_port = peer->port;
-}
-
-static __always_inline void lb_peer_get6(struct bpf_sock_addr *ctx, struct lb_addr *addr)
-{
+	if (is_ipv4) {
+		lb_addr_from_ipv4(addr, ctx->user_ip4);
+		return;
+	}
 	addr->word[0] = ctx->user_ip6[0];
 	addr->word[1] = ctx->user_ip6[1];
 	addr->word[2] = ctx->user_ip6[2];
 	addr->word[3] = ctx->user_ip6[3];
 }
 
-static __always_inline void lb_peer_set6(struct bpf_sock_addr *ctx, const struct lb_peer *peer)
+static __always_inline void lb_peer_set(struct bpf_sock_addr *ctx, const struct lb_peer *peer,
+					int is_ipv4)
 {
-	ctx->user_ip6[0] = peer->addr.word[0];
-	ctx->user_ip6[1] = peer->addr.word[1];
-	ctx->user_ip6[2] = peer->addr.word[2];
-	ctx->user_ip6[3] = peer->addr.word[3];
+	if (is_ipv4) {
+		ctx->user_ip4 = peer->addr.word[3];
+	} else {
+		ctx->user_ip6[0] = peer->addr.word[0];
+		ctx->user_ip6[1] = peer->addr.word[1];
+		ctx->user_ip6[2] = peer->addr.word[2];
+		ctx->user_ip6[3] = peer->addr.word[3];
+	}
 	ctx->user_port = peer->port;
+}
+
+/* is_ipv4, step: constants. */
+static __always_inline int lb_socket_run(struct bpf_sock_addr *ctx, int is_ipv4,
+					 lb_socket_step step)
+{
+	struct lb_peer peer = {};
+	int verdict;
+
+	lb_peer_get(ctx, &peer.addr, is_ipv4);
+	verdict = step(ctx, &peer);
+	if (verdict == LB_REDIRECT)
+		lb_peer_set(ctx, &peer, is_ipv4);
+	return lb_socket_exit(verdict);
 }
 
 int lb_connect4(struct bpf_sock_addr *ctx)
 {
-	struct lb_peer peer = {};
-	int verdict;
-
-	lb_peer_get4(ctx, &peer.addr);
-	verdict = lb_socket_connect(ctx, &peer);
-	if (verdict == LB_REDIRECT)
-		lb_peer_set4(ctx, &peer);
-	return lb_socket_exit(verdict);
+	return lb_socket_run(ctx, 1, lb_socket_connect);
 }
 
 int lb_connect6(struct bpf_sock_addr *ctx)
 {
-	struct lb_peer peer = {};
-	int verdict;
-
-	lb_peer_get6(ctx, &peer.addr);
-	verdict = lb_socket_connect(ctx, &peer);
-	if (verdict == LB_REDIRECT)
-		lb_peer_set6(ctx, &peer);
-	return lb_socket_exit(verdict);
+	return lb_socket_run(ctx, 0, lb_socket_connect);
 }
 
 int lb_sendmsg4(struct bpf_sock_addr *ctx)
 {
-	struct lb_peer peer = {};
-	int verdict;
-
-	lb_peer_get4(ctx, &peer.addr);
-	verdict = lb_socket_send(ctx, &peer);
-	if (verdict == LB_REDIRECT)
-		lb_peer_set4(ctx, &peer);
-	return lb_socket_exit(verdict);
+	return lb_socket_run(ctx, 1, lb_socket_send);
 }
 
 int lb_sendmsg6(struct bpf_sock_addr *ctx)
 {
-	struct lb_peer peer = {};
-	int verdict;
-
-	lb_peer_get6(ctx, &peer.addr);
-	verdict = lb_socket_send(ctx, &peer);
-	if (verdict == LB_REDIRECT)
-		lb_peer_set6(ctx, &peer);
-	return lb_socket_exit(verdict);
+	return lb_socket_run(ctx, 0, lb_socket_send);
 }
 
 /* recvmsg and getpeername cannot fail: their programs always return 1. */
 int lb_recvmsg4(struct bpf_sock_addr *ctx)
 {
-	struct lb_peer peer = {};
-
-	lb_peer_get4(ctx, &peer.addr);
-	if (lb_sock_nat_reverse(ctx, &peer))
-		lb_peer_set4(ctx, &peer);
-	return 1;
+	return lb_socket_run(ctx, 1, lb_sock_nat_reverse);
 }
 
 int lb_recvmsg6(struct bpf_sock_addr *ctx)
 {
-	struct lb_peer peer = {};
-
-	lb_peer_get6(ctx, &peer.addr);
-	if (lb_sock_nat_reverse(ctx, &peer))
-		lb_peer_set6(ctx, &peer);
-	return 1;
+	return lb_socket_run(ctx, 0, lb_sock_nat_reverse);
 }
 
 int lb_getpeer4(struct bpf_sock_addr *ctx)
 {
-	struct lb_peer peer = {};
-
-	lb_peer_get4(ctx, &peer.addr);
-	if (lb_sock_nat_reverse_any(ctx, &peer))
-		lb_peer_set4(ctx, &peer);
-	return 1;
+	return lb_socket_run(ctx, 1, lb_sock_nat_reverse_any);
 }
 
 int lb_getpeer6(struct bpf_sock_addr *ctx)
 {
-	struct lb_peer peer = {};
-
-	lb_peer_get6(ctx, &peer.addr);
-	if (lb_sock_nat_reverse_any(ctx, &peer))
-		lb_peer_set6(ctx, &peer);
-	return 1;
+	return lb_socket_run(ctx, 0, lb_sock_nat_reverse_any);
 }
 
 int lb_sock_release(struct bpf_sock *ctx)

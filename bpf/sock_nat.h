@@ -18,6 +18,7 @@
 #include "sock_client.h"
 #include "sock_peer.h"
 #include "sock_udp.h"
+#include "verdict.h"
 
 /* Records a refused or dropped connect() or sendmsg(). desc: NULL if there is no frontend. */
 static __always_inline void lb_sock_record_failure(struct bpf_sock_addr *ctx,
@@ -81,13 +82,13 @@ static __always_inline int lb_sock_nat_reverse_tcp(__u64 cookie, struct lb_peer 
 	struct lb_connection *connection = lb_connection_of(cookie);
 
 	if (!connection || !lb_connection_is_to(connection, &peer->addr, peer->port))
-		return 0;
+		return LB_PASS;
 	peer->addr = connection->addr;
 	peer->port = connection->port;
-	return 1;
+	return LB_REDIRECT;
 }
 
-/* UDP. Returns 1 if this socket was translated to the peer, which becomes the frontend. */
+/* UDP. LB_REDIRECT: this socket was translated to the peer, which becomes the frontend. */
 static __always_inline int lb_sock_nat_reverse(struct bpf_sock_addr *ctx, struct lb_peer *peer)
 {
 	struct lb_socket_key key = {
@@ -100,10 +101,10 @@ static __always_inline int lb_sock_nat_reverse(struct bpf_sock_addr *ctx, struct
 	struct lb_socket *socket = lb_sockets.lookup(&key);
 
 	if (!socket)
-		return 0;
+		return LB_PASS;
 	peer->addr = socket->peer;
 	peer->port = socket->port;
-	return 1;
+	return LB_REDIRECT;
 }
 
 /* The same, including TCP. */
