@@ -16,11 +16,11 @@ static __always_inline __s64 lb_open_of(int backend)
 	return open ? *(volatile __s64 *)open : 0;
 }
 
-static __always_inline void lb_open_begin(const struct lb_desc *desc, int backend)
+static __always_inline void lb_open_begin(__u32 desc_flags, int backend)
 {
 	__s64 *open;
 
-	if (!(desc->flags & LB_DESC_COUNTS_OPEN))
+	if (!(desc_flags & LB_DESC_COUNTS_OPEN))
 		return;
 	open = lb_open.lookup(&backend);
 	if (open)

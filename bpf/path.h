@@ -9,6 +9,7 @@
 #include "ct_state.h"
 #include "dsr_error.h"
 #include "filter.h"
+#include "flow_begin.h"
 #include "flow_record.h"
 #include "forward.h"
 #include "fragment.h"
@@ -18,14 +19,12 @@
 #include "known_flow.h"
 #include "masquerade.h"
 #include "mss.h"
-#include "open_connections.h"
 #include "own_udp.h"
 #include "reject.h"
 #include "rewrite.h"
 #include "sctp_csum.h"
 #include "service.h"
 #include "service_cidr.h"
-#include "snat.h"
 #include "stack_route.h"
 #include "tunnel_end.h"
 #include "verifier.h"
@@ -185,17 +184,9 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 		pkt->peer = flow.to;
 		return LB_TUNNEL;
 	}
-	if (lb_flow_is_sampled() && !(flow.flags & LB_CT_DSR))
-		flow.flags |= LB_CT_SAMPLED;
-	verdict = flow.flags & LB_CT_DSR ? lb_dsr_create(pkt, &flow) :
-					   lb_conntrack_create(skb, pkt, &flow);
+	verdict = lb_flow_begin(skb, pkt, &flow);
 	if (verdict)
 		return verdict;
-	if (!tunnel) {
-		lb_open_begin(match->desc, choice.index);
-		lb_count_first_packet(pkt, match->index, choice.index);
-	}
-	lb_flow_record_start(pkt, &flow);
 	if (flow.flags & LB_CT_SNAT && !(flow.flags & LB_CT_HAIRPIN) && lb_stack_is_wanted(pkt))
 		lb_stack_enter_new(pkt, &flow, fib);
 	lb_fragment_store(pkt);

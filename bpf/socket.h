@@ -210,7 +210,7 @@ static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const str
 	if (verdict)
 		return lb_socket_refuse(ctx, peer, match, verdict, is_connect);
 	lb_count_connection(match->index, choice->index);
-	lb_open_begin(match->desc, choice->index);
+	lb_open_begin(match->desc->flags, choice->index);
 	return verdict;
 }
 

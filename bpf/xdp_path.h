@@ -13,15 +13,14 @@
 #include "ct_match.h"
 #include "ct_state.h"
 #include "dsr.h"
+#include "flow_begin.h"
 #include "flow_record.h"
 #include "forward.h"
 #include "handed_choice.h"
 #include "known_flow.h"
 #include "masquerade.h"
-#include "open_connections.h"
 #include "packet.h"
 #include "service.h"
-#include "snat.h"
 #include "stack_route.h"
 #include "verifier.h"
 #include "xdp_packet.h"
@@ -106,9 +105,8 @@ static __always_inline int lb_xdp_route_new(struct bpf_fib_lookup *fib, struct x
 	if (lb_is_loop(pkt, choice->backend))
 		return -LB_XDP_REFUSED;
 	if (node) {
-		flow->to.saddr = *node;
-		flow->flags = LB_CT_DSR;
-		return lb_xdp_route_tunnel(fib, ctx, pkt, node);
+		verdict = lb_service_to_tunnel(ctx, pkt, node, flow, fib);
+		return verdict ? -LB_XDP_ROUTE : lb_xdp_check_route(pkt, fib);
 	}
 	if (lb_fib_lookup(fib, ctx, pkt, &flow->to))
 		return -LB_XDP_ROUTE;
@@ -149,14 +147,8 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 		lb_choice_hand_on(&pkt->tuple, &choice);
 		return verdict;
 	}
-	if (lb_flow_is_sampled() && !(flow.flags & LB_CT_DSR))
-		flow.flags |= LB_CT_SAMPLED;
-	if (flow.flags & LB_CT_DSR ? lb_dsr_create(pkt, &flow) :
-				     lb_conntrack_create(NULL, pkt, &flow))
+	if (lb_flow_begin(NULL, pkt, &flow))
 		return -LB_XDP_REFUSED;
-	lb_open_begin(match.desc, choice.index);
-	lb_count_first_packet(pkt, match.index, choice.index);
-	lb_flow_record_start(pkt, &flow);
 	pkt->peer = flow.to;
 	return flow.flags & LB_CT_DSR ? LB_TUNNEL : LB_REDIRECT;
 }
