@@ -27,7 +27,6 @@ static __always_inline int lb_flow_begin(void *ctx, struct lb_packet *pkt, struc
 		lb_open_begin(flow->desc_flags, flow->backend);
 		lb_count_first_packet(pkt, flow->frontend, flow->backend);
 	}
-	lb_flow_record_start(pkt, flow);
 	return LB_NEXT;
 }
 

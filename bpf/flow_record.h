@@ -55,10 +55,11 @@ static __always_inline int lb_flow_record_is_within_rate(__u32 rate)
 }
 
 /*
- * NULL if no record is wanted or possible. The record is zeroed and must go to
- * lb_flow_record_submit().
+ * NULL if no record is wanted or possible. hook: 0 at the socket. The rest is zero, and the record must
+ * go to lb_flow_record_submit().
  */
-static __always_inline struct lb_flow_record *lb_flow_record_reserve(int event, int path)
+static __always_inline struct lb_flow_record *lb_flow_record_reserve(int event, __u8 proto,
+								     int hook)
 {
 	struct lb_settings *settings = lb_flow_settings();
 	struct lb_flow_record *record;
@@ -77,9 +78,22 @@ static __always_inline struct lb_flow_record *lb_flow_record_reserve(int event, 
 	__builtin_memset(record, 0, sizeof(*record));
 	record->version = LB_FLOW_RECORD_VERSION;
 	record->event = event;
-	record->path = path;
+	record->path = hook ? LB_PATH_TC : LB_PATH_SOCKET;
 	record->time = lb_now();
+	record->hook = hook;
+	record->proto = proto;
+	record->source = hook == LB_HOOK_HOST_INGRESS ? LB_FROM_ELSEWHERE : LB_FROM_THIS_NODE;
 	return record;
+}
+
+/* key: in the original direction. */
+static __always_inline void lb_flow_record_set_ends(struct lb_flow_record *record,
+						    const struct lb_tuple *key)
+{
+	record->client = key->saddr;
+	record->client_port = key->sport;
+	record->frontend = key->daddr;
+	record->frontend_port = key->dport;
 }
 
 static __always_inline void lb_flow_record_set_backend(struct lb_flow_record *record, __u32 service,
@@ -97,62 +111,32 @@ static __always_inline void lb_flow_record_submit(struct lb_flow_record *record)
 	lb_flows.ringbuf_submit(record, LB_NO_WAKEUP);
 }
 
-/* key: in the original direction. */
-static __always_inline void lb_flow_record_set_client(struct lb_flow_record *record,
-						      const struct lb_tuple *key, int hook)
-{
-	record->hook = hook;
-	record->proto = key->proto;
-	record->source = hook == LB_HOOK_HOST_INGRESS ? LB_FROM_ELSEWHERE : LB_FROM_THIS_NODE;
-	record->client = key->saddr;
-	record->client_port = key->sport;
-	record->frontend = key->daddr;
-	record->frontend_port = key->dport;
-}
-
-static __always_inline void lb_flow_record_start(const struct lb_packet *pkt,
-						 const struct lb_flow *flow)
-{
-	struct lb_flow_record *record;
-
-	if (!(flow->flags & LB_CT_SAMPLED))
-		return;
-	record = lb_flow_record_reserve(LB_FLOW_START, LB_PATH_TC);
-	if (!record)
-		return;
-	lb_flow_record_set_client(record, &pkt->tuple, flow->hook);
-	record->started = record->time;
-	record->backend_addr = flow->to.daddr;
-	record->backend_port = flow->to.dport;
-	record->flow_flags = flow->flags;
-	lb_flow_record_set_backend(record, flow->service, flow->backend, flow->generation,
-				   flow->desc_flags);
-	lb_flow_record_submit(record);
-}
-
-static __always_inline void lb_flow_record_end(const struct lb_tuple *key,
-					       const struct lb_conntrack *original,
-					       const struct lb_conntrack *reply, int end)
+/* At tc; key: in the original direction. reply, end: of a flow that has ended, else NULL and 0. */
+static __always_inline void lb_flow_record(int event, const struct lb_tuple *key,
+					   const struct lb_conntrack *original,
+					   const struct lb_conntrack *reply, int end)
 {
 	struct lb_flow_record *record;
 
 	if (!(original->flags & LB_CT_SAMPLED))
 		return;
-	record = lb_flow_record_reserve(LB_FLOW_END, LB_PATH_TC);
+	record = lb_flow_record_reserve(event, key->proto, original->hook);
 	if (!record)
 		return;
-	lb_flow_record_set_client(record, key, original->hook);
+	lb_flow_record_set_ends(record, key);
 	record->end = end;
-	record->started = original->created;
+	record->started = reply ? original->created : record->time;
 	record->backend_addr = original->to.daddr;
 	record->backend_port = original->to.dport;
 	record->flow_flags = original->flags;
 	lb_flow_record_set_backend(record, original->service, original->backend,
 				   original->generation, original->desc_flags);
-	record->original.packets = original->packets;
-	record->original.bytes = original->bytes;
-	record->reply.packets = reply->packets;
-	record->reply.bytes = reply->bytes;
+	if (reply) {
+		record->original.packets = original->packets;
+		record->original.bytes = original->bytes;
+		record->reply.packets = reply->packets;
+		record->reply.bytes = reply->bytes;
+	}
 	lb_flow_record_submit(record);
 }
 
@@ -224,27 +208,27 @@ static __always_inline void lb_flow_end_report(void)
 		lb_histograms_add(LB_PATH_TC, lb_now() - original->created,
 				  original->bytes + reply->bytes);
 	lb_open_end(original->desc_flags, original->backend, original->generation);
-	lb_flow_record_end(&ending->key, original, reply, ending->end);
+	lb_flow_record(LB_FLOW_END, &ending->key, original, reply, ending->end);
 	ending->end = 0;
 }
 
-static __always_inline void lb_flow_record_failure(const struct lb_packet *pkt,
-						   const struct lb_desc *desc, int hook, int reason)
+/* Like lb_flow_record_reserve(), for a flow that is refused or dropped. */
+static __always_inline struct lb_flow_record *
+lb_flow_record_failure(__u8 proto, const struct lb_desc *desc, int hook, int reason)
 {
 	int is_refused = reason == LB_DROP_NO_ENDPOINT || reason == LB_DROP_UNKNOWN_PORT ||
-			 (reason == LB_DROP_UNKNOWN_CONNECTION && pkt->tuple.proto == IPPROTO_TCP);
-	struct lb_flow_record *record;
+			 (reason == LB_DROP_UNKNOWN_CONNECTION && proto == IPPROTO_TCP);
+	int event = is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED;
+	struct lb_flow_record *record = lb_flow_record_reserve(event, proto, hook);
 
-	record = lb_flow_record_reserve(is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED, LB_PATH_TC);
 	if (!record)
-		return;
-	lb_flow_record_set_client(record, &pkt->tuple, hook);
+		return NULL;
 	record->reason = reason;
 	if (desc) {
 		record->service = desc->service;
 		record->desc_flags = desc->flags;
 	}
-	lb_flow_record_submit(record);
+	return record;
 }
 
 /*
@@ -255,13 +239,18 @@ static __always_inline void lb_flow_fail(const struct lb_packet *pkt, const stru
 					 int hook, int verdict)
 {
 	int is_unknown = verdict == -LB_DROP_UNKNOWN_CONNECTION;
+	struct lb_flow_record *record;
 
 	if (verdict == -LB_DROP_TOO_BIG || verdict == -LB_DROP_TTL_EXCEEDED ||
 	    (is_unknown && pkt->tcp_flags & LB_TCP_RST))
 		return;
 	if (match->desc && verdict != -LB_DROP_UNKNOWN_PORT && !is_unknown)
 		lb_count_failure(match->index, verdict);
-	lb_flow_record_failure(pkt, match->desc, hook, -verdict);
+	record = lb_flow_record_failure(pkt->tuple.proto, match->desc, hook, -verdict);
+	if (!record)
+		return;
+	lb_flow_record_set_ends(record, &pkt->tuple);
+	lb_flow_record_submit(record);
 }
 
 #endif

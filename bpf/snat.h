@@ -7,6 +7,7 @@
 #include "conntrack.h"
 #include "ct_sequence.h"
 #include "filter.h"
+#include "flow_record.h"
 #include "maps.h"
 #include "packet.h"
 #include "source_port.h"
@@ -47,7 +48,7 @@ static __always_inline int lb_snat_reserve_udp(void *ctx, struct lb_packet *pkt,
 }
 
 /*
- * Creates both entries of the flow and fills flow->to.sport. The port changes if the flow is
+ * Creates both entries of the flow, records its start and fills flow->to.sport. The port changes if the flow is
  * masqueraded, or if the client already has a flow from this port to the backend through another
  * frontend. The reply's entry is inserted first: with only the original's, nothing would reverse
  * replies.
@@ -83,6 +84,7 @@ static __always_inline int lb_conntrack_create(void *ctx, struct lb_packet *pkt,
 		return -LB_DROP_CONNTRACK_FULL;
 	}
 	lb_reply_filter_add(&reply, flow->reply_hook, entry->created);
+	lb_flow_record(LB_FLOW_START, &pkt->tuple, entry, NULL, 0);
 	return LB_NEXT;
 }
 

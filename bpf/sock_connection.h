@@ -91,12 +91,10 @@ static __always_inline void lb_connection_record(struct bpf_sock_ops *ctx, int e
 
 	if (!(connection->state & LB_CONN_SAMPLED))
 		return;
-	record = lb_flow_record_reserve(event, LB_PATH_SOCKET);
+	record = lb_flow_record_reserve(event, IPPROTO_TCP, 0);
 	if (!record)
 		return;
 	record->end = end;
-	record->proto = IPPROTO_TCP;
-	record->source = LB_FROM_THIS_NODE;
 	record->started = connection->started;
 	lb_connection_local_addr(ctx, &record->client);
 	record->client_port = bpf_htons(ctx->local_port);

@@ -25,23 +25,13 @@ static __always_inline void lb_sock_record_failure(struct bpf_sock_addr *ctx,
 						   const struct lb_peer *peer,
 						   const struct lb_desc *desc, int verdict)
 {
-	int is_refused = verdict == -LB_DROP_NO_ENDPOINT || verdict == -LB_DROP_UNKNOWN_PORT;
-	struct lb_flow_record *record;
+	struct lb_flow_record *record = lb_flow_record_failure(ctx->protocol, desc, 0, -verdict);
 
-	record = lb_flow_record_reserve(is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED,
-					LB_PATH_SOCKET);
 	if (!record)
 		return;
-	record->reason = -verdict;
-	record->proto = ctx->protocol;
-	record->source = LB_FROM_THIS_NODE;
 	lb_sock_client_get(ctx, &peer->addr, &record->client);
 	record->frontend = peer->addr;
 	record->frontend_port = peer->port;
-	if (desc) {
-		record->service = desc->service;
-		record->desc_flags = desc->flags;
-	}
 	lb_flow_record_submit(record);
 }
 

@@ -28,12 +28,10 @@ static __always_inline void lb_sock_record_udp(void *ctx, int event,
 
 	if (!(socket->flow_flags & LB_CT_SAMPLED))
 		return;
-	record = lb_flow_record_reserve(event, LB_PATH_SOCKET);
+	record = lb_flow_record_reserve(event, key->proto, 0);
 	if (!record)
 		return;
 	record->end = event == LB_FLOW_END ? LB_END_CLOSED : 0;
-	record->proto = key->proto;
-	record->source = LB_FROM_THIS_NODE;
 	lb_sock_client_get(ctx, &key->peer, &record->client);
 	record->frontend = socket->peer;
 	record->frontend_port = socket->port;
