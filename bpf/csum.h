@@ -42,4 +42,10 @@ static __always_inline int lb_csum_flags(const struct lb_packet *pkt)
 	return pkt->tuple.proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 }
 
+/* Of a pseudo header; the rest of a mapped IPv4 address adds nothing. */
+static __always_inline __u32 lb_csum_of_addresses(const struct lb_packet *pkt)
+{
+	return bpf_csum_diff(NULL, 0, (__be32 *)&pkt->tuple.saddr, 2 * sizeof(struct lb_addr), 0);
+}
+
 #endif

@@ -45,10 +45,9 @@ static __always_inline int lb_icmp_parse_quote(struct lb_cursor *cur, struct lb_
 static __always_inline int lb_icmp_load_quote(struct __sk_buff *skb, const struct lb_packet *pkt,
 					      struct lb_quote *quote)
 {
-	int header = pkt->is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	__u32 l3 = pkt->l4 + LB_ICMP_HEADER;
 
-	if (l3 + header + LB_QUOTED_TRANSPORT > pkt->l3 + pkt->len)
+	if (l3 + lb_ip_len(pkt->is_ipv4) + LB_QUOTED_TRANSPORT > pkt->l3 + pkt->len)
 		return -1;
 	quote->pkt.is_ipv4 = pkt->is_ipv4;
 	quote->pkt.l3 = l3;

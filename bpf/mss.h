@@ -26,10 +26,9 @@ struct lb_mss_option {
 /* The TCP payload that leaves room for the tunnel header; 0 if the MTU is unknown. */
 static __always_inline __u32 lb_mss_in_tunnel(__u32 ifindex, int is_ipv4)
 {
-	__u32 headers = sizeof(struct tcphdr) + lb_tunnel_len(is_ipv4);
+	__u32 headers = lb_tunnel_len(is_ipv4) + lb_ip_len(is_ipv4) + sizeof(struct tcphdr);
 	struct lb_device *device = lb_devices.lookup(&ifindex);
 
-	headers += is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	return device && device->mtu > headers ? device->mtu - headers : 0;
 }
 

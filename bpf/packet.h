@@ -138,17 +138,9 @@ struct lb_geneve {
 	__u32 key[2];
 };
 
-/* The headers in front of a tunneled packet. */
-struct lb_tunnel_ipv4 {
-	struct iphdr ip;
-	struct udphdr udp;
-	struct lb_geneve geneve;
-};
-
-struct lb_tunnel_ipv6 {
-	struct ipv6hdr ip;
-	struct udphdr udp;
-	struct lb_geneve geneve;
+/* Room for an IP header of either family, which ends where the next header begins: lb_ip_start(). */
+struct lb_ip_room {
+	__be32 words[sizeof(struct ipv6hdr) / sizeof(__be32)];
 };
 
 enum lb_tunnel_state {
@@ -157,22 +149,32 @@ enum lb_tunnel_state {
 };
 
 /*
- * is_open: enum lb_tunnel_state; not 0 if the current packet came from a tunnel, and geneve is the
- * header that was removed.
+ * The headers in front of a tunneled packet. is_open: enum lb_tunnel_state; not 0 if the current packet
+ * came from a tunnel, and they were removed.
  */
 struct lb_tunnel {
-	union {
-		struct lb_tunnel_ipv4 ipv4;
-		struct lb_tunnel_ipv6 ipv6;
-	};
+	struct lb_ip_room ip;
+	struct udphdr udp;
 	struct lb_geneve geneve;
 	__u32 is_open;
 };
 
+/* Of an IP header without options or extension headers. */
+static __always_inline int lb_ip_len(int is_ipv4)
+{
+	return is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+}
+
+/* is_ipv4: a constant. */
+static __always_inline void *lb_ip_start(struct lb_ip_room *room, int is_ipv4)
+{
+	return (void *)(room + 1) - lb_ip_len(is_ipv4);
+}
+
 /* Without IP options or extension headers. */
 static __always_inline int lb_is_plain(const struct lb_packet *pkt)
 {
-	return pkt->l4 - pkt->l3 == (pkt->is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	return pkt->l4 - pkt->l3 == lb_ip_len(pkt->is_ipv4);
 }
 
 /* Bytes after the transport header; for SCTP, after the header of the first chunk. */

@@ -7,10 +7,10 @@
 #ifndef LB_REJECT_H
 #define LB_REJECT_H
 
-#include "answer.h"
 #include "csum.h"
 #include "forward.h"
 #include "icmp.h"
+#include "ip_header.h"
 #include "maps.h"
 #include "packet.h"
 #include "rate_limit.h"
@@ -22,14 +22,8 @@
 #define LB_ICMP_QUOTE 68
 
 /* The quote has the IP header and the part of the transport header that partial checksums need. */
-struct lb_icmp_v4 {
-	struct iphdr ip;
-	struct lb_icmp icmp;
-	__u8 quote[LB_ICMP_QUOTE];
-};
-
-struct lb_icmp_v6 {
-	struct ipv6hdr ip;
+struct lb_icmp_packet {
+	struct lb_ip_room ip;
 	struct lb_icmp icmp;
 	__u8 quote[LB_ICMP_QUOTE];
 };
@@ -57,48 +51,33 @@ static __always_inline int lb_icmp_make_room(struct __sk_buff *skb, const struct
 	return bpf_skb_adjust_room(skb, header, BPF_ADJ_ROOM_MAC, 0);
 }
 
-static __always_inline int lb_reject_ipv4(struct __sk_buff *skb, const struct lb_packet *pkt,
-					  const struct lb_icmp *icmp)
-{
-	__u32 quote = lb_quote_len(pkt);
-	struct lb_icmp_v4 out = { .icmp = *icmp };
-	int len = sizeof(out.ip) + LB_ICMP_HEADER + quote;
-
-	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, quote))
-		return -1;
-	lb_answer_ipv4(&out.ip, pkt, IPPROTO_ICMP, len);
-	out.icmp.csum = lb_csum_fold(
-		bpf_csum_diff(NULL, 0, (__be32 *)&out.icmp, LB_ICMP_HEADER + sizeof(out.quote), 0));
-	if (lb_icmp_make_room(skb, pkt, quote, sizeof(out.ip) + LB_ICMP_HEADER))
-		return -1;
-	return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out) - LB_ICMP_QUOTE + quote, 0);
-}
-
-/* The pseudo header of RFC 8200 8.1: both addresses, the length, the next header. */
-static __always_inline __u16 lb_icmp6_csum(struct lb_icmp_v6 *out, __u32 len)
+/* The pseudo header of ICMPv6, RFC 8200 8.1: both addresses, the length, the next header. */
+static __always_inline __u32 lb_icmp6_pseudo(const struct lb_packet *pkt, __u32 len)
 {
 	__be32 rest[2] = { bpf_htonl(len), bpf_htonl(IPPROTO_ICMPV6) };
-	__s64 sum = bpf_csum_diff(NULL, 0, (__be32 *)&out->ip.saddr, 32, 0);
 
-	sum = bpf_csum_diff(NULL, 0, rest, sizeof(rest), sum);
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)&out->icmp, LB_ICMP_HEADER + sizeof(out->quote),
-			    sum);
-	return lb_csum_fold(sum);
+	return bpf_csum_diff(NULL, 0, rest, sizeof(rest), lb_csum_of_addresses(pkt));
 }
 
-static __always_inline int lb_reject_ipv6(struct __sk_buff *skb, const struct lb_packet *pkt,
-					  const struct lb_icmp *icmp)
+/* is_ipv4: a constant. */
+static __always_inline int lb_reject_family(struct __sk_buff *skb, const struct lb_packet *pkt,
+					    const struct lb_icmp *icmp, int is_ipv4)
 {
 	__u32 quote = lb_quote_len(pkt);
-	struct lb_icmp_v6 out = { .icmp = *icmp };
+	struct lb_icmp_packet out = { .icmp = *icmp };
+	int header = lb_ip_len(is_ipv4) + LB_ICMP_HEADER;
+	void *ip = lb_ip_start(&out.ip, is_ipv4);
+	__u32 pseudo = is_ipv4 ? 0 : lb_icmp6_pseudo(pkt, LB_ICMP_HEADER + quote);
 
 	if (bpf_skb_load_bytes(skb, pkt->l3, out.quote, quote))
 		return -1;
-	lb_answer_ipv6(&out.ip, pkt, IPPROTO_ICMPV6, LB_ICMP_HEADER + quote);
-	out.icmp.csum = lb_icmp6_csum(&out, LB_ICMP_HEADER + quote);
-	if (lb_icmp_make_room(skb, pkt, quote, sizeof(out.ip) + LB_ICMP_HEADER))
+	lb_ip_answer(ip, pkt, is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6, LB_ICMP_HEADER + quote,
+		     is_ipv4);
+	out.icmp.csum = lb_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&out.icmp,
+						   LB_ICMP_HEADER + sizeof(out.quote), pseudo));
+	if (lb_icmp_make_room(skb, pkt, quote, header))
 		return -1;
-	return bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out) - LB_ICMP_QUOTE + quote, 0);
+	return bpf_skb_store_bytes(skb, pkt->l3, ip, header + quote, 0);
 }
 
 /* Limits the answers to a flood of requests. Like the kernel, it does not limit path MTU errors. */
@@ -122,7 +101,8 @@ static __always_inline int lb_reject(struct __sk_buff *skb, const struct lb_pack
 	if (!lb_has_transport(pkt) || !lb_icmp_fill(&icmp, pkt, reason, mtu) ||
 	    !lb_reject_is_within_rate(reason))
 		return LB_NEXT;
-	if (pkt->is_ipv4 ? lb_reject_ipv4(skb, pkt, &icmp) : lb_reject_ipv6(skb, pkt, &icmp))
+	if (pkt->is_ipv4 ? lb_reject_family(skb, pkt, &icmp, 1) :
+			   lb_reject_family(skb, pkt, &icmp, 0))
 		return LB_NEXT;
 	return lb_return_to_sender(skb, pkt->l2, hook);
 }

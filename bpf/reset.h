@@ -3,19 +3,14 @@
 #ifndef LB_RESET_H
 #define LB_RESET_H
 
-#include "answer.h"
 #include "csum.h"
 #include "forward.h"
+#include "ip_header.h"
 #include "packet.h"
 #include "verdict.h"
 
-struct lb_reset_v4 {
-	struct iphdr ip;
-	struct tcphdr tcp;
-};
-
-struct lb_reset_v6 {
-	struct ipv6hdr ip;
+struct lb_reset_packet {
+	struct lb_ip_room ip;
 	struct tcphdr tcp;
 };
 
@@ -39,9 +34,10 @@ static __always_inline void lb_reset_fill(struct tcphdr *tcp, const struct lb_pa
  * helper adds the pseudo header only: the device adds the rest.
  */
 static __always_inline int lb_reset_csum(struct __sk_buff *skb, const struct lb_packet *pkt,
-					 const struct tcphdr *tcp, __u32 addresses)
+					 const struct tcphdr *tcp)
 {
 	__be32 rest[2] = { bpf_htonl(sizeof(*tcp)), bpf_htonl(IPPROTO_TCP) };
+	__u32 addresses = lb_csum_of_addresses(pkt);
 	__u32 pseudo = bpf_csum_diff(NULL, 0, rest, sizeof(rest), addresses);
 	__u32 header = bpf_csum_diff(NULL, 0, (__be32 *)tcp, sizeof(*tcp), 0);
 
@@ -50,31 +46,20 @@ static __always_inline int lb_reset_csum(struct __sk_buff *skb, const struct lb_
 	return bpf_l4_csum_replace(skb, lb_csum_offset(pkt), 0, header, 0);
 }
 
-static __always_inline int lb_reset_ipv4(struct __sk_buff *skb, const struct lb_packet *pkt)
+/* is_ipv4: a constant. */
+static __always_inline int lb_reset_family(struct __sk_buff *skb, const struct lb_packet *pkt,
+					   int is_ipv4)
 {
-	struct lb_reset_v4 out = {};
+	struct lb_reset_packet out = {};
+	void *ip = lb_ip_start(&out.ip, is_ipv4);
+	__u32 len = lb_ip_len(is_ipv4) + sizeof(out.tcp);
 
 	lb_reset_fill(&out.tcp, pkt);
-	lb_answer_ipv4(&out.ip, pkt, IPPROTO_TCP, sizeof(out));
-	if (bpf_skb_change_tail(skb, pkt->l3 + sizeof(out), 0) ||
-	    bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out), 0))
+	lb_ip_answer(ip, pkt, IPPROTO_TCP, sizeof(out.tcp), is_ipv4);
+	if (bpf_skb_change_tail(skb, pkt->l3 + len, 0) ||
+	    bpf_skb_store_bytes(skb, pkt->l3, ip, len, 0))
 		return -1;
-	return lb_reset_csum(skb, pkt, &out.tcp,
-			     bpf_csum_diff(NULL, 0, &out.ip.saddr, 2 * sizeof(__be32), 0));
-}
-
-static __always_inline int lb_reset_ipv6(struct __sk_buff *skb, const struct lb_packet *pkt)
-{
-	struct lb_reset_v6 out = {};
-
-	lb_reset_fill(&out.tcp, pkt);
-	lb_answer_ipv6(&out.ip, pkt, IPPROTO_TCP, sizeof(out.tcp));
-	if (bpf_skb_change_tail(skb, pkt->l3 + sizeof(out), 0) ||
-	    bpf_skb_store_bytes(skb, pkt->l3, &out, sizeof(out), 0))
-		return -1;
-	return lb_reset_csum(skb, pkt, &out.tcp,
-			     bpf_csum_diff(NULL, 0, (__be32 *)&out.ip.saddr,
-					   2 * sizeof(struct lb_addr), 0));
+	return lb_reset_csum(skb, pkt, &out.tcp);
 }
 
 /*
@@ -85,7 +70,7 @@ static __always_inline int lb_reset(struct __sk_buff *skb, const struct lb_packe
 {
 	if (pkt->tuple.proto != IPPROTO_TCP || pkt->tcp_flags & LB_TCP_RST || !lb_is_plain(pkt))
 		return LB_NEXT;
-	if (pkt->is_ipv4 ? lb_reset_ipv4(skb, pkt) : lb_reset_ipv6(skb, pkt))
+	if (pkt->is_ipv4 ? lb_reset_family(skb, pkt, 1) : lb_reset_family(skb, pkt, 0))
 		return LB_NEXT;
 	return lb_return_to_sender(skb, pkt->l2, hook);
 }

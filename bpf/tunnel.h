@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "csum.h"
 #include "forward.h"
+#include "ip_header.h"
 #include "maps.h"
 #include "packet.h"
 #include "parse.h"
@@ -26,13 +27,12 @@
 #define LB_GENEVE_CLASS 0xff6c
 #define LB_GENEVE_POD 0x81
 
-#define LB_TUNNEL_TTL 64
 /* The first source port, and the bits of a hash added to it. */
 #define LB_TUNNEL_FIRST_PORT 0xc000
 
 static __always_inline __u32 lb_tunnel_len(int is_ipv4)
 {
-	return is_ipv4 ? sizeof(struct lb_tunnel_ipv4) : sizeof(struct lb_tunnel_ipv6);
+	return lb_ip_len(is_ipv4) + sizeof(struct udphdr) + sizeof(struct lb_geneve);
 }
 
 /* Whether the inner packet comes back from the node to which this one has sent it. */
@@ -99,18 +99,28 @@ static __always_inline struct lb_tunnel_keys *lb_tunnel_known_keys(void)
 	return lb_tunnel_keys.lookup(&zero);
 }
 
-static __always_inline void lb_tunnel_fill(struct udphdr *udp, struct lb_geneve *geneve,
-					   const struct lb_packet *pkt, __be16 port)
+/* The headers in front of the packet. The UDP checksum is zero: RFC 6935. is_ipv4: a constant. */
+static __always_inline void lb_tunnel_fill(void *head, const struct lb_packet *pkt,
+					   const struct lb_settings *settings, int is_ipv4)
 {
-	struct lb_tunnel_keys *known = lb_tunnel_known_keys();
+	struct udphdr *udp = head + lb_ip_len(is_ipv4);
+	struct lb_geneve *geneve = (void *)(udp + 1);
+	__u32 len = sizeof(*udp) + sizeof(*geneve) + pkt->len;
+	struct lb_tunnel_keys *known;
+	struct iphdr *ipv4 = head;
 
+	__builtin_memset(head, 0, lb_ip_len(is_ipv4));
+	if (is_ipv4)
+		ipv4->frag_off = bpf_htons(1 << LB_IPV4_DF_BIT);
+	lb_ip_write(head, is_ipv4 ? &settings->node4 : &settings->node6, &pkt->peer.saddr, is_ipv4);
+	lb_ip_complete(head, IPPROTO_UDP, len, is_ipv4);
 	udp->source = lb_tunnel_source_port(pkt);
-	udp->dest = port;
-	udp->len = bpf_htons(sizeof(*udp) + sizeof(*geneve) + pkt->len);
+	udp->dest = settings->dsr_port;
+	udp->len = bpf_htons(len);
 	udp->check = 0;
 	geneve->options = LB_GENEVE_OPTIONS;
 	geneve->flags = LB_GENEVE_CRITICAL;
-	geneve->protocol = bpf_htons(pkt->is_ipv4 ? ETH_P_IP : ETH_P_IPV6);
+	geneve->protocol = bpf_htons(is_ipv4 ? ETH_P_IP : ETH_P_IPV6);
 	geneve->vni = 0;
 	geneve->class = bpf_htons(LB_GENEVE_CLASS);
 	geneve->type = LB_GENEVE_POD;
@@ -118,57 +128,26 @@ static __always_inline void lb_tunnel_fill(struct udphdr *udp, struct lb_geneve 
 	geneve->pod = pkt->peer.daddr;
 	geneve->port = pkt->peer.dport;
 	geneve->answer = bpf_htons(!!(pkt->routing & LB_IS_RETURNED));
+	known = lb_tunnel_known_keys();
 	if (known)
 		__builtin_memcpy(geneve->key, &known->sent, sizeof(geneve->key));
 }
 
-static __always_inline void lb_tunnel_fill_ipv4(struct lb_tunnel_ipv4 *head,
-						const struct lb_packet *pkt,
-						const struct lb_settings *settings)
-{
-	struct iphdr ip = {
-		.version = 4,
-		.ihl = 5,
-		.tot_len = bpf_htons(sizeof(*head) + pkt->len),
-		.frag_off = bpf_htons(1 << LB_IPV4_DF_BIT),
-		.ttl = LB_TUNNEL_TTL,
-		.protocol = IPPROTO_UDP,
-		.saddr = settings->node4.word[3],
-		.daddr = pkt->peer.saddr.word[3],
-	};
-
-	ip.check = lb_csum_fold(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
-	head->ip = ip;
-	lb_tunnel_fill(&head->udp, &head->geneve, pkt, settings->dsr_port);
-}
-
-/* With a UDP checksum of zero: RFC 6935. */
-static __always_inline void lb_tunnel_fill_ipv6(struct lb_tunnel_ipv6 *head,
-						const struct lb_packet *pkt,
-						const struct lb_settings *settings)
-{
-	struct ipv6hdr *ip = &head->ip;
-
-	__builtin_memset(ip, 0, sizeof(*ip));
-	ip->version = 6;
-	ip->payload_len = bpf_htons(sizeof(*head) - sizeof(*ip) + pkt->len);
-	ip->nexthdr = IPPROTO_UDP;
-	ip->hop_limit = LB_TUNNEL_TTL;
-	__builtin_memcpy(&ip->saddr, &settings->node6, sizeof(ip->saddr));
-	__builtin_memcpy(&ip->daddr, &pkt->peer.saddr, sizeof(ip->daddr));
-	lb_tunnel_fill(&head->udp, &head->geneve, pkt, settings->dsr_port);
-}
-
 /*
- * Puts a header of len bytes in front of the packet. GSO packets have room for it. A returned packet
- * may still be marked as tunneled, by a sender on the same machine; then the helper wants no flags.
+ * GSO packets have room for the headers. A returned packet may still be marked as tunneled, by a sender
+ * on the same machine; then the helper wants no flags. is_ipv4: a constant.
  */
 static __always_inline int lb_tunnel_wrap(struct __sk_buff *skb, const struct lb_packet *pkt,
-					  void *head, __u32 len, __u64 family)
+					  struct lb_tunnel *tunnel,
+					  const struct lb_settings *settings, int is_ipv4)
 {
+	__u64 family = is_ipv4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
 	__u64 flags = family | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_FIXED_GSO |
 		      BPF_F_ADJ_ROOM_ENCAP_L2(sizeof(struct lb_geneve));
+	void *head = lb_ip_start(&tunnel->ip, is_ipv4);
+	__u32 len = lb_tunnel_len(is_ipv4);
 
+	lb_tunnel_fill(head, pkt, settings, is_ipv4);
 	if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags) &&
 	    (!(pkt->routing & LB_IS_RETURNED) ||
 	     bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO)))
@@ -189,15 +168,8 @@ static __always_inline int lb_tunnel_send(struct __sk_buff *skb, const struct lb
 	tunnel = lb_tunnels.lookup(&zero);
 	if (!settings || !tunnel)
 		return -LB_DROP_REWRITE;
-	if (pkt->is_ipv4) {
-		lb_tunnel_fill_ipv4(&tunnel->ipv4, pkt, settings);
-		error = lb_tunnel_wrap(skb, pkt, &tunnel->ipv4, sizeof(tunnel->ipv4),
-				       BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
-	} else {
-		lb_tunnel_fill_ipv6(&tunnel->ipv6, pkt, settings);
-		error = lb_tunnel_wrap(skb, pkt, &tunnel->ipv6, sizeof(tunnel->ipv6),
-				       BPF_F_ADJ_ROOM_ENCAP_L3_IPV6);
-	}
+	error = pkt->is_ipv4 ? lb_tunnel_wrap(skb, pkt, tunnel, settings, 1) :
+			       lb_tunnel_wrap(skb, pkt, tunnel, settings, 0);
 	return error ? -LB_DROP_REWRITE : lb_forward(skb, pkt, fib);
 }
 
@@ -255,9 +227,9 @@ static __always_inline int lb_tunnel_return(struct bpf_fib_lookup *fib, void *ct
 	if (!tunnel)
 		return -LB_DROP_TUNNEL;
 	if (pkt->is_ipv4)
-		lb_addr_from_ipv4(&pkt->peer.saddr, tunnel->ipv4.ip.saddr);
+		lb_ip_read(lb_ip_start(&tunnel->ip, 1), &pkt->peer.saddr, &pkt->peer.daddr, 1);
 	else
-		__builtin_memcpy(&pkt->peer.saddr, &tunnel->ipv6.ip.saddr, sizeof(struct lb_addr));
+		lb_ip_read(lb_ip_start(&tunnel->ip, 0), &pkt->peer.saddr, &pkt->peer.daddr, 0);
 	pkt->peer.daddr = tunnel->geneve.pod;
 	pkt->peer.dport = tunnel->geneve.port;
 	tunnel->is_open = 0;

@@ -10,6 +10,7 @@
 #include "filter.h"
 #include "forward.h"
 #include "frontend.h"
+#include "ip_header.h"
 #include "maps.h"
 #include "tunnel.h"
 #include "verdict.h"
@@ -55,61 +56,49 @@ static __always_inline int lb_tunnel_check(struct lb_addr *from, const struct lb
 	return lb_geneve_has_key(geneve) ? LB_REDIRECT : -LB_DROP_TUNNEL_KEY;
 }
 
-/* The inner packet has the family of the tunnel. */
-static __always_inline int lb_tunnel_shrink(struct __sk_buff *skb, const struct lb_geneve *geneve,
-					    __be16 protocol, __s32 len)
-{
-	if (geneve->flags & LB_GENEVE_CONTROL || geneve->protocol != protocol ||
-	    bpf_skb_adjust_room(skb, -len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
-		return -LB_DROP_TUNNEL;
-	return LB_PASS;
-}
-
 static __always_inline int lb_geneve_is_question(const struct lb_geneve *geneve)
 {
 	return geneve->flags & LB_GENEVE_CONTROL && geneve->port && !geneve->answer;
 }
 
-static __always_inline int lb_tunnel_unwrap_ipv4(struct __sk_buff *skb, struct lb_tunnel_ipv4 *head,
-						 int l2)
+/* Whether the packet has the headers of our tunnels; then all is filled. is_ipv4: a constant. */
+static __always_inline int lb_tunnel_load(struct __sk_buff *skb, int l2, struct lb_tunnel *tunnel,
+					  struct lb_addr *from, struct lb_addr *to, int is_ipv4)
 {
-	struct lb_addr from, to;
-	int verdict;
+	void *head = lb_ip_start(&tunnel->ip, is_ipv4);
 
-	if (bpf_skb_load_bytes(skb, l2, head, sizeof(*head)) || !lb_geneve_is_ours(&head->geneve))
-		return LB_NEXT;
-	lb_addr_from_ipv4(&from, head->ip.saddr);
-	lb_addr_from_ipv4(&to, head->ip.daddr);
-	verdict = lb_tunnel_check(&from, &to, &head->geneve);
-	if (verdict != LB_REDIRECT)
-		return verdict;
-	if (!lb_geneve_is_question(&head->geneve))
-		return lb_tunnel_shrink(skb, &head->geneve, bpf_htons(ETH_P_IP), sizeof(*head));
-	lb_geneve_answer(&head->udp, &head->geneve);
-	head->ip.saddr = to.word[3];
-	head->ip.daddr = from.word[3];
-	return bpf_skb_store_bytes(skb, l2, head, sizeof(*head), 0) ? -LB_DROP_TUNNEL : LB_REDIRECT;
+	if (bpf_skb_load_bytes(skb, l2, head, lb_tunnel_len(is_ipv4)) ||
+	    !lb_geneve_is_ours(&tunnel->geneve))
+		return 0;
+	lb_ip_read(head, from, to, is_ipv4);
+	return 1;
 }
 
-static __always_inline int lb_tunnel_unwrap_ipv6(struct __sk_buff *skb, struct lb_tunnel_ipv6 *head,
-						 int l2)
+/* The inner packet has the family of the tunnel. is_ipv4: a constant. */
+static __always_inline int lb_tunnel_unwrap(struct __sk_buff *skb, struct lb_tunnel *tunnel, int l2,
+					    int is_ipv4)
 {
+	__be16 protocol = bpf_htons(is_ipv4 ? ETH_P_IP : ETH_P_IPV6);
+	void *head = lb_ip_start(&tunnel->ip, is_ipv4);
+	struct lb_geneve *geneve = &tunnel->geneve;
+	int len = lb_tunnel_len(is_ipv4);
 	struct lb_addr from, to;
 	int verdict;
 
-	if (bpf_skb_load_bytes(skb, l2, head, sizeof(*head)) || !lb_geneve_is_ours(&head->geneve))
+	if (!lb_tunnel_load(skb, l2, tunnel, &from, &to, is_ipv4))
 		return LB_NEXT;
-	__builtin_memcpy(&from, &head->ip.saddr, sizeof(from));
-	__builtin_memcpy(&to, &head->ip.daddr, sizeof(to));
-	verdict = lb_tunnel_check(&from, &to, &head->geneve);
+	verdict = lb_tunnel_check(&from, &to, geneve);
 	if (verdict != LB_REDIRECT)
 		return verdict;
-	if (!lb_geneve_is_question(&head->geneve))
-		return lb_tunnel_shrink(skb, &head->geneve, bpf_htons(ETH_P_IPV6), sizeof(*head));
-	lb_geneve_answer(&head->udp, &head->geneve);
-	__builtin_memcpy(&head->ip.saddr, &to, sizeof(to));
-	__builtin_memcpy(&head->ip.daddr, &from, sizeof(from));
-	return bpf_skb_store_bytes(skb, l2, head, sizeof(*head), 0) ? -LB_DROP_TUNNEL : LB_REDIRECT;
+	if (lb_geneve_is_question(geneve)) {
+		lb_geneve_answer(&tunnel->udp, geneve);
+		lb_ip_write(head, &to, &from, is_ipv4);
+		return bpf_skb_store_bytes(skb, l2, head, len, 0) ? -LB_DROP_TUNNEL : LB_REDIRECT;
+	}
+	if (geneve->flags & LB_GENEVE_CONTROL || geneve->protocol != protocol ||
+	    bpf_skb_adjust_room(skb, -len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return -LB_DROP_TUNNEL;
+	return LB_PASS;
 }
 
 /* Whether a packet looks like a tunneled one. */
@@ -123,26 +112,15 @@ static __always_inline int lb_tunnel_is_forged(struct __sk_buff *skb, int l2,
 					       const struct lb_glance *seen)
 {
 	struct lb_tunnel *tunnel;
-	struct lb_geneve *geneve;
-	struct lb_addr to;
+	struct lb_addr from, to;
 	int zero = 0;
 
 	tunnel = lb_tunnels.lookup(&zero);
-	if (!tunnel || !lb_tunnel_is_arriving(seen))
+	if (!tunnel || !lb_tunnel_is_arriving(seen) ||
+	    !(seen->is_ipv4 ? lb_tunnel_load(skb, l2, tunnel, &from, &to, 1) :
+			      lb_tunnel_load(skb, l2, tunnel, &from, &to, 0)))
 		return 0;
-	if (seen->is_ipv4) {
-		if (bpf_skb_load_bytes(skb, l2, &tunnel->ipv4, sizeof(tunnel->ipv4)))
-			return 0;
-		lb_addr_from_ipv4(&to, tunnel->ipv4.ip.daddr);
-		geneve = &tunnel->ipv4.geneve;
-	} else {
-		if (bpf_skb_load_bytes(skb, l2, &tunnel->ipv6, sizeof(tunnel->ipv6)))
-			return 0;
-		__builtin_memcpy(&to, &tunnel->ipv6.ip.daddr, sizeof(to));
-		geneve = &tunnel->ipv6.geneve;
-	}
-	return lb_geneve_is_ours(geneve) &&
-	       (lb_addr_flags_of(&to) & LB_ADDR_NODE || lb_peers.lookup(&to));
+	return lb_addr_flags_of(&to) & LB_ADDR_NODE || lb_peers.lookup(&to);
 }
 
 /*
@@ -163,19 +141,13 @@ static __always_inline int lb_tunnel_receive(struct __sk_buff *skb, int l2,
 	tunnel->is_open = 0;
 	if (!lb_tunnel_is_arriving(seen))
 		return LB_NEXT;
-	verdict = skb->protocol == bpf_htons(ETH_P_IP) ?
-			  lb_tunnel_unwrap_ipv4(skb, &tunnel->ipv4, l2) :
-			  lb_tunnel_unwrap_ipv6(skb, &tunnel->ipv6, l2);
+	verdict = skb->protocol == bpf_htons(ETH_P_IP) ? lb_tunnel_unwrap(skb, tunnel, l2, 1) :
+							 lb_tunnel_unwrap(skb, tunnel, l2, 0);
 	if (verdict == LB_REDIRECT)
 		return lb_return_to_sender(skb, l2, LB_HOOK_HOST_INGRESS);
-	if (verdict == LB_PASS) {
-		if (skb->protocol == bpf_htons(ETH_P_IP))
-			tunnel->geneve = tunnel->ipv4.geneve;
-		else
-			tunnel->geneve = tunnel->ipv6.geneve;
+	if (verdict == LB_PASS)
 		tunnel->is_open = lb_geneve_is_returned(&tunnel->geneve) ? LB_TUNNEL_RETURNED :
 									   LB_TUNNEL_ARRIVED;
-	}
 	return verdict;
 }
 

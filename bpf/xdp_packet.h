@@ -143,18 +143,13 @@ static __always_inline int lb_xdp_parse(struct xdp_md *ctx, struct lb_packet *pk
 	return verdict;
 }
 
-static __always_inline int lb_xdp_ip_len(int is_ipv4)
-{
-	return is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
-}
-
 /* The checksum of TCP or UDP; NULL if it is not in the first buffer. */
 static __always_inline __sum16 *lb_xdp_csum(struct xdp_md *ctx, const struct lb_packet *pkt,
 					    int is_ipv4)
 {
 	int offset = pkt->tuple.proto == IPPROTO_TCP ? offsetof(struct tcphdr, check) :
 						       offsetof(struct udphdr, check);
-	__sum16 *csum = (void *)(long)ctx->data + ETH_HLEN + lb_xdp_ip_len(is_ipv4) + offset;
+	__sum16 *csum = (void *)(long)ctx->data + ETH_HLEN + lb_ip_len(is_ipv4) + offset;
 
 	return (void *)(csum + 1) > (void *)(long)ctx->data_end ? NULL : csum;
 }
@@ -211,7 +206,7 @@ static __always_inline int lb_xdp_rewrite_family(struct xdp_md *ctx, const struc
 						 const struct bpf_fib_lookup *fib, int is_ipv4)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
-	__be16 *ports = (void *)(eth + 1) + lb_xdp_ip_len(is_ipv4);
+	__be16 *ports = (void *)(eth + 1) + lb_ip_len(is_ipv4);
 	__sum16 *csum = lb_xdp_csum(ctx, pkt, is_ipv4);
 
 	if (!csum || (void *)(ports + 2) > (void *)(long)ctx->data_end)
@@ -292,10 +287,7 @@ static __always_inline int lb_xdp_wrap_family(struct xdp_md *ctx, const struct l
 	__builtin_memcpy(eth->h_dest, fib->dmac, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, fib->smac, ETH_ALEN);
 	eth->h_proto = bpf_htons(is_ipv4 ? ETH_P_IP : ETH_P_IPV6);
-	if (is_ipv4)
-		lb_tunnel_fill_ipv4((void *)(eth + 1), pkt, settings);
-	else
-		lb_tunnel_fill_ipv6((void *)(eth + 1), pkt, settings);
+	lb_tunnel_fill(eth + 1, pkt, settings, is_ipv4);
 	return LB_NEXT;
 }
 
