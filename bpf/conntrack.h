@@ -44,10 +44,8 @@ static __always_inline __u8 lb_ct_state(const struct lb_conntrack *entry)
 
 static __always_inline int lb_has_setting(__u32 flag)
 {
-	struct lb_settings *settings;
-	int zero = 0;
+	struct lb_settings *settings = lb_settings_get();
 
-	settings = lb_settings.lookup(&zero);
 	return settings && settings->flags & flag;
 }
 

@@ -62,10 +62,8 @@ static __always_inline int lb_flow_filter_has(__be32 saddr, __be32 daddr, __be16
 {
 	int index = lb_flow_filter_index(saddr, daddr, sport, dport);
 	__u32 *mark = lb_flow_filter.lookup(&index);
-	struct lb_settings *settings;
-	int zero = 0;
+	struct lb_settings *settings = lb_settings_get();
 
-	settings = lb_settings.lookup(&zero);
 	return !mark || !settings || *mark >= settings->filter_floor;
 }
 
@@ -201,10 +199,8 @@ static __always_inline int lb_filter_may_be_own(__u8 proto, __be32 saddr, __be16
 /* Whether tunneled packets arrive at this UDP port: see tunnel.h. */
 static __always_inline int lb_filter_is_dsr_port(__be16 port)
 {
-	struct lb_settings *settings;
-	int zero = 0;
+	struct lb_settings *settings = lb_settings_get();
 
-	settings = lb_settings.lookup(&zero);
 	return settings && settings->dsr_port && port == settings->dsr_port;
 }
 

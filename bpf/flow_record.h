@@ -22,17 +22,10 @@
 /* bcc 0.26 does not define the flag that does not wake the reader. */
 #define LB_NO_WAKEUP 1
 
-static __always_inline struct lb_settings *lb_flow_settings(void)
-{
-	int zero = 0;
-
-	return lb_settings.lookup(&zero);
-}
-
 /* Whether a new flow gets START and END records. */
 static __always_inline int lb_flow_is_sampled(void)
 {
-	struct lb_settings *settings = lb_flow_settings();
+	struct lb_settings *settings = lb_settings_get();
 
 	if (!settings || !settings->flow_sample)
 		return 0;
@@ -61,7 +54,7 @@ static __always_inline int lb_flow_record_is_within_rate(__u32 rate)
 static __always_inline struct lb_flow_record *lb_flow_record_reserve(int event, __u8 proto,
 								     int hook)
 {
-	struct lb_settings *settings = lb_flow_settings();
+	struct lb_settings *settings = lb_settings_get();
 	struct lb_flow_record *record;
 
 	if (!settings || !(settings->flow_events & 1 << event))

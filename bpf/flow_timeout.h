@@ -47,12 +47,10 @@ static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 						const struct lb_conntrack *entry,
 						struct lb_tuple *peer_key)
 {
-	struct lb_settings *settings;
 	__u64 now = lb_now();
-	int zero = 0;
+	struct lb_settings *settings = lb_settings_get();
 	__s64 limit;
 
-	settings = lb_settings.lookup(&zero);
 	if (!settings)
 		return 0;
 	limit = lb_conntrack_udp_timeout(settings, entry);

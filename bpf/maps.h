@@ -158,4 +158,11 @@ BPF_PERCPU_ARRAY(lb_sctp_changes, struct lb_sctp_change, 1);
 /* What the pins were made from. */
 LB_MAP_READ("array", int, struct lb_meta, lb_meta, 1);
 
+static __always_inline struct lb_settings *lb_settings_get(void)
+{
+	int zero = 0;
+
+	return lb_settings.lookup(&zero);
+}
+
 #endif

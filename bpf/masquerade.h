@@ -47,10 +47,8 @@ static __always_inline int lb_masquerade_as(struct lb_flow *flow, const struct l
 /* For pods of this node: the node's primary address. */
 static __always_inline int lb_masquerade_to_local(const struct lb_packet *pkt, struct lb_flow *flow)
 {
-	struct lb_settings *settings;
-	int zero = 0;
+	struct lb_settings *settings = lb_settings_get();
 
-	settings = lb_settings.lookup(&zero);
 	if (!settings)
 		return -LB_DROP_NO_SNAT_ADDRESS;
 	flow->reply_hook = LB_HOOK_POD_INGRESS;

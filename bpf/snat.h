@@ -56,13 +56,12 @@ static __always_inline int lb_snat_reserve_udp(void *ctx, struct lb_packet *pkt,
 static __always_inline int lb_conntrack_create(void *ctx, struct lb_packet *pkt,
 					       struct lb_flow *flow)
 {
-	struct lb_settings *settings;
+	struct lb_settings *settings = lb_settings_get();
 	struct lb_conntrack *entry;
 	struct lb_tuple reply;
 	int is_udp;
 	int zero = 0;
 
-	settings = lb_settings.lookup(&zero);
 	entry = lb_ct_scratch.lookup(&zero);
 	if (!settings || !entry)
 		return -LB_DROP_CONNTRACK_FULL;

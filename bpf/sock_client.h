@@ -21,10 +21,8 @@ static __always_inline __u32 lb_netns_flags(void *ctx)
 static __always_inline int lb_sock_client_host(void *ctx, const struct lb_addr *peer,
 					       struct lb_addr *client)
 {
-	struct lb_settings *settings;
-	int zero = 0;
+	struct lb_settings *settings = lb_settings_get();
 
-	settings = lb_settings.lookup(&zero);
 	if (!settings || !(lb_netns_flags(ctx) & LB_NETNS_HOST))
 		return 0;
 	*client = lb_addr_is_ipv4(peer) ? settings->node4 : settings->node6;

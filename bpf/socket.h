@@ -36,12 +36,11 @@ static __always_inline int lb_socket_is_translated_here(struct bpf_sock_addr *ct
 	__u32 netns = lb_netns_flags(ctx);
 	int left_to_tc = LB_NETNS_COVERED;
 	struct lb_settings *settings;
-	int zero = 0;
 
 	if (!netns)
 		return !lb_is_inside_covered_pod();
 	if (ctx->protocol == IPPROTO_TCP) {
-		settings = lb_settings.lookup(&zero);
+		settings = lb_settings_get();
 		if (settings && !(settings->flags & LB_SETTING_SOCKET_HOST)) {
 			if (!(settings->flags & LB_SETTING_TC_ONLY_PODS))
 				return 1;
@@ -57,10 +56,8 @@ static __always_inline int lb_socket_localhost(struct bpf_sock_addr *ctx,
 {
 	int is_ipv4 = lb_addr_is_ipv4(&key->addr);
 	__u32 wanted = is_ipv4 ? LB_SETTING_LOCALHOST : LB_SETTING_LOCALHOST6;
-	struct lb_settings *settings;
-	int zero = 0;
+	struct lb_settings *settings = lb_settings_get();
 
-	settings = lb_settings.lookup(&zero);
 	if (!settings || !(settings->flags & wanted))
 		return 0;
 	return lb_node_port_lookup(key, match) && (lb_netns_flags(ctx) & LB_NETNS_HOST);

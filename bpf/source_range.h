@@ -30,13 +30,12 @@ static __always_inline int lb_source_range_check(const struct lb_desc *desc,
 static __always_inline int lb_source_range_of_socket(const struct lb_desc *desc, __u32 netns_flags)
 {
 	struct lb_settings *settings;
-	int zero = 0;
 
 	if (!(desc->flags & LB_DESC_SOURCE_RANGES))
 		return LB_NEXT;
 	if (!(netns_flags & LB_NETNS_HOST))
 		return LB_HAS_SET_RETVAL ? -LB_DROP_SOURCE_RANGE : LB_PASS;
-	settings = lb_settings.lookup(&zero);
+	settings = lb_settings_get();
 	if (!settings)
 		return LB_PASS;
 	if (lb_addr_is_ipv4(&desc->frontend.addr))

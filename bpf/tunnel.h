@@ -159,12 +159,11 @@ static __always_inline int lb_tunnel_wrap(struct __sk_buff *skb, const struct lb
 static __always_inline int lb_tunnel_send(struct __sk_buff *skb, const struct lb_packet *pkt,
 					  const struct bpf_fib_lookup *fib)
 {
-	struct lb_settings *settings;
+	struct lb_settings *settings = lb_settings_get();
 	struct lb_tunnel *tunnel;
 	int zero = 0;
 	int error;
 
-	settings = lb_settings.lookup(&zero);
 	tunnel = lb_tunnels.lookup(&zero);
 	if (!settings || !tunnel)
 		return -LB_DROP_REWRITE;
@@ -192,11 +191,9 @@ static __always_inline int lb_tunnel_route(struct bpf_fib_lookup *fib, void *ctx
 	__u32 overhead = lb_tunnel_len(pkt->is_ipv4);
 	__u32 wire_len = lb_wire_len(pkt) + overhead;
 	__u32 limit = lb_tunnel_mtu(node);
-	struct lb_settings *settings;
-	int zero = 0;
+	struct lb_settings *settings = lb_settings_get();
 	int verdict;
 
-	settings = lb_settings.lookup(&zero);
 	if (!settings)
 		return -LB_DROP_NO_ROUTE;
 	lb_fib_fill(fib, pkt, pkt->is_ipv4 ? &settings->node4 : &settings->node6, node,

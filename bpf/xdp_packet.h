@@ -295,10 +295,8 @@ static __always_inline int lb_xdp_wrap_family(struct xdp_md *ctx, const struct l
 static __always_inline int lb_xdp_wrap(struct xdp_md *ctx, const struct lb_packet *pkt,
 				       const struct bpf_fib_lookup *fib)
 {
-	struct lb_settings *settings;
-	int zero = 0;
+	struct lb_settings *settings = lb_settings_get();
 
-	settings = lb_settings.lookup(&zero);
 	if (!settings)
 		return -LB_XDP_HEADER;
 	return pkt->is_ipv4 ? lb_xdp_wrap_family(ctx, pkt, fib, settings, 1) :
