@@ -39,11 +39,10 @@ static __always_inline int lb_backend_at(int i, struct lb_choice *choice)
 static __always_inline __u64 lb_opening_client_bit(const struct lb_opening *opening)
 {
 	struct lb_client_key *key;
-	int zero = 0;
 
 	if (opening->socket)
 		return 1ULL << (bpf_get_netns_cookie(opening->socket) % 64);
-	key = lb_client_scratch.lookup(&zero);
+	key = LB_SCRATCH(client);
 	if (!key)
 		return 0;
 	lb_client_fill(key, opening->desc->service, opening->client, opening->hook);

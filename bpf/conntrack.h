@@ -109,10 +109,8 @@ static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tu
  */
 static __always_inline struct lb_conntrack *lb_conntrack_copy(const struct lb_conntrack *entry)
 {
-	struct lb_conntrack *copy;
-	int zero = 0;
+	struct lb_conntrack *copy = LB_SCRATCH(entry);
 
-	copy = lb_ct_scratch.lookup(&zero);
 	if (copy)
 		*copy = *entry;
 	return copy;

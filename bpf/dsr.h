@@ -59,10 +59,8 @@ static __always_inline struct lb_addr *lb_dsr_node(const struct lb_packet *pkt,
 static __always_inline int lb_dsr_create(struct lb_packet *pkt, struct lb_flow *flow)
 {
 	int is_udp = pkt->tuple.proto == IPPROTO_UDP;
-	struct lb_conntrack *entry;
-	int zero = 0;
+	struct lb_conntrack *entry = LB_SCRATCH(entry);
 
-	entry = lb_ct_scratch.lookup(&zero);
 	if (!entry)
 		return -LB_DROP_CONNTRACK_FULL;
 	lb_conntrack_fill(entry, flow, lb_now());

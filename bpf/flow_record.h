@@ -42,9 +42,7 @@ static __always_inline void lb_flow_count_lost(int why)
 
 static __always_inline int lb_flow_record_is_within_rate(__u32 rate)
 {
-	int zero = 0;
-
-	return !rate || lb_is_within_rate(lb_flow_rate.lookup(&zero), rate);
+	return !rate || lb_is_within_rate(LB_SCRATCH(flow_rate), rate);
 }
 
 /*
@@ -140,10 +138,8 @@ static __always_inline void lb_flow_record(int event, const struct lb_tuple *key
 static __always_inline void lb_flow_end(struct lb_packet *pkt, struct lb_conntrack *entry,
 					struct lb_conntrack *other, int end)
 {
-	struct lb_ended_flow *ending;
-	int zero = 0;
+	struct lb_ended_flow *ending = LB_SCRATCH(ending);
 
-	ending = lb_endings.lookup(&zero);
 	if (!ending || (lb_ct_state(entry) | lb_ct_state(other)) & LB_CT_ENDED)
 		return;
 	entry->state |= LB_CT_ENDED;
@@ -157,10 +153,8 @@ static __always_inline void lb_flow_end(struct lb_packet *pkt, struct lb_conntra
 /* Another packet ended the flow at the same time, and reports it. */
 static __always_inline void lb_flow_end_cancel(void)
 {
-	struct lb_ended_flow *ending;
-	int zero = 0;
+	struct lb_ended_flow *ending = LB_SCRATCH(ending);
 
-	ending = lb_endings.lookup(&zero);
 	if (ending)
 		ending->end = 0;
 }
@@ -182,10 +176,8 @@ static __always_inline void lb_flow_count_refused(const struct lb_conntrack *ori
 static __always_inline void lb_flow_end_report(void)
 {
 	struct lb_conntrack *original, *reply;
-	struct lb_ended_flow *ending;
-	int zero = 0;
+	struct lb_ended_flow *ending = LB_SCRATCH(ending);
 
-	ending = lb_endings.lookup(&zero);
 	if (!ending || !ending->end)
 		return;
 	original = &ending->entries[0];

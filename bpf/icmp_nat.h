@@ -69,7 +69,6 @@ static __always_inline struct lb_packet *lb_icmp_quote(struct __sk_buff *skb,
 {
 	struct lb_cursor cur;
 	struct lb_quote *quote;
-	int zero = 0;
 	__u8 type;
 
 	if (!pkt->l4 || pkt->fragment ||
@@ -77,7 +76,7 @@ static __always_inline struct lb_packet *lb_icmp_quote(struct __sk_buff *skb,
 		return NULL;
 	if (bpf_skb_load_bytes(skb, pkt->l4, &type, sizeof(type)) || !lb_icmp_is_error(pkt, type))
 		return NULL;
-	quote = lb_quotes.lookup(&zero);
+	quote = LB_SCRATCH(quote);
 	if (!quote || lb_icmp_load_quote(skb, pkt, quote))
 		return NULL;
 	cur.pos = quote->bytes;

@@ -109,12 +109,10 @@ static __always_inline int lb_has_listener(void *ctx, const struct lb_tuple *pac
  */
 static __always_inline int lb_has_socket(void *ctx, const struct lb_tuple *reply)
 {
-	struct bpf_sock_tuple *tuple;
+	struct bpf_sock_tuple *tuple = LB_SCRATCH(sock_tuple);
 	struct bpf_sock *sk;
 	int is_listener;
-	int zero = 0;
 
-	tuple = lb_sock_tuples.lookup(&zero);
 	if (!tuple)
 		return 0;
 	sk = lb_sock_lookup(ctx, tuple, reply);

@@ -125,36 +125,12 @@ LB_RING(lb_flows, LB_FLOW_RING);
 LB_MAP("percpu_array", int, __u64, lb_flow_lost, LB_LOST_REASONS);
 /* Histograms of ended flows, by enum lb_path and enum lb_histogram_kind. */
 LB_MAP("percpu_array", int, struct lb_histogram, lb_histograms, LB_HISTOGRAMS);
-/* A new entry, which is too large for the stack. Not pinned: it is removed with the programs. */
-BPF_PERCPU_ARRAY(lb_ct_scratch, struct lb_conntrack, 1);
-/* A port that a new UDP flow may take. Not pinned. */
-BPF_PERCPU_ARRAY(lb_silent_ports, struct lb_silent_port, 1);
-/* A socket to look for, where the stack is full. Not pinned. */
-BPF_PERCPU_ARRAY(lb_sock_tuples, struct bpf_sock_tuple, 1);
-/* What the current packet of a known flow becomes. Not pinned. */
-BPF_PERCPU_ARRAY(lb_known_flows, struct lb_known_flow, 1);
 /* Hash of a next hop -> the second in which the stack last sent a packet there. Not pinned. */
 BPF_PERCPU_ARRAY(lb_xdp_neighbours, __u64, LB_XDP_NEIGHBOURS);
 /* Hash of a packet that XDP passes to tc -> the backend chosen for it. Not pinned. */
 BPF_ARRAY(lb_xdp_choices, __u64, LB_XDP_CHOICES);
-/* Upper half: the second; lower half: ICMP errors sent in it. Not pinned. */
-BPF_PERCPU_ARRAY(lb_rejects, __u64, 1);
-/* A copy of the packet for lb_verifier_merge_states(). Not pinned. */
-BPF_PERCPU_ARRAY(lb_pkt_scratch, struct lb_packet, 1);
-/* A client that connects, which the verifier must not know too much about. Not pinned. */
-BPF_PERCPU_ARRAY(lb_client_scratch, struct lb_client_key, 1);
-/* The flow that the current packet ends. Not pinned. */
-BPF_PERCPU_ARRAY(lb_endings, struct lb_ended_flow, 1);
-/* Like lb_rejects, for flow records. Not pinned. */
-BPF_PERCPU_ARRAY(lb_flow_rate, __u64, 1);
-/* A packet that the stack will route. Not pinned. */
-BPF_PERCPU_ARRAY(lb_stack_scratch, struct lb_stack_scratch, 1);
-/* The tunnel that the current packet came from or goes to. Not pinned. */
-BPF_PERCPU_ARRAY(lb_tunnels, struct lb_tunnel, 1);
-/* The packet quoted by an ICMP error, which is too large for the stack. Not pinned. */
-BPF_PERCPU_ARRAY(lb_quotes, struct lb_quote, 1);
-/* The pending change of an SCTP checksum. Not pinned. */
-BPF_PERCPU_ARRAY(lb_sctp_changes, struct lb_sctp_change, 1);
+/* What this CPU works on. Not pinned: it is removed with the programs. */
+BPF_PERCPU_ARRAY(lb_scratch, struct lb_scratch, 1);
 /* What the pins were made from. */
 LB_MAP_READ("array", int, struct lb_meta, lb_meta, 1);
 
@@ -164,5 +140,26 @@ static __always_inline struct lb_settings *lb_settings_get(void)
 
 	return lb_settings.lookup(&zero);
 }
+
+/*
+ * NULL: never, but the verifier does not know. The asm keeps the offset behind the check; the
+ * assumption spares the caller's check another branch.
+ */
+static __always_inline void *lb_scratch_at(__u32 offset)
+{
+	int zero = 0;
+	void *scratch = lb_scratch.lookup(&zero);
+
+	if (!scratch)
+		return NULL;
+	asm volatile("" : "+r"(scratch));
+	__builtin_assume(scratch + offset != NULL);
+	return scratch + offset;
+}
+
+/* A field of this CPU's struct lb_scratch. */
+#define LB_SCRATCH(field)                                          \
+	((typeof(((struct lb_scratch *)0)->field) *)lb_scratch_at( \
+		offsetof(struct lb_scratch, field)))
 
 #endif

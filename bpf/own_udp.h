@@ -52,10 +52,8 @@ static __always_inline int lb_own_udp_is_own(struct __sk_buff *skb, const struct
 
 static __always_inline void lb_own_udp_reserve(struct lb_tuple *answer)
 {
-	struct lb_conntrack *entry;
-	int zero = 0;
+	struct lb_conntrack *entry = LB_SCRATCH(entry);
 
-	entry = lb_ct_scratch.lookup(&zero);
 	if (!entry)
 		return;
 	__builtin_memset(entry, 0, sizeof(*entry));

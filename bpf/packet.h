@@ -159,6 +159,26 @@ struct lb_tunnel {
 	__u32 is_open;
 };
 
+/*
+ * What does not fit on the stack, or what the verifier must not know too much about; and what one step
+ * leaves for a later one (ending, tunnel, sctp).
+ */
+struct lb_scratch {
+	__u64 flow_rate; /* see rate_limit.h */
+	__u64 rejects;
+	struct lb_conntrack entry;         /* a new one */
+	struct lb_known_flow known;        /* what the current packet becomes */
+	struct lb_ended_flow ending;       /* the flow that the current packet ends */
+	struct lb_tunnel tunnel;           /* that the current packet came from or goes to */
+	struct lb_quote quote;             /* of an ICMP error */
+	struct lb_sctp_change sctp;        /* of a checksum, pending */
+	struct lb_packet pkt;              /* a copy for lb_verifier_merge_states() */
+	struct lb_silent_port silent_port; /* that a new UDP flow may take */
+	struct lb_client_key client;       /* that connects */
+	struct bpf_sock_tuple sock_tuple;  /* of a socket to look for */
+	struct lb_stack_scratch stack;     /* a packet that the stack will route */
+};
+
 /* Of an IP header without options or extension headers. */
 static __always_inline int lb_ip_len(int is_ipv4)
 {

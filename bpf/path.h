@@ -73,11 +73,9 @@ static __always_inline int lb_route(struct bpf_fib_lookup *fib, struct __sk_buff
 static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet *pkt, int hook,
 					 struct bpf_fib_lookup *fib)
 {
-	struct lb_known_flow *known;
-	int zero = 0;
+	struct lb_known_flow *known = LB_SCRATCH(known);
 	int verdict;
 
-	known = lb_known_flows.lookup(&zero);
 	if (!known)
 		return LB_PASS;
 	verdict = lb_known_find(pkt, hook, known);
@@ -110,11 +108,9 @@ static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packe
 					  struct bpf_fib_lookup *fib)
 {
 	struct lb_packet *quote = lb_icmp_quote(skb, pkt);
-	struct lb_known_flow *known;
-	int zero = 0;
+	struct lb_known_flow *known = LB_SCRATCH(known);
 	int verdict;
 
-	known = lb_known_flows.lookup(&zero);
 	if (!quote || !known)
 		return LB_PASS;
 	verdict = quote->peer.proto == IPPROTO_UDP ? lb_known_quoted(pkt, quote, hook, known, 1) :

@@ -83,11 +83,9 @@ static __always_inline int lb_reject_family(struct __sk_buff *skb, const struct 
 /* Limits the answers to a flood of requests. Like the kernel, it does not limit path MTU errors. */
 static __always_inline int lb_reject_is_within_rate(int reason)
 {
-	int zero = 0;
-
 	if (reason == LB_DROP_TOO_BIG)
 		return 1;
-	return lb_is_within_rate(lb_rejects.lookup(&zero), LB_REJECTS_PER_SECOND);
+	return lb_is_within_rate(LB_SCRATCH(rejects), LB_REJECTS_PER_SECOND);
 }
 
 /* LB_REDIRECT if the sender gets an answer; LB_NEXT for other reasons and over the rate. */

@@ -24,13 +24,12 @@ static __always_inline int lb_sctp_csum_defer(struct __sk_buff *skb, const struc
 {
 	struct lb_sctp_change *change;
 	__u32 before, after;
-	int zero = 0;
 
 	__builtin_memcpy(&before, &pkt->tuple.sport, sizeof(before));
 	__builtin_memcpy(&after, &to->sport, sizeof(after));
 	if (before == after || !pkt->crc)
 		return 0;
-	change = lb_sctp_changes.lookup(&zero);
+	change = LB_SCRATCH(sctp);
 	if (!change || pkt->fragment)
 		return -1;
 	change->ports = before ^ after;
@@ -47,12 +46,10 @@ static __always_inline int lb_sctp_csum_defer(struct __sk_buff *skb, const struc
  */
 static __always_inline void lb_sctp_csum_update(struct __sk_buff *skb)
 {
-	struct lb_sctp_change *change;
+	struct lb_sctp_change *change = LB_SCRATCH(sctp);
 	__u32 diff;
 	__le32 crc;
-	int zero = 0;
 
-	change = lb_sctp_changes.lookup(&zero);
 	if (!change || !change->ports)
 		return;
 	diff = lb_crc32c_multiply(lb_sctp_swap_bytes(change->ports), lb_crc32c_shift(change->len));

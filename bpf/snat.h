@@ -57,12 +57,10 @@ static __always_inline int lb_conntrack_create(void *ctx, struct lb_packet *pkt,
 					       struct lb_flow *flow)
 {
 	struct lb_settings *settings = lb_settings_get();
-	struct lb_conntrack *entry;
+	struct lb_conntrack *entry = LB_SCRATCH(entry);
 	struct lb_tuple reply;
 	int is_udp;
-	int zero = 0;
 
-	entry = lb_ct_scratch.lookup(&zero);
 	if (!settings || !entry)
 		return -LB_DROP_CONNTRACK_FULL;
 	lb_tuple_reverse(&reply, &flow->to);

@@ -149,11 +149,9 @@ static __always_inline int lb_source_port_pick_udp(void *ctx, struct lb_packet *
 						   struct lb_conntrack *entry, int *may_take,
 						   const struct lb_settings *settings)
 {
-	struct lb_silent_port *best;
+	struct lb_silent_port *best = LB_SCRATCH(silent_port);
 	__s64 silence;
-	int zero = 0;
 
-	best = lb_silent_ports.lookup(&zero);
 	if (!best)
 		return -1;
 	best->silence = 0;

@@ -126,11 +126,9 @@ static __always_inline void lb_stack_nat_add(struct lb_stack_scratch *scratch,
 static __always_inline void lb_stack_enter(struct lb_packet *pkt, const struct lb_tuple *key,
 					   int direction)
 {
-	struct lb_stack_scratch *scratch;
+	struct lb_stack_scratch *scratch = LB_SCRATCH(stack);
 	struct lb_stack_nat *nat;
-	int zero = 0;
 
-	scratch = lb_stack_scratch.lookup(&zero);
 	if (!scratch)
 		return;
 	lb_stack_between(&scratch->between, key, &pkt->peer, direction);

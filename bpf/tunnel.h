@@ -44,30 +44,24 @@ static __always_inline int lb_geneve_is_returned(const struct lb_geneve *geneve)
 /* The tunnel from which the current packet was unwrapped; NULL if there was none. */
 static __always_inline struct lb_tunnel *lb_tunnel_opened(void)
 {
-	struct lb_tunnel *tunnel;
-	int zero = 0;
+	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 
-	tunnel = lb_tunnels.lookup(&zero);
 	return tunnel && tunnel->is_open ? tunnel : NULL;
 }
 
 /* The same; NULL also if the packet has come back, and is one from outside again. */
 static __always_inline struct lb_tunnel *lb_tunnel_arrived(void)
 {
-	struct lb_tunnel *tunnel;
-	int zero = 0;
+	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 
-	tunnel = lb_tunnels.lookup(&zero);
 	return tunnel && tunnel->is_open == LB_TUNNEL_ARRIVED ? tunnel : NULL;
 }
 
 /* Whether the packet has come back: it must not enter a tunnel again. */
 static __always_inline void lb_tunnel_note(struct lb_packet *pkt)
 {
-	struct lb_tunnel *tunnel;
-	int zero = 0;
+	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 
-	tunnel = lb_tunnels.lookup(&zero);
 	if (tunnel && tunnel->is_open == LB_TUNNEL_RETURNED)
 		pkt->routing |= LB_IS_RETURNED;
 }
@@ -75,10 +69,8 @@ static __always_inline void lb_tunnel_note(struct lb_packet *pkt)
 /* The packet has been handled: the next one on this CPU may be at XDP, which opens no tunnel. */
 static __always_inline void lb_tunnel_close(void)
 {
-	struct lb_tunnel *tunnel;
-	int zero = 0;
+	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 
-	tunnel = lb_tunnels.lookup(&zero);
 	if (tunnel)
 		tunnel->is_open = 0;
 }
@@ -160,11 +152,9 @@ static __always_inline int lb_tunnel_send(struct __sk_buff *skb, const struct lb
 					  const struct bpf_fib_lookup *fib)
 {
 	struct lb_settings *settings = lb_settings_get();
-	struct lb_tunnel *tunnel;
-	int zero = 0;
+	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 	int error;
 
-	tunnel = lb_tunnels.lookup(&zero);
 	if (!settings || !tunnel)
 		return -LB_DROP_REWRITE;
 	error = pkt->is_ipv4 ? lb_tunnel_wrap(skb, pkt, tunnel, settings, 1) :

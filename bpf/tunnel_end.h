@@ -111,11 +111,9 @@ static __always_inline int lb_tunnel_is_arriving(const struct lb_glance *seen)
 static __always_inline int lb_tunnel_is_forged(struct __sk_buff *skb, int l2,
 					       const struct lb_glance *seen)
 {
-	struct lb_tunnel *tunnel;
+	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 	struct lb_addr from, to;
-	int zero = 0;
 
-	tunnel = lb_tunnels.lookup(&zero);
 	if (!tunnel || !lb_tunnel_is_arriving(seen) ||
 	    !(seen->is_ipv4 ? lb_tunnel_load(skb, l2, tunnel, &from, &to, 1) :
 			      lb_tunnel_load(skb, l2, tunnel, &from, &to, 0)))
@@ -131,11 +129,9 @@ static __always_inline int lb_tunnel_is_forged(struct __sk_buff *skb, int l2,
 static __always_inline int lb_tunnel_receive(struct __sk_buff *skb, int l2,
 					     const struct lb_glance *seen)
 {
-	struct lb_tunnel *tunnel;
-	int zero = 0;
+	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 	int verdict;
 
-	tunnel = lb_tunnels.lookup(&zero);
 	if (!tunnel)
 		return LB_NEXT;
 	tunnel->is_open = 0;

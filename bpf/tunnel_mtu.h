@@ -38,11 +38,9 @@ static __always_inline void lb_tunnel_note_mtu(struct __sk_buff *skb, const stru
 {
 	struct lb_path_mtu told = { .mtu = lb_icmp_mtu(skb, pkt) };
 	struct lb_addr node = quote->tuple.daddr;
-	struct lb_tunnel *tunnel;
-	int zero = 0;
+	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 	__u32 known;
 
-	tunnel = lb_tunnels.lookup(&zero);
 	if (!tunnel || tunnel->is_open || !told.mtu || quote->tuple.proto != IPPROTO_UDP ||
 	    !lb_filter_is_dsr_port(quote->tuple.dport) || !lb_peers.lookup(&node) ||
 	    bpf_skb_load_bytes(skb, quote->l4 + sizeof(struct udphdr), &tunnel->geneve,

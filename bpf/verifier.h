@@ -13,10 +13,8 @@
 /* Does not change the packet. The verifier's states become one here. */
 static __always_inline void lb_verifier_merge_states(struct lb_packet *pkt)
 {
-	struct lb_packet *copy;
-	int zero = 0;
+	struct lb_packet *copy = LB_SCRATCH(pkt);
 
-	copy = lb_pkt_scratch.lookup(&zero);
 	if (!copy)
 		return;
 	*copy = *pkt;

@@ -46,10 +46,8 @@ _MOVES = {
 _REUSE = """
 static __always_inline void lb_reuse_{number}(struct lb_packet *pkt)
 {{
-	struct lb_conntrack *strange;
-	int zero = 0;
+	struct lb_conntrack *strange = LB_SCRATCH(entry);
 
-	strange = lb_ct_scratch.lookup(&zero);
 	if (!strange)
 		return;
 	strange->to.dport = 1;
