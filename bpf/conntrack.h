@@ -39,7 +39,7 @@ static __always_inline int lb_ct_is_syn(const struct lb_packet *pkt)
 
 static __always_inline __u8 lb_ct_state(const struct lb_conntrack *entry)
 {
-	return entry->state | entry->peer_state;
+	return entry->state | entry->other_state;
 }
 
 static __always_inline int lb_has_setting(__u32 flag)
@@ -91,15 +91,16 @@ static __always_inline int lb_conntrack_settle(struct lb_tuple *key, struct lb_c
  * The entry of the other direction, whose key is the reverse of entry->to. NULL if it was deleted,
  * or if it belongs to a later flow with the same key.
  */
-static __always_inline struct lb_conntrack *lb_conntrack_peer(const struct lb_tuple *key,
-							      const struct lb_conntrack *entry,
-							      struct lb_tuple *peer_key, int is_udp)
+static __always_inline struct lb_conntrack *lb_conntrack_other(const struct lb_tuple *key,
+							       const struct lb_conntrack *entry,
+							       struct lb_tuple *other_key,
+							       int is_udp)
 {
-	struct lb_conntrack *peer;
+	struct lb_conntrack *other;
 
-	lb_tuple_reverse(peer_key, &entry->to);
-	peer = lb_conntrack_lookup(peer_key, is_udp);
-	return peer && lb_tuple_is_reverse(&peer->to, key) ? peer : NULL;
+	lb_tuple_reverse(other_key, &entry->to);
+	other = lb_conntrack_lookup(other_key, is_udp);
+	return other && lb_tuple_is_reverse(&other->to, key) ? other : NULL;
 }
 
 /*
@@ -223,7 +224,7 @@ static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,
 	entry->sent_end = 0;
 	entry->frontend = flow->frontend;
 	entry->desc_flags = flow->desc_flags;
-	entry->peer_state = 0;
+	entry->other_state = 0;
 	entry->pad = 0;
 }
 

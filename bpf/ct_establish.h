@@ -27,7 +27,7 @@
  */
 static __always_inline int lb_conntrack_promote_one(struct lb_tuple *key,
 						    const struct lb_conntrack *entry, __u8 state,
-						    __u8 peer_state, int is_udp)
+						    __u8 other_state, int is_udp)
 {
 	struct lb_conntrack *copy = lb_conntrack_copy(entry);
 	int is_opening;
@@ -38,7 +38,7 @@ static __always_inline int lb_conntrack_promote_one(struct lb_tuple *key,
 	if (!is_opening && !lb_conntrack_is_settled(key, entry, is_udp))
 		return LB_MOVED;
 	copy->state |= state;
-	copy->peer_state |= peer_state;
+	copy->other_state |= other_state;
 	if (lb_conntrack_settle(key, copy, is_udp))
 		return -1;
 	return is_opening ? 0 : LB_DIVERTED;
@@ -86,7 +86,7 @@ static __always_inline int lb_conntrack_has_seen(const struct lb_packet *pkt,
 static __always_inline void lb_conntrack_establish(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
-	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 	struct lb_client_key client;
 
 	if (!reply || !lb_conntrack_has_seen(pkt, reply))
@@ -111,7 +111,7 @@ static __always_inline void lb_conntrack_track_udp(struct lb_packet *pkt,
 	if (lb_ct_state(entry) & LB_CT_ESTABLISHED ||
 	    (__s64)(entry->last_seen - entry->created) <= (__s64)LB_UDP_EXCHANGE)
 		return;
-	other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 1);
+	other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 1);
 	if (other && (entry->state | other->state) & LB_CT_ACK)
 		lb_conntrack_promote(pkt, entry, other, 1);
 }

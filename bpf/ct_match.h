@@ -33,7 +33,7 @@ static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
 
 	if (entry->direction != LB_DIR_REPLY || !(lb_ct_state(entry) & LB_CT_CLOSED))
 		return 0;
-	has_original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0) != NULL;
+	has_original = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0) != NULL;
 	if ((pkt->tcp_flags & accepts) != accepts)
 		return !has_original;
 	if (has_original)
@@ -55,13 +55,13 @@ static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_c
 
 	if (lb_ct_state(entry) != (LB_CT_SYN | LB_CT_CLOSED))
 		return 0;
-	reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 	if (!reply || lb_ct_state(reply) != (LB_CT_ACK | LB_CT_CLOSED))
 		return 0;
 	reply->state = 0;
-	reply->peer_state = 0;
+	reply->other_state = 0;
 	entry->state = LB_CT_SYN | LB_CT_RETRIED;
-	entry->peer_state = 0;
+	entry->other_state = 0;
 	return 1;
 }
 
@@ -77,7 +77,7 @@ static __always_inline int lb_conntrack_is_silent(struct lb_packet *pkt,
 	if (!(entry->state & LB_CT_RETRIED) ||
 	    (__s64)(lb_now() - entry->last_seen) < (__s64)LB_ANSWER_TIME)
 		return 0;
-	reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 	return !reply || (__s64)(reply->last_seen - entry->last_seen) < 0;
 }
 
@@ -110,7 +110,7 @@ static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
 		return 0;
 	if (!is_udp && !lb_ct_is_syn(pkt) && !(entry->flags & LB_CT_SNAT))
 		return 0;
-	return !lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, is_udp);
+	return !lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, is_udp);
 }
 
 /*

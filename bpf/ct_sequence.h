@@ -26,7 +26,7 @@
 static __always_inline int lb_conntrack_refuses(struct lb_packet *pkt,
 						const struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 
 	if (!other || (lb_ct_state(other) & (LB_CT_SYN | LB_CT_ACK)) == LB_CT_ACK)
 		return 1;
@@ -67,7 +67,7 @@ static __always_inline int lb_conntrack_continues(const struct lb_packet *pkt, _
 static __always_inline int lb_conntrack_knows_peer(struct lb_packet *pkt,
 						   const struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 
 	return !other || (other->sent_end && (__u32)(other->sent_end - pkt->ack) <= LB_IN_FLIGHT);
 }
@@ -85,9 +85,9 @@ static __always_inline void lb_conntrack_start_again(struct lb_conntrack *entry,
 	original->sent_end = 0;
 	entry->sent_end = 0;
 	original->state &= ~closing;
-	original->peer_state &= ~closing;
+	original->other_state &= ~closing;
 	entry->state &= ~closing;
-	entry->peer_state &= ~closing;
+	entry->other_state &= ~closing;
 }
 
 /*
@@ -106,7 +106,7 @@ static __always_inline int lb_conntrack_track_syn_sent(struct lb_packet *pkt,
 			entry->sent_end = end;
 		return 1;
 	}
-	original = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	original = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 	if (!original)
 		return 0;
 	if (is_established) {

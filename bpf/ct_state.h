@@ -28,7 +28,7 @@ static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
 	if (!lb_conntrack_is_opening(key, entry, 0))
 		return LB_MOVED;
 	open->state = (open->state | LB_CT_ESTABLISHED) & ~LB_CT_CLOSED;
-	open->peer_state &= ~LB_CT_CLOSED;
+	open->other_state &= ~LB_CT_CLOSED;
 	if (open->direction == LB_DIR_REPLY)
 		lb_flow_filter_add(key, lb_now());
 	return lb_conntrack.update(key, open);
@@ -41,7 +41,7 @@ static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
 static __always_inline void lb_conntrack_take_back(struct lb_packet *pkt,
 						   const struct lb_conntrack *entry)
 {
-	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 	__u8 has_gone_on = LB_CT_SYN | LB_CT_ACK;
 	int error;
 
@@ -74,7 +74,7 @@ static __always_inline int lb_conntrack_retire(struct lb_tuple *key,
 	if (!closed || !lb_conntrack_is_settled(key, entry, 0))
 		return 1;
 	closed->state &= ~(LB_CT_ESTABLISHED | LB_CT_ACK);
-	closed->peer_state &= ~LB_CT_ESTABLISHED;
+	closed->other_state &= ~LB_CT_ESTABLISHED;
 	return lb_ct_short.update(key, closed) ? 0 : lb_conntrack.delete(key);
 }
 
@@ -112,7 +112,7 @@ static __always_inline int lb_conntrack_may_retry(const struct lb_conntrack *ent
  */
 static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 
 	if (!other) {
 		entry->state |= LB_CT_CLOSED;
@@ -122,7 +122,7 @@ static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_
 	if (!lb_conntrack_may_retry(entry, other))
 		lb_flow_end(pkt, entry, other, lb_conntrack_reset_reason(pkt, entry));
 	entry->state = (entry->state | LB_CT_CLOSED) & ~LB_CT_ACK;
-	other->peer_state |= LB_CT_CLOSED;
+	other->other_state |= LB_CT_CLOSED;
 	if (lb_conntrack_retire_both(pkt, entry, other))
 		lb_flow_end_cancel();
 }
@@ -131,7 +131,7 @@ static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_
 static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct lb_conntrack *entry,
 						 int is_udp)
 {
-	struct lb_conntrack *reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, is_udp);
+	struct lb_conntrack *reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, is_udp);
 	int is_settled = lb_ct_state(entry) & LB_CT_ESTABLISHED && !(entry->flags & LB_CT_DSR);
 	int is_late;
 
@@ -147,13 +147,13 @@ static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct l
 
 static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 
 	if (!other)
 		return;
-	other->peer_state |= LB_CT_PEER_FIN;
+	other->other_state |= LB_CT_PEER_FIN;
 	if (lb_ct_state(entry) & LB_CT_PEER_FIN) {
-		other->peer_state |= LB_CT_CLOSED;
+		other->other_state |= LB_CT_CLOSED;
 		entry->state |= LB_CT_CLOSED;
 	}
 }
@@ -165,7 +165,7 @@ static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_co
 static __always_inline void lb_conntrack_fin_acked(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 	int is_late;
 
 	if (!other || (__s32)(pkt->ack - other->sent_end) < 0)
@@ -224,7 +224,7 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 	if (entry->flags & LB_CT_UNANSWERED ||
 	    (__s64)(entry->last_seen - entry->created) < (__s64)LB_ANSWER_TIME)
 		return;
-	reply = lb_conntrack_peer(&pkt->tuple, entry, &pkt->peer, 0);
+	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 	if (!reply || lb_ct_state(reply) & (LB_CT_SYN | LB_CT_ACK))
 		return;
 	entry->flags |= LB_CT_UNANSWERED;

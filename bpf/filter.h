@@ -111,7 +111,7 @@ static __always_inline int lb_peer_filter_has(__be32 address, __be16 port)
  * ports' offset, 0 if missing; for ICMP, type and code are the source port. is_plain: no fragment,
  * IP options or extension headers, so that these really are ports.
  */
-struct lb_glance {
+struct lb_summary {
 	__be32 saddr;
 	__be32 daddr;
 	__be16 sport;
@@ -121,43 +121,45 @@ struct lb_glance {
 	__u8 is_ipv4;
 };
 
-static __always_inline void lb_glance_ports(struct lb_glance *seen, const __be16 *ports, void *end)
+static __always_inline void lb_summary_ports(struct lb_summary *summary, const __be16 *ports,
+					     void *end)
 {
 	if ((void *)(ports + 2) > end) {
-		seen->is_plain = 0;
+		summary->is_plain = 0;
 		return;
 	}
-	seen->sport = ports[0];
-	seen->dport = ports[1];
+	summary->sport = ports[0];
+	summary->dport = ports[1];
 }
 
-static __always_inline int lb_glance_ipv4(struct lb_glance *seen, struct iphdr *ip, void *end)
+static __always_inline int lb_summary_ipv4(struct lb_summary *summary, struct iphdr *ip, void *end)
 {
 	if ((void *)(ip + 1) > end)
 		return 0;
-	seen->saddr = ip->saddr;
-	seen->daddr = ip->daddr;
-	seen->proto = ip->protocol;
-	seen->is_plain = ip->ihl == 5 && !(ip->frag_off & bpf_htons(LB_IPV4_FRAGMENT));
-	seen->is_ipv4 = 1;
-	lb_glance_ports(seen, (__be16 *)(ip + 1), end);
+	summary->saddr = ip->saddr;
+	summary->daddr = ip->daddr;
+	summary->proto = ip->protocol;
+	summary->is_plain = ip->ihl == 5 && !(ip->frag_off & bpf_htons(LB_IPV4_FRAGMENT));
+	summary->is_ipv4 = 1;
+	lb_summary_ports(summary, (__be16 *)(ip + 1), end);
 	return 1;
 }
 
-static __always_inline int lb_glance_ipv6(struct lb_glance *seen, struct ipv6hdr *ip, void *end)
+static __always_inline int lb_summary_ipv6(struct lb_summary *summary, struct ipv6hdr *ip,
+					   void *end)
 {
 	if ((void *)(ip + 1) > end)
 		return 0;
-	seen->saddr = ip->saddr.in6_u.u6_addr32[3];
-	seen->daddr = ip->daddr.in6_u.u6_addr32[3];
-	seen->proto = ip->nexthdr;
-	seen->is_plain = !lb_is_extension(ip->nexthdr);
-	lb_glance_ports(seen, (__be16 *)(ip + 1), end);
+	summary->saddr = ip->saddr.in6_u.u6_addr32[3];
+	summary->daddr = ip->daddr.in6_u.u6_addr32[3];
+	summary->proto = ip->nexthdr;
+	summary->is_plain = !lb_is_extension(ip->nexthdr);
+	lb_summary_ports(summary, (__be16 *)(ip + 1), end);
 	return 1;
 }
 
 /* Also 0 for what lb_parse() passes: not IP, or truncated. Invalidates packet pointers. */
-static __always_inline int lb_glance_at(struct __sk_buff *skb, int l2, struct lb_glance *seen)
+static __always_inline int lb_summarize(struct __sk_buff *skb, int l2, struct lb_summary *summary)
 {
 	void *pos, *end;
 
@@ -165,8 +167,8 @@ static __always_inline int lb_glance_at(struct __sk_buff *skb, int l2, struct lb
 	pos = (void *)(long)skb->data + l2;
 	end = (void *)(long)skb->data_end;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return lb_glance_ipv4(seen, pos, end);
-	return skb->protocol == bpf_htons(ETH_P_IPV6) && lb_glance_ipv6(seen, pos, end);
+		return lb_summary_ipv4(summary, pos, end);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) && lb_summary_ipv6(summary, pos, end);
 }
 
 /* enum lb_addr_flag of addresses that end in these two bytes, and of the NodePort equal to them. */
@@ -204,44 +206,46 @@ static __always_inline int lb_filter_is_dsr_port(__be16 port)
 	return settings && settings->dsr_port && port == settings->dsr_port;
 }
 
-static __always_inline int lb_filter_is_error(const struct lb_glance *seen)
+static __always_inline int lb_filter_is_error(const struct lb_summary *summary)
 {
-	return seen->proto == (seen->is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6) &&
-	       bpf_ntohs(seen->sport) < (LB_ICMP_LAST_ERROR + 1) << 8;
+	return summary->proto == (summary->is_ipv4 ? IPPROTO_ICMP : IPPROTO_ICMPV6) &&
+	       bpf_ntohs(summary->sport) < (LB_ICMP_LAST_ERROR + 1) << 8;
 }
 
 /* Whether it may be a masqueraded packet routed by the stack: lb_reply_filter by destination. */
-static __always_inline int lb_filter_may_be_routed(const struct lb_glance *seen)
+static __always_inline int lb_filter_may_be_routed(const struct lb_summary *summary)
 {
-	int index = lb_filter_index(seen->daddr, seen->dport);
+	int index = lb_filter_index(summary->daddr, summary->dport);
 	struct lb_reply_ends *ends = lb_reply_filter.lookup(&index);
 
 	return ends && ends->hooks[LB_FILTER_REQUEST] &&
-	       lb_flow_filter_has(seen->saddr, seen->daddr, seen->sport, seen->dport);
+	       lb_flow_filter_has(summary->saddr, summary->daddr, summary->sport, summary->dport);
 }
 
-static __always_inline int lb_filter_may_be_reply(const struct lb_glance *seen, int hook)
+static __always_inline int lb_filter_may_be_reply(const struct lb_summary *summary, int hook)
 {
-	if (!seen->is_plain || lb_filter_is_error(seen))
+	if (!summary->is_plain || lb_filter_is_error(summary))
 		return 1;
-	return lb_reply_filter_has(seen->saddr, seen->daddr, seen->sport, seen->dport, hook);
+	return lb_reply_filter_has(summary->saddr, summary->daddr, summary->sport, summary->dport,
+				   hook);
 }
 
 /* For a node address only NodePorts, tunnels and the replies of masqueraded flows matter. */
-static __always_inline int lb_filter_may_be_for_node(const struct lb_glance *seen, int hook)
+static __always_inline int lb_filter_may_be_for_node(const struct lb_summary *summary, int hook)
 {
-	return lb_filter_flags(seen->dport) & LB_ADDR_NODE_PORT ||
-	       lb_filter_may_be_reply(seen, hook) ||
-	       (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && lb_filter_is_dsr_port(seen->dport));
+	return lb_filter_flags(summary->dport) & LB_ADDR_NODE_PORT ||
+	       lb_filter_may_be_reply(summary, hook) ||
+	       (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS &&
+		lb_filter_is_dsr_port(summary->dport));
 }
 
-static __always_inline int lb_filter_may_be_request(const struct lb_glance *seen, int hook)
+static __always_inline int lb_filter_may_be_request(const struct lb_summary *summary, int hook)
 {
-	int flags = lb_filter_flags(bpf_htons(bpf_ntohl(seen->daddr) & 0xffff));
+	int flags = lb_filter_flags(bpf_htons(bpf_ntohl(summary->daddr) & 0xffff));
 
 	if (flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL))
 		return 1;
-	return flags & LB_ADDR_NODE && lb_filter_may_be_for_node(seen, hook);
+	return flags & LB_ADDR_NODE && lb_filter_may_be_for_node(summary, hook);
 }
 
 #endif

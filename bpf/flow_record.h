@@ -143,7 +143,7 @@ static __always_inline void lb_flow_end(struct lb_packet *pkt, struct lb_conntra
 	if (!ending || (lb_ct_state(entry) | lb_ct_state(other)) & LB_CT_ENDED)
 		return;
 	entry->state |= LB_CT_ENDED;
-	other->peer_state |= LB_CT_ENDED;
+	other->other_state |= LB_CT_ENDED;
 	ending->entries[0] = *entry;
 	ending->entries[1] = *other;
 	ending->key = pkt->tuple;

@@ -33,9 +33,9 @@ static __always_inline __s64 lb_conntrack_udp_timeout(const struct lb_settings *
 /* Since the last packet in either direction, for UDP. Negative if another NAT uses the tuple. */
 static __always_inline __s64 lb_conntrack_silence(const struct lb_tuple *key,
 						  const struct lb_conntrack *entry,
-						  struct lb_tuple *peer_key, __u64 now)
+						  struct lb_tuple *other_key, __u64 now)
 {
-	struct lb_conntrack *peer = lb_conntrack_peer(key, entry, peer_key, 1);
+	struct lb_conntrack *peer = lb_conntrack_other(key, entry, other_key, 1);
 	__s64 silence = now - entry->last_seen;
 	__s64 silence_of_peer = peer ? now - peer->last_seen : silence;
 
@@ -45,7 +45,7 @@ static __always_inline __s64 lb_conntrack_silence(const struct lb_tuple *key,
 /* Whether the UDP timeout has passed since the last packet in either direction. */
 static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 						const struct lb_conntrack *entry,
-						struct lb_tuple *peer_key)
+						struct lb_tuple *other_key)
 {
 	__u64 now = lb_now();
 	struct lb_settings *settings = lb_settings_get();
@@ -56,7 +56,7 @@ static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
 	limit = lb_conntrack_udp_timeout(settings, entry);
 	if ((__s64)(now - entry->last_seen) <= limit)
 		return 0;
-	return lb_conntrack_silence(key, entry, peer_key, now) > limit;
+	return lb_conntrack_silence(key, entry, other_key, now) > limit;
 }
 
 /*
@@ -82,7 +82,7 @@ static __always_inline int lb_conntrack_is_abandoned(struct lb_packet *pkt,
 		return 0;
 	if (!(old->state & LB_CT_SYN))
 		return 1;
-	original = lb_conntrack_peer(reply, old, &pkt->peer, 0);
+	original = lb_conntrack_other(reply, old, &pkt->peer, 0);
 	return !original || !(original->state & LB_CT_ACK);
 }
 

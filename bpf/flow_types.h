@@ -74,7 +74,7 @@ enum lb_ct_flag {
  * the sequence number after the last byte sent in this direction (TCP, host byte order), 0 if
  * unknown. frontend: its index; desc_flags: the flags of its descriptor when the flow started.
  * bytes: payload. Two CPUs may update an entry, and OR is not atomic: only packets of this
- * direction write state, and only those of the other direction write peer_state; a flag holds if it
+ * direction write state, and only those of the other direction write other_state; a flag holds if it
  * is set in either.
  */
 struct lb_conntrack {
@@ -94,7 +94,7 @@ struct lb_conntrack {
 	__u32 sent_end;
 	__u32 frontend;
 	__u16 desc_flags;
-	__u8 peer_state;
+	__u8 other_state;
 	__u8 pad;
 };
 

@@ -99,7 +99,7 @@ static __always_inline int lb_known_quoted(struct lb_packet *pkt, struct lb_pack
 	if (!entry || entry->hook != hook)
 		return LB_PASS;
 	if (!(LB_HAS_DSR && entry->flags & LB_CT_DSR) &&
-	    !lb_conntrack_peer(&quote->peer, entry, &pkt->peer, is_udp))
+	    !lb_conntrack_other(&quote->peer, entry, &pkt->peer, is_udp))
 		return LB_PASS;
 	lb_known_fill(known, entry);
 	return LB_REDIRECT;

@@ -243,20 +243,21 @@ static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_pac
 static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
 	struct bpf_fib_lookup fib = {};
-	struct lb_glance seen = {};
+	struct lb_summary summary = {};
 	struct lb_packet pkt;
 	int verdict;
 
-	if (!lb_glance_at(skb, l2, &seen))
+	if (!lb_summarize(skb, l2, &summary))
 		return TC_ACT_UNSPEC;
-	if (LB_HAS_DSR && at->hook == LB_HOOK_POD_INGRESS && lb_tunnel_is_forged(skb, l2, &seen)) {
+	if (LB_HAS_DSR && at->hook == LB_HOOK_POD_INGRESS &&
+	    lb_tunnel_is_forged(skb, l2, &summary)) {
 		lb_count_drop_at(LB_DROP_AT_POD, LB_DROP_TUNNEL);
 		return TC_ACT_SHOT;
 	}
-	if (!lb_filter_may_be_request(&seen, at->hook))
+	if (!lb_filter_may_be_request(&summary, at->hook))
 		return TC_ACT_UNSPEC;
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS) {
-		verdict = lb_tunnel_receive(skb, l2, &seen);
+		verdict = lb_tunnel_receive(skb, l2, &summary);
 		if (verdict == LB_REDIRECT)
 			return TC_ACT_REDIRECT;
 		if (verdict < 0) {
@@ -292,7 +293,7 @@ static __always_inline int lb_is_own(const struct __sk_buff *skb, const struct l
 static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
 	struct bpf_fib_lookup fib = {};
-	struct lb_glance seen = {};
+	struct lb_summary summary = {};
 	struct lb_packet pkt;
 	int verdict;
 
@@ -300,10 +301,10 @@ static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc
 		lb_count_drop_at(skb->ifindex, LB_DROP_UNUSED_ADDRESS);
 		return TC_ACT_SHOT;
 	}
-	if (!lb_glance_at(skb, l2, &seen) ||
-	    (!lb_filter_may_be_own(seen.proto, seen.saddr, seen.sport) &&
-	     !(lb_is_own(skb, at) && lb_filter_may_be_request(&seen, at->hook)) &&
-	     !lb_filter_may_be_reply(&seen, at->hook) && !lb_filter_may_be_routed(&seen)))
+	if (!lb_summarize(skb, l2, &summary) ||
+	    (!lb_filter_may_be_own(summary.proto, summary.saddr, summary.sport) &&
+	     !(lb_is_own(skb, at) && lb_filter_may_be_request(&summary, at->hook)) &&
+	     !lb_filter_may_be_reply(&summary, at->hook) && !lb_filter_may_be_routed(&summary)))
 		return TC_ACT_UNSPEC;
 	verdict = lb_known(skb, &pkt, at->hook, &fib, l2);
 	if (!verdict)

@@ -94,7 +94,7 @@ static __always_inline int lb_source_port_take_over(struct lb_packet *pkt, struc
 {
 	int is_established = lb_ct_state(old) & LB_CT_ESTABLISHED;
 
-	if (lb_conntrack_peer(reply, old, &pkt->peer, 0))
+	if (lb_conntrack_other(reply, old, &pkt->peer, 0))
 		lb_conntrack_delete(&pkt->peer, is_established, 0);
 	lb_conntrack_delete(reply, is_established, 0);
 	return lb_conntrack_insert(reply, entry, 0);
@@ -180,7 +180,7 @@ static __always_inline int lb_source_port_take_over_udp(struct lb_packet *pkt,
 	struct lb_conntrack *old = lb_conntrack_lookup_udp(reply);
 	struct lb_conntrack *original;
 
-	original = old ? lb_conntrack_peer(reply, old, &pkt->peer, 1) : NULL;
+	original = old ? lb_conntrack_other(reply, old, &pkt->peer, 1) : NULL;
 	if (original) {
 		lb_flow_end(pkt, old, original,
 			    old->state & LB_CT_ACK ? LB_END_TIMED_OUT : LB_END_NO_ANSWER);

@@ -102,21 +102,22 @@ static __always_inline int lb_tunnel_unwrap(struct __sk_buff *skb, struct lb_tun
 }
 
 /* Whether a packet looks like a tunneled one. */
-static __always_inline int lb_tunnel_is_arriving(const struct lb_glance *seen)
+static __always_inline int lb_tunnel_is_arriving(const struct lb_summary *summary)
 {
-	return seen->is_plain && seen->proto == IPPROTO_UDP && lb_filter_is_dsr_port(seen->dport);
+	return summary->is_plain && summary->proto == IPPROTO_UDP &&
+	       lb_filter_is_dsr_port(summary->dport);
 }
 
 /* Whether a pod sends in a tunnel to a node: only nodes do. */
 static __always_inline int lb_tunnel_is_forged(struct __sk_buff *skb, int l2,
-					       const struct lb_glance *seen)
+					       const struct lb_summary *summary)
 {
 	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 	struct lb_addr from, to;
 
-	if (!tunnel || !lb_tunnel_is_arriving(seen) ||
-	    !(seen->is_ipv4 ? lb_tunnel_load(skb, l2, tunnel, &from, &to, 1) :
-			      lb_tunnel_load(skb, l2, tunnel, &from, &to, 0)))
+	if (!tunnel || !lb_tunnel_is_arriving(summary) ||
+	    !(summary->is_ipv4 ? lb_tunnel_load(skb, l2, tunnel, &from, &to, 1) :
+				 lb_tunnel_load(skb, l2, tunnel, &from, &to, 0)))
 		return 0;
 	return lb_addr_flags_of(&to) & LB_ADDR_NODE || lb_peers.lookup(&to);
 }
@@ -127,7 +128,7 @@ static __always_inline int lb_tunnel_is_forged(struct __sk_buff *skb, int l2,
  * question, and is now the answer.
  */
 static __always_inline int lb_tunnel_receive(struct __sk_buff *skb, int l2,
-					     const struct lb_glance *seen)
+					     const struct lb_summary *summary)
 {
 	struct lb_tunnel *tunnel = LB_SCRATCH(tunnel);
 	int verdict;
@@ -135,7 +136,7 @@ static __always_inline int lb_tunnel_receive(struct __sk_buff *skb, int l2,
 	if (!tunnel)
 		return LB_NEXT;
 	tunnel->is_open = 0;
-	if (!lb_tunnel_is_arriving(seen))
+	if (!lb_tunnel_is_arriving(summary))
 		return LB_NEXT;
 	verdict = skb->protocol == bpf_htons(ETH_P_IP) ? lb_tunnel_unwrap(skb, tunnel, l2, 1) :
 							 lb_tunnel_unwrap(skb, tunnel, l2, 0);

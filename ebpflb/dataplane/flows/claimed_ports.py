@@ -24,7 +24,7 @@ PERIOD_SECONDS = 60.0
 CLAIM_SECONDS = 150
 
 _CHUNK = 2048
-_FLOW = packed_format(LbConntrack, "to", "service", "direction", "state", "flags", "peer_state")
+_FLOW = packed_format(LbConntrack, "to", "service", "direction", "state", "flags", "other_state")
 # Plain ints: enum members are slower to compare.
 _ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
 _KINDS = int(CtFlag.LB_CT_SNAT | CtFlag.LB_CT_HAIRPIN | CtFlag.LB_CT_TO_POD)
@@ -97,8 +97,8 @@ class ClaimedPorts:
 
 def _masqueraded(chunk: Chunk, is_wanted: IsWanted) -> Iterator[Reply]:
     """The replies of flows that have not ended, as they arrive at the node."""
-    for to, service, direction, state, flags, peer_state in _FLOW.iter_unpack(chunk.values):
+    for to, service, direction, state, flags, other_state in _FLOW.iter_unpack(chunk.values):
         is_leaving = direction == _ORIGINAL and flags & _KINDS == _LEAVES_THE_NODE
-        if is_leaving and not (state | peer_state) & _CLOSED and is_wanted(service):
+        if is_leaving and not (state | other_state) & _CLOSED and is_wanted(service):
             (node, port), (pod, pod_port) = ends_of(to)
             yield Reply(to[PROTOCOL_AT], pod, pod_port, node, port)

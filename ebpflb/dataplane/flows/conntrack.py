@@ -27,9 +27,9 @@ _KEY = packed_format(LbTuple)
 # The ports, and the protocol with its padding, as raw bytes.
 _ENDS = packed_format(LbTuple, "saddr", "daddr", ("sport",), ("dport",), ("proto", "pad"))
 _USE = packed_format(
-    LbConntrack, "created", ("backend", "generation"), "direction", "state", "flags", "peer_state"
+    LbConntrack, "created", ("backend", "generation"), "direction", "state", "flags", "other_state"
 )
-_LIFE = packed_format(LbConntrack, "to", "created", "last_seen", "state", "peer_state")
+_LIFE = packed_format(LbConntrack, "to", "created", "last_seen", "state", "other_state")
 # Each CPU counts elements separately: the last ones may not fit.
 _FULL = 0.99
 # Plain ints: enum members are slower to compare.
@@ -73,9 +73,9 @@ def open_flows(values: bytes) -> list[tuple[bytes, int]]:
     """
     return [
         (use, created)
-        for created, use, direction, state, flags, peer_state in _USE.iter_unpack(values)
+        for created, use, direction, state, flags, other_state in _USE.iter_unpack(values)
         if direction == _ORIGINAL
-        and not (state | peer_state) & _CLOSED
+        and not (state | other_state) & _CLOSED
         and not (flags & _DSR and state & _PEER_FIN)
     ]
 
@@ -87,5 +87,5 @@ def is_full(maps: MapSet) -> bool:
 
 
 def lives(values: bytes) -> Iterator[tuple[bytes, int, int, int, int]]:
-    """For many concatenated entries: to, created, last_seen, state, peer_state."""
+    """For many concatenated entries: to, created, last_seen, state, other_state."""
     return _LIFE.iter_unpack(values)

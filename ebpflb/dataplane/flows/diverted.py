@@ -21,7 +21,7 @@ _BELONG: Mapping[str, str] = {"lb_conntrack": "lb_ct_short", "lb_ct_stream": "lb
 # A handshake that takes longer than this is unlikely to continue while it is moved.
 _SETTLING_NS = 3_000_000_000
 _BUDGET = 2048
-_FACTS = packed_format(LbConntrack, "created", "hook", "state", "flags", "peer_state")
+_FACTS = packed_format(LbConntrack, "created", "hook", "state", "flags", "other_state")
 
 
 def bring_back(maps: MapSet, clock: Callable[[], int] = time.monotonic_ns) -> bool:
@@ -68,8 +68,8 @@ def _is_diverted(value: bytes) -> bool:
 
 
 def _is_established(value: bytes) -> bool:
-    _, _, state, _, peer_state = _FACTS.unpack(value)
-    return bool((state | peer_state) & CtState.LB_CT_ESTABLISHED)
+    _, _, state, _, other_state = _FACTS.unpack(value)
+    return bool((state | other_state) & CtState.LB_CT_ESTABLISHED)
 
 
 def _insert(table: BpfMap, key: bytes, value: bytes) -> None:

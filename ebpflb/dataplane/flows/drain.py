@@ -64,8 +64,8 @@ def _forget_ended(table: BpfMap) -> None:
 
 
 def _has_ended(value: bytes) -> bool:
-    ((*_, state, peer_state),) = lives(value)
-    return bool((state | peer_state) & CtState.LB_CT_CLOSED)
+    ((*_, state, other_state),) = lives(value)
+    return bool((state | other_state) & CtState.LB_CT_CLOSED)
 
 
 def _open_flows(maps: MapSet) -> int:

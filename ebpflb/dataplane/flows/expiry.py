@@ -149,14 +149,14 @@ class Expiry:
         deleted = 0
         starts = range(0, len(chunk.keys), KEY_SIZE)
         directions = chunk.values[_DIRECTION_AT :: table.value_size]
-        for start, direction, (to, created, last_seen, state, peer_state) in zip(
+        for start, direction, (to, created, last_seen, state, other_state) in zip(
             starts, directions, lives(chunk.values), strict=True
         ):
             key = chunk.keys[start : start + KEY_SIZE]
             gone = None
-            if now - last_seen > self._earliest[key[PROTOCOL_AT]][state | peer_state]:
+            if now - last_seen > self._earliest[key[PROTOCOL_AT]][state | other_state]:
                 gone = self._expire(table, key, now)
-            elif state | peer_state == _SYN and self._told_to < created <= self._tell_to:
+            elif state | other_state == _SYN and self._told_to < created <= self._tell_to:
                 self._tell_if_unanswered(table, key, now)
             if gone is not None:
                 deleted += gone
@@ -216,8 +216,8 @@ def _read(table: BpfMap, key: bytes) -> _FlowEntry | None:
     value = table.lookup(key)
     if not value:
         return None
-    ((to, _, last_seen, state, peer_state),) = lives(value)
-    return _FlowEntry(to, last_seen, state | peer_state, value)
+    ((to, _, last_seen, state, other_state),) = lives(value)
+    return _FlowEntry(to, last_seen, state | other_state, value)
 
 
 def _state_of(one: int, other: int) -> int:

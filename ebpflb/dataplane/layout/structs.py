@@ -227,7 +227,7 @@ class LbConntrack(
     direction=enums.Direction,
     hook=enums.Hook,
     state=enums.CtState,
-    peer_state=enums.CtState,
+    other_state=enums.CtState,
     flags=enums.CtFlag,
 ):
     _fields_ = [
@@ -247,14 +247,14 @@ class LbConntrack(
         ("sent_end", u32),
         ("frontend", u32),
         ("desc_flags", u16),
-        ("peer_state", u8),
+        ("other_state", u8),
         ("pad", u8),
     ]
 
     @property
     def whole_state(self) -> int:
         """The state as seen by both directions together: enum lb_ct_state."""
-        return int(self.state) | int(self.peer_state)
+        return int(self.state) | int(self.other_state)
 
 
 class LbReplyEnds(Struct):

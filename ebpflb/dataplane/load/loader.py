@@ -285,10 +285,10 @@ def _catch_up(old: Generation, new: Generation, names: Set[str], since: int) -> 
                     after.delete(key)
                 continue
             missed = LbConntrack.from_buffer_copy(earlier)
-            state = entry.state, entry.peer_state
+            state = entry.state, entry.other_state
             entry.state |= missed.state
-            entry.peer_state |= missed.peer_state
-            if state != (entry.state, entry.peer_state):
+            entry.other_state |= missed.other_state
+            if state != (entry.state, entry.other_state):
                 _replace(after, key, bytes(entry))
 
 

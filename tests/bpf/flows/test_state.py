@@ -34,7 +34,7 @@ def test_what_an_ended_flow_left_in_the_wrong_table_does_not_stand_before_a_new_
     table = flow.datapath.maps["lb_conntrack"]
     for key, value in list(table.items()):
         entry = LbConntrack.from_buffer_copy(value)
-        entry.state, entry.peer_state = entry.state & ~ESTABLISHED, CLOSED
+        entry.state, entry.other_state = entry.state & ~ESTABLISHED, CLOSED
         table.update(key, bytes(entry))
     flow.establish()
     assert flow.is_established()
@@ -47,7 +47,7 @@ def test_each_direction_writes_its_own_byte(flow: Flow):
     flow.reply("FA")
     entry = flow.datapath.entry(flow.pod, flow.frontend, flow.kind.proto)
     assert CtState(entry.state) == SYN | ACK | ESTABLISHED
-    assert CtState(entry.peer_state) == CtState.LB_CT_PEER_FIN | CLOSED
+    assert CtState(entry.other_state) == CtState.LB_CT_PEER_FIN | CLOSED
 
 
 # Resets that may be forged

@@ -110,7 +110,7 @@ def states(generation: Generation, table: str) -> dict[int, tuple[int, int]]:
     found = {}
     for key, value in open_maps(generation.maps)[table].items():
         entry = LbConntrack.from_buffer_copy(value)
-        found[LbTuple.from_buffer_copy(key).sport] = entry.state, entry.peer_state
+        found[LbTuple.from_buffer_copy(key).sport] = entry.state, entry.other_state
     return found
 
 
@@ -159,12 +159,12 @@ def test_what_the_old_programs_change_meanwhile_is_in_the_new_table(
         put(divertible, table, port, state=syn)
     made = Loader(root, Build(has_set_retval=True), compiler=make_maps)
     second = made.load(MORE, LARGER)
-    put(divertible, table, 1, state=syn, peer_state=ack)
+    put(divertible, table, 1, state=syn, other_state=ack)
     assert open_maps(divertible.maps)[table].delete(bytes(LbTuple(sport=2)))
     # A closed flow of the new programs, one of the old, and one that both have seen.
     put(second, table, 4, last_seen=time.monotonic_ns())
     put(divertible, table, 5, state=ack)
-    put(second, table, 3, state=syn, peer_state=ack)
+    put(second, table, 3, state=syn, other_state=ack)
     made.finish(second)
     assert states(second, table) == {
         1: (syn, ack),

@@ -67,7 +67,7 @@ def kernel() -> Kernel:
         pytest.param("lb_ct_udp", UDP, {}, True, id="UDP"),
         pytest.param("lb_ct_stream", UDP, {}, True, id="stream"),
         pytest.param("lb_ct_short", TCP, {"state": CLOSED}, False, id="closed"),
-        pytest.param("lb_ct_short", TCP, {"peer_state": CLOSED}, False, id="closed by the peer"),
+        pytest.param("lb_ct_short", TCP, {"other_state": CLOSED}, False, id="closed by the peer"),
         pytest.param("lb_conntrack", TCP, {"service": SERVED}, False, id="served"),
         pytest.param("lb_conntrack", TCP, {"flags": 0}, False, id="the client's own port"),
         pytest.param(

@@ -31,7 +31,7 @@ def test_a_flow_is_open_in_its_original_direction_until_either_side_has_closed_i
             entry(direction=Direction.LB_DIR_ORIGINAL, state=CtState.LB_CT_ESTABLISHED),
             entry(direction=Direction.LB_DIR_REPLY),
             entry(direction=Direction.LB_DIR_ORIGINAL, state=CtState.LB_CT_CLOSED),
-            entry(direction=Direction.LB_DIR_ORIGINAL, peer_state=CtState.LB_CT_CLOSED),
+            entry(direction=Direction.LB_DIR_ORIGINAL, other_state=CtState.LB_CT_CLOSED),
             entry(
                 direction=Direction.LB_DIR_ORIGINAL,
                 state=CtState.LB_CT_ESTABLISHED | CtState.LB_CT_PEER_FIN,
@@ -44,4 +44,4 @@ def test_a_flow_is_open_in_its_original_direction_until_either_side_has_closed_i
 
 
 def test_of_a_life_there_is_what_ends_it():
-    assert list(lives(entry(state=1, peer_state=2) * 2)) == [(bytes(TO), 5, 6, 1, 2)] * 2
+    assert list(lives(entry(state=1, other_state=2) * 2)) == [(bytes(TO), 5, 6, 1, 2)] * 2

@@ -36,7 +36,7 @@ def test_only_flows_that_did_not_get_established_go_back(settled: str, opening: 
     flows = Diverted()
     flows.put(settled, 1, state=CtState.LB_CT_SYN)
     flows.put(settled, 2, state=ESTABLISHED)
-    flows.put(settled, 3, peer_state=ESTABLISHED)
+    flows.put(settled, 3, other_state=ESTABLISHED)
     flows.put(settled, 4, hook=Hook.LB_HOOK_RESERVED)
     assert flows.bring_back()
     assert (flows.ports(settled), flows.ports(opening)) == ({2, 3, 4}, {1})

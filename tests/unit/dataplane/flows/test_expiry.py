@@ -158,7 +158,7 @@ def test_a_state_is_what_packets_of_either_direction_wrote():
     flows.add(1)
     for key, value in list(flows.maps["lb_conntrack"].items()):
         entry = LbConntrack.from_buffer_copy(value)
-        entry.peer_state = CLOSED
+        entry.other_state = CLOSED
         flows.maps["lb_conntrack"].update(key, bytes(entry))
     flows.now = CLOSED_TIME + 1
     assert flows.expiry.step().deleted == 2

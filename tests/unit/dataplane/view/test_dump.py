@@ -146,7 +146,7 @@ def test_what_has_no_name_stays_a_number(maps):
 def test_every_number_with_a_meaning_has_words():
     meaning = {
         *("proto", "type", "kind", "flags", "state", "hook", "direction", "if_empty"),
-        *("peer_state", "event", "path", "end", "scheduler"),
+        *("other_state", "event", "path", "end", "scheduler"),
     }
     known = {(kind, name) for kind in STRUCTS.values() for name in kind.enums}
     fields = {(kind, name) for kind in STRUCTS.values() for name in structs.field_names(kind)}
