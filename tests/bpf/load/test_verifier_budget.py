@@ -13,23 +13,23 @@ from tests.skips import kernel_lacks
 
 # Measured on Linux 6.18, with some room.
 LIMITS = {
-    "lb_connect4": 33_000,
-    "lb_connect6": 134_000,
-    "lb_sendmsg4": 24_000,
-    "lb_sendmsg6": 160_000,
+    "lb_connect4": 25_000,
+    "lb_connect6": 105_000,
+    "lb_sendmsg4": 19_000,
+    "lb_sendmsg6": 112_000,
     "lb_recvmsg4": 100,
     "lb_recvmsg6": 100,
     "lb_getpeer4": 250,
     "lb_getpeer6": 250,
-    "lb_sock_ops": 28_000,
+    "lb_sock_ops": 24_000,
     "lb_sock_release": 2_700,
-    "lb_host_ingress": 600_000,
-    "lb_host_egress": 330_000,
-    "lb_l3_ingress": 600_000,
-    "lb_l3_egress": 340_000,
-    "lb_pod_ingress": 360_000,
-    "lb_pod_egress": 270_000,
-    "lb_xdp": 500_000,
+    "lb_host_ingress": 530_000,
+    "lb_host_egress": 270_000,
+    "lb_l3_ingress": 550_000,
+    "lb_l3_egress": 280_000,
+    "lb_pod_ingress": 320_000,
+    "lb_pod_egress": 205_000,
+    "lb_xdp": 420_000,
 }
 
 
