@@ -179,15 +179,13 @@ def _rewrite(entry: LbConntrack) -> Rewrite:
 
 def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[ExistingFlow]:
     """The flows of a client to a frontend, or only from its port; sorted by port. MapError."""
-    wanted = LbTuple.from_buffer_copy(_key(client, target))
-    same_client, same_target = bytes(wanted.saddr), bytes(wanted.daddr)
-    found = []
-    for key, entry in _originals(maps):
-        ends = (bytes(key.saddr), bytes(key.daddr), key.dport, key.proto)
-        is_same = ends == (same_client, same_target, wanted.dport, wanted.proto)
-        if is_same and client.port in (0, key.sport):
-            found.append(_view(key, entry))
-    return sorted(found)
+    ends = client.address + target.address
+    return sorted(
+        _view(key, entry)
+        for key, entry in _originals(maps, ends)
+        if (key.dport, key.proto) == (target.port, target.protocol)
+        and client.port in (0, key.sport)
+    )
 
 
 def tracked_flows(maps: MapSet) -> list[TrackedFlow]:
@@ -212,10 +210,14 @@ def _views(maps: MapSet) -> Iterator[tuple[LbTuple, LbConntrack, ExistingFlow]]:
         yield key, entry, _view(key, entry)
 
 
-def _originals(maps: MapSet) -> Iterator[tuple[LbTuple, LbConntrack]]:
+def _originals(maps: MapSet, begin: bytes = b"") -> Iterator[tuple[LbTuple, LbConntrack]]:
+    """`begin`: of the key, which has both addresses first."""
     for name in FLOW_TABLES:
         for key, value in maps[name].items():
-            if value[LbConntrack.direction.offset] == Direction.LB_DIR_ORIGINAL:
+            if (
+                key.startswith(begin)
+                and value[LbConntrack.direction.offset] == Direction.LB_DIR_ORIGINAL
+            ):
                 yield LbTuple.from_buffer_copy(key), LbConntrack.from_buffer_copy(value)
 
 
@@ -245,7 +247,7 @@ def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketCount]:
     wanted = (target.address, target.port)
     found = Counter(
         (format_address(backend), port)
-        for frontend, (backend, port) in _sockets(maps, target.protocol)
+        for frontend, (backend, port) in _sockets(maps, target.protocol, target.address)
         if frontend == wanted
     )
     return [SocketCount(*backend, count) for backend, count in sorted(found.items())]
@@ -261,29 +263,31 @@ def socket_counts(maps: MapSet) -> list[TrackedSockets]:
     return [TrackedSockets(*ends, count) for ends, count in sorted(found.items())]
 
 
-def _sockets(maps: MapSet, protocol: Protocol) -> Iterator[tuple[End, End]]:
-    """Frontend and backend of each record."""
+def _sockets(maps: MapSet, protocol: Protocol, to: bytes = b"") -> Iterator[tuple[End, End]]:
+    """Frontend and backend of each record, without most that have no address `to`."""
     if protocol == Protocol.UDP:
         for raw, value in maps["lb_sockets"].items():
             key = LbSocketKey.from_buffer_copy(raw)
-            if key.direction == Direction.LB_DIR_REPLY:
+            if to in value and key.direction == Direction.LB_DIR_REPLY:
                 socket = LbSocket.from_buffer_copy(value)
                 yield (
                     (Address(bytes(socket.peer)), socket.port),
                     (Address(bytes(key.peer)), key.port),
                 )
     elif protocol == Protocol.TCP:
-        for each in _connections(maps):
+        for each in _connections(maps, to):
             yield (
                 (Address(bytes(each.addr)), each.port),
                 (Address(bytes(each.peer)), each.peer_port),
             )
 
 
-def _connections(maps: MapSet) -> Iterator[LbConnection]:
+def _connections(maps: MapSet, to: bytes) -> Iterator[LbConnection]:
     for _, value in maps["lb_conn_places"].items():
-        place = LbConnPlace.from_buffer_copy(value)
-        if place.cookie:
-            yield place.connection
+        if to in value:
+            place = LbConnPlace.from_buffer_copy(value)
+            if place.cookie:
+                yield place.connection
     for _, value in maps["lb_connections"].items():
-        yield LbConnection.from_buffer_copy(value)
+        if to in value:
+            yield LbConnection.from_buffer_copy(value)
