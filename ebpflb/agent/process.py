@@ -18,6 +18,7 @@ from types import FrameType
 from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane.node import NodeDataplane
+from ebpflb.agent.explain import Explaining
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.rights import Rights, agent_role, client_role, source_role
 from ebpflb.agent.sources import ObjectSource, require_manifests, selection_of, source_of
@@ -220,9 +221,15 @@ def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
         metrics,
         lambda: agent.status.report(health) | dataplane.report() | rights.report(),
     )
-    flows.start(http, agent.tell)
+    flows.start(http, agent.tell, _explaining(settings, dataplane, agent, flows).routes)
     parts.callback(flows.stop)
     agent.run()
+
+
+def _explaining(
+    settings: Settings, dataplane: NodeDataplane, agent: Agent, flows: FlowPipeline
+) -> Explaining:
+    return Explaining(settings.bpffs_root, lambda: dataplane.maps, agent.tell, flows.log)
 
 
 def _http_server(rights: Rights, parts: ExitStack) -> HttpServer:

@@ -38,8 +38,8 @@ metrics_address_option: Callable[[Any], Any] = click.option(
 )
 
 
-class NothingThereError(QueryError):
-    """The agent does not know the object that the query names."""
+class UnanswerableError(QueryError):
+    """The agent has understood the query, which has no answer."""
 
 
 def query_socket(flag: str | None) -> Path:
@@ -65,8 +65,8 @@ def stream(path: Path, where: tuple[str, ...], parameters: Mapping[str, str]) ->
         with _explained(path):
             connection.request("GET", f"{target}?{urlencode(parameters)}" if parameters else target)
             answer = connection.getresponse()
-        if answer.status == HTTPStatus.NOT_FOUND:
-            raise NothingThereError(_reason(answer))
+        if answer.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+            raise UnanswerableError(_reason(answer))
         if answer.status != HTTPStatus.OK:
             raise QueryError(_reason(answer))
         connection.wait_for_ever()

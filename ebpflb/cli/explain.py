@@ -2,6 +2,7 @@
 """ebpflb explain: what would happen to a new connection on this node, and why."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +14,10 @@ from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, p
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
 from ebpflb.config.settings import setting
-from ebpflb.errors import AttachError, ConfigError, QueryError
-from ebpflb.words.connections import END, Fate
+from ebpflb.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ebpflb.cli.explain_names import AgentModel
-    from ebpflb.dataplane.explain.lookups import Lookups
-    from ebpflb.dataplane.explain.steps import Client
-    from ebpflb.model.address import Address
-
-# Older failures may have been fixed.
-_LATELY = "5m"
-_TABLE_IS_FULL = (
-    "lb_conntrack is full: a new connection works, but is forgotten after 4 minutes without packets"
-)
+    from ebpflb.dataplane.explain.question import ExplainQuestion
 
 
 @click.command(
@@ -94,91 +85,41 @@ def explain(
 def _found(
     source: AddressOrName, target: Destination, root: Path, query_socket: str | None
 ) -> dict[str, Any]:
-    from ebpflb.cli.explain_answer import answer
-    from ebpflb.cli.explain_names import AgentModel, NameLookup
-    from ebpflb.dataplane.explain.lookups import Lookups
-    from ebpflb.dataplane.kernel.rtnetlink import route_to
-    from ebpflb.model.address import family_of
+    import msgspec
 
-    lookups = Lookups(open_pins(root)[1])
-    agent = AgentModel(setting("query-socket", query_socket, os.environ))
-    names = NameLookup(lookups.maps, agent)
-    addresses = names.addresses(source)
-    key = names.frontend(target, dict.fromkeys(map(family_of, addresses)))
-    client = _client(lookups, source, addresses, key.address)
-    found = answer(lookups, agent, client, key, route_to)
-    note = _second_set(root, client) or _note(source, client, lookups, found)
-    _add_trouble(found, _last_flows(agent, found["target"]))
-    return {"note": note, "outcome": str(outcome_of(found)), **found}
+    from ebpflb.cli.explain_names import AskedAgent
 
+    agent = AskedAgent(setting("query-socket", query_socket, os.environ))
+    pods = agent.pods() if source.name else {}
+    maps = open_pins(root)[1] if agent.failed else None
+    question = _question(source, target, pods, root)
+    found = agent.explain(question)
+    if found is None:
+        from ebpflb.dataplane.explain.answer import explain as explain_maps
 
-def _second_set(root: Path, client: "Client") -> str:
-    """Which other programs of ebpflb a connection of this client passes, and who decides."""
-    from ebpflb.dataplane.attach.strays import find_strays, served_cgroups, summary
-    from ebpflb.dataplane.explain.steps import ClientKind
-    from ebpflb.dataplane.kernel.rtnetlink import device_name
-
-    device = device_name(client.ifindex) if client.ifindex else ""
-    passed = {device} if client.kind is ClientKind.OUTSIDE else {device, ""}
-    try:
-        strays = find_strays(root, served_cgroups(root))
-    except AttachError:
-        return ""
-    met = [each for each in strays if each.device in passed]
-    return f"{summary(met)}: see `ebpflb doctor`" if met else ""
+        maps = maps or open_pins(root)[1]
+        found = explain_maps(maps, root, question, None, agent.failed)
+    told: dict[str, Any] = msgspec.to_builtins(found)
+    return {"note": told.pop("note"), "outcome": str(outcome_of(told)), **told}
 
 
-def _note(
-    source: AddressOrName, client: "Client", lookups: "Lookups", found: dict[str, Any]
-) -> str:
-    from ebpflb.dataplane.explain.steps import ClientKind
-    from ebpflb.dataplane.flows.conntrack import is_full
+def _question(
+    source: AddressOrName, target: Destination, pods: Mapping[str, list[str]], root: Path
+) -> "ExplainQuestion":
+    from ebpflb.cli.explain_names import addresses_of
+    from ebpflb.dataplane.explain.question import ExplainQuestion
+    from ebpflb.model.address import format_address
 
-    if source.name and client.kind is ClientKind.OUTSIDE:
-        return "a pod on another node, which decides first: run explain there too"
-    is_tracked = found["target"]["protocol"] != "UDP" and found["kernel"]["place"].startswith("tc ")
-    if found["verdict"] == Fate.TRANSLATED and is_tracked and is_full(lookups.maps):
-        return _TABLE_IS_FULL
-    return ""
-
-
-def _last_flows(agent: "AgentModel", target: dict[str, Any]) -> list[dict[str, Any]]:
-    """The last flows to the target's Service that have ended; none without an agent."""
-    if not target["service"]:
-        return []
-    try:
-        flows = agent.flows(service=target["service"], event=END, since=_LATELY)
-    except QueryError:
-        return []
-    return [each for each in flows if each["protocol"] == target["protocol"]]
-
-
-def _add_trouble(found: dict[str, Any], flows: list[dict[str, Any]]) -> None:
-    """Add to each backend why connections to it fail."""
-    from ebpflb.dataplane.explain.reach import Silent, last_failures, trouble, unanswered
-    from ebpflb.dataplane.kernel.rtnetlink import route_to
-    from ebpflb.model.address import parse_address
-
-    waiting = found["kernel"]["flows"] if found["target"]["protocol"] != "UDP" else []
-    failures = {**unanswered(waiting), **last_failures(flows)}
-    silent = Silent.now()
-    for each in found["kernel"]["backends"]:
-        known = trouble(parse_address(each["address"]), route_to, silent)
-        known = known and f"is out of reach: {known}"
-        each["trouble"] = known or failures.get((each["address"], each["port"]), "")
-
-
-def _client(
-    lookups: "Lookups", source: AddressOrName, addresses: "list[Address]", target: "Address"
-) -> "Client":
-    from ebpflb.dataplane.explain.hooks import client_at, host_client
-    from ebpflb.dataplane.kernel.rtnetlink import route_to
-    from ebpflb.model.address import family_of
-
-    family, port = family_of(target), int(source.port or 0)
-    if not addresses:
-        return host_client(lookups, family, port)
-    for address in addresses:
-        if family_of(address) is family:
-            return client_at(lookups, address, family, port, route_to)
-    raise ConfigError(f"SRC has no {family.text} address, but DST is one")
+    addresses = [format_address(source.address)] if source.address else []
+    if source.name:
+        addresses = addresses_of(source.name, pods)
+    end = target.end
+    return ExplainQuestion(
+        format_address(end.address) if end.address else str(end.name),
+        ",".join(addresses),
+        end.port,
+        int(source.port or 0),
+        bool(source.name),
+        target.protocol.name if target.protocol else "",
+        str(root),
+    )

@@ -1,167 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SRC and DST of `ebpflb explain`: the addresses they stand for.
-
-The agent, the maps and the API server resolve names of pods and Services.
-"""
+"""What `ebpflb explain` asks the agent and the API server."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-from ebpflb.cli.agent_client import NothingThereError, ask, stream
-from ebpflb.cli.explain_words import AddressOrName, Destination, port_number
+import msgspec
+
+from ebpflb.cli.agent_client import UnanswerableError, ask
 from ebpflb.config.settings import setting
 from ebpflb.config.values import near
-from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.records import frontend_key_of
-from ebpflb.dataplane.view.snapshot import Snapshot, read_snapshot
+from ebpflb.dataplane.explain.question import ExplainQuestion, Explanation
 from ebpflb.errors import ConfigError, QueryError, SourceError
-from ebpflb.from_json import from_json
-from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address
-from ebpflb.model.explain import decode_key
-from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
 
+Answer = TypeVar("Answer")
 
-class AgentModel:
-    """The model of this node's agent, through the query socket; one connection per query."""
+
+class _Names(msgspec.Struct):
+    """Of /v1/names: addresses by NAMESPACE/NAME."""
+
+    pods: dict[str, list[str]]
+
+
+class AskedAgent:
+    """This node's agent, through its query socket. If it fails once, it is not asked again."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        # Why it does not answer.
+        self.failed = "" if path else "there is no query socket (--query-socket)"
 
-    def get(self, *where: str) -> Mapping[str, Any] | None:
-        """The object at a path below /v1, None if there is no such object. QueryError."""
-        if self._path is None:
-            raise QueryError("there is no query socket (--query-socket)")
-        try:
-            found = ask(self._path, *where)
-        except NothingThereError:
+    def pods(self) -> Mapping[str, list[str]]:
+        """The addresses of every pod that it knows."""
+        found = self._ask(_Names, "names", {})
+        return found.pods if found else {}
+
+    def explain(self, question: ExplainQuestion) -> Explanation | None:
+        """UnanswerableError if nobody could answer that."""
+        parameters = msgspec.to_builtins(question).items()
+        return self._ask(Explanation, "explain", {name: str(value) for name, value in parameters})
+
+    def _ask(self, kind: type[Answer], what: str, parameters: Mapping[str, str]) -> Answer | None:
+        if self.failed or not self._path:
             return None
+        try:
+            return msgspec.convert(ask(self._path, what, **parameters), kind)
+        except UnanswerableError:
+            raise
+        except QueryError as error:
+            self.failed = str(error)
         except ValueError as error:
-            raise QueryError(f"{self._path}: not an ebpflb agent ({error})") from error
-        if not isinstance(found, dict):
-            raise QueryError(f"{self._path}: not an ebpflb agent")
-        return found
-
-    def flows(self, **wanted: str) -> list[dict[str, Any]]:
-        """The flow records that /v1/flows returns for these parameters. QueryError."""
-        if self._path is None:
-            return []
-        return [from_json(line) for line in stream(self._path, ("flows",), wanted)]
+            self.failed = f"{self._path}: not an ebpflb agent ({error})"
+        return None
 
 
-class ClusterIp(NamedTuple):
-    """One ClusterIP frontend of a Service."""
-
-    key: FrontendKey
-    port_name: str
-
-
-def cluster_ips(snapshot: Snapshot, name: ServiceName) -> list[ClusterIp]:
-    """The ClusterIPs in force for a Service, IPv4 first."""
-    found = [
-        ClusterIp(frontend_key_of(each.key), each.service.port)
-        for each in snapshot.frontends
-        if each.type is FrontendType.CLUSTER_IP and each.service[:2] == tuple(name)
-    ]
-    return sorted(found, key=lambda each: (family_of(each.key.address), each.key))
-
-
-class NameLookup:
-    """Resolves names to addresses. ConfigError for an unknown name."""
-
-    def __init__(self, maps: MapSet, agent: AgentModel) -> None:
-        self._maps = maps
-        self._agent = agent
-
-    def addresses(self, source: AddressOrName) -> list[Address]:
-        """The addresses of SRC; none for the node itself."""
-        if source.address:
-            return [source.address]
-        if source.name is None:
-            return []
-        known = self._known("pods", dict)
-        found = known.get(str(source.name)) or _ask_api_server(source.name, known)
-        return [parse_address(text) for text in found]
-
-    def frontend(self, target: Destination, families: Iterable[Family]) -> FrontendKey:
-        """The frontend that DST stands for, in the first of these families that has one."""
-        end = target.end
-        if end.address:
-            port = port_number(end.port, end.port)
-            return FrontendKey(end.address, port, target.protocol or Protocol.TCP)
-        name = end.name or ServiceName("", "")
-        found = _of_port(name, self._cluster_ips(name), end.port)
-        found = _of_protocol(name, found, target.protocol)
-        order = [*families, *Family]
-        return min(found, key=lambda each: order.index(family_of(each.key.address))).key
-
-    def _cluster_ips(self, name: ServiceName) -> Sequence[ClusterIp]:
-        found = self._planned(name)
-        if found:
-            return found
-        snapshot = read_snapshot(self._maps)
-        found = cluster_ips(snapshot, name)
-        if found:
-            return found
-        in_force = {f"{namespace}/{service}" for namespace, service, _ in snapshot.ports}
-        services = {*in_force, *self._known("services", list)}
-        if str(name) in services:
-            raise ConfigError(f"Service {name} has no ClusterIP (headless, or not served here)")
-        raise ConfigError(f"no Service {name}{near(str(name), services)}")
-
-    def _planned(self, name: ServiceName) -> list[ClusterIp]:
-        try:
-            service = self._agent.get("services", *name)
-        except QueryError:
-            return []
-        if service and service.get("left_out"):
-            return [_left_out(each) for each in service["ports"]]
-        return [
-            ClusterIp(decode_key(each), each["port_name"])
-            for each in (service["frontends"] if service else ())
-            if each["type"] == FrontendType.CLUSTER_IP
-        ]
-
-    def _known(self, what: str, kind: type) -> Any:
-        try:
-            return (self._agent.get("names") or {}).get(what, kind())
-        except QueryError:
-            return kind()
-
-
-def _left_out(port: Mapping[str, Any]) -> ClusterIp:
-    """From an entry in the `ports` of a Service that another proxy serves."""
-    protocol = Protocol[port["protocol"]]
-    key = FrontendKey(parse_address(port["cluster_ip"]), port["port"], protocol)
-    return ClusterIp(key, port["name"])
-
-
-def _of_port(name: ServiceName, found: Sequence[ClusterIp], port: str) -> list[ClusterIp]:
-    number = int(port) if port.isdigit() else 0
-    if port:
-        chosen = [each for each in found if number == each.key.port or port == each.port_name]
-    else:
-        chosen = list(found)
-    if len({each.key.port for each in chosen}) == 1:
-        return chosen
-    ports = sorted({each.port_name or str(each.key.port) for each in found})
-    problem = f"has no port {port!r}" if port else "has several ports"
-    raise ConfigError(f"Service {name} {problem}: use {name}:PORT, one of {', '.join(ports)}")
-
-
-def _of_protocol(
-    name: ServiceName, found: Sequence[ClusterIp], protocol: Protocol | None
-) -> list[ClusterIp]:
-    """TCP by default, if the Service has the port for TCP."""
-    there = sorted({each.key.protocol for each in found})
-    wanted = protocol or there[0]
-    chosen = [each for each in found if each.key.protocol is wanted]
-    if chosen:
-        return chosen
-    protocols = ", ".join(each.name for each in there)
-    raise ConfigError(f"Service {name} has that port for {protocols}, not for {wanted.name}")
+def addresses_of(name: ServiceName, pods: Mapping[str, list[str]]) -> list[str]:
+    """The addresses of a pod. `pods`: those that the agent knows. ConfigError."""
+    return pods.get(str(name)) or _ask_api_server(name, pods)
 
 
 def _ask_api_server(name: ServiceName, known: Iterable[str]) -> list[str]:

@@ -1,33 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why each endpoint of a Service may or may not be chosen on this node.
 
-Also the model's view of a Service as plain JSON values, and how a frontend in the kernel
-differs from the planned one.
+Also the model's view of a Service as plain JSON values, what it wants of a new connection, and how
+a frontend in the kernel differs from the planned one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ebpflb.model.address import Address, Protocol, format_address, parse_address
+from ebpflb.model.address import Address, family_of, format_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.ejection import NO_WATCH, Ejections, PortWatch, Standing
-from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
+from ebpflb.model.ejection import NO_WATCH, PortWatch, Standing
+from ebpflb.model.endpoint import PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
-from ebpflb.model.plan import (
-    Backend,
-    Choice,
-    Frontend,
-    FrontendKey,
-    FrontendType,
-    IfEmpty,
-    place_of,
-)
-from ebpflb.model.service import ServiceName, ServicePort, ServicePortName, TrafficPolicy
-from ebpflb.model.source_ranges import parse_prefix
+from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, place_of
+from ebpflb.model.service import ServiceName, ServicePort, TrafficPolicy
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
 from ebpflb.words.connections import Fate
-from ebpflb.words.scheduler import Scheduler
 
 Plain = dict[str, Any]
 
@@ -145,32 +135,25 @@ def describe(changes: Changes, name: ServiceName) -> Plain | None:
 
     `lost`: the frontends that went to an older Service. `left_out`: which selector does not match,
     if another proxy serves the Service. Ports come in order, once for each address family.
-    family.
     """
     service = changes.served(name)
     if service is None:
         return None
     node = changes.node
-    slices = sorted(changes.slices(name), key=attrgetter("name"))
     lost = (each for each in changes.conflicts() if each.loser == name)
     return {
         "namespace": name.namespace,
         "name": name.name,
         "node": {"name": node.name, "zone": node.zone},
-        "ports": [_port(port, slices, node, changes.ejections) for port in service.ports],
+        "ports": [_port(changes, port) for port in service.ports],
         "frontends": [encode_frontend(each) for each in changes.plan(name)],
         "left_out": changes.why_left_out(service),
         "lost": [{**_key(each.key), "winner": str(each.winner)} for each in lost],
     }
 
 
-def _port(
-    port: ServicePort, slices: Iterable[EndpointSlice], node: Node, ejections: Ejections
-) -> Plain:
-    endpoints = endpoints_of(port, slices)
-    watch = ejections.watch(port)
-    cluster = judge(port, endpoints, node, TrafficPolicy.CLUSTER, watch)
-    local = judge(port, endpoints, node, TrafficPolicy.LOCAL, watch)
+def _port(changes: Changes, port: ServicePort) -> Plain:
+    verdicts = (_judged(changes, port, policy) for policy in TrafficPolicy)
     return {
         "name": port.name.port,
         "protocol": port.name.protocol.name,
@@ -182,12 +165,22 @@ def _port(
         "external_policy": str(port.external_policy),
         "affinity_timeout": port.affinity_timeout,
         "source_ranges": list(port.source_ranges),
-        "endpoints": [_endpoint(*both, node) for both in zip(cluster, local, strict=True)],
+        "endpoints": [_endpoint(changes.node, *both) for both in zip(*verdicts, strict=True)],
     }
 
 
-def _endpoint(cluster: EndpointVerdict, local: EndpointVerdict, node: Node) -> Plain:
-    target, port = cluster.endpoint
+def _endpoint(node: Node, *verdicts: EndpointVerdict) -> Plain:
+    """`verdicts`: by policy."""
+    by_policy = zip(map(str, TrafficPolicy), map(_verdict, verdicts), strict=True)
+    return {**_plain_endpoint(verdicts[0].endpoint, node), **dict(by_policy)}
+
+
+def _verdict(verdict: EndpointVerdict) -> Plain:
+    return {"candidate": verdict.is_candidate, "why": verdict.why}
+
+
+def _plain_endpoint(each: PortEndpoint, node: Node) -> Plain:
+    target, port = each
     return {
         "address": format_address(target.address),
         "port": port,
@@ -200,29 +193,33 @@ def _endpoint(cluster: EndpointVerdict, local: EndpointVerdict, node: Node) -> P
         "terminating": target.terminating,
         "node_hints": list(target.node_hints),
         "zone_hints": list(target.zone_hints),
-        "Cluster": {"candidate": cluster.is_candidate, "why": cluster.why},
-        "Local": {"candidate": local.is_candidate, "why": local.why},
     }
 
 
 def encode_frontend(frontend: Frontend) -> Plain:
     """`policy`: which of an endpoint's two verdicts applies to this choice."""
-    inside = frontend.type is FrontendType.CLUSTER_IP
-    internal, external = frontend.internal_policy, frontend.external_policy
+    here, elsewhere = _policies(frontend)
     return {
         **_key(frontend.key),
         "type": str(frontend.type),
         "port_name": frontend.service.port,
-        "this_node": _choice(frontend.local, internal if inside else TrafficPolicy.CLUSTER),
-        "elsewhere": _choice(frontend.others, internal if inside else external),
-        "internal_policy": str(internal),
-        "external_policy": str(external),
+        "this_node": _choice(frontend.local, here),
+        "elsewhere": _choice(frontend.others, elsewhere),
+        "internal_policy": str(frontend.internal_policy),
+        "external_policy": str(frontend.external_policy),
         "affinity_timeout": frontend.affinity_timeout,
         "allowed_sources": [str(each) for each in frontend.allowed_sources],
         "masquerade": frontend.masquerade,
         "scheduler": str(frontend.scheduler),
         "dsr": frontend.dsr,
     }
+
+
+def _policies(frontend: Frontend) -> tuple[TrafficPolicy, TrafficPolicy]:
+    """For clients of this node, and for those elsewhere."""
+    if frontend.type is FrontendType.CLUSTER_IP:
+        return frontend.internal_policy, frontend.internal_policy
+    return TrafficPolicy.CLUSTER, frontend.external_policy
 
 
 def _choice(choice: Choice, policy: TrafficPolicy) -> Plain:
@@ -247,52 +244,9 @@ def _key(key: FrontendKey) -> Plain:
     return {"address": address, "port": key.port, "protocol": protocol}
 
 
-def decode_key(found: Plain) -> FrontendKey:
-    """The key of one of the `frontends` of describe()."""
-    protocol = Protocol[found["protocol"]]
-    return FrontendKey(parse_address(found["address"]), found["port"], protocol)
-
-
-def decode_frontend(found: Plain, described: Mapping[str, Any]) -> Frontend:
-    """The reverse of encode_frontend(); without `serving` and `ejected`: the kernel may lack them.
-
-    `described`: the Service it belongs to. Backends have no node, as in the kernel.
-    """
-    key = decode_key(found)
-    service = ServiceName(described["namespace"], described["name"])
-    return Frontend(
-        key=key,
-        type=FrontendType(found["type"]),
-        service=ServicePortName(*service, found["port_name"], key.protocol),
-        local=_decode_choice(found["this_node"]),
-        others=_decode_choice(found["elsewhere"]),
-        internal_policy=TrafficPolicy(found["internal_policy"]),
-        external_policy=TrafficPolicy(found["external_policy"]),
-        affinity_timeout=found["affinity_timeout"],
-        allowed_sources=tuple(map(parse_prefix, found["allowed_sources"])),
-        masquerade=found["masquerade"],
-        scheduler=Scheduler(found["scheduler"]),
-        dsr=found["dsr"],
-    )
-
-
-def _decode_choice(found: Plain) -> Choice:
-    backends = (
-        Backend(
-            parse_address(each["address"]),
-            each["port"],
-            each["local"],
-            each["terminating"],
-            Standing[each["standing"].upper()],
-        )
-        for each in found["backends"]
-    )
-    return Choice(tuple(backends), IfEmpty(found["if_empty"]))
-
-
 def differences(kernel: Frontend | None, model: Frontend | None) -> list[str]:
     """One line per difference. None: there is no such frontend."""
-    if kernel == model:
+    if kernel is None and model is None:
         return []
     if kernel is None or model is None:
         has, lacks = ("model", "kernel") if kernel is None else ("kernel", "model")
@@ -309,9 +263,11 @@ def differences(kernel: Frontend | None, model: Frontend | None) -> list[str]:
 
 
 def _choice_differences(clients: str, kernel: Choice, model: Choice) -> Iterator[str]:
-    for each in sorted(set(kernel.backends) - set(model.backends)):
+    # The kernel knows no nodes.
+    wanted = {each._replace(node=None) for each in model.backends}
+    for each in sorted({*kernel.backends} - wanted):
         yield f"{clients}: backend {_backend(each)} in the kernel alone"
-    for each in sorted(set(model.backends) - set(kernel.backends)):
+    for each in sorted(wanted - {*kernel.backends}):
         yield f"{clients}: backend {_backend(each)} in the model alone"
     if kernel.if_empty != model.if_empty:
         yield f"{clients}: without a backend kernel {kernel.if_empty}, model {model.if_empty}"
@@ -321,6 +277,62 @@ def _backend(backend: Backend) -> str:
     state = f"{', terminating' * backend.terminating}{' of this node' * backend.local}"
     state += f", {backend.standing.shown}" if backend.standing else ""
     return f"{format_address(backend.address)} port {backend.port}{state}"
+
+
+class Wanted(NamedTuple):
+    """What the model wants of a new connection: the frontend that it meets, and what comes of it.
+
+    verdict: empty without a frontend. endpoints: of its Service port. left_out: why another proxy
+    serves the Service, if one does.
+    """
+
+    frontend: Frontend | None = None
+    verdict: str = ""
+    endpoints: Sequence[Plain] = ()
+    left_out: str = ""
+
+
+def wanted(
+    changes: Changes,
+    keys: Sequence[FrontendKey],
+    owner: ServiceName | None,
+    client: Address,
+    *,
+    is_outside: bool,
+) -> Wanted:
+    """For a connection that meets the first of these frontends that there is.
+
+    `owner`: the Service that has it in the kernel; None if none has. `is_outside`: whether the
+    client is elsewhere, not on this node.
+    """
+    name = owner or next(filter(None, map(changes.owner, keys)), None)
+    service = changes.served(name) if name else None
+    if service is None:
+        return Wanted()
+    if why := changes.why_left_out(service):
+        return Wanted(left_out=f"{service.name} is left to kube-proxy: {why}")
+    planned = {each.key: each for each in changes.plan(service.name)}
+    frontend = next((planned[key] for key in keys if key in planned), None)
+    if frontend is None:
+        return Wanted()
+    choice = frontend.others if is_outside else frontend.local
+    policy = _policies(frontend)[is_outside]
+    port_of = frontend.service, family_of(frontend.key.address)
+    endpoints = [
+        {**_plain_endpoint(each.endpoint, changes.node), **_verdict(each)}
+        for port in service.ports
+        if (port.name, port.family) == port_of
+        for each in _judged(changes, port, policy)
+    ]
+    return Wanted(frontend, str(planned_verdict(frontend, choice, client)), endpoints)
+
+
+def _judged(
+    changes: Changes, port: ServicePort, policy: TrafficPolicy
+) -> tuple[EndpointVerdict, ...]:
+    slices = sorted(changes.slices(ServiceName(*port.name[:2])), key=attrgetter("name"))
+    watch = changes.ejections.watch(port)
+    return judge(port, endpoints_of(port, slices), changes.node, policy, watch)
 
 
 def planned_verdict(frontend: Frontend, choice: Choice, client: Address) -> Fate:

@@ -4,10 +4,12 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ebpflb.dataplane.explain.asking import Place
 from ebpflb.dataplane.explain.steps import RouteTo
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Rtnetlink, device_name, read_neighbours
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, format_address
+from ebpflb.model.flow import Flow
 from ebpflb.words.connections import BACKEND_REFUSED, FAILED, NO_ANSWER
 
 NO_ROUTE = "no route leads there"
@@ -51,24 +53,24 @@ def trouble(address: Address, route: RouteTo, silent: Silent) -> str:
     return ""
 
 
-def last_failures(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int], str]:
+def last_failures(flows: Iterable[Flow]) -> Mapping[Place, str]:
     """The backends, by address and port, whose last connection failed, and how.
 
-    `flows`: ended ones, as reported by the agent, oldest first.
+    `flows`: ended ones, oldest first.
     """
     last = {
-        (flow["backend"]["address"], flow["backend"]["port"]): flow
+        (format_address(flow.backend.address), flow.backend.port): flow
         for flow in flows
-        if "backend" in flow
+        if flow.backend
     }
     return {
-        place: _FAILED[flow["ended"]]
+        place: _FAILED[flow.ended]
         for place, flow in last.items()
-        if flow["verdict"] == FAILED and flow["ended"] in _FAILED
+        if flow.verdict == FAILED and flow.ended in _FAILED
     }
 
 
-def unanswered(flows: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, int], str]:
+def unanswered(flows: Iterable[Mapping[str, Any]]) -> Mapping[Place, str]:
     """The backends, by address and port, that do not answer a client; `flows`: its own at tc."""
     return {
         (flow["backend"], flow["backend_port"]): "has not accepted this client's connection for "

@@ -14,7 +14,7 @@ from ebpflb.observe.flows.export import FlowExport, sink_for
 from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf
 from ebpflb.observe.flows.queries import AskLoop, query_routes
 from ebpflb.observe.flows.socket_clients import AddressesIn, SocketClients
-from ebpflb.observe.http.query_socket import QueryServer
+from ebpflb.observe.http.query_socket import QueryServer, Route
 from ebpflb.observe.metrics.kernel import FlowCollector
 from ebpflb.web.server import HttpServer
 
@@ -68,14 +68,19 @@ class FlowPipeline:
             self._log.clients.families,
         )
 
-    def start(self, http: HttpServer, ask_loop: AskLoop) -> None:
-        """Start with the next record."""
+    @property
+    def log(self) -> FlowLog:
+        """The history. For any thread."""
+        return self._log
+
+    def start(self, http: HttpServer, ask_loop: AskLoop, routes: Mapping[str, Route]) -> None:
+        """Start with the next record. `routes`: the query socket's others."""
         if self._export:
             self._export.start()
         self._reader.start()
         if self._socket:
-            routes = query_routes(ask_loop, self._changes, self._log)
-            self._server = QueryServer(http, self._socket, routes)
+            own = query_routes(ask_loop, self._changes, self._log)
+            self._server = QueryServer(http, self._socket, {**own, **routes})
             self._server.start()
 
     def stop(self) -> None:

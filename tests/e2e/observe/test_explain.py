@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ebpflb explain` on a node says what then happens there."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -177,19 +179,23 @@ def test_unknown_names_are_answered_with_known_ones(cluster, lab):
 
 
 @pytest.fixture
-def without_agent(own_lab, tmp_path) -> Iterator[Cluster]:
-    """A node whose agent has ended."""
+def failing_agent(own_lab, tmp_path) -> Iterator[Cluster]:
+    """A node whose agent may be stopped."""
     with started(own_lab, tmp_path, (), ["node1"]) as cluster:
         yield cluster
 
 
-def test_without_an_agent_the_maps_alone_are_explained(without_agent):
-    lab = without_agent.lab
-    node = lab.node("node1")
-    spec = without_agent.serve(without_agent.new(), lab.pods)
-    without_agent.agents["node1"].stop()
-    found = explained(node, lab.pod("pod-1-1").ipv4, f"default/{spec.name}", 0)
-    assert found["agree"] is None
-    assert set(chances(found)) == {pod.ipv4 for pod in lab.pods}
+def test_without_an_agent_the_maps_alone_are_explained(failing_agent):
+    lab = failing_agent.lab
+    node, agent = lab.node("node1"), failing_agent.agents["node1"]
+    spec = failing_agent.serve(failing_agent.new(), lab.pods)
+    question = lab.pod("pod-1-1").ipv4, f"default/{spec.name}"
+    os.kill(agent.pid, signal.SIGSTOP)
+    hanging = explained(node, *question, 0)
+    assert "the agent has not answered for" in hanging["model"]["unasked"]
+    agent.kill()
+    for found in (hanging, explained(node, *question, 0)):
+        assert found["agree"] is None
+        assert set(chances(found)) == {pod.ipv4 for pod in lab.pods}
     done = ebpflb(node, "explain", "host", f"default/{spec.name}", **socket_of(node))
     assert "Not compared with the model: no agent answers at" in done.stdout

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any, NoReturn
 from unittest.mock import patch
 
+from ebpflb.agent.explain import Explaining
+from ebpflb.dataplane.explain.question import ExplainQuestion
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows import queries
 from ebpflb.observe.flows.flow_log import FlowLog
-from ebpflb.observe.http.query_socket import QueryServer, Route
+from ebpflb.observe.http.query_socket import HttpQueryError, QueryServer, Route
 from ebpflb.web.server import HttpServer
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, port_name, service
 from tests.fuzz.targets import Play, Target
@@ -31,6 +34,8 @@ _TARGETS = [
     b"/v1/services/default/web",
     b"/v1/frontends/10.96.0.10/80/tcp",
     b"/v1/frontends/fd00%3A%3A5/80/UDP",
+    b"/v1/explain?from=10.1.0.5,fd00%3A%3A5&to=default/web&port=http&protocol=TCP&is_pod=true",
+    b"/v1/explain?to=10.96.0.10&port=80&source_port=40000&pins=/sys/fs/bpf/ebpflb",
     b"http://[::1/v1/flows",
 ]
 _SEEDS = [
@@ -52,12 +57,14 @@ _WORDS = [
         b"/v1/names",
         b"/v1/services/",
         b"/v1/frontends/",
+        b"/v1/explain",
         b"%2F",
         b"%00",
         b"%ff",
         b"&",
     ),
     *(f"{name}=".encode() for name in queries.PARAMETERS),
+    *(f"{name}=".encode() for name in ExplainQuestion.__struct_encode_fields__),
     *(b"default/web", b"default/web-a", b"10.1.0.9", b"[::1]", b"9" * 5000, b"1e999", b"1h", b"//"),
 ]
 
@@ -87,7 +94,18 @@ def _routes() -> Mapping[str, Route]:
     maps["lb_names"].update(SERVICE.to_bytes(4, "little"), pack_name(port_name()))
     log = FlowLog(100, changes, lambda: maps, pod_of(changes))
     log.accept([record(), refused(client="10.1.0.8", frontend="fd00::5")])
-    return queries.query_routes(lambda query: query.answer(changes), changes, log)
+    ask: queries.AskLoop = partial(_ask, changes)
+    explaining = Explaining(Path("/sys/fs/bpf/ebpflb"), _no_maps, ask, log)
+    return {**queries.query_routes(ask, changes, log), **explaining.routes}
+
+
+def _ask(changes: Changes, query: queries.ModelQuery[Any]) -> None:
+    query.answer(changes)
+
+
+def _no_maps() -> NoReturn:
+    """The question alone is of interest, not the machine that plays."""
+    raise HttpQueryError("no maps")
 
 
 def _play(path: Path, given: bytes) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 from sys import byteorder
@@ -9,23 +10,30 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from ebpflb.agent import explain as of_agent
+from ebpflb.agent.explain import Explaining
+from ebpflb.cli import agent_client, main
 from ebpflb.cli import explain as command
-from ebpflb.cli import main
-from ebpflb.cli.explain_names import cluster_ips
+from ebpflb.cli.agent_client import ask
 from ebpflb.cli.explain_words import parse_target
 from ebpflb.config.label_selector import parse_label_selector
+from ebpflb.config.options import BPFFS_ROOT
+from ebpflb.dataplane.explain.names import cluster_ips
 from ebpflb.dataplane.layout.enums import AddrFlag, FlowEnd
 from ebpflb.dataplane.layout.structs import LbAddr, LbSettings
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.snapshot import read_snapshot
+from ebpflb.errors import PinError, QueryError
 from ebpflb.model.address import format_address, parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.selection import Selection
 from ebpflb.model.service import ServiceName, TrafficPolicy
+from ebpflb.observe.flows import queries
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import QueryServer
+from ebpflb.web.answers import Answer
 from tests.builders import NODE, endpoint, endpoint_slice, port_name, service, service_port
 from tests.memory_maps import memory_maps
 from tests.unit.agent.flows import pod_of, record
@@ -61,8 +69,8 @@ class World:
         assert done.exit_code == status, done.output
         return done.output
 
-    def told(self, *arguments, status):
-        return json.loads(self.explain(*arguments, "-o", "json", status=status))
+    def told(self, *arguments, status, **environment):
+        return json.loads(self.explain(*arguments, "-o", "json", status=status, **environment))
 
 
 @pytest.fixture
@@ -79,8 +87,11 @@ def alone(monkeypatch, tmp_path):
 @pytest.fixture
 def world(http_server, alone):
     flows = alone.flows = FlowLog(1, alone.changes, lambda: alone.maps, pod_of(alone.changes))
-    routes = query_routes(lambda asked: asked.answer(alone.changes), alone.changes, flows)
-    server = QueryServer(http_server, alone.socket, routes)
+    alone.ask_loop = lambda asked: asked.answer(alone.changes)
+    pins = Path(BPFFS_ROOT)
+    explaining = Explaining(pins, lambda: alone.maps, lambda asked: alone.ask_loop(asked), flows)
+    routes = query_routes(lambda asked: alone.ask_loop(asked), alone.changes, flows)
+    server = QueryServer(http_server, alone.socket, {**routes, **explaining.routes})
     server.start()
     yield alone
     server.stop()
@@ -291,3 +302,106 @@ def test_a_service_that_is_left_to_another_proxy(world, target):
     text = world.explain("host", target, status=4)
     assert "default/web is left to kube-proxy: not selected by --service-selector" in text
     assert text.endswith("Kernel and model agree\n")
+
+
+def test_maps_of_other_pins_are_explained_without_the_agent(world, tmp_path):
+    text = world.explain("host", "default/web", "--bpffs-root", str(tmp_path), status=0)
+    reason = f"the agent that answers has its pins at {BPFFS_ROOT}"
+    assert f"Not compared with the model: {reason}" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("target", ["default/web", f"{VIP}:80"])
+def test_an_agent_whose_loop_is_busy_explains_its_maps(world, monkeypatch, target):
+    monkeypatch.setattr(queries, "PATIENCE_SECONDS", 0.01)
+    asked: list[object] = []
+    world.ask_loop = asked.append
+    found = world.told("host", target, status=0)
+    assert (found["agree"], found["model"]["unasked"]) == (None, "the agent is busy: try again")
+    assert len(asked) == 1
+
+
+def test_what_is_written_meanwhile_is_no_difference(world):
+    changes = [endpoint_slice("web-1", endpoint("10.1.0.7")), endpoint_slice("web-1", *ENDPOINTS)]
+
+    def ask_loop(asked):
+        """Answers after a change that the maps had not when they were read."""
+        if changes:
+            world.set(changes.pop())
+        asked.answer(world.changes)
+
+    world.set(endpoint_slice("web-1"))
+    world.ask_loop = ask_loop
+    found = world.told("host", f"{VIP}:80", status=0)
+    assert (found["agree"], changes) == (True, [])
+    assert [each["address"] for each in found["kernel"]["backends"]] == ["10.1.0.7"]
+
+
+def test_an_agent_explains_one_connection_at_a_time(world, monkeypatch):
+    monkeypatch.setattr(of_agent, "_PATIENCE_SECONDS", 0.01)
+    refused = []
+
+    def ask_loop(asked):
+        with pytest.raises(QueryError, match="explains another connection") as caught:
+            ask(world.socket, "explain", to=VIP, port="80")
+        refused.append(caught)
+        asked.answer(world.changes)
+
+    world.ask_loop = ask_loop
+    assert world.told("host", f"{VIP}:80", status=0)["agree"]
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("where", "given", "said"),
+    [
+        ("explain", {"to": VIP}, "want a number from 1 to 65535"),
+        ("explain", {"to": f"{VIP}:80"}, "is not an IP address"),
+        ("explain", {"to": "default/web", "from": "10.1.0"}, "is not an IP address"),
+        ("explain", {"to": "default/web", "protocol": "tcp"}, "unknown protocol 'tcp'"),
+        ("explain", {"to": "default/web", "source_port": "65536"}, "Expected `int` <= 65535"),
+        ("explain", {"to": "default/web", "since": "5m"}, "unknown field `since`"),
+        ("explain", {}, "missing required field `to`"),
+        ("explain/web", {"to": "default/web"}, "has nothing below it"),
+    ],
+)
+def test_a_query_that_is_no_question_is_refused(world, where, given, said):
+    with pytest.raises(QueryError, match=said):
+        ask(world.socket, *where.split("/"), **given)
+
+
+@pytest.fixture
+def listening(alone):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(alone.socket))
+        made.listen()
+        yield made
+
+
+def test_an_agent_that_hangs_is_asked_once(alone, listening, api, monkeypatch):
+    monkeypatch.setattr(agent_client, "_ANSWER_SECONDS", 0.1)
+    api.answers.append(answer({"status": {"podIPs": [{"ip": NODE_IP}]}}))
+    found = alone.told("default/shell", "default/web", status=0, EBPFLB_MASTER=api.url)
+    assert found["model"]["unasked"].endswith("the agent has not answered for 0.1 s")
+    listening.accept()[0].close()
+    listening.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        listening.accept()
+
+
+@pytest.mark.parametrize("said", [b"[]", b"{}", b'{"note": 1}', b"{"])
+def test_what_is_no_answer_of_an_agent_is_left(alone, http_server, said):
+    server = QueryServer(http_server, alone.socket, {"/v1/explain": lambda _: Answer(said)})
+    server.start()
+    try:
+        text = alone.explain("host", "default/web", status=0)
+    finally:
+        server.stop()
+    assert f"{alone.socket}: not an ebpflb agent" in " ".join(text.split())
+
+
+def test_where_nothing_is_loaded_no_pod_is_looked_for(alone, monkeypatch):
+    def none(_):
+        raise PinError("nothing is loaded")
+
+    monkeypatch.setattr(command, "open_pins", none)
+    assert "Error: nothing is loaded" in alone.explain("default/shell", "default/web", status=3)

@@ -8,18 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpflb.model.address import parse_address
+from ebpflb.config.label_selector import parse_label_selector
+from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import Ejections, FailureCount, Place, Standing
 from ebpflb.model.explain import (
-    decode_frontend,
+    Wanted,
     describe,
     differences,
-    encode_frontend,
     judge,
     planned_verdict,
+    wanted,
 )
-from ebpflb.model.plan import Backend, Choice, Frontend, FrontendType, IfEmpty, plan_service
+from ebpflb.model.plan import Backend, Choice, FrontendKey, FrontendType, IfEmpty, plan_service
+from ebpflb.model.selection import Selection
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from ebpflb.model.source_ranges import parse_prefix
 from tests.bpf.harness.worlds import make_changes
@@ -183,6 +185,7 @@ def test_a_service_is_described_with_what_another_one_has_taken():
 
 HERE = Backend(parse_address("10.1.0.5"), 8080, local=True, terminating=False)
 THERE = HERE._replace(address=parse_address("10.1.0.6"), local=False)
+THERE_BY_NAME = THERE._replace(node=OTHER)
 BOTH, HERE_ALONE = Choice((HERE, THERE), IfEmpty.REFUSE), Choice((HERE,), IfEmpty.REFUSE)
 NO_BACKEND, DROP = Choice((), IfEmpty.REFUSE), Choice((), IfEmpty.DROP)
 SOURCES = (parse_prefix("192.0.2.0/24"),)
@@ -236,14 +239,9 @@ def test_a_frontend_that_only_one_of_them_has_is_a_difference():
     assert differences(PLANNED, None) == [lacks]
 
 
-@pytest.mark.parametrize(
-    "fields", [{"dsr": True}, {"allowed_sources": SOURCES, "masquerade": True}, {"others": DROP}]
-)
-def test_a_frontend_survives_json(fields: dict[str, Any]):
-    some: Frontend = replace(PLANNED, **fields)
-    found = json.loads(json.dumps(encode_frontend(some)))
-    described = {**WEB._asdict(), "ports": []}
-    assert decode_frontend(found, described) == some
+def test_the_kernel_knows_no_nodes_of_backends():
+    wanted_there = replace(PLANNED, others=BOTH._replace(backends=(HERE, THERE_BY_NAME)))
+    assert differences(replace(PLANNED, others=BOTH), wanted_there) == []
 
 
 def test_what_the_model_wants_for_a_client():
@@ -269,8 +267,57 @@ def test_endpoints_that_are_ejected_or_on_trial_say_so():
     assert whys[0]["why"].startswith("ready, but on trial: ")
     assert whys[1]["why"].startswith("ready, but ejected: ")
     assert whys[2]["why"] == "ready"
-    (planned,) = changes.plan(WEB)
-    assert decode_frontend(described["frontends"][0], described) == replace(planned, ejected=())
+    standings = [each["standing"] for each in described["frontends"][0]["this_node"]["backends"]]
+    assert standings == ["trial", "watched", "watched"]
+
+
+NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30080, Protocol.TCP)
+
+
+def wants(changes, *keys, owner=None, is_outside=False):
+    return wanted(changes, keys, owner, CLIENT, is_outside=is_outside)
+
+
+@pytest.fixture
+def both_ends():
+    """A Service with a NodePort, and an endpoint on each of two nodes."""
+    port = service_port(node_port=30080, external_policy=LOCAL)
+    endpoints = endpoint("10.1.0.1"), endpoint("10.1.0.2", OTHER)
+    return known(service("web", port), service("api"), endpoint_slice("web-1", *endpoints))
+
+
+@pytest.mark.parametrize(
+    ("is_outside", "candidates", "why"),
+    [(False, [True, True], "ready"), (True, [True, False], f"on node {OTHER}, and the policy is")],
+)
+def test_what_is_wanted_depends_on_where_the_client_is(both_ends, is_outside, candidates, why):
+    found = wants(both_ends, NODE_PORT, is_outside=is_outside)
+    assert found.frontend in both_ends.plan(WEB)
+    assert (found.frontend.key, found.verdict, found.left_out) == (NODE_PORT, "translated", "")
+    assert [each["candidate"] for each in found.endpoints] == candidates
+    assert found.endpoints[1]["why"].startswith(why)
+    described: Any = describe(both_ends, WEB)
+    for told, each in zip(described["ports"][0]["endpoints"], found.endpoints, strict=True):
+        policy = told.pop("Local"), told.pop("Cluster")
+        assert each == {**told, **policy[not is_outside]}
+
+
+def test_the_first_of_the_frontends_that_there_is_counts(both_ends):
+    unknown = NODE_PORT._replace(port=30081)
+    assert wants(both_ends, unknown, NODE_PORT) == wants(both_ends, NODE_PORT)
+    assert wants(both_ends, unknown) == wants(both_ends) == Wanted()
+
+
+def test_the_service_in_the_kernel_has_lost_its_frontend(both_ends):
+    assert wants(both_ends, NODE_PORT, owner=ServiceName("default", "api")) == Wanted()
+    assert wants(both_ends, NODE_PORT, owner=ServiceName("default", "gone")) == Wanted()
+
+
+def test_nothing_is_wanted_of_a_service_that_another_proxy_serves(both_ends):
+    both_ends.selection = Selection(parse_label_selector("canary=yes"))
+    both_ends.set(service("web", service_port(node_port=30080)))
+    left_out = "default/web is left to kube-proxy: not selected by --service-selector 'canary=yes'"
+    assert wants(both_ends, NODE_PORT) == Wanted(left_out=left_out)
 
 
 def _changes_of(*items):

@@ -4,9 +4,11 @@
 import pytest
 
 from ebpflb.dataplane.explain.reach import NO_ROUTE, Silent, last_failures, trouble, unanswered
+from ebpflb.dataplane.flows.records import decode
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Route
-from ebpflb.model.address import parse_address
-from ebpflb.model.flow import verdict_of
+from ebpflb.dataplane.layout.enums import FlowEnd
+from ebpflb.model.address import Protocol, parse_address
+from tests.unit.agent.flows import record, refused
 
 POD, GATEWAY, OTHER = map(parse_address, ("10.2.0.1", "192.0.2.2", "192.0.2.3"))
 UPLINK, VETH = 999_999, 999_998
@@ -39,24 +41,23 @@ def test_what_keeps_packets_from_an_endpoint(way, silent, expected):
     assert trouble(POD, lambda _: way, Silent.of(neighbours)) == expected
 
 
-def flow(address, ended, protocol="TCP"):
-    backend = {"address": address, "port": 8080}
-    return {
-        "ended": ended,
-        "verdict": verdict_of("end", ended, protocol),
-        "backend": backend,
-    }
+def flow(end, **fields):
+    return decode(record(end=end, **fields), 0)
 
 
 def test_a_failure_counts_until_a_connection_succeeds():
-    flows = [flow("10.1.0.1", "no_answer"), flow("10.1.0.2", "backend_refused")]
-    assert last_failures([*flows, {"event": "refused"}, flow("10.1.0.1", "closed")]) == {
-        ("10.1.0.2", 8080): "refused its last connection"
-    }
+    flows = [
+        flow(FlowEnd.LB_END_NO_ANSWER),
+        flow(FlowEnd.LB_END_BACKEND_REFUSED, backend_addr="10.1.0.2"),
+        decode(refused(), 0),
+        flow(FlowEnd.LB_END_CLOSED),
+    ]
+    assert last_failures(flows) == {("10.1.0.2", 8080): "refused its last connection"}
+    assert last_failures(flows[:1]) == {("10.1.0.1", 8080): "did not answer its last connection"}
 
 
 def test_udp_without_an_answer_may_be_one_way():
-    assert not last_failures([flow("10.1.0.1", "no_answer", "UDP")])
+    assert not last_failures([flow(FlowEnd.LB_END_NO_ANSWER, proto=Protocol.UDP)])
 
 
 def test_a_connection_that_stays_unanswered_is_told():

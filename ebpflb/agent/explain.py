@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers /v1/explain: what `ebpflb explain` asks, where both the model and the maps are."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ebpflb.dataplane.explain.answer import explain
+from ebpflb.dataplane.explain.asking import Place
+from ebpflb.dataplane.explain.question import ExplainQuestion
+from ebpflb.dataplane.explain.reach import last_failures
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.errors import ConfigError
+from ebpflb.model.changes import Changes
+from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.queries import AskLoop, ModelQuery
+from ebpflb.observe.http.query_socket import HttpQueryError, Query, Route
+from ebpflb.web.answers import JSON, Answer
+from ebpflb.words.connections import END
+
+Result = TypeVar("Result")
+
+PATH = "/v1/explain"
+# Older failures may have been fixed.
+_LATELY = 5 * 60 * 1_000_000_000
+_PATIENCE_SECONDS = 5.0
+
+
+class Explaining:
+    """Explains one connection at a time, to leave the loop its share. For any thread."""
+
+    def __init__(
+        self, root: Path, maps: Callable[[], MapSet | None], ask_loop: AskLoop, flows: FlowLog
+    ) -> None:
+        """`root`: of the pins of these maps."""
+        self._root = root
+        self._maps = maps
+        self._ask_loop = ask_loop
+        self._flows = flows
+        self._turn = threading.Lock()
+        self.routes: Mapping[str, Route] = {PATH: self._answer}
+
+    def ask(self, query: Callable[[Changes], Result]) -> Result:
+        """See Model."""
+        asked = ModelQuery(query)
+        self._ask_loop(asked)
+        return asked.wait()
+
+    def failures(self, service: str, protocol: str) -> Mapping[Place, str]:
+        """See Model; of the last minutes."""
+        earliest = time.time_ns() - _LATELY
+        stored = self._flows.history.since(0).records
+        named = (each for each in stored if each.port and "/".join(each.port[:2]) == service)
+        flows = (self._flows.describe(each)[0] for each in named)
+        return last_failures(
+            flow
+            for flow in flows
+            if (flow.event, flow.protocol) == (END, protocol) and flow.time >= earliest
+        )
+
+    def _answer(self, query: Query) -> Answer:
+        question = _question(query)
+        if question.pins not in ("", str(self._root)):
+            raise HttpQueryError(f"the agent that answers has its pins at {self._root}")
+        maps = self._maps()
+        if maps is None:
+            raise _not_now("the agent has no maps yet: try again")
+        if not self._turn.acquire(timeout=_PATIENCE_SECONDS):
+            raise _not_now("the agent explains another connection: try again")
+        try:
+            found = explain(maps, self._root, question, self)
+        except ConfigError as error:
+            raise HttpQueryError(str(error), HTTPStatus.UNPROCESSABLE_ENTITY) from error
+        finally:
+            self._turn.release()
+        return Answer(msgspec.json.encode(found) + b"\n", JSON)
+
+
+def _not_now(why: str) -> HttpQueryError:
+    return HttpQueryError(why, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _question(query: Query) -> ExplainQuestion:
+    if query.path:
+        raise HttpQueryError(f"{PATH} has nothing below it")
+    try:
+        return msgspec.convert(dict(query.parameters), ExplainQuestion, strict=False)
+    except msgspec.ValidationError as error:
+        raise HttpQueryError(
+            f"want {PATH}?from=ADDRESS&to=NAMESPACE/NAME&port=80: {error}"
+        ) from error
