@@ -14,6 +14,7 @@ from ebpflb.dataplane.explain.answer import explain
 from ebpflb.dataplane.explain.asking import Place
 from ebpflb.dataplane.explain.question import ExplainQuestion
 from ebpflb.dataplane.explain.reach import last_failures
+from ebpflb.dataplane.flows.records import rfc3339_ns
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Changes
@@ -53,13 +54,16 @@ class Explaining:
 
     def failures(self, service: str, protocol: str) -> Mapping[Place, str]:
         """See Model; of the last minutes."""
-        earliest = time.time_ns() - _LATELY
-        stored = self._flows.history.since(0).records
-        named = (each for each in stored if each.port and "/".join(each.port[:2]) == service)
-        flows = (self._flows.describe(each)[0] for each in named)
+        earliest = rfc3339_ns(time.time_ns() - _LATELY)
+        batch = self._flows.history.since(0)
+        named = (
+            self._flows.flow(batch.first + at, each)
+            for at, each in enumerate(batch.records)
+            if each.port and "/".join(each.port[:2]) == service
+        )
         return last_failures(
             flow
-            for flow in flows
+            for flow in named
             if (flow.event, flow.protocol) == (END, protocol) and flow.time >= earliest
         )
 

@@ -58,11 +58,7 @@ def last_failures(flows: Iterable[Flow]) -> Mapping[Place, str]:
 
     `flows`: ended ones, oldest first.
     """
-    last = {
-        (format_address(flow.backend.address), flow.backend.port): flow
-        for flow in flows
-        if flow.backend
-    }
+    last = {(flow.backend.address, flow.backend.port): flow for flow in flows if flow.backend}
     return {
         place: _FAILED[flow.ended]
         for place, flow in last.items()

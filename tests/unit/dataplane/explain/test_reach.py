@@ -4,7 +4,7 @@
 import pytest
 
 from ebpflb.dataplane.explain.reach import NO_ROUTE, Silent, last_failures, trouble, unanswered
-from ebpflb.dataplane.flows.records import decode
+from ebpflb.dataplane.flows.records import StoredFlow, decode
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Route
 from ebpflb.dataplane.layout.enums import FlowEnd
 from ebpflb.model.address import Protocol, parse_address
@@ -41,15 +41,19 @@ def test_what_keeps_packets_from_an_endpoint(way, silent, expected):
     assert trouble(POD, lambda _: way, Silent.of(neighbours)) == expected
 
 
+def decoded(raw):
+    return decode(0, StoredFlow(raw, 0), "node")
+
+
 def flow(end, **fields):
-    return decode(record(end=end, **fields), 0)
+    return decoded(record(end=end, **fields))
 
 
 def test_a_failure_counts_until_a_connection_succeeds():
     flows = [
         flow(FlowEnd.LB_END_NO_ANSWER),
         flow(FlowEnd.LB_END_BACKEND_REFUSED, backend_addr="10.1.0.2"),
-        decode(refused(), 0),
+        decoded(refused()),
         flow(FlowEnd.LB_END_CLOSED),
     ]
     assert last_failures(flows) == {("10.1.0.2", 8080): "refused its last connection"}
